@@ -5,7 +5,6 @@ for each card, with colons between them) or, in later releases, as JSON. ``nvidi
 cards of one node; the node offers each card many times over.
 """
 
-# ruff: noqa: E501 - a sentence stays on its line
 from __future__ import annotations
 
 import json
@@ -55,7 +54,8 @@ def unfit(snapshot: Snapshot) -> Iterator[Finding]:
                 remedy=(
                     Remedy("kubectl get nodes -o yaml | grep -A 3 hami.io/node"),
                     Remedy(
-                        "ask for fewer cards (nvidia.com/gpu), or less nvidia.com/gpumem and nvidia.com/gpucores of each"
+                        "ask for fewer cards (nvidia.com/gpu), "
+                        "or less nvidia.com/gpumem and nvidia.com/gpucores of each"
                     ),
                 ),
                 confidence=LIKELY,
@@ -68,15 +68,20 @@ def _too_many(one: Waiting, there: dict[str, int]) -> Finding:
     most = there[node]
     words = f"ask for {most}: under HAMi that is a number of cards of one node"
     return Finding(
-        cause=f"{one.who} asks for {one.wanted} {one.resource}; under HAMi that counts cards of one node, and node {node} has {most}: what it offers beyond that are shares of the same cards",
+        cause=(
+            f"{one.who} asks for {one.wanted} {one.resource}; under HAMi that counts cards of one node, and node "
+            f"{node} has {most}: what it offers beyond that are shares of the same cards"
+        ),
         evidence=(
-            one.asked(), one.snapshot.nodes[node].cite(f"metadata.annotations[{REGISTERED}]"),
-            *_said(one.snapshot, one.pod), *one.said(),
+            one.asked(),
+            one.snapshot.nodes[node].cite(f"metadata.annotations[{REGISTERED}]"),
+            *_said(one.snapshot, one.pod),
+            *one.said(),
         ),
         remedy=commands.patched(one, (edits.ask(one.resource, str(most)),), words, words=words),
         confidence=CERTAIN,
         **one.shared(),
-    )  # fmt: skip
+    )
 
 
 def _said(snapshot: Snapshot, pod: Pod) -> tuple[Evidence, ...]:

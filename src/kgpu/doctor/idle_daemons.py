@@ -4,7 +4,6 @@ A DaemonSet that no node matches is no error to Kubernetes: it wants 0 pods and 
 offers the GPUs.
 """
 
-# ruff: noqa: E501 - a sentence stays on its line
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -95,7 +94,8 @@ def _finding(snapshot: Snapshot, one: Idle, pods: tuple[str, ...]) -> Finding:
     discovery = (
         (
             Remedy(
-                "or let discovery label nodes: install node feature discovery (the plugin's chart: --set gfd.enabled=true)"
+                "or let discovery label nodes: install node feature discovery (the plugin's chart: "
+                "--set gfd.enabled=true)"
             ),
         )
         if one.by_discovery
@@ -103,12 +103,19 @@ def _finding(snapshot: Snapshot, one: Idle, pods: tuple[str, ...]) -> Finding:
     )
     return Finding(
         subject=one.daemons.subject,
-        cause=f"{one.daemons} has made no pod, so that no node offers its devices: it wants nodes with {wanted}, and no node has that label",
-        evidence=(one.daemons.cite("status.desiredNumberScheduled"), one.daemons.cite(one.field), *_labels(snapshot, node)),
+        cause=(
+            f"{one.daemons} has made no pod, so that no node offers its devices: it wants nodes with {wanted}, "
+            "and no node has that label"
+        ),
+        evidence=(
+            one.daemons.cite("status.desiredNumberScheduled"),
+            one.daemons.cite(one.field),
+            *_labels(snapshot, node),
+        ),
         remedy=(Remedy("kubectl label node {} {}={}", plain(name), plain(key), plain(value) or "true"), *discovery),
         confidence=CERTAIN if pods else LIKELY,
         pods=pods,
-    )  # fmt: skip
+    )
 
 
 def _labels(snapshot: Snapshot, node: Node | None) -> tuple[Evidence, ...]:

@@ -3,7 +3,6 @@
 Nothing here goes by the names of objects alone, which users change: parts are known by images, labels and programs.
 """
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import functools
@@ -97,10 +96,21 @@ def makes_accelerator_pods(maker: Obj) -> bool:
 
 _PCI_LABELS: Final = (
     (NVIDIA, re.compile(r"feature\.node\.kubernetes\.io/pci-(?:[0-9a-f]+_)*10de(?:_[0-9a-f]+)*\.present")),
-    (AMD, re.compile(r"feature\.node\.kubernetes\.io/(?:pci-(?:03[0-9a-f]{2}_|1200_)?1002(?:_[0-9a-f]+)*\.present|amd-gpu)")),
+    (
+        AMD,
+        re.compile(
+            r"feature\.node\.kubernetes\.io/(?:pci-(?:03[0-9a-f]{2}_|1200_)?1002(?:_[0-9a-f]+)*\.present|amd-gpu)"
+        ),
+    ),
     (GAUDI, re.compile(r"feature\.node\.kubernetes\.io/pci-(?:[0-9a-f]+_)*1da3(?:_[0-9a-f]+)*\.present")),
-    (INTEL, re.compile(r"feature\.node\.kubernetes\.io/pci-03[0-9a-f]{2}_8086(?:_[0-9a-f]+)*\.present|intel\.feature\.node\.kubernetes\.io/gpu")),
-)  # fmt: skip
+    (
+        INTEL,
+        re.compile(
+            r"feature\.node\.kubernetes\.io/pci-03[0-9a-f]{2}_8086(?:_[0-9a-f]+)*\.present"
+            r"|intel\.feature\.node\.kubernetes\.io/gpu"
+        ),
+    ),
+)
 _VENDOR_LABELS: Final = (
     (names.LABEL_GPU_PRESENT, NVIDIA),
     (names.LABEL_GPU_PRODUCT, NVIDIA),
@@ -111,8 +121,11 @@ _CLOUD_LABELS: Final = {
     "k8s.amazonaws.com/accelerator": (NVIDIA, re.compile(r"nvidia-.+")),
     "karpenter.k8s.aws/instance-gpu-manufacturer": (NVIDIA, re.compile(r"nvidia")),
     "kubernetes.azure.com/accelerator": (NVIDIA, re.compile(r"nvidia")),
-    names.LABEL_INSTANCE_TYPE: (NVIDIA, re.compile(r"(?:p[2-6][a-z]*|g[3-6](?!ad)[a-z]*|gr6[a-z]*)\.\w+|(?:a[234]x?|g2)-.+|Standard_N[CD]\d.*")),
-}  # fmt: skip
+    names.LABEL_INSTANCE_TYPE: (
+        NVIDIA,
+        re.compile(r"(?:p[2-6][a-z]*|g[3-6](?!ad)[a-z]*|gr6[a-z]*)\.\w+|(?:a[234]x?|g2)-.+|Standard_N[CD]\d.*"),
+    ),
+}
 """Labels by which clouds and autoscalers say what a machine has, before any discovery has run there."""
 _TALOS: Final = "extensions.talos.dev/nvidia-"
 _PCI_VENDORS: Final = {"10de": NVIDIA, "1002": AMD, "1da3": GAUDI}
@@ -206,28 +219,77 @@ def _part(name: str, vendor: str, *, image: str = "", words: str = "", apps: str
 
 PARTS: Final = (
     _part(AGENT, NVIDIA, words=r"^(?:kgpu )?agent(?: |$)|kgpu agent", apps="kgpu-agent"),
-    _part(OPERATOR, NVIDIA, image=r"/gpu-operator[:@]", words=r"kgpu operator|^operator run|gpu-operator", apps="gpu-operator"),
-    _part(VALIDATOR, NVIDIA, words=r"nvidia-validator", apps="nvidia-operator-validator nvidia-cuda-validator nvidia-device-plugin-validator"),
-    _part(DRIVER, NVIDIA, image=r"nvidia[^ ]*/driver[:@]|/driver:\d{3}[^ :@]*-|/vgpu-driver|/nvidia-driver", words=r"nvidia-driver", apps="nvidia-driver-daemonset nvidia-driver"),
-    _part(TOOLKIT, NVIDIA, image=r"/container-toolkit[:@]", words=r"nvidia-toolkit", apps="nvidia-container-toolkit-daemonset"),
+    _part(
+        OPERATOR,
+        NVIDIA,
+        image=r"/gpu-operator[:@]",
+        words=r"kgpu operator|^operator run|gpu-operator",
+        apps="gpu-operator",
+    ),
+    _part(
+        VALIDATOR,
+        NVIDIA,
+        words=r"nvidia-validator",
+        apps="nvidia-operator-validator nvidia-cuda-validator nvidia-device-plugin-validator",
+    ),
+    _part(
+        DRIVER,
+        NVIDIA,
+        image=r"nvidia[^ ]*/driver[:@]|/driver:\d{3}[^ :@]*-|/vgpu-driver|/nvidia-driver",
+        words=r"nvidia-driver",
+        apps="nvidia-driver-daemonset nvidia-driver",
+    ),
+    _part(
+        TOOLKIT,
+        NVIDIA,
+        image=r"/container-toolkit[:@]",
+        words=r"nvidia-toolkit",
+        apps="nvidia-container-toolkit-daemonset",
+    ),
     _part(MPS, NVIDIA, words=r"mps-control-daemon", apps="nvidia-device-plugin-mps-control-daemon"),
-    _part(GFD, NVIDIA, image=r"/gpu-feature-discovery[:@]", words=r"gpu-feature-discovery|(?:^|kgpu )labels --daemon", apps="gpu-feature-discovery"),
-    _part(PLUGIN, NVIDIA, image=r"(?:nvidia|nvcr)[^ ]*/k8s-device-plugin[:@]|nvidia/k8s-device-plugin|nvidia-gpu-device-plugin", words=r"nvidia-device-plugin|(?:^|kgpu )device-plugin run", apps="nvidia-device-plugin-daemonset nvidia-device-plugin nvidia-gpu-device-plugin"),
-    _part(EXPORTER, NVIDIA, image=r"/dcgm-exporter[:@]", words=r"dcgm-exporter", apps="nvidia-dcgm-exporter dcgm-exporter"),
+    _part(
+        GFD,
+        NVIDIA,
+        image=r"/gpu-feature-discovery[:@]",
+        words=r"gpu-feature-discovery|(?:^|kgpu )labels --daemon",
+        apps="gpu-feature-discovery",
+    ),
+    _part(
+        PLUGIN,
+        NVIDIA,
+        image=r"(?:nvidia|nvcr)[^ ]*/k8s-device-plugin[:@]|nvidia/k8s-device-plugin|nvidia-gpu-device-plugin",
+        words=r"nvidia-device-plugin|(?:^|kgpu )device-plugin run",
+        apps="nvidia-device-plugin-daemonset nvidia-device-plugin nvidia-gpu-device-plugin",
+    ),
+    _part(
+        EXPORTER, NVIDIA, image=r"/dcgm-exporter[:@]", words=r"dcgm-exporter", apps="nvidia-dcgm-exporter dcgm-exporter"
+    ),
     _part(DCGM, NVIDIA, image=r"/dcgm[:@]", words=r"nv-hostengine", apps="nvidia-dcgm"),
     _part(MIG_MANAGER, NVIDIA, image=r"/k8s-mig-manager[:@]", words=r"nvidia-mig-manager", apps="nvidia-mig-manager"),
-    _part(DRA, NVIDIA, image=r"dra-driver", words=r"gpu-kubelet-plugin|compute-domain", apps="nvidia-dra-driver-gpu dra-driver-nvidia-gpu"),
+    _part(
+        DRA,
+        NVIDIA,
+        image=r"dra-driver",
+        words=r"gpu-kubelet-plugin|compute-domain",
+        apps="nvidia-dra-driver-gpu dra-driver-nvidia-gpu",
+    ),
     _part(NFD_WORKER, "", words=r"nfd-worker"),
     _part(NFD_MASTER, "", words=r"nfd-master"),
     _part(NFD_TOPOLOGY, "", words=r"nfd-topology-updater"),
     _part(NFD_GC, "", words=r"nfd-gc"),
     _part(EXPORTER, AMD, image=r"rocm/device-metrics-exporter"),
-    _part(PLUGIN, AMD, image=r"rocm/(?:amdgpu|k8s)-device-plugin(?!:labeller)", words=r"k8s-device-plugin -logtostderr", apps="amdgpu-dp-ds"),
+    _part(
+        PLUGIN,
+        AMD,
+        image=r"rocm/(?:amdgpu|k8s)-device-plugin(?!:labeller)",
+        words=r"k8s-device-plugin -logtostderr",
+        apps="amdgpu-dp-ds",
+    ),
     _part(GFD, AMD, image=r"rocm/k8s-(?:device-plugin:labeller|node-labeller)"),
     _part(OPERATOR, AMD, image=r"rocm/gpu-operator"),
     _part(PLUGIN, GAUDI, image=r"habana[^ ]*device-plugin|intel-gaudi-device-plugin"),
     _part(PLUGIN, INTEL, image=r"intel/intel-gpu-plugin|intel-gpu-plugin"),
-)  # fmt: skip
+)
 _SYSTEM: Final = "kube-system"
 _HARMLESS: Final = frozenset({OPERATOR})
 """Parts that may be all that there is yet of a stack, and need no rights on a node."""
@@ -402,7 +464,7 @@ def failing(pod: Pod) -> Container | None:
 
 
 def initialising(pod: Pod) -> Container | None:
-    """The init container that a pod waits for, None when all are done. For a sidecar it waits until that has started."""
+    """The init container that a pod waits for, None when all are done; a sidecar only until it has started."""
     waits = (one for one in pod.containers if one.init and one.state == "running" and not one.ready)
     return next((one for one in waits if not (one.sidecar and one.started)), None)
 

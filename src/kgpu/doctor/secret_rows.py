@@ -2,7 +2,6 @@
 announces. ``secrets`` seeks them.
 """
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -14,9 +13,9 @@ from kgpu.doctor.secret_commands import BETWEEN
 _NO_VALUE: Final = (
     r"(?![\\\"']*(?:<redacted>|\$[({]?[A-Z_][A-Z0-9_]{0,60}[)}]?(?:[\\\"'\s]|$)))"
     r"(?!\d{3}[\"',;:.)]{0,3}(?:\s|$))"
-    r"(?!(?:unexpected|failed|invalid|expired|not|no|error|dial|lookup|read|remote|tls|x509|proxyconnect|net/http|context"
-    r"|secrets?|configmaps?|references|volume|object|could|couldn't|cannot|can't|unable|permission|access|missing|required"
-    r"|must|unauthorized|forbidden|rpc|is|was|has|EOF)(?:[\s:]|$))"
+    r"(?!(?:unexpected|failed|invalid|expired|not|no|error|dial|lookup|read|remote|tls|x509|proxyconnect|net/http"
+    r"|context|secrets?|configmaps?|references|volume|object|could|couldn't|cannot|can't|unable|permission|access"
+    r"|missing|required|must|unauthorized|forbidden|rpc|is|was|has|EOF)(?:[\s:]|$))"
 )
 # A value up to its closing quote, whichever the opening one was, or without quotes up to a blank or the like. Where the
 # words of a list are apart within quotes, all of them are hidden.
@@ -43,8 +42,8 @@ _SHORT_WORD: Final = (
 # The name of a variable, a header or a parameter, as one field of a row of two; below, a name with its value under it.
 FIELD: Final = (
     rf"\bname{_END_OF_NAME}\s{{0,8}}[=:]\s{{0,8}}{_END_OF_NAME}[\w.-]{{0,60}}(?:token(?!s|i[sz]e)|passw(?:or)?d"
-    r"|passphrase|passcode|secret|credential|api[-_]?key|access[-_]?key|[-_](?:key|pass|pwd|pw|creds?|login)|authorization"
-    r"|cookie|(?-i:(?<=[a-z0-9])(?:Pass|Pwd|Creds?|Login)))[\w.-]{0,20}"
+    r"|passphrase|passcode|secret|credential|api[-_]?key|access[-_]?key|[-_](?:key|pass|pwd|pw|creds?|login)"
+    r"|authorization|cookie|(?-i:(?<=[a-z0-9])(?:Pass|Pwd|Creds?|Login)))[\w.-]{0,20}"
     rf"{_END_OF_NAME}\s{{0,8}},?"
 )
 _IS: Final = r"(?:[+?]?[=:]{1,2}>?|->|%3[dD]|\\u003[dD])"
@@ -80,7 +79,8 @@ IN_TEXT: Final = (
     ),
     _row(
         "-----begin",
-        r"(?s)-----BEGIN[A-Z\s]{1,40}PRIVATE\sKEY(?:\sBLOCK)?-----.*?(?:-----END[A-Z\s]{1,40}PRIVATE\sKEY(?:\sBLOCK)?-----|$)",
+        r"(?s)-----BEGIN[A-Z\s]{1,40}PRIVATE\sKEY(?:\sBLOCK)?-----.*?"
+        r"(?:-----END[A-Z\s]{1,40}PRIVATE\sKEY(?:\sBLOCK)?-----|$)",
     ),
     _row(
         "ghp gho ghu ghs ghr github_pat glpat glrt gldt glsa nvapi hf- hf_ sk- sk_ xox xapp pypi dckr_pat",
@@ -124,16 +124,18 @@ IN_TEXT: Final = (
     # What is kept of passwords in files such as htpasswd; a dollar may be doubled or escaped there.
     _row(
         "$",
-        r"\$(?:apr1|[1567y]|gy|2[abxy]|argon2\w{1,2}|scrypt|(?:pbkdf2|bcrypt)[\w-]{0,12})(?:\\{0,2}\$){1,2}[\w./+=,$\\-]{20,200}",
+        r"\$(?:apr1|[1567y]|gy|2[abxy]|argon2\w{1,2}|scrypt|(?:pbkdf2|bcrypt)[\w-]{0,12})"
+        r"(?:\\{0,2}\$){1,2}[\w./+=,$\\-]{20,200}",
     ),
     _row("{sha {ssha {md5 {smd5", r"(?i)\{S?(?:SHA(?:256|384|512)?|MD5)\}[A-Z0-9+/]{16,}={0,2}"),
     _row("hooks.slack", r"(?i)(\bhooks\.slack\.com/services/)[\w/-]+"),
     _row(  # Tokens that other services give out, each by its own beginning and length.
         "rk_ whsec_ sg. gocspx- 1//0 pul- atatt3 shp lin_api_ pmak- akcp ltai secret_ q~ age-secret- aq key-",
-        r"\brk_(?:live|test)_\w{16,}|\bwhsec_[\w+/=]{24,}|\bSG\.[\w-]{16,64}\.[\w-]{16,}|\bGOCSPX-[\w-]{20,}|\b1//0[\w-]{20,}"
-        r"|\bpul-[0-9a-f]{40}\b|\bATATT3[\w=-]{20,}|\bshp(?:at|ca|pa|ss)_[0-9a-f]{32}\b|\blin_api_\w{32,}"
-        r"|\bPMAK-[0-9a-f]{24}-[0-9a-f]{34}|\bAKCp[A-Za-z0-9]{40,}|\bLTAI[A-Za-z0-9]{12,30}\b|\bsecret_[A-Za-z0-9]{43}\b"
-        r"|\b[A-Za-z0-9]{3}\dQ~[\w.~-]{31,34}|\bAGE-SECRET-KEY-1[A-Z0-9]{50,}|\bAQ[A-Za-z0-9+/]{36}==|\bkey-[0-9a-f]{32}\b",
+        r"\brk_(?:live|test)_\w{16,}|\bwhsec_[\w+/=]{24,}|\bSG\.[\w-]{16,64}\.[\w-]{16,}|\bGOCSPX-[\w-]{20,}"
+        r"|\b1//0[\w-]{20,}|\bpul-[0-9a-f]{40}\b|\bATATT3[\w=-]{20,}|\bshp(?:at|ca|pa|ss)_[0-9a-f]{32}\b"
+        r"|\blin_api_\w{32,}|\bPMAK-[0-9a-f]{24}-[0-9a-f]{34}|\bAKCp[A-Za-z0-9]{40,}"
+        r"|\bLTAI[A-Za-z0-9]{12,30}\b|\bsecret_[A-Za-z0-9]{43}\b|\b[A-Za-z0-9]{3}\dQ~[\w.~-]{31,34}"
+        r"|\bAGE-SECRET-KEY-1[A-Z0-9]{50,}|\bAQ[A-Za-z0-9+/]{36}==|\bkey-[0-9a-f]{32}\b",
     ),
     _row("sk", r"\bSK[0-9a-f]{32}\b"),
     _row(":aa", r"(?<![\w.])(?:bot)?(\d{8,10}:)AA[\w-]{30,}"),
@@ -145,7 +147,8 @@ IN_TEXT: Final = (
     ),
     _row(
         "sig= signature= token= key= code= credential=",
-        r"(?i)([?&](?:sig|signature|token|key|code|X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token))=)[^&\s\"'\\]+",
+        r"(?i)([?&](?:sig|signature|token|key|code|X-(?:Amz|Goog)-"
+        r"(?:Signature|Credential|Security-Token))=)[^&\s\"'\\]+",
     ),
     _row(  # A registry's refusal reads "may require authorization: server message: ...".
         "authorization",
@@ -177,7 +180,8 @@ IN_TEXT: Final = (
     ),
     _row(
         "set",
-        r"(?i)(\bsetx?\s{1,8}(?:-\w{1,8}\s{1,8})?(?-i:[A-Z][A-Z0-9_]{0,60}(?:_KEY|TOKEN|PASSWORD|PASSWD|PASSCODE|SECRET|_PASS|_CREDS?|_LOGIN))\s{1,8}"
+        r"(?i)(\bsetx?\s{1,8}(?:-\w{1,8}\s{1,8})?(?-i:[A-Z][A-Z0-9_]{0,60}"
+        r"(?:_KEY|TOKEN|PASSWORD|PASSWD|PASSCODE|SECRET|_PASS|_CREDS?|_LOGIN))\s{1,8}"
         rf"{_OPENING})(?-i:{_NO_VALUE}){_VALUE}",
     ),
     _row(
@@ -196,12 +200,14 @@ IN_TEXT: Final = (
     _row("</", r"(?i)(<[\w:.-]{0,40}(?:passw(?:or)?d|passphrase|secret|token|key)>)(?!\s|<)[^<\r\n\x1f]+(?=</)"),
     _row(
         "machine default",
-        r"(?i)\b((?:machine\s{1,8}\S{1,200}|default)\s{1,8}login\s{1,8}\S{1,200}\s{1,8}password\s{1,8})(?!<redacted>)\S+",
+        r"(?i)\b((?:machine\s{1,8}\S{1,200}|default)\s{1,8}login\s{1,8}\S{1,200}\s{1,8}password\s{1,8})"
+        r"(?!<redacted>)\S+",
     ),
     _row(
         "pass pwd token secret key cred",
         r"(?i)(?<![\w.-])(?=--?[\w.-]{0,40}?(?:pass|pwd|token|secret|key|cred))"
-        rf"(?!{OPEN_FLAG})(--?[\w.-]{{0,40}}(?:(?:pass(?:w(?:or)?d|phrase|code)?|cred(?:ential)?s?)(?![a-z])|pwd|token|secret|key)"
+        rf"(?!{OPEN_FLAG})(--?[\w.-]{{0,40}}"
+        r"(?:(?:pass(?:w(?:or)?d|phrase|code)?|cred(?:ential)?s?)(?![a-z])|pwd|token|secret|key)"
         rf"[\w-]{{0,40}}(?:\s{{1,8}}|{BETWEEN}))(?![-,])(?-i:{_NO_VALUE})[^\s\"'\\]+",
         lead=48,
     ),
@@ -216,33 +222,40 @@ IN_TEXT: Final = (
         rf"(?i)(\b(?:bindpw|requirepass|masterauth)\s{{1,8}}{_OPENING})(?-i:{_NO_VALUE}){_VALUE}",
     ),
     _row(  # Names that others use for what is no secret: only values that are nothing else.
-        "app_key app-key appkey service_key routing_key secret_id secretid secret-id psk sharedkey shared_key application_key",
-        rf"(?i)((?:(?:app|application)[-_]?key|service[-_]?key|routing[-_]?key|secret[-_]?id|\bpsk|(?:pre[-_]?)?shared[-_]?key){_END_OF_NAME}"
+        "app_key app-key appkey service_key routing_key secret_id secretid secret-id psk sharedkey shared_key "
+        "application_key",
+        r"(?i)((?:(?:app|application)[-_]?key|service[-_]?key|routing[-_]?key|secret[-_]?id|\bpsk"
+        rf"|(?:pre[-_]?)?shared[-_]?key){_END_OF_NAME}"
         rf"\s{{0,8}}{_IS}\s{{0,8}}\\?[\"']?)(?-i:(?!<redacted>){_RANDOM})",
     ),
     _row("oracle:", r"(?i)(\bjdbc:oracle:\w{1,8}:[\w$#.-]{1,128}/)(?!<redacted>|/)[^\s@/\"']{1,200}(?=@)"),
     _row(  # define('DB_PASSWORD', '...'), os.putenv("API_KEY", "...")
         "(' (\"",
-        r"(?i)((?:define|setenv|putenv|environ\.setdefault)\(([\"'])[\w.-]{0,60}(?:passw(?:or)?d|passphrase|secret|token|[-_]key|[-_]pass|[-_]pwd)"
+        r"(?i)((?:define|setenv|putenv|environ\.setdefault)\(([\"'])[\w.-]{0,60}"
+        r"(?:passw(?:or)?d|passphrase|secret|token|[-_]key|[-_]pass|[-_]pwd)"
         r"[\w.-]{0,20}\2\s{0,8},\s{0,8}[\"'])(?!<redacted>)[^\"'\r\n]+",
     ),
     _row(  # An attribute that is named by another one.
         "value=",
-        r"(?i)(\bkey=\"[\w.:-]{0,60}(?:passw(?:or)?d|passphrase|secret|token)[\w.-]{0,20}\"\s{1,8}value=\")(?!<redacted>)[^\"\r\n]+",
+        r"(?i)(\bkey=\"[\w.:-]{0,60}(?:passw(?:or)?d|passphrase|secret|token)[\w.-]{0,20}\"\s{1,8}value=\")"
+        r"(?!<redacted>)[^\"\r\n]+",
     ),
     _row("--from-literal", r"(--from-literal(?:=|\s{1,8})\\{0,3}[\"']?[\w.-]{1,253}=)(?!<redacted>)[^\s\"'\\]+"),
     _row(  # echo ... | docker login --password-stdin
         "-stdin kinit passphrase-fd",
         r"(?i)(\b(?:echo|printf)\s{1,8}(?:-\w{1,4}\s{1,8})?\\{0,3}[\"']?)(?!<redacted>|\$|-)[^\s\"'|\\]{4,200}"
-        r"(?=\\{0,3}[\"']?\s{0,8}\|\s{0,8}[^|\r\n]{0,200}(?:(?:password|token|key|secret)-stdin|\bkinit\b|passphrase-fd))",
+        r"(?=\\{0,3}[\"']?\s{0,8}\|\s{0,8}[^|\r\n]{0,200}"
+        r"(?:(?:password|token|key|secret)-stdin|\bkinit\b|passphrase-fd))",
     ),
     _row(  # A manifest within a text: all that a Secret has.
         "secret",
-        r"(?s)(\bkind:[ \t]*Secret\b(?:(?!\n---).){0,1000}?\n(?:data|stringData):[ \t]*\n)(?!<redacted>)(?:[ \t]+[^\r\n]*(?:\r?\n|$))+",
+        r"(?s)(\bkind:[ \t]*Secret\b(?:(?!\n---).){0,1000}?\n(?:data|stringData):[ \t]*\n)(?!<redacted>)"
+        r"(?:[ \t]+[^\r\n]*(?:\r?\n|$))+",
     ),
     _row(  # As kubectl prints it.
         "secret",
-        r"(?s)((?:^|\n)(?:data|stringData):[ \t]*\r?\n)(?!<redacted>)(?:[ \t]+[^\r\n]*(?:\r?\n|$))++(?=(?:(?!\n---).){0,1000}?\bkind:[ \t]*Secret\b(?!\w))",
+        r"(?s)((?:^|\n)(?:data|stringData):[ \t]*\r?\n)(?!<redacted>)(?:[ \t]+[^\r\n]*(?:\r?\n|$))++"
+        r"(?=(?:(?!\n---).){0,1000}?\bkind:[ \t]*Secret\b(?!\w))",
     ),
     _row(
         "secret",
@@ -251,7 +264,8 @@ IN_TEXT: Final = (
     _row(  # The items below a name, as YAML has them.
         "passwords passwds passphrases tokens keys",
         r"(?i)((?:passw(?:or)?ds|passphrases|(?:auth|access|api|bearer)[-_]?tokens|(?:api|access|secret)[-_]?keys)"
-        r"\\?[\"']?:[ \t]{0,8}\r?\n)(?![ \t]*-[ \t]*(?:<redacted>|[\w.-]{1,60}:[ \t]))(?:[ \t]*-[ \t][^\r\n]*(?:\r?\n|$))+",
+        r"\\?[\"']?:[ \t]{0,8}\r?\n)(?![ \t]*-[ \t]*(?:<redacted>|[\w.-]{1,60}:[ \t]))"
+        r"(?:[ \t]*-[ \t][^\r\n]*(?:\r?\n|$))+",
     ),
     _row(  # "Using HF token hf9x...", "api_key 7f3a...", "the password is ...".
         f"{_NAMES} token hmac credential authorization",

@@ -1,10 +1,9 @@
 """Device plugins that run without an operator, and configurations that they do not read.
 
-The plugin reads a file, which ``--config-file`` or ``CONFIG_FILE`` names; its Helm chart mounts the ConfigMap at /config.
-A ConfigMap given as variables (``envFrom``), or one that nothing mounts, has no effect.
+The plugin reads a file, which ``--config-file`` or ``CONFIG_FILE`` names; its Helm chart mounts the ConfigMap at
+/config. A ConfigMap given as variables (``envFrom``), or one that nothing mounts, has no effect.
 """
 
-# ruff: noqa: E501 - a sentence stays on its line
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -39,15 +38,30 @@ def _finding(snapshot: Snapshot, daemons: Obj, config: SharingConfig, hurt: tupl
     name, key, space = plain(config.source.name), plain(config.key), plain(daemons.namespace)
     return Finding(
         subject=daemons.subject,
-        cause=f"{config.source} configures sharing, and {how}: {daemons} takes its configuration from a file, which CONFIG_FILE or --config-file names",
-        evidence=(config.cite(kind), *(as_variables or (daemons.cite("spec.template.spec.volumes"),)), *_runs_with(snapshot, daemons)),
+        cause=(
+            f"{config.source} configures sharing, and {how}: {daemons} takes its configuration from a file, which "
+            "CONFIG_FILE or --config-file names"
+        ),
+        evidence=(
+            config.cite(kind),
+            *(as_variables or (daemons.cite("spec.template.spec.volumes"),)),
+            *_runs_with(snapshot, daemons),
+        ),
         remedy=(
-            Remedy("mount ConfigMap {} at /config in {}, and set CONFIG_FILE=/config/{} in its env", name, daemons, key),
-            Remedy("or install it by its chart:"), Remedy("helm upgrade -i nvdp nvdp/nvidia-device-plugin -n {} --set config.name={} --set config.default={}", space, name, key),
+            Remedy(
+                "mount ConfigMap {} at /config in {}, and set CONFIG_FILE=/config/{} in its env", name, daemons, key
+            ),
+            Remedy("or install it by its chart:"),
+            Remedy(
+                "helm upgrade -i nvdp nvdp/nvidia-device-plugin -n {} --set config.name={} --set config.default={}",
+                space,
+                name,
+                key,
+            ),
         ),
         confidence=LIKELY,
         pods=hurt,
-    )  # fmt: skip
+    )
 
 
 def _containers(daemons: Obj) -> Iterable[Container]:

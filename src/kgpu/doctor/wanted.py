@@ -3,7 +3,6 @@
 Others have kinds of the same name: Kyverno a ClusterPolicy, Longhorn a Node, Knative a Service, Volcano a Job.
 """
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -54,12 +53,16 @@ KINDS: Final = (
     Wanted(_kind("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"), any_version=True),
     Wanted(_kind("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False), any_version=True),
     Wanted(_kind("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False), any_version=True),
-    Wanted(_kind("resource.k8s.io", "v1alpha3", "devicetaintrules", "DeviceTaintRule", namespaced=False), any_version=True),
+    Wanted(
+        _kind("resource.k8s.io", "v1alpha3", "devicetaintrules", "DeviceTaintRule", namespaced=False), any_version=True
+    ),
     Wanted(_kind(NVIDIA_DOMAIN, "v1", "clusterpolicies", "ClusterPolicy", namespaced=False), any_version=True),
     Wanted(_kind(NVIDIA_DOMAIN, "v1alpha1", "nvidiadrivers", "NVIDIADriver", namespaced=False), any_version=True),
     Wanted(_kind(NVIDIA_DOMAIN, "v1alpha1", "gpuclusters", "GPUCluster", namespaced=False), any_version=True),
     Wanted(_kind("nfd.k8s-sigs.io", "v1alpha1", "nodefeatures", "NodeFeature"), any_version=True),
-    Wanted(_kind("nfd.k8s-sigs.io", "v1alpha1", "nodefeaturerules", "NodeFeatureRule", namespaced=False), any_version=True),
+    Wanted(
+        _kind("nfd.k8s-sigs.io", "v1alpha1", "nodefeaturerules", "NodeFeatureRule", namespaced=False), any_version=True
+    ),
     Wanted(_kind("amd.com", "v1alpha1", "deviceconfigs", "DeviceConfig"), any_version=True),
     Wanted(_kind("resource.nvidia.com", "v1beta1", "computedomains", "ComputeDomain"), any_version=True),
     Wanted(_kind("monitoring.coreos.com", "v1", "servicemonitors", "ServiceMonitor"), any_version=True),
@@ -79,8 +82,8 @@ KINDS: Final = (
     Wanted(_kind("argoproj.io", "v1alpha1", "applications", "Application"), any_version=True),
     Wanted(_kind("helm.toolkit.fluxcd.io", "v2", "helmreleases", "HelmRelease"), any_version=True),
     Wanted(_kind("helm.cattle.io", "v1", "helmcharts", "HelmChart"), any_version=True),
-)  # fmt: skip
-"""What is listed. Secrets are not, and nothing else that rules do not read: docs/how-to/doctor-rights.yaml grants exactly these."""
+)
+"""What is listed: no Secrets, and nothing that no rule reads. docs/how-to/doctor-rights.yaml grants exactly this."""
 
 _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "Event": ("events.k8s.io",),
@@ -100,7 +103,8 @@ _GROUPS: Final[Mapping[str, frozenset[str]]] = {
 def kind_of(kind: str, api_version: str) -> str:
     """The kind under which an object is kept: ``Kind.group`` where another group has a kind of a name that rules read.
 
-    Of an object without a group, as text has it, the kind is taken at its word: no two kinds of Kubernetes share a name.
+    Of an object without a group, as text has it, the kind is taken at its word: no two kinds of Kubernetes share a
+    name.
     """
     groups = _GROUPS.get(kind)
     group = api_version.rpartition("/")[0]

@@ -1,6 +1,5 @@
 """Rows AMD: the amdgpu driver, AMD's device plugin, and its operator's DeviceConfig."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -57,9 +56,18 @@ def no_driver(snapshot: Snapshot) -> Iterator[Finding]:
         yield _of_node(
             node,
             f"node {node.name} has AMD GPUs on its bus, and the module amdgpu is not loaded",
-            (host.cite("present", "/sys/module/amdgpu/drivers: not there"), host.cite("pci", ", ".join(one.address for one in host.pci or () if one.vendor == "1002"))),
-            (Remedy("on {}:", node.name), Remedy("modprobe amdgpu"), Remedy("where there is no such module:"), Remedy("apt-get install amdgpu-dkms"), Remedy("or a DeviceConfig with spec.driver.enable: true")),
-        )  # fmt: skip
+            (
+                host.cite("present", "/sys/module/amdgpu/drivers: not there"),
+                host.cite("pci", ", ".join(one.address for one in host.pci or () if one.vendor == "1002")),
+            ),
+            (
+                Remedy("on {}:", node.name),
+                Remedy("modprobe amdgpu"),
+                Remedy("where there is no such module:"),
+                Remedy("apt-get install amdgpu-dkms"),
+                Remedy("or a DeviceConfig with spec.driver.enable: true"),
+            ),
+        )
 
 
 @rule("AMD-02", "No compute part of the driver", Place.KERNEL, explains=_ABOVE)
@@ -73,10 +81,15 @@ def no_compute(snapshot: Snapshot) -> Iterator[Finding]:
         plugins = [pod for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=AMD, node=node.name) if pod.ready]
         yield _of_node(
             node,
-            f"node {node.name} has amdgpu loaded without its compute part: there is no /dev/kfd, so it offers no {_RESOURCE}{f' although {plugins[0]} runs' if plugins else ''}",
+            f"node {node.name} has amdgpu loaded without its compute part: there is no /dev/kfd, so it offers no "
+            f"{_RESOURCE}{f' although {plugins[0]} runs' if plugins else ''}",
             (host.cite("modules", "amdgpu"), host.cite("present", "/sys/class/kfd: not there")),
-            (Remedy("on {}:", node.name), Remedy("modinfo amdgpu | grep -i filename; dmesg | grep -i kfd"), Remedy("take a kernel and a ROCm driver that go together (Talos: the amdgpu extension)")),
-        )  # fmt: skip
+            (
+                Remedy("on {}:", node.name),
+                Remedy("modinfo amdgpu | grep -i filename; dmesg | grep -i kfd"),
+                Remedy("take a kernel and a ROCm driver that go together (Talos: the amdgpu extension)"),
+            ),
+        )
 
 
 @rule("AMD-03", "Waiting for AMD's driver", Place.KERNEL, explains=("SCH-01", "SCH-02", "DPL-03"))
@@ -95,7 +108,8 @@ def waits_for_driver(snapshot: Snapshot) -> Iterator[Finding]:
         state = next((row for row in _module_states(snapshot, name)), None)
         yield _of_node(
             node,
-            f"{pods[0]} on node {name} waits in {one.name} for the module amdgpu{f', which is in the state {state[1]}' if state else ''}",
+            f"{pods[0]} on node {name} waits in {one.name} for the module "
+            f"amdgpu{f', which is in the state {state[1]}' if state else ''}",
             (one.cite_status(), *((state[2],) if state else ())),
             (
                 Remedy("kubectl get modules.kmm.sigs.x-k8s.io -A; kubectl get pods -A | grep -E 'build|kmm'"),
@@ -127,11 +141,22 @@ def inbox_driver(snapshot: Snapshot) -> Iterator[Finding]:
             if config.at("spec.driver.enable") is True and config.at("spec.driver.blacklist") is not True:
                 yield _of_node(
                     node,
-                    f"{config} is to bring a driver to node {node.name}, where the kernel's own amdgpu is loaded already: the new one is never loaded",
+                    f"{config} is to bring a driver to node {node.name}, where the kernel's own amdgpu is loaded "
+                    "already: the new one is never loaded",
                     (host.cite("modules", "amdgpu"), config.cite("spec.driver.blacklist")),
-                    (Remedy('kubectl -n {} patch deviceconfig {} --type merge -p \'{{"spec":{{"driver":{{"blacklist":true}}}}}}\'', config.namespace, config.name), Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", node.name)),
+                    (
+                        Remedy(
+                            "kubectl -n {} patch deviceconfig {} --type merge -p "
+                            '\'{{"spec":{{"driver":{{"blacklist":true}}}}}}\'',
+                            config.namespace,
+                            config.name,
+                        ),
+                        Remedy(
+                            "kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", node.name
+                        ),
+                    ),
                     confidence=LIKELY,
-                )  # fmt: skip
+                )
 
 
 def _states(snapshot: Snapshot, wanted: str) -> Iterator[tuple[Obj, str, Evidence]]:
@@ -218,10 +243,18 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
             if hit and value == "unhealthy":
                 yield _of_node(
                     node,
-                    f"AMD GPU {hit['index']} of node {node.name} is withdrawn: the metrics exporter counts it as unhealthy (any uncorrectable memory error, unless told otherwise)",
+                    f"AMD GPU {hit['index']} of node {node.name} is withdrawn: the metrics exporter counts it as "
+                    "unhealthy (any uncorrectable memory error, unless told otherwise)",
                     (node.cite(f"metadata.labels[{label}]"), node.cite(f"status.allocatable[{_RESOURCE}]")),
-                    (Remedy("on {}:", node.name), Remedy("amd-smi metric --ecc -g {}; dmesg | grep -i ras", hit["index"]), Remedy("let its pods end and reset it (amd-smi reset -G), or set the threshold in the exporter's configuration")),
-                )  # fmt: skip
+                    (
+                        Remedy("on {}:", node.name),
+                        Remedy("amd-smi metric --ecc -g {}; dmesg | grep -i ras", hit["index"]),
+                        Remedy(
+                            "let its pods end and reset it (amd-smi reset -G), "
+                            "or set the threshold in the exporter's configuration"
+                        ),
+                    ),
+                )
 
 
 @rule("AMD-12", "A DeviceConfig that does not go", Place.CLUSTER, explains=("AMD-13",))
@@ -232,11 +265,21 @@ def stuck_config(snapshot: Snapshot) -> Iterator[Finding]:
         if config.deleting and _FINALIZER in config.list("metadata.finalizers") and not operators:
             yield Finding(
                 subject=config.subject,
-                cause=f"{config} is being deleted and keeps its finalizer: no AMD GPU operator runs that would take it off",
+                cause=(
+                    f"{config} is being deleted and keeps its finalizer: "
+                    "no AMD GPU operator runs that would take it off"
+                ),
                 evidence=(config.cite("metadata.deletionTimestamp"), config.cite("metadata.finalizers")),
-                remedy=(Remedy("install the operator again and let it clean up, or:"), Remedy('kubectl -n {} patch deviceconfig {} --type merge -p \'{{"metadata":{{"finalizers":[]}}}}\'', config.namespace, config.name)),
+                remedy=(
+                    Remedy("install the operator again and let it clean up, or:"),
+                    Remedy(
+                        'kubectl -n {} patch deviceconfig {} --type merge -p \'{{"metadata":{{"finalizers":[]}}}}\'',
+                        config.namespace,
+                        config.name,
+                    ),
+                ),
                 confidence=CERTAIN,
-            )  # fmt: skip
+            )
 
 
 @rule("AMD-13", "helm uninstall hangs", Place.CLUSTER)
@@ -252,8 +295,12 @@ def hook_waits(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=job.subject,
                 cause=f"helm uninstall waits for {job}, which waits for {left[0]} to go",
                 evidence=(job.cite("metadata.annotations[helm.sh/hook]"), left[0].cite("metadata.deletionTimestamp")),
-                remedy=(Remedy("kubectl -n {} delete deviceconfig {}", left[0].namespace, left[0].name), Remedy("then, with the name of the release in place of RELEASE:"), Remedy("helm uninstall RELEASE --no-hooks")),
-            )  # fmt: skip
+                remedy=(
+                    Remedy("kubectl -n {} delete deviceconfig {}", left[0].namespace, left[0].name),
+                    Remedy("then, with the name of the release in place of RELEASE:"),
+                    Remedy("helm uninstall RELEASE --no-hooks"),
+                ),
+            )
 
 
 @rule("AMD-14", "The driver is being installed", Place.KERNEL, explains=("AMD-03",))
@@ -291,10 +338,14 @@ def no_remediation(snapshot: Snapshot) -> Iterator[Finding]:
                 ):
                     yield _of_node(
                         node,
-                        f"node {node.name} has the condition {one.type}, for which {maps[0][0]} has no workflow: {config} repairs nothing",
+                        f"node {node.name} has the condition {one.type}, for which {maps[0][0]} has no workflow: "
+                        f"{config} repairs nothing",
                         (one.cite(), maps[0][0].cite("data", maps[0][1])),
-                        (Remedy("add nodeCondition: {} there:", plain(one.type)), Remedy("kubectl -n {} edit configmap {}", maps[0][0].namespace, maps[0][0].name)),
-                    )  # fmt: skip
+                        (
+                            Remedy("add nodeCondition: {} there:", plain(one.type)),
+                            Remedy("kubectl -n {} edit configmap {}", maps[0][0].namespace, maps[0][0].name),
+                        ),
+                    )
 
 
 def _is_amd(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
@@ -335,70 +386,147 @@ def _version_slip(snapshot: Snapshot) -> Iterator[Finding]:
         if short and failed:
             yield Finding(
                 subject=config.subject,
-                cause=f"{config} asks for driver {version}, a folder that repo.radeon.com does not have (it is called {short[1]}), and {failed[0]} fails",
+                cause=(
+                    f"{config} asks for driver {version}, a folder that repo.radeon.com does not have (it is called "
+                    f"{short[1]}), and {failed[0]} fails"
+                ),
                 evidence=(config.cite("spec.driver.version"), failed[0].cite("status.phase")),
-                remedy=(Remedy('kubectl -n {} patch deviceconfig {} --type merge -p \'{{"spec":{{"driver":{{"version":"{}"}}}}}}\'', config.namespace, config.name, short[1]),),
+                remedy=(
+                    Remedy(
+                        "kubectl -n {} patch deviceconfig {} --type merge -p "
+                        '\'{{"spec":{{"driver":{{"version":"{}"}}}}}}\'',
+                        config.namespace,
+                        config.name,
+                        short[1],
+                    ),
+                ),
                 nodes=tuple(node.name for node in matching.gpu_nodes(snapshot, AMD)),
                 pods=tuple(pod.path for pod in failed),
-            )  # fmt: skip
+            )
 
 
 RULES: Final = rules_of(
     Sign(
-        id="AMD-01", title="No amdgpu driver", place=Place.KERNEL,
-        pattern=r"amdgpu driver unavailable", words="amdgpu driver unavailable", where=(LOG, STATUS), parts=(PLUGIN, GFD),
-        besides=no_driver, confidence=CERTAIN,
+        id="AMD-01",
+        title="No amdgpu driver",
+        place=Place.KERNEL,
+        pattern=r"amdgpu driver unavailable",
+        words="amdgpu driver unavailable",
+        where=(LOG, STATUS),
+        parts=(PLUGIN, GFD),
+        besides=no_driver,
+        confidence=CERTAIN,
         cause="{who} ends: the module amdgpu is not loaded on node {node}",
-        remedy=("on the node:", "modprobe amdgpu", "where there is no such module:", "apt-get install amdgpu-dkms", "or a DeviceConfig with spec.driver.enable: true"),
+        remedy=(
+            "on the node:",
+            "modprobe amdgpu",
+            "where there is no such module:",
+            "apt-get install amdgpu-dkms",
+            "or a DeviceConfig with spec.driver.enable: true",
+        ),
         explain="AMD's plugin and its node labeller end with exit code 2 where /sys/module/amdgpu/drivers is missing.",
         explains=_ABOVE,
     ),
     Sign(
-        id="AMD-05", title="A driver version that is not there", place=Place.KERNEL,
-        pattern=r"repo\.radeon\.com\S*.*404|404.*repo\.radeon\.com", words="repo.radeon.com", where=(LOG, STATUS), besides=_version_slip,
+        id="AMD-05",
+        title="A driver version that is not there",
+        place=Place.KERNEL,
+        pattern=r"repo\.radeon\.com\S*.*404|404.*repo\.radeon\.com",
+        words="repo.radeon.com",
+        where=(LOG, STATUS),
+        besides=_version_slip,
         cause="{who} can't build the driver: repo.radeon.com has no folder of that version",
         remedy=("set spec.driver.version of the DeviceConfig as the folder is called: 6.4, not 6.4.0",),
-        explain="The version has to be the name of a folder below repo.radeon.com/amdgpu: first releases have no third number.",
+        explain=(
+            "The version has to be the name of a folder below repo.radeon.com/amdgpu: "
+            "first releases have no third number."
+        ),
         explains=_ABOVE,
     ),
     Sign(
-        id="AMD-07", title="No more inotify instances", place=Place.KERNEL,
-        pattern=r"too many open files|inotify.*(?:limit|no space left)", words="", where=(LOG, STATUS), parts=_PARTS, proof=_is_amd,
+        id="AMD-07",
+        title="No more inotify instances",
+        place=Place.KERNEL,
+        pattern=r"too many open files|inotify.*(?:limit|no space left)",
+        words="",
+        where=(LOG, STATUS),
+        parts=_PARTS,
+        proof=_is_amd,
         cause="{who} ends: node {node} has no inotify instances left",
         remedy=("on the node:", "sysctl -w fs.inotify.max_user_instances=8192"),
         explain="Each watcher of files takes an instance; the usual limit of 128 is soon reached.",
     ),
     Sign(
-        id="AMD-08", title="Partitions of different styles", place=Place.PLUGIN,
-        pattern=r"[Pp]artitions of different styles .*not supported|not supported with single strategy", words="not supported", where=(LOG, STATUS),
-        parts=(PLUGIN,), always=True, proof=still_broken, confidence=CERTAIN,
-        cause="{who} offers nothing: GPUs of node {node} are partitioned in different ways, and its naming strategy is single",
-        remedy=("start the plugin with -resource_naming_strategy=mixed", "or partition all GPUs alike:", "amd-smi set --compute-partition SPX"),
+        id="AMD-08",
+        title="Partitions of different styles",
+        place=Place.PLUGIN,
+        pattern=r"[Pp]artitions of different styles .*not supported|not supported with single strategy",
+        words="not supported",
+        where=(LOG, STATUS),
+        parts=(PLUGIN,),
+        always=True,
+        proof=still_broken,
+        confidence=CERTAIN,
+        cause=(
+            "{who} offers nothing: GPUs of node {node} are partitioned in different ways, "
+            "and its naming strategy is single"
+        ),
+        remedy=(
+            "start the plugin with -resource_naming_strategy=mixed",
+            "or partition all GPUs alike:",
+            "amd-smi set --compute-partition SPX",
+        ),
         explain="With strategy single everything is called amd.com/gpu and has to be the same (SPX, DPX, CPX; NPS).",
         explains=_ABOVE,
     ),
     Sign(
-        id="AMD-11", title="The driver is in use", place=Place.KERNEL,
-        pattern=r"Module amdgpu is in use|amdgpu.*(?:is in use by|module is busy|resource busy)", words="amdgpu", where=(LOG, STATUS, EVENT),
+        id="AMD-11",
+        title="The driver is in use",
+        place=Place.KERNEL,
+        pattern=r"Module amdgpu is in use|amdgpu.*(?:is in use by|module is busy|resource busy)",
+        words="amdgpu",
+        where=(LOG, STATUS, EVENT),
         cause="{who} can't replace the driver on node {node}: amdgpu is in use",
-        remedy=("on the node:", "sh -c 'lsmod | grep amdgpu; fuser -v /dev/kfd /dev/dri/*'", "let the upgrade controller empty the node: spec.driver.upgradePolicy.enable: true"),
+        remedy=(
+            "on the node:",
+            "sh -c 'lsmod | grep amdgpu; fuser -v /dev/kfd /dev/dri/*'",
+            "let the upgrade controller empty the node: spec.driver.upgradePolicy.enable: true",
+        ),
         explain="Workloads, the metrics exporter and the device plugin hold the module.",
         explains=_ABOVE,
     ),
     Sign(
-        id="AMD-17", title="No right to open the GPU", place=Place.RUNTIME,
-        pattern=r"hipErrorNoDevice|[Uu]nable to open /dev/kfd|/dev/kfd.*[Pp]ermission denied|[Pp]ermission denied.*/dev/(?:kfd|dri)",
-        words="", where=(LOG, STATUS), proof=_no_group,
+        id="AMD-17",
+        title="No right to open the GPU",
+        place=Place.RUNTIME,
+        pattern=(
+            r"hipErrorNoDevice|[Uu]nable to open /dev/kfd|/dev/kfd.*[Pp]ermission denied"
+            r"|[Pp]ermission denied.*/dev/(?:kfd|dri)"
+        ),
+        words="",
+        where=(LOG, STATUS),
+        proof=_no_group,
         cause="{who} has an AMD GPU and may not open /dev/kfd: its user is in none of the groups that may",
-        remedy=("on the node:", "stat -c %g /dev/kfd /dev/dri/renderD128", "spec.securityContext.supplementalGroups: [those numbers, usually 44 and 109 (video, render)]"),
-        explain="The device files belong to the groups video and render of the host; a user other than root needs their numbers.",
+        remedy=(
+            "on the node:",
+            "stat -c %g /dev/kfd /dev/dri/renderD128",
+            "spec.securityContext.supplementalGroups: [those numbers, usually 44 and 109 (video, render)]",
+        ),
+        explain=(
+            "The device files belong to the groups video and render of the host; "
+            "a user other than root needs their numbers."
+        ),
     ),
     Sign(
-        id="AMD-18", title="AppArmor keeps the profiler out", place=Place.KERNEL,
-        pattern=r'apparmor="DENIED".*(?:comm|name)="[^"]*(?:rocprof|omnitrace|omniperf|rocgdb|amd-smi|kfd)[^"]*"', words='apparmor="DENIED"',
-        where=(KERNEL,), confidence=CERTAIN,
+        id="AMD-18",
+        title="AppArmor keeps the profiler out",
+        place=Place.KERNEL,
+        pattern=r'apparmor="DENIED".*(?:comm|name)="[^"]*(?:rocprof|omnitrace|omniperf|rocgdb|amd-smi|kfd)[^"]*"',
+        words='apparmor="DENIED"',
+        where=(KERNEL,),
+        confidence=CERTAIN,
         cause="AppArmor on node {node} refuses a profiler in a pod",
         remedy=("securityContext.appArmorProfile.type: Unconfined on the container that profiles",),
         explain="Profilers read what the default profile does not allow.",
     ),
-)  # fmt: skip
+)

@@ -1,6 +1,5 @@
 """Rows ASC: what autoscalers do with GPU nodes, and GPUs that are paid for and not used."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -31,13 +30,24 @@ _LONG: Final = 12 * 3600.0
 _IDLE_PERCENT: Final = 5.0
 _CONTEXT_MIB: Final = 700.0
 _ENDING: Final = re.compile(
-    r"aws-node-termination-handler/(?:spot-itn|rebalance.*|asg-lifecycle.*)|cloud\.google\.com/impending-node-termination|remediator\.kubernetes\.azure\.com/.*"
+    r"aws-node-termination-handler/(?:spot-itn|rebalance.*|asg-lifecycle.*)"
+    r"|cloud\.google\.com/impending-node-termination|remediator\.kubernetes\.azure\.com/.*"
 )
-_SPOT: Final = frozenset({"SpotInterrupted", "SpotInterruption", "SpotInterruptionWarning", "PreemptScheduled", "NodePreempted", "SpotTermination"})  # fmt: skip
+_SPOT: Final = frozenset(
+    {
+        "SpotInterrupted",
+        "SpotInterruption",
+        "SpotInterruptionWarning",
+        "PreemptScheduled",
+        "NodePreempted",
+        "SpotTermination",
+    }
+)
 _GPU_METRIC: Final = re.compile(r"DCGM_|gpu", re.IGNORECASE)
 # Blank, not found, not supported, not permissioned: as integers of 64 and 32 bits, and as rounded by floating point.
 _BLANK: Final = re.compile(
-    r"(?:922337203685477\d{4}|18446744073709\d{6}|1\.8446744\d*e\+?19|9\.2233720\d*e\+?18|214748363[2-5]|14073748835532[89])(?:\.0+)?m?|922337203685477\d{4}000m"
+    r"(?:922337203685477\d{4}|18446744073709\d{6}|1\.8446744\d*e\+?19|9\.2233720\d*e\+?18|214748363[2-5]"
+    r"|14073748835532[89])(?:\.0+)?m?|922337203685477\d{4}000m"
 )
 _UNREGISTERED: Final = re.compile(
     r"[Rr]esource \"?(?P<resource>[\w.-]+/[\w.-]+)\"? (?:was requested but not registered|didn't register)"
@@ -60,16 +70,22 @@ def twice(snapshot: Snapshot) -> Iterator[Finding]:
         young = max(nodes, key=lambda node: node.created)
         yield Finding(
             subject=pod.subject,
-            cause=f"more than one node was added for {pod}: the autoscaler takes a new node for ready before its GPUs are registered, since no GPU node has an accelerator label",
+            cause=(
+                f"more than one node was added for {pod}: the autoscaler takes a new node for ready before its GPUs "
+                "are registered, since no GPU node has an accelerator label"
+            ),
             evidence=(ups[0].quote(), young.cite("metadata.labels"), young.cite("metadata.creationTimestamp")),
             remedy=(
-                Remedy("label the node group: k8s.amazonaws.com/accelerator=TYPE (EKS), cloud.google.com/gke-accelerator=TYPE (GKE), accelerator=TYPE (AKS)"),
+                Remedy(
+                    "label the node group: k8s.amazonaws.com/accelerator=TYPE (EKS), "
+                    "cloud.google.com/gke-accelerator=TYPE (GKE), accelerator=TYPE (AKS)"
+                ),
                 Remedy("then the autoscaler takes such a node for not ready until nvidia.com/gpu is allocatable"),
             ),
             confidence=LIKELY,
             since=ups[-1].first,
             pods=(pod.path,),
-        )  # fmt: skip
+        )
 
 
 @rule("ASC-03", "Karpenter's node never gets its GPUs", Place.PLUGIN, explains=("SCH-01", "SCH-02", "TNT-01", "ASC-04"))
@@ -92,7 +108,8 @@ def not_registered(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=(found.cite(), *((node.cite("status.capacity"), node.cite("spec.taints")) if node else ())),
             remedy=(
                 Remedy(
-                    "install the device plugin for this image of nodes, and let it tolerate the NodePool's taints and startupTaints"
+                    "install the device plugin for this image of nodes, "
+                    "and let it tolerate the NodePool's taints and startupTaints"
                 ),
                 Remedy("kgpu doctor node {}", name or "NODE"),
             ),
@@ -119,12 +136,25 @@ def startup_taint(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield Finding(
                 subject=node.subject,
-                cause=f"node {node.name} is {int(age // 60)} minutes old and still has the startup taint {text(row.get('key'))} of {pool}: what should take it away does not",
-                evidence=(node.cite(f"spec.taints[{position}]"), pool.cite("spec.template.spec.startupTaints"), node.cite("metadata.creationTimestamp")),
-                remedy=(Remedy("kubectl taint node {} {}:{}-", node.name, text(row.get("key")), text(row.get("effect"))), Remedy("start the program that removes it (CNI, driver or node initialiser), or take it out of the NodePool")),
+                cause=(
+                    f"node {node.name} is {int(age // 60)} minutes old and still has the startup taint "
+                    f"{text(row.get('key'))} of {pool}: what should take it away does not"
+                ),
+                evidence=(
+                    node.cite(f"spec.taints[{position}]"),
+                    pool.cite("spec.template.spec.startupTaints"),
+                    node.cite("metadata.creationTimestamp"),
+                ),
+                remedy=(
+                    Remedy("kubectl taint node {} {}:{}-", node.name, text(row.get("key")), text(row.get("effect"))),
+                    Remedy(
+                        "start the program that removes it (CNI, driver or node initialiser), "
+                        "or take it out of the NodePool"
+                    ),
+                ),
                 confidence=LIKELY,
                 nodes=(node.name,),
-            )  # fmt: skip
+            )
 
 
 @rule("ASC-05", "GPUs are held and idle", Place.CLUSTER)
@@ -147,14 +177,21 @@ def idle(snapshot: Snapshot) -> Iterator[Finding]:
         )
         yield Finding(
             subject=node.subject,
-            cause=f"all {len(gpus)} GPUs of node {node.name} are held by {', '.join(one.path for one in holders[:5])} for {int(min(age or 0 for age in ages) // 3600)} hours or more, and none of them works: nothing runs on them",
+            cause=(
+                f"all {len(gpus)} GPUs of node {node.name} are held by {', '.join(one.path for one in holders[:5])} "
+                f"for {int(min(age or 0 for age in ages) // 3600)} hours or more, and none of them works: "
+                "nothing runs on them"
+            ),
             evidence=(_reading(host.node, gpus[0]), *(one.cite("spec.nodeName") for one in holders[:3])),
-            remedy=(Remedy("kubectl -n {} delete pod {}  # after asking its owner", pod.namespace, pod.name), Remedy("let notebooks end by themselves when idle, and alert on GPUs that are held and not used")),
+            remedy=(
+                Remedy("kubectl -n {} delete pod {}  # after asking its owner", pod.namespace, pod.name),
+                Remedy("let notebooks end by themselves when idle, and alert on GPUs that are held and not used"),
+            ),
             confidence=LIKELY,
             level=Level.PROBLEM if hurt else Level.NOTE,
             nodes=(node.name,),
             pods=hurt,
-        )  # fmt: skip
+        )
 
 
 def _unused(gpu: Gpu) -> bool:
@@ -184,20 +221,35 @@ def fewer_than_come(snapshot: Snapshot) -> Iterator[Finding]:
         node = shared[0]
         yield Finding(
             subject=group.subject,
-            cause=f"{group} tells the autoscaler that a node has {wanted} {resource}; with shares node {node.name} has {node.allocatable(resource)}: too many nodes are added",
-            evidence=(group.cite(field), node.cite(f"status.allocatable[{resource}]"), node.cite(f"metadata.labels[{names.LABEL_GPU_REPLICAS}]")),
+            cause=(
+                f"{group} tells the autoscaler that a node has {wanted} {resource}; with shares node {node.name} has "
+                f"{node.allocatable(resource)}: too many nodes are added"
+            ),
+            evidence=(
+                group.cite(field),
+                node.cite(f"status.allocatable[{resource}]"),
+                node.cite(f"metadata.labels[{names.LABEL_GPU_REPLICAS}]"),
+            ),
             remedy=(
-                Remedy("tell the autoscaler the amount with shares: {} (the annotation of the group; on AWS the tag k8s.io/cluster-autoscaler/node-template/resources/{})", node.allocatable(resource), resource),
-                Remedy("Karpenter does not know shares before a node is there: limit the NodePool, or do not share on nodes that it makes"),
+                Remedy(
+                    "tell the autoscaler the amount with shares: {} (the annotation of the group; on AWS the tag "
+                    "k8s.io/cluster-autoscaler/node-template/resources/{})",
+                    node.allocatable(resource),
+                    resource,
+                ),
+                Remedy(
+                    "Karpenter does not know shares before a node is there: limit the NodePool, "
+                    "or do not share on nodes that it makes"
+                ),
             ),
             confidence=LIKELY,
             level=Level.NOTE,
             nodes=tuple(one.name for one in shared),
-        )  # fmt: skip
+        )
 
 
 def _groups(snapshot: Snapshot) -> Iterator[tuple[Obj, str, str, int, list[Node]]]:
-    """Groups of nodes as autoscalers see them: where it says how many of what a new node has, and the nodes there are."""
+    """Groups of nodes as autoscalers see them: where it says what a new node has, and the nodes there are."""
     for kind in ("MachineDeployment", "MachineSet", "MachinePool"):
         for group in snapshot.all(kind):
             said = group.annotations.get(names.CAPI_GPU_COUNT, "")
@@ -232,7 +284,10 @@ def blank_metric(snapshot: Snapshot) -> Iterator[Finding]:
                         continue
                     yield Finding(
                         subject=scaler.subject,
-                        cause=f"{scaler} takes {value} for a value of {name}: that is DCGM's mark for a value that it does not have",
+                        cause=(
+                            f"{scaler} takes {value} for a value of {name}: "
+                            "that is DCGM's mark for a value that it does not have"
+                        ),
                         evidence=(scaler.cite(f"status.currentMetrics[{position}].{where}.current.{field}"),),
                         remedy=(
                             Remedy("filter it in the query: {} < 1e15", name),
@@ -250,7 +305,8 @@ def no_metric(snapshot: Snapshot) -> Iterator[Finding]:
     told = (one for one in snapshot.all_events() if one.about[0] == "HorizontalPodAutoscaler" and one.warning)
     for about, event in matching.latest(told).items():
         hit = re.search(
-            r"unable to (?:get|fetch) (?:metrics?|pods metric|object metric)[^:]*?(?P<name>DCGM_\w+|\w*[Gg][Pp][Uu]\w*)",
+            r"unable to (?:get|fetch) (?:metrics?|pods metric|object metric)[^:]*?"
+            r"(?P<name>DCGM_\w+|\w*[Gg][Pp][Uu]\w*)",
             event.message,
         )
         scaler = snapshot.get(*_turned(about))
@@ -259,7 +315,9 @@ def no_metric(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             subject=Subject("HorizontalPodAutoscaler", about[2], about[1]),
-            cause=f"HorizontalPodAutoscaler {about[1]}/{about[2]} does not scale: nobody serves the metric {hit['name']}",
+            cause=(
+                f"HorizontalPodAutoscaler {about[1]}/{about[2]} does not scale: nobody serves the metric {hit['name']}"
+            ),
             evidence=(event.quote(), *((active.cite(),) if active else ())),
             remedy=(
                 Remedy("add a rule for {} to prometheus-adapter (seriesQuery by namespace and pod)", hit["name"]),
@@ -290,13 +348,17 @@ def taken_away(snapshot: Snapshot) -> Iterator[Finding]:
         pods = _working(snapshot, node)
         yield Finding(
             subject=node.subject,
-            cause=f"the cloud takes node {node.name} back (spot or preemptible capacity)" + (f", with {len(pods)} GPU pods on it" if pods else ""),
+            cause=f"the cloud takes node {node.name} back (spot or preemptible capacity)"
+            + (f", with {len(pods)} GPU pods on it" if pods else ""),
             evidence=shown,
-            remedy=(Remedy("save checkpoints on the termination signal, and let the controller start the pods elsewhere"), Remedy("put training that can't be interrupted on on-demand nodes")),
+            remedy=(
+                Remedy("save checkpoints on the termination signal, and let the controller start the pods elsewhere"),
+                Remedy("put training that can't be interrupted on on-demand nodes"),
+            ),
             confidence=CERTAIN,
             nodes=(node.name,),
             pods=tuple(pod.path for pod in pods),
-        )  # fmt: skip
+        )
 
 
 def _working(snapshot: Snapshot, node: Node) -> list[Pod]:
@@ -307,14 +369,28 @@ def _working(snapshot: Snapshot, node: Node) -> list[Pod]:
 
 RULES: Final = rules_of(
     Sign(
-        id="ASC-02", title="The autoscaler's template has no GPU", place=Place.CLUSTER, where=(EVENT,),
-        pattern=r"didn't trigger scale-up.*\d+ Insufficient (?P<resource>[\w.-]+/[\w.-]*(?:gpu|mig|gaudi|accelerator)[\w.-]*)", words="trigger scale-up",
+        id="ASC-02",
+        title="The autoscaler's template has no GPU",
+        place=Place.CLUSTER,
+        where=(EVENT,),
+        pattern=(
+            r"didn't trigger scale-up.*\d+ Insufficient "
+            r"(?P<resource>[\w.-]+/[\w.-]*(?:gpu|mig|gaudi|accelerator)[\w.-]*)"
+        ),
+        words="trigger scale-up",
         cause="the cluster autoscaler adds no node for {who}: by its templates a new node would not have {resource}",
         remedy=(
-            "tag the node group: k8s.io/cluster-autoscaler/node-template/resources/{resource}=N (AWS: a tag of the Auto Scaling group)",
-            "and k8s.io/cluster-autoscaler/node-template/label/... and /taint/... for the labels and taints that its nodes get",
+            (
+                "tag the node group: k8s.io/cluster-autoscaler/node-template/resources/{resource}=N (AWS: "
+                "a tag of the Auto Scaling group)"
+            ),
+            (
+                "and k8s.io/cluster-autoscaler/node-template/label/... and /taint/... "
+                "for the labels and taints that its nodes get"
+            ),
         ),
         explain="A node group that has no node is judged by its template; without the tag the template has no GPU.",
-        explains=("SCH-01", "SCH-02", "SCH-07"), also=("SCH-20",),
+        explains=("SCH-01", "SCH-02", "SCH-07"),
+        also=("SCH-20",),
     ),
-)  # fmt: skip
+)

@@ -1,6 +1,5 @@
 """Rows DRA: claims that get no device, by evaluating every selector on every device; and what the DRA drivers say."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 from collections import Counter
@@ -110,8 +109,9 @@ def _taken(snapshot: Snapshot) -> Iterator[Finding]:
         taken = f", {len(held)} are taken by {', '.join(holders[:5])}" if held else ""
         yield Finding(
             cause=(
-                f"{one.who} waits: {_named(request)} wants {request.count} on one node; of {len(rows)} devices of class "
-                f"{request.device_class} {len(there)} match{taken}, and at most {_most(rows, Stand.FREE)} are free on one node"
+                f"{one.who} waits: {_named(request)} wants {request.count} on one node; of {len(rows)} devices of "
+                f"class {request.device_class} {len(there)} match{taken}, "
+                f"and at most {_most(rows, Stand.FREE)} are free on one node"
             ),
             evidence=(
                 request.claim.cite(request.path),
@@ -121,7 +121,8 @@ def _taken(snapshot: Snapshot) -> Iterator[Finding]:
             remedy=(
                 *(
                     Remedy(
-                        "kubectl -n {} get resourceclaim {} -o jsonpath='{{.status.reservedFor}}'  # who holds it; end that pod if it is idle",
+                        "kubectl -n {} get resourceclaim {} -o jsonpath='{{.status.reservedFor}}'  # who holds it; "
+                        "end that pod if it is idle",
                         path.split("/", 1)[0],
                         path.split("/", 1)[-1],
                     )
@@ -146,8 +147,8 @@ def _fails(snapshot: Snapshot) -> Iterator[Finding]:
         key = bad.why.rpartition(" ")[2]
         yield Finding(
             cause=(
-                f"{one.who} waits: a selector of {_named(request)} fails on device {bad.device.name} of {bad.device.driver} "
-                f"({bad.why}), and a selector that fails on one device fails the claim"
+                f"{one.who} waits: a selector of {_named(request)} fails on device {bad.device.name} of "
+                f"{bad.device.driver} ({bad.why}), and a selector that fails on one device fails the claim"
             ),
             evidence=(_selector(request), bad.device.slice.cite(bad.device.path)),
             remedy=(
@@ -181,12 +182,16 @@ def _never_true(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             evidence=(_selector(request), *values, near.device.slice.cite(f"{near.device.path}.name")),
             remedy=(
-                Remedy("change the selector {} so that it fits what there is (a card of 80 GB has 81559Mi, less than 80Gi: ask for 79Gi)", f"{near.selector!r}"),
+                Remedy(
+                    "change the selector {} so that it fits what there is (a card of 80 GB has 81559Mi, "
+                    "less than 80Gi: ask for 79Gi)",
+                    f"{near.selector!r}",
+                ),
                 Remedy("kubectl -n {} get resourceclaim {} -o yaml", request.claim.namespace, request.claim.name),
             ),
             confidence=CERTAIN,
             **one.shared(table=()),
-        )  # fmt: skip
+        )
 
 
 @rule("DRA-07", "No slices", Place.PLUGIN, explains=("SCH-02",))
@@ -217,11 +222,14 @@ def _no_slices(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             remedy=(
                 Remedy("kubectl get resourceslices; kubectl get pods -A -o wide | grep dra"),
-                Remedy("start the driver's kubelet plugin on the GPU nodes; before Kubernetes 1.34 turn the gate DynamicResourceAllocation and the API group resource.k8s.io on"),
+                Remedy(
+                    "start the driver's kubelet plugin on the GPU nodes; before Kubernetes 1.34 turn the gate "
+                    "DynamicResourceAllocation and the API group resource.k8s.io on"
+                ),
             ),
             confidence=CERTAIN if not drivers else LIKELY,
             **one.shared(table=(), nodes=tuple(node.name for node in one.nodes)),
-        )  # fmt: skip
+        )
 
 
 @rule("DRA-18", "Devices are tainted", Place.CLUSTER)
@@ -269,16 +277,26 @@ def _no_class(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             near = whatif.nearest(name, known)
             yield Finding(
-                cause=f"{one.who} waits: {_named(request)} names DeviceClass {name}, which does not exist (there is: {', '.join(known[:5]) or 'none'})",
-                evidence=(claim.cite(f"{request.path}.deviceClassName"), matching.cite_classes(snapshot, "DeviceClass")),
+                cause=(
+                    f"{one.who} waits: {_named(request)} names DeviceClass {name}, which does not exist (there is: "
+                    f"{', '.join(known[:5]) or 'none'})"
+                ),
+                evidence=(
+                    claim.cite(f"{request.path}.deviceClassName"),
+                    matching.cite_classes(snapshot, "DeviceClass"),
+                ),
                 remedy=(
-                    Remedy("set deviceClassName: {}", near) if near else Remedy("install the driver that brings the class, or name one that there is:"),
+                    Remedy("set deviceClassName: {}", near)
+                    if near
+                    else Remedy("install the driver that brings the class, or name one that there is:"),
                     *(() if near else (Remedy("kubectl get deviceclasses"),)),
-                    Remedy("claims can't be changed: correct the template or manifest, then delete the claim and the pod"),
+                    Remedy(
+                        "claims can't be changed: correct the template or manifest, then delete the claim and the pod"
+                    ),
                 ),
                 confidence=CERTAIN,
                 **one.shared(table=()),
-            )  # fmt: skip
+            )
 
 
 def _lost_claims(snapshot: Snapshot) -> Iterator[tuple[Waiting, str, str, str]]:
@@ -337,11 +355,14 @@ def _no_claim(snapshot: Snapshot, *, elsewhere: bool) -> Iterator[Finding]:
         )
         yield Finding(
             cause=f"{one.who} waits for {kind} {name}, which is not in namespace {one.pod.namespace}{there}",
-            evidence=(one.pod.cite(path), Evidence(object=f"{kind}s of {one.pod.namespace}", value="none of that name")),
+            evidence=(
+                one.pod.cite(path),
+                Evidence(object=f"{kind}s of {one.pod.namespace}", value="none of that name"),
+            ),
             remedy=(copied, Remedy("a template (resourceClaimTemplateName) gives every pod a claim of its own")),
             confidence=CERTAIN,
             **one.shared(table=()),
-        )  # fmt: skip
+        )
 
 
 @rule("DRA-20", "A resource where there is DRA alone", Place.CLUSTER, explains=("SCH-02",))
@@ -365,20 +386,30 @@ def _extended(snapshot: Snapshot) -> Iterator[Finding]:
         )
         known = next((obj.name for obj in snapshot.all("DeviceClass") if obj.name in mine), mine[0])
         patch = Remedy(
-            'kubectl patch deviceclass {} --type merge -p \'{{"spec":{{"extendedResourceName":"{}"}}}}\'  # needs the gate DRAExtendedResource',
+            'kubectl patch deviceclass {} --type merge -p \'{{"spec":{{"extendedResourceName":"{}"}}}}\'  # needs the '
+            "gate DRAExtendedResource",
             known,
             one.resource,
         )
         yield Finding(
-            cause=f"{one.who} asks for {one.resource}, which no node offers: {drivers[mine[0]]} devices are offered by DRA driver {mine[0]} alone, and {why}",
-            evidence=(one.asked(), next(d.slice for d in dra.devices(snapshot) if d.driver == mine[0]).cite("spec.driver"), *(obj.cite("spec.extendedResourceName") for obj in classes[:1])),
+            cause=(
+                f"{one.who} asks for {one.resource}, which no node offers: {drivers[mine[0]]} devices are offered by "
+                f"DRA driver {mine[0]} alone, and {why}"
+            ),
+            evidence=(
+                one.asked(),
+                next(d.slice for d in dra.devices(snapshot) if d.driver == mine[0]).cite("spec.driver"),
+                *(obj.cite("spec.extendedResourceName") for obj in classes[:1]),
+            ),
             remedy=(
-                Remedy("turn the gate DRAExtendedResource on in API server, scheduler and kubelets") if classes else patch,
+                Remedy("turn the gate DRAExtendedResource on in API server, scheduler and kubelets")
+                if classes
+                else patch,
                 Remedy("or use a ResourceClaim in place of the resource"),
             ),
             confidence=LIKELY if classes else CERTAIN,
             **one.shared(),
-        )  # fmt: skip
+        )
 
 
 @rule("DRA-23", "The gate is off in one component", Place.CLUSTER, explains=("DRA-01", "DRA-07"))
@@ -400,9 +431,17 @@ def _gates(snapshot: Snapshot) -> Iterator[Finding]:
     hurt = [one for one in waiting(snapshot) if one.view.claims]
     yield Finding(
         subject=pod.subject,
-        cause=f"{program} runs with DynamicResourceAllocation=false, while pods wait with claims: nobody allocates for them",
+        cause=(
+            f"{program} runs with DynamicResourceAllocation=false, while pods wait with claims: "
+            "nobody allocates for them"
+        ),
         evidence=(container.cite("command"), hurt[0].pod.cite("spec.resourceClaims")),
-        remedy=(Remedy("set the gate alike in API server, controller manager, scheduler and kubelets (it is on by itself from Kubernetes 1.34)"),),
+        remedy=(
+            Remedy(
+                "set the gate alike in API server, controller manager, "
+                "scheduler and kubelets (it is on by itself from Kubernetes 1.34)"
+            ),
+        ),
         confidence=CERTAIN if others else LIKELY,
         pods=tuple(pod.path for one in hurt for pod in one.pods),
-    )  # fmt: skip
+    )

@@ -1,6 +1,5 @@
 """Rows DRA that the drivers themselves tell: in logs and events, and by what runs on the nodes."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -31,11 +30,15 @@ def _old_field(snapshot: Snapshot) -> Iterator[Finding]:
             subject = maker_of(snapshot, event)
             yield Finding(
                 subject=subject,
-                cause=f"{subject} has no pods: an entry of its spec.resourceClaims names neither a claim nor a template, or both",
+                cause=(
+                    f"{subject} has no pods: an entry of its spec.resourceClaims names neither a claim nor a "
+                    "template, or both"
+                ),
                 evidence=(event.quote(),),
                 remedy=(
                     Remedy(
-                        "write one flat field: resourceClaimName: NAME, or resourceClaimTemplateName: NAME (source: was taken away in 1.31)"
+                        "write one flat field: resourceClaimName: NAME, or resourceClaimTemplateName: NAME (source: "
+                        "was taken away in 1.31)"
                     ),
                 ),
                 confidence=CERTAIN,
@@ -56,12 +59,18 @@ def _two_releases(snapshot: Snapshot) -> Iterator[Finding]:
         pods = dict(sorted(by_node[nodes[0]].items()))
         yield Finding(
             subject=next(iter(pods.values())).subject,
-            cause=f"{len(nodes)} nodes run the DRA driver twice, of {' and '.join(sorted(pods))}: both publish the same devices",
+            cause=(
+                f"{len(nodes)} nodes run the DRA driver twice, of {' and '.join(sorted(pods))}: "
+                "both publish the same devices"
+            ),
             evidence=tuple(pod.cite("metadata.ownerReferences[0].name") for pod in pods.values()),
-            remedy=(Remedy("helm list -A | grep dra"), Remedy("uninstall the older release; a renamed chart keeps its objects only with nameOverride")),
+            remedy=(
+                Remedy("helm list -A | grep dra"),
+                Remedy("uninstall the older release; a renamed chart keeps its objects only with nameOverride"),
+            ),
             confidence=CERTAIN,
             nodes=tuple(nodes),
-        )  # fmt: skip
+        )
 
 
 @rule("DRA-15", "The ComputeDomain is not ready", Place.CLUSTER)
@@ -93,14 +102,25 @@ def _domain_waits(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             subject=domain.subject,
             cause=f"{domain} is not ready: {why}",
-            evidence=(domain.cite("status"), *(host.cite("units", "nvidia-imex.service") for host in imex[:1]), *(node.cite("metadata.labels[nvidia.com/gpu.clique]") for node in bare[:1])),
-            remedy=(*steps, Remedy("kubectl get pods -A -o wide -l resource.nvidia.com/computeDomain"), Remedy("let TCP 50000 and 50005 through between the nodes, and see on each the state of the fabric:"), Remedy("nvidia-smi -q | grep -A 3 Fabric")),
+            evidence=(
+                domain.cite("status"),
+                *(host.cite("units", "nvidia-imex.service") for host in imex[:1]),
+                *(node.cite("metadata.labels[nvidia.com/gpu.clique]") for node in bare[:1]),
+            ),
+            remedy=(
+                *steps,
+                Remedy("kubectl get pods -A -o wide -l resource.nvidia.com/computeDomain"),
+                Remedy("let TCP 50000 and 50005 through between the nodes, and see on each the state of the fabric:"),
+                Remedy("nvidia-smi -q | grep -A 3 Fabric"),
+            ),
             confidence=CERTAIN if proven else LIKELY,
             level=Level.WAIT if early else Level.PROBLEM,
-            expected="a couple of minutes (DeadlineExceeded in its daemons' logs is normal until then)" if early else "",
+            expected="a couple of minutes (DeadlineExceeded in its daemons' logs is normal until then)"
+            if early
+            else "",
             since=domain.created,
             nodes=tuple(node.name for node in nodes),
-        )  # fmt: skip
+        )
 
 
 _OVERRIDE: Final = (
@@ -115,7 +135,10 @@ def _chart_refuses(snapshot: Snapshot) -> Iterator[Finding]:
     for obj, _, seen in messages.in_conditions(snapshot, _REFUSED, kinds=("HelmRelease", "Application", "HelmChart")):
         yield Finding(
             subject=obj.subject,
-            cause=f"{obj} does not install the DRA driver: resources.gpus.enabled wants gpuResourcesEnabledOverride=true beside it",
+            cause=(
+                f"{obj} does not install the DRA driver: resources.gpus.enabled wants "
+                "gpuResourcesEnabledOverride=true beside it"
+            ),
             evidence=(seen,),
             remedy=_OVERRIDE,
             confidence=CERTAIN,
@@ -124,83 +147,173 @@ def _chart_refuses(snapshot: Snapshot) -> Iterator[Finding]:
 
 RULES: Final = rules_of(
     Sign(
-        id="DRA-05", title="A selector is not CEL", place=Place.CLUSTER, where=(EVENT,),
-        pattern=r"(?:ResourceClaim|resourceclaim|selectors|cel).*ERROR: <input>:(?P<at>\d+:\d+): ?(?P<said>.{0,160})", words="ERROR: <input>:",
+        id="DRA-05",
+        title="A selector is not CEL",
+        place=Place.CLUSTER,
+        where=(EVENT,),
+        pattern=r"(?:ResourceClaim|resourceclaim|selectors|cel).*ERROR: <input>:(?P<at>\d+:\d+): ?(?P<said>.{0,160})",
+        words="ERROR: <input>:",
         cause="no claim can be made for {who}: a selector does not compile at {at}: {said}",
-        remedy=('correct the expression; amounts are compared as device.capacity["DRIVER"].memory.compareTo(quantity("40Gi")) >= 0',),
+        remedy=(
+            (
+                "correct the expression; amounts are compared as "
+                'device.capacity["DRIVER"].memory.compareTo(quantity("40Gi")) >= 0'
+            ),
+        ),
         explain="Selectors are checked when the claim is created: a quantity can't be compared with a text or by >=.",
         confidence=CERTAIN,
     ),
     Sign(
-        id="DRA-08", title="The driver can't prepare the devices", place=Place.PLUGIN, where=(EVENT, STATUS),
-        pattern=r"[Ff]ailed to prepare dynamic resources:? ?(?P<said>.+)", words="prepare dynamic resources",
+        id="DRA-08",
+        title="The driver can't prepare the devices",
+        place=Place.PLUGIN,
+        where=(EVENT, STATUS),
+        pattern=r"[Ff]ailed to prepare dynamic resources:? ?(?P<said>.+)",
+        words="prepare dynamic resources",
         cause="{who} does not start, because its devices can't be prepared: {said}",
-        remedy=("kubectl get pods -A -o wide --field-selector spec.nodeName={node} | grep dra", "kgpu doctor node {node}"),
-        explain="The kubelet asks the DRA driver on the node to prepare what was allocated (NodePrepareResources). What follows in "
-        "the event is the driver's own error.",
+        remedy=(
+            "kubectl get pods -A -o wide --field-selector spec.nodeName={node} | grep dra",
+            "kgpu doctor node {node}",
+        ),
+        explain=(
+            "The kubelet asks the DRA driver on the node to prepare what was allocated (NodePrepareResources). What "
+            "follows in the event is the driver's own error."
+        ),
     ),
     Sign(
-        id="DRA-09", title="The DRA driver is not registered", place=Place.PLUGIN, where=(EVENT, STATUS),
-        pattern=r"DRA driver (?P<driver>\S+) is not registered", words="is not registered",
+        id="DRA-09",
+        title="The DRA driver is not registered",
+        place=Place.PLUGIN,
+        where=(EVENT, STATUS),
+        pattern=r"DRA driver (?P<driver>\S+) is not registered",
+        words="is not registered",
         cause="{who} does not start: the DRA driver {driver} is not registered with the kubelet of node {node}",
-        remedy=("kubectl get pods -A -o wide --field-selector spec.nodeName={node} | grep dra", "delete the driver's pod on {node} so that it registers again"),
+        remedy=(
+            "kubectl get pods -A -o wide --field-selector spec.nodeName={node} | grep dra",
+            "delete the driver's pod on {node} so that it registers again",
+        ),
         explain="The driver's pod on the node is down or starts again, or its registration socket is gone.",
-        confidence=CERTAIN, explains=("DRA-08",),
+        confidence=CERTAIN,
+        explains=("DRA-08",),
     ),
     Sign(
-        id="DRA-10", title="Kubelet and driver speak other versions", place=Place.PLUGIN, where=(EVENT, STATUS, LOG),
-        pattern=r"failed to fetch ResourceClaim .*the server could not find the requested resource", words="could not find the requested resource",
-        cause="{who}: the DRA driver or the kubelet asks for a version of resource.k8s.io that this API server does not serve",
-        remedy=("kubectl api-versions | grep resource.k8s.io", "install the release of the DRA driver that is made for this Kubernetes"),
+        id="DRA-10",
+        title="Kubelet and driver speak other versions",
+        place=Place.PLUGIN,
+        where=(EVENT, STATUS, LOG),
+        pattern=r"failed to fetch ResourceClaim .*the server could not find the requested resource",
+        words="could not find the requested resource",
+        cause=(
+            "{who}: the DRA driver or the kubelet asks for a version of resource.k8s.io "
+            "that this API server does not serve"
+        ),
+        remedy=(
+            "kubectl api-versions | grep resource.k8s.io",
+            "install the release of the DRA driver that is made for this Kubernetes",
+        ),
         explain="v1 came with Kubernetes 1.34; a driver or kubelet of another time asks for v1beta1 or v1.",
-        confidence=CERTAIN, explains=("DRA-08",),
+        confidence=CERTAIN,
+        explains=("DRA-08",),
     ),
     Sign(
-        id="DRA-12", title="The chart refuses GPUs without the override", place=Place.CLUSTER, where=(LOG, STATUS),
-        pattern=r"resources\.gpus\.enabled[^\n]*gpuResourcesEnabledOverride|gpuResourcesEnabledOverride[^\n]*resources\.gpus\.enabled", words="gpuResourcesEnabledOverride",
-        cause="{who}: the DRA driver's chart is not installed, since resources.gpus.enabled wants gpuResourcesEnabledOverride=true beside it",
+        id="DRA-12",
+        title="The chart refuses GPUs without the override",
+        place=Place.CLUSTER,
+        where=(LOG, STATUS),
+        pattern=(
+            r"resources\.gpus\.enabled[^\n]*gpuResourcesEnabledOverride"
+            r"|gpuResourcesEnabledOverride[^\n]*resources\.gpus\.enabled"
+        ),
+        words="gpuResourcesEnabledOverride",
+        cause=(
+            "{who}: the DRA driver's chart is not installed, since resources.gpus.enabled wants "
+            "gpuResourcesEnabledOverride=true beside it"
+        ),
         remedy=_OVERRIDE,
-        explain="GPUs by DRA and by the device plugin on one node are counted twice: the chart wants to be told that this is meant.",
-        confidence=CERTAIN, besides=_chart_refuses,
+        explain=(
+            "GPUs by DRA and by the device plugin on one node are counted twice: "
+            "the chart wants to be told that this is meant."
+        ),
+        confidence=CERTAIN,
+        besides=_chart_refuses,
     ),
     Sign(
-        id="DRA-13", title="The DRA driver looks for the GPU driver in the wrong place", place=Place.DRIVER, where=(LOG,),
-        pattern=r"Check failed\. Has the NVIDIA GPU driver been set up\?", words="Check failed. Has the NVIDIA GPU driver",
+        id="DRA-13",
+        title="The DRA driver looks for the GPU driver in the wrong place",
+        place=Place.DRIVER,
+        where=(LOG,),
+        pattern=r"Check failed\. Has the NVIDIA GPU driver been set up\?",
+        words="Check failed. Has the NVIDIA GPU driver",
         cause="{who} finds no GPU driver under its nvidiaDriverRoot",
-        remedy=("set nvidiaDriverRoot to / for a driver on the host, to /run/nvidia/driver for the operator's", "on {node}:", "ls /usr/bin/nvidia-smi /run/nvidia/driver/usr/bin/nvidia-smi"),
-        explain="The chart's nvidiaDriverRoot says where the driver is installed: the host's / or the driver container's /run/nvidia/driver.",
+        remedy=(
+            "set nvidiaDriverRoot to / for a driver on the host, to /run/nvidia/driver for the operator's",
+            "on {node}:",
+            "ls /usr/bin/nvidia-smi /run/nvidia/driver/usr/bin/nvidia-smi",
+        ),
+        explain=(
+            "The chart's nvidiaDriverRoot says where the driver is installed: "
+            "the host's / or the driver container's /run/nvidia/driver."
+        ),
         explains=("DRA-07", "DRA-09"),
     ),
     Sign(
-        id="DRA-14", title="The GPU driver is too old for ComputeDomains", place=Place.DRIVER, where=(LOG, STATUS), parts=(DRA,), always=True,
-        pattern=r"requires GPU driver version >= (?P<wanted>[\d.]+), but found (?P<found>[\d.]+)", words="requires GPU driver version",
+        id="DRA-14",
+        title="The GPU driver is too old for ComputeDomains",
+        place=Place.DRIVER,
+        where=(LOG, STATUS),
+        parts=(DRA,),
+        always=True,
+        pattern=r"requires GPU driver version >= (?P<wanted>[\d.]+), but found (?P<found>[\d.]+)",
+        words="requires GPU driver version",
         cause="{who}: the GPU driver of node {node} is {found}, ComputeDomains want {wanted} or newer",
         remedy=("upgrade the driver to {wanted}, or turn the feature gate IMEXDaemonsWithDNSNames off in the chart",),
         explain="ComputeDomains need 570.158.01; claims for GPUs 565.",
-        confidence=CERTAIN, explains=("DRA-07", "DRA-09", "DRA-15"),
+        confidence=CERTAIN,
+        explains=("DRA-07", "DRA-09", "DRA-15"),
     ),
     Sign(
-        id="DRA-16", title="The DRA driver's checkpoint is out of step", place=Place.PLUGIN, where=(EVENT, STATUS, LOG),
-        pattern=r"requested device (?P<device>\S+) is already allocated to different claim (?P<claim>\S+)", words="is already allocated to different claim",
+        id="DRA-16",
+        title="The DRA driver's checkpoint is out of step",
+        place=Place.PLUGIN,
+        where=(EVENT, STATUS, LOG),
+        pattern=r"requested device (?P<device>\S+) is already allocated to different claim (?P<claim>\S+)",
+        words="is already allocated to different claim",
         cause="{who}: the driver on node {node} has device {device} down for claim {claim}, which the cluster does not",
-        remedy=("kubectl get resourceclaims -A -o wide | grep {claim}", "upgrade the driver; if no claim has that uid, delete the driver's checkpoint on {node} and its pod"),
+        remedy=(
+            "kubectl get resourceclaims -A -o wide | grep {claim}",
+            "upgrade the driver; if no claim has that uid, delete the driver's checkpoint on {node} and its pod",
+        ),
         explain="After a crash or reboot the checkpoint of the kubelet plugin can name claims that are gone.",
-        confidence=CERTAIN, explains=("DRA-08",),
+        confidence=CERTAIN,
+        explains=("DRA-08",),
     ),
     Sign(
-        id="DRA-17", title="MPS with dynamic MIG", place=Place.PLUGIN, where=(LOG, EVENT, STATUS), always=True,
-        pattern=r"MPS is not yet supported when using featureGates\.DynamicMIG", words="MPS is not yet supported",
+        id="DRA-17",
+        title="MPS with dynamic MIG",
+        place=Place.PLUGIN,
+        where=(LOG, EVENT, STATUS),
+        always=True,
+        pattern=r"MPS is not yet supported when using featureGates\.DynamicMIG",
+        words="MPS is not yet supported",
         cause="{who} is told to use MPS with dynamic MIG, which the DRA driver can't do",
         remedy=("turn one of featureGates.DynamicMIG and featureGates.MPSSupport off in the chart's values",),
         explain="The driver refuses the two feature gates together.",
-        confidence=CERTAIN, explains=("DRA-07", "DRA-09"),
+        confidence=CERTAIN,
+        explains=("DRA-07", "DRA-09"),
     ),
     Sign(
-        id="DRA-21", title="The driver's webhook refuses the parameters", place=Place.CLUSTER, where=(EVENT,),
-        pattern=r"denied the request: .*(?:opaque|GpuConfig|MigDeviceConfig|ComputeDomain\w*Config|unknown field).*", words="denied the request",
+        id="DRA-21",
+        title="The driver's webhook refuses the parameters",
+        place=Place.CLUSTER,
+        where=(EVENT,),
+        pattern=r"denied the request: .*(?:opaque|GpuConfig|MigDeviceConfig|ComputeDomain\w*Config|unknown field).*",
+        words="denied the request",
         cause="no claim can be made for {who}: the DRA driver's webhook refuses its parameters",
-        remedy=("correct spec.devices.config[].opaque.parameters: unknown fields are refused", "kubectl -n {namespace} describe pod {name}"),
+        remedy=(
+            "correct spec.devices.config[].opaque.parameters: unknown fields are refused",
+            "kubectl -n {namespace} describe pod {name}",
+        ),
         explain="Opaque parameters are decoded strictly by the driver's admission webhook.",
         confidence=CERTAIN,
     ),
-)  # fmt: skip
+)

@@ -1,6 +1,5 @@
 """Rows DRV: the driver in user space, and the driver that the operator brings."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -32,8 +31,8 @@ def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 subject=Subject("Node", host.node),
                 cause=(
-                    f"on node {host.node} the loaded kernel module is of driver {host.driver_version} and the libraries "
-                    f"are of {host.library_version}: every NVML and CUDA call fails"
+                    f"on node {host.node} the loaded kernel module is of driver {host.driver_version} and the "
+                    f"libraries are of {host.library_version}: every NVML and CUDA call fails"
                 ),
                 evidence=(host.cite("driver_version"), host.cite("library_version")),
                 remedy=(
@@ -50,7 +49,10 @@ def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
         if one.node not in looked and _MISMATCH.search(one.said):
             yield Finding(
                 subject=Subject("Node", one.node),
-                cause=f"on node {one.node} the loaded kernel module and the driver's libraries are of two versions: every NVML and CUDA call fails",
+                cause=(
+                    f"on node {one.node} the loaded kernel module and the driver's libraries are of two versions: "
+                    "every NVML and CUDA call fails"
+                ),
                 evidence=one.evidence,
                 remedy=(
                     Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", one.node),
@@ -64,8 +66,8 @@ def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def not_loaded(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRV-01 as the agent or the node itself tells it: NVML finds no driver. A driver's pod that is at fault, or still at
-    work, is told of in this one's place.
+    """DRV-01 as the agent or the node itself tells it: NVML finds no driver. A driver's pod that is at fault, or still
+    at work, is told of in this one's place.
     """
     by_pod = {node for found in (*held_up(snapshot), *compiling(snapshot)) for node in found.nodes}
     for one in unread(snapshot).values():
@@ -74,17 +76,36 @@ def not_loaded(snapshot: Snapshot) -> Iterator[Finding]:
         pods = matching.pods_of_part(snapshot, DRIVER, node=one.node)
         yield Finding(
             subject=Subject("Node", one.node),
-            cause=f"the NVIDIA kernel module is not loaded on node {one.node}, or its device files are not there: none of its GPUs can be used",
+            cause=(
+                f"the NVIDIA kernel module is not loaded on node {one.node}, or its device files are not there: "
+                "none of its GPUs can be used"
+            ),
             evidence=one.evidence,
             remedy=(
-                Remedy("on node {}:", one.node), Remedy("lsmod | grep nvidia; ls -l /dev/nvidiactl; dkms status; uname -r"),
-                *(Remedy("kubectl -n {} delete pod {}  # the driver's pod: it loads the module anew", pod.namespace, pod.name) for pod in pods),
-                *(() if pods else (Remedy("modprobe nvidia"), Remedy("where it was not built for this kernel:"), Remedy("apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia"))),
+                Remedy("on node {}:", one.node),
+                Remedy("lsmod | grep nvidia; ls -l /dev/nvidiactl; dkms status; uname -r"),
+                *(
+                    Remedy(
+                        "kubectl -n {} delete pod {}  # the driver's pod: it loads the module anew",
+                        pod.namespace,
+                        pod.name,
+                    )
+                    for pod in pods
+                ),
+                *(
+                    ()
+                    if pods
+                    else (
+                        Remedy("modprobe nvidia"),
+                        Remedy("where it was not built for this kernel:"),
+                        Remedy("apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia"),
+                    )
+                ),
             ),
             confidence=CERTAIN if one.now else LIKELY,
             since=one.since,
             nodes=(one.node,),
-        )  # fmt: skip
+        )
 
 
 @rule(
@@ -143,7 +164,10 @@ def held_up(snapshot: Snapshot) -> Iterator[Finding]:
         said = f'; it said last: "{line.value}"' if line is not None else ""
         yield Finding(
             subject=pod.subject,
-            cause=f"{pod} on node {pod.node} fails: container {bad.name} is at {bad.waiting or bad.end_reason or 'Error'}{said}{more}",
+            cause=(
+                f"{pod} on node {pod.node} fails: container {bad.name} is at "
+                f"{bad.waiting or bad.end_reason or 'Error'}{said}{more}"
+            ),
             evidence=(
                 bad.cite_status(),
                 *((line,) if line is not None else ()),
@@ -162,62 +186,111 @@ def held_up(snapshot: Snapshot) -> Iterator[Finding]:
 
 RULES: Final = rules_of(
     Sign(
-        id="DRV-01", title="The driver does not answer", place=Place.KERNEL,
-        pattern=r"couldn't communicate with the NVIDIA driver|(?:nvml error|initialize NVML): [Dd]river [Nn]ot [Ll]oaded", words="river",
+        id="DRV-01",
+        title="The driver does not answer",
+        place=Place.KERNEL,
+        pattern=(
+            r"couldn't communicate with the NVIDIA driver|(?:nvml error|initialize NVML): [Dd]river [Nn]ot [Ll]oaded"
+        ),
+        words="river",
         cause="{who}: the NVIDIA kernel module is not loaded on the node, or was not built for its kernel",
         remedy=(
-            "on node {node}:", "lsmod | grep nvidia; dkms status; uname -r",
-            "install the headers of that kernel, rebuild and load:", "apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia",
+            "on node {node}:",
+            "lsmod | grep nvidia; dkms status; uname -r",
+            "install the headers of that kernel, rebuild and load:",
+            "apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia",
         ),
-        explain="nvidia-smi, NVML, or the runtime's hook that starts a container, finds no driver: no /proc/driver/nvidia/version.",
-        explains=(*_BELOW, "SCH-03", "HW-09"), besides=not_loaded,
+        explain=(
+            "nvidia-smi, NVML, or the runtime's hook that starts a container, finds no driver: "
+            "no /proc/driver/nvidia/version."
+        ),
+        explains=(*_BELOW, "SCH-03", "HW-09"),
+        besides=not_loaded,
     ),
     Sign(
-        id="DRV-04", title="The old driver is in use", place=Place.KERNEL,
-        pattern=r"[Cc]ould not unload NVIDIA driver kernel modules, driver is in use|driver is in use", words="driver is in use",
-        where=(LOG, STATUS), parts=(DRIVER, DRIVER_MANAGER),
+        id="DRV-04",
+        title="The old driver is in use",
+        place=Place.KERNEL,
+        pattern=r"[Cc]ould not unload NVIDIA driver kernel modules, driver is in use|driver is in use",
+        words="driver is in use",
+        where=(LOG, STATUS),
+        parts=(DRIVER, DRIVER_MANAGER),
         cause="{who} can't unload the old driver: something on the node still uses it",
         remedy=(
-            "on node {node}:", "sh -c 'fuser -v /dev/nvidia*; cat /sys/module/nvidia/refcnt'",
-            "end what is shown (GPU pods, nvidia-persistenced, a host's DCGM, Xorg):", "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data",
+            "on node {node}:",
+            "sh -c 'fuser -v /dev/nvidia*; cat /sys/module/nvidia/refcnt'",
+            "end what is shown (GPU pods, nvidia-persistenced, a host's DCGM, Xorg):",
+            "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data",
         ),
         explain="Pods with GPUs, or services of the host, hold the module while it is to be replaced.",
-        confidence=CERTAIN, explains=_BELOW,
-    ),
-    Sign(
-        id="DRV-06", title="Driver and libraries are of two versions", place=Place.DRIVER,
-        pattern=r"[Dd]river/library version mismatch", words="version mismatch",
-        cause="{who}: the loaded kernel module and the driver's libraries are of two versions; the packages were upgraded under the running driver",
-        remedy=(
-            "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data, then reboot it",
-            "keep the packages from being upgraded by themselves:", "apt-mark hold 'nvidia-*' 'libnvidia-*'",
-        ),
-        explain="A package upgrade (unattended-upgrades) replaced the libraries while the old module stays loaded. Proof: "
-        "/proc/driver/nvidia/version differs from the version in the name of libnvidia-ml.so.",
-        confidence=CERTAIN, explains=_BELOW, besides=mismatch,
-    ),
-    Sign(
-        id="DRV-24", title="The driver can't be built: packages are missing", place=Place.KERNEL,
-        pattern=r"E: Failed to fetch .*|Cannot find a valid baseurl for repo.*|Could(?: not|n't) resolve host.*|Temporary failure resolving .*|Failed to download metadata for repo .*|Cannot download repomd\.xml.*|Cannot find vmlinux|Could not locate Linux kernel version string",
-        words="", where=(LOG,), parts=(DRIVER,),
-        cause="{who} can't get the packages that its build needs",
-        remedy=(
-            "let it reach the repositories: driver.repoConfig (mirror), driver.certConfig (CA), proxy variables in driver.env",
-            "or use precompiled drivers: driver.usePrecompiled=true",
-        ),
-        explain="The driver's container installs kernel packages before it builds; without a way to the repositories it fails.",
+        confidence=CERTAIN,
         explains=_BELOW,
     ),
     Sign(
-        id="DRV-11", title="CUDA is newer than the driver", place=Place.DRIVER,
-        pattern=r"CUDA driver version is insufficient for CUDA runtime version", words="driver version is insufficient",
+        id="DRV-06",
+        title="Driver and libraries are of two versions",
+        place=Place.DRIVER,
+        pattern=r"[Dd]river/library version mismatch",
+        words="version mismatch",
+        cause=(
+            "{who}: the loaded kernel module and the driver's libraries are of two versions; the packages were "
+            "upgraded under the running driver"
+        ),
+        remedy=(
+            "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data, then reboot it",
+            "keep the packages from being upgraded by themselves:",
+            "apt-mark hold 'nvidia-*' 'libnvidia-*'",
+        ),
+        explain=(
+            "A package upgrade (unattended-upgrades) replaced the libraries while the old module stays loaded. Proof: "
+            "/proc/driver/nvidia/version differs from the version in the name of libnvidia-ml.so."
+        ),
+        confidence=CERTAIN,
+        explains=_BELOW,
+        besides=mismatch,
+    ),
+    Sign(
+        id="DRV-24",
+        title="The driver can't be built: packages are missing",
+        place=Place.KERNEL,
+        pattern=(
+            r"E: Failed to fetch .*|Cannot find a valid baseurl for repo.*|Could(?: not|n't) resolve host.*"
+            r"|Temporary failure resolving .*|Failed to download metadata for repo .*|Cannot download repomd\.xml.*"
+            r"|Cannot find vmlinux|Could not locate Linux kernel version string"
+        ),
+        words="",
+        where=(LOG,),
+        parts=(DRIVER,),
+        cause="{who} can't get the packages that its build needs",
+        remedy=(
+            (
+                "let it reach the repositories: driver.repoConfig (mirror), driver.certConfig (CA), "
+                "proxy variables in driver.env"
+            ),
+            "or use precompiled drivers: driver.usePrecompiled=true",
+        ),
+        explain=(
+            "The driver's container installs kernel packages before it builds; "
+            "without a way to the repositories it fails."
+        ),
+        explains=_BELOW,
+    ),
+    Sign(
+        id="DRV-11",
+        title="CUDA is newer than the driver",
+        place=Place.DRIVER,
+        pattern=r"CUDA driver version is insufficient for CUDA runtime version",
+        words="driver version is insufficient",
         where=(LOG, STATUS),
         cause="{who}: the image's CUDA is newer than what the driver of the node supports",
         remedy=(
             "kubectl get node {node} -L nvidia.com/cuda.driver-version.full -L nvidia.com/cuda.runtime-version.full",
-            "use an image with an older CUDA, upgrade the driver, or select nodes by nvidia.com/cuda.runtime-version.major",
+            (
+                "use an image with an older CUDA, upgrade the driver, or select nodes by "
+                "nvidia.com/cuda.runtime-version.major"
+            ),
         ),
         explain="CUDA error 35: the runtime in the image asks for a newer driver.",
         confidence=CERTAIN,
     ),
-)  # fmt: skip
+)

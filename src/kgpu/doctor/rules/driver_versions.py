@@ -1,6 +1,5 @@
 """Rows DRV, second part: which driver fits which system, CUDA, fabric manager and device files; upgrades of drivers."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -63,7 +62,8 @@ def two_drivers(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             remedy=(
                 Remedy(
-                    "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set driver.enabled=false"
+                    "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set "
+                    "driver.enabled=false"
                 ),
                 Remedy("or take the host's driver away on {} and reboot it", pod.node),
             ),
@@ -92,14 +92,21 @@ def no_image(snapshot: Snapshot) -> Iterator[Finding]:
         kernel, system = _PRECOMPILED.search(bad.image), _SYSTEM.search(bad.image)
         if kernel:
             yield _missing_image(
-                pod, bad.image, "DRV-07", f"no precompiled driver is published for kernel {kernel['kernel']}",
+                pod,
+                bad.image,
+                "DRV-07",
+                f"no precompiled driver is published for kernel {kernel['kernel']}",
                 remedy=(
                     Remedy("kubectl get node {} -o jsonpath='{{.status.nodeInfo.kernelVersion}}'", pod.node),
                     cluster_policy.change(snapshot, {"driver": {"usePrecompiled": False}}),
                     Remedy("or run a kernel that NVIDIA publishes drivers for"),
                 ),
-                seen=(bad.cite("image"), bad.cite_status(), *((node.cite("status.nodeInfo.kernelVersion"),) if node else ())),
-            )  # fmt: skip
+                seen=(
+                    bad.cite("image"),
+                    bad.cite_status(),
+                    *((node.cite("status.nodeInfo.kernelVersion"),) if node else ()),
+                ),
+            )
         elif system and not _MADE.search(system["system"]):
             yield _missing_image(
                 pod, bad.image, "DRV-08", f"no driver container is published for the system {system['system']}",
@@ -163,7 +170,8 @@ def mixed_pool(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=(seen,),
             remedy=(
                 Remedy(
-                    "kubectl get nodes -l nvidia.com/gpu.present=true -o custom-columns=NODE:.metadata.name,KERNEL:.status.nodeInfo.kernelVersion,OS:.status.nodeInfo.osImage"
+                    "kubectl get nodes -l nvidia.com/gpu.present=true -o custom-columns=NODE:.metadata.name,"
+                    "KERNEL:.status.nodeInfo.kernelVersion,OS:.status.nodeInfo.osImage"
                 ),
                 Remedy("bring them to one release, or give each group an NVIDIADriver with its own nodeSelector"),
             ),
@@ -234,11 +242,14 @@ def fabric(snapshot: Snapshot) -> Iterator[Finding]:
                 f"{len(out)} GPUs of node {host.node} have not joined the NVLink fabric, so that CUDA says error 802; "
                 + ("the fabric manager runs" if runs else "no fabric manager runs there")
             ),
-            evidence=(host.cite("gpus", f"GPU {out[0].index}: fabric_state {out[0].readings['fabric_state']}"), host.cite("units", ", ".join(unit for unit in host.units or () if "nvidia" in unit))),
+            evidence=(
+                host.cite("gpus", f"GPU {out[0].index}: fabric_state {out[0].readings['fabric_state']}"),
+                host.cite("units", ", ".join(unit for unit in host.units or () if "nvidia" in unit)),
+            ),
             remedy=_FABRIC_REMEDY,
             confidence=LIKELY if runs else CERTAIN,
             nodes=(host.node,),
-        )  # fmt: skip
+        )
 
 
 _FABRIC_REMEDY: Final = (
@@ -262,12 +273,23 @@ def no_infiniband(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             subject=Subject("Node", host.node),
-            cause=f"on node {host.node} the fabric of its {out[0].name} can't start: the kernel modules {' and '.join(lacks)} are not loaded",
-            evidence=(host.cite("modules", ", ".join(sorted(host.modules))), host.cite("gpus", f"GPU {out[0].index}: fabric_state {out[0].readings['fabric_state']}")),
-            remedy=(Remedy("on the node:"), Remedy("modprobe -a mlx5_ib ib_umad"), Remedy("and for every boot:"), Remedy("printf 'mlx5_ib\\nib_umad\\n' > /etc/modules-load.d/nvlink5.conf")),
+            cause=(
+                f"on node {host.node} the fabric of its {out[0].name} can't start: the kernel modules "
+                f"{' and '.join(lacks)} are not loaded"
+            ),
+            evidence=(
+                host.cite("modules", ", ".join(sorted(host.modules))),
+                host.cite("gpus", f"GPU {out[0].index}: fabric_state {out[0].readings['fabric_state']}"),
+            ),
+            remedy=(
+                Remedy("on the node:"),
+                Remedy("modprobe -a mlx5_ib ib_umad"),
+                Remedy("and for every boot:"),
+                Remedy("printf 'mlx5_ib\\nib_umad\\n' > /etc/modules-load.d/nvlink5.conf"),
+            ),
             confidence=CERTAIN,
             nodes=(host.node,),
-        )  # fmt: skip
+        )
 
 
 @rule("DRV-19", "No /dev/nvidia-uvm", Place.DRIVER, explains=("DRV-01", "DPL-*"))
@@ -301,15 +323,19 @@ def switched_off(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield Finding(
                 subject=pod.subject,
-                cause=f"{pod} may not make links below /dev/char on node {pod.node}, where there are none: running pods lose their GPU at the next systemctl daemon-reload",
+                cause=(
+                    f"{pod} may not make links below /dev/char on node {pod.node}, where there are none: running pods "
+                    "lose their GPU at the next systemctl daemon-reload"
+                ),
                 evidence=(matching.cite_env(pod, one, name), host.cite("devices")),
                 remedy=(
                     Remedy("take {} out of validator.driver.env of the ClusterPolicy", name),
-                    Remedy("on node {}:", pod.node), Remedy("nvidia-ctk system create-dev-char-symlinks --create-all"),
+                    Remedy("on node {}:", pod.node),
+                    Remedy("nvidia-ctk system create-dev-char-symlinks --create-all"),
                 ),
                 confidence=CERTAIN,
                 nodes=(pod.node,),
-            )  # fmt: skip
+            )
 
 
 _VGPU: Final = re.compile(r"(?:^GRID |-\d+[QCABV](?:ME)?$)")
@@ -353,7 +379,10 @@ def not_together(snapshot: Snapshot) -> Iterator[Finding]:
         change = "usePrecompiled: false" if value is True else "kernelModuleType: open"
         yield Finding(
             subject=policy.subject,
-            cause=f"{policy} asks for {' and '.join(wanted)} together with {field} = {str(value).lower()}, which don't go together",
+            cause=(
+                f"{policy} asks for {' and '.join(wanted)} together with {field} = {str(value).lower()}, "
+                "which don't go together"
+            ),
             evidence=(*(policy.cite(f"spec.{name}.enabled") for name in wanted), policy.cite(field)),
             remedy=(
                 Remedy("kubectl edit {} {}  # {} in {}", policy.kind.lower(), policy.name, change, base.rstrip(".")),
@@ -421,10 +450,16 @@ def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
             subject=policy.subject,
             cause=f"{policy} lets the next change of the driver drain all {count} GPU nodes at once",
             evidence=(policy.cite("spec.driver.upgradePolicy"),),
-            remedy=(Remedy(_POLICY, policy.name, '{"spec":{"driver":{"upgradePolicy":{"maxParallelUpgrades":1,"maxUnavailable":"25%"}}}}'),),
+            remedy=(
+                Remedy(
+                    _POLICY,
+                    policy.name,
+                    '{"spec":{"driver":{"upgradePolicy":{"maxParallelUpgrades":1,"maxUnavailable":"25%"}}}}',
+                ),
+            ),
             confidence=CERTAIN,
             level=Level.NOTE,
-        )  # fmt: skip
+        )
 
 
 @rule("DRV-29", "Two releases of the system, one driver", Place.DRIVER, explains=_BELOW)
@@ -446,44 +481,84 @@ def two_systems(snapshot: Snapshot) -> Iterator[Finding]:
     failing = matching.failing(strange[0])
     yield Finding(
         subject=strange[0].subject,
-        cause=f"{strange[0]} fails on node {node.name} with {node.os_image}; the driver works on nodes with {other.os_image}: one driver DaemonSet wants one release on all GPU nodes",
-        evidence=(node.cite("status.nodeInfo.osImage"), other.cite("status.nodeInfo.osImage"), *((failing.cite_status(),) if failing else ())),
+        cause=(
+            f"{strange[0]} fails on node {node.name} with {node.os_image}; the driver works on nodes with "
+            f"{other.os_image}: one driver DaemonSet wants one release on all GPU nodes"
+        ),
+        evidence=(
+            node.cite("status.nodeInfo.osImage"),
+            other.cite("status.nodeInfo.osImage"),
+            *((failing.cite_status(),) if failing else ()),
+        ),
         remedy=(
             Remedy("bring the GPU nodes to one release of the system"),
-            Remedy("or set driver.nvidiaDriverCRD.enabled=true and make an NVIDIADriver for each release, with a nodeSelector on feature.node.kubernetes.io/system-os_release.VERSION_ID"),
+            Remedy(
+                "or set driver.nvidiaDriverCRD.enabled=true and make an NVIDIADriver for each release, with a "
+                "nodeSelector on feature.node.kubernetes.io/system-os_release.VERSION_ID"
+            ),
         ),
         confidence=LIKELY,
         nodes=tuple(dict.fromkeys(pod.node for pod in strange)),
         pods=tuple(pod.path for pod in strange),
-    )  # fmt: skip
+    )
 
 
 RULES: Final = rules_of(
     Sign(
-        id="DRV-16", title="The NVLink fabric is not up", place=Place.DRIVER,
-        pattern=r"(?i)system not yet initialized", words="ystem not yet initialized", where=(LOG, STATUS),
-        cause="{who}: CUDA error 802: the GPUs of the node have not joined the NVLink fabric; the fabric manager is down or of another version",
+        id="DRV-16",
+        title="The NVLink fabric is not up",
+        place=Place.DRIVER,
+        pattern=r"(?i)system not yet initialized",
+        words="ystem not yet initialized",
+        where=(LOG, STATUS),
+        cause=(
+            "{who}: CUDA error 802: the GPUs of the node have not joined the NVLink fabric; "
+            "the fabric manager is down or of another version"
+        ),
         remedy=_FABRIC_REMEDY,
-        explain="On boards with NVSwitch CUDA works only once the fabric manager, of exactly the driver's version, has joined the GPUs. nvidia-smi works without.",
+        explain=(
+            "On boards with NVSwitch CUDA works only once the fabric manager, of exactly the driver's version, has "
+            "joined the GPUs. nvidia-smi works without."
+        ),
         besides=fabric,
     ),
     Sign(
-        id="DRV-21", title="Links below /dev/char are missing", place=Place.DRIVER,
-        pattern=r"(?i)(?:failed|error|unable).*(?:creat\w* |sym)links? .*/dev/char|/dev/char/195:\d+.*(?:no such file|missing|failed)", words="/dev/char", where=(LOG, STATUS), parts=(VALIDATOR,),
-        cause="{who} can't make the links below /dev/char: running pods lose their GPU at the next systemctl daemon-reload",
+        id="DRV-21",
+        title="Links below /dev/char are missing",
+        place=Place.DRIVER,
+        pattern=(
+            r"(?i)(?:failed|error|unable).*(?:creat\w* |sym)links? .*/dev/char"
+            r"|/dev/char/195:\d+.*(?:no such file|missing|failed)"
+        ),
+        words="/dev/char",
+        where=(LOG, STATUS),
+        parts=(VALIDATOR,),
+        cause=(
+            "{who} can't make the links below /dev/char: "
+            "running pods lose their GPU at the next systemctl daemon-reload"
+        ),
         remedy=(
-            "on node {node}:", "nvidia-ctk system create-dev-char-symlinks --create-all",
+            "on node {node}:",
+            "nvidia-ctk system create-dev-char-symlinks --create-all",
             "or inject devices by CDI: cdi.enabled=true in the ClusterPolicy",
         ),
-        explain="systemd rebuilds a container's device rules from /dev/char/MAJOR:MINOR; NVIDIA's devices have no such links by themselves.",
-        explains=("RUN-21", "OPR-15", "DPL-18", "SCH-02"), besides=switched_off,
+        explain=(
+            "systemd rebuilds a container's device rules from /dev/char/MAJOR:MINOR; "
+            "NVIDIA's devices have no such links by themselves."
+        ),
+        explains=("RUN-21", "OPR-15", "DPL-18", "SCH-02"),
+        besides=switched_off,
     ),
     Sign(
-        id="DRV-23", title="A vGPU without a licence", place=Place.DRIVER,
-        pattern=r"License Status\s*:\s*Unlicensed|Failed to acquire license from", words="icense", where=(LOG,),
+        id="DRV-23",
+        title="A vGPU without a licence",
+        place=Place.DRIVER,
+        pattern=r"License Status\s*:\s*Unlicensed|Failed to acquire license from",
+        words="icense",
+        where=(LOG,),
         cause="{who}: the vGPU has no licence",
         remedy=_LICENCE,
         explain="Without a licence a vGPU is slowed down. The guest needs a token and a way to the licence server.",
         besides=unlicensed,
     ),
-)  # fmt: skip
+)

@@ -1,6 +1,5 @@
 """Rows GAU and INT: Gaudi accelerators and Intel's GPUs."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -39,12 +38,25 @@ def no_modules(snapshot: Snapshot) -> Iterator[Finding]:
         if gone:
             yield Finding(
                 subject=Subject("Node", name),
-                cause=f"node {name} has {len(cards)} Gaudi cards on its bus, and the modules {', '.join(gone)} are not loaded",
-                evidence=(host.cite("pci", ", ".join(cards)), host.cite("modules", ", ".join(one for one in _MODULES if one in host.modules) or "none of habanalabs")),
-                remedy=(Remedy("on {}:", name), Remedy("modprobe habanalabs habanalabs_cn habanalabs_ib habanalabs_en; hl-smi"), Remedy("without them:"), Remedy("apt-get install habanalabs-dkms habanalabs-firmware")),
+                cause=(
+                    f"node {name} has {len(cards)} Gaudi cards on its bus, "
+                    f"and the modules {', '.join(gone)} are not loaded"
+                ),
+                evidence=(
+                    host.cite("pci", ", ".join(cards)),
+                    host.cite(
+                        "modules", ", ".join(one for one in _MODULES if one in host.modules) or "none of habanalabs"
+                    ),
+                ),
+                remedy=(
+                    Remedy("on {}:", name),
+                    Remedy("modprobe habanalabs habanalabs_cn habanalabs_ib habanalabs_en; hl-smi"),
+                    Remedy("without them:"),
+                    Remedy("apt-get install habanalabs-dkms habanalabs-firmware"),
+                ),
                 confidence=CERTAIN,
                 nodes=(name,),
-            )  # fmt: skip
+            )
 
 
 @rule("GAU-05", "Gaudi's own network is not set up", Place.DRIVER)
@@ -68,12 +80,26 @@ def no_network_file(snapshot: Snapshot) -> Iterator[Finding]:
         if len({pod.node for pod in pods}) > 1 and bad and not over:
             yield Finding(
                 subject=Subject("Node", bad[0]),
-                cause=f"{pods[0].owner} in {pods[0].namespace} works over several machines, and node {', '.join(bad)} has no {_GAUDINET}: the cards' external ports have no addresses, and HCCL goes over the host's network or fails",
-                evidence=(snapshot.hosts[bad[0]].cite("present", f"{_GAUDINET}: not there"), pods[0].cite("spec.nodeName")),
-                remedy=(Remedy("on {}: /opt/habanalabs/qual/gaudi2/bin/manage_network_ifs.sh --status; write {}", bad[0], _GAUDINET), Remedy("or over the host's network by OFI: HCCL_OVER_OFI=1")),
+                cause=(
+                    f"{pods[0].owner} in {pods[0].namespace} works over several machines, and node {', '.join(bad)} "
+                    f"has no {_GAUDINET}: the cards' external ports have no addresses, "
+                    "and HCCL goes over the host's network or fails"
+                ),
+                evidence=(
+                    snapshot.hosts[bad[0]].cite("present", f"{_GAUDINET}: not there"),
+                    pods[0].cite("spec.nodeName"),
+                ),
+                remedy=(
+                    Remedy(
+                        "on {}: /opt/habanalabs/qual/gaudi2/bin/manage_network_ifs.sh --status; write {}",
+                        bad[0],
+                        _GAUDINET,
+                    ),
+                    Remedy("or over the host's network by OFI: HCCL_OVER_OFI=1"),
+                ),
                 nodes=tuple(bad),
                 pods=tuple(pod.path for pod in pods),
-            )  # fmt: skip
+            )
 
 
 @rule("INT-01", "The resource of the other driver", Place.PLUGIN, explains=("SCH-01", "SCH-02", "SCH-04", "SCH-14"))
@@ -85,7 +111,10 @@ def other_driver(snapshot: Snapshot) -> Iterator[Finding]:
         if offered and not any(node.capacity(one.resource) for node in snapshot.nodes.values()):
             yield Finding(
                 **one.shared(
-                    cause=f"{one.who} asks for {one.resource}, and node {offered[0].name} offers {other}: its cards are driven by the module {other.rpartition('/')[2]}",
+                    cause=(
+                        f"{one.who} asks for {one.resource}, and node {offered[0].name} offers {other}: its cards are "
+                        f"driven by the module {other.rpartition('/')[2]}"
+                    ),
                     evidence=(one.asked(), offered[0].cite(f"status.allocatable[{other}]")),
                     remedy=(Remedy("ask for {}: 1 instead of {}", other, one.resource),),
                     confidence=CERTAIN,
@@ -106,7 +135,10 @@ def no_health(snapshot: Snapshot) -> Iterator[Finding]:
         if position is not None:
             yield Finding(
                 subject=Subject("Node", pod.node),
-                cause=f"a GPU of node {pod.node} is too hot, and {pod} stays with calling it healthy: it runs without -health-management",
+                cause=(
+                    f"a GPU of node {pod.node} is too hot, and {pod} stays with calling it healthy: "
+                    "it runs without -health-management"
+                ),
                 evidence=(host.cite_log(position), main.cite("args")),
                 remedy=(
                     Remedy("start the plugin with -health-management"),
@@ -160,54 +192,113 @@ def _by_path(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 RULES: Final = rules_of(
     Sign(
-        id="GAU-02", title="No runtime for Gaudi", place=Place.RUNTIME,
-        pattern=r'[Uu]nknown runtime specified habana|no runtime for "habana" is configured', words="habana", where=(EVENT, STATUS),
+        id="GAU-02",
+        title="No runtime for Gaudi",
+        place=Place.RUNTIME,
+        pattern=r'[Uu]nknown runtime specified habana|no runtime for "habana" is configured',
+        words="habana",
+        where=(EVENT, STATUS),
         confidence=CERTAIN,
         cause="{who} can't be started: the container runtime of node {node} has no handler habana",
         remedy=(
-            "on the node:", "apt-get install habanalabs-container-runtime", "and add the handler habana to /etc/containerd/config.toml",
-            "where the device plugin injects by CDI: take runtimeClassName out", "else see that the class is there:", "kubectl get runtimeclass habana",
+            "on the node:",
+            "apt-get install habanalabs-container-runtime",
+            "and add the handler habana to /etc/containerd/config.toml",
+            "where the device plugin injects by CDI: take runtimeClassName out",
+            "else see that the class is there:",
+            "kubectl get runtimeclass habana",
         ),
         explain="The RuntimeClass names a handler that containerd's configuration does not have on this node.",
         explains=("RUN-01", "RUN-02"),
     ),
     Sign(
-        id="GAU-03", title="The card is taken", place=Place.DRIVER,
-        pattern=r"Device already acquired|synStatus=20\b", words="", where=(LOG, STATUS), proof=_holders,
+        id="GAU-03",
+        title="The card is taken",
+        place=Place.DRIVER,
+        pattern=r"Device already acquired|synStatus=20\b",
+        words="",
+        where=(LOG, STATUS),
+        proof=_holders,
         cause="{who} finds its Gaudi card in use by another process on node {node}",
-        remedy=("on the node:", "hl-smi   # its table of processes", "take HABANA_VISIBLE_DEVICES=all out of manifests: the device plugin sets it"),
+        remedy=(
+            "on the node:",
+            "hl-smi   # its table of processes",
+            "take HABANA_VISIBLE_DEVICES=all out of manifests: the device plugin sets it",
+        ),
         explain="A card has one user. An old process, or containers that see all cards, hold it (synStatus 20).",
         explains=("GAU-04",),
     ),
     Sign(
-        id="GAU-04", title="Driver, firmware and image do not go together", place=Place.DRIVER,
-        pattern=r"synStatus=26\b|synStatus.*Generic failure", words="synStatus", where=(LOG, STATUS),
-        cause="{who} can't start its Gaudi card: driver or firmware of node {node} and the image's SynapseAI are of different releases, most often",
-        remedy=("on the node:", "hl-smi -v", "kubectl -n {namespace} exec {name} -- pip list | grep -i habana", "take the same release everywhere; see that hugepages-2Mi are asked for"),
-        explain="synStatus 26 is a generic failure; different releases are the usual cause, missing huge pages the next.",
+        id="GAU-04",
+        title="Driver, firmware and image do not go together",
+        place=Place.DRIVER,
+        pattern=r"synStatus=26\b|synStatus.*Generic failure",
+        words="synStatus",
+        where=(LOG, STATUS),
+        cause=(
+            "{who} can't start its Gaudi card: driver or firmware of node {node} and the image's SynapseAI are of "
+            "different releases, most often"
+        ),
+        remedy=(
+            "on the node:",
+            "hl-smi -v",
+            "kubectl -n {namespace} exec {name} -- pip list | grep -i habana",
+            "take the same release everywhere; see that hugepages-2Mi are asked for",
+        ),
+        explain=(
+            "synStatus 26 is a generic failure; different releases are the usual cause, missing huge pages the next."
+        ),
     ),
     Sign(
-        id="GAU-06", title="vLLM runs out of memory on Gaudi", place=Place.CLUSTER,
-        pattern=r"(?:[Oo]ut of memory|OOM|Allocation failed).*(?:warm.?up|graph|HPU)|(?:warm.?up|graph|HPU).*(?:[Oo]ut of memory|OOM\b|Allocation failed)",
-        words="", where=(LOG, STATUS), proof=_gaudi,
+        id="GAU-06",
+        title="vLLM runs out of memory on Gaudi",
+        place=Place.CLUSTER,
+        pattern=(
+            r"(?:[Oo]ut of memory|OOM|Allocation failed).*(?:warm.?up|graph|HPU)"
+            r"|(?:warm.?up|graph|HPU).*(?:[Oo]ut of memory|OOM\b|Allocation failed)"
+        ),
+        words="",
+        where=(LOG, STATUS),
+        proof=_gaudi,
         cause="{who} runs out of the card's memory while vLLM warms up: too little is kept for graphs",
-        remedy=("--gpu-memory-utilization 0.85, VLLM_GRAPH_RESERVED_MEM=0.3", "to see whether it is the graphs: --enforce-eager"),
+        remedy=(
+            "--gpu-memory-utilization 0.85, VLLM_GRAPH_RESERVED_MEM=0.3",
+            "to see whether it is the graphs: --enforce-eager",
+        ),
         explain="Graphs for every shape are recorded at the start, beside the cache.",
     ),
     Sign(
-        id="GAU-07", title="No huge pages for Gaudi", place=Place.CLUSTER,
-        pattern=r"[Hh]uge.?[Pp]ages?.*(?:fail|not|insufficient|unavailable)|(?:fail\w*|[Cc]annot|[Uu]nable).*[Hh]uge.?[Pp]age", words="", where=(LOG, STATUS),
+        id="GAU-07",
+        title="No huge pages for Gaudi",
+        place=Place.CLUSTER,
+        pattern=(
+            r"[Hh]uge.?[Pp]ages?.*(?:fail|not|insufficient|unavailable)"
+            r"|(?:fail\w*|[Cc]annot|[Uu]nable).*[Hh]uge.?[Pp]age"
+        ),
+        words="",
+        where=(LOG, STATUS),
         proof=_no_pages,
         cause="{who} needs huge pages for its Gaudi card and asks for none",
-        remedy=("resources.limits: {{hugepages-2Mi: 95000Mi, memory: 409Gi}} on the container (requests alike)", "on the node:", "grep Huge /proc/meminfo"),
+        remedy=(
+            "resources.limits: {{hugepages-2Mi: 95000Mi, memory: 409Gi}} on the container (requests alike)",
+            "on the node:",
+            "grep Huge /proc/meminfo",
+        ),
         explain="SynapseAI maps host memory in huge pages; the pod has to ask for hugepages-2Mi.",
     ),
     Sign(
-        id="INT-03", title="Device links by path", place=Place.PLUGIN,
-        pattern=r"/dev/dri/by-path.*(?:[Nn]o such file|not found|[Ii]nvalid|[Ff]ail)|(?:[Nn]o such file|not found|[Ff]ail\w*).*/dev/dri/by-path",
-        words="/dev/dri/by-path", where=(LOG, STATUS), proof=_by_path,
+        id="INT-03",
+        title="Device links by path",
+        place=Place.PLUGIN,
+        pattern=(
+            r"/dev/dri/by-path.*(?:[Nn]o such file|not found|[Ii]nvalid|[Ff]ail)"
+            r"|(?:[Nn]o such file|not found|[Ff]ail\w*).*/dev/dri/by-path"
+        ),
+        words="/dev/dri/by-path",
+        where=(LOG, STATUS),
+        proof=_by_path,
         cause="{who} fails over the links in /dev/dri/by-path, which Intel's plugin mounts into it",
         remedy=("start intel-gpu-plugin with -bypath=none",),
         explain="The plugin mounts by-path links besides the devices; some libraries stumble over them.",
     ),
-)  # fmt: skip
+)

@@ -4,7 +4,6 @@ What an Xid calls for comes with the facts (the catalogue of ``kgpu xid``): no r
 for what is an application's error.
 """
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import datetime as dt
@@ -142,7 +141,10 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
             if said and not numbered[host.node] and not host.told_by:
                 yield Finding(
                     subject=Subject("Node", host.node),
-                    cause=f"GPU {gpu.pci or gpu.index} of node {host.node} can't be reached by its driver: {said.removeprefix(_LOST_PROBLEM)}",
+                    cause=(
+                        f"GPU {gpu.pci or gpu.index} of node {host.node} can't be reached by its driver: "
+                        f"{said.removeprefix(_LOST_PROBLEM)}"
+                    ),
                     evidence=(host.cite("gpus", f"GPU {gpu.pci or gpu.index}: {said}"),),
                     remedy=(
                         Remedy("see on node {} which error it was:", host.node),
@@ -150,7 +152,8 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
                         Remedy("what it means, with its number in place of NUMBER:"),
                         Remedy("kgpu xid NUMBER"),
                         Remedy(
-                            "kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it; reseat the card if it comes back",
+                            "kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it; "
+                            "reseat the card if it comes back",
                             host.node,
                         ),
                     ),
@@ -216,7 +219,10 @@ def application(snapshot: Snapshot) -> Iterator[Finding]:
         who = f", process {seen.xid.process}" if seen.xid.process else ""
         yield Finding(
             subject=Subject("Node", seen.node),
-            cause=f"a program on {seen.gpu} of node {seen.node} has made an error (Xid {seen.xid.code}{who}); the GPU is well",
+            cause=(
+                f"a program on {seen.gpu} of node {seen.node} has made an error (Xid {seen.xid.code}{who}); "
+                "the GPU is well"
+            ),
             evidence=seen.evidence,
             remedy=(
                 Remedy("give it to whoever runs the program; no reset, no drain"),
@@ -242,12 +248,22 @@ def missing_gpu(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             subject=Subject("Node", host.node),
-            cause=f"node {host.node} has {len(there)} GPUs on its bus, and the driver shows {len(seen)}: {', '.join(gone)} is missing",
+            cause=(
+                f"node {host.node} has {len(there)} GPUs on its bus, and the driver shows {len(seen)}: "
+                f"{', '.join(gone)} is missing"
+            ),
             evidence=(host.cite("pci", ", ".join(sorted(there))), host.cite("gpus", ", ".join(sorted(seen)))),
-            remedy=(Remedy("dmesg | grep -i {}", gone[0]), Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it; reseat the card if it stays away", host.node)),
+            remedy=(
+                Remedy("dmesg | grep -i {}", gone[0]),
+                Remedy(
+                    "kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it; "
+                    "reseat the card if it stays away",
+                    host.node,
+                ),
+            ),
             confidence=CERTAIN,
             nodes=(host.node,),
-        )  # fmt: skip
+        )
 
 
 @rule("HW-14", "The driver asks for an action", Place.HARDWARE, explains=_ABOVE)

@@ -1,6 +1,5 @@
 """Rows HW that readings, the bus and processes show: row remapping, slowed clocks, links, switches, debug variables."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -29,9 +28,13 @@ _FALSE: Final = (
         re.compile(r"PCIe|\b(?:T4|L4|L40S?|L20|L2|A2|A10G?|A16|A40|P4|P40|RTX)\b", re.IGNORECASE),
         "the card is one for PCIe slots, whose NVLinks are none or not connected",
     ),
-    (re.compile(r"SW[ _]?Power[ _]?Cap|software power cap", re.IGNORECASE), re.compile(""), "the software's power cap is how a busy GPU works, and no fault"),
+    (
+        re.compile(r"SW[ _]?Power[ _]?Cap|software power cap", re.IGNORECASE),
+        re.compile(""),
+        "the software's power cap is how a busy GPU works, and no fault",
+    ),
     (re.compile(r"\bISSM\b", re.IGNORECASE), re.compile(""), "ISSM changes of a network adapter say nothing of GPUs"),
-)  # fmt: skip
+)
 """A watcher's condition, the products for which it means nothing, and why."""
 _BUSY: Final = 50.0
 
@@ -80,10 +83,18 @@ def remap_failed(snapshot: Snapshot) -> Iterator[Finding]:
     for host, gpu in _ill(snapshot):
         if number(gpu, "remapped_rows_failure") or number(gpu, "memory_unrepairable"):
             yield _about(
-                host, gpu, "has bad memory rows and could not remap them: it must be replaced",
-                "remapped_rows_failure", "remapped_rows_uncorrectable", "memory_unrepairable",
-                remedy=(Remedy("kubectl cordon {}", host.node), Remedy("nvidia-smi -q -d ROW_REMAPPER -i {}", gpu.index), Remedy("have the card replaced (RMA)")),
-            )  # fmt: skip
+                host,
+                gpu,
+                "has bad memory rows and could not remap them: it must be replaced",
+                "remapped_rows_failure",
+                "remapped_rows_uncorrectable",
+                "memory_unrepairable",
+                remedy=(
+                    Remedy("kubectl cordon {}", host.node),
+                    Remedy("nvidia-smi -q -d ROW_REMAPPER -i {}", gpu.index),
+                    Remedy("have the card replaced (RMA)"),
+                ),
+            )
 
 
 @rule("HW-04", "A remapping of memory waits for a reset", Place.HARDWARE, explains=(*_ABOVE, "HW-02"))
@@ -97,10 +108,19 @@ def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         seen.add(host.node)
         yield _about(
-            host, gpu, "has bad memory rows that are remapped at its next reset",
-            "remapped_rows_pending", "retired_pages_pending", "remapped_rows_uncorrectable",
-            remedy=(Remedy("kubectl cordon {}", host.node), Remedy("when the pods on that GPU have ended:"), Remedy("nvidia-smi -r -i {}", gpu.index), Remedy("kubectl uncordon {}", host.node)),
-        )  # fmt: skip
+            host,
+            gpu,
+            "has bad memory rows that are remapped at its next reset",
+            "remapped_rows_pending",
+            "retired_pages_pending",
+            "remapped_rows_uncorrectable",
+            remedy=(
+                Remedy("kubectl cordon {}", host.node),
+                Remedy("when the pods on that GPU have ended:"),
+                Remedy("nvidia-smi -r -i {}", gpu.index),
+                Remedy("kubectl uncordon {}", host.node),
+            ),
+        )
     for one in told(snapshot):
         # After an error that ended programs the memory itself is the finding, and the row only follows.
         if WAITS in one.facts and one.node.name not in seen and not {48, 95}.intersection(one.xids):
@@ -168,17 +188,26 @@ def narrow_link(snapshot: Snapshot) -> Iterator[Finding]:
             if one.link_width and one.link_width_max and one.link_width < one.link_width_max:
                 yield Finding(
                     subject=Subject("Node", host.node),
-                    cause=f"the GPU at {one.address} of node {host.node} has a PCIe link of {one.link_width} lanes, and could have {one.link_width_max}",
-                    evidence=(host.cite("pci", f"{one.address}: current_link_width {one.link_width}, max_link_width {one.link_width_max}"),),
+                    cause=(
+                        f"the GPU at {one.address} of node {host.node} has a PCIe link of {one.link_width} lanes, and "
+                        f"could have {one.link_width_max}"
+                    ),
+                    evidence=(
+                        host.cite(
+                            "pci",
+                            f"{one.address}: current_link_width {one.link_width}, max_link_width {one.link_width_max}",
+                        ),
+                    ),
                     remedy=_RESEAT,
                     confidence=LIKELY,
                     nodes=(host.node,),
-                )  # fmt: skip
+                )
 
 
 _RESEAT: Final = (
     Remedy(
-        "nvidia-smi --query-gpu=pci.bus_id,pcie.link.width.current,pcie.link.width.max,pcie.link.gen.current --format=csv"
+        "nvidia-smi --query-gpu=pci.bus_id,pcie.link.width.current,pcie.link.width.max,pcie.link.gen.current "
+        "--format=csv"
     ),
     Remedy("reseat the card or its riser; some slots have fewer lanes by design"),
 )
@@ -193,7 +222,10 @@ def switch_errors(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield Finding(
                 subject=Subject("Node", host.node),
-                cause=f"NVSwitch {xid.pci} of node {host.node} has an error (SXid {xid.code}{': ' + xid.what if xid.what else ''})",
+                cause=(
+                    f"NVSwitch {xid.pci} of node {host.node} has an error (SXid "
+                    f"{xid.code}{': ' + xid.what if xid.what else ''})"
+                ),
                 evidence=(host.cite("xids", f"sxid {xid.code} on {xid.pci}, {xid.count} times: {xid.text}"),),
                 remedy=(
                     *(
@@ -240,12 +272,22 @@ def hanging(snapshot: Snapshot) -> Iterator[Finding]:
         lines = tuple(host.cite_log(said[one.pid]) for one in proven[:2])
         yield Finding(
             subject=Subject("Node", host.node),
-            cause=f"{', '.join(f'{one.name} ({one.pid})' for one in stuck[:4])} on node {host.node} hang in the driver and can't be ended",
-            evidence=(host.cite("processes", ", ".join(f"{one.pid} {one.name} {one.state}" for one in stuck[:4])), *lines),
-            remedy=(Remedy("on the node:"), Remedy("dmesg | grep -E 'NVRM|blocked for'"), Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", host.node)),
+            cause=(
+                f"{', '.join(f'{one.name} ({one.pid})' for one in stuck[:4])} on node {host.node} hang in the driver "
+                "and can't be ended"
+            ),
+            evidence=(
+                host.cite("processes", ", ".join(f"{one.pid} {one.name} {one.state}" for one in stuck[:4])),
+                *lines,
+            ),
+            remedy=(
+                Remedy("on the node:"),
+                Remedy("dmesg | grep -E 'NVRM|blocked for'"),
+                Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", host.node),
+            ),
             confidence=CERTAIN if proven else POSSIBLE,
             nodes=(host.node,),
-        )  # fmt: skip
+        )
 
 
 @rule("HW-13", "Persistence mode is off", Place.HARDWARE)
@@ -259,10 +301,17 @@ def not_persistent(snapshot: Snapshot) -> Iterator[Finding]:
             and not host.present.get("/run/nvidia-persistenced/socket")
         ):
             yield _about(
-                host, gpu, "has persistence mode off: the first CUDA call of each program takes seconds", "persistence_mode",
-                remedy=(Remedy("systemctl enable --now nvidia-persistenced"), Remedy("or until the next boot:"), Remedy("nvidia-smi -pm 1")),
+                host,
+                gpu,
+                "has persistence mode off: the first CUDA call of each program takes seconds",
+                "persistence_mode",
+                remedy=(
+                    Remedy("systemctl enable --now nvidia-persistenced"),
+                    Remedy("or until the next boot:"),
+                    Remedy("nvidia-smi -pm 1"),
+                ),
                 level=Level.NOTE,
-            )  # fmt: skip
+            )
 
 
 @rule("HW-15", "Many messages that call for nothing", Place.HARDWARE)
@@ -273,7 +322,10 @@ def flood(snapshot: Snapshot) -> Iterator[Finding]:
             if xid.kind == "xid" and xid.action == "ignore" and not xid.over and xid.count >= _FLOOD:
                 yield Finding(
                     subject=Subject("Node", host.node),
-                    cause=f"GPU {xid.pci} of node {host.node} has said Xid {xid.code} {xid.count} times, which calls for nothing",
+                    cause=(
+                        f"GPU {xid.pci} of node {host.node} has said Xid {xid.code} {xid.count} times, "
+                        "which calls for nothing"
+                    ),
                     evidence=(host.cite("xids", f"xid {xid.code} on {xid.pci}, {xid.count} times: {xid.text}"),),
                     remedy=(Remedy("none; leave it out of alerts. kgpu xid {}", xid.code),),
                     confidence=CERTAIN,
@@ -332,9 +384,16 @@ def false_alarm(snapshot: Snapshot) -> Iterator[Finding]:
             if why:
                 yield Finding(
                     subject=node.subject,
-                    cause=f"the condition {one.type} of node {node.name} ({product or 'no product known'}) is a false alarm: {why}",
+                    cause=(
+                        f"the condition {one.type} of node {node.name} ({product or 'no product known'}) "
+                        f"is a false alarm: {why}"
+                    ),
                     evidence=(one.cite(), node.cite(f"metadata.labels[{LABEL_GPU_PRODUCT}]")),
-                    remedy=(Remedy("switch that check off for such nodes, or upgrade the watcher"), Remedy("if it has cordoned the node:"), Remedy("kubectl uncordon {}", node.name)),
+                    remedy=(
+                        Remedy("switch that check off for such nodes, or upgrade the watcher"),
+                        Remedy("if it has cordoned the node:"),
+                        Remedy("kubectl uncordon {}", node.name),
+                    ),
                     confidence=LIKELY,
                     nodes=(node.name,),
-                )  # fmt: skip
+                )

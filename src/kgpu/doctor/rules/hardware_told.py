@@ -4,7 +4,6 @@ Health's verdicts reach the cluster as a node's condition and events. What anoth
 told here under the catalogue's row for it, and where there is none as it is: no GPU that is not well is passed over.
 """
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -43,15 +42,39 @@ def _row(id_: str, facts: str, means: str, *steps: str) -> _Row:
 
 
 _ROWS: Final = (
-    _row("HW-03", "remapped-rows:failed ecc:unrepairable", "has bad memory that can't be repaired: it must be replaced", "have the card replaced (RMA)"),
+    _row(
+        "HW-03",
+        "remapped-rows:failed ecc:unrepairable",
+        "has bad memory that can't be repaired: it must be replaced",
+        "have the card replaced (RMA)",
+    ),
     _row("HW-14", "recovery-action driver:needs-reset", "calls for an action by the driver's own word"),
     _row("HW-09", "driver:missing", "is missing"),
-    _row("HW-02", "ecc:uncorrected ecc:sram remapped-rows:many retired-pages:many", "has errors of its memory", "on the node:", "nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT"),
-    _row("HW-04", "remapped-rows:pending retired-pages:pending xid:63", "has bad memory that is mapped out at its next reset"),
-    _row("HW-06", "nvlink", "has trouble with its NVLinks", "on the node:", "nvidia-smi nvlink -s; nvidia-smi nvlink -e"),
-    _row("HW-05", "temperature throttle", "runs hot, or is slowed down by its hardware", _COOL, "on the node:", "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"),
+    _row(
+        "HW-02",
+        "ecc:uncorrected ecc:sram remapped-rows:many retired-pages:many",
+        "has errors of its memory",
+        "on the node:",
+        "nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT",
+    ),
+    _row(
+        "HW-04",
+        "remapped-rows:pending retired-pages:pending xid:63",
+        "has bad memory that is mapped out at its next reset",
+    ),
+    _row(
+        "HW-06", "nvlink", "has trouble with its NVLinks", "on the node:", "nvidia-smi nvlink -s; nvidia-smi nvlink -e"
+    ),
+    _row(
+        "HW-05",
+        "temperature throttle",
+        "runs hot, or is slowed down by its hardware",
+        _COOL,
+        "on the node:",
+        "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
+    ),
     _row("HW-10", "pcie", "has a bad PCIe link", "reseat the card or its riser; some slots have fewer lanes by design"),
-)  # fmt: skip
+)
 _USUAL: Final = _row("HW-00", "", "is not well")
 _WITHDRAWN: Final = _row("NODE-00", "", "is not well and takes no work", "on the node:", "kgpu health; kgpu validate")
 """With no row of the catalogue: what is withdrawn explains that pods wait, and what goes on working does not."""

@@ -1,6 +1,5 @@
 """Rows IMG: images that can't be pulled or run, pods that were evicted for their disk, and memory that ran out."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -56,13 +55,17 @@ def evicted(snapshot: Snapshot) -> Iterator[Finding]:
         pressure = node.condition("DiskPressure") if node else None
         yield Finding(
             subject=pod.subject,
-            cause=f"{pod} was evicted from node {pod.node or '?'}: its disk was full of images, models or what the pod wrote",
+            cause=(
+                f"{pod} was evicted from node {pod.node or '?'}: its disk was full of images, "
+                "models or what the pod wrote"
+            ),
             evidence=(pod.cite("status.message"), *((pressure.cite(),) if pressure else ())),
             remedy=(
                 Remedy("on node {}:", pod.node or "NODE"),
                 Remedy("crictl rmi --prune; df -h /var/lib/containerd /var/lib/kubelet"),
                 Remedy(
-                    "put models on a volume, set requests and limits of ephemeral-storage, or give the node a bigger disk"
+                    "put models on a volume, set requests and limits of ephemeral-storage, "
+                    "or give the node a bigger disk"
                 ),
             ),
             confidence=CERTAIN,
@@ -85,13 +88,22 @@ def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield Finding(
                 subject=pod.subject,
-                cause=f"container {one.name} of {pod} was killed for the machine's memory (limit {one.limits.get('memory', 'none')}), not for the GPU's",
-                evidence=(one.cite_status("state" if one.state == "terminated" else "lastState"), one.cite("resources.limits")),
-                remedy=(Remedy("raise resources.limits.memory of container {}", one.name), Remedy("memory of the GPU that runs out is said in the log (CUDA out of memory), and ends with 1")),
+                cause=(
+                    f"container {one.name} of {pod} was killed for the machine's memory (limit "
+                    f"{one.limits.get('memory', 'none')}), not for the GPU's"
+                ),
+                evidence=(
+                    one.cite_status("state" if one.state == "terminated" else "lastState"),
+                    one.cite("resources.limits"),
+                ),
+                remedy=(
+                    Remedy("raise resources.limits.memory of container {}", one.name),
+                    Remedy("memory of the GPU that runs out is said in the log (CUDA out of memory), and ends with 1"),
+                ),
                 confidence=LIKELY if _says_cuda(snapshot, pod) else CERTAIN,
                 nodes=(pod.node,) if pod.node else (),
                 pods=(pod.path,),
-            )  # fmt: skip
+            )
             break
 
 
@@ -123,52 +135,116 @@ def no_name(snapshot: Snapshot) -> Iterator[Finding]:
 
 RULES: Final = rules_of(
     Sign(
-        id="IMG-01", title="The image takes too long", place=Place.CLUSTER,
-        pattern=_IMAGE + _SLOW, words="ull", where=(EVENT, STATUS),
+        id="IMG-01",
+        title="The image takes too long",
+        place=Place.CLUSTER,
+        pattern=_IMAGE + _SLOW,
+        words="ull",
+        where=(EVENT, STATUS),
         cause="{who}: pulling {image} was given up for its time; images with CUDA have 10 to 20 GB",
-        remedy=("crictl pull {image}  # on node {node}, once", "pull it beforehand with a DaemonSet, use a registry near by, or a smaller base"),
+        remedy=(
+            "crictl pull {image}  # on node {node}, once",
+            "pull it beforehand with a DaemonSet, use a registry near by, or a smaller base",
+        ),
         explain="The runtime gives up when a layer makes no progress; slow registries and full disks do that.",
-        proof=of_gpu, explains=_BELOW,
+        proof=of_gpu,
+        explains=_BELOW,
     ),
     Sign(
-        id="IMG-03", title="The registry wants a login", place=Place.CLUSTER,
-        pattern=_IMAGE + r"(?:401 Unauthorized|403 Forbidden|unauthorized|authentication required|no basic auth credentials|authorization failed|access denied|denied: )", words="ull", where=(EVENT, STATUS),
-        cause="{who}: the registry refuses {image} without a login: there is no pull secret for it in namespace {namespace}",
+        id="IMG-03",
+        title="The registry wants a login",
+        place=Place.CLUSTER,
+        pattern=_IMAGE
+        + (
+            r"(?:401 Unauthorized|403 Forbidden|unauthorized|authentication required|no basic auth credentials"
+            r"|authorization failed|access denied|denied: )"
+        ),
+        words="ull",
+        where=(EVENT, STATUS),
+        cause=(
+            "{who}: the registry refuses {image} without a login: "
+            "there is no pull secret for it in namespace {namespace}"
+        ),
         remedy=(
-            "kubectl -n {namespace} create secret docker-registry ngc --docker-server=nvcr.io --docker-username='$oauthtoken' --docker-password=\"$NGC_API_KEY\"",
+            (
+                "kubectl -n {namespace} create secret docker-registry ngc --docker-server=nvcr.io "
+                "--docker-username='$oauthtoken' --docker-password=\"$NGC_API_KEY\""
+            ),
             "name it in imagePullSecrets: of the pod, or of each component of the ClusterPolicy",
         ),
         explain="Images of NVIDIA AI Enterprise and of vGPU need a key; the user is literally $oauthtoken.",
-        confidence=CERTAIN, proof=of_gpu, explains=_BELOW,
+        confidence=CERTAIN,
+        proof=of_gpu,
+        explains=_BELOW,
     ),
     Sign(
-        id="IMG-04", title="The registry can't be reached", place=Place.CLUSTER,
-        pattern=_IMAGE + r"(?:x509: |proxyconnect|no such host|server misbehaving|Method Not Allowed|Proxy Authentication Required|(?:Bad Gateway|Gateway Time-?out|Service Unavailable)|(?:unexpected|invalid)[^\n]{0,20} status[^\n]{0,200}[: ](?:405|407|502|503|504)\b|TLS handshake timeout|tls: |net/http: request canceled while waiting for connection|dial tcp[^\n]*(?:i/o timeout|no route to host|connection refused|network is unreachable))", words="ull", where=(EVENT, STATUS),
-        cause="{who}: node {node} can't reach the registry of {image}, or does not trust it: the container runtime lacks the proxy or the CA",
+        id="IMG-04",
+        title="The registry can't be reached",
+        place=Place.CLUSTER,
+        pattern=_IMAGE
+        + (
+            r"(?:x509: |proxyconnect|no such host|server misbehaving|Method Not Allowed|Proxy Authentication Required"
+            r"|(?:Bad Gateway|Gateway Time-?out|Service Unavailable)"
+            r"|(?:unexpected|invalid)[^\n]{0,20} status[^\n]{0,200}[: ](?:405|407|502|503|504)\b|TLS handshake timeout"
+            r"|tls: |net/http: request canceled while waiting for connection"
+            r"|dial tcp[^\n]*(?:i/o timeout|no route to host|connection refused|network is unreachable))"
+        ),
+        words="ull",
+        where=(EVENT, STATUS),
+        cause=(
+            "{who}: node {node} can't reach the registry of {image}, or does not trust it: "
+            "the container runtime lacks the proxy or the CA"
+        ),
         remedy=(
-            "on node {node}:", "systemctl edit containerd  # Environment=HTTPS_PROXY=... NO_PROXY=...",
-            "on node {node}: put the CA into /usr/local/share/ca-certificates, update-ca-certificates, systemctl restart containerd",
+            "on node {node}:",
+            "systemctl edit containerd  # Environment=HTTPS_PROXY=... NO_PROXY=...",
+            (
+                "on node {node}: put the CA into /usr/local/share/ca-certificates, update-ca-certificates, "
+                "systemctl restart containerd"
+            ),
         ),
         explain="Images are pulled by the runtime on the node; a proxy in a pod's environment does not help.",
-        confidence=CERTAIN, proof=of_gpu, explains=_BELOW,
+        confidence=CERTAIN,
+        proof=of_gpu,
+        explains=_BELOW,
     ),
     Sign(
-        id="IMG-05", title="An image for another machine", place=Place.CLUSTER,
-        pattern=r"exec format error", words="exec format error", where=(LOG, STATUS, EVENT),
+        id="IMG-05",
+        title="An image for another machine",
+        place=Place.CLUSTER,
+        pattern=r"exec format error",
+        words="exec format error",
+        where=(LOG, STATUS, EVENT),
         cause="{who}: the image is for another architecture than the node's",
-        remedy=("kubectl get node {node} -o jsonpath='{{.status.nodeInfo.architecture}}'", "use an image that is built for it (Grace and Jetson: arm64), or select nodes by kubernetes.io/arch"),
+        remedy=(
+            "kubectl get node {node} -o jsonpath='{{.status.nodeInfo.architecture}}'",
+            "use an image that is built for it (Grace and Jetson: arm64), or select nodes by kubernetes.io/arch",
+        ),
         explain="A tag with one architecture starts on no other.",
-        confidence=CERTAIN, proof=machine, explains=_BELOW,
+        confidence=CERTAIN,
+        proof=machine,
+        explains=_BELOW,
     ),
     Sign(
-        id="IMG-07", title="There is no such image", place=Place.CLUSTER,
-        pattern=_IMAGE + r"(?:manifest[^\n]*(?:unknown|not found)|: not found|name unknown|repository does not exist)", words="ull", where=(EVENT, STATUS),
+        id="IMG-07",
+        title="There is no such image",
+        place=Place.CLUSTER,
+        pattern=_IMAGE + r"(?:manifest[^\n]*(?:unknown|not found)|: not found|name unknown|repository does not exist)",
+        words="ull",
+        where=(EVENT, STATUS),
         cause="{who}: {image} does not exist in its registry",
         remedy=(
-            "see which tags there are, with HOST/PATH of the image in place of REPOSITORY, or on the registry's page:", "skopeo list-tags docker://REPOSITORY",
-            "tags of nvidia/cuda and pytorch carry the patch: nvidia/cuda:12.1.0-base-ubuntu22.04, pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime",
+            "see which tags there are, with HOST/PATH of the image in place of REPOSITORY, or on the registry's page:",
+            "skopeo list-tags docker://REPOSITORY",
+            (
+                "tags of nvidia/cuda and pytorch carry the patch: nvidia/cuda:12.1.0-base-ubuntu22.04, "
+                "pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime"
+            ),
         ),
         explain="Guides shorten tags, and old tags are removed.",
-        confidence=CERTAIN, proof=of_gpu, explains=_BELOW, besides=no_name,
+        confidence=CERTAIN,
+        proof=of_gpu,
+        explains=_BELOW,
+        besides=no_name,
     ),
-)  # fmt: skip
+)

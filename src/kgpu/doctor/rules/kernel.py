@@ -1,6 +1,5 @@
 """Rows KRN: headers, nouveau, Secure Boot, and which flavour of the module fits."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -72,54 +71,108 @@ def no_headers(snapshot: Snapshot) -> Iterator[Finding]:
 
 RULES: Final = rules_of(
     Sign(
-        id="KRN-01", title="No headers for this kernel", place=Place.KERNEL,
-        pattern=r"Could not resolve Linux kernel version|Unable to (?:locate package|find a match:) (?:linux-headers|kernel-(?:headers|devel|core))-(?P<kernel>\S+)|(?:No match for argument:|No package) kernel-(?:headers|devel|core)-\S+|package 'kernel-\w+-devel[^']*' not found", words="",
-        where=(LOG,), parts=(DRIVER,),
+        id="KRN-01",
+        title="No headers for this kernel",
+        place=Place.KERNEL,
+        pattern=(
+            r"Could not resolve Linux kernel version|Unable to (?:locate package|find a match:) "
+            r"(?:linux-headers|kernel-(?:headers|devel|core))-(?P<kernel>\S+)"
+            r"|(?:No match for argument:|No package) kernel-(?:headers|devel|core)-\S+"
+            r"|package 'kernel-\w+-devel[^']*' not found"
+        ),
+        words="",
+        where=(LOG,),
+        parts=(DRIVER,),
         cause="{who} finds no headers for the kernel of the node in its repositories",
         remedy=(
             "kubectl get node {node} -o jsonpath='{{.status.nodeInfo.kernelVersion}}'",
-            "install that kernel's headers on the node, run a kernel that the repositories have, or use precompiled drivers",
-            "on Red Hat's systems: an entitlement that has the repositories of this release (EUS); on OpenShift 4.8 and later the driver toolkit",
+            (
+                "install that kernel's headers on the node, run a kernel that the repositories have, "
+                "or use precompiled drivers"
+            ),
+            (
+                "on Red Hat's systems: an entitlement that has the repositories of this release (EUS); on OpenShift "
+                "4.8 and later the driver toolkit"
+            ),
         ),
-        explain="The driver is built against linux-headers of the running kernel; too new, old or custom kernels have none.",
+        explain=(
+            "The driver is built against linux-headers of the running kernel; too new, old or custom kernels have none."
+        ),
         explains=_ABOVE,
     ),
     Sign(
-        id="KRN-02", title="The module was not rebuilt for the new kernel", place=Place.KERNEL,
-        pattern=r"Your kernel headers for kernel (?P<kernel>\S+) cannot be found", words="kernel headers for kernel", where=(LOG, KERNEL),
+        id="KRN-02",
+        title="The module was not rebuilt for the new kernel",
+        place=Place.KERNEL,
+        pattern=r"Your kernel headers for kernel (?P<kernel>\S+) cannot be found",
+        words="kernel headers for kernel",
+        where=(LOG, KERNEL),
         cause="{who}: the headers of kernel {kernel} are missing, so that DKMS could not rebuild the module",
         remedy=("apt install linux-headers-$(uname -r)", "dkms autoinstall && modprobe nvidia"),
-        explain="After an OS patch and a reboot the kernel is newer than the built module; without headers DKMS does nothing.",
-        explains=_ABOVE, besides=no_headers,
+        explain=(
+            "After an OS patch and a reboot the kernel is newer than the built module; "
+            "without headers DKMS does nothing."
+        ),
+        explains=_ABOVE,
+        besides=no_headers,
     ),
     Sign(
-        id="KRN-03", title="nouveau has the GPU", place=Place.KERNEL,
-        pattern=r"nouveau, rivafb, nvidiafb or rivatv|Failed to enable MSI-X|nouveau kernel driver is currently in use", words="", where=(KERNEL, LOG), parts=(DRIVER,),
+        id="KRN-03",
+        title="nouveau has the GPU",
+        place=Place.KERNEL,
+        pattern=r"nouveau, rivafb, nvidiafb or rivatv|Failed to enable MSI-X|nouveau kernel driver is currently in use",
+        words="",
+        where=(KERNEL, LOG),
+        parts=(DRIVER,),
         cause="{who}: the kernel's own driver nouveau has taken the GPU, so that NVIDIA's can't",
         remedy=_BLACKLIST,
         explain="nouveau binds the device at boot. Proof: /sys/bus/pci/devices/*/driver points to nouveau.",
-        explains=_ABOVE, besides=nouveau_owns, confidence=CERTAIN,
+        explains=_ABOVE,
+        besides=nouveau_owns,
+        confidence=CERTAIN,
     ),
     Sign(
-        id="KRN-04", title="Secure Boot refuses the module", place=Place.KERNEL,
-        pattern=r"Key was rejected by service|Required key not available|module verification failed.*nvidia.*Lockdown|not signed by a key that is trusted by the kernel|Loading of (?:unsigned )?module(?: with unavailable key)? is rejected|Lockdown: \S+: unsigned module loading is restricted", words="", where=(LOG, KERNEL),
+        id="KRN-04",
+        title="Secure Boot refuses the module",
+        place=Place.KERNEL,
+        pattern=(
+            r"Key was rejected by service|Required key not available|module verification failed.*nvidia.*Lockdown"
+            r"|not signed by a key that is trusted by the kernel"
+            r"|Loading of (?:unsigned )?module(?: with unavailable key)? is rejected"
+            r"|Lockdown: \S+: unsigned module loading is restricted"
+        ),
+        words="",
+        where=(LOG, KERNEL),
         cause="{who}: Secure Boot is on and the NVIDIA module is not signed with a key that the machine knows",
         remedy=(
-            "on node {node}:", "mokutil --sb-state",
-            "enrol the key that signs the module (mokutil --import), use signed precompiled modules, or switch Secure Boot off",
+            "on node {node}:",
+            "mokutil --sb-state",
+            (
+                "enrol the key that signs the module (mokutil --import), use signed precompiled modules, "
+                "or switch Secure Boot off"
+            ),
         ),
         explain="With Secure Boot the kernel loads only modules signed with an enrolled key.",
-        explains=_ABOVE, confidence=CERTAIN,
+        explains=_ABOVE,
+        confidence=CERTAIN,
     ),
     Sign(
-        id="KRN-07", title="The open module does not support this GPU", place=Place.KERNEL,
-        pattern=r"is not supported by open nvidia\.ko", words="not supported by open", where=(KERNEL, LOG),
+        id="KRN-07",
+        title="The open module does not support this GPU",
+        place=Place.KERNEL,
+        pattern=r"is not supported by open nvidia\.ko",
+        words="not supported by open",
+        where=(KERNEL, LOG),
         cause="{who}: the open kernel module is loaded, which does not support this GPU (older than Turing)",
         remedy=(
-            "kubectl patch clusterpolicy {policy} --type merge -p '{{\"spec\":{{\"driver\":{{\"kernelModuleType\":\"proprietary\"}}}}}}'",
+            (
+                "kubectl patch clusterpolicy {policy} --type merge -p "
+                '\'{{"spec":{{"driver":{{"kernelModuleType":"proprietary"}}}}}}\''
+            ),
             "with a driver of the host: install its proprietary flavour",
         ),
         explain="The open module needs the GPU's system processor (GSP), which Pascal and Volta do not have.",
-        explains=_ABOVE, confidence=CERTAIN,
+        explains=_ABOVE,
+        confidence=CERTAIN,
     ),
-)  # fmt: skip
+)

@@ -1,6 +1,5 @@
 """Rows KRN, second part: builds that fail, and devices that the module can't start or that another driver holds."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -42,12 +41,18 @@ def closed_module(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             subject=Subject("Node", host.node),
-            cause=f"node {host.node} has a GPU that only the open kernel module drives ({cards[0].address}, device {cards[0].device}), and the proprietary one is loaded",
-            evidence=(host.cite("driver_open"), host.cite("pci", f"{cards[0].address} {cards[0].vendor}:{cards[0].device}")),
+            cause=(
+                f"node {host.node} has a GPU that only the open kernel module drives ({cards[0].address}, device "
+                f"{cards[0].device}), and the proprietary one is loaded"
+            ),
+            evidence=(
+                host.cite("driver_open"),
+                host.cite("pci", f"{cards[0].address} {cards[0].vendor}:{cards[0].device}"),
+            ),
             remedy=(cluster_policy.change(snapshot, {"driver": {"kernelModuleType": "open"}}), _OPEN),
             confidence=CERTAIN,
             nodes=(host.node,),
-        )  # fmt: skip
+        )
 
 
 _UNSUPPORTED: Final = re.compile(r"NVRM: installed in this system is not supported by the")
@@ -69,16 +74,24 @@ def unsupported(snapshot: Snapshot) -> Iterator[Finding]:
         told = [one for one in near if _WHICH.search(lines[one]) or one == at or _RELEASE.search(lines[one])]
         yield Finding(
             subject=Subject("Node", host.node),
-            cause=f"the GPU {which['gpu'] + ' (' + which['device'] + ') ' if which else ''}of node {host.node} is not supported by this driver{' ' + release['version'] if release else ''}: it is newer or older than the driver's list, or a virtual GPU, which needs NVIDIA's vGPU guest driver",
+            cause=(
+                f"the GPU {which['gpu'] + ' (' + which['device'] + ') ' if which else ''}of node {host.node} is not "
+                f"supported by this driver{' ' + release['version'] if release else ''}: it is newer or older than "
+                "the driver's list, or a virtual GPU, which needs NVIDIA's vGPU guest driver"
+            ),
             evidence=tuple(host.cite_log(one) for one in told),
             remedy=(
-                Remedy("on node {}:", host.node), Remedy("lspci -nn -d 10de: ; systemd-detect-virt"),
-                Remedy("in a virtual machine with a vGPU: driver.repository and driver.image of the vGPU guest driver, with its licence; or pass the whole GPU through"),
+                Remedy("on node {}:", host.node),
+                Remedy("lspci -nn -d 10de: ; systemd-detect-virt"),
+                Remedy(
+                    "in a virtual machine with a vGPU: driver.repository and driver.image of the vGPU guest driver, "
+                    "with its licence; or pass the whole GPU through"
+                ),
                 Remedy("otherwise set driver.version to a release that lists the GPU (older cards: a legacy branch)"),
             ),
             confidence=CERTAIN,
             nodes=(host.node,),
-        )  # fmt: skip
+        )
 
 
 _TAG_SYSTEM: Final = re.compile(r"-(?P<system>ubuntu|rhel|rhcos|rocky|sles)(?P<release>\d+(?:\.\d+)?)$")
@@ -137,7 +150,10 @@ def fallen_off(snapshot: Snapshot) -> Iterator[Finding]:
             if one.vendor == "10de" and one.lost:
                 yield Finding(
                     subject=Subject("Node", host.node),
-                    cause=f"the GPU at {one.address} of node {host.node} is on the bus and does not answer (lspci: rev ff)",
+                    cause=(
+                        f"the GPU at {one.address} of node {host.node} is on the bus and does not answer (lspci: "
+                        "rev ff)"
+                    ),
                     evidence=(host.cite("pci", f"{one.address}: its config space reads as ones"),),
                     remedy=(
                         Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data", host.node),
@@ -191,57 +207,135 @@ def passed_through(snapshot: Snapshot) -> Iterator[Finding]:
 
 RULES: Final = rules_of(
     Sign(
-        id="KRN-05", title="This driver does not build for this kernel", place=Place.KERNEL,
-        pattern=r"GPL-incompatible module nvidia\S* uses GPL-only symbol '(?P<symbol>\w+)'", words="GPL-incompatible module", where=(LOG, KERNEL),
-        cause="{who}: this driver is too old for the node's kernel: it uses the kernel's symbol {symbol}, which is closed to it now",
+        id="KRN-05",
+        title="This driver does not build for this kernel",
+        place=Place.KERNEL,
+        pattern=r"GPL-incompatible module nvidia\S* uses GPL-only symbol '(?P<symbol>\w+)'",
+        words="GPL-incompatible module",
+        where=(LOG, KERNEL),
+        cause=(
+            "{who}: this driver is too old for the node's kernel: it uses the kernel's symbol {symbol}, "
+            "which is closed to it now"
+        ),
         remedy=(
             "set driver.version to a newer release of the branch (535.183.08 or later has the fix), or a newer branch",
-            "or run the kernel that worked before:", "apt-mark hold linux-image-generic linux-headers-generic",
+            "or run the kernel that worked before:",
+            "apt-mark hold linux-image-generic linux-headers-generic",
         ),
         explain="Kernels move symbols behind the GPL; drivers follow with fixes.",
-        confidence=CERTAIN, explains=_ABOVE,
-    ),
-    Sign(
-        id="KRN-06", title="Built with another compiler or other headers than the kernel's", place=Place.KERNEL,
-        pattern=r"(?:Compiler version|[Cc]c version) check failed|unrecognized command[- ]line option '-|\bnvidia(?![_-]uvm)\S*: (?:disagrees about version of symbol|version magic '[^']*' should be)|nvidia[\w-]*\.ko[^\n]*(?:Invalid module format|Exec format error)|could not insert '?nvidia[\w-]*'?: (?:Exec format error|Invalid module format)", words="", where=(LOG, KERNEL), parts=(DRIVER,), proof=other_system,
-        cause="{who} builds the driver with another compiler, or against other headers, than the node's kernel was built with",
-        remedy=("on node {node}:", "cat /proc/version", "use a driver image of the node's system (driver.version with an image for it), or install that version of gcc; or precompiled drivers"),
-        explain="Modules must be built with the major version of gcc that built the kernel, and against its own headers: the kernel compares the versions of symbols when it loads them.",
+        confidence=CERTAIN,
         explains=_ABOVE,
     ),
     Sign(
-        id="KRN-08", title="This GPU needs the open module", place=Place.KERNEL,
-        pattern=r"requires use of the NVIDIA open kernel modules", words="requires use of the NVIDIA open", where=(KERNEL, LOG),
-        cause="{who}: the proprietary kernel module is loaded; this GPU works with the open one alone",
-        remedy=("kubectl patch clusterpolicy {policy} --type merge -p '{{\"spec\":{{\"driver\":{{\"kernelModuleType\":\"open\"}}}}}}'", _OPEN),
-        explain="From Blackwell on GPUs are driven by the open module alone; nvidia-smi says: No devices were found.",
-        confidence=CERTAIN, explains=_NO_START, besides=closed_module,
-    ),
-    Sign(
-        id="KRN-09", title="The module can't start the GPU", place=Place.KERNEL, besides=unsupported,
-        pattern=r"RmInitAdapter failed! \((?P<code>[^)]*)\)", words="RmInitAdapter failed", where=(KERNEL, LOG),
-        cause="{who}: the kernel module could not start a GPU (RmInitAdapter {code}): its firmware, its memory window or its power",
-        remedy=(
-            "on node {node}:", "dmesg | grep -E 'NVRM|BAR'; ls /lib/firmware/nvidia",
-            "install the firmware of the driver's version; pci=realloc on the kernel's command line where a BAR has no room; check power cables",
+        id="KRN-06",
+        title="Built with another compiler or other headers than the kernel's",
+        place=Place.KERNEL,
+        pattern=(
+            r"(?:Compiler version|[Cc]c version) check failed|unrecognized command[- ]line option '-"
+            r"|\bnvidia(?![_-]uvm)\S*: (?:disagrees about version of symbol|version magic '[^']*' should be)"
+            r"|nvidia[\w-]*\.ko[^\n]*(?:Invalid module format|Exec format error)"
+            r"|could not insert '?nvidia[\w-]*'?: (?:Exec format error|Invalid module format)"
         ),
-        explain="The lines before it in the kernel's log say which: GSP firmware not found, BAR of size 0, no power, or passthrough.",
+        words="",
+        where=(LOG, KERNEL),
+        parts=(DRIVER,),
+        proof=other_system,
+        cause=(
+            "{who} builds the driver with another compiler, or against other headers, "
+            "than the node's kernel was built with"
+        ),
+        remedy=(
+            "on node {node}:",
+            "cat /proc/version",
+            (
+                "use a driver image of the node's system (driver.version with an image for it), or install that "
+                "version of gcc; or precompiled drivers"
+            ),
+        ),
+        explain=(
+            "Modules must be built with the major version of gcc that built the kernel, and against its own headers: "
+            "the kernel compares the versions of symbols when it loads them."
+        ),
         explains=_ABOVE,
     ),
     Sign(
-        id="KRN-10", title="A GPU without power", place=Place.HARDWARE,
-        pattern=r"does not have the necessary power cables connected|power cables? (?:is|are) not (?:properly )?(?:attached|connected)", words="power cable", where=(KERNEL, LOG),
+        id="KRN-08",
+        title="This GPU needs the open module",
+        place=Place.KERNEL,
+        pattern=r"requires use of the NVIDIA open kernel modules",
+        words="requires use of the NVIDIA open",
+        where=(KERNEL, LOG),
+        cause="{who}: the proprietary kernel module is loaded; this GPU works with the open one alone",
+        remedy=(
+            (
+                "kubectl patch clusterpolicy {policy} --type merge -p "
+                '\'{{"spec":{{"driver":{{"kernelModuleType":"open"}}}}}}\''
+            ),
+            _OPEN,
+        ),
+        explain="From Blackwell on GPUs are driven by the open module alone; nvidia-smi says: No devices were found.",
+        confidence=CERTAIN,
+        explains=_NO_START,
+        besides=closed_module,
+    ),
+    Sign(
+        id="KRN-09",
+        title="The module can't start the GPU",
+        place=Place.KERNEL,
+        besides=unsupported,
+        pattern=r"RmInitAdapter failed! \((?P<code>[^)]*)\)",
+        words="RmInitAdapter failed",
+        where=(KERNEL, LOG),
+        cause=(
+            "{who}: the kernel module could not start a GPU (RmInitAdapter {code}): its firmware, "
+            "its memory window or its power"
+        ),
+        remedy=(
+            "on node {node}:",
+            "dmesg | grep -E 'NVRM|BAR'; ls /lib/firmware/nvidia",
+            (
+                "install the firmware of the driver's version; pci=realloc on the kernel's command line where a BAR "
+                "has no room; check power cables"
+            ),
+        ),
+        explain=(
+            "The lines before it in the kernel's log say which: GSP firmware not found, BAR of size 0, no power, "
+            "or passthrough."
+        ),
+        explains=_ABOVE,
+    ),
+    Sign(
+        id="KRN-10",
+        title="A GPU without power",
+        place=Place.HARDWARE,
+        pattern=(
+            r"does not have the necessary power cables connected"
+            r"|power cables? (?:is|are) not (?:properly )?(?:attached|connected)"
+        ),
+        words="power cable",
+        where=(KERNEL, LOG),
         cause="{who}: a GPU has no auxiliary power",
         remedy=_CABLES,
         explain="The card has its slot's power only; nvidia-smi ends with 8.",
-        confidence=CERTAIN, explains=_NO_START, besides=no_power,
+        confidence=CERTAIN,
+        explains=_NO_START,
+        besides=no_power,
     ),
     Sign(
-        id="KRN-11", title="A module that the driver needs is missing", place=Place.KERNEL,
-        pattern=r"Unknown symbol (?P<symbol>ipmi_\w+|i2c_\w+)|Module (?P<module>ipmi_msghandler|i2c_core) not found", words="", where=(LOG, KERNEL, STATUS),
+        id="KRN-11",
+        title="A module that the driver needs is missing",
+        place=Place.KERNEL,
+        pattern=r"Unknown symbol (?P<symbol>ipmi_\w+|i2c_\w+)|Module (?P<module>ipmi_msghandler|i2c_core) not found",
+        words="",
+        where=(LOG, KERNEL, STATUS),
         cause="{who}: the NVIDIA module can't be loaded without {module}{symbol}",
-        remedy=("on node {node}:", "modprobe -a i2c_core ipmi_msghandler", "install the kernel's extra modules where they are not there (linux-modules-extra-$(uname -r))"),
+        remedy=(
+            "on node {node}:",
+            "modprobe -a i2c_core ipmi_msghandler",
+            "install the kernel's extra modules where they are not there (linux-modules-extra-$(uname -r))",
+        ),
         explain="The module uses symbols of i2c_core and ipmi_msghandler, which slim kernels leave out.",
-        confidence=CERTAIN, explains=_ABOVE,
+        confidence=CERTAIN,
+        explains=_ABOVE,
     ),
-)  # fmt: skip
+)

@@ -1,6 +1,5 @@
 """Rows MET about the exporter: what it is told, what it says, and how it fares."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -91,9 +90,17 @@ def bad_counters(snapshot: Snapshot) -> Iterator[Finding]:
                 else f"{file.told_by} tells the exporter to use ConfigMap {file.name}, which does not exist"
             ),
             evidence=(told, file.source.cite("data", keys)) if file.source else (told,),
-            remedy=(Remedy("with the file of counters in place of FILE:"), Remedy("kubectl -n {} create configmap {} --from-file=dcgm-metrics.csv=FILE --dry-run=client -o yaml | kubectl apply -f -", file.source.namespace if file.source else "gpu-operator", file.name)),
+            remedy=(
+                Remedy("with the file of counters in place of FILE:"),
+                Remedy(
+                    "kubectl -n {} create configmap {} --from-file=dcgm-metrics.csv=FILE --dry-run=client -o yaml | "
+                    "kubectl apply -f -",
+                    file.source.namespace if file.source else "gpu-operator",
+                    file.name,
+                ),
+            ),
             confidence=CERTAIN,
-        )  # fmt: skip
+        )
         return
     for position, line in enumerate(file.lines, 1):
         problem = _bad_line(line)
@@ -102,9 +109,14 @@ def bad_counters(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=file.source.subject,
                 cause=f"line {position} of the counters in {file.source} is wrong: {problem}",
                 evidence=(told, Evidence(file=f"{file.source}, {file.key}", line=position, value=line)),
-                remedy=(Remedy("a line is a field, its type (gauge, counter or label) and its help, with commas between them:"), Remedy("kubectl -n {} edit configmap {}", file.source.namespace, file.name)),
+                remedy=(
+                    Remedy(
+                        "a line is a field, its type (gauge, counter or label) and its help, with commas between them:"
+                    ),
+                    Remedy("kubectl -n {} edit configmap {}", file.source.namespace, file.name),
+                ),
                 confidence=CERTAIN,
-            )  # fmt: skip
+            )
             return
 
 
@@ -126,11 +138,21 @@ def unlimited_labels(snapshot: Snapshot) -> Iterator[Finding]:
         if _on(one, _LABELS) and not one.env.get(_ALLOWED) and _ALLOWED not in one.env:
             yield Finding(
                 subject=pod.subject,
-                cause=f"{pod} gives its series every label of the pods, also those that differ from job to job: Prometheus keeps each as a series of its own",
+                cause=(
+                    f"{pod} gives its series every label of the pods, also those that differ from job to job: "
+                    "Prometheus keeps each as a series of its own"
+                ),
                 evidence=(matching.cite_env(pod, one, _LABELS),),
-                remedy=(Remedy("kubectl -n {} set env {} '{}=^(app|team)$'", pod.namespace, pod.owner.lower() or "daemonset/NAME", _ALLOWED),),
+                remedy=(
+                    Remedy(
+                        "kubectl -n {} set env {} '{}=^(app|team)$'",
+                        pod.namespace,
+                        pod.owner.lower() or "daemonset/NAME",
+                        _ALLOWED,
+                    ),
+                ),
                 level=Level.NOTE,
-            )  # fmt: skip
+            )
 
 
 @rule("MET-23", "A series for every replica", Place.CLUSTER)
@@ -142,11 +164,27 @@ def replica_series(snapshot: Snapshot) -> Iterator[Finding]:
             kind = "timeSlicing" if shared[0].block("timeSlicing") else "mps"
             yield Finding(
                 subject=pod.subject,
-                cause=f"{pod} gives a series for every replica of a shared GPU with labels of its pod, and {shared[0].source} makes many: metrics times replicas times pods",
-                evidence=(matching.cite_env(pod, one, _VIRTUAL), matching.cite_env(pod, one, _LABELS), shared[0].cite(kind)),
-                remedy=(Remedy("fewer fields in the counters file"), Remedy("kubectl -n {} set env {} {}-   # pod and namespace stay", pod.namespace, pod.owner.lower() or "daemonset/NAME", _LABELS), Remedy("a recording rule by GPU for what is kept long")),
+                cause=(
+                    f"{pod} gives a series for every replica of a shared GPU with labels of its pod, and "
+                    f"{shared[0].source} makes many: metrics times replicas times pods"
+                ),
+                evidence=(
+                    matching.cite_env(pod, one, _VIRTUAL),
+                    matching.cite_env(pod, one, _LABELS),
+                    shared[0].cite(kind),
+                ),
+                remedy=(
+                    Remedy("fewer fields in the counters file"),
+                    Remedy(
+                        "kubectl -n {} set env {} {}-   # pod and namespace stay",
+                        pod.namespace,
+                        pod.owner.lower() or "daemonset/NAME",
+                        _LABELS,
+                    ),
+                    Remedy("a recording rule by GPU for what is kept long"),
+                ),
                 level=Level.NOTE,
-            )  # fmt: skip
+            )
 
 
 @rule("MET-19", "The exporter is out of memory", Place.CLUSTER)
@@ -162,7 +200,10 @@ def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
         limit = text(one.limits.get("memory")) or "its limit"
         yield Finding(
             subject=pod.subject,
-            cause=f"container {one.name} of {pod} was killed at its memory limit ({limit}){f', as on {len(rows) - 1} more nodes' if len(rows) > 1 else ''}",
+            cause=(
+                f"container {one.name} of {pod} was killed at its memory limit "
+                f"({limit}){f', as on {len(rows) - 1} more nodes' if len(rows) > 1 else ''}"
+            ),
             evidence=(one.cite_status(), one.cite("resources.limits.memory")),
             remedy=(
                 Remedy(
@@ -188,11 +229,22 @@ def node_port(snapshot: Snapshot) -> Iterator[Finding]:
         if service.text("spec.type") == "NodePort" and not local and len(chosen) > 1 and len(nodes) > 1:
             yield Finding(
                 subject=service.subject,
-                cause=f"{service} answers on every node with the metrics of any of {len(chosen)} nodes: a scrape through it gets another one each time",
+                cause=(
+                    f"{service} answers on every node with the metrics of any of {len(chosen)} nodes: a scrape "
+                    "through it gets another one each time"
+                ),
                 evidence=(service.cite("spec.type"), service.cite("spec.externalTrafficPolicy")),
-                remedy=(Remedy('kubectl -n {} patch service {} -p \'{{"spec":{{"internalTrafficPolicy":"Local","externalTrafficPolicy":"Local"}}}}\'', service.namespace, service.name), Remedy("or scrape the pods: clusterIP None and a ServiceMonitor")),
+                remedy=(
+                    Remedy(
+                        "kubectl -n {} patch service {} -p "
+                        '\'{{"spec":{{"internalTrafficPolicy":"Local","externalTrafficPolicy":"Local"}}}}\'',
+                        service.namespace,
+                        service.name,
+                    ),
+                    Remedy("or scrape the pods: clusterIP None and a ServiceMonitor"),
+                ),
                 level=Level.NOTE,
-            )  # fmt: skip
+            )
 
 
 def _selected(snapshot: Snapshot, service: Obj, vendor: str = "") -> list[Pod]:
@@ -208,7 +260,7 @@ def _selected(snapshot: Snapshot, service: Obj, vendor: str = "") -> list[Pod]:
 
 
 def _looked_at(snapshot: Snapshot) -> Iterator[HostFacts]:
-    """Hosts as they are now: what an agent read once, at its start or an hour ago, says nothing of how busy a GPU is."""
+    """Hosts as they are now: what an agent read an hour ago says nothing of how busy a GPU is."""
     return (host for host in snapshot.hosts.values() if not host.told_by)
 
 
@@ -221,10 +273,14 @@ def busy_but_slow(snapshot: Snapshot) -> Iterator[Finding]:
             if busy is not None and active is not None and busy >= 95 and 0 < active < 20:
                 yield _note(
                     host,
-                    f"GPU {gpu.index} of node {host.node} has {busy:.0f} % utilisation, and its multiprocessors are {active:.0f} % active: utilisation says that some kernel ran, not how much of the card works",
+                    f"GPU {gpu.index} of node {host.node} has {busy:.0f} % utilisation, and its multiprocessors are "
+                    f"{active:.0f} % active: utilisation says that some kernel ran, not how much of the card works",
                     host.cite("gpus", f"GPU {gpu.index}: utilization {busy:.0f} %, SM activity {active:.0f} %"),
-                    Remedy("judge by DCGM_FI_PROF_SM_ACTIVE and DCGM_FI_PROF_PIPE_TENSOR_ACTIVE; larger batches, or a smaller share of a card"),
-                )  # fmt: skip
+                    Remedy(
+                        "judge by DCGM_FI_PROF_SM_ACTIVE and DCGM_FI_PROF_PIPE_TENSOR_ACTIVE; larger batches, "
+                        "or a smaller share of a card"
+                    ),
+                )
 
 
 @rule("MET-22", "Held and idle", Place.CLUSTER)
@@ -240,12 +296,15 @@ def held_idle(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield _note(
                 host,
-                f"GPU {gpu.index} of node {host.node} holds {used:.0f} MiB for somebody and does nothing now: a notebook with an open CUDA context looks like this",
+                f"GPU {gpu.index} of node {host.node} holds {used:.0f} MiB for somebody and does nothing now: a "
+                "notebook with an open CUDA context looks like this",
                 host.cite("gpus", f"GPU {gpu.index}: memory used {used:.0f} MiB, utilization 0 %"),
-                Remedy("whose it is:"), Remedy("kgpu top"), Remedy("alert on memory used and no utilisation together, for an hour"),
+                Remedy("whose it is:"),
+                Remedy("kgpu top"),
+                Remedy("alert on memory used and no utilisation together, for an hour"),
                 confidence=POSSIBLE,
                 pods=tuple(pod.path for pod in old),
-            )  # fmt: skip
+            )
 
 
 def _reading(readings: Any, name: str) -> float | None:
@@ -275,12 +334,22 @@ def blind_under_mig(snapshot: Snapshot) -> Iterator[Finding]:
     ):
         yield Finding(
             subject=file.source.subject,
-            cause=f"node {cut[0].name} has MIG on, where utilisation is not defined, and {file.source} has no other measure: panels of use stay empty",
-            evidence=(Evidence(file=f"{file.source}, {file.key}", value="DCGM_FI_DEV_GPU_UTIL"), cut[0].cite("metadata.labels[nvidia.com/gpu.product]")),
-            remedy=(Remedy("add the line DCGM_FI_PROF_GR_ENGINE_ACTIVE, gauge, Activity of the engines:"), Remedy("kubectl -n {} edit configmap {}", file.source.namespace, file.name), Remedy("show DCGM_FI_DEV_GPU_UTIL or 100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE")),
+            cause=(
+                f"node {cut[0].name} has MIG on, where utilisation is not defined, and {file.source} has no other "
+                "measure: panels of use stay empty"
+            ),
+            evidence=(
+                Evidence(file=f"{file.source}, {file.key}", value="DCGM_FI_DEV_GPU_UTIL"),
+                cut[0].cite("metadata.labels[nvidia.com/gpu.product]"),
+            ),
+            remedy=(
+                Remedy("add the line DCGM_FI_PROF_GR_ENGINE_ACTIVE, gauge, Activity of the engines:"),
+                Remedy("kubectl -n {} edit configmap {}", file.source.namespace, file.name),
+                Remedy("show DCGM_FI_DEV_GPU_UTIL or 100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
+            ),
             confidence=CERTAIN,
             level=Level.NOTE,
-        )  # fmt: skip
+        )
 
 
 @rule("MET-18", "Dashboards of what is not exported", Place.CLUSTER)
@@ -299,7 +368,10 @@ def empty_panels(snapshot: Snapshot) -> Iterator[Finding]:
             more = f" and {len(gone) - _MAX_SHOWN} more" if len(gone) > _MAX_SHOWN else ""
             yield Finding(
                 subject=obj.subject,
-                cause=f"dashboard {obj.path} shows {', '.join(gone[:_MAX_SHOWN])}{more}, which {file.source} does not have exported: its panels are empty",
+                cause=(
+                    f"dashboard {obj.path} shows {', '.join(gone[:_MAX_SHOWN])}{more}, which {file.source} does not "
+                    "have exported: its panels are empty"
+                ),
                 evidence=(obj.cite("data", ", ".join(gone)), file.told_by.cite("spec.dcgmExporter.config.name")),
                 remedy=(
                     Remedy("add a line for {}, with its type (gauge, counter or label) and its help:", gone[0]),
@@ -311,7 +383,7 @@ def empty_panels(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _unready(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """How the exporter's container stands; a word of a healthy exporter's log about something else counts for nothing."""
+    """How the exporter's container stands; of a healthy one a word about something else counts for nothing."""
     if hit.pod is None:
         return None
     one = matching.failing(hit.pod)
@@ -337,34 +409,65 @@ def _profiling(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 RULES: Final = rules_of(
     Sign(
-        id="MET-07", title="No profiling metrics", place=Place.DRIVER,
-        pattern=r"Profiling module returned an unrecoverable error|profiling (?:metrics|module) (?:is|are) not (?:supported|available)|DCP [Mm]etrics? (?:is|are)? ?not (?:supported|available)",
-        words="", where=(LOG,), parts=(EXPORTER,), always=True, proof=_profiling,
-        cause="{who} has no profiling metrics (DCGM_FI_PROF_*): it may not profile, the card can't, or another profiler holds it",
+        id="MET-07",
+        title="No profiling metrics",
+        place=Place.DRIVER,
+        pattern=(
+            r"Profiling module returned an unrecoverable error"
+            r"|profiling (?:metrics|module) (?:is|are) not (?:supported|available)"
+            r"|DCP [Mm]etrics? (?:is|are)? ?not (?:supported|available)"
+        ),
+        words="",
+        where=(LOG,),
+        parts=(EXPORTER,),
+        always=True,
+        proof=_profiling,
+        cause=(
+            "{who} has no profiling metrics (DCGM_FI_PROF_*): it may not profile, the card can't, "
+            "or another profiler holds it"
+        ),
         remedy=(
             "give its container securityContext.capabilities.add: [SYS_ADMIN]",
-            "end other profilers (Nsight, ncu) on {node}, or:", "dcgmi profile --pause",
+            "end other profilers (Nsight, ncu) on {node}, or:",
+            "dcgmi profile --pause",
             "on cards without them: take DCGM_FI_PROF_* out of the counters file",
         ),
         explain="Profiling needs SYS_ADMIN, a data centre card of Volta or later, and nobody else who profiles.",
     ),
     Sign(
-        id="MET-08", title="The host engine can't be reached", place=Place.CLUSTER,
-        pattern=r"Error connecting to nv-hostengine|connection to the host engine is not valid|[Cc]an(?:not|'t) connect to (?:the )?host ?engine",
-        words="host", where=(LOG, STATUS), parts=(EXPORTER,), proof=_unready,
+        id="MET-08",
+        title="The host engine can't be reached",
+        place=Place.CLUSTER,
+        pattern=(
+            r"Error connecting to nv-hostengine|connection to the host engine is not valid"
+            r"|[Cc]an(?:not|'t) connect to (?:the )?host ?engine"
+        ),
+        words="host",
+        where=(LOG, STATUS),
+        parts=(EXPORTER,),
+        proof=_unready,
         cause="{who} can't reach the DCGM host engine that it is told to use",
         remedy=(
             "kubectl get pods,endpoints -A | grep nvidia-dcgm",
-            "kubectl -n {namespace} set env daemonset/nvidia-dcgm-exporter DCGM_REMOTE_HOSTENGINE_INFO-   # it then brings its own",
+            (
+                "kubectl -n {namespace} set env daemonset/nvidia-dcgm-exporter DCGM_REMOTE_HOSTENGINE_INFO-   # it "
+                "then brings its own"
+            ),
             "where the host runs one on port 5555: stop it, or dcgm.enabled=false in the ClusterPolicy",
         ),
-        explain="With dcgm.enabled the exporter goes to the service nvidia-dcgm:5555; without ready pods there, or with another host "
-        "engine on that port, it ends.",
+        explain=(
+            "With dcgm.enabled the exporter goes to the service nvidia-dcgm:5555; without ready pods there, or with "
+            "another host engine on that port, it ends."
+        ),
     ),
     Sign(
-        id="MET-11", title="More labels than the store takes", place=Place.CLUSTER,
-        pattern=r"max-label-names-per-series|label_limit exceeded|has (?P<count>\d+) label names; limit (?P<limit>\d+)", words="l",
-        where=(LOG,), always=True,
+        id="MET-11",
+        title="More labels than the store takes",
+        place=Place.CLUSTER,
+        pattern=r"max-label-names-per-series|label_limit exceeded|has (?P<count>\d+) label names; limit (?P<limit>\d+)",
+        words="l",
+        where=(LOG,),
+        always=True,
         cause="series of GPUs are refused by the metrics store: they have more labels than it takes, says {who}",
         remedy=(
             "give the exporter an allow list: DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX=^(app|team)$",
@@ -373,11 +476,24 @@ RULES: Final = rules_of(
         explain="Labels of pods on top of the exporter's own pass the limit of 30 names in Mimir and Cortex.",
     ),
     Sign(
-        id="MET-15", title="The exporter hangs", place=Place.DRIVER,
-        pattern=r"(?:Liveness|Readiness) probe failed: .*(?:context deadline exceeded|Client\.Timeout|timeout)", words="probe failed",
-        where=(EVENT,), parts=(EXPORTER,), proof=_hung,
+        id="MET-15",
+        title="The exporter hangs",
+        place=Place.DRIVER,
+        pattern=r"(?:Liveness|Readiness) probe failed: .*(?:context deadline exceeded|Client\.Timeout|timeout)",
+        words="probe failed",
+        where=(EVENT,),
+        parts=(EXPORTER,),
+        proof=_hung,
         cause="{who} does not answer in time: a call to a sick GPU's driver keeps it",
-        remedy=("on node {node}:", "timeout 10 nvidia-smi; dmesg | grep -i xid; kgpu health", "when the GPU is well:", "kubectl -n {namespace} delete pod {name}"),
-        explain="The replaced exporter asks the driver while it is scraped: one GPU that hangs stops all metrics of the node.",
+        remedy=(
+            "on node {node}:",
+            "timeout 10 nvidia-smi; dmesg | grep -i xid; kgpu health",
+            "when the GPU is well:",
+            "kubectl -n {namespace} delete pod {name}",
+        ),
+        explain=(
+            "The replaced exporter asks the driver while it is scraped: "
+            "one GPU that hangs stops all metrics of the node."
+        ),
     ),
-)  # fmt: skip
+)

@@ -1,6 +1,5 @@
 """Rows MIG: layouts that were asked for, and what came of them. Rows known by a sentence are in ``mig_signs.py``."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -98,10 +97,14 @@ def unknown_layout(snapshot: Snapshot) -> Iterator[Finding]:
         near = did_you_mean(name, fitting)
         yield _of_node(
             node,
-            f"node {node.name} is to have the MIG layout {name}, which ConfigMap {config.name} does not have{near and f' ({near})'}",
+            f"node {node.name} is to have the MIG layout {name}, "
+            f"which ConfigMap {config.name} does not have{near and f' ({near})'}",
             (_cite(node, _LABEL), _cite(node, names.MIG_CONFIG_STATE_LABEL), config.cite()),
-            (Remedy("NAME is one of: {}", ", ".join(fitting[:20])), _relabel(node, fitting[0] if len(fitting) == 1 else "NAME")),
-        )  # fmt: skip
+            (
+                Remedy("NAME is one of: {}", ", ".join(fitting[:20])),
+                _relabel(node, fitting[0] if len(fitting) == 1 else "NAME"),
+            ),
+        )
 
 
 @rule("MIG-03", "MIG mode waits for a reboot", Place.DRIVER, explains=(*_ABOVE, "MIG-02"))
@@ -117,10 +120,14 @@ def reboot_wanted(snapshot: Snapshot) -> Iterator[Finding]:
         said = ", ".join(f"GPU {gpu.index}: now {gpu.mig_enabled}, pending {gpu.mig_pending}" for gpu in waits)
         yield _of_node(
             node,
-            f"the MIG mode of {len(waits)} GPUs of node {node.name} waits for a reboot: it is a virtual machine, where a GPU can't be reset",
+            f"the MIG mode of {len(waits)} GPUs of node {node.name} waits for a reboot: it is a virtual machine, "
+            "where a GPU can't be reset",
             (host.cite("gpus", said), host.cite("hypervisor")),
-            (Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", node.name), Remedy("for the next time: WITH_REBOOT=true in migManager.env of the ClusterPolicy")),
-        )  # fmt: skip
+            (
+                Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", node.name),
+                Remedy("for the next time: WITH_REBOOT=true in migManager.env of the ClusterPolicy"),
+            ),
+        )
 
 
 @rule("MIG-04", "A card without MIG", Place.HARDWARE, explains=_ABOVE)
@@ -132,10 +139,14 @@ def not_capable(snapshot: Snapshot) -> Iterator[Finding]:
         if any(row.enabled and row.devices is None and not row.filtered for row in rows):
             yield _of_node(
                 node,
-                f"node {node.name} is to have the MIG layout {name}, and its cards ({matching.product(node) or 'of this product'}) can't do MIG",
+                f"node {node.name} is to have the MIG layout {name}, and its cards "
+                f"({matching.product(node) or 'of this product'}) can't do MIG",
                 (_cite(node, _LABEL), _cite(node, names.LABEL_MIG_CAPABLE), _cite(node, names.MIG_CONFIG_STATE_LABEL)),
-                (Remedy("kubectl label node {} {}-", node.name, _LABEL), Remedy("or give the entries of that layout a device-filter")),
-            )  # fmt: skip
+                (
+                    Remedy("kubectl label node {} {}-", node.name, _LABEL),
+                    Remedy("or give the entries of that layout a device-filter"),
+                ),
+            )
 
 
 @rule("MIG-05", "A MIG layout that leaves GPUs out", Place.CLUSTER, explains=_ABOVE)
@@ -152,10 +163,23 @@ def partial(snapshot: Snapshot) -> Iterator[Finding]:
         if left and mig_state(node) != "success":
             yield _of_node(
                 node,
-                f"the MIG layout {name} of node {node.name} says nothing of GPU {', '.join(map(str, left))}: a layout has to name every GPU",
-                (_cite(node, _LABEL), mig_config(snapshot).cite(), Evidence(object=str(node), field="GPUs", value=str(count))),
-                (Remedy("add to {} in ConfigMap {}: - {{devices: {}, mig-enabled: false}}", name, mig_config(snapshot).name, left), _relabel(node, name)),
-            )  # fmt: skip
+                f"the MIG layout {name} of node {node.name} says nothing of GPU {', '.join(map(str, left))}: "
+                "a layout has to name every GPU",
+                (
+                    _cite(node, _LABEL),
+                    mig_config(snapshot).cite(),
+                    Evidence(object=str(node), field="GPUs", value=str(count)),
+                ),
+                (
+                    Remedy(
+                        "add to {} in ConfigMap {}: - {{devices: {}, mig-enabled: false}}",
+                        name,
+                        mig_config(snapshot).name,
+                        left,
+                    ),
+                    _relabel(node, name),
+                ),
+            )
 
 
 def _count(snapshot: Snapshot, node: Node) -> int | None:
@@ -189,11 +213,23 @@ def broken_driver(snapshot: Snapshot) -> Iterator[Finding]:
             ]
             yield _of_node(
                 node,
-                f"node {node.name} has MIG on and driver {version}, which loses MIG devices: pods with slices beside pods with whole GPUs hang",
-                (_cite(node, label) if label in node.labels else (host.cite("driver_version") if host else _cite(node, label)), *(p.cite("status.phase") for p in pods[:2])),
-                (Remedy("go to driver {} or later (570.172.08 or later within 570, or back to 570.86.15):", MIG_FIXED_DRIVER), cluster_policy.change(snapshot, {"driver": {"version": MIG_FIXED_DRIVER}})),
+                f"node {node.name} has MIG on and driver {version}, which loses MIG devices: "
+                "pods with slices beside pods with whole GPUs hang",
+                (
+                    _cite(node, label)
+                    if label in node.labels
+                    else (host.cite("driver_version") if host else _cite(node, label)),
+                    *(p.cite("status.phase") for p in pods[:2]),
+                ),
+                (
+                    Remedy(
+                        "go to driver {} or later (570.172.08 or later within 570, or back to 570.86.15):",
+                        MIG_FIXED_DRIVER,
+                    ),
+                    cluster_policy.change(snapshot, {"driver": {"version": MIG_FIXED_DRIVER}}),
+                ),
                 pods=tuple(p.path for p in pods),
-            )  # fmt: skip
+            )
 
 
 @rule("MIG-10", "The validator wants a whole GPU", Place.PLUGIN, explains=("SCH-06", "SCH-01"))
@@ -202,8 +238,13 @@ def validator_whole(snapshot: Snapshot) -> Iterator[Finding]:
     for pod in matching.pods_of_part(snapshot, VALIDATOR):
         asked = matching.accelerators(pod)
         node = snapshot.nodes.get(pod.node) or next(
-            (one for one in snapshot.nodes.values() if one.name == pod.text("spec.nodeSelector[kubernetes.io/hostname]")), None
-        )  # fmt: skip
+            (
+                one
+                for one in snapshot.nodes.values()
+                if one.name == pod.text("spec.nodeSelector[kubernetes.io/hostname]")
+            ),
+            None,
+        )
         if node is None or pod.ready or pod.ended or names.GPU_RESOURCE not in asked:
             continue
         slices = sorted(name for name in node.resources() if matching.is_mig(name) and node.allocatable(name))
@@ -211,10 +252,21 @@ def validator_whole(snapshot: Snapshot) -> Iterator[Finding]:
             yield _of_node(
                 node,
                 f"{pod} asks for nvidia.com/gpu, and node {node.name} has slices only ({', '.join(slices)})",
-                (pod.cite("status.phase"), node.cite(f"status.allocatable[{slices[0]}]"), node.cite("status.allocatable[nvidia.com/gpu]")),
-                (Remedy("take a newer operator, whose validator asks for a slice; workloads on slices work as they are"), Remedy("or WITH_WORKLOAD=false in validator.cuda.env of the ClusterPolicy")),
-                subject=pod.subject, pods=(pod.path,), confidence=LIKELY,
-            )  # fmt: skip
+                (
+                    pod.cite("status.phase"),
+                    node.cite(f"status.allocatable[{slices[0]}]"),
+                    node.cite("status.allocatable[nvidia.com/gpu]"),
+                ),
+                (
+                    Remedy(
+                        "take a newer operator, whose validator asks for a slice; workloads on slices work as they are"
+                    ),
+                    Remedy("or WITH_WORKLOAD=false in validator.cuda.env of the ClusterPolicy"),
+                ),
+                subject=pod.subject,
+                pods=(pod.path,),
+                confidence=LIKELY,
+            )
 
 
 @rule("MIG-11", "Parts still paused for MIG", Place.CLUSTER, explains=_ABOVE)
@@ -235,10 +287,15 @@ def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
         how = "has failed, and the MIG manager waits for another one" if gave_up else f"has ended ({mig_state(node)})"
         yield _of_node(
             node,
-            f"the change of MIG layout on node {node.name} {how}, and {len(paused)} parts of the stack are still paused for it",
+            f"the change of MIG layout on node {node.name} {how}, "
+            f"and {len(paused)} parts of the stack are still paused for it",
             (*gave_up, *(_cite(node, key) for key in paused[:3]), _cite(node, names.MIG_CONFIG_STATE_LABEL)),
-            (Remedy("kubectl label node {} --overwrite {}", node.name, words(*(f"{key}=true" for key in paused))), *again, *_log_step(snapshot, node)),
-        )  # fmt: skip
+            (
+                Remedy("kubectl label node {} --overwrite {}", node.name, words(*(f"{key}=true" for key in paused))),
+                *again,
+                *_log_step(snapshot, node),
+            ),
+        )
 
 
 _WAITS: Final = re.compile(r"Waiting for change to '?nvidia\.com/mig\.config")
@@ -282,11 +339,17 @@ def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
         cause=f"{config.told_by} tells the MIG manager to use ConfigMap {config.name}, which {what}",
         evidence=(config.told_by.cite("spec.migManager.config.name"), config.cite()),
         remedy=(
-            Remedy("with the file of layouts in place of FILE:"), Remedy("kubectl -n {} create configmap {} --from-file={}=FILE --dry-run=client -o yaml | kubectl apply -f -", config.source.namespace if config.source else "gpu-operator", config.name, stack_config.MIG_KEY),
+            Remedy("with the file of layouts in place of FILE:"),
+            Remedy(
+                "kubectl -n {} create configmap {} --from-file={}=FILE --dry-run=client -o yaml | kubectl apply -f -",
+                config.source.namespace if config.source else "gpu-operator",
+                config.name,
+                stack_config.MIG_KEY,
+            ),
             Remedy("then set the label nvidia.com/mig.config again"),
         ),
         confidence=CERTAIN,
-    )  # fmt: skip
+    )
 
 
 @rule("MIG-13", "An own MIG configuration that nobody uses", Place.CLUSTER, explains=("MIG-01", "MIG-00"))
@@ -299,19 +362,28 @@ def nobody_told(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         spaces = {pod.namespace for pod in matching.pods_of_part(snapshot, MIG_MANAGER)}
         own = {
-            obj.key: obj for obj in snapshot.all("ConfigMap")
-            if obj.namespace in spaces and not obj.name.startswith(("default-mig", "mig-parted-config")) and not obj.owner
+            obj.key: obj
+            for obj in snapshot.all("ConfigMap")
+            if obj.namespace in spaces
+            and not obj.name.startswith(("default-mig", "mig-parted-config"))
+            and not obj.owner
             and stack_config.layouts(obj.map("data").get(stack_config.MIG_KEY))
-        }  # fmt: skip
+        }
         for obj in own.values():
             patch = f'{{"spec":{{"migManager":{{"config":{{"name":"{obj.name}"}}}}}}}}'
             yield Finding(
                 subject=policy.subject,
-                cause=f"{obj} has MIG layouts, and {policy} does not name it: it has no spec.migManager.config, so a JSON patch that replaces it is refused",
-                evidence=(policy.cite("spec.migManager.config"), obj.cite(f"data[{stack_config.MIG_KEY}]", "mig-configs")),
+                cause=(
+                    f"{obj} has MIG layouts, and {policy} does not name it: it has no spec.migManager.config, so a "
+                    "JSON patch that replaces it is refused"
+                ),
+                evidence=(
+                    policy.cite("spec.migManager.config"),
+                    obj.cite(f"data[{stack_config.MIG_KEY}]", "mig-configs"),
+                ),
                 remedy=(Remedy("kubectl patch clusterpolicy {} --type merge -p '{}'", policy.name, patch),),
                 level=Level.PROBLEM if _wants(snapshot, obj.map("data")) else Level.NOTE,
-            )  # fmt: skip
+            )
 
 
 def _wants(snapshot: Snapshot, data: Any) -> bool:
@@ -346,11 +418,18 @@ def by_hand(snapshot: Snapshot) -> Iterator[Finding]:
             one, pod = different[0], plugins[0]
             yield _of_node(
                 node,
-                f"node {node.name} has {there.get(one, 0)} {one.removeprefix(names.MIG_RESOURCE_PREFIX)} slices and offers {offered.get(one, 0)}: they were changed after {pod} started",
+                f"node {node.name} has {there.get(one, 0)} {one.removeprefix(names.MIG_RESOURCE_PREFIX)} slices and "
+                f"offers {offered.get(one, 0)}: they were changed after {pod} started",
                 (host.cite("gpus", f"{there.get(one, 0)} of {one}"), node.cite(f"status.capacity[{one}]")),
-                (Remedy("kubectl -n {} delete pod {}", pod.namespace, pod.name), Remedy("the next time by the label, with a layout of the MIG manager's ConfigMap in place of NAME:"), Remedy("kubectl label node {} {}=NAME --overwrite", node.name, _LABEL)),
+                (
+                    Remedy("kubectl -n {} delete pod {}", pod.namespace, pod.name),
+                    Remedy(
+                        "the next time by the label, with a layout of the MIG manager's ConfigMap in place of NAME:"
+                    ),
+                    Remedy("kubectl label node {} {}=NAME --overwrite", node.name, _LABEL),
+                ),
                 confidence=LIKELY,
-            )  # fmt: skip
+            )
 
 
 def _whole_slices(gpus: Any) -> dict[str, int]:
@@ -382,10 +461,16 @@ def no_room(snapshot: Snapshot) -> Iterator[Finding]:
                 said = ", ".join(f"{count} x {each}" for each, count in row.profiles.items())
                 yield _of_node(
                     node,
-                    f"the MIG layout {name} ({said}) does not fit on the cards of node {node.name}: it takes {slices} of {limit} compute slices and {asked} of {blocks} blocks of memory",
+                    f"the MIG layout {name} ({said}) does not fit on the cards of node {node.name}: it takes {slices} "
+                    f"of {limit} compute slices and {asked} of {blocks} blocks of memory",
                     (_cite(node, _LABEL), mig_config(snapshot).cite(), _cite(node, names.LABEL_GPU_PRODUCT)),
-                    (Remedy("on the node:"), Remedy("nvidia-smi mig -lgipp"), Remedy("take slices out of {}, then:", name), _relabel(node, name)),
-                )  # fmt: skip
+                    (
+                        Remedy("on the node:"),
+                        Remedy("nvidia-smi mig -lgipp"),
+                        Remedy("take slices out of {}, then:", name),
+                        _relabel(node, name),
+                    ),
+                )
 
 
 @rule("MIG-17", "One program over several slices", Place.CLUSTER, explains=("NET-*",))
@@ -406,11 +491,15 @@ def many_slices(snapshot: Snapshot) -> Iterator[Finding]:
             )
             yield Finding(
                 subject=pod.subject,
-                cause=f"{pod} spreads one program over {total} MIG slices in container {one.name}: a process sees one slice only, and there is no way from slice to slice for NCCL",
+                cause=(
+                    f"{pod} spreads one program over {total} MIG slices in container {one.name}: a process sees one "
+                    "slice only, and there is no way from slice to slice for NCCL"
+                ),
                 evidence=(one.cite(f"resources.limits[{slices[0]}]"), told),
                 remedy=(Remedy("ask for whole GPUs (nvidia.com/gpu) on a node without MIG, or for one larger slice"),),
-                pods=(pod.path,), nodes=(pod.node,) if pod.node else (),
-            )  # fmt: skip
+                pods=(pod.path,),
+                nodes=(pod.node,) if pod.node else (),
+            )
 
 
 def _pieces(amount: Any) -> int:
@@ -435,11 +524,18 @@ def killed_pods(snapshot: Snapshot) -> Iterator[Finding]:
             if ended and matching.accelerators(pod):
                 yield Finding(
                     subject=pod.subject,
-                    cause=f"{pod} was ended by the change of MIG layout on node {node.name}: it had a GPU there when the MIG manager stopped all users",
+                    cause=(
+                        f"{pod} was ended by the change of MIG layout on node {node.name}: it had a GPU there when "
+                        "the MIG manager stopped all users"
+                    ),
                     evidence=(hit.evidence, ended[0].cite_status()),
-                    remedy=(Remedy("start it again; before the next change:"), Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data", node.name)),
-                    nodes=(node.name,), pods=(pod.path,),
-                )  # fmt: skip
+                    remedy=(
+                        Remedy("start it again; before the next change:"),
+                        Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data", node.name),
+                    ),
+                    nodes=(node.name,),
+                    pods=(pod.path,),
+                )
 
 
 def _near(container: Container, began: float) -> bool:
@@ -468,10 +564,15 @@ def mixed_under_single(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield _of_node(
             node,
-            f"node {node.name} has the MIG layout {name} with slices of several sizes ({', '.join(row.profiles)}), which strategy single does not offer at all",
-            (_cite(node, _LABEL), node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]", stack_config.mig_strategy(snapshot, node)), mig_config(snapshot).cite()),
+            f"node {node.name} has the MIG layout {name} with slices of several sizes ({', '.join(row.profiles)}), "
+            "which strategy single does not offer at all",
+            (
+                _cite(node, _LABEL),
+                node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]", stack_config.mig_strategy(snapshot, node)),
+                mig_config(snapshot).cite(),
+            ),
             (cluster_policy.change(snapshot, cluster_policy.MIXED), Remedy("pods then ask for nvidia.com/mig-PROFILE")),
-        )  # fmt: skip
+        )
 
 
 @rule("MIG-21", "Profiles of another card", Place.HARDWARE, explains=_ABOVE)
@@ -490,7 +591,8 @@ def other_card(snapshot: Snapshot) -> Iterator[Finding]:
         ]
         yield _of_node(
             node,
-            f"the MIG layout {name} of node {node.name} asks for {', '.join(bad)}, which {product} does not have: its smallest slice is 1g.{memory[0]}gb",
+            f"the MIG layout {name} of node {node.name} asks for {', '.join(bad)}, which {product} does not have: its "
+            f"smallest slice is 1g.{memory[0]}gb",
             (_cite(node, _LABEL), _cite(node, names.LABEL_GPU_PRODUCT), _cite(node, names.MIG_CONFIG_STATE_LABEL)),
             (Remedy("on the node:"), Remedy("nvidia-smi mig -lgip"), _relabel(node, fitting[0] if fitting else "NAME")),
-        )  # fmt: skip
+        )

@@ -1,6 +1,5 @@
 """Changes of a MIG layout that failed, or that nobody acts on, of which no other rule tells anything."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -28,7 +27,10 @@ def _unheard(node: Node, wanted: str) -> Finding:
     label = f"metadata.labels[{names.MIG_CONFIG_LABEL}]"
     return Finding(
         subject=node.subject,
-        cause=f"node {node.name} is to have the MIG layout {wanted}, and no MIG manager runs here that would read its label: nothing happens",
+        cause=(
+            f"node {node.name} is to have the MIG layout {wanted}, "
+            "and no MIG manager runs here that would read its label: nothing happens"
+        ),
         evidence=(node.cite(label),),
         remedy=(
             Remedy("let the GPU operator bring it: migManager.enabled=true in its values"),

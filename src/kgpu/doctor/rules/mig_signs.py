@@ -1,6 +1,5 @@
 """Rows MIG that are known by a sentence of the MIG manager, the device plugin or the kubelet."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -64,11 +63,15 @@ def layout_said(snapshot: Snapshot) -> Iterator[Finding]:
         label = f"metadata.labels[{names.MIG_CONFIG_LABEL}]"
         yield Finding(
             subject=node.subject,
-            cause=f"node {node.name} is to have the MIG layout {hit.match['name']}, which the MIG manager's ConfigMap does not have",
+            cause=(
+                f"node {node.name} is to have the MIG layout {hit.match['name']}, "
+                "which the MIG manager's ConfigMap does not have"
+            ),
             evidence=(node.cite(label), hit.evidence),
             remedy=(
                 Remedy(
-                    "kubectl -n {} get configmap default-mig-parted-config -o jsonpath='{{.data}}' # which there are; or the one that the ClusterPolicy names",
+                    "kubectl -n {} get configmap default-mig-parted-config -o jsonpath='{{.data}}' # which there are; "
+                    "or the one that the ClusterPolicy names",
                     hit.pod.namespace,
                 ),
                 Remedy("kubectl label node {} {}=NAME --overwrite", node.name, names.MIG_CONFIG_LABEL),
@@ -93,14 +96,31 @@ def held_by_host(snapshot: Snapshot) -> Iterator[Finding]:
             who = ", ".join(dict.fromkeys(plain(one.name) for one in held))
             yield Finding(
                 subject=node.subject,
-                cause=f"the MIG layout {wanted_mig(node)} could not be applied on node {node.name}: {who} on the host holds its GPUs",
-                evidence=(node.cite(f"metadata.labels[{names.MIG_CONFIG_STATE_LABEL}]"), host.cite("processes", f"{held[0].pid} {held[0].name} holds {', '.join(held[0].holds[:3])}")),
+                cause=(
+                    f"the MIG layout {wanted_mig(node)} could not be applied on node {node.name}: "
+                    f"{who} on the host holds its GPUs"
+                ),
+                evidence=(
+                    node.cite(f"metadata.labels[{names.MIG_CONFIG_STATE_LABEL}]"),
+                    host.cite("processes", f"{held[0].pid} {held[0].name} holds {', '.join(held[0].holds[:3])}"),
+                ),
                 remedy=(
-                    Remedy("end {} on {} (systemctl stop), then:", who, node.name), Remedy("kubectl label node {} {}- && kubectl label node {} {}={}", node.name, names.MIG_CONFIG_LABEL, node.name, names.MIG_CONFIG_LABEL, wanted_mig(node)),
-                    Remedy("for good: name the service in the ConfigMap of migManager.gpuClientsConfig, and WITH_SHUTDOWN_HOST_GPU_CLIENTS=true in migManager.env"),
+                    Remedy("end {} on {} (systemctl stop), then:", who, node.name),
+                    Remedy(
+                        "kubectl label node {} {}- && kubectl label node {} {}={}",
+                        node.name,
+                        names.MIG_CONFIG_LABEL,
+                        node.name,
+                        names.MIG_CONFIG_LABEL,
+                        wanted_mig(node),
+                    ),
+                    Remedy(
+                        "for good: name the service in the ConfigMap of migManager.gpuClientsConfig, and "
+                        "WITH_SHUTDOWN_HOST_GPU_CLIENTS=true in migManager.env"
+                    ),
                 ),
                 nodes=(node.name,),
-            )  # fmt: skip
+            )
 
 
 def invalid_label(snapshot: Snapshot) -> Iterator[Finding]:
@@ -109,75 +129,151 @@ def invalid_label(snapshot: Snapshot) -> Iterator[Finding]:
         if "-MIG-INVALID" in node.labels.get(names.LABEL_GPU_PRODUCT, ""):
             yield Finding(
                 subject=node.subject,
-                cause=f"node {node.name} has MIG devices of several sizes, or none at all, under strategy single, which offers one size only",
-                evidence=(node.cite(f"metadata.labels[{names.LABEL_GPU_PRODUCT}]"), node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]")),
-                remedy=(cluster_policy.change(snapshot, cluster_policy.MIXED), Remedy("or give the node slices of one size, by a layout NAME of the MIG manager's ConfigMap:"), Remedy("kubectl label node {} nvidia.com/mig.config=NAME --overwrite", node.name)),
+                cause=(
+                    f"node {node.name} has MIG devices of several sizes, or none at all, under strategy single, "
+                    "which offers one size only"
+                ),
+                evidence=(
+                    node.cite(f"metadata.labels[{names.LABEL_GPU_PRODUCT}]"),
+                    node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]"),
+                ),
+                remedy=(
+                    cluster_policy.change(snapshot, cluster_policy.MIXED),
+                    Remedy("or give the node slices of one size, by a layout NAME of the MIG manager's ConfigMap:"),
+                    Remedy("kubectl label node {} nvidia.com/mig.config=NAME --overwrite", node.name),
+                ),
                 confidence=CERTAIN,
                 nodes=(node.name,),
-            )  # fmt: skip
+            )
 
 
 RULES: Final = rules_of(
     Sign(
-        id="MIG-02", title="Somebody holds the GPU", place=Place.DRIVER,
-        pattern=r"In use by another client|[Rr]esource(?: is)? in use|GPU is in use|[Dd]evice or resource busy|pods? (?:are|is) still (?:running|using)",
-        words="", where=(LOG,), parts=(MIG_MANAGER,), always=True, proof=_not_done, besides=held_by_host,
+        id="MIG-02",
+        title="Somebody holds the GPU",
+        place=Place.DRIVER,
+        pattern=(
+            r"In use by another client|[Rr]esource(?: is)? in use|GPU is in use|[Dd]evice or resource busy"
+            r"|pods? (?:are|is) still (?:running|using)"
+        ),
+        words="",
+        where=(LOG,),
+        parts=(MIG_MANAGER,),
+        always=True,
+        proof=_not_done,
+        besides=held_by_host,
         cause="the MIG layout of node {node} can't be changed: somebody uses its GPUs, says {pod}",
         remedy=(
             "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data",
-            "on the node:", "sh -c 'fuser -v /dev/nvidia*'",
-            "a service of the host: name it in the ConfigMap of migManager.gpuClientsConfig, with WITH_SHUTDOWN_HOST_GPU_CLIENTS=true",
+            "on the node:",
+            "sh -c 'fuser -v /dev/nvidia*'",
+            (
+                "a service of the host: name it in the ConfigMap of migManager.gpuClientsConfig, with "
+                "WITH_SHUTDOWN_HOST_GPU_CLIENTS=true"
+            ),
         ),
-        explain="Changing the mode or the slices needs GPUs that nobody uses: no pod, and no service of the host such as "
-        "DCGM, nvsm or Xorg.",
+        explain=(
+            "Changing the mode or the slices needs GPUs that nobody uses: no pod, "
+            "and no service of the host such as DCGM, nvsm or Xorg."
+        ),
         explains=(*_ABOVE, "MIG-11"),
     ),
     Sign(
-        id="MIG-06", title="Slices of several sizes under strategy single", place=Place.PLUGIN,
+        id="MIG-06",
+        title="Slices of several sizes under strategy single",
+        place=Place.PLUGIN,
         pattern=r"more than one MIG device type present on node|Invalid configuration detected for mig-strategy=single",
-        words="on", where=(LOG, STATUS), parts=(PLUGIN, GFD), always=True, proof=still_broken, besides=invalid_label, confidence=CERTAIN,
+        words="on",
+        where=(LOG, STATUS),
+        parts=(PLUGIN, GFD),
+        always=True,
+        proof=still_broken,
+        besides=invalid_label,
+        confidence=CERTAIN,
         cause="{who} offers nothing: node {node} has MIG devices of several sizes, and strategy single knows one",
         remedy=(
-            "kubectl patch clusterpolicy {policy} --type merge -p '{{\"spec\":{{\"mig\":{{\"strategy\":\"mixed\"}}}}}}'",
-            "or give the node slices of one size, by a layout NAME of the MIG manager's ConfigMap:", "kubectl label node {node} nvidia.com/mig.config=NAME --overwrite",
+            'kubectl patch clusterpolicy {policy} --type merge -p \'{{"spec":{{"mig":{{"strategy":"mixed"}}}}}}\'',
+            "or give the node slices of one size, by a layout NAME of the MIG manager's ConfigMap:",
+            "kubectl label node {node} nvidia.com/mig.config=NAME --overwrite",
         ),
-        explain="Under strategy single a slice is called nvidia.com/gpu, which has to mean the same thing on the whole node.",
+        explain=(
+            "Under strategy single a slice is called nvidia.com/gpu, "
+            "which has to mean the same thing on the whole node."
+        ),
         explains=(*_ABOVE, "MIG-08"),
     ),
     Sign(
-        id="MIG-07", title="MIG on some GPUs only, under strategy single", place=Place.PLUGIN,
-        pattern=r"all devices on the node must be configured with the same migEnabled value", words="same migEnabled value",
-        where=(LOG, STATUS), parts=(PLUGIN, GFD), always=True, proof=still_broken, confidence=CERTAIN,
+        id="MIG-07",
+        title="MIG on some GPUs only, under strategy single",
+        place=Place.PLUGIN,
+        pattern=r"all devices on the node must be configured with the same migEnabled value",
+        words="same migEnabled value",
+        where=(LOG, STATUS),
+        parts=(PLUGIN, GFD),
+        always=True,
+        proof=still_broken,
+        confidence=CERTAIN,
         cause="{who} offers nothing: only some GPUs of node {node} have MIG on, which strategy single does not allow",
         remedy=(
-            "on the node:", "nvidia-smi --query-gpu=index,mig.mode.current --format=csv",
-            "use strategy mixed, or:", "kubectl label node {node} nvidia.com/mig.config=all-disabled --overwrite",
+            "on the node:",
+            "nvidia-smi --query-gpu=index,mig.mode.current --format=csv",
+            "use strategy mixed, or:",
+            "kubectl label node {node} nvidia.com/mig.config=all-disabled --overwrite",
         ),
         explain="Strategy single needs MIG on all GPUs of a node or on none.",
         explains=_ABOVE,
     ),
     Sign(
-        id="MIG-08", title="MIG is on, and there are no slices", place=Place.DRIVER,
-        pattern=r"device (?P<index>\S+) has no MIG devices configured|at least one device with migEnabled=true was not configured correctly",
-        words="configured", where=(LOG, STATUS), parts=(PLUGIN, GFD), always=True, proof=still_broken, confidence=CERTAIN,
+        id="MIG-08",
+        title="MIG is on, and there are no slices",
+        place=Place.DRIVER,
+        pattern=(
+            r"device (?P<index>\S+) has no MIG devices configured"
+            r"|at least one device with migEnabled=true was not configured correctly"
+        ),
+        words="configured",
+        where=(LOG, STATUS),
+        parts=(PLUGIN, GFD),
+        always=True,
+        proof=still_broken,
+        confidence=CERTAIN,
         cause="{who} offers nothing: MIG is on on node {node}, and a GPU has no slices, as after a reboot",
         remedy=(
-            "on the node:", "nvidia-smi mig -lgi",
-            "with the layout that the node had in place of NAME:", "kubectl label node {node} nvidia.com/mig.config- && kubectl label node {node} nvidia.com/mig.config=NAME",
+            "on the node:",
+            "nvidia-smi mig -lgi",
+            "with the layout that the node had in place of NAME:",
+            "kubectl label node {node} nvidia.com/mig.config- && kubectl label node {node} nvidia.com/mig.config=NAME",
         ),
         explain="The mode outlives a reboot, instances do not: the layout has to be applied again.",
         explains=_ABOVE,
     ),
     Sign(
-        id="MIG-18", title="DRA could not make the slice", place=Place.PLUGIN,
-        pattern=r"(?:NodePrepareResources|prepar\w+ (?:devices|resources)|create MIG device|creating MIG device).*Insufficient Resources",
-        words="Insufficient Resources", where=(EVENT, STATUS, LOG), parts=(), always=False,
-        cause="{who} waits: the DRA driver could not make its MIG slice on node {node}, which has no room for it or MIG off",
-        remedy=(
-            "on the node:", "nvidia-smi mig -lgi; nvidia-smi --query-gpu=index,mig.mode.current --format=csv",
-            "enable MIG (nvidia-smi -mig 1), take away slices that nobody has, and let the kubelet try again; else take a newer driver of DRA",
+        id="MIG-18",
+        title="DRA could not make the slice",
+        place=Place.PLUGIN,
+        pattern=(
+            r"(?:NodePrepareResources|prepar\w+ (?:devices|resources)|create MIG device"
+            r"|creating MIG device).*Insufficient Resources"
         ),
-        explain="Slices are made when the pod starts; a race between two pods, or a mode that is off, ends in this message.",
+        words="Insufficient Resources",
+        where=(EVENT, STATUS, LOG),
+        parts=(),
+        always=False,
+        cause=(
+            "{who} waits: the DRA driver could not make its MIG slice on node {node}, "
+            "which has no room for it or MIG off"
+        ),
+        remedy=(
+            "on the node:",
+            "nvidia-smi mig -lgi; nvidia-smi --query-gpu=index,mig.mode.current --format=csv",
+            (
+                "enable MIG (nvidia-smi -mig 1), take away slices that nobody has, and let the kubelet try again; "
+                "else take a newer driver of DRA"
+            ),
+        ),
+        explain=(
+            "Slices are made when the pod starts; a race between two pods, or a mode that is off, ends in this message."
+        ),
         explains=("DRA-*",),
     ),
-)  # fmt: skip
+)

@@ -1,6 +1,5 @@
 """Rows MPS: NVIDIA's multi-process service as a way to share GPUs."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -83,7 +82,10 @@ def mode_left(snapshot: Snapshot) -> Iterator[Finding]:
         indexes = [str(gpu.index) for gpu in host.gpus or () if gpu.readings.get("compute_mode") == _EXCLUSIVE]
         yield Finding(
             subject=Subject("Node", name),
-            cause=f"GPU {', '.join(indexes)} of node {name} is in compute mode EXCLUSIVE_PROCESS although no MPS works there: a second process on it fails with 'busy or unavailable'",
+            cause=(
+                f"GPU {', '.join(indexes)} of node {name} is in compute mode EXCLUSIVE_PROCESS although no MPS works "
+                "there: a second process on it fails with 'busy or unavailable'"
+            ),
             evidence=(
                 _mode(host),
                 Evidence(object=f"Node {name}", field="pod of the MPS control daemon", value="none"),
@@ -107,7 +109,10 @@ def too_many(snapshot: Snapshot) -> Iterator[Finding]:
             if replicas > _CLIENTS:
                 yield Finding(
                     subject=config.source.subject,
-                    cause=f"{config.source} shares {row.get('name')} among {replicas} by MPS, and a server takes {_CLIENTS} clients",
+                    cause=(
+                        f"{config.source} shares {row.get('name')} among {replicas} by MPS, "
+                        f"and a server takes {_CLIENTS} clients"
+                    ),
                     evidence=(config.cite("mps"),),
                     remedy=(
                         Remedy("set replicas to at most {}:", _CLIENTS),
@@ -131,11 +136,21 @@ def server_fault(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield Finding(
                 subject=Subject("Node", name),
-                cause=f"a client of MPS on node {name} has made a fatal error (Xid {xids[0].code}{f', process {xids[0].process}' if xids[0].process else ''}), which ended all clients of that server",
-                evidence=(host.cite_file(path, position + 1, lines[position]), host.cite("xids", f"xid {xids[0].code} on {xids[0].pci}")),
-                remedy=(Remedy("mend that client's program; the GPU is well, no reset"), Remedy("where one must not end the other: MIG slices instead of MPS")),
+                cause=(
+                    f"a client of MPS on node {name} has made a fatal error (Xid "
+                    f"{xids[0].code}{f', process {xids[0].process}' if xids[0].process else ''}), "
+                    "which ended all clients of that server"
+                ),
+                evidence=(
+                    host.cite_file(path, position + 1, lines[position]),
+                    host.cite("xids", f"xid {xids[0].code} on {xids[0].pci}"),
+                ),
+                remedy=(
+                    Remedy("mend that client's program; the GPU is well, no reset"),
+                    Remedy("where one must not end the other: MIG slices instead of MPS"),
+                ),
                 nodes=(name,),
-            )  # fmt: skip
+            )
 
 
 @rule("MPS-11", "A plugin from before MPS", Place.PLUGIN, explains=_ABOVE)
@@ -151,7 +166,10 @@ def too_old(snapshot: Snapshot) -> Iterator[Finding]:
     for image, pods in old.items() if configs else ():
         yield Finding(
             subject=pods[0].subject,
-            cause=f"{configs[0].source} shares GPUs by MPS, and {pods[0]} is {image.rpartition(':')[2]}, which does not know MPS (it came with v0.15.0)",
+            cause=(
+                f"{configs[0].source} shares GPUs by MPS, and {pods[0]} is {image.rpartition(':')[2]}, which does not "
+                "know MPS (it came with v0.15.0)"
+            ),
             evidence=(configs[0].cite("mps"), pods[0].cite("spec.containers[0].image")),
             remedy=(Remedy("take a device plugin of v0.15.0 or later"),),
             confidence=CERTAIN,
@@ -168,11 +186,17 @@ def both_ways(snapshot: Snapshot) -> Iterator[Finding]:
         if config.block("timeSlicing") and config.block("mps"):
             yield Finding(
                 subject=config.source.subject,
-                cause=f"{config.source} shares by time-slicing and by MPS at once in {config.key}: only one can be, and the plugin takes MPS without a word",
+                cause=(
+                    f"{config.source} shares by time-slicing and by MPS at once in {config.key}: only one can be, and "
+                    "the plugin takes MPS without a word"
+                ),
                 evidence=(config.cite("timeSlicing"), config.cite("mps")),
-                remedy=(Remedy("keep one of sharing.timeSlicing and sharing.mps:"), Remedy("kubectl -n {} edit configmap {}", config.source.namespace, config.source.name)),
+                remedy=(
+                    Remedy("keep one of sharing.timeSlicing and sharing.mps:"),
+                    Remedy("kubectl -n {} edit configmap {}", config.source.namespace, config.source.name),
+                ),
                 confidence=CERTAIN,
-            )  # fmt: skip
+            )
 
 
 def _tegra(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
@@ -192,86 +216,170 @@ def _tegra(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 RULES: Final = rules_of(
     Sign(
-        id="MPS-01", title="The MPS control daemon does not answer", place=Place.PLUGIN,
-        pattern=r"error waiting for MPS daemon|error checking MPS daemon health|failed to send command to MPS daemon|Failed to start MPS daemon: (?P<why>[^\n]{1,300})",
-        words="MPS daemon", where=(LOG, STATUS), parts=(MPS, PLUGIN), always=True, proof=_daemon,
+        id="MPS-01",
+        title="The MPS control daemon does not answer",
+        place=Place.PLUGIN,
+        pattern=(
+            r"error waiting for MPS daemon|error checking MPS daemon health|failed to send command to MPS daemon"
+            r"|Failed to start MPS daemon: (?P<why>[^\n]{1,300})"
+        ),
+        words="MPS daemon",
+        where=(LOG, STATUS),
+        parts=(MPS, PLUGIN),
+        always=True,
+        proof=_daemon,
         cause="{who}: the MPS control daemon does not answer on node {node}, or does not start: {why}",
         remedy=(
             "kubectl get pods -A -o wide | grep mps-control-daemon",
             "kubectl label node {node} nvidia.com/mps.capable=true",
             "see that --mps-root (MPS_ROOT) is the same for plugin and daemon, usually /run/nvidia/mps",
         ),
-        explain="The daemon's DaemonSet runs on nodes with the label nvidia.com/mps.capable=true, and talks to the plugin "
-        "through a pipe below the MPS root, which both must mount.",
+        explain=(
+            "The daemon's DaemonSet runs on nodes with the label nvidia.com/mps.capable=true, and talks to the plugin "
+            "through a pipe below the MPS root, which both must mount."
+        ),
         explains=_ABOVE,
     ),
     Sign(
-        id="MPS-02", title="The MPS server is not ready", place=Place.DRIVER,
-        pattern=r"MPS server is not ready to accept new MPS client requests|cudaErrorMpsServerNotReady|CUDA_ERROR_MPS_SERVER_NOT_READY",
-        words="", where=(LOG, STATUS),
+        id="MPS-02",
+        title="The MPS server is not ready",
+        place=Place.DRIVER,
+        pattern=(
+            r"MPS server is not ready to accept new MPS client requests|cudaErrorMpsServerNotReady"
+            r"|CUDA_ERROR_MPS_SERVER_NOT_READY"
+        ),
+        words="",
+        where=(LOG, STATUS),
         cause="{who} can't use its GPU: the MPS server of node {node} takes no clients",
         remedy=(
-            "on the node:", "sh -c 'tail /run/nvidia/mps/nvidia.com/gpu/log/*.log'",
+            "on the node:",
+            "sh -c 'tail /run/nvidia/mps/nvidia.com/gpu/log/*.log'",
             "delete the pod of the MPS control daemon on {node}; let all clients run as the same user",
         ),
-        explain="A fault of one client, or a client of another user, ends the server (CUDA error 807); clients of one server need "
-        "one user.",
+        explain=(
+            "A fault of one client, or a client of another user, ends the server (CUDA error 807); "
+            "clients of one server need one user."
+        ),
     ),
     Sign(
-        id="MPS-03", title="Not connected to MPS", place=Place.RUNTIME,
-        pattern=r"all CUDA-capable devices are busy or unavailable|cudaErrorDevicesUnavailable|CUDA_ERROR_DEVICE_UNAVAILABLE",
-        words="", where=(LOG, STATUS), proof=_shared_node,
-        cause="{who} finds its GPU busy: MPS has set it to EXCLUSIVE_PROCESS on node {node}, and this pod is not connected to MPS",
+        id="MPS-03",
+        title="Not connected to MPS",
+        place=Place.RUNTIME,
+        pattern=(
+            r"all CUDA-capable devices are busy or unavailable|cudaErrorDevicesUnavailable"
+            r"|CUDA_ERROR_DEVICE_UNAVAILABLE"
+        ),
+        words="",
+        where=(LOG, STATUS),
+        proof=_shared_node,
+        cause=(
+            "{who} finds its GPU busy: MPS has set it to EXCLUSIVE_PROCESS on node {node}, "
+            "and this pod is not connected to MPS"
+        ),
         remedy=(
             "let the device plugin give it the GPU (limits, not NVIDIA_VISIBLE_DEVICES)",
             "kubectl -n {namespace} exec {name} -- sh -c 'env | grep CUDA_MPS; ls /mps'",
         ),
-        explain="Only clients of the MPS server may use the card; the plugin gives its pods CUDA_MPS_PIPE_DIRECTORY and the folder /mps.",
+        explain=(
+            "Only clients of the MPS server may use the card; "
+            "the plugin gives its pods CUDA_MPS_PIPE_DIRECTORY and the folder /mps."
+        ),
         confidence=LIKELY,
     ),
     Sign(
-        id="MPS-05", title="MPS and MIG together", place=Place.PLUGIN,
-        pattern=r"using --mig-strategy=(?P<strategy>\w+) is not supported with MPS|sharing using MPS is not supported for MIG devices",
-        words="MPS", where=(LOG, STATUS), parts=(PLUGIN, MPS), confidence=CERTAIN, always=True, proof=still_broken,
+        id="MPS-05",
+        title="MPS and MIG together",
+        place=Place.PLUGIN,
+        pattern=(
+            r"using --mig-strategy=(?P<strategy>\w+) is not supported with MPS"
+            r"|sharing using MPS is not supported for MIG devices"
+        ),
+        words="MPS",
+        where=(LOG, STATUS),
+        parts=(PLUGIN, MPS),
+        confidence=CERTAIN,
+        always=True,
+        proof=still_broken,
         cause="{who} does not start: MPS can't share MIG devices",
-        remedy=("take sharing.mps out of the device plugin's configuration, or set the MIG strategy to none on these nodes",),
+        remedy=(
+            "take sharing.mps out of the device plugin's configuration, or set the MIG strategy to none on these nodes",
+        ),
         explain="The device plugin shares whole GPUs by MPS, never slices.",
         explains=_ABOVE,
     ),
     Sign(
-        id="MPS-06", title="MPS without a root folder", place=Place.PLUGIN,
-        pattern=r"using MPS requires --mps-root to be specified", words="--mps-root", where=(LOG, STATUS), parts=(PLUGIN, MPS),
-        confidence=CERTAIN, always=True, proof=still_broken,
+        id="MPS-06",
+        title="MPS without a root folder",
+        place=Place.PLUGIN,
+        pattern=r"using MPS requires --mps-root to be specified",
+        words="--mps-root",
+        where=(LOG, STATUS),
+        parts=(PLUGIN, MPS),
+        confidence=CERTAIN,
+        always=True,
+        proof=still_broken,
         cause="{who} does not start: its configuration shares by MPS, and it has no --mps-root",
-        remedy=("on the plugin's DaemonSet, with its name in place of NAME:", "kubectl -n {namespace} set env daemonset/NAME MPS_ROOT=/run/nvidia/mps"),
+        remedy=(
+            "on the plugin's DaemonSet, with its name in place of NAME:",
+            "kubectl -n {namespace} set env daemonset/NAME MPS_ROOT=/run/nvidia/mps",
+        ),
         explain="The pipe and log folders of MPS are below that folder, which plugin and daemon share.",
         explains=_ABOVE,
     ),
     Sign(
-        id="MPS-07", title="More replicas than MPS takes", place=Place.PLUGIN,
-        pattern=r"maximum allowed replicas exceeded: (?P<asked>\d+) > (?P<limit>\d+)", words="maximum allowed replicas exceeded",
-        where=(LOG, STATUS), parts=(PLUGIN, MPS), always=True, proof=still_broken, besides=too_many, confidence=CERTAIN,
+        id="MPS-07",
+        title="More replicas than MPS takes",
+        place=Place.PLUGIN,
+        pattern=r"maximum allowed replicas exceeded: (?P<asked>\d+) > (?P<limit>\d+)",
+        words="maximum allowed replicas exceeded",
+        where=(LOG, STATUS),
+        parts=(PLUGIN, MPS),
+        always=True,
+        proof=still_broken,
+        besides=too_many,
+        confidence=CERTAIN,
         cause="{who} does not share: {asked} replicas are asked for, and {limit} are allowed",
         remedy=("set replicas to at most {limit} in the device plugin's configuration",),
-        explain="A server takes 48 clients on Volta and later, 16 before; some versions of the plugin count V100 among the earlier.",
+        explain=(
+            "A server takes 48 clients on Volta and later, 16 before; "
+            "some versions of the plugin count V100 among the earlier."
+        ),
         explains=_ABOVE,
     ),
     Sign(
-        id="MPS-08", title="Out of memory within its share", place=Place.CLUSTER,
-        pattern=r"CUDA(?: error:)? out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation", words="", where=(LOG, STATUS),
+        id="MPS-08",
+        title="Out of memory within its share",
+        place=Place.CLUSTER,
+        pattern=r"CUDA(?: error:)? out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation",
+        words="",
+        where=(LOG, STATUS),
         proof=_share,
         cause="{who} ran out of GPU memory: under MPS it may use one replica's part of the card only",
-        remedy=("kubectl get node {node} -L nvidia.com/gpu.replicas,nvidia.com/gpu.memory", "fewer replicas, or a smaller batch or model"),
-        explain="The MPS daemon gives every client memory/replicas (set_default_device_pinned_mem_limit) and 100/replicas percent of "
-        "the threads.",
+        remedy=(
+            "kubectl get node {node} -L nvidia.com/gpu.replicas,nvidia.com/gpu.memory",
+            "fewer replicas, or a smaller batch or model",
+        ),
+        explain=(
+            "The MPS daemon gives every client memory/replicas (set_default_device_pinned_mem_limit) and 100/replicas "
+            "percent of the threads."
+        ),
     ),
     Sign(
-        id="MPS-10", title="MPS on Jetson", place=Place.HARDWARE,
-        pattern=r"(?:failed|unable) to get (?:device )?minor(?: number)?|error getting (?:device )?minor", words="minor",
-        where=(LOG, STATUS), parts=(MPS, PLUGIN), always=True, proof=_tegra,
+        id="MPS-10",
+        title="MPS on Jetson",
+        place=Place.HARDWARE,
+        pattern=r"(?:failed|unable) to get (?:device )?minor(?: number)?|error getting (?:device )?minor",
+        words="minor",
+        where=(LOG, STATUS),
+        parts=(MPS, PLUGIN),
+        always=True,
+        proof=_tegra,
         cause="{who} can't share by MPS: node {node} is a Tegra machine, which MPS does not know",
-        remedy=("give that node a configuration without sharing.mps, with its key in place of NAME:", "kubectl label node {node} nvidia.com/device-plugin.config=NAME --overwrite"),
+        remedy=(
+            "give that node a configuration without sharing.mps, with its key in place of NAME:",
+            "kubectl label node {node} nvidia.com/device-plugin.config=NAME --overwrite",
+        ),
         explain="Integrated GPUs have no minor number and no MPS support in the plugin.",
         explains=_ABOVE,
     ),
-)  # fmt: skip
+)

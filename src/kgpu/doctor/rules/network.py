@@ -1,6 +1,5 @@
 """Rows NET: shared memory, NCCL, RDMA and InfiniBand, and how the ranks of a job find each other."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -26,7 +25,8 @@ _RDMA: Final = re.compile(
 _NODES: Final = re.compile(r"--nnodes[= ](?P<count>\d+)\b")
 _MEETING: Final = re.compile(r"--rdzv[-_]endpoint|--master[-_]addr|--node[-_]rank")
 _LINK: Final = re.compile(
-    r"(?P<device>(?:mlx5_core )?(?P<port>(?<=mlx5_core )[\w:.]+|mlx5_\d+)).*[Ll]ink\s*(?P<state>[Uu][Pp]|[Dd][Oo][Ww][Nn])"
+    r"(?P<device>(?:mlx5_core )?(?P<port>(?<=mlx5_core )[\w:.]+|mlx5_\d+)).*[Ll]ink\s*"
+    r"(?P<state>[Uu][Pp]|[Dd][Oo][Ww][Nn])"
 )
 _MOFED_READY: Final = "/run/mellanox/drivers/.driver-ready"
 _MOFED_IMAGE: Final = re.compile(r"/(?:mofed|doca-driver)[:@-]")
@@ -134,12 +134,20 @@ def no_rdma(snapshot: Snapshot) -> Iterator[Finding]:
                 yield Finding(
                     subject=pod.subject,
                     cause=f"{pod} asks for {name}, which no node offers{other}",
-                    evidence=(one.cite(f"resources.limits[{name}]"), *(node.cite("status.allocatable") for node in matching.gpu_nodes(snapshot)[:1])),
-                    remedy=(Remedy("ask for {}", there[0]),) if there else (Remedy("see whether its plugin runs; the resource's name is in that plugin's ConfigMap:"), Remedy("kubectl get pods -A | grep -E 'rdma|sriov'")),
+                    evidence=(
+                        one.cite(f"resources.limits[{name}]"),
+                        *(node.cite("status.allocatable") for node in matching.gpu_nodes(snapshot)[:1]),
+                    ),
+                    remedy=(Remedy("ask for {}", there[0]),)
+                    if there
+                    else (
+                        Remedy("see whether its plugin runs; the resource's name is in that plugin's ConfigMap:"),
+                        Remedy("kubectl get pods -A | grep -E 'rdma|sriov'"),
+                    ),
                     confidence=CERTAIN,
                     pods=(pod.path,),
                     nodes=tuple(node.name for node in matching.gpu_nodes(snapshot)),
-                )  # fmt: skip
+                )
 
 
 @rule("NET-13", "Ranks without a meeting point", Place.CLUSTER)
@@ -160,14 +168,19 @@ def no_meeting(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield Finding(
                 subject=pod.subject,
-                cause=f"every one of {hit['count']} pods like {pod} waits for the others on its own localhost: torchrun --nnodes={hit['count']} has no --rdzv-endpoint",
+                cause=(
+                    f"every one of {hit['count']} pods like {pod} waits for the others on its own localhost: torchrun "
+                    f"--nnodes={hit['count']} has no --rdzv-endpoint"
+                ),
                 evidence=(one.cite("args" if not one.spec.get("command") else "command"), one.cite("env")),
                 remedy=(
                     Remedy(
-                        "make the Job Indexed (completionMode: Indexed) and give it a headless Service (spec.template.spec.subdomain: its name)"
+                        "make the Job Indexed (completionMode: Indexed) and give it a headless Service "
+                        "(spec.template.spec.subdomain: its name)"
                     ),
                     Remedy(
-                        "and let torchrun know where its pods meet, by the names of the Job and the Service: --nnodes={} --rdzv-backend=c10d --rdzv-endpoint=JOB-0.SERVICE:29500 --rdzv-id=JOB",
+                        "and let torchrun know where its pods meet, by the names of the Job and the Service: "
+                        "--nnodes={} --rdzv-backend=c10d --rdzv-endpoint=JOB-0.SERVICE:29500 --rdzv-id=JOB",
                         hit["count"],
                     ),
                 ),
@@ -186,8 +199,14 @@ def _mofed(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """That RDMA is on and nobody brings Mellanox' driver. Where somebody does, it is a matter of order (OPR-17)."""
     host = snapshot.hosts.get(hit.node)
     there = host.present.get(_MOFED_READY) if host else None
-    told = [*(one.cite("spec.driver.rdma.enabled") for one in snapshot.all("ClusterPolicy") if one.at("spec.driver.rdma.enabled") is True),
-            *(one.cite("spec.rdma.enabled") for one in snapshot.all("NVIDIADriver") if one.at("spec.rdma.enabled") is True)]  # fmt: skip
+    told = [
+        *(
+            one.cite("spec.driver.rdma.enabled")
+            for one in snapshot.all("ClusterPolicy")
+            if one.at("spec.driver.rdma.enabled") is True
+        ),
+        *(one.cite("spec.rdma.enabled") for one in snapshot.all("NVIDIADriver") if one.at("spec.rdma.enabled") is True),
+    ]
     brought = any(_MOFED_IMAGE.search(one.image) for pod in snapshot.pods.values() for one in pod.containers)
     if there or brought or not told:
         return None
@@ -197,22 +216,44 @@ def _mofed(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 RULES: Final = rules_of(
     Sign(
-        id="NET-01", title="Too little shared memory for NCCL", place=Place.CLUSTER,
-        pattern=r"Error while creating shared memory segment|/dev/shm/nccl-\S+.*No space left|posix_fallocate failed.*No space left on device|No space left on device.*/dev/shm",
-        words="", where=(LOG, STATUS), proof=_small_shm, confidence=CERTAIN,
+        id="NET-01",
+        title="Too little shared memory for NCCL",
+        place=Place.CLUSTER,
+        pattern=(
+            r"Error while creating shared memory segment|/dev/shm/nccl-\S+.*No space left"
+            r"|posix_fallocate failed.*No space left on device|No space left on device.*/dev/shm"
+        ),
+        words="",
+        where=(LOG, STATUS),
+        proof=_small_shm,
+        confidence=CERTAIN,
         cause="{who} has the 64 MiB of /dev/shm that every container has, which is too little for NCCL",
         remedy=(
             "volumes: [{{name: shm, emptyDir: {{medium: Memory, sizeLimit: 16Gi}}}}]",
             "volumeMounts: [{{name: shm, mountPath: /dev/shm}}]   # it counts towards the container's memory limit",
         ),
-        explain="Ranks on one machine talk through /dev/shm, which is 64 MiB in a container unless a volume is mounted there.",
+        explain=(
+            "Ranks on one machine talk through /dev/shm, "
+            "which is 64 MiB in a container unless a volume is mounted there."
+        ),
         explains=(*_EARLIER, "NET-02"),
     ),
     Sign(
-        id="NET-02", title="Too little shared memory for workers", place=Place.CLUSTER,
-        pattern=r"DataLoader worker .*killed by signal: Bus error|[Bb]us error.*(?:shm|shared memory)|insufficient shared memory", words="",
-        where=(LOG, STATUS), proof=_small_shm, confidence=CERTAIN,
-        cause="{who} has the 64 MiB of /dev/shm that every container has, and its data loader's workers end with a bus error",
+        id="NET-02",
+        title="Too little shared memory for workers",
+        place=Place.CLUSTER,
+        pattern=(
+            r"DataLoader worker .*killed by signal: Bus error|[Bb]us error.*(?:shm|shared memory)"
+            r"|insufficient shared memory"
+        ),
+        words="",
+        where=(LOG, STATUS),
+        proof=_small_shm,
+        confidence=CERTAIN,
+        cause=(
+            "{who} has the 64 MiB of /dev/shm that every container has, "
+            "and its data loader's workers end with a bus error"
+        ),
         remedy=(
             "volumes: [{{name: shm, emptyDir: {{medium: Memory, sizeLimit: 16Gi}}}}]",
             "volumeMounts: [{{name: shm, mountPath: /dev/shm}}]   # or num_workers=0",
@@ -221,29 +262,54 @@ RULES: Final = rules_of(
         explains=_EARLIER,
     ),
     Sign(
-        id="NET-03", title="Shared memory has filled up", place=Place.CLUSTER,
-        pattern=r"Error while creating shared memory segment|/dev/shm.*No space left|No space left on device.*/dev/shm", words="",
-        where=(LOG, STATUS), proof=_full_shm,
+        id="NET-03",
+        title="Shared memory has filled up",
+        place=Place.CLUSTER,
+        pattern=r"Error while creating shared memory segment|/dev/shm.*No space left|No space left on device.*/dev/shm",
+        words="",
+        where=(LOG, STATUS),
+        proof=_full_shm,
         cause="the /dev/shm of {who} has filled up over time: crashed processes leave their NCCL segments there",
-        remedy=("kubectl -n {namespace} exec {name} -- sh -c 'ls -la /dev/shm; rm -f /dev/shm/nccl-*'   # while nothing runs", "kubectl -n {namespace} delete pod {name}"),
+        remedy=(
+            (
+                "kubectl -n {namespace} exec {name} -- sh -c 'ls -la /dev/shm; "
+                "rm -f /dev/shm/nccl-*'   # while nothing runs"
+            ),
+            "kubectl -n {namespace} delete pod {name}",
+        ),
         explain="Segments of a process that was killed stay until the pod ends.",
         explains=_EARLIER,
     ),
     Sign(
-        id="NET-04", title="No GPUDirect RDMA", place=Place.DRIVER,
-        pattern=r"GPU Direct RDMA Disabled for HCA (?P<card>\d+|'[^']*'|\S+)", words="GPU Direct RDMA Disabled", where=(LOG,), always=True,
-        proof=_peer_memory, level=Level.PROBLEM,
+        id="NET-04",
+        title="No GPUDirect RDMA",
+        place=Place.DRIVER,
+        pattern=r"GPU Direct RDMA Disabled for HCA (?P<card>\d+|'[^']*'|\S+)",
+        words="GPU Direct RDMA Disabled",
+        where=(LOG,),
+        always=True,
+        proof=_peer_memory,
+        level=Level.PROBLEM,
         cause="{who} moves its data through host memory: NCCL has no GPUDirect RDMA to the network card {card}",
         remedy=(
-            "on the node:", "lsmod | grep nvidia_peermem || modprobe nvidia_peermem",
+            "on the node:",
+            "lsmod | grep nvidia_peermem || modprobe nvidia_peermem",
             "with the operator: --set driver.rdma.enabled=true",
-            "where it is loaded already: NCCL_NET_GDR_LEVEL=SYS, ACS off in the firmware, and see how near the card is:", "nvidia-smi topo -m",
+            (
+                "where it is loaded already: NCCL_NET_GDR_LEVEL=SYS, ACS off in the firmware, "
+                "and see how near the card is:"
+            ),
+            "nvidia-smi topo -m",
         ),
         explain="It needs nvidia_peermem or DMA-BUF, a card near enough to the GPU, and ACS off.",
     ),
     Sign(
-        id="NET-05", title="Memory can't be pinned", place=Place.RUNTIME,
-        pattern=r"Couldn't allocate MR|ibv_reg_mr\S*.*Cannot allocate memory|ibv_create_\w+.*Cannot allocate memory", words="", where=(LOG, STATUS),
+        id="NET-05",
+        title="Memory can't be pinned",
+        place=Place.RUNTIME,
+        pattern=r"Couldn't allocate MR|ibv_reg_mr\S*.*Cannot allocate memory|ibv_create_\w+.*Cannot allocate memory",
+        words="",
+        where=(LOG, STATUS),
         cause="{who} can't pin memory for RDMA: the limit of locked memory of containers on node {node} is too low",
         remedy=(
             "kubectl -n {namespace} exec {name} -- sh -c 'ulimit -l'",
@@ -254,54 +320,115 @@ RULES: Final = rules_of(
         explains=_EARLIER,
     ),
     Sign(
-        id="NET-06", title="Waiting for MOFED", place=Place.KERNEL,
-        pattern=r"[Ww]aiting for MOFED to be installed|waiting for mofed", words="", where=(LOG, STATUS), parts=(DRIVER, VALIDATOR), proof=_mofed,
-        cause="{who} waits for Mellanox' driver, which nobody installs on node {node}: rdma is on in the driver's settings",
+        id="NET-06",
+        title="Waiting for MOFED",
+        place=Place.KERNEL,
+        pattern=r"[Ww]aiting for MOFED to be installed|waiting for mofed",
+        words="",
+        where=(LOG, STATUS),
+        parts=(DRIVER, VALIDATOR),
+        proof=_mofed,
+        cause=(
+            "{who} waits for Mellanox' driver, which nobody installs on node {node}: "
+            "rdma is on in the driver's settings"
+        ),
         remedy=(
-            "install NVIDIA's network operator with a NicClusterPolicy, or where the host has the driver: driver.rdma.useHostMofed=true",
+            (
+                "install NVIDIA's network operator with a NicClusterPolicy, or where the host has the driver: "
+                "driver.rdma.useHostMofed=true"
+            ),
             "or without RDMA: driver.rdma.enabled=false",
         ),
         explain="With driver.rdma.enabled the driver's pod waits for /run/mellanox/drivers/.driver-ready.",
         explains=("OPR-17", "DRV-*", "DPL-*", "SCH-01", "SCH-02", "RUN-*"),
     ),
     Sign(
-        id="NET-07", title="NCCL finds no network interface", place=Place.CLUSTER,
-        pattern=r"Bootstrap : no socket interface found|no socket interface found", words="no socket interface found", where=(LOG, STATUS),
-        confidence=CERTAIN, proof=_interface,
+        id="NET-07",
+        title="NCCL finds no network interface",
+        place=Place.CLUSTER,
+        pattern=r"Bootstrap : no socket interface found|no socket interface found",
+        words="no socket interface found",
+        where=(LOG, STATUS),
+        confidence=CERTAIN,
+        proof=_interface,
         cause="{who} has no network interface of the name that NCCL is told to use",
-        remedy=("take NCCL_SOCKET_IFNAME out, or set it to eth0, the pod's own interface", "kubectl -n {namespace} exec {name} -- ip -br link"),
+        remedy=(
+            "take NCCL_SOCKET_IFNAME out, or set it to eth0, the pod's own interface",
+            "kubectl -n {namespace} exec {name} -- ip -br link",
+        ),
         explain="NCCL_SOCKET_IFNAME names interfaces inside of the pod, not those of the host.",
         explains=_EARLIER,
     ),
     Sign(
-        id="NET-08", title="RoCE does not get through", place=Place.CLUSTER,
-        pattern=r"(?:NCCL|NET/IB).*(?:local work queue operation error|vendor err\w* 129|status=12\b|transport retry counter exceeded)|Got completion (?:from peer .*)?with (?:status|error) 12\b",
-        words="", where=(LOG,), always=True,
+        id="NET-08",
+        title="RoCE does not get through",
+        place=Place.CLUSTER,
+        pattern=(
+            r"(?:NCCL|NET/IB).*(?:local work queue operation error|vendor err\w* 129|status=12\b"
+            r"|transport retry counter exceeded)|Got completion (?:from peer .*)?with (?:status|error) 12\b"
+        ),
+        words="",
+        where=(LOG,),
+        always=True,
         cause="{who} loses RDMA transfers: the GID index is wrong, or the switches are not lossless (PFC, ECN)",
-        remedy=("NCCL_IB_GID_INDEX=3 for RoCE v2, by what the node says:", "show_gids | grep v2", "and with the card's interface in place of INTERFACE:", "ethtool -S INTERFACE | grep -E 'prio3_pause|out_of_sequence|packet_seq'"),
+        remedy=(
+            "NCCL_IB_GID_INDEX=3 for RoCE v2, by what the node says:",
+            "show_gids | grep v2",
+            "and with the card's interface in place of INTERFACE:",
+            "ethtool -S INTERFACE | grep -E 'prio3_pause|out_of_sequence|packet_seq'",
+        ),
         explain="Retry counter exceeded and error 12 are time-outs on the wire.",
         explains=_EARLIER,
     ),
     Sign(
-        id="NET-09", title="An InfiniBand port is down", place=Place.HARDWARE,
-        pattern=r"(?P<device>(?:mlx5_core )?(?P<port>(?<=mlx5_core )[\w:.]+|mlx5_\d+)).*[Ll]ink\s*[Dd](?:own|OWN)", words="mlx5", where=(KERNEL,), proof=_still_down,
+        id="NET-09",
+        title="An InfiniBand port is down",
+        place=Place.HARDWARE,
+        pattern=r"(?P<device>(?:mlx5_core )?(?P<port>(?<=mlx5_core )[\w:.]+|mlx5_\d+)).*[Ll]ink\s*[Dd](?:own|OWN)",
+        words="mlx5",
+        where=(KERNEL,),
+        proof=_still_down,
         cause="a network port of node {node} is down ({device})",
-        remedy=("on the node:", "ibstat", "mlxlink -d {port}", "change cable or transceiver, look at the switch's port"),
+        remedy=(
+            "on the node:",
+            "ibstat",
+            "mlxlink -d {port}",
+            "change cable or transceiver, look at the switch's port",
+        ),
         explain="All ports of a machine of its kind should be active (H100, H200, B200: 8 at 400 Gb/s).",
         explains=(*_EARLIER, "NET-08"),
     ),
     Sign(
-        id="NET-10", title="NCCL: some system error", place=Place.CLUSTER,
-        pattern=r"unhandled system error.*NCCL version (?P<version>\S+)|ncclSystemError", words="", where=(LOG, STATUS), confidence=POSSIBLE,
+        id="NET-10",
+        title="NCCL: some system error",
+        place=Place.CLUSTER,
+        pattern=r"unhandled system error.*NCCL version (?P<version>\S+)|ncclSystemError",
+        words="",
+        where=(LOG, STATUS),
+        confidence=POSSIBLE,
         cause="{who} ended with a system error of NCCL, which has many causes",
         remedy=("run it again with NCCL_DEBUG=INFO and look at the first line with WARN",),
-        explain="ncclSystemError wraps whatever failed below: shared memory, sockets, RDMA. Only the first warning says it.",
+        explain=(
+            "ncclSystemError wraps whatever failed below: shared memory, sockets, RDMA. Only the first warning says it."
+        ),
     ),
     Sign(
-        id="NET-11", title="A collective timed out", place=Place.CLUSTER,
-        pattern=r"Watchdog caught collective operation timeout", words="collective operation timeout", where=(LOG, STATUS), proof=_first_dead,
+        id="NET-11",
+        title="A collective timed out",
+        place=Place.CLUSTER,
+        pattern=r"Watchdog caught collective operation timeout",
+        words="collective operation timeout",
+        where=(LOG, STATUS),
+        proof=_first_dead,
         cause="{who} waited in a collective operation for a rank that died or hangs",
-        remedy=("look at the rank that ended first:", "kubectl -n {namespace} get pods -o wide", "its log and exit code, and what is told of its node (kgpu doctor node)"),
-        explain="After 10 or 30 minutes all ranks give up; the cause is with the one that ended or hung first (memory, Xid).",
+        remedy=(
+            "look at the rank that ended first:",
+            "kubectl -n {namespace} get pods -o wide",
+            "its log and exit code, and what is told of its node (kgpu doctor node)",
+        ),
+        explain=(
+            "After 10 or 30 minutes all ranks give up; the cause is with the one that ended or hung first (memory, "
+            "Xid)."
+        ),
     ),
-)  # fmt: skip
+)

@@ -4,7 +4,6 @@ A container has asked for none (QTA-10), or it has asked and none was put into i
 that was; the last one knows no more than that the runtime has not done it.
 """
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -42,7 +41,8 @@ _SOFT: Final = (
 _SAID: Final = re.compile(rf"(?P<strong>{_STRONG})|{_SOFT}", re.IGNORECASE)
 _OF_TOOL: Final = re.compile(_TOOL, re.IGNORECASE)
 _OTHER: Final = re.compile(
-    r"driver on your system is too old|version mismatch|forward compatibility was attempted|insufficient for CUDA runtime"
+    r"driver on your system is too old|version mismatch|forward compatibility was attempted"
+    r"|insufficient for CUDA runtime"
     r"|unsupported display driver|couldn't communicate with the NVIDIA driver|Unknown Error|system not yet initialized",
     re.IGNORECASE,
 )
@@ -161,7 +161,8 @@ def _unknown(case: _Case) -> Finding:
         evidence=(case.seen,),
         remedy=(
             Remedy(
-                "kubectl -n {} get pod {} -o jsonpath='{{.spec.containers[*].resources}}' # is nvidia.com/gpu in limits?",
+                "kubectl -n {} get pod {} -o jsonpath='{{.spec.containers[*].resources}}' "
+                "# is nvidia.com/gpu in limits?",
                 pod.namespace,
                 pod.name,
             ),
@@ -225,7 +226,7 @@ def _capability(case: _Case) -> _Why | None:
 
 
 def _class(case: _Case) -> _Why | None:
-    """Where the stack's own pods on the node run under a RuntimeClass, no toolkit works there, and this pod has none."""
+    """Where the stack's pods on the node run under a RuntimeClass, no toolkit works there, and this pod has none."""
     pod, snapshot = case.pod, case.snapshot
     if pod.runtime_class or snapshot.once(toolkits).get(pod.node):
         return None
@@ -273,7 +274,8 @@ def _runtime(case: _Case) -> _Why:
             Remedy("kgpu cdi list"),
             Remedy("nvidia-smi"),
             Remedy(
-                "bring the toolkit there (GPU operator: toolkit.enabled=true), or set runtimeClassName: nvidia where a RuntimeClass of that name is"
+                "bring the toolkit there (GPU operator: toolkit.enabled=true), or set runtimeClassName: nvidia where "
+                "a RuntimeClass of that name is"
             ),
             Remedy("then end the pod: made anew, it gets its GPU"),
             Remedy("kubectl -n {} delete pod {}", case.pod.namespace, case.pod.name),
@@ -303,7 +305,10 @@ def not_injected(snapshot: Snapshot) -> Iterator[Finding]:
         why = next(found for cause in _CAUSES if (found := cause(case)) is not None)
         yield Finding(
             subject=pod.subject,
-            cause=f"container {one.name} of {pod}{f' on node {pod.node}' if pod.node else ''} has asked for a GPU and sees none: {why.cause}",
+            cause=(
+                f"container {one.name} of {pod}{f' on node {pod.node}' if pod.node else ''} has asked for a GPU and "
+                f"sees none: {why.cause}"
+            ),
             evidence=(case.seen, one.cite("resources"), *why.evidence),
             remedy=why.remedy,
             confidence=why.confidence,
@@ -323,13 +328,22 @@ def _nobody_asks(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 
 _NO_TOOL: Final = Sign(
-    id="RUN-24", title="nvidia-smi is not in the container", place=Place.RUNTIME,
-    pattern=r"exec: \\?\"nvidia-smi\\?\": executable file not found", words="nvidia-smi", where=(EVENT, STATUS, LOG),
-    cause="{who} has no nvidia-smi inside: no GPU was injected (no limit nvidia.com/gpu), or not with the capability utility",
+    id="RUN-24",
+    title="nvidia-smi is not in the container",
+    place=Place.RUNTIME,
+    pattern=r"exec: \\?\"nvidia-smi\\?\": executable file not found",
+    words="nvidia-smi",
+    where=(EVENT, STATUS, LOG),
+    cause=(
+        "{who} has no nvidia-smi inside: no GPU was injected (no limit nvidia.com/gpu), "
+        "or not with the capability utility"
+    ),
     remedy=(
         "set resources.limits nvidia.com/gpu: 1 on the container",
         "and NVIDIA_DRIVER_CAPABILITIES=compute,utility where the image sets it to something else",
     ),
-    explain="", confidence=CERTAIN, proof=_nobody_asks,
-)  # fmt: skip
+    explain="",
+    confidence=CERTAIN,
+    proof=_nobody_asks,
+)
 _NO_TOOL_PATTERN: Final = re.compile(_NO_TOOL.pattern)

@@ -1,6 +1,5 @@
 """Rows OPR that objects show: the operator's resources, their schema, releases that go together, and leftovers."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -88,11 +87,14 @@ def old_schema(snapshot: Snapshot) -> Iterator[Finding]:
         if lacks:
             yield Finding(
                 subject=crd.subject,
-                cause=f"{crd} is older than the operator {'.'.join(map(str, release))}: it lacks spec.{lacks[0]}, so that the API server drops such fields without a word",
+                cause=(
+                    f"{crd} is older than the operator {'.'.join(map(str, release))}: it lacks spec.{lacks[0]}, so "
+                    "that the API server drops such fields without a word"
+                ),
                 evidence=(crd.cite(f"{_SCHEMA}.{lacks[0].partition('.')[0]}"), seen),
                 remedy=CRDS,
                 confidence=CERTAIN,
-            )  # fmt: skip
+            )
             return
 
 
@@ -104,7 +106,10 @@ def ignored(snapshot: Snapshot) -> Iterator[Finding]:
             others = [one.name for one in snapshot.all("ClusterPolicy") if one.text("status.state") != "ignored"]
             yield Finding(
                 subject=policy.subject,
-                cause=f"{policy} is ignored: there may be one ClusterPolicy, and {', '.join(others) or 'another one'} counts",
+                cause=(
+                    f"{policy} is ignored: there may be one ClusterPolicy, "
+                    f"and {', '.join(others) or 'another one'} counts"
+                ),
                 evidence=(policy.cite("status.state"),),
                 remedy=(Remedy("kubectl delete clusterpolicy {}", policy.name),),
                 confidence=CERTAIN,
@@ -193,7 +198,10 @@ def left_over(snapshot: Snapshot) -> Iterator[Finding]:
         for policy in snapshot.all("ClusterPolicy"):
             yield Finding(
                 subject=policy.subject,
-                cause=f"nobody works on {policy}: {deployment}, the operator, is scaled to nothing, so that no change is taken over and nothing is repaired",
+                cause=(
+                    f"nobody works on {policy}: {deployment}, the operator, is scaled to nothing, so that no change "
+                    "is taken over and nothing is repaired"
+                ),
                 evidence=(deployment.cite("spec.replicas"), policy.cite("status.state")),
                 remedy=(
                     Remedy("kubectl -n {} scale deployment {} --replicas=1", deployment.namespace, deployment.name),
@@ -223,9 +231,15 @@ def left_over(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 _ENV: Final = (
-    ("DRIVER_IMAGE", "driver"), ("CONTAINER_TOOLKIT_IMAGE", "toolkit"), ("DEVICE_PLUGIN_IMAGE", "devicePlugin"), ("GFD_IMAGE", "gfd"),
-    ("DCGM_IMAGE", "dcgm"), ("DCGM_EXPORTER_IMAGE", "dcgmExporter"), ("VALIDATOR_IMAGE", "validator"), ("MIG_MANAGER_IMAGE", "migManager"),
-)  # fmt: skip
+    ("DRIVER_IMAGE", "driver"),
+    ("CONTAINER_TOOLKIT_IMAGE", "toolkit"),
+    ("DEVICE_PLUGIN_IMAGE", "devicePlugin"),
+    ("GFD_IMAGE", "gfd"),
+    ("DCGM_IMAGE", "dcgm"),
+    ("DCGM_EXPORTER_IMAGE", "dcgmExporter"),
+    ("VALIDATOR_IMAGE", "validator"),
+    ("MIG_MANAGER_IMAGE", "migManager"),
+)
 
 
 @rule("OPR-10", "A variable without effect", Place.CLUSTER)
@@ -248,7 +262,8 @@ def env_unused(snapshot: Snapshot) -> Iterator[Finding]:
                 ):
                     continue
                 repository = base.get("repository")
-                wanted = f"{repository + '/' if isinstance(repository, str) and repository else ''}{image}{'@' if version.startswith('sha256:') else ':'}{version}"
+                folder = f"{repository}/" if isinstance(repository, str) and repository else ""
+                wanted = f"{folder}{image}{'@' if version.startswith('sha256:') else ':'}{version}"
                 if given != wanted:
                     yield Finding(
                         subject=policy.subject,
@@ -256,7 +271,8 @@ def env_unused(snapshot: Snapshot) -> Iterator[Finding]:
                         evidence=(matching.cite_env(pod, one, variable), policy.cite(f"spec.{part}.version")),
                         remedy=(
                             Remedy(
-                                "set spec.{}.repository, image and version in the ClusterPolicy, or empty all three so that the variable counts",
+                                "set spec.{}.repository, image and version in the ClusterPolicy, "
+                                "or empty all three so that the variable counts",
                                 part,
                             ),
                         ),
@@ -310,12 +326,23 @@ def pinned(snapshot: Snapshot) -> Iterator[Finding]:
         if newer:
             yield Finding(
                 subject=policy.subject,
-                cause=f"{policy} pins the toolkit to {said}, which does not know the configuration of containerd {newer[0].runtime[1]} on {len(newer)} nodes",
-                evidence=(policy.cite("spec.toolkit.version"), newer[0].cite("status.nodeInfo.containerRuntimeVersion")),
-                remedy=(Remedy("take toolkit.version, devicePlugin.version and the like out of the values: each release of the operator brings versions that go together"),),
+                cause=(
+                    f"{policy} pins the toolkit to {said}, which does not know the configuration of containerd "
+                    f"{newer[0].runtime[1]} on {len(newer)} nodes"
+                ),
+                evidence=(
+                    policy.cite("spec.toolkit.version"),
+                    newer[0].cite("status.nodeInfo.containerRuntimeVersion"),
+                ),
+                remedy=(
+                    Remedy(
+                        "take toolkit.version, devicePlugin.version and the like out of the values: each release of "
+                        "the operator brings versions that go together"
+                    ),
+                ),
                 confidence=CERTAIN,
                 nodes=tuple(node.name for node in newer),
-            )  # fmt: skip
+            )
 
 
 @rule(
@@ -354,12 +381,19 @@ def applied_by_hand(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             subject=obj.subject,
-            cause=f"{obj} is made by the operator, and somebody has applied a manifest to it: the operator puts back what was changed",
+            cause=(
+                f"{obj} is made by the operator, and somebody has applied a manifest to it: "
+                "the operator puts back what was changed"
+            ),
             evidence=(
                 obj.cite(f"metadata.annotations[{names.OPERATOR_LAST_APPLIED_HASH}]"),
                 obj.cite(f"metadata.annotations[{names.LAST_APPLIED}]"),
             ),
-            remedy=(Remedy("make the change where it lasts:"), Remedy("kubectl edit clusterpolicy"), Remedy("kubectl -n {} annotate daemonset {} {}-", obj.namespace, obj.name, names.LAST_APPLIED)),
+            remedy=(
+                Remedy("make the change where it lasts:"),
+                Remedy("kubectl edit clusterpolicy"),
+                Remedy("kubectl -n {} annotate daemonset {} {}-", obj.namespace, obj.name, names.LAST_APPLIED),
+            ),
             confidence=LIKELY,
             level=Level.NOTE,
-        )  # fmt: skip
+        )

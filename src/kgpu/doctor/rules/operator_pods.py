@@ -1,6 +1,5 @@
-"""Rows OPR that pods and nodes show: what the operator's pods wait for, what is there twice, and what was left paused."""
+"""Rows OPR that pods and nodes show: what the operator's pods wait for, what is there twice or left paused."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -33,12 +32,20 @@ def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
             if one.end_reason == "OOMKilled" and (not pod.ready or one.restarts > 1):
                 yield Finding(
                     subject=pod.subject,
-                    cause=f"{pod}, the operator, is killed for memory (limit {one.limits.get('memory', 'none')}, {len(snapshot.nodes)} nodes)",
+                    cause=(
+                        f"{pod}, the operator, is killed for memory (limit {one.limits.get('memory', 'none')}, "
+                        f"{len(snapshot.nodes)} nodes)"
+                    ),
                     evidence=(one.cite_status("lastState"), one.cite("resources.limits")),
-                    remedy=(Remedy("helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set operator.resources.limits.memory=1400Mi"),),
+                    remedy=(
+                        Remedy(
+                            "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set "
+                            "operator.resources.limits.memory=1400Mi"
+                        ),
+                    ),
                     confidence=CERTAIN,
                     pods=(pod.path,),
-                )  # fmt: skip
+                )
 
 
 @rule("OPR-07", "Still installing", Place.CLUSTER, explains=("DRV-03", "OPR-15", "DPL-18", "RUN-16"))
@@ -57,15 +64,25 @@ def still_installing(snapshot: Snapshot) -> Iterator[Finding]:
         if pods:
             yield Finding(
                 subject=policy.subject,
-                cause=f"the operator was installed {int(age // 60)} minutes ago and still builds its driver on {len(pods)} nodes: helm install --wait gives up after 5 minutes, and nothing is wrong",
+                cause=(
+                    f"the operator was installed {int(age // 60)} minutes ago and still builds its driver on "
+                    f"{len(pods)} nodes: helm install --wait gives up after 5 minutes, and nothing is wrong"
+                ),
                 evidence=(policy.cite("metadata.creationTimestamp"), pods[0].cite("status.phase")),
-                remedy=(Remedy("kubectl wait clusterpolicy/{} --for=jsonpath='{{.status.state}}'=ready --timeout=20m", policy.name), Remedy("next time:"), Remedy("helm install --wait --timeout 20m")),
+                remedy=(
+                    Remedy(
+                        "kubectl wait clusterpolicy/{} --for=jsonpath='{{.status.state}}'=ready --timeout=20m",
+                        policy.name,
+                    ),
+                    Remedy("next time:"),
+                    Remedy("helm install --wait --timeout 20m"),
+                ),
                 confidence=CERTAIN,
                 level=Level.WAIT,
                 expected="3 to 10 minutes for the driver's build, 20 at most",
                 nodes=tuple(dict.fromkeys(pod.node for pod in pods if pod.node)),
                 pods=tuple(pod.path for pod in pods),
-            )  # fmt: skip
+            )
 
 
 @rule(
@@ -93,13 +110,21 @@ def not_mirrored(snapshot: Snapshot) -> Iterator[Finding]:
     for pod, bad in stuck if own and not public else ():
         yield Finding(
             subject=pod.subject,
-            cause=f"{pod} takes its image from {bad.image.split('/')[0]}, while the rest of the stack comes from {own[0].image.split('/')[0]}: one repository was not set",
+            cause=(
+                f"{pod} takes its image from {bad.image.split('/')[0]}, while the rest of the stack comes from "
+                f"{own[0].image.split('/')[0]}: one repository was not set"
+            ),
             evidence=(bad.cite("image"), bad.cite_status(), own[0].cite("image")),
-            remedy=(Remedy("set repository of every component: driver, driver.manager, toolkit, devicePlugin, gfd, dcgm, dcgmExporter, migManager, validator, nodeStatusExporter"),),
+            remedy=(
+                Remedy(
+                    "set repository of every component: driver, driver.manager, toolkit, devicePlugin, gfd, dcgm, "
+                    "dcgmExporter, migManager, validator, nodeStatusExporter"
+                ),
+            ),
             confidence=CERTAIN,
             nodes=(pod.node,) if pod.node else (),
             pods=(pod.path,),
-        )  # fmt: skip
+        )
 
 
 @rule("OPR-13", "No GPU node", Place.CLUSTER)
@@ -114,12 +139,20 @@ def no_gpu_nodes(snapshot: Snapshot) -> Iterator[Finding]:
         if said is not None:
             yield Finding(
                 subject=policy.subject,
-                cause=f"no node of this cluster has a GPU: {policy} has nothing to do, and only the operator and feature discovery run",
+                cause=(
+                    f"no node of this cluster has a GPU: {policy} has nothing to do, "
+                    "and only the operator and feature discovery run"
+                ),
                 evidence=(said.cite(), policy.cite("status.state")),
-                remedy=(Remedy("none on a machine without GPUs; with GPUs:"), Remedy("kubectl get nodes -L feature.node.kubernetes.io/pci-10de.present"), Remedy("to try everything without GPUs:"), Remedy("kgpu lab up")),
+                remedy=(
+                    Remedy("none on a machine without GPUs; with GPUs:"),
+                    Remedy("kubectl get nodes -L feature.node.kubernetes.io/pci-10de.present"),
+                    Remedy("to try everything without GPUs:"),
+                    Remedy("kgpu lab up"),
+                ),
                 confidence=CERTAIN,
                 level=Level.NOTE,
-            )  # fmt: skip
+            )
 
 
 @rule("OPR-15", "A step of the validator is not done", Place.CLUSTER)
@@ -159,12 +192,16 @@ def no_room(snapshot: Snapshot) -> Iterator[Finding]:
         found = pod.condition("PodScheduled")
         yield Finding(
             subject=pod.subject,
-            cause=f"{pod}, the validator's test, waits for a GPU: all are in use, or a quota of its namespace is; validation can't end",
+            cause=(
+                f"{pod}, the validator's test, waits for a GPU: all are in use, or a quota of its namespace is; "
+                "validation can't end"
+            ),
             evidence=((found.cite(),) if found else (pod.cite("status.phase"),)),
             remedy=(
                 Remedy("free one GPU of that node for a moment"),
                 Remedy(
-                    "or validate without a pod of its own: validator.plugin.env WITH_WORKLOAD=false in the ClusterPolicy"
+                    "or validate without a pod of its own: validator.plugin.env "
+                    "WITH_WORKLOAD=false in the ClusterPolicy"
                 ),
             ),
             confidence=CERTAIN,
@@ -194,14 +231,23 @@ def managed_too(snapshot: Snapshot) -> Iterator[Finding]:
     if clouds and others and snapshot.knows("ClusterPolicy"):
         yield Finding(
             subject=clouds[0].subject,
-            cause=f"{clouds[0]} of the cloud and {others[0]} of the operator both offer the GPUs, and write the same labels",
-            evidence=(clouds[0].cite("spec.template.spec.containers[0].image"), others[0].cite("spec.template.spec.containers[0].image")),
+            cause=(
+                f"{clouds[0]} of the cloud and {others[0]} of the operator both offer the GPUs, "
+                "and write the same labels"
+            ),
+            evidence=(
+                clouds[0].cite("spec.template.spec.containers[0].image"),
+                others[0].cite("spec.template.spec.containers[0].image"),
+            ),
             remedy=(
-                Remedy("switch the cloud's off (GKE: gpu-driver-version=disabled and the label gke-no-default-nvidia-gpu-device-plugin=true; AKS: --gpu-driver none; EKS: an AMI without it)"),
+                Remedy(
+                    "switch the cloud's off (GKE: gpu-driver-version=disabled and the label "
+                    "gke-no-default-nvidia-gpu-device-plugin=true; AKS: --gpu-driver none; EKS: an AMI without it)"
+                ),
                 Remedy("or the operator's: devicePlugin.enabled=false, driver.enabled=false, toolkit.enabled=false"),
             ),
             confidence=CERTAIN,
-        )  # fmt: skip
+        )
 
 
 @rule("OPR-21", "Operands are still paused", Place.CLUSTER, explains=("TNT-12", "SCH-02", "DPL-*"))
@@ -222,11 +268,16 @@ def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             subject=node.subject,
             cause=f"operands of node {node.name} are still paused for an upgrade of the driver, which is over",
-            evidence=(node.cite(f"metadata.labels[{keys[0]}]"), *((drivers[0].cite("status.phase"),) if drivers else ())),
-            remedy=(Remedy("kubectl label node {} --overwrite {}", node.name, words(*(f"{key}=true" for key in keys))),),
+            evidence=(
+                node.cite(f"metadata.labels[{keys[0]}]"),
+                *((drivers[0].cite("status.phase"),) if drivers else ()),
+            ),
+            remedy=(
+                Remedy("kubectl label node {} --overwrite {}", node.name, words(*(f"{key}=true" for key in keys))),
+            ),
             confidence=CERTAIN,
             nodes=(node.name,),
-        )  # fmt: skip
+        )
 
 
 @rule("OPR-23", "Two node feature discoveries", Place.CLUSTER, explains=("TNT-05", "TNT-06", "TNT-07"))
@@ -239,11 +290,15 @@ def two_discoveries(snapshot: Snapshot) -> Iterator[Finding]:
         first, second, *_ = by_namespace.values()
         yield Finding(
             subject=second.subject,
-            cause=f"node feature discovery is installed twice, in {' and '.join(sorted(by_namespace))}: both write the nodes' labels, which come and go",
+            cause=(
+                f"node feature discovery is installed twice, in {' and '.join(sorted(by_namespace))}: both write the "
+                "nodes' labels, which come and go"
+            ),
             evidence=(first.cite("metadata.namespace"), second.cite("metadata.namespace")),
             remedy=(
                 Remedy(
-                    "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set nfd.enabled=false"
+                    "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set "
+                    "nfd.enabled=false"
                 ),
                 Remedy("or remove the other one:"),
                 Remedy("helm list -A | grep node-feature-discovery"),

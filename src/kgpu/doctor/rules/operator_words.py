@@ -1,6 +1,5 @@
-"""Rows OPR that are said: by the API server in events of DaemonSets, in conditions, in logs of the operator and of Helm."""
+"""Rows OPR that are said: in events of DaemonSets, in conditions, in logs of the operator and of Helm."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -59,7 +58,10 @@ def pod_security(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             subject=Subject("Namespace", namespace),
-            cause=f"namespace {namespace} allows pods of the level {hits[0].match['level']} alone: the GPU stack's privileged pods are refused",
+            cause=(
+                f"namespace {namespace} allows pods of the level {hits[0].match['level']} alone: "
+                "the GPU stack's privileged pods are refused"
+            ),
             evidence=(hits[0].evidence, *((place.cite(label),) if place else ())),
             remedy=(Remedy("kubectl label namespace {} {}=privileged --overwrite", namespace, _PSA),),
             confidence=CERTAIN,
@@ -76,9 +78,16 @@ def no_constraint(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Namespace", namespace),
             cause=f"no SecurityContextConstraints allow the GPU stack's pods in namespace {namespace}",
             evidence=(hits[0].evidence,),
-            remedy=(Remedy("install the operator from OperatorHub (OLM), which brings them"), Remedy("or:"), Remedy("oc adm policy add-scc-to-user privileged -z nvidia-driver -n {}  # for each service account", namespace)),
+            remedy=(
+                Remedy("install the operator from OperatorHub (OLM), which brings them"),
+                Remedy("or:"),
+                Remedy(
+                    "oc adm policy add-scc-to-user privileged -z nvidia-driver -n {}  # for each service account",
+                    namespace,
+                ),
+            ),
             confidence=CERTAIN,
-        )  # fmt: skip
+        )
 
 
 def webhook_blocks(snapshot: Snapshot) -> Iterator[Finding]:
@@ -91,14 +100,19 @@ def webhook_blocks(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Namespace", namespace),
             cause=f"the webhook {name} does not answer, and no pods of the GPU stack are made in namespace {namespace}",
             evidence=(hits[0].evidence,),
-            remedy=(Remedy("kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"), Remedy("mend the service behind it, or let it leave out this namespace (namespaceSelector)")),
+            remedy=(
+                Remedy("kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"),
+                Remedy("mend the service behind it, or let it leave out this namespace (namespaceSelector)"),
+            ),
             confidence=CERTAIN,
-        )  # fmt: skip
+        )
 
 
 _FORBIDDEN: Final = re.compile(
-    r"(?P<what>[\w./-]+) is forbidden: User \\?\"system:serviceaccount:(?P<space>[\w.-]+):(?P<account>[\w.-]+)\\?\" cannot (?P<verb>\w+) resource"
-    r" \\?\"(?P<resource>[\w./-]+)\\?\" in API group \\?\"(?P<group>[\w.-]*)\\?\"(?P<where> at the cluster scope| in the namespace \\?\"[\w.-]+\\?\")"
+    r"(?P<what>[\w./-]+) is forbidden: User \\?\"system:serviceaccount:(?P<space>[\w.-]+):"
+    r"(?P<account>[\w.-]+)\\?\" cannot (?P<verb>\w+) resource"
+    r" \\?\"(?P<resource>[\w./-]+)\\?\" in API group \\?\"(?P<group>[\w.-]*)\\?\""
+    r"(?P<where> at the cluster scope| in the namespace \\?\"[\w.-]+\\?\")"
 )
 _PARTS: Final = (
     OPERATOR,
@@ -127,16 +141,38 @@ def forbidden(snapshot: Snapshot) -> Iterator[Finding]:
         place = () if everywhere else ("-n", said["where"].split('"')[1].rstrip("\\"))
         yield Finding(
             subject=pod.subject,
-            cause=f"{pod} may not {said['verb']} {of_group}{said['where'].replace(chr(92), '')}: its account's rights lack it, as after an upgrade whose role was not brought along",
+            cause=(
+                f"{pod} may not {said['verb']} {of_group}{said['where'].replace(chr(92), '')}: its account's rights "
+                "lack it, as after an upgrade whose role was not brought along"
+            ),
             evidence=(hit.evidence,),
             remedy=(
-                Remedy("kubectl {}", words(*place, "auth", "can-i", said["verb"], of_group, "--as", account, *(("-A",) if everywhere else ()))),
-                Remedy("upgrade to a release whose {} has it, or install the release's roles again; where they can't be had, add {} of {} to the {} of that account by hand", kind, verbs, of_group, kind),
+                Remedy(
+                    "kubectl {}",
+                    words(
+                        *place,
+                        "auth",
+                        "can-i",
+                        said["verb"],
+                        of_group,
+                        "--as",
+                        account,
+                        *(("-A",) if everywhere else ()),
+                    ),
+                ),
+                Remedy(
+                    "upgrade to a release whose {} has it, or install the release's roles again; where they can't be "
+                    "had, add {} of {} to the {} of that account by hand",
+                    kind,
+                    verbs,
+                    of_group,
+                    kind,
+                ),
             ),
             confidence=LIKELY,
             nodes=(pod.node,) if pod.node else (),
             pods=(pod.path,),
-        )  # fmt: skip
+        )
 
 
 def kept_out(snapshot: Snapshot) -> Iterator[Finding]:
@@ -159,7 +195,7 @@ def unknown_field(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 
 def finished(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """Only when what was waited for has done its work: that pod, or, where it is gone, another test of the validator."""
+    """Only when what was waited for has done its work: that pod, or, where it is gone, another of the validator's."""
     name = hit.match["waited"]
     named = [pod for pod in snapshot.pods.values() if pod.name == name]
     tests = (pod for pod in snapshot.pods.values() if pod.phase == "Succeeded" and _is_test(pod))
@@ -178,7 +214,7 @@ _MOFED: Final = re.compile(r"/(?:doca-driver|mofed)\b")
 
 
 def mofed_later(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """The network driver's pod that is still at work on that node; without one nobody installs it, which is another row."""
+    """The network driver's pod that is still at work on that node; without one it is another row."""
     for pod in snapshot.pods_by_node.get(hit.node, ()):
         for one in pod.containers:
             if _MOFED.search(one.image) and not pod.ready:
@@ -188,67 +224,174 @@ def mofed_later(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 RULES: Final = rules_of(
     Sign(
-        id="OPR-01", title="The CRDs are older than the operator", place=Place.CLUSTER,
-        pattern=r"unknown field \\?\"spec\.(?P<field>[\w.\[\]]+)\\?\"", words="unknown field", where=(LOG, STATUS, EVENT), always=True,
-        cause="{who}: the ClusterPolicy's CRD does not know spec.{field}, which this release has: Helm does not upgrade CRDs",
+        id="OPR-01",
+        title="The CRDs are older than the operator",
+        place=Place.CLUSTER,
+        pattern=r"unknown field \\?\"spec\.(?P<field>[\w.\[\]]+)\\?\"",
+        words="unknown field",
+        where=(LOG, STATUS, EVENT),
+        always=True,
+        cause=(
+            "{who}: the ClusterPolicy's CRD does not know spec.{field}, which this release has: "
+            "Helm does not upgrade CRDs"
+        ),
         remedy=CRDS,
-        explain="Helm installs the folder crds/ once. Without upgradeCRD the schema stays old, and the API server prunes what it does not know.",
-        confidence=CERTAIN, proof=known_field, besides=old_schema,
+        explain=(
+            "Helm installs the folder crds/ once. Without upgradeCRD the schema stays old, "
+            "and the API server prunes what it does not know."
+        ),
+        confidence=CERTAIN,
+        proof=known_field,
+        besides=old_schema,
     ),
     Sign(
-        id="OPR-14", title="A hand-written ClusterPolicy", place=Place.CLUSTER,
-        pattern=r"unknown field \\?\"spec\.(?P<field>[\w.\[\]]+)\\?\"|ClusterPolicy[^\n]*spec\.(?P<section>\w+): Required value", words="spec.", where=(LOG, STATUS, EVENT), always=True,
-        cause="{who}: a ClusterPolicy with spec.{field}{section} as it is in some guide is refused: no such field, or a required section is left out",
-        remedy=("take the chart's instead:", "helm install gpu-operator nvidia/gpu-operator -n gpu-operator --create-namespace", "kubectl explain clusterpolicy.spec"),
-        explain="operator, daemonsets, driver, toolkit, devicePlugin, dcgm, dcgmExporter, gfd and nodeStatusExporter are required; spec.nodeFeatureDiscovery does not exist.",
-        confidence=CERTAIN, proof=unknown_field, besides=by_hand,
+        id="OPR-14",
+        title="A hand-written ClusterPolicy",
+        place=Place.CLUSTER,
+        pattern=(
+            r"unknown field \\?\"spec\.(?P<field>[\w.\[\]]+)\\?\""
+            r"|ClusterPolicy[^\n]*spec\.(?P<section>\w+): Required value"
+        ),
+        words="spec.",
+        where=(LOG, STATUS, EVENT),
+        always=True,
+        cause=(
+            "{who}: a ClusterPolicy with spec.{field}{section} as it is in some guide is refused: no such field, "
+            "or a required section is left out"
+        ),
+        remedy=(
+            "take the chart's instead:",
+            "helm install gpu-operator nvidia/gpu-operator -n gpu-operator --create-namespace",
+            "kubectl explain clusterpolicy.spec",
+        ),
+        explain=(
+            "operator, daemonsets, driver, toolkit, devicePlugin, dcgm, dcgmExporter, gfd and nodeStatusExporter are "
+            "required; spec.nodeFeatureDiscovery does not exist."
+        ),
+        confidence=CERTAIN,
+        proof=unknown_field,
+        besides=by_hand,
     ),
     Sign(
-        id="OPR-11", title="OpenShift's driver toolkit is missing", place=Place.KERNEL,
-        pattern=r"(?i)RHCOS '[^']{1,100}' imagetag missing|(?:driver[- ]?toolkit|\bdtk\b)[^\n]*(?:not found|missing|does not (?:exist|have)|no (?:image|tag)|unavailable)|imagestream[^\n]*driver-toolkit[^\n]*not found", words="", where=(LOG, STATUS), parts=(OPERATOR, DRIVER), always=True,
-        cause="{who}: OpenShift's ImageStream driver-toolkit has no image for the nodes' system, with which the driver would be built",
-        remedy=("oc get -n openshift imagestream driver-toolkit -o jsonpath='{{.spec.tags[*].name}}'", "update OpenShift to a release whose machine-os has a driver toolkit, and let the internal registry be reachable", "where there is none (OKD): install the driver on the nodes and set driver.enabled=false, or bring an own driver image"),
-        explain="On RHCOS drivers are built in the driver toolkit's image of exactly the node's release. Without one the driver's container falls back to the packages, which need an entitlement and a way to the repositories.",
+        id="OPR-11",
+        title="OpenShift's driver toolkit is missing",
+        place=Place.KERNEL,
+        pattern=(
+            r"(?i)RHCOS '[^']{1,100}' imagetag missing|(?:driver[- ]?toolkit|\bdtk\b)[^\n]*"
+            r"(?:not found|missing|does not (?:exist|have)|no (?:image|tag)|unavailable)"
+            r"|imagestream[^\n]*driver-toolkit[^\n]*not found"
+        ),
+        words="",
+        where=(LOG, STATUS),
+        parts=(OPERATOR, DRIVER),
+        always=True,
+        cause=(
+            "{who}: OpenShift's ImageStream driver-toolkit has no image for the nodes' system, "
+            "with which the driver would be built"
+        ),
+        remedy=(
+            "oc get -n openshift imagestream driver-toolkit -o jsonpath='{{.spec.tags[*].name}}'",
+            (
+                "update OpenShift to a release whose machine-os has a driver toolkit, "
+                "and let the internal registry be reachable"
+            ),
+            (
+                "where there is none (OKD): install the driver on the nodes and set driver.enabled=false, "
+                "or bring an own driver image"
+            ),
+        ),
+        explain=(
+            "On RHCOS drivers are built in the driver toolkit's image of exactly the node's release. Without one the "
+            "driver's container falls back to the packages, which need an entitlement and a way to the repositories."
+        ),
         explains=("DRV-02", "DRV-24", "DRV-25", "KRN-01", *_BELOW),
     ),
     Sign(
-        id="OPR-17", title="The network's driver is not there yet", place=Place.KERNEL,
-        pattern=r"[Ww]aiting for MOFED to be installed", words="MOFED", where=(LOG, STATUS),
-        cause="{who} waits for the network operator's driver (MOFED), which is still being installed there and comes before NVIDIA's",
-        remedy=("kubectl get pods -A -l nvidia.com/ofed-driver --field-selector spec.nodeName={node}", "install the network operator first, or set driver.rdma.useHostMofed=true where MOFED is on the host"),
-        explain="With driver.rdma.enabled nvidia-peermem is built against MOFED, and waits for /run/mellanox/drivers/.driver-ready.",
-        confidence=CERTAIN, proof=mofed_later, explains=("NET-06", "DRV-02", "DRV-03", *_BELOW),
+        id="OPR-17",
+        title="The network's driver is not there yet",
+        place=Place.KERNEL,
+        pattern=r"[Ww]aiting for MOFED to be installed",
+        words="MOFED",
+        where=(LOG, STATUS),
+        cause=(
+            "{who} waits for the network operator's driver (MOFED), "
+            "which is still being installed there and comes before NVIDIA's"
+        ),
+        remedy=(
+            "kubectl get pods -A -l nvidia.com/ofed-driver --field-selector spec.nodeName={node}",
+            "install the network operator first, or set driver.rdma.useHostMofed=true where MOFED is on the host",
+        ),
+        explain=(
+            "With driver.rdma.enabled nvidia-peermem is built against MOFED, and waits for "
+            "/run/mellanox/drivers/.driver-ready."
+        ),
+        confidence=CERTAIN,
+        proof=mofed_later,
+        explains=("NET-06", "DRV-02", "DRV-03", *_BELOW),
     ),
     Sign(
-        id="OPR-18", title="The operator can't reach what it needs", place=Place.CLUSTER,
-        pattern=r"dial tcp (?P<address>[\w.:\[\]-]+): (?:i/o timeout|connect: connection timed out|connect: no route to host)", words="dial tcp", where=(LOG,), parts=(OPERATOR,),
+        id="OPR-18",
+        title="The operator can't reach what it needs",
+        place=Place.CLUSTER,
+        pattern=(
+            r"dial tcp (?P<address>[\w.:\[\]-]+): (?:i/o timeout|connect: connection timed out"
+            r"|connect: no route to host)"
+        ),
+        words="dial tcp",
+        where=(LOG,),
+        parts=(OPERATOR,),
         cause="{who} can't reach {address}: a NetworkPolicy or a firewall is in between",
         remedy=("kubectl get networkpolicy -n {namespace}", "allow its pods to reach the API server (443, 6443)"),
         explain="The operator works through the API server alone.",
-        besides=kept_out, explains=_BELOW,
+        besides=kept_out,
+        explains=_BELOW,
     ),
     Sign(
-        id="OPR-22", title="Waiting for pods that are never Ready", place=Place.CLUSTER,
-        pattern=r"timed out waiting for the condition on pods/(?P<waited>[\w.-]+)", words="timed out waiting for the condition on pods/", where=(LOG, STATUS), always=True,
-        cause="{who} waits for all pods to be Ready, and {waited} has completed, which is right for it: such a wait never ends",
+        id="OPR-22",
+        title="Waiting for pods that are never Ready",
+        place=Place.CLUSTER,
+        pattern=r"timed out waiting for the condition on pods/(?P<waited>[\w.-]+)",
+        words="timed out waiting for the condition on pods/",
+        where=(LOG, STATUS),
+        always=True,
+        cause=(
+            "{who} waits for all pods to be Ready, and {waited} has completed, which is right for it: "
+            "such a wait never ends"
+        ),
         remedy=("kubectl wait clusterpolicy/{policy} --for=jsonpath='{{.status.state}}'=ready --timeout=20m",),
         explain="The validator's test pods (nvidia-cuda-validator-...) end as Completed; completed pods are not Ready.",
-        confidence=CERTAIN, proof=finished,
+        confidence=CERTAIN,
+        proof=finished,
     ),
     Sign(
-        id="OPR-24", title="An image without gpu-feature-discovery", place=Place.CLUSTER,
-        pattern=r"exec: \\?\"gpu-feature-discovery\\?\": (?:executable file not found|stat)", words="gpu-feature-discovery", where=(EVENT, STATUS, LOG),
+        id="OPR-24",
+        title="An image without gpu-feature-discovery",
+        place=Place.CLUSTER,
+        pattern=r"exec: \\?\"gpu-feature-discovery\\?\": (?:executable file not found|stat)",
+        words="gpu-feature-discovery",
+        where=(EVENT, STATUS, LOG),
         cause="{who}: this image of the device plugin has no gpu-feature-discovery: it is older than 0.15",
         remedy=("take gfd.image and gfd.version out of the values, so that they go with devicePlugin.version",),
         explain="gpu-feature-discovery came into the device plugin's image with 0.15; before it had its own.",
         confidence=CERTAIN,
     ),
     Sign(
-        id="OPR-25", title="Installed twice by Helm", place=Place.CLUSTER,
-        pattern=r"(?P<what>\w+ \\?\"?[\w.:-]+\\?\"?)[^\n]{0,80} exists and cannot be imported into the current release", words="cannot be imported into the current release", where=(LOG, STATUS, EVENT), always=True,
+        id="OPR-25",
+        title="Installed twice by Helm",
+        place=Place.CLUSTER,
+        pattern=r"(?P<what>\w+ \\?\"?[\w.:-]+\\?\"?)[^\n]{0,80} exists and cannot be imported into the current release",
+        words="cannot be imported into the current release",
+        where=(LOG, STATUS, EVENT),
+        always=True,
         cause="{who}: Helm can't install a second release: {what} belongs to the first one",
-        remedy=("helm list -A | grep gpu-operator", "upgrade the release that is listed, by its name (RELEASE) in its NAMESPACE:", "helm upgrade RELEASE nvidia/gpu-operator -n NAMESPACE --reuse-values"),
-        explain="Cluster-wide objects carry the name of their release; --generate-name makes another one with each install.",
+        remedy=(
+            "helm list -A | grep gpu-operator",
+            "upgrade the release that is listed, by its name (RELEASE) in its NAMESPACE:",
+            "helm upgrade RELEASE nvidia/gpu-operator -n NAMESPACE --reuse-values",
+        ),
+        explain=(
+            "Cluster-wide objects carry the name of their release; --generate-name makes another one with each install."
+        ),
         confidence=CERTAIN,
     ),
-)  # fmt: skip
+)

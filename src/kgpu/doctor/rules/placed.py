@@ -4,7 +4,6 @@ tells anything.
 What the kubelet or the node says of them is told as it is, so that none is passed over.
 """
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import difflib
@@ -62,9 +61,15 @@ _NO_CAUSE: Final = frozenset({"FailedScheduling", "BackOff", "NotTriggerScaleUp"
 """Reasons of warnings that say no more than the pod's status does."""
 _STEPS: Final = (
     (matching.IMAGE_WORDS, ("its events have the registry's own words:", "kubectl -n {namespace} describe pod {name}")),
-    (frozenset({"CreateContainerConfigError"}), ("make the ConfigMap or Secret that it names, or correct its name in the manifest",)),
-    (frozenset({"FailedMount", "FailedAttachVolume"}), ("make what the volume names, unless it is here:", "kubectl -n {namespace} get configmap,secret,pvc")),
-)  # fmt: skip
+    (
+        frozenset({"CreateContainerConfigError"}),
+        ("make the ConfigMap or Secret that it names, or correct its name in the manifest",),
+    ),
+    (
+        frozenset({"FailedMount", "FailedAttachVolume"}),
+        ("make what the volume names, unless it is here:", "kubectl -n {namespace} get configmap,secret,pvc"),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,7 +387,8 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
     if first.nowhere:
         steps += [
             Remedy(
-                "take nodeName out of its manifest, so that the scheduler finds a node, or name one that there is; then:"
+                "take nodeName out of its manifest, so that the scheduler finds a node, or name one that there is; "
+                "then:"
             ),
             Remedy("kubectl -n {} delete pod {}", pod.namespace, pod.name),
         ]

@@ -1,6 +1,5 @@
 """Rows DPL: the device plugin, the kubelet's registration of devices, and admission."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -38,14 +37,17 @@ def replaced(snapshot: Snapshot) -> Iterator[Finding]:
     for (namespace, owner), pods in rows.items():
         yield Finding(
             subject=pods[0].subject,
-            cause=f"{len(pods)} pod{'s' if len(pods) > 1 else ''} of {owner} were refused by the kubelet before the device plugin had registered, and have been replaced since: nothing is broken now",
+            cause=(
+                f"{len(pods)} pod{'s' if len(pods) > 1 else ''} of {owner} were refused by the kubelet before the "
+                "device plugin had registered, and have been replaced since: nothing is broken now"
+            ),
             evidence=tuple(pod.cite("status.message") for pod in pods[:3]),
             remedy=(Remedy("kubectl -n {} delete pod {}", namespace, words(*(pod.name for pod in pods[:20]))),),
             confidence=CERTAIN,
             level=Level.NOTE,
             nodes=tuple(dict.fromkeys(pod.node for pod in pods if pod.node)),
             pods=tuple(pod.path for pod in pods),
-        )  # fmt: skip
+        )
 
 
 @rule("DPL-03", "The node offers none of its devices", Place.PLUGIN, explains=("SCH-02", "SCH-01"))
@@ -76,14 +78,19 @@ def zeroed(snapshot: Snapshot) -> Iterator[Finding]:
                     + ": the kubelet has lost the plugin's endpoint, and the plugin has not registered again"
                 ),
                 evidence=(
-                    node.cite(f"status.capacity[{resource}]"), node.cite(f"status.allocatable[{resource}]"),
+                    node.cite(f"status.capacity[{resource}]"),
+                    node.cite(f"status.allocatable[{resource}]"),
                     *((pod.cite("status.phase"),) if pod else ()),
                 ),
-                remedy=(*steps, Remedy("if it stays at 0, on node {}:", node.name), Remedy("systemctl restart kubelet")),
+                remedy=(
+                    *steps,
+                    Remedy("if it stays at 0, on node {}:", node.name),
+                    Remedy("systemctl restart kubelet"),
+                ),
                 confidence=LIKELY,
                 nodes=(node.name,),
                 pods=tuple(p.path for one in waits if one.resource == resource for p in one.pods),
-            )  # fmt: skip
+            )
 
 
 def _closed(snapshot: Snapshot) -> Iterator[Finding]:
@@ -193,7 +200,10 @@ def twice(snapshot: Snapshot) -> Iterator[Finding]:
         pods = rows[0][1]
         yield Finding(
             subject=pods[-1].subject,
-            cause=f"node {rows[0][0]}{f' (and {len(rows) - 1} more)' if len(rows) > 1 else ''} runs two device plugins for the same GPUs, of {' and '.join(owners)}: their counts overwrite each other",
+            cause=(
+                f"node {rows[0][0]}{f' (and {len(rows) - 1} more)' if len(rows) > 1 else ''} runs two device plugins "
+                f"for the same GPUs, of {' and '.join(owners)}: their counts overwrite each other"
+            ),
             evidence=tuple(pod.cite("metadata.ownerReferences[0].name") for pod in pods[:3]),
             remedy=(
                 Remedy("delete the one that you did not mean to have; each of these ends one of them:"),
@@ -236,7 +246,11 @@ def of_before(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             subject=pod.subject,
-            cause=f"{pod} was refused by the kubelet of node {pod.node}, which still counted device {hit.match['device']} when the plugin had another list: it came while sharing, MIG or GPUs of the node changed",
+            cause=(
+                f"{pod} was refused by the kubelet of node {pod.node}, which still counted device "
+                f"{hit.match['device']} when the plugin had another list: it came while sharing, "
+                "MIG or GPUs of the node changed"
+            ),
             evidence=(hit.evidence,),
             remedy=(Remedy("kubectl -n {} delete pod {}  # its controller makes a new one", pod.namespace, pod.name),),
             confidence=CERTAIN,
@@ -247,89 +261,179 @@ def of_before(snapshot: Snapshot) -> Iterator[Finding]:
 
 RULES: Final = rules_of(
     Sign(
-        id="DPL-01", title="The plugin finds no devices", place=Place.PLUGIN,
-        pattern=r"No devices found\. Waiting indefinitely", words="No devices found", where=(LOG,), parts=(PLUGIN,), always=True,
+        id="DPL-01",
+        title="The plugin finds no devices",
+        place=Place.PLUGIN,
+        pattern=r"No devices found\. Waiting indefinitely",
+        words="No devices found",
+        where=(LOG,),
+        parts=(PLUGIN,),
+        always=True,
         cause="{who} runs, but the driver shows it no device, so the node offers none",
         remedy=(
-            "on the node:", "nvidia-smi -L; ls /proc/driver/nvidia/gpus",
-            "mend the driver (kgpu doctor node {node}), then:", "kubectl -n {namespace} delete pod {name}",
+            "on the node:",
+            "nvidia-smi -L; ls /proc/driver/nvidia/gpus",
+            "mend the driver (kgpu doctor node {node}), then:",
+            "kubectl -n {namespace} delete pod {name}",
         ),
-        explain="NVML found no device: the driver is not loaded, or every GPU is excluded. With failOnInitError=false "
-        "the plugin stays alive and offers nothing.",
-        confidence=CERTAIN, explains=("SCH-02", "DPL-03"),
-    ),
-    Sign(
-        id="DPL-02", title="The plugin does not see the driver", place=Place.RUNTIME,
-        pattern=r"Incompatible (?:strategy detected auto|platform detected)|invalid device discovery strategy|unsupported strategy auto|platform detection failed|[Cc]ould not load NVML library|Failed to initialize NVML: (?:could not load NVML library|ERROR_LIBRARY_NOT_FOUND|Library not found)",
-        words="", where=(LOG, STATUS), parts=(PLUGIN, GFD), always=True,
-        cause="{who} does not see NVML: its container was not given the driver (no runtime class, no CDI)",
-        remedy=(
-            "set runtimeClassName: nvidia on the plugin (chart: --set runtimeClassName=nvidia), or make nvidia the default runtime",
-            "kubectl -n {namespace} get pod {name} -o jsonpath='{{.spec.runtimeClassName}}'",
+        explain=(
+            "NVML found no device: the driver is not loaded, or every GPU is excluded. With failOnInitError=false the "
+            "plugin stays alive and offers nothing."
         ),
-        explain="Neither NVML nor Tegra's files are visible inside the container of the plugin: it was not started by "
-        "the nvidia runtime, and nothing was injected by CDI or NRI.",
-        explains=("SCH-02", "DPL-01", "DPL-03"),
-    ),
-    Sign(
-        id="DPL-04", title="The plugin can't reach the kubelet", place=Place.PLUGIN,
-        pattern=r"[Cc]ould not register device plugin|kubelet\.sock: (?:connect: )?no such file", words="", where=(LOG,), parts=(PLUGIN,), always=True,
-        cause="{who} can't register with the kubelet: its socket is not where the plugin looks",
-        remedy=("give the plugin the kubelet's own folder: chart value hostPaths.kubeletRootDir, as the kubelet's --root-dir says",),
-        explain="The kubelet's root folder is not /var/lib/kubelet (k0s, MicroK8s, --root-dir), or is not mounted into the plugin.",
+        confidence=CERTAIN,
         explains=("SCH-02", "DPL-03"),
     ),
     Sign(
-        id="DPL-10", title="The kubelet has fewer devices than the scheduler thinks", place=Place.CLUSTER,
-        pattern=r"requested number of devices unavailable for (?P<resource>\S+?)\. Requested: (?P<asked>\d+), Available: (?P<left>\d+)",
-        words="requested number of devices unavailable", where=(STATUS, EVENT),
-        cause="{who} was refused by the kubelet: it asked for {asked} {resource}, and the kubelet has {left} left, other than the scheduler thinks",
-        remedy=("kubectl -n {namespace} delete pod {name}", "if it happens again, on node {node}:", "systemctl restart kubelet"),
-        explain="The kubelet's own list of devices differs from what the scheduler counts: a stale checkpoint, pods that "
-        "have ended, or a plugin that was registering again at that moment.",
-        confidence=CERTAIN, besides=of_before,
+        id="DPL-02",
+        title="The plugin does not see the driver",
+        place=Place.RUNTIME,
+        pattern=(
+            r"Incompatible (?:strategy detected auto|platform detected)|invalid device discovery strategy"
+            r"|unsupported strategy auto|platform detection failed|[Cc]ould not load NVML library"
+            r"|Failed to initialize NVML: (?:could not load NVML library|ERROR_LIBRARY_NOT_FOUND|Library not found)"
+        ),
+        words="",
+        where=(LOG, STATUS),
+        parts=(PLUGIN, GFD),
+        always=True,
+        cause="{who} does not see NVML: its container was not given the driver (no runtime class, no CDI)",
+        remedy=(
+            (
+                "set runtimeClassName: nvidia on the plugin (chart: --set runtimeClassName=nvidia), "
+                "or make nvidia the default runtime"
+            ),
+            "kubectl -n {namespace} get pod {name} -o jsonpath='{{.spec.runtimeClassName}}'",
+        ),
+        explain=(
+            "Neither NVML nor Tegra's files are visible inside the container of the plugin: it was not started by the "
+            "nvidia runtime, and nothing was injected by CDI or NRI."
+        ),
+        explains=("SCH-02", "DPL-01", "DPL-03"),
     ),
     Sign(
-        id="DPL-11", title="Admitted before the plugin was back", place=Place.CLUSTER,
+        id="DPL-04",
+        title="The plugin can't reach the kubelet",
+        place=Place.PLUGIN,
+        pattern=r"[Cc]ould not register device plugin|kubelet\.sock: (?:connect: )?no such file",
+        words="",
+        where=(LOG,),
+        parts=(PLUGIN,),
+        always=True,
+        cause="{who} can't register with the kubelet: its socket is not where the plugin looks",
+        remedy=(
+            (
+                "give the plugin the kubelet's own folder: chart value hostPaths.kubeletRootDir, "
+                "as the kubelet's --root-dir says"
+            ),
+        ),
+        explain=(
+            "The kubelet's root folder is not /var/lib/kubelet (k0s, MicroK8s, --root-dir), "
+            "or is not mounted into the plugin."
+        ),
+        explains=("SCH-02", "DPL-03"),
+    ),
+    Sign(
+        id="DPL-10",
+        title="The kubelet has fewer devices than the scheduler thinks",
+        place=Place.CLUSTER,
+        pattern=(
+            r"requested number of devices unavailable for (?P<resource>\S+?)\. Requested: (?P<asked>\d+), Available: "
+            r"(?P<left>\d+)"
+        ),
+        words="requested number of devices unavailable",
+        where=(STATUS, EVENT),
+        cause=(
+            "{who} was refused by the kubelet: it asked for {asked} {resource}, and the kubelet has {left} left, "
+            "other than the scheduler thinks"
+        ),
+        remedy=(
+            "kubectl -n {namespace} delete pod {name}",
+            "if it happens again, on node {node}:",
+            "systemctl restart kubelet",
+        ),
+        explain=(
+            "The kubelet's own list of devices differs from what the scheduler counts: a stale checkpoint, pods that "
+            "have ended, or a plugin that was registering again at that moment."
+        ),
+        confidence=CERTAIN,
+        besides=of_before,
+    ),
+    Sign(
+        id="DPL-11",
+        title="Admitted before the plugin was back",
+        place=Place.CLUSTER,
         pattern=r"no healthy devices present; cannot allocate unhealthy devices (?P<resource>[\w./-]+[\w])",
-        words="no healthy devices present", where=(STATUS, EVENT),
+        words="no healthy devices present",
+        where=(STATUS, EVENT),
         cause="{who} was started again before the device plugin had registered {resource}, as happens after a reboot",
         remedy=("kubectl -n {namespace} delete pod {name}",),
-        explain="After a reboot the kubelet admits old pods before the plugin has registered; the failed pods stay. Their "
-        "controller makes new ones.",
+        explain=(
+            "After a reboot the kubelet admits old pods before the plugin has registered; the failed pods stay. "
+            "Their controller makes new ones."
+        ),
         besides=replaced,
     ),
     Sign(
-        id="DPL-12", title="A lost GPU stops all allocations", place=Place.HARDWARE,
-        pattern=r"GetPreferredAllocation.*GPU is lost|error creating nvml\.Device .*GPU is lost", words="GPU is lost",
+        id="DPL-12",
+        title="A lost GPU stops all allocations",
+        place=Place.HARDWARE,
+        pattern=r"GetPreferredAllocation.*GPU is lost|error creating nvml\.Device .*GPU is lost",
+        words="GPU is lost",
         where=(STATUS, EVENT, LOG),
-        cause="{who} was refused because a GPU of node {node} has fallen off the bus, and the plugin fails for all of them",
-        remedy=("kubectl cordon {node}", "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data, then reboot it"),
-        explain="The plugin enumerated a GPU that is lost by now, and returns an error for every allocation on the node.",
+        cause=(
+            "{who} was refused because a GPU of node {node} has fallen off the bus, "
+            "and the plugin fails for all of them"
+        ),
+        remedy=(
+            "kubectl cordon {node}",
+            "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data, then reboot it",
+        ),
+        explain=(
+            "The plugin enumerated a GPU that is lost by now, and returns an error for every allocation on the node."
+        ),
         explains=("DPL-10", "DPL-11"),
     ),
     Sign(
-        id="DPL-16", title="The plugin's configuration is not there", place=Place.PLUGIN,
-        pattern=r"specified config (?P<key>\S+) does not exist", words="specified config", where=(LOG,), parts=(PLUGIN, GFD), always=True,
+        id="DPL-16",
+        title="The plugin's configuration is not there",
+        place=Place.PLUGIN,
+        pattern=r"specified config (?P<key>\S+) does not exist",
+        words="specified config",
+        where=(LOG,),
+        parts=(PLUGIN, GFD),
+        always=True,
         cause="{who} is told to use the configuration {key}, which its ConfigMap does not have",
         remedy=(
             "kubectl get node {node} -o jsonpath='{{.metadata.labels.nvidia\\.com/device-plugin\\.config}}'",
-            ("correct the label (kubectl label --overwrite node {node} nvidia.com/device-plugin.config=KEY), or "
-            "spec.devicePlugin.config.default of the ClusterPolicy"),
+            (
+                "correct the label (kubectl label --overwrite node {node} nvidia.com/device-plugin.config=KEY), or "
+                "spec.devicePlugin.config.default of the ClusterPolicy"
+            ),
         ),
-        explain="The node's label nvidia.com/device-plugin.config, or the policy's default, names a key that the "
-        "ConfigMap lacks; the plugin keeps its old configuration or does not start.",
+        explain=(
+            "The node's label nvidia.com/device-plugin.config, or the policy's default, names a key that the "
+            "ConfigMap lacks; the plugin keeps its old configuration or does not start."
+        ),
         confidence=CERTAIN,
     ),
     Sign(
-        id="DPL-18", title="A barrier that nobody lifts", place=Place.PLUGIN,
-        pattern=r"waiting for nvidia container stack to be setup", words="waiting for nvidia container stack", where=(LOG,),
+        id="DPL-18",
+        title="A barrier that nobody lifts",
+        place=Place.PLUGIN,
+        pattern=r"waiting for nvidia container stack to be setup",
+        words="waiting for nvidia container stack",
+        where=(LOG,),
         cause="{who} waits for the file toolkit-ready in /run/nvidia/validations, which the validator has not written",
         remedy=(
             "kubectl get pods -A -o wide -l app=nvidia-operator-validator",
-            "mend the step of the validator that fails, or, where all succeed, delete its pod so that it validates again",
+            (
+                "mend the step of the validator that fails, or, where all succeed, "
+                "delete its pod so that it validates again"
+            ),
         ),
-        explain="Operands wait for files that nvidia-operator-validator writes after each step, and removes when it ends.",
+        explain=(
+            "Operands wait for files that nvidia-operator-validator writes after each step, and removes when it ends."
+        ),
         proof=_barrier,
     ),
-)  # fmt: skip
+)

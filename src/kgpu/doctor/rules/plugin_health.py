@@ -1,6 +1,5 @@
 """Rows DPL about health and about what a device plugin is given: devices withdrawn wrongly, or not at all."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -40,7 +39,11 @@ _MARKED: Final = "marked unhealthy"
 
 def _withdrawn(node: Node) -> list[str]:
     """Resources of which fewer can be used than there are."""
-    return [name for name in sorted(node.resources()) if matching.is_accelerator(name) and (node.allocatable(name) or 0) < (node.capacity(name) or 0)]  # fmt: skip
+    return [
+        name
+        for name in sorted(node.resources())
+        if matching.is_accelerator(name) and (node.allocatable(name) or 0) < (node.capacity(name) or 0)
+    ]
 
 
 def _plugins(snapshot: Snapshot, node: str) -> list[Pod]:
@@ -68,13 +71,23 @@ def never_back(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield Finding(
                 subject=pod.subject,
-                cause=f"{pod} keeps {gone[0]} of node {node.name} withdrawn, although the driver finds all {len(host.gpus or ())} GPUs well: it never takes one back",
-                evidence=(line[0].cite(line[1]), node.cite(f"status.allocatable[{gone[0]}]"), host.cite("gpus", f"{len(host.gpus or ())} GPUs, none with a problem")),
-                remedy=(Remedy(_RESTART + "  # it looks at all devices anew", pod.namespace, pod.name), Remedy("kgpu's own plugin takes a GPU back by itself when it is well")),
+                cause=(
+                    f"{pod} keeps {gone[0]} of node {node.name} withdrawn, although the driver finds all "
+                    f"{len(host.gpus or ())} GPUs well: it never takes one back"
+                ),
+                evidence=(
+                    line[0].cite(line[1]),
+                    node.cite(f"status.allocatable[{gone[0]}]"),
+                    host.cite("gpus", f"{len(host.gpus or ())} GPUs, none with a problem"),
+                ),
+                remedy=(
+                    Remedy(_RESTART + "  # it looks at all devices anew", pod.namespace, pod.name),
+                    Remedy("kgpu's own plugin takes a GPU back by itself when it is well"),
+                ),
                 confidence=LIKELY,
                 nodes=(node.name,),
                 pods=(pod.path,),
-            )  # fmt: skip
+            )
 
 
 def _all_well(host: HostFacts) -> bool:
@@ -95,12 +108,23 @@ def one_of_many(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield Finding(
                 subject=node.subject,
-                cause=f"{less} of {node.capacity(name)} {name} of node {node.name} are withdrawn, and each GPU has {replicas} shares: a GPU that is ill is still handed out through its other shares",
-                evidence=(node.cite(f"status.capacity[{name}]"), node.cite(f"status.allocatable[{name}]"), node.cite("metadata.labels[nvidia.com/gpu.replicas]")),
-                remedy=(Remedy("until the GPU is mended:"), Remedy("kubectl cordon {}", node.name), Remedy("upgrade the device plugin: newer ones withdraw all shares of a GPU")),
+                cause=(
+                    f"{less} of {node.capacity(name)} {name} of node {node.name} are withdrawn, and each GPU has "
+                    f"{replicas} shares: a GPU that is ill is still handed out through its other shares"
+                ),
+                evidence=(
+                    node.cite(f"status.capacity[{name}]"),
+                    node.cite(f"status.allocatable[{name}]"),
+                    node.cite("metadata.labels[nvidia.com/gpu.replicas]"),
+                ),
+                remedy=(
+                    Remedy("until the GPU is mended:"),
+                    Remedy("kubectl cordon {}", node.name),
+                    Remedy("upgrade the device plugin: newer ones withdraw all shares of a GPU"),
+                ),
                 confidence=LIKELY,
                 nodes=(node.name,),
-            )  # fmt: skip
+            )
 
 
 @rule("DPL-08", "Health checks are off", Place.PLUGIN)
@@ -128,15 +152,28 @@ def checks_off(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             subject=pod.subject,
             cause=f"{pod} does not withdraw GPUs that are ill{told}: {why}",
-            evidence=(*((matching.cite_env(pod, main, _OFF),) if main else ()), *((host.cite("xids", f"xid {xid.code} on {xid.pci}: {xid.text}"),) if host and xid else ())),
+            evidence=(
+                *((matching.cite_env(pod, main, _OFF),) if main else ()),
+                *((host.cite("xids", f"xid {xid.code} on {xid.pci}: {xid.text}"),) if host and xid else ()),
+            ),
             remedy=(
-                Remedy("take {} out of spec.devicePlugin.env of the ClusterPolicy", _OFF) if off else Remedy("set DP_ENABLE_HEALTHCHECKS=109 in spec.devicePlugin.env of the ClusterPolicy"),
-                *((Remedy("kubectl cordon {}", node.name), Remedy("end the pods of that GPU, then follow:"), Remedy("kgpu xid {}", xid.code)) if xid else ()),
+                Remedy("take {} out of spec.devicePlugin.env of the ClusterPolicy", _OFF)
+                if off
+                else Remedy("set DP_ENABLE_HEALTHCHECKS=109 in spec.devicePlugin.env of the ClusterPolicy"),
+                *(
+                    (
+                        Remedy("kubectl cordon {}", node.name),
+                        Remedy("end the pods of that GPU, then follow:"),
+                        Remedy("kgpu xid {}", xid.code),
+                    )
+                    if xid
+                    else ()
+                ),
             ),
             confidence=CERTAIN if xid else LIKELY,
             level=Level.PROBLEM if xid else Level.NOTE,
             nodes=(node.name,),
-        )  # fmt: skip
+        )
 
 
 @rule("DPL-14", "Running without its device", Place.CLUSTER)
@@ -161,13 +198,19 @@ def lost_device(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield Finding(
                 subject=pod.subject,
-                cause=f"{pod} runs without its {asked[0]}: the kubelet of node {host.node} has no device down for it, as after a restart that lost its checkpoint",
+                cause=(
+                    f"{pod} runs without its {asked[0]}: the kubelet of node {host.node} has no device down for it, "
+                    "as after a restart that lost its checkpoint"
+                ),
                 evidence=(host.cite_file(entries[0], 0, f"no entry for pod uid {pod.uid}"), pod.cite("metadata.uid")),
-                remedy=(Remedy(_RESTART + "  # its controller makes a new one", pod.namespace, pod.name), Remedy("kubectl -n {} exec {} -- nvidia-smi -L  # to see it", pod.namespace, pod.name)),
+                remedy=(
+                    Remedy(_RESTART + "  # its controller makes a new one", pod.namespace, pod.name),
+                    Remedy("kubectl -n {} exec {} -- nvidia-smi -L  # to see it", pod.namespace, pod.name),
+                ),
                 confidence=CERTAIN,
                 nodes=(host.node,),
                 pods=(pod.path,),
-            )  # fmt: skip
+            )
 
 
 @rule("DPL-15", "The plugin hangs", Place.DRIVER, explains=("SCH-02", "SCH-03", "DPL-03", "HW-12"))
@@ -183,12 +226,20 @@ def stuck_plugin(snapshot: Snapshot) -> Iterator[Finding]:
         pods = _plugins(snapshot, host.node)
         yield Finding(
             subject=pods[0].subject if pods else Subject("Node", host.node),
-            cause=f"the device plugin of node {host.node} (pid {hung.pid}) hangs in the driver and answers nobody" + (f", since Xid {xid.code}" if xid else ""),
-            evidence=(host.cite("processes", f"{hung.pid} {hung.name} {hung.state}"), *((host.cite("xids", f"xid {xid.code}: {xid.text}"),) if xid else ())),
-            remedy=(Remedy("kubectl cordon {}", host.node), Remedy("find the GPU that hangs; a process in state D ends only when the driver lets it go:"), Remedy("kgpu doctor node {}", host.node)),
+            cause=f"the device plugin of node {host.node} (pid {hung.pid}) hangs in the driver and answers nobody"
+            + (f", since Xid {xid.code}" if xid else ""),
+            evidence=(
+                host.cite("processes", f"{hung.pid} {hung.name} {hung.state}"),
+                *((host.cite("xids", f"xid {xid.code}: {xid.text}"),) if xid else ()),
+            ),
+            remedy=(
+                Remedy("kubectl cordon {}", host.node),
+                Remedy("find the GPU that hangs; a process in state D ends only when the driver lets it go:"),
+                Remedy("kgpu doctor node {}", host.node),
+            ),
             confidence=CERTAIN if xid else LIKELY,
             nodes=(host.node,),
-        )  # fmt: skip
+        )
 
 
 @rule("DPL-17", "Keys that mean nothing", Place.PLUGIN, explains=("TS-01", "SCH-01"), by_hand=True)
@@ -214,12 +265,22 @@ def unknown_keys(snapshot: Snapshot) -> Iterator[Finding]:
             where = bad.what.partition("data[")[2].partition("]")[2].lstrip(", ")
             yield Finding(
                 subject=source.subject,
-                cause=f"{source}, key {key}, has a key that means nothing, so that what it should do is not done: {where}",
+                cause=(
+                    f"{source}, key {key}, has a key that means nothing, so that what it should do is not done: {where}"
+                ),
                 evidence=(source.cite(f"data[{key}]", where),),
-                remedy=(Remedy("kubectl -n {} edit configmap {}  # {}: {}", source.namespace, source.name, where, bad.expected),),
+                remedy=(
+                    Remedy(
+                        "kubectl -n {} edit configmap {}  # {}: {}", source.namespace, source.name, where, bad.expected
+                    ),
+                ),
                 confidence=CERTAIN,
-                nodes=tuple(node.name for node in matching.gpu_nodes(snapshot, matching.NVIDIA) if node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL, key) == key),
-            )  # fmt: skip
+                nodes=tuple(
+                    node.name
+                    for node in matching.gpu_nodes(snapshot, matching.NVIDIA)
+                    if node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL, key) == key
+                ),
+            )
 
 
 @rule("DPL-19", "GPUs handed out twice", Place.PLUGIN, by_hand=True)
@@ -248,15 +309,19 @@ def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
     )
     yield Finding(
         subject=node.subject,
-        cause=f"the GPUs of node {node.name}{others} are handed out twice: it offers {node.allocatable(name)} {name} by device plugin, and {offers[node.name]} devices by DRA; neither knows of the other's pods",
+        cause=(
+            f"the GPUs of node {node.name}{others} are handed out twice: it offers {node.allocatable(name)} {name} by "
+            f"device plugin, and {offers[node.name]} devices by DRA; neither knows of the other's pods"
+        ),
         evidence=(node.cite(f"status.allocatable[{name}]"), slices.cite("spec.driver")),
         remedy=(
-            Remedy("choose one for each node:"), Remedy("kubectl label node {} nvidia.com/gpu.deploy.device-plugin=false", node.name),
+            Remedy("choose one for each node:"),
+            Remedy("kubectl label node {} nvidia.com/gpu.deploy.device-plugin=false", node.name),
             Remedy("or leave GPUs out of the DRA driver: --set resources.gpus.enabled=false"),
         ),
         confidence=CERTAIN,
         nodes=tuple(one.name for one in both),
-    )  # fmt: skip
+    )
 
 
 @rule("DPL-21", "A plugin on another vendor's node", Place.PLUGIN, explains=("TNT-16",), by_hand=True)
@@ -282,12 +347,20 @@ def wrong_vendor(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 subject=pod.subject,
                 cause=f"{pod} is {vendor}'s device plugin, and node {node.name} has devices of {others[0][0]} alone",
-                evidence=(node.cite(f"metadata.labels[{others[0][1]}]"), pod.cite("spec.nodeSelector"), pod.cite("spec.nodeName")),
-                remedy=(Remedy("take labels set by hand away:"), Remedy("kubectl label node {} {}-", node.name, names.LABEL_GPU_PRESENT), Remedy("give the DaemonSet a nodeSelector on the label of node feature discovery")),
+                evidence=(
+                    node.cite(f"metadata.labels[{others[0][1]}]"),
+                    pod.cite("spec.nodeSelector"),
+                    pod.cite("spec.nodeName"),
+                ),
+                remedy=(
+                    Remedy("take labels set by hand away:"),
+                    Remedy("kubectl label node {} {}-", node.name, names.LABEL_GPU_PRESENT),
+                    Remedy("give the DaemonSet a nodeSelector on the label of node feature discovery"),
+                ),
                 confidence=CERTAIN,
                 nodes=(node.name,),
                 pods=(pod.path,),
-            )  # fmt: skip
+            )
 
 
 @rule("DPL-23", "An old figure of shares", Place.PLUGIN)
@@ -312,13 +385,25 @@ def old_figure(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             subject=node.subject,
-            cause=f"labels of node {node.name} say {said[1]} shares of each of {said[0]} GPUs, and it offers {offered}: the figure with shares is from an earlier configuration",
-            evidence=(node.cite("metadata.labels[nvidia.com/gpu.replicas]"), node.cite(f"status.capacity[{names.GPU_RESOURCE}]")),
-            remedy=(Remedy("what is offered is GPUs times replicas; without sharing it is the number of cards"), Remedy("restart gpu-feature-discovery on the node so that it writes the labels anew, or turn time-slicing on again")),
+            cause=(
+                f"labels of node {node.name} say {said[1]} shares of each of {said[0]} GPUs, and it offers {offered}: "
+                "the figure with shares is from an earlier configuration"
+            ),
+            evidence=(
+                node.cite("metadata.labels[nvidia.com/gpu.replicas]"),
+                node.cite(f"status.capacity[{names.GPU_RESOURCE}]"),
+            ),
+            remedy=(
+                Remedy("what is offered is GPUs times replicas; without sharing it is the number of cards"),
+                Remedy(
+                    "restart gpu-feature-discovery on the node so that it writes the labels anew, "
+                    "or turn time-slicing on again"
+                ),
+            ),
             confidence=LIKELY,
             level=Level.NOTE,
             nodes=(node.name,),
-        )  # fmt: skip
+        )
 
 
 def _less(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
@@ -350,47 +435,110 @@ def twice_told(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield Finding(
                 subject=pod.subject,
-                cause=f"{pod} handles each event of a GPU {count} times: it watches anew for every registration with the kubelet",
-                evidence=(log.cite(log.lines.index(line)), log.cite(next(at for at, each in enumerate(log.lines) if _REGISTERED in each))),
-                remedy=(Remedy("upgrade the device plugin; kgpu's has one watcher for each node"), Remedy(_RESTART, pod.namespace, pod.name)),
+                cause=(
+                    f"{pod} handles each event of a GPU {count} times: "
+                    "it watches anew for every registration with the kubelet"
+                ),
+                evidence=(
+                    log.cite(log.lines.index(line)),
+                    log.cite(next(at for at, each in enumerate(log.lines) if _REGISTERED in each)),
+                ),
+                remedy=(
+                    Remedy("upgrade the device plugin; kgpu's has one watcher for each node"),
+                    Remedy(_RESTART, pod.namespace, pod.name),
+                ),
                 confidence=LIKELY,
                 level=Level.NOTE,
                 nodes=(pod.node,) if pod.node else (),
                 pods=(pod.path,),
-            )  # fmt: skip
+            )
             break
 
 
 RULES: Final = rules_of(
     Sign(
-        id="DPL-07", title="Withdrawn for an application's error", place=Place.PLUGIN, where=(LOG,), parts=(PLUGIN,), always=True,
-        pattern=r"XidCriticalError: Xid=(?P<xid>\d{1,4})\b", words="XidCriticalError", proof=_of_application,
+        id="DPL-07",
+        title="Withdrawn for an application's error",
+        place=Place.PLUGIN,
+        where=(LOG,),
+        parts=(PLUGIN,),
+        always=True,
+        pattern=r"XidCriticalError: Xid=(?P<xid>\d{1,4})\b",
+        words="XidCriticalError",
+        proof=_of_application,
         cause="{who} has withdrawn a GPU for Xid {xid}, which is the application's error: the GPU is well",
-        remedy=("set DP_DISABLE_HEALTHCHECKS={xid} in spec.devicePlugin.env of the ClusterPolicy", "kubectl -n {namespace} delete pod {name}  # takes the GPU back", "kgpu xid {xid}"),
-        explain="NVIDIA's catalogue says to restart the application for these Xids (94 among them); the plugin's list of errors to ignore lacks them.",
-        confidence=CERTAIN, explains=_WITHDRAWS,
+        remedy=(
+            "set DP_DISABLE_HEALTHCHECKS={xid} in spec.devicePlugin.env of the ClusterPolicy",
+            "kubectl -n {namespace} delete pod {name}  # takes the GPU back",
+            "kgpu xid {xid}",
+        ),
+        explain=(
+            "NVIDIA's catalogue says to restart the application for these Xids (94 among them); "
+            "the plugin's list of errors to ignore lacks them."
+        ),
+        confidence=CERTAIN,
+        explains=_WITHDRAWS,
     ),
     Sign(
-        id="DPL-09", title="All GPUs withdrawn at once", place=Place.PLUGIN, where=(LOG,), parts=(PLUGIN,), always=True,
-        pattern=r"Error waiting for event: (?P<said>[^;]+); [Mm]arking all devices as unhealthy", words="Error waiting for event", proof=_less,
-        cause="{who} has withdrawn every GPU of its node, because waiting for the driver's events failed ({said}): the driver was reloaded, or a GPU was lost",
-        remedy=("see what happened to the driver then, on node {node}:", "journalctl -k | grep NVRM", "when the driver is well:", "kubectl -n {namespace} delete pod {name}"),
+        id="DPL-09",
+        title="All GPUs withdrawn at once",
+        place=Place.PLUGIN,
+        where=(LOG,),
+        parts=(PLUGIN,),
+        always=True,
+        pattern=r"Error waiting for event: (?P<said>[^;]+); [Mm]arking all devices as unhealthy",
+        words="Error waiting for event",
+        proof=_less,
+        cause=(
+            "{who} has withdrawn every GPU of its node, because waiting for the driver's events failed ({said}): the "
+            "driver was reloaded, or a GPU was lost"
+        ),
+        remedy=(
+            "see what happened to the driver then, on node {node}:",
+            "journalctl -k | grep NVRM",
+            "when the driver is well:",
+            "kubectl -n {namespace} delete pod {name}",
+        ),
         explain="When NVML's event call fails the plugin marks all devices, and does not look again.",
-        confidence=CERTAIN, explains=(*_WITHDRAWS, "DPL-03"),
+        confidence=CERTAIN,
+        explains=(*_WITHDRAWS, "DPL-03"),
     ),
     Sign(
-        id="DPL-13", title="No right to see MIG devices", place=Place.PLUGIN, where=(LOG,), parts=(PLUGIN, GFD), always=True,
-        pattern=r"Insufficient Permissions", words="Insufficient Permissions",
-        cause="{who} may not look at MIG devices: its container lacks the capability to monitor them, or they were changed while it ran",
-        remedy=("set NVIDIA_MIG_MONITOR_DEVICES=all in its environment (spec.devicePlugin.env, spec.gfd.env)", "after a change of MIG:", "kubectl -n {namespace} delete pod {name}"),
+        id="DPL-13",
+        title="No right to see MIG devices",
+        place=Place.PLUGIN,
+        where=(LOG,),
+        parts=(PLUGIN, GFD),
+        always=True,
+        pattern=r"Insufficient Permissions",
+        words="Insufficient Permissions",
+        cause=(
+            "{who} may not look at MIG devices: its container lacks the capability to monitor them, "
+            "or they were changed while it ran"
+        ),
+        remedy=(
+            "set NVIDIA_MIG_MONITOR_DEVICES=all in its environment (spec.devicePlugin.env, spec.gfd.env)",
+            "after a change of MIG:",
+            "kubectl -n {namespace} delete pod {name}",
+        ),
         explain="With MIG on, NVML wants the capability mig/monitor for what concerns other containers' devices.",
         explains=("SCH-02", "DPL-03"),
     ),
     Sign(
-        id="DPL-24", title="CUDA_VISIBLE_DEVICES is not how GPUs are given", place=Place.CLUSTER, where=(LOG,), always=True, level=Level.NOTE,
-        pattern=r"CUDA_VISIBLE_DEVICES(?:\s*[=:]|\s+is)\s*(?:$|''|\"\"|None\b|not set\b|unset\b|empty\b)", words="CUDA_VISIBLE_DEVICES", proof=_has_gpu,
-        cause="{who} finds CUDA_VISIBLE_DEVICES empty, which is right: the plugin gives devices by NVIDIA_VISIBLE_DEVICES or CDI, and CUDA sees only those, from 0",
+        id="DPL-24",
+        title="CUDA_VISIBLE_DEVICES is not how GPUs are given",
+        place=Place.CLUSTER,
+        where=(LOG,),
+        always=True,
+        level=Level.NOTE,
+        pattern=r"CUDA_VISIBLE_DEVICES(?:\s*[=:]|\s+is)\s*(?:$|''|\"\"|None\b|not set\b|unset\b|empty\b)",
+        words="CUDA_VISIBLE_DEVICES",
+        proof=_has_gpu,
+        cause=(
+            "{who} finds CUDA_VISIBLE_DEVICES empty, which is right: the plugin gives devices by "
+            "NVIDIA_VISIBLE_DEVICES or CDI, and CUDA sees only those, from 0"
+        ),
         remedy=("kubectl -n {namespace} exec {name} -- nvidia-smi -L  # shows what it has",),
         explain="A program that takes an empty CUDA_VISIBLE_DEVICES for no GPU has to ask CUDA instead.",
     ),
-)  # fmt: skip
+)

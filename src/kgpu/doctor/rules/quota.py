@@ -1,6 +1,5 @@
 """Rows QTA: what the API server or a quota refuses, and what a manifest asks for by mistake."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -23,7 +22,8 @@ _EXCEEDED: Final = re.compile(
 _RANGER: Final = "kubernetes.io/limit-ranger"
 _MAKERS: Final = frozenset({"ReplicaSet", "Job", "StatefulSet", "DaemonSet", "ReplicationController"})
 _LIMIT: Final = re.compile(
-    r"(?P<which>maximum|minimum) (?P<resource>\S+) usage per (?P<per>Container|Pod) is (?P<most>[^,]+), but \w+ is (?P<asked>[^.\s]+)"
+    r"(?P<which>maximum|minimum) (?P<resource>\S+) usage per (?P<per>Container|Pod) is (?P<most>[^,]+), but \w+ is "
+    r"(?P<asked>[^.\s]+)"
 )
 _FRACTION: Final = re.compile(
     r"(?P<resource>[\w.-]+/[\w.-]+)\]?: Invalid value: \"?(?P<value>[^\":]+)\"?: must be an integer"
@@ -100,7 +100,10 @@ def over_quota(snapshot: Snapshot) -> Iterator[Finding]:
         why = "allows less than one pod asks for" if alone else "is used up"
         yield Finding(
             subject=subject,
-            cause=f"{subject} lacks pods: quota {hit['quota']} of namespace {subject.namespace} {why} ({hit['asked']} asked{said}){held}",
+            cause=(
+                f"{subject} lacks pods: quota {hit['quota']} of namespace {subject.namespace} {why} ({hit['asked']} "
+                f"asked{said}){held}"
+            ),
             evidence=(
                 event.quote(),
                 *((quota.cite(f"status.used[{key}]"), quota.cite(f"spec.hard[{key}]")) if quota else ()),
@@ -139,14 +142,17 @@ def limit_range(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             subject=subject,
             cause=(
-                f"{subject} has no pods: a LimitRange of namespace {subject.namespace} allows {hit['which']} {hit['most']} "
-                f"{hit['resource']} for one {hit['per'].lower()}, and {hit['asked']} are asked for"
+                f"{subject} has no pods: a LimitRange of namespace {subject.namespace} allows {hit['which']} "
+                f"{hit['most']} {hit['resource']} for one {hit['per'].lower()}, and {hit['asked']} are asked for"
             ),
             evidence=(event.quote(), *(one.cite("spec.limits") for one in ranges[:2])),
-            remedy=(Remedy("ask for less in each container, or raise the LimitRange:"), Remedy("kubectl -n {} edit limitrange", subject.namespace)),
+            remedy=(
+                Remedy("ask for less in each container, or raise the LimitRange:"),
+                Remedy("kubectl -n {} edit limitrange", subject.namespace),
+            ),
             confidence=CERTAIN,
             since=event.first,
-        )  # fmt: skip
+        )
 
 
 @rule("QTA-01", "Part of a device", Place.CLUSTER)
@@ -217,7 +223,8 @@ def wrong_prefix(snapshot: Snapshot) -> Iterator[Finding]:
                 remedy=(
                     (
                         Remedy(
-                            'kubectl -n {} patch resourcequota {} --type merge -p \'{{"spec":{{"hard":{{"requests.{}":"{}"}}}}}}\'',
+                            "kubectl -n {} patch resourcequota {} --type merge -p "
+                            '\'{{"spec":{{"hard":{{"requests.{}":"{}"}}}}}}\'',
                             quota.namespace,
                             quota.name,
                             plain(resource),
@@ -253,7 +260,10 @@ def default_gpu(snapshot: Snapshot) -> Iterator[Finding]:
                 )  # fmt: skip
                 yield Finding(
                     subject=one.subject,
-                    cause=f"{one} gives {given[found[0]]} {found[0]} to every container in namespace {one.namespace} that does not ask for any",
+                    cause=(
+                        f"{one} gives {given[found[0]]} {found[0]} to every container in namespace {one.namespace} "
+                        "that does not ask for any"
+                    ),
                     evidence=(one.cite(f"spec.limits[{position}].{field}[{found[0]}]"),),
                     remedy=(
                         Remedy("set {} in default and defaultRequest to 0, and keep max:", found[0]),

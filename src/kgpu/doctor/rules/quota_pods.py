@@ -1,6 +1,5 @@
 """Rows QTA that need the pods: quotas that are passed by, queues that hold work back, GPUs that nobody counts."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -40,12 +39,24 @@ def passed_by(snapshot: Snapshot) -> Iterator[Finding]:
         for name, pods in missed.items():
             yield Finding(
                 subject=quota.subject,
-                cause=f"{quota} counts {', '.join(sorted(name for name in counted if matching.is_accelerator(name)))}, and {len(pods)} pods of the namespace use {name}, which it does not",
+                cause=(
+                    f"{quota} counts {', '.join(sorted(name for name in counted if matching.is_accelerator(name)))}, "
+                    f"and {len(pods)} pods of the namespace use {name}, which it does not"
+                ),
                 evidence=(quota.cite("spec.hard"), pods[0].cite("spec.containers[0].resources")),
-                remedy=(Remedy('kubectl -n {} patch resourcequota {} --type merge -p \'{{"spec":{{"hard":{{"requests.{}":"N"}}}}}}\'', quota.namespace, quota.name, name), Remedy("devices of DRA are counted as CLASS.deviceclass.resource.k8s.io/devices")),
+                remedy=(
+                    Remedy(
+                        "kubectl -n {} patch resourcequota {} --type merge -p "
+                        '\'{{"spec":{{"hard":{{"requests.{}":"N"}}}}}}\'',
+                        quota.namespace,
+                        quota.name,
+                        name,
+                    ),
+                    Remedy("devices of DRA are counted as CLASS.deviceclass.resource.k8s.io/devices"),
+                ),
                 confidence=CERTAIN,
                 level=Level.NOTE,
-            )  # fmt: skip
+            )
 
 
 @rule("QTA-09", "Kueue has no quota left", Place.CLUSTER, explains=("SCH-01",))
@@ -61,12 +72,23 @@ def kueue(snapshot: Snapshot) -> Iterator[Finding]:
         queues = list(snapshot.all("ClusterQueue"))
         yield Finding(
             subject=work.subject,
-            cause=f"{owner} stays suspended: the ClusterQueue behind queue {work.text('spec.queueName') or '?'} has no quota left" + (f" of {hit['resource']}" if hit else ""),
-            evidence=(found.cite(), work.cite("spec.queueName"), *(one.cite("spec.resourceGroups") for one in queues[:1])),
-            remedy=(Remedy("kubectl get clusterqueues -o wide; kubectl get workloads -A"), Remedy("raise nominalQuota, allow borrowing in a cohort, or let admitted work end")),
+            cause=(
+                f"{owner} stays suspended: the ClusterQueue behind queue {work.text('spec.queueName') or '?'} "
+                "has no quota left"
+            )
+            + (f" of {hit['resource']}" if hit else ""),
+            evidence=(
+                found.cite(),
+                work.cite("spec.queueName"),
+                *(one.cite("spec.resourceGroups") for one in queues[:1]),
+            ),
+            remedy=(
+                Remedy("kubectl get clusterqueues -o wide; kubectl get workloads -A"),
+                Remedy("raise nominalQuota, allow borrowing in a cohort, or let admitted work end"),
+            ),
             confidence=CERTAIN,
             since=found.since,
-        )  # fmt: skip
+        )
 
 
 @rule("QTA-11", "GPUs that nobody counts", Place.CLUSTER)
@@ -84,12 +106,16 @@ def uncounted(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             subject=pod.subject,
-            cause=f"{pod} asks for no GPU and sets {_SEES}=all: it sees every GPU of node {node.name}, and nobody counts that",
+            cause=(
+                f"{pod} asks for no GPU and sets {_SEES}=all: it sees every GPU of node {node.name}, "
+                "and nobody counts that"
+            ),
             evidence=(bad.cite("env"), bad.cite("resources")),
             remedy=(
                 Remedy("take {} out of the manifest, and ask for nvidia.com/gpu in limits", _SEES),
                 Remedy(
-                    "let the toolkit refuse it: accept-nvidia-visible-devices-envvar-when-unprivileged = false, or CDI mode"
+                    "let the toolkit refuse it: accept-nvidia-visible-devices-envvar-when-unprivileged = false, "
+                    "or CDI mode"
                 ),
             ),
             confidence=LIKELY,
@@ -101,14 +127,26 @@ def uncounted(snapshot: Snapshot) -> Iterator[Finding]:
 
 RULES: Final = rules_of(
     Sign(
-        id="QTA-12", title="kubectl run has no such flag", place=Place.CLUSTER, where=(LOG, STATUS),
-        pattern=r"unknown flag: --(?P<flag>requests|limits)\b", words="unknown flag: --",
+        id="QTA-12",
+        title="kubectl run has no such flag",
+        place=Place.CLUSTER,
+        where=(LOG, STATUS),
+        pattern=r"unknown flag: --(?P<flag>requests|limits)\b",
+        words="unknown flag: --",
         cause="{who} calls kubectl run with --{flag}, which kubectl does not have any more",
         remedy=(
-            "with the pod's name in place of NAME, and its image in place of IMAGE:", "kubectl run NAME --image=IMAGE --overrides='{{\"spec\":{{\"containers\":[{{\"name\":\"NAME\",\"image\":\"IMAGE\",\"resources\":{{\"limits\":{{\"nvidia.com/gpu\":1}}}}}}]}}}}'",
+            "with the pod's name in place of NAME, and its image in place of IMAGE:",
+            (
+                "kubectl run NAME --image=IMAGE --overrides='"
+                '{{"spec":{{"containers":[{{"name":"NAME","image":"IMAGE",'
+                '"resources":{{"limits":{{"nvidia.com/gpu":1}}}}}}]}}}}\''
+            ),
             "or write a manifest: a GPU has to be in limits",
         ),
-        explain="The flags --requests and --limits of kubectl run are gone since 1.24; requests alone would not do for a GPU either.",
+        explain=(
+            "The flags --requests and --limits of kubectl run are gone since 1.24; "
+            "requests alone would not do for a GPU either."
+        ),
         confidence=CERTAIN,
     ),
-)  # fmt: skip
+)

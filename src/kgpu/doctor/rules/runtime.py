@@ -1,6 +1,5 @@
 """Rows RUN: containerd, CRI-O, CDI and NRI."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -54,7 +53,8 @@ def no_class(snapshot: Snapshot) -> Iterator[Finding]:
             remedy=(
                 (
                     Remedy(
-                        "kubectl apply -f - <<EOF\napiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {{name: {}}}\nhandler: {}\nEOF",
+                        "kubectl apply -f - <<EOF\napiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {{name: "
+                        "{}}}\nhandler: {}\nEOF",
                         wanted,
                         wanted,
                     )
@@ -94,7 +94,8 @@ def nri_too_old(snapshot: Snapshot) -> Iterator[Finding]:
             remedy=(
                 (
                     Remedy(
-                        'kubectl patch clusterpolicy {} --type merge -p \'{{"spec":{{"cdi":{{"nriPluginEnabled":false}}}}}}\'',
+                        "kubectl patch clusterpolicy {} --type merge -p "
+                        '\'{{"spec":{{"cdi":{{"nriPluginEnabled":false}}}}}}\'',
                         policy.name,
                     )
                 ),
@@ -107,53 +108,109 @@ def nri_too_old(snapshot: Snapshot) -> Iterator[Finding]:
 
 RULES: Final = rules_of(
     Sign(
-        id="RUN-01", title="The runtime handler is not configured", place=Place.RUNTIME,
-        pattern=r"no runtime for \"(?P<handler>[^\"]+)\" is configured", words="no runtime for",
-        cause="{who}: the container runtime of the node has no handler {handler}: the toolkit has not configured it, or not where the runtime looks",
+        id="RUN-01",
+        title="The runtime handler is not configured",
+        place=Place.RUNTIME,
+        pattern=r"no runtime for \"(?P<handler>[^\"]+)\" is configured",
+        words="no runtime for",
+        cause=(
+            "{who}: the container runtime of the node has no handler {handler}: the toolkit has not configured it, "
+            "or not where the runtime looks"
+        ),
         remedy=(
             "kubectl get pods -A -o wide --field-selector spec.nodeName={node} | grep toolkit",
-            "on node {node}:", "kgpu runtime status; containerd config dump | grep -A3 nvidia",
-            "correct CONTAINERD_CONFIG and CONTAINERD_SOCKET in toolkit.env where the distribution has its own files, then restart the runtime",
+            "on node {node}:",
+            "kgpu runtime status; containerd config dump | grep -A3 nvidia",
+            (
+                "correct CONTAINERD_CONFIG and CONTAINERD_SOCKET in toolkit.env where the distribution has its own "
+                "files, then restart the runtime"
+            ),
         ),
-        explain="Normal for a short time while the toolkit starts. When it lasts: the toolkit failed, wrote another "
-        "file than the runtime reads (k3s, RKE2, MicroK8s), or the runtime was not restarted.",
-        proof=_toolkit, explains=("DPL-*", "SCH-02", "OPR-15"),
+        explain=(
+            "Normal for a short time while the toolkit starts. When it lasts: the toolkit failed, wrote another file "
+            "than the runtime reads (k3s, RKE2, MicroK8s), or the runtime was not restarted."
+        ),
+        proof=_toolkit,
+        explains=("DPL-*", "SCH-02", "OPR-15"),
     ),
     Sign(
-        id="RUN-06", title="The toolkit is older than containerd 2", place=Place.RUNTIME,
-        pattern=r"unsupported config version: (?P<version>\d+)", words="unsupported config version", where=(LOG, STATUS), parts=(TOOLKIT,),
+        id="RUN-06",
+        title="The toolkit is older than containerd 2",
+        place=Place.RUNTIME,
+        pattern=r"unsupported config version: (?P<version>\d+)",
+        words="unsupported config version",
+        where=(LOG, STATUS),
+        parts=(TOOLKIT,),
         cause="{who} does not know containerd's configuration version {version}: the toolkit is older than the runtime",
-        remedy=("take toolkit.version out of the values, so that the operator's own release is used, or set v1.18.0 or later",),
+        remedy=(
+            (
+                "take toolkit.version out of the values, so that the operator's own release is used, "
+                "or set v1.18.0 or later"
+            ),
+        ),
         explain="Configuration version 3 came with containerd 2; toolkits before 1.17 do not know it.",
-        confidence=CERTAIN, explains=("RUN-01", "DPL-*", "SCH-02"),
+        confidence=CERTAIN,
+        explains=("RUN-01", "DPL-*", "SCH-02"),
     ),
     Sign(
-        id="RUN-17", title="A management device in a workload", place=Place.RUNTIME,
-        pattern=r"unresolvable CDI devices (?P<device>management\.nvidia\.com/gpu=\S+)", words="unresolvable CDI devices management", where=(EVENT, STATUS),
+        id="RUN-17",
+        title="A management device in a workload",
+        place=Place.RUNTIME,
+        pattern=r"unresolvable CDI devices (?P<device>management\.nvidia\.com/gpu=\S+)",
+        words="unresolvable CDI devices management",
+        where=(EVENT, STATUS),
         cause="{who} was given the CDI device {device}, which is for the operator's own pods alone",
         remedy=("take runtimeClassName: nvidia-cdi out of the manifest, or use nvidia",),
         explain="The class nvidia-cdi is for operands; its spec has no device for a single GPU.",
         confidence=CERTAIN,
     ),
     Sign(
-        id="RUN-18", title="A device that the node does not know", place=Place.RUNTIME,
-        pattern=r"(?:unresolvable CDI devices (?!management\.)(?=[\w.-]+/[\w.-]+=)|device error: (?=\S+: unknown device)|unknown device:? \\?[\"']?(?=\w+[-/=]))(?P<device>[^\s\"'\\,;]+?)(?=:?(?:[\s\"'\\,]|$))", words="device", where=(EVENT, STATUS),
-        cause="{who}: no CDI spec or driver on the node knows the device {device}: it was taken away, or specs and plugin are older than a change of GPUs or slices",
-        remedy=(
-            "on node {node}:", "kgpu cdi list; nvidia-smi -L",
-            "on node {node}:", "kgpu cdi generate --output /var/run/cdi/nvidia.yaml  # or restart the toolkit's and the device plugin's pod there",
+        id="RUN-18",
+        title="A device that the node does not know",
+        place=Place.RUNTIME,
+        pattern=(
+            r"(?:unresolvable CDI devices (?!management\.)(?=[\w.-]+/[\w.-]+=)|device error: (?=\S+: unknown device)"
+            r"|unknown device:? \\?[\"']?(?=\w+[-/=]))(?P<device>[^\s\"'\\,;]+?)(?=:?(?:[\s\"'\\,]|$))"
         ),
-        explain="The runtime resolves names from the specs in /etc/cdi and /var/run/cdi, or asks the driver for the UUID.",
+        words="device",
+        where=(EVENT, STATUS),
+        cause=(
+            "{who}: no CDI spec or driver on the node knows the device {device}: it was taken away, or specs and "
+            "plugin are older than a change of GPUs or slices"
+        ),
+        remedy=(
+            "on node {node}:",
+            "kgpu cdi list; nvidia-smi -L",
+            "on node {node}:",
+            (
+                "kgpu cdi generate --output /var/run/cdi/nvidia.yaml  # or restart the toolkit's and the device "
+                "plugin's pod there"
+            ),
+        ),
+        explain=(
+            "The runtime resolves names from the specs in /etc/cdi and /var/run/cdi, or asks the driver for the UUID."
+        ),
         confidence=CERTAIN,
     ),
     Sign(
-        id="RUN-23", title="The driver's library is not found", place=Place.RUNTIME,
-        pattern=r"load library failed: (?P<library>libnvidia-ml\.so\.1)", words="load library failed", where=(EVENT, STATUS, LOG),
+        id="RUN-23",
+        title="The driver's library is not found",
+        place=Place.RUNTIME,
+        pattern=r"load library failed: (?P<library>libnvidia-ml\.so\.1)",
+        words="load library failed",
+        where=(EVENT, STATUS, LOG),
         cause="{who}: {library} is not found where the toolkit looks: no driver on the node, or its root is another",
         remedy=(
-            "on node {node}:", "sh -c 'ls /run/nvidia/driver/usr/lib/*/libnvidia-ml.so.1 /usr/lib/*/libnvidia-ml.so.1'",
-            "set the driver root to where it is: hostPaths.driverInstallDir in the ClusterPolicy, or install the driver",
+            "on node {node}:",
+            "sh -c 'ls /run/nvidia/driver/usr/lib/*/libnvidia-ml.so.1 /usr/lib/*/libnvidia-ml.so.1'",
+            (
+                "set the driver root to where it is: hostPaths.driverInstallDir in the ClusterPolicy, "
+                "or install the driver"
+            ),
         ),
-        explain="nvidia-container-cli.root in the toolkit's config.toml points to / or to /run/nvidia/driver; the library is in neither.",
+        explain=(
+            "nvidia-container-cli.root in the toolkit's config.toml points to / or to /run/nvidia/driver; "
+            "the library is in neither."
+        ),
     ),
-)  # fmt: skip
+)

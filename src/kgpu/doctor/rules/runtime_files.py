@@ -1,6 +1,5 @@
 """Rows RUN that configuration files, versions and times show: who wrote what, where, and what the runtime reads."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -30,8 +29,13 @@ def _on(
     host: HostFacts, cause: str, *evidence: Evidence, remedy: tuple[Remedy, ...], confidence: float = CERTAIN
 ) -> Finding:
     return Finding(
-        subject=Subject("Node", host.node), cause=cause, evidence=evidence, remedy=remedy, confidence=confidence, nodes=(host.node,),
-    )  # fmt: skip
+        subject=Subject("Node", host.node),
+        cause=cause,
+        evidence=evidence,
+        remedy=remedy,
+        confidence=confidence,
+        nodes=(host.node,),
+    )
 
 
 def drop_ins(host: HostFacts) -> list[str]:
@@ -78,22 +82,39 @@ def overwritten(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield _on(
                 host,
-                f"{ROOT} of node {host.node} was overwritten after the toolkit had written it: the runtime nvidia is gone",
-                host.cite_file(ROOT, value="no runtime nvidia"), Evidence(str(pod), "started before the file was written", text(pod.at("status.startTime"))),
+                f"{ROOT} of node {host.node} was overwritten after the toolkit had written it: "
+                "the runtime nvidia is gone",
+                host.cite_file(ROOT, value="no runtime nvidia"),
+                Evidence(str(pod), "started before the file was written", text(pod.at("status.startTime"))),
                 remedy=(
                     Remedy("kubectl -n {} delete pod {}  # the toolkit writes it anew", pod.namespace, pod.name),
                     Remedy("let it write a drop-in file, which packages leave alone (/etc/containerd/conf.d)"),
                 ),
-            )  # fmt: skip
+            )
             break
 
 
 _DISTRIBUTIONS: Final = (
-    ("k3s", re.compile(r"[-+]k3s"), "/var/lib/rancher/k3s/agent/etc/containerd/", "/run/k3s/containerd/containerd.sock"),
-    ("RKE2", re.compile(r"[-+]rke2"), "/var/lib/rancher/rke2/agent/etc/containerd/", "/run/k3s/containerd/containerd.sock"),
+    (
+        "k3s",
+        re.compile(r"[-+]k3s"),
+        "/var/lib/rancher/k3s/agent/etc/containerd/",
+        "/run/k3s/containerd/containerd.sock",
+    ),
+    (
+        "RKE2",
+        re.compile(r"[-+]rke2"),
+        "/var/lib/rancher/rke2/agent/etc/containerd/",
+        "/run/k3s/containerd/containerd.sock",
+    ),
     ("k0s", re.compile(r"[-+]k0s"), "/etc/k0s/containerd.d/", "/run/k0s/containerd.sock"),
-    ("MicroK8s", re.compile(r"microk8s"), "/var/snap/microk8s/current/args/", "/var/snap/microk8s/common/run/containerd.sock"),
-)  # fmt: skip
+    (
+        "MicroK8s",
+        re.compile(r"microk8s"),
+        "/var/snap/microk8s/current/args/",
+        "/var/snap/microk8s/common/run/containerd.sock",
+    ),
+)
 """Distributions with a containerd of their own: where its configuration and its socket are."""
 
 
@@ -149,7 +170,10 @@ def other_folder(snapshot: Snapshot) -> Iterator[Finding]:
             proof = (refused[node.name],) if node.name in refused else ()
             yield Finding(
                 subject=pod.subject,
-                cause=f"{pod} writes {path or ROOT} on node {node.name}, and {name} reads its own files in {folder}: the runtime nvidia is not there",
+                cause=(
+                    f"{pod} writes {path or ROOT} on node {node.name}, and {name} reads its own files in {folder}: "
+                    "the runtime nvidia is not there"
+                ),
                 evidence=(node.cite("status.nodeInfo.containerRuntimeVersion"), seen, *proof),
                 remedy=(
                     Remedy("set in toolkit.env of the ClusterPolicy:"),
@@ -175,7 +199,10 @@ def generated(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield Finding(
                 subject=pod.subject,
-                cause=f"{pod} writes {path} on node {node.name}, which {where[0]} generates anew at each start: two writers, and a restart for each",
+                cause=(
+                    f"{pod} writes {path} on node {node.name}, which {where[0]} generates anew at each start: two "
+                    "writers, and a restart for each"
+                ),
                 evidence=(seen, node.cite("status.nodeInfo.containerRuntimeVersion")),
                 remedy=(
                     Remedy("set CONTAINERD_CONFIG={}.tmpl in toolkit.env of the ClusterPolicy", path),
@@ -205,13 +232,18 @@ def higher_version(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield _on(
                 host,
-                f"on node {host.node} {path} has configuration version {hit[1]} and {ROOT} has {low}: containerd refuses to start",
-                host.cite_file(path, value=hit[0].strip()), host.cite_file(ROOT, value=said[0].strip() if said else "no version"),
+                f"on node {host.node} {path} has configuration version {hit[1]} and {ROOT} has {low}: "
+                "containerd refuses to start",
+                host.cite_file(path, value=hit[0].strip()),
+                host.cite_file(ROOT, value=said[0].strip() if said else "no version"),
                 remedy=(
-                    Remedy("set RUNTIME_CONFIG_SOURCE=file in toolkit.env of the ClusterPolicy, so that the toolkit keeps the file's version"),
+                    Remedy(
+                        "set RUNTIME_CONFIG_SOURCE=file in toolkit.env of the ClusterPolicy, "
+                        "so that the toolkit keeps the file's version"
+                    ),
                     Remedy("at once, on node {}: mv {} /root/ && systemctl restart containerd", host.node, path),
                 ),
-            )  # fmt: skip
+            )
             break
 
 
@@ -242,18 +274,29 @@ def no_cri(snapshot: Snapshot) -> Iterator[Finding]:
         wrote = next(messages.in_logs(snapshot, _WRITTEN, ".toml", pods=tools), None) if tools else None
         yield Finding(
             subject=node.subject,
-            cause=f"containerd on node {node.name} runs without its CRI plugin (unknown service RuntimeService), so that the node is not Ready: a configuration file that it imports does not suit it"
+            cause=(
+                f"containerd on node {node.name} runs without its CRI plugin (unknown service RuntimeService), so "
+                "that the node is not Ready: a configuration file that it imports does not suit it"
+            )
             + (f"; the toolkit has written {wrote.match['path']} there" if wrote else ""),
             evidence=(ready.cite(), *((wrote.evidence,) if wrote else ())),
             remedy=(
-                Remedy("on node {}:", node.name), Remedy("journalctl -u containerd | grep -i 'failed to load plugin'; containerd config dump | head -60"),
-                *((Remedy("on node {}: move that file away, then systemctl restart containerd", node.name),) if wrote else ()),
-                Remedy("let the toolkit write whole runtimes: NVIDIA_RUNTIME_SET_AS_DEFAULT=true in toolkit.env, or a toolkit release with the fix"),
+                Remedy("on node {}:", node.name),
+                Remedy("journalctl -u containerd | grep -i 'failed to load plugin'; containerd config dump | head -60"),
+                *(
+                    (Remedy("on node {}: move that file away, then systemctl restart containerd", node.name),)
+                    if wrote
+                    else ()
+                ),
+                Remedy(
+                    "let the toolkit write whole runtimes: NVIDIA_RUNTIME_SET_AS_DEFAULT=true in toolkit.env, "
+                    "or a toolkit release with the fix"
+                ),
             ),
             confidence=LIKELY if wrote else POSSIBLE,
             since=ready.since,
             nodes=(node.name,),
-        )  # fmt: skip
+        )
 
 
 @rule("RUN-08", "A runtime without its type", Place.RUNTIME, explains=(*_BELOW, "NODE-00"))
@@ -271,10 +314,14 @@ def untyped(snapshot: Snapshot) -> Iterator[Finding]:
             if bad:
                 yield _on(
                     host,
-                    f"{path} of node {host.node} has the runtime {bad[0]} without a runtime_type: containerd says: container.Runtime.Name must be set",
+                    f"{path} of node {host.node} has the runtime {bad[0]} without a runtime_type: containerd says: "
+                    "container.Runtime.Name must be set",
                     host.cite_file(path, value=f"runtimes.{bad[0]}: {', '.join(sorted(mapping(rows[bad[0]])))}"),
-                    remedy=(Remedy("use a toolkit of 1.20.0 or later"), Remedy('or add runtime_type = "io.containerd.runc.v2" to runtimes.{} in {}', bad[0], path)),
-                )  # fmt: skip
+                    remedy=(
+                        Remedy("use a toolkit of 1.20.0 or later"),
+                        Remedy('or add runtime_type = "io.containerd.runc.v2" to runtimes.{} in {}', bad[0], path),
+                    ),
+                )
 
 
 @rule("RUN-11", "Two container runtimes in one cluster", Place.RUNTIME, explains=_BELOW)
@@ -292,7 +339,10 @@ def wrong_runtime(snapshot: Snapshot) -> Iterator[Finding]:
         pod, node, seen, said = bad[0]
         yield Finding(
             subject=pod.subject,
-            cause=f"{pod} configures {said} on node {node.name}, which runs {node.runtime[0]}: the operator takes one runtime for all nodes",
+            cause=(
+                f"{pod} configures {said} on node {node.name}, which runs {node.runtime[0]}: "
+                "the operator takes one runtime for all nodes"
+            ),
             evidence=(seen, node.cite("status.nodeInfo.containerRuntimeVersion")),
             remedy=(
                 Remedy("bring the GPU nodes to one runtime"),
@@ -317,9 +367,15 @@ def nri_alone(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=policy.subject,
                 cause=f"{policy} enables the NRI plugin, which needs {' and '.join(off)}: the operator refuses that",
                 evidence=(policy.cite("spec.cdi.nriPluginEnabled"), *(policy.cite(field) for field in off)),
-                remedy=(Remedy('kubectl patch clusterpolicy {} --type merge -p \'{{"spec":{{"cdi":{{"enabled":true}},"toolkit":{{"enabled":true}}}}}}\'', policy.name),),
+                remedy=(
+                    Remedy(
+                        "kubectl patch clusterpolicy {} --type merge -p "
+                        '\'{{"spec":{{"cdi":{{"enabled":true}},"toolkit":{{"enabled":true}}}}}}\'',
+                        policy.name,
+                    ),
+                ),
                 confidence=CERTAIN,
-            )  # fmt: skip
+            )
 
 
 _LEGACY: Final = "/etc/docker/daemon.json"
@@ -347,14 +403,19 @@ def for_docker(snapshot: Snapshot) -> Iterator[Finding]:
         kind = "crio" if node.runtime[0] == "cri-o" else "containerd"
         yield _on(
             host,
-            f"on node {node.name} the runtime nvidia is configured for Docker alone (nvidia-docker2), and the kubelet uses {node.runtime[0]}",
-            host.cite_file(_LEGACY, value="runtimes: nvidia"), node.cite("status.nodeInfo.containerRuntimeVersion"),
+            f"on node {node.name} the runtime nvidia is configured for Docker alone (nvidia-docker2), "
+            f"and the kubelet uses {node.runtime[0]}",
+            host.cite_file(_LEGACY, value="runtimes: nvidia"),
+            node.cite("status.nodeInfo.containerRuntimeVersion"),
             remedy=(
-                Remedy("on the node:"), Remedy("apt install nvidia-container-toolkit"),
-                Remedy("nvidia-ctk runtime configure --runtime={} --set-as-default && systemctl restart {}", kind, kind),
+                Remedy("on the node:"),
+                Remedy("apt install nvidia-container-toolkit"),
+                Remedy(
+                    "nvidia-ctk runtime configure --runtime={} --set-as-default && systemctl restart {}", kind, kind
+                ),
             ),
             confidence=LIKELY,
-        )  # fmt: skip
+        )
 
 
 _BINARY: Final = re.compile(r"BinaryName\s*=\s*[\"']([^\"']*nvidia-container-runtime[^\"']*)[\"']")
@@ -376,14 +437,20 @@ def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
         if own and others:
             yield _on(
                 host,
-                f"on node {host.node} two installations of the toolkit are configured: {own[0]} (the operator's) and {others[0]} (the host's); which one runs depends on the order of files",
-                *(host.cite_file(found[folder], value=f"BinaryName = {folder}/nvidia-container-runtime") for folder in (own[0], others[0])),
+                f"on node {host.node} two installations of the toolkit are configured: {own[0]} (the operator's) and "
+                f"{others[0]} (the host's); which one runs depends on the order of files",
+                *(
+                    host.cite_file(found[folder], value=f"BinaryName = {folder}/nvidia-container-runtime")
+                    for folder in (own[0], others[0])
+                ),
                 remedy=(
                     Remedy("choose one: toolkit.enabled=false in the ClusterPolicy, or"),
-                    Remedy("on node {}:", host.node), Remedy("apt remove nvidia-container-toolkit"), Remedy("and take its runtime out of {}", found[others[0]]),
+                    Remedy("on node {}:", host.node),
+                    Remedy("apt remove nvidia-container-toolkit"),
+                    Remedy("and take its runtime out of {}", found[others[0]]),
                 ),
                 confidence=LIKELY,
-            )  # fmt: skip
+            )
 
 
 @rule("RUN-30", "The kubelet is too old for CDI devices", Place.PLUGIN)
@@ -399,13 +466,19 @@ def old_kubelet(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             subject=pod.subject,
-            cause=f"{pod} gives devices by CDI names (cdi-cri), which the kubelet {node.kubelet} of node {node.name} leaves out without its gate DevicePluginCDIDevices: pods start without a GPU",
+            cause=(
+                f"{pod} gives devices by CDI names (cdi-cri), which the kubelet {node.kubelet} of node {node.name} "
+                "leaves out without its gate DevicePluginCDIDevices: pods start without a GPU"
+            ),
             evidence=(seen, node.cite("status.nodeInfo.kubeletVersion")),
-            remedy=(Remedy("upgrade the kubelet to 1.29 or later (1.28: --feature-gates=DevicePluginCDIDevices=true)"), Remedy("or set DEVICE_LIST_STRATEGY=cdi-annotations (or envvar) in devicePlugin.env")),
+            remedy=(
+                Remedy("upgrade the kubelet to 1.29 or later (1.28: --feature-gates=DevicePluginCDIDevices=true)"),
+                Remedy("or set DEVICE_LIST_STRATEGY=cdi-annotations (or envvar) in devicePlugin.env"),
+            ),
             confidence=LIKELY if int(version[1]) == 28 else CERTAIN,
             nodes=(node.name,),
             pods=(pod.path,),
-        )  # fmt: skip
+        )
 
 
 def _cdi_cri(pod: Pod, container: Container) -> Evidence | None:
@@ -429,7 +502,14 @@ def old_spec(snapshot: Snapshot) -> Iterator[Finding]:
             if versions and host.driver_version not in versions:
                 yield _on(
                     host,
-                    f"the CDI spec {path} of node {host.node} names files of driver {', '.join(sorted(versions))}, and {host.driver_version} is installed",
-                    host.cite_file(path, value=f"libcuda.so.{min(versions)}"), host.cite("driver_version"),
-                    remedy=(Remedy("on node {}:", host.node), Remedy("kgpu cdi generate --output {}", path), Remedy("and let it be made anew with each driver:"), Remedy("systemctl enable --now nvidia-cdi-refresh.path")),
-                )  # fmt: skip
+                    f"the CDI spec {path} of node {host.node} names files of driver {', '.join(sorted(versions))}, "
+                    f"and {host.driver_version} is installed",
+                    host.cite_file(path, value=f"libcuda.so.{min(versions)}"),
+                    host.cite("driver_version"),
+                    remedy=(
+                        Remedy("on node {}:", host.node),
+                        Remedy("kgpu cdi generate --output {}", path),
+                        Remedy("and let it be made anew with each driver:"),
+                        Remedy("systemctl enable --now nvidia-cdi-refresh.path"),
+                    ),
+                )

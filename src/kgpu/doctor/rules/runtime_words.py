@@ -1,6 +1,5 @@
 """Rows RUN that are known by a sentence, or by the order in which a node's containers came."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -44,7 +43,10 @@ def never_started(snapshot: Snapshot) -> Iterator[Finding]:
             if any(abs(last.when - when) < _NEAR for when in restarts):
                 yield Finding(
                     subject=pod.subject,
-                    cause=f"{pod} on node {node} has a container that was created and never started: the runtime was restarted by the toolkit just then",
+                    cause=(
+                        f"{pod} on node {node} has a container that was created and never started: the runtime was "
+                        "restarted by the toolkit just then"
+                    ),
                     evidence=(last.quote(), pod.cite("status.phase")),
                     remedy=(Remedy("kubectl -n {} delete pod {}", pod.namespace, pod.name),),
                     confidence=LIKELY,
@@ -73,7 +75,10 @@ def before_driver(snapshot: Snapshot) -> Iterator[Finding]:
         if waits:
             yield Finding(
                 subject=pod.subject,
-                cause=f"{len(waits)} operands on node {pod.node} can't be created by CRI-O until {pod} has loaded the driver; they go on by themselves",
+                cause=(
+                    f"{len(waits)} operands on node {pod.node} can't be created by CRI-O until {pod} has loaded the "
+                    "driver; they go on by themselves"
+                ),
                 evidence=(waits[0][1].cite_status(), pod.cite("status.phase")),
                 remedy=(
                     Remedy("kubectl -n {} wait --for=condition=Ready pod/{} --timeout=20m", pod.namespace, pod.name),
@@ -111,7 +116,10 @@ def too_early(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield Finding(
                 subject=pod.subject,
-                cause=f"{pod} was started on node {pod.node} before the toolkit was ready there, and has not been tried since",
+                cause=(
+                    f"{pod} was started on node {pod.node} before the toolkit was ready there, "
+                    "and has not been tried since"
+                ),
                 evidence=(
                     hit.evidence,
                     Evidence(str(toolkit), "started after that", toolkit.text("status.startTime") or "later"),
@@ -119,7 +127,8 @@ def too_early(snapshot: Snapshot) -> Iterator[Finding]:
                 remedy=(
                     Remedy("kubectl -n {} delete pod {}  # its controller makes a new one", pod.namespace, pod.name),
                     Remedy(
-                        "against the next time: a startup taint that is removed when the toolkit is ready, or a systemd drop-in that lets the kubelet wait"
+                        "against the next time: a startup taint that is removed when the toolkit is ready, or a "
+                        "systemd drop-in that lets the kubelet wait"
                     ),
                 ),
                 confidence=CERTAIN,
@@ -140,7 +149,10 @@ def no_cdi(snapshot: Snapshot) -> Iterator[Finding]:
         if pods:
             yield Finding(
                 subject=node.subject,
-                cause=f"node {node.name} runs Docker, which leaves out the devices of claims: {pods[0]} runs without its device",
+                cause=(
+                    f"node {node.name} runs Docker, which leaves out the devices of claims: "
+                    f"{pods[0]} runs without its device"
+                ),
                 evidence=(node.cite("status.nodeInfo.containerRuntimeVersion"), pods[0].cite("spec.resourceClaims")),
                 remedy=(Remedy("bring the node to containerd or CRI-O; cri-dockerd does not hand CDI devices on"),),
                 confidence=CERTAIN,
@@ -178,61 +190,130 @@ def without_video(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 RULES: Final = rules_of(
     Sign(
-        id="RUN-09", title="The network's plugin is not found any more", place=Place.RUNTIME,
-        pattern=r"failed to find plugin \"(?P<plugin>[^\"]+)\" in path", words="failed to find plugin", where=(EVENT, STATUS),
-        cause="{who}: containerd does not find the network plugin {plugin}: the path was lost when the toolkit wrote its configuration",
-        remedy=("on node {node}:", "containerd config dump | grep -n bin_dir", "use a newer toolkit, or set bin_dir of the CNI in containerd's own file again, and restart containerd"),
-        explain="Older toolkits rewrote the whole table of the CRI plugin; settings such as the CNI's bin_dir went with it.",
-        explains=_BELOW, proof=by_toolkit,
+        id="RUN-09",
+        title="The network's plugin is not found any more",
+        place=Place.RUNTIME,
+        pattern=r"failed to find plugin \"(?P<plugin>[^\"]+)\" in path",
+        words="failed to find plugin",
+        where=(EVENT, STATUS),
+        cause=(
+            "{who}: containerd does not find the network plugin {plugin}: "
+            "the path was lost when the toolkit wrote its configuration"
+        ),
+        remedy=(
+            "on node {node}:",
+            "containerd config dump | grep -n bin_dir",
+            "use a newer toolkit, or set bin_dir of the CNI in containerd's own file again, and restart containerd",
+        ),
+        explain=(
+            "Older toolkits rewrote the whole table of the CRI plugin; settings such as the CNI's bin_dir went with it."
+        ),
+        explains=_BELOW,
+        proof=by_toolkit,
     ),
     Sign(
-        id="RUN-12", title="CRI-O's folder of hooks is missing", place=Place.RUNTIME,
-        pattern=r"oci/hooks\.d\S*[^\n]*(?:no such file|not found|permission denied|does not exist)|(?:no such file|not found)[^\n]*oci/hooks\.d", words="hooks.d", where=(LOG, STATUS, EVENT),
+        id="RUN-12",
+        title="CRI-O's folder of hooks is missing",
+        place=Place.RUNTIME,
+        pattern=(
+            r"oci/hooks\.d\S*[^\n]*(?:no such file|not found|permission denied|does not exist)"
+            r"|(?:no such file|not found)[^\n]*oci/hooks\.d"
+        ),
+        words="hooks.d",
+        where=(LOG, STATUS, EVENT),
         cause="{who}: the folder of OCI hooks is not there, so that CRI-O starts containers without GPUs",
-        remedy=("on node {node}:", "mkdir -p /usr/share/containers/oci/hooks.d && systemctl restart crio", "or inject devices by CDI: cdi.enabled=true in the ClusterPolicy"),
+        remedy=(
+            "on node {node}:",
+            "mkdir -p /usr/share/containers/oci/hooks.d && systemctl restart crio",
+            "or inject devices by CDI: cdi.enabled=true in the ClusterPolicy",
+        ),
         explain="In the mode of hooks the toolkit puts a file in that folder, and CRI-O must look there (hooks_dir).",
         explains=_BELOW,
     ),
     Sign(
-        id="RUN-19", title="The CDI spec names files that are gone", place=Place.RUNTIME,
-        pattern=r"(?:stat|lstat|open|mount\w*) \S*lib(?:cuda|nvidia)[\w.-]*\.so\.(?P<version>\d+\.\d+(?:\.\d+)?)\S*: no such file", words="no such file", where=(EVENT, STATUS),
+        id="RUN-19",
+        title="The CDI spec names files that are gone",
+        place=Place.RUNTIME,
+        pattern=(
+            r"(?:stat|lstat|open|mount\w*) \S*lib(?:cuda|nvidia)[\w.-]*\.so\."
+            r"(?P<version>\d+\.\d+(?:\.\d+)?)\S*: no such file"
+        ),
+        words="no such file",
+        where=(EVENT, STATUS),
         cause="{who}: the CDI spec of the node names files of driver {version}, which is not there any more",
-        remedy=("on node {node}:", "kgpu cdi generate --output /var/run/cdi/nvidia.yaml", "or restart the toolkit's pod there, which makes it anew"),
+        remedy=(
+            "on node {node}:",
+            "kgpu cdi generate --output /var/run/cdi/nvidia.yaml",
+            "or restart the toolkit's pod there, which makes it anew",
+        ),
         explain="Specs name files with the driver's version; after an upgrade they must be made anew.",
-        confidence=CERTAIN, besides=old_spec,
+        confidence=CERTAIN,
+        besides=old_spec,
     ),
     Sign(
-        id="RUN-21", title="A running pod lost its GPU", place=Place.RUNTIME,
-        pattern=r"Failed to initialize NVML: Unknown Error", words="Unknown Error", where=(LOG,), always=True,
-        cause="{who} has lost its GPU while it ran: systemd has rebuilt the container's device rules (systemctl daemon-reload) without it",
+        id="RUN-21",
+        title="A running pod lost its GPU",
+        place=Place.RUNTIME,
+        pattern=r"Failed to initialize NVML: Unknown Error",
+        words="Unknown Error",
+        where=(LOG,),
+        always=True,
+        cause=(
+            "{who} has lost its GPU while it ran: systemd has rebuilt the container's device rules (systemctl "
+            "daemon-reload) without it"
+        ),
         remedy=(
             "kubectl -n {namespace} delete pod {name}  # a new one gets its GPU",
-            "for good: inject by CDI (cdi.enabled=true), or on node {node}:", "nvidia-ctk system create-dev-char-symlinks --create-all",
+            "for good: inject by CDI (cdi.enabled=true), or on node {node}:",
+            "nvidia-ctk system create-dev-char-symlinks --create-all",
         ),
         explain="With the systemd cgroup driver a reload restores only devices that have links below /dev/char.",
         proof=links,
     ),
     Sign(
-        id="RUN-22", title="The driver answers too slowly", place=Place.RUNTIME,
-        pattern=r"nvidia-container-cli: initialization error: driver rpc error: timed out", words="driver rpc error", where=(EVENT, STATUS, LOG),
+        id="RUN-22",
+        title="The driver answers too slowly",
+        place=Place.RUNTIME,
+        pattern=r"nvidia-container-cli: initialization error: driver rpc error: timed out",
+        words="driver rpc error",
+        where=(EVENT, STATUS, LOG),
         cause="{who}: the driver of the node took too long to answer when the container was made",
         remedy=("on node {node}: time nvidia-smi; dmesg | grep -i xid", "systemctl enable --now nvidia-persistenced"),
         explain="Without persistence mode the driver starts every GPU anew; one that is ill takes longest.",
     ),
     Sign(
-        id="RUN-25", title="Libraries for video or graphics are not injected", place=Place.RUNTIME,
-        pattern=r"(?P<library>lib(?:nvcuvid|nvidia-encode|nvidia-opticalflow|EGL_nvidia|GLX_nvidia|nvoptix)\.so[\w.]*)[^\n]*(?:cannot open shared object|not found|no such file)|(?:Cannot|Failed to|Could not) load (?P<other>lib(?:nvcuvid|nvidia-encode|EGL_nvidia)\S*)", words="lib", where=(LOG, STATUS),
+        id="RUN-25",
+        title="Libraries for video or graphics are not injected",
+        place=Place.RUNTIME,
+        pattern=(
+            r"(?P<library>lib(?:nvcuvid|nvidia-encode|nvidia-opticalflow|EGL_nvidia|GLX_nvidia"
+            r"|nvoptix)\.so[\w.]*)[^\n]*(?:cannot open shared object|not found|no such file)"
+            r"|(?:Cannot|Failed to|Could not) load (?P<other>lib(?:nvcuvid|nvidia-encode|EGL_nvidia)\S*)"
+        ),
+        words="lib",
+        where=(LOG, STATUS),
         cause="{who} does not find {library}{other}: the container has the capabilities compute and utility alone",
         remedy=("set NVIDIA_DRIVER_CAPABILITIES=all (or compute,utility,video,graphics) in the container's env",),
         explain="The toolkit injects libraries by capability; the default is compute,utility.",
         proof=without_video,
     ),
     Sign(
-        id="RUN-28", title="SELinux forbids the device", place=Place.RUNTIME,
-        pattern=r"avc:\s+denied\s+\{[^}]*\}[^\n]*(?:nvidia|device-plugins|kubelet\.sock)", words="avc:", where=(KERNEL, LOG),
+        id="RUN-28",
+        title="SELinux forbids the device",
+        place=Place.RUNTIME,
+        pattern=r"avc:\s+denied\s+\{[^}]*\}[^\n]*(?:nvidia|device-plugins|kubelet\.sock)",
+        words="avc:",
+        where=(KERNEL, LOG),
         cause="{who}: SELinux refuses a container the GPU's device files or the kubelet's socket",
-        remedy=("on node {node}:", "setsebool -P container_use_devices on", "and give the plugin's pod a security context (or an SCC) that may: privileged, or seLinuxOptions.type spc_t"),
+        remedy=(
+            "on node {node}:",
+            "setsebool -P container_use_devices on",
+            (
+                "and give the plugin's pod a security context (or an SCC) that may: privileged, "
+                "or seLinuxOptions.type spc_t"
+            ),
+        ),
         explain="The audit lines name the process and the file.",
         explains=("DPL-*", "SCH-02"),
     ),
-)  # fmt: skip
+)

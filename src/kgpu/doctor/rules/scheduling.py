@@ -1,6 +1,5 @@
 """Rows SCH: why no node is found for a pod, by the reasons that ``fit`` gives and the changes that it proves."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -147,7 +146,7 @@ def _having(snapshot: Snapshot, key: str) -> list[Node]:
 
 
 def _wanted_labels(one: Waiting) -> Iterator[tuple[str, str, str]]:
-    """Label values that a node must have: key, value, and the path in the pod. Values of which one is enough are out."""
+    """Label values that a node must have: key, value, and the path in the pod; not where one of several is enough."""
     for key, value in one.view.node_selector:
         yield key, value, f"spec.nodeSelector[{key}]"
     terms = one.view.node_terms or ()

@@ -1,6 +1,5 @@
 """Rows SCH of which more than the pod is to blame: other schedulers' verdicts, neighbours, rollouts, gangs, volumes."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import math
@@ -24,9 +23,14 @@ from kgpu.formats import names
 
 _COUNT: Final = names.LABEL_GPU_COUNT
 _TERMS: Final = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
-_GANGS: Final = frozenset({"PyTorchJob", "MPIJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "TrainJob", "RayJob", "LeaderWorkerSet"})  # fmt: skip
+_GANGS: Final = frozenset(
+    {"PyTorchJob", "MPIJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "TrainJob", "RayJob", "LeaderWorkerSet"}
+)
 _KAI: Final = {
-    "NonPreemptibleOverQuota": "the queue's quota is used up, and its pods can't be preempted: raise the queue's quota, or use a preemptible priority class",
+    "NonPreemptibleOverQuota": (
+        "the queue's quota is used up, and its pods can't be preempted: raise the queue's quota, "
+        "or use a preemptible priority class"
+    ),
     "OverLimit": "the queue's limit is reached: raise the limit of the queue",
     "QueueDoesNotExist": "its queue does not exist: create the queue, or correct the label kai.scheduler/queue",
 }
@@ -100,21 +104,28 @@ def small_on_big(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             cause=(
-                f"{one.who} waits for {matching.product(snapshot.nodes[nodes[0]]) or 'these GPUs'}, which {easy[0]} holds "
-                f"without asking for that product, while {one.free(other.name)} {one.resource} are free on node {other.name} "
-                f"({matching.product(other) or 'another product'})"
+                f"{one.who} waits for {matching.product(snapshot.nodes[nodes[0]]) or 'these GPUs'}, which {easy[0]} "
+                f"holds without asking for that product, while {one.free(other.name)} {one.resource} are free on node "
+                f"{other.name} ({matching.product(other) or 'another product'})"
             ),
             evidence=(
-                easy[0].cite("spec.nodeSelector"), easy[0].cite("spec.nodeName"), one.asked(),
+                easy[0].cite("spec.nodeSelector"),
+                easy[0].cite("spec.nodeName"),
+                one.asked(),
                 other.cite(f"metadata.labels[{names.LABEL_GPU_PRODUCT}]"),
             ),
             remedy=(
-                Remedy("give {} a nodeAffinity for the smaller cards ({} In [{}]) and start it again", easy[0], names.LABEL_GPU_PRODUCT, matching.product(other)),
+                Remedy(
+                    "give {} a nodeAffinity for the smaller cards ({} In [{}]) and start it again",
+                    easy[0],
+                    names.LABEL_GPU_PRODUCT,
+                    matching.product(other),
+                ),
                 Remedy("the scheduler treats every unit of a resource alike; a DRA claim can choose by memory"),
             ),
             confidence=CERTAIN,
             **one.shared(),
-        )  # fmt: skip
+        )
 
 
 def _anywhere(snapshot: Snapshot, pod: Pod) -> bool:
@@ -174,17 +185,23 @@ def gang(snapshot: Snapshot) -> Iterator[Finding]:
         (one, held), (other, theirs) = sorted(rows, key=lambda row: row[0].pod.key)[:2]
         yield Finding(
             cause=(
-                f"{one.pod.owner} and {other.pod.owner} block each other: {len(held)} workers of the one and {len(theirs)} of the "
-                f"other hold {resource}, and the rest of both wait for ever"
+                f"{one.pod.owner} and {other.pod.owner} block each other: {len(held)} workers of the one and "
+                f"{len(theirs)} of the other hold {resource}, and the rest of both wait for ever"
             ),
-            evidence=(held[0].cite("spec.nodeName"), one.pod.cite("status.phase"), theirs[0].cite("spec.nodeName"), other.pod.cite("status.phase")),
+            evidence=(
+                held[0].cite("spec.nodeName"),
+                one.pod.cite("status.phase"),
+                theirs[0].cite("spec.nodeName"),
+                other.pod.cite("status.phase"),
+            ),
             remedy=(
-                Remedy("delete one of them:"), Remedy("kubectl -n {} delete {}", other.pod.namespace, other.pod.owner.lower()),
+                Remedy("delete one of them:"),
+                Remedy("kubectl -n {} delete {}", other.pod.namespace, other.pod.owner.lower()),
                 Remedy("schedule such jobs as a gang: Kueue, KAI or Volcano admit all workers or none"),
             ),
             confidence=LIKELY,
             **one.shared(pods=tuple(pod.path for row, _ in rows for pod in row.pods)),
-        )  # fmt: skip
+        )
 
 
 def _all_or_none(snapshot: Snapshot, pod: Pod) -> bool:
@@ -214,16 +231,18 @@ def preempted(snapshot: Snapshot) -> Iterator[Finding]:
         shown = [one.cite("spec.priority") for one in (pod, winner) if one is not None]
         yield Finding(
             subject=pod.subject,
-            cause=f"{pod} has lost its place to {winner or 'a pod'} of higher priority" + (f" ({winner.number('spec.priority')} to {pod.number('spec.priority')})" if winner else ""),
+            cause=f"{pod} has lost its place to {winner or 'a pod'} of higher priority"
+            + (f" ({winner.number('spec.priority')} to {pod.number('spec.priority')})" if winner else ""),
             evidence=(event.quote(), *shown),
             remedy=(
                 Remedy("give the pod a PriorityClass that is as high, or the other one preemptionPolicy: Never"),
-                Remedy("a PodDisruptionBudget is heeded as far as there is a choice; priorities:"), Remedy("kubectl get priorityclasses"),
+                Remedy("a PodDisruptionBudget is heeded as far as there is a choice; priorities:"),
+                Remedy("kubectl get priorityclasses"),
             ),
             confidence=CERTAIN if winner else LIKELY,
             since=event.first,
             pods=tuple(one.path for one in hurt),
-        )  # fmt: skip
+        )
 
 
 def _successors(snapshot: Snapshot, key: tuple[str, str]) -> list[Pod]:
@@ -253,22 +272,33 @@ def rollout(snapshot: Snapshot) -> Iterator[Finding]:
         if one.fits or deployment is None or not _surges(deployment):
             continue
         old = [
-            pod for pod in one.holders(100)
-            if pod.namespace == one.pod.namespace and pod.owner != one.pod.owner and _deployment_of(snapshot, pod) == parent
-        ]  # fmt: skip
+            pod
+            for pod in one.holders(100)
+            if pod.namespace == one.pod.namespace
+            and pod.owner != one.pod.owner
+            and _deployment_of(snapshot, pod) == parent
+        ]
         if not old:
             continue
         patch = '{"spec":{"strategy":{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1}}}}'
         yield Finding(
             cause=(
-                f"the rollout of {deployment} stands still: its new pod {one.pod.name} waits for {one.resource} that its old "
-                f"pod {old[0].name} holds, and the strategy ends no old pod before a new one is ready"
+                f"the rollout of {deployment} stands still: its new pod {one.pod.name} waits for {one.resource} that "
+                f"its old pod {old[0].name} holds, and the strategy ends no old pod before a new one is ready"
             ),
-            evidence=(deployment.cite("spec.strategy"), deployment.cite("spec.replicas"), old[0].cite("metadata.ownerReferences[0].name"), one.asked()),
-            remedy=(Remedy("kubectl -n {} patch deployment {} -p '{}'", deployment.namespace, deployment.name, patch), Remedy("or set spec.strategy.type: Recreate, or keep one GPU to spare")),
+            evidence=(
+                deployment.cite("spec.strategy"),
+                deployment.cite("spec.replicas"),
+                old[0].cite("metadata.ownerReferences[0].name"),
+                one.asked(),
+            ),
+            remedy=(
+                Remedy("kubectl -n {} patch deployment {} -p '{}'", deployment.namespace, deployment.name, patch),
+                Remedy("or set spec.strategy.type: Recreate, or keep one GPU to spare"),
+            ),
             confidence=CERTAIN,
             **one.shared(subject=deployment.subject, nodes=()),
-        )  # fmt: skip
+        )
 
 
 def _deployment_of(snapshot: Snapshot, pod: Pod) -> str:
@@ -312,16 +342,24 @@ def volumes(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             cause=f"{one.who} waits: {reasons[0].sentence}, so that its data can't be used where the GPUs are",
             evidence=(
-                *((volume.cite("spec.nodeAffinity"),) if volume else ()), one.pod.cite("spec.volumes"),
-                *(snapshot.nodes[name].cite("metadata.labels[topology.kubernetes.io/zone]") for name in nodes[:1]), *one.said(),
+                *((volume.cite("spec.nodeAffinity"),) if volume else ()),
+                one.pod.cite("spec.volumes"),
+                *(snapshot.nodes[name].cite("metadata.labels[topology.kubernetes.io/zone]") for name in nodes[:1]),
+                *one.said(),
             ),
             remedy=(
-                Remedy("move the data of claim {} to a zone that has GPUs, or add GPU nodes to the volume's zone", ", ".join(claims) or "?"),
-                Remedy("use a StorageClass with volumeBindingMode: WaitForFirstConsumer, or storage that every zone can reach"),
+                Remedy(
+                    "move the data of claim {} to a zone that has GPUs, or add GPU nodes to the volume's zone",
+                    ", ".join(claims) or "?",
+                ),
+                Remedy(
+                    "use a StorageClass with volumeBindingMode: WaitForFirstConsumer, "
+                    "or storage that every zone can reach"
+                ),
             ),
             confidence=CERTAIN,
             **one.shared(nodes=nodes),
-        )  # fmt: skip
+        )
     yield from _attached_twice(snapshot)
 
 
@@ -347,26 +385,46 @@ def _attached_twice(snapshot: Snapshot) -> Iterator[Finding]:
         modes: tuple[Evidence, ...] = tuple(claim.cite("spec.accessModes") for claim in claims[:2])
         yield Finding(
             subject=pod.subject,
-            cause=f"{pod} does not start: its volume is attached to another node, and its claim can be used at one node only",
+            cause=(
+                f"{pod} does not start: its volume is attached to another node, "
+                "and its claim can be used at one node only"
+            ),
             evidence=(event.quote(), *modes),
-            remedy=(Remedy("use storage with access mode ReadWriteMany for workers on several nodes"), Remedy("or put the pods that share the claim on one node")),
+            remedy=(
+                Remedy("use storage with access mode ReadWriteMany for workers on several nodes"),
+                Remedy("or put the pods that share the claim on one node"),
+            ),
             confidence=CERTAIN,
             since=event.first,
             nodes=(pod.node,),
             pods=(pod.path,),
-        )  # fmt: skip
+        )
 
 
 RULES: Final = rules_of(
     Sign(
-        id="SCH-17", title="HAMi finds no card", place=Place.CLUSTER, where=(EVENT,), words="", besides=hami.unfit,
-        pattern=r"(?P<why>Card(?:InsufficientMemory|TypeMismatch|UuidMismatch|TimeSlicingExhausted|InsufficientCore|NotHealth|Cordoned|MigTopologyInfeasible)|NumaNotFit|ExclusiveDeviceAllocateConflict)",
+        id="SCH-17",
+        title="HAMi finds no card",
+        place=Place.CLUSTER,
+        where=(EVENT,),
+        words="",
+        besides=hami.unfit,
+        pattern=(
+            r"(?P<why>Card(?:InsufficientMemory|TypeMismatch|UuidMismatch|TimeSlicingExhausted|InsufficientCore"
+            r"|NotHealth|Cordoned|MigTopologyInfeasible)|NumaNotFit|ExclusiveDeviceAllocateConflict)"
+        ),
         cause="HAMi finds no card for {who}: {why}",
         remedy=(
             "kubectl get nodes -o yaml | grep -A 3 hami.io/node",
-            "CardInsufficientMemory, CardInsufficientCore: ask for less nvidia.com/gpumem or gpucores; CardTypeMismatch, CardUuidMismatch: look at the pod's annotations use-gputype and use-gpuuuid; CardNotHealth, CardCordoned:", "kgpu doctor node",
+            (
+                "CardInsufficientMemory, CardInsufficientCore: ask for less nvidia.com/gpumem or gpucores; "
+                "CardTypeMismatch, CardUuidMismatch: look at the pod's annotations use-gputype and use-gpuuuid; "
+                "CardNotHealth, CardCordoned:"
+            ),
+            "kgpu doctor node",
         ),
         explain="HAMi's scheduler extender counts the reasons card by card in its event FilteringFailed.",
-        confidence=CERTAIN, explains=("SCH-01", "SCH-02", "SCH-14"),
+        confidence=CERTAIN,
+        explains=("SCH-01", "SCH-02", "SCH-14"),
     ),
-)  # fmt: skip
+)

@@ -1,6 +1,5 @@
 """Rows SCH: what a pod asks for is offered under another name, as shares or as slices of MIG."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -46,20 +45,22 @@ def single_strategy(snapshot: Snapshot) -> Iterator[Finding]:
         node = nodes[0]
         yield Finding(
             cause=(
-                f"{one.who} asks for {one.resource}, but the MIG strategy of node {node.name} is single: its slices are "
-                f"offered as {names.GPU_RESOURCE}"
+                f"{one.who} asks for {one.resource}, but the MIG strategy of node {node.name} is single: its slices "
+                f"are offered as {names.GPU_RESOURCE}"
             ),
             evidence=(
-                one.asked(), node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]"),
+                one.asked(),
+                node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]"),
                 node.cite(f"status.allocatable[{names.GPU_RESOURCE}]"),
             ),
             remedy=(
                 *_ask_for(one, names.GPU_RESOURCE),
-                Remedy("or offer slices by their size:"), cluster_policy.change(snapshot, cluster_policy.MIXED),
+                Remedy("or offer slices by their size:"),
+                cluster_policy.change(snapshot, cluster_policy.MIXED),
             ),
             confidence=CERTAIN,
             **one.shared(nodes=tuple(one.name for one in nodes)),
-        )  # fmt: skip
+        )
 
 
 def _is_cut(snapshot: Snapshot, node: Node) -> bool:

@@ -1,6 +1,5 @@
-"""Rows SCH about room: every GPU is taken, or what is free is scattered; what an autoscaler does, and what ends by itself."""
+"""Rows SCH about room: every GPU is taken, or what is free is scattered; what an autoscaler does about it."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -68,7 +67,7 @@ def _scaled_by(one: Waiting) -> tuple[Evidence, ...]:
 
 
 def _ends(one: Waiting, nodes: Iterable[str]) -> str:
-    """Until when waiting is right: where pods that end by themselves (of Jobs, or being deleted) hold enough, "" else."""
+    """Until when waiting is right: where pods that end by themselves (of Jobs, or being deleted) hold enough."""
     for name in nodes:
         state = one.snapshot.fit.nodes[name]
         ending: dict[str, int] = {}
@@ -151,8 +150,8 @@ def fragmented(snapshot: Snapshot) -> Iterator[Finding]:
         expected = one.scaling.expected if one.scaling is not None else ""
         yield Finding(
             cause=(
-                f"{one.who} {'waits: ' if one.scaling else ''}{_scaled(one)}{'it ' if one.scaling else ''}asks for {one.wanted} {one.resource} on one node; {sum(free.values())} are free, "
-                f"but scattered: {shown}"
+                f"{one.who} {'waits: ' if one.scaling else ''}{_scaled(one)}{'it ' if one.scaling else ''}asks for "
+                f"{one.wanted} {one.resource} on one node; {sum(free.values())} are free, but scattered: {shown}"
             ),
             evidence=(*_scaled_by(one), one.asked(), *_amounts(one, nodes), *one.said()),
             level=Level.WAIT if expected else Level.PROBLEM,

@@ -1,6 +1,5 @@
 """Rows MET about who reads the metrics: monitors, scrape jobs, alerts and recording rules of Prometheus."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -123,9 +122,18 @@ def wrong_port(snapshot: Snapshot) -> Iterator[Finding]:
                     subject=monitor.obj.subject,
                     cause=f"{monitor.obj} scrapes the port {port}, and {bad[0]} has {there}: Prometheus has no target",
                     evidence=(monitor.obj.cite(f"spec.endpoints[{position}].port"), bad[0].cite("spec.ports", there)),
-                    remedy=(Remedy('kubectl -n {} patch servicemonitor {} --type json -p \'[{{"op":"replace","path":"{}","value":"{}"}}]\'', monitor.obj.namespace, monitor.obj.name, path, right),),
+                    remedy=(
+                        Remedy(
+                            "kubectl -n {} patch servicemonitor {} --type json -p "
+                            '\'[{{"op":"replace","path":"{}","value":"{}"}}]\'',
+                            monitor.obj.namespace,
+                            monitor.obj.name,
+                            path,
+                            right,
+                        ),
+                    ),
                     confidence=CERTAIN,
-                )  # fmt: skip
+                )
 
 
 def _ports(service: Obj) -> list[str]:
@@ -162,11 +170,21 @@ def not_selected(snapshot: Snapshot) -> Iterator[Finding]:
         )
         yield Finding(
             subject=monitor.obj.subject,
-            cause=f"{server} does not take {monitor.obj}: its {field} does not match the {'labels of the monitor' if by_label else 'namespace of the monitor'}",
+            cause=(
+                f"{server} does not take {monitor.obj}: its {field} does not match the "
+                f"{'labels of the monitor' if by_label else 'namespace of the monitor'}"
+            ),
             evidence=(server.cite(f"spec.{field}"), monitor.obj.cite("metadata.labels")),
-            remedy=(*steps, Remedy("or for all, in the values of Prometheus' chart: prometheus.prometheusSpec.{}SelectorNilUsesHelmValues=false", kind)),
+            remedy=(
+                *steps,
+                Remedy(
+                    "or for all, in the values of Prometheus' chart: "
+                    "prometheus.prometheusSpec.{}SelectorNilUsesHelmValues=false",
+                    kind,
+                ),
+            ),
             confidence=CERTAIN,
-        )  # fmt: skip
+        )
 
 
 def _misses(snapshot: Snapshot, server: Obj, monitor: Obj, kind: str) -> str:
@@ -223,7 +241,7 @@ def _doubled(one: tuple[Obj, Evidence], other: tuple[Obj, Evidence]) -> Finding:
 
 
 def _scrapes_gpus(snapshot: Snapshot, job: Mapping[str, Any]) -> bool:
-    """Whether a job of a Prometheus configuration reaches exporters: by name, by a static target, or all of their namespace."""
+    """Whether a job of a Prometheus configuration reaches exporters: by name, static target, or whole namespace."""
     words = text(job.get("job_name")) + str(job.get("static_configs") or "") + str(job.get("relabel_configs") or "")
     if re.search(r"dcgm|gpu[-_]metrics|:9400", words):
         return True
@@ -255,12 +273,20 @@ def whole_namespace(snapshot: Snapshot) -> Iterator[Finding]:
         if _whole_namespace(job) and spaces & set(_spaces(job)):
             yield Finding(
                 subject=obj.subject,
-                cause=f"job {name} in {obj} scrapes every endpoint of namespace {', '.join(_spaces(job))}: those that have no metrics are targets that are down",
+                cause=(
+                    f"job {name} in {obj} scrapes every endpoint of namespace {', '.join(_spaces(job))}: those that "
+                    "have no metrics are targets that are down"
+                ),
                 evidence=(obj.cite(f"data[{key}]", f"job_name: {name}, no relabeling that keeps"),),
-                remedy=(Remedy("add to its relabel_configs: {source_labels: [__meta_kubernetes_service_name], action: keep, regex: nvidia-dcgm-exporter}"),),
+                remedy=(
+                    Remedy(
+                        "add to its relabel_configs: {source_labels: [__meta_kubernetes_service_name], action: keep, "
+                        "regex: nvidia-dcgm-exporter}"
+                    ),
+                ),
                 level=Level.NOTE,
                 confidence=CERTAIN,
-            )  # fmt: skip
+            )
 
 
 @rule("MET-04", "The exporter's pod on every series", Place.CLUSTER)
@@ -273,12 +299,25 @@ def pods_hidden(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield Finding(
                 subject=monitor.obj.subject,
-                cause=f"{monitor.obj} has no honorLabels: every series says pod=the exporter, and the pod that uses the GPU is under exported_pod",
+                cause=(
+                    f"{monitor.obj} has no honorLabels: every series says pod=the exporter, "
+                    "and the pod that uses the GPU is under exported_pod"
+                ),
                 evidence=(monitor.obj.cite(f"{monitor.field}[{position}].honorLabels"),),
-                remedy=(Remedy('kubectl -n {} patch {} {} --type json -p \'[{{"op":"add","path":"/{}/{}/honorLabels","value":true}}]\'', monitor.obj.namespace, monitor.obj.kind.lower(), monitor.obj.name, monitor.field.replace(".", "/"), position),),
+                remedy=(
+                    Remedy(
+                        "kubectl -n {} patch {} {} --type json -p "
+                        '\'[{{"op":"add","path":"/{}/{}/honorLabels","value":true}}]\'',
+                        monitor.obj.namespace,
+                        monitor.obj.kind.lower(),
+                        monitor.obj.name,
+                        monitor.field.replace(".", "/"),
+                        position,
+                    ),
+                ),
                 level=Level.NOTE,
                 confidence=CERTAIN,
-            )  # fmt: skip
+            )
 
 
 @rule("MET-13", "Scraped more often than measured", Place.CLUSTER)
@@ -300,7 +339,10 @@ def too_often(snapshot: Snapshot) -> Iterator[Finding]:
         if _short(every):
             yield Finding(
                 subject=obj.subject,
-                cause=f"{obj} scrapes GPU metrics every {every}; DCGM takes them every 30 s, so most samples repeat the one before",
+                cause=(
+                    f"{obj} scrapes GPU metrics every {every}; DCGM takes them every 30 s, "
+                    "so most samples repeat the one before"
+                ),
                 evidence=(evidence,),
                 remedy=(
                     Remedy(
@@ -363,7 +405,8 @@ def latched(snapshot: Snapshot) -> Iterator[Finding]:
         if entry.row.get("alert") and _LATCHED.search(entry.expr) and not _COUNTS.search(entry.expr):
             yield _of_rule(
                 entry,
-                "compares DCGM_FI_DEV_XID_ERRORS, which is the code of the last error and stays until the exporter restarts: it neither clears nor fires again",
+                "compares DCGM_FI_DEV_XID_ERRORS, which is the code of the last error and stays until the exporter "
+                "restarts: it neither clears nor fires again",
                 Remedy(
                     "write: increase(DCGM_EXP_XID_ERRORS_COUNT[5m]) > 0, or changes(DCGM_FI_DEV_XID_ERRORS[5m]) > 0"
                 ),
@@ -414,9 +457,11 @@ def no_reserve(snapshot: Snapshot) -> Iterator[Finding]:
         if _RATIO.search(entry.expr) and "FB_RESERVED" not in entry.expr:
             yield _of_rule(
                 entry,
-                "divides used memory by used and free: reserved memory is in neither, so a full card may stay below its threshold",
+                "divides used memory by used and free: reserved memory is in neither, "
+                "so a full card may stay below its threshold",
                 Remedy(
-                    "write: DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE + DCGM_FI_DEV_FB_RESERVED), or lower the threshold"
+                    "write: DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE + "
+                    "DCGM_FI_DEV_FB_RESERVED), or lower the threshold"
                 ),
                 confidence=LIKELY,
             )

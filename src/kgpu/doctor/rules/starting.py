@@ -1,6 +1,5 @@
 """Why a container of a GPU pod can't be started, where the kubelet's own sentence says all that there is to know."""
 
-# ruff: noqa: E501 - a sentence stays on its line
 from __future__ import annotations
 
 import difflib
@@ -63,41 +62,74 @@ def _near(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 RULES: Final = rules_of(
     Sign(
-        id="POD-01", title="The image does not have the program that the pod starts", place=Place.CLUSTER,
-        pattern=r"exec: \\?\"(?P<program>[^\"\\]{1,200})\\?\": (?:executable file not found|stat [^:]{1,200}: no such file or directory|permission denied)",
-        words="exec: ", where=(EVENT, STATUS),
+        id="POD-01",
+        title="The image does not have the program that the pod starts",
+        place=Place.CLUSTER,
+        pattern=(
+            r"exec: \\?\"(?P<program>[^\"\\]{1,200})\\?\": "
+            r"(?:executable file not found|stat [^:]{1,200}: no such file or directory|permission denied)"
+        ),
+        words="exec: ",
+        where=(EVENT, STATUS),
         cause="{who} does not start: its image has no program {program}, or it may not be executed",
         remedy=(
-            "correct command or args in the manifest: the first word is the program, and every further word an entry of its own",
-            "what is in the image:", "kubectl -n {namespace} debug {name} -it --image=IMAGE -- sh  # IMAGE: the container's own; it takes no GPU",
+            (
+                "correct command or args in the manifest: the first word is the program, "
+                "and every further word an entry of its own"
+            ),
+            "what is in the image:",
+            (
+                "kubectl -n {namespace} debug {name} -it --image=IMAGE -- sh  # IMAGE: the container's own; "
+                "it takes no GPU"
+            ),
         ),
-        explain="The runtime looks the program up in the image's PATH, or under the path that is given. A misspelt name, a whole "
-        "shell line as one word, another image than was meant, or a script without the right to be executed.",
-        confidence=CERTAIN, proof=_program,
+        explain=(
+            "The runtime looks the program up in the image's PATH, or under the path that is given. A misspelt name, "
+            "a whole shell line as one word, another image than was meant, "
+            "or a script without the right to be executed."
+        ),
+        confidence=CERTAIN,
+        proof=_program,
     ),
     Sign(
-        id="POD-02", title="A Secret or ConfigMap that the pod names is not there", place=Place.CLUSTER,
+        id="POD-02",
+        title="A Secret or ConfigMap that the pod names is not there",
+        place=Place.CLUSTER,
         pattern=r"(?P<kind>secret|configmap) \\?\"(?P<wanted>[a-z0-9.-]{1,253})\\?\" not found",
-        words="not found", where=(EVENT, STATUS),
+        words="not found",
+        where=(EVENT, STATUS),
         cause="{who} does not start: it names the {kind} {wanted}, and namespace {namespace} has none of that name",
         remedy=(
-            "kubectl -n {namespace} get {kind} # is it there under another name, or in another namespace? A pod sees those of its own alone",
+            (
+                "kubectl -n {namespace} get {kind} # is it there under another name, "
+                "or in another namespace? A pod sees those of its own alone"
+            ),
             "make it, or correct its name in the manifest; the kubelet tries again by itself",
         ),
-        explain="A container is made only when every Secret and ConfigMap is there that its env, envFrom or volumes name, unless "
-        "they say optional: true.",
-        confidence=CERTAIN, proof=_near,
+        explain=(
+            "A container is made only when every Secret and ConfigMap is there that its env, envFrom or volumes name, "
+            "unless they say optional: true."
+        ),
+        confidence=CERTAIN,
+        proof=_near,
     ),
     Sign(
-        id="POD-03", title="A Secret or ConfigMap lacks the key that the pod names", place=Place.CLUSTER,
-        pattern=r"couldn't find key (?P<key>[\w.-]{1,253}) in (?P<kind>Secret|ConfigMap) (?:[a-z0-9-]{1,63}/)?(?P<wanted>[a-z0-9.-]{1,253})",
-        words="couldn't find key", where=(EVENT, STATUS),
+        id="POD-03",
+        title="A Secret or ConfigMap lacks the key that the pod names",
+        place=Place.CLUSTER,
+        pattern=(
+            r"couldn't find key (?P<key>[\w.-]{1,253}) in (?P<kind>Secret|ConfigMap) (?:[a-z0-9-]{1,63}/)?"
+            r"(?P<wanted>[a-z0-9.-]{1,253})"
+        ),
+        words="couldn't find key",
+        where=(EVENT, STATUS),
         cause="{who} does not start: it reads the key {key} of {kind} {wanted}, which has no such key",
         remedy=(
             "kubectl -n {namespace} describe {kind} {wanted} # its keys, without their values",
             "add the key, or correct it in the manifest; the kubelet tries again by itself",
         ),
         explain="A variable that is read from a key needs that key, unless it says optional: true.",
-        confidence=CERTAIN, proof=_near,
+        confidence=CERTAIN,
+        proof=_near,
     ),
-)  # fmt: skip
+)

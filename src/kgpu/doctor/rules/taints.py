@@ -1,6 +1,5 @@
 """Rows TNT: taints, labels and what discovers them."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -163,15 +162,21 @@ def _not_tolerated(one: Waiting, reasons: Mapping[str, Reason], change: whatif.C
         ),
         evidence=(
             *(_taint_cite(node, subject) for subject in reasons),
-            one.pod.cite("spec.tolerations", given or one.pod.at("spec.tolerations")), *one.said(),
+            one.pod.cite("spec.tolerations", given or one.pod.at("spec.tolerations")),
+            *one.said(),
         ),
         remedy=(
             *steps,
-            Remedy("kubectl taint node {} {}  # or take the taint{} away, for all pods", node.name, away, "s" if len(taints) > 1 else ""),
+            Remedy(
+                "kubectl taint node {} {}  # or take the taint{} away, for all pods",
+                node.name,
+                away,
+                "s" if len(taints) > 1 else "",
+            ),
         ),
         confidence=CERTAIN if change.fits else LIKELY,
         **one.shared(nodes=nodes),
-    )  # fmt: skip
+    )
 
 
 @rule("TNT-01", "A taint that the pod does not tolerate", Place.CLUSTER)
@@ -223,10 +228,14 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
             cause=(
                 f"{obj} has no pod on {len(nodes)} GPU nodes: it does not tolerate their taint {taint}"
                 if lacking
-                else f"{obj} still runs on {len(nodes)} GPU nodes, and would not come back: it does not tolerate their taint {taint}"
+                else (
+                    f"{obj} still runs on {len(nodes)} GPU nodes, and would not come back: "
+                    f"it does not tolerate their taint {taint}"
+                )
             ),
             evidence=(
-                _taint_cite(node, str(taint)), obj.cite("spec.template.spec.tolerations"),
+                _taint_cite(node, str(taint)),
+                obj.cite("spec.template.spec.tolerations"),
                 obj.cite("status.desiredNumberScheduled"),
             ),
             remedy=(
@@ -236,7 +245,7 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
             confidence=CERTAIN,
             level=Level.PROBLEM if lacking else Level.NOTE,
             nodes=nodes,
-        )  # fmt: skip
+        )
 
 
 def _tolerating_operands(snapshot: Snapshot, taints: list[Taint]) -> Remedy:
@@ -375,17 +384,23 @@ def _without_plugin(snapshot: Snapshot) -> Iterator[Finding]:
         patch = 'kubectl patch clusterpolicy {} --type merge -p \'{{"spec":{{"devicePlugin":{{"enabled":true}}}}}}\''
         yield Finding(
             subject=policy.subject,
-            cause=f"the device plugin is switched off in {policy}, so that {_nodes(off)} with NVIDIA's GPUs offer{'s' if len(off) == 1 else ''} none of them",
+            cause=(
+                f"the device plugin is switched off in {policy}, so that {_nodes(off)} with NVIDIA's GPUs "
+                f"offer{'s' if len(off) == 1 else ''} none of them"
+            ),
             evidence=(
                 policy.cite("spec.devicePlugin.enabled"),
                 *(snapshot.nodes[name].cite(f"status.allocatable[{names.GPU_RESOURCE}]") for name in off[:2]),
             ),
-            remedy=(Remedy(patch, policy.name), Remedy("and where a chart brings the policy, devicePlugin.enabled=true in its values")),
+            remedy=(
+                Remedy(patch, policy.name),
+                Remedy("and where a chart brings the policy, devicePlugin.enabled=true in its values"),
+            ),
             confidence=CERTAIN,
             level=level,
             nodes=tuple(off),
             pods=tuple(pod.path for one, nodes in snapshot.once(_asking) if nodes <= set(off) for pod in one.pods),
-        )  # fmt: skip
+        )
 
 
 def _nodes(found: list[str]) -> str:

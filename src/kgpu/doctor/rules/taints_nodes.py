@@ -1,6 +1,5 @@
 """Rows TNT about feature discovery and labels that do not say what the node is."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -39,13 +38,24 @@ def on_plain_node(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             subject=pod.subject,
-            cause=f"{pod} tolerates the taint of GPU nodes and runs on {node.name}, which has no GPU: a toleration lets it in there, it does not bring it there",
-            evidence=(pod.cite("spec.tolerations"), image.cite("image"), image.cite("resources"), pod.cite("spec.nodeName")),
-            remedy=(Remedy("ask for the GPU in resources.limits (nvidia.com/gpu: 1)"), Remedy('or choose the nodes: nodeSelector {}: "true"', names.LABEL_GPU_PRESENT)),
+            cause=(
+                f"{pod} tolerates the taint of GPU nodes and runs on {node.name}, which has no GPU: a toleration lets "
+                "it in there, it does not bring it there"
+            ),
+            evidence=(
+                pod.cite("spec.tolerations"),
+                image.cite("image"),
+                image.cite("resources"),
+                pod.cite("spec.nodeName"),
+            ),
+            remedy=(
+                Remedy("ask for the GPU in resources.limits (nvidia.com/gpu: 1)"),
+                Remedy('or choose the nodes: nodeSelector {}: "true"', names.LABEL_GPU_PRESENT),
+            ),
             confidence=LIKELY,
             level=Level.NOTE,
             pods=(pod.path,),
-        )  # fmt: skip
+        )
 
 
 @rule("TNT-07", "nfd-master is killed", Place.PLUGIN, explains=("TNT-05", "DRV-16"))
@@ -59,16 +69,25 @@ def master_killed(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             subject=pod.subject,
-            cause=f"{pod} was killed for lack of memory ({one.restarts} restarts): while it is away labels of GPU nodes can go, and the operator takes their driver down",
+            cause=(
+                f"{pod} was killed for lack of memory ({one.restarts} restarts): while it is away labels of GPU nodes "
+                "can go, and the operator takes their driver down"
+            ),
             evidence=(one.cite_status("lastState"), one.cite_status("restartCount"), one.cite("resources")),
             remedy=(
-                Remedy("give it memory, here or in the chart's values:"), Remedy("kubectl -n {} set resources {} nfd-master --limits=memory=4Gi", pod.namespace, pod.owner.split("/")[0].lower() or "deployment"),
-                Remedy("if a driver pod hangs since, with its node in place of NODE:"), Remedy("kubectl label node NODE nvidia.com/gpu-driver-upgrade-state=upgrade-required --overwrite"),
+                Remedy("give it memory, here or in the chart's values:"),
+                Remedy(
+                    "kubectl -n {} set resources {} nfd-master --limits=memory=4Gi",
+                    pod.namespace,
+                    pod.owner.split("/")[0].lower() or "deployment",
+                ),
+                Remedy("if a driver pod hangs since, with its node in place of NODE:"),
+                Remedy("kubectl label node NODE nvidia.com/gpu-driver-upgrade-state=upgrade-required --overwrite"),
             ),
             confidence=LIKELY,
             nodes=(pod.node,) if pod.node else (),
             pods=(pod.path,),
-        )  # fmt: skip
+        )
 
 
 @rule("TNT-08", "Labels of a GPU that is gone", Place.PLUGIN, explains=("SCH-02", "TNT-16", "DRV-*"))
@@ -81,12 +100,22 @@ def stale(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             subject=node.subject,
-            cause=f"node {node.name} is labelled {label}, and has no such device on its bus: the label is left from before",
-            evidence=(node.cite(f"metadata.labels[{label}]"), host.cite("pci", [device.address for device in host.pci])),
-            remedy=(Remedy("kubectl get nodefeatures -A | grep {}", node.name), Remedy("delete what is old, and restart nfd-worker there"), Remedy("turn nfd-gc on (chart value gc.enable)")),
+            cause=(
+                f"node {node.name} is labelled {label}, and has no such device on its bus: "
+                "the label is left from before"
+            ),
+            evidence=(
+                node.cite(f"metadata.labels[{label}]"),
+                host.cite("pci", [device.address for device in host.pci]),
+            ),
+            remedy=(
+                Remedy("kubectl get nodefeatures -A | grep {}", node.name),
+                Remedy("delete what is old, and restart nfd-worker there"),
+                Remedy("turn nfd-gc on (chart value gc.enable)"),
+            ),
             confidence=CERTAIN,
             nodes=(node.name,),
-        )  # fmt: skip
+        )
     if not snapshot.nodes or not snapshot.knows("NodeFeature"):
         return
     gone = [
@@ -95,12 +124,18 @@ def stale(snapshot: Snapshot) -> Iterator[Finding]:
     if gone and not any(pod.ready for pod in matching.pods_of_part(snapshot, matching.NFD_GC)):
         yield Finding(
             subject=gone[0].subject,
-            cause=f"{len(gone)} NodeFeatures are of nodes that are gone, and nothing cleans them up: a new node of such a name gets the old labels",
+            cause=(
+                f"{len(gone)} NodeFeatures are of nodes that are gone, and nothing cleans them up: "
+                "a new node of such a name gets the old labels"
+            ),
             evidence=tuple(one.cite(f"metadata.labels[{_NFD_NODE}]") for one in gone[:3]),
-            remedy=(Remedy("kubectl -n {} delete nodefeature {}", gone[0].namespace, gone[0].name), Remedy("turn nfd-gc on (chart value gc.enable)")),
+            remedy=(
+                Remedy("kubectl -n {} delete nodefeature {}", gone[0].namespace, gone[0].name),
+                Remedy("turn nfd-gc on (chart value gc.enable)"),
+            ),
             confidence=CERTAIN,
             level=Level.NOTE,
-        )  # fmt: skip
+        )
 
 
 @rule("TNT-10", "Taints of rules are off", Place.PLUGIN)
@@ -117,9 +152,12 @@ def rule_taints(snapshot: Snapshot) -> Iterator[Finding]:
                     subject=feature.subject,
                     cause=f"{feature} sets taints, which nfd-master leaves out: it runs without -enable-taints",
                     evidence=(feature.cite(f"spec.rules[{position}].taints"), *((main.cite("args"),) if main else ())),
-                    remedy=(Remedy("set master.config.enableTaints: true in the chart's values"), Remedy("first let nfd-worker tolerate these taints")),
+                    remedy=(
+                        Remedy("set master.config.enableTaints: true in the chart's values"),
+                        Remedy("first let nfd-worker tolerate these taints"),
+                    ),
                     confidence=LIKELY,
-                )  # fmt: skip
+                )
                 break
 
 
@@ -145,12 +183,21 @@ def wrong_product(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             subject=node.subject,
-            cause=f"node {node.name} is labelled as {said}, and its driver says {known[0].name}: the label was set by hand, or is of another card",
-            evidence=(node.cite(f"metadata.labels[{names.LABEL_GPU_PRODUCT}]"), host.cite("gpus", [gpu.name for gpu in known])),
-            remedy=(Remedy("kubectl label node {} {}-", node.name, names.LABEL_GPU_PRODUCT), Remedy("let gpu-feature-discovery write it: restart its pod on the node")),
+            cause=(
+                f"node {node.name} is labelled as {said}, and its driver says {known[0].name}: "
+                "the label was set by hand, or is of another card"
+            ),
+            evidence=(
+                node.cite(f"metadata.labels[{names.LABEL_GPU_PRODUCT}]"),
+                host.cite("gpus", [gpu.name for gpu in known]),
+            ),
+            remedy=(
+                Remedy("kubectl label node {} {}-", node.name, names.LABEL_GPU_PRODUCT),
+                Remedy("let gpu-feature-discovery write it: restart its pod on the node"),
+            ),
             confidence=LIKELY,
             nodes=(node.name,),
-        )  # fmt: skip
+        )
 
 
 def _plain(name: str) -> str:
@@ -167,12 +214,22 @@ def not_a_gpu_node(snapshot: Snapshot) -> Iterator[Finding]:
         features = next((key for key in node.labels if key.startswith(names.NFD_PREFIX)), "")
         yield Finding(
             subject=node.subject,
-            cause=f"node {node.name} is labelled {names.LABEL_GPU_PRESENT}=true and has no such device: GPU operands are sent to it for nothing",
-            evidence=(node.cite(f"metadata.labels[{names.LABEL_GPU_PRESENT}]"), node.cite(f"metadata.labels[{features}]") if features else node.cite("metadata.labels"), *((host.cite("pci", []),) if host else ())),
-            remedy=(Remedy("kubectl label node {} {}-", node.name, names.LABEL_GPU_PRESENT), Remedy("take the label out of the node template or kubelet flags that set it")),
+            cause=(
+                f"node {node.name} is labelled {names.LABEL_GPU_PRESENT}=true and has no such device: "
+                "GPU operands are sent to it for nothing"
+            ),
+            evidence=(
+                node.cite(f"metadata.labels[{names.LABEL_GPU_PRESENT}]"),
+                node.cite(f"metadata.labels[{features}]") if features else node.cite("metadata.labels"),
+                *((host.cite("pci", []),) if host else ()),
+            ),
+            remedy=(
+                Remedy("kubectl label node {} {}-", node.name, names.LABEL_GPU_PRESENT),
+                Remedy("take the label out of the node template or kubelet flags that set it"),
+            ),
             confidence=LIKELY,
             nodes=(node.name,),
-        )  # fmt: skip
+        )
 
 
 def _bare(snapshot: Snapshot, node: Node) -> bool:
@@ -190,19 +247,41 @@ def _bare(snapshot: Snapshot, node: Node) -> bool:
 
 RULES: Final = rules_of(
     Sign(
-        id="TNT-09", title="nfd-master refuses NVIDIA's labels", place=Place.PLUGIN, where=(LOG,), parts=(NFD_MASTER,), always=True,
-        pattern=r"[Nn]amespace.{0,20}nvidia\.com.{0,40}not allowed|not allowed.{0,200}nvidia\.com/", words="not allowed",
+        id="TNT-09",
+        title="nfd-master refuses NVIDIA's labels",
+        place=Place.PLUGIN,
+        where=(LOG,),
+        parts=(NFD_MASTER,),
+        always=True,
+        pattern=r"[Nn]amespace.{0,20}nvidia\.com.{0,40}not allowed|not allowed.{0,200}nvidia\.com/",
+        words="not allowed",
         cause="{who} leaves out labels of nvidia.com: its namespaces for labels do not allow them",
         remedy=("start nfd-master with -extra-label-ns=nvidia.com, and without -deny-label-ns=*",),
         explain="Without leave nfd-master writes labels below feature.node.kubernetes.io only.",
         explains=("SCH-08",),
     ),
     Sign(
-        id="TNT-14", title="GPU feature discovery can't write its NodeFeature", place=Place.PLUGIN, where=(LOG, STATUS), parts=(GFD,), always=True,
-        pattern=r"[Rr]equired flag.{0,4}node-name.{0,4}not set|nodefeatures\.nfd\.k8s-sigs\.io.{0,80}forbidden|cannot \w+ resource \"nodefeatures\"", words="",
+        id="TNT-14",
+        title="GPU feature discovery can't write its NodeFeature",
+        place=Place.PLUGIN,
+        where=(LOG, STATUS),
+        parts=(GFD,),
+        always=True,
+        pattern=(
+            r"[Rr]equired flag.{0,4}node-name.{0,4}not set|nodefeatures\.nfd\.k8s-sigs\.io.{0,80}forbidden"
+            r"|cannot \w+ resource \"nodefeatures\""
+        ),
+        words="",
         cause="{who} can't write labels: it has no node name or no right to NodeFeatures",
-        remedy=("set NODE_NAME from spec.nodeName in its pod", "give its ServiceAccount create, get and update on nodefeatures.nfd.k8s-sigs.io, or set useNodeFeatureAPI=false"),
+        remedy=(
+            "set NODE_NAME from spec.nodeName in its pod",
+            (
+                "give its ServiceAccount create, get and update on nodefeatures.nfd.k8s-sigs.io, "
+                "or set useNodeFeatureAPI=false"
+            ),
+        ),
         explain="With useNodeFeatureAPI labels go into a NodeFeature object, which needs NODE_NAME and RBAC.",
-        confidence=CERTAIN, explains=("SCH-08",),
+        confidence=CERTAIN,
+        explains=("SCH-08",),
     ),
-)  # fmt: skip
+)

@@ -1,6 +1,5 @@
 """Rows TS: sharing that is configured and not in force, and what neighbours on one GPU do to each other."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import itertools
@@ -96,12 +95,23 @@ def not_taken_over(snapshot: Snapshot) -> Iterator[Finding]:
         daemon = pod.owner.partition("/")[2] or "nvidia-device-plugin-daemonset"
         yield Finding(
             subject=pod.subject,
-            cause=f"{config.source} gives node {node.name} {wanted} shares for {_cards(node)} GPUs, and it offers {_offered(node)}: {pod} has not taken the change over",
-            evidence=(config.cite("timeSlicing"), node.cite(f"status.capacity[{names.GPU_RESOURCE}]"), node.cite(f"metadata.labels[{_COUNT}]"), pod.cite("status.startTime")),
-            remedy=(Remedy(_RESTART, pod.namespace, daemon), Remedy("kubectl get node {} -o jsonpath='{{.status.allocatable}}'", node.name)),
+            cause=(
+                f"{config.source} gives node {node.name} {wanted} shares for {_cards(node)} GPUs, and it offers "
+                f"{_offered(node)}: {pod} has not taken the change over"
+            ),
+            evidence=(
+                config.cite("timeSlicing"),
+                node.cite(f"status.capacity[{names.GPU_RESOURCE}]"),
+                node.cite(f"metadata.labels[{_COUNT}]"),
+                pod.cite("status.startTime"),
+            ),
+            remedy=(
+                Remedy(_RESTART, pod.namespace, daemon),
+                Remedy("kubectl get node {} -o jsonpath='{{.status.allocatable}}'", node.name),
+            ),
             confidence=LIKELY,
             nodes=tuple(row[0].name for row in hit),
-        )  # fmt: skip
+        )
 
 
 def _behind(
@@ -170,14 +180,26 @@ def no_default(snapshot: Snapshot) -> Iterator[Finding]:
         shares = any("timeSlicing" in str(said) or "mps" in str(said) for said in told.source.map("data").values())
         yield Finding(
             subject=told.policy.subject,
-            cause=f"{told.source} ({', '.join(keys[:4])}) is used by no node: {told.policy} has no default, and no node is labelled {names.DEVICE_PLUGIN_CONFIG_LABEL}",
-            evidence=(told.policy.cite("spec.devicePlugin.config"), nodes[0].cite(f"metadata.labels[{names.DEVICE_PLUGIN_CONFIG_LABEL}]"), told.source.cite("data", keys)),
-            remedy=(_patched(told.policy, "default", keys[0]), Remedy("or for one node:"), Remedy("kubectl label node {} {}={}", nodes[0].name, names.DEVICE_PLUGIN_CONFIG_LABEL, keys[0])),
+            cause=(
+                f"{told.source} ({', '.join(keys[:4])}) is used by no node: {told.policy} has no default, and no node "
+                f"is labelled {names.DEVICE_PLUGIN_CONFIG_LABEL}"
+            ),
+            evidence=(
+                told.policy.cite("spec.devicePlugin.config"),
+                nodes[0].cite(f"metadata.labels[{names.DEVICE_PLUGIN_CONFIG_LABEL}]"),
+                told.source.cite("data", keys),
+            ),
+            remedy=(
+                _patched(told.policy, "default", keys[0]),
+                Remedy("or for one node:"),
+                Remedy("kubectl label node {} {}={}", nodes[0].name, names.DEVICE_PLUGIN_CONFIG_LABEL, keys[0]),
+            ),
             confidence=CERTAIN,
-            # Left behind by who has gone back to whole GPUs it hurts nobody; where pods wait, it may be what they wait for.
+            # Left behind by who has gone back to whole GPUs it hurts nobody; where pods wait, it may be what they wait
+            # for.
             level=Level.PROBLEM if shares and _would_share(snapshot) else Level.NOTE,
             nodes=tuple(node.name for node in nodes),
-        )  # fmt: skip
+        )
 
 
 def _does_something(said: object) -> bool:
@@ -206,21 +228,32 @@ def not_named(snapshot: Snapshot) -> Iterator[Finding]:
         changed = policies[0].number("metadata.generation", 1) > 1
         yield Finding(
             subject=policies[0].subject,
-            cause=f"{config.source} configures sharing, and {policies[0]} does not name it: spec.devicePlugin.config is not there"
+            cause=(
+                f"{config.source} configures sharing, and {policies[0]} does not name it: "
+                "spec.devicePlugin.config is not there"
+            )
             + ("; where whole GPUs are wanted again, nothing is wrong" if changed else ""),
             evidence=(
-                config.cite("timeSlicing" if config.block("timeSlicing") else "mps"), policies[0].cite("spec.devicePlugin.config"),
+                config.cite("timeSlicing" if config.block("timeSlicing") else "mps"),
+                policies[0].cite("spec.devicePlugin.config"),
                 *((policies[0].cite("metadata.generation"),) if changed else ()),
             ),
             remedy=(
                 Remedy("kubectl patch clusterpolicy {} --type merge -p '{}'", policies[0].name, patch),
                 Remedy("use a merge patch: a JSON patch with replace fails where the path is not there yet"),
-                *((Remedy("where whole GPUs are wanted:"), Remedy("kubectl -n {} delete configmap {}", config.source.namespace, config.source.name)) if changed else ()),
+                *(
+                    (
+                        Remedy("where whole GPUs are wanted:"),
+                        Remedy("kubectl -n {} delete configmap {}", config.source.namespace, config.source.name),
+                    )
+                    if changed
+                    else ()
+                ),
             ),
             confidence=POSSIBLE if changed else LIKELY,
             level=Level.NOTE if changed else Level.PROBLEM,
             pods=hurt,
-        )  # fmt: skip
+        )
         return
 
 
@@ -264,15 +297,26 @@ def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
             near = whatif.nearest(said, keys)
             yield Finding(
                 subject=node.subject,
-                cause=f"node {node.name} is labelled {names.DEVICE_PLUGIN_CONFIG_LABEL}={said}, and {told.source} has only {', '.join(keys) or 'nothing'}: the plugin there keeps what it had",
-                evidence=(node.cite(f"metadata.labels[{names.DEVICE_PLUGIN_CONFIG_LABEL}]"), told.source.cite("data", keys)),
+                cause=(
+                    f"node {node.name} is labelled {names.DEVICE_PLUGIN_CONFIG_LABEL}={said}, and {told.source} has "
+                    f"only {', '.join(keys) or 'nothing'}: the plugin there keeps what it had"
+                ),
+                evidence=(
+                    node.cite(f"metadata.labels[{names.DEVICE_PLUGIN_CONFIG_LABEL}]"),
+                    told.source.cite("data", keys),
+                ),
                 remedy=(
-                    Remedy("kubectl label node {} --overwrite {}={}", node.name, names.DEVICE_PLUGIN_CONFIG_LABEL, near or (keys[0] if keys else "KEY")),
+                    Remedy(
+                        "kubectl label node {} --overwrite {}={}",
+                        node.name,
+                        names.DEVICE_PLUGIN_CONFIG_LABEL,
+                        near or (keys[0] if keys else "KEY"),
+                    ),
                     Remedy("or add the key {} to {}", said, told.source),
                 ),
                 confidence=CERTAIN,
                 nodes=(node.name,),
-            )  # fmt: skip
+            )
 
 
 def _wrong_default(snapshot: Snapshot, told: Told, source: Obj, keys: list[str]) -> Finding:
@@ -280,9 +324,18 @@ def _wrong_default(snapshot: Snapshot, told: Told, source: Obj, keys: list[str])
     nodes = [node for node in matching.gpu_nodes(snapshot, matching.NVIDIA) if told.key(node) == told.default]
     return Finding(
         subject=told.policy.subject,
-        cause=f"{told.policy} chooses the configuration {told.default} by default, and {source} has only {', '.join(keys) or 'nothing'}"
+        cause=(
+            f"{told.policy} chooses the configuration {told.default} by default, and {source} has only "
+            f"{', '.join(keys) or 'nothing'}"
+        )
         + (f"; did you mean {near}?" if near else "")
-        + (f": the plugin keeps what it had on {len(nodes)} nodes" if len(nodes) > 1 else f": the plugin of node {nodes[0].name} keeps what it had" if nodes else ""),
+        + (
+            f": the plugin keeps what it had on {len(nodes)} nodes"
+            if len(nodes) > 1
+            else f": the plugin of node {nodes[0].name} keeps what it had"
+            if nodes
+            else ""
+        ),
         evidence=(told.policy.cite("spec.devicePlugin.config"), source.cite("data", keys)),
         remedy=(
             _patched(told.policy, "default", near or (keys[0] if len(keys) == 1 else "KEY")),
@@ -290,7 +343,7 @@ def _wrong_default(snapshot: Snapshot, told: Told, source: Obj, keys: list[str])
         ),
         confidence=CERTAIN,
         nodes=tuple(node.name for node in nodes),
-    )  # fmt: skip
+    )
 
 
 @rule("TS-12", "Sharing for the wrong resource", Place.PLUGIN, explains=("TS-01",))
@@ -308,12 +361,22 @@ def other_resource(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield Finding(
                 subject=node.subject,
-                cause=f"node {node.name} offers {', '.join(slices[:3])}, and its sharing configuration {config.key} is for {names.GPU_RESOURCE}: nothing is shared",
+                cause=(
+                    f"node {node.name} offers {', '.join(slices[:3])}, and its sharing configuration {config.key} is "
+                    f"for {names.GPU_RESOURCE}: nothing is shared"
+                ),
                 evidence=(config.cite("timeSlicing"), node.cite(f"status.allocatable[{slices[0]}]")),
-                remedy=(Remedy("name the slices in {}, key {}: sharing.timeSlicing.resources: [{{name: {}, replicas: 2}}]", config.source, config.key, slices[0]),),
+                remedy=(
+                    Remedy(
+                        "name the slices in {}, key {}: sharing.timeSlicing.resources: [{{name: {}, replicas: 2}}]",
+                        config.source,
+                        config.key,
+                        slices[0],
+                    ),
+                ),
                 confidence=CERTAIN,
                 nodes=(node.name,),
-            )  # fmt: skip
+            )
 
 
 @rule("TS-07", "Several shares are no bigger share", Place.CLUSTER)
@@ -336,14 +399,24 @@ def many_shares(snapshot: Snapshot) -> Iterator[Finding]:
         name, count = next(iter(many.items()))
         yield Finding(
             subject=pod.subject,
-            cause=f"{pod} asks for {count} {name} of node {node.name}, which are shares of one GPU: it gets the same turn as {others[0]} beside it, not {count} times as much",
-            evidence=(pod.cite("spec.containers[0].resources"), node.cite(f"metadata.labels[{_REPLICAS}]"), node.cite(f"metadata.labels[{_COUNT}]")),
-            remedy=(Remedy("ask for 1; for a steady part of a GPU use MIG, for all of it a node without sharing"), Remedy("failRequestsGreaterThanOne: true in sharing.timeSlicing refuses such requests")),
+            cause=(
+                f"{pod} asks for {count} {name} of node {node.name}, which are shares of one GPU: it gets the same "
+                f"turn as {others[0]} beside it, not {count} times as much"
+            ),
+            evidence=(
+                pod.cite("spec.containers[0].resources"),
+                node.cite(f"metadata.labels[{_REPLICAS}]"),
+                node.cite(f"metadata.labels[{_COUNT}]"),
+            ),
+            remedy=(
+                Remedy("ask for 1; for a steady part of a GPU use MIG, for all of it a node without sharing"),
+                Remedy("failRequestsGreaterThanOne: true in sharing.timeSlicing refuses such requests"),
+            ),
             confidence=LIKELY,
             level=Level.NOTE,
             nodes=(node.name,),
             pods=(pod.path,),
-        )  # fmt: skip
+        )
 
 
 @rule("TS-09", "Metrics of shared GPUs without their pods", Place.CLUSTER)
@@ -364,12 +437,21 @@ def no_pod_labels(snapshot: Snapshot) -> Iterator[Finding]:
         node = snapshot.nodes[pod.node]
         yield Finding(
             subject=pod.subject,
-            cause=f"{pod} labels the metrics of a shared GPU with one pod at most: {_VIRTUAL} is not set, and node {node.name} gives each GPU to {_replicas(node)} pods",
+            cause=(
+                f"{pod} labels the metrics of a shared GPU with one pod at most: {_VIRTUAL} is not set, and node "
+                f"{node.name} gives each GPU to {_replicas(node)} pods"
+            ),
             evidence=(pod.cite("spec.containers[0].env"), node.cite(f"metadata.labels[{_REPLICAS}]")),
-            remedy=(Remedy("set {}=true in spec.dcgmExporter.env of the ClusterPolicy: then each share has its own series, with the label vgpu", _VIRTUAL),),
+            remedy=(
+                Remedy(
+                    "set {}=true in spec.dcgmExporter.env of the ClusterPolicy: then each share has its own series, "
+                    "with the label vgpu",
+                    _VIRTUAL,
+                ),
+            ),
             confidence=LIKELY,
             level=Level.NOTE,
-        )  # fmt: skip
+        )
 
 
 @rule("TS-11", "One crash, all neighbours", Place.CLUSTER)
@@ -393,13 +475,23 @@ def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
         told = f", with Xid {xid.code} in the kernel's log" if xid else ""
         yield Finding(
             subject=node.subject,
-            cause=f"{len(pods)} pods that share GPUs of node {node.name} ended within seconds of each other{told}: one fault ends all that share a GPU by time-slicing",
-            evidence=(*(_end(pod) for pod in close[0]), *((host.cite("xids", f"xid {xid.code}: {xid.text}"),) if host and xid else ())),
-            remedy=(Remedy("find the one that failed first:"), Remedy("kubectl get pods -A -o wide --field-selector spec.nodeName={}", node.name), Remedy("where faults must stay apart, use MIG or whole GPUs")),
+            cause=(
+                f"{len(pods)} pods that share GPUs of node {node.name} ended within seconds of each other{told}: one "
+                "fault ends all that share a GPU by time-slicing"
+            ),
+            evidence=(
+                *(_end(pod) for pod in close[0]),
+                *((host.cite("xids", f"xid {xid.code}: {xid.text}"),) if host and xid else ()),
+            ),
+            remedy=(
+                Remedy("find the one that failed first:"),
+                Remedy("kubectl get pods -A -o wide --field-selector spec.nodeName={}", node.name),
+                Remedy("where faults must stay apart, use MIG or whole GPUs"),
+            ),
             confidence=LIKELY,
             nodes=(node.name,),
             pods=pods,
-        )  # fmt: skip
+        )
 
 
 def _crashed(pod: Pod) -> float:
@@ -446,23 +538,52 @@ def _alone(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 RULES: Final = rules_of(
     Sign(
-        id="TS-05", title="More than one share asked for", place=Place.CLUSTER, where=(STATUS, EVENT),
-        pattern=r"maximum request size for shared resources is (?P<most>\d+)(?:; found (?P<asked>\d+))?", words="maximum request size for shared resources",
-        cause="{who} was refused: it asks for {asked} shares of GPUs, and {most} is the most (failRequestsGreaterThanOne)",
-        remedy=("ask for {most}: more shares do not give more of the GPU", "kubectl -n {namespace} delete pod {name}  # the refused pod stays where it is"),
-        explain="With failRequestsGreaterThanOne the plugin refuses requests for several shares, because they would give nothing.",
+        id="TS-05",
+        title="More than one share asked for",
+        place=Place.CLUSTER,
+        where=(STATUS, EVENT),
+        pattern=r"maximum request size for shared resources is (?P<most>\d+)(?:; found (?P<asked>\d+))?",
+        words="maximum request size for shared resources",
+        cause=(
+            "{who} was refused: it asks for {asked} shares of GPUs, and {most} is the most (failRequestsGreaterThanOne)"
+        ),
+        remedy=(
+            "ask for {most}: more shares do not give more of the GPU",
+            "kubectl -n {namespace} delete pod {name}  # the refused pod stays where it is",
+        ),
+        explain=(
+            "With failRequestsGreaterThanOne the plugin refuses requests for several shares, "
+            "because they would give nothing."
+        ),
         confidence=CERTAIN,
     ),
     Sign(
-        id="TS-06", title="A neighbour took the memory", place=Place.CLUSTER, where=(LOG, STATUS), words="out of memory",
-        pattern=r"CUDA(?: error:)? out of memory", proof=_neighbours,
-        cause="{who} ran out of GPU memory on a GPU that it shares: time-slicing does not divide the memory, and neighbours have their part",
-        remedy=("see who has how much:", "kgpu top --node {node}", "fewer replicas, or MIG or MPS, which limit each one's memory"),
+        id="TS-06",
+        title="A neighbour took the memory",
+        place=Place.CLUSTER,
+        where=(LOG, STATUS),
+        words="out of memory",
+        pattern=r"CUDA(?: error:)? out of memory",
+        proof=_neighbours,
+        cause=(
+            "{who} ran out of GPU memory on a GPU that it shares: time-slicing does not divide the memory, "
+            "and neighbours have their part"
+        ),
+        remedy=(
+            "see who has how much:",
+            "kgpu top --node {node}",
+            "fewer replicas, or MIG or MPS, which limit each one's memory",
+        ),
         explain="Replicas share one memory: whoever comes first takes what it wants.",
     ),
     Sign(
-        id="TS-14", title="Its own work does not fit", place=Place.CLUSTER, where=(LOG, STATUS), words="out of memory",
-        pattern=r"CUDA(?: error:)? out of memory", proof=_alone,
+        id="TS-14",
+        title="Its own work does not fit",
+        place=Place.CLUSTER,
+        where=(LOG, STATUS),
+        words="out of memory",
+        pattern=r"CUDA(?: error:)? out of memory",
+        proof=_alone,
         cause="{who} ran out of GPU memory on a GPU of its own: what it loads does not fit",
         remedy=(
             "much reserved and little allocated in PyTorch's message: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
@@ -470,4 +591,4 @@ RULES: Final = rules_of(
         ),
         explain="In this order: a neighbour on the GPU (TS-06), fragmentation of the allocator, precision, then size.",
     ),
-)  # fmt: skip
+)

@@ -1,6 +1,5 @@
 """Rows TOP: NUMA nodes, pinned processors, and GPUs that are far from each other."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 from collections import Counter
@@ -40,7 +39,10 @@ def again_and_again(snapshot: Snapshot) -> Iterator[Finding]:
         policy = setting(snapshot.hosts.get(node), "topologyManagerPolicy")
         yield Finding(
             subject=Subject(kind, name, namespace),
-            cause=f"{count} pods of {owner} failed on node {node} with {_REFUSED}: the scheduler does not see NUMA nodes and keeps choosing it",
+            cause=(
+                f"{count} pods of {owner} failed on node {node} with {_REFUSED}: "
+                "the scheduler does not see NUMA nodes and keeps choosing it"
+            ),
             evidence=(
                 refused[0].cite("status.message"),
                 refused[0].cite("spec.nodeName"),
@@ -49,7 +51,8 @@ def again_and_again(snapshot: Snapshot) -> Iterator[Finding]:
             remedy=(
                 Remedy("kubectl -n {} delete pods --field-selector status.phase=Failed", namespace),
                 Remedy(
-                    "keep these pods off {} (affinity), ask for what fits one NUMA node, set topologyManagerPolicy: best-effort, or use a scheduler that knows NodeResourceTopology",
+                    "keep these pods off {} (affinity), ask for what fits one NUMA node, set topologyManagerPolicy: "
+                    "best-effort, or use a scheduler that knows NodeResourceTopology",
                     node,
                 ),
             ),
@@ -90,14 +93,24 @@ def far_apart(snapshot: Snapshot) -> Iterator[Finding]:
             shown = ", ".join(f"{number} of NUMA node {node}" for node, number in sorted(places.items()))
             yield Finding(
                 subject=pod.subject,
-                cause=f"the {count} GPUs of {pod} are far apart ({shown}), although one NUMA node of {host.node} has {most}: data between them goes over the processors' link",
+                cause=(
+                    f"the {count} GPUs of {pod} are far apart ({shown}), although one NUMA node of {host.node} has "
+                    f"{most}: data between them goes over the processors' link"
+                ),
                 evidence=(host.cite_file(entries[0], 0, ", ".join(row.devices)), host.cite("pci", shown)),
-                remedy=(Remedy("on the node:"), Remedy("nvidia-smi topo -m"), Remedy("let the plugin prefer GPUs that are close (its aligned policy), set topologyManagerPolicy, or use a DRA claim with matchAttribute")),
+                remedy=(
+                    Remedy("on the node:"),
+                    Remedy("nvidia-smi topo -m"),
+                    Remedy(
+                        "let the plugin prefer GPUs that are close (its aligned policy), set topologyManagerPolicy, "
+                        "or use a DRA claim with matchAttribute"
+                    ),
+                ),
                 confidence=LIKELY,
                 level=Level.NOTE,
                 nodes=(host.node,),
                 pods=(pod.path,),
-            )  # fmt: skip
+            )
 
 
 @rule("TOP-05", "GPUs on no NUMA node", Place.HARDWARE)
@@ -115,13 +128,20 @@ def no_numa(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             subject=Subject("Node", host.node),
-            cause=f"the kubelet of node {host.node} aligns by NUMA ({policy[0]}), and its {len(gpus)} GPUs are on no NUMA node (-1): the plugin can give no hint",
+            cause=(
+                f"the kubelet of node {host.node} aligns by NUMA ({policy[0]}), and its {len(gpus)} GPUs are on no "
+                "NUMA node (-1): the plugin can give no hint"
+            ),
             evidence=(policy[1], host.cite("pci", f"{gpus[0].address}: numa_node = -1")),
-            remedy=(Remedy("let the hypervisor show the guest its NUMA nodes, or turn NUMA on in the BIOS"), Remedy("on the node:"), Remedy("cat /sys/bus/pci/devices/{}/numa_node", plain(gpus[0].address))),
+            remedy=(
+                Remedy("let the hypervisor show the guest its NUMA nodes, or turn NUMA on in the BIOS"),
+                Remedy("on the node:"),
+                Remedy("cat /sys/bus/pci/devices/{}/numa_node", plain(gpus[0].address)),
+            ),
             confidence=LIKELY,
             level=Level.NOTE,
             nodes=(host.node,),
-        )  # fmt: skip
+        )
 
 
 @rule("TOP-07", "Processors given out twice", Place.CLUSTER)
@@ -136,12 +156,21 @@ def two_pinners(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             subject=Subject("Node", host.node),
-            cause=f"node {host.node} gives out processors twice: its kubelet pins them (cpuManagerPolicy static), and DRA driver {device.driver} hands them out by claim",
+            cause=(
+                f"node {host.node} gives out processors twice: its kubelet pins them (cpuManagerPolicy static), and "
+                f"DRA driver {device.driver} hands them out by claim"
+            ),
             evidence=(policy[1], device.slice.cite("spec.driver")),
-            remedy=(Remedy("set cpuManagerPolicy: none where the DRA driver runs, remove /var/lib/kubelet/cpu_manager_state and restart the kubelet"), Remedy("or take the driver off this node")),
+            remedy=(
+                Remedy(
+                    "set cpuManagerPolicy: none where the DRA driver runs, "
+                    "remove /var/lib/kubelet/cpu_manager_state and restart the kubelet"
+                ),
+                Remedy("or take the driver off this node"),
+            ),
             confidence=CERTAIN,
             nodes=(host.node,),
-        )  # fmt: skip
+        )
 
 
 @rule("TOP-08", "Processors are not pinned", Place.CLUSTER)
@@ -162,14 +191,22 @@ def not_pinned(snapshot: Snapshot) -> Iterator[Finding]:
         pod, why = loose[0]
         yield Finding(
             subject=Subject("Node", host.node),
-            cause=f"{len(loose)} GPU pods of node {host.node} get no processors of their own although its policy is static; {pod}: {why}",
+            cause=(
+                f"{len(loose)} GPU pods of node {host.node} get no processors of their own although its policy is "
+                f"static; {pod}: {why}"
+            ),
             evidence=(policy[1], pod.cite("status.qosClass"), pod.cite("spec.containers[0].resources")),
-            remedy=(Remedy("ask for whole processors, with requests equal to limits for cpu and memory in every container (class Guaranteed)"),),
+            remedy=(
+                Remedy(
+                    "ask for whole processors, with requests equal to limits for cpu and memory in every container "
+                    "(class Guaranteed)"
+                ),
+            ),
             confidence=CERTAIN,
             level=Level.NOTE,
             nodes=(host.node,),
             pods=tuple(one.path for one, _ in loose),
-        )  # fmt: skip
+        )
 
 
 def _loose(pod: Pod) -> str:
@@ -200,31 +237,73 @@ def _many(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 RULES: Final = rules_of(
     Sign(
-        id="TOP-01", title="It does not fit one NUMA node", place=Place.CLUSTER, where=(STATUS, EVENT),
-        pattern=r"Resources cannot be allocated with Topology locality", words="Topology locality",
-        cause="{who} was refused by the kubelet: its GPUs and processors do not fit one NUMA node as the node's topology policy wants",
+        id="TOP-01",
+        title="It does not fit one NUMA node",
+        place=Place.CLUSTER,
+        where=(STATUS, EVENT),
+        pattern=r"Resources cannot be allocated with Topology locality",
+        words="Topology locality",
+        cause=(
+            "{who} was refused by the kubelet: its GPUs and processors do not fit one NUMA node as the node's "
+            "topology policy wants"
+        ),
         remedy=(
-            "on {node}:", "grep topologyManager /var/lib/kubelet/config.yaml; numactl -H",
-            "ask for what fits one NUMA node, set topologyManagerPolicy: best-effort, or use a scheduler that knows NodeResourceTopology",
+            "on {node}:",
+            "grep topologyManager /var/lib/kubelet/config.yaml; numactl -H",
+            (
+                "ask for what fits one NUMA node, set topologyManagerPolicy: best-effort, "
+                "or use a scheduler that knows NodeResourceTopology"
+            ),
             "kubectl -n {namespace} delete pod {name}",
         ),
-        explain="With restricted or single-numa-node the kubelet refuses pods whose devices and processors it can't align. The "
-        "scheduler knows nothing of it.",
+        explain=(
+            "With restricted or single-numa-node the kubelet refuses pods whose devices and processors it can't "
+            "align. The scheduler knows nothing of it."
+        ),
         confidence=CERTAIN,
     ),
     Sign(
-        id="TOP-04", title="NCCL goes over shared memory", place=Place.CLUSTER, where=(LOG,), always=True, level=Level.NOTE,
-        pattern=r"Channel \d+.*via SHM", words="via SHM", proof=_many, confidence=POSSIBLE,
-        cause="NCCL in {who} goes over the host's memory between GPUs of one node: they have no NVLink or peer access to each other",
-        remedy=("on {node}:", "nvidia-smi topo -m; nvidia-smi nvlink -s", "let the plugin prefer GPUs of one NVLink island; MIG devices and shares can't use NVLink"),
-        explain="NCCL prefers NVLink and PCIe peer access (via P2P). SHM says that neither can be used between these GPUs.",
+        id="TOP-04",
+        title="NCCL goes over shared memory",
+        place=Place.CLUSTER,
+        where=(LOG,),
+        always=True,
+        level=Level.NOTE,
+        pattern=r"Channel \d+.*via SHM",
+        words="via SHM",
+        proof=_many,
+        confidence=POSSIBLE,
+        cause=(
+            "NCCL in {who} goes over the host's memory between GPUs of one node: "
+            "they have no NVLink or peer access to each other"
+        ),
+        remedy=(
+            "on {node}:",
+            "nvidia-smi topo -m; nvidia-smi nvlink -s",
+            "let the plugin prefer GPUs of one NVLink island; MIG devices and shares can't use NVLink",
+        ),
+        explain=(
+            "NCCL prefers NVLink and PCIe peer access (via P2P). SHM says that neither can be used between these GPUs."
+        ),
     ),
     Sign(
-        id="TOP-06", title="nfd-topology-updater can't work", place=Place.PLUGIN, where=(LOG, STATUS), parts=(NFD_TOPOLOGY,),
-        pattern=r"noderesourcetopolog(?:y|ies)\S*.{0,120}(?:not found|could not find|forbidden)|could not find the requested resource.{0,80}noderesourcetopolog|(?:pod-?resources|kubelet\.sock).{0,120}(?:denied|no such file|refused)|(?:denied|no such file|refused).{0,120}pod-?resources",
+        id="TOP-06",
+        title="nfd-topology-updater can't work",
+        place=Place.PLUGIN,
+        where=(LOG, STATUS),
+        parts=(NFD_TOPOLOGY,),
+        pattern=(
+            r"noderesourcetopolog(?:y|ies)\S*.{0,120}(?:not found|could not find|forbidden)"
+            r"|could not find the requested resource.{0,80}noderesourcetopolog"
+            r"|(?:pod-?resources|kubelet\.sock).{0,120}(?:denied|no such file|refused)"
+            r"|(?:denied|no such file|refused).{0,120}pod-?resources"
+        ),
         words="",
         cause="{who} can't publish NUMA zones: the CRD is not there, or the kubelet does not answer it",
-        remedy=("install the CRD: the chart's topologyUpdater.createCRDs=true", "mount /var/lib/kubelet/pod-resources into it, and look at the kubelet's root folder"),
+        remedy=(
+            "install the CRD: the chart's topologyUpdater.createCRDs=true",
+            "mount /var/lib/kubelet/pod-resources into it, and look at the kubelet's root folder",
+        ),
         explain="It writes NodeResourceTopology objects from what the kubelet's pod-resources socket tells.",
     ),
-)  # fmt: skip
+)

@@ -1,6 +1,5 @@
-"""GPU nodes that offer none of their devices, and Jobs for GPUs that nobody starts: told where no other rule tells why."""
+"""GPU nodes that offer none of their devices, and Jobs for GPUs that nobody starts, where no other rule says why."""
 
-# ruff: noqa: E501 - a sentence stays on its line
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -47,8 +46,8 @@ def unoffered(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _told(snapshot: Snapshot) -> frozenset[tuple[str, str]]:
-    """The vendors and nodes of which others tell that nothing is offered: pods wait for devices of a vendor that no node
-    offers at all, or its plugin matches no node and none runs. Whatever else pods wait for says nothing of a node.
+    """The vendors and nodes of which others tell that nothing is offered: pods wait for devices of a vendor that no
+    node offers at all, or its plugin matches no node and none runs. Whatever else pods wait for says nothing of a node.
     """
     waits = {matching.vendor_of(one.resource) for one in waiting(snapshot) if not one.fits and _names_nodes(one)}
     idle = {matching.parts_of(one.daemons)[0].vendor for one in idle_plugins(snapshot)}
@@ -63,7 +62,7 @@ def _told(snapshot: Snapshot) -> frozenset[tuple[str, str]]:
 
 
 def _names_nodes(one: Waiting) -> bool:
-    """Whether it is told with the nodes that offer nothing: of whole devices always, of parts where they are the reason."""
+    """Whether it is told with the nodes that offer nothing: whole devices always, parts where they are the reason."""
     parts = matching.is_mig(one.resource) or matching.is_shared(one.resource)
     return not parts or not one.anywhere
 

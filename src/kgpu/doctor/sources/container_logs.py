@@ -5,7 +5,6 @@ tools give logs: an archive of ``kgpu collect``, OpenShift's must-gather, and a 
 was given at all, a log has a pod that stands for its own: nothing is known of it but its name.
 """
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import os
@@ -31,10 +30,12 @@ _OWN: Final = re.compile(
     r"(?:^|/)logs/(?P<namespace>[^/]+)/(?P<pod>[^/]+)/(?P<container>[^/]+?)(?P<previous>\.previous)?\.log$"
 )
 _GATHERED: Final = re.compile(
-    rf"(?:^|/)namespaces/(?P<namespace>{_NAME})/pods/(?P<pod>{_NAME})/(?P<container>{_NAME})/(?P=container)/logs/(?:current|(?P<previous>previous))(?:\.insecure)?\.log$"
+    rf"(?:^|/)namespaces/(?P<namespace>{_NAME})/pods/(?P<pod>{_NAME})/(?P<container>{_NAME})/(?P=container)/logs/"
+    r"(?:current|(?P<previous>previous))(?:\.insecure)?\.log$"
 )
 _KUBELET: Final = re.compile(
-    rf"(?:^|/)(?P<namespace>{_NAME})_(?P<pod>{_NAME})_[0-9a-f-]{{32,36}}/(?P<container>{_NAME})/(?P<run>\d{{1,9}})\.log(?P<rotated>\.\d{{8}}-\d{{6}})?$"
+    rf"(?:^|/)(?P<namespace>{_NAME})_(?P<pod>{_NAME})_[0-9a-f-]{{32,36}}/(?P<container>{_NAME})/"
+    r"(?P<run>\d{1,9})\.log(?P<rotated>\.\d{8}-\d{6})?$"
 )
 _LINKED: Final = re.compile(
     rf"(?:^|/)(?P<pod>{_NAME})_(?P<namespace>{_NAME})_(?P<container>{_NAME})-[0-9a-f]{{64}}\.log$"
@@ -42,7 +43,8 @@ _LINKED: Final = re.compile(
 _DUMPED: Final = re.compile(rf"(?:^|/)(?:(?P<namespace>{_NAME})/)?(?P<pod>{_NAME})/logs\.txt$")
 """Of ``kubectl cluster-info dump --output-directory``: all containers of one pod, between marks."""
 _WRITTEN: Final = re.compile(
-    rf"(?:^|/)namespaces/{_NAME}/pods/{_NAME}/{_NAME}/|(?:^|/){_NAME}_{_NAME}_[0-9a-f-]{{32,36}}/{_NAME}/|(?:^|/){_NAME}_{_NAME}_{_NAME}-[0-9a-f]{{64}}\.log"
+    rf"(?:^|/)namespaces/{_NAME}/pods/{_NAME}/{_NAME}/|(?:^|/){_NAME}_{_NAME}_[0-9a-f-]{{32,36}}/{_NAME}/"
+    rf"|(?:^|/){_NAME}_{_NAME}_{_NAME}-[0-9a-f]{{64}}\.log"
 )
 """Where tools keep nothing but what containers have written, under other names too."""
 _PLACES: Final = (_OWN, _GATHERED, _KUBELET, _LINKED)
@@ -128,8 +130,8 @@ class ContainerLogs:
             self._named.append((name, hit[1] if hit else "", previous, engine_lines.unwrapped(data)))
 
     def finish(self, snapshot: Snapshot, *, trusted: bool = True) -> list[tuple[str, bytes]]:
-        """Every log to its pod. Gives the files that are of no pod that is known. ``trusted``: what a text says of whose
-        it is counts, though its name does not say it.
+        """Every log to its pod. Gives the files that are of no pod that is known. ``trusted``: what a text says of
+        whose it is counts, though its name does not say it.
         """
         by_name: dict[str, list[str]] = {}
         for namespace, pod in snapshot.pods:
@@ -228,16 +230,39 @@ def stand_in(namespace: str, pod: str, container: str = "", app: str = "") -> di
 
 
 _PARTS: Final = (
-    ("nvidia-driver-daemonset", "nvidia-driver-daemonset|nvidia-gpu-driver", r"NVIDIA Software Installer|nvidia-driver init|modprobe.*nvidia|Installing NVIDIA driver"),
-    ("nvidia-device-plugin-daemonset", "nvidia-device-plugin(?!-mps)|nvidia-gpu-device-plugin", r"device plugin|Starting GRPC server for|Starting to serve '|Retr(?:ie|ei)ving plugins|NVML library|platform detect|plugin manager"),
+    (
+        "nvidia-driver-daemonset",
+        "nvidia-driver-daemonset|nvidia-gpu-driver",
+        r"NVIDIA Software Installer|nvidia-driver init|modprobe.*nvidia|Installing NVIDIA driver",
+    ),
+    (
+        "nvidia-device-plugin-daemonset",
+        "nvidia-device-plugin(?!-mps)|nvidia-gpu-device-plugin",
+        (
+            r"device plugin|Starting GRPC server for|Starting to serve '|Retr(?:ie|ei)ving plugins|NVML library"
+            r"|platform detect|plugin manager"
+        ),
+    ),
     ("nvidia-device-plugin-mps-control-daemon", "mps-control-daemon", r"mps-control-daemon|MPS daemon"),
     ("nvidia-mig-manager", "mig-manager", r"MIG config|mig-manager|mig-parted"),
-    ("nvidia-container-toolkit-daemonset", "container-toolkit", r"nvidia-toolkit|container-toolkit|Flushing config to|nvidia-ctk"),
+    (
+        "nvidia-container-toolkit-daemonset",
+        "container-toolkit",
+        r"nvidia-toolkit|container-toolkit|Flushing config to|nvidia-ctk",
+    ),
     ("nvidia-dcgm-exporter", "dcgm-exporter", r"dcgm-exporter|DCGM_FI|nv-hostengine"),
-    ("nvidia-operator-validator", "operator-validator", r"driver-validation|toolkit-validation|nvidia-validator|running command (?:chroot|bash) with args"),
-    ("gpu-operator", "^gpu-operator-(?!node-feature)", r"gpu-operator|clusterpolicy-controller|controllers\.ClusterPolicy"),
+    (
+        "nvidia-operator-validator",
+        "operator-validator",
+        r"driver-validation|toolkit-validation|nvidia-validator|running command (?:chroot|bash) with args",
+    ),
+    (
+        "gpu-operator",
+        "^gpu-operator-(?!node-feature)",
+        r"gpu-operator|clusterpolicy-controller|controllers\.ClusterPolicy",
+    ),
     ("amdgpu-dp-ds", "amdgpu-device-plugin|amdgpu-dp", r"AMD GPU device plugin"),
-)  # fmt: skip
+)
 """The label of a part of a GPU stack, the names that its pods have, and what it says in its log."""
 _NAMES: Final = tuple((app, re.compile(named)) for app, named, _ in _PARTS)
 _WORDS: Final = tuple((app, re.compile(said)) for app, _, said in _PARTS)

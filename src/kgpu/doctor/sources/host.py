@@ -1,10 +1,10 @@
 """What a node's own files, kernel and driver say: of ``--host``, and of the agent's role ``probe``.
 
-Reads only; what can't be read is told as missing. Paths go through ``HostPaths``, so that a host's root that is mounted somewhere is followed as the host would follow it.
-What an Xid means is asked of a judge that the command line gives: the catalogue is health's.
+Reads only; what can't be read is told as missing. Paths go through ``HostPaths``, so that a host's root that is mounted
+somewhere is followed as the host would follow it. What an Xid means is asked of a judge that the command line gives:
+the catalogue is health's.
 """
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import datetime as dt
@@ -54,14 +54,26 @@ _CLASSES: Final = ("03", "12")  # displays; processing accelerators
 _DRIVER: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+\.\d+(?:\.\d+)?)")
 _LIBRARY: Final = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)$")
 CONFIGS: Final = (
-    "/etc/containerd/config.toml", "/etc/containerd/conf.d/*.toml", "/etc/containerd/config.d/*.toml",
-    "/var/lib/rancher/k3s/agent/etc/containerd/*.toml*", "/var/lib/rancher/rke2/agent/etc/containerd/*.toml*",
-    "/var/snap/microk8s/current/args/containerd*.toml", "/etc/k0s/containerd*.toml",
-    "/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*", "/etc/docker/daemon.json",
-    "/etc/nvidia-container-runtime/config.toml", "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
-    "/etc/cdi/*", "/var/run/cdi/*", "/var/lib/kubelet/config.yaml", "/etc/kubernetes/kubelet/*.conf",
-    "/etc/modprobe.d/*nvidia*", "/etc/modprobe.d/*nouveau*", "/etc/modprobe.d/*amdgpu*",
-)  # fmt: skip
+    "/etc/containerd/config.toml",
+    "/etc/containerd/conf.d/*.toml",
+    "/etc/containerd/config.d/*.toml",
+    "/var/lib/rancher/k3s/agent/etc/containerd/*.toml*",
+    "/var/lib/rancher/rke2/agent/etc/containerd/*.toml*",
+    "/var/snap/microk8s/current/args/containerd*.toml",
+    "/etc/k0s/containerd*.toml",
+    "/etc/crio/crio.conf",
+    "/etc/crio/crio.conf.d/*",
+    "/etc/docker/daemon.json",
+    "/etc/nvidia-container-runtime/config.toml",
+    "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
+    "/etc/cdi/*",
+    "/var/run/cdi/*",
+    "/var/lib/kubelet/config.yaml",
+    "/etc/kubernetes/kubelet/*.conf",
+    "/etc/modprobe.d/*nvidia*",
+    "/etc/modprobe.d/*nouveau*",
+    "/etc/modprobe.d/*amdgpu*",
+)
 FILES: Final = (
     *CONFIGS,
     "/proc/driver/nvidia/params", "/proc/driver/nvidia/version", "/proc/version",

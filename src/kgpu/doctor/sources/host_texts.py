@@ -5,7 +5,6 @@ name stands; else it is of the only GPU node that there is. All of one node's te
 agent has told, or ``--host`` has seen, are not touched.
 """
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import os
@@ -25,23 +24,28 @@ _KERNEL: Final = re.compile(
 _NAMED: Final = re.compile(r"(?:^|/)(?:nvidia-bug-report|dmesg)[^/]*$|\.dmesg$")
 """Names of which the content is a node's own, whatever it says."""
 _OWN: Final = re.compile(
-    r"(?:^|/)(?:nvidia-bug-report|dmesg|kern\.log|journal(?:ctl)?(?![a-z]))[^/]*$|(?:^|/)(?:messages|syslog)(?:[.-]\d+)?$|\.dmesg$"
+    r"(?:^|/)(?:nvidia-bug-report|dmesg|kern\.log|journal(?:ctl)?(?![a-z]))[^/]*$"
+    r"|(?:^|/)(?:messages|syslog)(?:[.-]\d+)?$|\.dmesg$"
     r"|(?:^|[^A-Za-z]|nv)smi(?![A-Za-z])[^/]*$|(?:^|/)(?:nodes|hosts)/[a-z0-9][a-z0-9.-]*/"
 )
 """Names and places that say that a text is a node's own: what has another one a container may have printed."""
 _SMI: Final = re.compile(
-    rb"^\| NVIDIA-SMI \d|=NVSMI LOG=|^GPU \d+: .*\(UUID: GPU-|^Unable to determine the device handle for|^NVRM version: NVIDIA UNIX",
+    rb"^\| NVIDIA-SMI \d|=NVSMI LOG=|^GPU \d+: .*\(UUID: GPU-|^Unable to determine the device handle for"
+    rb"|^NVRM version: NVIDIA UNIX",
     re.MULTILINE,
 )
 _OF_SMI: Final = re.compile(r"smi|nvidia-bug-report", re.IGNORECASE)
 """Names of which a refusal of nvidia-smi is the node's own: elsewhere a container may have printed it."""
 _REFUSALS: Final = ("nvmlError", "libraryVersion")
 _HOST: Final = re.compile(
-    r"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) (?P<journal>[\w.-]+) kernel: |^uname: Linux (?P<uname>[\w.-]+) ",
+    r"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) (?P<journal>[\w.-]+) kernel: "
+    r"|^uname: Linux (?P<uname>[\w.-]+) ",
     re.MULTILINE,
 )
 _IN_PATH: Final = re.compile(
-    r"(?:^|/)(?:nodes|hosts)/(?P<folder>[a-z0-9][a-z0-9.-]*)/|(?:^|/)(?:nvidia-bug-report|dmesg)[_-](?P<file>[a-z0-9][a-z0-9.-]*?)(?:\.log|\.txt)?$|(?:^|/)(?P<stem>[a-z0-9][a-z0-9.-]*)\.dmesg$"
+    r"(?:^|/)(?:nodes|hosts)/(?P<folder>[a-z0-9][a-z0-9.-]*)/"
+    r"|(?:^|/)(?:nvidia-bug-report|dmesg)[_-](?P<file>[a-z0-9][a-z0-9.-]*?)(?:\.log|\.txt)?$"
+    r"|(?:^|/)(?P<stem>[a-z0-9][a-z0-9.-]*)\.dmesg$"
 )
 _SAMPLE: Final = 16 * 1024 * 1024
 _MAX_LINES: Final = 20_000
@@ -63,8 +67,8 @@ class HostTexts:
         return found, kernel
 
     def finish(self, snapshot: Snapshot, *, trusted: bool = True) -> list[str]:
-        """One host for each node. Gives the texts that do not count: anybody's of a node of which others tell. ``trusted``:
-        none of them is anybody's.
+        """One host for each node. Gives the texts that do not count: anybody's of a node of which others tell.
+        ``trusted``: none of them is anybody's.
         """
         own = {name for name, _ in self._found if trusted or _is_own(snapshot, name)}
         anybodys = [one for one in self._found if one[0] not in own]

@@ -4,7 +4,6 @@ Total: lines of no known form are left out, and what a text does not have is not
 kept as seconds before the text was printed; who puts the texts together knows when that was.
 """
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import itertools
@@ -27,8 +26,16 @@ _OFTEN: Final = re.compile(r"(?P<last>\S+)(?: \(x(?P<count>\d+) over (?P<first>\
 _SECONDS: Final = (365 * 86400, 86400, 3600, 60, 1)
 _KEY: Final = re.compile(r"^(?P<indent> *)(?P<key>[^:]+):(?:\s+(?P<value>.*))?$")
 _STATES: Final = {"State": "state", "Last State": "lastState"}
-_KINDS: Final = {"pod": "Pod", "node": "Node", "daemonset": "DaemonSet", "deployment": "Deployment", "replicaset": "ReplicaSet",
-                 "job": "Job", "statefulset": "StatefulSet", "resourceclaim": "ResourceClaim"}  # fmt: skip
+_KINDS: Final = {
+    "pod": "Pod",
+    "node": "Node",
+    "daemonset": "DaemonSet",
+    "deployment": "Deployment",
+    "replicaset": "ReplicaSet",
+    "job": "Job",
+    "statefulset": "StatefulSet",
+    "resourceclaim": "ResourceClaim",
+}
 MAX_ROWS: Final = 20_000
 NODE, POD, CONTAINER = "NODE", "POD", "CONTAINER"
 """What stands in commands for a name that no text has."""
@@ -278,9 +285,17 @@ def _told(words: tuple[str, str, str, str], age: str, about: tuple[str, str, str
     first = seconds(hit["first"]) if hit and hit["first"] else last
     kind, namespace, name = about
     event = {
-        "apiVersion": "v1", "kind": "Event", "type": level, "reason": reason, "message": message,
-        "metadata": {"namespace": namespace or "default", "name": f"{name}.{zlib.crc32(f'{reason} {message}'.encode()):x}"},
-        "involvedObject": {"kind": kind, "namespace": namespace, "name": name}, "source": {"component": source},
+        "apiVersion": "v1",
+        "kind": "Event",
+        "type": level,
+        "reason": reason,
+        "message": message,
+        "metadata": {
+            "namespace": namespace or "default",
+            "name": f"{name}.{zlib.crc32(f'{reason} {message}'.encode()):x}",
+        },
+        "involvedObject": {"kind": kind, "namespace": namespace, "name": name},
+        "source": {"component": source},
         "count": int(hit["count"]) if hit and hit["count"] else 1,
-    }  # fmt: skip
+    }
     return Told(event, first, last)

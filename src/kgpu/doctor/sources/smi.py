@@ -5,7 +5,6 @@ Total: what has no known form is left out. ``nvidia-bug-report.log`` has the rep
 names of ``hw/README.md``.
 """
 
-# ruff: noqa: E501 - a pattern stays on its line
 from __future__ import annotations
 
 import re
@@ -14,12 +13,14 @@ from typing import Any, Final
 
 _HEAD: Final = re.compile(r"NVIDIA-SMI \S+ +Driver Version: (?P<driver>\d[\d.]*\d) +CUDA Version: (?P<cuda>\d+\.\d+)")
 _ROW: Final = re.compile(
-    r"^\| +(?P<index>\d{1,3}) +(?P<name>\S.*?) +(?P<persistence>On|Off|N/A|ERR!) +\| +(?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d) ",
+    r"^\| +(?P<index>\d{1,3}) +(?P<name>\S.*?) +(?P<persistence>On|Off|N/A|ERR!) +\| +"
+    r"(?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d) ",
     re.MULTILINE,
 )
 _MIG: Final = re.compile(r"\| +(?P<mig>Enabled\*?|Disabled\*?) \|\s*$")
 _LISTED: Final = re.compile(
-    r"^(?:GPU (?P<index>\d{1,3}): (?P<name>[^\n(]{1,100}?) \(UUID: (?P<uuid>GPU-[0-9a-f-]{36})\)| +MIG (?P<profile>\S{1,40}) +Device +\d+: \(UUID: )",
+    r"^(?:GPU (?P<index>\d{1,3}): (?P<name>[^\n(]{1,100}?) \(UUID: (?P<uuid>GPU-[0-9a-f-]{36})\)"
+    r"| +MIG (?P<profile>\S{1,40}) +Device +\d+: \(UUID: )",
     re.MULTILINE,
 )
 _LOG: Final = "=NVSMI LOG="
@@ -30,7 +31,8 @@ _REFUSED: Final = re.compile(
     r"|Failed to initialize NVML: (?P<nvml>[^\n]{1,100})"
 )
 _LOST: Final = re.compile(
-    r"Unable to determine the device handle for (?:GPU|gpu) ?(?P<index>\d{1,3}(?=: ))?:? ?(?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d): (?P<why>[^\n.]{1,80})"
+    r"Unable to determine the device handle for (?:GPU|gpu) ?(?P<index>\d{1,3}(?=: ))?:? ?"
+    r"(?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d): (?P<why>[^\n.]{1,80})"
 )
 _UNREADABLE: Final = "ERR!"
 _MODULE: Final = re.compile(
@@ -173,11 +175,17 @@ def _gpu(index: int, fields: dict[tuple[str, ...], str]) -> dict[str, Any]:
         recovery = "reset"
     memory = _amount(fields.get(("FB Memory Usage", "Total"), ""))
     return {
-        "index": index, "pci": _pci(fields["PCI address",]), "name": fields.get(("Product Name",), ""),
-        "uuid": fields.get(("GPU UUID",), ""), "memoryMib": None if memory is None else int(memory),
-        "migCapable": mig in ("Enabled", "Disabled"), "migEnabled": mig == "Enabled", "migPending": pending == "Enabled",
-        "recovery": recovery, "readings": readings,
-    }  # fmt: skip
+        "index": index,
+        "pci": _pci(fields["PCI address",]),
+        "name": fields.get(("Product Name",), ""),
+        "uuid": fields.get(("GPU UUID",), ""),
+        "memoryMib": None if memory is None else int(memory),
+        "migCapable": mig in ("Enabled", "Disabled"),
+        "migEnabled": mig == "Enabled",
+        "migPending": pending == "Enabled",
+        "recovery": recovery,
+        "readings": readings,
+    }
 
 
 _REASON_TITLES: Final = ("Clocks Event Reasons", "Clocks Throttle Reasons")

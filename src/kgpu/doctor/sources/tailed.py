@@ -2,11 +2,10 @@
 
 A container may print anything, a line that looks like another's too: in the first two each line says whose it is in
 front of what the container wrote, and nothing can stand before that. In a dump a container's part ends with the last
-mark of its own name, also where that is on no line of its own, so that a forged end puts no objects into the dump; marks
-of others within it are told, and what it says may then be somebody else's.
+mark of its own name, also where that is on no line of its own, so that a forged end puts no objects into the dump;
+marks of others within it are told, and what it says may then be somebody else's.
 """
 
-# ruff: noqa: E501 - a pattern stays on its line
 from __future__ import annotations
 
 import re
@@ -32,8 +31,8 @@ _GENERATED: Final = re.compile(rb".*-(?:[a-z0-9]{5}|\d{1,5})")
 _NOTICE: Final = re.compile(rb"[+-] (?:%b )?%b \xe2\x80\xba %b\s*" % (_NAME, _NAME, _NAME))
 """What stern itself says of a container that it follows or has left."""
 _MARK: Final = re.compile(
-    rb"(?:^==== (?P<mark>START)|==== (?P<end>END)) logs for container (?P<whose>(?P<container>%b) of pod (?P<namespace>%b)/(?P<pod>%b)) ====[ \r]*\n?"
-    % (_NAME, _NAME, _NAME),
+    rb"(?:^==== (?P<mark>START)|==== (?P<end>END)) logs for container "
+    rb"(?P<whose>(?P<container>%b) of pod (?P<namespace>%b)/(?P<pod>%b)) ====[ \r]*\n?" % (_NAME, _NAME, _NAME),
     re.MULTILINE,
 )
 _START: Final = b"==== START logs for container "
