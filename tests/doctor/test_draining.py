@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kgpu.doctor import remedies
 from kgpu.doctor.draining import bare_pods, with_bare_pods
 from kgpu.doctor.model import Finding, Subject
 from kgpu.doctor.snapshot import Snapshot
@@ -39,8 +40,9 @@ def test_pods_with_an_owner_are_no_obstacle() -> None:
 
 
 def test_what_is_to_be_done_after_it_stands_below_the_command() -> None:
-    assert steps(f"{DRAIN}, then reboot it") == (DRAIN, "then reboot it")
-    assert steps(f"{DRAIN}, then reboot it", pod("hold"))[1:] == (DRAIN, "then reboot it")
+    finding = Finding(subject=Subject("Node", "gpu-1"), cause="x", remedy=remedies.reboot("gpu-1"))
+    assert with_bare_pods(finding, Snapshot()).remedy == (DRAIN, "then reboot it")
+    assert with_bare_pods(finding, Snapshot.of([pod("hold")])).remedy[1:] == (DRAIN, "then reboot it")
 
 
 def test_many_are_counted() -> None:

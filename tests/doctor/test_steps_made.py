@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-import itertools
+import functools
 import shlex
+import string
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,13 @@ import kgpu.doctor
 from kgpu.base.remedy import Remedy, is_command, words
 
 SOURCES = sorted(Path(kgpu.doctor.__file__).parent.rglob("*.py"))
-# Templates that stand in a table or a constant of kgpu's source, by the words with which they are taken from there.
+# Templates that are taken out of a table of kgpu's source, by the words with which they are taken from there.
 TABLES = {
-    "_FIRST", "_POLICY", "_RESTART", "_RESTART + '  # it looks at all devices anew'",
-    "_RESTART + '  # its controller makes a new one'", "_STOPS", "patch", "step",
+    "step",
     # What kgpu's own catalogue says is to be done about an Xid.
     "one.remedy", "seen.xid.advice", "xid.advice",
 }  # fmt: skip
-AGAIN = {"draining.py", "model.py", "steps.py"}
+AGAIN = {"model.py", "steps.py"}
 """Where a step that was made is cleaned or taken apart."""
 
 HOSTILE = st.text(
@@ -80,22 +80,77 @@ def test_what_is_a_command(text: str, is_one: bool) -> None:
 
 
 def calls(path: Path, *names: str) -> list[ast.Call]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return [one for one in ast.walk(tree) if isinstance(one, ast.Call) and ast.unparse(one.func) in names]
+    return [one for one in ast.walk(tree_of(path)) if isinstance(one, ast.Call) and ast.unparse(one.func) in names]
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def constants(path: Path) -> dict[str, ast.expr]:
+    """What a module gives a name once and for all."""
+    found = (one for one in tree_of(path).body if isinstance(one, ast.AnnAssign) and one.value is not None)
+    return {ast.unparse(one.target): one.value for one in found if ast.unparse(one.annotation) == "Final"}
+
+
+def written(template: ast.expr, path: Path) -> list[str]:
+    """The texts that a template may be, where all of it is literals of the source; none where it is anything else."""
+    if isinstance(template, ast.Constant) and isinstance(template.value, str):
+        return [template.value]
+    if isinstance(template, ast.Name) and template.id in constants(path):
+        return written(constants(path)[template.id], path)
+    if isinstance(template, ast.BinOp) and isinstance(template.op, ast.Add):
+        return [a + b for a in written(template.left, path) for b in written(template.right, path)]
+    if isinstance(template, ast.IfExp):
+        found = written(template.body, path), written(template.orelse, path)
+        return [*found[0], *found[1]] if all(found) else []
+    return []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_every_template_is_written_in_the_source(path: Path) -> None:
     for call in calls(path, "Remedy", "remedy.Remedy"):
-        template = call.args[0]
-        if isinstance(template, ast.Constant):
-            assert not str(template.value).startswith("{"), ast.unparse(call)
-            Remedy(str(template.value), *["x"] * str(template.value).count("{}"))
-        else:
-            assert ast.unparse(template) in TABLES, ast.unparse(call)
+        texts = written(call.args[0], path)
+        for text in texts:
+            assert not text.startswith("{"), ast.unparse(call)
+            fields = {field for _, field, _, _ in string.Formatter().parse(text) if field} if call.keywords else set()
+            Remedy(text, *["x"] * text.count("{}"), **dict.fromkeys(fields, "x"))
+        assert texts or ast.unparse(call.args[0]) in TABLES, ast.unparse(call)
     assert path.name in AGAIN or not calls(path, "Remedy.again"), path
 
 
 def test_each_table_is_used() -> None:
-    used = itertools.chain.from_iterable(calls(path, "Remedy") for path in SOURCES)
-    assert {ast.unparse(call.args[0]) for call in used if not isinstance(call.args[0], ast.Constant)} == TABLES
+    used = [
+        (call.args[0], path) for path in SOURCES for call in calls(path, "Remedy") if not written(call.args[0], path)
+    ]
+    assert {ast.unparse(template) for template, _ in used} == TABLES
+
+
+@pytest.mark.parametrize(
+    ("template", "texts"),
+    [
+        ("'a {}'", ["a {}"]), ("A", ["a"]), ("A + ' b'", ["a b"]), ("A if x else 'c'", ["a", "c"]), ("B", []),
+        ("f'a {x}'", []), ("x", []), ("A + x", []), ("A if x else y", []), ("A.format(x)", []), ("str(A)", []),
+    ],
+)  # fmt: skip
+def test_what_is_written_in_the_source(template: str, texts: list[str], tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text("A: Final = 'a'\nB = 'b'\n")
+    assert written(ast.parse(template, mode="eval").body, tmp_path / "module.py") == texts
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_templates_of_rows_are_filled_when_the_module_is_read(path: Path) -> None:
+    """So no value of an object gets into one."""
+    if path.name == "remedies.py":
+        return
+    made = ("remedies.filled", "remedies.policy_row")
+    within = [
+        call for one in ast.walk(tree_of(path)) if isinstance(one, ast.FunctionDef) for call in calls_in(one, made)
+    ]
+    assert [ast.unparse(call) for call in within] == []
+
+
+def calls_in(node: ast.AST, names: tuple[str, ...]) -> list[ast.Call]:
+    return [one for one in ast.walk(node) if isinstance(one, ast.Call) and ast.unparse(one.func) in names]

@@ -10,17 +10,22 @@ import pytest
 from doctor.pasting import problems
 
 from kgpu.base.remedy import is_command
-from kgpu.doctor import rules
+from kgpu.doctor import cluster_policy, rules
+from kgpu.doctor import remedies as built
 from kgpu.doctor.draining import with_bare_pods
 from kgpu.doctor.model import Finding, Subject
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats import names
 
-HELPERS = ("commands", "edits", "hami", "idle_daemons", "slices", "stack_config", "volumes", "whatif")
+HELPERS = ("commands", "edits", "hami", "idle_daemons", "remedies", "slices", "stack_config", "volumes", "whatif")
 """Modules beside the rules that write remedies."""
 FOLDER = Path(rules.__path__[0])
 MODULES = (*sorted(FOLDER.glob("*.py")), *(FOLDER.parent / f"{name}.py" for name in HELPERS))
 FILLED_IN = "x"
 _NO_REMEDY = frozenset({"cause", "summary"})
+
+
+KNOWN = {"remedies": built, "names": names, "cluster_policy": cluster_policy}
 
 
 def text_of(node: ast.AST) -> str:
@@ -30,7 +35,31 @@ def text_of(node: ast.AST) -> str:
         text = "".join(str(part.value) if isinstance(part, ast.Constant) else FILLED_IN for part in node.values)
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         text = node.value
+    elif isinstance(found := of_remedies(node), str):
+        text = found
     return "" if text.rstrip().endswith(".") else text
+
+
+def of_remedies(node: ast.AST) -> object:
+    """What an expression with a constant of ``remedies`` in it is, where it is known without an object; "" else."""
+    asks = node.func if isinstance(node, ast.Call) else node.left if isinstance(node, ast.BinOp) else node
+    if not isinstance(node, ast.expr) or not is_of_remedies(asks):
+        return ""
+    try:
+        return eval(compile(ast.Expression(node), "<rule>", "eval"), dict(KNOWN))
+    except NameError:
+        return ""
+
+
+def is_of_remedies(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "remedies"
+
+
+def rows_of(node: ast.Tuple | ast.List) -> Iterator[ast.AST | str]:
+    """The entries of a row, with those of a constant that is put into it."""
+    for one in node.elts:
+        found = of_remedies(one.value) if isinstance(one, ast.Starred) else ""
+        yield from found if isinstance(found, tuple) else (one,)
 
 
 def remedies(node: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -38,10 +67,13 @@ def remedies(node: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:
     if isinstance(node, ast.keyword) and node.arg in _NO_REMEDY:
         return
     if isinstance(node, ast.Tuple | ast.List):
-        texts = tuple(filter(None, map(text_of, node.elts)))
+        entries = list(rows_of(node))
+        texts = tuple(filter(None, (one if isinstance(one, str) else text_of(one) for one in entries)))
         if any(map(is_command, texts)):
             yield node.lineno, texts
-            yield from (row for child in node.elts if not text_of(child) for row in remedies(child))
+            yield from (
+                row for child in entries if isinstance(child, ast.AST) and not text_of(child) for row in remedies(child)
+            )
             return
     elif is_command(text := text_of(node)):
         yield getattr(node, "lineno", 0), (text,)
@@ -68,7 +100,10 @@ def test_a_shell_can_take_every_command(module: Path) -> None:
 
 
 def test_enough_is_read() -> None:
-    assert sum(1 for path in MODULES for _ in remedies(ast.parse(path.read_text()))) > 300
+    trees = [ast.parse(path.read_text()) for path in MODULES]
+    rows = sum(1 for tree in trees for _ in remedies(tree))
+    made = sum(is_of_remedies(one) for tree in trees for one in ast.walk(tree))
+    assert (rows > 300, made > 150) == (True, True), (rows, made)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +112,8 @@ def test_enough_is_read() -> None:
         ("f(remedy=('kubectl get pods; the name is there',))", "'the' is no program"),
         ("f(remedy=(a, f'kubectl drain NODE {x}') if b else ())", "NODE"),
         ("g(f'kubectl cordon {node}, then wait')", "a sentence goes on"),
+        ("Sign(remedy=('it is to be emptied', remedies.DRAIN + ' NODE'))", "nobody says"),
+        ("Sign(remedy=(remedies.CORDON + ', then wait',))", "a sentence goes on"),
     ],
 )
 def test_what_is_wrong_is_found(source: str, problem: str) -> None:

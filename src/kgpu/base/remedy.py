@@ -49,6 +49,10 @@ class Remedy(str):
         """A step that was made here before, after it was cleaned or taken apart."""
         return str.__new__(cls, text)
 
+    def why(self, sentence: str) -> Self:
+        """The command with a sentence about it behind it: what it is for, or when it is right."""
+        return str.__new__(type(self), f"{self}  # {sentence}")
+
 
 def words(*values: object) -> Remedy:
     """Several words for one place of a command, each of them still one word there."""

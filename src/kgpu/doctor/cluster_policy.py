@@ -4,11 +4,11 @@ it while the cluster says another.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 from kgpu.base.remedy import Remedy
+from kgpu.doctor import remedies
 from kgpu.doctor.obj import Obj
 from kgpu.doctor.snapshot import Snapshot
 
@@ -31,7 +31,5 @@ def name(snapshot: Snapshot) -> str:
 
 def change(snapshot: Snapshot, spec: Mapping[str, Any], why: str = "") -> Remedy:
     """The command that sets these fields of its spec and leaves the others as they are; ``why`` stands above it."""
-    patch = json.dumps({"spec": spec}, separators=(",", ":"))
-    if not why:
-        return Remedy("kubectl patch clusterpolicy {} --type merge -p {}", name(snapshot), patch)
-    return Remedy("kubectl patch clusterpolicy {} --type merge -p {}  # {}", name(snapshot), patch, why)
+    made = remedies.patch_policy(name(snapshot), {"spec": spec})
+    return made.why(why) if why else made

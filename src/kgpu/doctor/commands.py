@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.base.remedy import Remedy, words
-from kgpu.doctor import edits, whatif
+from kgpu.doctor import edits, remedies, whatif
 from kgpu.doctor.edits import Edit, Spec
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.obj import Obj
@@ -62,9 +62,9 @@ def steps(one: Waiting, change: Change) -> tuple[Remedy, ...]:
     """A change of ``whatif`` as commands; the proof stands behind the first."""
     proof = f"{change.what}; then it fits {named(change.fits)}" if change.fits else change.what
     if change.kind == whatif.UNCORDON:
-        return (Remedy("kubectl uncordon {}  # then it fits {}", change.subject, named(change.fits)),)
+        return (remedies.uncordon(change.subject).why(f"then it fits {named(change.fits)}"),)
     if change.kind == whatif.ROOM:
-        return (Remedy("kubectl get pods -A --field-selector spec.nodeName={}  # {}", change.value, proof),)
+        return (remedies.pods_on(change.value).why(proof),)
     return patched(one, change.edits, proof, words=_words(change))
 
 
@@ -107,10 +107,10 @@ def ended(pod: Pod, snapshot: Snapshot) -> Remedy:
     why = f"{pod.path} is the oldest holder; only if it is idle"
     space, kind, name = owner.namespace, owner.kind.lower(), owner.name
     if owner.kind == "Pod":
-        return Remedy("kubectl -n {} delete pod {}  # {}", space, pod.name, why)
+        return remedies.delete_pod(space, pod.name).why(why)
     replicas = owner.obj.number("spec.replicas", 1) if owner.obj is not None else 0
     if owner.kind in _SCALED and replicas > 0:
-        return Remedy("kubectl -n {} scale {} {} --replicas={}  # {}", space, kind, name, replicas - 1, why)
+        return remedies.scale(space, kind, name, replicas - 1).why(why)
     if owner.kind == "Job" and owner.obj is not None:
         change = '{"spec":{"suspend":true}}'
         then = "its pods end, and begin anew when it is false again"
@@ -146,13 +146,13 @@ def _commands(owner: Owner, patch: Spec, place: tuple[str, ...], one: Waiting, p
         if _lost(Owner("Job", owner.namespace, job, one.snapshot.get("Job", job, owner.namespace)), one):
             return (first,)
         then = "made before the change; the next one is as patched"
-        return first, Remedy("kubectl -n {} delete job {}  # {}", space, job, then)
+        return first, remedies.delete(space, "job", job).why(then)
     if owner.kind == "StatefulSet":
         then = "a StatefulSet does not replace a pod that was never ready"
-        return first, Remedy("kubectl -n {} delete pod {}  # {}", space, again, then)
+        return first, remedies.delete_pod(space, again).why(then)
     if owner.kind == "ReplicaSet":
         then = "a ReplicaSet changes only the pods that it makes from now on"
-        return first, Remedy("kubectl -n {} delete pod {}  # {}", space, again, then)
+        return first, remedies.delete_pod(space, again).why(then)
     return (first,)
 
 

@@ -1,7 +1,7 @@
 """Remedies that empty a node, told as they are on that node: with the pods that nobody would make again.
 
-``kubectl drain`` refuses a node with a pod that has no controller, rightly: to end it is for its owner to decide. So it
-is never forced; those pods are named. What is to be done after the drain stands on a line of its own.
+A drain refuses a node with a pod that has no controller, rightly: to end it is for its owner to decide. So it is never
+forced; those pods are named.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor.model import Finding
+from kgpu.doctor.remedies import DRAIN
 from kgpu.doctor.snapshot import Snapshot
 
 MAX_NAMED: Final = 8
 _STOPS: Final = "the drain stops at pods that nobody would make again; agree with their owners and end them first: {}{}"
 _MIRROR: Final = "kubernetes.io/config.mirror"
-_DRAIN: Final = re.compile(r"(?P<command>kubectl drain (?P<node>\S+)(?: --[a-z-]+)+)(?:, (?P<then>then .*))?$")
+_DRAIN: Final = re.compile(DRAIN.format(node=r"(?P<node>\S+)") + "$")
 
 
 def with_bare_pods(finding: Finding, snapshot: Snapshot) -> Finding:
@@ -36,11 +37,10 @@ def bare_pods(snapshot: Snapshot, node: str) -> tuple[str, ...]:
 
 
 def _lines(step: Remedy, snapshot: Snapshot) -> tuple[Remedy, ...]:
-    """A step as it can be pasted: what stops the drain above it, what is to be done then below."""
+    """A step as it can be done: above a drain stands what stops it."""
     hit = _DRAIN.search(step)
-    if hit is None:
+    bare = bare_pods(snapshot, hit["node"]) if hit is not None else ()
+    if not bare:
         return (step,)
-    bare = bare_pods(snapshot, hit["node"])
     more = f" and {len(bare) - MAX_NAMED} more" if len(bare) > MAX_NAMED else ""
-    stops = (Remedy(_STOPS, ", ".join(bare[:MAX_NAMED]), more),) if bare else ()
-    return (*stops, Remedy.again(step[: hit.end("command")]), *((Remedy.again(hit["then"]),) if hit["then"] else ()))
+    return (Remedy(_STOPS, ", ".join(bare[:MAX_NAMED]), more), step)

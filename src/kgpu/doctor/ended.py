@@ -8,7 +8,7 @@ from typing import Final
 
 from kgpu.base.plain import mapping, text
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import UNSTARTED, Container, Pod
 from kgpu.doctor.model import CERTAIN, Finding, Level
 from kgpu.doctor.obj import Condition, Obj
@@ -100,7 +100,7 @@ def _failed(snapshot: Snapshot, job: Obj, failed: Condition) -> Finding:
         cause=f"{job} has failed{f' ({why})' if why else ''}, and no failed pod of it is left",
         evidence=(failed.cite(), job.cite("status.failed")),
         remedy=(
-            Remedy("kubectl -n {} describe job {}", job.namespace, job.name),
+            remedies.describe(job.namespace, "job", job.name),
             Remedy("a Job that has failed does not run again: make it anew once the reason is gone"),
         ),
         confidence=CERTAIN,
@@ -115,7 +115,7 @@ def _lost(snapshot: Snapshot, job: Obj, said: str) -> Finding:
         subject=job.subject,
         cause=f"{job}: its indexes {said} have failed for good, and nobody makes pods for them again",
         evidence=(job.cite("status.failedIndexes"), job.cite("spec.backoffLimitPerIndex")),
-        remedy=(Remedy("kubectl -n {} describe job {}", job.namespace, job.name),),
+        remedy=(remedies.describe(job.namespace, "job", job.name),),
         confidence=CERTAIN,
         level=Level.PROBLEM if job.number("status.active") else Level.NOTE,
         pods=tuple(pod.path for pod in pods),

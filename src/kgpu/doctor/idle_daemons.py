@@ -12,7 +12,7 @@ from typing import Final
 
 from kgpu.base.plain import mapping, text
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding
 from kgpu.doctor.obj import Obj, plain
@@ -112,7 +112,7 @@ def _finding(snapshot: Snapshot, one: Idle, pods: tuple[str, ...]) -> Finding:
             one.daemons.cite(one.field),
             *_labels(snapshot, node),
         ),
-        remedy=(Remedy("kubectl label node {} {}={}", plain(name), plain(key), plain(value) or "true"), *discovery),
+        remedy=(remedies.label(plain(name), plain(key), plain(value) or "true"), *discovery),
         confidence=CERTAIN if pods else LIKELY,
         pods=pods,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import CLUSTER, LIKELY, Evidence, Finding
 from kgpu.doctor.obj import seconds
@@ -96,6 +96,6 @@ def _steps(unwell: list[Pod]) -> tuple[Remedy, ...]:
         )
     pod = unwell[0]
     return (
-        Remedy("kubectl -n {} describe pod {}", _SPACE, pod.name),
-        Remedy("kubectl -n {} logs {} --all-containers --tail=50", _SPACE, pod.name),
+        remedies.describe(_SPACE, "pod", pod.name),
+        remedies.logs(_SPACE, pod.name, "--all-containers", "--tail=50"),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import cluster_policy, matching
+from kgpu.doctor import cluster_policy, matching, remedies
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import Evidence
 from kgpu.doctor.snapshot import Snapshot
@@ -131,7 +131,7 @@ def _idle(snapshot: Snapshot, cut: list[_Cut]) -> Slices:
         evidence += (known.cite("spec.mig.strategy"),)
     words = f"{', '.join(said)} of that size{more}, which nobody offers"
     if strategy == "mixed":
-        return Slices(f"{words}, though mig.strategy is mixed", evidence, (Remedy("kgpu doctor node {}", node.name),))
+        return Slices(f"{words}, though mig.strategy is mixed", evidence, (remedies.ask_doctor(node.name),))
     then = "device plugins start anew, offer slices by their size, and no GPU that is cut as a whole one"
     step = (
         cluster_policy.change(snapshot, cluster_policy.MIXED, then)
@@ -189,7 +189,7 @@ def _steps(snapshot: Snapshot, node: Node, wanted: str) -> tuple[Remedy, ...]:
     mixed = (Remedy("and offer slices by their size:"), cluster_policy.change(snapshot, cluster_policy.MIXED))
     if manager and layout:
         end = "ends what is on its GPUs"
-        label = Remedy("kubectl label node {} {}={} --overwrite  # {}", node.name, names.MIG_CONFIG_LABEL, layout, end)
+        label = remedies.label(node.name, names.MIG_CONFIG_LABEL, layout, anew=True).why(end)
         cut: tuple[Remedy, ...] = (label,)
     else:
         cut = (

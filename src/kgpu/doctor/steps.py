@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from kgpu.base.remedy import Remedy
+from kgpu.doctor import remedies
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import Finding
 from kgpu.doctor.snapshot import Snapshot
@@ -91,14 +92,14 @@ def look(finding: Finding, remedy: tuple[Remedy, ...], snapshot: Snapshot) -> Re
     """The command that tells whether a finding is still so: the doctor on what it is about, or what comes after it."""
     subject = finding.subject
     if subject.kind == "Node" and subject.name in snapshot.nodes:
-        return Remedy("kgpu doctor node {}", subject.name)
+        return remedies.ask_doctor(subject.name)
     if subject.kind == "Node" and not snapshot.nodes:
         return Remedy("kgpu doctor --host")
     kind, name = subject.kind, subject.name
     if kind == "Pod" and (pod := snapshot.pods.get((subject.namespace, name))) is not None:
         kind, name = _lasting(pod, remedy, snapshot)
         if not kind and pod.owner and len(finding.nodes) == 1 and finding.nodes[0] in snapshot.nodes:
-            return Remedy("kgpu doctor node {}", finding.nodes[0])
+            return remedies.ask_doctor(finding.nodes[0])
     what = "pod" if kind == "Pod" else _TARGETS.get(kind, "")
     return Remedy("kgpu doctor {} {}/{}", what, subject.namespace, name) if what else Remedy("kgpu doctor")
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from kgpu.base.plain import text
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.host_facts import HostFacts, PciDevice, Xid
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.might import is_mighty
@@ -190,7 +190,7 @@ def _short(text: str) -> str:
 
 def as_told(one: Told, cause: str, *, drain: bool = False) -> Finding:
     """A finding of what is told, with the remedy that is told."""
-    first = (Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data", one.node.name),) if drain else ()
+    first = (remedies.drain(one.node.name),) if drain else ()
     return Finding(
         subject=one.node.subject,
         cause=cause,
@@ -198,7 +198,7 @@ def as_told(one: Told, cause: str, *, drain: bool = False) -> Finding:
         remedy=(
             *first,
             *((Remedy(one.remedy),) if one.remedy else ()),
-            Remedy("kubectl describe node {}", one.node.name),
+            remedies.describe_node(one.node.name),
         ),
         confidence=one.sure,
         since=one.since,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import POSSIBLE, Evidence, Finding, Level
 from kgpu.doctor.obj import Condition
@@ -154,5 +154,5 @@ def _evidence(snapshot: Snapshot, pod: Pod) -> Iterator[Evidence]:
 
 def _steps(snapshot: Snapshot, pod: Pod) -> tuple[Remedy, ...]:
     node = snapshot.nodes.get(pod.node)
-    away = (f"kubectl describe node {node.name}",) if node is not None and node.ready is False else ()
-    return (*away, Remedy("kubectl -n {} describe pod {}", pod.namespace, pod.name))
+    away = (remedies.describe_node(node.name),) if node is not None and node.ready is False else ()
+    return (*away, remedies.describe(pod.namespace, "pod", pod.name))

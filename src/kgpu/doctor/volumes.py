@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching, whatif
+from kgpu.doctor import matching, remedies, whatif
 from kgpu.doctor.model import Evidence
 from kgpu.doctor.obj import Obj, plain
 from kgpu.doctor.snapshot import Snapshot
@@ -37,7 +37,7 @@ def stuck_claim(one: Waiting) -> StuckClaim | None:
     if reason is None:
         return None
     name, snapshot, pod = plain(reason.subject), one.snapshot, one.pod
-    look = Remedy("kubectl -n {} describe pvc {}", pod.namespace, name)
+    look = remedies.describe(pod.namespace, "pvc", name)
     claim = snapshot.get(CLAIM, name, pod.namespace)
     if claim is None:
         return _missing(one, name, generated=(reason.subject, True) in one.view.volume_claims)
@@ -46,9 +46,7 @@ def stuck_claim(one: Waiting) -> StuckClaim | None:
         return StuckClaim(
             f"its volume claim {name} is being deleted", (*asked, claim.cite("metadata.deletionTimestamp")),
             (
-                Remedy(
-                    "kubectl -n {} describe pvc {}  # its finalizer waits until no pod uses it", pod.namespace, name
-                ),
+                remedies.describe(pod.namespace, "pvc", name).why("its finalizer waits until no pod uses it"),
                 Remedy("then make the claim anew, and the pod"),
             ),
         )  # fmt: skip
@@ -57,7 +55,7 @@ def stuck_claim(one: Waiting) -> StuckClaim | None:
         return StuckClaim(
             f"the volume {volume} of its claim {name} is gone, and the data with it",
             (*asked, claim.cite("spec.volumeName")),
-            (Remedy("kubectl -n {} delete pvc {}  # then make it anew, and bring the data back", pod.namespace, name),),
+            (remedies.delete(pod.namespace, "pvc", name).why("then make it anew, and bring the data back"),),
         )
     why, evidence, steps = _unbound(snapshot, claim)
     return StuckClaim(f"its volume claim {name} has no volume: {why}", (*asked, *evidence), (*steps, look))
@@ -69,7 +67,7 @@ def _missing(one: Waiting, name: str, *, generated: bool) -> StuckClaim:
     if generated:
         return StuckClaim(
             f"the claim {name} of its ephemeral volume was not made yet", seen,
-            (Remedy("kubectl -n {} describe pod {}  # its events say what is in the way", pod.namespace, pod.name),),
+            (remedies.describe(pod.namespace, "pod", pod.name).why("its events say what is in the way"),),
         )  # fmt: skip
     others = [claim for claim in snapshot.all(CLAIM) if claim.name and not claim.deleting]
     near = whatif.nearest(name, sorted(claim.name for claim in others if claim.namespace == pod.namespace))

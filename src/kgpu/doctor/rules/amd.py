@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kgpu.base.plain import items, mapping, text
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import AMD, EXPORTER, GFD, OPERATOR, PLUGIN
@@ -25,6 +25,12 @@ _RESOURCE: Final = names.AMD_GPU_RESOURCE
 _FINALIZER: Final = names.AMD_DEVICECONFIG_FINALIZER
 _HEALTH: Final = re.compile(r"metricsexporter\.amd\.com\.gpu\.(?P<index>\w+)\.state")
 _ABOVE: Final = ("SCH-01", "SCH-02", "SCH-14", "DPL-01", "DPL-03", "AMD-03")
+_LOAD: Final = (
+    Remedy("modprobe amdgpu"),
+    Remedy("where there is no such module:"),
+    Remedy("apt-get install amdgpu-dkms"),
+    Remedy("or a DeviceConfig with spec.driver.enable: true"),
+)
 _WAIT_SECONDS: Final = 1800.0
 _PARTS: Final = (PLUGIN, GFD, EXPORTER, OPERATOR)
 
@@ -62,10 +68,7 @@ def no_driver(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             (
                 Remedy("on {}:", node.name),
-                Remedy("modprobe amdgpu"),
-                Remedy("where there is no such module:"),
-                Remedy("apt-get install amdgpu-dkms"),
-                Remedy("or a DeviceConfig with spec.driver.enable: true"),
+                *_LOAD,
             ),
         )
 
@@ -113,7 +116,7 @@ def waits_for_driver(snapshot: Snapshot) -> Iterator[Finding]:
             (one.cite_status(), *((state[2],) if state else ())),
             (
                 Remedy("kubectl get modules.kmm.sigs.x-k8s.io -A; kubectl get pods -A | grep -E 'build|kmm'"),
-                Remedy("kubectl -n {} logs {} -c {}", pods[0].namespace, pods[0].name, one.name),
+                remedies.logs(pods[0].namespace, pods[0].name, "-c", one.name),
             ),
             level=Level.PROBLEM if age > _WAIT_SECONDS else Level.WAIT,
             expected="" if age > _WAIT_SECONDS else "up to half an hour while the driver is built",
@@ -145,15 +148,10 @@ def inbox_driver(snapshot: Snapshot) -> Iterator[Finding]:
                     "already: the new one is never loaded",
                     (host.cite("modules", "amdgpu"), config.cite("spec.driver.blacklist")),
                     (
-                        Remedy(
-                            "kubectl -n {} patch deviceconfig {} --type merge -p "
-                            '\'{{"spec":{{"driver":{{"blacklist":true}}}}}}\'',
-                            config.namespace,
-                            config.name,
+                        remedies.patch(
+                            config.namespace, "deviceconfig", config.name, {"spec": {"driver": {"blacklist": True}}}
                         ),
-                        Remedy(
-                            "kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", node.name
-                        ),
+                        *remedies.reboot(node.name),
                     ),
                     confidence=LIKELY,
                 )
@@ -170,18 +168,14 @@ def _states(snapshot: Snapshot, wanted: str) -> Iterator[tuple[Obj, str, Evidenc
 @rule("AMD-06", "The upgrade waits for a reboot", Place.KERNEL, explains=_ABOVE)
 def reboot_wanted(snapshot: Snapshot) -> Iterator[Finding]:
     """Drivers 6.2 and 6.3 need a reboot; upgradePolicy.rebootRequired lets the controller do it."""
-    patch = '{"spec":{"driver":{"upgradePolicy":{"rebootRequired":true}}}}'
+    allowed = {"spec": {"driver": {"upgradePolicy": {"rebootRequired": True}}}}
     for config, name, evidence in _states(snapshot, "Reboot-Required"):
         if config.at("spec.driver.upgradePolicy.rebootRequired") is not True:
             yield Finding(
                 subject=Subject("Node", name),
                 cause=f"the driver upgrade of node {name} waits for a reboot, which {config} does not allow",
                 evidence=(evidence, config.cite("spec.driver.upgradePolicy.rebootRequired")),
-                remedy=(
-                    Remedy(
-                        "kubectl -n {} patch deviceconfig {} --type merge -p '{}'", config.namespace, config.name, patch
-                    ),
-                ),
+                remedy=(remedies.patch(config.namespace, "deviceconfig", config.name, allowed),),
                 confidence=CERTAIN,
                 nodes=(name,),
             )
@@ -199,7 +193,7 @@ def left_taint(snapshot: Snapshot) -> Iterator[Finding]:
                     node,
                     f"node {node.name} takes no pods: the taint {key} of {why} is still there",
                     (node.cite(f"spec.taints[{position}]"),),
-                    tuple(Remedy(step, node=node.name, key=key) for step in steps),
+                    tuple(Remedy(step, node=node.name, taint=f"{key}-") for step in steps),
                     confidence=LIKELY,
                     id=rule_id,
                 )
@@ -209,7 +203,7 @@ _TAINTS: Final = {
     "amd-dcm": (
         "AMD-09",
         "a change of partitions",
-        "kubectl taint node {node} amd-dcm-   # when the partitions are as wanted",
+        remedies.TAINT + "   # when the partitions are as wanted",
     ),
     "amd-gpu-unhealthy": (
         "AMD-16",
@@ -217,7 +211,7 @@ _TAINTS: Final = {
         "resume or stop the workflow of {node} (argo resume, argo stop):",
         "kubectl get workflows -A",
         "then:",
-        "kubectl taint node {node} {key}-",
+        remedies.TAINT,
     ),
 }
 
@@ -272,11 +266,7 @@ def stuck_config(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=(config.cite("metadata.deletionTimestamp"), config.cite("metadata.finalizers")),
                 remedy=(
                     Remedy("install the operator again and let it clean up, or:"),
-                    Remedy(
-                        'kubectl -n {} patch deviceconfig {} --type merge -p \'{{"metadata":{{"finalizers":[]}}}}\'',
-                        config.namespace,
-                        config.name,
-                    ),
+                    remedies.patch(config.namespace, "deviceconfig", config.name, {"metadata": {"finalizers": []}}),
                 ),
                 confidence=CERTAIN,
             )
@@ -296,7 +286,7 @@ def hook_waits(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"helm uninstall waits for {job}, which waits for {left[0]} to go",
                 evidence=(job.cite("metadata.annotations[helm.sh/hook]"), left[0].cite("metadata.deletionTimestamp")),
                 remedy=(
-                    Remedy("kubectl -n {} delete deviceconfig {}", left[0].namespace, left[0].name),
+                    remedies.delete(left[0].namespace, "deviceconfig", left[0].name),
                     Remedy("then, with the name of the release in place of RELEASE:"),
                     Remedy("helm uninstall RELEASE --no-hooks"),
                 ),
@@ -343,7 +333,7 @@ def no_remediation(snapshot: Snapshot) -> Iterator[Finding]:
                         (one.cite(), maps[0][0].cite("data", maps[0][1])),
                         (
                             Remedy("add nodeCondition: {} there:", plain(one.type)),
-                            Remedy("kubectl -n {} edit configmap {}", maps[0][0].namespace, maps[0][0].name),
+                            remedies.edit(maps[0][0].namespace, "configmap", maps[0][0].name),
                         ),
                     )
 
@@ -392,12 +382,8 @@ def _version_slip(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 evidence=(config.cite("spec.driver.version"), failed[0].cite("status.phase")),
                 remedy=(
-                    Remedy(
-                        "kubectl -n {} patch deviceconfig {} --type merge -p "
-                        '\'{{"spec":{{"driver":{{"version":"{}"}}}}}}\'',
-                        config.namespace,
-                        config.name,
-                        short[1],
+                    remedies.patch(
+                        config.namespace, "deviceconfig", config.name, {"spec": {"driver": {"version": short[1]}}}
                     ),
                 ),
                 nodes=tuple(node.name for node in matching.gpu_nodes(snapshot, AMD)),
@@ -419,10 +405,7 @@ RULES: Final = rules_of(
         cause="{who} ends: the module amdgpu is not loaded on node {node}",
         remedy=(
             "on the node:",
-            "modprobe amdgpu",
-            "where there is no such module:",
-            "apt-get install amdgpu-dkms",
-            "or a DeviceConfig with spec.driver.enable: true",
+            *_LOAD,
         ),
         explain="AMD's plugin and its node labeller end with exit code 2 where /sys/module/amdgpu/drivers is missing.",
         explains=_ABOVE,

@@ -8,7 +8,7 @@ from typing import Final
 
 from kgpu.base.plain import text
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.host_facts import Gpu
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
@@ -111,7 +111,7 @@ def not_registered(snapshot: Snapshot) -> Iterator[Finding]:
                     "install the device plugin for this image of nodes, "
                     "and let it tolerate the NodePool's taints and startupTaints"
                 ),
-                Remedy("kgpu doctor node {}", name or "NODE"),
+                remedies.ask_doctor(name or "NODE"),
             ),
             confidence=CERTAIN,
             since=found.since,
@@ -146,7 +146,7 @@ def startup_taint(snapshot: Snapshot) -> Iterator[Finding]:
                     node.cite("metadata.creationTimestamp"),
                 ),
                 remedy=(
-                    Remedy("kubectl taint node {} {}:{}-", node.name, text(row.get("key")), text(row.get("effect"))),
+                    remedies.taint(node.name, f"{text(row.get('key'))}:{text(row.get('effect'))}-"),
                     Remedy(
                         "start the program that removes it (CNI, driver or node initialiser), "
                         "or take it out of the NodePool"
@@ -184,7 +184,7 @@ def idle(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             evidence=(_reading(host.node, gpus[0]), *(one.cite("spec.nodeName") for one in holders[:3])),
             remedy=(
-                Remedy("kubectl -n {} delete pod {}  # after asking its owner", pod.namespace, pod.name),
+                remedies.delete_pod(pod.namespace, pod.name).why("after asking its owner"),
                 Remedy("let notebooks end by themselves when idle, and alert on GPUs that are held and not used"),
             ),
             confidence=LIKELY,

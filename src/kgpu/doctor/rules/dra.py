@@ -8,7 +8,7 @@ from typing import Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import devices as dra
-from kgpu.doctor import matching, whatif
+from kgpu.doctor import matching, remedies, whatif
 from kgpu.doctor.devices import Device, Request, Stand, Verdict
 from kgpu.doctor.matching import DRA
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
@@ -253,7 +253,7 @@ def _tainted(snapshot: Snapshot) -> Iterator[Finding]:
                 request.claim.cite(request.path), *(one.cite("spec") for one in rules[:1]),
             ),
             remedy=(
-                Remedy("mend what the taint stands for:"), Remedy("kgpu doctor node {}", first.node or "NODE"),
+                Remedy("mend what the taint stands for:"), remedies.ask_doctor(first.node or "NODE"),
                 Remedy(
                     "or, if the pod can bear it, add a toleration to the request: {{key: {}, operator: Exists}}",
                     bad[0].why.split(":", 1)[0].split("=", 1)[0],

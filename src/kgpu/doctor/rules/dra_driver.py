@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching, messages
+from kgpu.doctor import matching, messages, remedies
 from kgpu.doctor.matching import DRA
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place
 from kgpu.doctor.obj import Obj
@@ -172,8 +172,8 @@ RULES: Final = rules_of(
         words="prepare dynamic resources",
         cause="{who} does not start, because its devices can't be prepared: {said}",
         remedy=(
-            "kubectl get pods -A -o wide --field-selector spec.nodeName={node} | grep dra",
-            "kgpu doctor node {node}",
+            remedies.PODS_ON_WIDE + " | grep dra",
+            remedies.ASK_DOCTOR,
         ),
         explain=(
             "The kubelet asks the DRA driver on the node to prepare what was allocated (NodePrepareResources). What "
@@ -189,7 +189,7 @@ RULES: Final = rules_of(
         words="is not registered",
         cause="{who} does not start: the DRA driver {driver} is not registered with the kubelet of node {node}",
         remedy=(
-            "kubectl get pods -A -o wide --field-selector spec.nodeName={node} | grep dra",
+            remedies.PODS_ON_WIDE + " | grep dra",
             "delete the driver's pod on {node} so that it registers again",
         ),
         explain="The driver's pod on the node is down or starts again, or its registration socket is gone.",
@@ -311,7 +311,7 @@ RULES: Final = rules_of(
         cause="no claim can be made for {who}: the DRA driver's webhook refuses its parameters",
         remedy=(
             "correct spec.devices.config[].opaque.parameters: unknown fields are refused",
-            "kubectl -n {namespace} describe pod {name}",
+            remedies.DESCRIBE_POD,
         ),
         explain="Opaque parameters are decoded strictly by the driver's admission webhook.",
         confidence=CERTAIN,

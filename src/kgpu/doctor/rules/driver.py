@@ -8,7 +8,7 @@ from typing import Final
 
 from kgpu.base.plain import text
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.matching import DRIVER, DRIVER_MANAGER
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place, Subject
 from kgpu.doctor.obj import at
@@ -18,6 +18,11 @@ from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import unread
 
+_HOLD: Final = (
+    Remedy("keep the packages from being upgraded by themselves:"),
+    Remedy("apt-mark hold 'nvidia-*' 'libnvidia-*'"),
+)
+_REBUILD: Final = Remedy("apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia")
 _BUDGET: Final = 20 * 60
 _BELOW: Final = ("DRV-02", "DRV-03", "DPL-*", "SCH-02", "RUN-01", "OPR-15")
 _NOT_LOADED: Final = re.compile(r"driver not loaded|couldn't communicate with the NVIDIA driver", re.IGNORECASE)
@@ -36,9 +41,8 @@ def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 evidence=(host.cite("driver_version"), host.cite("library_version")),
                 remedy=(
-                    Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", host.node),
-                    Remedy("keep the packages from being upgraded by themselves:"),
-                    Remedy("apt-mark hold 'nvidia-*' 'libnvidia-*'"),
+                    *remedies.reboot(host.node),
+                    *_HOLD,
                 ),
                 confidence=CERTAIN,
                 nodes=(host.node,),
@@ -55,9 +59,8 @@ def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 evidence=one.evidence,
                 remedy=(
-                    Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", one.node),
-                    Remedy("keep the packages from being upgraded by themselves:"),
-                    Remedy("apt-mark hold 'nvidia-*' 'libnvidia-*'"),
+                    *remedies.reboot(one.node),
+                    *_HOLD,
                 ),
                 confidence=CERTAIN if one.now else LIKELY,
                 since=one.since,
@@ -85,11 +88,7 @@ def not_loaded(snapshot: Snapshot) -> Iterator[Finding]:
                 Remedy("on node {}:", one.node),
                 Remedy("lsmod | grep nvidia; ls -l /dev/nvidiactl; dkms status; uname -r"),
                 *(
-                    Remedy(
-                        "kubectl -n {} delete pod {}  # the driver's pod: it loads the module anew",
-                        pod.namespace,
-                        pod.name,
-                    )
+                    remedies.delete_pod(pod.namespace, pod.name).why("the driver's pod: it loads the module anew")
                     for pod in pods
                 ),
                 *(
@@ -98,7 +97,7 @@ def not_loaded(snapshot: Snapshot) -> Iterator[Finding]:
                     else (
                         Remedy("modprobe nvidia"),
                         Remedy("where it was not built for this kernel:"),
-                        Remedy("apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia"),
+                        _REBUILD,
                     )
                 ),
             ),
@@ -132,7 +131,7 @@ def compiling(snapshot: Snapshot) -> Iterator[Finding]:
                 + (", longer than its startup probe allows" if late else "; everything else there waits for it")
             ),
             evidence=(main.cite_status("state.running.startedAt"), main.cite_status("ready")),
-            remedy=(Remedy("kubectl -n {} logs {} -c {} --tail=50", pod.namespace, pod.name, main.name),),
+            remedy=(remedies.logs(pod.namespace, pod.name, "-c", main.name, "--tail=50"),),
             confidence=LIKELY,
             level=Level.PROBLEM if late else Level.WAIT,
             expected="" if late else "3 to 10 minutes for a build, 20 at most",
@@ -174,8 +173,8 @@ def held_up(snapshot: Snapshot) -> Iterator[Finding]:
                 *(other.cite("status.phase") for other in waits[:3]),
             ),
             remedy=(
-                Remedy("kubectl -n {} logs {} -c {} --previous --tail=50", pod.namespace, pod.name, bad.name),
-                Remedy("kubectl -n {} describe pod {}", pod.namespace, pod.name),
+                remedies.logs(pod.namespace, pod.name, "-c", bad.name, "--previous", "--tail=50"),
+                remedies.describe(pod.namespace, "pod", pod.name),
             ),
             confidence=LIKELY,
             since=pod.created,
@@ -198,7 +197,7 @@ RULES: Final = rules_of(
             "on node {node}:",
             "lsmod | grep nvidia; dkms status; uname -r",
             "install the headers of that kernel, rebuild and load:",
-            "apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia",
+            _REBUILD,
         ),
         explain=(
             "nvidia-smi, NVML, or the runtime's hook that starts a container, finds no driver: "
@@ -220,7 +219,7 @@ RULES: Final = rules_of(
             "on node {node}:",
             "sh -c 'fuser -v /dev/nvidia*; cat /sys/module/nvidia/refcnt'",
             "end what is shown (GPU pods, nvidia-persistenced, a host's DCGM, Xorg):",
-            "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data",
+            remedies.DRAIN,
         ),
         explain="Pods with GPUs, or services of the host, hold the module while it is to be replaced.",
         confidence=CERTAIN,
@@ -237,9 +236,8 @@ RULES: Final = rules_of(
             "upgraded under the running driver"
         ),
         remedy=(
-            "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data, then reboot it",
-            "keep the packages from being upgraded by themselves:",
-            "apt-mark hold 'nvidia-*' 'libnvidia-*'",
+            *remedies.REBOOT,
+            *_HOLD,
         ),
         explain=(
             "A package upgrade (unattended-upgrades) replaced the libraries while the old module stays loaded. Proof: "
@@ -284,7 +282,7 @@ RULES: Final = rules_of(
         where=(LOG, STATUS),
         cause="{who}: the image's CUDA is newer than what the driver of the node supports",
         remedy=(
-            "kubectl get node {node} -L nvidia.com/cuda.driver-version.full -L nvidia.com/cuda.runtime-version.full",
+            remedies.CUDA_OF_NODE,
             (
                 "use an image with an older CUDA, upgrade the driver, or select nodes by "
                 "nvidia.com/cuda.runtime-version.major"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.matching import DRIVER
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Place
@@ -46,7 +46,7 @@ RULES: Final = rules_of(
         words="unsatisfied condition",
         cause="{who}: the image requires {condition}, which the driver of the node does not serve",
         remedy=(
-            "kubectl get node {node} -L nvidia.com/cuda.driver-version.full -L nvidia.com/cuda.runtime-version.full",
+            remedies.CUDA_OF_NODE,
             (
                 "use an image with an older CUDA, upgrade the driver, or select nodes by "
                 "nvidia.com/cuda.runtime-version.major"
@@ -68,7 +68,7 @@ RULES: Final = rules_of(
         where=(LOG, STATUS),
         cause="{who}: CUDA error 803: the container finds another libcuda.so before that of the node's driver",
         remedy=(
-            "kubectl -n {namespace} exec {name} -- sh -c 'ldconfig -p | grep libcuda; echo $LD_LIBRARY_PATH'",
+            remedies.EXEC + "sh -c 'ldconfig -p | grep libcuda; echo $LD_LIBRARY_PATH'",
             "take /usr/local/cuda/compat out of LD_LIBRARY_PATH, or remove the package cuda-compat from the image",
         ),
         explain=(
@@ -127,7 +127,10 @@ RULES: Final = rules_of(
         always=True,
         where=(LOG, STATUS, KERNEL),
         cause="{who}: the fabric manager is of version {fm} and the driver of {driver}; they must be the same",
-        remedy=("apt install nvidia-fabricmanager-{branch}={driver}-1", "systemctl restart nvidia-fabricmanager"),
+        remedy=(
+            "apt install nvidia-fabricmanager-{branch}={driver}-1",
+            remedies.restart_service("nvidia-fabricmanager"),
+        ),
         explain="The fabric manager refuses a driver of any other version than its own.",
         confidence=CERTAIN,
         explains=("DRV-16", "DRV-02"),
@@ -143,7 +146,7 @@ RULES: Final = rules_of(
         remedy=(
             "on the node:",
             "dmesg | grep -i uvm | tail",
-            "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data, then reboot it",
+            *remedies.REBOOT,
         ),
         explain="After a driver was removed or upgraded under running programs uvm may stay wedged until a reboot.",
         explains=(*_BELOW, "DRV-19"),

@@ -8,7 +8,7 @@ from typing import Final
 
 from kgpu.base.plain import strings
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import cluster_policy, matching, messages
+from kgpu.doctor import cluster_policy, matching, messages, remedies
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import DRIVER, IMAGE_WORDS, VALIDATOR
@@ -19,8 +19,8 @@ from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
 
+_GENTLY: Final = {"maxParallelUpgrades": 1, "maxUnavailable": "25%"}
 _BELOW: Final = ("DRV-02", "DRV-03", "DPL-*", "SCH-02", "RUN-01", "OPR-15", "IMG-*")
-_POLICY: Final = "kubectl patch clusterpolicy {} --type merge -p '{}'"
 
 
 def on_host(
@@ -61,10 +61,7 @@ def two_drivers(snapshot: Snapshot) -> Iterator[Finding]:
                 pod.cite("status.phase"),
             ),
             remedy=(
-                Remedy(
-                    "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set "
-                    "driver.enabled=false"
-                ),
+                remedies.helm_set("driver.enabled=false"),
                 Remedy("or take the host's driver away on {} and reboot it", pod.node),
             ),
             confidence=CERTAIN,
@@ -97,7 +94,7 @@ def no_image(snapshot: Snapshot) -> Iterator[Finding]:
                 "DRV-07",
                 f"no precompiled driver is published for kernel {kernel['kernel']}",
                 remedy=(
-                    Remedy("kubectl get node {} -o jsonpath='{{.status.nodeInfo.kernelVersion}}'", pod.node),
+                    remedies.node_field(pod.node, "status.nodeInfo.kernelVersion"),
                     cluster_policy.change(snapshot, {"driver": {"usePrecompiled": False}}),
                     Remedy("or run a kernel that NVIDIA publishes drivers for"),
                 ),
@@ -256,7 +253,7 @@ _FABRIC_REMEDY: Final = (
     Remedy("on the node:"),
     Remedy("systemctl status nvidia-fabricmanager; cat /var/log/fabricmanager.log"),
     Remedy("install the fabric manager of exactly the driver's version, then:"),
-    Remedy("systemctl restart nvidia-fabricmanager"),
+    remedies.restart_service("nvidia-fabricmanager"),
 )
 _NVLINK5: Final = re.compile(r"\bG?B[23]00\b")
 
@@ -331,7 +328,7 @@ def switched_off(snapshot: Snapshot) -> Iterator[Finding]:
                 remedy=(
                     Remedy("take {} out of validator.driver.env of the ClusterPolicy", name),
                     Remedy("on node {}:", pod.node),
-                    Remedy("nvidia-ctk system create-dev-char-symlinks --create-all"),
+                    remedies.DEVICE_LINKS,
                 ),
                 confidence=CERTAIN,
                 nodes=(pod.node,),
@@ -413,7 +410,7 @@ def upgrade_stuck(snapshot: Snapshot) -> Iterator[Finding]:
             remedy=(
                 Remedy("kubectl get events -A --field-selector involvedObject.name={}", node.name),
                 Remedy("end the pods that can't be evicted (no controller, emptyDir, a budget)"),
-                Remedy("kubectl label node {} {}=upgrade-required --overwrite", node.name, label),
+                remedies.label(node.name, label, "upgrade-required", anew=True),
             ),
             confidence=CERTAIN,
             nodes=(node.name,),
@@ -450,13 +447,7 @@ def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
             subject=policy.subject,
             cause=f"{policy} lets the next change of the driver drain all {count} GPU nodes at once",
             evidence=(policy.cite("spec.driver.upgradePolicy"),),
-            remedy=(
-                Remedy(
-                    _POLICY,
-                    policy.name,
-                    '{"spec":{"driver":{"upgradePolicy":{"maxParallelUpgrades":1,"maxUnavailable":"25%"}}}}',
-                ),
-            ),
+            remedy=(remedies.patch_policy(policy.name, {"spec": {"driver": {"upgradePolicy": _GENTLY}}}),),
             confidence=CERTAIN,
             level=Level.NOTE,
         )
@@ -539,7 +530,7 @@ RULES: Final = rules_of(
         ),
         remedy=(
             "on node {node}:",
-            "nvidia-ctk system create-dev-char-symlinks --create-all",
+            remedies.DEVICE_LINKS,
             "or inject devices by CDI: cdi.enabled=true in the ClusterPolicy",
         ),
         explain=(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import INTEL, PLUGIN
 from kgpu.doctor.messages import Hit
@@ -142,9 +142,9 @@ def no_health(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=(host.cite_log(position), main.cite("args")),
                 remedy=(
                     Remedy("start the plugin with -health-management"),
-                    Remedy("kubectl cordon {}", pod.node),
+                    remedies.cordon(pod.node),
                     Remedy("look at its cooling, and when it is well:"),
-                    Remedy("kubectl uncordon {}", pod.node),
+                    remedies.uncordon(pod.node),
                 ),
                 nodes=(pod.node,),
             )
@@ -242,7 +242,7 @@ RULES: Final = rules_of(
         remedy=(
             "on the node:",
             "hl-smi -v",
-            "kubectl -n {namespace} exec {name} -- pip list | grep -i habana",
+            remedies.EXEC + "pip list | grep -i habana",
             "take the same release everywhere; see that hugepages-2Mi are asked for",
         ),
         explain=(

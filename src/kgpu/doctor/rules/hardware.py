@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from kgpu.base.remedy import Remedy
+from kgpu.doctor import remedies
 from kgpu.doctor.host_facts import HostFacts, Xid
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.rule import rule
@@ -52,7 +53,7 @@ class _Seen:
 
 
 def _finding(seen: _Seen, cause: str, *, reboot: bool = False) -> Finding:
-    drain = (Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data", seen.node),) if reboot else ()
+    drain = (remedies.drain(seen.node),) if reboot else ()
     return Finding(
         subject=Subject("Node", seen.node),
         cause=cause + seen.but,
@@ -60,7 +61,7 @@ def _finding(seen: _Seen, cause: str, *, reboot: bool = False) -> Finding:
         remedy=(
             *drain,
             Remedy(seen.xid.advice) if seen.xid.advice else Remedy("see what the table says:"),
-            Remedy("kgpu xid {}", seen.xid.code),
+            remedies.explain_xid(seen.xid.code),
         ),
         confidence=seen.sure,
         since=seen.xid.first,
@@ -151,11 +152,7 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
                         Remedy("dmesg | grep -E 'Xid|NVRM'"),
                         Remedy("what it means, with its number in place of NUMBER:"),
                         Remedy("kgpu xid NUMBER"),
-                        Remedy(
-                            "kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it; "
-                            "reseat the card if it comes back",
-                            host.node,
-                        ),
+                        *remedies.reboot(host.node, "reseat the card if it comes back"),
                     ),
                     confidence=LIKELY,
                     nodes=(host.node,),
@@ -226,7 +223,7 @@ def application(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=seen.evidence,
             remedy=(
                 Remedy("give it to whoever runs the program; no reset, no drain"),
-                Remedy("kgpu xid {}", seen.xid.code),
+                remedies.explain_xid(seen.xid.code),
             ),
             confidence=LIKELY,
             level=Level.NOTE,
@@ -255,11 +252,7 @@ def missing_gpu(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=(host.cite("pci", ", ".join(sorted(there))), host.cite("gpus", ", ".join(sorted(seen)))),
             remedy=(
                 Remedy("dmesg | grep -i {}", gone[0]),
-                Remedy(
-                    "kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it; "
-                    "reseat the card if it stays away",
-                    host.node,
-                ),
+                *remedies.reboot(host.node, "reseat the card if it stays away"),
             ),
             confidence=CERTAIN,
             nodes=(host.node,),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.host_facts import Gpu, HostFacts
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.rule import rule
@@ -90,7 +90,7 @@ def remap_failed(snapshot: Snapshot) -> Iterator[Finding]:
                 "remapped_rows_uncorrectable",
                 "memory_unrepairable",
                 remedy=(
-                    Remedy("kubectl cordon {}", host.node),
+                    remedies.cordon(host.node),
                     Remedy("nvidia-smi -q -d ROW_REMAPPER -i {}", gpu.index),
                     Remedy("have the card replaced (RMA)"),
                 ),
@@ -115,10 +115,10 @@ def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
             "retired_pages_pending",
             "remapped_rows_uncorrectable",
             remedy=(
-                Remedy("kubectl cordon {}", host.node),
+                remedies.cordon(host.node),
                 Remedy("when the pods on that GPU have ended:"),
                 Remedy("nvidia-smi -r -i {}", gpu.index),
-                Remedy("kubectl uncordon {}", host.node),
+                remedies.uncordon(host.node),
             ),
         )
     for one in told(snapshot):
@@ -231,7 +231,7 @@ def switch_errors(snapshot: Snapshot) -> Iterator[Finding]:
                     *(
                         (Remedy(xid.advice),)
                         if xid.advice
-                        else (Remedy("kubectl cordon {}", host.node), Remedy("then as the table says:"))
+                        else (remedies.cordon(host.node), Remedy("then as the table says:"))
                     ),
                     Remedy("kgpu xid {} --sxid", xid.code),
                 ),
@@ -283,7 +283,7 @@ def hanging(snapshot: Snapshot) -> Iterator[Finding]:
             remedy=(
                 Remedy("on the node:"),
                 Remedy("dmesg | grep -E 'NVRM|blocked for'"),
-                Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", host.node),
+                *remedies.reboot(host.node),
             ),
             confidence=CERTAIN if proven else POSSIBLE,
             nodes=(host.node,),
@@ -392,7 +392,7 @@ def false_alarm(snapshot: Snapshot) -> Iterator[Finding]:
                     remedy=(
                         Remedy("switch that check off for such nodes, or upgrade the watcher"),
                         Remedy("if it has cordoned the node:"),
-                        Remedy("kubectl uncordon {}", node.name),
+                        remedies.uncordon(node.name),
                     ),
                     confidence=LIKELY,
                     nodes=(node.name,),

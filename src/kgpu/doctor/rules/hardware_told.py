@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kgpu.base.remedy import Remedy
+from kgpu.doctor import remedies
 from kgpu.doctor.model import Finding, Level, Place
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules import hardware, hardware_readings
@@ -113,7 +114,7 @@ def not_well(snapshot: Snapshot) -> Iterator[Finding]:
             [
                 *found.remedy[:-1],
                 *map(Remedy, row.steps),
-                *(Remedy("kgpu xid {}", code) for code in one.xids),
+                *(remedies.explain_xid(code) for code in one.xids),
                 found.remedy[-1],
             ]
         )

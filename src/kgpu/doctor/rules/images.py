@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching, messages
+from kgpu.doctor import matching, messages, remedies
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
@@ -217,7 +217,7 @@ RULES: Final = rules_of(
         where=(LOG, STATUS, EVENT),
         cause="{who}: the image is for another architecture than the node's",
         remedy=(
-            "kubectl get node {node} -o jsonpath='{{.status.nodeInfo.architecture}}'",
+            remedies.filled(remedies.NODE_FIELD, field="status.nodeInfo.architecture"),
             "use an image that is built for it (Grace and Jetson: arm64), or select nodes by kubernetes.io/arch",
         ),
         explain="A tag with one architecture starts on no other.",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
+from kgpu.doctor import remedies
 from kgpu.doctor.matching import DRIVER
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Place, Subject
 from kgpu.doctor.signs import KERNEL, LOG, Sign, rules_of
@@ -13,6 +14,7 @@ from kgpu.doctor.snapshot import Snapshot
 
 _ABOVE: Final = ("DRV-*", "DPL-*", "SCH-02", "SCH-03", "RUN-01", "OPR-15", "KRN-09")
 _NVIDIA: Final = "10de"
+_REBUILD: Final = (Remedy("apt install linux-headers-$(uname -r)"), Remedy("dkms autoinstall && modprobe nvidia"))
 
 
 def nouveau_owns(snapshot: Snapshot) -> Iterator[Finding]:
@@ -63,7 +65,7 @@ def no_headers(snapshot: Snapshot) -> Iterator[Finding]:
                 host.cite("kernel"), host.cite("dkms", ", ".join(versions)),
                 host.cite("headers", "missing" if host.headers is False else "there"),
             ),
-            remedy=(Remedy("apt install linux-headers-$(uname -r)"), Remedy("dkms autoinstall && modprobe nvidia")),
+            remedy=_REBUILD,
             confidence=CERTAIN,
             nodes=(host.node,),
         )  # fmt: skip
@@ -85,7 +87,7 @@ RULES: Final = rules_of(
         parts=(DRIVER,),
         cause="{who} finds no headers for the kernel of the node in its repositories",
         remedy=(
-            "kubectl get node {node} -o jsonpath='{{.status.nodeInfo.kernelVersion}}'",
+            remedies.filled(remedies.NODE_FIELD, field="status.nodeInfo.kernelVersion"),
             (
                 "install that kernel's headers on the node, run a kernel that the repositories have, "
                 "or use precompiled drivers"
@@ -108,7 +110,7 @@ RULES: Final = rules_of(
         words="kernel headers for kernel",
         where=(LOG, KERNEL),
         cause="{who}: the headers of kernel {kernel} are missing, so that DKMS could not rebuild the module",
-        remedy=("apt install linux-headers-$(uname -r)", "dkms autoinstall && modprobe nvidia"),
+        remedy=_REBUILD,
         explain=(
             "After an OS patch and a reboot the kernel is newer than the built module; "
             "without headers DKMS does nothing."
@@ -165,10 +167,7 @@ RULES: Final = rules_of(
         where=(KERNEL, LOG),
         cause="{who}: the open kernel module is loaded, which does not support this GPU (older than Turing)",
         remedy=(
-            (
-                "kubectl patch clusterpolicy {policy} --type merge -p "
-                '\'{{"spec":{{"driver":{{"kernelModuleType":"proprietary"}}}}}}\''
-            ),
+            (remedies.policy_row({"driver": {"kernelModuleType": "proprietary"}})),
             "with a driver of the host: install its proprietary flavour",
         ),
         explain="The open module needs the GPU's system processor (GSP), which Pascal and Volta do not have.",

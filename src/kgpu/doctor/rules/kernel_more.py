@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import cluster_policy, matching
+from kgpu.doctor import cluster_policy, matching, remedies
 from kgpu.doctor.host_facts import HostFacts, PciDevice
 from kgpu.doctor.matching import DRIVER
 from kgpu.doctor.messages import Hit
@@ -156,7 +156,7 @@ def fallen_off(snapshot: Snapshot) -> Iterator[Finding]:
                     ),
                     evidence=(host.cite("pci", f"{one.address}: its config space reads as ones"),),
                     remedy=(
-                        Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data", host.node),
+                        remedies.drain(host.node),
                         Remedy(
                             "switch the machine off and on (a reboot may not be enough); reseat the card if it stays so"
                         ),
@@ -198,7 +198,7 @@ def passed_through(snapshot: Snapshot) -> Iterator[Finding]:
                 node.cite(label),
                 *((host.cite("pci", f"{held[0].address} driver vfio-pci"),) if host and held else ()),
             ),
-            remedy=(Remedy("kubectl label node {} {}=container --overwrite", node.name, names.LABEL_WORKLOAD_CONFIG),),
+            remedy=(remedies.label(node.name, names.LABEL_WORKLOAD_CONFIG, "container", anew=True),),
             confidence=CERTAIN,
             nodes=(node.name,),
             pods=tuple(pod.path for one in wanted for pod in one.pods if node.name in one.reasons or not one.reasons),
@@ -267,10 +267,7 @@ RULES: Final = rules_of(
         where=(KERNEL, LOG),
         cause="{who}: the proprietary kernel module is loaded; this GPU works with the open one alone",
         remedy=(
-            (
-                "kubectl patch clusterpolicy {policy} --type merge -p "
-                '\'{{"spec":{{"driver":{{"kernelModuleType":"open"}}}}}}\''
-            ),
+            (remedies.policy_row({"driver": {"kernelModuleType": "open"}})),
             _OPEN,
         ),
         explain="From Blackwell on GPUs are driven by the open module alone; nvidia-smi says: No devices were found.",

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kgpu.base.plain import items, mapping, text
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching, stack_config
+from kgpu.doctor import matching, remedies, stack_config
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Container, Pod
 from kgpu.doctor.matching import EXPORTER
@@ -63,7 +63,7 @@ def no_users(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"the series of {pod} say nothing of pods and namespaces: it {what}",
             evidence=(one.cite("volumeMounts" if asks else "env"),),
             remedy=(
-                Remedy("kubectl -n {} set env {} {}=true", pod.namespace, pod.owner.lower() or "daemonset/NAME", _ENV),
+                remedies.set_env(pod.namespace, pod.owner.lower() or "daemonset/NAME", f"{_ENV}=true"),
                 Remedy("mount the host's /var/lib/kubelet/pod-resources into it at the same path"),
             ),
             confidence=CERTAIN if asks else LIKELY,
@@ -92,11 +92,8 @@ def bad_counters(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=(told, file.source.cite("data", keys)) if file.source else (told,),
             remedy=(
                 Remedy("with the file of counters in place of FILE:"),
-                Remedy(
-                    "kubectl -n {} create configmap {} --from-file=dcgm-metrics.csv=FILE --dry-run=client -o yaml | "
-                    "kubectl apply -f -",
-                    file.source.namespace if file.source else "gpu-operator",
-                    file.name,
+                remedies.config_map_of_file(
+                    file.source.namespace if file.source else "gpu-operator", file.name, "dcgm-metrics.csv"
                 ),
             ),
             confidence=CERTAIN,
@@ -113,7 +110,7 @@ def bad_counters(snapshot: Snapshot) -> Iterator[Finding]:
                     Remedy(
                         "a line is a field, its type (gauge, counter or label) and its help, with commas between them:"
                     ),
-                    Remedy("kubectl -n {} edit configmap {}", file.source.namespace, file.name),
+                    remedies.edit(file.source.namespace, "configmap", file.name),
                 ),
                 confidence=CERTAIN,
             )
@@ -144,12 +141,7 @@ def unlimited_labels(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 evidence=(matching.cite_env(pod, one, _LABELS),),
                 remedy=(
-                    Remedy(
-                        "kubectl -n {} set env {} '{}=^(app|team)$'",
-                        pod.namespace,
-                        pod.owner.lower() or "daemonset/NAME",
-                        _ALLOWED,
-                    ),
+                    remedies.set_env(pod.namespace, pod.owner.lower() or "daemonset/NAME", f"{_ALLOWED}=^(app|team)$"),
                 ),
                 level=Level.NOTE,
             )
@@ -175,11 +167,8 @@ def replica_series(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 remedy=(
                     Remedy("fewer fields in the counters file"),
-                    Remedy(
-                        "kubectl -n {} set env {} {}-   # pod and namespace stay",
-                        pod.namespace,
-                        pod.owner.lower() or "daemonset/NAME",
-                        _LABELS,
+                    remedies.set_env(pod.namespace, pod.owner.lower() or "daemonset/NAME", f"{_LABELS}-").why(
+                        "pod and namespace stay"
                     ),
                     Remedy("a recording rule by GPU for what is kept long"),
                 ),
@@ -344,7 +333,7 @@ def blind_under_mig(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             remedy=(
                 Remedy("add the line DCGM_FI_PROF_GR_ENGINE_ACTIVE, gauge, Activity of the engines:"),
-                Remedy("kubectl -n {} edit configmap {}", file.source.namespace, file.name),
+                remedies.edit(file.source.namespace, "configmap", file.name),
                 Remedy("show DCGM_FI_DEV_GPU_UTIL or 100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
             ),
             confidence=CERTAIN,
@@ -375,7 +364,7 @@ def empty_panels(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=(obj.cite("data", ", ".join(gone)), file.told_by.cite("spec.dcgmExporter.config.name")),
                 remedy=(
                     Remedy("add a line for {}, with its type (gauge, counter or label) and its help:", gone[0]),
-                    Remedy("kubectl -n {} edit configmap {}", file.source.namespace, file.name),
+                    remedies.edit(file.source.namespace, "configmap", file.name),
                 ),
                 confidence=CERTAIN,
                 level=Level.NOTE,
@@ -449,10 +438,10 @@ RULES: Final = rules_of(
         cause="{who} can't reach the DCGM host engine that it is told to use",
         remedy=(
             "kubectl get pods,endpoints -A | grep nvidia-dcgm",
-            (
-                "kubectl -n {namespace} set env daemonset/nvidia-dcgm-exporter DCGM_REMOTE_HOSTENGINE_INFO-   # it "
-                "then brings its own"
-            ),
+            remedies.filled(
+                remedies.SET_ENV, workload="daemonset/nvidia-dcgm-exporter", change="DCGM_REMOTE_HOSTENGINE_INFO-"
+            )
+            + "   # it then brings its own",
             "where the host runs one on port 5555: stop it, or dcgm.enabled=false in the ClusterPolicy",
         ),
         explain=(
@@ -489,7 +478,7 @@ RULES: Final = rules_of(
             "on node {node}:",
             "timeout 10 nvidia-smi; dmesg | grep -i xid; kgpu health",
             "when the GPU is well:",
-            "kubectl -n {namespace} delete pod {name}",
+            remedies.DELETE_POD,
         ),
         explain=(
             "The replaced exporter asks the driver while it is scraped: "

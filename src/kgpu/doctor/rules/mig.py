@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from kgpu.base.remedy import Remedy, words
+from kgpu.base.remedy import Remedy
 from kgpu.base.suggest import did_you_mean
-from kgpu.doctor import cluster_policy, matching, messages, stack_config
+from kgpu.doctor import cluster_policy, matching, messages, remedies, stack_config
 from kgpu.doctor.kinds import Container, Node
 from kgpu.doctor.matching import MIG_MANAGER, VALIDATOR
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
@@ -53,10 +53,8 @@ def _cite(node: Node, label: str) -> Evidence:
 def _relabel(node: Node, name: str) -> Remedy:
     """The command that gives a node a layout: the MIG manager acts when the label changes, not when it is set again."""
     if wanted_mig(node) != name:
-        return Remedy("kubectl label node {} {}={} --overwrite", node.name, _LABEL, name)
-    return Remedy(
-        "kubectl label node {} {}- && kubectl label node {} {}={}", node.name, _LABEL, node.name, _LABEL, name
-    )
+        return remedies.label(node.name, _LABEL, name, anew=True)
+    return remedies.relabel(node.name, _LABEL, name)
 
 
 def _chosen(snapshot: Snapshot) -> Iterator[tuple[Node, str, tuple[Layout, ...]]]:
@@ -124,7 +122,7 @@ def reboot_wanted(snapshot: Snapshot) -> Iterator[Finding]:
             "where a GPU can't be reset",
             (host.cite("gpus", said), host.cite("hypervisor")),
             (
-                Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", node.name),
+                *remedies.reboot(node.name),
                 Remedy("for the next time: WITH_REBOOT=true in migManager.env of the ClusterPolicy"),
             ),
         )
@@ -143,7 +141,7 @@ def not_capable(snapshot: Snapshot) -> Iterator[Finding]:
                 f"({matching.product(node) or 'of this product'}) can't do MIG",
                 (_cite(node, _LABEL), _cite(node, names.LABEL_MIG_CAPABLE), _cite(node, names.MIG_CONFIG_STATE_LABEL)),
                 (
-                    Remedy("kubectl label node {} {}-", node.name, _LABEL),
+                    remedies.unlabel(node.name, _LABEL),
                     Remedy("or give the entries of that layout a device-filter"),
                 ),
             )
@@ -291,7 +289,7 @@ def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
             f"and {len(paused)} parts of the stack are still paused for it",
             (*gave_up, *(_cite(node, key) for key in paused[:3]), _cite(node, names.MIG_CONFIG_STATE_LABEL)),
             (
-                Remedy("kubectl label node {} --overwrite {}", node.name, words(*(f"{key}=true" for key in paused))),
+                remedies.labels(node.name, *(f"{key}=true" for key in paused)),
                 *again,
                 *_log_step(snapshot, node),
             ),
@@ -319,7 +317,7 @@ def _gave_up(snapshot: Snapshot, node: Node) -> tuple[Evidence, ...]:
 
 def _log_step(snapshot: Snapshot, node: Node) -> tuple[Remedy, ...]:
     pods = matching.pods_of_part(snapshot, MIG_MANAGER, node=node.name)
-    return (Remedy("kubectl -n {} logs {} --tail=50", pods[0].namespace, pods[0].name),) if pods else ()
+    return (remedies.logs(pods[0].namespace, pods[0].name, "--tail=50"),) if pods else ()
 
 
 @rule("MIG-12", "An unusable MIG ConfigMap", Place.CLUSTER, explains=_ABOVE)
@@ -340,11 +338,8 @@ def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
         evidence=(config.told_by.cite("spec.migManager.config.name"), config.cite()),
         remedy=(
             Remedy("with the file of layouts in place of FILE:"),
-            Remedy(
-                "kubectl -n {} create configmap {} --from-file={}=FILE --dry-run=client -o yaml | kubectl apply -f -",
-                config.source.namespace if config.source else "gpu-operator",
-                config.name,
-                stack_config.MIG_KEY,
+            remedies.config_map_of_file(
+                config.source.namespace if config.source else "gpu-operator", config.name, stack_config.MIG_KEY
             ),
             Remedy("then set the label nvidia.com/mig.config again"),
         ),
@@ -370,7 +365,7 @@ def nobody_told(snapshot: Snapshot) -> Iterator[Finding]:
             and stack_config.layouts(obj.map("data").get(stack_config.MIG_KEY))
         }
         for obj in own.values():
-            patch = f'{{"spec":{{"migManager":{{"config":{{"name":"{obj.name}"}}}}}}}}'
+            named = {"spec": {"migManager": {"config": {"name": obj.name}}}}
             yield Finding(
                 subject=policy.subject,
                 cause=(
@@ -381,7 +376,7 @@ def nobody_told(snapshot: Snapshot) -> Iterator[Finding]:
                     policy.cite("spec.migManager.config"),
                     obj.cite(f"data[{stack_config.MIG_KEY}]", "mig-configs"),
                 ),
-                remedy=(Remedy("kubectl patch clusterpolicy {} --type merge -p '{}'", policy.name, patch),),
+                remedy=(remedies.patch_policy(policy.name, named),),
                 level=Level.PROBLEM if _wants(snapshot, obj.map("data")) else Level.NOTE,
             )
 
@@ -422,11 +417,11 @@ def by_hand(snapshot: Snapshot) -> Iterator[Finding]:
                 f"offers {offered.get(one, 0)}: they were changed after {pod} started",
                 (host.cite("gpus", f"{there.get(one, 0)} of {one}"), node.cite(f"status.capacity[{one}]")),
                 (
-                    Remedy("kubectl -n {} delete pod {}", pod.namespace, pod.name),
+                    remedies.delete_pod(pod.namespace, pod.name),
                     Remedy(
                         "the next time by the label, with a layout of the MIG manager's ConfigMap in place of NAME:"
                     ),
-                    Remedy("kubectl label node {} {}=NAME --overwrite", node.name, _LABEL),
+                    remedies.label(node.name, _LABEL, "NAME", anew=True),
                 ),
                 confidence=LIKELY,
             )
@@ -531,7 +526,7 @@ def killed_pods(snapshot: Snapshot) -> Iterator[Finding]:
                     evidence=(hit.evidence, ended[0].cite_status()),
                     remedy=(
                         Remedy("start it again; before the next change:"),
-                        Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data", node.name),
+                        remedies.drain(node.name),
                     ),
                     nodes=(node.name,),
                     pods=(pod.path,),

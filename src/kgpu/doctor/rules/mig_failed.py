@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Place
 from kgpu.doctor.rule import rule
@@ -62,11 +62,7 @@ def mig_failed(snapshot: Snapshot) -> Iterator[Finding]:
             yield _unheard(node, wanted)
         if node.labels.get(names.MIG_CONFIG_STATE_LABEL) != "failed":
             continue
-        log = (
-            Remedy("kubectl -n {} logs {} --tail=50", managers[0].namespace, managers[0].name)
-            if managers
-            else Remedy("")
-        )
+        log = remedies.logs(managers[0].namespace, managers[0].name, "--tail=50") if managers else Remedy("")
         yield Finding(
             subject=node.subject,
             cause=f"the MIG manager could not apply the layout {wanted or 'that it was given'} on node {node.name}",
@@ -78,14 +74,7 @@ def mig_failed(snapshot: Snapshot) -> Iterator[Finding]:
                 log
                 or Remedy("kubectl get pods -A -l app=nvidia-mig-manager --field-selector spec.nodeName={}", node.name),
                 Remedy("end the pods that hold its GPUs, then:"),
-                Remedy(
-                    "kubectl label node {} {}- && kubectl label node {} {}={}",
-                    node.name,
-                    names.MIG_CONFIG_LABEL,
-                    node.name,
-                    names.MIG_CONFIG_LABEL,
-                    wanted or "LAYOUT",
-                ),
+                remedies.relabel(node.name, names.MIG_CONFIG_LABEL, wanted or "LAYOUT"),
             ),
             confidence=CERTAIN,
             nodes=(node.name,),

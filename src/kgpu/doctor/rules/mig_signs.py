@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import cluster_policy, matching, messages
+from kgpu.doctor import cluster_policy, matching, messages, remedies
 from kgpu.doctor.matching import GFD, MIG_MANAGER, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place
@@ -74,7 +74,7 @@ def layout_said(snapshot: Snapshot) -> Iterator[Finding]:
                     "or the one that the ClusterPolicy names",
                     hit.pod.namespace,
                 ),
-                Remedy("kubectl label node {} {}=NAME --overwrite", node.name, names.MIG_CONFIG_LABEL),
+                remedies.label(node.name, names.MIG_CONFIG_LABEL, "NAME", anew=True),
             ),
             confidence=CERTAIN,
             nodes=(node.name,),
@@ -106,14 +106,7 @@ def held_by_host(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 remedy=(
                     Remedy("end {} on {} (systemctl stop), then:", who, node.name),
-                    Remedy(
-                        "kubectl label node {} {}- && kubectl label node {} {}={}",
-                        node.name,
-                        names.MIG_CONFIG_LABEL,
-                        node.name,
-                        names.MIG_CONFIG_LABEL,
-                        wanted_mig(node),
-                    ),
+                    remedies.relabel(node.name, names.MIG_CONFIG_LABEL, wanted_mig(node)),
                     Remedy(
                         "for good: name the service in the ConfigMap of migManager.gpuClientsConfig, and "
                         "WITH_SHUTDOWN_HOST_GPU_CLIENTS=true in migManager.env"
@@ -140,7 +133,7 @@ def invalid_label(snapshot: Snapshot) -> Iterator[Finding]:
                 remedy=(
                     cluster_policy.change(snapshot, cluster_policy.MIXED),
                     Remedy("or give the node slices of one size, by a layout NAME of the MIG manager's ConfigMap:"),
-                    Remedy("kubectl label node {} nvidia.com/mig.config=NAME --overwrite", node.name),
+                    remedies.label(node.name, names.MIG_CONFIG_LABEL, "NAME", anew=True),
                 ),
                 confidence=CERTAIN,
                 nodes=(node.name,),
@@ -164,7 +157,7 @@ RULES: Final = rules_of(
         besides=held_by_host,
         cause="the MIG layout of node {node} can't be changed: somebody uses its GPUs, says {pod}",
         remedy=(
-            "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data",
+            remedies.DRAIN,
             "on the node:",
             "sh -c 'fuser -v /dev/nvidia*'",
             (
@@ -192,9 +185,9 @@ RULES: Final = rules_of(
         confidence=CERTAIN,
         cause="{who} offers nothing: node {node} has MIG devices of several sizes, and strategy single knows one",
         remedy=(
-            'kubectl patch clusterpolicy {policy} --type merge -p \'{{"spec":{{"mig":{{"strategy":"mixed"}}}}}}\'',
+            remedies.policy_row(cluster_policy.MIXED),
             "or give the node slices of one size, by a layout NAME of the MIG manager's ConfigMap:",
-            "kubectl label node {node} nvidia.com/mig.config=NAME --overwrite",
+            remedies.filled(remedies.LABEL_ANEW, key=names.MIG_CONFIG_LABEL, value="NAME"),
         ),
         explain=(
             "Under strategy single a slice is called nvidia.com/gpu, "
@@ -218,7 +211,7 @@ RULES: Final = rules_of(
             "on the node:",
             "nvidia-smi --query-gpu=index,mig.mode.current --format=csv",
             "use strategy mixed, or:",
-            "kubectl label node {node} nvidia.com/mig.config=all-disabled --overwrite",
+            remedies.filled(remedies.LABEL_ANEW, key=names.MIG_CONFIG_LABEL, value="all-disabled"),
         ),
         explain="Strategy single needs MIG on all GPUs of a node or on none.",
         explains=_ABOVE,
@@ -242,7 +235,7 @@ RULES: Final = rules_of(
             "on the node:",
             "nvidia-smi mig -lgi",
             "with the layout that the node had in place of NAME:",
-            "kubectl label node {node} nvidia.com/mig.config- && kubectl label node {node} nvidia.com/mig.config=NAME",
+            remedies.filled(remedies.RELABEL, key=names.MIG_CONFIG_LABEL, value="NAME"),
         ),
         explain="The mode outlives a reboot, instances do not: the layout has to be applied again.",
         explains=_ABOVE,

@@ -8,7 +8,7 @@ from typing import Final
 
 from kgpu.base.plain import number
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import MPS, PLUGIN
@@ -116,7 +116,7 @@ def too_many(snapshot: Snapshot) -> Iterator[Finding]:
                     evidence=(config.cite("mps"),),
                     remedy=(
                         Remedy("set replicas to at most {}:", _CLIENTS),
-                        Remedy("kubectl -n {} edit configmap {}", config.source.namespace, config.source.name),
+                        remedies.edit(config.source.namespace, "configmap", config.source.name),
                     ),
                     confidence=CERTAIN,
                 )
@@ -193,7 +193,7 @@ def both_ways(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=(config.cite("timeSlicing"), config.cite("mps")),
                 remedy=(
                     Remedy("keep one of sharing.timeSlicing and sharing.mps:"),
-                    Remedy("kubectl -n {} edit configmap {}", config.source.namespace, config.source.name),
+                    remedies.edit(config.source.namespace, "configmap", config.source.name),
                 ),
                 confidence=CERTAIN,
             )
@@ -231,7 +231,7 @@ RULES: Final = rules_of(
         cause="{who}: the MPS control daemon does not answer on node {node}, or does not start: {why}",
         remedy=(
             "kubectl get pods -A -o wide | grep mps-control-daemon",
-            "kubectl label node {node} nvidia.com/mps.capable=true",
+            remedies.filled(remedies.LABEL, key=names.LABEL_MPS_CAPABLE, value="true"),
             "see that --mps-root (MPS_ROOT) is the same for plugin and daemon, usually /run/nvidia/mps",
         ),
         explain=(
@@ -278,7 +278,7 @@ RULES: Final = rules_of(
         ),
         remedy=(
             "let the device plugin give it the GPU (limits, not NVIDIA_VISIBLE_DEVICES)",
-            "kubectl -n {namespace} exec {name} -- sh -c 'env | grep CUDA_MPS; ls /mps'",
+            remedies.EXEC + "sh -c 'env | grep CUDA_MPS; ls /mps'",
         ),
         explain=(
             "Only clients of the MPS server may use the card; "
@@ -321,7 +321,7 @@ RULES: Final = rules_of(
         cause="{who} does not start: its configuration shares by MPS, and it has no --mps-root",
         remedy=(
             "on the plugin's DaemonSet, with its name in place of NAME:",
-            "kubectl -n {namespace} set env daemonset/NAME MPS_ROOT=/run/nvidia/mps",
+            remedies.filled(remedies.SET_ENV, workload="daemonset/NAME", change="MPS_ROOT=/run/nvidia/mps"),
         ),
         explain="The pipe and log folders of MPS are below that folder, which plugin and daemon share.",
         explains=_ABOVE,
@@ -377,7 +377,7 @@ RULES: Final = rules_of(
         cause="{who} can't share by MPS: node {node} is a Tegra machine, which MPS does not know",
         remedy=(
             "give that node a configuration without sharing.mps, with its key in place of NAME:",
-            "kubectl label node {node} nvidia.com/device-plugin.config=NAME --overwrite",
+            remedies.filled(remedies.LABEL_ANEW, key=names.DEVICE_PLUGIN_CONFIG_LABEL, value="NAME"),
         ),
         explain="Integrated GPUs have no minor number and no MPS support in the plugin.",
         explains=_ABOVE,

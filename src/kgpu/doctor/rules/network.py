@@ -8,7 +8,7 @@ from typing import Final
 
 from kgpu.base.plain import items, mapping, text
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Container, Pod
 from kgpu.doctor.matching import DRIVER, VALIDATOR
 from kgpu.doctor.messages import Hit
@@ -271,11 +271,8 @@ RULES: Final = rules_of(
         proof=_full_shm,
         cause="the /dev/shm of {who} has filled up over time: crashed processes leave their NCCL segments there",
         remedy=(
-            (
-                "kubectl -n {namespace} exec {name} -- sh -c 'ls -la /dev/shm; "
-                "rm -f /dev/shm/nccl-*'   # while nothing runs"
-            ),
-            "kubectl -n {namespace} delete pod {name}",
+            (remedies.EXEC + "sh -c 'ls -la /dev/shm; rm -f /dev/shm/nccl-*'   # while nothing runs"),
+            remedies.DELETE_POD,
         ),
         explain="Segments of a process that was killed stay until the pod ends.",
         explains=_EARLIER,
@@ -312,7 +309,7 @@ RULES: Final = rules_of(
         where=(LOG, STATUS),
         cause="{who} can't pin memory for RDMA: the limit of locked memory of containers on node {node} is too low",
         remedy=(
-            "kubectl -n {namespace} exec {name} -- sh -c 'ulimit -l'",
+            remedies.EXEC + "sh -c 'ulimit -l'",
             "on the node: LimitMEMLOCK=infinity in a drop-in of containerd.service, then restart it",
             "securityContext.capabilities.add: [IPC_LOCK] on the container",
         ),
@@ -354,7 +351,7 @@ RULES: Final = rules_of(
         cause="{who} has no network interface of the name that NCCL is told to use",
         remedy=(
             "take NCCL_SOCKET_IFNAME out, or set it to eth0, the pod's own interface",
-            "kubectl -n {namespace} exec {name} -- ip -br link",
+            remedies.EXEC + "ip -br link",
         ),
         explain="NCCL_SOCKET_IFNAME names interfaces inside of the pod, not those of the host.",
         explains=_EARLIER,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching, pod_claims, signs
+from kgpu.doctor import matching, pod_claims, remedies, signs
 from kgpu.doctor.kinds import Container, Log, Pod
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
@@ -255,9 +255,9 @@ def _toolkit(case: _Case) -> _Why | None:
     return _Why(
         f"{bad}, which sets up the runtime of its node, is not ready",
         (
-            Remedy("kubectl -n {} describe pod {}", bad.namespace, bad.name),
+            remedies.describe(bad.namespace, "pod", bad.name),
             Remedy("when it is ready, end the pod: made anew, it gets its GPU"),
-            Remedy("kubectl -n {} delete pod {}", case.pod.namespace, case.pod.name),
+            remedies.delete_pod(case.pod.namespace, case.pod.name),
         ),
         (bad.cite("status.phase"),),
     )
@@ -278,7 +278,7 @@ def _runtime(case: _Case) -> _Why:
                 "a RuntimeClass of that name is"
             ),
             Remedy("then end the pod: made anew, it gets its GPU"),
-            Remedy("kubectl -n {} delete pod {}", case.pod.namespace, case.pod.name),
+            remedies.delete_pod(case.pod.namespace, case.pod.name),
         ),
         (known.cite("status.nodeInfo.containerRuntimeVersion"),) if known else (),
     )

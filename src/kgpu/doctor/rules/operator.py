@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import AGENT, OPERATOR
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
@@ -25,9 +25,7 @@ from kgpu.formats.support import KUBERNETES, RUNTIMES, Version, dotted
 _CRD: Final = "clusterpolicies.nvidia.com"
 _SCHEMA: Final = "spec.versions[0].schema.openAPIV3Schema.properties.spec.properties"
 CRDS: Final = (
-    Remedy(
-        "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set operator.upgradeCRD=true"
-    ),
+    remedies.helm_set("operator.upgradeCRD=true"),
     Remedy("or apply them by hand:"),
     Remedy("helm show crds nvidia/gpu-operator | kubectl apply --server-side --force-conflicts -f -"),
 )
@@ -203,9 +201,7 @@ def left_over(snapshot: Snapshot) -> Iterator[Finding]:
                     "is taken over and nothing is repaired"
                 ),
                 evidence=(deployment.cite("spec.replicas"), policy.cite("status.state")),
-                remedy=(
-                    Remedy("kubectl -n {} scale deployment {} --replicas=1", deployment.namespace, deployment.name),
-                ),
+                remedy=(remedies.scale(deployment.namespace, "deployment", deployment.name, 1),),
                 confidence=CERTAIN,
             )
     if matching.pods_of_part(snapshot, OPERATOR, vendor=matching.NVIDIA) or matching.pods_of_part(snapshot, AGENT):
@@ -217,10 +213,7 @@ def left_over(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"{policy} can't be deleted: the operator that would take its finalizer away is gone already",
                 evidence=(policy.cite("metadata.deletionTimestamp"), policy.cite("metadata.finalizers")),
                 remedy=(
-                    Remedy(
-                        'kubectl patch clusterpolicy {} --type merge -p \'{{"metadata":{{"finalizers":null}}}}\'',
-                        policy.name,
-                    ),
+                    remedies.patch_policy(policy.name, {"metadata": {"finalizers": None}}),
                     Remedy("kubectl delete crd {} nvidiadrivers.nvidia.com", _CRD),
                     Remedy("the modules stay loaded until a reboot; labels:"),
                     Remedy("kubectl label nodes --all nvidia.com/gpu.present-"),

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kgpu.base.remedy import Remedy, words
-from kgpu.doctor import matching
+from kgpu.base.remedy import Remedy
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import DRIVER, GFD, NFD_MASTER, OPERATOR, PLUGIN, TOOLKIT, VALIDATOR
 from kgpu.doctor.model import CERTAIN, POSSIBLE, Finding, Level, Place
@@ -37,12 +37,7 @@ def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
                         f"{len(snapshot.nodes)} nodes)"
                     ),
                     evidence=(one.cite_status("lastState"), one.cite("resources.limits")),
-                    remedy=(
-                        Remedy(
-                            "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set "
-                            "operator.resources.limits.memory=1400Mi"
-                        ),
-                    ),
+                    remedy=(remedies.helm_set("operator.resources.limits.memory=1400Mi"),),
                     confidence=CERTAIN,
                     pods=(pod.path,),
                 )
@@ -173,7 +168,7 @@ def validating(snapshot: Snapshot) -> Iterator[Finding]:
             subject=pod.subject,
             cause=f"{pod} on node {pod.node} stands at Init:{done}/{len(steps)}: the step {at.name} is not done",
             evidence=(at.cite_status(),),
-            remedy=(Remedy("kubectl -n {} logs {} -c {} --tail=20", pod.namespace, pod.name, at.name),),
+            remedy=(remedies.logs(pod.namespace, pod.name, "-c", at.name, "--tail=20"),),
             confidence=POSSIBLE,
             level=Level.PROBLEM if late else Level.WAIT,
             expected="" if late else "until the driver is built: 3 to 10 minutes",
@@ -272,9 +267,7 @@ def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
                 node.cite(f"metadata.labels[{keys[0]}]"),
                 *((drivers[0].cite("status.phase"),) if drivers else ()),
             ),
-            remedy=(
-                Remedy("kubectl label node {} --overwrite {}", node.name, words(*(f"{key}=true" for key in keys))),
-            ),
+            remedy=(remedies.labels(node.name, *(f"{key}=true" for key in keys)),),
             confidence=CERTAIN,
             nodes=(node.name,),
         )
@@ -296,10 +289,7 @@ def two_discoveries(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             evidence=(first.cite("metadata.namespace"), second.cite("metadata.namespace")),
             remedy=(
-                Remedy(
-                    "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set "
-                    "nfd.enabled=false"
-                ),
+                remedies.helm_set("nfd.enabled=false"),
                 Remedy("or remove the other one:"),
                 Remedy("helm list -A | grep node-feature-discovery"),
             ),

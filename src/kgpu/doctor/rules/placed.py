@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.base.plain import mapping, text
-from kgpu.base.remedy import Remedy, words
-from kgpu.doctor import matching
+from kgpu.base.remedy import Remedy
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.ended import NEWS, by_others, for_good, lost_work
 from kgpu.doctor.kinds import UNSTARTED, Container, Event, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
@@ -60,7 +60,7 @@ _BACK_OFF: Final = re.compile(r"back-off\b(?! pulling)")
 _NO_CAUSE: Final = frozenset({"FailedScheduling", "BackOff", "NotTriggerScaleUp"})
 """Reasons of warnings that say no more than the pod's status does."""
 _STEPS: Final = (
-    (matching.IMAGE_WORDS, ("its events have the registry's own words:", "kubectl -n {namespace} describe pod {name}")),
+    (matching.IMAGE_WORDS, ("its events have the registry's own words:", remedies.DESCRIBE_POD)),
     (
         frozenset({"CreateContainerConfigError"}),
         ("make the ConfigMap or Secret that it names, or correct its name in the manifest",),
@@ -380,17 +380,15 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
     steps = [Remedy(step, **where) for these, steps in _STEPS if these & known for step in steps]
     if at is not None and (at.exit_code is not None or at.state == "running"):
         previous = ("--previous",) if at.restarts and at.state != "running" else ()
-        steps.insert(
-            0, Remedy("kubectl -n {} logs {} {} --tail=50", pod.namespace, pod.name, words("-c", at.name, *previous))
-        )
-    describe = Remedy("kubectl -n {} describe pod {}", pod.namespace, pod.name)
+        steps.insert(0, remedies.logs(pod.namespace, pod.name, "-c", at.name, *previous, "--tail=50"))
+    describe = remedies.describe(pod.namespace, "pod", pod.name)
     if first.nowhere:
         steps += [
             Remedy(
                 "take nodeName out of its manifest, so that the scheduler finds a node, or name one that there is; "
                 "then:"
             ),
-            Remedy("kubectl -n {} delete pod {}", pod.namespace, pod.name),
+            remedies.delete_pod(pod.namespace, pod.name),
         ]
     quoted += [pod.cite("spec.nodeName")] if first.nowhere else []
     return Finding(
@@ -451,7 +449,7 @@ def troubled(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"Node {node.name} {what}" + (f": {said}" if said else ""),
                 evidence=(one.cite(), *((warning.quote(),) if warning else ())),
                 remedy=(
-                    Remedy("kubectl describe node {}", node.name),
+                    remedies.describe_node(node.name),
                     Remedy("on the node:"),
                     Remedy("journalctl -u kubelet --since -1h"),
                 ),

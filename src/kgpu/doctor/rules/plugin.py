@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kgpu.base.remedy import Remedy, words
-from kgpu.doctor import matching, messages
+from kgpu.base.remedy import Remedy
+from kgpu.doctor import matching, messages, remedies
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import GFD, PLUGIN
 from kgpu.doctor.messages import Hit
@@ -42,7 +42,7 @@ def replaced(snapshot: Snapshot) -> Iterator[Finding]:
                 "device plugin had registered, and have been replaced since: nothing is broken now"
             ),
             evidence=tuple(pod.cite("status.message") for pod in pods[:3]),
-            remedy=(Remedy("kubectl -n {} delete pod {}", namespace, words(*(pod.name for pod in pods[:20]))),),
+            remedy=(remedies.delete_pod(namespace, *(pod.name for pod in pods[:20])),),
             confidence=CERTAIN,
             level=Level.NOTE,
             nodes=tuple(dict.fromkeys(pod.node for pod in pods if pod.node)),
@@ -69,7 +69,7 @@ def zeroed(snapshot: Snapshot) -> Iterator[Finding]:
             if not running and not all(pod.ended for pod in plugins):
                 continue
             pod = running[0] if running else None
-            steps = (Remedy("kubectl -n {} delete pod {}", pod.namespace, pod.name),) if pod else ()
+            steps = (remedies.delete_pod(pod.namespace, pod.name),) if pod else ()
             yield Finding(
                 subject=node.subject,
                 cause=(
@@ -85,7 +85,7 @@ def zeroed(snapshot: Snapshot) -> Iterator[Finding]:
                 remedy=(
                     *steps,
                     Remedy("if it stays at 0, on node {}:", node.name),
-                    Remedy("systemctl restart kubelet"),
+                    remedies.restart_service("kubelet"),
                 ),
                 confidence=LIKELY,
                 nodes=(node.name,),
@@ -128,12 +128,12 @@ def _plugin_steps(snapshot: Snapshot, node: Node, vendor: str, here: list[Pod]) 
     """Where it is to be seen why a plugin is not there."""
     if here:
         return (
-            Remedy("kubectl -n {} describe pod {}", here[0].namespace, here[0].name),
-            Remedy("kubectl describe node {}", node.name),
+            remedies.describe(here[0].namespace, "pod", here[0].name),
+            remedies.describe_node(node.name),
         )
     brings = matching.daemon_sets_of_part(snapshot, PLUGIN, vendor=vendor)[:1]
-    steps = tuple(Remedy("kubectl -n {} describe daemonset {}", one.namespace, one.name) for one in brings)
-    return (*steps, Remedy("kubectl get pods -A -o wide --field-selector spec.nodeName={}", node.name))
+    steps = tuple(remedies.describe(one.namespace, "daemonset", one.name) for one in brings)
+    return (*steps, remedies.pods_on(node.name, wide=True))
 
 
 def is_closed(snapshot: Snapshot, node: Node, resource: str) -> bool:
@@ -252,7 +252,7 @@ def of_before(snapshot: Snapshot) -> Iterator[Finding]:
                 "MIG or GPUs of the node changed"
             ),
             evidence=(hit.evidence,),
-            remedy=(Remedy("kubectl -n {} delete pod {}  # its controller makes a new one", pod.namespace, pod.name),),
+            remedy=(remedies.delete_pod(pod.namespace, pod.name).why("its controller makes a new one"),),
             confidence=CERTAIN,
             nodes=(pod.node,),
             pods=(pod.path,),
@@ -274,7 +274,7 @@ RULES: Final = rules_of(
             "on the node:",
             "nvidia-smi -L; ls /proc/driver/nvidia/gpus",
             "mend the driver (kgpu doctor node {node}), then:",
-            "kubectl -n {namespace} delete pod {name}",
+            remedies.DELETE_POD,
         ),
         explain=(
             "NVML found no device: the driver is not loaded, or every GPU is excluded. With failOnInitError=false the "
@@ -347,9 +347,9 @@ RULES: Final = rules_of(
             "other than the scheduler thinks"
         ),
         remedy=(
-            "kubectl -n {namespace} delete pod {name}",
+            remedies.DELETE_POD,
             "if it happens again, on node {node}:",
-            "systemctl restart kubelet",
+            remedies.restart_service("kubelet"),
         ),
         explain=(
             "The kubelet's own list of devices differs from what the scheduler counts: a stale checkpoint, pods that "
@@ -366,7 +366,7 @@ RULES: Final = rules_of(
         words="no healthy devices present",
         where=(STATUS, EVENT),
         cause="{who} was started again before the device plugin had registered {resource}, as happens after a reboot",
-        remedy=("kubectl -n {namespace} delete pod {name}",),
+        remedy=(remedies.DELETE_POD,),
         explain=(
             "After a reboot the kubelet admits old pods before the plugin has registered; the failed pods stay. "
             "Their controller makes new ones."
@@ -385,8 +385,8 @@ RULES: Final = rules_of(
             "and the plugin fails for all of them"
         ),
         remedy=(
-            "kubectl cordon {node}",
-            "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data, then reboot it",
+            remedies.CORDON,
+            *remedies.REBOOT,
         ),
         explain=(
             "The plugin enumerated a GPU that is lost by now, and returns an error for every allocation on the node."

@@ -9,7 +9,7 @@ from typing import Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import devices as dra
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Node, Pod, mounted_config_maps
 from kgpu.doctor.kubelet_files import given
@@ -26,7 +26,6 @@ from kgpu.formats.plugin_config_parse import examine
 
 _OFF: Final = names.ENV_DISABLE_HEALTHCHECKS
 _ALL: Final = frozenset({"all", "xids"})
-_RESTART: Final = "kubectl -n {} delete pod {}"
 _HANGS: Final = ("nvidia-device-p", "nvidia-device-plugin", "device-plugin")
 # Errors of the application by NVIDIA's catalogue that the replaced plugin takes for errors of the device.
 _APPLICATION: Final = frozenset({8, 11, 25, 32, 60, 69, 70, 71, 72, 94, *range(39, 42), *range(96, 106)})
@@ -81,7 +80,7 @@ def never_back(snapshot: Snapshot) -> Iterator[Finding]:
                     host.cite("gpus", f"{len(host.gpus or ())} GPUs, none with a problem"),
                 ),
                 remedy=(
-                    Remedy(_RESTART + "  # it looks at all devices anew", pod.namespace, pod.name),
+                    remedies.delete_pod(pod.namespace, pod.name).why("it looks at all devices anew"),
                     Remedy("kgpu's own plugin takes a GPU back by itself when it is well"),
                 ),
                 confidence=LIKELY,
@@ -119,7 +118,7 @@ def one_of_many(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 remedy=(
                     Remedy("until the GPU is mended:"),
-                    Remedy("kubectl cordon {}", node.name),
+                    remedies.cordon(node.name),
                     Remedy("upgrade the device plugin: newer ones withdraw all shares of a GPU"),
                 ),
                 confidence=LIKELY,
@@ -162,9 +161,9 @@ def checks_off(snapshot: Snapshot) -> Iterator[Finding]:
                 else Remedy("set DP_ENABLE_HEALTHCHECKS=109 in spec.devicePlugin.env of the ClusterPolicy"),
                 *(
                     (
-                        Remedy("kubectl cordon {}", node.name),
+                        remedies.cordon(node.name),
                         Remedy("end the pods of that GPU, then follow:"),
-                        Remedy("kgpu xid {}", xid.code),
+                        remedies.explain_xid(xid.code),
                     )
                     if xid
                     else ()
@@ -204,8 +203,8 @@ def lost_device(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 evidence=(host.cite_file(entries[0], 0, f"no entry for pod uid {pod.uid}"), pod.cite("metadata.uid")),
                 remedy=(
-                    Remedy(_RESTART + "  # its controller makes a new one", pod.namespace, pod.name),
-                    Remedy("kubectl -n {} exec {} -- nvidia-smi -L  # to see it", pod.namespace, pod.name),
+                    remedies.delete_pod(pod.namespace, pod.name).why("its controller makes a new one"),
+                    remedies.run_in(pod.namespace, pod.name, "nvidia-smi", "-L").why("to see it"),
                 ),
                 confidence=CERTAIN,
                 nodes=(host.node,),
@@ -233,9 +232,9 @@ def stuck_plugin(snapshot: Snapshot) -> Iterator[Finding]:
                 *((host.cite("xids", f"xid {xid.code}: {xid.text}"),) if xid else ()),
             ),
             remedy=(
-                Remedy("kubectl cordon {}", host.node),
+                remedies.cordon(host.node),
                 Remedy("find the GPU that hangs; a process in state D ends only when the driver lets it go:"),
-                Remedy("kgpu doctor node {}", host.node),
+                remedies.ask_doctor(host.node),
             ),
             confidence=CERTAIN if xid else LIKELY,
             nodes=(host.node,),
@@ -269,11 +268,7 @@ def unknown_keys(snapshot: Snapshot) -> Iterator[Finding]:
                     f"{source}, key {key}, has a key that means nothing, so that what it should do is not done: {where}"
                 ),
                 evidence=(source.cite(f"data[{key}]", where),),
-                remedy=(
-                    Remedy(
-                        "kubectl -n {} edit configmap {}  # {}: {}", source.namespace, source.name, where, bad.expected
-                    ),
-                ),
+                remedy=(remedies.edit(source.namespace, "configmap", source.name).why(f"{where}: {bad.expected}"),),
                 confidence=CERTAIN,
                 nodes=tuple(
                     node.name
@@ -316,7 +311,7 @@ def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
         evidence=(node.cite(f"status.allocatable[{name}]"), slices.cite("spec.driver")),
         remedy=(
             Remedy("choose one for each node:"),
-            Remedy("kubectl label node {} nvidia.com/gpu.deploy.device-plugin=false", node.name),
+            remedies.label(node.name, f"{names.LABEL_DEPLOY_PREFIX}device-plugin", "false"),
             Remedy("or leave GPUs out of the DRA driver: --set resources.gpus.enabled=false"),
         ),
         confidence=CERTAIN,
@@ -354,7 +349,7 @@ def wrong_vendor(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 remedy=(
                     Remedy("take labels set by hand away:"),
-                    Remedy("kubectl label node {} {}-", node.name, names.LABEL_GPU_PRESENT),
+                    remedies.unlabel(node.name, names.LABEL_GPU_PRESENT),
                     Remedy("give the DaemonSet a nodeSelector on the label of node feature discovery"),
                 ),
                 confidence=CERTAIN,
@@ -445,7 +440,7 @@ def twice_told(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 remedy=(
                     Remedy("upgrade the device plugin; kgpu's has one watcher for each node"),
-                    Remedy(_RESTART, pod.namespace, pod.name),
+                    remedies.delete_pod(pod.namespace, pod.name),
                 ),
                 confidence=LIKELY,
                 level=Level.NOTE,
@@ -469,8 +464,8 @@ RULES: Final = rules_of(
         cause="{who} has withdrawn a GPU for Xid {xid}, which is the application's error: the GPU is well",
         remedy=(
             "set DP_DISABLE_HEALTHCHECKS={xid} in spec.devicePlugin.env of the ClusterPolicy",
-            "kubectl -n {namespace} delete pod {name}  # takes the GPU back",
-            "kgpu xid {xid}",
+            remedies.DELETE_POD + "  # takes the GPU back",
+            remedies.XID,
         ),
         explain=(
             "NVIDIA's catalogue says to restart the application for these Xids (94 among them); "
@@ -497,7 +492,7 @@ RULES: Final = rules_of(
             "see what happened to the driver then, on node {node}:",
             "journalctl -k | grep NVRM",
             "when the driver is well:",
-            "kubectl -n {namespace} delete pod {name}",
+            remedies.DELETE_POD,
         ),
         explain="When NVML's event call fails the plugin marks all devices, and does not look again.",
         confidence=CERTAIN,
@@ -519,7 +514,7 @@ RULES: Final = rules_of(
         remedy=(
             "set NVIDIA_MIG_MONITOR_DEVICES=all in its environment (spec.devicePlugin.env, spec.gfd.env)",
             "after a change of MIG:",
-            "kubectl -n {namespace} delete pod {name}",
+            remedies.DELETE_POD,
         ),
         explain="With MIG on, NVML wants the capability mig/monitor for what concerns other containers' devices.",
         explains=("SCH-02", "DPL-03"),
@@ -538,7 +533,7 @@ RULES: Final = rules_of(
             "{who} finds CUDA_VISIBLE_DEVICES empty, which is right: the plugin gives devices by "
             "NVIDIA_VISIBLE_DEVICES or CDI, and CUDA sees only those, from 0"
         ),
-        remedy=("kubectl -n {namespace} exec {name} -- nvidia-smi -L  # shows what it has",),
+        remedy=(remedies.EXEC + "nvidia-smi -L  # shows what it has",),
         explain="A program that takes an empty CUDA_VISIBLE_DEVICES for no GPU has to ask CUDA instead.",
     ),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.model import LIKELY, Finding, Level, Place
 from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
@@ -46,7 +46,7 @@ def cut_short(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 evidence=(log.cite(at), node.cite(f"status.allocatable[{name}]")),
                 remedy=(
-                    Remedy("kubectl get node {} -o jsonpath='{{.status.allocatable}}'", node.name),
+                    remedies.node_field(node.name, "status.allocatable"),
                     Remedy("kgpu status  # capacity, allocatable, allocated and free of every node"),
                 ),
                 confidence=LIKELY,

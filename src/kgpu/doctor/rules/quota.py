@@ -8,7 +8,7 @@ from typing import Final
 
 from kgpu.base.plain import mapping
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Event, Pod
 from kgpu.doctor.model import CERTAIN, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj, plain, seconds
@@ -111,12 +111,12 @@ def over_quota(snapshot: Snapshot) -> Iterator[Finding]:
             remedy=(
                 *((Remedy("ask for {} at most in each pod", _amount(hit["limit"] or "")),) if alone else ()),
                 *(
-                    Remedy("kubectl -n {} delete pod {}  # if it is idle", pod.namespace, pod.name)
+                    remedies.delete_pod(pod.namespace, pod.name).why("if it is idle")
                     for pod in holders[:1]
                     if not alone
                 ),
                 Remedy("or raise the quota:") if holders or alone else Remedy("raise the quota:"),
-                Remedy("kubectl -n {} edit resourcequota {}", subject.namespace, hit["quota"]),
+                remedies.edit(subject.namespace, "resourcequota", hit["quota"]),
             ),
             confidence=CERTAIN,
             since=event.first,
@@ -222,13 +222,11 @@ def wrong_prefix(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=(quota.cite(f"spec.hard[{key}]"), quota.cite(f"status.used[{key}]")),
                 remedy=(
                     (
-                        Remedy(
-                            "kubectl -n {} patch resourcequota {} --type merge -p "
-                            '\'{{"spec":{{"hard":{{"requests.{}":"{}"}}}}}}\'',
+                        remedies.patch(
                             quota.namespace,
+                            "resourcequota",
                             quota.name,
-                            plain(resource),
-                            plain(str(hard[key])),
+                            {"spec": {"hard": {f"requests.{plain(resource)}": plain(str(hard[key]))}}},
                         )
                     ),
                 ),
@@ -267,7 +265,7 @@ def default_gpu(snapshot: Snapshot) -> Iterator[Finding]:
                     evidence=(one.cite(f"spec.limits[{position}].{field}[{found[0]}]"),),
                     remedy=(
                         Remedy("set {} in default and defaultRequest to 0, and keep max:", found[0]),
-                        Remedy("kubectl -n {} edit limitrange {}", one.namespace, one.name),
+                        remedies.edit(one.namespace, "limitrange", one.name),
                         Remedy("a max without a default is taken for the default too"),
                     ),
                     confidence=CERTAIN,

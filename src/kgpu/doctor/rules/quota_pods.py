@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place
 from kgpu.doctor.rule import rule
@@ -45,12 +45,8 @@ def passed_by(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 evidence=(quota.cite("spec.hard"), pods[0].cite("spec.containers[0].resources")),
                 remedy=(
-                    Remedy(
-                        "kubectl -n {} patch resourcequota {} --type merge -p "
-                        '\'{{"spec":{{"hard":{{"requests.{}":"N"}}}}}}\'',
-                        quota.namespace,
-                        quota.name,
-                        name,
+                    remedies.patch(
+                        quota.namespace, "resourcequota", quota.name, {"spec": {"hard": {f"requests.{name}": "N"}}}
                     ),
                     Remedy("devices of DRA are counted as CLASS.deviceclass.resource.k8s.io/devices"),
                 ),

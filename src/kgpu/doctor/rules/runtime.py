@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.matching import TOOLKIT
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
@@ -92,13 +92,7 @@ def nri_too_old(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"the NRI plugin is on, and the runtime of {len(bad)} GPU nodes does not support it: {why}",
             evidence=(policy.cite("spec.cdi.nriPluginEnabled"), node.cite("status.nodeInfo.containerRuntimeVersion")),
             remedy=(
-                (
-                    Remedy(
-                        "kubectl patch clusterpolicy {} --type merge -p "
-                        '\'{{"spec":{{"cdi":{{"nriPluginEnabled":false}}}}}}\'',
-                        policy.name,
-                    )
-                ),
+                (remedies.patch_policy(policy.name, {"spec": {"cdi": {"nriPluginEnabled": False}}})),
                 Remedy("or upgrade the runtime of these nodes"),
             ),
             confidence=CERTAIN,
@@ -118,7 +112,7 @@ RULES: Final = rules_of(
             "or not where the runtime looks"
         ),
         remedy=(
-            "kubectl get pods -A -o wide --field-selector spec.nodeName={node} | grep toolkit",
+            remedies.PODS_ON_WIDE + " | grep toolkit",
             "on node {node}:",
             "kgpu runtime status; containerd config dump | grep -A3 nvidia",
             (
@@ -182,10 +176,7 @@ RULES: Final = rules_of(
             "on node {node}:",
             "kgpu cdi list; nvidia-smi -L",
             "on node {node}:",
-            (
-                "kgpu cdi generate --output /var/run/cdi/nvidia.yaml  # or restart the toolkit's and the device "
-                "plugin's pod there"
-            ),
+            (remedies.CDI_ANEW + "  # or restart the toolkit's and the device plugin's pod there"),
         ),
         explain=(
             "The runtime resolves names from the specs in /etc/cdi and /var/run/cdi, or asks the driver for the UUID."

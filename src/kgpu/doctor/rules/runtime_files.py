@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kgpu.base.plain import mapping, text
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching, messages
+from kgpu.doctor import matching, messages, remedies
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Container, Node, Pod
 from kgpu.doctor.matching import PLUGIN, TOOLKIT
@@ -87,7 +87,7 @@ def overwritten(snapshot: Snapshot) -> Iterator[Finding]:
                 host.cite_file(ROOT, value="no runtime nvidia"),
                 Evidence(str(pod), "started before the file was written", text(pod.at("status.startTime"))),
                 remedy=(
-                    Remedy("kubectl -n {} delete pod {}  # the toolkit writes it anew", pod.namespace, pod.name),
+                    remedies.delete_pod(pod.namespace, pod.name).why("the toolkit writes it anew"),
                     Remedy("let it write a drop-in file, which packages leave alone (/etc/containerd/conf.d)"),
                 ),
             )
@@ -368,10 +368,8 @@ def nri_alone(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"{policy} enables the NRI plugin, which needs {' and '.join(off)}: the operator refuses that",
                 evidence=(policy.cite("spec.cdi.nriPluginEnabled"), *(policy.cite(field) for field in off)),
                 remedy=(
-                    Remedy(
-                        "kubectl patch clusterpolicy {} --type merge -p "
-                        '\'{{"spec":{{"cdi":{{"enabled":true}},"toolkit":{{"enabled":true}}}}}}\'',
-                        policy.name,
+                    remedies.patch_policy(
+                        policy.name, {"spec": {"cdi": {"enabled": True}, "toolkit": {"enabled": True}}}
                     ),
                 ),
                 confidence=CERTAIN,

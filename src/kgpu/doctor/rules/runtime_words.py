@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching, messages
+from kgpu.doctor import matching, messages, remedies
 from kgpu.doctor.kinds import Container, Pod
 from kgpu.doctor.matching import CREATE_WORDS, DRIVER
 from kgpu.doctor.messages import Hit
@@ -48,7 +48,7 @@ def never_started(snapshot: Snapshot) -> Iterator[Finding]:
                         "restarted by the toolkit just then"
                     ),
                     evidence=(last.quote(), pod.cite("status.phase")),
-                    remedy=(Remedy("kubectl -n {} delete pod {}", pod.namespace, pod.name),),
+                    remedy=(remedies.delete_pod(pod.namespace, pod.name),),
                     confidence=LIKELY,
                     since=last.last,
                     nodes=(node,),
@@ -125,7 +125,7 @@ def too_early(snapshot: Snapshot) -> Iterator[Finding]:
                     Evidence(str(toolkit), "started after that", toolkit.text("status.startTime") or "later"),
                 ),
                 remedy=(
-                    Remedy("kubectl -n {} delete pod {}  # its controller makes a new one", pod.namespace, pod.name),
+                    remedies.delete_pod(pod.namespace, pod.name).why("its controller makes a new one"),
                     Remedy(
                         "against the next time: a startup taint that is removed when the toolkit is ready, or a "
                         "systemd drop-in that lets the kubelet wait"
@@ -243,7 +243,7 @@ RULES: Final = rules_of(
         cause="{who}: the CDI spec of the node names files of driver {version}, which is not there any more",
         remedy=(
             "on node {node}:",
-            "kgpu cdi generate --output /var/run/cdi/nvidia.yaml",
+            remedies.CDI_ANEW,
             "or restart the toolkit's pod there, which makes it anew",
         ),
         explain="Specs name files with the driver's version; after an upgrade they must be made anew.",
@@ -263,9 +263,9 @@ RULES: Final = rules_of(
             "daemon-reload) without it"
         ),
         remedy=(
-            "kubectl -n {namespace} delete pod {name}  # a new one gets its GPU",
+            remedies.DELETE_POD + "  # a new one gets its GPU",
             "for good: inject by CDI (cdi.enabled=true), or on node {node}:",
-            "nvidia-ctk system create-dev-char-symlinks --create-all",
+            remedies.DEVICE_LINKS,
         ),
         explain="With the systemd cgroup driver a reload restores only devices that have links below /dev/char.",
         proof=links,

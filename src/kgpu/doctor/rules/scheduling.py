@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import commands, edits, idle_daemons, matching, whatif
+from kgpu.doctor import commands, edits, idle_daemons, matching, remedies, whatif
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
 from kgpu.doctor.rule import rule
@@ -53,7 +53,7 @@ def not_offered(snapshot: Snapshot) -> Iterator[Finding]:
                 "no device plugin has registered it"
             ),
             evidence=(one.asked(), seen, nodes[0].cite("status.allocatable"), *one.said()),
-            remedy=(Remedy("kgpu status"), Remedy("kgpu doctor node {}", nodes[0].name)),
+            remedy=(Remedy("kgpu status"), remedies.ask_doctor(nodes[0].name)),
             confidence=LIKELY,
             **one.shared(nodes=tuple(node.name for node in nodes)),
         )
@@ -87,7 +87,7 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
                     f"{have - can} withdrawn as unhealthy"
                 ),
                 evidence=(node.cite(f"status.capacity[{resource}]"), node.cite(f"status.allocatable[{resource}]")),
-                remedy=(Remedy("kgpu doctor node {}", node.name), *_why(resource)),
+                remedy=(remedies.ask_doctor(node.name), *_why(resource)),
                 confidence=CERTAIN,
                 nodes=(node.name,),
                 pods=tuple(pod.path for one in hurt for pod in one.pods),
@@ -214,7 +214,7 @@ def cordoned(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             cause=f"{one.who} waits: {named(nodes)} would do, but is cordoned{upgrade}",
             evidence=(node.cite("spec.unschedulable"), *shown, *one.said()),
-            remedy=(*first, *(Remedy("kubectl uncordon {}", name) for name in nodes[:3])),
+            remedy=(*first, *(remedies.uncordon(name) for name in nodes[:3])),
             confidence=CERTAIN,
             **one.shared(nodes=nodes),
         )
@@ -237,7 +237,7 @@ def _ill(one: Waiting, nodes: tuple[str, ...]) -> Finding:
         ),
         evidence=(node.cite("spec.unschedulable"), *ill_by(one.snapshot, node.name), *one.said()),
         remedy=(
-            *(Remedy("kubectl describe node {}", name) for name in nodes[:3]),
+            *(remedies.describe_node(name) for name in nodes[:3]),
             Remedy(
                 "mend what is told of {}, and only then uncordon {}", "them" if many else "it", "them" if many else "it"
             ),
@@ -300,7 +300,7 @@ def stranded(snapshot: Snapshot) -> Iterator[Finding]:
 def _apart(node: str) -> tuple[Remedy, ...]:
     return (
         Remedy("or keep pods without GPUs off GPU nodes:"),
-        Remedy("kubectl taint node {} {}=present:NoSchedule", node, names.GPU_RESOURCE),
+        remedies.taint(node, f"{names.GPU_RESOURCE}=present:NoSchedule"),
     )
 
 

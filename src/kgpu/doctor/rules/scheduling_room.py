@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import commands, whatif
+from kgpu.doctor import commands, remedies, whatif
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import rule
@@ -112,11 +112,7 @@ def _make_room(holders: tuple[Pod, ...], one: Waiting) -> tuple[Remedy, ...]:
             Remedy("or add a node with {}", one.resource),
         )
     holders, resource = others, one.resource
-    steps = [
-        Remedy("kubectl -n {} describe pod {}  # finalizers", pod.namespace, pod.name)
-        for pod in holders
-        if pod.deleting
-    ][:1]
+    steps = [remedies.describe(pod.namespace, "pod", pod.name).why("finalizers") for pod in holders if pod.deleting][:1]
     steps.append(Remedy("wait until one of them ends, or add a node with {}", resource))
     first = next((pod for pod in holders if not pod.deleting), None)
     if first is not None and first.namespace == namespace:
@@ -181,8 +177,5 @@ def _moved(one: Waiting, nodes: tuple[str, ...]) -> tuple[Remedy, ...]:
             "move pod {} ({} {}) to node {}, which has room for it; then this one fits node {}:",
             pod, pod.used[one.resource], one.resource, found.to, node,
         ),
-        Remedy(
-            "kubectl cordon {}; kubectl -n {} delete pod {}; kubectl uncordon {}  # made anew by {}",
-            node, pod.namespace, pod.name, node, pod.owner,
-        ),
+        remedies.move_pod(node, pod.namespace, pod.name).why(f"made anew by {pod.owner}"),
     )  # fmt: skip

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from kgpu.base.plain import text
-from kgpu.base.remedy import Remedy, words
-from kgpu.doctor import cluster_policy, commands, idle_daemons, matching, whatif
+from kgpu.base.remedy import Remedy
+from kgpu.doctor import cluster_policy, commands, idle_daemons, matching, remedies, whatif
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj
@@ -23,7 +23,7 @@ from kgpu.fit.selectors import Taint, Toleration, tolerated
 from kgpu.formats import names
 
 _OWN: Final = "node.kubernetes.io/"
-_DESCRIBE: Final = ("kubectl describe node {node}",)
+_DESCRIBE: Final = (remedies.DESCRIBE_NODE,)
 _LIFECYCLE: Final = tuple(
     (re.compile(pattern), cause, steps, level)
     for pattern, cause, steps, level in (
@@ -48,13 +48,13 @@ _LIFECYCLE: Final = tuple(
         (
             r"[^=:]*/agent-not-ready",
             "has no network agent that is ready",
-            ("kubectl get pods -A --field-selector spec.nodeName={node}",),
+            (remedies.PODS_ON,),
             Level.WAIT,
         ),
         (
             r"[^=:]*startup",
             "is still being set up",
-            ("kubectl get pods -A --field-selector spec.nodeName={node}",),
+            (remedies.PODS_ON,),
             Level.WAIT,
         ),
         (r"node\.kubernetes\.io/not-ready", "is not Ready", _DESCRIBE, Level.PROBLEM),
@@ -149,7 +149,7 @@ def _not_tolerated(one: Waiting, reasons: Mapping[str, Reason], change: whatif.C
     nodes = tuple(dict.fromkeys(other.node for subject in reasons for other in one.against(TAINTS, subject)))
     keys = {taint.key for taint in taints}
     given = [row for row in one.pod.list("spec.tolerations") if isinstance(row, dict) and text(row.get("key")) in keys]
-    away = words(*(f"{taint.key}:{taint.effect}-" for taint in taints))
+    away = [f"{taint.key}:{taint.effect}-" for taint in taints]
     steps = (
         commands.steps(one, change)
         if change.fits
@@ -167,11 +167,8 @@ def _not_tolerated(one: Waiting, reasons: Mapping[str, Reason], change: whatif.C
         ),
         remedy=(
             *steps,
-            Remedy(
-                "kubectl taint node {} {}  # or take the taint{} away, for all pods",
-                node.name,
-                away,
-                "s" if len(taints) > 1 else "",
+            remedies.taint(node.name, *away).why(
+                f"or take the taint{'s' if len(taints) > 1 else ''} away, for all pods"
             ),
         ),
         confidence=CERTAIN if change.fits else LIKELY,
@@ -222,7 +219,7 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
         node, taint = (lacking or kept)[0]
         nodes = tuple(dict.fromkeys(one.name for one, _ in lacking or kept))
         taints = list(dict.fromkeys(one for other, one in lacking or kept if other is node))
-        away = words(*(f"{one.key}:{one.effect}-" for one in taints))
+        away = [f"{one.key}:{one.effect}-" for one in taints]
         yield Finding(
             subject=obj.subject,
             cause=(
@@ -240,7 +237,7 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             remedy=(
                 _tolerating_operands(snapshot, taints),
-                Remedy("kubectl taint node {} {}  # or take the taint away, for all pods", node.name, away),
+                remedies.taint(node.name, *away).why("or take the taint away, for all pods"),
             ),
             confidence=CERTAIN,
             level=Level.PROBLEM if lacking else Level.NOTE,
@@ -365,7 +362,7 @@ def opted_out(snapshot: Snapshot) -> Iterator[Finding]:
             subject=node.subject,
             cause=f"labels of node {node.name} keep these from running on it: {kept}",
             evidence=tuple(node.cite(f"metadata.labels[{key}]") for key in sorted(keys)),
-            remedy=tuple(Remedy("kubectl label node {} {}-", node.name, key) for key in sorted(keys)),
+            remedy=tuple(remedies.unlabel(node.name, key) for key in sorted(keys)),
             confidence=CERTAIN,
             level=_off_level(snapshot, [node.name]) if set(keys) <= PLUGIN_SWITCHES else Level.PROBLEM,
             nodes=(node.name,),
@@ -381,7 +378,6 @@ def _without_plugin(snapshot: Snapshot) -> Iterator[Finding]:
         level = _off_level(snapshot, off)
         if level is Level.NOTE and set(off) <= snapshot.once(_by_claim):
             continue  # they are handed out by claims instead: that is meant
-        patch = 'kubectl patch clusterpolicy {} --type merge -p \'{{"spec":{{"devicePlugin":{{"enabled":true}}}}}}\''
         yield Finding(
             subject=policy.subject,
             cause=(
@@ -393,7 +389,7 @@ def _without_plugin(snapshot: Snapshot) -> Iterator[Finding]:
                 *(snapshot.nodes[name].cite(f"status.allocatable[{names.GPU_RESOURCE}]") for name in off[:2]),
             ),
             remedy=(
-                Remedy(patch, policy.name),
+                remedies.patch_policy(policy.name, {"spec": {"devicePlugin": {"enabled": True}}}),
                 Remedy("and where a chart brings the policy, devicePlugin.enabled=true in its values"),
             ),
             confidence=CERTAIN,

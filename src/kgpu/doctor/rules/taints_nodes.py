@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import GFD, NFD_MASTER
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place
@@ -82,7 +82,7 @@ def master_killed(snapshot: Snapshot) -> Iterator[Finding]:
                     pod.owner.split("/")[0].lower() or "deployment",
                 ),
                 Remedy("if a driver pod hangs since, with its node in place of NODE:"),
-                Remedy("kubectl label node NODE nvidia.com/gpu-driver-upgrade-state=upgrade-required --overwrite"),
+                remedies.label("NODE", names.DRIVER_UPGRADE_STATE_LABEL, "upgrade-required", anew=True),
             ),
             confidence=LIKELY,
             nodes=(pod.node,) if pod.node else (),
@@ -130,7 +130,7 @@ def stale(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             evidence=tuple(one.cite(f"metadata.labels[{_NFD_NODE}]") for one in gone[:3]),
             remedy=(
-                Remedy("kubectl -n {} delete nodefeature {}", gone[0].namespace, gone[0].name),
+                remedies.delete(gone[0].namespace, "nodefeature", gone[0].name),
                 Remedy("turn nfd-gc on (chart value gc.enable)"),
             ),
             confidence=CERTAIN,
@@ -192,7 +192,7 @@ def wrong_product(snapshot: Snapshot) -> Iterator[Finding]:
                 host.cite("gpus", [gpu.name for gpu in known]),
             ),
             remedy=(
-                Remedy("kubectl label node {} {}-", node.name, names.LABEL_GPU_PRODUCT),
+                remedies.unlabel(node.name, names.LABEL_GPU_PRODUCT),
                 Remedy("let gpu-feature-discovery write it: restart its pod on the node"),
             ),
             confidence=LIKELY,
@@ -224,7 +224,7 @@ def not_a_gpu_node(snapshot: Snapshot) -> Iterator[Finding]:
                 *((host.cite("pci", []),) if host else ()),
             ),
             remedy=(
-                Remedy("kubectl label node {} {}-", node.name, names.LABEL_GPU_PRESENT),
+                remedies.unlabel(node.name, names.LABEL_GPU_PRESENT),
                 Remedy("take the label out of the node template or kubelet flags that set it"),
             ),
             confidence=LIKELY,

@@ -9,7 +9,7 @@ from typing import Final
 
 from kgpu.base.plain import number, text
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching, whatif
+from kgpu.doctor import matching, remedies, whatif
 from kgpu.doctor.kinds import Node, Pod, mounted_config_maps
 from kgpu.doctor.matching import EXPORTER, PLUGIN
 from kgpu.doctor.messages import Hit
@@ -28,7 +28,7 @@ _COUNT: Final = names.LABEL_GPU_COUNT
 _VIRTUAL: Final = "KUBERNETES_VIRTUAL_GPUS"
 _CA: Final = "kube-root-ca.crt"  # is in every namespace
 _TOGETHER: Final = 10.0
-_RESTART: Final = "kubectl -n {} rollout restart daemonset {}  # the plugin reads its configuration when it starts"
+_RELOAD: Final = "the plugin reads its configuration when it starts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,8 @@ def not_taken_over(snapshot: Snapshot) -> Iterator[Finding]:
                 pod.cite("status.startTime"),
             ),
             remedy=(
-                Remedy(_RESTART, pod.namespace, daemon),
-                Remedy("kubectl get node {} -o jsonpath='{{.status.allocatable}}'", node.name),
+                remedies.restart_daemonset(pod.namespace, daemon).why(_RELOAD),
+                remedies.node_field(node.name, "status.allocatable"),
             ),
             confidence=LIKELY,
             nodes=tuple(row[0].name for row in hit),
@@ -163,8 +163,7 @@ def _spaces(snapshot: Snapshot) -> list[str]:
 
 
 def _patched(policy: Obj, field: str, value: str) -> Remedy:
-    patch = f'{{"spec":{{"devicePlugin":{{"config":{{"{field}":"{value}"}}}}}}}}'
-    return Remedy("kubectl patch clusterpolicy {} --type merge -p '{}'", policy.name, patch)
+    return remedies.patch_policy(policy.name, {"spec": {"devicePlugin": {"config": {field: value}}}})
 
 
 @rule("TS-03", "A configuration that no node uses", Place.PLUGIN, explains=("SCH-01",))
@@ -192,7 +191,7 @@ def no_default(snapshot: Snapshot) -> Iterator[Finding]:
             remedy=(
                 _patched(told.policy, "default", keys[0]),
                 Remedy("or for one node:"),
-                Remedy("kubectl label node {} {}={}", nodes[0].name, names.DEVICE_PLUGIN_CONFIG_LABEL, keys[0]),
+                remedies.label(nodes[0].name, names.DEVICE_PLUGIN_CONFIG_LABEL, keys[0]),
             ),
             confidence=CERTAIN,
             # Left behind by who has gone back to whole GPUs it hurts nobody; where pods wait, it may be what they wait
@@ -224,7 +223,7 @@ def not_named(snapshot: Snapshot) -> Iterator[Finding]:
     for config in sharing_configs(snapshot) if policies else ():
         if config.source.namespace not in spaces or config.source.name in mounted:
             continue
-        patch = f'{{"spec":{{"devicePlugin":{{"config":{{"name":"{config.source.name}","default":"{config.key}"}}}}}}}}'
+        named = {"name": config.source.name, "default": config.key}
         changed = policies[0].number("metadata.generation", 1) > 1
         yield Finding(
             subject=policies[0].subject,
@@ -239,12 +238,12 @@ def not_named(snapshot: Snapshot) -> Iterator[Finding]:
                 *((policies[0].cite("metadata.generation"),) if changed else ()),
             ),
             remedy=(
-                Remedy("kubectl patch clusterpolicy {} --type merge -p '{}'", policies[0].name, patch),
+                remedies.patch_policy(policies[0].name, {"spec": {"devicePlugin": {"config": named}}}),
                 Remedy("use a merge patch: a JSON patch with replace fails where the path is not there yet"),
                 *(
                     (
                         Remedy("where whole GPUs are wanted:"),
-                        Remedy("kubectl -n {} delete configmap {}", config.source.namespace, config.source.name),
+                        remedies.delete(config.source.namespace, "configmap", config.source.name),
                     )
                     if changed
                     else ()
@@ -306,11 +305,8 @@ def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
                     told.source.cite("data", keys),
                 ),
                 remedy=(
-                    Remedy(
-                        "kubectl label node {} --overwrite {}={}",
-                        node.name,
-                        names.DEVICE_PLUGIN_CONFIG_LABEL,
-                        near or (keys[0] if keys else "KEY"),
+                    remedies.labels(
+                        node.name, f"{names.DEVICE_PLUGIN_CONFIG_LABEL}={near or (keys[0] if keys else 'KEY')}"
                     ),
                     Remedy("or add the key {} to {}", said, told.source),
                 ),
@@ -485,7 +481,7 @@ def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             remedy=(
                 Remedy("find the one that failed first:"),
-                Remedy("kubectl get pods -A -o wide --field-selector spec.nodeName={}", node.name),
+                remedies.pods_on(node.name, wide=True),
                 Remedy("where faults must stay apart, use MIG or whole GPUs"),
             ),
             confidence=LIKELY,
@@ -549,7 +545,7 @@ RULES: Final = rules_of(
         ),
         remedy=(
             "ask for {most}: more shares do not give more of the GPU",
-            "kubectl -n {namespace} delete pod {name}  # the refused pod stays where it is",
+            remedies.DELETE_POD + "  # the refused pod stays where it is",
         ),
         explain=(
             "With failRequestsGreaterThanOne the plugin refuses requests for several shares, "

@@ -8,7 +8,7 @@ from typing import Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import devices as dra
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.kubelet_files import given, setting
@@ -254,7 +254,7 @@ RULES: Final = rules_of(
                 "ask for what fits one NUMA node, set topologyManagerPolicy: best-effort, "
                 "or use a scheduler that knows NodeResourceTopology"
             ),
-            "kubectl -n {namespace} delete pod {name}",
+            remedies.DELETE_POD,
         ),
         explain=(
             "With restricted or single-numa-node the kubelet refuses pods whose devices and processors it can't "

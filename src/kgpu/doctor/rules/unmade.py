@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Event
 from kgpu.doctor.model import LIKELY, Finding, Place, Subject
 from kgpu.doctor.obj import plain
@@ -70,7 +70,7 @@ def unmade(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject(kind, name, namespace),
             cause=f"{kind} {namespace}/{name} lacks pods, which are refused: {event.message}",
             evidence=(event.quote(),),
-            remedy=(*_steps(event, namespace), Remedy("kubectl -n {} describe {} {}", namespace, kind.lower(), name)),
+            remedy=(*_steps(event, namespace), remedies.describe(namespace, kind.lower(), name)),
             confidence=LIKELY,
             since=event.first,
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.idle_daemons import idle_plugins
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
@@ -97,7 +97,7 @@ def _finding(snapshot: Snapshot, node: Node, vendor: str, ready: list[Pod]) -> F
     elif everywhere:
         why = "no device plugin runs there"
         brings = matching.daemon_sets_of_part(snapshot, matching.PLUGIN, vendor=vendor)[:1]
-        steps = tuple(Remedy("kubectl -n {} describe daemonset {}", one.namespace, one.name) for one in brings)
+        steps = tuple(remedies.describe(one.namespace, "daemonset", one.name) for one in brings)
     else:
         why = "no device plugin is installed in this cluster"
         steps = (Remedy("install one (kgpu's chart, or the vendor's operator), if pods are to use them"),)
@@ -106,7 +106,7 @@ def _finding(snapshot: Snapshot, node: Node, vendor: str, ready: list[Pod]) -> F
         subject=node.subject,
         cause=f"node {node.name} has {vendor} devices and offers none of them: {why}",
         evidence=(*evidence, *(pod.cite("status.phase") for pod in ready[:1])),
-        remedy=(*steps, Remedy("kubectl describe node {}", node.name)),
+        remedy=(*steps, remedies.describe_node(node.name)),
         confidence=LIKELY if everywhere else POSSIBLE,
         level=Level.PROBLEM if everywhere else Level.NOTE,
         nodes=(node.name,),
@@ -122,7 +122,7 @@ def _brought(snapshot: Snapshot, vendor: str) -> bool:
 
 
 def _log(pod: Pod) -> tuple[Remedy, ...]:
-    return (Remedy("kubectl -n {} logs {} --all-containers --tail=50", pod.namespace, pod.name),)
+    return (remedies.logs(pod.namespace, pod.name, "--all-containers", "--tail=50"),)
 
 
 def _seen(node: Node, vendor: str) -> Evidence:
@@ -152,13 +152,7 @@ def suspended(snapshot: Snapshot) -> Iterator[Finding]:
         steps = (
             (Remedy("kubectl -n {} get workloads.kueue.x-k8s.io", job.namespace),)
             if queue
-            else (
-                Remedy(
-                    'kubectl -n {} patch job {} --type merge -p \'{{"spec":{{"suspend":false}}}}\'',
-                    job.namespace,
-                    job.name,
-                ),
-            )
+            else (remedies.patch(job.namespace, "job", job.name, {"spec": {"suspend": False}}),)
         )
         yield Finding(
             subject=job.subject,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import commands, edits, matching
+from kgpu.doctor import commands, edits, matching, remedies
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import rule
 from kgpu.doctor.slices import Slices, makeable, price, priced, swapped
@@ -77,7 +77,7 @@ def unplaced(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             remedy=_steps(one, slices)
             or (
-                Remedy("kubectl -n {} describe pod {}", one.pod.namespace, one.pod.name),
+                remedies.describe(one.pod.namespace, "pod", one.pod.name),
                 Remedy("add a node that fits it"),
             ),
             confidence=CERTAIN if certain else LIKELY,
@@ -157,7 +157,7 @@ def _unknown(one: Waiting, said: str) -> Finding:
     return Finding(
         cause=f'{one.who} waits, and {known}; the scheduler says: "{said}"',
         evidence=(*one.said(), one.asked()),
-        remedy=(Remedy("kubectl -n {} describe pod {}", one.pod.namespace, one.pod.name), *look),
+        remedy=(remedies.describe(one.pod.namespace, "pod", one.pod.name), *look),
         confidence=POSSIBLE,
         **one.shared(nodes=()),
     )
