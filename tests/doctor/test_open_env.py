@@ -36,7 +36,7 @@ def test_known_names_show_their_values(name: str) -> None:
 
 
 def test_what_rules_read_is_on_the_list() -> None:
-    texts = [path.read_text() for path in RULES.glob("*.py")]
+    texts = [path.read_text() for path in RULES.rglob("*.py")]
     read = {name for text in texts for name in READ.findall(text)}
     read |= {name for text in texts if ".env" in text for name in CONSTANT.findall(text)}
     read |= {getattr(names, name) for text in texts for name in NAMED.findall(text)}

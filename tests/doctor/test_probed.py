@@ -345,7 +345,7 @@ def test_what_the_log_of_a_container_before_its_restart_says_does_not_count(tmp_
 
 
 def test_every_reading_that_a_rule_asks_for_is_read() -> None:
-    texts = [path.read_text() for path in Path(kgpu.doctor.rules.__file__).parent.glob("*.py")]
+    texts = [path.read_text() for path in Path(kgpu.doctor.rules.__file__).parent.rglob("*.py")]
     asked = {
         name
         for text in texts

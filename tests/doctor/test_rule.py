@@ -31,8 +31,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(rules, "__path__", [str(tmp_path)])
     all_rules.cache_clear()
     yield tmp_path
-    for path in tmp_path.glob("*.py"):
-        sys.modules.pop(f"{rules.__name__}.{path.stem}", None)
+    for path in tmp_path.rglob("*.py"):
+        name = ".".join(path.relative_to(tmp_path).with_suffix("").parts).removesuffix(".__init__")
+        sys.modules.pop(f"{rules.__name__}.{name}", None)
     all_rules.cache_clear()
 
 
@@ -73,12 +74,15 @@ def test_a_rule_without_an_explanation_is_a_defect() -> None:
 def test_modules_are_found_by_themselves(folder: Path) -> None:
     for name in ("b", "a"):
         (folder / f"found_{name}.py").write_text(DECLARES.format(id=f"TST-{name}"))
+    (folder / "topic").mkdir()
+    (folder / "topic" / "__init__.py").write_text("'''A topic has no rule of its own.'''")
+    (folder / "topic" / "found_d.py").write_text(DECLARES.format(id="TST-d"))
     (folder / "found_rows.py").write_text(
         "from kgpu.doctor.rules.found_a import check\n"
         "from kgpu.doctor.rule import Rule\nfrom kgpu.doctor.model import Place\n"
         "RULES = (Rule('TST-c', 'A title', Place.CLUSTER, check, 'Why.'),)\n"
     )
-    assert [one.id for one in all_rules()] == ["TST-a", "TST-b", "TST-c"]
+    assert [one.id for one in all_rules()] == ["TST-a", "TST-b", "TST-c", "TST-d"]
     assert [one.id for one in rules_in(f"{rules.__name__}.found_rows")] == ["TST-c"], "what it imports is another's"
 
 

@@ -20,7 +20,7 @@ from kgpu.formats import names
 HELPERS = ("commands", "edits", "hami", "idle_daemons", "remedies", "slices", "stack_config", "volumes", "whatif")
 """Modules beside the rules that write remedies."""
 FOLDER = Path(rules.__path__[0])
-MODULES = (*sorted(FOLDER.glob("*.py")), *(FOLDER.parent / f"{name}.py" for name in HELPERS))
+MODULES = (*sorted(FOLDER.rglob("*.py")), *(FOLDER.parent / f"{name}.py" for name in HELPERS))
 FILLED_IN = "x"
 _NO_REMEDY = frozenset({"cause", "summary"})
 

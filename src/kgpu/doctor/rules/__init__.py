@@ -1,5 +1,5 @@
-"""All rules: functions under ``@rule``, and rows of data in a module's tuple ``RULES``. The modules of this folder are
-found by themselves.
+"""All rules: functions under ``@rule``, and rows of data in a module's tuple ``RULES``. Each folder is a topic; modules
+are found by themselves.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from kgpu.doctor.rule import Rule, declared
 def all_rules() -> tuple[Rule, ...]:
     """Sorted by id. Two rows of one id are a defect."""
     found: dict[str, Rule] = {}
-    for module in pkgutil.iter_modules(__path__):
-        for rule in rules_in(f"{__name__}.{module.name}"):
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        for rule in () if module.ispkg else rules_in(module.name):
             assert rule.id not in found, f"rule {rule.id} is there twice"
             found[rule.id] = rule
     return tuple(found[name] for name in sorted(found))

@@ -11,7 +11,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.model import POSSIBLE, Finding, Level, Place
 from kgpu.doctor.obj import Condition, Obj
 from kgpu.doctor.rule import rule
-from kgpu.doctor.rules.time_slicing import no_such_map, wrong_key
+from kgpu.doctor.rules.sharing.time_slicing import no_such_map, wrong_key
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import ill
 

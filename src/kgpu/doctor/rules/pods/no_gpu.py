@@ -17,7 +17,7 @@ from kgpu.doctor.kinds import Container, Log, Pod
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import rule
-from kgpu.doctor.rules.runtime_files import toolkits
+from kgpu.doctor.rules.runtime.files import toolkits
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names

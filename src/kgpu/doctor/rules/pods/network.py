@@ -271,7 +271,7 @@ RULES: Final = rules_of(
         proof=_full_shm,
         cause="the /dev/shm of {who} has filled up over time: crashed processes leave their NCCL segments there",
         remedy=(
-            (remedies.EXEC + "sh -c 'ls -la /dev/shm; rm -f /dev/shm/nccl-*'   # while nothing runs"),
+            remedies.EXEC + "sh -c 'ls -la /dev/shm; rm -f /dev/shm/nccl-*'   # while nothing runs",
             remedies.DELETE_POD,
         ),
         explain="Segments of a process that was killed stay until the pod ends.",

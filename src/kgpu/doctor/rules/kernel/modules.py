@@ -167,7 +167,7 @@ RULES: Final = rules_of(
         where=(KERNEL, LOG),
         cause="{who}: the open kernel module is loaded, which does not support this GPU (older than Turing)",
         remedy=(
-            (remedies.policy_row({"driver": {"kernelModuleType": "proprietary"}})),
+            remedies.policy_row({"driver": {"kernelModuleType": "proprietary"}}),
             "with a driver of the host: install its proprietary flavour",
         ),
         explain="The open module needs the GPU's system processor (GSP), which Pascal and Volta do not have.",

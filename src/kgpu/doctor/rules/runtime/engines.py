@@ -92,7 +92,7 @@ def nri_too_old(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"the NRI plugin is on, and the runtime of {len(bad)} GPU nodes does not support it: {why}",
             evidence=(policy.cite("spec.cdi.nriPluginEnabled"), node.cite("status.nodeInfo.containerRuntimeVersion")),
             remedy=(
-                (remedies.patch_policy(policy.name, {"spec": {"cdi": {"nriPluginEnabled": False}}})),
+                remedies.patch_policy(policy.name, {"spec": {"cdi": {"nriPluginEnabled": False}}}),
                 Remedy("or upgrade the runtime of these nodes"),
             ),
             confidence=CERTAIN,

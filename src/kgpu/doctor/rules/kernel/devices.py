@@ -1,4 +1,4 @@
-"""Rows KRN, second part: builds that fail, and devices that the module can't start or that another driver holds."""
+"""Rows KRN: builds that fail, and devices that the module can't start or that another driver holds."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ RULES: Final = rules_of(
         where=(KERNEL, LOG),
         cause="{who}: the proprietary kernel module is loaded; this GPU works with the open one alone",
         remedy=(
-            (remedies.policy_row({"driver": {"kernelModuleType": "open"}})),
+            remedies.policy_row({"driver": {"kernelModuleType": "open"}}),
             _OPEN,
         ),
         explain="From Blackwell on GPUs are driven by the open module alone; nvidia-smi says: No devices were found.",

@@ -12,7 +12,7 @@ from kgpu.doctor.matching import DRA
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place
 from kgpu.doctor.obj import Obj
 from kgpu.doctor.rule import rule
-from kgpu.doctor.rules.quota import maker_of, refused
+from kgpu.doctor.rules.quota.refused import maker_of, refused
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names

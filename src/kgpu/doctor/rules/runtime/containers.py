@@ -13,7 +13,7 @@ from kgpu.doctor.matching import CREATE_WORDS, DRIVER
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import rule
-from kgpu.doctor.rules.runtime_files import old_spec, started, toolkits
+from kgpu.doctor.rules.runtime.files import old_spec, started, toolkits
 from kgpu.doctor.signs import EVENT, KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names

@@ -11,7 +11,7 @@ from kgpu.doctor import matching, remedies
 from kgpu.doctor.host_facts import Gpu, HostFacts
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.rule import rule
-from kgpu.doctor.rules.kernel_more import gpus_of
+from kgpu.doctor.rules.kernel.devices import gpus_of
 from kgpu.doctor.secrets import HIDDEN
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import Told, as_told, is_well_now, told

@@ -1,4 +1,4 @@
-"""Rows DRV, second part: which driver fits which system, CUDA, fabric manager and device files; upgrades of drivers."""
+"""Rows DRV: which driver fits which system, CUDA, fabric manager and device files."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from kgpu.doctor import cluster_policy, matching, messages, remedies
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import DRIVER, IMAGE_WORDS, VALIDATOR
-from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place, Subject
 from kgpu.doctor.obj import Obj
 from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
 
-_GENTLY: Final = {"maxParallelUpgrades": 1, "maxUnavailable": "25%"}
 _BELOW: Final = ("DRV-02", "DRV-03", "DPL-*", "SCH-02", "RUN-01", "OPR-15", "IMG-*")
 
 
@@ -385,71 +384,6 @@ def not_together(snapshot: Snapshot) -> Iterator[Finding]:
                 Remedy("kubectl edit {} {}  # {} in {}", policy.kind.lower(), policy.name, change, base.rstrip(".")),
             ),
             confidence=CERTAIN,
-        )
-
-
-_STUCK: Final = frozenset({"pod-deletion-required", "drain-required"})
-
-
-@rule(
-    "DRV-27", "A driver's upgrade stands still", Place.DRIVER, explains=("SCH-*", "DPL-18", "OPR-15", "OPR-21", "TNT-*")
-)
-def upgrade_stuck(snapshot: Snapshot) -> Iterator[Finding]:
-    """The upgrade controller gave up on a node, or a PodDisruptionBudget lets it evict nothing."""
-    label = names.DRIVER_UPGRADE_STATE_LABEL
-    for node in snapshot.nodes.values():
-        state = node.labels.get(label, "")
-        held = _protected(snapshot, node.name) if state in _STUCK else ()
-        if state != "upgrade-failed" and not held:
-            continue
-        why = f": PodDisruptionBudget {held[0].path} lets no pod go" if held else ""
-        yield Finding(
-            subject=node.subject,
-            cause=f"the driver's upgrade of node {node.name} stands at {state}{why}",
-            evidence=(node.cite(f"metadata.labels[{label}]"), *(one.cite("status.disruptionsAllowed") for one in held)),
-            remedy=(
-                Remedy("kubectl get events -A --field-selector involvedObject.name={}", node.name),
-                Remedy("end the pods that can't be evicted (no controller, emptyDir, a budget)"),
-                remedies.label(node.name, label, "upgrade-required", anew=True),
-            ),
-            confidence=CERTAIN,
-            nodes=(node.name,),
-        )
-
-
-def _protected(snapshot: Snapshot, node: str) -> tuple[Obj, ...]:
-    """Budgets that let none of their pods on a node go."""
-    pods = [pod for pod in snapshot.pods_by_node.get(node, ()) if matching.uses_accelerators(pod) and not pod.ended]
-    found = []
-    for budget in snapshot.all("PodDisruptionBudget"):
-        wanted = strings(budget.at("spec.selector.matchLabels"))
-        if wanted and budget.at("status.disruptionsAllowed") == 0:
-            found += [
-                budget for pod in pods if pod.namespace == budget.namespace and wanted.items() <= pod.labels.items()
-            ][:1]
-    return tuple(found)
-
-
-@rule("DRV-28", "The next driver takes all nodes at once", Place.DRIVER)
-def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
-    """autoUpgrade with no limit on parallel upgrades and maxUnavailable 100% drains the whole cluster's GPUs."""
-    count = len(matching.gpu_nodes(snapshot, matching.NVIDIA))
-    for policy in snapshot.all("ClusterPolicy"):
-        at_once, share = (
-            policy.at("spec.driver.upgradePolicy.maxParallelUpgrades"),
-            policy.at("spec.driver.upgradePolicy.maxUnavailable"),
-        )
-        if policy.at("spec.driver.upgradePolicy.autoUpgrade") is not True or count < 2:
-            continue
-        if not isinstance(at_once, int) or 0 < at_once < count or share not in ("100%", count):
-            continue
-        yield Finding(
-            subject=policy.subject,
-            cause=f"{policy} lets the next change of the driver drain all {count} GPU nodes at once",
-            evidence=(policy.cite("spec.driver.upgradePolicy"),),
-            remedy=(remedies.patch_policy(policy.name, {"spec": {"driver": {"upgradePolicy": _GENTLY}}}),),
-            confidence=CERTAIN,
-            level=Level.NOTE,
         )
 
 

@@ -10,7 +10,7 @@ from kgpu.doctor import commands, edits, idle_daemons, matching, remedies, whati
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
 from kgpu.doctor.rule import rule
-from kgpu.doctor.rules.plugin import is_closed
+from kgpu.doctor.rules.plugin.registering import is_closed
 from kgpu.doctor.scheduler import silent_scheduler
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import ill, ill_by

@@ -13,7 +13,7 @@ from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place, Subject
 from kgpu.doctor.obj import Obj
 from kgpu.doctor.rule import rule
-from kgpu.doctor.rules.operator import CRDS, FIELDS, by_hand, old_schema
+from kgpu.doctor.rules.operator.objects import CRDS, FIELDS, by_hand, old_schema
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 

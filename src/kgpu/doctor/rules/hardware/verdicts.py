@@ -15,7 +15,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import remedies
 from kgpu.doctor.model import Finding, Level, Place
 from kgpu.doctor.rule import rule
-from kgpu.doctor.rules import hardware, hardware_readings
+from kgpu.doctor.rules.hardware import errors, readings
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import APPLICATION_ERROR, Told, as_told, told
 
@@ -80,10 +80,10 @@ _USUAL: Final = _row("HW-00", "", "is not well")
 _WITHDRAWN: Final = _row("NODE-00", "", "is not well and takes no work", "on the node:", "kgpu health; kgpu validate")
 """With no row of the catalogue: what is withdrawn explains that pods wait, and what goes on working does not."""
 _READ: Final[dict[str, Callable[[Snapshot], Iterable[Finding]]]] = {
-    "HW-03": hardware_readings.remap_failed,
-    "HW-04": hardware_readings.remap_pending,
-    "HW-05": hardware_readings.slowed,
-    "HW-10": hardware_readings.narrow_link,
+    "HW-03": readings.remap_failed,
+    "HW-04": readings.remap_pending,
+    "HW-05": readings.slowed,
+    "HW-10": readings.narrow_link,
 }
 """Who finds the same in the readings of the node itself: what is found there is not told twice."""
 
@@ -126,5 +126,5 @@ def not_well(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _is_known(one: Told) -> bool:
     """Whether a rule that goes by numbers, or by names of its own, tells of it."""
-    by_name = hardware.is_lost(one) or hardware_readings.WAITS in one.facts or hardware_readings.is_hung(one)
-    return by_name or not hardware.KNOWN.isdisjoint(one.xids)
+    by_name = errors.is_lost(one) or readings.WAITS in one.facts or readings.is_hung(one)
+    return by_name or not errors.KNOWN.isdisjoint(one.xids)

@@ -12,7 +12,7 @@ from kgpu.doctor.kinds import Event
 from kgpu.doctor.model import LIKELY, Finding, Place, Subject
 from kgpu.doctor.obj import plain
 from kgpu.doctor.rule import rule
-from kgpu.doctor.rules.quota import refused
+from kgpu.doctor.rules.quota.refused import refused
 from kgpu.doctor.snapshot import Snapshot
 
 _RESOURCE: Final = re.compile(r"(?:(?:requests|limits)\.)?([a-z0-9][\w.-]{0,120}\.[a-z]+/[\w.-]{1,63})")

@@ -19,7 +19,7 @@ from kgpu.doctor import remedies
 from kgpu.doctor.host_facts import HostFacts, Xid
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.rule import rule
-from kgpu.doctor.rules.kernel_more import gpus_of
+from kgpu.doctor.rules.kernel.devices import gpus_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import Told, as_told, is_of, is_over, is_watched, is_well, told, unread
 

@@ -1,0 +1,1 @@
+"""Rows DRA: claims of devices, and the drivers that offer them."""

@@ -1,0 +1,1 @@
+"""Rows DRV: the driver, its containers, its versions, and the programs that use it."""

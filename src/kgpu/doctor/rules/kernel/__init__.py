@@ -1,0 +1,1 @@
+"""Rows KRN: the kernel module of the driver, and the devices that it can't start."""

@@ -1,0 +1,1 @@
+"""Rows MET: the exporter, and who reads it."""

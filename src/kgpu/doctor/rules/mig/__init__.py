@@ -1,0 +1,1 @@
+"""Rows MIG: layouts of MIG slices, and what came of them."""

@@ -1,0 +1,1 @@
+"""Rows OPR: the operator, its objects and its pods."""

@@ -1,0 +1,1 @@
+"""Rows DPL: the device plugin, and what its node offers."""

@@ -1,0 +1,266 @@
+"""Rows DPL about what a device plugin is given, and who else gives out the devices of its node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.base.remedy import Remedy
+from kgpu.doctor import devices as dra
+from kgpu.doctor import matching, remedies
+from kgpu.doctor.kinds import mounted_config_maps
+from kgpu.doctor.kubelet_files import given
+from kgpu.doctor.matching import GFD, PLUGIN
+from kgpu.doctor.messages import Hit
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
+from kgpu.doctor.obj import seconds
+from kgpu.doctor.rule import rule
+from kgpu.doctor.signs import LOG, Sign, rules_of
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.stack_config import uses_mps
+from kgpu.formats import names
+from kgpu.formats.plugin_config_parse import examine
+
+
+@rule("DPL-14", "Running without its device", Place.CLUSTER)
+def lost_device(snapshot: Snapshot) -> Iterator[Finding]:
+    """After a restart without its checkpoint a kubelet may admit containers again without devices."""
+    for host in snapshot.hosts.values():
+        entries, taken = given(host), seconds(host.taken)
+        if entries is None or taken is None:
+            continue
+        known = {row.pod_uid for row in entries[1]}
+        for pod in snapshot.pods_by_node.get(host.node, ()):
+            began = seconds(pod.text("status.startTime"))
+            asked = [name for name in matching.accelerators(pod) if matching.vendor_of(name) == matching.NVIDIA]
+            if (
+                not asked
+                or pod.phase != "Running"
+                or not pod.uid
+                or pod.uid in known
+                or began is None
+                or began + 60 > taken
+            ):
+                continue
+            yield Finding(
+                subject=pod.subject,
+                cause=(
+                    f"{pod} runs without its {asked[0]}: the kubelet of node {host.node} has no device down for it, "
+                    "as after a restart that lost its checkpoint"
+                ),
+                evidence=(host.cite_file(entries[0], 0, f"no entry for pod uid {pod.uid}"), pod.cite("metadata.uid")),
+                remedy=(
+                    remedies.delete_pod(pod.namespace, pod.name).why("its controller makes a new one"),
+                    remedies.run_in(pod.namespace, pod.name, "nvidia-smi", "-L").why("to see it"),
+                ),
+                confidence=CERTAIN,
+                nodes=(host.node,),
+                pods=(pod.path,),
+            )
+
+
+@rule("DPL-17", "Keys that mean nothing", Place.PLUGIN, explains=("TS-01", "SCH-01"), by_hand=True)
+def unknown_keys(snapshot: Snapshot) -> Iterator[Finding]:
+    """The replaced plugin leaves out keys that it does not know, such as renameByDefault below flags."""
+    policies = {policy.text("spec.devicePlugin.config.name") for policy in snapshot.all("ClusterPolicy")} - {""}
+    spaces = {pod.namespace for part in (PLUGIN, matching.OPERATOR) for pod in matching.pods_of_part(snapshot, part)}
+    mounted = {
+        (pod.namespace, name) for pod in matching.pods_of_part(snapshot, PLUGIN) for name in mounted_config_maps(pod)
+    }
+    for source in snapshot.all("ConfigMap"):
+        if (
+            not (source.name in policies and source.namespace in (spaces or {source.namespace}))
+            and source.key not in mounted
+        ):
+            continue
+        for key, content in source.map("data").items():
+            if not isinstance(content, str) or "version:" not in content or content.startswith("#!"):
+                continue
+            bad = next((one for one in examine(content, source=f"data[{key}]")[1] if "unknown key" in one.what), None)
+            if bad is None:
+                continue
+            where = bad.what.partition("data[")[2].partition("]")[2].lstrip(", ")
+            yield Finding(
+                subject=source.subject,
+                cause=(
+                    f"{source}, key {key}, has a key that means nothing, so that what it should do is not done: {where}"
+                ),
+                evidence=(source.cite(f"data[{key}]", where),),
+                remedy=(remedies.edit(source.namespace, "configmap", source.name).why(f"{where}: {bad.expected}"),),
+                confidence=CERTAIN,
+                nodes=tuple(
+                    node.name
+                    for node in matching.gpu_nodes(snapshot, matching.NVIDIA)
+                    if node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL, key) == key
+                ),
+            )
+
+
+@rule("DPL-19", "GPUs handed out twice", Place.PLUGIN, by_hand=True)
+def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
+    """The device plugin and the DRA driver each count for themselves."""
+    offers = Counter(device.node for device in dra.devices(snapshot) if device.driver == names.DRA_GPU_DRIVER)
+    both = [
+        node
+        for node in snapshot.nodes.values()
+        if offers[node.name]
+        and any(node.allocatable(name) for name in node.resources() if matching.vendor_of(name) == matching.NVIDIA)
+    ]
+    if not both:
+        return
+    node = both[0]
+    others = f" (and of {len(both) - 1} more)" if len(both) > 1 else ""
+    name = next(
+        name
+        for name in sorted(node.resources())
+        if matching.vendor_of(name) == matching.NVIDIA and node.allocatable(name)
+    )
+    slices = next(
+        device.slice
+        for device in dra.devices(snapshot)
+        if device.node == node.name and device.driver == names.DRA_GPU_DRIVER
+    )
+    yield Finding(
+        subject=node.subject,
+        cause=(
+            f"the GPUs of node {node.name}{others} are handed out twice: it offers {node.allocatable(name)} {name} by "
+            f"device plugin, and {offers[node.name]} devices by DRA; neither knows of the other's pods"
+        ),
+        evidence=(node.cite(f"status.allocatable[{name}]"), slices.cite("spec.driver")),
+        remedy=(
+            Remedy("choose one for each node:"),
+            remedies.label(node.name, f"{names.LABEL_DEPLOY_PREFIX}device-plugin", "false"),
+            Remedy("or leave GPUs out of the DRA driver: --set resources.gpus.enabled=false"),
+        ),
+        confidence=CERTAIN,
+        nodes=tuple(one.name for one in both),
+    )
+
+
+@rule("DPL-21", "A plugin on another vendor's node", Place.PLUGIN, explains=("TNT-16",), by_hand=True)
+def wrong_vendor(snapshot: Snapshot) -> Iterator[Finding]:
+    """Labels set by hand, or no nodeSelector, send a plugin to nodes whose devices it does not know."""
+    for vendor in (matching.NVIDIA, matching.AMD, matching.GAUDI):
+        for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=vendor):
+            node = snapshot.nodes.get(pod.node)
+            if (
+                node is None
+                or pod.ended
+                or matching.pci_label(node, vendor)
+                or any(matching.vendor_of(name) == vendor for name in node.resources())
+            ):
+                continue
+            others = [
+                (one, label)
+                for one in (matching.NVIDIA, matching.AMD, matching.GAUDI, matching.INTEL)
+                if one != vendor and (label := matching.pci_label(node, one))
+            ]
+            if not others:
+                continue
+            yield Finding(
+                subject=pod.subject,
+                cause=f"{pod} is {vendor}'s device plugin, and node {node.name} has devices of {others[0][0]} alone",
+                evidence=(
+                    node.cite(f"metadata.labels[{others[0][1]}]"),
+                    pod.cite("spec.nodeSelector"),
+                    pod.cite("spec.nodeName"),
+                ),
+                remedy=(
+                    Remedy("take labels set by hand away:"),
+                    remedies.unlabel(node.name, names.LABEL_GPU_PRESENT),
+                    Remedy("give the DaemonSet a nodeSelector on the label of node feature discovery"),
+                ),
+                confidence=CERTAIN,
+                nodes=(node.name,),
+                pods=(pod.path,),
+            )
+
+
+@rule("DPL-23", "An old figure of shares", Place.PLUGIN)
+def old_figure(snapshot: Snapshot) -> Iterator[Finding]:
+    """nvidia.com/gpu.replicas times nvidia.com/gpu.count is what a node offers while sharing is on."""
+    for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
+        said = [node.labels.get(key, "") for key in (names.LABEL_GPU_COUNT, names.LABEL_GPU_REPLICAS)]
+        slices = any(matching.is_mig(name) for name in node.resources()) or "-MIG-" in node.labels.get(
+            names.LABEL_GPU_PRODUCT, ""
+        )
+        if (
+            slices
+            or uses_mps(snapshot, node.name)
+            or not all(one.isdecimal() and len(one) < 6 for one in said)
+            or int(said[1]) < 2
+        ):
+            continue
+        offered = sum(
+            node.capacity(name) or 0 for name in (names.GPU_RESOURCE, names.GPU_RESOURCE + names.SHARED_SUFFIX)
+        )
+        if not offered or offered != int(said[0]):
+            continue
+        yield Finding(
+            subject=node.subject,
+            cause=(
+                f"labels of node {node.name} say {said[1]} shares of each of {said[0]} GPUs, and it offers {offered}: "
+                "the figure with shares is from an earlier configuration"
+            ),
+            evidence=(
+                node.cite("metadata.labels[nvidia.com/gpu.replicas]"),
+                node.cite(f"status.capacity[{names.GPU_RESOURCE}]"),
+            ),
+            remedy=(
+                Remedy("what is offered is GPUs times replicas; without sharing it is the number of cards"),
+                Remedy(
+                    "restart gpu-feature-discovery on the node so that it writes the labels anew, "
+                    "or turn time-slicing on again"
+                ),
+            ),
+            confidence=LIKELY,
+            level=Level.NOTE,
+            nodes=(node.name,),
+        )
+
+
+def _has_gpu(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    return (hit.pod.cite("spec.containers[0].resources"),) if hit.pod and matching.accelerators(hit.pod) else None
+
+
+RULES: Final = rules_of(
+    Sign(
+        id="DPL-13",
+        title="No right to see MIG devices",
+        place=Place.PLUGIN,
+        where=(LOG,),
+        parts=(PLUGIN, GFD),
+        always=True,
+        pattern=r"Insufficient Permissions",
+        words="Insufficient Permissions",
+        cause=(
+            "{who} may not look at MIG devices: its container lacks the capability to monitor them, "
+            "or they were changed while it ran"
+        ),
+        remedy=(
+            "set NVIDIA_MIG_MONITOR_DEVICES=all in its environment (spec.devicePlugin.env, spec.gfd.env)",
+            "after a change of MIG:",
+            remedies.DELETE_POD,
+        ),
+        explain="With MIG on, NVML wants the capability mig/monitor for what concerns other containers' devices.",
+        explains=("SCH-02", "DPL-03"),
+    ),
+    Sign(
+        id="DPL-24",
+        title="CUDA_VISIBLE_DEVICES is not how GPUs are given",
+        place=Place.CLUSTER,
+        where=(LOG,),
+        always=True,
+        level=Level.NOTE,
+        pattern=r"CUDA_VISIBLE_DEVICES(?:\s*[=:]|\s+is)\s*(?:$|''|\"\"|None\b|not set\b|unset\b|empty\b)",
+        words="CUDA_VISIBLE_DEVICES",
+        proof=_has_gpu,
+        cause=(
+            "{who} finds CUDA_VISIBLE_DEVICES empty, which is right: the plugin gives devices by "
+            "NVIDIA_VISIBLE_DEVICES or CDI, and CUDA sees only those, from 0"
+        ),
+        remedy=(remedies.EXEC + "nvidia-smi -L  # shows what it has",),
+        explain="A program that takes an empty CUDA_VISIBLE_DEVICES for no GPU has to ask CUDA instead.",
+    ),
+)

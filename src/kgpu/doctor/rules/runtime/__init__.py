@@ -1,0 +1,1 @@
+"""Rows RUN: the container engine, and how it puts GPUs into containers."""

@@ -1,0 +1,1 @@
+"""Rows SCH: why no node is found for a pod."""

@@ -1,0 +1,1 @@
+"""Rows TS and MPS: GPUs that several pods share."""

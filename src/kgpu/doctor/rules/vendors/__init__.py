@@ -1,0 +1,1 @@
+"""Rows AMD, GAU and INT: accelerators of vendors other than NVIDIA."""
