@@ -205,6 +205,26 @@ def uses_mps(snapshot: Snapshot, node: str) -> bool:
     return said or bool(matching.pods_of_part(snapshot, matching.MPS, node=node))
 
 
+def replicas_of(node: Node) -> int:
+    """How many shares each of its GPUs has, by its label."""
+    said = node.labels.get(names.LABEL_GPU_REPLICAS, "")
+    return int(said) if said.isdecimal() and len(said) < 6 else 1
+
+
+def cards_of(node: Node) -> int:
+    """How many GPUs it has, by its label; 0 where that counts slices or says nothing."""
+    said = node.labels.get(names.LABEL_GPU_COUNT, "")
+    return int(said) if said.isdecimal() and len(said) < 6 and not has_mig(node) else 0
+
+
+def is_time_sliced(snapshot: Snapshot, node: Node | None) -> bool:
+    """Whether a node's GPUs are given to several containers by time-slicing."""
+    if node is None or uses_mps(snapshot, node.name):
+        return False
+    shared = any(matching.is_shared(name) and node.allocatable(name) for name in node.resources())
+    return shared or replicas_of(node) > 1 or node.labels.get(names.LABEL_GPU_SHARING_STRATEGY) == "time-slicing"
+
+
 def still_broken(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """A proof for what keeps a plugin from offering anything: None where it is ready and its node has devices again."""
     node = snapshot.nodes.get(hit.node)

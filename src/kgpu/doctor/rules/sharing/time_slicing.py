@@ -1,8 +1,7 @@
-"""Rows TS: sharing that is configured and not in force, and what neighbours on one GPU do to each other."""
+"""Rows TS about sharing that is configured and not in force."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -11,23 +10,25 @@ from kgpu.base.plain import number, text
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies, whatif
 from kgpu.doctor.kinds import Node, Pod, mounted_config_maps
-from kgpu.doctor.matching import EXPORTER, PLUGIN
-from kgpu.doctor.messages import Hit
-from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
-from kgpu.doctor.obj import Obj, plain, seconds
+from kgpu.doctor.matching import PLUGIN
+from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Finding, Level, Place
+from kgpu.doctor.obj import Obj, plain
 from kgpu.doctor.rule import rule
-from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.stack_config import SharingConfig, has_mig, named_map, sharing_configs, uses_mps
+from kgpu.doctor.stack_config import (
+    SharingConfig,
+    cards_of,
+    named_map,
+    replicas_of,
+    sharing_configs,
+    uses_mps,
+)
 from kgpu.doctor.unread import unread
 from kgpu.doctor.waiting import RESOURCES, waiting
 from kgpu.formats import names
 
-_REPLICAS: Final = names.LABEL_GPU_REPLICAS
 _COUNT: Final = names.LABEL_GPU_COUNT
-_VIRTUAL: Final = "KUBERNETES_VIRTUAL_GPUS"
 _CA: Final = "kube-root-ca.crt"  # is in every namespace
-_TOGETHER: Final = 10.0
 _RELOAD: Final = "the plugin reads its configuration when it starts"
 
 
@@ -55,24 +56,6 @@ def _told(snapshot: Snapshot) -> list[Told]:
     return found
 
 
-def _replicas(node: Node) -> int:
-    said = node.labels.get(_REPLICAS, "")
-    return int(said) if said.isdecimal() and len(said) < 6 else 1
-
-
-def _cards(node: Node) -> int:
-    said = node.labels.get(_COUNT, "")
-    return int(said) if said.isdecimal() and len(said) < 6 and not has_mig(node) else 0
-
-
-def _sliced(snapshot: Snapshot, node: Node | None) -> bool:
-    """Whether a node's GPUs are given to several containers by time-slicing."""
-    if node is None or uses_mps(snapshot, node.name):
-        return False
-    shared = any(matching.is_shared(name) and node.allocatable(name) for name in node.resources())
-    return shared or _replicas(node) > 1 or node.labels.get(names.LABEL_GPU_SHARING_STRATEGY) == "time-slicing"
-
-
 def _offered(node: Node) -> int:
     return sum(node.capacity(name) or 0 for name in (names.GPU_RESOURCE, names.GPU_RESOURCE + names.SHARED_SUFFIX))
 
@@ -96,7 +79,7 @@ def not_taken_over(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             subject=pod.subject,
             cause=(
-                f"{config.source} gives node {node.name} {wanted} shares for {_cards(node)} GPUs, and it offers "
+                f"{config.source} gives node {node.name} {wanted} shares for {cards_of(node)} GPUs, and it offers "
                 f"{_offered(node)}: {pod} has not taken the change over"
             ),
             evidence=(
@@ -117,7 +100,7 @@ def not_taken_over(snapshot: Snapshot) -> Iterator[Finding]:
 def _behind(
     snapshot: Snapshot, told: Told, by_key: dict[str, SharingConfig], node: Node
 ) -> tuple[Node, SharingConfig, int, Pod] | None:
-    config, cards = by_key.get(told.key(node)), _cards(node)
+    config, cards = by_key.get(told.key(node)), cards_of(node)
     pods = [pod for pod in matching.pods_of_part(snapshot, PLUGIN, node=node.name) if pod.ready]
     if config is None or not cards or not pods or not _offered(node) or uses_mps(snapshot, node.name):
         return None
@@ -174,7 +157,7 @@ def no_default(snapshot: Snapshot) -> Iterator[Finding]:
         if told.source is None or told.default or not nodes or any(told.key(node) for node in nodes):
             continue
         keys = [str(key) for key, said in told.source.map("data").items() if _does_something(said)]
-        if not keys or any(_replicas(node) > 1 for node in nodes):
+        if not keys or any(replicas_of(node) > 1 for node in nodes):
             continue
         shares = any("timeSlicing" in str(said) or "mps" in str(said) for said in told.source.map("data").values())
         yield Finding(
@@ -373,218 +356,3 @@ def other_resource(snapshot: Snapshot) -> Iterator[Finding]:
                 confidence=CERTAIN,
                 nodes=(node.name,),
             )
-
-
-@rule("TS-07", "Several shares are no bigger share", Place.CLUSTER)
-def many_shares(snapshot: Snapshot) -> Iterator[Finding]:
-    """All containers on a GPU take turns alike, whatever number of replicas they asked for."""
-    for pod in snapshot.pods.values():
-        node = snapshot.nodes.get(pod.node)
-        if node is None or pod.ended or not _sliced(snapshot, node):
-            continue
-        many = {
-            name: count for name, count in matching.accelerators(pod).items() if count > 1 and not matching.is_mig(name)
-        }
-        others = [
-            one
-            for one in snapshot.pods_by_node.get(node.name, ())
-            if one.key != pod.key and not one.ended and matching.accelerators(one)
-        ]
-        if not many or not others or _cards(node) != 1:
-            continue
-        name, count = next(iter(many.items()))
-        yield Finding(
-            subject=pod.subject,
-            cause=(
-                f"{pod} asks for {count} {name} of node {node.name}, which are shares of one GPU: it gets the same "
-                f"turn as {others[0]} beside it, not {count} times as much"
-            ),
-            evidence=(
-                pod.cite("spec.containers[0].resources"),
-                node.cite(f"metadata.labels[{_REPLICAS}]"),
-                node.cite(f"metadata.labels[{_COUNT}]"),
-            ),
-            remedy=(
-                Remedy("ask for 1; for a steady part of a GPU use MIG, for all of it a node without sharing"),
-                Remedy("failRequestsGreaterThanOne: true in sharing.timeSlicing refuses such requests"),
-            ),
-            confidence=LIKELY,
-            level=Level.NOTE,
-            nodes=(node.name,),
-            pods=(pod.path,),
-        )
-
-
-@rule("TS-09", "Metrics of shared GPUs without their pods", Place.CLUSTER)
-def no_pod_labels(snapshot: Snapshot) -> Iterator[Finding]:
-    """dcgm-exporter knows shares (GPU-...::N) only with KUBERNETES_VIRTUAL_GPUS."""
-    bare = []
-    for pod in matching.pods_of_part(snapshot, EXPORTER, vendor=matching.NVIDIA):
-        env = {name for one in pod.containers for name in one.env}
-        if (
-            pod.node
-            and "dcgm-exporter" in " ".join(one.image for one in pod.containers)
-            and _VIRTUAL not in env
-            and _sliced(snapshot, snapshot.nodes.get(pod.node))
-        ):
-            bare.append(pod)
-    if bare:
-        pod = bare[0]
-        node = snapshot.nodes[pod.node]
-        yield Finding(
-            subject=pod.subject,
-            cause=(
-                f"{pod} labels the metrics of a shared GPU with one pod at most: {_VIRTUAL} is not set, and node "
-                f"{node.name} gives each GPU to {_replicas(node)} pods"
-            ),
-            evidence=(pod.cite("spec.containers[0].env"), node.cite(f"metadata.labels[{_REPLICAS}]")),
-            remedy=(
-                Remedy(
-                    "set {}=true in spec.dcgmExporter.env of the ClusterPolicy: then each share has its own series, "
-                    "with the label vgpu",
-                    _VIRTUAL,
-                ),
-            ),
-            confidence=LIKELY,
-            level=Level.NOTE,
-        )
-
-
-@rule("TS-11", "One crash, all neighbours", Place.CLUSTER)
-def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
-    """Pods on one GPU by time-slicing share its faults: an Xid ends all of them."""
-    for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
-        if not _sliced(snapshot, node):
-            continue
-        ended = sorted(
-            (when, pod)
-            for pod in snapshot.pods_by_node.get(node.name, ())
-            if matching.accelerators(pod) and not pod.ready and (when := _crashed(pod))
-        )
-        close = [(pod, other) for (when, pod), (then, other) in itertools.pairwise(ended) if then - when <= _TOGETHER]
-        owners = {pod.owner or pod.name for row in close for pod in row}
-        if not close or len(owners) < 2:
-            continue
-        pods = tuple(dict.fromkeys(pod.path for row in close for pod in row))
-        host = snapshot.hosts.get(node.name)
-        xid = next((one for one in (host.xids if host else ()) if not one.over), None)
-        told = f", with Xid {xid.code} in the kernel's log" if xid else ""
-        yield Finding(
-            subject=node.subject,
-            cause=(
-                f"{len(pods)} pods that share GPUs of node {node.name} ended within seconds of each other{told}: one "
-                "fault ends all that share a GPU by time-slicing"
-            ),
-            evidence=(
-                *(_end(pod) for pod in close[0]),
-                *((host.cite("xids", f"xid {xid.code}: {xid.text}"),) if host and xid else ()),
-            ),
-            remedy=(
-                Remedy("find the one that failed first:"),
-                remedies.pods_on(node.name, wide=True),
-                Remedy("where faults must stay apart, use MIG or whole GPUs"),
-            ),
-            confidence=LIKELY,
-            nodes=(node.name,),
-            pods=pods,
-        )
-
-
-def _crashed(pod: Pod) -> float:
-    for one in pod.containers:
-        for place in ("state", "lastState"):
-            end = one.status.get(place)
-            end = end.get("terminated") if isinstance(end, dict) else None
-            if isinstance(end, dict) and end.get("exitCode") not in (0, None):
-                return seconds(end.get("finishedAt")) or 0.0
-    return 0.0
-
-
-def _end(pod: Pod) -> Evidence:
-    bad = next((one for one in pod.containers if one.exit_code), None)
-    return bad.cite_status() if bad else pod.cite("status.phase")
-
-
-def _neighbours(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """Other pods on the shared GPUs of the node."""
-    node = snapshot.nodes.get(hit.node)
-    if node is None or hit.pod is None or not _sliced(snapshot, node):
-        return None
-    others = [
-        one
-        for one in snapshot.pods_by_node.get(node.name, ())
-        if one.key != hit.pod.key and not one.ended and matching.accelerators(one)
-    ]
-    return (
-        (node.cite(f"metadata.labels[{_REPLICAS}]"), *(one.cite("spec.containers[0].resources") for one in others[:3]))
-        if others
-        else None
-    )
-
-
-def _alone(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """That the GPU was its own, so that it filled it itself."""
-    node = snapshot.nodes.get(hit.node)
-    if node is None or hit.pod is None or _sliced(snapshot, node) or uses_mps(snapshot, node.name):
-        return None
-    if not matching.accelerators(hit.pod):
-        return None
-    return (node.cite("metadata.labels[nvidia.com/gpu.memory]"),)
-
-
-RULES: Final = rules_of(
-    Sign(
-        id="TS-05",
-        title="More than one share asked for",
-        place=Place.CLUSTER,
-        where=(STATUS, EVENT),
-        pattern=r"maximum request size for shared resources is (?P<most>\d+)(?:; found (?P<asked>\d+))?",
-        words="maximum request size for shared resources",
-        cause=(
-            "{who} was refused: it asks for {asked} shares of GPUs, and {most} is the most (failRequestsGreaterThanOne)"
-        ),
-        remedy=(
-            "ask for {most}: more shares do not give more of the GPU",
-            remedies.DELETE_POD + "  # the refused pod stays where it is",
-        ),
-        explain=(
-            "With failRequestsGreaterThanOne the plugin refuses requests for several shares, "
-            "because they would give nothing."
-        ),
-        confidence=CERTAIN,
-    ),
-    Sign(
-        id="TS-06",
-        title="A neighbour took the memory",
-        place=Place.CLUSTER,
-        where=(LOG, STATUS),
-        words="out of memory",
-        pattern=r"CUDA(?: error:)? out of memory",
-        proof=_neighbours,
-        cause=(
-            "{who} ran out of GPU memory on a GPU that it shares: time-slicing does not divide the memory, "
-            "and neighbours have their part"
-        ),
-        remedy=(
-            "see who has how much:",
-            "kgpu top --node {node}",
-            "fewer replicas, or MIG or MPS, which limit each one's memory",
-        ),
-        explain="Replicas share one memory: whoever comes first takes what it wants.",
-    ),
-    Sign(
-        id="TS-14",
-        title="Its own work does not fit",
-        place=Place.CLUSTER,
-        where=(LOG, STATUS),
-        words="out of memory",
-        pattern=r"CUDA(?: error:)? out of memory",
-        proof=_alone,
-        cause="{who} ran out of GPU memory on a GPU of its own: what it loads does not fit",
-        remedy=(
-            "much reserved and little allocated in PyTorch's message: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-            "FP16 or BF16 in place of FP32, a smaller batch, or a bigger card; driver and contexts take 0.5 to 2 GB",
-        ),
-        explain="In this order: a neighbour on the GPU (TS-06), fragmentation of the allocator, precision, then size.",
-    ),
-)
