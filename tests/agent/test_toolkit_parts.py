@@ -20,6 +20,7 @@ from kgpu.agent.shared import SharedReader
 from kgpu.base.clock import SystemClock
 from kgpu.base.errors import ConfigError
 from kgpu.base.supervise import RoleHandle, RoleState
+from kgpu.host.root import DriverRoot
 from kgpu.hw.fake import operate
 from kgpu.hw.memory import MemoryReader, sample_inventory
 from kgpu.kube.fake import FakeApi
@@ -54,6 +55,14 @@ def test_an_agent_on_the_host_itself_touches_an_engine_only_when_told_which(
 ) -> None:
     given = dataclasses.replace(options, host_root=Path(root))
     assert toolkit_parts._has_engine(given, toolkit_settings(env)) is touched
+
+
+def test_links_to_device_nodes_are_kept_on_a_real_driver_unless_somebody_says_no(tmp_path: Path, sim_root: Any) -> None:
+    real = DriverRoot.at(tmp_path, dev="/", dev_host="/")
+    simulated = DriverRoot.at(sim_root("l4", gpus=1), dev="/", dev_host="/")
+    assert toolkit_parts._has_links(real, toolkit_settings({}))
+    assert not toolkit_parts._has_links(simulated, toolkit_settings({}))
+    assert not toolkit_parts._has_links(real, toolkit_settings({"DISABLE_DEV_CHAR_SYMLINK_CREATION": "true"}))
 
 
 def test_the_nri_plugin_honours_the_hosts_config_toml(options: AgentOptions) -> None:

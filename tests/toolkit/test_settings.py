@@ -114,6 +114,12 @@ def test_the_engine_is_left_alone_where_told_or_where_nri_does_it() -> None:
     assert "NRI" in nri.why_not
 
 
+def test_links_to_device_nodes_are_kept_unless_somebody_says_no() -> None:
+    assert toolkit_settings({}).links
+    assert toolkit_settings({"DISABLE_DEV_CHAR_SYMLINK_CREATION": "false"}).links
+    assert not toolkit_settings({"DISABLE_DEV_CHAR_SYMLINK_CREATION": "true"}).links
+
+
 def test_wishes_about_a_runtime_shim_are_named() -> None:
     found = toolkit_settings({"NVIDIA_CONTAINER_RUNTIME_MODE": "legacy", "CRIO_CONFIG_MODE": "hook"})
     assert [(one.subject, one.evidence) for one in found.without_effect] == [

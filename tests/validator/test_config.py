@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kgpu.base.advice import Severity
 from kgpu.base.errors import ConfigError
 from kgpu.host.root import DriverRoot
-from kgpu.validator.config import RECHECK_SECONDS, choose_checks, recheck_seconds, roots_of
+from kgpu.validator.config import RECHECK_SECONDS, choose_checks, recheck_seconds, roots_of, without_effect
 from kgpu.validator.model import Check, Roots
 
 
@@ -42,3 +43,34 @@ def test_how_often_idle_gpus_are_tried_again(text, seconds) -> None:
 def test_what_is_no_pace_is_refused(text) -> None:
     with pytest.raises(ConfigError, match=r"cuda\.RECHECK_SECONDS"):
         recheck_seconds({"cuda.RECHECK_SECONDS": text})
+
+
+def test_variables_of_a_check_that_change_nothing_are_told() -> None:
+    env = {
+        "plugin.WITH_WORKLOAD": "true",
+        "driver.DRIVER_VALIDATION_SKIP_GPU_INIT": "true",
+        "toolkit.WITH_WAIT": "false",
+        "cuda.TYPO": "1",
+        "PATH": "/bin",
+        "other.NAME": "1",
+    }
+    told = list(without_effect(env))
+    assert [(one.subject, one.what.split()[0]) for one in told] == [
+        ("validator.cuda.env", "TYPO"),
+        ("validator.driver.env", "DRIVER_VALIDATION_SKIP_GPU_INIT"),
+        ("validator.plugin.env", "WITH_WORKLOAD"),
+        ("validator.toolkit.env", "WITH_WAIT"),
+    ]
+    assert all(one.severity is Severity.WARNING and one.remedy for one in told)
+
+
+def test_variables_in_effect_and_what_is_so_anyway_are_not_told() -> None:
+    env = {
+        "cuda.WITH_WORKLOAD": "false",
+        "cuda.RECHECK_SECONDS": "90",
+        "driver.DISABLE_DEV_CHAR_SYMLINK_CREATION": "true",
+        "plugin.WITH_WORKLOAD": "false",
+        "toolkit.WITH_WAIT": "true",
+        "driver.DRIVER_VALIDATION_SKIP_GPU_INIT": "false",
+    }
+    assert list(without_effect(env)) == []

@@ -18,7 +18,7 @@ from kgpu.agent.host import Closing, driver_root, on_state
 from kgpu.agent.options import AgentOptions
 from kgpu.base.supervise import RoleHandle
 from kgpu.formats.names import CDI_STATIC_DIR, POD_RESOURCES_SOCKET
-from kgpu.host.root import Tree
+from kgpu.host.root import DriverRoot, Tree
 from kgpu.hw.port import Reader
 from kgpu.kube.port import KubeApi
 
@@ -47,7 +47,7 @@ async def toolkit(host: Host, handle: RoleHandle) -> None:
     view = host.reader.view()
     files = host.files
     parts: dict[str, Part] = {}
-    if root.state_file is None:
+    if _has_links(root, settings):
         parts["links"] = _links(host, settings, root.files.host)
     if nri is not None:
         parts["nri"] = _nri(host, nri, view)
@@ -85,6 +85,10 @@ async def withdraw(_api: KubeApi, options: AgentOptions) -> None:
 
 def _has_engine(options: AgentOptions, settings: ToolkitSettings) -> bool:
     return options.host_root != Path("/") or settings.engine is not None
+
+
+def _has_links(root: DriverRoot, settings: ToolkitSettings) -> bool:
+    return root.state_file is None and settings.links
 
 
 def _runtime(host: Host, settings: ToolkitSettings) -> RuntimePart:

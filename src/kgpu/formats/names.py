@@ -202,6 +202,7 @@ LABEL_LIGHT: Final = "kgpu.dev/light"
 
 # The validator's role: the metrics' own port (the replaced program's), and "false" where nothing writes CDI specs
 ENV_METRICS_PORT: Final = "METRICS_PORT"
+ENV_NO_DEVICE_LINKS: Final = "DISABLE_DEV_CHAR_SYMLINK_CREATION"  # "true": no links in /dev/char
 ENV_KGPU_TOOLKIT: Final = "KGPU_TOOLKIT"  # for the validator: "false" where nothing of kgpu's writes CDI specs
 
 # Where a node has a process per role: each has an annotation and a field manager of its own, ending in the role's name

@@ -16,7 +16,7 @@ from typing import Any, Final
 from kgpu.base.advice import Advice
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
-from kgpu.formats import settings
+from kgpu.formats import names, settings
 from kgpu.formats.names import CDI_MANAGEMENT_KIND, CDI_NVIDIA_KIND
 from kgpu.formats.settings import Setting
 from kgpu.host.engines.model import NVIDIA_HANDLERS, Engine, Handler, Wanted
@@ -37,7 +37,8 @@ class ToolkitSettings:
     ``engine``, ``config``, ``drop_in`` and ``socket`` are None or "" where the node decides; ``drop_in`` "" means the
     main file itself. ``restart`` is signal, systemd or none, "" for what suits the engine. ``runtime`` is the handler's
     name that the RuntimeClass of the policy has. ``control_nodes``: make the driver's control device nodes that are
-    missing. ``annotations`` are prefixes that the engine hands through.
+    missing. ``links``: keep the links in /dev/char to device nodes. ``annotations`` are prefixes that the engine hands
+    through.
     """
 
     configure: bool = True
@@ -55,6 +56,7 @@ class ToolkitSettings:
     runtime_type: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     control_nodes: bool = True
+    links: bool = True
     without_effect: tuple[Advice, ...] = ()
 
     @property
@@ -172,6 +174,7 @@ OPTIONS: Final = (
     Setting(attr="runtime_type", envs=("CONTAINERD_RUNTIME_TYPE",), read=_text),
     Setting(attr="options", envs=("RUNTIME_CONFIG_OVERRIDE", "CONTAINERD_RUNTIME_CONFIG_OVERRIDE"), read=_options,
             default=MappingProxyType({})),
+    Setting(attr="links", envs=(names.ENV_NO_DEVICE_LINKS,), read=_not, default=True),
     Setting(attr="control_nodes", envs=("CREATE_DEVICE_NODES",), read=_control, default=True, empty_counts=True),
 )  # fmt: skip
 

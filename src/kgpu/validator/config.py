@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
+from kgpu.formats import names
 from kgpu.formats.names import CDI_DIR, CDI_STATIC_DIR, VALIDATIONS_DIR
+from kgpu.formats.settings import WITHOUT_EFFECT
 from kgpu.host.root import DriverRoot
 from kgpu.validator.model import Check, Roots
 
@@ -24,6 +27,16 @@ GRACE_SECONDS: Final = 60.0
 RECHECK_SECONDS: Final = 600.0
 LEAST_RECHECK_SECONDS: Final = 60
 RECHECK: Final = f"{Check.CUDA}.RECHECK_SECONDS"
+_WORKLOAD: Final = f"{Check.CUDA}.WITH_WORKLOAD"
+# The links are the toolkit's, to which the operator hands the variable on.
+_IN_EFFECT: Final = frozenset({RECHECK, _WORKLOAD, f"{Check.DRIVER}.{names.ENV_NO_DEVICE_LINKS}"})
+# name -> why it changes nothing, and the value that asks for what is so anyway
+_IDLE: Final = {
+    "WITH_WORKLOAD": ("kgpu's check of this needs no pod of its own", "false"),
+    "WITH_WAIT": ("kgpu's checks are made again until they pass", "true"),
+    "SLEEP_INTERVAL_SECONDS": ("kgpu looks again when something has changed", ""),
+    "DRIVER_VALIDATION_SKIP_GPU_INIT": ("kgpu asks the driver about each GPU, with a deadline of its own", "false"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +85,28 @@ def skipped_checks(env: Mapping[str, str], *, toolkit: bool) -> dict[Check, str]
     found: dict[Check, str] = {}
     if not toolkit:
         found[Check.TOOLKIT] = "the toolkit is not enabled on this node"
-    if env.get(f"{Check.CUDA}.WITH_WORKLOAD", "").lower() == "false":
+    if env.get(_WORKLOAD, "").lower() == "false":
         found[Check.CUDA] = "WITH_WORKLOAD=false leaves it out"
     return found
+
+
+def without_effect(env: Mapping[str, str]) -> Iterator[Advice]:
+    """The variables of single checks that change nothing, as warnings."""
+    for key in sorted(env):
+        check, dot, name = key.partition(".")
+        if not dot or check not in tuple(Check) or key in _IN_EFFECT:
+            continue
+        why, usual = _IDLE.get(name, (f"the check of the {check} reads no such variable", ""))
+        if env[key].strip().lower() != usual:
+            yield Advice(
+                subject=f"validator.{check}.env",
+                what=f"{name} in validator.{check}.env has no effect",
+                why=why,
+                evidence=(f"{name}: {env[key]!r:.200}",),
+                severity=Severity.WARNING,
+                remedy=f"take {name} out of validator.{check}.env",
+                reason=WITHOUT_EFFECT,
+            )
 
 
 def recheck_seconds(env: Mapping[str, str]) -> float:

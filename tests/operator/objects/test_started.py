@@ -17,6 +17,7 @@ from kgpu.formats.plugin_config import PluginConfig
 from kgpu.operator.model import Object
 from kgpu.operator.rendering.agent_settings import agent_config
 from kgpu.toolkit.settings import toolkit_settings
+from kgpu.validator.config import without_effect as validator_without_effect
 from tests.operator.objects.scenes import CASES, OPERANDS, Case, policy
 
 AGENTS = [name for name in CASES if name.startswith(("agent-", "operands-", "no-cdi", "nri"))]
@@ -99,3 +100,13 @@ def test_no_role_is_told_by_the_operator_what_changes_nothing(text: str) -> None
     roles = agent_config(case.policy, case.settings, case.observed).roles
     assert toolkit_settings(roles["toolkit"].env).without_effect == ()
     assert exporter_settings(env=roles["exporter"].env).notes == ()
+    assert list(validator_without_effect(roles["validator"].env)) == []
+
+
+def test_a_variable_of_the_validator_s_driver_check_reaches_the_toolkit_that_makes_the_links() -> None:
+    links = "validator: {driver: {env: [{name: DISABLE_DEV_CHAR_SYMLINK_CREATION, value: 'true'}]}}"
+    for text, wanted in (("{}", True), (links, False)):
+        case = Case(policy=policy(text))
+        roles = agent_config(case.policy, case.settings, case.observed).roles
+        assert toolkit_settings(roles["toolkit"].env).links is wanted
+        assert list(validator_without_effect(roles["validator"].env)) == []

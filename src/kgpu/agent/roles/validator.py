@@ -19,12 +19,14 @@ def _has_toolkit(options: AgentOptions) -> bool:
 
 
 async def _validator(host: Host, handle: RoleHandle) -> None:
-    from kgpu.validator.config import Settings, recheck_seconds, skipped_checks
+    from kgpu.validator.config import Settings, recheck_seconds, skipped_checks, without_effect
     from kgpu.validator.cuda import ChildCuda
     from kgpu.validator.publish import NodeObject
     from kgpu.validator.run import ValidatorContext, run
 
     options = host.options
+    for told in without_effect(options.env):
+        host.decide(told)
     root = driver_root(options)
     seen = str(options.root or "/")
     known = options.has_api_server and options.node_name

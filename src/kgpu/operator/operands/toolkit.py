@@ -10,12 +10,20 @@ from kgpu.operator.injection import nri_on, when, with_cdi
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import DRIVER_VOLUMES
 from kgpu.operator.objects.rbac import NODES, PODS_READ
+from kgpu.operator.objects.variables import given
 from kgpu.operator.operand_spec import OperandSpec, Pod, Rules, Variable
 
 
 def _runtime_name(scene: Scene) -> str | None:
     name = scene.policy.spec.operator.runtime_class
     return name if name and name != names.RUNTIME_CLASS else None
+
+
+def _no_links(scene: Scene) -> str | None:
+    """NVIDIA's validator makes the links, so that this is a variable of its check of the driver."""
+    validator = scene.policy.spec.validator
+    check = validator.driver if validator is not None else None
+    return given(check.env, scene).get(names.ENV_NO_DEVICE_LINKS) if check is not None else None
 
 
 def _rules(scene: Scene) -> Rules:
@@ -33,6 +41,7 @@ SPEC: Final = OperandSpec(
         Variable("CRIO_CONFIG_MODE", with_cdi("config")),
         Variable(names.ENV_NRI_ENABLED, when(nri_on)),
         Variable("NVIDIA_RUNTIME_NAME", _runtime_name),
+        Variable(names.ENV_NO_DEVICE_LINKS, _no_links),
     ),
     instead_of_args="settings of the toolkit go into toolkit.env",
     pod=Pod(
