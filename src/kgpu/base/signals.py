@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -68,6 +68,34 @@ def untraced_interrupts() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = before
+
+
+@contextmanager
+def interrupts(*numbers: int) -> Iterator[Callable[[], None]]:
+    """Within the block each of the signals raises KeyboardInterrupt, so that what was started is taken down.
+
+    What is yielded raises it as well, where a signal has come and its exception was lost: Python drops one that is
+    raised in a weak reference's callback, of which an import has some.
+    """
+    asked = False
+
+    def end(number: int, frame: object) -> None:
+        nonlocal asked
+        del number, frame
+        asked = True
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        with untraced_interrupts():
+            yield check
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def forget_interrupt() -> None:

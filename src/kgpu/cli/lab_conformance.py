@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Final
 
 import click
 
+from kgpu.base.signals import interrupts
 from kgpu.cli._common import ExampleCommand, output_option, print_json
 from kgpu.lab import port
 from kgpu.lab.conformance import skips
@@ -53,7 +55,11 @@ def conformance(
         keep=keep,
     )
     reporter = progress.for_terminal()
-    runs = [run(kind, order, reporter) for kind in labs or port.KINDS]
+    runs = []
+    with interrupts(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as check:  # each ends tests and lab before it ends us
+        for kind in labs or port.KINDS:
+            check()
+            runs.append(run(kind, order, reporter))
     if output == "json":
         print_json({"runs": [render.to_builtins(one.lab, one.results, wall_s=one.wall_s) for one in runs]})
     else:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from kgpu.base.signals import untraced_interrupts
+from kgpu.base.signals import interrupts
 from kgpu.cli._common import ExampleCommand
 from kgpu.cli._lab import line
 
@@ -169,34 +169,18 @@ def demo(*, name: str, folder: Path | None, port: int | None, keep: bool | None)
 def _taken_down(lab: EmbeddedLab, folder: Path | None) -> Iterator[Callable[[], None]]:
     """The lab goes in the end, also after Ctrl-C, SIGTERM and a terminal that is closed.
 
-    What is yielded ends it as well, where a signal has come and its exception was lost: Python drops one that is
-    raised in a weak reference's callback, of which an import has some.
+    What is yielded ends it where a signal's exception was lost.
     """
-    asked = False
-
-    def end(number: int, frame: object) -> None:
-        nonlocal asked
-        del number, frame
-        asked = True
-        raise KeyboardInterrupt
-
-    def check() -> None:
-        if asked:
-            raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        with untraced_interrupts():
-            yield check
-    finally:
+    with interrupts(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as check:
         try:
-            lab.down()
-        except KeyboardInterrupt:
-            click.echo(f"Interrupted again; what is left of it goes with: {line('down', lab.name, folder)}", err=True)
-            raise
+            yield check
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            try:
+                lab.down()
+            except KeyboardInterrupt:
+                what = f"Interrupted again; what is left of it goes with: {line('down', lab.name, folder)}"
+                click.echo(what, err=True)
+                raise
 
 
 def _prepare(reporter: Progress) -> None:
