@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kgpu.agent import plugin_specs
 from kgpu.agent.plugin_specs import PluginSpecs
-from kgpu.base.errors import HostError
+from kgpu.base.errors import ConfigError, HostError
 from kgpu.deviceplugin.allocate import cdi_names
 from kgpu.deviceplugin.config import Settings
 from kgpu.deviceplugin.model import HostFacts
@@ -64,6 +65,14 @@ def test_paths_are_the_hosts(root, tmp_path):
     text = path.read_text()
     assert str(root) not in text
     assert "/run/nvidia/driver/dev/nvidia0" in text
+
+
+def test_a_vendor_without_cdi_specs_is_told_so(root, tmp_path, monkeypatch):
+    other = dataclasses.replace(vendor_of("nvidia"), name="other", title="Other", cdi_specs=False)
+    monkeypatch.setattr(plugin_specs, "vendor_of", lambda _name: other)
+    with pytest.raises(ConfigError, match="accelerators of Other"):
+        PluginSpecs(root, tmp_path / "cdi")(INVENTORY, CDI)
+    assert not (tmp_path / "cdi").exists()
 
 
 def test_nothing_is_written_twice_and_a_lost_file_comes_back(root, tmp_path):

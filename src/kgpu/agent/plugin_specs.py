@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kgpu.base.errors import ConfigError
 from kgpu.base.inotify import Inotify
 from kgpu.deviceplugin.allocate import IMEX_NODE
 from kgpu.deviceplugin.config import Settings
@@ -21,6 +22,7 @@ from kgpu.formats.cdi import CdiDevice, Spec, build_spec, dump_spec, kind_of
 from kgpu.formats.names import CDI_PLUGIN_VENDOR
 from kgpu.host.root import DriverRoot
 from kgpu.hw.port import Inventory
+from kgpu.hw.vendor import vendor_of
 from kgpu.toolkit.config import GenerateConfig
 from kgpu.toolkit.run import generate, keep_spec
 from kgpu.toolkit.sources import PAUSE_SECONDS, Sources, stirred
@@ -72,6 +74,13 @@ class PluginSpecs:
 
     def __call__(self, inventory: Inventory, settings: Settings) -> None:
         """Bring the files in line. Raises HostError or ConfigError; files of before stay then."""
+        vendor = vendor_of(inventory.vendor)
+        if not vendor.cdi_specs:
+            raise ConfigError(
+                f"kgpu can't write CDI specs for accelerators of {vendor.title} yet",
+                "a device list strategy without CDI",
+                "set --device-list-strategy envvar (DEVICE_LIST_STRATEGY)",
+            )
         root = DriverRoot.at(self._seen, driver_host=settings.driver_root, dev_host=settings.dev_root)
         key = _key(inventory, settings, root)
         whole = all(path.is_file() for path in self._written[1])

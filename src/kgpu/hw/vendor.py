@@ -23,14 +23,15 @@ from kgpu.hw.port import Reader
 class Vendor:
     """One vendor.
 
-    ``name`` is its package's, and what ``Inventory.vendor`` and ``--vendor`` say; ``title`` is for people. ``resource``
-    is a whole accelerator's resource name, below ``domain``; ``partition_resource(profile)`` is that of a slice with a
-    profile in the vendor's spelling. ``visible_devices`` is the environment variable that names a container's devices.
-    ``cdi_vendor`` is the first half of the CDI kinds that the device plugin answers with. ``control_nodes`` are device
-    nodes that every container with a device needs. ``left_out`` are models of boards that drive a monitor and compute
-    nothing. ``pci_id`` is hex without 0x. ``driver_root`` is where a driver container mounts its tree. ``sharing`` is
-    what its devices can do. ``missing(root)`` is empty when the driver is under ``root``, else the places looked at;
-    ``open(root, deadline, poll)`` is its reader, with seconds per call and between looks.
+    ``name`` is its package's, and what ``Inventory.vendor`` and ``--vendor`` say; ``title`` is for people.
+    ``resource`` is a whole accelerator's resource name, below ``domain``; ``partition_resource(profile)`` is that of
+    a slice with a profile in the vendor's spelling. ``visible_devices`` is the environment variable that names a
+    container's devices. ``cdi_vendor`` is the first half of the CDI kinds that the device plugin answers with.
+    ``control_nodes`` are device nodes that every container with a device needs. ``left_out`` are models of boards
+    that drive a monitor and compute nothing. ``pci_id`` is hex without 0x. ``driver_root`` is where a driver
+    container mounts its tree. ``sharing`` is what its devices can do. ``cdi_specs``: kgpu can write CDI specs for
+    them. ``missing(root)`` is empty when the driver is under ``root``, else the places looked at; ``open(root,
+    deadline, poll)`` is its reader, with seconds per call and between looks.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Vendor:
     pci_id: str
     driver_root: str
     sharing: frozenset[SharingKind] = frozenset()
+    cdi_specs: bool = False
     missing: Callable[[Path], list[str]]
     open: Callable[[Path, float, float], Reader]
 

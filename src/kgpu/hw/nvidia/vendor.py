@@ -55,6 +55,7 @@ VENDOR: Final = Vendor(
     pci_id=names.NVIDIA_PCI_ID,
     driver_root=names.DRIVER_INSTALL_DIR,
     sharing=frozenset(SharingKind),
+    cdi_specs=True,
     missing=_missing,
     open=_open,
 )
