@@ -25,9 +25,9 @@ from kgpu.doctor.render import as_text
 from kgpu.hw.fake import kernel_log, mig, operate
 from kgpu.kube.client import Client, connect
 from kgpu.kube.port import KubeRefusedError, Object, Patch, Resource
-from kgpu.lab import operator
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.nodes import manage
+from kgpu.lab.nodes.folder import has_operator
 
 WAIT_S = 300.0
 POLL_S = 0.4
@@ -69,7 +69,7 @@ class Ground:
     @property
     def operated(self) -> bool:
         """Whether kgpu's operator runs the agents."""
-        return operator.runs_in(self.lab.folder)
+        return has_operator(manage.nodes_dir(self.lab.folder))
 
     def policy_state(self) -> str:
         """What the operator says of its ClusterPolicy."""
