@@ -23,7 +23,14 @@ from kgpu.cli._common import (
     root_option,
     run_async,
 )
-from kgpu.formats.names import CDI_DIR, CDI_STATIC_DIR, DRIVER_INSTALL_DIR, ENV_METRICS_PORT, VALIDATIONS_DIR
+from kgpu.formats.names import (
+    CDI_DIR,
+    CDI_STATIC_DIR,
+    DRIVER_INSTALL_DIR,
+    ENV_METRICS_PORT,
+    ENV_NO_DEVICE_LINKS,
+    VALIDATIONS_DIR,
+)
 
 if TYPE_CHECKING:
     from kgpu.host.root import DriverRoot
@@ -218,7 +225,7 @@ PEER_FLAGS: Final = (
     ("--mig-strategy", "-m", "MIG_STRATEGY", "mig_strategy", "text", "single", "Not needed: resources are looked at."),
     ("--metrics-port", "-p", ENV_METRICS_PORT, "metrics_port", "text", "0", "Where the component metrics listens."),
     ("--default-gpu-workload-config", "-g", "DEFAULT_GPU_WORKLOAD_CONFIG", "workload", "text", "", "Not needed."),
-    ("--disable-dev-char-symlink-creation", "", "DISABLE_DEV_CHAR_SYMLINK_CREATION", "no_links", "bool", "false",
+    ("--disable-dev-char-symlink-creation", "", ENV_NO_DEVICE_LINKS, "no_links", "bool", "false",
      "Not needed: no links are made, CDI does without."),
     ("--host-root", "", "HOST_ROOT", "host_root", "text", "/", "The host's / as seen here."),
     ("--driver-install-dir", "", "DRIVER_INSTALL_DIR", "install_dir", "text", DRIVER_INSTALL_DIR,

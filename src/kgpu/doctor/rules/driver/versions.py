@@ -312,7 +312,7 @@ def switched_off(snapshot: Snapshot) -> Iterator[Finding]:
     for pod in matching.pods_of_part(snapshot, VALIDATOR):
         host = snapshot.hosts.get(pod.node)
         for one in pod.containers:
-            name = "DISABLE_DEV_CHAR_SYMLINK_CREATION"
+            name = names.ENV_NO_DEVICE_LINKS
             if one.env.get(name, "").lower() != "true" or host is None or not host.devices:
                 continue
             if "nvidia0" not in host.devices or any(device.startswith("char/195:") for device in host.devices):
