@@ -11,15 +11,15 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from kgpu.exporter import made as exporter_made
 from kgpu.exporter import own
-from kgpu.exporter.counters import Counter
+from kgpu.exporter.counters import CountedMetric
 from kgpu.exporter.field_table import all_fields
 from kgpu.exporter.fields import spell
 from kgpu.exporter.labels import PodLabels, Style, Texts
-from kgpu.exporter.model import Generation, Look, PodFacts, Unit, Users
+from kgpu.exporter.model import Generation, PlanInput, PodFacts, Unit, Users
 from kgpu.exporter.plan import plan
 from kgpu.exporter.render import render
-from kgpu.exporter.settings import Pods, Settings, Virtual
-from kgpu.exporter.windows import Clocks, Xids
+from kgpu.exporter.settings import ExporterSettings, Pods, Virtual
+from kgpu.exporter.windows import ClockWindow, Xids
 from kgpu.hw.verdicts import GpuVerdict
 from kgpu.kubelet.pod_resources import Claim
 from kgpu.operator.metrics import Figures
@@ -52,11 +52,11 @@ def samples(text: str) -> tuple[set[str], set[str]]:
     return names, {label for family in parse_text(text) for one in family.samples for label in one.labels}
 
 
-def everything(generation: Generation) -> Look:
+def everything(generation: Generation) -> PlanInput:
     """A node on which each label has a reason to be there."""
     part = partition(0, 7)
     gpus = (gpu(0, part), gpu(1))
-    xids, clocks = Xids(), Clocks()
+    xids, clocks = Xids(), ClockWindow()
     xids.add(9.0, Unit(uuid(1)), 79)
     clocks.add(8.0, Unit(uuid(1)), 0)
     clocks.add(9.0, Unit(uuid(1)), 0xFFFF)
@@ -96,11 +96,11 @@ def test_the_gpus_page_has_the_documented_labels_and_metrics() -> None:
         for old in (False, True):
             for pods in Pods:
                 counters = tuple(
-                    Counter(one, one.kind(generation), field.help)
+                    CountedMetric(one, one.kind(generation), field.help)
                     for field in all_fields()
                     for one in [spell(field, generation)]
                 )
-                settings = Settings(
+                settings = ExporterSettings(
                     counters=counters, style=Style(generation=generation, hostname="n", old_namespace=old), pods=pods,
                     pod_uid=True, pod_labels=PodLabels(), virtual_gpus=Virtual.ALWAYS,
                 )  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from kgpu.exporter.model import Look, Tick, Unit
-from kgpu.exporter.render import Format, render
+from kgpu.exporter.model import PlanInput, Tick, Unit
+from kgpu.exporter.render import ExpositionFormat, render
 from kgpu.hw.port import Accelerator, Inventory, Partition
 from kgpu.kubelet.pod_resources import Claim, Holding
 
@@ -40,7 +40,7 @@ def inventory(*gpus: Accelerator) -> Inventory:
     return Inventory(vendor="nvidia", driver_version=DRIVER, accelerators=gpus)
 
 
-def look(*gpus: Accelerator, values: dict | None = None, failures: dict | None = None, **more: object) -> Look:
+def look(*gpus: Accelerator, values: dict | None = None, failures: dict | None = None, **more: object) -> PlanInput:
     """Every GPU draws 100 W per index plus 1, every instance uses 10 MiB times its number, unless ``values`` differ."""
     usual: dict = {}
     for one in gpus:
@@ -51,7 +51,7 @@ def look(*gpus: Accelerator, values: dict | None = None, failures: dict | None =
     known = usual if values is None else values
     answered = frozenset(unit for unit in known if unit.uuid and unit.gpu_instance is None and unit.link is None)
     now = Tick(at=10.0, values=known, failures=failures or {}, answered=answered)
-    return Look(inventory=inventory(*gpus), now=now, **more)
+    return PlanInput(inventory=inventory(*gpus), now=now, **more)
 
 
 def holding(
@@ -76,5 +76,5 @@ def read_both(families) -> tuple[list, list]:
     """All samples by each format's parser, as (name, labels, value)."""
     return tuple(
         [(one.name, dict(one.labels), one.value) for family in parse(render(families, form)) for one in family.samples]
-        for parse, form in ((parse_text, Format.TEXT), (parse_openmetrics, Format.OPENMETRICS))
+        for parse, form in ((parse_text, ExpositionFormat.TEXT), (parse_openmetrics, ExpositionFormat.OPENMETRICS))
     )

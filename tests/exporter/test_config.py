@@ -8,7 +8,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.exporter.config import resolve
 from kgpu.exporter.model import Generation
 from kgpu.exporter.options import OPTIONS
-from kgpu.exporter.readers import Address
+from kgpu.exporter.readers import ListenAddress
 from kgpu.exporter.settings import Pods
 from kgpu.formats.exporter_flags import REFUSED, WITHOUT
 
@@ -71,7 +71,7 @@ def test_names_are_there_once():
 
 def test_defaults():
     given = resolve()
-    assert given.address == Address(host="", port=9400)
+    assert given.address == ListenAddress(host="", port=9400)
     assert (given.interval, given.xid_window, given.write_timeout) == (30.0, 300.0, 30.0)
     assert given.compat == (Generation.B,)
     assert not given.kubernetes
@@ -83,7 +83,7 @@ def test_defaults():
 def test_a_flag_is_before_a_variable_and_an_empty_variable_is_none():
     env = {"DCGM_EXPORTER_LISTEN": ":9500", "DCGM_EXPORTER_INTERVAL": "", "DCGM_EXPORTER_KUBERNETES": "true"}
     given = resolve({"address": "127.0.0.1:9600"}, env)
-    assert given.address == Address(host="127.0.0.1", port=9600)
+    assert given.address == ListenAddress(host="127.0.0.1", port=9600)
     assert given.interval == 30.0
     assert given.kubernetes
     assert resolve({}, env).address.port == 9500
@@ -170,7 +170,7 @@ def test_a_bad_variable_is_named():
 
 @pytest.mark.parametrize(
     ("text", "address"),
-    [("[::1]:9400", Address(host="::1", port=9400)), ("node:1", Address(host="node", port=1))],
+    [("[::1]:9400", ListenAddress(host="::1", port=9400)), ("node:1", ListenAddress(host="node", port=1))],
 )
 def test_addresses(text, address):
     assert resolve({"address": text}).address == address

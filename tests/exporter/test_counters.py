@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kgpu.base.errors import ConfigError
 from kgpu.exporter.counters import LIMIT_LINES, default_counters, from_config_map, parse_counters
 from kgpu.exporter.field_table import known_names
-from kgpu.exporter.model import Generation, Kind
+from kgpu.exporter.model import Generation, MetricKind
 
 OF_THE_DOCUMENTS = """DCGM_FI_DEV_GPU_UTIL, gauge, GPU utilization (%).
 DCGM_FI_DEV_MEM_COPY_UTIL, gauge, Memory utilization (%).
@@ -46,7 +46,7 @@ def test_the_file_of_the_documents_is_read_without_a_word():
 def test_comments_blanks_quotes_and_windows_line_ends():
     text = '\ufeff# a comment\r\n  # another\r\n\r\nDCGM_FI_DEV_DEC_UTIL ,  gauge, "one, two"\r\n'
     (row,) = parse_counters(text).rows
-    assert (row.name, row.kind, row.help) == ("DCGM_FI_DEV_DEC_UTIL", Kind.GAUGE, "one, two")
+    assert (row.name, row.kind, row.help) == ("DCGM_FI_DEV_DEC_UTIL", MetricKind.GAUGE, "one, two")
 
 
 def test_the_spelling_of_the_file_is_the_metrics_name():
@@ -132,7 +132,7 @@ def test_any_text_is_read_or_refused_in_three_parts(text):
 HELP = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1, max_size=40)
 
 
-@given(st.lists(st.tuples(st.sampled_from(sorted(known_names())), st.sampled_from(list(Kind)), HELP), min_size=1,
+@given(st.lists(st.tuples(st.sampled_from(sorted(known_names())), st.sampled_from(list(MetricKind)), HELP), min_size=1,
                 max_size=20, unique_by=lambda row: row[0]), st.integers(0, 3))  # fmt: skip
 def test_what_is_written_is_read_back(rows, blanks):
     quoted = ['"' + text.replace('"', '""') + '"' for _, _, text in rows]

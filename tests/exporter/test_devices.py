@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
-from kgpu.exporter.devices import Selector, parse_selector
+from kgpu.exporter.devices import DeviceSelector, parse_selector
 
 
 def chosen(text: str, many: int = 12) -> tuple[list[int], list[int]]:
@@ -32,7 +32,7 @@ def test_selectors(text, gpus, instances):
 
 
 def test_flexible_takes_everything():
-    assert parse_selector("f") == Selector()
+    assert parse_selector("f") == DeviceSelector()
     assert chosen("f") == (list(range(12)), list(range(12)))
 
 

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from kgpu.exporter.field_table import all_fields, find, known_names
-from kgpu.exporter.fields import Scope, render_value, spell
-from kgpu.exporter.model import Generation, Kind
+from kgpu.exporter.fields import FieldScope, render_value, spell
+from kgpu.exporter.model import Generation, MetricKind
 from kgpu.exporter.rows.renamed import RENAMED
 
 USUAL = [
@@ -95,9 +95,9 @@ OF_VERSION_1 = [
 def test_the_usual_set_is_25_series_and_one_label():
     usual = [field for field in all_fields() if field.default]
     expected = {f"DCGM_FI_DEV_{name}" for name in USUAL} | {f"DCGM_FI_PROF_{name}" for name in USUAL_PROF}
-    assert {field.name for field in usual if field.kind is not Kind.LABEL} == expected
+    assert {field.name for field in usual if field.kind is not MetricKind.LABEL} == expected
     assert len(expected) == 25
-    assert [field.name for field in usual if field.kind is Kind.LABEL] == ["DCGM_FI_DRIVER_VERSION"]
+    assert [field.name for field in usual if field.kind is MetricKind.LABEL] == ["DCGM_FI_DRIVER_VERSION"]
 
 
 @pytest.mark.parametrize("name", OF_THE_DOCUMENTS)
@@ -170,7 +170,7 @@ def test_gpm_numbers_of_links_are_the_other_way_round():
 def test_a_generation_changes_names_and_types_only():
     bandwidth = find("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL").field
     kinds = [spell(bandwidth, generation).kind(generation) for generation in Generation]
-    assert kinds == [Kind.COUNTER, Kind.GAUGE, Kind.GAUGE]
+    assert kinds == [MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.GAUGE]
     assert spell(bandwidth, Generation.C).name == "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND"
     assert spell(bandwidth, Generation.A).name == spell(bandwidth, Generation.B).name == bandwidth.name
 
@@ -179,7 +179,7 @@ def test_memory_and_activity_are_of_instances_and_power_is_of_the_gpu():
     scopes = {
         name: find(f"DCGM_FI_{name}").field.scope for name in ("DEV_FB_USED", "PROF_DRAM_ACTIVE", "DEV_POWER_USAGE")
     }
-    assert list(scopes.values()) == [Scope.INSTANCE, Scope.INSTANCE, Scope.GPU]
+    assert list(scopes.values()) == [FieldScope.INSTANCE, FieldScope.INSTANCE, FieldScope.GPU]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from kgpu.exporter.devices import parse_selector
 from kgpu.exporter.labels import Style
 from kgpu.exporter.model import Unit
 from kgpu.exporter.plan import plan
-from kgpu.exporter.settings import Settings
+from kgpu.exporter.settings import ExporterSettings
 
 POWER, USED, XID = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_XID_ERRORS"
 ROWS = parse_counters(f"{POWER}, gauge, P\n{USED}, gauge, U\n{XID}, gauge, X").rows
@@ -19,7 +19,7 @@ WHOLE = gpu(1)
 
 
 def planned(asked, **more):
-    return plan(asked, Settings(counters=ROWS, style=Style(hostname="n"), **more))
+    return plan(asked, ExporterSettings(counters=ROWS, style=Style(hostname="n"), **more))
 
 
 def test_what_the_gpu_has_is_told_once_and_what_an_instance_has_once_per_instance():

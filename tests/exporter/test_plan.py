@@ -9,13 +9,13 @@ from exporter.made import DRIVER, gpu, holding, inventory, look, mig_uuid, parti
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.exporter.counters import Counter, default_counters, parse_counters
+from kgpu.exporter.counters import CountedMetric, default_counters, parse_counters
 from kgpu.exporter.labels import Style, read_allowed
 from kgpu.exporter.model import Generation, Made, PodFacts, Tick, Unit, Users
-from kgpu.exporter.own import Figures
-from kgpu.exporter.plan import Memory, plan
+from kgpu.exporter.own import ExporterFigures
+from kgpu.exporter.plan import PlanMemory, plan
 from kgpu.exporter.render import render
-from kgpu.exporter.settings import Pods, Settings, Virtual
+from kgpu.exporter.settings import ExporterSettings, Pods, Virtual
 from kgpu.exporter.ticks import Ticks
 from kgpu.hw.port import Finding, Problem, Reading
 from kgpu.kubelet.pod_resources import Claim
@@ -25,13 +25,13 @@ POWER, USED, BUSY, XID = (f"DCGM_FI_DEV_{name}" for name in ("POWER_USAGE", "FB_
 STYLE = Style(hostname="node-1")
 
 
-def counters(*lines: str) -> tuple[Counter, ...]:
+def counters(*lines: str) -> tuple[CountedMetric, ...]:
     return parse_counters("\n".join(lines)).rows
 
 
-def wanted(*lines: str, **more: object) -> Settings:
+def wanted(*lines: str, **more: object) -> ExporterSettings:
     chosen = counters(*lines) if lines else default_counters()
-    return Settings(**{"counters": chosen, "style": STYLE, **more})
+    return ExporterSettings(**{"counters": chosen, "style": STYLE, **more})
 
 
 def test_the_line_is_exactly_as_the_replaced_exporter_writes_it():
@@ -147,7 +147,7 @@ def test_a_failing_value_costs_its_own_series_and_is_counted():
     assert [labels["gpu"] for labels, _ in series(planned, POWER)] == ["1"]
     assert [labels["gpu"] for labels, _ in series(planned, USED)] == ["0"]
     assert planned.errors == {(POWER, "ERROR_TIMEOUT"): 1, (USED, "not-a-number"): 1}
-    figures, memory = Figures(), Memory()
+    figures, memory = ExporterFigures(), PlanMemory()
     for _ in range(2):
         figures.count(planned)
     _, lines = read_both(figures.families(memory.texts))
@@ -269,7 +269,7 @@ def test_nvlinks_and_cpus_have_labels_of_their_own():
     fields = counters("DCGM_FI_DEV_CPU_TEMP_CURRENT, gauge, T", "DCGM_FI_DEV_NVLINK_COUNT_TX_PACKETS, counter, P")
     link = {Unit(uuid(0), link=3): {"nvlink_tx_packets": 7}}
     values = {Unit("", cpu=1): {"cpu_temperature_c": 50.5}, Unit(uuid(0)): {}, **link}
-    planned = plan(look(gpu(), values=values), Settings(counters=fields, style=STYLE))
+    planned = plan(look(gpu(), values=values), ExporterSettings(counters=fields, style=STYLE))
     text = render(planned.families)
     assert (
         f'TX_PACKETS{{nvlink="3",gpu="0",gpu_uuid="{uuid(0)}",pci_bus_id="00000000:1B:00.0",device="nvidia0",' in text
@@ -289,7 +289,7 @@ def test_too_many_series_leave_whole_metrics_out_and_say_so():
 
 
 def test_what_is_remembered_changes_nothing():
-    memory = Memory()
+    memory = PlanMemory()
     looks = [
         look(gpu(0), gpu(1), holdings=(holding("a", uuid(0)),)),
         look(gpu(0), gpu(1), holdings=(holding("b", uuid(1)),)),

@@ -11,7 +11,7 @@ from kgpu.exporter.labels import Style
 from kgpu.exporter.model import Generation
 from kgpu.exporter.plan import plan
 from kgpu.exporter.render import render
-from kgpu.exporter.settings import Settings
+from kgpu.exporter.settings import ExporterSettings
 
 KEPT = ("camelCase", '"_total" suffix', "should not include type")
 
@@ -31,7 +31,7 @@ async def test_a_scrape_passes_promtool(prometheus_bin):  # noqa: F811
     seen = look(gpu(0, *parts), gpu(1), holdings=(hostile,))
     for generation in Generation:
         code, lines = await check(
-            prometheus_bin, render(plan(seen, Settings(style=Style(generation=generation))).families)
+            prometheus_bin, render(plan(seen, ExporterSettings(style=Style(generation=generation))).families)
         )
         # 3: it parses, and promtool would name some of it otherwise.
         assert code in {0, 3}, lines

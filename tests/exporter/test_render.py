@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.exporter.labels import Texts
-from kgpu.exporter.model import Family, Kind, Sample
-from kgpu.exporter.render import Format, escape, negotiate, render
+from kgpu.exporter.model import Family, MetricKind, Sample
+from kgpu.exporter.render import ExpositionFormat, escape, negotiate, render
 
 ANY = st.text(st.characters(blacklist_categories=("Cs",)), max_size=30)
 
 
 def family(
-    *labels: tuple[tuple[str, str], ...], name: str = "m", kind: Kind = Kind.GAUGE, text: str = "Help."
+    *labels: tuple[tuple[str, str], ...], name: str = "m", kind: MetricKind = MetricKind.GAUGE, text: str = "Help."
 ) -> Family:
     texts = Texts()
     return Family(name, kind, text, tuple(Sample(texts.text(pairs), str(n)) for n, pairs in enumerate(labels)))
@@ -24,15 +24,15 @@ def family(
 def test_exact_text():
     one = family((("gpu", "0"), ("pod", 'a"b')), (), text="A\\B\nC")
     assert render([one]) == ('# HELP m A\\\\B\\nC\n# TYPE m gauge\nm{gpu="0",pod="a\\"b"} 0\nm 1\n')
-    assert render([one], Format.OPENMETRICS) == (
+    assert render([one], ExpositionFormat.OPENMETRICS) == (
         '# TYPE m gauge\n# HELP m A\\\\B\\nC\nm{gpu="0",pod="a\\"b"} 0\nm 1\n# EOF\n'
     )
 
 
 def test_nothing_is_nothing():
-    empty = Family("m", Kind.GAUGE, "Help.", ())
+    empty = Family("m", MetricKind.GAUGE, "Help.", ())
     assert render([empty]) == ""
-    assert render([empty], Format.OPENMETRICS) == "# EOF\n"
+    assert render([empty], ExpositionFormat.OPENMETRICS) == "# EOF\n"
 
 
 @given(st.lists(ANY, min_size=1, max_size=5, unique=True), ANY)
@@ -50,11 +50,11 @@ def test_what_utf8_can_not_carry_is_replaced():
 
 def test_a_metric_has_one_name_in_both_formats():
     families = [
-        family((), name="DCGM_FI_DEV_PCIE_REPLAY_COUNTER", kind=Kind.COUNTER),
-        family((), name="kgpu_errors_total", kind=Kind.COUNTER),
-        family((), name="old", kind=Kind.HISTOGRAM),
+        family((), name="DCGM_FI_DEV_PCIE_REPLAY_COUNTER", kind=MetricKind.COUNTER),
+        family((), name="kgpu_errors_total", kind=MetricKind.COUNTER),
+        family((), name="old", kind=MetricKind.HISTOGRAM),
     ]
-    written = render(families, Format.OPENMETRICS)
+    written = render(families, ExpositionFormat.OPENMETRICS)
     lines = [[line for line in text.splitlines() if line[0] != "#"] for text in (render(families), written)]
     assert lines[0] == lines[1] == ["DCGM_FI_DEV_PCIE_REPLAY_COUNTER 0", "kgpu_errors_total 0", "old 0"]
     assert [name for name, _, _ in read_both(families)[1]] == [one.name for one in families]
@@ -67,13 +67,16 @@ def test_a_metric_has_one_name_in_both_formats():
 @pytest.mark.parametrize(
     ("accept", "form"),
     [
-        ("", Format.TEXT),
-        ("*/*", Format.TEXT),
-        ("text/html", Format.TEXT),
-        ("application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.4", Format.OPENMETRICS),
-        ("application/openmetrics-text;version=1.0.0;q=0.2,text/plain;q=0.4", Format.TEXT),
-        ("application/openmetrics-text; version=2.0.0, text/plain", Format.TEXT),
-        ("application/openmetrics-text;q=nan,text/plain;q=x", Format.TEXT),
+        ("", ExpositionFormat.TEXT),
+        ("*/*", ExpositionFormat.TEXT),
+        ("text/html", ExpositionFormat.TEXT),
+        (
+            "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.4",
+            ExpositionFormat.OPENMETRICS,
+        ),
+        ("application/openmetrics-text;version=1.0.0;q=0.2,text/plain;q=0.4", ExpositionFormat.TEXT),
+        ("application/openmetrics-text; version=2.0.0, text/plain", ExpositionFormat.TEXT),
+        ("application/openmetrics-text;q=nan,text/plain;q=x", ExpositionFormat.TEXT),
     ],
 )
 def test_the_scraper_chooses(accept, form):
@@ -82,4 +85,4 @@ def test_the_scraper_chooses(accept, form):
 
 @given(st.text(max_size=60))
 def test_any_accept_header_gets_a_format(accept):
-    assert negotiate(accept) in set(Format)
+    assert negotiate(accept) in set(ExpositionFormat)

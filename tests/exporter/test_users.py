@@ -16,10 +16,10 @@ from kgpu.base.clock import VirtualClock, settle
 from kgpu.base.errors import HwError, KubeletError
 from kgpu.exporter.config import resolve
 from kgpu.exporter.model import PodFacts, Unit, Users
-from kgpu.exporter.users import KEPT_SECONDS, PERIOD, POLL, SLOW_SECONDS, SOONEST, KubeletUsers, Sources
+from kgpu.exporter.users import KEPT_SECONDS, PERIOD, POLL, SLOW_SECONDS, SOONEST, KubeletUsers, UserSources
 from kgpu.exporter.users_claims import SLICES, of_node, project
 from kgpu.exporter.users_containers import Containers
-from kgpu.exporter.users_follow import AGAIN_SECONDS, Followed
+from kgpu.exporter.users_follow import AGAIN_SECONDS, FollowedObjects
 from kgpu.exporter.users_jobs import Jobs
 from kgpu.exporter.users_open import _brief, open_users
 from kgpu.exporter.users_reserved import ReservedClaims
@@ -44,7 +44,7 @@ class Bench:
         self.api = FakeApi()
         made = {name: make(self) if callable(make) else make for name, make in sources.items()}
         given = {"reader": self.reader, "holdings": self.holdings, **made}
-        self.users = KubeletUsers(Sources(**given), tell=self.told.append, clock=self.clock)
+        self.users = KubeletUsers(UserSources(**given), tell=self.told.append, clock=self.clock)
 
     async def after(self, seconds: float) -> Users:
         await self.clock.advance(seconds)
@@ -66,14 +66,14 @@ async def bench(**sources: Any) -> AsyncIterator[Bench]:
         await made.users.close()
 
 
-def pods(bench_: Bench) -> Followed:
-    return Followed(
+def pods(bench_: Bench) -> FollowedObjects:
+    return FollowedObjects(
         bench_.api, (PODS,), Selector(fields=(("spec.nodeName", "n1"),)), project=_brief, clock=bench_.clock
     )
 
 
-def slices(bench_: Bench) -> Followed:
-    return Followed(bench_.api, SLICES, of_node("n1"), project=project, clock=bench_.clock)
+def slices(bench_: Bench) -> FollowedObjects:
+    return FollowedObjects(bench_.api, SLICES, of_node("n1"), project=project, clock=bench_.clock)
 
 
 def pod(name: str = "p", node: str = "n1", **labels: str) -> dict:
@@ -365,7 +365,7 @@ async def test_only_what_is_asked_for_is_opened(tmp_path: Path) -> None:
     api = FakeApi()
     reader = MemoryReader(inventory(gpu(0)))
 
-    def opened(**given: str) -> Sources:
+    def opened(**given: str) -> UserSources:
         flags = {"pod_resources": str(tmp_path / "none"), **given}
         return open_users(resolve(flags), reader, tell=told.append, api=api, node="n1")._from
 

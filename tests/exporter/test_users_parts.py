@@ -21,8 +21,8 @@ from kgpu.exporter.users_claims import claimed, project
 from kgpu.exporter.users_containers import ASK_SECONDS, Containers, ask_api
 from kgpu.exporter.users_jobs import JOBS, job_ids, read_jobs
 from kgpu.exporter.users_reasons import reason_of
-from kgpu.exporter.users_shares import Placed, shares
-from kgpu.exporter.users_told import _WORDS, Teller
+from kgpu.exporter.users_shares import ProcessHolder, shares
+from kgpu.exporter.users_told import _WORDS, UserTeller
 from kgpu.hw.port import Process, ProcessKind
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import PODS, KubeRefusedError, KubeUnreachableError
@@ -134,7 +134,7 @@ def test_a_mig_claim_has_its_instances_labels() -> None:
 
 def test_every_reason_has_its_words() -> None:
     told: list = []
-    teller = Teller(told.append)
+    teller = UserTeller(told.append)
     one = Unshown("device", "unknown-id", KEY, "GPU-old")
     counts = teller.missing([one, one], {("job-file", "unreadable"): 3})
     assert counts == {("device", "unknown-id"): 2, ("job-file", "unreadable"): 3}
@@ -166,7 +166,9 @@ def test_processes_are_summed_by_container_and_device() -> None:
         process(4, 7, gpu_instance=7, compute_instance=0),
         process(4, 7, gpu_instance=7, compute_instance=1),
     ]
-    made = shares(rows, lambda _: Placed(KEY), {Unit(uuid(0)): {KEY}, Unit(uuid(1)): {KEY}, Unit(uuid(0), 7): {KEY}})
+    made = shares(
+        rows, lambda _: ProcessHolder(KEY), {Unit(uuid(0)): {KEY}, Unit(uuid(1)): {KEY}, Unit(uuid(0), 7): {KEY}}
+    )
     assert made.values == {
         (Unit(uuid(0)), KEY): {"memory_used_mib": 150.0, "utilization_percent": 100.0},
         (Unit(uuid(1)), KEY): {},
@@ -177,10 +179,10 @@ def test_processes_are_summed_by_container_and_device() -> None:
 
 def test_processes_that_are_not_shown_have_a_reason() -> None:
     places = {
-        1: Placed(None, "in-no-pod"),
-        2: Placed(None, "container-not-known"),
-        3: Placed(None, "ended"),
-        4: Placed(KEY),
+        1: ProcessHolder(None, "in-no-pod"),
+        2: ProcessHolder(None, "container-not-known"),
+        3: ProcessHolder(None, "ended"),
+        4: ProcessHolder(KEY),
     }
     made = shares([process(pid) for pid in places], places.__getitem__, {Unit(uuid(1)): {KEY}})
     assert [(one.reason, one.id, one.key[1]) for one in made.unshown] == [
@@ -190,7 +192,7 @@ def test_processes_that_are_not_shown_have_a_reason() -> None:
 
 
 def test_nobody_is_told_of_while_it_is_not_known_who_holds_what() -> None:
-    made = shares([process(1)], lambda _: Placed(KEY), None)
+    made = shares([process(1)], lambda _: ProcessHolder(KEY), None)
     assert made == ({(Unit(uuid(0)), KEY): {"memory_used_mib": 100.0}}, ())
 
 
@@ -215,13 +217,13 @@ async def test_a_container_is_known_by_the_link_to_its_log(tmp_path: Path) -> No
     root = node_root(tmp_path, p10=f"0::/kubepods/pod{UID}/{CID}", p11="0::/user.slice", p13=f"0::/kubepods/pod{UID}")
     found = Containers(proc=root / "proc", root=root)
     assert (await found.place([10, 11, 12, 13]))[0] == {
-        10: Placed(None, "container-not-known"), 11: Placed(None, "in-no-pod"), 12: Placed(None, "ended"),
-        13: Placed(None, "container-not-known"),
+        10: ProcessHolder(None, "container-not-known"), 11: ProcessHolder(None, "in-no-pod"), 12: ProcessHolder(None, "ended"),
+        13: ProcessHolder(None, "container-not-known"),
     }  # fmt: skip
     link(root, "other.log")
     link(root, f"my.pod-0_team-a_side-car-{CID}.log")
     placed, error = await found.place([10])
-    assert (placed, error) == ({10: Placed(("team-a", "my.pod-0", "side-car"))}, None)
+    assert (placed, error) == ({10: ProcessHolder(("team-a", "my.pod-0", "side-car"))}, None)
 
 
 async def test_the_api_server_is_asked_when_links_do_not_help_and_not_too_often(tmp_path: Path) -> None:
@@ -240,7 +242,7 @@ async def test_the_api_server_is_asked_when_links_do_not_help_and_not_too_often(
     await clock.advance(ASK_SECONDS)
     for _ in range(3):
         placed, error = await found.place([10, 11])
-        assert (placed[10], placed[11].reason, error) == (Placed(KEY), "container-not-known", None)
+        assert (placed[10], placed[11].reason, error) == (ProcessHolder(KEY), "container-not-known", None)
     assert [call[0] for call in api.calls] == ["list", "list"]
 
 
@@ -249,7 +251,7 @@ async def test_on_a_simulated_node_the_environment_tells(tmp_path: Path) -> None
     (root / "proc/10/environ").write_text(f"A=1\0KGPU_LAB_CONTAINER={CID}\0B=2")
     link(root, f"p_team_main-{CID}.log")
     assert (await Containers(proc=root / "proc", root=root).place([10]))[0][10].reason == "in-no-pod"
-    assert (await Containers(proc=root / "proc", root=root, simulated=True).place([10]))[0] == {10: Placed(KEY)}
+    assert (await Containers(proc=root / "proc", root=root, simulated=True).place([10]))[0] == {10: ProcessHolder(KEY)}
 
 
 async def test_another_process_is_found_in_the_real_proc() -> None:
@@ -266,7 +268,7 @@ def test_what_this_process_has_started_is_its_own() -> None:
             placed, _ = asyncio.run(Containers(root=Path("/nonexistent")).place([shell.pid, sleep]))
         finally:
             os.kill(sleep, signal.SIGKILL)
-    assert placed == dict.fromkeys((shell.pid, sleep), Placed(None, "kgpu's own"))
+    assert placed == dict.fromkeys((shell.pid, sleep), ProcessHolder(None, "kgpu's own"))
     assert shares([process(sleep)], placed.__getitem__, {}) == ({}, ())
 
 
@@ -280,7 +282,7 @@ async def test_the_validators_own_pod(tmp_path: Path, namespace: str, container:
     root = node_root(tmp_path, p10=f"0::/kubepods/pod{UID}/{CID}")
     link(root, f"p_{namespace}_{container}-{CID}.log")
     placed, _ = await Containers(proc=root / "proc", root=root, namespace="gpu-operator").place([10])
-    assert placed[10] == (Placed(None, "kgpu's own") if own else Placed((namespace, "p", container)))
+    assert placed[10] == (ProcessHolder(None, "kgpu's own") if own else ProcessHolder((namespace, "p", container)))
 
 
 async def test_a_process_names_itself_and_not_its_parent(tmp_path: Path) -> None:
@@ -288,7 +290,9 @@ async def test_a_process_names_itself_and_not_its_parent(tmp_path: Path) -> None
     link(root, f"p_team_main-{CID}.log")
     (root / "proc/10/stat").write_text(f"10 (a) S {os.getpid()}) S 1 10 10 0")
     (root / "proc/11/stat").write_text("11 (cut")
-    assert (await Containers(proc=root / "proc", root=root).place([10, 11]))[0] == dict.fromkeys((10, 11), Placed(KEY))
+    assert (await Containers(proc=root / "proc", root=root).place([10, 11]))[0] == dict.fromkeys(
+        (10, 11), ProcessHolder(KEY)
+    )
 
 
 # --- batch jobs ---

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.exporter.model import Unit
-from kgpu.exporter.windows import CLOCK_COUNT, CLOCK_TOTAL, MOST_EVENTS, XID_COUNT, XID_TOTAL, Clocks, Window, Xids
+from kgpu.exporter.windows import CLOCK_COUNT, CLOCK_TOTAL, MOST_EVENTS, XID_COUNT, XID_TOTAL, ClockWindow, Window, Xids
 
 GPU, SLICE = Unit("GPU-0"), Unit("GPU-0", 7)
 
@@ -32,7 +32,7 @@ def test_a_unit_without_xids_has_a_zero_without_a_number():
 
 
 def test_clock_events_count_readings_and_beginnings():
-    clocks = Clocks(window=10.0)
+    clocks = ClockWindow(window=10.0)
     for at, reasons in enumerate((0x4, 0x4, 0x0, 0x24, 0x4)):
         clocks.add(float(at), GPU, reasons)
     made = clocks.made(4.0)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.top.keys import _NAMES, keys
-from kgpu.top.rows import Detail, View, Wish
+from kgpu.top.rows import Detail, TableView, Wish
 from kgpu.top.sorts import SORTS
 from kgpu.top.ui import Ui, at, press
 from tests.budget import tries
@@ -61,7 +61,7 @@ def test_sorts_views_and_details_by_key() -> None:
     assert typed(".").wish.sort == list(SORTS)[1]
     assert typed(".,").wish.sort == typed("").wish.sort
     assert typed("R").wish.reverse
-    assert (typed("2").wish.view, typed("\t\t").wish.view) == (View.NODES, View.PODS)
+    assert (typed("2").wish.view, typed("\t\t").wish.view) == (TableView.NODES, TableView.PODS)
     assert (typed("f").wish.detail, typed("fc").wish.detail) == (Detail.FULL, Detail.COMPACT)
     assert typed("oq").quit is False
     assert typed("q").quit

@@ -11,19 +11,25 @@ from rich.cells import cell_len
 
 from kgpu.base.errors import ConfigError
 from kgpu.top import draw
-from kgpu.top.columns import Look, row_cells
-from kgpu.top.history import History
-from kgpu.top.model import Gpu, Health, Node, Part, Process, Trouble, User
+from kgpu.top.columns import DrawingStyle, row_cells
+from kgpu.top.history import GpuHistory
+from kgpu.top.model import GpuHealth, GpuInstance, GpuNode, GpuProcess, GpuUser, NodeTrouble, ShownGpu
 from kgpu.top.plan import plan
-from kgpu.top.rows import Detail, GpuRow, NodeRow, PodRow, TroubleRow, View, Wish
+from kgpu.top.rows import Detail, GpuRow, NodeTotals, PodRow, TableView, TroubleRow, Wish
 from kgpu.top.sorts import SORTS, check_sort
 from tests.budget import tries
 
-A, B, C = (User(namespace="ml", pod="a"), User(namespace="ml", pod="b", memory_mib=512), User(namespace="web", pod="c"))
+A, B, C = (
+    GpuUser(namespace="ml", pod="a"),
+    GpuUser(namespace="ml", pod="b", memory_mib=512),
+    GpuUser(namespace="web", pod="c"),
+)
 
 
-def gpu(index: int, *users: User, node: str = "n", health: Health = Health.OK, **values: float) -> Gpu:
-    return Gpu(index=index, uuid=f"GPU-{node}-{index}", name="NVIDIA L4", users=users, health=health, values=values)
+def gpu(index: int, *users: GpuUser, node: str = "n", health: GpuHealth = GpuHealth.OK, **values: float) -> ShownGpu:
+    return ShownGpu(
+        index=index, uuid=f"GPU-{node}-{index}", name="NVIDIA L4", users=users, health=health, values=values
+    )
 
 
 def memory(used: float, total: float = 24_000) -> dict[str, float]:
@@ -31,22 +37,22 @@ def memory(used: float, total: float = 24_000) -> dict[str, float]:
 
 
 NODES = (
-    Node(name="node-10", gpus=(gpu(0, C, node="10", utilization_percent=90, power_w=60, **memory(2000)),)),
-    Node(
+    GpuNode(name="node-10", gpus=(gpu(0, C, node="10", utilization_percent=90, power_w=60, **memory(2000)),)),
+    GpuNode(
         name="node-9",
         gpus=(
             gpu(0, A, node="9", utilization_percent=0, power_w=30, **memory(9000)),
             gpu(1, A, B, node="9", utilization_percent=40, temperature_c=80, **memory(1000)),
-            gpu(2, node="9", health=Health.LOST),
+            gpu(2, node="9", health=GpuHealth.LOST),
         ),
     ),
-    Node(name="node-11", trouble=Trouble(what="no answer", remedy="look")),
-    Node(name="node-12", trouble=Trouble(what="no answer", remedy="look")),
+    GpuNode(name="node-11", trouble=NodeTrouble(what="no answer", remedy="look")),
+    GpuNode(name="node-12", trouble=NodeTrouble(what="no answer", remedy="look")),
 )
 
 
-def shown(history: History | None = None, now: float = 0.0, **wish):
-    return plan(NODES, Wish(**wish), history or History(), now)
+def shown(history: GpuHistory | None = None, now: float = 0.0, **wish):
+    return plan(NODES, Wish(**wish), history or GpuHistory(), now)
 
 
 def order(**wish) -> list[tuple[str, int]]:
@@ -70,66 +76,68 @@ def test_sorts(sort, first) -> None:
 
 
 def test_sorts_by_time_without_work() -> None:
-    history = History()
+    history = GpuHistory()
     idle = gpu(0, utilization_percent=0)
-    history.add(Node(name="x", gpus=(gpu(1, utilization_percent=50),)), 0)
-    history.add(Node(name="x", gpus=(idle, gpu(1, utilization_percent=0))), 100)
-    found = plan([Node(name="x", gpus=(idle, gpu(1)))], Wish(sort="idle"), history, 160)
+    history.add(GpuNode(name="x", gpus=(gpu(1, utilization_percent=50),)), 0)
+    history.add(GpuNode(name="x", gpus=(idle, gpu(1, utilization_percent=0))), 100)
+    found = plan([GpuNode(name="x", gpus=(idle, gpu(1)))], Wish(sort="idle"), history, 160)
     assert [(row.gpu.index, row.idle.seconds, row.idle.at_least) for row in found.gpus] == [
         (1, 160, False), (0, 60, True),
     ]  # fmt: skip
 
 
 def test_a_gpu_is_idle_only_when_no_measure_shows_work() -> None:
-    history = History()
-    history.add(Node(name="x", gpus=(gpu(0, utilization_percent=0, sm_percent=3),)), 0)
+    history = GpuHistory()
+    history.add(GpuNode(name="x", gpus=(gpu(0, utilization_percent=0, sm_percent=3),)), 0)
     assert history.idle("GPU-n-0", 50) is None
 
 
 def test_values_that_were_told_already_are_no_history() -> None:
-    history = History()
+    history = GpuHistory()
     for now, read_at in ((0, 5.0), (2, 5.0), (4, 6.0)):
-        history.add(Node(name="x", gpus=(gpu(0, utilization_percent=read_at),), read_at=read_at), now)
-    history.add(Node(name="y", gpus=(gpu(1, utilization_percent=1),)), 0)
-    history.add(Node(name="y", gpus=(gpu(1, utilization_percent=1),)), 2)
+        history.add(GpuNode(name="x", gpus=(gpu(0, utilization_percent=read_at),), read_at=read_at), now)
+    history.add(GpuNode(name="y", gpus=(gpu(1, utilization_percent=1),)), 0)
+    history.add(GpuNode(name="y", gpus=(gpu(1, utilization_percent=1),)), 2)
     assert (history.activity("GPU-n-0"), history.activity("GPU-n-1")) == ((5, 6), (1, 1))
 
 
-def states(history: History, now: float, *gpus: Gpu) -> list[str]:
-    found = plan([Node(name="n", gpus=gpus)], Wish(), history, now)
-    return [row_cells(row, Look())["state"][0] for row in found.rows]
+def states(history: GpuHistory, now: float, *gpus: ShownGpu) -> list[str]:
+    found = plan([GpuNode(name="n", gpus=gpus)], Wish(), history, now)
+    return [row_cells(row, DrawingStyle())["state"][0] for row in found.rows]
 
 
 def test_an_xid_of_before_is_not_shown_as_if_it_were_new() -> None:
-    history = History()
+    history = GpuHistory()
     old = gpu(0, last_xid=79, power_w=1)
-    history.add(Node(name="n", gpus=(old,)), 0)
+    history.add(GpuNode(name="n", gpus=(old,)), 0)
     assert states(history, 10, old) == ["ok"]
-    assert states(History(), 0, gpu(0, health=Health.UNKNOWN, last_xid=79)) == ["last xid 79"], "nobody has judged it"
+    assert states(GpuHistory(), 0, gpu(0, health=GpuHealth.UNKNOWN, last_xid=79)) == ["last xid 79"], (
+        "nobody has judged it"
+    )
 
 
 def test_an_xid_that_comes_is_shown_with_its_age() -> None:
-    history = History()
+    history = GpuHistory()
     before, after = gpu(0, power_w=1), gpu(0, last_xid=31, power_w=1)
     for now, seen in ((0, before), (5, before), (7, after), (9, after)):
-        history.add(Node(name="n", gpus=(seen,), read_at=1.0), now)
+        history.add(GpuNode(name="n", gpus=(seen,), read_at=1.0), now)
     assert states(history, 127, after) == ["ok xid 31 2m ago"]
-    silent = replace(gpu(0, health=Health.LOST), values={})
-    history.add(Node(name="n", gpus=(silent,)), 130)
-    history.add(Node(name="n", gpus=(after,)), 140)
+    silent = replace(gpu(0, health=GpuHealth.LOST), values={})
+    history.add(GpuNode(name="n", gpus=(silent,)), 130)
+    history.add(GpuNode(name="n", gpus=(after,)), 140)
     assert history.xid_age("GPU-n-0", 147) == 140, "a GPU that was silent for a while has no new one"
     history.round_ends(None, 10_000)
     assert history.xid_age("GPU-n-0", 10_000) is None
 
 
 def test_a_verdict_that_stands_says_what_to_do() -> None:
-    bad = replace(gpu(0, health=Health.BAD, last_xid=95), action="reset-gpu")
-    assert states(History(), 0, bad) == ["BAD: reset-gpu"]
+    bad = replace(gpu(0, health=GpuHealth.BAD, last_xid=95), action="reset-gpu")
+    assert states(GpuHistory(), 0, bad) == ["BAD: reset-gpu"]
 
 
 def test_a_remark_is_a_row_and_the_node_is_not_silent() -> None:
-    node = Node(name="x", gpus=(gpu(0),), remark=Trouble(what="pods are not known"))
-    screen = plan([node], Wish(), History(), 0)
+    node = GpuNode(name="x", gpus=(gpu(0),), remark=NodeTrouble(what="pods are not known"))
+    screen = plan([node], Wish(), GpuHistory(), 0)
     assert (screen.silent, len(screen.rows)) == (0, 2)
     assert screen.rows[0] == TroubleRow(nodes=("x",), what="pods are not known")
 
@@ -156,12 +164,12 @@ def test_every_word_of_a_filter_must_be_somewhere(words, found) -> None:
 def test_namespaces_and_nodes() -> None:
     assert order(namespaces=frozenset({"web"})) == [("node-10", 0)]
     assert order(nodes=frozenset({"node-10"})) == [("node-10", 0)]
-    pods = [row for row in shown(view=View.PODS, namespaces=frozenset({"ml"})).rows if isinstance(row, PodRow)]
+    pods = [row for row in shown(view=TableView.PODS, namespaces=frozenset({"ml"})).rows if isinstance(row, PodRow)]
     assert [(row.namespace, row.pod) for row in pods] == [("ml", "a"), ("ml", "b")]
 
 
 def test_nodes_with_the_same_trouble_are_one_row_in_every_view() -> None:
-    for view in View:
+    for view in TableView:
         first = shown(view=view).rows[0]
         assert isinstance(first, TroubleRow)
         assert first.nodes == ("node-11", "node-12")
@@ -171,43 +179,43 @@ def test_sums() -> None:
     whole = shown().whole
     assert (whole.gpus, whole.used, whole.lost, whole.pods) == (4, 3, 1, 3)
     assert (whole.utilization, whole.memory_mib, whole.power_w) == (pytest.approx(130 / 3), 12_000, 90)
-    nodes = [row for row in shown(view=View.NODES, sort="memory").rows if isinstance(row, NodeRow)]
+    nodes = [row for row in shown(view=TableView.NODES, sort="memory").rows if isinstance(row, NodeTotals)]
     assert [(row.node.name, row.whole.memory_mib) for row in nodes] == [("node-9", 10_000), ("node-10", 2000)]
 
 
 def test_a_pod_has_its_own_memory_where_it_shares_and_the_gpus_where_it_does_not() -> None:
-    rows = {row.pod: row for row in shown(view=View.PODS).rows if isinstance(row, PodRow)}
+    rows = {row.pod: row for row in shown(view=TableView.PODS).rows if isinstance(row, PodRow)}
     assert (rows["a"].devices, rows["a"].shared, rows["a"].memory_mib, rows["a"].nodes) == (2, 1, 9000, ("node-9",))
     assert (rows["b"].memory_mib, rows["c"].memory_mib) == (512, 2000)
 
 
-LOOK = Look()
+LOOK = DrawingStyle()
 
 
-def lines(width: int, look: Look = LOOK, nodes=NODES, **wish) -> list[str]:
-    screen = plan(nodes, Wish(**wish), History(), 0)
-    made = draw.table(screen.rows, wish.get("view", View.GPUS), width, look) + draw.summary(screen, width, look)
+def lines(width: int, look: DrawingStyle = LOOK, nodes=NODES, **wish) -> list[str]:
+    screen = plan(nodes, Wish(**wish), GpuHistory(), 0)
+    made = draw.table(screen.rows, wish.get("view", TableView.GPUS), width, look) + draw.summary(screen, width, look)
     return [line.plain for line in made]
 
 
-KOREAN = Node(
+KOREAN = GpuNode(
     name="노드-서울-일번",
     gpus=(
-        Gpu(
+        ShownGpu(
             index=0, uuid="u", name="엔비디아 가속기", values={"utilization_percent": 30, **memory(1), "last_xid": 79},
-            users=(User(namespace="학습팀", pod="모델-훈련-0"), User(namespace="학습팀", pod="모델-훈련-1")),
-            parts=(Part(gpu_instance=1, profile="1g.10gb", users=(A,)),), health=Health.BAD, action="reset-gpu",
-            processes=(Process(pid=7, command="파이썬 train.py", user="김", memory_mib=100),),
+            users=(GpuUser(namespace="학습팀", pod="모델-훈련-0"), GpuUser(namespace="학습팀", pod="모델-훈련-1")),
+            parts=(GpuInstance(gpu_instance=1, profile="1g.10gb", users=(A,)),), health=GpuHealth.BAD, action="reset-gpu",
+            processes=(GpuProcess(pid=7, command="파이썬 train.py", user="김", memory_mib=100),),
         ),
     ),
 )  # fmt: skip
 
 
 @tries(120)
-@given(st.integers(1, 200), st.sampled_from(View), st.sampled_from(Detail), st.booleans())
+@given(st.integers(1, 200), st.sampled_from(TableView), st.sampled_from(Detail), st.booleans())
 def test_no_line_is_wider_than_the_terminal(width, view, detail, ascii_only) -> None:
     nodes = (*NODES, KOREAN)
-    for line in lines(width, Look(ascii_only=ascii_only), nodes, view=view, detail=detail):
+    for line in lines(width, DrawingStyle(ascii_only=ascii_only), nodes, view=view, detail=detail):
         assert cell_len(line) <= width
 
 
@@ -219,7 +227,7 @@ def test_columns_go_one_by_one_and_the_most_important_stay() -> None:
 
 
 def test_ascii_has_no_other_characters() -> None:
-    assert [line for line in lines(160, Look(ascii_only=True)) if not line.isascii()] == []
+    assert [line for line in lines(160, DrawingStyle(ascii_only=True)) if not line.isascii()] == []
     assert [line for line in lines(160) if not line.isascii()], "nothing was there to leave out"
 
 

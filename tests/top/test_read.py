@@ -10,7 +10,7 @@ from kgpu.exporter.labels import Style, device_labels
 from kgpu.exporter.model import Generation
 from kgpu.hw.port import Accelerator
 from kgpu.top import tables
-from kgpu.top.model import Health, User
+from kgpu.top.model import GpuHealth, GpuUser
 from kgpu.top.parse import LabelSets
 from kgpu.top.read import read
 from tests.top.exporting import gpu_text, labels, node_text
@@ -43,7 +43,7 @@ def test_labels_are_the_exporters(style) -> None:
     (part,) = found.parts
     assert (node.hostname, found.index, found.uuid, found.name) == ("h", 3, "GPU-1", "NVIDIA L4")
     assert (part.gpu_instance, part.profile, part.values) == (7, "1g.10gb", {"memory_used_mib": 5.0})
-    assert part.users == (User(namespace="ns", pod="p", container="c"),)
+    assert part.users == (GpuUser(namespace="ns", pod="p", container="c"),)
 
 
 def test_a_usual_node() -> None:
@@ -51,8 +51,8 @@ def test_a_usual_node() -> None:
     assert [one.index for one in found] == [0, 1]
     assert found[0].values["memory_total_mib"] == 80_500
     assert found[0].values["sm_percent"] == pytest.approx(40)
-    assert (found[0].users, found[1].users) == ((User(namespace="ml", pod="train-0", container="main"),), ())
-    assert {one.health for one in found} == {Health.OK}
+    assert (found[0].users, found[1].users) == ((GpuUser(namespace="ml", pod="train-0", container="main"),), ())
+    assert {one.health for one in found} == {GpuHealth.OK}
 
 
 def test_with_mig_memory_is_the_instances_and_power_the_gpus() -> None:
@@ -92,15 +92,15 @@ def test_a_lost_gpu_and_an_unwell_one() -> None:
     text += gpu_text("n1", 1, {"kgpu_gpu_verdict": 1}, action="reset-gpu", reason="Xid 109")
     text += gpu_text("n1", 2, {"DCGM_FI_DEV_GPU_TEMP": 40})
     lost, bad, plain = gpus(text)
-    assert (lost.health, bad.health, plain.health) == (Health.LOST, Health.BAD, Health.UNKNOWN)
+    assert (lost.health, bad.health, plain.health) == (GpuHealth.LOST, GpuHealth.BAD, GpuHealth.UNKNOWN)
     assert (bad.action, bad.reason) == ("reset-gpu", "Xid 109")
 
 
 @pytest.mark.parametrize(("healthy", "action", "reason", "found"), [
-    (1, "ignore", "GPUHealthy", (Health.WARN, "", "NoReadings")),  # slow, or hangs since a moment ago
-    (0, "reboot", "GPUNeedsReboot", (Health.LOST, "reboot", "GPUNeedsReboot")),
-    (1, "ignore", "GPUMuted", (Health.LOST, "", "GPUMuted")),
-    (None, "", "", (Health.LOST, "", "NoReadings")),
+    (1, "ignore", "GPUHealthy", (GpuHealth.WARN, "", "NoReadings")),  # slow, or hangs since a moment ago
+    (0, "reboot", "GPUNeedsReboot", (GpuHealth.LOST, "reboot", "GPUNeedsReboot")),
+    (1, "ignore", "GPUMuted", (GpuHealth.LOST, "", "GPUMuted")),
+    (None, "", "", (GpuHealth.LOST, "", "NoReadings")),
 ])  # fmt: skip
 def test_a_gpu_without_readings_is_lost_unless_health_finds_it_well(healthy, action, reason, found) -> None:
     text = gpu_text("n1", 0, {"kgpu_gpu_up": 0})
@@ -110,7 +110,7 @@ def test_a_gpu_without_readings_is_lost_unless_health_finds_it_well(healthy, act
     text += gpu_text("n1", 0, {"kgpu_gpu_pod_info": 1}, pod="p", namespace="ml", container="c")
     (gpu,) = gpus(text)
     assert (gpu.health, gpu.action, gpu.reason) == found
-    assert gpu.users == (User(namespace="ml", pod="p", container="c"),)
+    assert gpu.users == (GpuUser(namespace="ml", pod="p", container="c"),)
 
 
 def test_nonsense_in_labels_breaks_nothing() -> None:
@@ -140,7 +140,7 @@ def test_the_exporters_own_metrics_have_the_names_that_are_read() -> None:
     assert [name for name in told if f'"{name}"' not in names] == []
 
 
-@pytest.mark.parametrize(("action", "health"), [("ignore", Health.OK), ("restart-app", Health.WARN)])
+@pytest.mark.parametrize(("action", "health"), [("ignore", GpuHealth.OK), ("restart-app", GpuHealth.WARN)])
 def test_a_gpu_that_may_have_work_and_wants_a_look(action, health) -> None:
     text = gpu_text("n1", 0, {"kgpu_gpu_up": 1, "kgpu_gpu_healthy": 1})
     text += gpu_text("n1", 0, {"kgpu_gpu_verdict": 1}, action=action, reason="Xid31")

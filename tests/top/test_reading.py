@@ -21,12 +21,12 @@ from kgpu.kube.client import connect
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.kinds import CLUSTER_POLICIES, DEPLOYMENTS
 from kgpu.kube.port import NODES, PODS
-from kgpu.top.cluster import Cluster
+from kgpu.top.cluster import ClusterSource
 from kgpu.top.exporters import LIMIT, Exporters, parse_address
 from kgpu.top.find import Via, slim_node, slim_pod, targets
-from kgpu.top.host import Host
-from kgpu.top.model import Health, Node, Route, Target, Trouble
-from kgpu.top.run import Watch
+from kgpu.top.host import HostSource
+from kgpu.top.model import GpuHealth, GpuNode, NodeRoutes, NodeTrouble, Route
+from kgpu.top.run import NodeWatch
 from kgpu.top.source import FakeSource
 from tests.top.exporting import Server, api_page, exporter_pod, fleet, gpu_node, kubeconfig, node_text
 
@@ -39,9 +39,9 @@ def refused(code: int, message: str = "no") -> tuple[int, str]:
     return code, json.dumps({"kind": "Status", "code": code, "message": message})
 
 
-async def direct(page, **options) -> Node:
+async def direct(page, **options) -> GpuNode:
     async with Server(page).running() as server:
-        target = Target(node="n", routes=(Route(url=f"http://127.0.0.1:{server.port}"),))
+        target = NodeRoutes(node="n", routes=(Route(url=f"http://127.0.0.1:{server.port}"),))
         return await Exporters(**options).look(target)
 
 
@@ -72,7 +72,7 @@ async def test_nobody_listens() -> None:
     async with Server(lambda _: (200, "")).running() as server:
         port = server.port
     with pytest.raises(UserError, match="does not answer"):
-        await Exporters().look(Target(node="n", routes=(Route(url=f"http://127.0.0.1:{port}"),)))
+        await Exporters().look(NodeRoutes(node="n", routes=(Route(url=f"http://127.0.0.1:{port}"),)))
 
 
 async def both_ways(tmp_path: Path, proxied, own, *, inside: bool, looks=1, deadline=PATIENCE):
@@ -130,12 +130,12 @@ class Lab:
         self.path = tmp_path / "config"
         self.server = Server(api_page(pods, nodes, lambda pod: self.texts[pod]))
 
-    async def watched(self, rounds: int = 1, **options) -> Watch:
+    async def watched(self, rounds: int = 1, **options) -> NodeWatch:
         async with self.server.running() as server:
             self.path.write_text(kubeconfig(f"http://127.0.0.1:{server.port}"))
             api = connect(str(self.path))
-            source = Cluster(api, Exporters(api, deadline=self.deadline), via=Via.PROXY, inside=False)
-            watch = Watch(source, **options)
+            source = ClusterSource(api, Exporters(api, deadline=self.deadline), via=Via.PROXY, inside=False)
+            watch = NodeWatch(source, **options)
             try:
                 for _ in range(rounds):
                     await watch.once()
@@ -198,7 +198,7 @@ async def lookalike(where: str, policy: str = "", **options) -> tuple[list[str],
     if policy:
         api.put(CLUSTER_POLICIES, {"metadata": {"name": "cluster-policy"}, "status": {"namespace": policy}})
     headers = {"Authorization": "Basic bWU6aHVzaA=="}
-    source = Cluster(api, Exporters(headers=headers), via=Via.DIRECT, inside=True, **options)
+    source = ClusterSource(api, Exporters(headers=headers), via=Via.DIRECT, inside=True, **options)
     try:
         found = await source.targets()
         for target in found:
@@ -273,7 +273,7 @@ async def test_a_node_that_fails_keeps_what_was_known_and_is_tried_again_more_ra
     clock = Clock()
     node = await direct(lambda _: (200, GOOD))
     source = FakeSource({"n": node, "m": replace(node, name="m")})
-    watch = Watch(source, now=clock)
+    watch = NodeWatch(source, now=clock)
     await watch.once()
     source.nodes["n"] = dead()
     await watch.once()
@@ -281,7 +281,7 @@ async def test_a_node_that_fails_keeps_what_was_known_and_is_tried_again_more_ra
     await watch.once()
     assert source.looks == before + 1  # m alone
     found = watch.nodes["n"]
-    assert (found.trouble, len(found.gpus)) == (Trouble(what="gone", remedy="look"), 2)
+    assert (found.trouble, len(found.gpus)) == (NodeTrouble(what="gone", remedy="look"), 2)
     source.nodes["n"] = node
     clock.now += 60
     await watch.once()
@@ -296,13 +296,13 @@ async def test_a_node_that_hangs_holds_nobody_up_and_a_key_reads_anew() -> None:
     looks = {"slow": 0, "quick": 0}
 
     class Slow(FakeSource):
-        async def look(self, target: Target) -> Node:
+        async def look(self, target: NodeRoutes) -> GpuNode:
             looks[target.node] += 1
             if target.node == "slow":
                 await asyncio.Event().wait()
             return node
 
-    watch = Watch(Slow({"slow": node, "quick": node}))
+    watch = NodeWatch(Slow({"slow": node, "quick": node}))
     running = asyncio.create_task(watch.run(0.01))
     async with asyncio.timeout(60):
         while looks["quick"] < 3:
@@ -336,14 +336,14 @@ def test_what_is_no_address(text) -> None:
 async def test_this_nodes_driver_with_a_lost_gpu(sim_root) -> None:
     root = sim_root("hgx-h100", gpus=2)
     operate.inject(root, "lost", gpu=1)
-    host = Host(open_reader(driver_root=root), name="here")
+    host = HostSource(open_reader(driver_root=root), name="here")
     try:
         (target,) = await host.targets()
         node = await host.look(target)
     finally:
         await host.close()
     assert (node.name, node.driver_version != "") == ("here", True)
-    assert [gpu.health for gpu in node.gpus] == [Health.OK, Health.LOST]
+    assert [gpu.health for gpu in node.gpus] == [GpuHealth.OK, GpuHealth.LOST]
     assert node.gpus[0].values["memory_total_mib"] > 80_000
     assert node.gpus[1].action
 
@@ -355,11 +355,11 @@ async def test_this_nodes_health_is_the_verdicts_else_the_drivers_word() -> None
     )
     reader = MemoryReader(Inventory(vendor="nvidia", driver_version="1", accelerators=gpus))
 
-    async def judged(verdicts: MemoryVerdicts | None) -> list[tuple[Health, str]]:
-        found = await Host(reader, verdicts=verdicts).look(Target(node="n"))
+    async def judged(verdicts: MemoryVerdicts | None) -> list[tuple[GpuHealth, str]]:
+        found = await HostSource(reader, verdicts=verdicts).look(NodeRoutes(node="n"))
         return [(gpu.health, gpu.action) for gpu in found.gpus]
 
-    alone = [(Health.OK, ""), (Health.BAD, "reset"), (Health.OK, ""), (Health.OK, "")]
+    alone = [(GpuHealth.OK, ""), (GpuHealth.BAD, "reset"), (GpuHealth.OK, ""), (GpuHealth.OK, "")]
     assert await judged(None) == await judged(MemoryVerdicts()) == alone
     verdicts = MemoryVerdicts()
     verdicts.put(
@@ -368,20 +368,20 @@ async def test_this_nodes_health_is_the_verdicts_else_the_drivers_word() -> None
         GpuVerdict(uuid="u2", action="inspect", what="it is hot"),
     )
     assert await judged(verdicts) == [
-        (Health.BAD, "replace"),
-        (Health.OK, ""),
-        (Health.WARN, "inspect"),
-        (Health.OK, ""),
+        (GpuHealth.BAD, "replace"),
+        (GpuHealth.OK, ""),
+        (GpuHealth.WARN, "inspect"),
+        (GpuHealth.OK, ""),
     ]
 
 
 @pytest.mark.parametrize(("problem", "verdict", "health"), [
-    (Problem.HUNG, GpuVerdict(uuid="u"), Health.WARN),
-    (Problem.HUNG, GpuVerdict(uuid="u", action="reboot", withdraws=True), Health.LOST),
-    (Problem.HUNG, GpuVerdict(uuid="u", muted="in maintenance"), Health.LOST),
-    (Problem.HUNG, None, Health.LOST),
-    (Problem.LOST, GpuVerdict(uuid="u"), Health.LOST),
-    (Problem.NEEDS_RESET, GpuVerdict(uuid="u", action="reset-gpu", withdraws=True), Health.BAD),
+    (Problem.HUNG, GpuVerdict(uuid="u"), GpuHealth.WARN),
+    (Problem.HUNG, GpuVerdict(uuid="u", action="reboot", withdraws=True), GpuHealth.LOST),
+    (Problem.HUNG, GpuVerdict(uuid="u", muted="in maintenance"), GpuHealth.LOST),
+    (Problem.HUNG, None, GpuHealth.LOST),
+    (Problem.LOST, GpuVerdict(uuid="u"), GpuHealth.LOST),
+    (Problem.NEEDS_RESET, GpuVerdict(uuid="u", action="reset-gpu", withdraws=True), GpuHealth.BAD),
 ])  # fmt: skip
 async def test_a_gpu_of_this_node_is_lost_when_it_can_not_be_read(problem, verdict, health) -> None:
     found = Finding(subject="u", problem=problem, what="it does", expected="e", remedy="do it")
@@ -390,7 +390,7 @@ async def test_a_gpu_of_this_node_is_lost_when_it_can_not_be_read(problem, verdi
     verdicts = MemoryVerdicts()
     if verdict is not None:
         verdicts.put(verdict)
-    node = await Host(reader, verdicts=verdicts).look(Target(node="n"))
+    node = await HostSource(reader, verdicts=verdicts).look(NodeRoutes(node="n"))
     assert [(one.health, one.action != "ignore") for one in node.gpus] == [(health, True)]
 
 
@@ -401,7 +401,7 @@ async def test_processes_of_this_node_have_their_command_and_user(tmp_path) -> N
     (folder / "cmdline").write_bytes("/usr/bin/python3\0학습.py\0\x1b[2J\0".encode())
     seen = (Seen(uuid="u", pid=41, memory_mib=512, sm_percent=30.0), Seen(uuid="u", pid=42, memory_mib=1024))
     reader = MemoryReader(Inventory(vendor="nvidia", driver_version="1", accelerators=(gpu,)), processes=seen)
-    (found,) = (await Host(reader, proc=str(tmp_path)).look(Target(node="n"))).gpus
+    (found,) = (await HostSource(reader, proc=str(tmp_path)).look(NodeRoutes(node="n"))).gpus
     assert [(one.pid, one.command, one.user != "") for one in found.processes] == [
         (42, "", False), (41, "python3 학습.py �[2J", True),
     ]  # fmt: skip
@@ -412,7 +412,7 @@ async def test_nodes_are_found_anew_after_a_while_and_an_outage_keeps_what_was_f
     api.put(PODS, exporter_pod("a"))
     api.put(NODES, gpu_node("a"))
     api.pages["gpu-operator", "exporter-a"] = node_text("a", 3)
-    source = Cluster(api, Exporters(api), via=Via.PROXY, inside=False)
+    source = ClusterSource(api, Exporters(api), via=Via.PROXY, inside=False)
     (target,) = await source.targets()
     assert len((await source.look(target)).gpus) == 3
     api.put(NODES, gpu_node("b"))
@@ -432,19 +432,19 @@ class Rounds:
         self.now = 0.0
         self.found_at: list[float] = []
 
-    async def look(self, target: Target) -> Node:
+    async def look(self, target: NodeRoutes) -> GpuNode:
         if self.fails(target.node, self.now):
             raise UserError("no answer", "one", "wait")
-        return Node(name=target.node)
+        return GpuNode(name=target.node)
 
     async def run(self, seconds: int, monkeypatch) -> list[float]:
-        """When nodes and pods were listed. A node that failed is asked again after 10 seconds, as by ``Watch``."""
+        """When nodes and pods were listed. A node that failed is asked again after 10 seconds, as by ``NodeWatch``."""
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
         api = FakeApi()
         for name in ("a", "b"):
             api.put(PODS, exporter_pod(name))
             api.put(NODES, gpu_node(name))
-        source = Cluster(api, self, via=Via.PROXY, inside=False)
+        source = ClusterSource(api, self, via=Via.PROXY, inside=False)
         due: dict[str, float] = {}
         for second in range(0, seconds, 2):
             self.now = float(second)
@@ -489,7 +489,7 @@ async def test_an_exporter_that_is_gone_is_looked_up_again_soon(monkeypatch) -> 
     api = FakeApi()
     api.put(PODS, exporter_pod("a"))
     api.put(NODES, gpu_node("a"))
-    source = Cluster(api, Exporters(api), via=Via.PROXY, inside=False)
+    source = ClusterSource(api, Exporters(api), via=Via.PROXY, inside=False)
     (target,) = await source.targets()
     with pytest.raises(UserError):
         await source.look(target)

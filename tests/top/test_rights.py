@@ -10,7 +10,7 @@ import yaml
 from kgpu.base.errors import UserError
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODES, PODS
-from kgpu.top.cluster import Cluster
+from kgpu.top.cluster import ClusterSource
 from kgpu.top.exporters import Exporters
 from kgpu.top.find import Via
 from tests.top.exporting import exporter_pod, gpu_node
@@ -44,7 +44,7 @@ async def test_it_asks_for_what_the_shipped_rights_grant_and_no_more() -> None:
     api = Asked()
     api.put(PODS, exporter_pod("a"))
     api.put(NODES, gpu_node("a"))
-    source = Cluster(api, Exporters(api), via=Via.PROXY, inside=False)
+    source = ClusterSource(api, Exporters(api), via=Via.PROXY, inside=False)
     (target,) = await source.targets()
     with pytest.raises(UserError):
         await source.look(target)

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from kgpu.top.model import Node
-from kgpu.top.run import IDLE_PER_WORK, Watch
+from kgpu.top.model import GpuNode
+from kgpu.top.run import IDLE_PER_WORK, NodeWatch
 from kgpu.top.source import FakeSource
 
 INTERVAL = 2.0
@@ -29,7 +29,7 @@ async def rests(monkeypatch: pytest.MonkeyPatch, *worked: float) -> list[float]:
 
     monkeypatch.setattr("kgpu.top.run.time.process_time", iter(used).__next__)
     monkeypatch.setattr("kgpu.top.run.asyncio.wait_for", rest)
-    running = asyncio.create_task(Watch(FakeSource({"n": Node(name="n")}), now=lambda: 100.0).run(INTERVAL))
+    running = asyncio.create_task(NodeWatch(FakeSource({"n": GpuNode(name="n")}), now=lambda: 100.0).run(INTERVAL))
     await over.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

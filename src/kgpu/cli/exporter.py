@@ -19,14 +19,14 @@ import click
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.cli._common import GoFlagsCommand, check_kubeconfig, root_option, run_async
 from kgpu.cli._options import options
-from kgpu.exporter.config import Given, resolve
+from kgpu.exporter.config import ExporterOptions, resolve
 from kgpu.exporter.options import OPTIONS
 from kgpu.formats.exporter_flags import REFUSED, WITHOUT
 from kgpu.formats.names import ENV_HOST_ROOT
 
 if TYPE_CHECKING:
     from kgpu.base.advice import Advice
-    from kgpu.exporter.counters import Counter
+    from kgpu.exporter.counters import CountedMetric
     from kgpu.exporter.model import Family, Users
     from kgpu.hw.port import Reader
     from kgpu.kube.port import KubeApi
@@ -76,10 +76,10 @@ def exporter(
     for note in given.notes:
         click.echo(f"kgpu exporter: {note}", err=True)
     counters = _counters(given)
-    from kgpu.exporter.render import Format, render
+    from kgpu.exporter.render import ExpositionFormat, render
 
     families = run_async(_look(place, given, counters))
-    sys.stdout.write(render(families, Format.OPENMETRICS if openmetrics else Format.TEXT))
+    sys.stdout.write(render(families, ExpositionFormat.OPENMETRICS if openmetrics else ExpositionFormat.TEXT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class Place:
         return connect(self.kubeconfig)
 
 
-def _counters(given: Given) -> tuple[Counter, ...]:
+def _counters(given: ExporterOptions) -> tuple[CountedMetric, ...]:
     """What the counters file asks for, or the usual set; a file that was named has to be good."""
     from kgpu.exporter.reload import CountersSource
 
@@ -118,7 +118,7 @@ def _echo(decision: Advice) -> None:
         click.echo(f"kgpu exporter: {decision.one_line()}", err=True)
 
 
-async def _look(place: Place, given: Given, counters: tuple[Counter, ...]) -> tuple[Family, ...]:
+async def _look(place: Place, given: ExporterOptions, counters: tuple[CountedMetric, ...]) -> tuple[Family, ...]:
     """The families of one moment: of two readings, since rates and averages are over the time between two."""
     import asyncio
     import time
@@ -151,7 +151,7 @@ async def _look(place: Place, given: Given, counters: tuple[Counter, ...]) -> tu
     return outcome.families
 
 
-async def _users(place: Place, given: Given, reader: Reader) -> Users:
+async def _users(place: Place, given: ExporterOptions, reader: Reader) -> Users:
     """Who uses what; what can't be had is told."""
     from kgpu.exporter.users_open import open_users
 
@@ -186,7 +186,7 @@ def _xid_text(code: int) -> str:
     return short_name(code)
 
 
-async def _serve(place: Place, given: Given) -> None:
+async def _serve(place: Place, given: ExporterOptions) -> None:
     """Serve until SIGTERM or SIGINT; SIGHUP looks at every file at once."""
     import asyncio
     import logging

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from kgpu.top.columns import Look
+    from kgpu.top.columns import DrawingStyle
     from kgpu.top.rows import Wish
-    from kgpu.top.run import Watch
-    from kgpu.top.source import Source
+    from kgpu.top.run import NodeWatch
+    from kgpu.top.source import GpuNodeSource
 
 EXAMPLES: Final = """
 kgpu top
@@ -108,19 +108,19 @@ def top(context: click.Context, /, **given: Any) -> None:
 
 
 async def _top(given: dict[str, Any]) -> None:
-    from kgpu.top.columns import Look
-    from kgpu.top.rows import Detail, View, Wish
-    from kgpu.top.run import Watch
+    from kgpu.top.columns import DrawingStyle
+    from kgpu.top.rows import Detail, TableView, Wish
+    from kgpu.top.run import NodeWatch
     from kgpu.top.sorts import check_sort
 
     wish = Wish(
-        view=View(given["view"]), detail=Detail(given["detail"]), sort=check_sort(given["sort"]),
+        view=TableView(given["view"]), detail=Detail(given["detail"]), sort=check_sort(given["sort"]),
         reverse=given["reverse"], words=given["words"], nodes=frozenset(given["node"]),
         namespaces=frozenset(given["namespace"]),
     )  # fmt: skip
-    look = Look(ascii_only=given["ascii_only"], busy=given["gpu_util_thresh"], memory=given["mem_util_thresh"])
+    look = DrawingStyle(ascii_only=given["ascii_only"], busy=given["gpu_util_thresh"], memory=given["mem_util_thresh"])
     source, notes = _source(given)
-    watch = Watch(source, only=wish.nodes)
+    watch = NodeWatch(source, only=wish.nodes)
     try:
         if given["output"] == "json" or given["once"] or not sys.stdout.isatty():
             await _once(watch, wish, look, notes, given)
@@ -134,16 +134,16 @@ async def _top(given: dict[str, Any]) -> None:
 
 
 async def _once(
-    watch: Watch, wish: Wish, look: Look, notes: Callable[[], tuple[str, ...]], given: dict[str, Any]
+    watch: NodeWatch, wish: Wish, look: DrawingStyle, notes: Callable[[], tuple[str, ...]], given: dict[str, Any]
 ) -> None:
     import time
 
-    from kgpu.top.history import History
+    from kgpu.top.history import GpuHistory
     from kgpu.top.plan import plan
 
     await watch.once()
     # One reading makes no history, and says of no GPU for how long it has been idle.
-    screen = plan(watch.nodes.values(), wish, History(), time.monotonic())
+    screen = plan(watch.nodes.values(), wish, GpuHistory(), time.monotonic())
     for note in notes():
         click.echo(f"kgpu top: {note}", err=True)
     if given["output"] == "json":
@@ -172,18 +172,18 @@ def _console(given: dict[str, Any]) -> Any:
     )  # fmt: skip
 
 
-def _source(given: dict[str, Any]) -> tuple[Source, Callable[[], tuple[str, ...]]]:
+def _source(given: dict[str, Any]) -> tuple[GpuNodeSource, Callable[[], tuple[str, ...]]]:
     """Where nodes come from, and what could not be read there. Raises UserError."""
     if given["host"]:
         return _host(given["root"]), tuple
-    from kgpu.top.exporters import Addresses, Exporters, parse_address
+    from kgpu.top.exporters import Exporters, NamedExporters, parse_address
 
     headers, tls = _credentials(given["auth_file"]), _tls(given["ca_file"])
     if given["exporter"]:
         urls = [parse_address(text) for text in given["exporter"]]
-        return Addresses(dict(urls), Exporters(headers=headers, context=tls)), tuple
+        return NamedExporters(dict(urls), Exporters(headers=headers, context=tls)), tuple
     from kgpu.kube.client import connect
-    from kgpu.top.cluster import Cluster
+    from kgpu.top.cluster import ClusterSource
     from kgpu.top.find import Via
 
     try:
@@ -193,23 +193,23 @@ def _source(given: dict[str, Any]) -> tuple[Source, Callable[[], tuple[str, ...]
         raise KubeError(error.what, error.expected, remedy) from error
     inside = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
     exporters = Exporters(api, headers=headers, context=tls)
-    cluster = Cluster(
+    cluster = ClusterSource(
         api, exporters, via=Via(given["via"]), inside=inside, scheme=given["scheme"],
         namespaces=frozenset(given["exporter_namespace"]),
     )  # fmt: skip
     return cluster, lambda: cluster.notes
 
 
-def _host(root: str) -> Source:
+def _host(root: str) -> GpuNodeSource:
     from pathlib import Path
 
     from kgpu.hw.open import NoHardwareError, open_reader
     from kgpu.hw.verdicts import VerdictFile, verdicts_path
-    from kgpu.top.host import Host
+    from kgpu.top.host import HostSource
 
     verdicts = VerdictFile(verdicts_path("/", os.environ))
     try:
-        return Host(open_reader(driver_root=Path(root) if root else None), verdicts=verdicts)
+        return HostSource(open_reader(driver_root=Path(root) if root else None), verdicts=verdicts)
     except NoHardwareError as error:
         raise HwError(error.what, error.expected, f"{error.remedy}; for the cluster's GPUs leave --host out") from error
 

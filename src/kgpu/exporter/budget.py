@@ -22,7 +22,7 @@ _STAY: Final = frozenset({
 })  # fmt: skip
 
 
-class Budget:
+class SeriesBudget:
     """One exporter's series over time; label sets are remembered for one period, as hashes."""
 
     def __init__(self, limit: int, *, period: float = PERIOD) -> None:

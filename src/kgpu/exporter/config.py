@@ -11,36 +11,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kgpu.exporter.counters import Counter, default_counters
-from kgpu.exporter.devices import Selector
+from kgpu.exporter.counters import CountedMetric, default_counters
+from kgpu.exporter.devices import DeviceSelector
 from kgpu.exporter.labels import PodLabels, Style
 from kgpu.exporter.model import Generation
 from kgpu.exporter.options import OPTIONS
-from kgpu.exporter.readers import Address
-from kgpu.exporter.settings import Pods, Settings, Virtual
+from kgpu.exporter.readers import ListenAddress
+from kgpu.exporter.settings import ExporterSettings, Pods, Virtual
 from kgpu.formats import settings
 from kgpu.formats.exporter_flags import REFUSED, WITHOUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class ExporterOptions:
     """Everything that the exporter is told. Times are seconds. ``notes`` are for a person: what does nothing, and why.
 
     ``collectors_given``: somebody named the counters file, so it has to be there.
     """
 
     collectors: str
-    address: Address
+    address: ListenAddress
     interval: float
     kubernetes: bool
     old_namespace: bool
-    cpu_devices: Selector
+    cpu_devices: DeviceSelector
     config_map: tuple[str, str] | None
     pod_labels: bool
     pod_uid: bool
     gpu_id_type: str
     pod_label_allowed: PodLabels
-    devices: Selector
+    devices: DeviceSelector
     no_hostname: bool
     fake_gpus: bool
     web_config: str
@@ -65,7 +65,7 @@ class Given:
     collectors_given: bool = False
     notes: tuple[str, ...] = ()
 
-    def settings(self, *, hostname: str, counters: tuple[Counter, ...] | None = None) -> Settings:
+    def settings(self, *, hostname: str, counters: tuple[CountedMetric, ...] | None = None) -> ExporterSettings:
         """What the plan needs; ``counters`` None: the usual set. Two generations have the labels of the first."""
         style = Style(
             generation=self.compat[0],
@@ -73,7 +73,7 @@ class Given:
             old_namespace=self.old_namespace,
             dashes=self.dashes,
         )
-        return Settings(
+        return ExporterSettings(
             counters=default_counters(self.compat, extra=self.extra_fields) if counters is None else counters,
             style=style,
             devices=self.devices,
@@ -90,11 +90,11 @@ class Given:
         )
 
 
-def resolve(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> Given:
+def resolve(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> ExporterOptions:
     """What is in force. ``flags`` are by attribute, None and empty lists count as not given. Raises ConfigError."""
     flags, env = flags or {}, env or {}
     found = settings.resolve(OPTIONS, flags=flags, env=env)
     settings.refuse(REFUSED, flags=flags, env=env, among="the replaced exporter's other flags and variables")
     idle = ((row, settings.find(row, flags=flags, env=env)) for row in WITHOUT)
     notes = tuple(f"{given.where} does nothing: {row.idle}" for row, given in idle if given is not None)
-    return Given(**found.values, collectors_given="collectors" in found.given, notes=notes)
+    return ExporterOptions(**found.values, collectors_given="collectors" in found.given, notes=notes)

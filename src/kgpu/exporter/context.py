@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kgpu.base.advice import AdviceSink
-from kgpu.exporter.config import Given
+from kgpu.exporter.config import ExporterOptions
 from kgpu.exporter.listed import ListedReader
 from kgpu.exporter.run import ExporterContext
 from kgpu.exporter.users_open import open_users
@@ -20,7 +20,7 @@ from kgpu.kube.port import KubeApi
 
 
 def make_context(
-    given: Given,
+    given: ExporterOptions,
     reader: Reader,
     *,
     report: AdviceSink,

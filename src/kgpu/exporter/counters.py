@@ -16,7 +16,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.exporter.field_table import all_fields, find, known_names
 from kgpu.exporter.fields import Spelled, spell
-from kgpu.exporter.model import Generation, Kind
+from kgpu.exporter.model import Generation, MetricKind
 
 LIMIT_BYTES: Final = 1 << 20
 LIMIT_LINES: Final = 10_000
@@ -30,11 +30,11 @@ CONFIG_MAP_KEYS: Final = ("metrics", "dcgm-metrics.csv", "default-counters.csv")
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class CountedMetric:
     """One exported metric, with the type and help that the file gives it."""
 
     spelled: Spelled
-    kind: Kind
+    kind: MetricKind
     help: str
 
     @property
@@ -46,18 +46,20 @@ class Counter:
 class Counters:
     """What a file says: the metrics in its order, and what is wrong with the other lines."""
 
-    rows: tuple[Counter, ...]
+    rows: tuple[CountedMetric, ...]
     problems: tuple[ConfigError, ...] = ()
 
 
-def default_counters(generations: Sequence[Generation] = (Generation.B,), *, extra: bool = True) -> tuple[Counter, ...]:
+def default_counters(
+    generations: Sequence[Generation] = (Generation.B,), *, extra: bool = True
+) -> tuple[CountedMetric, ...]:
     """The usual set under the names of each generation; ``extra``: with kgpu's additions to it."""
-    rows: dict[str, Counter] = {}
+    rows: dict[str, CountedMetric] = {}
     for generation in generations:
         for field in all_fields():
             if field.default or (field.extra and extra) or (field.default_in_c and generation is Generation.C):
                 spelled = spell(field, generation)
-                rows.setdefault(spelled.name, Counter(spelled, spelled.kind(generation), field.help))
+                rows.setdefault(spelled.name, CountedMetric(spelled, spelled.kind(generation), field.help))
     return tuple(rows.values())
 
 
@@ -68,7 +70,7 @@ def parse_counters(text: str, source: str = "the counters file") -> Counters:
     lines = text.removeprefix("\ufeff").split("\n")
     if len(lines) > LIMIT_LINES:
         raise _refused(source, f"has more than {LIMIT_LINES} lines")
-    rows: dict[str, tuple[int, Counter]] = {}
+    rows: dict[str, tuple[int, CountedMetric]] = {}
     problems: list[ConfigError] = []
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -104,7 +106,7 @@ def from_config_map(data: Mapping[str, str], source: str) -> tuple[str, str]:
     )
 
 
-def _line(line: str, *, hints: bool) -> tuple[Counter, ConfigError | None]:
+def _line(line: str, *, hints: bool) -> tuple[CountedMetric, ConfigError | None]:
     """The row of one line, and what a person should know of it all the same. Looking for hints takes time."""
     if len(line) > _LIMIT_LINE:
         raise ConfigError(f"it has more than {_LIMIT_LINE} characters", "FIELD, type, help", "shorten it")
@@ -131,18 +133,18 @@ def _line(line: str, *, hints: bool) -> tuple[Counter, ConfigError | None]:
         note = ConfigError(
             f"the help of {spelled.name} has a comma", "3 columns", "put the help in double quotes; it is used as it is"
         )
-    elif kind in {Kind.HISTOGRAM, Kind.SUMMARY}:
+    elif kind in {MetricKind.HISTOGRAM, MetricKind.SUMMARY}:
         note = ConfigError(
             f"{spelled.name} is one number, no {kind}", "gauge, counter or label", "it is exported without a type"
         )
-    return Counter(spelled, kind, _plain(", ".join(cells[2:]))), note
+    return CountedMetric(spelled, kind, _plain(", ".join(cells[2:]))), note
 
 
-def _kind(word: str) -> Kind:
+def _kind(word: str) -> MetricKind:
     try:
-        return Kind(word)
+        return MetricKind(word)
     except ValueError:
-        words = [str(kind) for kind in Kind]
+        words = [str(kind) for kind in MetricKind]
         raise ConfigError(
             f'there is no type "{word[:_SHOWN]}"',
             f"one of {', '.join(words)}",

@@ -32,7 +32,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selector:
+class DeviceSelector:
     """``flexible``: GPUs, or their instances where MIG is on; then the other two do not count."""
 
     flexible: bool = True
@@ -48,11 +48,11 @@ class Selector:
         return self.flexible or self.instances.has(position)
 
 
-def parse_selector(text: str, where: str = "--devices") -> Selector:
+def parse_selector(text: str, where: str = "--devices") -> DeviceSelector:
     """Read a selector. Raises ConfigError that names ``where``."""
     words = [word.strip() for word in text.strip().split("+")]
     if words == ["f"]:
-        return Selector()
+        return DeviceSelector()
     found: dict[str, Chosen] = {}
     for word in words:
         letter, colon, ids = word.partition(":")
@@ -60,7 +60,7 @@ def parse_selector(text: str, where: str = "--devices") -> Selector:
             why = "f takes no ids" if letter == "f" else f"{word[:40]!r} is no kind of device, or is there twice"
             raise ConfigError(f"{where}: {why}", _FORM, f"correct {where}")
         found[letter] = _ids(ids, where) if colon else Chosen(all=True)
-    return Selector(flexible=False, gpus=found.get("g", Chosen()), instances=found.get("i", Chosen()))
+    return DeviceSelector(flexible=False, gpus=found.get("g", Chosen()), instances=found.get("i", Chosen()))
 
 
 def _ids(text: str, where: str) -> Chosen:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from kgpu.exporter.labels import long_bus_id
-from kgpu.exporter.model import Look, Unit, Value
+from kgpu.exporter.model import PlanInput, Unit, Value
 from kgpu.hw import port
 from kgpu.hw.port import Accelerator, Inventory, Problem
 from kgpu.hw.recovery import RECOVERY_CODES
@@ -22,7 +22,7 @@ def answered(readings: Iterable[port.Reading]) -> frozenset[Unit]:
     return frozenset(Unit(reading.uuid) for reading in readings if reading.whole)
 
 
-def readable(gpu: Accelerator, look: Look) -> bool:
+def readable(gpu: Accelerator, look: PlanInput) -> bool:
     """Whether the GPU can be read now, however badly it is judged: one that waits for a reset has values too."""
     gone = any(finding.problem in _SILENT for finding in gpu.findings)
     return look.answers and not gone and Unit(gpu.uuid) in look.now.answered

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from kgpu.exporter.fields import Field, Spelled
+from kgpu.exporter.fields import MetricField, Spelled
 from kgpu.exporter.rows import ROWS
 
 
-def all_fields() -> tuple[Field, ...]:
+def all_fields() -> tuple[MetricField, ...]:
     """Every row, in the order of the default output."""
     return _table()[0]
 
@@ -24,7 +24,7 @@ def known_names() -> Iterable[str]:
     return _table()[1].keys()
 
 
-def _spellings(field: Field) -> Iterator[Spelled]:
+def _spellings(field: MetricField) -> Iterator[Spelled]:
     yield Spelled(field, field.name)
     for alias in field.aliases:
         yield Spelled(field, alias)
@@ -33,5 +33,5 @@ def _spellings(field: Field) -> Iterator[Spelled]:
 
 
 @lru_cache(maxsize=1)
-def _table() -> tuple[tuple[Field, ...], dict[str, Spelled]]:
+def _table() -> tuple[tuple[MetricField, ...], dict[str, Spelled]]:
     return ROWS, {spelled.name: spelled for field in ROWS for spelled in _spellings(field)}

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from kgpu.exporter.model import Generation, Kind, Value
+from kgpu.exporter.model import Generation, MetricKind, Value
 
 PREFIX: Final = "DCGM_FI_DEV_"
 PROF: Final = "DCGM_FI_PROF_"
 
 
-class Scope(enum.StrEnum):
+class FieldScope(enum.StrEnum):
     """Of what a field tells.
 
     With MIG on, GPU fields are the whole GPU's and are exported once, INSTANCE fields once per GPU instance; without
@@ -35,7 +35,7 @@ class Scope(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ReadingSource:
     """A reading that gives the value, times ``factor``; ``rate``: it grows, and its change per second is meant.
 
     ``call`` is where the hardware layer gets the reading, in NVML's words.
@@ -55,11 +55,11 @@ class Modern:
     unit: str = ""
     factor: float = 1.0
     decimals: bool = False
-    kind: Kind | None = None
+    kind: MetricKind | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class MetricField:
     """One field. ``sources`` are tried in order.
 
     ``decimals``: six decimals, else whole and rounded down. Values above ``top`` are sensors that do not answer.
@@ -69,16 +69,16 @@ class Field:
 
     id: int
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     unit: str = ""
-    sources: tuple[Source, ...] = ()
-    scope: Scope = Scope.GPU
+    sources: tuple[ReadingSource, ...] = ()
+    scope: FieldScope = FieldScope.GPU
     decimals: bool = False
     top: float = math.inf
     modern: Modern | None = None
     aliases: tuple[str, ...] = ()
-    kind_in_a: Kind | None = None
+    kind_in_a: MetricKind | None = None
     default: bool = False
     default_in_c: bool = False
     extra: bool = False
@@ -93,7 +93,7 @@ class Field:
 class Spelled:
     """A field under one of its names. Without slots, for what every value asks of it is worked out once."""
 
-    field: Field
+    field: MetricField
     name: str
     modern: bool = False
 
@@ -110,7 +110,7 @@ class Spelled:
         """The unit of measure of the metric's value, "" for plain numbers."""
         return (self.field.modern.unit if self.modern and self.field.modern else "") or self.field.unit
 
-    def kind(self, generation: Generation) -> Kind:
+    def kind(self, generation: Generation) -> MetricKind:
         """The type that the default set gives it."""
         if self.modern and self.field.modern and self.field.modern.kind is not None:
             return self.field.modern.kind
@@ -119,7 +119,7 @@ class Spelled:
         return self.field.kind
 
 
-def spell(field: Field, generation: Generation) -> Spelled:
+def spell(field: MetricField, generation: Generation) -> Spelled:
     """The field under the name that a generation has for it."""
     if generation is Generation.C and field.modern is not None:
         return Spelled(field, field.modern.name, modern=True)

@@ -49,14 +49,14 @@ class Holder:
         return (self.namespace, self.pod, self.container)
 
 
-class Held(NamedTuple):
+class HeldUnit(NamedTuple):
     """A device id, resolved."""
 
     unit: Unit
     replica: str
 
 
-class Devices:
+class UnitFinder:
     """Finds the unit that an id names, in one inventory."""
 
     def __init__(self, inventory: Inventory) -> None:
@@ -68,7 +68,7 @@ class Devices:
             for partition in gpu.partitions
         }
 
-    def find(self, text: str, resource: str, also: frozenset[str] = frozenset()) -> Held | None:
+    def find(self, text: str, resource: str, also: frozenset[str] = frozenset()) -> HeldUnit | None:
         """The unit and replica of an id; forms such as ``nvidia0/gi1`` count only for GPU resources and ``also``."""
         name, _, replica = text.partition("::")
         if replica and not _REPLICA.fullmatch(replica):
@@ -77,12 +77,12 @@ class Devices:
         if unit is None and (old := _OLD_MIG.fullmatch(name)) and old[1] in self._gpus:
             unit = Unit(old[1], int(old[2]))
         if unit is not None:
-            return Held(unit, replica)
+            return HeldUnit(unit, replica)
         node = _NODE.fullmatch(text)
         if node is None or not (resource.startswith(_DOMAIN) or resource in also):
             return None
         uuid = self._minors.get(int(node[1]))
-        return Held(Unit(uuid, int(node[2]) if node[2] else None), node[3] or "") if uuid else None
+        return HeldUnit(Unit(uuid, int(node[2]) if node[2] else None), node[3] or "") if uuid else None
 
 
 class Unshown(NamedTuple):
@@ -94,7 +94,7 @@ class Unshown(NamedTuple):
     id: str
 
 
-class Resolved(NamedTuple):
+class ResolvedHolders(NamedTuple):
     """Who holds each unit, in order, and what could not be resolved."""
 
     held: dict[Unit, tuple[Holder, ...]]
@@ -116,9 +116,9 @@ def resolve(
     holdings: Iterable[Holding],
     claimed: Mapping[ClaimedKey, str] | None = None,
     also: frozenset[str] = frozenset(),
-) -> Resolved:
+) -> ResolvedHolders:
     """Who holds what. ``also`` are resources beside the usual ones; ``claimed`` as in ``Look``, None: never asked."""
-    devices = Devices(inventory)
+    devices = UnitFinder(inventory)
     found: dict[Unit, set[Holder]] = {}
     unshown: list[Unshown] = []
     for holding in holdings:
@@ -135,7 +135,7 @@ def resolve(
                     unshown.append(Unshown("claim", reason, key, name or text))
             elif holding.resource == GPU_RESOURCE or holding.resource.startswith(_OURS) or holding.resource in also:
                 unshown.append(Unshown("device", UNKNOWN_ID, key, text))
-    return Resolved({unit: tuple(sorted(all_of_it)) for unit, all_of_it in found.items()}, tuple(unshown))
+    return ResolvedHolders({unit: tuple(sorted(all_of_it)) for unit, all_of_it in found.items()}, tuple(unshown))
 
 
 def holders(

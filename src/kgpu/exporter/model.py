@@ -39,7 +39,7 @@ class Unit(NamedTuple):
         return (self.uuid, *(-1 if part is None else part for part in self[1:]))  # type: ignore[return-value]
 
 
-class Kind(enum.StrEnum):
+class MetricKind(enum.StrEnum):
     """A counter's type as the CSV spells it; LABEL makes no series, its value becomes a label of every series."""
 
     GAUGE = "gauge"
@@ -88,7 +88,7 @@ class PodFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Users:
-    """Who uses what, as far as it is known at one moment; the first five are what ``Look`` has of the same names.
+    """Who uses what, as far as it is known at one moment; the first five are what ``PlanInput`` has of the same names.
 
     ``failures`` says which of them could not be had or are old, by the part's name with a short reason word
     (``holdings`` to ``unreachable``). ``missing`` counts what is held or used but is not shown, by (what, reason):
@@ -122,7 +122,7 @@ class UsersPort(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class PlanInput:
     """Everything that one plan is made from.
 
     ``answers`` is False when the driver did not; the inventory is then the last that was read. ``holdings`` is None
@@ -156,7 +156,7 @@ class Family:
     """One metric: samples have different labels, each set once."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     samples: tuple[Sample, ...]
 

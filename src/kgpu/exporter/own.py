@@ -1,6 +1,6 @@
 """Metrics about the exporter's own work and its devices, under ``kgpu_``: what is up, what is missing, and why.
 
-``Figures`` counts what has to survive from one scrape to the next.
+``ExporterFigures`` counts what has to survive from one scrape to the next.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 from kgpu.exporter.facts import readable
 from kgpu.exporter.holders import Holder
 from kgpu.exporter.labels import Pairs, Texts, device_labels, joined
-from kgpu.exporter.model import Family, Kind, Look, Planned, Sample, Users
-from kgpu.exporter.settings import Pods, Settings
-from kgpu.exporter.targets import Target, holder_labels, own_labels
+from kgpu.exporter.model import Family, MetricKind, PlanInput, Planned, Sample, Users
+from kgpu.exporter.settings import ExporterSettings, Pods
+from kgpu.exporter.targets import SeriesTarget, holder_labels, own_labels
 from kgpu.hw.verdicts import GpuVerdict
 
 MIB: Final = 1 << 20
@@ -26,7 +26,7 @@ SHARE: Final = "kgpu_pod_gpu_memory_used_bytes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Followed:
+class ConfigState:
     """A configuration that is followed: ``current`` when what is in force is what it says now."""
 
     source: str
@@ -43,8 +43,8 @@ class Work:
     read_at: float | None
     read_seconds: float
     scrapes: int
-    counters: tuple[Followed, ...] = ()
-    web: Followed | None = None
+    counters: tuple[ConfigState, ...] = ()
+    web: ConfigState | None = None
 
 
 def number(value: float) -> str:
@@ -52,7 +52,9 @@ def number(value: float) -> str:
     return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
 
 
-def device_families(wanted: Iterable[Target], look: Look, settings: Settings, texts: Texts) -> list[Family]:
+def device_families(
+    wanted: Iterable[SeriesTarget], look: PlanInput, settings: ExporterSettings, texts: Texts
+) -> list[Family]:
     """Which GPUs answer, which containers use what, and how much of it.
 
     The containers on a GPU that can't be read are told here in any case: it has no series that would name them.
@@ -97,7 +99,9 @@ def series_family(series: int, dropped: int, texts: Texts) -> Family:
     return _family("kgpu_exporter_series", "Series of this scrape, and those that the limit left out.", rows)
 
 
-def verdict_families(verdicts: Iterable[GpuVerdict], look: Look, settings: Settings, texts: Texts) -> list[Family]:
+def verdict_families(
+    verdicts: Iterable[GpuVerdict], look: PlanInput, settings: ExporterSettings, texts: Texts
+) -> list[Family]:
     """What the health role has concluded; nothing where none runs."""
     gpus = {gpu.uuid: gpu for gpu in look.inventory.accelerators}
     healthy: dict[str, str] = {}
@@ -141,7 +145,7 @@ def work_families(work: Work, texts: Texts) -> list[Family]:
         _family("kgpu_exporter_last_reading_timestamp_seconds", "When the values were read.", read),
         _family("kgpu_exporter_reading_seconds", "How long the last reading took.",
                 {"": number(round(work.read_seconds, 6))}),
-        Family("kgpu_exporter_scrapes_total", Kind.COUNTER, "Scrapes so far.", (Sample("", str(work.scrapes)),)),
+        Family("kgpu_exporter_scrapes_total", MetricKind.COUNTER, "Scrapes so far.", (Sample("", str(work.scrapes)),)),
         _family("kgpu_exporter_counters_current", "1 when the metrics are those of the source as it is.", current),
         _family("kgpu_exporter_counters_problems", "Lines of the source that are not exported.", problems),
         _family("kgpu_exporter_web_config_current", "1 when the web config file in force is what the file says now.",
@@ -149,7 +153,7 @@ def work_families(work: Work, texts: Texts) -> list[Family]:
     ]  # fmt: skip
 
 
-class Figures:
+class ExporterFigures:
     """Counters of one exporter's life."""
 
     def __init__(self) -> None:
@@ -168,11 +172,11 @@ class Figures:
             for (field, reason), count in sorted(self._errors.items())
         }
         help_text = "Values that could not be read; the field's series were left out at that moment."
-        return (Family("kgpu_exporter_field_errors_total", Kind.COUNTER, help_text, _samples(rows)),)
+        return (Family("kgpu_exporter_field_errors_total", MetricKind.COUNTER, help_text, _samples(rows)),)
 
 
 def _family(name: str, text: str, rows: Mapping[str, str]) -> Family:
-    return Family(name, Kind.GAUGE, text, _samples(rows))
+    return Family(name, MetricKind.GAUGE, text, _samples(rows))
 
 
 def _samples(rows: Mapping[str, str]) -> tuple[Sample, ...]:

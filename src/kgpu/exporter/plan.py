@@ -14,14 +14,14 @@ from typing import Final
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.exporter import own
-from kgpu.exporter.counters import Counter
+from kgpu.exporter.counters import CountedMetric
 from kgpu.exporter.facts import readable
-from kgpu.exporter.fields import Scope, render_value
+from kgpu.exporter.fields import FieldScope, render_value
 from kgpu.exporter.holders import holders
 from kgpu.exporter.labels import Pairs, Texts
-from kgpu.exporter.model import Family, Kind, Look, Made, Planned, Sample, Unit, Value
-from kgpu.exporter.settings import Settings
-from kgpu.exporter.targets import Target, Variant, series_labels, targets
+from kgpu.exporter.model import Family, Made, MetricKind, PlanInput, Planned, Sample, Unit, Value
+from kgpu.exporter.settings import ExporterSettings
+from kgpu.exporter.targets import SeriesTarget, Variant, series_labels, targets
 
 UNKNOWN_XID: Final = "Unknown Error"
 ABSENT: Final = "absent"
@@ -36,23 +36,23 @@ _SHARED: Final = ("utilization_percent", "memory_used_mib")
 
 
 @dataclass(slots=True)
-class Missing:
+class MissingValues:
     """What could not be told in one tick, by (metric, reason)."""
 
     errors: Tally[tuple[str, str]] = field(default_factory=Tally)
     absent: Tally[tuple[str, str]] = field(default_factory=Tally)
 
 
-def plan(look: Look, settings: Settings, memory: Memory | None = None) -> Planned:
+def plan(look: PlanInput, settings: ExporterSettings, memory: PlanMemory | None = None) -> Planned:
     """One scrape's content. ``memory`` may be kept between calls: it saves making the same labels again."""
-    memory = memory if memory is not None else Memory()
+    memory = memory if memory is not None else PlanMemory()
     texts = memory.texts
     rows = memory.rows(look, settings)
-    missing = Missing()
+    missing = MissingValues()
     families = [
         _family(counter, memory.by_scope[counter.spelled.field.scope], look, missing)
         for counter in settings.counters
-        if counter.kind is not Kind.LABEL
+        if counter.kind is not MetricKind.LABEL
     ]
     about: list[Family] = []
     if settings.own_metrics:
@@ -68,19 +68,19 @@ def plan(look: Look, settings: Settings, memory: Memory | None = None) -> Planne
     return Planned(families=tuple(kept), errors=missing.errors, series=series, label_sets=sets, decisions=decisions)
 
 
-class Row:
+class TargetRow:
     """One target with what is needed for each of its values: readings, and its variants' labels as text."""
 
     __slots__ = ("_texts", "fixed", "now", "parent", "sets", "target", "variants")
 
-    def __init__(self, target: Target, texts: Texts) -> None:
+    def __init__(self, target: SeriesTarget, texts: Texts) -> None:
         self.target = target
         self.fixed: Pairs | None = None
         self.sets: tuple[Pairs, ...] = ()
         self.variants: list[tuple[Variant, str]] = []
         self._texts = texts
 
-    def read(self, look: Look, label_fields: Iterable[Counter]) -> None:
+    def read(self, look: PlanInput, label_fields: Iterable[CountedMetric]) -> None:
         """Take the values of one look."""
         self.now = _of(look, self.target.unit)
         self.parent = self.now if self.target.unit.gpu_instance is None else _of(look, Unit(self.target.unit.uuid))
@@ -96,32 +96,32 @@ class Row:
         return self._texts.text(series_labels(self.target, self.fixed or (), variant, more)) if more else ready
 
 
-class Memory:
+class PlanMemory:
     """What stays the same from tick to tick while devices, users and settings do: rows, and labels as text."""
 
     def __init__(self) -> None:
         self.texts = Texts()
         self._made_from: tuple[object, ...] = ()
-        self._rows: list[Row] = []
-        self.by_scope: dict[Scope, list[Row]] = {}
+        self._rows: list[TargetRow] = []
+        self.by_scope: dict[FieldScope, list[TargetRow]] = {}
 
-    def rows(self, look: Look, settings: Settings) -> list[Row]:
+    def rows(self, look: PlanInput, settings: ExporterSettings) -> list[TargetRow]:
         """The rows of one look with its values."""
         others = [unit for unit in look.now.values if unit.link is not None or unit.cpu is not None]
         made_from = (look.inventory, look.holdings, look.claimed, look.pods, look.jobs, settings, others)
         if made_from != self._made_from:
             held = holders(look.inventory, look.holdings or (), look.claimed, settings.resources)
-            self._rows = [Row(target, self.texts) for target in targets(look, held, settings)]
-            self.by_scope = {scope: [row for row in self._rows if scope in row.target.scopes] for scope in Scope}
+            self._rows = [TargetRow(target, self.texts) for target in targets(look, held, settings)]
+            self.by_scope = {scope: [row for row in self._rows if scope in row.target.scopes] for scope in FieldScope}
             self._made_from = made_from
-        label_fields = [counter for counter in settings.counters if counter.kind is Kind.LABEL]
+        label_fields = [counter for counter in settings.counters if counter.kind is MetricKind.LABEL]
         for row in self._rows:
             row.read(look, label_fields)
         return self._rows
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class UnitValues:
     """One unit's readings now and before, with the seconds between (0 when there is nothing before)."""
 
     now: Mapping[str, Value]
@@ -130,9 +130,9 @@ class Values:
     seconds: float
 
 
-def _of(look: Look, unit: Unit) -> Values:
+def _of(look: PlanInput, unit: Unit) -> UnitValues:
     before = look.before
-    return Values(
+    return UnitValues(
         look.now.values.get(unit, _NOTHING),
         look.now.failures.get(unit, _NO_FAILURES),
         before.values.get(unit, _NOTHING) if before else _NOTHING,
@@ -140,7 +140,7 @@ def _of(look: Look, unit: Unit) -> Values:
     )
 
 
-def _fixed(label_fields: Iterable[Counter], *places: Mapping[str, Value]) -> Pairs:
+def _fixed(label_fields: Iterable[CountedMetric], *places: Mapping[str, Value]) -> Pairs:
     """Label fields of a target, by name; an instance has its GPU's where it has none of its own."""
     found: list[tuple[str, str]] = []
     for counter in label_fields:
@@ -151,7 +151,7 @@ def _fixed(label_fields: Iterable[Counter], *places: Mapping[str, Value]) -> Pai
     return tuple(sorted(found))
 
 
-def _family(counter: Counter, rows: Iterable[Row], look: Look, missing: Missing) -> Family:
+def _family(counter: CountedMetric, rows: Iterable[TargetRow], look: PlanInput, missing: MissingValues) -> Family:
     spelled = counter.spelled
     scope = spelled.field.scope
     reading = "" if spelled.field.made else spelled.field.sources[0].reading
@@ -163,7 +163,7 @@ def _family(counter: Counter, rows: Iterable[Row], look: Look, missing: Missing)
         return Family(counter.name, counter.kind, counter.help, _samples(samples))
     for row in rows:
         # Only a copy asks an instance for what its GPU has.
-        values = row.parent if scope is Scope.GPU else row.now
+        values = row.parent if scope is FieldScope.GPU else row.now
         value = _value(counter, values, missing, row.target, look)
         if value is None:
             continue
@@ -179,7 +179,9 @@ def _family(counter: Counter, rows: Iterable[Row], look: Look, missing: Missing)
     return Family(counter.name, counter.kind, counter.help, _samples(samples))
 
 
-def _value(counter: Counter, values: Values, missing: Missing, target: Target, look: Look) -> str | None:
+def _value(
+    counter: CountedMetric, values: UnitValues, missing: MissingValues, target: SeriesTarget, look: PlanInput
+) -> str | None:
     """The metric's text, or None with the reason counted."""
     reason = ABSENT
     for source in counter.spelled.field.sources:
@@ -204,7 +206,7 @@ def _value(counter: Counter, values: Values, missing: Missing, target: Target, l
         # Nothing was read of a GPU that is down, and of an Xid there is nothing until there is one.
         gpu = target.gpu
         has = gpu is None or gpu.usable or readable(gpu, look)
-        if values.now and counter.spelled.field.scope is not Scope.EITHER and has:
+        if values.now and counter.spelled.field.scope is not FieldScope.EITHER and has:
             # Facts of a GPU that does not answer are known, but not which fields it has.
             silent = gpu is not None and Unit(gpu.uuid) not in look.now.answered
             if silent:
@@ -225,7 +227,7 @@ def _rate(value: float, before: Value | None, seconds: float) -> float:
     return max(0.0, value - before) / seconds
 
 
-def _share(counter: Counter, variant: Variant, target: Target, look: Look) -> str | None:
+def _share(counter: CountedMetric, variant: Variant, target: SeriesTarget, look: PlanInput) -> str | None:
     """What one container's processes account for; 0 for an idle one, None for the device's own series."""
     source = counter.spelled.field.sources[0]
     if variant.holder is None:
@@ -234,7 +236,7 @@ def _share(counter: Counter, variant: Variant, target: Target, look: Look) -> st
     return render_value(counter.spelled, value, source.factor)
 
 
-def _made(name: str, rows: Iterable[Row], look: Look, samples: dict[str, str]) -> None:
+def _made(name: str, rows: Iterable[TargetRow], look: PlanInput, samples: dict[str, str]) -> None:
     by_unit: dict[Unit, list[Made]] = {}
     for made in look.made.get(name, ()):
         by_unit.setdefault(made.unit, []).append(made)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
-from kgpu.exporter.devices import Selector, parse_selector
+from kgpu.exporter.devices import DeviceSelector, parse_selector
 from kgpu.exporter.labels import PodLabels, read_allowed
 from kgpu.exporter.model import Generation
 from kgpu.exporter.settings import Pods, Virtual
@@ -26,7 +26,7 @@ _ADDRESS: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]{2,64})\]|([^:\[\]\s]{0,253})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class ListenAddress:
     """Where to listen; ``host`` "" is every address."""
 
     host: str = ""
@@ -64,12 +64,12 @@ def read_duration(value: Any, where: str) -> float:
     return nanoseconds / 1e9
 
 
-def read_address(value: Any, where: str) -> Address:
+def read_address(value: Any, where: str) -> ListenAddress:
     """``:9400``, ``host:port`` or ``[ip6]:port``."""
     match = _ADDRESS.fullmatch(str(value).strip())
     if match is None or int(match[3]) > 0xFFFF:
         raise ConfigError(f"{where}: {value!s:.80} is no address", ":9400, 127.0.0.1:9400 or [::1]:9400", "correct it")
-    return Address(host=match[1] or match[2] or "", port=int(match[3]))
+    return ListenAddress(host=match[1] or match[2] or "", port=int(match[3]))
 
 
 def read_config_map(value: Any, where: str) -> tuple[str, str] | None:
@@ -142,6 +142,6 @@ def read_allowed_labels(value: Any, where: str) -> PodLabels:
     return read_allowed([value] if isinstance(value, str) else list(value), where)
 
 
-def read_selector(value: Any, where: str) -> Selector:
+def read_selector(value: Any, where: str) -> DeviceSelector:
     """A device selector."""
     return parse_selector(str(value), where)

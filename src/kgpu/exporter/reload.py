@@ -17,12 +17,19 @@ from typing import TYPE_CHECKING, Final
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.errors import ConfigError, UserError
 from kgpu.base.inotify import follow_folders, homes
-from kgpu.exporter.counters import LIMIT_BYTES, Counter, Counters, default_counters, from_config_map, parse_counters
-from kgpu.exporter.own import Followed
+from kgpu.exporter.counters import (
+    LIMIT_BYTES,
+    CountedMetric,
+    Counters,
+    default_counters,
+    from_config_map,
+    parse_counters,
+)
+from kgpu.exporter.own import ConfigState
 from kgpu.host.bounded import read_regular
 
 if TYPE_CHECKING:
-    from kgpu.exporter.config import Given
+    from kgpu.exporter.config import ExporterOptions
     from kgpu.kube.informer import Informer
     from kgpu.kube.port import KubeApi
 
@@ -33,12 +40,12 @@ _TOLD: Final = 5
 
 
 @dataclass(slots=True)
-class Source:
+class NamedMetrics:
     """One place that metrics are named in: the text last seen, what it was good for, and why it is not in force."""
 
     name: str
     text: str | None = None
-    rows: tuple[Counter, ...] | None = None
+    rows: tuple[CountedMetric, ...] | None = None
     problems: int = 0
     error: UserError | None = None
 
@@ -88,39 +95,41 @@ class Source:
             )  # fmt: skip
         return tuple(told)
 
-    def followed(self) -> Followed:
+    def followed(self) -> ConfigState:
         """For metrics."""
-        return Followed(source=self.name, current=self.error is None and self.rows is not None, problems=self.problems)
+        return ConfigState(
+            source=self.name, current=self.error is None and self.rows is not None, problems=self.problems
+        )
 
 
 class CountersSource:
     """The metrics in force. ``changed`` is called when there is news of them or of where they are named."""
 
-    def __init__(self, given: Given, report: AdviceSink, *, api: Callable[[], KubeApi] | None = None) -> None:
+    def __init__(self, given: ExporterOptions, report: AdviceSink, *, api: Callable[[], KubeApi] | None = None) -> None:
         self._usual = default_counters(given.compat, extra=given.extra_fields)
         self._report = report
         self._api = api
         self._path: Path | None = None
-        self._file: Source | None = None
-        self._map: Source | None = None
+        self._file: NamedMetrics | None = None
+        self._map: NamedMetrics | None = None
         self._config_map = given.config_map
         self.changed: Callable[[], object] = lambda: None
         if given.collectors and (given.collectors_given or os.path.exists(given.collectors)):
             self._path = Path(given.collectors)
-            self._file = Source(f"file {given.collectors}")
+            self._file = NamedMetrics(f"file {given.collectors}")
         if given.config_map is not None:
-            self._map = Source("ConfigMap {}/{}".format(*given.config_map))
+            self._map = NamedMetrics("ConfigMap {}/{}".format(*given.config_map))
         self.reload()
 
     @property
-    def rows(self) -> tuple[Counter, ...]:
+    def rows(self) -> tuple[CountedMetric, ...]:
         """The metrics in force."""
         for source in (self._map, self._file):
             if source is not None and source.rows is not None:
                 return source.rows
         return self._usual
 
-    def followed(self) -> tuple[Followed, ...]:
+    def followed(self) -> tuple[ConfigState, ...]:
         """Every source, for metrics."""
         return tuple(source.followed() for source in (self._map, self._file) if source is not None)
 
@@ -146,7 +155,7 @@ class CountersSource:
             if self._config_map is not None and self._map is not None:
                 group.create_task(self._follow_map(self._map, *self._config_map))
 
-    def _take(self, source: Source, text: str | UserError) -> None:
+    def _take(self, source: NamedMetrics, text: str | UserError) -> None:
         news = source.take(text)
         for decision in news:
             self._report(decision)
@@ -156,7 +165,7 @@ class CountersSource:
     async def _follow_file(self, path: Path) -> None:
         await follow_folders(lambda: homes(path), self.reload, seconds=POLL_SECONDS)
 
-    async def _follow_map(self, source: Source, namespace: str, name: str) -> None:
+    async def _follow_map(self, source: NamedMetrics, namespace: str, name: str) -> None:
         from kgpu.kube.informer import Informer, Scope
         from kgpu.kube.port import CONFIG_MAPS, Selector
 

@@ -11,16 +11,16 @@ import enum
 from collections.abc import Iterable
 from typing import Final
 
-from kgpu.exporter.model import Family, Kind
+from kgpu.exporter.model import Family, MetricKind
 from kgpu.formats.names import METRICS_TYPE
 
 TOTAL: Final = "_total"
 _HELP: Final = str.maketrans({"\\": "\\\\", "\n": "\\n"})
 _QUOTED: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
-_PLAIN_KINDS: Final = {Kind.GAUGE: "gauge", Kind.COUNTER: "counter"}
+_PLAIN_KINDS: Final = {MetricKind.GAUGE: "gauge", MetricKind.COUNTER: "counter"}
 
 
-class Format(enum.StrEnum):
+class ExpositionFormat(enum.StrEnum):
     """What a scraper can be given; the value is the content type."""
 
     TEXT = METRICS_TYPE
@@ -34,9 +34,9 @@ def escape(value: str) -> str:
     return value.encode("utf-8", "replace").decode().translate(_QUOTED)
 
 
-def render(families: Iterable[Family], form: Format = Format.TEXT) -> str:
+def render(families: Iterable[Family], form: ExpositionFormat = ExpositionFormat.TEXT) -> str:
     """The whole text. Families without samples are left out."""
-    if form is Format.OPENMETRICS:
+    if form is ExpositionFormat.OPENMETRICS:
         return _openmetrics(families)
     lines: list[str] = []
     for family in families:
@@ -47,9 +47,9 @@ def render(families: Iterable[Family], form: Format = Format.TEXT) -> str:
     return "\n".join([*lines, ""])
 
 
-def negotiate(accept: str) -> Format:
+def negotiate(accept: str) -> ExpositionFormat:
     """The format that a scraper's ``Accept`` header prefers; plain text for whoever does not care."""
-    best: tuple[float, Format] = (0.0, Format.TEXT)
+    best: tuple[float, ExpositionFormat] = (0.0, ExpositionFormat.TEXT)
     for part in accept[:4096].split(","):
         media, *parameters = (word.strip().lower() for word in part.split(";"))
         weight = 1.0
@@ -61,9 +61,9 @@ def negotiate(accept: str) -> Format:
             elif key.strip() == "version":
                 version = value.strip().strip('"')
         if media == "application/openmetrics-text" and version in {"", "1.0.0", "0.0.1"} and weight > best[0]:
-            best = (weight, Format.OPENMETRICS)
+            best = (weight, ExpositionFormat.OPENMETRICS)
         elif media in {"text/plain", "text/*", "*/*"} and weight > best[0]:
-            best = (weight, Format.TEXT)
+            best = (weight, ExpositionFormat.TEXT)
     return best[1]
 
 
@@ -73,7 +73,7 @@ def _openmetrics(families: Iterable[Family]) -> str:
         if not family.samples:
             continue
         name, kind = family.name, _PLAIN_KINDS.get(family.kind, "unknown")
-        if family.kind is Kind.COUNTER:
+        if family.kind is MetricKind.COUNTER:
             name, kind = (name[: -len(TOTAL)], kind) if name.endswith(TOTAL) else (name, "unknown")
         lines.append(f"# TYPE {name} {kind}")
         lines.append(f"# HELP {name} {family.help.translate(_QUOTED)}")

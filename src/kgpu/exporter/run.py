@@ -21,11 +21,11 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError, Reason, UserError
 from kgpu.base.http import Address, Door, Response, StatusServer
 from kgpu.base.waking import first_of
-from kgpu.exporter.config import Given
+from kgpu.exporter.config import ExporterOptions
 from kgpu.exporter.model import Users, UsersPort
-from kgpu.exporter.own import Followed, Work
+from kgpu.exporter.own import ConfigState, Work
 from kgpu.exporter.reload import CountersSource
-from kgpu.exporter.serve import Page
+from kgpu.exporter.serve import MetricsPage
 from kgpu.exporter.ticks import Ticks
 from kgpu.hw.follow import follow_events
 from kgpu.hw.port import Event, EventKind, Inventory, Reader, Reading
@@ -53,7 +53,7 @@ class ExporterContext:
 
     reader: Reader
     users: UsersPort
-    given: Given
+    given: ExporterOptions
     hostname: str
     report: AdviceSink
     api: Callable[[], KubeApi] | None = None
@@ -81,7 +81,7 @@ class Exporter:
             clock_window=given.clock_window,
             xid_text=context.xid_text,
         )
-        self._page = Page(clock=context.clock)
+        self._page = MetricsPage(clock=context.clock)
         self._web = _open_door(given.web_config, context.report)
         if self._web is not None:
             self._web.changed = self._wake_up
@@ -155,7 +155,7 @@ class Exporter:
         stale = [f"{one.source} is not in force as it is now\n" for one in self._followed() if not one.current]
         return Response(200, "".join(["OK\n", *broken, *stale]))
 
-    def _followed(self) -> tuple[Followed, ...]:
+    def _followed(self) -> tuple[ConfigState, ...]:
         return (*self._counters.followed(), *((self._web.followed(),) if self._web else ()))
 
     def _step(self) -> float:

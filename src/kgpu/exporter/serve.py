@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.http import Asked, Headers, Request, Response, Routes
 from kgpu.exporter.model import Family
-from kgpu.exporter.render import Format, negotiate, render
+from kgpu.exporter.render import ExpositionFormat, negotiate, render
 
 KEPT_SECONDS: Final = 300.0
 GZIP_LEVEL: Final = 1
@@ -34,18 +34,18 @@ INDEX: Final = """\
 class Form(NamedTuple):
     """One of the forms that a scrape can have."""
 
-    format: Format
+    format: ExpositionFormat
     gzip: bool
 
 
-class Page:
+class MetricsPage:
     """The latest tick's text."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._families: tuple[Family, ...] = ()
         self._made: dict[Form, bytes] = {}
-        self._asked: dict[Form, float] = {Form(Format.TEXT, gzip=False): self._clock.monotonic()}
+        self._asked: dict[Form, float] = {Form(ExpositionFormat.TEXT, gzip=False): self._clock.monotonic()}
         self.scrapes = 0
 
     def publish(self, families: Iterable[Family]) -> None:

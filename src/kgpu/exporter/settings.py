@@ -6,8 +6,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import Final
 
-from kgpu.exporter.counters import Counter, default_counters
-from kgpu.exporter.devices import Selector
+from kgpu.exporter.counters import CountedMetric, default_counters
+from kgpu.exporter.devices import DeviceSelector
 from kgpu.exporter.labels import PodLabels, Style
 
 SERIES_LIMIT: Final = 20_000
@@ -33,17 +33,17 @@ class Pods(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ExporterSettings:
     """``pod_labels`` None: none of the pods' own. ``resources`` are counted as GPUs beside the usual ones.
 
     ``without``: labels that the series limit has taken away. ``series_limit``: series per scrape, and the different
     ones in an hour.
     """
 
-    counters: tuple[Counter, ...] = field(default_factory=default_counters)
+    counters: tuple[CountedMetric, ...] = field(default_factory=default_counters)
     style: Style = field(default_factory=Style)
-    devices: Selector = field(default_factory=Selector)
-    cpus: Selector = field(default_factory=Selector)
+    devices: DeviceSelector = field(default_factory=DeviceSelector)
+    cpus: DeviceSelector = field(default_factory=DeviceSelector)
     kubernetes: bool = True
     pods: Pods = Pods.EACH
     pod_uid: bool = False

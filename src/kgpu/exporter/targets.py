@@ -11,19 +11,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kgpu.exporter.fields import Scope
+from kgpu.exporter.fields import FieldScope
 from kgpu.exporter.holders import Holder
 from kgpu.exporter.labels import Pairs, cpu_labels, device_labels, joined, link_labels
-from kgpu.exporter.model import Look, PodFacts, PodKey, Unit
-from kgpu.exporter.settings import Pods, Settings, Virtual
+from kgpu.exporter.model import PlanInput, PodFacts, PodKey, Unit
+from kgpu.exporter.settings import ExporterSettings, Pods, Virtual
 from kgpu.hw.port import Accelerator
 
 COPY_LABEL = "shared_copy"
 """On the series of a shared device but one: ``sum(X{shared_copy=""})`` counts each device once."""
 
-_WHOLE = frozenset({Scope.GPU, Scope.INSTANCE, Scope.EITHER})
-_PARENT = frozenset({Scope.GPU, Scope.EITHER})
-_SLICE = frozenset({Scope.INSTANCE, Scope.EITHER})
+_WHOLE = frozenset({FieldScope.GPU, FieldScope.INSTANCE, FieldScope.EITHER})
+_PARENT = frozenset({FieldScope.GPU, FieldScope.EITHER})
+_SLICE = frozenset({FieldScope.INSTANCE, FieldScope.EITHER})
 _NO_POD = PodFacts()
 
 
@@ -37,7 +37,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class SeriesTarget:
     """A device with series of its own. ``labels`` are its first labels, ``holders`` all who use it.
 
     ``own_values``: a holder's series have what its own processes use.
@@ -45,7 +45,7 @@ class Target:
 
     unit: Unit
     labels: Pairs
-    scopes: frozenset[Scope]
+    scopes: frozenset[FieldScope]
     gpu: Accelerator | None = None
     holders: tuple[Holder, ...] = ()
     variants: tuple[Variant, ...] = (Variant(None, ()),)
@@ -55,15 +55,15 @@ class Target:
 class Making(NamedTuple):
     """What every target is made from."""
 
-    look: Look
+    look: PlanInput
     held: Mapping[Unit, tuple[Holder, ...]]
-    settings: Settings
+    settings: ExporterSettings
 
 
-def targets(look: Look, held: Mapping[Unit, tuple[Holder, ...]], settings: Settings) -> list[Target]:
+def targets(look: PlanInput, held: Mapping[Unit, tuple[Holder, ...]], settings: ExporterSettings) -> list[SeriesTarget]:
     """Every target in the driver's order, then links, then CPUs."""
     made = Making(look, held, settings)
-    found: list[Target] = []
+    found: list[SeriesTarget] = []
     position = 0
     for gpu in look.inventory.accelerators:
         slices = _instances(gpu) if gpu.mig_enabled else {}
@@ -71,15 +71,15 @@ def targets(look: Look, held: Mapping[Unit, tuple[Holder, ...]], settings: Setti
         position += len(slices)
         if settings.devices.gpu(gpu.index):
             found.append(_target(Unit(gpu.uuid), gpu, "", _gpu_scopes(slices, wanted, settings), made))
-        scopes = _SLICE | {Scope.GPU} if settings.mig_copies else _SLICE
+        scopes = _SLICE | {FieldScope.GPU} if settings.mig_copies else _SLICE
         found += [_target(Unit(gpu.uuid, gi), gpu, slices[gi], scopes, made) for gi in wanted]
     gpus = {gpu.uuid: gpu for gpu in look.inventory.accelerators if settings.devices.gpu(gpu.index)}
     for unit in look.now.values:
         if unit.link is not None and unit.uuid in gpus:
             labels = link_labels(settings.style, gpus[unit.uuid], unit.link)
-            found.append(Target(unit=unit, labels=labels, scopes=frozenset({Scope.LINK})))
+            found.append(SeriesTarget(unit=unit, labels=labels, scopes=frozenset({FieldScope.LINK})))
     found += [
-        Target(unit=unit, labels=cpu_labels(settings.style, unit.cpu), scopes=frozenset({Scope.CPU}))
+        SeriesTarget(unit=unit, labels=cpu_labels(settings.style, unit.cpu), scopes=frozenset({FieldScope.CPU}))
         for unit in look.now.values
         if unit.cpu is not None and settings.cpus.gpu(unit.cpu)
     ]
@@ -94,19 +94,19 @@ def _instances(gpu: Accelerator) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
-def _gpu_scopes(slices: Mapping[int, str], wanted: Iterable[int], settings: Settings) -> frozenset[Scope]:
+def _gpu_scopes(slices: Mapping[int, str], wanted: Iterable[int], settings: ExporterSettings) -> frozenset[FieldScope]:
     if not slices or not list(wanted):
         return _WHOLE
-    return frozenset({Scope.EITHER}) if settings.mig_copies else _PARENT
+    return frozenset({FieldScope.EITHER}) if settings.mig_copies else _PARENT
 
 
 def _target(
     unit: Unit,
     gpu: Accelerator,
     profile: str,
-    scopes: frozenset[Scope],
+    scopes: frozenset[FieldScope],
     made: Making,
-) -> Target:
+) -> SeriesTarget:
     look, held, settings = made.look, made.held, made.settings
     # A GPU whose instances are exported is used by those who use the instances.
     users = held.get(unit, ()) if settings.kubernetes else ()
@@ -118,18 +118,20 @@ def _target(
         variants = tuple(
             Variant(one.holder, (*one.labels, ("hpc_job", job)), one.pod_labels) for one in variants for job in jobs
         )
-    return Target(
+    return SeriesTarget(
         unit=unit, gpu=gpu, labels=labels, scopes=scopes, holders=users, variants=variants, own_values=virtual
     )  # fmt: skip
 
 
-def _is_virtual(users: tuple[Holder, ...], settings: Settings) -> bool:
+def _is_virtual(users: tuple[Holder, ...], settings: ExporterSettings) -> bool:
     if settings.virtual_gpus is Virtual.AUTO:
         return any(holder.replica for holder in users)
     return settings.virtual_gpus is Virtual.ALWAYS
 
 
-def _variants(users: tuple[Holder, ...], look: Look, settings: Settings, *, virtual: bool) -> tuple[Variant, ...]:
+def _variants(
+    users: tuple[Holder, ...], look: PlanInput, settings: ExporterSettings, *, virtual: bool
+) -> tuple[Variant, ...]:
     nobody = Variant(None, ())
     if not users or settings.pods is Pods.JOIN:
         return (nobody,)
@@ -152,7 +154,7 @@ def _variants(users: tuple[Holder, ...], look: Look, settings: Settings, *, virt
     return tuple(found)
 
 
-def holder_labels(holder: Holder, look: Look, settings: Settings, *, vgpu: bool = False) -> Pairs:
+def holder_labels(holder: Holder, look: PlanInput, settings: ExporterSettings, *, vgpu: bool = False) -> Pairs:
     """Who it is: pod, namespace, container; uid and share where they are wanted. ``vgpu``: the share in any case."""
     labels = settings.style.pod(holder.namespace, holder.pod, holder.container)
     uid = look.pods.get((holder.namespace, holder.pod), _NO_POD).uid
@@ -164,7 +166,7 @@ def holder_labels(holder: Holder, look: Look, settings: Settings, *, vgpu: bool 
     return (*labels, *(pair for pair in holder.claim if pair[0] not in settings.without))
 
 
-def own_labels(holder: Holder, look: Look, settings: Settings) -> Pairs:
+def own_labels(holder: Holder, look: PlanInput, settings: ExporterSettings) -> Pairs:
     """The pod's own labels that are let through."""
     if settings.pod_labels is None:
         return ()
@@ -173,7 +175,7 @@ def own_labels(holder: Holder, look: Look, settings: Settings) -> Pairs:
     return tuple(pair for pair in found if pair[0] not in settings.without)
 
 
-def series_labels(target: Target, fixed: Pairs, variant: Variant, more: Pairs = ()) -> Pairs:
+def series_labels(target: SeriesTarget, fixed: Pairs, variant: Variant, more: Pairs = ()) -> Pairs:
     """All labels of one series: the device's, the label fields, then everything else by name."""
     first = joined(target.labels, fixed)
     whole = joined(first, (*variant.labels, *more), variant.pod_labels)

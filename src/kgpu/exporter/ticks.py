@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 from kgpu.base.advice import Advice
 from kgpu.exporter import made, own
-from kgpu.exporter.budget import Budget
-from kgpu.exporter.counters import Counter
+from kgpu.exporter.budget import SeriesBudget
+from kgpu.exporter.counters import CountedMetric
 from kgpu.exporter.facts import answered, failures, gather
-from kgpu.exporter.model import Family, Kind, Look, Tick, Unit, Users
-from kgpu.exporter.own import Figures, Work
-from kgpu.exporter.plan import Memory, plan
-from kgpu.exporter.settings import Settings
-from kgpu.exporter.windows import CLOCK_COUNT, CLOCK_TOTAL, Clocks, Xids
+from kgpu.exporter.model import Family, MetricKind, PlanInput, Tick, Unit, Users
+from kgpu.exporter.own import ExporterFigures, Work
+from kgpu.exporter.plan import PlanMemory, plan
+from kgpu.exporter.settings import ExporterSettings
+from kgpu.exporter.windows import CLOCK_COUNT, CLOCK_TOTAL, ClockWindow, Xids
 from kgpu.formats.names import NVIDIA
 from kgpu.hw.port import Event, EventKind, Inventory, Reading
 from kgpu.hw.verdicts import GpuVerdict
@@ -32,7 +32,7 @@ NOTHING = Inventory(vendor=NVIDIA, driver_version="")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TickOutcome:
     """One tick's families, and what a person should be told now and has not been told before."""
 
     families: tuple[Family, ...]
@@ -44,7 +44,7 @@ class Ticks:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ExporterSettings,
         *,
         xid_window: float = 300.0,
         clock_window: float = 300.0,
@@ -53,11 +53,11 @@ class Ticks:
         self._settings = settings
         self.keys = _keys(settings.counters)
         """The readings that are needed."""
-        self._memory = Memory()
-        self._figures = Figures()
-        self._budget = Budget(settings.series_limit)
+        self._memory = PlanMemory()
+        self._figures = ExporterFigures()
+        self._budget = SeriesBudget(settings.series_limit)
         self._xids = Xids(xid_window)
-        self._clocks = Clocks(clock_window)
+        self._clocks = ClockWindow(clock_window)
         self._xid_text = xid_text
         self._told: tuple[Advice, ...] = ()
         self._before: Tick | None = None
@@ -66,7 +66,7 @@ class Ticks:
         self.inventory = NOTHING
         self.answers = False
 
-    def use(self, counters: tuple[Counter, ...]) -> None:
+    def use(self, counters: tuple[CountedMetric, ...]) -> None:
         """From now on these metrics; what is remembered stays."""
         self._settings = replace(self._settings, counters=counters)
         self.keys = _keys(counters)
@@ -105,9 +105,9 @@ class Ticks:
         """Nothing could be read: what was read before counts no more."""
         self._now, self._before, self.answers = Tick(at=at), None, False
 
-    def families(self, at: float, users: Users, *, work: Work | None = None) -> Outcome:
+    def families(self, at: float, users: Users, *, work: Work | None = None) -> TickOutcome:
         """What a scrape gets from now on."""
-        look = Look(
+        look = PlanInput(
             inventory=self.inventory,
             now=self._with_xids(),
             before=self._before,
@@ -129,7 +129,7 @@ class Ticks:
         planned = plan(look, settings, self._memory)
         self._figures.count(planned)
         decisions = list(planned.decisions)
-        metrics = sum(counter.kind is not Kind.LABEL for counter in settings.counters)
+        metrics = sum(counter.kind is not MetricKind.LABEL for counter in settings.counters)
         decisions += self._budget.observe(at, planned.label_sets, metrics)
         families = list(planned.families)
         if settings.own_metrics:
@@ -140,7 +140,7 @@ class Ticks:
             families += own.work_families(work, texts) if work is not None else ()
         news = tuple(one for one in decisions if one not in self._told)
         self._told = planned.decisions
-        return Outcome(tuple(families), news)
+        return TickOutcome(tuple(families), news)
 
     def _units(self) -> list[Unit]:
         """Where an Xid can be of: each GPU and each of its instances."""
@@ -160,7 +160,7 @@ class Ticks:
         return replace(self._now, values=values)
 
 
-def _keys(counters: Iterable[Counter]) -> frozenset[str]:
+def _keys(counters: Iterable[CountedMetric]) -> frozenset[str]:
     fields = [counter.spelled.field for counter in counters]
     found = {source.reading for field in fields for source in field.sources}
     return frozenset(found | {MADE_FROM[field.name] for field in fields if field.name in MADE_FROM})

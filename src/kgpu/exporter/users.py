@@ -28,12 +28,12 @@ from kgpu.exporter.users_claims import claimed
 from kgpu.exporter.users_jobs import read_jobs
 from kgpu.exporter.users_reasons import reason_of
 from kgpu.exporter.users_shares import shares
-from kgpu.exporter.users_told import Teller
+from kgpu.exporter.users_told import UserTeller
 from kgpu.hw.port import Inventory, Process, Reader
 
 if TYPE_CHECKING:
     from kgpu.exporter.users_containers import Containers
-    from kgpu.exporter.users_follow import Followed
+    from kgpu.exporter.users_follow import FollowedObjects
     from kgpu.exporter.users_reserved import ReservedClaims
     from kgpu.kubelet.pod_resources import Holding, Holdings
 
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class UserSources:
     """Where what is known comes from; None where that is not asked for.
 
     ``checkpoint`` is the kubelet's file that changes when it gives a device to a container. ``also`` are resources that
@@ -61,8 +61,8 @@ class Sources:
     reader: Reader
     holdings: Holdings | None = None
     containers: Containers | None = None
-    pods: Followed | None = None
-    slices: Followed | None = None
+    pods: FollowedObjects | None = None
+    slices: FollowedObjects | None = None
     reserved: ReservedClaims | None = None
     jobs: Path | None = None
     checkpoint: Path | None = None
@@ -70,7 +70,7 @@ class Sources:
 
 
 @dataclass(slots=True)
-class _Part:
+class _KnownPart:
     """One part as it was last known, and why it can't be had now."""
 
     value: Any = None
@@ -79,7 +79,7 @@ class _Part:
 
 
 @dataclass(slots=True)
-class _Found:
+class _Tally:
     """What one look adds up."""
 
     failures: dict[str, str] = field(default_factory=dict)
@@ -90,14 +90,14 @@ class _Found:
 class KubeletUsers:
     """The real ``UsersPort``."""
 
-    def __init__(self, sources: Sources, *, tell: AdviceSink, clock: Clock | None = None) -> None:
+    def __init__(self, sources: UserSources, *, tell: AdviceSink, clock: Clock | None = None) -> None:
         self.changed: Callable[[], None] = lambda: None
         self._from = sources
         self._tell = tell
-        self._teller = Teller(tell)
+        self._teller = UserTeller(tell)
         self._clock = clock or SystemClock()
         self._users = Users()
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[str, _KnownPart] = {}
         self._looking: asyncio.Task[None] | None = None
         self._following: list[asyncio.Task[None]] = []
         self._began = float("-inf")
@@ -163,7 +163,7 @@ class KubeletUsers:
     async def _made(self) -> Users:
         if not self._ready:
             await self._first_lists()
-        found, was, source = _Found(), self._users, self._from
+        found, was, source = _Tally(), self._users, self._from
         inventory: Inventory | None = await self._part("devices", source.reader.inventory, found, None)
         holdings: tuple[Holding, ...] | None = ()
         if source.holdings is not None:
@@ -196,9 +196,9 @@ class KubeletUsers:
         assert self._from.holdings is not None
         return tuple(one for one in await self._from.holdings.holdings() if concerns(one, self._from.also))
 
-    async def _part(self, name: str, ask: Callable[[], Awaitable[T]], found: _Found, otherwise: T) -> T:
+    async def _part(self, name: str, ask: Callable[[], Awaitable[T]], found: _Tally, otherwise: T) -> T:
         """The answer, or the last one while that is not too old."""
-        part = self._parts.setdefault(name, _Part(otherwise))
+        part = self._parts.setdefault(name, _KnownPart(otherwise))
         now = self._clock.monotonic()
         try:
             part.value = await ask()
@@ -210,21 +210,21 @@ class KubeletUsers:
         value: T = part.value
         return value
 
-    def _failed(self, name: str, error: UserError, found: _Found) -> None:
+    def _failed(self, name: str, error: UserError, found: _Tally) -> None:
         """Each reason is told once, until the part could be had again."""
         reason = found.failures[name] = reason_of(error)
-        part = self._parts.setdefault(name, _Part())
+        part = self._parts.setdefault(name, _KnownPart())
         if part.error != reason:
             part.error = reason
             self._tell(Advice.from_error(error, reason="UsersNotKnown"))
 
-    def _check(self, name: str, error: UserError | None, found: _Found) -> None:
+    def _check(self, name: str, error: UserError | None, found: _Tally) -> None:
         if error is not None:
             self._failed(name, error, found)
         elif name in self._parts:
             self._parts[name].error = ""
 
-    def _pods(self, holdings: tuple[Holding, ...], found: _Found) -> Mapping[tuple[str, str], PodFacts]:
+    def _pods(self, holdings: tuple[Holding, ...], found: _Tally) -> Mapping[tuple[str, str], PodFacts]:
         """Of those that hold something; the others of this node are nobody's business here."""
         followed = self._from.pods
         if followed is None:
@@ -238,7 +238,7 @@ class KubeletUsers:
                 facts[key] = PodFacts(uid=str(about.get("uid") or ""), labels=about.get("labels") or {})
         return facts
 
-    def _claimed(self, inventory: Inventory | None, found: _Found) -> dict[ClaimedKey, str]:
+    def _claimed(self, inventory: Inventory | None, found: _Tally) -> dict[ClaimedKey, str]:
         followed = self._from.slices
         if followed is None or inventory is None:
             return {}
@@ -246,7 +246,7 @@ class KubeletUsers:
         return claimed(followed.objects.values(), inventory)
 
     async def _reserved(
-        self, holdings: tuple[Holding, ...], uuids: Mapping[ClaimedKey, str], found: _Found
+        self, holdings: tuple[Holding, ...], uuids: Mapping[ClaimedKey, str], found: _Tally
     ) -> tuple[Holding, ...]:
         """Holders of claims where the kubelet tells of none."""
         reserved, slices = self._from.reserved, self._from.slices
@@ -257,7 +257,7 @@ class KubeletUsers:
         return await self._part("claims", lambda: reserved.holdings(slices.kind, pools), found, none)
 
     async def _shares(
-        self, held: Mapping[Unit, tuple[Holder, ...]] | None, found: _Found
+        self, held: Mapping[Unit, tuple[Holder, ...]] | None, found: _Tally
     ) -> Mapping[tuple[Unit, PodKey], Mapping[str, float]]:
         containers = self._from.containers
         if containers is None:
@@ -271,7 +271,7 @@ class KubeletUsers:
         found.unshown += made.unshown
         return made.values
 
-    async def _jobs(self, inventory: Inventory | None, found: _Found) -> Mapping[Unit, tuple[str, ...]]:
+    async def _jobs(self, inventory: Inventory | None, found: _Tally) -> Mapping[Unit, tuple[str, ...]]:
         folder = self._from.jobs
         if folder is None or inventory is None:
             return {}

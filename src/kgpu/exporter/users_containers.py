@@ -17,7 +17,7 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
 from kgpu.exporter.cgroups import Where, where
 from kgpu.exporter.model import PodKey
-from kgpu.exporter.users_shares import GONE, NO_NAME, NO_POD, OWN, Placed
+from kgpu.exporter.users_shares import GONE, NO_NAME, NO_POD, OWN, ProcessHolder
 from kgpu.formats.names import CONTAINER_LOGS, ENV_LAB_CONTAINER, VALIDATOR_DAEMON_SET
 from kgpu.kube.port import PODS, KubeApi, Object, Selector
 
@@ -59,17 +59,17 @@ class Containers:
         self._told: dict[str, PodKey] = {}
         self._asked = float("-inf")
 
-    async def place(self, pids: Iterable[int]) -> tuple[dict[int, Placed], KubeError | None]:
+    async def place(self, pids: Iterable[int]) -> tuple[dict[int, ProcessHolder], KubeError | None]:
         """Whose each process is now, and what the API server said where it was asked in vain.
 
         Pids are used again, so nothing is remembered of them.
         """
         failed: KubeError | None = None
-        found: dict[int, Placed] = {}
+        found: dict[int, ProcessHolder] = {}
         inside: dict[int, str] = {}
         for pid in dict.fromkeys(pids):
             place = self._where(pid)
-            if isinstance(place, Placed):
+            if isinstance(place, ProcessHolder):
                 found[pid] = place
             else:
                 inside[pid] = place.container
@@ -87,21 +87,21 @@ class Containers:
         for pid, container in inside.items():
             key = self._linked.get(container) or self._told.get(container)
             tests = key is not None and (key[0], key[2]) == self._validator
-            found[pid] = Placed(None, OWN) if tests else Placed(key, "" if key else NO_NAME)
+            found[pid] = ProcessHolder(None, OWN) if tests else ProcessHolder(key, "" if key else NO_NAME)
         return found, failed
 
-    def _where(self, pid: int) -> Where | Placed:
+    def _where(self, pid: int) -> Where | ProcessHolder:
         if self._is_own(pid):
-            return Placed(None, OWN)
+            return ProcessHolder(None, OWN)
         try:
             found = where(_read(self._proc / str(pid) / "cgroup"))
             if found is None and self._simulated:
                 found = _marked(_read(self._proc / str(pid) / "environ"))
         except (FileNotFoundError, ProcessLookupError):
-            return Placed(None, GONE)
+            return ProcessHolder(None, GONE)
         except OSError:
-            return Placed(None, NO_POD)
-        return Placed(None, NO_POD) if found is None else found
+            return ProcessHolder(None, NO_POD)
+        return ProcessHolder(None, NO_POD) if found is None else found
 
     def _is_own(self, pid: int) -> bool:
         """Whether this process has started that one: the validator's checks run on every GPU and hold none."""

@@ -21,7 +21,7 @@ AGAIN_SECONDS: Final = 60.0
 _NOTHING: Final[Mapping[Key, Object]] = {}
 
 
-class Followed:
+class FollowedObjects:
     """Follows the objects of the first of ``versions`` that is served, while ``run`` runs."""
 
     def __init__(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.clock import Clock
-from kgpu.exporter.config import Given
+from kgpu.exporter.config import ExporterOptions
 from kgpu.exporter.settings import Virtual
-from kgpu.exporter.users import KubeletUsers, Sources
+from kgpu.exporter.users import KubeletUsers, UserSources
 from kgpu.exporter.users_containers import Containers, ask_api
 from kgpu.formats.names import KUBELET_DEVICE_PLUGIN_DIR
 from kgpu.formats.simulated import state_file
@@ -18,7 +18,7 @@ from kgpu.hw.port import Reader
 from kgpu.kube.port import PODS, KubeApi, Object, Resource, Selector
 
 if TYPE_CHECKING:
-    from kgpu.exporter.users_follow import Followed
+    from kgpu.exporter.users_follow import FollowedObjects
     from kgpu.exporter.users_reserved import ReservedClaims
 
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
@@ -26,7 +26,7 @@ _PODS: Final = Resource(PODS.group, PODS.version, PODS.plural, PODS.kind, metada
 
 
 def open_users(
-    given: Given,
+    given: ExporterOptions,
     reader: Reader,
     *,
     tell: AdviceSink,
@@ -46,7 +46,7 @@ def open_users(
     """
     jobs = Path(given.jobs_dir) if given.jobs_dir else None
     if not given.kubernetes:
-        return KubeletUsers(Sources(reader=reader, jobs=jobs), tell=tell, clock=clock)
+        return KubeletUsers(UserSources(reader=reader, jobs=jobs), tell=tell, clock=clock)
     from kgpu.kubelet.pod_resources import PodResources
 
     known = api if node else None
@@ -55,7 +55,7 @@ def open_users(
         tell(_without(facts, given.dra, node))
     simulated = any(state_file(str(root)) for root in (driver_root, host_root) if root)
     return KubeletUsers(
-        Sources(
+        UserSources(
             reader=reader,
             holdings=PodResources(Path(given.pod_resources)),
             containers=Containers(
@@ -77,18 +77,18 @@ def open_users(
     )
 
 
-def _pods(api: KubeApi, node: str, clock: Clock | None) -> Followed:
-    from kgpu.exporter.users_follow import Followed
+def _pods(api: KubeApi, node: str, clock: Clock | None) -> FollowedObjects:
+    from kgpu.exporter.users_follow import FollowedObjects
 
     selector = Selector(fields=(("spec.nodeName", node),))
-    return Followed(api, (_PODS,), selector, project=_brief, clock=clock)
+    return FollowedObjects(api, (_PODS,), selector, project=_brief, clock=clock)
 
 
-def _slices(api: KubeApi, node: str, clock: Clock | None) -> Followed:
+def _slices(api: KubeApi, node: str, clock: Clock | None) -> FollowedObjects:
     from kgpu.exporter.users_claims import SLICES, of_node, project
-    from kgpu.exporter.users_follow import Followed
+    from kgpu.exporter.users_follow import FollowedObjects
 
-    return Followed(api, SLICES, of_node(node), project=project, clock=clock)
+    return FollowedObjects(api, SLICES, of_node(node), project=project, clock=clock)
 
 
 def _reserved(api: KubeApi, clock: Clock | None) -> ReservedClaims:

@@ -22,7 +22,7 @@ OWN: Final = "kgpu's own"
 NOT_HELD: Final = "device-not-held"
 
 
-class Placed(NamedTuple):
+class ProcessHolder(NamedTuple):
     """Whose a process is, or why that is not known."""
 
     key: PodKey | None
@@ -37,7 +37,7 @@ class Shares(NamedTuple):
 
 
 def shares(
-    processes: Iterable[Process], place: Callable[[int], Placed], held: Mapping[Unit, Collection[PodKey]] | None
+    processes: Iterable[Process], place: Callable[[int], ProcessHolder], held: Mapping[Unit, Collection[PodKey]] | None
 ) -> Shares:
     """``held`` says which containers hold a unit, by the kubelet; None: that is not known, and nobody is told of."""
     memory: dict[tuple[Unit, int], float] = {}

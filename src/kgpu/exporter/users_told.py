@@ -63,7 +63,7 @@ _WORDS: Final[Mapping[tuple[str, str], Word]] = {
 
 
 @dataclass(slots=True)
-class Teller:
+class UserTeller:
     """Tells each kind of trouble when it is new; one that ends and comes back is new again."""
 
     tell: AdviceSink

@@ -25,7 +25,7 @@ from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.errors import ConfigError, HostError, UserError
 from kgpu.base.http import Headers, Request, Response
 from kgpu.base.inotify import follow_folders, homes
-from kgpu.exporter.own import Followed
+from kgpu.exporter.own import ConfigState
 from kgpu.exporter.web_config import (
     IF_GIVEN,
     NO_CLIENT,
@@ -80,9 +80,9 @@ class WebDoor:
             return _UNAUTHORIZED
         return None
 
-    def followed(self) -> Followed:
+    def followed(self) -> ConfigState:
         """For metrics."""
-        return Followed(source=f"file {self._path}", current=self._error is None)
+        return ConfigState(source=f"file {self._path}", current=self._error is None)
 
     async def run(self) -> None:
         """Follow file and certificates until cancelled."""

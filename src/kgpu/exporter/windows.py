@@ -100,7 +100,7 @@ class Xids:
         return {XID_COUNT: tuple(found), XID_TOTAL: tuple(total)}
 
 
-class Clocks:
+class ClockWindow:
     """What holds clocks back: in how many readings of the window, and how often it began."""
 
     def __init__(self, window: float = 300.0) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.monitoring.model import Alert, Group
+from kgpu.monitoring.model import Alert, RuleGroup
 
 JOB: Final = "nvidia-dcgm-exporter"
 """The exporter's job where kgpu's ServiceMonitor scrapes it."""
@@ -52,7 +52,7 @@ def _xids(matcher: str) -> str:
 _ROW = tuple[str, str, float | None, str, str, str, str]
 
 
-def _alerts(group: Group, *rows: _ROW) -> tuple[Alert, ...]:
+def _alerts(group: RuleGroup, *rows: _ROW) -> tuple[Alert, ...]:
     """Rows of name, expression, threshold, how long, severity, summary, what to do."""
     return tuple(
         Alert(name=name, group=group, expr=expr, threshold=threshold, lasting=lasting, severity=severity,
@@ -62,7 +62,7 @@ def _alerts(group: Group, *rows: _ROW) -> tuple[Alert, ...]:
 
 
 OF_GPUS: Final = _alerts(
-    Group.GPUS,
+    RuleGroup.GPUS,
     ("GPUHighTemperature", f"DCGM_FI_DEV_GPU_TEMP{{{ONCE}}} > {{threshold}}", 85, "5m", "warning",
          f"{_GPU} is at {{{{ $value }}}} C", "Look at fans, airflow and the neighbours; it slows down next"),
     ("GPUMemoryNearFull", f"{MEMORY} > {{threshold}}", 0.95, "10m", "warning",
@@ -97,7 +97,7 @@ OF_GPUS: Final = _alerts(
 )  # fmt: skip
 
 OF_HEALTH: Final = _alerts(
-    Group.HEALTH,
+    RuleGroup.HEALTH,
     ("GPUUnhealthy", "kgpu_gpu_verdict and on (instance, UUID) kgpu_gpu_healthy == 0", None, "1m",
          "critical", f"{_GPU} gets no new work: {{{{ $labels.reason }}}}", f"To do: {{{{ $labels.action }}}}. {_LOOK}"),
     ("GPUNeedsInspection", 'kgpu_gpu_verdict{action="inspect"} == 1', None, "15m", "warning",
@@ -118,7 +118,7 @@ OF_HEALTH: Final = _alerts(
 )  # fmt: skip
 
 OF_EXPORTER: Final = _alerts(
-    Group.EXPORTER,
+    RuleGroup.EXPORTER,
     ("GPUExporterDown", f'up{{job="{JOB}"}} == 0', None, "5m", "warning",
          "There are no GPU metrics of {{ with $labels.node }}{{ . }}{{ else }}{{ $labels.instance }}{{ end }}",
          "`kgpu status` says which part of kgpu does not work on that node and why"),
@@ -144,7 +144,7 @@ OF_EXPORTER: Final = _alerts(
 
 _NOT_RECONCILED: Final = "gpu_operator_reconciliation_status != 1"
 OF_OPERATOR: Final = _alerts(
-    Group.OPERATOR,
+    RuleGroup.OPERATOR,
     ("GPUOperatorReconciliationFailed", _NOT_RECONCILED, None, "1h", "warning",
          "The GPU operator could not bring the cluster into the wanted state for an hour",
          "kgpu status, or the conditions of the ClusterPolicy, say which operand on which node is not ready and why"),
@@ -158,7 +158,7 @@ OF_OPERATOR: Final = _alerts(
 )  # fmt: skip
 _READY: Final = "gpu_operator_node_{}_ready == 0"
 OF_NODES: Final = _alerts(
-    Group.NODES,
+    RuleGroup.NODES,
     *(
         (f"GPUOperatorNodeDeployment{word}Failed", _READY.format(check), None, "30m", "warning",
          f"GPUs of node {{{{ $labels.node }}}} are not usable: {summary}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.monitoring.alerts import ONCE
-from kgpu.monitoring.grafana import Board, Look, Panel, Row, Variable
+from kgpu.monitoring.grafana import Board, BoardVariable, Panel, PanelRow, PanelType
 
 _N: Final = 'node=~"$node"'
 _D: Final = f"{ONCE},{_N}"
@@ -35,52 +35,54 @@ OVERVIEW: Final = Board(
     title="GPU Cluster Overview",
     file="gpu-cluster-overview",
     variables=(
-        Variable("node", "label_values(kgpu_gpu_up, node)"),
-        Variable("namespace", 'label_values(DCGM_FI_DEV_FB_USED{pod!=""}, namespace)'),
+        BoardVariable("node", "label_values(kgpu_gpu_up, node)"),
+        BoardVariable("namespace", 'label_values(DCGM_FI_DEV_FB_USED{pod!=""}, namespace)'),
     ),
     rows=(
-        Row(5, (
-            Panel("GPU Util %", Look.GAUGE, ((f"avg({_USE})", ""),), "percent", (70, 95)),
-            Panel("Memory Used", Look.GAUGE, ((f"100 * sum({_USED}) / sum({_ALL})", ""),), "percent", (80, 95)),
-            Panel("Temperature", Look.GAUGE, ((f"max(DCGM_FI_DEV_GPU_TEMP{{{_D}}})", ""),), "celsius", (75, 85)),
+        PanelRow(5, (
+            Panel("GPU Util %", PanelType.GAUGE, ((f"avg({_USE})", ""),), "percent", (70, 95)),
+            Panel("Memory Used", PanelType.GAUGE, ((f"100 * sum({_USED}) / sum({_ALL})", ""),), "percent", (80, 95)),
+            Panel("Temperature", PanelType.GAUGE, ((f"max(DCGM_FI_DEV_GPU_TEMP{{{_D}}})", ""),), "celsius", (75, 85)),
         )),
-        Row(4, (
-            Panel("GPUs", Look.STAT, ((f"count(kgpu_gpu_up{{{_N}}})", ""),)),
-            Panel("GPUs that do not answer", Look.STAT, ((f"sum(1 - kgpu_gpu_up{{{_N}}})", ""),), steps=(1, 1)),
-            Panel("Devices in use", Look.STAT, (
+        PanelRow(4, (
+            Panel("GPUs", PanelType.STAT, ((f"count(kgpu_gpu_up{{{_N}}})", ""),)),
+            Panel("GPUs that do not answer", PanelType.STAT, ((f"sum(1 - kgpu_gpu_up{{{_N}}})", ""),), steps=(1, 1)),
+            Panel("Devices in use", PanelType.STAT, (
                 (f"count(count by ({_BY_GPU}) (DCGM_FI_DEV_FB_USED{{{_HELD}}})) or vector(0)", ""),)),
-            Panel("Idle devices", Look.STAT, ((f"count({_USE} < 5) or vector(0)", ""),), steps=(1, 10_000)),
-            Panel("Xid Errors (last 24h)", Look.STAT, ((f"sum({_XIDS_OF_A_DAY}) or vector(0)", ""),), steps=(1, 1)),
-            Panel("Power Draw", Look.STAT, ((f"sum(DCGM_FI_DEV_POWER_USAGE{{{_D}}})", ""),), "watt"),
+            Panel("Idle devices", PanelType.STAT, ((f"count({_USE} < 5) or vector(0)", ""),), steps=(1, 10_000)),
+            Panel("Xid Errors (last 24h)", PanelType.STAT, ((f"sum({_XIDS_OF_A_DAY}) or vector(0)", ""),),
+                  steps=(1, 1)),
+            Panel("Power Draw", PanelType.STAT, ((f"sum(DCGM_FI_DEV_POWER_USAGE{{{_D}}})", ""),), "watt"),
         )),
-        Row(9, (Panel("Per-GPU Utilization Timeline", Look.LINES, ((_USE, _LEGEND),), "percent"),)),
-        Row(8, (
-            Panel("Memory used", Look.LINES, ((_USED, _LEGEND),), "mbytes"),
-            Panel("Temperature of each GPU", Look.LINES, ((f"DCGM_FI_DEV_GPU_TEMP{{{_D}}}", _LEGEND),), "celsius"),
-            Panel("Power of each GPU", Look.LINES, ((f"DCGM_FI_DEV_POWER_USAGE{{{_D}}}", _LEGEND),), "watt"),
+        PanelRow(9, (Panel("Per-GPU Utilization Timeline", PanelType.LINES, ((_USE, _LEGEND),), "percent"),)),
+        PanelRow(8, (
+            Panel("Memory used", PanelType.LINES, ((_USED, _LEGEND),), "mbytes"),
+            Panel("Temperature of each GPU", PanelType.LINES, ((f"DCGM_FI_DEV_GPU_TEMP{{{_D}}}", _LEGEND),), "celsius"),
+            Panel("Power of each GPU", PanelType.LINES, ((f"DCGM_FI_DEV_POWER_USAGE{{{_D}}}", _LEGEND),), "watt"),
         )),
-        Row(8, (
-            Panel("Devices held per namespace", Look.LINES, (
+        PanelRow(8, (
+            Panel("Devices held per namespace", PanelType.LINES, (
                 (f"count by (namespace) (count by (namespace, {_BY_GPU}) (DCGM_FI_DEV_FB_USED{{{_HELD}}}))",
                  "{{namespace}}"),)),
-            Panel("Use of what a namespace holds", Look.LINES, (
+            Panel("Use of what a namespace holds", PanelType.LINES, (
                 (f"avg by (namespace) (max by (namespace, {_BY_GPU}) ({_SHARED}))", "{{namespace}}"),), "percent"),
-            Panel("Memory per pod", Look.BARS, (
+            Panel("Memory per pod", PanelType.BARS, (
                 (f"sum by (namespace, pod) (max by (namespace, pod, {_BY_GPU}) (DCGM_FI_DEV_FB_USED{{{_HELD}}}))",
                  "{{namespace}}/{{pod}}"),), "mbytes"),
         )),
-        Row(8, (
-            Panel("Devices that hardly do anything", Look.TABLE, ((f"sort({_USE} < 100)", ""),), "percent"),
-            Panel("Xids within a day", Look.TABLE, (
+        PanelRow(8, (
+            Panel("Devices that hardly do anything", PanelType.TABLE, ((f"sort({_USE} < 100)", ""),), "percent"),
+            Panel("Xids within a day", PanelType.TABLE, (
                 (_XID_TABLE, ""),)),
-            Panel("Health", Look.TABLE, (
+            Panel("Health", PanelType.TABLE, (
                 (f"kgpu_gpu_verdict{{{_N}}} or kgpu_gpu_healthy{{{_N}}}", ""),)),
         )),
-        Row(8, (
-            Panel("Tensor cores", Look.LINES, ((f"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{{{_D}}}", _LEGEND),), "percentunit"),
-            Panel("Memory bandwidth in use", Look.LINES, (
+        PanelRow(8, (
+            Panel("Tensor cores", PanelType.LINES, ((f"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{{{_D}}}", _LEGEND),),
+                  "percentunit"),
+            Panel("Memory bandwidth in use", PanelType.LINES, (
                 (f"DCGM_FI_PROF_DRAM_ACTIVE{{{_D}}}", _LEGEND),), "percentunit"),
-            Panel("MIG instances: engines in use", Look.LINES, (
+            Panel("MIG instances: engines in use", PanelType.LINES, (
                 (f'DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{_D},GPU_I_ID!=""}}', _INSTANCE),),
                 "percentunit"),
         )),
@@ -92,29 +94,30 @@ DEVICES: Final = Board(
     title="GPU Devices",
     file="gpu-devices",
     variables=(
-        Variable("instance", "label_values(DCGM_FI_DEV_GPU_TEMP, instance)"),
-        Variable("gpu", "label_values(DCGM_FI_DEV_GPU_TEMP, gpu)"),
+        BoardVariable("instance", "label_values(DCGM_FI_DEV_GPU_TEMP, instance)"),
+        BoardVariable("gpu", "label_values(DCGM_FI_DEV_GPU_TEMP, gpu)"),
     ),
     rows=(
-        Row(8, (
-            Panel("GPU Temperature", Look.LINES, ((f"DCGM_FI_DEV_GPU_TEMP{{{_F}}}", _GPU),), "celsius", width=18),
-            Panel("GPU Avg. Temp", Look.GAUGE, ((f"avg(DCGM_FI_DEV_GPU_TEMP{{{_F}}})", ""),), "celsius", (83, 87),
+        PanelRow(8, (
+            Panel("GPU Temperature", PanelType.LINES, ((f"DCGM_FI_DEV_GPU_TEMP{{{_F}}}", _GPU),), "celsius", width=18),
+            Panel("GPU Avg. Temp", PanelType.GAUGE, ((f"avg(DCGM_FI_DEV_GPU_TEMP{{{_F}}})", ""),), "celsius", (83, 87),
                   width=6),
         )),
-        Row(8, (
-            Panel("GPU Power Usage", Look.LINES, ((f"DCGM_FI_DEV_POWER_USAGE{{{_F}}}", _GPU),), "watt", width=18),
-            Panel("GPU Power Total", Look.GAUGE, ((f"sum(DCGM_FI_DEV_POWER_USAGE{{{_F}}})", ""),), "watt", (1800, 2200),
+        PanelRow(8, (
+            Panel("GPU Power Usage", PanelType.LINES, ((f"DCGM_FI_DEV_POWER_USAGE{{{_F}}}", _GPU),), "watt", width=18),
+            Panel("GPU Power Total", PanelType.GAUGE, ((f"sum(DCGM_FI_DEV_POWER_USAGE{{{_F}}})", ""),), "watt",
+                  (1800, 2200),
                   width=6),
         )),
-        Row(8, (
-            Panel("GPU SM Clocks", Look.LINES, ((f"DCGM_FI_DEV_SM_CLOCK{{{_F}}} * 1000000", _GPU),), "hertz"),)),
-        Row(8, (
-            Panel("GPU Utilization", Look.LINES, ((f"DCGM_FI_DEV_GPU_UTIL{{{_F}}}", _GPU),), "percent"),
-            Panel("Tensor Core Utilization", Look.LINES, (
+        PanelRow(8, (
+            Panel("GPU SM Clocks", PanelType.LINES, ((f"DCGM_FI_DEV_SM_CLOCK{{{_F}}} * 1000000", _GPU),), "hertz"),)),
+        PanelRow(8, (
+            Panel("GPU Utilization", PanelType.LINES, ((f"DCGM_FI_DEV_GPU_UTIL{{{_F}}}", _GPU),), "percent"),
+            Panel("Tensor Core Utilization", PanelType.LINES, (
                 (f"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{{{_F}}}", _GPU),), "percentunit"),
         )),
-        Row(8, (
-            Panel("GPU Framebuffer Mem Used", Look.LINES, ((f"DCGM_FI_DEV_FB_USED{{{_F}}}", _GPU),), "mbytes"),)),
+        PanelRow(8, (
+            Panel("GPU Framebuffer Mem Used", PanelType.LINES, ((f"DCGM_FI_DEV_FB_USED{{{_F}}}", _GPU),), "mbytes"),)),
     ),
 )  # fmt: skip
 

@@ -23,7 +23,7 @@ HIDDEN: Final = ("Time", "__name__", "endpoint", "job", "service", "device", "pc
 SOURCE: Final[Object] = {"type": "prometheus", "uid": "${datasource}"}
 
 
-class Look(enum.StrEnum):
+class PanelType(enum.StrEnum):
     """Grafana's names of panels."""
 
     LINES = "timeseries"
@@ -41,7 +41,7 @@ class Panel:
     """
 
     title: str
-    look: Look
+    look: PanelType
     queries: tuple[tuple[str, str], ...]
     unit: str = "none"
     steps: tuple[float, float] | None = None
@@ -50,7 +50,7 @@ class Panel:
     def body(self) -> Object:
         """The panel without its place."""
         steps = zip(("green", "yellow", "red"), (None, *(self.steps or ())), strict=False)
-        at_once = self.look is not Look.LINES
+        at_once = self.look is not PanelType.LINES
         found: Object = {
             "type": str(self.look),
             "title": self.title,
@@ -63,7 +63,7 @@ class Panel:
                     "legendFormat": legend,
                     "instant": at_once,
                     "range": not at_once,
-                    **({"format": "table"} if self.look is Look.TABLE else {}),
+                    **({"format": "table"} if self.look is PanelType.TABLE else {}),
                 }
                 for number, (expr, legend) in enumerate(self.queries)
             ],
@@ -81,11 +81,11 @@ class Panel:
                 "overrides": [],
             },
         }
-        if self.look is Look.LINES:
+        if self.look is PanelType.LINES:
             found["options"] = {
                 "legend": {"displayMode": "table", "placement": "right", "calcs": ["lastNotNull", "max"]}
             }
-        elif self.look is Look.TABLE:
+        elif self.look is PanelType.TABLE:
             hidden = dict.fromkeys(HIDDEN, True)
             found["transformations"] = [{"id": "organize", "options": {"excludeByName": hidden}}]
         else:
@@ -94,7 +94,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PanelRow:
     """Panels beside each other, ``height`` units high."""
 
     height: int
@@ -112,7 +112,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class BoardVariable:
     """What is chosen at the top of a board, from the values that a query gives; all of them at first."""
 
     name: str
@@ -141,8 +141,8 @@ class Board:
     uid: str
     title: str
     file: str
-    variables: tuple[Variable, ...]
-    rows: tuple[Row, ...]
+    variables: tuple[BoardVariable, ...]
+    rows: tuple[PanelRow, ...]
 
     @property
     def panels(self) -> tuple[Panel, ...]:

@@ -1,6 +1,6 @@
 """What alerts, recorded series and dashboards consist of. Rows are in ``alerts``, ``records``, ``boards``.
 
-``Adjustment`` is what a person changes of one alert; reading one names what is wrong with it.
+``AlertAdjustment`` is what a person changes of one alert; reading one names what is wrong with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kgpu.base.suggest import did_you_mean
 Object: TypeAlias = dict[str, Any]
 
 
-class Group(enum.StrEnum):
+class RuleGroup(enum.StrEnum):
     """A group of rules, evaluated together."""
 
     GPUS = "gpu.rules"
@@ -39,7 +39,7 @@ class Alert:
     """
 
     name: str
-    group: Group
+    group: RuleGroup
     expr: str
     summary: str
     remedy: str
@@ -64,7 +64,7 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class RecordingRule:
     """One recorded series; ``what`` says what it is, for people."""
 
     name: str
@@ -79,7 +79,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adjustment:
+class AlertAdjustment:
     """What differs from the row; None where nothing does. ``enabled`` False leaves the alert out."""
 
     enabled: bool = True
@@ -103,7 +103,7 @@ DURATION: Final = re.compile(r"([0-9]+y)?([0-9]+w)?([0-9]+d)?([0-9]+h)?([0-9]+m)
 _SEVERITY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}", re.ASCII)
 
 
-def read_adjustment(alert: Alert, told: Mapping[str, Any], where: str) -> Adjustment:
+def read_adjustment(alert: Alert, told: Mapping[str, Any], where: str) -> AlertAdjustment:
     """One alert's entry, as values and flags have it. ``where`` says which, for the message. Raises ConfigError."""
     for key in told:
         if key not in KEYS:
@@ -124,7 +124,7 @@ def read_adjustment(alert: Alert, told: Mapping[str, Any], where: str) -> Adjust
         raise _wrong(where, "for", lasting, f"a duration such as {alert.lasting}")
     if severity is not None and not (isinstance(severity, str) and _SEVERITY.fullmatch(severity)):
         raise _wrong(where, "severity", severity, f"a word such as {alert.severity}")
-    return Adjustment(enabled=enabled, threshold=threshold, lasting=lasting, severity=severity)
+    return AlertAdjustment(enabled=enabled, threshold=threshold, lasting=lasting, severity=severity)
 
 
 def _wrong(where: str, key: str, value: Any, expected: str) -> ConfigError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.monitoring.alerts import MEMORY, ONCE, USE
-from kgpu.monitoring.model import Record
+from kgpu.monitoring.model import RecordingRule
 
 USED: Final = "kgpu:gpu_utilization:percent"
 _IN_USE: Final = 'count by (namespace) (count by (namespace, instance, UUID, GPU_I_ID) (DCGM_FI_DEV_FB_USED{pod!=""}))'
@@ -22,22 +22,24 @@ def _metric(name: str) -> str:
 _TOTAL: Final = " + ".join(_metric(f"DCGM_FI_DEV_FB_{part}") for part in ("USED", "FREE", "RESERVED"))
 
 RECORDS: Final = (
-    Record(name=USED, expr=USE, what="how busy each GPU or MIG instance is, in percent"),
-    Record(name="kgpu:gpu_memory_used:ratio", expr=MEMORY, what="the used part of each device's memory"),
-    Record(name="node:kgpu_gpu_utilization:avg", expr=f"avg by (node, hostname) ({USED})",
+    RecordingRule(name=USED, expr=USE, what="how busy each GPU or MIG instance is, in percent"),
+    RecordingRule(name="kgpu:gpu_memory_used:ratio", expr=MEMORY, what="the used part of each device's memory"),
+    RecordingRule(name="node:kgpu_gpu_utilization:avg", expr=f"avg by (node, hostname) ({USED})",
            what="how busy a node's GPUs are on average, in percent"),
-    Record(name="node:kgpu_gpu_power_watts:sum", expr=f"sum by (node, hostname) ({_metric('DCGM_FI_DEV_POWER_USAGE')})",
+    RecordingRule(name="node:kgpu_gpu_power_watts:sum",
+                  expr=f"sum by (node, hostname) ({_metric('DCGM_FI_DEV_POWER_USAGE')})",
            what="what a node's GPUs draw"),
-    Record(name="namespace:kgpu_gpus_held:count", expr=_IN_USE,
+    RecordingRule(name="namespace:kgpu_gpus_held:count", expr=_IN_USE,
            what="devices that a namespace's pods hold; a shared one counts in each namespace"),
-    Record(name="namespace:kgpu_gpu_utilization:avg",
+    RecordingRule(name="namespace:kgpu_gpu_utilization:avg",
            expr='avg by (namespace) (max by (namespace, instance, UUID, GPU_I_ID) '
                 '(DCGM_FI_DEV_GPU_UTIL{pod!=""} or 100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE{pod!="",GPU_I_ID!=""}))',
            what="how busy the devices are that a namespace holds, in percent"),
-    Record(name="cluster:kgpu_gpus:count", expr="count(kgpu_gpu_up)", what="GPUs with metrics"),
-    Record(name="cluster:kgpu_gpus_idle:count", expr=f"count({USED} < 5) or vector(0)", what="devices that do nothing"),
+    RecordingRule(name="cluster:kgpu_gpus:count", expr="count(kgpu_gpu_up)", what="GPUs with metrics"),
+    RecordingRule(name="cluster:kgpu_gpus_idle:count", expr=f"count({USED} < 5) or vector(0)",
+                  what="devices that do nothing"),
     *(
-        Record(name=f"accelerator_{name}", expr=expr, labels={"vendor": "nvidia"}, what=what)
+        RecordingRule(name=f"accelerator_{name}", expr=expr, labels={"vendor": "nvidia"}, what=what)
         for name, expr, what in (
             ("gpu_utilization", _metric("DCGM_FI_DEV_GPU_UTIL"), "utilisation in percent"),
             ("memory_used_bytes", f"{_metric('DCGM_FI_DEV_FB_USED')} * {_MIB}", "used memory"),

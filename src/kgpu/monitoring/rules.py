@@ -11,13 +11,13 @@ from typing import Any, Final
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.monitoring.alerts import ALERTS
-from kgpu.monitoring.model import Alert, Group, Object, read_adjustment
+from kgpu.monitoring.model import Alert, Object, RuleGroup, read_adjustment
 from kgpu.monitoring.records import RECORDS
 
 NAME: Final = "kgpu-gpu-alerts"
 """Of the PrometheusRule for the exporter's metrics."""
 RECORDING: Final = "kgpu.records"
-OF_EXPORTER: Final = (Group.GPUS, Group.HEALTH, Group.EXPORTER)
+OF_EXPORTER: Final = (RuleGroup.GPUS, RuleGroup.HEALTH, RuleGroup.EXPORTER)
 """The groups that watch what exporters say."""
 _BY_NAME: Final = {alert.name: alert for alert in ALERTS}
 
@@ -48,7 +48,9 @@ def adjusted(told: Mapping[str, Any], where: str = "alerts") -> tuple[Alert, ...
     return tuple(found)
 
 
-def groups(wanted: Iterable[Alert], *, of: Iterable[Group] = tuple(Group), records: bool = True) -> list[Object]:
+def groups(
+    wanted: Iterable[Alert], *, of: Iterable[RuleGroup] = tuple(RuleGroup), records: bool = True
+) -> list[Object]:
     """The groups of a rules file; those without rules are left out."""
     alerts = list(wanted)
     found: list[Object] = [{"name": RECORDING, "rules": [record.rule() for record in RECORDS]}] if records else []

@@ -27,7 +27,7 @@ class Scrape:
 
 
 @dataclass(frozen=True, slots=True)
-class _Map:
+class _KeyedMap:
     """A mapping with these keys; all of them, or one, or any number of them where nothing is said."""
 
     keys: Mapping[str, Any]
@@ -36,16 +36,16 @@ class _Map:
 
 _TEXT: Final = "a text"
 _SWITCH: Final = "true or false"
-_KEY: Final = _Map({"name": _TEXT, "key": _TEXT}, "all")
-_FROM: Final = _Map({"secret": _KEY, "configMap": _KEY}, "one")
-_SHAPE: Final = _Map(
+_KEY: Final = _KeyedMap({"name": _TEXT, "key": _TEXT}, "all")
+_FROM: Final = _KeyedMap({"secret": _KEY, "configMap": _KEY}, "one")
+_SHAPE: Final = _KeyedMap(
     {
         "kind": (SERVICE, POD),
         "scheme": (HTTP, HTTPS),
-        "tlsConfig": _Map(
+        "tlsConfig": _KeyedMap(
             {"ca": _FROM, "cert": _FROM, "keySecret": _KEY, "serverName": _TEXT, "insecureSkipVerify": _SWITCH}
         ),
-        "basicAuth": _Map({"username": _KEY, "password": _KEY}, "all"),
+        "basicAuth": _KeyedMap({"username": _KEY, "password": _KEY}, "all"),
     }
 )
 
@@ -66,7 +66,7 @@ def read_scrape(told: Mapping[str, Any], where: str = "scrape") -> Scrape:
 
 
 def _check(value: Any, shape: Any, where: str) -> None:
-    if isinstance(shape, _Map):
+    if isinstance(shape, _KeyedMap):
         _check_map(value, shape, where)
     elif shape is _SWITCH:
         _want(isinstance(value, bool), value, where, _SWITCH)
@@ -76,7 +76,7 @@ def _check(value: Any, shape: Any, where: str) -> None:
         _want(value in shape, value, where, f"one of: {', '.join(shape)}")
 
 
-def _check_map(value: Any, shape: _Map, where: str) -> None:
+def _check_map(value: Any, shape: _KeyedMap, where: str) -> None:
     _want(isinstance(value, Mapping), value, where, f"a mapping with: {', '.join(shape.keys)}")
     for key, inner in value.items():
         if key not in shape.keys:

@@ -18,7 +18,7 @@ from kgpu.kube.kinds import CLUSTER_POLICIES
 from kgpu.kube.port import NODES, PODS, KubeApi, KubeRefusedError, Object, PodPages, Selector
 from kgpu.top.exporters import Exporters
 from kgpu.top.find import SELECTORS, Via, slim_node, slim_pod, targets
-from kgpu.top.model import Node, Target
+from kgpu.top.model import GpuNode, NodeRoutes
 
 FIND_AGAIN: Final = 60.0  # seconds
 MISSED_AGAIN: Final = 5.0
@@ -26,18 +26,18 @@ MISSED_AGAIN: Final = 5.0
 each time that it still does not, until it has done nothing but answer from one time to the next."""
 
 
-class Api(KubeApi, PodPages, Protocol):
+class ClusterApi(KubeApi, PodPages, Protocol):
     """What this needs of an API server."""
 
 
-class Cluster:
+class ClusterSource:
     """A ``Source``. ``notes`` says what could not be read, so that something may be missing.
 
     ``namespaces`` are those whose exporters count; none: kgpu's own.
     """
 
     def __init__(
-        self, api: Api, exporters: Exporters, *, via: Via, inside: bool, scheme: str = "http",
+        self, api: ClusterApi, exporters: Exporters, *, via: Via, inside: bool, scheme: str = "http",
         namespaces: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         self._api = api
@@ -46,14 +46,14 @@ class Cluster:
         self._inside = inside
         self._scheme = scheme
         self._namespaces = namespaces
-        self._found: tuple[Target, ...] | None = None
+        self._found: tuple[NodeRoutes, ...] | None = None
         self._found_at = 0.0
         self._missed: set[str] = set()  # nodes that have failed since they were found last, and those that answered
         self._answered: set[str] = set()
         self._waits: dict[str, float] = {}  # for how long they are not found anew for this node, if not MISSED_AGAIN
         self.notes: tuple[str, ...] = ()
 
-    async def targets(self) -> tuple[Target, ...]:
+    async def targets(self) -> tuple[NodeRoutes, ...]:
         """As found last; raises KubeError when that never worked."""
         now = asyncio.get_running_loop().time()
         soonest = min([FIND_AGAIN, *(self._waits.get(node, MISSED_AGAIN) for node in self._missed)])
@@ -68,7 +68,7 @@ class Cluster:
                 self.notes = (f"nodes are as of {now - self._found_at:.0f} s ago: {error.what}",)
         return self._found
 
-    async def look(self, target: Target) -> Node:
+    async def look(self, target: NodeRoutes) -> GpuNode:
         try:
             node = await self._exporters.look(target)
         except UserError:
@@ -80,7 +80,7 @@ class Cluster:
     async def close(self) -> None:
         await self._api.close()
 
-    def _wait_longer(self, found: tuple[Target, ...]) -> None:
+    def _wait_longer(self, found: tuple[NodeRoutes, ...]) -> None:
         """For those that have failed before this finding too; those that neither failed nor answered wait as before."""
         longer = {node: min(self._waits.get(node, MISSED_AGAIN) * 2, FIND_AGAIN) for node in self._missed}
         there = {one.node for one in found}
@@ -88,7 +88,7 @@ class Cluster:
         self._waits = kept | longer
         self._missed, self._answered = set(), set()
 
-    async def _find(self) -> tuple[Target, ...]:
+    async def _find(self) -> tuple[NodeRoutes, ...]:
         where = sorted(self._namespaces) or [await own_namespace(self._api)]
         asked = [(place, namespace) for namespace in where for place in range(len(SELECTORS))]
         *pods, nodes = await asyncio.gather(*(self._pods(*one) for one in asked), self._nodes())

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.top import cells
-from kgpu.top.history import Idle, activity, busy
-from kgpu.top.model import Gpu, Health, User
-from kgpu.top.rows import GpuRow, NodeRow, PartRow, PodRow, ProcessRow, Row, TroubleRow, UserRow, View, Whole
+from kgpu.top.history import IdleTime, activity, busy
+from kgpu.top.model import GpuHealth, GpuUser, ShownGpu
+from kgpu.top.rows import GpuRow, NodeTotals, PartRow, PodRow, ProcessRow, Row, TableView, TroubleRow, UserRow, Whole
 
 BAR: Final = 8
 CURVE: Final = 12
@@ -21,7 +21,7 @@ Cell = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class DrawingStyle:
     """How things are drawn. Thresholds are percent: from the first on it is moderate, from the second on heavy."""
 
     ascii_only: bool = False
@@ -40,22 +40,22 @@ class Column:
     most: int = 40
 
 
-COLUMNS: Final[Mapping[View, tuple[Column, ...]]] = {
-    View.GPUS: (
+COLUMNS: Final[Mapping[TableView, tuple[Column, ...]]] = {
+    TableView.GPUS: (
         Column("node", "NODE", most=32), Column("gpu", "GPU", right=True), Column("model", "MODEL", 6, most=24),
         Column("busy", "BUSY"), Column("sm", "SM", 7, right=True), Column("curve", "HISTORY", 5),
         Column("bar", "MEM", 9), Column("memory", "GIB", 1, right=True), Column("temp", "TEMP", 4, right=True),
         Column("power", "POWER", 3, right=True), Column("idle", "IDLE", 8, right=True),
         Column("state", "STATE", 2, most=28), Column("who", "USED BY", 1, most=0),
     ),
-    View.NODES: (
+    TableView.NODES: (
         Column("node", "NODE", most=48), Column("gpu", "GPUS", right=True), Column("used", "USED", 2, right=True),
         Column("busy", "BUSY"), Column("bar", "MEM", 7), Column("memory", "GIB", 1, right=True),
         Column("temp", "TEMP", 4, right=True), Column("power", "POWER", 3, right=True),
         Column("pods", "PODS", 5, right=True), Column("state", "STATE", 1, most=28),
         Column("model", "MODEL", 6, most=0),
     ),
-    View.PODS: (
+    TableView.PODS: (
         Column("namespace", "NAMESPACE", most=32), Column("pod", "POD", most=56), Column("gpu", "GPUS", right=True),
         Column("busy", "BUSY"), Column("bar", "MEM", 7), Column("memory", "GIB", 1, right=True),
         Column("power", "POWER", 3, right=True), Column("idle", "IDLE", 5, right=True),
@@ -63,16 +63,16 @@ COLUMNS: Final[Mapping[View, tuple[Column, ...]]] = {
     ),
 }  # fmt: skip
 
-_STATES: Final[Mapping[Health, Cell]] = {
-    Health.OK: ("ok", "green"),
-    Health.WARN: ("look", "yellow"),
-    Health.BAD: ("BAD", "bold red"),
-    Health.LOST: ("LOST", "bold red"),
-    Health.UNKNOWN: ("", ""),
+_STATES: Final[Mapping[GpuHealth, Cell]] = {
+    GpuHealth.OK: ("ok", "green"),
+    GpuHealth.WARN: ("look", "yellow"),
+    GpuHealth.BAD: ("BAD", "bold red"),
+    GpuHealth.LOST: ("LOST", "bold red"),
+    GpuHealth.UNKNOWN: ("", ""),
 }
 
 
-def row_cells(row: Row, look: Look) -> dict[str, Cell]:
+def row_cells(row: Row, look: DrawingStyle) -> dict[str, Cell]:
     """What stands in which column; a trouble is not in columns."""
     match row:
         case GpuRow():
@@ -83,7 +83,7 @@ def row_cells(row: Row, look: Look) -> dict[str, Cell]:
             return _user(row.user, row.total_mib, look)
         case ProcessRow():
             return _process(row, look)
-        case NodeRow():
+        case NodeTotals():
             return _node(row, look)
         case PodRow():
             return _pod(row, look)
@@ -98,13 +98,13 @@ def level(percent: float | None, thresholds: tuple[int, int]) -> str:
     return "red" if percent >= thresholds[1] else "yellow" if percent >= thresholds[0] else "green"
 
 
-def _busy(percent: float | None, look: Look) -> Cell:
+def _busy(percent: float | None, look: DrawingStyle) -> Cell:
     part = None if percent is None else percent / 100
     style = level(percent, look.busy)
     return f"{cells.bar(part, BAR, ascii_only=look.ascii_only)} {cells.percent(percent):>4}", style
 
 
-def _memory(used: float | None, total: float | None, look: Look) -> dict[str, Cell]:
+def _memory(used: float | None, total: float | None, look: DrawingStyle) -> dict[str, Cell]:
     part = used / total if used is not None and total else None
     style = level(None if part is None else part * 100, look.memory)
     return {
@@ -113,7 +113,7 @@ def _memory(used: float | None, total: float | None, look: Look) -> dict[str, Ce
     }
 
 
-def _idle(idle: Idle | None) -> Cell:
+def _idle(idle: IdleTime | None) -> Cell:
     if idle is None:
         return "", ""
     return (">" if idle.at_least else "") + cells.span(idle.seconds), "yellow" if idle.seconds >= 600 else ""
@@ -123,30 +123,30 @@ def _power(used: float | None, limit: float | None) -> Cell:
     return cells.of_total(cells.watts(used), cells.watts(limit), "W"), ""
 
 
-def state(gpu: Gpu, xid_age: float | None = None) -> Cell:
+def state(gpu: ShownGpu, xid_age: float | None = None) -> Cell:
     """How the GPU is, and what to do.
 
     An exporter tells the last Xid for ever. Once health has judged the GPU to be well, it is shown only with its age,
     which is known if it came during this look. Where nobody judges, it is shown as what it is: the last one.
     """
     word, style = _STATES[gpu.health]
-    if gpu.health in {Health.WARN, Health.BAD, Health.LOST}:
+    if gpu.health in {GpuHealth.WARN, GpuHealth.BAD, GpuHealth.LOST}:
         return ": ".join(part for part in (word, gpu.action or gpu.reason) if part), style
     xid = int(gpu.values.get("last_xid", 0))
     if xid > 0 and xid_age is not None:
         return f"{word} xid {xid} {cells.span(xid_age)} ago".strip(), "yellow"
-    if xid > 0 and gpu.health is Health.UNKNOWN:
+    if xid > 0 and gpu.health is GpuHealth.UNKNOWN:
         return f"last xid {xid}", "yellow"
     return word, style
 
 
-def who(users: Sequence[User]) -> str:
+def who(users: Sequence[GpuUser]) -> str:
     """All users in few words."""
     names = list(dict.fromkeys(user.name for user in users))
     return ", ".join(names[:3]) + (f" +{len(names) - 3}" if len(names) > 3 else "")
 
 
-def _gpu(row: GpuRow, look: Look) -> dict[str, Cell]:
+def _gpu(row: GpuRow, look: DrawingStyle) -> dict[str, Cell]:
     gpu, values = row.gpu, row.gpu.values
     stale = row.node.trouble is not None
     users = gpu.everybody
@@ -168,7 +168,7 @@ def _gpu(row: GpuRow, look: Look) -> dict[str, Cell]:
     return {key: (text, "dim") for key, (text, _) in found.items()} if stale else found
 
 
-def _part(row: PartRow, look: Look) -> dict[str, Cell]:
+def _part(row: PartRow, look: DrawingStyle) -> dict[str, Cell]:
     values = row.part.values
     return {
         "gpu": (f"{row.gpu.index}:{row.part.gpu_instance}", "dim"),
@@ -180,12 +180,12 @@ def _part(row: PartRow, look: Look) -> dict[str, Cell]:
     }
 
 
-def _user(user: User, total: float | None, look: Look) -> dict[str, Cell]:
+def _user(user: GpuUser, total: float | None, look: DrawingStyle) -> dict[str, Cell]:
     name = f"{user.name} ({user.container})" if user.container else user.name
     return {**(_memory(user.memory_mib, total, look) if user.memory_mib is not None else {}), "who": (name, "dim")}
 
 
-def _process(row: ProcessRow, look: Look) -> dict[str, Cell]:
+def _process(row: ProcessRow, look: DrawingStyle) -> dict[str, Cell]:
     one = row.process
     return {
         "busy": _busy(one.sm_percent, look) if one.sm_percent is not None else ("", ""),
@@ -202,7 +202,7 @@ def _count(whole: Whole) -> Cell:
     return "ok", "green"
 
 
-def _node(row: NodeRow, look: Look) -> dict[str, Cell]:
+def _node(row: NodeTotals, look: DrawingStyle) -> dict[str, Cell]:
     whole = row.whole
     found = {
         "node": (row.node.name, "bold"),
@@ -219,7 +219,7 @@ def _node(row: NodeRow, look: Look) -> dict[str, Cell]:
     return {key: (text, "dim") for key, (text, _) in found.items()} if row.node.trouble else found
 
 
-def _pod(row: PodRow, look: Look) -> dict[str, Cell]:
+def _pod(row: PodRow, look: DrawingStyle) -> dict[str, Cell]:
     word, style = _STATES[row.health]
     return {
         "namespace": (row.namespace, "bold"),

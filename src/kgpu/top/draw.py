@@ -9,8 +9,8 @@ from rich.text import Text
 
 from kgpu.base.errors import to_do
 from kgpu.top import cells
-from kgpu.top.columns import COLUMNS, Cell, Column, Look, level, row_cells
-from kgpu.top.rows import GpuRow, Row, Screen, TroubleRow, View
+from kgpu.top.columns import COLUMNS, Cell, Column, DrawingStyle, level, row_cells
+from kgpu.top.rows import GpuRow, Row, Screen, TableView, TroubleRow
 
 GAP: Final = 2
 LEAST: Final = 6
@@ -19,7 +19,7 @@ MOST_NAMES: Final = 3
 
 
 def table(
-    rows: Sequence[Row], view: View, width: int, look: Look, *, marked: int = -1, cut_troubles: bool = True
+    rows: Sequence[Row], view: TableView, width: int, look: DrawingStyle, *, marked: int = -1, cut_troubles: bool = True
 ) -> list[Text]:
     """A head and a line per row, none wider than ``width`` cells; ``marked`` is the place of the cursor's row.
 
@@ -117,7 +117,7 @@ def _trouble(row: TroubleRow, width: int) -> Text:
     return line
 
 
-def summary(screen: Screen, width: int, look: Look, *, clock: str = "") -> list[Text]:
+def summary(screen: Screen, width: int, look: DrawingStyle, *, clock: str = "") -> list[Text]:
     """Two lines about the whole."""
     whole = screen.whole
     said = [f"{screen.nodes} node{'' if screen.nodes == 1 else 's'}"]
@@ -136,7 +136,7 @@ def summary(screen: Screen, width: int, look: Look, *, clock: str = "") -> list[
     return [first, second]
 
 
-def _sums(screen: Screen, look: Look) -> list[Cell]:
+def _sums(screen: Screen, look: DrawingStyle) -> list[Cell]:
     whole, size = screen.whole, 10
     busy = None if whole.utilization is None else whole.utilization / 100
     part = whole.memory_mib / whole.total_mib if whole.memory_mib is not None and whole.total_mib else None

@@ -18,7 +18,7 @@ from kgpu.base.errors import ConfigError, UserError
 from kgpu.base.printable import one_line
 from kgpu.kube.port import KubeRefusedError, PodPages
 from kgpu.kube.wire import Wire, WireError
-from kgpu.top.model import Node, Route, Target
+from kgpu.top.model import GpuNode, NodeRoutes, Route
 from kgpu.top.parse import LabelSets
 from kgpu.top.read import read
 
@@ -49,7 +49,7 @@ class Exporters:
         self._good: dict[str, Route] = {}
         self._proxied: bool | None = None  # the way that worked last
 
-    async def look(self, target: Target) -> Node:
+    async def look(self, target: NodeRoutes) -> GpuNode:
         """The node now, by the first way that works. Raises UserError with the first way's trouble."""
         trouble: UserError | None = None
         for route in self._order(target):
@@ -70,7 +70,7 @@ class Exporters:
         assert trouble is not None
         raise trouble
 
-    def _order(self, target: Target) -> list[Route]:
+    def _order(self, target: NodeRoutes) -> list[Route]:
         """The way that worked for this node, then the kind of way that worked for others."""
         last = self._good.get(target.node)
         if last is not None and last in target.routes:
@@ -146,17 +146,17 @@ def _silent(deadline: float) -> UnreadableError:
     return UnreadableError(f"no answer within {deadline:g} s", "an exporter that answers", "kgpu status; see its log")
 
 
-class Addresses:
+class NamedExporters:
     """Exporters that were named by address; a ``Source``."""
 
     def __init__(self, urls: Mapping[str, str], exporters: Exporters) -> None:
-        self._targets = tuple(Target(node=name, routes=(Route(url=url),)) for name, url in urls.items())
+        self._targets = tuple(NodeRoutes(node=name, routes=(Route(url=url),)) for name, url in urls.items())
         self._exporters = exporters
 
-    async def targets(self) -> tuple[Target, ...]:
+    async def targets(self) -> tuple[NodeRoutes, ...]:
         return self._targets
 
-    async def look(self, target: Target) -> Node:
+    async def look(self, target: NodeRoutes) -> GpuNode:
         return await self._exporters.look(target)
 
     async def close(self) -> None:

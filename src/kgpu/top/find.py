@@ -14,7 +14,7 @@ from typing import Any, Final
 from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.kube.port import Object, name_of, namespace_of
-from kgpu.top.model import Route, Target, Trouble
+from kgpu.top.model import NodeRoutes, NodeTrouble, Route
 
 PORT: Final = 9400
 PORT_NAMES: Final = ("gpu-metrics", "metrics")
@@ -59,7 +59,7 @@ def slim_node(node: Object) -> Object:
 
 def targets(
     pods: Iterable[tuple[int, Object]], nodes: Iterable[Object] | None, *, via: Via, inside: bool, scheme: str = "http"
-) -> tuple[Target, ...]:
+) -> tuple[NodeRoutes, ...]:
     """A target per GPU node. ``pods`` come with the position of their selector; ``nodes`` None: they can't be read.
 
     ``inside``: this process runs in a pod of the cluster.
@@ -68,29 +68,31 @@ def targets(
     by_node: dict[str, list[tuple[int, Object]]] = {}
     for place, pod in pods:
         by_node.setdefault(str(pod["node"] or ""), []).append((place, pod))
-    found: list[Target] = []
+    found: list[NodeRoutes] = []
     for node, here in sorted(by_node.items()):
         agents_only = all(SELECTORS[place][1] == names.AGENT_DAEMON_SET for place, _ in here)
         # The agent runs on every node, with GPUs or without.
         if node and (gpu_nodes is None or node in gpu_nodes or not agents_only):
             found.append(_target(node, sorted(here, key=lambda one: one[0]), via, inside=inside, scheme=scheme))
     for node in sorted((gpu_nodes or set()) - set(by_node)):
-        trouble = Trouble(what="no metrics exporter runs there", remedy="kgpu status, or --exporter-namespace")
-        found.append(Target(node=one_line(node), trouble=trouble))
+        trouble = NodeTrouble(what="no metrics exporter runs there", remedy="kgpu status, or --exporter-namespace")
+        found.append(NodeRoutes(node=one_line(node), trouble=trouble))
     return tuple(found)
 
 
-def _target(node: str, pods: list[tuple[int, Object]], via: Via, *, inside: bool, scheme: str) -> Target:
+def _target(node: str, pods: list[tuple[int, Object]], via: Via, *, inside: bool, scheme: str) -> NodeRoutes:
     routes: list[Route] = []
     for _, pod in pods:
         if pod["phase"] == "Running" and pod["ip"]:
             routes += _routes(pod, via, inside=inside, scheme=scheme)
     if routes:
-        return Target(node=one_line(node), routes=tuple(routes))
+        return NodeRoutes(node=one_line(node), routes=tuple(routes))
     pod = pods[0][1]
     why = one_line(str(pod["why"] or pod["phase"] or "not started"), 80)
     where = one_line(f"kubectl -n {namespace_of(pod)} describe pod {name_of(pod)}")
-    return Target(node=one_line(node), trouble=Trouble(what=f"the exporter's pod does not run: {why}", remedy=where))
+    return NodeRoutes(
+        node=one_line(node), trouble=NodeTrouble(what=f"the exporter's pod does not run: {why}", remedy=where)
+    )
 
 
 def _routes(pod: Object, via: Via, *, inside: bool, scheme: str) -> list[Route]:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from kgpu.top.model import Gpu, Node
+from kgpu.top.model import GpuNode, ShownGpu
 
 KEPT: Final = 60
 """Readings of each GPU that are kept."""
 BUSY: Final = ("utilization_percent", "sm_percent", "engine_percent")
 
 
-class Idle(NamedTuple):
+class IdleTime(NamedTuple):
     """How long a GPU has done nothing; ``at_least``: it was idle when this look began."""
 
     seconds: float
@@ -39,7 +39,7 @@ class _Xid:
     came_at: float | None = None
 
 
-class History:
+class GpuHistory:
     """Times are seconds of a clock that only grows."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class History:
         self._read_at: dict[str, float] = {}
         self.whole: deque[int] = deque(maxlen=KEPT)
 
-    def add(self, node: Node, now: float) -> None:
+    def add(self, node: GpuNode, now: float) -> None:
         """A node has just been read; values that its exporter has told already are no news."""
         for gpu in node.gpus:
             self._take_xid(gpu, now)  # an Xid is told at once, between two readings of everything else
@@ -71,7 +71,7 @@ class History:
             if not track.idle:
                 track.busy_at = now
 
-    def _take_xid(self, gpu: Gpu, now: float) -> None:
+    def _take_xid(self, gpu: ShownGpu, now: float) -> None:
         if not gpu.values:
             return  # it did not answer: what it had before counts on
         code, known = int(gpu.values.get("last_xid", 0)), self._xids.get(gpu.uuid)
@@ -101,21 +101,21 @@ class History:
         track = self._tracks.get(uuid)
         return tuple(track.activity) if track else ()
 
-    def idle(self, uuid: str, now: float) -> Idle | None:
+    def idle(self, uuid: str, now: float) -> IdleTime | None:
         """None while it is busy or nothing is known."""
         track = self._tracks.get(uuid)
         if track is None or not track.idle:
             return None
         since = track.began if track.busy_at is None else track.busy_at
-        return Idle(max(0.0, now - since), track.busy_at is None)
+        return IdleTime(max(0.0, now - since), track.busy_at is None)
 
 
-def _works(gpu: Gpu) -> bool:
+def _works(gpu: ShownGpu) -> bool:
     """By any measure: one may not see what another does, such as a copy without a kernel."""
     return any(values.get(name, 0.0) > 0 for values in (gpu.values, *(p.values for p in gpu.parts)) for name in BUSY)
 
 
-def activity(gpu: Gpu) -> float | None:
+def activity(gpu: ShownGpu) -> float | None:
     """How busy it is in percent, by the first measure that it has; with MIG the busiest instance's."""
     own = busy(gpu.values)
     if own is not None:

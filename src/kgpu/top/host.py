@@ -13,7 +13,7 @@ from kgpu.base.printable import one_line
 from kgpu.hw.port import Accelerator, Inventory, Problem, Reader, Reading
 from kgpu.hw.port import Process as Seen
 from kgpu.hw.verdicts import GpuVerdict, VerdictSource
-from kgpu.top.model import Gpu, Health, Node, Part, Process, Target
+from kgpu.top.model import GpuHealth, GpuInstance, GpuNode, GpuProcess, NodeRoutes, ShownGpu
 from kgpu.top.read import with_total
 from kgpu.top.tables import VALUES
 
@@ -25,7 +25,7 @@ _NOTHING_TO_DO: Final = "ignore"
 MOST_COMMAND: Final = 4096
 
 
-class Host:
+class HostSource:
     """A ``Source`` of one node. ``proc`` is where the processes' own files are.
 
     ``verdicts`` are those of the health role, None where there is none: then only the driver's own word is shown.
@@ -39,10 +39,10 @@ class Host:
         self._name = one_line(name or socket.gethostname())
         self._proc = Path(proc)
 
-    async def targets(self) -> tuple[Target, ...]:
-        return (Target(node=self._name),)
+    async def targets(self) -> tuple[NodeRoutes, ...]:
+        return (NodeRoutes(node=self._name),)
 
-    async def look(self, target: Target) -> Node:
+    async def look(self, target: NodeRoutes) -> GpuNode:
         """Raises HwError."""
         inventory = await self._reader.inventory()
         readings = await self._reader.readings(KEYS)
@@ -52,10 +52,12 @@ class Host:
     async def close(self) -> None:
         await self._reader.close()
 
-    def made(self, inventory: Inventory, readings: tuple[Reading, ...], processes: tuple[Seen, ...], name: str) -> Node:
+    def made(
+        self, inventory: Inventory, readings: tuple[Reading, ...], processes: tuple[Seen, ...], name: str
+    ) -> GpuNode:
         """The node from what the driver said."""
         values = {(one.uuid, one.gpu_instance): one.numbers for one in readings if one.link is None}
-        seen: dict[str, list[Process]] = {}
+        seen: dict[str, list[GpuProcess]] = {}
         for process in processes:
             seen.setdefault(process.uuid, []).append(self._process(process))
         verdicts = self._verdicts.read() if self._verdicts is not None else None
@@ -63,14 +65,14 @@ class Host:
         gpus = [
             _gpu(one, values, tuple(seen.get(one.uuid, ())), judged.get(one.uuid)) for one in inventory.accelerators
         ]
-        return Node(
+        return GpuNode(
             name=name, hostname=name, driver_version=inventory.driver_version, gpus=tuple(gpus), at=time.time(),
             through="this node's driver",
         )  # fmt: skip
 
-    def _process(self, seen: Seen) -> Process:
+    def _process(self, seen: Seen) -> GpuProcess:
         folder = self._proc / str(seen.pid)
-        return Process(
+        return GpuProcess(
             pid=seen.pid, command=_command(folder), user=_owner(folder), kind=seen.kind.value,
             memory_mib=seen.memory_mib, sm_percent=seen.sm_percent, gpu_instance=seen.gpu_instance,
         )  # fmt: skip
@@ -79,38 +81,38 @@ class Host:
 def _gpu(
     gpu: Accelerator,
     values: dict[tuple[str, int | None], dict[str, float]],
-    processes: tuple[Process, ...],
+    processes: tuple[GpuProcess, ...],
     verdict: GpuVerdict | None,
-) -> Gpu:
+) -> ShownGpu:
     profiles = {one.gpu_instance: one.profile for one in gpu.partitions} if gpu.mig_enabled else {}
     parts = tuple(
-        Part(gpu_instance=number, profile=profile, values=with_total(values.get((gpu.uuid, number), {})))
+        GpuInstance(gpu_instance=number, profile=profile, values=with_total(values.get((gpu.uuid, number), {})))
         for number, profile in sorted(profiles.items())
     )
     health, reason, action = _judged(gpu, verdict)
-    return Gpu(
+    return ShownGpu(
         index=gpu.index, uuid=gpu.uuid, name=one_line(gpu.name), values=with_total(values.get((gpu.uuid, None), {})),
         health=health, reason=one_line(reason), action=one_line(action, 60), parts=parts,
         processes=tuple(sorted(processes, key=lambda one: (-(one.memory_mib or 0), one.pid))),
     )  # fmt: skip
 
 
-def _judged(gpu: Accelerator, verdict: GpuVerdict | None) -> tuple[Health, str, str]:
+def _judged(gpu: Accelerator, verdict: GpuVerdict | None) -> tuple[GpuHealth, str, str]:
     """Health, why, and what to do: a GPU that does not answer, then the health role's word, then the driver's."""
     worst = next((one for one in gpu.findings if one.problem in _SILENT), None)
     if worst is not None:
         # It may only be slow, or hang for a moment: health waits a while before it calls that a fault.
         well = verdict is not None and verdict.action == _NOTHING_TO_DO and not verdict.muted
         slow = well and worst.problem is Problem.HUNG
-        return Health.WARN if slow else Health.LOST, worst.what, worst.remedy
+        return GpuHealth.WARN if slow else GpuHealth.LOST, worst.what, worst.remedy
     if verdict is not None and (verdict.withdraws or verdict.action != _NOTHING_TO_DO):
-        return Health.BAD if verdict.withdraws else Health.WARN, verdict.what, verdict.action
+        return GpuHealth.BAD if verdict.withdraws else GpuHealth.WARN, verdict.what, verdict.action
     bad = next(iter(gpu.findings), None)
     if bad is not None:
-        return Health.WARN if gpu.usable else Health.BAD, bad.what, bad.remedy
+        return GpuHealth.WARN if gpu.usable else GpuHealth.BAD, bad.what, bad.remedy
     if gpu.recovery_action not in _UNASKED and verdict is None:
-        return Health.BAD, f"the driver asks for: {gpu.recovery_action}", gpu.recovery_action
-    return (Health.OK if gpu.usable else Health.BAD), "", ""
+        return GpuHealth.BAD, f"the driver asks for: {gpu.recovery_action}", gpu.recovery_action
+    return (GpuHealth.OK if gpu.usable else GpuHealth.BAD), "", ""
 
 
 def _command(folder: Path) -> str:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from kgpu.top import cells, draw
-from kgpu.top.columns import Look
+from kgpu.top.columns import DrawingStyle
 from kgpu.top.plan import plan
 from kgpu.top.rows import Screen, Wish
-from kgpu.top.run import Watch
+from kgpu.top.run import NodeWatch
 from kgpu.top.terminal import Terminal
 from kgpu.top.ui import HELP, Ui, at, press
 
@@ -35,10 +35,10 @@ IDLE_PER_DRAWING: Final = 8.0  # with thousands of GPUs it is drawn more rarely
 
 
 class LiveTop:
-    """One run of the live screen over a ``Watch`` that reads."""
+    """One run of the live screen over a ``NodeWatch`` that reads."""
 
     def __init__(
-        self, console: Console, watch: Watch, wish: Wish, look: Look, *, interval: float,
+        self, console: Console, watch: NodeWatch, wish: Wish, look: DrawingStyle, *, interval: float,
         notes: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:  # fmt: skip
         self._console = console

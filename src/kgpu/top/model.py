@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class User:
+class GpuUser:
     """A container that holds a GPU or a MIG instance; ``memory_mib`` is None where its processes are not known."""
 
     namespace: str
@@ -27,7 +27,7 @@ class User:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class GpuProcess:
     """A process on a GPU of this node. ``kind`` is ``compute``, ``graphics`` or ``mps``."""
 
     pid: int
@@ -40,16 +40,16 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class GpuInstance:
     """One MIG GPU instance."""
 
     gpu_instance: int
     profile: str = ""
     values: Mapping[str, float] = field(default_factory=dict)
-    users: tuple[User, ...] = ()
+    users: tuple[GpuUser, ...] = ()
 
 
-class Health(enum.StrEnum):
+class GpuHealth(enum.StrEnum):
     """What is known of a GPU's health."""
 
     OK = "ok"
@@ -60,22 +60,22 @@ class Health(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class ShownGpu:
     """One GPU as last read. ``action`` is what is to be done about it, ``reason`` why, "" when nothing is."""
 
     index: int
     uuid: str
     name: str = ""
     values: Mapping[str, float] = field(default_factory=dict)
-    health: Health = Health.UNKNOWN
+    health: GpuHealth = GpuHealth.UNKNOWN
     action: str = ""
     reason: str = ""
-    users: tuple[User, ...] = ()
-    parts: tuple[Part, ...] = ()
-    processes: tuple[Process, ...] = ()
+    users: tuple[GpuUser, ...] = ()
+    parts: tuple[GpuInstance, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
 
     @property
-    def everybody(self) -> tuple[User, ...]:
+    def everybody(self) -> tuple[GpuUser, ...]:
         """Those on the whole GPU and on its instances."""
         if not self.parts:
             return self.users
@@ -83,7 +83,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class NodeTrouble:
     """Why a node is not shown, or not as it is now, and what to do."""
 
     what: str
@@ -91,7 +91,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class GpuNode:
     """One node as last read. With ``trouble``, ``gpus`` are as they were when it still answered.
 
     ``remark`` is what is missing of a node that answers. Times are seconds since the epoch, 0 for never: ``at`` when it
@@ -101,9 +101,9 @@ class Node:
     name: str
     hostname: str = ""
     driver_version: str = ""
-    gpus: tuple[Gpu, ...] = ()
-    trouble: Trouble | None = None
-    remark: Trouble | None = None
+    gpus: tuple[ShownGpu, ...] = ()
+    trouble: NodeTrouble | None = None
+    remark: NodeTrouble | None = None
     at: float = 0.0
     read_at: float = 0.0
     through: str = ""
@@ -128,9 +128,9 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class NodeRoutes:
     """A node and the ways to its exporter, the best first; without any, ``trouble`` says why."""
 
     node: str
     routes: tuple[Route, ...] = ()
-    trouble: Trouble | None = None
+    trouble: NodeTrouble | None = None

@@ -9,27 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from kgpu.top.history import History, activity
-from kgpu.top.model import Gpu, Health, Node, Trouble
+from kgpu.top.history import GpuHistory, activity
+from kgpu.top.model import GpuHealth, GpuNode, NodeTrouble, ShownGpu
 from kgpu.top.pods import pod_rows
 from kgpu.top.rows import (
     Detail,
     GpuRow,
-    NodeRow,
+    NodeTotals,
     PartRow,
     ProcessRow,
     Row,
     Screen,
+    TableView,
     TroubleRow,
     UserRow,
-    View,
     Whole,
     Wish,
 )
 from kgpu.top.sorts import SORTS, natural
 
 
-def plan(nodes: Iterable[Node], wish: Wish, history: History, now: float) -> Screen:
+def plan(nodes: Iterable[GpuNode], wish: Wish, history: GpuHistory, now: float) -> Screen:
     """The rows of the wished view; ``now`` is of the history's clock."""
     shown = [node for node in nodes if not wish.nodes or node.name in wish.nodes]
     shown.sort(key=lambda node: natural(node.name))
@@ -50,7 +50,7 @@ def plan(nodes: Iterable[Node], wish: Wish, history: History, now: float) -> Scr
     silent = [node for node in shown if node.trouble and (not words or _has(words, node.name, node.trouble.what))]
     told = _troubles((node.name, node.trouble) for node in silent if node.trouble)
     told += _troubles((node.name, node.remark) for node in shown if node.remark and not node.trouble)
-    make = {View.GPUS: _gpu_rows, View.NODES: _node_rows, View.PODS: pod_rows}[wish.view]
+    make = {TableView.GPUS: _gpu_rows, TableView.NODES: _node_rows, TableView.PODS: pod_rows}[wish.view]
     return Screen(
         rows=(*told, *make(found, wish)),
         whole=whole([row.gpu for row in found]),
@@ -62,14 +62,14 @@ def plan(nodes: Iterable[Node], wish: Wish, history: History, now: float) -> Scr
     )
 
 
-def whole(gpus: Sequence[Gpu]) -> Whole:
+def whole(gpus: Sequence[ShownGpu]) -> Whole:
     """What they come to."""
     busy = [found for gpu in gpus if (found := activity(gpu)) is not None]
     return Whole(
         gpus=len(gpus),
         used=sum(bool(gpu.everybody or gpu.processes) for gpu in gpus),
-        bad=sum(gpu.health is Health.BAD for gpu in gpus),
-        lost=sum(gpu.health is Health.LOST for gpu in gpus),
+        bad=sum(gpu.health is GpuHealth.BAD for gpu in gpus),
+        lost=sum(gpu.health is GpuHealth.LOST for gpu in gpus),
         pods=len({user.name for gpu in gpus for user in gpu.everybody}),
         utilization=sum(busy) / len(busy) if busy else None,
         memory_mib=_sum(gpus, "memory_used_mib"),
@@ -81,7 +81,7 @@ def whole(gpus: Sequence[Gpu]) -> Whole:
     )
 
 
-def _sum(gpus: Iterable[Gpu], name: str) -> float | None:
+def _sum(gpus: Iterable[ShownGpu], name: str) -> float | None:
     told = [gpu.values[name] for gpu in gpus if name in gpu.values]
     return sum(told) if told else None
 
@@ -94,7 +94,7 @@ def _sorted(rows: list[GpuRow], wish: Wish) -> list[GpuRow]:
     return rows
 
 
-def _wanted(node: Node, gpu: Gpu, words: Sequence[str], namespaces: frozenset[str]) -> bool:
+def _wanted(node: GpuNode, gpu: ShownGpu, words: Sequence[str], namespaces: frozenset[str]) -> bool:
     if namespaces and not any(user.namespace in namespaces for user in gpu.everybody):
         return False
     if not words:
@@ -111,7 +111,7 @@ def _has(words: Iterable[str], *texts: str) -> bool:
     return all(word in lower for word in words)
 
 
-def _troubles(nodes: Iterable[tuple[str, Trouble]]) -> list[TroubleRow]:
+def _troubles(nodes: Iterable[tuple[str, NodeTrouble]]) -> list[TroubleRow]:
     """Those with the same trouble are one row; the one that most nodes have comes first."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, trouble in nodes:
@@ -132,7 +132,7 @@ def _gpu_rows(found: Iterable[GpuRow], wish: Wish) -> list[Row]:
     return rows
 
 
-def _under(gpu: Gpu, *, full: bool) -> list[Row]:
+def _under(gpu: ShownGpu, *, full: bool) -> list[Row]:
     total = gpu.values.get("memory_total_mib")
     rows: list[Row] = []
     if full or len(gpu.users) > 1:
@@ -150,14 +150,14 @@ def _node_rows(found: Iterable[GpuRow], wish: Wish) -> list[Row]:
     groups: dict[str, list[GpuRow]] = {}
     for row in found:
         groups.setdefault(row.node.name, []).append(row)
-    rows = [NodeRow(node=rows[0].node, whole=whole([row.gpu for row in rows])) for rows in groups.values()]
+    rows = [NodeTotals(node=rows[0].node, whole=whole([row.gpu for row in rows])) for rows in groups.values()]
     key = _NODE_KEYS.get(wish.sort)
     if key is not None:
         rows.sort(key=key, reverse=not wish.reverse)
     return list(rows)
 
 
-_NODE_KEYS: Final[Mapping[str, Callable[[NodeRow], float]]] = {
+_NODE_KEYS: Final[Mapping[str, Callable[[NodeTotals], float]]] = {
     "utilization": lambda row: -1.0 if row.whole.utilization is None else row.whole.utilization,
     "memory": lambda row: row.whole.memory_mib or 0.0,
     "power": lambda row: row.whole.power_w or 0.0,

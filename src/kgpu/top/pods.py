@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from kgpu.top.history import busy
-from kgpu.top.model import Gpu, Part, User
+from kgpu.top.model import GpuInstance, GpuUser, ShownGpu
 from kgpu.top.rows import GpuRow, PodRow, Row, Wish
 from kgpu.top.sorts import BADNESS, natural
 
 
 def pod_rows(found: Iterable[GpuRow], wish: Wish) -> list[Row]:
     """In the order in which the sort brings the first device of each."""
-    held: dict[tuple[str, str], list[tuple[GpuRow, Part | None, User]]] = {}
+    held: dict[tuple[str, str], list[tuple[GpuRow, GpuInstance | None, GpuUser]]] = {}
     for row in found:
         for part, user in _holders(row.gpu):
             if not wish.namespaces or user.namespace in wish.namespaces:
@@ -23,13 +23,13 @@ def pod_rows(found: Iterable[GpuRow], wish: Wish) -> list[Row]:
     return list(rows)
 
 
-def _holders(gpu: Gpu) -> Iterable[tuple[Part | None, User]]:
+def _holders(gpu: ShownGpu) -> Iterable[tuple[GpuInstance | None, GpuUser]]:
     yield from ((None, user) for user in gpu.users)
     yield from ((part, user) for part in gpu.parts for user in part.users)
 
 
-def _pod(namespace: str, pod: str, held: Sequence[tuple[GpuRow, Part | None, User]]) -> PodRow:
-    devices: dict[tuple[str, int], tuple[GpuRow, Part | None]] = {}
+def _pod(namespace: str, pod: str, held: Sequence[tuple[GpuRow, GpuInstance | None, GpuUser]]) -> PodRow:
+    devices: dict[tuple[str, int], tuple[GpuRow, GpuInstance | None]] = {}
     own: dict[tuple[str, int], list[float | None]] = {}
     for row, part, user in held:
         key = (row.gpu.uuid, -1 if part is None else part.gpu_instance)

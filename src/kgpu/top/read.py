@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.top import tables
-from kgpu.top.model import Gpu, Health, Node, Part, Trouble, User
+from kgpu.top.model import GpuHealth, GpuInstance, GpuNode, GpuUser, NodeTrouble, ShownGpu
 from kgpu.top.parse import Labels, LabelSets, samples
 
 MOST_GPUS: Final = 1024
@@ -20,10 +20,12 @@ _NOTHING_TO_DO: Final = "ignore"
 _NO_READINGS: Final = "NoReadings"
 """The reason where health has found nothing; one that it gives itself stands."""
 _SILENT: Final = {
-    tables.DRIVER_UP: Trouble(what="the driver does not answer its exporter", remedy="kgpu status; dmesg | kgpu xid"),
+    tables.DRIVER_UP: NodeTrouble(
+        what="the driver does not answer its exporter", remedy="kgpu status; dmesg | kgpu xid"
+    ),
 }
 _MISSING: Final = {
-    tables.PODS_KNOWN: Trouble(
+    tables.PODS_KNOWN: NodeTrouble(
         what="who uses what is not known: the kubelet does not tell", remedy="see the exporter's log"
     ),
 }
@@ -46,15 +48,15 @@ class _Device:
         if memory is not None or key not in self.users:
             self.users[key] = memory
 
-    def holders(self) -> tuple[User, ...]:
+    def holders(self) -> tuple[GpuUser, ...]:
         return tuple(
-            User(namespace=namespace, pod=pod, container=container, memory_mib=memory)
+            GpuUser(namespace=namespace, pod=pod, container=container, memory_mib=memory)
             for (namespace, pod, container), memory in sorted(self.users.items(), key=lambda one: one[0])
         )
 
 
 @dataclass(slots=True)
-class _Found:
+class _GpuRead:
     index: int
     name: str
     own: _Device = field(default_factory=_Device)
@@ -70,9 +72,9 @@ class _Found:
         return self.reason == tables.MUTED
 
 
-def read(text: str, name: str, known: LabelSets, *, at: float = 0.0, through: str = "") -> Node:
+def read(text: str, name: str, known: LabelSets, *, at: float = 0.0, through: str = "") -> GpuNode:
     """The node of that name. Raises NotMetricsError."""
-    found: dict[str, _Found] = {}
+    found: dict[str, _GpuRead] = {}
     told: dict[str, float] = {}
     hostname = driver = ""
     for metric, labels, value in samples(text, tables.WANTED, known):
@@ -85,7 +87,7 @@ def read(text: str, name: str, known: LabelSets, *, at: float = 0.0, through: st
         if gpu is None:
             if len(found) == MOST_GPUS:
                 continue
-            gpu = found[uuid] = _Found(_number(labels.get(tables.INDEX, "")), _first(labels, tables.MODEL))
+            gpu = found[uuid] = _GpuRead(_number(labels.get(tables.INDEX, "")), _first(labels, tables.MODEL))
         hostname = hostname or _first(labels, tables.HOST)
         driver = driver or labels.get(tables.DRIVER, "")
         _take(gpu, metric, labels, value)
@@ -93,13 +95,13 @@ def read(text: str, name: str, known: LabelSets, *, at: float = 0.0, through: st
     trouble, remark = (
         next((words for metric, words in row.items() if told.get(metric, 1) == 0), None) for row in (_SILENT, _MISSING)
     )
-    return Node(
+    return GpuNode(
         name=name, hostname=hostname, driver_version=driver, gpus=tuple(gpus), trouble=trouble, remark=remark, at=at,
         read_at=told.get(tables.READ_AT, 0.0), through=through,
     )  # fmt: skip
 
 
-def _take(gpu: _Found, metric: str, labels: Labels, value: float) -> None:
+def _take(gpu: _GpuRead, metric: str, labels: Labels, value: float) -> None:
     instance = labels.get(tables.INSTANCE, "")
     device = gpu.own
     if instance:
@@ -124,30 +126,30 @@ def _take(gpu: _Found, metric: str, labels: Labels, value: float) -> None:
             where.values.setdefault(attr, value * factor)
 
 
-def _gpu(uuid: str, found: _Found) -> Gpu:
+def _gpu(uuid: str, found: _GpuRead) -> ShownGpu:
     parts = tuple(
-        Part(gpu_instance=number, profile=one.profile, values=with_total(one.values), users=one.holders())
+        GpuInstance(gpu_instance=number, profile=one.profile, values=with_total(one.values), users=one.holders())
         for number, one in sorted(found.parts.items())
     )
     action, reason = found.action, found.reason
     if found.up is False and action in {"", _NOTHING_TO_DO}:
         action, reason = "", reason if found.muted else _NO_READINGS
-    return Gpu(
+    return ShownGpu(
         index=found.index, uuid=uuid, name=found.name, values=_summed(with_total(found.own.values), parts),
         health=_health(found), action=action, reason=reason, users=found.own.holders(), parts=parts,
     )  # fmt: skip
 
 
-def _health(found: _Found) -> Health:
+def _health(found: _GpuRead) -> GpuHealth:
     """Without readings a GPU is lost, unless health says that it is well: it answers, but slowly, or hangs just now."""
     if found.up is False:
         well = found.healthy is True and found.action == _NOTHING_TO_DO and not found.muted
-        return Health.WARN if well else Health.LOST
+        return GpuHealth.WARN if well else GpuHealth.LOST
     if found.healthy is False:
-        return Health.BAD
+        return GpuHealth.BAD
     if found.action not in {"", _NOTHING_TO_DO}:
-        return Health.WARN
-    return Health.UNKNOWN if found.up is None and found.healthy is None else Health.OK
+        return GpuHealth.WARN
+    return GpuHealth.UNKNOWN if found.up is None and found.healthy is None else GpuHealth.OK
 
 
 def with_total(values: Mapping[str, float]) -> dict[str, float]:
@@ -159,7 +161,7 @@ def with_total(values: Mapping[str, float]) -> dict[str, float]:
     return whole
 
 
-def _summed(values: dict[str, float], parts: Iterable[Part]) -> dict[str, float]:
+def _summed(values: dict[str, float], parts: Iterable[GpuInstance]) -> dict[str, float]:
     """A GPU in MIG mode has its memory in its instances."""
     for attr in ("memory_used_mib", "memory_total_mib"):
         told = [part.values[attr] for part in parts if attr in part.values]

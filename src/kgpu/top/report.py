@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from kgpu.top.history import activity, busy
-from kgpu.top.model import Gpu, Node, Part, Process, User
+from kgpu.top.model import GpuInstance, GpuNode, GpuProcess, GpuUser, ShownGpu
 from kgpu.top.rows import GpuRow, Screen, Wish
 from kgpu.top.sorts import natural
 
@@ -28,7 +28,7 @@ _PART_KEYS: Final = (
 )  # fmt: skip
 
 
-def report(nodes: Iterable[Node], screen: Screen, wish: Wish, *, at: float) -> dict[str, Any]:
+def report(nodes: Iterable[GpuNode], screen: Screen, wish: Wish, *, at: float) -> dict[str, Any]:
     """Every node that was asked for, with those GPUs of it that the filter lets through, in the sort's order."""
     rows: dict[str, list[GpuRow]] = {}
     for row in screen.gpus:
@@ -52,7 +52,7 @@ def report(nodes: Iterable[Node], screen: Screen, wish: Wish, *, at: float) -> d
     }  # fmt: skip
 
 
-def _node(node: Node, rows: Iterable[GpuRow]) -> dict[str, Any]:
+def _node(node: GpuNode, rows: Iterable[GpuRow]) -> dict[str, Any]:
     trouble = {"what": node.trouble.what, "todo": node.trouble.remedy} if node.trouble else None
     return {
         "hostname": node.name, "driver_version": node.driver_version or None,
@@ -75,25 +75,25 @@ def _gpu(row: GpuRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _part(part: Part) -> dict[str, Any]:
+def _part(part: GpuInstance) -> dict[str, Any]:
     return {
         "gpu_instance": part.gpu_instance, "profile": part.profile, **_values(part.values, _PART_KEYS),
         "activity": _number(busy(part.values)), "pods": [_user(user) for user in part.users],
     }  # fmt: skip
 
 
-def _user(user: User) -> dict[str, Any]:
+def _user(user: GpuUser) -> dict[str, Any]:
     return {
         "namespace": user.namespace, "pod": user.pod, "container": user.container or None,
         "gpu_memory_usage": _number(user.memory_mib),
     }  # fmt: skip
 
 
-def _processes(gpu: Gpu) -> list[dict[str, Any]]:
+def _processes(gpu: ShownGpu) -> list[dict[str, Any]]:
     return [_process(one) for one in gpu.processes]
 
 
-def _process(one: Process) -> dict[str, Any]:
+def _process(one: GpuProcess) -> dict[str, Any]:
     return {
         "pid": one.pid, "username": one.user or None, "command": one.command or None, "type": one.kind,
         "gpu_memory_usage": _number(one.memory_mib), "gpu_instance": one.gpu_instance,

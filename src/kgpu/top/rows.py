@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from kgpu.top.history import Idle
-from kgpu.top.model import Gpu, Health, Node, Part, Process, User
+from kgpu.top.history import IdleTime
+from kgpu.top.model import GpuHealth, GpuInstance, GpuNode, GpuProcess, GpuUser, ShownGpu
 
 
-class View(enum.StrEnum):
+class TableView(enum.StrEnum):
     """What the rows are."""
 
     GPUS = "gpus"
@@ -29,7 +29,7 @@ class Detail(enum.StrEnum):
 class Wish:
     """What is to be shown. ``sort`` is a name of ``SORTS``; empty ``nodes`` and ``namespaces`` are all."""
 
-    view: View = View.GPUS
+    view: TableView = TableView.GPUS
     detail: Detail = Detail.AUTO
     sort: str = "natural"
     reverse: bool = False
@@ -42,9 +42,9 @@ class Wish:
 class GpuRow:
     """One GPU."""
 
-    node: Node
-    gpu: Gpu
-    idle: Idle | None = None
+    node: GpuNode
+    gpu: ShownGpu
+    idle: IdleTime | None = None
     activity: tuple[int, ...] = ()
     xid_age: float | None = None
     """Seconds since its last Xid, None where that came before this look."""
@@ -54,15 +54,15 @@ class GpuRow:
 class PartRow:
     """A MIG instance under its GPU."""
 
-    gpu: Gpu
-    part: Part
+    gpu: ShownGpu
+    part: GpuInstance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRow:
     """One of those that use the device above."""
 
-    user: User
+    user: GpuUser
     total_mib: float | None = None
 
 
@@ -70,15 +70,15 @@ class UserRow:
 class ProcessRow:
     """A process on the GPU above."""
 
-    process: Process
+    process: GpuProcess
     total_mib: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRow:
+class NodeTotals:
     """One node with what its GPUs come to."""
 
-    node: Node
+    node: GpuNode
     whole: Whole
 
 
@@ -99,8 +99,8 @@ class PodRow:
     total_mib: float | None
     power_w: float | None
     models: tuple[str, ...] = ()
-    health: Health = Health.UNKNOWN
-    idle: Idle | None = None
+    health: GpuHealth = GpuHealth.UNKNOWN
+    idle: IdleTime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class TroubleRow:
     remedy: str = ""
 
 
-Row = GpuRow | PartRow | UserRow | ProcessRow | NodeRow | PodRow | TroubleRow
+Row = GpuRow | PartRow | UserRow | ProcessRow | NodeTotals | PodRow | TroubleRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

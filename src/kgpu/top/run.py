@@ -16,10 +16,10 @@ from typing import Final
 from kgpu.base.errors import UserError
 from kgpu.base.printable import one_line
 from kgpu.base.service import end
-from kgpu.top.history import History
-from kgpu.top.model import Node, Target, Trouble
+from kgpu.top.history import GpuHistory
+from kgpu.top.model import GpuNode, NodeRoutes, NodeTrouble
 from kgpu.top.plan import whole
-from kgpu.top.source import Source
+from kgpu.top.source import GpuNodeSource
 
 AT_ONCE: Final = 64
 """Nodes that are read at the same time."""
@@ -29,11 +29,11 @@ IDLE_PER_WORK: Final = 3.0
 SHORTEST: Final = 0.05  # seconds between two rounds, whatever was asked for
 
 
-class Watch:
+class NodeWatch:
     """What is known of every node."""
 
     def __init__(
-        self, source: Source, *, only: frozenset[str] = frozenset(), now: Callable[[], float] = time.monotonic
+        self, source: GpuNodeSource, *, only: frozenset[str] = frozenset(), now: Callable[[], float] = time.monotonic
     ) -> None:  # fmt: skip
         self._source = source
         self._only = only
@@ -42,17 +42,17 @@ class Watch:
         self._pending: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
         self._hurry = asyncio.Event()
-        self._found: dict[str, Node] = {}
+        self._found: dict[str, GpuNode] = {}
         self.changed = asyncio.Event()
         """Set whenever there is something new to draw."""
-        self.history = History()
+        self.history = GpuHistory()
         self.trouble: UserError | None = None
         self.took = 0.0
         """Seconds of the last round."""
         self.rounds = 0
 
     @property
-    def nodes(self) -> Mapping[str, Node]:
+    def nodes(self) -> Mapping[str, GpuNode]:
         """By name; those that were not read yet are absent."""
         return self._found
 
@@ -105,7 +105,9 @@ class Watch:
         for gone in self._found.keys() - names:
             del self._found[gone]
         for name in self._only - {one.node for one in targets}:
-            self._put(Node(name=name, trouble=Trouble(what="there is no GPU node of that name", remedy="kgpu status")))
+            self._put(
+                GpuNode(name=name, trouble=NodeTrouble(what="there is no GPU node of that name", remedy="kgpu status"))
+            )
         started = [self._start(one) for one in targets if self._due(one)]
         if started:
             await asyncio.wait(started, timeout=patience)
@@ -115,27 +117,27 @@ class Watch:
         self.rounds += 1
         self.changed.set()
 
-    def _due(self, target: Target) -> bool:
+    def _due(self, target: NodeRoutes) -> bool:
         return target.node not in self._pending and self._not_before.get(target.node, 0.0) <= self._now()
 
-    def _start(self, target: Target) -> asyncio.Task[None]:
+    def _start(self, target: NodeRoutes) -> asyncio.Task[None]:
         task = asyncio.create_task(self._look(target))
         self._pending[target.node] = task
         task.add_done_callback(lambda _: self._pending.pop(target.node, None))
         return task
 
-    async def _look(self, target: Target) -> None:
+    async def _look(self, target: NodeRoutes) -> None:
         if target.trouble is not None:
-            self._put(Node(name=target.node, trouble=target.trouble))
+            self._put(GpuNode(name=target.node, trouble=target.trouble))
             return
         try:
             async with self._room:
                 node = await self._source.look(target)
         except UserError as error:
-            before = self._found.get(target.node) or Node(name=target.node)
+            before = self._found.get(target.node) or GpuNode(name=target.node)
             self._not_before[target.node] = self._now() + RETRY
             self._put(
-                replace(before, trouble=Trouble(what=one_line(error.what, 200), remedy=one_line(error.remedy, 200)))
+                replace(before, trouble=NodeTrouble(what=one_line(error.what, 200), remedy=one_line(error.remedy, 200)))
             )
             return
         self._not_before.pop(target.node, None)
@@ -144,6 +146,6 @@ class Watch:
         self.history.add(node, self._now())
         self._put(node)
 
-    def _put(self, node: Node) -> None:
+    def _put(self, node: GpuNode) -> None:
         self._found[node.name] = node
         self.changed.set()

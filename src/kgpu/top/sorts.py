@@ -11,7 +11,7 @@ from typing import Final
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.top.history import activity
-from kgpu.top.model import Health
+from kgpu.top.model import GpuHealth
 from kgpu.top.rows import GpuRow
 
 
@@ -27,7 +27,13 @@ def value(row: GpuRow, name: str) -> float:
     return row.gpu.values.get(name, -1.0)
 
 
-BADNESS: Final = {Health.LOST: 4.0, Health.BAD: 3.0, Health.WARN: 2.0, Health.UNKNOWN: 1.0, Health.OK: 0.0}
+BADNESS: Final = {
+    GpuHealth.LOST: 4.0,
+    GpuHealth.BAD: 3.0,
+    GpuHealth.WARN: 2.0,
+    GpuHealth.UNKNOWN: 1.0,
+    GpuHealth.OK: 0.0,
+}
 
 
 @dataclass(frozen=True, slots=True)

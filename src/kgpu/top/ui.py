@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from kgpu.top.rows import Detail, View, Wish
+from kgpu.top.rows import Detail, TableView, Wish
 from kgpu.top.sorts import SORTS
 
 T = TypeVar("T")
 MOST_TYPED: Final = 200
 _BY_LETTER: Final = {one.letter: name for name, one in SORTS.items()}
-_VIEWS: Final = {"1": View.GPUS, "2": View.NODES, "3": View.PODS}
+_VIEWS: Final = {"1": TableView.GPUS, "2": TableView.NODES, "3": TableView.PODS}
 _DETAILS: Final = {"a": Detail.AUTO, "f": Detail.FULL, "c": Detail.COMPACT}
 
 
@@ -72,7 +72,7 @@ def _command(ui: Ui, key: str) -> Ui:
     if key in _DETAILS:
         return _wish(ui, detail=_DETAILS[key])
     if key in {"tab", "shift-tab"}:
-        return _wish(ui, view=_next(list(View), wish.view, -1 if key == "shift-tab" else 1))
+        return _wish(ui, view=_next(list(TableView), wish.view, -1 if key == "shift-tab" else 1))
     if key in {",", "<", ".", ">"}:
         return _wish(ui, sort=_next(list(SORTS), wish.sort, -1 if key in {",", "<"} else 1), reverse=False)
     match key:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kgpu.exporter.fields import Field
+from kgpu.exporter.fields import MetricField
 from kgpu.exporter.rows.device import DEVICE
 from kgpu.exporter.rows.errors import ERRORS
 from kgpu.exporter.rows.facts import FACTS
@@ -18,10 +18,10 @@ from kgpu.exporter.rows.profiling import PROFILING
 from kgpu.exporter.rows.renamed import RENAMED
 
 
-def _renamed(field: Field) -> Field:
+def _renamed(field: MetricField) -> MetricField:
     return replace(field, aliases=(*field.aliases, RENAMED[field.name])) if field.name in RENAMED else field
 
 
-ROWS: Final[tuple[Field, ...]] = tuple(
+ROWS: Final[tuple[MetricField, ...]] = tuple(
     _renamed(field) for field in (*DEVICE, *ERRORS, *LINKS, *PROFILING, *FACTS, *MADE)
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.exporter.fields import Field, Scope, Source
+from kgpu.exporter.fields import FieldScope, MetricField, ReadingSource
 from kgpu.exporter.rows.make import counter, gauge, named
 
 _VIOLATIONS: Final = (
@@ -35,17 +35,18 @@ _SLOW: Final = (
 
 _violations = tuple(
     counter(number, f"{name}_VIOLATION", f"Time in which clocks were held back by {why} (in ns).", "ns",
-            Source(f"{name.lower()}_violation_ns", f"field {field}"), aliases=(f"dcgm_{name.lower()}_violation",))
+            ReadingSource(f"{name.lower()}_violation_ns",
+                          f"field {field}"), aliases=(f"dcgm_{name.lower()}_violation",))
     for number, name, why, field in _VIOLATIONS
 )  # fmt: skip
 _ecc = tuple(
-    counter(number, f"ECC_{name}_TOTAL", text, "", Source(reading, f"field {field}"),
+    counter(number, f"ECC_{name}_TOTAL", text, "", ReadingSource(reading, f"field {field}"),
             aliases=(f"dcgm_ecc_{name[:3].lower()}_{span}_total",))
     for number, name, text, reading, field, span in _ECC
 )  # fmt: skip
 _locations = tuple(
     counter(first + 2 * place + double, f"ECC_{bits}_{span}_{name}", f"{kind} errors in {name} {_SPANS[span]}.", "",
-            Source(f"ecc_{bits.lower()}_{span.lower()}_{name.lower()}",
+            ReadingSource(f"ecc_{bits.lower()}_{span.lower()}_{name.lower()}",
                    f"GetMemoryErrorCounter({bits}, {span}, {name})"))
     for first, span, names in _LOCATIONS
     for place, name in enumerate(names)
@@ -53,60 +54,60 @@ _locations = tuple(
 )  # fmt: skip
 _banks = tuple(
     gauge(number, f"BANKS_REMAP_ROWS_AVAIL_{name}", f"Memory banks with {name.lower()} spare rows left.", "",
-          Source(f"remap_banks_{name.lower()}", "GetRowRemapperHistogram"))
+          ReadingSource(f"remap_banks_{name.lower()}", "GetRowRemapperHistogram"))
     for number, name in _BANKS
 )  # fmt: skip
 _slow = tuple(
     counter(number, f"CLOCKS_EVENT_REASON_{name}_NS", f"Time in which {why} held clocks back (in ns).", "ns",
-            Source(f"{name.lower()}_ns", f"field {field}"))
+            ReadingSource(f"{name.lower()}_ns", f"field {field}"))
     for number, name, why, field in _SLOW
 )  # fmt: skip
 
-ERRORS: Final[tuple[Field, ...]] = (
+ERRORS: Final[tuple[MetricField, ...]] = (
     counter(202, "PCIE_REPLAY_COUNTER", "Transfers that PCIe had to repeat.", "",
-            Source("pcie_replays", "GetPcieReplayCounter"), default=True, modern=named("PCIE_REPLAY_TOTAL"),
+            ReadingSource("pcie_replays", "GetPcieReplayCounter"), default=True, modern=named("PCIE_REPLAY_TOTAL"),
             aliases=("dcgm_pcie_replay_counter",)),
     gauge(230, "XID_ERRORS", "Number of the last Xid; it stays until the next one.", "",
-          Source("last_xid", "event set, type 0x8, and the kernel log"), scope=Scope.EITHER, default=True,
+          ReadingSource("last_xid", "event set, type 0x8, and the kernel log"), scope=FieldScope.EITHER, default=True,
           modern=named("XID_ERROR"), aliases=("dcgm_xid_errors",)),
     counter(393, "UNCORRECTABLE_REMAPPED_ROWS", "Memory rows replaced after uncorrectable errors.", "",
-            Source("remapped_rows_uncorrectable", "field 143"), default=True,
+            ReadingSource("remapped_rows_uncorrectable", "field 143"), default=True,
             modern=named("ROW_REMAP_UNCORRECTABLE_TOTAL")),
     counter(394, "CORRECTABLE_REMAPPED_ROWS", "Memory rows replaced after correctable errors.", "",
-            Source("remapped_rows_correctable", "field 142"), default=True,
+            ReadingSource("remapped_rows_correctable", "field 142"), default=True,
             modern=named("ROW_REMAP_CORRECTABLE_TOTAL")),
     gauge(395, "ROW_REMAP_FAILURE", "1 when a memory row could not be replaced.", "",
-          Source("remapped_rows_failure", "field 145"), default=True, modern=named("ROW_REMAP_FAILED")),
+          ReadingSource("remapped_rows_failure", "field 145"), default=True, modern=named("ROW_REMAP_FAILED")),
     gauge(396, "ROW_REMAP_PENDING", "1 when a row is replaced at the next reset.", "",
-          Source("remapped_rows_pending", "field 144")),
+          ReadingSource("remapped_rows_pending", "field 144")),
     *_banks,
     *_violations,
     counter(246, "TOTAL_APP_CLOCKS_VIOLATION", "Time below the clocks that applications asked for (in ns).", "ns",
-            Source("app_clocks_violation_ns", "field 80")),
+            ReadingSource("app_clocks_violation_ns", "field 80")),
     counter(247, "TOTAL_BASE_CLOCKS_VIOLATION", "Time below the base clocks (in ns).", "ns",
-            Source("base_clocks_violation_ns", "field 81")),
+            ReadingSource("base_clocks_violation_ns", "field 81")),
     *_slow,
     *_ecc,
     *_locations,
-    gauge(300, "ECC_CURRENT", "1 when ECC is on.", "", Source("ecc_mode", "GetEccMode.current"),
+    gauge(300, "ECC_CURRENT", "1 when ECC is on.", "", ReadingSource("ecc_mode", "GetEccMode.current"),
           modern=named("ECC_MODE")),
     gauge(301, "ECC_PENDING", "1 when ECC is on after the next reset.", "",
-          Source("ecc_pending", "GetEccMode.pending")),
+          ReadingSource("ecc_pending", "GetEccMode.pending")),
     gauge(346, "THRESHOLD_SRM", "1 when the SRAM has more errors than it may.", "",
-          Source("sram_exceeded", "GetSramEccErrorStatus"), modern=named("SRAM_EXCEEDED")),
+          ReadingSource("sram_exceeded", "GetSramEccErrorStatus"), modern=named("SRAM_EXCEEDED")),
     counter(390, "RETIRED_SBE", "Pages retired after corrected errors.", "",
-            Source("retired_pages_sbe", "field 29"), modern=named("PAGE_RETIRED_SBE_TOTAL"),
+            ReadingSource("retired_pages_sbe", "field 29"), modern=named("PAGE_RETIRED_SBE_TOTAL"),
             aliases=("dcgm_retired_pages_sbe",)),
     counter(391, "RETIRED_DBE", "Pages retired after uncorrected errors.", "",
-            Source("retired_pages_dbe", "field 30"), modern=named("PAGE_RETIRED_DBE_TOTAL"),
+            ReadingSource("retired_pages_dbe", "field 30"), modern=named("PAGE_RETIRED_DBE_TOTAL"),
             aliases=("dcgm_retired_pages_dbe",)),
     counter(392, "RETIRED_PENDING", "Pages that are retired at the next reset.", "",
-            Source("retired_pages_pending", "field 31"), modern=named("PAGE_RETIRED_PENDING"),
+            ReadingSource("retired_pages_pending", "field 31"), modern=named("PAGE_RETIRED_PENDING"),
             aliases=("dcgm_retired_pages_pending",)),
     counter(1501, "PCIE_COUNT_CORRECTABLE_ERRORS", "Errors that PCIe corrected.", "",
-            Source("pcie_correctable_errors", "field 173")),
+            ReadingSource("pcie_correctable_errors", "field 173")),
     gauge(1507, "MEMORY_UNREPAIRABLE_FLAG", "1 when the memory can't be repaired.", "",
-          Source("memory_unrepairable", "GetUnrepairableMemoryFlag")),
+          ReadingSource("memory_unrepairable", "GetUnrepairableMemoryFlag")),
     gauge(1523, "GET_GPU_RECOVERY_ACTION", "What the driver asks for: 0 nothing, 1 GPU reset, 2 node reboot, 3 drain "
-          "of peers, 4 drain and reset, 5 IMEX domain.", "", Source("recovery_action", "field 230")),
+          "of peers, 4 drain and reset, 5 IMEX domain.", "", ReadingSource("recovery_action", "field 230")),
 )  # fmt: skip

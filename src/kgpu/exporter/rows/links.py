@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.exporter.fields import Field, Scope, Source
-from kgpu.exporter.model import Kind
+from kgpu.exporter.fields import FieldScope, MetricField, ReadingSource
+from kgpu.exporter.model import MetricKind
 from kgpu.exporter.rows.make import counter, gauge, named
 
 KIB: Final = 1024.0
@@ -37,52 +37,54 @@ _DL: Final = ((497, "CRC", 163), (498, "RECOVERY", 162), (499, "REPLAY", 161))
 
 _errors = tuple(
     counter(number, f"NVLINK_{name}_ERROR_COUNT_TOTAL", f"NVLink {what} errors on all links.", "",
-            Source(reading, f"field {field}"), modern=named(f"NVLINK_{name}_ERROR_TOTAL"),
+            ReadingSource(reading, f"field {field}"), modern=named(f"NVLINK_{name}_ERROR_TOTAL"),
             aliases=(f"dcgm_nvlink_{old}_error_count_total",))
     for number, name, what, reading, old, field in _ERRORS
 )  # fmt: skip
 _dl = tuple(
     counter(number, f"NVLINK_ERROR_DL_{name}", f"NVLink {name.lower()} errors of the data link layer.", "",
-            Source(f"nvlink_dl_{name.lower()}_errors", f"field {field}"))
+            ReadingSource(f"nvlink_dl_{name.lower()}_errors", f"field {field}"))
     for number, name, field in _DL
 )  # fmt: skip
 _bandwidth = tuple(
     gauge(number, f"NVLINK_BANDWIDTH_L{link}", f"Data over NVLink {link} (in MB/s).", "MB/s",
-          Source(f"nvlink_{link}_data_kib", f"fields 138 + 139, link {link}", 0.001, rate=True),
-          kind_in_a=Kind.COUNTER)
+          ReadingSource(f"nvlink_{link}_data_kib", f"fields 138 + 139, link {link}", 0.001, rate=True),
+          kind_in_a=MetricKind.COUNTER)
     for link, number in enumerate(_BANDWIDTH)
 )  # fmt: skip
 _counts = tuple(
     counter(number, f"NVLINK_COUNT_{name}", f"{text}, by NVLink.", "",
-            Source(f"nvlink_{name.lower()}", f"field {field}, per link"), scope=Scope.LINK)
+            ReadingSource(f"nvlink_{name.lower()}", f"field {field}, per link"), scope=FieldScope.LINK)
     for number, name, text, field in _COUNTS
 )  # fmt: skip
 
-LINKS: Final[tuple[Field, ...]] = (
+LINKS: Final[tuple[MetricField, ...]] = (
     # DCGM calls 1000 KiB a MB here; generation c has true bytes.
     gauge(449, "NVLINK_BANDWIDTH_TOTAL", "Data over all NVLinks, both ways (in MB/s).", "MB/s",
-          Source("nvlink_data_kib", "fields 138 + 139, all links", 0.001, rate=True), default=True,
-          kind_in_a=Kind.COUNTER, aliases=("NVLINK_THROUGHPUT_TOTAL", "dcgm_nvlink_bandwidth_total"),
+          ReadingSource("nvlink_data_kib", "fields 138 + 139, all links", 0.001, rate=True), default=True,
+          kind_in_a=MetricKind.COUNTER, aliases=("NVLINK_THROUGHPUT_TOTAL", "dcgm_nvlink_bandwidth_total"),
           modern=named("NVLINK_THROUGHPUT_BYTES_PER_SECOND", "B/s", 1000 * KIB)),
     *_bandwidth,
     *_errors,
     *_dl,
     *_counts,
     gauge(200, "PCIE_TX_THROUGHPUT", "Data sent over PCIe (in KB/s).", "KB/s",
-          Source("pcie_tx_kb_per_s", "GetPcieThroughput(TX)"), Source("pcie_tx_bytes", "field 197", 0.001, rate=True),
+          ReadingSource("pcie_tx_kb_per_s", "GetPcieThroughput(TX)"), ReadingSource("pcie_tx_bytes", "field 197",
+                                                                                    0.001, rate=True),
           aliases=("dcgm_pcie_tx_throughput",)),
     gauge(201, "PCIE_RX_THROUGHPUT", "Data received over PCIe (in KB/s).", "KB/s",
-          Source("pcie_rx_kb_per_s", "GetPcieThroughput(RX)"), Source("pcie_rx_bytes", "field 198", 0.001, rate=True),
+          ReadingSource("pcie_rx_kb_per_s", "GetPcieThroughput(RX)"), ReadingSource("pcie_rx_bytes", "field 198",
+                                                                                    0.001, rate=True),
           aliases=("dcgm_pcie_rx_throughput",)),
     gauge(235, "PCIE_MAX_LINK_GEN", "Fastest PCIe generation of the GPU and its slot.", "",
-          Source("pcie_max_generation", "GetMaxPcieLinkGeneration")),
+          ReadingSource("pcie_max_generation", "GetMaxPcieLinkGeneration")),
     gauge(236, "PCIE_MAX_LINK_WIDTH", "Most PCIe lanes of the GPU and its slot.", "",
-          Source("pcie_max_width", "GetMaxPcieLinkWidth")),
+          ReadingSource("pcie_max_width", "GetMaxPcieLinkWidth")),
     gauge(237, "PCIE_LINK_GEN", "PCIe generation in use.", "",
-          Source("pcie_generation", "GetCurrPcieLinkGeneration")),
-    gauge(238, "PCIE_LINK_WIDTH", "PCIe lanes in use.", "", Source("pcie_width", "GetCurrPcieLinkWidth")),
-    gauge(285, "C2C_LINK_COUNT", "Chip-to-chip links.", "", Source("c2c_links", "field 170")),
-    gauge(286, "C2C_LINK_STATUS", "State of the chip-to-chip links.", "", Source("c2c_status", "field 171")),
+          ReadingSource("pcie_generation", "GetCurrPcieLinkGeneration")),
+    gauge(238, "PCIE_LINK_WIDTH", "PCIe lanes in use.", "", ReadingSource("pcie_width", "GetCurrPcieLinkWidth")),
+    gauge(285, "C2C_LINK_COUNT", "Chip-to-chip links.", "", ReadingSource("c2c_links", "field 170")),
+    gauge(286, "C2C_LINK_STATUS", "State of the chip-to-chip links.", "", ReadingSource("c2c_status", "field 171")),
     gauge(287, "C2C_MAX_BANDWIDTH", "Highest data rate of the chip-to-chip links (in MB/s).", "MB/s",
-          Source("c2c_max_mb_per_s", "field 172")),
+          ReadingSource("c2c_max_mb_per_s", "field 172")),
 )  # fmt: skip

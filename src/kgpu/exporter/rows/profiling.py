@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kgpu.exporter.fields import PROF, Field, Source
+from kgpu.exporter.fields import PROF, MetricField, ReadingSource
 from kgpu.exporter.rows.make import MIB, counter, gauge, named, ratio
 
 _ENGINES: Final = (("NVDEC", 8, 1017, 30), ("NVJPG", 8, 1025, 40), ("NVOFA", 2, 1033, 50))
@@ -25,14 +25,16 @@ _CUMULATIVE: Final = (
 )  # fmt: skip
 
 
-def _prof(number: int, name: str, text: str, gpm: int, modern: str = "", **more: Any) -> Field:
+def _prof(number: int, name: str, text: str, gpm: int, modern: str = "", **more: Any) -> MetricField:
     spelled = named(PROF + modern, "ratio", decimals=True) if modern else None
     return ratio(number, PROF + name, text, gpm, modern=spelled, **more)
 
 
-def _bytes(number: int, name: str, text: str, gpm: int, *fallback: Source, **more: Any) -> Field:
+def _bytes(number: int, name: str, text: str, gpm: int, *fallback: ReadingSource, **more: Any) -> MetricField:
     """Bytes per second from GPM's MiB per second; of the whole GPU also with MIG on."""
-    return gauge(number, PROF + name, text, "B/s", Source(f"gpm_{gpm}_mib_per_s", f"GPM {gpm}", MIB), *fallback, **more)
+    return gauge(
+        number, PROF + name, text, "B/s", ReadingSource(f"gpm_{gpm}_mib_per_s", f"GPM {gpm}", MIB), *fallback, **more
+    )
 
 
 _engines = tuple(
@@ -58,11 +60,11 @@ _cache = tuple(
     _prof(number, name, f"Part of the accesses: {name}.", 160 + place) for place, (number, name) in enumerate(_CACHE)
 )
 _cumulative = tuple(
-    counter(number, PROF + name, f"{text}.", "", Source(f"gpm_{gpm}", f"GPM {gpm}"))
+    counter(number, PROF + name, f"{text}.", "", ReadingSource(f"gpm_{gpm}", f"GPM {gpm}"))
     for number, name, text, gpm in _CUMULATIVE
 )
 
-PROFILING: Final[tuple[Field, ...]] = (
+PROFILING: Final[tuple[MetricField, ...]] = (
     _prof(1001, "GR_ENGINE_ACTIVE", "Part of the time in which the graphics engine worked.", 1,
           "GR_ENGINE_UTIL_RATIO", default=True, aliases=("dcgm_fi_prof_gr_engine_active",)),
     _prof(1002, "SM_ACTIVE", "Part of the time in which an SM had work, over all SMs.", 2,
@@ -80,9 +82,11 @@ PROFILING: Final[tuple[Field, ...]] = (
     _prof(1008, "PIPE_FP16_ACTIVE", "Part of the cycles in which the FP16 pipe worked.", 13,
           "FP16_UTIL_RATIO"),
     _bytes(1009, "PCIE_TX_BYTES", "Bytes sent over PCIe per second.", 20,
-           Source("pcie_tx_bytes", "field 197", rate=True), default=True, aliases=("dcgm_fi_prof_pcie_tx_bytes",)),
+           ReadingSource("pcie_tx_bytes", "field 197",
+                         rate=True), default=True, aliases=("dcgm_fi_prof_pcie_tx_bytes",)),
     _bytes(1010, "PCIE_RX_BYTES", "Bytes received over PCIe per second.", 21,
-           Source("pcie_rx_bytes", "field 198", rate=True), default=True, aliases=("dcgm_fi_prof_pcie_rx_bytes",)),
+           ReadingSource("pcie_rx_bytes", "field 198",
+                         rate=True), default=True, aliases=("dcgm_fi_prof_pcie_rx_bytes",)),
     _bytes(1011, "NVLINK_TX_BYTES", "Bytes sent over all NVLinks per second.", 61),
     _bytes(1012, "NVLINK_RX_BYTES", "Bytes received over all NVLinks per second.", 60),
     _prof(1013, "PIPE_TENSOR_IMMA_ACTIVE", "Part of the cycles of the integer tensor pipe.", 9,

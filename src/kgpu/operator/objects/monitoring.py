@@ -14,7 +14,7 @@ from kgpu.formats.crd.core import ServiceMonitor
 from kgpu.formats.operands import Operand
 from kgpu.kube.kinds import PROMETHEUS_RULES, SERVICE_MONITORS
 from kgpu.kube.port import Resource
-from kgpu.monitoring.model import Group
+from kgpu.monitoring.model import RuleGroup
 from kgpu.monitoring.rules import groups
 from kgpu.operator.model import Layout, Object
 from kgpu.operator.objects.common import Scene, builtins, has_kind
@@ -50,7 +50,7 @@ def operator_objects(scene: Scene) -> list[Object]:
     return [
         service,
         *monitors_of(scene, FROM_OPERATOR, monitor),
-        *rules_of(scene, FROM_OPERATOR, str(Group.OPERATOR), (Group.OPERATOR,), monitor),
+        *rules_of(scene, FROM_OPERATOR, str(RuleGroup.OPERATOR), (RuleGroup.OPERATOR,), monitor),
     ]
 
 
@@ -132,7 +132,7 @@ def rules_of(
     scene: Scene,
     source: Source,
     name: str,
-    of: tuple[Group, ...],
+    of: tuple[RuleGroup, ...],
     monitor: ServiceMonitor | None,
     *,
     records: bool = False,

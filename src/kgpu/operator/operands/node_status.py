@@ -7,7 +7,7 @@ from typing import Final
 from kgpu.formats import names
 from kgpu.formats.crd.core import ServiceMonitor
 from kgpu.formats.operands import BY_ROLE
-from kgpu.monitoring.model import Group
+from kgpu.monitoring.model import RuleGroup
 from kgpu.operator.model import Object
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.monitoring import (
@@ -36,7 +36,7 @@ def _metrics(scene: Scene) -> list[Object]:
     return [
         service_of(scene, SOURCE, pod_labels(scene, SOURCE)),
         *monitors,
-        *rules_of(scene, SOURCE, str(Group.NODES), (Group.NODES,), told),
+        *rules_of(scene, SOURCE, str(RuleGroup.NODES), (RuleGroup.NODES,), told),
     ]
 
 
