@@ -21,10 +21,10 @@ from typing import Final
 
 from bench.kubelet import Kubelet, Plugin
 from bench.machine import children_of, memory_of
-from kgpu.deviceplugin.model import Device, Resource
+from kgpu.deviceplugin.model import PluginDevice, PluginResource
 from kgpu.deviceplugin.plan import whole_gpu
 from kgpu.deviceplugin.prefer import prefer as decide
-from kgpu.deviceplugin.topology import Topology
+from kgpu.deviceplugin.topology import GpuTopology
 from kgpu.formats.cdi import dump_spec
 from kgpu.formats.names import GPU_RESOURCE
 from kgpu.host.root import DriverRoot
@@ -172,7 +172,7 @@ def prefer(world: World, profile: str, gpus: int, sizes: tuple[int, ...]) -> Map
     inventory, links = asyncio.run(_read(root))
     assert len(inventory.accelerators) == gpus, f"{len(inventory.accelerators)} of {gpus} GPUs are there"
     units = [whole_gpu(gpu) for gpu in inventory.accelerators]
-    resource = Resource(name=GPU_RESOURCE, devices=tuple(Device(id=unit.uuid, unit=unit) for unit in units))
+    resource = PluginResource(name=GPU_RESOURCE, devices=tuple(PluginDevice(id=unit.uuid, unit=unit) for unit in units))
     ids = [unit.uuid for unit in units]
     chance = random.Random(1)  # noqa: S311 - which GPUs are free in a benchmark
     for _ in range(world.runs):
@@ -181,7 +181,7 @@ def prefer(world: World, profile: str, gpus: int, sizes: tuple[int, ...]) -> Map
             for _ in range(400 // len(sizes)):
                 free = tuple(chance.sample(ids, chance.randint(size, len(ids))))
                 request = PreferenceRequest(available=free, size=size)
-                topology = Topology((), ()).updated(inventory.accelerators, links)
+                topology = GpuTopology((), ()).updated(inventory.accelerators, links)
                 times.append(_timed(partial(decide, resource, request, topology, policy="distributed")))
         found["choice"].append(1000 * _percentile(times, 99))
     with agent(world, root) as running:

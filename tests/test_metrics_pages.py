@@ -24,7 +24,7 @@ from kgpu.hw.verdicts import GpuVerdict
 from kgpu.kubelet.pod_resources import Claim
 from kgpu.operator.metrics import Figures
 from kgpu.operator.plan import plan as plan_operator
-from kgpu.validator.metrics import Seen
+from kgpu.validator.metrics import SeenStatus
 from kgpu.validator.metrics import render as render_node
 from tests.operator.world import SETTINGS, healthy_node, world
 
@@ -127,7 +127,7 @@ def test_the_gpus_page_has_the_documented_labels_and_metrics() -> None:
 
 
 def test_the_node_page_has_the_documented_metrics() -> None:
-    names, labels = samples(render_node(Seen(present=frozenset(), report=None, since=1.0), "n"))
+    names, labels = samples(render_node(SeenStatus(present=frozenset(), report=None, since=1.0), "n"))
     assert names == {name for cells in rows(PAGE, "Node status") for name in named(cells[0])}
     assert labels == {"node"}
 

@@ -17,7 +17,7 @@ from kgpu.cli.labels import labels
 from kgpu.cli.validate import validate
 from kgpu.deviceplugin.allocate import allocate
 from kgpu.deviceplugin.config import resolve
-from kgpu.deviceplugin.model import HostFacts
+from kgpu.deviceplugin.model import HostDevices
 from kgpu.deviceplugin.plan import plan
 from kgpu.discovery.lines import from_lines
 from kgpu.formats.plugin_config_parse import parse_config
@@ -162,7 +162,7 @@ async def test_d33_more_than_one_share_can_be_refused(sim_root: MakeRoot) -> Non
     (resource,) = plan(accelerators, settings).resources
     ids = [device.id for device in resource.devices[:2]]
     with pytest.raises(Exception, match="maximum request size for shared resources is 1; found 2"):
-        allocate(resource, ids, settings, HostFacts(), unhealthy={})
+        allocate(resource, ids, settings, HostDevices(), unhealthy={})
 
 
 def test_d81_both_80gb_cards_pass_the_memory_rule(sim_root: MakeRoot, tmp_path: Path) -> None:

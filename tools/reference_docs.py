@@ -285,7 +285,7 @@ def _recovery() -> str:
     return _table(("value", "the driver asks for", "kgpu"), rows)
 
 
-def _time(value: object, row: health.Row) -> str:
+def _time(value: object, row: health.HealthSetting) -> str:
     if row.key.startswith("times.") or row.key.endswith(("Window", ".window")):
         return f"{value:g}s"
     return "-" if value in (frozenset(), {}) else _default(value)

@@ -12,7 +12,7 @@ from kgpu.hw.memory import MemoryReader, sample_inventory, sample_partitions
 from kgpu.hw.port import EventKind, Problem
 from kgpu.validator import plan
 from kgpu.validator.files import Folder
-from kgpu.validator.model import Check, CheckResult, DeviceResult, Report, Status, Trouble, of_devices
+from kgpu.validator.model import Check, CheckResult, CheckTrouble, DeviceResult, NodeValidation, Status, of_devices
 
 SECONDS = 60.0
 INVENTORY = sample_inventory(2)
@@ -21,17 +21,17 @@ VERSION = INVENTORY.driver_version
 
 
 def device(uuid: str, status: Status = Status.PASSED) -> DeviceResult:
-    trouble = Trouble(what="wrong sums", remedy="replace it") if status is Status.FAILED else None
+    trouble = CheckTrouble(what="wrong sums", remedy="replace it") if status is Status.FAILED else None
     return DeviceResult(uuid=uuid, gpu=uuid, name=uuid, status=status, trouble=trouble)
 
 
-def report(*devices: DeviceResult, **changes: object) -> Report:
+def report(*devices: DeviceResult, **changes: object) -> NodeValidation:
     good = [CheckResult(check=check, status=Status.PASSED) for check in (Check.DRIVER, Check.TOOLKIT)]
-    made = Report(results=(*good, of_devices(Check.CUDA, devices)), boot="boot", driver_version=VERSION)
+    made = NodeValidation(results=(*good, of_devices(Check.CUDA, devices)), boot="boot", driver_version=VERSION)
     return replace(made, **changes)
 
 
-def verdict(found: Report | None, **changes: object) -> Verdict:
+def verdict(found: NodeValidation | None, **changes: object) -> Verdict:
     return judge(found, **{"boot": "boot", "driver_version": VERSION, "folder": "/v", **changes})
 
 

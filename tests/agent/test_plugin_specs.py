@@ -12,8 +12,8 @@ from kgpu.agent import plugin_specs
 from kgpu.agent.plugin_specs import PluginSpecs
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.deviceplugin.allocate import cdi_names
-from kgpu.deviceplugin.config import Settings
-from kgpu.deviceplugin.model import HostFacts
+from kgpu.deviceplugin.config import PluginSettings
+from kgpu.deviceplugin.model import HostDevices
 from kgpu.formats.cdi import parse_spec, qualified_name
 from kgpu.hw.port import Accelerator, Finding, Inventory, Problem
 from kgpu.hw.vendor import vendor_of
@@ -41,7 +41,7 @@ def root(tmp_path):
 
 
 INVENTORY = Inventory(vendor="nvidia", driver_version="580.1", accelerators=(gpu(0), gpu(1)))
-CDI = Settings(list_strategies=("cdi-cri",))
+CDI = PluginSettings(list_strategies=("cdi-cri",))
 
 
 def written(folder: Path) -> set[str]:
@@ -54,7 +54,7 @@ def test_every_name_that_is_answered_can_be_resolved(strategy, root, tmp_path):
     settings = dataclasses.replace(CDI, id_strategy=strategy, imex_channel_ids=(0,), gds_enabled=True)
     PluginSpecs(root, tmp_path / "cdi")(INVENTORY, settings)
     shown = ["0", "1"] if strategy == "index" else ["GPU-0", "GPU-1"]
-    host = HostFacts(imex_channels=(0,), gds=True)
+    host = HostDevices(imex_channels=(0,), gds=True)
     assert written(tmp_path / "cdi") == set(cdi_names(shown, settings, host, vendor_of("nvidia")))
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from kgpu.cli import health as command
 from kgpu.cli.main import main
-from kgpu.health.history import History, Remembered
-from kgpu.health.node import Note
+from kgpu.health.history import HealthHistory, Remembered
+from kgpu.health.node import HistoryNote
 from kgpu.hw.verdicts import GpuVerdict, VerdictFile, verdicts_path
 
 LOST = GpuVerdict(
@@ -26,7 +26,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
-        self.history = History(folder / "state" / "health.db")
+        self.history = HealthHistory(folder / "state" / "health.db")
         self.file = VerdictFile(verdicts_path(folder, {}))
 
     def __call__(self, *words: str) -> int:
@@ -72,8 +72,8 @@ def test_the_history(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.history.save(
         Remembered(),
         [
-            Note(at=1.8e9, gpu=LOST.uuid, kind="xid", name="Xid 79", text="off the bus"),
-            Note(at=1.8e9, gpu=WELL.uuid, kind="verdict", name="GPUHealthy", text="GPU 1 is well"),
+            HistoryNote(at=1.8e9, gpu=LOST.uuid, kind="xid", name="Xid 79", text="off the bus"),
+            HistoryNote(at=1.8e9, gpu=WELL.uuid, kind="verdict", name="GPUHealthy", text="GPU 1 is well"),
         ],
     )
     assert place("history") == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kgpu.deviceplugin.config import Settings
+from kgpu.deviceplugin.config import PluginSettings
 from kgpu.formats.plugin_config import DeviceSelection, SharedResource, Sharing, SharingKind
 from kgpu.hw.memory import sample_inventory, sample_partitions
 from kgpu.hw.port import Accelerator, Finding, Problem
@@ -36,9 +36,9 @@ def broken(gpu: Accelerator, problem: Problem = Problem.LOST) -> Accelerator:
     return replace(gpu, findings=(found,))
 
 
-def shared(*entries: SharedResource, kind: SharingKind = SharingKind.TIME_SLICING, **options: object) -> Settings:
+def shared(*entries: SharedResource, kind: SharingKind = SharingKind.TIME_SLICING, **options: object) -> PluginSettings:
     sharing = Sharing(kind=kind, resources=entries, **options)
-    return Settings(sharing=sharing, mps_root="/run/nvidia/mps" if kind is SharingKind.MPS else "")
+    return PluginSettings(sharing=sharing, mps_root="/run/nvidia/mps" if kind is SharingKind.MPS else "")
 
 
 def entry(

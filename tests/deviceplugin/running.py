@@ -11,7 +11,7 @@ from kgpu.base.advice import Advice
 from kgpu.base.clock import SystemClock
 from kgpu.base.errors import HwError, Reason, line_of
 from kgpu.deviceplugin import run
-from kgpu.deviceplugin.model import HostFacts
+from kgpu.deviceplugin.model import HostDevices
 from kgpu.deviceplugin.run import DevicePluginContext
 from kgpu.deviceplugin.source import MemoryConfigSource
 from kgpu.hw.memory import MemoryReader, sample_inventory
@@ -48,7 +48,7 @@ class Node:
             state_dir=self.folder / "state",
             kubelet_socket=self.kubelet.socket,
             on_state=self._tell,
-            **{"env": {}, "host_facts": lambda _settings: HostFacts(), "clock": SystemClock(), **options},
+            **{"env": {}, "host_facts": lambda _settings: HostDevices(), "clock": SystemClock(), **options},
         )
         self.task = asyncio.create_task(run.run(context))
 

@@ -8,39 +8,39 @@ import pytest
 from deviceplugin.nodes import GPU, entry, gpus, shared, with_mig
 
 from kgpu.deviceplugin.allocate import AllocationError, allocate
-from kgpu.deviceplugin.config import Settings
-from kgpu.deviceplugin.model import HostFacts, Resource
+from kgpu.deviceplugin.config import PluginSettings
+from kgpu.deviceplugin.model import HostDevices, PluginResource
 from kgpu.deviceplugin.plan import plan
 from kgpu.formats.plugin_config import SharingKind
 from kgpu.kubelet.model import ContainerAllocation, DeviceNode, Mount
 
-NOTHING = HostFacts()
+NOTHING = HostDevices()
 CDI = "k8s.device-plugin.nvidia.com"
 MOUNTS = "/var/run/nvidia-container-devices"
 NODES = gpus(3)
 U0, U1, U2 = (gpu.uuid for gpu in NODES)
-HOST = HostFacts(control_nodes=("/dev/nvidiactl", "/dev/nvidia-uvm"), imex_channels=(0,), gds=True)
+HOST = HostDevices(control_nodes=("/dev/nvidiactl", "/dev/nvidia-uvm"), imex_channels=(0,), gds=True)
 
 
 def answer(
-    settings: Settings, ids: list[str], *, host: HostFacts = NOTHING, nodes=NODES, name: str = GPU, **options
+    settings: PluginSettings, ids: list[str], *, host: HostDevices = NOTHING, nodes=NODES, name: str = GPU, **options
 ) -> ContainerAllocation:
     resource = plan(nodes, settings).resource(name)
     return allocate(resource, ids, settings, host, unhealthy=options.get("unhealthy", {}), new_id=lambda: "0000-id")
 
 
 def test_envvar_keeps_the_order_of_the_request() -> None:
-    assert answer(Settings(), [U2, U0]) == ContainerAllocation(envs={"NVIDIA_VISIBLE_DEVICES": f"{U2},{U0}"})
+    assert answer(PluginSettings(), [U2, U0]) == ContainerAllocation(envs={"NVIDIA_VISIBLE_DEVICES": f"{U2},{U0}"})
 
 
 def test_indices() -> None:
-    assert answer(Settings(id_strategy="index"), [U2, U0]).envs == {"NVIDIA_VISIBLE_DEVICES": "2,0"}
+    assert answer(PluginSettings(id_strategy="index"), [U2, U0]).envs == {"NVIDIA_VISIBLE_DEVICES": "2,0"}
 
 
 def test_mig_indices_and_uuids() -> None:
     node = (with_mig(NODES[1], ("1g.10gb", 2)),)
     part = node[0].partitions[1].uuid
-    single = Settings(mig_strategy="single")
+    single = PluginSettings(mig_strategy="single")
     assert answer(single, [part], nodes=node).envs == {"NVIDIA_VISIBLE_DEVICES": part}
     by_index = replace(single, id_strategy="index")
     assert answer(by_index, [part], nodes=node).envs == {"NVIDIA_VISIBLE_DEVICES": "1:1"}
@@ -53,7 +53,7 @@ def test_replicas_of_one_gpu_are_one_device() -> None:
 
 
 def test_volume_mounts() -> None:
-    got = answer(Settings(list_strategies=("volume-mounts",)), [U0, U1])
+    got = answer(PluginSettings(list_strategies=("volume-mounts",)), [U0, U1])
     assert got == ContainerAllocation(
         envs={"NVIDIA_VISIBLE_DEVICES": MOUNTS},
         mounts=tuple(Mount(container_path=f"{MOUNTS}/{uuid}", host_path="/dev/null") for uuid in (U0, U1)),
@@ -62,13 +62,13 @@ def test_volume_mounts() -> None:
 
 @pytest.mark.parametrize("order", [("envvar", "volume-mounts"), ("volume-mounts", "envvar")])
 def test_the_volume_mounts_variable_wins_over_envvar_in_any_order(order: tuple[str, ...]) -> None:
-    got = answer(Settings(list_strategies=order), [U0])
+    got = answer(PluginSettings(list_strategies=order), [U0])
     assert got.envs == {"NVIDIA_VISIBLE_DEVICES": MOUNTS}
     assert len(got.mounts) == 1
 
 
 def test_cdi_annotations() -> None:
-    settings = Settings(list_strategies=("cdi-annotations",), imex_channel_ids=(0,), gds_enabled=True)
+    settings = PluginSettings(list_strategies=("cdi-annotations",), imex_channel_ids=(0,), gds_enabled=True)
     got = answer(settings, [U0], host=HOST)
     assert got.annotations == {
         "cdi.k8s.io/nvidia-device-plugin_0000-id": f"{CDI}/gpu={U0},{CDI}/imex-channel=0,{CDI}/gds=all"
@@ -77,37 +77,37 @@ def test_cdi_annotations() -> None:
 
 
 def test_cdi_annotations_with_another_prefix_and_a_fresh_key_each_time() -> None:
-    settings = Settings(list_strategies=("cdi-annotations",), cdi_annotation_prefix="nvidia.cdi.k8s.io/")
+    settings = PluginSettings(list_strategies=("cdi-annotations",), cdi_annotation_prefix="nvidia.cdi.k8s.io/")
     resource = plan(NODES, settings).resource(GPU)
-    keys = {next(iter(allocate(resource, [U0], settings, HostFacts(), unhealthy={}).annotations)) for _ in range(3)}
+    keys = {next(iter(allocate(resource, [U0], settings, HostDevices(), unhealthy={}).annotations)) for _ in range(3)}
     assert len(keys) == 3
     assert all(key.startswith("nvidia.cdi.k8s.io/nvidia-device-plugin_") for key in keys)
 
 
 def test_cdi_cri_by_index() -> None:
-    settings = Settings(list_strategies=("cdi-cri",), id_strategy="index")
+    settings = PluginSettings(list_strategies=("cdi-cri",), id_strategy="index")
     assert answer(settings, [U1]) == ContainerAllocation(cdi_devices=(f"{CDI}/gpu=1",))
 
 
 def test_several_strategies_add_up() -> None:
-    got = answer(Settings(list_strategies=("cdi-cri", "envvar")), [U0])
+    got = answer(PluginSettings(list_strategies=("cdi-cri", "envvar")), [U0])
     assert got.envs == {"NVIDIA_VISIBLE_DEVICES": U0}
     assert got.cdi_devices == (f"{CDI}/gpu={U0}",)
 
 
 def test_imex_channels_reach_every_strategy_when_they_are_there() -> None:
-    everything = Settings(list_strategies=("envvar", "volume-mounts", "cdi-cri"), imex_channel_ids=(0,))
+    everything = PluginSettings(list_strategies=("envvar", "volume-mounts", "cdi-cri"), imex_channel_ids=(0,))
     got = answer(everything, [U0], host=HOST)
     assert got.envs["NVIDIA_IMEX_CHANNELS"] == "0"
     assert f"{MOUNTS}/imex/0" in {mount.container_path for mount in got.mounts}
     assert f"{CDI}/imex-channel=0" in got.cdi_devices
-    without = answer(everything, [U0], host=HostFacts())
+    without = answer(everything, [U0], host=HostDevices())
     assert "NVIDIA_IMEX_CHANNELS" not in without.envs
     assert len(without.mounts) == len(without.cdi_devices) == 1
 
 
 def test_extra_features_are_announced() -> None:
-    got = answer(Settings(gds_enabled=True, mofed_enabled=True, gdrcopy_enabled=True), [U0])
+    got = answer(PluginSettings(gds_enabled=True, mofed_enabled=True, gdrcopy_enabled=True), [U0])
     assert got.envs == {
         "NVIDIA_VISIBLE_DEVICES": U0,
         "NVIDIA_GDS": "enabled",
@@ -117,7 +117,7 @@ def test_extra_features_are_announced() -> None:
 
 
 def test_device_specs_lie_under_the_dev_root() -> None:
-    settings = Settings(pass_device_specs=True, driver_root="/run/nvidia/driver", imex_channel_ids=(0,))
+    settings = PluginSettings(pass_device_specs=True, driver_root="/run/nvidia/driver", imex_channel_ids=(0,))
     got = answer(settings, [U1], host=HOST)
     paths = [
         "/dev/nvidiactl",
@@ -134,7 +134,7 @@ def test_device_specs_lie_under_the_dev_root() -> None:
 
 def test_device_specs_of_slices_name_the_parent_once() -> None:
     node = (with_mig(NODES[0], ("1g.10gb", 2)),)
-    settings = Settings(pass_device_specs=True, mig_strategy="single")
+    settings = PluginSettings(pass_device_specs=True, mig_strategy="single")
     got = answer(settings, [part.uuid for part in node[0].partitions], nodes=node)
     paths = [device.container_path for device in got.devices]
     assert paths[0] == "/dev/nvidia0"
@@ -146,7 +146,7 @@ def test_device_specs_of_slices_name_the_parent_once() -> None:
     [(("cdi-cri",), False), (("cdi-cri", "cdi-annotations"), False), (("cdi-cri", "envvar"), True)],
 )
 def test_device_specs_are_left_out_when_all_is_cdi(strategies: tuple[str, ...], specs: bool) -> None:
-    got = answer(Settings(pass_device_specs=True, list_strategies=strategies), [U0], host=HOST)
+    got = answer(PluginSettings(pass_device_specs=True, list_strategies=strategies), [U0], host=HOST)
     assert bool(got.devices) is specs
 
 
@@ -171,7 +171,7 @@ def test_a_gpu_that_is_not_shared_gets_no_mps() -> None:
     ("settings", "ids", "text"),
     [
         (
-            Settings(),
+            PluginSettings(),
             ["GPU-x"],
             'invalid allocation request for "nvidia.com/gpu": invalid request: unknown device: GPU-x',
         ),
@@ -187,7 +187,7 @@ def test_a_gpu_that_is_not_shared_gets_no_mps() -> None:
         ),
     ],
 )
-def test_refusals_say_the_known_words(settings: Settings, ids: list[str], text: str) -> None:
+def test_refusals_say_the_known_words(settings: PluginSettings, ids: list[str], text: str) -> None:
     with pytest.raises(AllocationError) as refused:
         answer(settings, ids)
     assert text in refused.value.what
@@ -205,10 +205,10 @@ def test_several_shares_are_given_where_the_file_allows_it() -> None:
 def test_a_broken_device_is_refused_and_does_not_block_the_others() -> None:
     unhealthy = {U0: "Xid 79"}
     with pytest.raises(AllocationError, match="is unhealthy: Xid 79"):
-        answer(Settings(), [U0], unhealthy=unhealthy)
-    assert answer(Settings(), [U1], unhealthy=unhealthy).envs == {"NVIDIA_VISIBLE_DEVICES": U1}
+        answer(PluginSettings(), [U0], unhealthy=unhealthy)
+    assert answer(PluginSettings(), [U1], unhealthy=unhealthy).envs == {"NVIDIA_VISIBLE_DEVICES": U1}
 
 
 def test_an_unknown_device_of_an_empty_resource_is_refused() -> None:
     with pytest.raises(AllocationError):
-        allocate(Resource(name=GPU), ["x"], Settings(), HostFacts(), unhealthy={})
+        allocate(PluginResource(name=GPU), ["x"], PluginSettings(), HostDevices(), unhealthy={})

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from kgpu.base.advice import Advice
 from kgpu.base.errors import ConfigError
 from kgpu.deviceplugin import config as config_module
-from kgpu.deviceplugin.config import FLAGS, Settings, printable, resolve
-from kgpu.deviceplugin.core import Core
-from kgpu.deviceplugin.model import HostFacts
-from kgpu.deviceplugin.roster import Memory
+from kgpu.deviceplugin.config import FLAGS, PluginSettings, printable, resolve
+from kgpu.deviceplugin.core import PluginCore
+from kgpu.deviceplugin.model import HostDevices
+from kgpu.deviceplugin.roster import PluginMemory
 from kgpu.formats.config_choice import ConfigText
 from kgpu.formats.plugin_config import PluginConfig
 from kgpu.formats.plugin_config_parse import parse_config
@@ -40,8 +40,10 @@ def samples(flag):
 
 
 def test_defaults_of_table_and_settings_are_the_same() -> None:
-    assert resolve(PluginConfig(), overrides={}, env={}) == Settings()
-    assert {flag.attr for flag in FLAGS} | {"gpus", "mig", "sharing"} == {field.name for field in fields(Settings)}
+    assert resolve(PluginConfig(), overrides={}, env={}) == PluginSettings()
+    assert {flag.attr for flag in FLAGS} | {"gpus", "mig", "sharing"} == {
+        field.name for field in fields(PluginSettings)
+    }
 
 
 @pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.attr)
@@ -157,7 +159,9 @@ def test_any_environment_is_settings_or_a_three_part_error(env: dict[str, str]) 
 )
 def test_what_has_no_effect_is_told_where_it_is_asked_for(env: dict[str, str], told: list[str]) -> None:
     reported: list[Advice] = []
-    core = Core(overrides={}, env=env, report=reported.append, facts=lambda _settings: HostFacts(), memory=Memory())
+    core = PluginCore(
+        overrides={}, env=env, report=reported.append, facts=lambda _settings: HostDevices(), memory=PluginMemory()
+    )
     core.configure(ConfigText(name="config", text=""))
     found = [one for one in reported if one.reason == "SettingWithoutEffect"]
     assert [one.subject for one in found] == told

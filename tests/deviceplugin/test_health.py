@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 from deviceplugin.nodes import broken, gpus, with_mig
 
-from kgpu.deviceplugin.config import Settings
+from kgpu.deviceplugin.config import PluginSettings
 from kgpu.deviceplugin.health import (
     QUIET_SECONDS,
-    Health,
+    DeviceHealth,
     XidRules,
     on_event,
     on_reading,
     on_verdicts,
     rules_from_env,
 )
-from kgpu.deviceplugin.model import Unit
+from kgpu.deviceplugin.model import GpuUnit
 from kgpu.deviceplugin.plan import plan
 from kgpu.hw.nvidia.facts import unreachable
 from kgpu.hw.port import Event, EventKind, Finding, Problem
@@ -28,8 +28,8 @@ NODES = gpus(2)
 RULES = XidRules()
 
 
-def units(nodes=NODES, strategy: str = "none") -> list[Unit]:
-    return [d.unit for r in plan(nodes, Settings(mig_strategy=strategy)).resources for d in r.devices]
+def units(nodes=NODES, strategy: str = "none") -> list[GpuUnit]:
+    return [d.unit for r in plan(nodes, PluginSettings(mig_strategy=strategy)).resources for d in r.devices]
 
 
 def xid(code: int, gpu=NODES[0], gi: int | None = None, ci: int | None = None) -> Event:
@@ -66,17 +66,17 @@ def test_words_that_mean_nothing_are_told() -> None:
 
 
 def test_one_xid_marks_its_gpu_and_no_other() -> None:
-    health, decisions = on_event(Health(), xid(79), RULES, 0)
+    health, decisions = on_event(DeviceHealth(), xid(79), RULES, 0)
     assert [health.reason(unit) for unit in units()] == ["Xid 79", ""]
     assert f"device marked unhealthy: {NODES[0].uuid}" in decisions[0].what
 
 
 def test_an_xid_and_what_is_then_found_are_one_warning_that_names_the_gpu_once() -> None:
     lost = (broken(NODES[0], Problem.LOST), NODES[1])
-    ill, first = on_event(Health(), xid(79), RULES, 0, NODES)
+    ill, first = on_event(DeviceHealth(), xid(79), RULES, 0, NODES)
     _, second = on_reading(ill, lost, RULES, 1)
     assert [decision.severity.notable for decision in (*first, *second)] == [True, False]
-    found, first = on_reading(Health(), lost, RULES, 0)
+    found, first = on_reading(DeviceHealth(), lost, RULES, 0)
     _, second = on_event(found, xid(79), RULES, 1, lost)
     assert [decision.severity.notable for decision in (*first, *second)] == [True, False]
     for decision in (*first, *second):
@@ -86,43 +86,43 @@ def test_an_xid_and_what_is_then_found_are_one_warning_that_names_the_gpu_once()
 
 def test_one_xid_marks_every_slice_of_its_gpu() -> None:
     node = (with_mig(NODES[0], ("1g.10gb", 3)), with_mig(NODES[1], ("1g.10gb", 2)))
-    health, _ = on_event(Health(), xid(79), RULES, 0)
+    health, _ = on_event(DeviceHealth(), xid(79), RULES, 0)
     assert [bool(health.reason(unit)) for unit in units(node, "single")] == [True] * 3 + [False] * 2
 
 
 def test_an_xid_of_a_slice_marks_that_slice() -> None:
     node = (with_mig(NODES[0], ("1g.10gb", 3)),)
-    health, _ = on_event(Health(), xid(95, gi=2, ci=0), RULES, 0)
+    health, _ = on_event(DeviceHealth(), xid(95, gi=2, ci=0), RULES, 0)
     assert [bool(health.reason(unit)) for unit in units(node, "single")] == [False, True, False]
-    whole_instance, _ = on_event(Health(), xid(95, gi=2), RULES, 0)
+    whole_instance, _ = on_event(DeviceHealth(), xid(95, gi=2), RULES, 0)
     assert [bool(whole_instance.reason(unit)) for unit in units(node, "single")] == [False, True, False]
     # Strategy none offers the GPU whole: an error in a slice of it is an error of what is offered.
     assert health.reason(units(node, "none")[0])
 
 
 def test_application_errors_are_told_once() -> None:
-    health, first = on_event(Health(), xid(31), RULES, 0)
+    health, first = on_event(DeviceHealth(), xid(31), RULES, 0)
     health, second = on_event(health, xid(31), RULES, 1)
     assert not health.illnesses
     assert (len(first), second) == (1, [])
 
 
 def test_an_xid_without_a_device_marks_nobody() -> None:
-    health, decisions = on_event(Health(), xid(79, gpu=None), RULES, 0)
-    assert health == Health()
+    health, decisions = on_event(DeviceHealth(), xid(79, gpu=None), RULES, 0)
+    assert health == DeviceHealth()
     assert decisions[0].reason == "XidWithoutDevice"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in EventKind if kind is not EventKind.XID])
 def test_other_events_alone_mark_nobody(kind: EventKind) -> None:
-    assert on_event(Health(), Event(kind=kind, uuid=NODES[0].uuid, code=79), RULES, 0) == (Health(), [])
+    assert on_event(DeviceHealth(), Event(kind=kind, uuid=NODES[0].uuid, code=79), RULES, 0) == (DeviceHealth(), [])
 
 
-def sick(now: float = 0.0) -> Health:
-    return on_event(Health(), xid(79), RULES, now)[0]
+def sick(now: float = 0.0) -> DeviceHealth:
+    return on_event(DeviceHealth(), xid(79), RULES, now)[0]
 
 
-def read(health: Health, node, now: float) -> Health:
+def read(health: DeviceHealth, node, now: float) -> DeviceHealth:
     return on_reading(health, node, RULES, now)[0]
 
 
@@ -150,7 +150,7 @@ def test_a_recovery_action_that_is_done_ends_it_at_once() -> None:
 @pytest.mark.parametrize("problem", [Problem.LOST, Problem.HUNG, Problem.CRASHED, Problem.NEEDS_RESET, Problem.MISSING])
 def test_findings_make_a_gpu_unhealthy_and_go(problem: Problem) -> None:
     unit, other = units()
-    lost, decisions = on_reading(Health(), (broken(NODES[0], problem), NODES[1]), RULES, 0)
+    lost, decisions = on_reading(DeviceHealth(), (broken(NODES[0], problem), NODES[1]), RULES, 0)
     assert problem.value in lost.reason(unit)
     assert not lost.reason(other)
     assert decisions[0].remedy == "heal"
@@ -162,7 +162,7 @@ def test_findings_make_a_gpu_unhealthy_and_go(problem: Problem) -> None:
 
 
 def test_a_reading_that_fails_alone_is_no_illness() -> None:
-    health = read(Health(), (broken(NODES[0], Problem.UNREADABLE), NODES[1]), 0)
+    health = read(DeviceHealth(), (broken(NODES[0], Problem.UNREADABLE), NODES[1]), 0)
     assert not health.reason(units()[0])
 
 
@@ -177,7 +177,7 @@ def test_an_xid_and_a_lost_gpu_recover_together_and_are_told_once() -> None:
 
 def test_a_slice_that_was_taken_down_takes_its_illness_along() -> None:
     node = (with_mig(NODES[0], ("1g.10gb", 3)), NODES[1])
-    health, _ = on_event(Health(), xid(95, gi=2, ci=0), RULES, 0)
+    health, _ = on_event(DeviceHealth(), xid(95, gi=2, ci=0), RULES, 0)
     assert read(health, node, 1).illnesses
     assert not read(health, (with_mig(NODES[0], ("1g.10gb", 1)), NODES[1]), 1).illnesses
 
@@ -185,10 +185,10 @@ def test_a_slice_that_was_taken_down_takes_its_illness_along() -> None:
 def test_all_checks_off_leaves_only_what_is_not_there() -> None:
     rules, _ = rules_from_env({DISABLE: "all"})
     unit = units()[0]
-    assert not on_reading(Health(), (broken(NODES[0], Problem.LOST),), rules, 0)[0].reason(unit)
-    assert on_reading(Health(), (broken(NODES[0], Problem.MISSING),), rules, 0)[0].reason(unit)
+    assert not on_reading(DeviceHealth(), (broken(NODES[0], Problem.LOST),), rules, 0)[0].reason(unit)
+    assert on_reading(DeviceHealth(), (broken(NODES[0], Problem.MISSING),), rules, 0)[0].reason(unit)
     xids_only, _ = rules_from_env({DISABLE: "xids"})
-    assert on_reading(Health(), (broken(NODES[0], Problem.LOST),), xids_only, 0)[0].reason(unit)
+    assert on_reading(DeviceHealth(), (broken(NODES[0], Problem.LOST),), xids_only, 0)[0].reason(unit)
 
 
 def test_a_gpu_that_can_not_be_read_does_not_get_well() -> None:
@@ -220,12 +220,12 @@ def verdict(gpu=NODES[0], *causes: str, withdraws: bool = True) -> GpuVerdict:
     )
 
 
-def judged(*verdicts: GpuVerdict, rules: XidRules = RULES, health: Health | None = None) -> Health:
-    return on_verdicts(health or Health(), {one.uuid: one for one in verdicts}, rules)[0]
+def judged(*verdicts: GpuVerdict, rules: XidRules = RULES, health: DeviceHealth | None = None) -> DeviceHealth:
+    return on_verdicts(health or DeviceHealth(), {one.uuid: one for one in verdicts}, rules)[0]
 
 
 def test_a_verdict_takes_a_gpu_away_and_gives_it_back() -> None:
-    ill, told = on_verdicts(Health(), {NODES[0].uuid: verdict(NODES[0], "xid:109")}, RULES)
+    ill, told = on_verdicts(DeviceHealth(), {NODES[0].uuid: verdict(NODES[0], "xid:109")}, RULES)
     assert [ill.reason(unit) for unit in units()] == ["why (reset-gpu)", ""]
     # The health role has written the Event.
     assert [(one.reason, one.severity.notable) for one in told] == [("DeviceUnhealthy", False)]
@@ -246,7 +246,7 @@ def test_where_there_are_verdicts_they_say_what_an_xid_means() -> None:
 
 
 def test_an_xid_that_was_heard_before_the_verdict_does_not_outlive_it() -> None:
-    ill, _ = on_event(Health(), xid(79), RULES, 0)
+    ill, _ = on_event(DeviceHealth(), xid(79), RULES, 0)
     assert judged(verdict(withdraws=False), health=ill).reason(units()[0]) == ""
 
 

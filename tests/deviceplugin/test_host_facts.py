@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from kgpu.deviceplugin.config import Settings, resolve
+from kgpu.deviceplugin.config import PluginSettings, resolve
 from kgpu.deviceplugin.host_facts import read_host_facts
 from kgpu.formats.plugin_config_parse import parse_config
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def settings(tmp_path: Path) -> PluginSettings:
     dev = tmp_path / "dev"
     (dev / "nvidia-caps-imex-channels").mkdir(parents=True)
     (dev / "infiniband").mkdir()
     for name in ("nvidiactl", "nvidia-uvm", "nvidia-fs0", "gdrdrv", "nvidia-caps-imex-channels/channel0"):
         (dev / name).touch()
-    return Settings(container_driver_root=str(tmp_path), imex_channel_ids=(0,))
+    return PluginSettings(container_driver_root=str(tmp_path), imex_channel_ids=(0,))
 
 
-def test_a_simulated_root_has_stand_ins(settings: Settings) -> None:
+def test_a_simulated_root_has_stand_ins(settings: PluginSettings) -> None:
     facts = read_host_facts(settings, simulated=True)
     assert facts.control_nodes[:2] == ("/dev/nvidiactl", "/dev/nvidia-uvm")
     assert facts.imex_channels == (0,)
@@ -32,7 +32,7 @@ def test_a_simulated_root_has_stand_ins(settings: Settings) -> None:
     assert facts.gdrcopy
 
 
-def test_on_real_hardware_plain_files_are_no_devices(settings: Settings) -> None:
+def test_on_real_hardware_plain_files_are_no_devices(settings: PluginSettings) -> None:
     facts = read_host_facts(settings)
     real = {path for path in facts.control_nodes if Path(path).is_char_device()}
     assert set(facts.control_nodes) == real
@@ -43,15 +43,15 @@ def test_on_real_hardware_plain_files_are_no_devices(settings: Settings) -> None
 def test_a_character_device_counts(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidiactl").symlink_to("/dev/null")
-    assert "/dev/nvidiactl" in read_host_facts(Settings(container_driver_root=str(tmp_path))).control_nodes
+    assert "/dev/nvidiactl" in read_host_facts(PluginSettings(container_driver_root=str(tmp_path))).control_nodes
 
 
 def test_a_root_that_is_not_mounted_is_no_trouble(tmp_path: Path) -> None:
-    facts = read_host_facts(Settings(container_driver_root=str(tmp_path / "missing")))
+    facts = read_host_facts(PluginSettings(container_driver_root=str(tmp_path / "missing")))
     assert not facts.imex_channels
 
 
-def mps(root: Path) -> Settings:
+def mps(root: Path) -> PluginSettings:
     text = "sharing: {mps: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 4}]}}"
     return resolve(parse_config(text), overrides={}, env={"MPS_ROOT": str(root)})
 
@@ -77,5 +77,5 @@ def test_an_mps_daemon_counts_while_it_listens(tmp_path: Path, kind: str, monkey
 
 
 def test_without_mps_no_daemon_is_looked_for(tmp_path: Path) -> None:
-    assert not read_host_facts(Settings(mps_root=str(tmp_path))).mps_daemons
+    assert not read_host_facts(PluginSettings(mps_root=str(tmp_path))).mps_daemons
     assert not read_host_facts(mps(tmp_path)).mps_daemons

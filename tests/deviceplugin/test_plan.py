@@ -9,23 +9,23 @@ from deviceplugin.nodes import GPU, broken, entry, gpus, shared, with_mig
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.deviceplugin.config import Settings
-from kgpu.deviceplugin.model import Plan, Resource
+from kgpu.deviceplugin.config import PluginSettings
+from kgpu.deviceplugin.model import PluginResource, ResourcePlan
 from kgpu.deviceplugin.plan import plan
 from kgpu.formats.plugin_config import NamePattern, SharingKind
 
 
-def counts(made: Plan) -> dict[str, int]:
+def counts(made: ResourcePlan) -> dict[str, int]:
     return {resource.name: len(resource.devices) for resource in made.resources}
 
 
-def reasons(made: Plan) -> set[str]:
+def reasons(made: ResourcePlan) -> set[str]:
     return {decision.reason for decision in made.decisions}
 
 
 def test_whole_gpus_in_index_order_with_their_numa_nodes() -> None:
     nodes = gpus(8)
-    (resource,) = plan(tuple(reversed(nodes)), Settings()).resources
+    (resource,) = plan(tuple(reversed(nodes)), PluginSettings()).resources
     assert resource.name == GPU
     assert [device.id for device in resource.devices] == [gpu.uuid for gpu in nodes]
     assert [device.unit.numa_node for device in resource.devices] == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -35,24 +35,24 @@ def test_whole_gpus_in_index_order_with_their_numa_nodes() -> None:
 @pytest.mark.parametrize("name", ["DGX Display", "NVIDIA DGX Display"])
 def test_display_boards_are_not_offered(name: str) -> None:
     first, second = gpus(2)
-    assert counts(plan((replace(first, name=name), second), Settings())) == {GPU: 1}
+    assert counts(plan((replace(first, name=name), second), PluginSettings())) == {GPU: 1}
 
 
 def test_no_devices_is_said() -> None:
-    made = plan((), Settings())
+    made = plan((), PluginSettings())
     assert made.resources == ()
     assert "NoDevices" in reasons(made)
 
 
 def test_a_discovery_that_can_not_be_done_is_said() -> None:
-    made = plan(gpus(1), Settings(discovery_strategy="tegra"))
+    made = plan(gpus(1), PluginSettings(discovery_strategy="tegra"))
     assert counts(made) == {GPU: 1}
     assert reasons(made) == {"DiscoveryUnsupported"}
 
 
 def test_broken_gpus_keep_their_place() -> None:
     first, *rest = gpus(8)
-    assert counts(plan((broken(first), *rest), Settings())) == {GPU: 8}
+    assert counts(plan((broken(first), *rest), PluginSettings())) == {GPU: 8}
 
 
 # --- MIG ---
@@ -60,14 +60,14 @@ def test_broken_gpus_keep_their_place() -> None:
 
 def test_strategy_none_offers_mig_gpus_whole_and_says_so() -> None:
     first, second = gpus(2)
-    made = plan((with_mig(first, ("1g.10gb", 7)), second), Settings(mig_strategy="none"))
+    made = plan((with_mig(first, ("1g.10gb", 7)), second), PluginSettings(mig_strategy="none"))
     assert counts(made) == {GPU: 2}
     assert "MigIgnored" in reasons(made)
 
 
 def test_strategy_single_offers_slices_as_gpus() -> None:
     nodes = tuple(with_mig(gpu, ("1g.10gb", 7)) for gpu in gpus(2))
-    made = plan(nodes, Settings(mig_strategy="single"))
+    made = plan(nodes, PluginSettings(mig_strategy="single"))
     assert counts(made) == {GPU: 14}
     assert made.decisions == ()
     assert [device.unit.index for device in made.resources[0].devices[6:8]] == ["0:6", "1:0"]
@@ -75,7 +75,7 @@ def test_strategy_single_offers_slices_as_gpus() -> None:
 
 def test_strategy_mixed_names_slices_by_profile_and_keeps_whole_gpus() -> None:
     first, second = gpus(2)
-    made = plan((with_mig(first, ("3g.40gb", 1), ("1g.10gb", 2)), second), Settings(mig_strategy="mixed"))
+    made = plan((with_mig(first, ("3g.40gb", 1), ("1g.10gb", 2)), second), PluginSettings(mig_strategy="mixed"))
     assert counts(made) == {GPU: 1, "nvidia.com/mig-1g.10gb": 2, "nvidia.com/mig-3g.40gb": 1}
     assert [resource.endpoint for resource in made.resources] == [
         "nvidia-gpu.sock",
@@ -96,23 +96,25 @@ def test_strategy_mixed_names_slices_by_profile_and_keeps_whole_gpus() -> None:
 )
 def test_profiles_become_resource_names(profile: str, name: str) -> None:
     (gpu,) = gpus(1)
-    assert counts(plan((with_mig(gpu, (profile, 1)),), Settings(mig_strategy="mixed"))) == {f"nvidia.com/{name}": 1}
+    assert counts(plan((with_mig(gpu, (profile, 1)),), PluginSettings(mig_strategy="mixed"))) == {
+        f"nvidia.com/{name}": 1
+    }
 
 
 def test_a_slice_of_a_slice_is_left_out_alone_unless_it_is_named() -> None:
     (gpu,) = gpus(1)
     node = (with_mig(gpu, ("1c.3g.40gb", 2), ("1g.10gb", 1)),)
-    made = plan(node, Settings(mig_strategy="mixed"))
+    made = plan(node, PluginSettings(mig_strategy="mixed"))
     assert counts(made) == {"nvidia.com/mig-1g.10gb": 1}
     assert "MIG profile '1c.3g.40gb' does not match any resource patterns" in made.decisions[0].why
-    named = Settings(mig_strategy="mixed", mig=(NamePattern(pattern="1c.*", name="nvidia.com/mig-part"),))
+    named = PluginSettings(mig_strategy="mixed", mig=(NamePattern(pattern="1c.*", name="nvidia.com/mig-part"),))
     assert counts(plan(node, named)) == {"nvidia.com/mig-1g.10gb": 1, "nvidia.com/mig-part": 2}
 
 
 @pytest.mark.parametrize("strategy", ["single", "mixed"])
 def test_an_empty_mig_gpu_is_left_out_and_the_others_stay(strategy: str) -> None:
     first, second = gpus(2)
-    made = plan((with_mig(first), with_mig(second, ("1g.10gb", 3))), Settings(mig_strategy=strategy))
+    made = plan((with_mig(first), with_mig(second, ("1g.10gb", 3))), PluginSettings(mig_strategy=strategy))
     assert sum(counts(made).values()) == 3
     assert any("device 0 has no MIG devices configured" in decision.why for decision in made.decisions)
 
@@ -121,7 +123,7 @@ def test_an_empty_mig_gpu_is_left_out_and_the_others_stay(strategy: str) -> None
 def test_single_with_mig_on_and_off_offers_what_most_gpus_have(sliced: int, kept: dict[str, int]) -> None:
     nodes = gpus(8)
     node = tuple(with_mig(gpu, ("1g.10gb", 7)) if gpu.index < sliced else gpu for gpu in nodes)
-    made = plan(node, Settings(mig_strategy="single"))
+    made = plan(node, PluginSettings(mig_strategy="single"))
     assert counts(made) == kept
     wrong = [decision for decision in made.decisions if decision.reason == "MigInvalid"]
     assert len(wrong) == min(sliced, 8 - sliced)
@@ -131,7 +133,9 @@ def test_single_with_mig_on_and_off_offers_what_most_gpus_have(sliced: int, kept
 
 def test_single_with_two_profiles_offers_the_more_frequent_one() -> None:
     first, second = gpus(2)
-    made = plan((with_mig(first, ("3g.40gb", 2)), with_mig(second, ("1g.10gb", 7))), Settings(mig_strategy="single"))
+    made = plan(
+        (with_mig(first, ("3g.40gb", 2)), with_mig(second, ("1g.10gb", 7))), PluginSettings(mig_strategy="single")
+    )
     assert counts(made) == {GPU: 7}
     (wrong,) = made.decisions
     assert "more than one MIG device type present on node" in wrong.why
@@ -144,7 +148,7 @@ def test_single_with_two_profiles_offers_the_more_frequent_one() -> None:
 def test_patterns_name_gpus_by_model_first_match_wins_and_the_rest_keep_the_default() -> None:
     first, second, third = gpus(3)
     node = (replace(first, name="NVIDIA A100-SXM4-40GB"), replace(second, name="Tesla T4"), third)
-    settings = Settings(
+    settings = PluginSettings(
         gpus=(
             NamePattern(pattern="*A100*", name="nvidia.com/a100"),
             NamePattern(pattern="Tesla*", name="example.com/tesla"),
@@ -179,7 +183,7 @@ def test_only_the_star_is_special_and_the_whole_text_counts(pattern: str, text: 
 # --- sharing ---
 
 
-def ids(resource: Resource) -> list[str]:
+def ids(resource: PluginResource) -> list[str]:
     return [device.id for device in resource.devices]
 
 
@@ -299,7 +303,7 @@ def test_no_device_is_offered_twice_and_the_plan_is_repeatable(sliced, strategy,
 
 def test_no_other_domain_can_take_a_socket() -> None:
     names = ("nvidia.com/gpu", "nvidia/gpu", "a-b/c", "a/b-c")
-    assert len({Resource(name=name).endpoint for name in names}) == len(names)
+    assert len({PluginResource(name=name).endpoint for name in names}) == len(names)
 
 
 def test_shares_do_not_take_the_name_of_other_devices() -> None:

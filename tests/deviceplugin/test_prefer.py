@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
 from kgpu.deviceplugin.allocate import AllocationError
-from kgpu.deviceplugin.config import Settings
+from kgpu.deviceplugin.config import PluginSettings
 from kgpu.deviceplugin.plan import plan
-from kgpu.deviceplugin.prefer import Choice, prefer, prefer_indices
-from kgpu.deviceplugin.topology import Topology, pair_score
+from kgpu.deviceplugin.prefer import PreferredDevices, prefer, prefer_indices
+from kgpu.deviceplugin.topology import GpuTopology, pair_score
 from kgpu.hw.memory import sample_inventory
 from kgpu.hw.port import Accelerator, Level, Link
 from kgpu.kubelet.model import PreferenceRequest
@@ -31,18 +31,18 @@ def links(lanes: dict[tuple[int, int], int], nodes=NODES) -> list[Link]:
     ]
 
 
-PAIRS = Topology((), ()).updated(NODES, links({(0, 3): 2, (1, 2): 2}))
+PAIRS = GpuTopology((), ()).updated(NODES, links({(0, 3): 2, (1, 2): 2}))
 
 
 def choose(
-    settings: Settings,
+    settings: PluginSettings,
     available: list[str],
     size: int,
     must: tuple[str, ...] = (),
     *,
     nodes: tuple[Accelerator, ...] = NODES,
     policy: str = "distributed",
-) -> Choice:
+) -> PreferredDevices:
     (resource,) = plan(nodes, settings).resources
     request = PreferenceRequest(available=tuple(available), must_include=must, size=size)
     return prefer(resource, request, PAIRS, policy=policy)
@@ -62,15 +62,15 @@ def test_pair_scores(level: Level, lanes: int, score: int) -> None:
 
 def test_linked_pairs_stay_together() -> None:
     ids = [gpu.uuid for gpu in NODES]
-    assert choose(Settings(), ids, 2).ids == (ids[0], ids[3])
-    assert choose(Settings(), ids, 2, (ids[1],)).ids == (ids[1], ids[2])
-    assert choose(Settings(), [ids[0], ids[1], ids[2]], 2).ids == (ids[1], ids[2])
-    assert choose(Settings(), ids, 2).score == 220
+    assert choose(PluginSettings(), ids, 2).ids == (ids[0], ids[3])
+    assert choose(PluginSettings(), ids, 2, (ids[1],)).ids == (ids[1], ids[2])
+    assert choose(PluginSettings(), [ids[0], ids[1], ids[2]], 2).ids == (ids[1], ids[2])
+    assert choose(PluginSettings(), ids, 2).score == 220
 
 
 def test_one_gpu_is_a_leftover() -> None:
     ids = [gpu.uuid for gpu in NODES]
-    choice = choose(Settings(), [ids[0], ids[1], ids[3]], 1)
+    choice = choose(PluginSettings(), [ids[0], ids[1], ids[3]], 1)
     assert choice.ids == (ids[1],)
     assert "lose least" in choice.why
 
@@ -80,9 +80,9 @@ def test_what_can_not_be_met_is_left_to_the_kubelet(must: tuple[str, ...]) -> No
     ids = [gpu.uuid for gpu in NODES]
     if must == ("x",):
         with pytest.raises(AllocationError, match="unknown device"):
-            choose(Settings(), ids, 2, must)
+            choose(PluginSettings(), ids, 2, must)
     else:
-        assert choose(Settings(), ids, 2, must).ids == ()
+        assert choose(PluginSettings(), ids, 2, must).ids == ()
 
 
 def test_a_lost_gpu_keeps_its_old_links_and_blocks_nobody() -> None:
@@ -127,7 +127,7 @@ def test_required_ones_come_first_and_too_few_is_an_error() -> None:
 def test_mig_devices_are_spread_over_their_gpus() -> None:
     node = tuple(with_mig(gpu, ("1g.10gb", 4)) for gpu in NODES[:2])
     ids = [part.uuid for gpu in node for part in gpu.partitions]
-    settings = Settings(mig_strategy="single")
+    settings = PluginSettings(mig_strategy="single")
     picked = choose(settings, ids, 2, nodes=node).ids
     assert picked == (ids[0], ids[4])
     assert choose(settings, ids, 2, nodes=node, policy="packed").ids == (ids[0], ids[1])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kgpu.deviceplugin import roster
 from kgpu.deviceplugin.health import Illness
-from kgpu.deviceplugin.roster import Memory, load, merge, save
+from kgpu.deviceplugin.roster import PluginMemory, load, merge, save
 from kgpu.hw.memory import sample_inventory
 from kgpu.hw.port import Accelerator, Finding, Problem
 
@@ -82,7 +82,7 @@ def test_the_number_of_devices_never_shrinks(readings: list[set[int]]) -> None:
         assert {gpu.index for gpu in known if gpu.usable} == reading
 
 
-MEMORY = Memory(
+MEMORY = PluginMemory(
     boot="b1",
     source="driver",
     accelerators=(with_mig(NODES[0], ("1g.10gb", 2)), broken(NODES[1])),
@@ -100,14 +100,14 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
 def test_another_boot_or_driver_forgets_devices(tmp_path: Path) -> None:
     save(tmp_path, MEMORY)
     rebooted, _ = load(tmp_path, source="driver", boot="b2")
-    assert rebooted == Memory(boot="b2", source="driver", config=MEMORY.config)
+    assert rebooted == PluginMemory(boot="b2", source="driver", config=MEMORY.config)
     elsewhere, _ = load(tmp_path, source="/other/state", boot="b1")
     assert elsewhere.accelerators == ()
     assert elsewhere.resources == MEMORY.resources
 
 
 def test_no_memory_is_an_empty_one(tmp_path: Path) -> None:
-    assert load(tmp_path, source="s", boot="b") == (Memory(boot="b", source="s"), [])
+    assert load(tmp_path, source="s", boot="b") == (PluginMemory(boot="b", source="s"), [])
 
 
 @given(st.one_of(st.binary(max_size=200), st.just(msgspec.json.encode({"version": 1, "accelerators": [{}]}))))
@@ -115,7 +115,7 @@ def test_garbage_is_told_and_not_used(tmp_path_factory: pytest.TempPathFactory, 
     folder = tmp_path_factory.mktemp("memory")
     (folder / roster.FILE_NAME).write_bytes(content)
     memory, decisions = load(folder, source="s", boot="b")
-    assert memory == Memory(boot="b", source="s")
+    assert memory == PluginMemory(boot="b", source="s")
     assert [decision.reason for decision in decisions] == ["MemoryUnreadable"]
 
 

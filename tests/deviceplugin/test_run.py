@@ -15,7 +15,7 @@ from kgpu.base.clock import VirtualClock
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.problems import obstacle_in
 from kgpu.deviceplugin import offer
-from kgpu.deviceplugin.model import HostFacts
+from kgpu.deviceplugin.model import HostDevices
 from kgpu.formats.config_choice import problem_text
 from kgpu.hw.memory import MemoryReader, sample_partitions
 from kgpu.hw.port import Event, EventKind, Inventory, Problem
@@ -380,14 +380,14 @@ async def test_a_kubelet_that_refuses_is_asked_again_and_told_once(node: Node) -
 
 
 async def test_mps_shares_are_offered_when_their_daemon_listens_and_not_before(node: Node) -> None:
-    facts = HostFacts()
+    facts = HostDevices()
     node.config.set("flags: {mpsRoot: /run/nvidia/mps}\nsharing: {mps: {resources: [{name: gpu, replicas: 2}]}}")
     node.start(host_facts=lambda _settings: facts)
     await node.until(lambda: any("no MPS control daemon listens" in reason for _, reason in node.states))
     assert node.kubelet.registrations == []
     assert not any(ready for ready, _ in node.states)
     assert "MpsDaemonMissing" in node.reasons()
-    facts = HostFacts(mps_daemons=frozenset({"nvidia.com/gpu"}))
+    facts = HostDevices(mps_daemons=frozenset({"nvidia.com/gpu"}))
     node.reader.report(Event(kind=EventKind.INVENTORY))
     await node.offers(gpu=16)
 
@@ -402,12 +402,12 @@ async def test_what_mps_does_not_share_is_offered_all_the_same_and_the_role_is_n
 
 
 async def test_required_imex_channels_hold_everything_back_until_they_are_there(node: Node) -> None:
-    facts = HostFacts()
+    facts = HostDevices()
     node.config.set("imex: {channelIDs: [0], required: true}")
     node.start(host_facts=lambda _settings: facts)
     await node.until(lambda: "ImexMissing" in node.reasons())
     assert node.kubelet.registrations == []
-    facts = HostFacts(imex_channels=(0,))
+    facts = HostDevices(imex_channels=(0,))
     node.reader.report(Event(kind=EventKind.INVENTORY))
     await node.offers(gpu=8)
     answers = await node.kubelet.admit("pod", "main", {GPU: 1})

@@ -16,7 +16,7 @@ from kubelet import followers
 
 from kgpu.base.errors import HostError
 from kgpu.deviceplugin import run
-from kgpu.deviceplugin.core import Core
+from kgpu.deviceplugin.core import PluginCore
 from kgpu.hw.memory import sample_partitions
 from kgpu.hw.port import Event, EventKind, Inventory
 
@@ -203,7 +203,7 @@ async def test_a_plugin_that_hears_no_events_does_not_go_on_as_if_it_did(
     def broken(*_: Any) -> bool:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(Core, "event", broken)
+    monkeypatch.setattr(PluginCore, "event", broken)
     node.start()
     await node.offers(gpu=8)
     node.reader.report(Event(kind=EventKind.XID, uuid=GPUS[3].uuid, code=79))

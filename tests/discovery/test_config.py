@@ -9,7 +9,7 @@ import pytest
 
 from kgpu.base.errors import ConfigError
 from kgpu.discovery.config import OPTIONS, ProgramSettings, resolve
-from kgpu.discovery.model import MigStrategy, SharedResource, Sharing, SharingKind
+from kgpu.discovery.model import LabelledResource, MigStrategy, SharingInForce, SharingStrategy
 from kgpu.formats.plugin_config import PluginConfig
 from kgpu.formats.plugin_config_parse import parse_config
 from kgpu.formats.settings import Setting
@@ -86,9 +86,12 @@ sharing:
     found = resolve(parse_config(text)).labels()
     assert (found.mig_strategy, found.timestamp, found.interval) == (MigStrategy.SINGLE, False, 90)
     assert found.machine_type_file == "/machine"
-    assert found.sharing == Sharing(
-        SharingKind.TIME_SLICING,
-        (SharedResource("nvidia.com/gpu", 4, renamed=True), SharedResource("nvidia.com/mig-1g.10gb", 2, renamed=True)),
+    assert found.sharing == SharingInForce(
+        SharingStrategy.TIME_SLICING,
+        (
+            LabelledResource("nvidia.com/gpu", 4, renamed=True),
+            LabelledResource("nvidia.com/mig-1g.10gb", 2, renamed=True),
+        ),
     )
 
 
@@ -101,4 +104,4 @@ def test_intervals_in_the_file(text: str, interval: float | None) -> None:
 def test_mps_in_the_file() -> None:
     text = "sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 10}]}}"
     found = resolve(parse_config(text)).labels().sharing
-    assert found == Sharing(SharingKind.MPS, (SharedResource("nvidia.com/gpu", 10),))
+    assert found == SharingInForce(SharingStrategy.MPS, (LabelledResource("nvidia.com/gpu", 10),))

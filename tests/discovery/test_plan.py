@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from kgpu.discovery.model import (
+    LabelledResource,
     LabelSettings,
     MigStrategy,
     NodeFacts,
-    SharedResource,
-    Sharing,
-    SharingKind,
+    SharingInForce,
+    SharingStrategy,
     VgpuFacts,
 )
 from kgpu.discovery.plan import plan
@@ -89,12 +89,14 @@ def labels(
     return {key.removeprefix("nvidia.com/"): value for key, value in planned.labels.items()}
 
 
-def shared(kind: SharingKind, *resources: SharedResource, strategy: MigStrategy = MigStrategy.NONE) -> LabelSettings:
-    return LabelSettings(mig_strategy=strategy, sharing=Sharing(kind, resources))
+def shared(
+    kind: SharingStrategy, *resources: LabelledResource, strategy: MigStrategy = MigStrategy.NONE
+) -> LabelSettings:
+    return LabelSettings(mig_strategy=strategy, sharing=SharingInForce(kind, resources))
 
 
 def test_two_a100_time_sliced() -> None:
-    settings = shared(SharingKind.TIME_SLICING, SharedResource("nvidia.com/gpu", 4))
+    settings = shared(SharingStrategy.TIME_SLICING, LabelledResource("nvidia.com/gpu", 4))
     assert labels(a100_node(), settings) == {
         "gpu.product": "NVIDIA-A100-SXM4-40GB-SHARED",
         "gpu.count": "2",
@@ -126,7 +128,9 @@ def test_two_a100_time_sliced() -> None:
 
 
 def test_renamed_shares_keep_the_plain_product_and_keys() -> None:
-    found = labels(a100_node(), shared(SharingKind.TIME_SLICING, SharedResource("nvidia.com/gpu", 4, renamed=True)))
+    found = labels(
+        a100_node(), shared(SharingStrategy.TIME_SLICING, LabelledResource("nvidia.com/gpu", 4, renamed=True))
+    )
     assert found["gpu.product"] == "NVIDIA-A100-SXM4-40GB"
     assert found["gpu.replicas"] == "4"
     assert found["gpu.sharing-strategy"] == "time-slicing"
@@ -198,7 +202,7 @@ def test_full_gpus_speak_for_their_model_wherever_they_are(order: tuple[int, ...
 @pytest.mark.parametrize("strategy", [MigStrategy.NONE, MigStrategy.MIXED])
 def test_gpus_that_all_have_mig_on_have_no_replicas(strategy: MigStrategy) -> None:
     node = a100_node(1)
-    settings = shared(SharingKind.TIME_SLICING, SharedResource("nvidia.com/gpu", 4), strategy=strategy)
+    settings = shared(SharingStrategy.TIME_SLICING, LabelledResource("nvidia.com/gpu", 4), strategy=strategy)
     found = labels(with_mig(node, {0: slices(node.accelerators[0], ONE_G)}), settings)
     assert found["gpu.product"] == "NVIDIA-A100-SXM4-40GB"
     assert (found["gpu.count"], found["gpu.replicas"], found["gpu.sharing-strategy"]) == ("1", "0", "none")
@@ -272,29 +276,29 @@ def test_single_strategy_that_the_layout_does_not_allow(
     assert reason in decision.why
 
 
-@pytest.mark.parametrize("kind", [SharingKind.TIME_SLICING, SharingKind.MPS])
-def test_sharing_strategies(kind: SharingKind) -> None:
-    found = labels(a100_node(), shared(kind, SharedResource("nvidia.com/gpu", 10)))
+@pytest.mark.parametrize("kind", [SharingStrategy.TIME_SLICING, SharingStrategy.MPS])
+def test_sharing_strategies(kind: SharingStrategy) -> None:
+    found = labels(a100_node(), shared(kind, LabelledResource("nvidia.com/gpu", 10)))
     assert found["gpu.sharing-strategy"] == kind.value
     assert found["gpu.product"].endswith("-SHARED")
-    assert found["mps.capable"] == ("true" if kind is SharingKind.MPS else "false")
+    assert found["mps.capable"] == ("true" if kind is SharingStrategy.MPS else "false")
 
 
 def test_shared_slices_under_single_and_mixed() -> None:
     node = a100_node()
     seven = with_mig(node, {gpu.index: slices(gpu, ONE_G) for gpu in node.accelerators})
-    entry = SharedResource("nvidia.com/gpu", 3)
-    single = labels(seven, shared(SharingKind.TIME_SLICING, entry, strategy=MigStrategy.SINGLE))
+    entry = LabelledResource("nvidia.com/gpu", 3)
+    single = labels(seven, shared(SharingStrategy.TIME_SLICING, entry, strategy=MigStrategy.SINGLE))
     assert single["gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED"
     assert (single["gpu.count"], single["gpu.replicas"]) == ("2", "3")
-    entry = SharedResource("nvidia.com/mig-1g.5gb", 2)
-    mixed = labels(seven, shared(SharingKind.TIME_SLICING, entry, strategy=MigStrategy.MIXED))
+    entry = LabelledResource("nvidia.com/mig-1g.5gb", 2)
+    mixed = labels(seven, shared(SharingStrategy.TIME_SLICING, entry, strategy=MigStrategy.MIXED))
     assert mixed["mig-1g.5gb.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED"
     assert (mixed["mig-1g.5gb.count"], mixed["mig-1g.5gb.replicas"]) == ("2", "2")
 
 
 def test_mps_on_a_node_with_mig_keeps_labels_and_says_so() -> None:
-    settings = shared(SharingKind.MPS, SharedResource("nvidia.com/gpu", 10), strategy=MigStrategy.SINGLE)
+    settings = shared(SharingStrategy.MPS, LabelledResource("nvidia.com/gpu", 10), strategy=MigStrategy.SINGLE)
     node = a100_node()
     seven = with_mig(node, {gpu.index: slices(gpu, ONE_G) for gpu in node.accelerators})
     planned = plan(seven, settings, FACTS)
@@ -438,7 +442,7 @@ def test_several_models_ties_go_to_the_first_and_full_gpus_before_mig() -> None:
 def test_long_model_names_keep_their_suffix_and_their_own_keys() -> None:
     long = "NVIDIA " + "RTX PRO 6000 Blackwell " * 4
     node = several_models((long + "Server", 1, 1), (long + "Workstation", 1, 1))
-    found = labels(node, shared(SharingKind.TIME_SLICING, SharedResource("nvidia.com/gpu", 2)))
+    found = labels(node, shared(SharingStrategy.TIME_SLICING, LabelledResource("nvidia.com/gpu", 2)))
     assert found["gpu.product"].endswith("-SHARED")
     assert len(found["gpu.product"]) <= 63
     counts = [key for key in found if key.startswith("kgpu.dev/gpu.NVIDIA") and key.endswith(".count")]

@@ -15,7 +15,7 @@ from kgpu.base.errors import HostError, KubeError
 from kgpu.discovery.lines import as_lines, from_lines
 from kgpu.discovery.publish import (
     FilePublisher,
-    MemoryPublisher,
+    MemoryLabelPublisher,
     NodeFeaturePublisher,
     NodeLabelsPublisher,
     Publisher,
@@ -39,7 +39,7 @@ def cluster() -> FakeApi:
 
 
 MAKERS: dict[str, Callable[[Path], Publisher]] = {
-    "memory": lambda _folder: MemoryPublisher(),
+    "memory": lambda _folder: MemoryLabelPublisher(),
     "file": lambda folder: FilePublisher(str(folder / "features.d" / "gfd")),
     "stream": lambda _folder: StreamPublisher(io.StringIO()),
     "node-feature": lambda _folder: NodeFeaturePublisher(cluster(), node="n", namespace="gpu"),

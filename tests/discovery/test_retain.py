@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from kgpu.base.errors import HwError
-from kgpu.discovery.model import LabelSettings, MigStrategy, NodeFacts, SharedResource, Sharing, SharingKind
+from kgpu.discovery.model import (
+    LabelledResource,
+    LabelSettings,
+    MigStrategy,
+    NodeFacts,
+    SharingInForce,
+    SharingStrategy,
+)
 from kgpu.discovery.plan import plan
 from kgpu.hw.memory import sample_inventory, sample_partitions
 from kgpu.hw.port import Finding, Inventory, Problem
@@ -149,7 +156,7 @@ def test_configuration_takes_its_own_labels_away_at_once() -> None:
     node = changed(sample_inventory(2), 1, findings=(finding(Problem.LOST),))
     settings = LabelSettings(
         mig_strategy=MigStrategy.MIXED,
-        sharing=Sharing(SharingKind.TIME_SLICING, (SharedResource("nvidia.com/gpu", 2),)),
+        sharing=SharingInForce(SharingStrategy.TIME_SLICING, (LabelledResource("nvidia.com/gpu", 2),)),
     )
     last = before(node, settings)
     found = plan(node, SETTINGS, FACTS, timestamp=None, previous=last).labels

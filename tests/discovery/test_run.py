@@ -15,7 +15,7 @@ from kgpu.base.advice import Advice
 from kgpu.base.clock import VirtualClock
 from kgpu.base.errors import ConfigError, HwError, KubeError, Reason, line_of
 from kgpu.discovery.model import LabelSettings, NodeFacts
-from kgpu.discovery.publish import MemoryPublisher
+from kgpu.discovery.publish import MemoryLabelPublisher
 from kgpu.discovery.run import LabelsContext, run
 from kgpu.formats.config_choice import ConfigText, problem_text
 from kgpu.hw.memory import MemoryReader, sample_inventory, sample_partitions
@@ -55,7 +55,7 @@ class Role:
     def __init__(self, text: str | None = "", *, published: dict[str, str] | None = None) -> None:
         self.reader = MemoryReader(sample_inventory(2))
         self.config = Config(text)
-        self.publisher = MemoryPublisher(published)
+        self.publisher = MemoryLabelPublisher(published)
         self.clock = VirtualClock()
         self.decisions: list[Advice] = []
         self.states: list[tuple[bool, str]] = []
@@ -267,7 +267,7 @@ async def test_slow_files_of_the_node_stop_nobody_else() -> None:
         assert freed.wait(20)
         return NodeFacts(machine="m", vgpu_present=False)
 
-    publisher = MemoryPublisher()
+    publisher = MemoryLabelPublisher()
     ctx = LabelsContext(
         reader=MemoryReader(sample_inventory(2)), config=Config(), publisher=publisher, report=lambda _: None,
         facts=slow, env={},

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.discovery.model import LabelSettings, MigStrategy, NodeFacts, SharedResource, Sharing, SharingKind, VgpuFacts
+from kgpu.discovery.model import (
+    LabelledResource,
+    LabelSettings,
+    MigStrategy,
+    NodeFacts,
+    SharingInForce,
+    SharingStrategy,
+    VgpuFacts,
+)
 from kgpu.discovery.plan import plan
 from kgpu.discovery.values import joined, legal, sanitise
 from kgpu.hw.port import Accelerator, Finding, Inventory, Partition, Problem
@@ -89,10 +97,10 @@ settings = st.builds(
     LabelSettings,
     mig_strategy=st.sampled_from(MigStrategy),
     sharing=st.builds(
-        Sharing,
-        st.sampled_from([SharingKind.TIME_SLICING, SharingKind.MPS]),
-        st.just((SharedResource("nvidia.com/gpu", 4), SharedResource("nvidia.com/mig-1g.10gb", 2, renamed=True))),
-    ) | st.just(Sharing()),
+        SharingInForce,
+        st.sampled_from([SharingStrategy.TIME_SLICING, SharingStrategy.MPS]),
+        st.just((LabelledResource("nvidia.com/gpu", 4), LabelledResource("nvidia.com/mig-1g.10gb", 2, renamed=True))),
+    ) | st.just(SharingInForce()),
 )  # fmt: skip
 facts = st.builds(
     NodeFacts,

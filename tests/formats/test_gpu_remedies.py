@@ -12,7 +12,7 @@ from kgpu.formats.xid.buckets import GUIDANCE, RECOVERY
 from kgpu.formats.xid.catalogue import guidance, switch_guidance, sxids, xids
 from kgpu.health.config import HealthConfig
 from kgpu.health.faults import evidence_of
-from kgpu.health.model import Evidence, Fault, Source
+from kgpu.health.model import EvidenceSource, Fault, GpuEvidence
 
 KINDS = ("bucket", "recovery", "xid", "sxid", "check", "config")
 
@@ -54,4 +54,4 @@ def test_of_a_number_that_the_config_knows_better_its_action_is_told() -> None:
 
 
 def test_what_an_earlier_kgpu_has_written_down_of_a_number_keeps_its_words() -> None:
-    assert Evidence(source=Source.XID, key="79", what="", action=Action.REBOOT).remedy == guidance(79).advice
+    assert GpuEvidence(source=EvidenceSource.XID, key="79", what="", action=Action.REBOOT).remedy == guidance(79).advice

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kgpu.base.errors import ConfigError
 from kgpu.formats.xid.action import Action
 from kgpu.health.config import ROWS, HealthConfig, parse_config
-from kgpu.health.model import Source
+from kgpu.health.model import EvidenceSource
 
 
 def test_nothing_is_the_defaults() -> None:
@@ -37,7 +37,7 @@ repeats: {reset: 1, reboot: 5, window: 240h}
 """)
     assert config.ignore_xids == {13, 31}
     assert config.ignore_sxids == {24001}
-    assert config.ignore_checks == {Source.PCIE, Source.THROTTLE}
+    assert config.ignore_checks == {EvidenceSource.PCIE, EvidenceSource.THROTTLE}
     assert config.xid_actions == {94: Action.RESET_GPU}
     assert config.sxid_actions == {20034: Action.REBOOT}
     assert config.in_maintenance("GPU-x", 3)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kgpu.health.klog import (
     MAX_LINE,
-    Kind,
+    LineKind,
     LogEvent,
     parse_message,
     parse_record,
@@ -68,7 +68,7 @@ def test_xid_lines(*, prefix, where, code, text, tagged, function, upper, slices
     elif said.startswith("pid="):
         said = ""
     event = only(f"{prefix}NVRM: Xid ({place}): {code}, {who}{said}\n")
-    assert (event.kind, event.code) == (Kind.XID, code)
+    assert (event.kind, event.code) == (LineKind.XID, code)
     assert event.pci == f"{domain}:{bus}:{device}"
     assert (event.gpu_instance, event.compute_instance) == (gi, None if gi is None else ci)
     if owner is None:
@@ -135,7 +135,7 @@ def test_sxid_lines(*, where, code, switch, link, fatal, prefix) -> None:
     event = only(
         f"{prefix}nvidia-nvswitch{switch}: SXid (PCI:{address}.0): {code}, {fatal}, {place}egress error (First)"
     )
-    assert (event.kind, event.code, event.switch, event.link) == (Kind.SXID, code, switch, link)
+    assert (event.kind, event.code, event.switch, event.link) == (LineKind.SXID, code, switch, link)
     assert event.fatal is (fatal == "Fatal")
     assert event.pci == address
 
@@ -146,7 +146,7 @@ def test_sxid_lines(*, where, code, switch, link, fatal, prefix) -> None:
 def test_details_of_an_sxid_are_not_counted(rest: str) -> None:
     event = parse_message(f"nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20034, {rest}")
     assert event is not None
-    assert event.kind is Kind.DETAIL
+    assert event.kind is LineKind.DETAIL
 
 
 @given(where=pci, old=st.integers(0, 7), new=st.integers(0, 7), owner=st.sampled_from(["", "pid=1, name=a, "]))
@@ -172,7 +172,7 @@ def test_identity() -> None:
     event = parse_message("NVRM: GPU at PCI:0000:34:00: GPU-c43f0536-e751-7211-d7a7-78c95249ee7d")
     assert event is not None
     assert (event.kind, event.pci, event.uuid) == (
-        Kind.IDENTITY, "0000:34:00", "GPU-c43f0536-e751-7211-d7a7-78c95249ee7d",
+        LineKind.IDENTITY, "0000:34:00", "GPU-c43f0536-e751-7211-d7a7-78c95249ee7d",
     )  # fmt: skip
 
 
@@ -186,7 +186,7 @@ def test_identity() -> None:
 def test_nvlinks_that_are_not_found(line: str) -> None:
     event = parse_message(line)
     assert event is not None
-    assert event.kind is Kind.NVLINK_STUCK
+    assert event.kind is LineKind.NVLINK_STUCK
 
 
 OTHERS = [

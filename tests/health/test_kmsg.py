@@ -14,7 +14,7 @@ import pytest
 
 from kgpu.base.errors import HostError
 from kgpu.health import kmsg
-from kgpu.health.klog import Record
+from kgpu.health.klog import KernelRecord
 from kgpu.health.kmsg import Batch, DeviceLog, FileLog, KernelLog, MemoryLog, age, open_log
 
 
@@ -193,9 +193,9 @@ async def test_the_real_kernel_log() -> None:
 
 
 def test_a_record_is_never_of_the_future() -> None:
-    future = Record(level=4, facility=0, sequence=1, microseconds=time.monotonic_ns(), message="x")
+    future = KernelRecord(level=4, facility=0, sequence=1, microseconds=time.monotonic_ns(), message="x")
     assert age(future) == 0.0
-    past = Record(
+    past = KernelRecord(
         level=4, facility=0, sequence=1, microseconds=max(0, time.monotonic_ns() // 1000 - 2_000_000), message="x"
     )
     assert 2.0 <= age(past) < 60.0

@@ -9,7 +9,7 @@ import pytest
 from kgpu.formats.xid.action import Action
 from kgpu.health.config import HealthConfig
 from kgpu.health.klog import parse_message
-from kgpu.health.node import ADDRESS, MAX_STRANGERS, NodeHealth, Order
+from kgpu.health.node import ADDRESS, MAX_STRANGERS, HealthOrder, NodeHealth
 from kgpu.hw.memory import sample_inventory
 from kgpu.hw.port import Event, EventKind, Finding, Problem
 
@@ -131,7 +131,7 @@ def test_a_person_sets_a_gpu_healthy(word: str) -> None:
     say(health, xid(95))
     health.judge(T + 1)
     health.take()
-    assert A.uuid in health.order(Order(kind="healthy", gpu=word, at=T + 2, who="me"))
+    assert A.uuid in health.order(HealthOrder(kind="healthy", gpu=word, at=T + 2, who="me"))
     assert actions(health, T + 3)[A.uuid] is Action.IGNORE
     notes, decisions = health.take()
     assert ("order", "set healthy", "me") in [(one.kind, one.name, one.text) for one in notes]
@@ -140,12 +140,12 @@ def test_a_person_sets_a_gpu_healthy(word: str) -> None:
 
 def test_maintenance_mutes_and_ends() -> None:
     health = node()
-    assert health.order(Order(kind="maintenance", gpu="1", at=T, until=T + 60)) == (B.uuid,)
+    assert health.order(HealthOrder(kind="maintenance", gpu="1", at=T, until=T + 60)) == (B.uuid,)
     say(health, xid(95, B.pci_bus_id.removesuffix(".0")))
     found = health.judge(T + 1)[B.uuid]
     assert (found.muted, found.healthy) == ("in maintenance", True)
     assert health.judge(T + 61)[B.uuid].muted == ""
-    assert health.order(Order(kind="maintenance", gpu="7", at=T)) == ()
+    assert health.order(HealthOrder(kind="maintenance", gpu="7", at=T)) == ()
 
 
 def test_a_gpu_that_is_not_listed_any_more_is_missing_after_a_while() -> None:

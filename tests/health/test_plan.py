@@ -13,37 +13,37 @@ from kgpu.base.advice import Severity
 from kgpu.formats.xid.action import Action
 from kgpu.formats.xid.catalogue import guidance, xids
 from kgpu.health.config import HealthConfig
-from kgpu.health.model import Fault, Memory, Reading, Source, Verdict
+from kgpu.health.model import EvidenceSource, Fault, HealthReading, HealthVerdict, RememberedGpu
 from kgpu.health.plan import judge, on_boot, on_fault, on_reading, on_reset, set_healthy, set_maintenance
 
 T = 1_800_000_000.0
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
 CONFIG = HealthConfig()
-NEW = Memory(gpu=GPU, index=0)
-WELL = Reading(at=T, recovery="none")
+NEW = RememberedGpu(gpu=GPU, index=0)
+WELL = HealthReading(at=T, recovery="none")
 
 
 def xid(code: int, at: float = T, text: str = "x", **more: object) -> Fault:
     return Fault(code=code, at=at, text=text, **more)  # type: ignore[arg-type]
 
 
-def verdict(memory: Memory, at: float = T, config: HealthConfig = CONFIG) -> Verdict:
+def verdict(memory: RememberedGpu, at: float = T, config: HealthConfig = CONFIG) -> HealthVerdict:
     return judge(memory, config, at)[1]
 
 
-def faults(*codes: int, memory: Memory = NEW, at: float = T, config: HealthConfig = CONFIG) -> Memory:
+def faults(*codes: int, memory: RememberedGpu = NEW, at: float = T, config: HealthConfig = CONFIG) -> RememberedGpu:
     for code in codes:
         memory = on_fault(memory, xid(code, at), config)
     return memory
 
 
-def read(memory: Memory, *readings: Reading, config: HealthConfig = CONFIG) -> Memory:
+def read(memory: RememberedGpu, *readings: HealthReading, config: HealthConfig = CONFIG) -> RememberedGpu:
     for reading in readings:
         memory = on_reading(memory, reading, config)
     return memory
 
 
-def held(reading: Reading, seconds: float, step: float = 10.0) -> list[Reading]:
+def held(reading: HealthReading, seconds: float, step: float = 10.0) -> list[HealthReading]:
     return [replace(reading, at=T + step * number) for number in range(int(seconds / step) + 1)]
 
 
@@ -254,17 +254,17 @@ def test_a_slice_that_calls_for_a_reset_takes_the_gpu_along() -> None:
 @pytest.mark.parametrize(
     ("change", "source", "action", "healthy"),
     [
-        ({"problems": (("lost", "gone"),)}, Source.DRIVER, Action.REBOOT, False),
-        ({"problems": (("needs-reset", ""),)}, Source.DRIVER, Action.RESET_GPU, False),
-        ({"problems": (("unproven", "CUDA fails"),)}, Source.DRIVER, Action.INSPECT, True),
-        ({"ecc_uncorrected": 1}, Source.ECC, Action.RESET_GPU, False),
-        ({"sram_exceeded": True}, Source.ECC, Action.REPLACE, False),
-        ({"unrepairable": True}, Source.ECC, Action.REPLACE, False),
-        ({"rows_failed": True}, Source.ROWS, Action.REPLACE, False),
-        ({"rows_pending": True}, Source.ROWS, Action.RESET_GPU, True),
-        ({"rows_uncorrectable": 512}, Source.ROWS, Action.INSPECT, True),
-        ({"pages_pending": True}, Source.PAGES, Action.RESET_GPU, True),
-        ({"pages_retired": 63}, Source.PAGES, Action.REPLACE, False),
+        ({"problems": (("lost", "gone"),)}, EvidenceSource.DRIVER, Action.REBOOT, False),
+        ({"problems": (("needs-reset", ""),)}, EvidenceSource.DRIVER, Action.RESET_GPU, False),
+        ({"problems": (("unproven", "CUDA fails"),)}, EvidenceSource.DRIVER, Action.INSPECT, True),
+        ({"ecc_uncorrected": 1}, EvidenceSource.ECC, Action.RESET_GPU, False),
+        ({"sram_exceeded": True}, EvidenceSource.ECC, Action.REPLACE, False),
+        ({"unrepairable": True}, EvidenceSource.ECC, Action.REPLACE, False),
+        ({"rows_failed": True}, EvidenceSource.ROWS, Action.REPLACE, False),
+        ({"rows_pending": True}, EvidenceSource.ROWS, Action.RESET_GPU, True),
+        ({"rows_uncorrectable": 512}, EvidenceSource.ROWS, Action.INSPECT, True),
+        ({"pages_pending": True}, EvidenceSource.PAGES, Action.RESET_GPU, True),
+        ({"pages_retired": 63}, EvidenceSource.PAGES, Action.REPLACE, False),
     ],
 )
 def test_facts_that_count_at_once(change, source, action, healthy) -> None:
@@ -324,7 +324,7 @@ def test_a_hung_driver_counts_after_its_own_time() -> None:
 
 
 def test_what_can_not_be_read_keeps_what_was_known() -> None:
-    memory = read(NEW, replace(WELL, rows_failed=True), Reading(at=T + 60))
+    memory = read(NEW, replace(WELL, rows_failed=True), HealthReading(at=T + 60))
     assert verdict(memory, T + 60).action is Action.REPLACE
 
 
@@ -439,7 +439,7 @@ NEWS = st.one_of(
     st.builds(
         lambda at, recovery, rows, links, ecc: (
             "reading",
-            Reading(at=at, recovery=recovery, rows_failed=rows, links_active=links, ecc_uncorrected=ecc),
+            HealthReading(at=at, recovery=recovery, rows_failed=rows, links_active=links, ecc_uncorrected=ecc),
         ),
         st.floats(0, 5000), st.sampled_from(["none", "unknown", "reset", "reboot", "drain", "odd"]),
         st.none() | st.booleans(), st.none() | st.integers(0, 18), st.none() | st.integers(0, 5),
@@ -469,7 +469,7 @@ def test_any_history_gives_one_verdict_and_survives_a_restart(history) -> None:
             assert found.action.withdraws
             assert found.remedy
         assert found.decision().one_line()
-    stored = msgspec.json.decode(msgspec.json.encode(memory), type=Memory)
+    stored = msgspec.json.decode(msgspec.json.encode(memory), type=RememberedGpu)
     assert stored == memory
     assert judge(stored, CONFIG, 5000) == judge(memory, CONFIG, 5000)
 

@@ -9,20 +9,20 @@ from msgspec import structs
 from kgpu.formats.gpu_remedies import RESET, words
 from kgpu.formats.gpu_report import MAX_MESSAGE, rendered
 from kgpu.formats.xid.action import Action
-from kgpu.health.model import Evidence, Memory, Source, Verdict
+from kgpu.health.model import EvidenceSource, GpuEvidence, HealthVerdict, RememberedGpu
 from kgpu.health.publish import gpu_verdict, report_of
 
-XID = Evidence(
-    source=Source.XID, key="95", what="Xid 95: memory error", action=Action.RESET_GPU, text="a\x1b[31m", count=3
+XID = GpuEvidence(
+    source=EvidenceSource.XID, key="95", what="Xid 95: memory error", action=Action.RESET_GPU, text="a\x1b[31m", count=3
 )
-PROGRAM = Evidence(source=Source.XID, key="13", what="Xid 13: exception", action=Action.RESTART_APP)
+PROGRAM = GpuEvidence(source=EvidenceSource.XID, key="13", what="Xid 13: exception", action=Action.RESTART_APP)
 LATER = structs.replace(XID, key="64", urgent=False)
-WELL = Verdict(gpu="GPU-1")
-BAD = Verdict(
+WELL = HealthVerdict(gpu="GPU-1")
+BAD = HealthVerdict(
     gpu="GPU-2", action=Action.RESET_GPU, healthy=False, evidence=(XID, LATER, PROGRAM), remedy_key=RESET, since=5.0
 )
-MILD = Verdict(gpu="GPU-3", action=Action.RESTART_APP, evidence=(PROGRAM,), remedy_key="bucket/RESTART_APP")
-MUTED = Verdict(gpu="GPU-4", evidence=(XID,), muted="in maintenance")
+MILD = HealthVerdict(gpu="GPU-3", action=Action.RESTART_APP, evidence=(PROGRAM,), remedy_key="bucket/RESTART_APP")
+MUTED = HealthVerdict(gpu="GPU-4", evidence=(XID,), muted="in maintenance")
 STRANGER = replace(BAD, gpu="PCI-0000:19:00")
 
 
@@ -32,8 +32,8 @@ def condition(verdicts, *, unreadable: str = ""):
     )
 
 
-def row(verdict: Verdict, index: int | None = 1):
-    return gpu_verdict(verdict, Memory(gpu=verdict.gpu, index=index), pci="0000:07:00.0")
+def row(verdict: HealthVerdict, index: int | None = 1):
+    return gpu_verdict(verdict, RememberedGpu(gpu=verdict.gpu, index=index), pci="0000:07:00.0")
 
 
 def test_a_row_has_the_causes_of_the_withdrawal_alone() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kgpu.formats.xid.action import Action
 from kgpu.health.config import HealthConfig
-from kgpu.health.model import Fault, Memory
+from kgpu.health.model import Fault, RememberedGpu
 from kgpu.health.plan import judge, on_fault, on_reading
 from kgpu.health.readings import by_gpu, reading_of
 from kgpu.hw import port
@@ -88,13 +88,13 @@ def test_a_drain_does_not_become_a_reset(code: int, action: Action, healthy: boo
         index=0, pulse=pulse, name="X", serial="", minor=0, bus_id="", pci_device_id=0, pci_class=0, numa_node=None,
         memory_bytes=None, compute_capability=None, fabric=None, migs=(), errors=(),
     ))  # fmt: skip
-    memory = on_reading(Memory(gpu=GPU.uuid), reading_of(gpu, {}, 1.0), HealthConfig())
+    memory = on_reading(RememberedGpu(gpu=GPU.uuid), reading_of(gpu, {}, 1.0), HealthConfig())
     found = judge(memory, HealthConfig(), 1.0)[1]
     assert (found.action, found.healthy, len(found.evidence)) == (action, healthy, 1)
 
 
 def test_a_gpu_that_can_not_be_read_was_not_reset() -> None:
-    memory = on_fault(Memory(gpu=GPU.uuid), Fault(code=46, at=1.0), HealthConfig())
+    memory = on_fault(RememberedGpu(gpu=GPU.uuid), Fault(code=46, at=1.0), HealthConfig())
     memory = on_reading(memory, reading_of(replace(GPU, recovery_action="reset"), {}, 2.0), HealthConfig())
     finding = Finding(subject=GPU.uuid, problem=Problem.LOST, what="GPU 0: handle: lost", expected="", remedy="")
     memory = on_reading(memory, reading_of(unreachable(GPU, 0, finding), {}, 3.0), HealthConfig())
@@ -120,7 +120,7 @@ VALUES = st.one_of(st.integers(), st.floats(), st.text(max_size=3), st.none(), s
 @tries(50)
 @given(st.lists(st.dictionaries(st.sampled_from(NAMES), VALUES), max_size=4))
 def test_no_value_of_a_driver_breaks_anything(rows: list[dict[str, object]]) -> None:
-    memory = Memory(gpu=GPU.uuid)
+    memory = RememberedGpu(gpu=GPU.uuid)
     for at, values in enumerate(rows):
         memory = on_reading(memory, reading_of(GPU, values, 60.0 * at), HealthConfig())
     judge(memory, HealthConfig(), 1000.0)

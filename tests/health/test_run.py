@@ -15,11 +15,11 @@ from kgpu.base.errors import HostError, HwError, KubeError
 from kgpu.health import keeper
 from kgpu.health import run as health_run
 from kgpu.health.config import HealthConfig
-from kgpu.health.history import History, Remembered
+from kgpu.health.history import HealthHistory, Remembered
 from kgpu.health.kmsg import MemoryLog
-from kgpu.health.node import Order
+from kgpu.health.node import HealthOrder
 from kgpu.health.publish import MemoryReports
-from kgpu.health.run import Health, HealthContext
+from kgpu.health.run import HealthContext, HealthWatch
 from kgpu.hw.memory import MemoryReader, sample_inventory
 from kgpu.hw.port import Event, EventKind, Problem
 from kgpu.hw.verdicts import VerdictFile
@@ -43,7 +43,7 @@ class Node:
         self.folder = folder
         self.reader = MemoryReader(INVENTORY)
         self.log = MemoryLog()
-        self.history = History(folder / "state" / "health.db")
+        self.history = HealthHistory(folder / "state" / "health.db")
         self.condition = MemoryReports()
         self.said: list[Advice] = []
         self.boot = "b1"
@@ -51,13 +51,13 @@ class Node:
         self.uptime = 1000.0
         self.task: asyncio.Task[None] | None = None
         self.state: tuple[bool, str] = (False, "")
-        self.health: Health | None = None
+        self.health: HealthWatch | None = None
 
     @property
     def file(self) -> VerdictFile:
         return VerdictFile(self.folder / "run" / "verdicts.json", boot=self.boot, uptime=lambda: self.uptime)
 
-    def made(self, **options: Any) -> Health:
+    def made(self, **options: Any) -> HealthWatch:
         def on_state(ready: bool, reason: str) -> None:
             self.state = (ready, reason)
 
@@ -66,7 +66,7 @@ class Node:
             "history": self.history, "reports": self.condition, "node": "n1", "wall": lambda: self.wall,
             "uptime": lambda: self.uptime, "boot": self.boot, "on_state": on_state, **options,
         }  # fmt: skip
-        self.health = Health(HealthContext(**context))
+        self.health = HealthWatch(HealthContext(**context))
         return self.health
 
     def start(self, **options: Any) -> None:
@@ -158,7 +158,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("written", [False, True])
 async def test_a_kill_around_the_writing_loses_and_repeats_nothing(node: Node, written: bool) -> None:
-    class Deadly(History):
+    class Deadly(HealthHistory):
         dead = False
 
         def save(self, remembered: Remembered, notes: Any = (), done: Any = ()) -> None:
@@ -167,7 +167,7 @@ async def test_a_kill_around_the_writing_loses_and_repeats_nothing(node: Node, w
             self.dead = True
             raise Killed
 
-    node.history.put(Order(kind="maintenance", gpu="1", at=T))
+    node.history.put(HealthOrder(kind="maintenance", gpu="1", at=T))
     node.history.save(Remembered(boot="b1", began=T - 1000.0))
     dead = node.made(history=Deadly(node.history.path))
     node.log.add(line(95))
@@ -227,7 +227,7 @@ async def test_orders_are_carried_out_once(node: Node) -> None:
     node.start()
     node.log.add(line(95))
     await node.until(lambda: node.withdrawn() == [A.uuid])
-    node.history.put(Order(kind="healthy", gpu="0", at=T))
+    node.history.put(HealthOrder(kind="healthy", gpu="0", at=T))
     await node.until(lambda: node.withdrawn() == [] and not node.history.orders())
     node.uptime += 10
     node.log.add(line(95))
@@ -273,7 +273,7 @@ async def test_a_broken_history_is_set_aside(node: Node) -> None:
 async def test_a_disk_that_refuses_does_not_hide_a_gpu_and_nothing_is_lost_once_it_takes(node: Node) -> None:
     refuse = True
 
-    class Full(History):
+    class Full(HealthHistory):
         def save(self, remembered: Remembered, notes: Any = (), done: Any = ()) -> None:
             if refuse:
                 raise HostError("disk full", "room", "make room")
@@ -293,7 +293,7 @@ async def test_a_disk_that_hangs_does_not_hide_a_gpu(node: Node, monkeypatch: py
     monkeypatch.setattr(keeper, "MAX_UNSAVED", MANY)
     free = threading.Event()
 
-    class Hanging(History):
+    class Hanging(HealthHistory):
         def save(self, remembered: Remembered, notes: Any = (), done: Any = ()) -> None:
             free.wait(30)
             super().save(remembered, notes, done)

@@ -13,11 +13,11 @@ import pytest
 from kgpu.base.errors import HostError
 from kgpu.health import keeper, readings
 from kgpu.health import run as health_run
-from kgpu.health.history import History, Remembered
+from kgpu.health.history import HealthHistory, Remembered
 from kgpu.health.keys import KEYS
 from kgpu.health.kmsg import MemoryLog
-from kgpu.health.model import Memory
-from kgpu.health.node import Order
+from kgpu.health.model import RememberedGpu
+from kgpu.health.node import HealthOrder
 from kgpu.hw.memory import MemoryReader
 from kgpu.hw.port import Event, EventKind, Inventory
 from tests.health.test_run import INVENTORY, A, B, Node, T, line, node
@@ -90,7 +90,7 @@ async def test_a_disk_that_is_late_at_the_start_keeps_what_was_remembered(
     monkeypatch.setattr(keeper, "DISK_SECONDS", 0.05)
     free = threading.Event()
 
-    class Late(History):
+    class Late(HealthHistory):
         def load(self) -> Any:
             if hangs:
                 free.wait(30)
@@ -99,9 +99,11 @@ async def test_a_disk_that_is_late_at_the_start_keeps_what_was_remembered(
             return super().load()
 
     memories = {
-        A.uuid: Memory(gpu=A.uuid, links=4, maintenance_until=T + 9e6, booted_at=T - 1000),
-        B.uuid: Memory(gpu=B.uuid, accepted={"pcie:width": 1.0}, episodes=(("xid:79", T - 50),), booted_at=T - 1000),
-        "GPU-gone": Memory(gpu="GPU-gone", read_at=T - 9e5, booted_at=T - 1000),
+        A.uuid: RememberedGpu(gpu=A.uuid, links=4, maintenance_until=T + 9e6, booted_at=T - 1000),
+        B.uuid: RememberedGpu(
+            gpu=B.uuid, accepted={"pcie:width": 1.0}, episodes=(("xid:79", T - 50),), booted_at=T - 1000
+        ),
+        "GPU-gone": RememberedGpu(gpu="GPU-gone", read_at=T - 9e5, booted_at=T - 1000),
     }
     node.history.save(Remembered(boot="b1", began=T - 1000, sequence=-1, memories=memories))
     node.start(history=Late(node.history.path), look_seconds=0.02)
@@ -126,7 +128,7 @@ async def test_maintenance_that_is_over_is_noted_as_over(node: Node) -> None:
     node.start()
     await node.until(lambda: node.withdrawn() == [])
     node.wall += 3600  # the clock is set
-    node.history.put(Order(kind="maintenance", gpu="0", at=T, until=0.0))
+    node.history.put(HealthOrder(kind="maintenance", gpu="0", at=T, until=0.0))
     await node.until(lambda: not node.history.orders())
     assert [one.name for one in node.history.notes() if one.kind == "order"] == ["maintenance ended"]
 

@@ -6,13 +6,13 @@ import pytest
 
 from kgpu.formats.xid.action import Action
 from kgpu.health.checks import CHECKS
-from kgpu.health.model import Evidence, Source
+from kgpu.health.model import EvidenceSource, GpuEvidence
 from kgpu.health.watches import _CHECKS, FAIL, WARN, watches
 from kgpu.hw.verdicts import Watch
 
 
-def xid(code: int, gi: int | None = None) -> Evidence:
-    return Evidence(source=Source.XID, key=str(code), what="", action=Action.RESET_GPU, gpu_instance=gi)
+def xid(code: int, gi: int | None = None) -> GpuEvidence:
+    return GpuEvidence(source=EvidenceSource.XID, key=str(code), what="", action=Action.RESET_GPU, gpu_instance=gi)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,9 @@ def test_each_system_and_code_once_and_the_drivers_verdict_beside() -> None:
 
 
 def test_an_sxid_is_no_xid_and_nothing_known_is_nothing() -> None:
-    assert watches([Evidence(source=Source.SXID, key="79", what="", action=Action.RESET_GPU)], "unknown") == ()
+    assert (
+        watches([GpuEvidence(source=EvidenceSource.SXID, key="79", what="", action=Action.RESET_GPU)], "unknown") == ()
+    )
     assert watches([], "none") == ()
 
 

@@ -15,7 +15,7 @@ from kgpu.host.engines.model import Engine
 from kgpu.kubelet.cri_fake import FakeRuntime
 from kgpu.toolkit.fake_engines import PLAIN
 from kgpu.toolkit.host_engines import HostEngines
-from kgpu.toolkit.runtime import Keeper, RuntimeContext
+from kgpu.toolkit.runtime import EngineKeeper, RuntimeContext
 from kgpu.toolkit.settings import toolkit_settings
 
 CONFIG = b"""version = 3  # a comment
@@ -69,7 +69,7 @@ async def test_found_configured_and_given_back_by_another_process(host: Path, tm
 
 
 async def test_the_keeper_says_what_the_running_engine_lacks(host: Path, tmp_path: Path) -> None:
-    keeper = Keeper(RuntimeContext(engines=HostEngines(host, tmp_path), settings=SETTINGS, report=lambda _: None))
+    keeper = EngineKeeper(RuntimeContext(engines=HostEngines(host, tmp_path), settings=SETTINGS, report=lambda _: None))
     look = await keeper.look()
     assert not look.ready
     assert "RUNTIME_RESTART_MODE is none" in look.reason

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kgpu.base.errors import HostError
-from kgpu.toolkit.engine.model import Outcome
+from kgpu.toolkit.engine.model import EngineOutcome
 from kgpu.toolkit.fake_engines import PLACE, FakeEngines
 from kgpu.toolkit.memory import ENGINES_FILE, FOLDER, Configured, EngineMemory
 from kgpu.toolkit.release import release
@@ -21,7 +21,7 @@ class Undo:
         self.engines = FakeEngines()
         self.done: list[str] = []
 
-    async def __call__(self, engine: Configured) -> Outcome:
+    async def __call__(self, engine: Configured) -> EngineOutcome:
         outcome = await self.engines.unconfigure(engine.place)
         self.done.append(engine.place.config)
         return outcome

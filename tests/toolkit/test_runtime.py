@@ -14,7 +14,7 @@ from kgpu.base.clock import VirtualClock
 from kgpu.base.errors import line_of
 from kgpu.kubelet.cri import RuntimeStatus
 from kgpu.toolkit.fake_engines import LINE, PLAIN, FakeEngines
-from kgpu.toolkit.runtime import NO_ENGINE, Keeper, RuntimeContext, missing, run
+from kgpu.toolkit.runtime import NO_ENGINE, EngineKeeper, RuntimeContext, missing, run
 from kgpu.toolkit.settings import ToolkitSettings, toolkit_settings
 
 
@@ -23,7 +23,7 @@ class Story:
         self.engines = engines
         self.clock = VirtualClock()
         self.told: list[Advice] = []
-        self.keeper = Keeper(
+        self.keeper = EngineKeeper(
             RuntimeContext(
                 engines=engines,
                 settings=settings or ToolkitSettings(),

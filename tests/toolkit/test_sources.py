@@ -13,7 +13,7 @@ from host.tree import driver, link, touch
 from kgpu.base.inotify import Inotify
 from kgpu.host.root import DriverRoot, Tree
 from kgpu.hw.memory import sample_inventory
-from kgpu.toolkit.sources import PAUSE_SECONDS, Sources, stirred
+from kgpu.toolkit.sources import PAUSE_SECONDS, SpecSources, stirred
 from kgpu.toolkit.spec_keeper import make_spec
 
 PERSISTENCED = "run/nvidia-persistenced/socket"
@@ -29,8 +29,8 @@ def root(tmp_path: Path) -> DriverRoot:
     return DriverRoot.at(tmp_path, driver_host="/run/nvidia/driver")
 
 
-def sources(root: DriverRoot) -> Sources:
-    before = Sources.before(root)
+def sources(root: DriverRoot) -> SpecSources:
+    before = SpecSources.before(root)
     made = make_spec(sample_inventory(1, driver_version="550.54.15"), root)
     return before.of([made.spec])
 
@@ -91,7 +91,7 @@ def test_what_changes_is_seen(root: DriverRoot, happens: Callable[[Path], None],
 @pytest.mark.parametrize("happens", [daemon_gone, daemon_begun, mps_begun, library_gone])
 def test_what_happens_while_the_spec_is_made_is_seen(root: DriverRoot, happens: Callable[[Path], None]) -> None:
     """Between the look and the writing down."""
-    before = Sources.before(root)
+    before = SpecSources.before(root)
     made = make_spec(sample_inventory(1, driver_version="550.54.15"), root)
     happens(root.files.here)
     assert before.of([made.spec]).changed()

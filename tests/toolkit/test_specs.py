@@ -12,7 +12,7 @@ import pytest
 from kgpu.formats.cdi import dump_spec, parse_spec
 from kgpu.host.dev_nodes import Numbers
 from kgpu.toolkit import specs
-from kgpu.toolkit.specs import MAX_BYTES, FakeNode, NodeFacts, RealNode, list_found, read_folders, read_spec
+from kgpu.toolkit.specs import MAX_BYTES, FakeNode, RealNode, SpecFacts, list_found, read_folders, read_spec
 
 KIND = "vendor.com/class"
 
@@ -171,7 +171,7 @@ def test_who_may_change_a_spec_may_change_containers(tmp_path) -> None:
 
 
 @pytest.fixture(params=["fake", "real"])
-def node(request, tmp_path) -> NodeFacts:
+def node(request, tmp_path) -> SpecFacts:
     if request.param == "fake":
         return FakeNode(kinds={"/usr/lib/lib.so": "file", "/usr/lib": "folder", "/usr/bin/hook": "program"},
                         drivers={"nvidia": 195}, version="570.133.20")  # fmt: skip
@@ -187,7 +187,7 @@ def node(request, tmp_path) -> NodeFacts:
     return RealNode(tmp_path, tmp_path)
 
 
-def test_facts_of_both(node: NodeFacts) -> None:
+def test_facts_of_both(node: SpecFacts) -> None:
     assert node.kind("/usr/lib/lib.so") == "file"
     assert node.kind("/usr/lib") == "folder"
     assert node.kind("/usr/none") == ""

@@ -8,7 +8,7 @@ import pytest
 from kgpu.base.errors import ConfigError
 from kgpu.formats.cdi import ContainerEdits, Device, DeviceNode, Hook, Mount, Spec
 from kgpu.host.dev_nodes import Numbers
-from kgpu.toolkit.flaws import Severity
+from kgpu.toolkit.flaws import FlawSeverity
 from kgpu.toolkit.specs import FakeNode, FoundSpec
 from kgpu.toolkit.validate import validate_specs
 
@@ -118,7 +118,7 @@ def test_a_flaw_says_whose_it_is_and_comes_once() -> None:
 def test_dynamic_majors_in_a_lasting_folder() -> None:
     recorded = edits(device_nodes=(DeviceNode(path="/dev/nvidia-uvm", type="c", major=508, minor=0),))
     (flaw,) = check(found(f"{STATIC}/a.yaml", content=recorded)).flaws
-    assert flaw.severity is Severity.WARNING
+    assert flaw.severity is FlawSeverity.WARNING
     assert "after a reboot" in flaw.what
     assert check(found("/var/run/cdi/a.yaml", content=recorded)).flaws == ()
     fixed = edits(device_nodes=(DeviceNode(path="/dev/nvidia0", type="c", major=195, minor=0),))
@@ -138,7 +138,7 @@ def test_a_name_in_two_files_of_one_priority_resolves_nowhere() -> None:
 def test_a_copy_behind_a_newer_spec_is_said() -> None:
     result = check(found(f"{STATIC}/old.yaml", 0), found("/var/run/cdi/new.yaml", 1))
     (flaw,) = result.flaws
-    assert (flaw.severity, flaw.path) == (Severity.WARNING, f"{STATIC}/old.yaml")
+    assert (flaw.severity, flaw.path) == (FlawSeverity.WARNING, f"{STATIC}/old.yaml")
     assert "/var/run/cdi/new.yaml" in flaw.what
     assert flaw.where == f"{KIND}=0 and 1 more"
     assert result.valid
@@ -169,8 +169,8 @@ def test_what_the_spec_was_made_for_is_compared() -> None:
     here = node(boot="b2")
     assert check(made(**{"driver-version": VERSION, "boot-id": "b2"}), facts=here).flaws == ()
     [driver] = check(made(**{"driver-version": "550.1.2"}), facts=here).flaws
-    assert driver.severity is Severity.ERROR
+    assert driver.severity is FlawSeverity.ERROR
     assert f"550.1.2, but {VERSION} runs" in driver.what
     [boot] = check(made(**{"boot-id": "b1"}), facts=here).flaws
-    assert boot.severity is Severity.WARNING
+    assert boot.severity is FlawSeverity.WARNING
     assert check(made(**{"boot-id": "b1"})).flaws == ()  # the kernel does not say

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kgpu.formats.cdi import CdiDevice, DeviceNode, Spec, build_spec
 from kgpu.hw.port import Accelerator, Inventory, Partition
-from kgpu.toolkit.flaws import Flaw, Severity
+from kgpu.toolkit.flaws import Flaw, FlawSeverity
 from kgpu.toolkit.specs import FoundSpec
 from kgpu.toolkit.validate_layout import layout_flaws
 
@@ -56,8 +56,8 @@ def test_slices_that_were_made_anew_under_the_same_index() -> None:
     anew = replace(CUT, partitions=(part(0, (30, 31), "MIG-c"), part(1, (21, 22), "MIG-b")))
     found = flaws(made_of(WHOLE, CUT), WHOLE, anew)
     assert {(flaw.where, flaw.severity) for flaw in found} == {
-        ("device 1:0", Severity.ERROR), ("device MIG-a", Severity.ERROR),
-        ("MIG slice 1:0 (MIG-c)", Severity.WARNING),
+        ("device 1:0", FlawSeverity.ERROR), ("device MIG-a", FlawSeverity.ERROR),
+        ("MIG slice 1:0 (MIG-c)", FlawSeverity.WARNING),
     }  # fmt: skip
     assert "nvidia-cap12" in found[0].what
     assert "nvidia-cap30" in found[0].what
@@ -73,7 +73,7 @@ def test_a_uuid_that_is_gone_although_its_nodes_are_another_slices() -> None:
 def test_a_gpu_that_was_put_in_mig_mode_and_one_that_is_gone() -> None:
     before = replace(CUT, mig_enabled=False, partitions=())
     found = flaws(made_of(WHOLE, before), CUT)
-    assert {flaw.where for flaw in found if flaw.severity is Severity.ERROR} == {"device 0", "device GPU-a"}
+    assert {flaw.where for flaw in found if flaw.severity is FlawSeverity.ERROR} == {"device 0", "device GPU-a"}
     assert all("MIG mode" in flaw.what for flaw in found if flaw.where in {"device 1", "device GPU-b"})
     assert {flaw.where for flaw in found} >= {"device 1", "device GPU-b", "MIG slice 1:1 (MIG-b)"}
 

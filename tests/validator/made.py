@@ -8,7 +8,7 @@ from typing import Any
 from kgpu.hw.memory import sample_inventory, sample_partitions
 from kgpu.hw.port import Inventory
 from kgpu.validator.look import LIBRARIES, CdiFacts, CdiName, DriverFacts, PciGpu
-from kgpu.validator.model import Check, CheckResult, DeviceResult, Status, Trouble, of_devices
+from kgpu.validator.model import Check, CheckResult, CheckTrouble, DeviceResult, Status, of_devices
 
 
 def inventory(count: int = 2, *, mig: int = 0) -> Inventory:
@@ -48,7 +48,7 @@ def specs(found: Inventory, **changes: Any) -> CdiFacts:
 
 
 def device(uuid: str, status: Status = Status.PASSED, what: str = "it is broken", gpu: str = "") -> DeviceResult:
-    trouble = Trouble(what=what, expected="health", remedy="heal it") if status is Status.FAILED else None
+    trouble = CheckTrouble(what=what, expected="health", remedy="heal it") if status is Status.FAILED else None
     return DeviceResult(uuid=uuid, gpu=gpu or uuid, name=f"GPU {uuid}", status=status, trouble=trouble)
 
 

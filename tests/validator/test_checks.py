@@ -11,8 +11,8 @@ from validator.made import driver_facts, inventory, specs
 from kgpu.base.errors import HwError
 from kgpu.hw.port import Finding, Problem
 from kgpu.validator.checks import cuda, driver, plugin, toolkit
-from kgpu.validator.checks.plugin import NodeFacts
-from kgpu.validator.cuda import Outcome
+from kgpu.validator.checks.plugin import NodeResources
+from kgpu.validator.cuda import CudaOutcome
 from kgpu.validator.look import CdiName, PciGpu
 from kgpu.validator.model import Status
 
@@ -168,8 +168,8 @@ def test_engines_that_know_cdi(runtime, ready, noted) -> None:
     assert (result.ready, bool(result.notes)) == (ready, noted)
 
 
-def outcome(**values) -> Outcome:
-    return Outcome(**{"deadline": 5.0, "name": "H100", **values})
+def outcome(**values) -> CudaOutcome:
+    return CudaOutcome(**{"deadline": 5.0, "name": "H100", **values})
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def outcome(**values) -> Outcome:
     ],
 )
 def test_what_a_run_means(found, status, word) -> None:
-    result = cuda.device(cuda.Target(uuid="u", gpu="u", name="GPU 0"), found)
+    result = cuda.device(cuda.CudaTarget(uuid="u", gpu="u", name="GPU 0"), found)
     said = "; ".join(result.evidence) if result.trouble is None else result.trouble.what
     assert (result.status, word in said) == (status, True), said
 
@@ -208,10 +208,10 @@ def test_nothing_to_run_on_is_not_ready() -> None:
 
 
 def test_a_node_without_resources_waits_and_one_without_allocatable_fails() -> None:
-    waits = plugin.judge(NodeFacts(capacity={"cpu": 4}), usable=2)
-    fails = plugin.judge(NodeFacts(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": 0}), usable=2)
-    passes = plugin.judge(NodeFacts(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": 1}), usable=2)
-    early = plugin.judge(NodeFacts(capacity={"nvidia.com/gpu": 2}), usable=2, empty_for=plugin.EMPTY_SECONDS - 1)
+    waits = plugin.judge(NodeResources(capacity={"cpu": 4}), usable=2)
+    fails = plugin.judge(NodeResources(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": 0}), usable=2)
+    passes = plugin.judge(NodeResources(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": 1}), usable=2)
+    early = plugin.judge(NodeResources(capacity={"nvidia.com/gpu": 2}), usable=2, empty_for=plugin.EMPTY_SECONDS - 1)
     assert (early.status, early.trouble) == (Status.WAITING, fails.trouble)
     assert [one.status for one in (waits, fails, passes)] == [Status.WAITING, Status.FAILED, Status.PASSED]
     assert passes.evidence == ("nvidia.com/gpu: 1 of 2",)

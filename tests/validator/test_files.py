@@ -13,9 +13,9 @@ from validator.made import cuda, device, passed
 from kgpu.base.errors import HostError
 from kgpu.validator import files
 from kgpu.validator.files import Folder
-from kgpu.validator.model import Check, Report, Roots, Status
+from kgpu.validator.model import Check, NodeValidation, Roots, Status
 
-REPORT = Report(
+REPORT = NodeValidation(
     results=(passed(Check.DRIVER), cuda(device("a"), device("b", Status.FAILED))),
     driver_version="570.1",
     boot="boot",

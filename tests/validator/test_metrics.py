@@ -10,7 +10,7 @@ from validator.made import cuda, device, passed
 from kgpu.validator import plan
 from kgpu.validator.files import Folder
 from kgpu.validator.metrics import METRICS, look, render
-from kgpu.validator.model import Check, Report, Status
+from kgpu.validator.model import Check, NodeValidation, Status
 
 NAMES = {
     "gpu_operator_node_metrics_ready_ts_seconds", "gpu_operator_node_driver_ready", "gpu_operator_node_toolkit_ready",
@@ -19,7 +19,7 @@ NAMES = {
     "gpu_operator_node_device_plugin_validation_last_success_ts_seconds", "gpu_operator_nvidia_pci_devices_total",
 }  # fmt: skip
 PLUGIN = replace(passed(Check.PLUGIN), evidence=("nvidia.com/gpu: 6 of 8", "nvidia.com/mig-1g.10gb: 7 of 7"))
-REPORT = Report(
+REPORT = NodeValidation(
     results=(passed(Check.DRIVER), passed(Check.TOOLKIT), cuda(device("a", Status.FAILED)), PLUGIN),
     pci_devices=8,
     times=(("driver", 100.0), ("plugin", 200.0)),

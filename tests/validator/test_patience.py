@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from validator.test_run_again import Steps, proven, shows
 
-from kgpu.validator.checks.plugin import NodeFacts
-from kgpu.validator.model import Check, CheckResult, Report, Status, Trouble, waiting
+from kgpu.validator.checks.plugin import NodeResources
+from kgpu.validator.model import Check, CheckResult, CheckTrouble, NodeValidation, Status, waiting
 from kgpu.validator.patience import Patience
 from kgpu.validator.plan import lacks_the_plugin_alone
 
-WAITS = waiting(Check.PLUGIN, Trouble(what="the Node has no nvidia.com resource yet"))
+WAITS = waiting(Check.PLUGIN, CheckTrouble(what="the Node has no nvidia.com resource yet"))
 
 
 def test_it_is_looked_at_again_at_once_and_then_ever_later() -> None:
@@ -23,7 +23,7 @@ def test_it_is_looked_at_again_at_once_and_then_ever_later() -> None:
 def test_something_else_to_wait_for_begins_anew() -> None:
     patience = Patience()
     patience.with_limit(WAITS, 100.0)
-    patience.with_limit(waiting(Check.PLUGIN, Trouble(what="nvidia.com/gpu: 1 of 2")), 140.0)
+    patience.with_limit(waiting(Check.PLUGIN, CheckTrouble(what="nvidia.com/gpu: 1 of 2")), 140.0)
     assert patience.soon(140.0) == 0.25
 
 
@@ -40,14 +40,14 @@ def test_something_else_to_wait_for_begins_anew() -> None:
     ],
 )
 def test_what_it_means_that_the_plugin_alone_is_waited_for(states: dict[Check, Status], alone: bool) -> None:
-    report = Report(results=tuple(CheckResult(check=check, status=status) for check, status in states.items()))
+    report = NodeValidation(results=tuple(CheckResult(check=check, status=status) for check, status in states.items()))
     assert lacks_the_plugin_alone(report) is alone
 
 
 async def test_a_node_that_waited_long_for_all_else_sees_the_plugin_soon(tmp_path) -> None:
     """Each look before has made the usual pause longer."""
     node = Steps(tmp_path)
-    node.api.node = NodeFacts()
+    node.api.node = NodeResources()
     (node.cdi / "a.json").unlink()
     for _ in range(8):
         await node.look()
@@ -64,7 +64,7 @@ async def test_a_node_that_waited_long_for_all_else_sees_the_plugin_soon(tmp_pat
 def test_the_end_of_patience_is_looked_at_in_time(waited: float) -> None:
     """However long the pauses between looks have become."""
     patience = Patience()
-    result = waiting(Check.TOOLKIT, Trouble(what="no CDI spec"))
+    result = waiting(Check.TOOLKIT, CheckTrouble(what="no CDI spec"))
     patience.with_limit(result, 100.0)
     end = 100.0 + waited + patience.pause(100.0 + waited, 60.0)
     assert end == 130.0

@@ -11,14 +11,14 @@ from validator.made import cuda, device, inventory, passed
 
 from kgpu.base.advice import Severity
 from kgpu.validator import files, plan
-from kgpu.validator.model import Check, CheckResult, Report, Status, Trouble, failed, waiting
+from kgpu.validator.model import Check, CheckResult, CheckTrouble, NodeValidation, Status, failed, waiting
 
-BAD = Trouble(what="no driver", expected="a driver", remedy="install it")
+BAD = CheckTrouble(what="no driver", expected="a driver", remedy="install it")
 GOOD = tuple(passed(check) for check in Check)
 
 
-def with_(result: CheckResult) -> Report:
-    return Report(results=tuple(result if one.check is result.check else one for one in GOOD), boot="b")
+def with_(result: CheckResult) -> NodeValidation:
+    return NodeValidation(results=tuple(result if one.check is result.check else one for one in GOOD), boot="b")
 
 
 def test_every_check_has_one_file_or_the_other() -> None:
@@ -29,7 +29,7 @@ def test_every_check_has_one_file_or_the_other() -> None:
 
 
 def test_a_check_that_was_not_made_has_no_file() -> None:
-    wanted = plan.files_of(Report(results=GOOD[:1]))
+    wanted = plan.files_of(NodeValidation(results=GOOD[:1]))
     assert [name for name, content in wanted.items() if content is not None] == [files.REPORT, "driver-ready"]
 
 
@@ -41,8 +41,8 @@ def test_one_failed_gpu_leaves_cuda_ready() -> None:
 @pytest.mark.parametrize(
     ("report", "status", "reason", "word"),
     [
-        (Report(results=GOOD), "True", "Validated", "cuda is well"),
-        (Report(), "Unknown", "Validating", "no check"),
+        (NodeValidation(results=GOOD), "True", "Validated", "cuda is well"),
+        (NodeValidation(), "Unknown", "Validating", "no check"),
         (with_(failed(Check.DRIVER, BAD)), "False", "DriverFailed", "to do: install it"),
         (with_(waiting(Check.PLUGIN, BAD)), "Unknown", "PluginPending", "no driver"),
         (with_(cuda(device("a"), device("b", Status.FAILED))), "False", "CudaDevicesFailed", "GPU b: it is broken"),
@@ -56,7 +56,7 @@ def test_the_condition(report, status, reason, word) -> None:
 
 @given(st.text(), st.text(), st.lists(st.text(), max_size=5))
 def test_a_condition_is_one_line_and_fits_whatever_it_says(what, remedy, evidence) -> None:
-    trouble = Trouble(what=what * 50, expected="x", remedy=remedy * 50)
+    trouble = CheckTrouble(what=what * 50, expected="x", remedy=remedy * 50)
     condition = plan.condition_of(with_(failed(Check.DRIVER, trouble, evidence=tuple(evidence))))
     assert (len(condition.message) <= plan.MAX_MESSAGE, "\n" in condition.message) == (True, False)
 
@@ -94,11 +94,11 @@ def test_results_of_devices_that_went_are_forgotten() -> None:
     [("b", "b", "570", True), ("b", "other", "570", False), ("b", "b", "", False), ("", "", "570", False)],
 )
 def test_earlier_results_hold_for_the_same_boot(was, boot, driver, held) -> None:
-    assert plan.holds(Report(boot=was, driver_version=driver), boot=boot) == held
+    assert plan.holds(NodeValidation(boot=was, driver_version=driver), boot=boot) == held
 
 
 def test_only_good_results_are_gone_on_with() -> None:
-    former = Report(results=(cuda(device("a"), device("b", Status.FAILED), device("c", Status.SKIPPED)),))
+    former = NodeValidation(results=(cuda(device("a"), device("b", Status.FAILED), device("c", Status.SKIPPED)),))
     assert list(plan.restorable(former)) == ["a", "c"]
 
 
@@ -111,11 +111,13 @@ def test_a_failure_is_told_once_and_its_end_too() -> None:
 
 
 def test_waiting_is_no_news() -> None:
-    assert list(plan.decisions(Report(), Report(results=(waiting(Check.CUDA, BAD),)))) == []
+    assert list(plan.decisions(NodeValidation(), NodeValidation(results=(waiting(Check.CUDA, BAD),)))) == []
 
 
 def test_the_time_of_a_success_stays_until_the_next_one() -> None:
-    first = Report(times=plan.successes(Report(), (passed(Check.DRIVER),), 100.7), results=(passed(Check.DRIVER),))
+    first = NodeValidation(
+        times=plan.successes(NodeValidation(), (passed(Check.DRIVER),), 100.7), results=(passed(Check.DRIVER),)
+    )
     assert first.times == (("driver", 100.0),)
     assert plan.successes(first, (passed(Check.DRIVER),), 200.0) == (("driver", 100.0),)
     broken = replace(first, results=(failed(Check.DRIVER, BAD),))

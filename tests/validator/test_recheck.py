@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from validator.made import device
 
-from kgpu.validator.checks.cuda import Target
-from kgpu.validator.cuda import Outcome
+from kgpu.validator.checks.cuda import CudaTarget
+from kgpu.validator.cuda import CudaOutcome
 from kgpu.validator.model import DeviceResult, Status
 from kgpu.validator.recheck import CONFIRM_SECONDS, Rechecks, idle
 
 PACE = 600.0
-TARGET = Target(uuid="a", gpu="a", name="GPU a")
+TARGET = CudaTarget(uuid="a", gpu="a", name="GPU a")
 GOOD, BAD, BUSY = device("a"), device("a", Status.FAILED), device("a", Status.SKIPPED)
-WELL, ILL = Outcome(passed=True), Outcome(code=719)
+WELL, ILL = CudaOutcome(passed=True), CudaOutcome(code=719)
 IDLE = {"utilization_percent": 0.0, "memory_utilization_percent": 0.0, "memory_used_mib": 4.0}
 
 
@@ -74,7 +74,7 @@ def test_two_failures_in_a_row_count_and_one_does_not() -> None:
 
 
 def test_a_process_that_is_never_given_back_counts_at_once() -> None:
-    assert rechecks().judge(GOOD, BAD, Outcome(hung=True, held=True), 0.0) is BAD
+    assert rechecks().judge(GOOD, BAD, CudaOutcome(hung=True, held=True), 0.0) is BAD
 
 
 def test_what_failed_before_needs_no_second_failure() -> None:
@@ -85,7 +85,7 @@ def test_what_failed_before_needs_no_second_failure() -> None:
 
 def test_what_is_proven_stays_so_while_it_cannot_be_tried() -> None:
     made = rechecks()
-    assert made.judge(GOOD, BUSY, Outcome(code=2), 0.0) is GOOD
+    assert made.judge(GOOD, BUSY, CudaOutcome(code=2), 0.0) is GOOD
     assert made.judge(BUSY, GOOD, WELL, 0.0) is GOOD
 
 
@@ -112,9 +112,9 @@ def test_off_means_never_but_doubts_are_settled() -> None:
 
 def test_a_gpu_in_exclusive_mode_is_left_to_its_users() -> None:
     made = rechecks()
-    made.judge(None, GOOD, Outcome(passed=True, compute_mode=3), 0.0)
+    made.judge(None, GOOD, CudaOutcome(passed=True, compute_mode=3), 0.0)
     assert not asked(made, 1e9)
-    made.judge(GOOD, GOOD, Outcome(passed=True, compute_mode=0), 0.0)
+    made.judge(GOOD, GOOD, CudaOutcome(passed=True, compute_mode=0), 0.0)
     assert asked(made, 1e9)
 
 

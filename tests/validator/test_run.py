@@ -16,9 +16,9 @@ from kgpu.base.errors import HwError, KubeError, line_of
 from kgpu.host.root import DriverRoot
 from kgpu.hw.memory import MemoryReader, sample_inventory
 from kgpu.hw.port import Problem
-from kgpu.validator.checks.plugin import NodeFacts
-from kgpu.validator.config import Settings, skipped_checks
-from kgpu.validator.cuda import MemoryCuda, Outcome
+from kgpu.validator.checks.plugin import NodeResources
+from kgpu.validator.config import ValidatorSettings, skipped_checks
+from kgpu.validator.cuda import CudaOutcome, MemoryCuda
 from kgpu.validator.files import Folder
 from kgpu.validator.model import Check, Status
 from kgpu.validator.publish import MemoryNode
@@ -26,7 +26,7 @@ from kgpu.validator.run import ValidatorContext, run, validate_once
 
 SECONDS = 60.0
 FASTER = 50.0
-BROKEN = Outcome(code=719, code_name="CUDA_ERROR_LAUNCH_FAILED", step="cuCtxSynchronize", deadline=5.0)
+BROKEN = CudaOutcome(code=719, code_name="CUDA_ERROR_LAUNCH_FAILED", step="cuCtxSynchronize", deadline=5.0)
 
 
 class HurriedClock:
@@ -49,7 +49,7 @@ class Node:
         self.uuids = [gpu.uuid for gpu in self.inventory.accelerators]
         self.reader = MemoryReader(self.inventory)
         self.runner = MemoryCuda()
-        self.api = MemoryNode(node=NodeFacts(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": 2}))
+        self.api = MemoryNode(node=NodeResources(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": 2}))
         self.told: list[Advice] = []
         self.states: list[tuple[bool, str]] = []
         self.boot = "boot-1"
@@ -79,7 +79,7 @@ class Node:
             reader=self.reader,
             root=DriverRoot.at(self.root),
             runner=self.runner,
-            settings=Settings(folder=self.folder.path, cdi_dirs=(self.cdi,), interim_seconds=0.1),
+            settings=ValidatorSettings(folder=self.folder.path, cdi_dirs=(self.cdi,), interim_seconds=0.1),
             report=self.told.append,
             node=self.api,
             publisher=self.api,
@@ -160,7 +160,7 @@ async def test_every_gpu_that_fails_takes_cuda_ready_away(node) -> None:
 
 async def test_a_gpu_that_hangs_in_cuda_does_not_hold_up_the_others(node) -> None:
     class Stuck(MemoryCuda):
-        async def run(self, uuid: str, *, deadline: float) -> Outcome:
+        async def run(self, uuid: str, *, deadline: float) -> CudaOutcome:
             if uuid == node.uuids[1]:
                 await asyncio.Event().wait()
             return await super().run(uuid, deadline=deadline)
@@ -190,7 +190,7 @@ async def test_results_hold_over_a_restart_but_not_over_a_reboot(node) -> None:
     release = asyncio.Event()
 
     class Slow(MemoryCuda):
-        async def run(self, uuid: str, *, deadline: float) -> Outcome:
+        async def run(self, uuid: str, *, deadline: float) -> CudaOutcome:
             self.runs.append(uuid)
             await release.wait()
             return await super().run(uuid, deadline=deadline)
@@ -248,16 +248,16 @@ async def test_a_spec_that_never_comes_becomes_a_failure(node) -> None:
 async def test_what_the_policy_leaves_out_is_skipped(node) -> None:
     (node.cdi / "a.json").unlink()
     skip = skipped_checks({"cuda.WITH_WORKLOAD": "false"}, toolkit=False)
-    report = await validate_once(replace(node.context(), settings=Settings(cdi_dirs=(node.cdi,), skip=skip)))
+    report = await validate_once(replace(node.context(), settings=ValidatorSettings(cdi_dirs=(node.cdi,), skip=skip)))
     assert [str(one.status) for one in report.results] == ["passed", "skipped", "skipped", "passed"]
     assert (report.passed, node.runner.runs) == (True, [])
 
 
 async def test_resources_that_come_late_are_seen(node) -> None:
-    node.api.node = NodeFacts()
+    node.api.node = NodeResources()
     async with node.running():
         await node.until(lambda: node.status(Check.PLUGIN) is Status.WAITING)
-        node.api.node = NodeFacts(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": 2})
+        node.api.node = NodeResources(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": 2})
         await node.passed()
 
 

@@ -14,12 +14,12 @@ from kgpu.agent.gate import Gate
 from kgpu.base.errors import HwError
 from kgpu.hw.memory import MemoryReader
 from kgpu.hw.port import Inventory
-from kgpu.validator.checks.plugin import EMPTY_SECONDS, NodeFacts
-from kgpu.validator.config import GRACE_SECONDS, RECHECK_SECONDS, Settings
-from kgpu.validator.model import Check, Report, Status
+from kgpu.validator.checks.plugin import EMPTY_SECONDS, NodeResources
+from kgpu.validator.config import GRACE_SECONDS, RECHECK_SECONDS, ValidatorSettings
+from kgpu.validator.model import Check, NodeValidation, Status
 from kgpu.validator.patience import DIFFERENT_SECONDS
 from kgpu.validator.recheck import CONFIRM_SECONDS
-from kgpu.validator.run import Validator
+from kgpu.validator.run import NodeValidator
 
 DOWN = HwError("nvmlInit did not answer", "an answer", "wait")
 SEEN = {"utilization_percent": 0.0, "memory_utilization_percent": 0.0, "memory_used_mib": 4.0}
@@ -68,7 +68,7 @@ class Steps(Node):
     def start(self) -> None:
         base = super().context()
         settings = replace(base.settings, **self.settings)
-        self.validator = Validator(
+        self.validator = NodeValidator(
             replace(
                 base,
                 clock=self.clock,
@@ -79,7 +79,7 @@ class Steps(Node):
             )
         )
 
-    async def look(self, after: float = 0.0) -> Report:
+    async def look(self, after: float = 0.0) -> NodeValidation:
         self.clock.now += after
         self.runner.runs.clear()
         await self.validator.look()
@@ -295,7 +295,7 @@ async def test_the_node_has_to_show_what_the_plugin_offers(node) -> None:
     found = (await node.look(1.0)).result(Check.PLUGIN)
     assert found.status is Status.WAITING
     assert "nvidia.com/gpu: 2 of 1" in found.trouble.what
-    node.api.node = NodeFacts(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": 1})
+    node.api.node = NodeResources(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": 1})
     assert (await node.look()).passed
 
 
@@ -306,9 +306,9 @@ async def test_a_resource_that_the_node_lacks_is_named(node) -> None:
     assert (await node.look(200.0)).result(Check.PLUGIN).status is Status.FAILED
 
 
-def shows(count: int) -> NodeFacts:
+def shows(count: int) -> NodeResources:
     """A Node of two GPUs, so many of them allocatable."""
-    return NodeFacts(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": count})
+    return NodeResources(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": count})
 
 
 async def test_a_plugin_that_starts_again_is_waited_for_and_told_only_once_it_stays_away(node) -> None:
@@ -347,5 +347,5 @@ async def test_a_plugin_that_is_switched_on_again_has_the_whole_time(node) -> No
 
 
 def test_the_settings_are_what_is_said_here() -> None:
-    made = Settings()
+    made = ValidatorSettings()
     assert (made.grace_seconds, made.recheck_seconds) == (60.0, 600.0)

@@ -22,7 +22,7 @@ from kgpu.base.inotify import follow_folders, nearest_existing
 from kgpu.base.service import running
 from kgpu.hw.port import Accelerator, Event, EventKind, Finding, Inventory, Link, Problem, Process, Reader, Reading
 from kgpu.validator import files
-from kgpu.validator.model import Check, DeviceResult, Report, Status
+from kgpu.validator.model import Check, DeviceResult, NodeValidation, Status
 from kgpu.validator.plan import NEEDS
 
 LOOK_SECONDS: Final = 5.0
@@ -42,7 +42,7 @@ class Verdict:
     devices: Mapping[str, DeviceResult] = field(default_factory=dict)
 
 
-def judge(report: Report | None, *, boot: str, driver_version: str, folder: str, ready: bool = True) -> Verdict:
+def judge(report: NodeValidation | None, *, boot: str, driver_version: str, folder: str, ready: bool = True) -> Verdict:
     """``driver_version`` is the present one; ``ready``: the files that say so are there beside the report. Pure."""
     if report is None:
         return Verdict(open=False, reason=f"no result is in {folder}; does the validator run on this node?")
@@ -118,7 +118,7 @@ class Gate:
         self._subscribers: list[Subscription] = []
         self._wake = asyncio.Event()
         self._raw: tuple[bytes | None, bool] = (None, False)
-        self._report: Report | None = None
+        self._report: NodeValidation | None = None
 
     def verdict(self, driver_version: str) -> Verdict:
         """From the files as they are at this moment."""

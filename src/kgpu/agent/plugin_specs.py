@@ -17,7 +17,7 @@ from typing import Final
 from kgpu.base.errors import ConfigError
 from kgpu.base.inotify import Inotify
 from kgpu.deviceplugin.allocate import IMEX_NODE
-from kgpu.deviceplugin.config import Settings
+from kgpu.deviceplugin.config import PluginSettings
 from kgpu.formats.cdi import CdiDevice, Spec, build_spec, dump_spec, kind_of
 from kgpu.formats.names import CDI_PLUGIN_VENDOR
 from kgpu.host.root import DriverRoot
@@ -25,7 +25,7 @@ from kgpu.hw.port import Inventory
 from kgpu.hw.vendor import vendor_of
 from kgpu.toolkit.config import GenerateConfig
 from kgpu.toolkit.run import generate, keep_spec
-from kgpu.toolkit.sources import PAUSE_SECONDS, Sources, stirred
+from kgpu.toolkit.sources import PAUSE_SECONDS, SpecSources, stirred
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +37,12 @@ class Extra:
     """Devices that containers get beside their GPUs: a class, whether it is wanted, and device name to node paths."""
 
     name: str
-    wanted: Callable[[Settings], bool]
-    nodes: Callable[[Settings, DriverRoot], dict[str, tuple[str, ...]]]
+    wanted: Callable[[PluginSettings], bool]
+    nodes: Callable[[PluginSettings, DriverRoot], dict[str, tuple[str, ...]]]
 
 
-def _in_folder(folder: str, prefix: str = "") -> Callable[[Settings, DriverRoot], dict[str, tuple[str, ...]]]:
-    def nodes(_settings: Settings, root: DriverRoot) -> dict[str, tuple[str, ...]]:
+def _in_folder(folder: str, prefix: str = "") -> Callable[[PluginSettings, DriverRoot], dict[str, tuple[str, ...]]]:
+    def nodes(_settings: PluginSettings, root: DriverRoot) -> dict[str, tuple[str, ...]]:
         return {"all": tuple(f"{folder}/{name}" for name in root.dev.names(folder) if name.startswith(prefix))}
 
     return nodes
@@ -70,9 +70,9 @@ class PluginSpecs:
         self._on_write = on_write or (lambda _path: None)
         self._folder = folder
         self._written: tuple[Hashable, dict[Path, str]] = (None, {})
-        self._sources: Sources | None = None
+        self._sources: SpecSources | None = None
 
-    def __call__(self, inventory: Inventory, settings: Settings) -> None:
+    def __call__(self, inventory: Inventory, settings: PluginSettings) -> None:
         """Bring the files in line. Raises HostError or ConfigError; files of before stay then."""
         vendor = vendor_of(inventory.vendor)
         if not vendor.cdi_specs:
@@ -86,7 +86,7 @@ class PluginSpecs:
         whole = all(path.is_file() for path in self._written[1])
         if key == self._written[0] and whole and self._sources is not None and not self._sources.changed():
             return
-        before = Sources.before(root)
+        before = SpecSources.before(root)
         specs = (self._gpus(inventory, settings, root), *_extras(settings, root))
         self._sources = before.of(specs)
         texts = {self._folder / f"{spec.kind.replace('/', '-')}.json": dump_spec(spec, "json") for spec in specs}
@@ -109,7 +109,7 @@ class PluginSpecs:
     def _stale(self) -> Hashable:
         return self._sources.news() if self._sources is not None else None
 
-    def _gpus(self, inventory: Inventory, settings: Settings, root: DriverRoot) -> Spec:
+    def _gpus(self, inventory: Inventory, settings: PluginSettings, root: DriverRoot) -> Spec:
         config = GenerateConfig(
             kind=kind_of(CDI_PLUGIN_VENDOR, "gpu"), strategies=(settings.id_strategy,), all_device=False
         )
@@ -119,7 +119,7 @@ class PluginSpecs:
         return generated.spec
 
 
-def _as_offered(inventory: Inventory, settings: Settings) -> Inventory:
+def _as_offered(inventory: Inventory, settings: PluginSettings) -> Inventory:
     """With MIG strategy none a GPU in MIG mode is offered whole, so its name must resolve."""
     if settings.mig_strategy != "none":
         return inventory
@@ -127,7 +127,7 @@ def _as_offered(inventory: Inventory, settings: Settings) -> Inventory:
     return dataclasses.replace(inventory, accelerators=whole)
 
 
-def _extras(settings: Settings, root: DriverRoot) -> Iterator[Spec]:
+def _extras(settings: PluginSettings, root: DriverRoot) -> Iterator[Spec]:
     for extra in EXTRAS:
         if not extra.wanted(settings):
             continue
@@ -140,7 +140,7 @@ def _extras(settings: Settings, root: DriverRoot) -> Iterator[Spec]:
             yield build_spec(kind=kind_of(CDI_PLUGIN_VENDOR, extra.name), devices=devices, all_device=False)
 
 
-def _key(inventory: Inventory, settings: Settings, root: DriverRoot) -> Hashable:
+def _key(inventory: Inventory, settings: PluginSettings, root: DriverRoot) -> Hashable:
     """What the specs depend on; health is not part of it."""
     devices = tuple(
         (gpu.uuid, gpu.index, gpu.mig_enabled, gpu.device_nodes, gpu.partitions, root.has_node(path))

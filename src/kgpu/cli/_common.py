@@ -18,7 +18,7 @@ from kgpu.base.errors import ConfigError, UserError
 from kgpu.base.problems import obstacle_in
 
 if TYPE_CHECKING:
-    from kgpu.deviceplugin.config import Settings
+    from kgpu.deviceplugin.config import PluginSettings
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -126,7 +126,7 @@ def log_options(function: F) -> F:
     return level(form(function))
 
 
-def driver_root_here(settings: Settings) -> Path:
+def driver_root_here(settings: PluginSettings) -> Path:
     """Where this process finds the driver.
 
     The usual mount counts only where it is there, else it is the host's own root; a place that was named counts even

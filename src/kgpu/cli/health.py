@@ -19,8 +19,8 @@ from kgpu.cli._common import ExampleGroup, output_option, print_json
 from kgpu.formats.names import ENV_HOST_ROOT, HEALTH_HISTORY, STATE_DIR
 
 if TYPE_CHECKING:
-    from kgpu.health.history import History
-    from kgpu.health.node import Note
+    from kgpu.health.history import HealthHistory
+    from kgpu.health.node import HistoryNote
     from kgpu.hw.verdicts import GpuVerdict, VerdictFile, Verdicts
 
 UNHEALTHY: Final = 3
@@ -159,14 +159,14 @@ def maintenance(*, word: str, gpus: tuple[str, ...], span: str, host_root: str, 
 
 
 def _order(kind: str, gpus: Sequence[str], host_root: str, state_dir: str, until: float | None = None) -> None:
-    from kgpu.health.node import Order
+    from kgpu.health.node import HealthOrder
 
     known = _known(host_root)
     names = tuple(row.uuid or row.pci for row in _chosen(gpus, known)) if known else tuple(gpus)
     store = _history(state_dir)
     for name in names:
         more = {} if until is None else {"until": until}
-        store.put(Order(kind=kind, gpu=name, at=time.time(), who=_user(), **more))
+        store.put(HealthOrder(kind=kind, gpu=name, at=time.time(), who=_user(), **more))
     deadline = time.monotonic() + WAIT_SECONDS
     while store.orders():
         if time.monotonic() >= deadline:
@@ -203,10 +203,10 @@ def _known(host_root: str) -> tuple[GpuVerdict, ...]:
     return found.gpus if found is not None else ()
 
 
-def _history(state_dir: str) -> History:
-    from kgpu.health.history import History
+def _history(state_dir: str) -> HealthHistory:
+    from kgpu.health.history import HealthHistory
 
-    return History(Path(state_dir) / HEALTH_HISTORY)
+    return HealthHistory(Path(state_dir) / HEALTH_HISTORY)
 
 
 def _chosen(words: Sequence[str], rows: Sequence[GpuVerdict]) -> tuple[GpuVerdict, ...]:
@@ -235,7 +235,7 @@ def _user() -> str:
         return ""
 
 
-def _note(note: Note) -> str:
+def _note(note: HistoryNote) -> str:
     said = note.text if note.kind == "verdict" else f"{note.name}{': ' + note.text if note.text else ''}"
     return f"{_time(note.at)}  {note.gpu}  {note.kind:<8} {said}"
 

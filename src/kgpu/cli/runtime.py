@@ -232,7 +232,7 @@ async def _configured(given: dict[str, Any]) -> tuple[list[_At], list[str]]:
     """The engines to give back: the one named, else all that kgpu remembers, else the kubelet's; and hints."""
     from kgpu.host.engines.paths import HostPaths
     from kgpu.host.engines.places import find_places
-    from kgpu.toolkit.engine.store import Store, remembered
+    from kgpu.toolkit.engine.store import EngineStore, remembered
 
     if any(given[name] for name in ONE_ENGINE) or given["drop_in"] != USUAL:
         return [await _at(given)], []
@@ -240,7 +240,7 @@ async def _configured(given: dict[str, Any]) -> tuple[list[_At], list[str]]:
     state_dir = _state_dir(given, paths)
     places = find_places(paths)
     known = remembered(state_dir)
-    mine = [place for place in places if Store(state_dir, place).folder in known]
+    mine = [place for place in places if EngineStore(state_dir, place).folder in known]
     if not mine:
         mine = [*places[:1]]
     ats = [await _at({**given, "engine": place.engine.value, "config": place.config}) for place in mine]
@@ -248,7 +248,7 @@ async def _configured(given: dict[str, Any]) -> tuple[list[_At], list[str]]:
         f"kgpu has also changed {', '.join(files) or f'what {folder} says'}, of no engine that was found: "
         "name it with --runtime and --config"
         for folder, files in known.items()
-        if folder not in {Store(state_dir, place).folder for place in places}
+        if folder not in {EngineStore(state_dir, place).folder for place in places}
     ]
     left = [place.flavour for place in places if place not in mine]
     if left and not known:

@@ -34,8 +34,8 @@ from kgpu.formats.names import (
 
 if TYPE_CHECKING:
     from kgpu.host.root import DriverRoot
-    from kgpu.validator.config import Settings
-    from kgpu.validator.model import CheckResult, DeviceResult, Report, Trouble
+    from kgpu.validator.config import ValidatorSettings
+    from kgpu.validator.model import CheckResult, CheckTrouble, DeviceResult, NodeValidation
     from kgpu.validator.run import ValidatorContext
 
 NOT_PASSED: Final = 3
@@ -66,9 +66,9 @@ def validate(
     code 3 when a check did not pass, or when all that were asked for were skipped.
     """
     from kgpu.host.root import DriverRoot
-    from kgpu.validator.config import Settings, choose_checks
+    from kgpu.validator.config import ValidatorSettings, choose_checks
 
-    settings = Settings(
+    settings = ValidatorSettings(
         checks=choose_checks(only),
         cdi_dirs=tuple(Path(folder) for folder in cdi_dir or (CDI_STATIC_DIR, CDI_DIR)),
         cuda_seconds=timeout,
@@ -85,17 +85,19 @@ def validate(
         raise click.exceptions.Exit(NOT_PASSED)
 
 
-def _is_good(report: Report) -> bool:
+def _is_good(report: NodeValidation) -> bool:
     """Skipped is fine beside what passed, and proves nothing alone."""
     return report.passed and not report.nothing_checked
 
 
-async def _once(root: DriverRoot, settings: Settings, *, node: str, kubeconfig: str, progress: bool) -> Report:
+async def _once(
+    root: DriverRoot, settings: ValidatorSettings, *, node: str, kubeconfig: str, progress: bool
+) -> NodeValidation:
     from kgpu.validator.run import validate_once
 
     said: set[str] = set()
 
-    def tell(report: Report) -> None:
+    def tell(report: NodeValidation) -> None:
         for result in report.results:
             line = f"{result.check}: {result.status}"
             if line not in said:
@@ -109,7 +111,7 @@ async def _once(root: DriverRoot, settings: Settings, *, node: str, kubeconfig: 
 class _Context:
     """Opens what a validation needs, and closes it."""
 
-    def __init__(self, root: DriverRoot, settings: Settings, *, node: str = "", kubeconfig: str = "") -> None:
+    def __init__(self, root: DriverRoot, settings: ValidatorSettings, *, node: str = "", kubeconfig: str = "") -> None:
         self._root, self._settings, self._node, self._kubeconfig = root, settings, node, kubeconfig
         self._close: list[Any] = []
 
@@ -152,7 +154,7 @@ class _Context:
             await thing.close()
 
 
-def lines(report: Report, *, color: bool) -> list[str]:
+def lines(report: NodeValidation, *, color: bool) -> list[str]:
     """The report for people."""
     out: list[str] = []
     for result in report.results:
@@ -194,14 +196,14 @@ def _reasons(device: DeviceResult) -> str:
     return f" ({'; '.join(device.evidence)})" if device.evidence else ""
 
 
-def _trouble(trouble: Trouble | None, indent: str) -> list[str]:
+def _trouble(trouble: CheckTrouble | None, indent: str) -> list[str]:
     if trouble is None:
         return []
     rows = (("", trouble.what), ("  expected: ", trouble.expected), ("  to do: ", trouble.remedy))
     return [f"{indent}{label}{text}" for label, text in rows if text]
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: NodeValidation) -> dict[str, Any]:
     """The report as JSON data."""
     import msgspec
 
@@ -269,7 +271,7 @@ def peer(**given: str) -> None:
 async def _peer(component: str, given: Mapping[str, str]) -> bool:
     from kgpu.host.root import DriverRoot
     from kgpu.validator import files
-    from kgpu.validator.config import Settings, choose_checks, roots_of
+    from kgpu.validator.config import ValidatorSettings, choose_checks, roots_of
     from kgpu.validator.cuda import path_of
     from kgpu.validator.model import Check
     from kgpu.validator.run import as_error, validate_once
@@ -283,7 +285,7 @@ async def _peer(component: str, given: Mapping[str, str]) -> bool:
     host_root = Path(given["host_root"])
     root = installed if path_of(installed) else DriverRoot.at(host_root, driver_host="/")
     specs = tuple(host_root / folder.lstrip("/") for folder in (CDI_STATIC_DIR, CDI_DIR))
-    settings = Settings(checks=(check,), cdi_dirs=specs, host_root=host_root)
+    settings = ValidatorSettings(checks=(check,), cdi_dirs=specs, host_root=host_root)
     folder = files.Folder(Path(given["output_dir"]))
     if _true(given["cleanup_all"]):
         folder.clear()

@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 from kgpu.base.errors import KubeletError
-from kgpu.deviceplugin.config import Settings
-from kgpu.deviceplugin.model import Device, HostFacts, Resource
+from kgpu.deviceplugin.config import PluginSettings
+from kgpu.deviceplugin.model import HostDevices, PluginDevice, PluginResource
 from kgpu.formats import names
 from kgpu.formats.plugin_config import SharingKind
 from kgpu.hw.vendor import Vendor
@@ -27,10 +27,10 @@ class AllocationError(KubeletError):
 
 
 def allocate(
-    resource: Resource,
+    resource: PluginResource,
     ids: Sequence[str],
-    settings: Settings,
-    host: HostFacts,
+    settings: PluginSettings,
+    host: HostDevices,
     *,
     unhealthy: Mapping[str, str],
     new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
@@ -62,7 +62,7 @@ def allocate(
 
 
 class _Parts:
-    def __init__(self, settings: Settings, host: HostFacts, vendor: Vendor) -> None:
+    def __init__(self, settings: PluginSettings, host: HostDevices, vendor: Vendor) -> None:
         self.settings = settings
         self.host = host
         self.vendor = vendor
@@ -83,7 +83,7 @@ def names_in_order(strategies: Sequence[str]) -> list[str]:
     return [strategy for strategy in _STRATEGIES if strategy in strategies]
 
 
-def _requested(resource: Resource, ids: Sequence[str], unhealthy: Mapping[str, str]) -> list[Device]:
+def _requested(resource: PluginResource, ids: Sequence[str], unhealthy: Mapping[str, str]) -> list[PluginDevice]:
     known = resource.by_id
     prefix = f'invalid allocation request for "{resource.name}": invalid request: '
     for wanted in ids:
@@ -109,7 +109,7 @@ def _requested(resource: Resource, ids: Sequence[str], unhealthy: Mapping[str, s
     return [known[wanted] for wanted in dict.fromkeys(ids)]
 
 
-def shown_name(device: Device, settings: Settings) -> str:
+def shown_name(device: PluginDevice, settings: PluginSettings) -> str:
     """What a container, and a CDI spec, call the device."""
     return device.unit.index if settings.id_strategy == "index" else device.unit.uuid
 
@@ -128,7 +128,7 @@ def _volume_mounts(parts: _Parts, shown: list[str], _new_id: Callable[[], str]) 
     ]
 
 
-def cdi_names(shown: Sequence[str], settings: Settings, host: HostFacts, vendor: Vendor) -> list[str]:
+def cdi_names(shown: Sequence[str], settings: PluginSettings, host: HostDevices, vendor: Vendor) -> list[str]:
     """Qualified CDI names for device ids, and for what comes with every container."""
     wanted = [("gpu", name) for name in shown]
     wanted += [("imex-channel", str(channel)) for channel in settings.imex_channel_ids if channel in host.imex_channels]
@@ -161,7 +161,7 @@ _STRATEGIES: Mapping[str, Callable[[_Parts, list[str], Callable[[], str]], None]
 }
 
 
-def _device_specs(parts: _Parts, devices: Sequence[Device]) -> None:
+def _device_specs(parts: _Parts, devices: Sequence[PluginDevice]) -> None:
     root = parts.settings.host_dev_root.rstrip("/")
     paths = [
         *(path for path in parts.vendor.control_nodes if path in parts.host.control_nodes),
@@ -178,7 +178,7 @@ def mps_control(root: str, resource: str) -> str:
     return f"{root.rstrip('/')}/{resource}/pipe/control"
 
 
-def _mps(parts: _Parts, resource: Resource) -> None:
+def _mps(parts: _Parts, resource: PluginResource) -> None:
     pipe = f"{MPS_CONTAINER_ROOT}/{resource.name}/pipe"
     root = parts.settings.mps_root.rstrip("/")
     parts.envs[names.ENV_MPS_PIPE_DIRECTORY] = pipe

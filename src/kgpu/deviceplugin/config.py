@@ -115,7 +115,7 @@ FLAGS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class PluginSettings:
     """What is in force. Folders are as given; ``host_dev_root`` applies the rule for an empty ``dev_root``."""
 
     mig_strategy: str = "none"
@@ -158,15 +158,15 @@ class Settings:
         return all(strategy.startswith("cdi-") for strategy in self.list_strategies)
 
 
-def resolve(config: PluginConfig, *, overrides: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
+def resolve(config: PluginConfig, *, overrides: Mapping[str, Any], env: Mapping[str, str]) -> PluginSettings:
     """Flag > environment > file > default, validated. Raises ConfigError with the known texts."""
     found = settings_engine.resolve(FLAGS, flags=overrides, env=env, file=config.flags)
-    settings = Settings(**found.values, gpus=config.gpus, mig=config.mig, sharing=config.sharing)
+    settings = PluginSettings(**found.values, gpus=config.gpus, mig=config.mig, sharing=config.sharing)
     _check_together(settings)
     return settings
 
 
-def _check_together(settings: Settings) -> None:
+def _check_together(settings: PluginSettings) -> None:
     if settings.sharing is None or settings.sharing.kind is not SharingKind.MPS:
         return
     if settings.mig_strategy == "mixed":
@@ -183,13 +183,13 @@ def _check_together(settings: Settings) -> None:
         )
 
 
-def without_effect(settings: Settings) -> list[Advice]:
+def without_effect(settings: PluginSettings) -> list[Advice]:
     """What was asked for and changes nothing."""
     found = {flag.attr: getattr(settings, flag.attr) for flag in FLAGS}
     return list(settings_engine.without_effect(FLAGS, settings_engine.Resolved(found, {})))
 
 
-def printable(settings: Settings) -> dict[str, Any]:
+def printable(settings: PluginSettings) -> dict[str, Any]:
     """The settings in force in the config file's shape, for the JSON that is printed at the start."""
     tree: dict[str, Any] = {"version": "v1", "flags": {}, "resources": {}, "sharing": {}, "imex": {}}
     for flag in sorted(FLAGS, key=lambda flag: flag.key.count(".")):

@@ -17,13 +17,13 @@ from kgpu.base.errors import HwError, UserError
 from kgpu.deviceplugin import health as health_rules
 from kgpu.deviceplugin import roster
 from kgpu.deviceplugin.allocate import AllocationError, allocate, mps_control
-from kgpu.deviceplugin.config import Settings, resolve, without_effect
-from kgpu.deviceplugin.health import Health
-from kgpu.deviceplugin.model import HostFacts, Plan, Resource
+from kgpu.deviceplugin.config import PluginSettings, resolve, without_effect
+from kgpu.deviceplugin.health import DeviceHealth
+from kgpu.deviceplugin.model import HostDevices, PluginResource, ResourcePlan
 from kgpu.deviceplugin.plan import plan
-from kgpu.deviceplugin.prefer import Choice, prefer
-from kgpu.deviceplugin.roster import Memory
-from kgpu.deviceplugin.topology import Topology
+from kgpu.deviceplugin.prefer import PreferredDevices, prefer
+from kgpu.deviceplugin.roster import PluginMemory
+from kgpu.deviceplugin.topology import GpuTopology
 from kgpu.formats.config_choice import REFUSED, ConfigText
 from kgpu.formats.plugin_config import SharingKind
 from kgpu.formats.plugin_config_parse import parse_config
@@ -32,7 +32,7 @@ from kgpu.hw.verdicts import GpuVerdict
 from kgpu.kubelet.model import ContainerAllocation, DeviceState, PreferenceRequest
 
 
-class Core:
+class PluginCore:
     """The state of one node's device plugin. Not thread-safe; every method is quick."""
 
     def __init__(
@@ -41,8 +41,8 @@ class Core:
         overrides: Mapping[str, Any],
         env: Mapping[str, str],
         report: AdviceSink,
-        facts: Callable[[Settings], HostFacts],
-        memory: Memory,
+        facts: Callable[[PluginSettings], HostDevices],
+        memory: PluginMemory,
     ) -> None:
         self._overrides = overrides
         self._env = env
@@ -50,12 +50,12 @@ class Core:
         self._facts = facts
         self._memory = memory
         self._told: frozenset[Advice] = frozenset()
-        self.settings: Settings | None = None
-        self.host = HostFacts()
+        self.settings: PluginSettings | None = None
+        self.host = HostDevices()
         self.accelerators: tuple[Accelerator, ...] = memory.accelerators
-        self.topology = Topology((), ())
-        self.plan = Plan()
-        self.health = Health(illnesses=memory.illnesses)
+        self.topology = GpuTopology((), ())
+        self.plan = ResourcePlan()
+        self.health = DeviceHealth(illnesses=memory.illnesses)
         self.read = False  # whether an inventory or its failure is known
         self._rules, decisions = health_rules.rules_from_env(env)
         self._tell(decisions)
@@ -141,7 +141,7 @@ class Core:
     # --- outputs ---
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> PluginMemory:
         """What a later run needs to know."""
         return replace(
             self._memory,
@@ -154,7 +154,7 @@ class Core:
         """True while something may recover."""
         return bool(self.health.broken or self.health.illnesses or self.health.withdrawn)
 
-    def states(self, resource: Resource) -> tuple[DeviceState, ...]:
+    def states(self, resource: PluginResource) -> tuple[DeviceState, ...]:
         """The device list for the kubelet."""
         reason = self.health.reason
         bad = {unit for unit in dict.fromkeys(device.unit for device in resource.devices) if reason(unit)}
@@ -173,12 +173,12 @@ class Core:
         assert self.settings is not None
         return allocate(resource, ids, self.settings, self.host, unhealthy=unhealthy)
 
-    def prefer(self, name: str, request: PreferenceRequest) -> Choice:
+    def prefer(self, name: str, request: PreferenceRequest) -> PreferredDevices:
         """Answer GetPreferredAllocation for the resource ``name``. Raises AllocationError."""
         assert self.settings is not None
         return prefer(self._resource(name), request, self.topology, policy=self.settings.shared_policy)
 
-    def _resource(self, name: str) -> Resource:
+    def _resource(self, name: str) -> PluginResource:
         resource = self.plan.resource(name)
         if resource is None or self.settings is None:
             raise AllocationError(
@@ -189,7 +189,7 @@ class Core:
         return resource
 
 
-def _without_imex(made: Plan, missing: Sequence[int], *, required: bool) -> Plan:
+def _without_imex(made: ResourcePlan, missing: Sequence[int], *, required: bool) -> ResourcePlan:
     """Missing channels are a warning, or with ``required`` the end of every offer until they are there."""
     names = ", ".join(f"channel{channel}" for channel in missing)
     decision = Advice(
@@ -200,10 +200,10 @@ def _without_imex(made: Plan, missing: Sequence[int], *, required: bool) -> Plan
         remedy="load the nvidia-caps-imex-channels device (NVreg_CreateImexChannel0=1), or set imex.required: false",
         reason="ImexMissing",
     )
-    return Plan(resources=() if required else made.resources, decisions=(*made.decisions, decision))
+    return ResourcePlan(resources=() if required else made.resources, decisions=(*made.decisions, decision))
 
 
-def _without_mps(made: Plan, settings: Settings, host: HostFacts) -> Plan:
+def _without_mps(made: ResourcePlan, settings: PluginSettings, host: HostDevices) -> ResourcePlan:
     """Shares by MPS are offered where their daemon listens: without it every CUDA program in them fails."""
     silent = [one for one in made.resources if one.sharing is SharingKind.MPS and one.name not in host.mps_daemons]
     decisions = [
@@ -219,7 +219,7 @@ def _without_mps(made: Plan, settings: Settings, host: HostFacts) -> Plan:
         for one in silent
     ]
     kept = tuple(one for one in made.resources if one not in silent)
-    return Plan(resources=kept, decisions=(*made.decisions, *decisions))
+    return ResourcePlan(resources=kept, decisions=(*made.decisions, *decisions))
 
 
 def refused(config: ConfigText, problem: UserError, *, kept: bool) -> Advice:

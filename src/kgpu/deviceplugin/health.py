@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kgpu.base.advice import Advice, Severity
-from kgpu.deviceplugin.model import Unit
+from kgpu.deviceplugin.model import GpuUnit
 from kgpu.formats.names import ENV_DISABLE_HEALTHCHECKS, ENV_ENABLE_HEALTHCHECKS
 from kgpu.hw.port import Accelerator, Event, EventKind, Problem
 from kgpu.hw.verdicts import GpuVerdict
@@ -112,7 +112,7 @@ class Illness:
     pending: bool = False
     demanded: bool = False  # somebody has named the Xid
 
-    def touches(self, unit: Unit) -> bool:
+    def touches(self, unit: GpuUnit) -> bool:
         """True when ``unit`` is on the GPU, and is or contains or belongs to the slice, that the Xid was about."""
         return (
             unit.gpu_uuid == self.gpu_uuid
@@ -129,7 +129,7 @@ class Illness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class DeviceHealth:
     """Everything that makes devices unhealthy now. ``broken`` maps a GPU's uuid to what was found.
 
     ``judged`` are the GPUs of which the health role gives verdicts, ``withdrawn`` those that it takes away, and why.
@@ -141,7 +141,7 @@ class Health:
     judged: frozenset[str] = frozenset()
     withdrawn: Mapping[str, str] = field(default_factory=dict)
 
-    def reason(self, unit: Unit) -> str:
+    def reason(self, unit: GpuUnit) -> str:
         """Why ``unit`` is unhealthy; "" when it is healthy."""
         reasons = [self.broken[unit.gpu_uuid]] if unit.gpu_uuid in self.broken else []
         reasons += [self.withdrawn[unit.gpu_uuid]] if unit.gpu_uuid in self.withdrawn else []
@@ -154,8 +154,8 @@ class Health:
 
 
 def on_event(
-    health: Health, event: Event, rules: XidRules, now: float, accelerators: Sequence[Accelerator] = ()
-) -> tuple[Health, list[Advice]]:
+    health: DeviceHealth, event: Event, rules: XidRules, now: float, accelerators: Sequence[Accelerator] = ()
+) -> tuple[DeviceHealth, list[Advice]]:
     """The state after an event. Only Xids change it; ECC events alone do not, as with the replaced program."""
     if event.kind is not EventKind.XID:
         return health, []
@@ -217,13 +217,13 @@ def _key(illness: Illness) -> tuple[str, int, int | None, int | None]:
 
 
 def on_reading(
-    health: Health,
+    health: DeviceHealth,
     accelerators: Sequence[Accelerator],
     rules: XidRules,
     now: float,
     *,
     quiet_seconds: float = QUIET_SECONDS,
-) -> tuple[Health, list[Advice]]:
+) -> tuple[DeviceHealth, list[Advice]]:
     """The state after the accelerators were read: findings come and go, illnesses end."""
     decisions: list[Advice] = []
     by_uuid = {gpu.uuid: gpu for gpu in accelerators}
@@ -259,8 +259,8 @@ def on_reading(
 
 
 def on_verdicts(
-    health: Health, verdicts: Mapping[str, GpuVerdict] | None, rules: XidRules
-) -> tuple[Health, list[Advice]]:
+    health: DeviceHealth, verdicts: Mapping[str, GpuVerdict] | None, rules: XidRules
+) -> tuple[DeviceHealth, list[Advice]]:
     """The state after new verdicts, by uuid; None: nobody gives any. The health role tells of them with an Event."""
     known = verdicts or {}
     withdrawn = {uuid: f"{one.what} ({one.action})" for uuid, one in known.items() if rules.obeys(one)}

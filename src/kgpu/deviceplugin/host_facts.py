@@ -7,8 +7,8 @@ import socket
 import stat
 
 from kgpu.deviceplugin.allocate import IMEX_NODE, MPS_CONTAINER_ROOT, mps_control
-from kgpu.deviceplugin.config import Settings
-from kgpu.deviceplugin.model import HostFacts
+from kgpu.deviceplugin.config import PluginSettings
+from kgpu.deviceplugin.model import HostDevices
 from kgpu.formats.plugin_config import SharingKind
 from kgpu.hw.vendor import vendors
 
@@ -17,7 +17,7 @@ MOFED_FOLDER = "/dev/infiniband"
 GDRCOPY_NODE = "/dev/gdrdrv"
 
 
-def read_host_facts(settings: Settings, *, simulated: bool = False) -> HostFacts:
+def read_host_facts(settings: PluginSettings, *, simulated: bool = False) -> HostDevices:
     """Look below the driver root where it is mounted here, and below ``/``.
 
     ``simulated`` also takes plain files for device nodes: a simulated driver has them where it may not make real ones.
@@ -35,7 +35,7 @@ def read_host_facts(settings: Settings, *, simulated: bool = False) -> HostFacts
                 return True
         return False
 
-    return HostFacts(
+    return HostDevices(
         control_nodes=tuple(path for one in vendors().values() for path in one.control_nodes if is_node(path)),
         imex_channels=tuple(channel for channel in settings.imex_channel_ids if is_node(IMEX_NODE.format(channel))),
         gds=is_node(GDS_NODE),
@@ -45,7 +45,7 @@ def read_host_facts(settings: Settings, *, simulated: bool = False) -> HostFacts
     )
 
 
-def _mps_daemons(settings: Settings) -> frozenset[str]:
+def _mps_daemons(settings: PluginSettings) -> frozenset[str]:
     """The shared resources whose daemon listens, below the MPS root or where the replaced plugin mounts it."""
     sharing = settings.sharing
     if sharing is None or sharing.kind is not SharingKind.MPS:

@@ -14,7 +14,7 @@ REPLICA_SEPARATOR = "::"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class GpuUnit:
     """One GPU or one MIG device as hardware. ``vendor`` is a name of ``kgpu.hw.vendor``.
 
     ``index`` is ``3`` or ``3:1``; ``profile`` is "" for a whole GPU. ``device_nodes`` are the paths that a container
@@ -41,11 +41,11 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class PluginDevice:
     """One schedulable device: a unit, or one of its replicas (``id`` is then ``<uuid>::<n>``)."""
 
     id: str
-    unit: Unit
+    unit: GpuUnit
 
     @property
     def is_replica(self) -> bool:
@@ -54,14 +54,14 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resource:
+class PluginResource:
     """One resource as the kubelet sees it, its devices in the order of GPU, slice, replica."""
 
     name: str
-    devices: tuple[Device, ...] = ()
+    devices: tuple[PluginDevice, ...] = ()
     sharing: SharingKind | None = None
     refuses_many: bool = False
-    by_id: Mapping[str, Device] = field(init=False, compare=False, repr=False)
+    by_id: Mapping[str, PluginDevice] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_id", {device.id: device for device in self.devices})
@@ -82,19 +82,19 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ResourcePlan:
     """What to offer, and everything that was decided on the way there."""
 
-    resources: tuple[Resource, ...] = ()
+    resources: tuple[PluginResource, ...] = ()
     decisions: tuple[Advice, ...] = field(default=(), compare=False)
 
-    def resource(self, name: str) -> Resource | None:
+    def resource(self, name: str) -> PluginResource | None:
         """The resource called ``name``."""
         return next((resource for resource in self.resources if resource.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostFacts:
+class HostDevices:
     """What this node's /dev offers beside the GPUs' own nodes; paths as a container sees them. ``control_nodes`` are
     those of every vendor. ``mps_daemons`` are the resources for which an MPS control daemon listens.
     """

@@ -17,8 +17,8 @@ from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock
 from kgpu.base.errors import KubeletError
 from kgpu.base.service import Complaint
-from kgpu.deviceplugin.core import Core
-from kgpu.deviceplugin.model import Resource
+from kgpu.deviceplugin.core import PluginCore
+from kgpu.deviceplugin.model import PluginResource
 from kgpu.kubelet.device_plugin import DevicePluginServer, register
 from kgpu.kubelet.model import ContainerAllocation, DeviceState, PreferenceRequest, Registration
 from kgpu.kubelet.rpc import is_served
@@ -45,7 +45,7 @@ class Offer:
         self,
         name: str,
         *,
-        core: Core,
+        core: PluginCore,
         kubelet_socket: Path,
         clock: Clock,
         report: AdviceSink,
@@ -151,7 +151,7 @@ class Offer:
             self._registered = None
             if replaced:
                 self._yield_until = now + self._yield.next_delay(ran_for=now - self._served_at)
-        endpoint = self._kubelet_socket.parent / Resource(name=self.name).endpoint
+        endpoint = self._kubelet_socket.parent / PluginResource(name=self.name).endpoint
         if now < self._yield_until and is_served(endpoint):
             raise KubeletError(
                 f"another process took over the socket {endpoint}",

@@ -10,15 +10,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kgpu.base.advice import Advice, Severity
-from kgpu.deviceplugin.config import Settings
-from kgpu.deviceplugin.model import Device, Plan, Resource, Unit
+from kgpu.deviceplugin.config import PluginSettings
+from kgpu.deviceplugin.model import GpuUnit, PluginDevice, PluginResource, ResourcePlan
 from kgpu.deviceplugin.shares import share
 from kgpu.formats.plugin_config import NamePattern
 from kgpu.hw.port import Accelerator
 from kgpu.hw.vendor import vendor_of
 
 
-def plan(accelerators: Sequence[Accelerator], settings: Settings) -> Plan:
+def plan(accelerators: Sequence[Accelerator], settings: PluginSettings) -> ResourcePlan:
     """What to offer for these accelerators."""
     decisions: list[Advice] = []
     if settings.discovery_strategy == "tegra":
@@ -33,13 +33,13 @@ def plan(accelerators: Sequence[Accelerator], settings: Settings) -> Plan:
             )
         )
     units = _offered_units(accelerators, settings, decisions)
-    by_name: dict[str, list[Unit]] = {}
+    by_name: dict[str, list[GpuUnit]] = {}
     for unit in units:
         name = _resource_name(unit, settings, decisions)
         if name:
             by_name.setdefault(name, []).append(unit)
     plain = [
-        Resource(name=name, devices=tuple(Device(id=unit.uuid, unit=unit) for unit in members))
+        PluginResource(name=name, devices=tuple(PluginDevice(id=unit.uuid, unit=unit) for unit in members))
         for name, members in by_name.items()
     ]
     resources = share(plain, settings, decisions)
@@ -54,12 +54,12 @@ def plan(accelerators: Sequence[Accelerator], settings: Settings) -> Plan:
                 reason="NoDevices",
             )
         )
-    return Plan(resources=tuple(sorted(resources, key=lambda r: r.name)), decisions=tuple(decisions))
+    return ResourcePlan(resources=tuple(sorted(resources, key=lambda r: r.name)), decisions=tuple(decisions))
 
 
-def whole_gpu(gpu: Accelerator) -> Unit:
+def whole_gpu(gpu: Accelerator) -> GpuUnit:
     """The whole of an accelerator."""
-    return Unit(
+    return GpuUnit(
         uuid=gpu.uuid,
         index=str(gpu.index),
         gpu_uuid=gpu.uuid,
@@ -72,9 +72,9 @@ def whole_gpu(gpu: Accelerator) -> Unit:
     )
 
 
-def _slices(gpu: Accelerator) -> list[Unit]:
+def _slices(gpu: Accelerator) -> list[GpuUnit]:
     return [
-        Unit(
+        GpuUnit(
             uuid=part.uuid,
             index=part.index,
             gpu_uuid=gpu.uuid,
@@ -92,7 +92,9 @@ def _slices(gpu: Accelerator) -> list[Unit]:
     ]
 
 
-def _offered_units(accelerators: Sequence[Accelerator], settings: Settings, decisions: list[Advice]) -> list[Unit]:
+def _offered_units(
+    accelerators: Sequence[Accelerator], settings: PluginSettings, decisions: list[Advice]
+) -> list[GpuUnit]:
     computing = (gpu for gpu in accelerators if gpu.name not in vendor_of(gpu.vendor).left_out)
     gpus = sorted(computing, key=lambda gpu: (gpu.index, gpu.uuid))
     if settings.mig_strategy == "none":
@@ -115,7 +117,7 @@ def _offered_units(accelerators: Sequence[Accelerator], settings: Settings, deci
     return _units_single(gpus, decisions)
 
 
-def _units_none(gpus: Sequence[Accelerator], decisions: list[Advice]) -> list[Unit]:
+def _units_none(gpus: Sequence[Accelerator], decisions: list[Advice]) -> list[GpuUnit]:
     decisions += [
         Advice(
             subject=gpu.uuid,
@@ -132,7 +134,7 @@ def _units_none(gpus: Sequence[Accelerator], decisions: list[Advice]) -> list[Un
     return [whole_gpu(gpu) for gpu in gpus]
 
 
-def _units_single(gpus: Sequence[Accelerator], decisions: list[Advice]) -> list[Unit]:
+def _units_single(gpus: Sequence[Accelerator], decisions: list[Advice]) -> list[GpuUnit]:
     """Strategy single promises that all devices are alike: the kind that most GPUs have is kept, the rest left out."""
     on = [gpu for gpu in gpus if gpu.mig_enabled]
     off = [gpu for gpu in gpus if not gpu.mig_enabled]
@@ -180,7 +182,7 @@ def _first_match(rows: Sequence[NamePattern], text: str) -> str:
     return next((row.name for row in rows if row.matches(text)), "")
 
 
-def _resource_name(unit: Unit, settings: Settings, decisions: list[Advice]) -> str:
+def _resource_name(unit: GpuUnit, settings: PluginSettings, decisions: list[Advice]) -> str:
     """The resource that a unit belongs to, before sharing; "" with a decision when none fits."""
     vendor = vendor_of(unit.vendor)
     if not unit.is_mig:

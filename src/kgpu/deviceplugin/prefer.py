@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 from kgpu.base.errors import ConfigError
 from kgpu.deviceplugin.allocate import AllocationError
-from kgpu.deviceplugin.model import Device, Resource
+from kgpu.deviceplugin.model import PluginDevice, PluginResource
 from kgpu.deviceplugin.plan import whole_gpu
-from kgpu.deviceplugin.topology import Topology
+from kgpu.deviceplugin.topology import GpuTopology
 from kgpu.formats.names import GPU_RESOURCE
 from kgpu.hw.port import Inventory, Link
 from kgpu.kubelet.model import PreferenceRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class PreferredDevices:
     """The preferred ids, the score of their GPUs' connections, and the reason in one sentence."""
 
     ids: tuple[str, ...]
@@ -29,7 +29,9 @@ class Choice:
     why: str
 
 
-def prefer(resource: Resource, request: PreferenceRequest, topology: Topology, *, policy: str) -> Choice:
+def prefer(
+    resource: PluginResource, request: PreferenceRequest, topology: GpuTopology, *, policy: str
+) -> PreferredDevices:
     """The choice for one container. Raises AllocationError when devices are too few or unknown."""
     known = resource.by_id
     for wanted in (*request.available, *request.must_include):
@@ -47,7 +49,9 @@ def prefer(resource: Resource, request: PreferenceRequest, topology: Topology, *
     return _spread(resource, available, required, request.size, topology, packed=policy == "packed")
 
 
-def _aligned(available: Sequence[Device], required: Sequence[Device], size: int, topology: Topology) -> Choice:
+def _aligned(
+    available: Sequence[PluginDevice], required: Sequence[PluginDevice], size: int, topology: GpuTopology
+) -> PreferredDevices:
     by_uuid = {device.unit.uuid: device.id for device in available}
     alignment = (
         topology.align(list(by_uuid), [device.unit.uuid for device in required], size)
@@ -55,7 +59,7 @@ def _aligned(available: Sequence[Device], required: Sequence[Device], size: int,
         else None
     )
     if alignment is None or not alignment.uuids:
-        return Choice(
+        return PreferredDevices(
             ids=(),
             score=0,
             why=f"no choice of {size} among {len(by_uuid)} available devices can include"
@@ -74,18 +78,18 @@ def _aligned(available: Sequence[Device], required: Sequence[Device], size: int,
         )
         if not alignment.exact:
             why = f"these GPUs are well connected; {len(by_uuid)} are too many to compare every way to split them"
-    return Choice(ids=tuple(by_uuid[uuid] for uuid in alignment.uuids), score=alignment.score, why=why)
+    return PreferredDevices(ids=tuple(by_uuid[uuid] for uuid in alignment.uuids), score=alignment.score, why=why)
 
 
 def _spread(
-    resource: Resource,
-    available: Sequence[Device],
-    required: Sequence[Device],
+    resource: PluginResource,
+    available: Sequence[PluginDevice],
+    required: Sequence[PluginDevice],
     size: int,
-    topology: Topology,
+    topology: GpuTopology,
     *,
     packed: bool,
-) -> Choice:
+) -> PreferredDevices:
     order = {device.id: position for position, device in enumerate(resource.devices)}
     must = {device.id for device in required}
     candidates = sorted((device for device in available if device.id not in must), key=lambda d: order[d.id])
@@ -99,9 +103,9 @@ def _spread(
     total = Counter(device.unit.gpu_uuid for device in resource.devices)
     free = Counter(device.unit.gpu_uuid for device in candidates)
     taken: Counter[str] = Counter()
-    picks: list[Device] = []
+    picks: list[PluginDevice] = []
     # Of one GPU the first device is taken, so it is GPUs that are compared: there can be thousands of shares.
-    queues: dict[str, deque[Device]] = {}
+    queues: dict[str, deque[PluginDevice]] = {}
     for device in candidates:
         queues.setdefault(device.unit.gpu_uuid, deque()).append(device)
     for _ in range(need):
@@ -117,7 +121,7 @@ def _spread(
     chosen = [*required, *picks]
     gpus = sorted({device.unit.gpu_uuid: device.unit.gpu_index for device in chosen}.values())
     how = "most" if packed else "least"
-    return Choice(
+    return PreferredDevices(
         ids=tuple(device.id for device in chosen),
         score=topology.score(list(dict.fromkeys(device.unit.gpu_uuid for device in chosen))),
         why=f"taken from the GPUs with the {how} devices in use: {', '.join(map(str, gpus))}"
@@ -160,8 +164,8 @@ def prefer_indices(
             "correct --size, --available or --must",
         )
     units = [whole_gpu(gpu) for gpu in gpus.values()]
-    resource = Resource(name=GPU_RESOURCE, devices=tuple(Device(id=unit.uuid, unit=unit) for unit in units))
-    topology = Topology((), ()).updated(inventory.accelerators, links)
+    resource = PluginResource(name=GPU_RESOURCE, devices=tuple(PluginDevice(id=unit.uuid, unit=unit) for unit in units))
+    topology = GpuTopology((), ()).updated(inventory.accelerators, links)
     request = PreferenceRequest(
         available=tuple(gpus[index].uuid for index in available),
         must_include=tuple(gpus[index].uuid for index in required),

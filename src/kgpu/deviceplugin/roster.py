@@ -30,7 +30,7 @@ COARSE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class PluginMemory:
     """What survives a restart. ``source`` says which driver the devices belong to, ``boot`` since which boot."""
 
     version: int = FILE_VERSION
@@ -116,15 +116,15 @@ def _missing(gpu: Accelerator) -> Accelerator:
     return replace(gpu, findings=(finding,))
 
 
-def load(folder: Path, *, source: str, boot: str) -> tuple[Memory, list[Advice]]:
+def load(folder: Path, *, source: str, boot: str) -> tuple[PluginMemory, list[Advice]]:
     """What was saved by ``save`` for the same driver in the same boot; empty otherwise, with the reason."""
     path = folder / FILE_NAME
-    fresh = Memory(boot=boot, source=source)
+    fresh = PluginMemory(boot=boot, source=source)
     try:
         tree = decode(path.read_bytes(), dict[str, Any])
         if tree.get("version") != FILE_VERSION:
             return fresh, [_unused(path, f"it is not of version {FILE_VERSION}")]
-        memory = convert(tree, Memory)
+        memory = convert(tree, PluginMemory)
     except FileNotFoundError:
         return fresh, []
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
@@ -137,7 +137,7 @@ def load(folder: Path, *, source: str, boot: str) -> tuple[Memory, list[Advice]]
     return memory, []
 
 
-def coarse(memory: Memory) -> Memory:
+def coarse(memory: PluginMemory) -> PluginMemory:
     """What is worth a write: a pending illness is confirmed by every reading, which alone is not."""
     return replace(memory, illnesses=tuple(replace(one, last=one.last // COARSE_SECONDS) for one in memory.illnesses))
 
@@ -153,7 +153,7 @@ def _unused(path: Path, why: str) -> Advice:
     )
 
 
-def save(folder: Path, memory: Memory) -> Advice | None:
+def save(folder: Path, memory: PluginMemory) -> Advice | None:
     """Write atomically; trouble is told, not raised: the plugin works without."""
     try:
         write_atomic(folder / FILE_NAME, msgspec.json.format(msgspec.json.encode(memory), indent=1))

@@ -26,12 +26,12 @@ from kgpu.base.threads import beside
 from kgpu.base.waking import first_of
 from kgpu.deviceplugin import roster
 from kgpu.deviceplugin.allocate import shown_name
-from kgpu.deviceplugin.config import Settings, printable
-from kgpu.deviceplugin.core import Core, refused
+from kgpu.deviceplugin.config import PluginSettings, printable
+from kgpu.deviceplugin.core import PluginCore, refused
 from kgpu.deviceplugin.host_facts import read_host_facts
-from kgpu.deviceplugin.model import HostFacts, Resource
+from kgpu.deviceplugin.model import HostDevices, PluginResource
 from kgpu.deviceplugin.offer import LOOK_SECONDS, Offer
-from kgpu.deviceplugin.source import ConfigSource
+from kgpu.deviceplugin.source import PluginConfigSource
 from kgpu.formats.config_choice import REFUSED, ConfigText
 from kgpu.formats.names import CDI_DIR, ENV_HW_STATE, KUBELET_SOCKET
 from kgpu.hw.follow import follow_events
@@ -64,7 +64,7 @@ def folder_changes(socket: Path) -> AsyncIterator[SocketIdentity | None]:
     return SocketWatch(socket).folder_changes()
 
 
-CdiWriter: TypeAlias = Callable[[Inventory, Settings], None]
+CdiWriter: TypeAlias = Callable[[Inventory, PluginSettings], None]
 CdiChanges: TypeAlias = Callable[[], AsyncIterator[None]]
 
 
@@ -85,7 +85,7 @@ class DevicePluginContext:
     """Everything that the device plugin gets from outside.
 
     ``state_dir`` keeps ``devices.json`` (the last known devices). ``overrides`` are command line flags that were given,
-    by the attribute names of ``deviceplugin.config.Settings``; they beat ``env``, which beats the config file.
+    by the attribute names of ``deviceplugin.config.PluginSettings``; they beat ``env``, which beats the config file.
     ``cdi_writer(inventory, settings)`` brings the CDI specs that ``cdi-*`` answers refer to in line; it is called in a
     thread before a changed inventory is offered, and devices that only CDI could name are held back until it succeeds
     once; None leaves spec files to others. ``cdi_changes()`` yields when what they rest on has changed, such as a
@@ -100,7 +100,7 @@ class DevicePluginContext:
     """
 
     reader: Reader
-    config: ConfigSource
+    config: PluginConfigSource
     report: AdviceSink
     state_dir: Path
     kubelet_socket: Path = Path(KUBELET_SOCKET)
@@ -111,7 +111,7 @@ class DevicePluginContext:
     cdi_writer: CdiWriter | None = None
     cdi_changes: CdiChanges | None = None
     verdicts: VerdictSource | None = None
-    host_facts: Callable[[Settings], HostFacts] | None = None
+    host_facts: Callable[[PluginSettings], HostDevices] | None = None
     kubelet_changes: Callable[[Path], AsyncIterator[SocketIdentity | None]] = folder_changes
     reread_seconds: float = REREAD_SECONDS
     look_seconds: float = LOOK_SECONDS
@@ -122,10 +122,10 @@ class DevicePluginContext:
 
 async def run(ctx: DevicePluginContext) -> None:
     """Serve until cancelled. With ``ctx.wait`` False raises the first ConfigError or HwError of the start."""
-    await _Plugin(ctx).run()
+    await _DevicePlugin(ctx).run()
 
 
-class _Plugin:
+class _DevicePlugin:
     def __init__(self, ctx: DevicePluginContext) -> None:
         self._ctx = ctx
         self._boot = boot_id()
@@ -133,7 +133,7 @@ class _Plugin:
         for decision in decisions:
             ctx.report(decision)
         self._saved = memory
-        self._core = Core(
+        self._core = PluginCore(
             overrides=ctx.overrides,
             env=ctx.env,
             report=ctx.report,
@@ -311,7 +311,7 @@ class _Plugin:
             self._tell_state()
             await self._changed.wait()
 
-    async def _usable(self, settings: Settings) -> tuple[Resource, ...] | None:
+    async def _usable(self, settings: PluginSettings) -> tuple[PluginResource, ...] | None:
         """Bring the CDI specs in line; the resources without devices that only a missing spec could name.
 
         None while no spec was ever written and nothing else names devices.
@@ -341,7 +341,7 @@ class _Plugin:
             for one in planned
         )
 
-    def _sync(self, group: asyncio.TaskGroup, resources: Sequence[Resource]) -> None:
+    def _sync(self, group: asyncio.TaskGroup, resources: Sequence[PluginResource]) -> None:
         wanted = {resource.name: resource for resource in resources if resource.devices}
         for name in wanted.keys() | self._former:
             if name not in self._offers:
@@ -393,7 +393,7 @@ class _Plugin:
             await self._ctx.clock.sleep(SAVE_RETRY_SECONDS)
             self._unsaved.set()
 
-    def _memory(self) -> roster.Memory:
+    def _memory(self) -> roster.PluginMemory:
         # A resource that is still being withdrawn is remembered too: a later run has to finish that.
         return replace(self._core.memory, resources=tuple(sorted(self._offers)))
 

@@ -7,7 +7,7 @@ set of one has no pairs: there the GPU is taken that the others lose least by.
 
 The replaced program walks every split (2.6 million for 16 GPUs in fours). Here two-way splits are counted in halves,
 and the others are searched with a bound, remembering what was solved. Above ``MAX_EXACT`` GPUs, or past ``BUDGET``
-steps, the answer is a good one but not proven best; ``Found.exact`` tells.
+steps, the answer is a good one but not proven best; ``SearchResult.exact`` tells.
 
 Sets are bit masks in which the lowest index is the highest bit: a larger mask comes earlier in the order.
 """
@@ -28,7 +28,7 @@ BUDGET = 150_000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """Positions in ascending order; empty when the request can't be met. ``exact`` False: good, not proven best."""
 
     members: tuple[int, ...]
@@ -39,22 +39,22 @@ class _OverBudgetError(Exception):
     """The search would take too long."""
 
 
-def best_set(weights: Weights, available: Sequence[int], required: Sequence[int], size: int) -> Found:
+def best_set(weights: Weights, available: Sequence[int], required: Sequence[int], size: int) -> SearchResult:
     """The preferred ``size`` positions of ``available``, all ``required`` ones among them."""
     positions = sorted(set(available))
     must = set(required)
     if size <= 0 or len(positions) < size or len(must) > size or not must <= set(positions):
-        return Found(())
+        return SearchResult(())
     if size == len(positions):
-        return Found(tuple(positions))
+        return SearchResult(tuple(positions))
     if len(must) == size:
-        return Found(tuple(sorted(must)))
+        return SearchResult(tuple(sorted(must)))
     if size == 1:
-        return Found((_least_missed(weights, positions),))
+        return SearchResult((_least_missed(weights, positions),))
     local = [[weights[a][b] for b in positions] for a in positions]
     wanted = [index for index, position in enumerate(positions) if position in must]
     chosen, exact = _search(local, wanted, size)
-    return Found(tuple(positions[index] for index in chosen), exact)
+    return SearchResult(tuple(positions[index] for index in chosen), exact)
 
 
 def set_score(weights: Weights, members: Sequence[int]) -> int:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.suggest import did_you_mean
-from kgpu.deviceplugin.config import Settings
-from kgpu.deviceplugin.model import REPLICA_SEPARATOR, Device, Resource
+from kgpu.deviceplugin.config import PluginSettings
+from kgpu.deviceplugin.model import REPLICA_SEPARATOR, PluginDevice, PluginResource
 from kgpu.formats.plugin_config import SharedResource, Sharing, SharingKind
 from kgpu.hw.vendor import Vendor
 
@@ -25,14 +25,16 @@ DEVICE_BYTES = 24
 """What a device takes in that message beside its id: health, NUMA node, framing."""
 
 
-def share(resources: Sequence[Resource], settings: Settings, decisions: list[Advice]) -> list[Resource]:
+def share(
+    resources: Sequence[PluginResource], settings: PluginSettings, decisions: list[Advice]
+) -> list[PluginResource]:
     """The resources with the sharing block applied, entry by entry in the file's order."""
     sharing = settings.sharing
     if sharing is None:
         return list(resources)
     plain = {resource.name: list(resource.devices) for resource in resources}
     makers = {resource.name: resource.vendor for resource in resources}
-    shared: dict[str, list[Device]] = {}
+    shared: dict[str, list[PluginDevice]] = {}
     for entry in sharing.resources:
         if entry.name not in plain:
             decisions.append(_not_here(entry, list(plain)))
@@ -53,7 +55,7 @@ def share(resources: Sequence[Resource], settings: Settings, decisions: list[Adv
         taken = {device.id for device in chosen}
         plain[entry.name] = [device for device in plain[entry.name] if device.id not in taken]
         shared.setdefault(sharing.offered_name(entry), []).extend(
-            Device(id=f"{device.id}{REPLICA_SEPARATOR}{number}", unit=device.unit)
+            PluginDevice(id=f"{device.id}{REPLICA_SEPARATOR}{number}", unit=device.unit)
             for device in chosen
             for number in range(entry.replicas)
         )
@@ -61,7 +63,7 @@ def share(resources: Sequence[Resource], settings: Settings, decisions: list[Adv
             decisions.append(_many(entry))
     names = dict.fromkeys([*plain, *shared])
     return [
-        Resource(
+        PluginResource(
             name=name,
             devices=tuple(sorted([*plain.get(name, ()), *shared.get(name, ())], key=_order)),
             sharing=sharing.kind if shared.get(name) else None,
@@ -72,13 +74,13 @@ def share(resources: Sequence[Resource], settings: Settings, decisions: list[Adv
     ]
 
 
-def _order(device: Device) -> tuple[int, int, str, int]:
+def _order(device: PluginDevice) -> tuple[int, int, str, int]:
     position = device.unit.index.partition(":")[2]
     replica = device.id.partition(REPLICA_SEPARATOR)[2]
     return device.unit.gpu_index, int(position or -1), device.unit.uuid, int(replica or 0)
 
 
-def _selected(entry: SharedResource, devices: list[Device], decisions: list[Advice]) -> list[Device]:
+def _selected(entry: SharedResource, devices: list[PluginDevice], decisions: list[Advice]) -> list[PluginDevice]:
     if entry.devices.is_all:
         return devices
     if entry.devices.count is not None:
@@ -93,7 +95,7 @@ def _selected(entry: SharedResource, devices: list[Device], decisions: list[Advi
                 )
             )
         return devices[: entry.devices.count]
-    found: list[Device] = []
+    found: list[PluginDevice] = []
     for ref in entry.devices.refs:
         hit = next((device for device in devices if _refers(ref, device)), None)
         if hit is not None and hit not in found:
@@ -113,16 +115,18 @@ def _selected(entry: SharedResource, devices: list[Device], decisions: list[Advi
     return [device for device in devices if device in found]
 
 
-def _refers(ref: str, device: Device) -> bool:
+def _refers(ref: str, device: PluginDevice) -> bool:
     unit = device.unit
     legacy = f"MIG-{unit.gpu_uuid}/{unit.gpu_instance}/{unit.compute_instance}"
     return ref in {unit.index, unit.uuid, legacy}
 
 
-def _shareable(entry: SharedResource, sharing: Sharing, devices: list[Device], decisions: list[Advice]) -> list[Device]:
+def _shareable(
+    entry: SharedResource, sharing: Sharing, devices: list[PluginDevice], decisions: list[Advice]
+) -> list[PluginDevice]:
     if sharing.kind is not SharingKind.MPS:
         return devices
-    kept: list[Device] = []
+    kept: list[PluginDevice] = []
     for device in devices:
         unit = device.unit
         volta = unit.compute_capability is None or unit.compute_capability >= VOLTA

@@ -12,7 +12,7 @@ from typing import Protocol
 from kgpu.formats.config_choice import ConfigText
 
 
-class ConfigSource(Protocol):
+class PluginConfigSource(Protocol):
     """Level-triggered: whoever asks late still gets the newest, and never the same twice."""
 
     async def next(self, after: ConfigText | None) -> ConfigText:

@@ -41,7 +41,7 @@ class Alignment:
     exact: bool = True
 
 
-class Topology:
+class GpuTopology:
     """The GPUs in index order and their pair scores; answers are remembered."""
 
     def __init__(self, uuids: Sequence[str], links: Sequence[Link]) -> None:
@@ -53,7 +53,7 @@ class Topology:
         ]
         self._answers: dict[tuple[tuple[int, ...], tuple[int, ...], int], Alignment] = {}
 
-    def updated(self, accelerators: Sequence[Accelerator], links: Sequence[Link]) -> Topology:
+    def updated(self, accelerators: Sequence[Accelerator], links: Sequence[Link]) -> GpuTopology:
         """The topology after another reading; itself when nothing changed."""
         uuids = tuple(gpu.uuid for gpu in accelerators)
         there = set(uuids)
@@ -61,7 +61,7 @@ class Topology:
         scores = {pair: score for pair, score in (self._scores | fresh).items() if pair <= there}
         if uuids == self._uuids and scores == self._scores:
             return self
-        other = Topology(uuids, ())
+        other = GpuTopology(uuids, ())
         other._scores = scores
         other._weights = [[0 if a == b else scores.get(frozenset((a, b)), 0) for b in uuids] for a in uuids]
         return other

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
-from kgpu.discovery.model import LabelSettings, MigStrategy, SharedResource, Sharing, SharingKind
+from kgpu.discovery.model import LabelledResource, LabelSettings, MigStrategy, SharingInForce, SharingStrategy
 from kgpu.formats import plugin_config, settings
 from kgpu.formats.duration import INFINITE, parse_duration
 from kgpu.formats.go_flags import read_bool
@@ -36,7 +36,7 @@ class ProgramSettings:
     machine_type_file: str = MACHINE_TYPE_FILE
     use_node_feature_api: bool = True
     device_discovery_strategy: str = "auto"
-    sharing: Sharing = field(default_factory=Sharing)
+    sharing: SharingInForce = field(default_factory=SharingInForce)
     given: frozenset[str] = frozenset()
     """Attributes that somebody set, by whatever means; the others are defaults."""
 
@@ -112,9 +112,9 @@ OPTIONS: Final = (
 
 CONFIG_FILE_ENVS: Final = ("GFD_CONFIG_FILE", "CONFIG_FILE")
 
-_SHARING_KINDS: Final[Mapping[plugin_config.SharingKind, SharingKind]] = {
-    plugin_config.SharingKind.TIME_SLICING: SharingKind.TIME_SLICING,
-    plugin_config.SharingKind.MPS: SharingKind.MPS,
+_SHARING_KINDS: Final[Mapping[plugin_config.SharingKind, SharingStrategy]] = {
+    plugin_config.SharingKind.TIME_SLICING: SharingStrategy.TIME_SLICING,
+    plugin_config.SharingKind.MPS: SharingStrategy.MPS,
 }
 
 
@@ -132,12 +132,12 @@ def first_set(env: Mapping[str, str], names: tuple[str, ...]) -> str:
     return next((env[name] for name in names if name in env), "")
 
 
-def sharing_of(block: plugin_config.Sharing | None) -> Sharing:
+def sharing_of(block: plugin_config.Sharing | None) -> SharingInForce:
     """The sharing that labels show, from the config file's block."""
     if block is None:
-        return Sharing()
+        return SharingInForce()
     entries = tuple(
-        SharedResource(entry.name, entry.replicas, renamed=block.offered_name(entry) != entry.name)
+        LabelledResource(entry.name, entry.replicas, renamed=block.offered_name(entry) != entry.name)
         for entry in block.resources
     )
-    return Sharing(_SHARING_KINDS[block.kind], entries)
+    return SharingInForce(_SHARING_KINDS[block.kind], entries)

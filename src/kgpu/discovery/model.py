@@ -20,7 +20,7 @@ class MigStrategy(enum.StrEnum):
     MIXED = "mixed"
 
 
-class SharingKind(enum.StrEnum):
+class SharingStrategy(enum.StrEnum):
     """How one device serves several pods; the values are those of the label ``<resource>.sharing-strategy``."""
 
     NONE = "none"
@@ -29,7 +29,7 @@ class SharingKind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SharedResource:
+class LabelledResource:
     """One entry of ``sharing.*.resources``: the full resource name, replicas per device, and whether it is renamed."""
 
     name: str
@@ -38,13 +38,13 @@ class SharedResource:
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class SharingInForce:
     """The sharing that is in force; with kind NONE there are no resources."""
 
-    kind: SharingKind = SharingKind.NONE
-    resources: tuple[SharedResource, ...] = ()
+    kind: SharingStrategy = SharingStrategy.NONE
+    resources: tuple[LabelledResource, ...] = ()
 
-    def of(self, resource: str) -> SharedResource | None:
+    def of(self, resource: str) -> LabelledResource | None:
         """The first entry for that resource, None when it is not shared."""
         return next((entry for entry in self.resources if entry.name == resource), None)
 
@@ -54,7 +54,7 @@ class LabelSettings:
     """What the configuration says about labels."""
 
     mig_strategy: MigStrategy = MigStrategy.NONE
-    sharing: Sharing = Sharing()
+    sharing: SharingInForce = SharingInForce()
     timestamp: bool = True
     """Whether ``gfd.timestamp`` is written."""
     interval: float | None = 60.0

@@ -13,9 +13,9 @@ from typing import Final, TypeVar
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError, UserError
 from kgpu.discovery import tables
-from kgpu.discovery.model import LabelPlan, LabelSettings, MigStrategy, NodeFacts, Sharing, SharingKind
+from kgpu.discovery.model import LabelPlan, LabelSettings, MigStrategy, NodeFacts, SharingInForce, SharingStrategy
 from kgpu.discovery.retain import never_read, retain
-from kgpu.discovery.tables import Group, NodeView, Row
+from kgpu.discovery.tables import LabelledNode, LabelRow, ResourceGroup
 from kgpu.discovery.values import legal
 from kgpu.formats import names
 from kgpu.formats.mig_profile import parse_mig_profile
@@ -29,7 +29,7 @@ _MODEL_ROOM: Final = 63 - len("gpu.") - len(names.LABEL_COMPUTE_MAJOR)
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelGpus:
     """The GPUs of one model, in the driver's order; ``full`` are those without MIG."""
 
     name: str
@@ -73,7 +73,7 @@ def plan(
     decisions: list[Advice] = []
     settings = _with_usable_sharing(settings, gpus, decisions)
     node_labels = tables.node_labels(vendor.name)
-    view = NodeView(inventory=inventory, gpus=gpus, settings=settings, facts=facts, timestamp=timestamp)
+    view = LabelledNode(inventory=inventory, gpus=gpus, settings=settings, facts=facts, timestamp=timestamp)
     if not gpus:
         labels = _run(node_labels.always, view)
         decisions.append(Advice(subject="", what="no accelerator labels", why="the driver lists no accelerator"))
@@ -90,23 +90,23 @@ def plan(
     return LabelPlan(labels=dict(sorted(labels.items())), decisions=tuple(decisions))
 
 
-def _run(rows: Iterable[Row[Source]], source: Source, prefix: str = "") -> dict[str, str]:
+def _run(rows: Iterable[LabelRow[Source]], source: Source, prefix: str = "") -> dict[str, str]:
     found = ((prefix + row.key, row.value(source)) for row in rows)
     return {key: value for key, value in found if value is not None}
 
 
-def _models(gpus: Iterable[Accelerator]) -> list[Model]:
+def _models(gpus: Iterable[Accelerator]) -> list[ModelGpus]:
     """Identified GPUs by model, the one that describes the node first."""
     by_name: dict[str, list[Accelerator]] = {}
     for gpu in gpus:
         if legal(gpu.name):
             by_name.setdefault(gpu.name, []).append(gpu)
-    return sorted((Model(name, tuple(members)) for name, members in by_name.items()), key=lambda model: model.rank)
+    return sorted((ModelGpus(name, tuple(members)) for name, members in by_name.items()), key=lambda model: model.rank)
 
 
 def _groups(
     gpus: Sequence[Accelerator], settings: LabelSettings, vendor: Vendor, decisions: list[Advice]
-) -> list[Group]:
+) -> list[ResourceGroup]:
     """The resource groups, later ones overriding earlier ones key by key."""
     models = _models(gpus)
     if not models:
@@ -121,10 +121,10 @@ def _groups(
     return groups
 
 
-def _gpu_group(model: Model, sharing: Sharing, resource: str) -> Group:
+def _gpu_group(model: ModelGpus, sharing: SharingInForce, resource: str) -> ResourceGroup:
     shown = model.full or model.gpus
     applies = bool(model.full)
-    return Group(
+    return ResourceGroup(
         resource=resource,
         model=model.name,
         count=len(model.gpus),
@@ -140,8 +140,8 @@ def _compute(gpus: Iterable[Accelerator]) -> tuple[int, int] | None:
 
 
 def _single(
-    gpus: Sequence[Accelerator], model: Model, sharing: Sharing, resource: str, decisions: list[Advice]
-) -> list[Group]:
+    gpus: Sequence[Accelerator], model: ModelGpus, sharing: SharingInForce, resource: str, decisions: list[Advice]
+) -> list[ResourceGroup]:
     known = [gpu for gpu in gpus if not never_read(gpu)]
     enabled = [gpu for gpu in known if gpu.mig_enabled]
     if not enabled:
@@ -161,12 +161,14 @@ def _single(
     if reasons:
         decisions.append(_invalid_layout(reasons, resource))
         first = next((gpu.name for gpu in gpus if legal(gpu.name)), model.name)
-        return [Group(resource=resource, model=first, count=0, kind="INVALID", broken=True)]
+        return [ResourceGroup(resource=resource, model=first, count=0, kind="INVALID", broken=True)]
     ((form, members),) = by_profile.items()
     return [replace(_mig_group(resource, form, members, sharing), compute=_compute(model.gpus))]
 
 
-def _mixed(gpus: Sequence[Accelerator], sharing: Sharing, vendor: Vendor, decisions: list[Advice]) -> list[Group]:
+def _mixed(
+    gpus: Sequence[Accelerator], sharing: SharingInForce, vendor: Vendor, decisions: list[Advice]
+) -> list[ResourceGroup]:
     by_profile = _by_profile(_slices([gpu for gpu in gpus if gpu.mig_enabled]), decisions)
     return [_mig_group(vendor.partition_resource(form), form, members, sharing) for form, members in by_profile.items()]
 
@@ -191,9 +193,9 @@ def _by_profile(slices: Iterable[Slice], decisions: list[Advice]) -> dict[str, l
     return found
 
 
-def _mig_group(resource: str, form: str, members: Sequence[Slice], sharing: Sharing) -> Group:
+def _mig_group(resource: str, form: str, members: Sequence[Slice], sharing: SharingInForce) -> ResourceGroup:
     gpu, partition = members[0]
-    return Group(
+    return ResourceGroup(
         resource=resource,
         model=gpu.name,
         count=len(members),
@@ -204,7 +206,7 @@ def _mig_group(resource: str, form: str, members: Sequence[Slice], sharing: Shar
     )
 
 
-def _model_labels(models: Sequence[Model], vendor: Vendor) -> dict[str, str]:
+def _model_labels(models: Sequence[ModelGpus], vendor: Vendor) -> dict[str, str]:
     """Labels of our own for nodes with several models; none on ordinary nodes."""
     if len(models) < 2:
         return {}
@@ -218,7 +220,7 @@ def _model_labels(models: Sequence[Model], vendor: Vendor) -> dict[str, str]:
         while names.KGPU_LABEL_MODEL_PREFIX + key + names.LABEL_COUNT in labels:
             copies += 1
             key = f"{base[: _MODEL_ROOM - 3]}-{copies}"
-        group = _gpu_group(model, Sharing(), vendor.resource)
+        group = _gpu_group(model, SharingInForce(), vendor.resource)
         labels |= _run(tables.MODEL_ROWS, group, prefix=names.KGPU_LABEL_MODEL_PREFIX + key)
     return labels
 
@@ -227,7 +229,7 @@ def _with_usable_sharing(
     settings: LabelSettings, gpus: Iterable[Accelerator], decisions: list[Advice]
 ) -> LabelSettings:
     """MPS can't share MIG devices; the node then has no sharing, instead of no labels."""
-    if settings.sharing.kind is not SharingKind.MPS or not any(gpu.mig_enabled for gpu in gpus):
+    if settings.sharing.kind is not SharingStrategy.MPS or not any(gpu.mig_enabled for gpu in gpus):
         return settings
     decisions.append(
         Advice(
@@ -239,10 +241,10 @@ def _with_usable_sharing(
             reason="MpsWithMig",
         )
     )
-    return replace(settings, sharing=Sharing())
+    return replace(settings, sharing=SharingInForce())
 
 
-def _note_node_oddities(view: NodeView, decisions: list[Advice]) -> None:
+def _note_node_oddities(view: LabelledNode, decisions: list[Advice]) -> None:
     if len(view.cliques) > 1:
         decisions.append(
             Advice(
@@ -267,7 +269,7 @@ def _note_node_oddities(view: NodeView, decisions: list[Advice]) -> None:
         )
 
 
-def _several_models(models: Sequence[Model], resource: str) -> Advice:
+def _several_models(models: Sequence[ModelGpus], resource: str) -> Advice:
     return Advice(
         subject="",
         what=f'the {resource}.* labels describe "{models[0].name}"',

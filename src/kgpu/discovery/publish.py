@@ -44,7 +44,7 @@ class Publisher(Protocol):
         ...
 
 
-class MemoryPublisher:
+class MemoryLabelPublisher:
     """The fake: keeps what was published; ``refuse`` makes it fail."""
 
     def __init__(self, labels: Mapping[str, str] | None = None) -> None:

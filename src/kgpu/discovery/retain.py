@@ -11,7 +11,7 @@ from typing import Final
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.discovery import tables
-from kgpu.discovery.tables import NodeView
+from kgpu.discovery.tables import LabelledNode
 from kgpu.discovery.values import legal
 from kgpu.formats import names
 from kgpu.hw.port import Accelerator, Finding, Problem
@@ -24,7 +24,7 @@ _VGPU_KEYS: Final = frozenset(
 
 
 def retain(
-    labels: Mapping[str, str], last: Mapping[str, str], view: NodeView, decisions: list[Advice]
+    labels: Mapping[str, str], last: Mapping[str, str], view: LabelledNode, decisions: list[Advice]
 ) -> dict[str, str]:
     """The new labels, completed by those of ``last`` that could not be read; appends a decision that names them."""
     new = dict(labels)
@@ -40,7 +40,7 @@ def retain(
     return new | kept
 
 
-def _stays(key: str, new: Mapping[str, str], last: Mapping[str, str], view: NodeView, *, unsure: bool) -> bool:
+def _stays(key: str, new: Mapping[str, str], last: Mapping[str, str], view: LabelledNode, *, unsure: bool) -> bool:
     if key in tables.CONFIGURED_KEYS:
         return False
     trouble = bool(view.inventory.findings) or any(gpu.findings or not legal(gpu.name) for gpu in view.gpus)
@@ -72,12 +72,12 @@ def _has(findings: Iterable[Finding], problems: frozenset[Problem]) -> bool:
     return any(finding.problem in problems for finding in findings)
 
 
-def _in_group(key: str, view: NodeView) -> bool:
+def _in_group(key: str, view: LabelledNode) -> bool:
     partitions = view.vendor.partition_resource("")
     return key in tables.group_keys(view.vendor.resource) or key.startswith((partitions, names.KGPU_LABEL_MODEL_PREFIX))
 
 
-def _told(kept: Mapping[str, str], view: NodeView) -> Advice:
+def _told(kept: Mapping[str, str], view: LabelledNode) -> Advice:
     findings = [*view.inventory.findings, *(finding for gpu in view.gpus for finding in gpu.findings)]
     return Advice(
         subject="",

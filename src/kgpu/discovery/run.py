@@ -45,7 +45,7 @@ class ConfigTextView(Protocol):
     def problem(self) -> UserError | None: ...
 
 
-class ConfigSource(Protocol):
+class LabelConfigSource(Protocol):
     """Level-triggered: whoever asks late still gets the newest, and never the same twice."""
 
     async def next(self, after: Any) -> ConfigTextView:
@@ -64,7 +64,7 @@ class LabelsContext:
     """
 
     reader: Reader
-    config: ConfigSource
+    config: LabelConfigSource
     publisher: Publisher
     report: AdviceSink
     facts: Callable[[LabelSettings], NodeFacts]

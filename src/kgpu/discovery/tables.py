@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from kgpu.discovery.model import LabelSettings, NodeFacts, SharedResource, SharingKind
+from kgpu.discovery.model import LabelledResource, LabelSettings, NodeFacts, SharingStrategy
 from kgpu.discovery.values import joined, legal
 from kgpu.formats import names
 from kgpu.hw.port import Accelerator, Inventory, Partition
@@ -21,7 +21,7 @@ Source = TypeVar("Source")
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Generic[Source]):
+class LabelRow(Generic[Source]):
     """One label: its key (or the ending of its key in a group) and its value."""
 
     key: str
@@ -29,7 +29,7 @@ class Row(Generic[Source]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeView:
+class LabelledNode:
     """All that the labels about the node as a whole depend on. ``gpus`` are those that count."""
 
     inventory: Inventory
@@ -64,7 +64,7 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class ResourceGroup:
     """All that one resource's group of labels depends on.
 
     ``kind`` is the MIG part of the product, as in ``<model>-MIG-1g.5gb``. ``sharing`` is None where sharing does not
@@ -75,8 +75,8 @@ class Group:
     model: str
     count: int
     kind: str = ""
-    sharing: SharingKind | None = None
-    shared: SharedResource | None = None
+    sharing: SharingStrategy | None = None
+    shared: LabelledResource | None = None
     memory_mib: int | None = None
     compute: tuple[int, int] | None = None
     partition: Partition | None = None
@@ -130,24 +130,24 @@ def boolean(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _driver(part: int) -> Callable[[NodeView], str | None]:
+def _driver(part: int) -> Callable[[LabelledNode], str | None]:
     return lambda view: None if view.driver is None else legal(view.driver[part])
 
 
-def _runtime(part: int) -> Callable[[NodeView], str | None]:
+def _runtime(part: int) -> Callable[[LabelledNode], str | None]:
     return lambda view: None if view.inventory.cuda_version is None else str(view.inventory.cuda_version[part])
 
 
-def _runtime_full(view: NodeView) -> str | None:
+def _runtime_full(view: LabelledNode) -> str | None:
     version = view.inventory.cuda_version
     return None if version is None else f"{version[0]}.{version[1]}"
 
 
-def _machine(view: NodeView) -> str | None:
+def _machine(view: LabelledNode) -> str | None:
     return legal(view.facts.machine or "") or None
 
 
-def _mode(view: NodeView) -> str | None:
+def _mode(view: LabelledNode) -> str | None:
     # A broken GPU whose class is not known has no say in what the others are.
     classes = {gpu.pci_class for gpu in view.gpus if gpu.pci_class or not gpu.findings}
     if not classes or 0 in classes:
@@ -155,78 +155,78 @@ def _mode(view: NodeView) -> str | None:
     return MODES.get(classes.pop(), UNKNOWN) if len(classes) == 1 else UNKNOWN
 
 
-def _mps_capable(view: NodeView) -> str:
-    return boolean(view.settings.sharing.kind is SharingKind.MPS and not view.uses_mig)
+def _mps_capable(view: LabelledNode) -> str:
+    return boolean(view.settings.sharing.kind is SharingStrategy.MPS and not view.uses_mig)
 
 
-def _clique(view: NodeView) -> str | None:
+def _clique(view: LabelledNode) -> str | None:
     return legal(next(iter(view.cliques))) if len(view.cliques) == 1 else None
 
 
-def _vgpu(part: str) -> Callable[[NodeView], str | None]:
+def _vgpu(part: str) -> Callable[[LabelledNode], str | None]:
     return lambda view: None if view.facts.vgpu is None else legal(getattr(view.facts.vgpu, part))
 
 
 # NVIDIA's, written even when there is no GPU at all.
-_ALWAYS: Final[tuple[Row[NodeView], ...]] = (
-    Row(names.LABEL_GFD_TIMESTAMP, lambda view: None if view.timestamp is None else str(view.timestamp)),
-    Row(
+_ALWAYS: Final[tuple[LabelRow[LabelledNode], ...]] = (
+    LabelRow(names.LABEL_GFD_TIMESTAMP, lambda view: None if view.timestamp is None else str(view.timestamp)),
+    LabelRow(
         names.LABEL_VGPU_PRESENT,
         lambda view: None if view.facts.vgpu_present is None else boolean(view.facts.vgpu_present),
     ),
-    Row(names.LABEL_VGPU_HOST_DRIVER_VERSION, _vgpu("host_driver_version")),
-    Row(names.LABEL_VGPU_HOST_DRIVER_BRANCH, _vgpu("host_driver_branch")),
+    LabelRow(names.LABEL_VGPU_HOST_DRIVER_VERSION, _vgpu("host_driver_version")),
+    LabelRow(names.LABEL_VGPU_HOST_DRIVER_BRANCH, _vgpu("host_driver_branch")),
 )
 
-_NODE: Final[tuple[Row[NodeView], ...]] = (
+_NODE: Final[tuple[LabelRow[LabelledNode], ...]] = (
     *_ALWAYS,
-    Row(names.LABEL_GPU_MACHINE, _machine),
-    Row(names.LABEL_GPU_MODE, _mode),
-    Row(names.LABEL_GPU_CLIQUE, _clique),
-    Row(names.LABEL_MIG_CAPABLE, lambda view: boolean(any(gpu.mig_capable for gpu in view.gpus))),
-    Row(
+    LabelRow(names.LABEL_GPU_MACHINE, _machine),
+    LabelRow(names.LABEL_GPU_MODE, _mode),
+    LabelRow(names.LABEL_GPU_CLIQUE, _clique),
+    LabelRow(names.LABEL_MIG_CAPABLE, lambda view: boolean(any(gpu.mig_capable for gpu in view.gpus))),
+    LabelRow(
         names.LABEL_MIG_STRATEGY,
         lambda view: None if view.settings.mig_strategy == "none" else str(view.settings.mig_strategy),
     ),
-    Row(names.LABEL_MPS_CAPABLE, _mps_capable),
-    Row(names.LABEL_CUDA_DRIVER + ".major", _driver(0)),
-    Row(names.LABEL_CUDA_DRIVER + ".minor", _driver(1)),
-    Row(names.LABEL_CUDA_DRIVER + ".rev", _driver(2)),
-    Row(names.LABEL_CUDA_DRIVER_VERSION + ".major", _driver(0)),
-    Row(names.LABEL_CUDA_DRIVER_VERSION + ".minor", _driver(1)),
-    Row(names.LABEL_CUDA_DRIVER_VERSION + ".revision", _driver(2)),
-    Row(
+    LabelRow(names.LABEL_MPS_CAPABLE, _mps_capable),
+    LabelRow(names.LABEL_CUDA_DRIVER + ".major", _driver(0)),
+    LabelRow(names.LABEL_CUDA_DRIVER + ".minor", _driver(1)),
+    LabelRow(names.LABEL_CUDA_DRIVER + ".rev", _driver(2)),
+    LabelRow(names.LABEL_CUDA_DRIVER_VERSION + ".major", _driver(0)),
+    LabelRow(names.LABEL_CUDA_DRIVER_VERSION + ".minor", _driver(1)),
+    LabelRow(names.LABEL_CUDA_DRIVER_VERSION + ".revision", _driver(2)),
+    LabelRow(
         names.LABEL_CUDA_DRIVER_VERSION + ".full",
         lambda view: None if view.driver is None else legal(view.inventory.driver_version),
     ),
-    Row(names.LABEL_CUDA_RUNTIME + ".major", _runtime(0)),
-    Row(names.LABEL_CUDA_RUNTIME + ".minor", _runtime(1)),
-    Row(names.LABEL_CUDA_RUNTIME_VERSION + ".major", _runtime(0)),
-    Row(names.LABEL_CUDA_RUNTIME_VERSION + ".minor", _runtime(1)),
-    Row(names.LABEL_CUDA_RUNTIME_VERSION + ".full", _runtime_full),
+    LabelRow(names.LABEL_CUDA_RUNTIME + ".major", _runtime(0)),
+    LabelRow(names.LABEL_CUDA_RUNTIME + ".minor", _runtime(1)),
+    LabelRow(names.LABEL_CUDA_RUNTIME_VERSION + ".major", _runtime(0)),
+    LabelRow(names.LABEL_CUDA_RUNTIME_VERSION + ".minor", _runtime(1)),
+    LabelRow(names.LABEL_CUDA_RUNTIME_VERSION + ".full", _runtime_full),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLabels:
+class NodeLabelTable:
     """A vendor's labels about the node as a whole: ``always``, and with an accelerator ``rows``; ``fallbacks`` are what
     is said where nothing is known, now or before.
     """
 
-    always: tuple[Row[NodeView], ...] = ()
-    rows: tuple[Row[NodeView], ...] = ()
+    always: tuple[LabelRow[LabelledNode], ...] = ()
+    rows: tuple[LabelRow[LabelledNode], ...] = ()
     fallbacks: Mapping[str, str] = field(default_factory=dict)
 
 
-_NONE: Final = NodeLabels()
+_NONE: Final = NodeLabelTable()
 _BY_VENDOR: Final = {
-    names.NVIDIA: NodeLabels(
+    names.NVIDIA: NodeLabelTable(
         always=_ALWAYS, rows=_NODE, fallbacks={names.LABEL_GPU_MACHINE: UNKNOWN, names.LABEL_GPU_MODE: UNKNOWN}
     )
 }
 
 
-def node_labels(vendor: str) -> NodeLabels:
+def node_labels(vendor: str) -> NodeLabelTable:
     """Those of a vendor; none for one that has no labels of its own but of its resources."""
     return _BY_VENDOR.get(vendor, _NONE)
 
@@ -235,18 +235,18 @@ def node_labels(vendor: str) -> NodeLabels:
 CONFIGURED_KEYS: Final = frozenset({names.LABEL_GFD_TIMESTAMP, names.LABEL_MIG_STRATEGY})
 
 
-def _product(group: Group) -> str:
+def _product(group: ResourceGroup) -> str:
     shown_shared = group.replicas > 1 and group.shared is not None and not group.shared.renamed
     return joined(group.model, "MIG" if group.kind else "", group.kind, "SHARED" if shown_shared else "")
 
 
-def _strategy(group: Group) -> str:
+def _strategy(group: ResourceGroup) -> str:
     if group.broken:
         return ""
-    return str(group.sharing) if group.sharing is not None and group.replicas > 1 else str(SharingKind.NONE)
+    return str(group.sharing) if group.sharing is not None and group.replicas > 1 else str(SharingStrategy.NONE)
 
 
-def _memory(group: Group) -> str | None:
+def _memory(group: ResourceGroup) -> str | None:
     if group.broken:
         return "0"
     if group.partition is not None:
@@ -254,35 +254,35 @@ def _memory(group: Group) -> str | None:
     return str(group.memory_mib) if group.memory_mib else None
 
 
-def _compute(part: int) -> Callable[[Group], str | None]:
+def _compute(part: int) -> Callable[[ResourceGroup], str | None]:
     return lambda group: str(group.compute[part]) if group.compute and group.compute[0] > 0 else None
 
 
-def _family(group: Group) -> str | None:
+def _family(group: ResourceGroup) -> str | None:
     return family(group.compute) if group.compute and group.compute[0] > 0 else None
 
 
-def _slice(attribute: str) -> Callable[[Group], str | None]:
+def _slice(attribute: str) -> Callable[[ResourceGroup], str | None]:
     return lambda group: None if group.partition is None else str(getattr(group.partition, attribute))
 
 
-GROUP_ROWS: Final[tuple[Row[Group], ...]] = (
-    Row(names.LABEL_PRODUCT, _product),
-    Row(names.LABEL_COUNT, lambda group: str(group.count)),
-    Row(names.LABEL_REPLICAS, lambda group: str(group.replicas)),
-    Row(names.LABEL_SHARING_STRATEGY, _strategy),
-    Row(names.LABEL_MEMORY, _memory),
-    Row(names.LABEL_FAMILY, _family),
-    Row(names.LABEL_COMPUTE_MAJOR, _compute(0)),
-    Row(names.LABEL_COMPUTE_MINOR, _compute(1)),
-    Row(names.LABEL_MULTIPROCESSORS, _slice("multiprocessors")),
-    Row(names.LABEL_SLICES_GI, _slice("slices_gi")),
-    Row(names.LABEL_SLICES_CI, _slice("slices_ci")),
-    Row(names.LABEL_ENGINES + "copy", _slice("copy_engines")),
-    Row(names.LABEL_ENGINES + "decoder", _slice("decoders")),
-    Row(names.LABEL_ENGINES + "encoder", _slice("encoders")),
-    Row(names.LABEL_ENGINES + "jpeg", _slice("jpeg_engines")),
-    Row(names.LABEL_ENGINES + "ofa", _slice("ofa_engines")),
+GROUP_ROWS: Final[tuple[LabelRow[ResourceGroup], ...]] = (
+    LabelRow(names.LABEL_PRODUCT, _product),
+    LabelRow(names.LABEL_COUNT, lambda group: str(group.count)),
+    LabelRow(names.LABEL_REPLICAS, lambda group: str(group.replicas)),
+    LabelRow(names.LABEL_SHARING_STRATEGY, _strategy),
+    LabelRow(names.LABEL_MEMORY, _memory),
+    LabelRow(names.LABEL_FAMILY, _family),
+    LabelRow(names.LABEL_COMPUTE_MAJOR, _compute(0)),
+    LabelRow(names.LABEL_COMPUTE_MINOR, _compute(1)),
+    LabelRow(names.LABEL_MULTIPROCESSORS, _slice("multiprocessors")),
+    LabelRow(names.LABEL_SLICES_GI, _slice("slices_gi")),
+    LabelRow(names.LABEL_SLICES_CI, _slice("slices_ci")),
+    LabelRow(names.LABEL_ENGINES + "copy", _slice("copy_engines")),
+    LabelRow(names.LABEL_ENGINES + "decoder", _slice("decoders")),
+    LabelRow(names.LABEL_ENGINES + "encoder", _slice("encoders")),
+    LabelRow(names.LABEL_ENGINES + "jpeg", _slice("jpeg_engines")),
+    LabelRow(names.LABEL_ENGINES + "ofa", _slice("ofa_engines")),
 )
 
 
@@ -293,7 +293,7 @@ def group_keys(resource: str) -> frozenset[str]:
 
 
 # Per model, on nodes with several: kgpu.dev/gpu.<model><ending>.
-MODEL_ROWS: Final[tuple[Row[Group], ...]] = tuple(
+MODEL_ROWS: Final[tuple[LabelRow[ResourceGroup], ...]] = tuple(
     row
     for row in GROUP_ROWS
     if row.key

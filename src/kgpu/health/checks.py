@@ -17,7 +17,7 @@ from kgpu.formats import gpu_remedies as remedies
 from kgpu.formats.xid.action import Action
 from kgpu.formats.xid.buckets import RECOVERY
 from kgpu.health.config import HealthConfig
-from kgpu.health.model import Evidence, Memory, Reading, Source
+from kgpu.health.model import EvidenceSource, GpuEvidence, HealthReading, RememberedGpu
 
 
 class Well(enum.Enum):
@@ -27,8 +27,8 @@ class Well(enum.Enum):
 
 
 WELL: Final = Well.WELL
-Answer: TypeAlias = "Evidence | Well | None"
-Look: TypeAlias = Callable[[Memory, Reading, HealthConfig], "Evidence | Well | None"]
+Answer: TypeAlias = "GpuEvidence | Well | None"
+Look: TypeAlias = Callable[[RememberedGpu, HealthReading, HealthConfig], "GpuEvidence | Well | None"]
 
 HW_SLOWDOWN: Final = 0x8
 HW_THERMAL: Final = 0x40
@@ -49,10 +49,10 @@ class Delay(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ReadingCheck:
     """One row: ``key`` within its source, how long it has to hold, and the look at a reading."""
 
-    source: Source
+    source: EvidenceSource
     key: str
     delay: Delay
     look: Look
@@ -64,7 +64,7 @@ class Check:
 
 
 def _found(
-    check: tuple[Source, str],
+    check: tuple[EvidenceSource, str],
     what: str,
     action: Action,
     remedy_key: str,
@@ -72,9 +72,9 @@ def _found(
     value: float = 1.0,
     severity: Severity = Severity.WARNING,
     urgent: bool = True,
-) -> Evidence:
+) -> GpuEvidence:
     source, key = check
-    return Evidence(
+    return GpuEvidence(
         source=source,
         key=key,
         what=what,
@@ -86,7 +86,7 @@ def _found(
     )
 
 
-def _recovery(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+def _recovery(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) -> Answer:
     del memory, config
     if reading.recovery in {"unknown", ""}:
         return None
@@ -94,7 +94,7 @@ def _recovery(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
     if asked is None:
         return WELL
     return _found(
-        (Source.RECOVERY, "recovery"), f"the driver asks for: {reading.recovery}", asked.action, asked.key,
+        (EvidenceSource.RECOVERY, "recovery"), f"the driver asks for: {reading.recovery}", asked.action, asked.key,
         value=asked.action.rank, severity=asked.severity,
     )  # fmt: skip
 
@@ -113,18 +113,18 @@ _PROBLEMS: Final = {
 
 
 def _problem(kind: str) -> Look:
-    def look(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+    def look(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) -> Answer:
         del memory, config
         action, severity, _, usual, remedy_key = _PROBLEMS[kind]
         said = next((text for name, text in reading.problems if name == kind), None)
         if said is None:
             return WELL
-        return _found((Source.DRIVER, kind), said or usual, action, remedy_key, severity=severity)
+        return _found((EvidenceSource.DRIVER, kind), said or usual, action, remedy_key, severity=severity)
 
     return look
 
 
-def _ecc(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+def _ecc(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) -> Answer:
     del memory, config
     # Where rows can be replaced, the rows and the driver say what an error calls for; counting it twice is no help.
     if reading.ecc_uncorrected is None or reading.rows_failed is not None:
@@ -132,14 +132,15 @@ def _ecc(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
     if reading.ecc_uncorrected == 0:
         return WELL
     what = f"{reading.ecc_uncorrected} uncorrectable memory errors since the driver was loaded"
-    return _found((Source.ECC, "uncorrected"), what, Action.RESET_GPU, remedies.RESET, value=reading.ecc_uncorrected,
+    return _found((EvidenceSource.ECC, "uncorrected"), what, Action.RESET_GPU, remedies.RESET,
+                  value=reading.ecc_uncorrected,
                   severity=Severity.ERROR)  # fmt: skip
 
 
 def _flag(
-    attr: str, check: tuple[Source, str], what: str, action: Action, remedy_key: str, *, urgent: bool = True
+    attr: str, check: tuple[EvidenceSource, str], what: str, action: Action, remedy_key: str, *, urgent: bool = True
 ) -> Look:
-    def look(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+    def look(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) -> Answer:
         del memory, config
         value = getattr(reading, attr)
         if value is None:
@@ -150,29 +151,29 @@ def _flag(
     return look
 
 
-def _rows(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+def _rows(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) -> Answer:
     del memory
     rows = reading.rows_uncorrectable
     if rows is None:
         return None
     if rows < config.uncorrectable_rows:
         return WELL
-    return _found((Source.ROWS, "many"), f"{rows} rows of memory were replaced for uncorrectable errors",
+    return _found((EvidenceSource.ROWS, "many"), f"{rows} rows of memory were replaced for uncorrectable errors",
                   Action.INSPECT, remedies.SPARE_ROWS, value=rows)  # fmt: skip
 
 
-def _pages(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+def _pages(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) -> Answer:
     del memory
     if reading.pages_retired is None:
         return None
     if reading.pages_retired < config.retired_pages:
         return WELL
     what = f"{reading.pages_retired} memory pages are retired"
-    return _found((Source.PAGES, "many"), what, Action.REPLACE, remedies.REPLACE, value=reading.pages_retired,
+    return _found((EvidenceSource.PAGES, "many"), what, Action.REPLACE, remedies.REPLACE, value=reading.pages_retired,
                   severity=Severity.ERROR)  # fmt: skip
 
 
-def _links(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+def _links(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) -> Answer:
     expected = config.nvlink_links or memory.links
     # In MIG mode some GPUs have their links off; a card without links has nothing to miss.
     if reading.links_active is None or reading.mig or not expected:
@@ -180,11 +181,11 @@ def _links(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
     missing = expected - reading.links_active
     if missing <= 0:
         return WELL
-    return _found((Source.NVLINK, "down"), f"{missing} of {expected} NVLinks are down", Action.RESET_GPU,
+    return _found((EvidenceSource.NVLINK, "down"), f"{missing} of {expected} NVLinks are down", Action.RESET_GPU,
                   remedies.RESET_LINK, value=missing, severity=Severity.ERROR)  # fmt: skip
 
 
-def _rate(memory: Memory, reading: Reading, attr: str, span: float) -> tuple[int, float] | None:
+def _rate(memory: RememberedGpu, reading: HealthReading, attr: str, span: float) -> tuple[int, float] | None:
     """(growth, seconds) of a counter over about ``span`` seconds; None while too little is known, or after a reset."""
     now = getattr(reading, attr)
     past = [one for one in memory.samples if getattr(one, attr) is not None and reading.at - one.at <= span * 1.5]
@@ -199,28 +200,29 @@ def _coarse(value: float) -> float:
     return math.floor(math.log2(max(1.0, value)))
 
 
-def _crc(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+def _crc(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) -> Answer:
     rate = _rate(memory, reading, "nvlink_crc", 60.0)
     if rate is None:
         return None
     per_second = rate[0] / rate[1]
     if per_second < config.nvlink_crc_per_second:
         return WELL
-    return _found((Source.NVLINK, "crc"), f"{per_second:.0f} CRC errors a second on its NVLinks", Action.INSPECT,
+    return _found((EvidenceSource.NVLINK, "crc"), f"{per_second:.0f} CRC errors a second on its NVLinks",
+                  Action.INSPECT,
                   remedies.LINK_SIGNAL, value=_coarse(per_second))  # fmt: skip
 
 
-def _link_errors(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+def _link_errors(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) -> Answer:
     rate = _rate(memory, reading, "nvlink_errors", 3600.0)
     if rate is None:
         return None
     if rate[0] < config.nvlink_errors_per_hour:
         return WELL
-    return _found((Source.NVLINK, "errors"), f"{rate[0]} replays and recoveries on its NVLinks in an hour",
+    return _found((EvidenceSource.NVLINK, "errors"), f"{rate[0]} replays and recoveries on its NVLinks in an hour",
                   Action.INSPECT, remedies.LINK_SIGNAL, value=_coarse(rate[0]))  # fmt: skip
 
 
-def _replays(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+def _replays(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) -> Answer:
     rate = _rate(memory, reading, "pcie_replays", 60.0)
     lane = REPLAYS_PER_LANE.get(reading.pcie_generation or 0)
     if rate is None or lane is None or not reading.pcie_width:
@@ -230,10 +232,10 @@ def _replays(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
     if per_minute <= normal:
         return WELL
     what = f"{per_minute:.0f} PCIe replays a minute, where up to {normal:.0f} are normal"
-    return _found((Source.PCIE, "replays"), what, Action.INSPECT, remedies.SEAT, value=_coarse(per_minute))
+    return _found((EvidenceSource.PCIE, "replays"), what, Action.INSPECT, remedies.SEAT, value=_coarse(per_minute))
 
 
-def _width(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+def _width(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) -> Answer:
     del memory, config
     if not reading.pcie_width or not reading.pcie_width_max:
         return None
@@ -241,11 +243,15 @@ def _width(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
         return WELL
     what = f"PCIe link has {reading.pcie_width} of {reading.pcie_width_max} lanes"
     return _found(
-        (Source.PCIE, "width"), what, Action.INSPECT, remedies.SEAT, value=reading.pcie_width_max - reading.pcie_width
+        (EvidenceSource.PCIE, "width"),
+        what,
+        Action.INSPECT,
+        remedies.SEAT,
+        value=reading.pcie_width_max - reading.pcie_width,
     )
 
 
-def _speed(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+def _speed(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) -> Answer:
     del memory, config
     # An idle GPU lowers its link's speed to save power: only a busy one tells.
     if not reading.pcie_generation or not reading.pcie_generation_max or not reading.busy:
@@ -253,11 +259,11 @@ def _speed(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
     if reading.pcie_generation >= reading.pcie_generation_max:
         return WELL
     what = f"PCIe link runs at generation {reading.pcie_generation} of {reading.pcie_generation_max} under load"
-    return _found((Source.PCIE, "speed"), what, Action.INSPECT, remedies.SEAT,
+    return _found((EvidenceSource.PCIE, "speed"), what, Action.INSPECT, remedies.SEAT,
                   value=reading.pcie_generation_max - reading.pcie_generation)  # fmt: skip
 
 
-def _throttle(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+def _throttle(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) -> Answer:
     if reading.slowdown is None:
         return None
     minutes = max(1.0, config.throttle_window / 60)
@@ -267,12 +273,13 @@ def _throttle(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
         return WELL
     brake = reading.slowdown & POWER_BRAKE
     remedy_key = remedies.POWER if brake else remedies.COOLING
-    return _found((Source.THROTTLE, "hardware"), f"slowed down by its hardware in {slow} of {minutes:.0f} minutes",
+    return _found((EvidenceSource.THROTTLE, "hardware"),
+                  f"slowed down by its hardware in {slow} of {minutes:.0f} minutes",
                   Action.INSPECT, remedy_key)  # fmt: skip
 
 
 def _temperature(attr: str, place: str) -> Look:
-    def look(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+    def look(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) -> Answer:
         del memory
         margin = getattr(reading, attr)
         if margin is None:
@@ -280,7 +287,7 @@ def _temperature(attr: str, place: str) -> Look:
         if margin > config.margin_c:
             return WELL
         what = f"{place} is {abs(margin):.0f} degrees {'above' if margin < 0 else 'below'} its limit"
-        return _found((Source.TEMPERATURE, attr.removesuffix("_c")), what, Action.INSPECT,
+        return _found((EvidenceSource.TEMPERATURE, attr.removesuffix("_c")), what, Action.INSPECT,
                       remedies.COOLING, value=math.floor(-margin / 5))  # fmt: skip
 
     return look
@@ -294,7 +301,7 @@ _FABRIC: Final = {
 _PASSING: Final = frozenset({"route-recovery", "access-timeout-recovery", "healthy"})
 
 
-def _fabric_state(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+def _fabric_state(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) -> Answer:
     del memory, config
     if reading.fabric_state in {"", "not-supported"}:
         return None
@@ -302,11 +309,11 @@ def _fabric_state(memory: Memory, reading: Reading, config: HealthConfig) -> Ans
         return WELL
     why = f": {reading.fabric_error}" if reading.fabric_error else ""
     what = f"it has not joined the NVLink fabric ({reading.fabric_state}{why})"
-    return _found((Source.FABRIC, "state"), what, Action.INSPECT, remedies.RESTART_FABRIC_MANAGER,
+    return _found((EvidenceSource.FABRIC, "state"), what, Action.INSPECT, remedies.RESTART_FABRIC_MANAGER,
                   severity=Severity.ERROR)  # fmt: skip
 
 
-def _fabric_health(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+def _fabric_health(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) -> Answer:
     del memory, config
     if reading.fabric_state != "completed":
         return None
@@ -315,39 +322,41 @@ def _fabric_health(memory: Memory, reading: Reading, config: HealthConfig) -> An
         return WELL
     usual = (Action.INSPECT, f"its fabric's health is {', '.join(bad)}", remedies.RESTART_FABRIC_MANAGER)
     action, what, remedy_key = max((_FABRIC.get(word, usual) for word in bad), key=lambda row: row[0].rank)
-    return _found((Source.FABRIC, "health"), what, action, remedy_key, value=len(bad), severity=Severity.ERROR)
+    return _found((EvidenceSource.FABRIC, "health"), what, action, remedy_key, value=len(bad), severity=Severity.ERROR)
 
 
 CHECKS: Final = (
-    Check(Source.RECOVERY, "recovery", Delay.NONE, _recovery),
-    *(Check(Source.DRIVER, kind, row[2], _problem(kind)) for kind, row in _PROBLEMS.items()),
-    Check(Source.ECC, "uncorrected", Delay.NONE, _ecc),
-    Check(Source.ECC, "sram", Delay.NONE, _flag(
-        "sram_exceeded", (Source.ECC, "sram"), "its on-chip memory has too many errors", Action.REPLACE,
+    ReadingCheck(EvidenceSource.RECOVERY, "recovery", Delay.NONE, _recovery),
+    *(ReadingCheck(EvidenceSource.DRIVER, kind, row[2], _problem(kind)) for kind, row in _PROBLEMS.items()),
+    ReadingCheck(EvidenceSource.ECC, "uncorrected", Delay.NONE, _ecc),
+    ReadingCheck(EvidenceSource.ECC, "sram", Delay.NONE, _flag(
+        "sram_exceeded", (EvidenceSource.ECC, "sram"), "its on-chip memory has too many errors", Action.REPLACE,
         remedies.REPLACE)),
-    Check(Source.ECC, "unrepairable", Delay.NONE, _flag(
-        "unrepairable", (Source.ECC, "unrepairable"), "its memory can't be repaired", Action.REPLACE,
+    ReadingCheck(EvidenceSource.ECC, "unrepairable", Delay.NONE, _flag(
+        "unrepairable", (EvidenceSource.ECC, "unrepairable"), "its memory can't be repaired", Action.REPLACE,
         remedies.REPLACE)),
-    Check(Source.ROWS, "failed", Delay.NONE, _flag(
-        "rows_failed", (Source.ROWS, "failed"), "a bad row of memory could not be replaced", Action.REPLACE,
+    ReadingCheck(EvidenceSource.ROWS, "failed", Delay.NONE, _flag(
+        "rows_failed", (EvidenceSource.ROWS, "failed"), "a bad row of memory could not be replaced", Action.REPLACE,
         remedies.REPLACE)),
-    Check(Source.ROWS, "pending", Delay.NONE, _flag(
-        "rows_pending", (Source.ROWS, "pending"), "a bad row of memory waits to be replaced", Action.RESET_GPU,
+    ReadingCheck(EvidenceSource.ROWS, "pending", Delay.NONE, _flag(
+        "rows_pending", (EvidenceSource.ROWS, "pending"), "a bad row of memory waits to be replaced", Action.RESET_GPU,
         remedies.RESET_WHEN_IDLE, urgent=False)),
-    Check(Source.ROWS, "many", Delay.NONE, _rows),
-    Check(Source.PAGES, "pending", Delay.NONE, _flag(
-        "pages_pending", (Source.PAGES, "pending"), "a bad page of memory waits to be retired", Action.RESET_GPU,
+    ReadingCheck(EvidenceSource.ROWS, "many", Delay.NONE, _rows),
+    ReadingCheck(EvidenceSource.PAGES, "pending", Delay.NONE, _flag(
+        "pages_pending", (EvidenceSource.PAGES, "pending"),
+        "a bad page of memory waits to be retired", Action.RESET_GPU,
         remedies.RESET_WHEN_IDLE, urgent=False)),
-    Check(Source.PAGES, "many", Delay.NONE, _pages),
-    Check(Source.NVLINK, "down", Delay.USUAL, _links),
-    Check(Source.NVLINK, "crc", Delay.USUAL, _crc),
-    Check(Source.NVLINK, "errors", Delay.USUAL, _link_errors),
-    Check(Source.PCIE, "replays", Delay.USUAL, _replays),
-    Check(Source.PCIE, "width", Delay.USUAL, _width),
-    Check(Source.PCIE, "speed", Delay.USUAL, _speed),
-    Check(Source.THROTTLE, "hardware", Delay.NONE, _throttle),
-    Check(Source.TEMPERATURE, "margin", Delay.USUAL, _temperature("margin_c", "the GPU")),
-    Check(Source.TEMPERATURE, "memory_margin", Delay.USUAL, _temperature("memory_margin_c", "its memory")),
-    Check(Source.FABRIC, "state", Delay.USUAL, _fabric_state),
-    Check(Source.FABRIC, "health", Delay.USUAL, _fabric_health),
+    ReadingCheck(EvidenceSource.PAGES, "many", Delay.NONE, _pages),
+    ReadingCheck(EvidenceSource.NVLINK, "down", Delay.USUAL, _links),
+    ReadingCheck(EvidenceSource.NVLINK, "crc", Delay.USUAL, _crc),
+    ReadingCheck(EvidenceSource.NVLINK, "errors", Delay.USUAL, _link_errors),
+    ReadingCheck(EvidenceSource.PCIE, "replays", Delay.USUAL, _replays),
+    ReadingCheck(EvidenceSource.PCIE, "width", Delay.USUAL, _width),
+    ReadingCheck(EvidenceSource.PCIE, "speed", Delay.USUAL, _speed),
+    ReadingCheck(EvidenceSource.THROTTLE, "hardware", Delay.NONE, _throttle),
+    ReadingCheck(EvidenceSource.TEMPERATURE, "margin", Delay.USUAL, _temperature("margin_c", "the GPU")),
+    ReadingCheck(EvidenceSource.TEMPERATURE, "memory_margin", Delay.USUAL,
+                 _temperature("memory_margin_c", "its memory")),
+    ReadingCheck(EvidenceSource.FABRIC, "state", Delay.USUAL, _fabric_state),
+    ReadingCheck(EvidenceSource.FABRIC, "health", Delay.USUAL, _fabric_health),
 )  # fmt: skip

@@ -17,7 +17,7 @@ from kgpu.formats.duration import INFINITE, parse_duration
 from kgpu.formats.strict import Problems, Reader, boolean, raw, read_table, whole
 from kgpu.formats.xid.action import Action
 from kgpu.formats.yaml import Path, load_document
-from kgpu.health.model import Source
+from kgpu.health.model import EvidenceSource
 
 SHOWN: Final = 5  # problems in one message
 MAX_CODE: Final = 99_999
@@ -36,7 +36,7 @@ class HealthConfig:
 
     ignore_xids: frozenset[int] = frozenset()
     ignore_sxids: frozenset[int] = frozenset()
-    ignore_checks: frozenset[Source] = frozenset()
+    ignore_checks: frozenset[EvidenceSource] = frozenset()
     xid_actions: Mapping[int, Action] = field(default_factory=dict)
     sxid_actions: Mapping[int, Action] = field(default_factory=dict)
     maintenance: frozenset[str] = frozenset()
@@ -78,8 +78,8 @@ def _codes(problems: Problems, path: Path, value: Any) -> frozenset[int] | None:
     return frozenset(code for code in found if code is not None)
 
 
-def _checks(problems: Problems, path: Path, value: Any) -> frozenset[Source] | None:
-    known = {str(source): source for source in Source}
+def _checks(problems: Problems, path: Path, value: Any) -> frozenset[EvidenceSource] | None:
+    known = {str(source): source for source in EvidenceSource}
     items = value if isinstance(value, list) else [value]
     for item in items:
         if not isinstance(item, str) or item not in known:
@@ -151,7 +151,7 @@ def _real(least: float, most: float) -> Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class HealthSetting:
     """One setting: its key in the file, the attribute, how it is read, and what it means."""
 
     key: str
@@ -161,37 +161,48 @@ class Row:
 
 
 ROWS: Final = (
-    Row("ignore.xids", "ignore_xids", _codes, "Xids that are never evidence"),
-    Row("ignore.sxids", "ignore_sxids", _codes, "SXids that are never evidence"),
-    Row("ignore.checks", "ignore_checks", _checks, "kinds of evidence that are not looked at, such as pcie"),
-    Row("actions.xids", "xid_actions", _actions, "another action than the catalogue's, such as {94: reset-gpu}"),
-    Row("actions.sxids", "sxid_actions", _actions, "the same for SXids"),
-    Row("maintenance", "maintenance", _gpus, "GPUs (UUID, index, all) whose evidence is kept but not acted on"),
-    Row("driverFirst", "driver_first", boolean, "the driver's own verdict beats the catalogue, where it gives one"),
-    Row("thresholds.uncorrectableRows", "uncorrectable_rows", _count(1),
+    HealthSetting("ignore.xids", "ignore_xids", _codes, "Xids that are never evidence"),
+    HealthSetting("ignore.sxids", "ignore_sxids", _codes, "SXids that are never evidence"),
+    HealthSetting("ignore.checks", "ignore_checks", _checks, "kinds of evidence that are not looked at, such as pcie"),
+    HealthSetting("actions.xids", "xid_actions", _actions,
+                  "another action than the catalogue's, such as {94: reset-gpu}"),
+    HealthSetting("actions.sxids", "sxid_actions", _actions, "the same for SXids"),
+    HealthSetting("maintenance", "maintenance", _gpus,
+                  "GPUs (UUID, index, all) whose evidence is kept but not acted on"),
+    HealthSetting("driverFirst", "driver_first", boolean,
+                  "the driver's own verdict beats the catalogue, where it gives one"),
+    HealthSetting("thresholds.uncorrectableRows", "uncorrectable_rows", _count(1),
         "rows replaced for uncorrectable errors from which a person should look"),
-    Row("thresholds.retiredPages", "retired_pages", _count(1), "retired pages from which the GPU is to be replaced"),
-    Row("thresholds.pcieReplayFactor", "pcie_replay_factor", _real(0.01, 1e6),
+    HealthSetting("thresholds.retiredPages", "retired_pages", _count(1),
+                  "retired pages from which the GPU is to be replaced"),
+    HealthSetting("thresholds.pcieReplayFactor", "pcie_replay_factor", _real(0.01, 1e6),
         "PCIe replays per minute, as a multiple of what is normal for the link's speed and width"),
-    Row("thresholds.nvlinkCrcPerSecond", "nvlink_crc_per_second", _real(0.01, 1e9), "CRC errors of all NVLinks"),
-    Row("thresholds.nvlinkErrorsPerHour", "nvlink_errors_per_hour", _real(0.01, 1e9),
+    HealthSetting("thresholds.nvlinkCrcPerSecond", "nvlink_crc_per_second", _real(0.01, 1e9),
+                  "CRC errors of all NVLinks"),
+    HealthSetting("thresholds.nvlinkErrorsPerHour", "nvlink_errors_per_hour", _real(0.01, 1e9),
         "replays and recoveries of all NVLinks"),
-    Row("thresholds.nvlinkLinks", "nvlink_links", _count(0), "NVLinks that must be up; 0: as many as ever were"),
-    Row("thresholds.throttleShare", "throttle_share", _real(0.01, 1.0),
+    HealthSetting("thresholds.nvlinkLinks", "nvlink_links", _count(0),
+                  "NVLinks that must be up; 0: as many as ever were"),
+    HealthSetting("thresholds.throttleShare", "throttle_share", _real(0.01, 1.0),
         "share of the window's minutes in which hardware slowed the GPU down"),
-    Row("thresholds.throttleWindow", "throttle_window", _seconds, "the window of throttleShare"),
-    Row("thresholds.marginCelsius", "margin_c", _real(-50, 50), "how near to its limit a GPU's temperature may be"),
-    Row("times.raiseAfter", "raise_after", _seconds, "how long a check must be true before it counts"),
-    Row("times.clearAfter", "clear_after", _seconds, "how long it must be false before it is over"),
-    Row("times.hungAfter", "hung_after", _seconds, "the same as raiseAfter, for a driver that does not answer"),
-    Row("times.burst", "burst", _seconds, "Xids of one GPU that are no further apart are one trouble"),
-    Row("times.settle", "settle", _seconds, "how long the driver may take to give its own verdict after an Xid"),
-    Row("times.appForget", "app_forget", _seconds, "an error of a program is over after this"),
-    Row("times.inspectForget", "inspect_forget", _seconds, "what a person should look at is over after this"),
-    Row("repeats.reset", "reset_repeats", _count(1), "resets for one reason after which a reboot is called for"),
-    Row("repeats.resetWindow", "reset_window", _seconds, "the time in which resets are counted"),
-    Row("repeats.reboot", "reboot_repeats", _count(1), "reboots for one reason after which replacing is called for"),
-    Row("repeats.window", "repeat_window", _seconds, "the time in which reboots are counted"),
+    HealthSetting("thresholds.throttleWindow", "throttle_window", _seconds, "the window of throttleShare"),
+    HealthSetting("thresholds.marginCelsius", "margin_c", _real(-50, 50),
+                  "how near to its limit a GPU's temperature may be"),
+    HealthSetting("times.raiseAfter", "raise_after", _seconds, "how long a check must be true before it counts"),
+    HealthSetting("times.clearAfter", "clear_after", _seconds, "how long it must be false before it is over"),
+    HealthSetting("times.hungAfter", "hung_after", _seconds,
+                  "the same as raiseAfter, for a driver that does not answer"),
+    HealthSetting("times.burst", "burst", _seconds, "Xids of one GPU that are no further apart are one trouble"),
+    HealthSetting("times.settle", "settle", _seconds,
+                  "how long the driver may take to give its own verdict after an Xid"),
+    HealthSetting("times.appForget", "app_forget", _seconds, "an error of a program is over after this"),
+    HealthSetting("times.inspectForget", "inspect_forget", _seconds, "what a person should look at is over after this"),
+    HealthSetting("repeats.reset", "reset_repeats", _count(1),
+                  "resets for one reason after which a reboot is called for"),
+    HealthSetting("repeats.resetWindow", "reset_window", _seconds, "the time in which resets are counted"),
+    HealthSetting("repeats.reboot", "reboot_repeats", _count(1),
+                  "reboots for one reason after which replacing is called for"),
+    HealthSetting("repeats.window", "repeat_window", _seconds, "the time in which reboots are counted"),
 )  # fmt: skip
 
 

@@ -10,22 +10,22 @@ from kgpu.formats.xid import nvlink
 from kgpu.formats.xid.buckets import GUIDANCE, RECOVERY, Guidance
 from kgpu.formats.xid.catalogue import guidance, short_name, switch_guidance, sxids
 from kgpu.health.config import HealthConfig
-from kgpu.health.model import Evidence, Fault, Source
+from kgpu.health.model import EvidenceSource, Fault, GpuEvidence
 
 MAX_TEXT: Final = 200
 
 
-def evidence_of(fault: Fault, config: HealthConfig) -> Evidence | None:
+def evidence_of(fault: Fault, config: HealthConfig) -> GpuEvidence | None:
     """The evidence, or None when the config says that it is none."""
     if fault.code in (config.ignore_sxids if fault.sxid else config.ignore_xids):
         return None
-    source = Source.SXID if fault.sxid else Source.XID
+    source = EvidenceSource.SXID if fault.sxid else EvidenceSource.XID
     if source in config.ignore_checks:
         return None
     usual, what = _switch(fault) if fault.sxid else _gpu(fault)
     told = (config.sxid_actions if fault.sxid else config.xid_actions).get(fault.code)
     where = "" if fault.gpu_instance is None else f" in GPU instance {fault.gpu_instance}"
-    return Evidence(
+    return GpuEvidence(
         source=source,
         key=str(fault.code),
         what=f"{'SXid' if fault.sxid else 'Xid'} {fault.code}{where}: {what}",

@@ -22,8 +22,8 @@ import msgspec
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import HostError
 from kgpu.base.typed import decode
-from kgpu.health.model import Memory
-from kgpu.health.node import Note, Order
+from kgpu.health.model import RememberedGpu
+from kgpu.health.node import HealthOrder, HistoryNote
 
 VERSION: Final = 1
 RETENTION: Final = 90 * 86400.0
@@ -57,10 +57,10 @@ class Remembered:
     boot: str = ""
     began: float = 0.0
     sequence: int = -1
-    memories: Mapping[str, Memory] = field(default_factory=dict)
+    memories: Mapping[str, RememberedGpu] = field(default_factory=dict)
 
 
-class History:
+class HealthHistory:
     """The file at ``path``. Every method raises HostError when the disk does not let it."""
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, max_notes: int = MAX_NOTES) -> None:
@@ -83,7 +83,7 @@ class History:
         with self._translated(), self._open() as db:
             return self._remembered(db, decisions), decisions
 
-    def save(self, remembered: Remembered, notes: Sequence[Note] = (), done: Sequence[int] = ()) -> None:
+    def save(self, remembered: Remembered, notes: Sequence[HistoryNote] = (), done: Sequence[int] = ()) -> None:
         """Write it all at once. ``done`` are the orders that have been carried out."""
         with self._translated(), self._open() as db:
             db.execute("BEGIN IMMEDIATE")
@@ -108,7 +108,7 @@ class History:
             self._clean(db)
             db.execute("COMMIT")
 
-    def notes(self, *, gpus: Sequence[str] = (), since: float = 0.0, limit: int = 200) -> list[Note]:
+    def notes(self, *, gpus: Sequence[str] = (), since: float = 0.0, limit: int = 200) -> list[HistoryNote]:
         """The newest last; of all GPUs when none is named."""
         if not self.path.exists():
             return []
@@ -117,11 +117,11 @@ class History:
         with self._translated(), self._open() as db:
             rows = db.execute(query, (since, *gpus, limit)).fetchall()
         return [
-            Note(at=at, gpu=gpu, kind=kind, name=name, action=action, text=text)
+            HistoryNote(at=at, gpu=gpu, kind=kind, name=name, action=action, text=text)
             for at, gpu, kind, name, action, text in reversed(rows)
         ]
 
-    def put(self, order: Order) -> None:
+    def put(self, order: HealthOrder) -> None:
         """A person's word, for whoever keeps the memories."""
         with self._translated(), self._open() as db:
             db.execute("INSERT INTO orders (value) VALUES (?)", (msgspec.json.encode(order),))
@@ -138,14 +138,14 @@ class History:
         except OSError:
             return 0
 
-    def orders(self) -> list[tuple[int, Order]]:
+    def orders(self) -> list[tuple[int, HealthOrder]]:
         """Those that are not done, the oldest first."""
         with self._translated(), self._open() as db:
             rows = db.execute("SELECT id, value FROM orders ORDER BY id LIMIT ?", (MAX_ORDERS,)).fetchall()
         found = []
         for number, value in rows:
             with contextlib.suppress(msgspec.DecodeError, TypeError):
-                found.append((int(number), decode(value, Order)))
+                found.append((int(number), decode(value, HealthOrder)))
         return found
 
     # --- the rest ---
@@ -183,10 +183,10 @@ class History:
 
     def _remembered(self, db: sqlite3.Connection, decisions: list[Advice]) -> Remembered:
         state = dict(db.execute("SELECT key, value FROM state").fetchall())
-        memories: dict[str, Memory] = {}
+        memories: dict[str, RememberedGpu] = {}
         for gpu, value in db.execute("SELECT gpu, value FROM memory").fetchall():
             try:
-                memories[gpu] = decode(value, Memory)
+                memories[gpu] = decode(value, RememberedGpu)
             except (msgspec.DecodeError, TypeError) as error:
                 decisions.append(_lost(f"what was remembered of GPU {gpu} can't be read", str(error)))
         sequence = state.get("sequence", "")
@@ -229,7 +229,7 @@ def _seconds(text: str) -> float:
     return found if math.isfinite(found) else 0.0
 
 
-def _write_note(db: sqlite3.Connection, note: Note) -> None:
+def _write_note(db: sqlite3.Connection, note: HistoryNote) -> None:
     if note.amends:
         last = db.execute(
             "SELECT id FROM note WHERE gpu = ? AND kind = ? AND name = ? ORDER BY id DESC LIMIT 1",

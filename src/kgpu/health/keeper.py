@@ -17,8 +17,8 @@ from kgpu.base.advice import Advice, AdviceSink
 from kgpu.base.clock import Clock
 from kgpu.base.errors import HostError, UserError
 from kgpu.base.threads import beside
-from kgpu.health.history import History, Remembered
-from kgpu.health.node import NodeHealth, Note
+from kgpu.health.history import HealthHistory, Remembered
+from kgpu.health.node import HistoryNote, NodeHealth
 
 SAVE_SECONDS: Final = 300.0
 """How often memories are written although nothing of weight has changed."""
@@ -28,7 +28,7 @@ MAX_UNSAVED: Final = 4096
 WHAT: Final = "history"
 
 
-class Problems(Protocol):
+class DiskProblems(Protocol):
     """Where it is told how the disk does; both may be called again and again."""
 
     def trouble(self, what: str, error: UserError) -> None:
@@ -51,7 +51,7 @@ class _Saving:
     done: tuple[int, ...]
 
 
-class Keeper:
+class HealthKeeper:
     """What is remembered of one node. ``unsaved`` notes and ``done`` orders wait for the next writing.
 
     ``loaded`` says whether what was saved has been read; without a history there is nothing to read.
@@ -59,16 +59,16 @@ class Keeper:
 
     def __init__(
         self,
-        history: History | None,
+        history: HealthHistory | None,
         node: NodeHealth,
         *,
         boot: str,
         clock: Clock,
         report: AdviceSink,
-        problems: Problems,
+        problems: DiskProblems,
         recalled: Callable[[], None],
     ) -> None:
-        self.unsaved: list[Note] = []
+        self.unsaved: list[HistoryNote] = []
         self.done: list[int] = []
         self.loaded = history is None
         self._history = history

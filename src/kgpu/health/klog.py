@@ -81,7 +81,7 @@ _ESCAPE: Final = re.compile(r"\\x([0-9a-fA-F]{2})")
 _KERN: Final = 0
 
 
-class Kind(enum.StrEnum):
+class LineKind(enum.StrEnum):
     """What a line says."""
 
     XID = "xid"
@@ -102,7 +102,7 @@ class LogEvent:
     it is known which it would be. ``when`` is the time as it was written before the message.
     """
 
-    kind: Kind
+    kind: LineKind
     code: int = 0
     pci: str = ""
     gpu_instance: int | None = None
@@ -120,7 +120,7 @@ class LogEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class KernelRecord:
     """A record of ``/dev/kmsg``. ``level`` is 0 (emergency) to 7, ``facility`` 0 for the kernel.
 
     ``microseconds`` are since boot on the kernel's clock. ``fields`` are the continuation lines, such as DEVICE.
@@ -140,7 +140,7 @@ class Record:
         return self.facility == _KERN
 
 
-def parse_record(data: bytes) -> Record | None:
+def parse_record(data: bytes) -> KernelRecord | None:
     """One record of ``/dev/kmsg``, as one read gives it; None for anything else."""
     data = data[:MAX_LINE]
     head = _KMSG.match(data)
@@ -153,7 +153,7 @@ def parse_record(data: bytes) -> Record | None:
         name, equals, value = line.strip().partition(b"=")
         if line.startswith(b" ") and equals:
             fields[_text(name)] = _unescape(_text(value))
-    return Record(
+    return KernelRecord(
         level=priority & 7,
         facility=priority >> 3,
         sequence=int(head["seq"]),
@@ -168,7 +168,7 @@ def parse_message(message: str) -> LogEvent | None:
     """What a message of the kernel says; None when it is none of the drivers' lines. It has to begin as they do."""
     message = message[:MAX_LINE]
     if _BOOT.match(message):
-        return LogEvent(kind=Kind.BOOT)
+        return LogEvent(kind=LineKind.BOOT)
     if not _STARTS.match(message):
         return None
     for pattern, make in ((_XID, _xid), (_SXID, _sxid), (_LOST, _lost), (_UUID, _identity)):
@@ -176,14 +176,14 @@ def parse_message(message: str) -> LogEvent | None:
         if hit is not None:
             return make(hit)
     if _STUCK.match(message):
-        return LogEvent(kind=Kind.NVLINK_STUCK, text=message)
+        return LogEvent(kind=LineKind.NVLINK_STUCK, text=message)
     begin = _LOST_BEGIN.match(message)
     if begin is not None and _LOST_END.search(message, begin.end()):
         return _lost(begin)
     return None
 
 
-def parse_record_event(record: Record) -> LogEvent | None:
+def parse_record_event(record: KernelRecord) -> LogEvent | None:
     """What a record says; None also when a program wrote it."""
     return parse_message(record.message) if record.from_kernel else None
 
@@ -260,7 +260,7 @@ def _xid(hit: re.Match[str]) -> LogEvent | None:
         rest = (owner["text"] or "").strip()
     change = _RECOVERY.search(rest)
     return LogEvent(
-        kind=Kind.XID,
+        kind=LineKind.XID,
         code=code,
         pci=_pci(hit),
         gpu_instance=_number(hit["gi"]),
@@ -281,7 +281,7 @@ def _sxid(hit: re.Match[str]) -> LogEvent | None:
     fatal = (head["fatal"] or "").lower() if head else ""
     link = head["link"] if head else None
     return LogEvent(
-        kind=Kind.DETAIL if _DETAIL.match(rest) else Kind.SXID,
+        kind=LineKind.DETAIL if _DETAIL.match(rest) else LineKind.SXID,
         code=code,
         pci=_pci(hit),
         text=rest,
@@ -292,8 +292,8 @@ def _sxid(hit: re.Match[str]) -> LogEvent | None:
 
 
 def _lost(hit: re.Match[str]) -> LogEvent:
-    return LogEvent(kind=Kind.XID, code=LOST_XID, pci=_pci(hit), text="GPU has fallen off the bus", implied=True)
+    return LogEvent(kind=LineKind.XID, code=LOST_XID, pci=_pci(hit), text="GPU has fallen off the bus", implied=True)
 
 
 def _identity(hit: re.Match[str]) -> LogEvent:
-    return LogEvent(kind=Kind.IDENTITY, pci=_pci(hit), uuid=hit["uuid"])
+    return LogEvent(kind=LineKind.IDENTITY, pci=_pci(hit), uuid=hit["uuid"])

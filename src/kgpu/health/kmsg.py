@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from kgpu.base.errors import HostError
 from kgpu.base.inotify import CONTENT, IN_MODIFY, Inotify
-from kgpu.health.klog import MAX_LINE, Record, parse_record
+from kgpu.health.klog import MAX_LINE, KernelRecord, parse_record
 
 BATCH: Final = 256
 """So many records are read before others get their turn."""
@@ -33,7 +33,7 @@ _CHUNK: Final = 1 << 16
 class Batch:
     """Records in order, ``missed`` of which were overwritten unread before them, and the last sequence number."""
 
-    records: tuple[Record, ...]
+    records: tuple[KernelRecord, ...]
     sequence: int
     missed: int = 0
 
@@ -53,7 +53,7 @@ class MemoryLog:
     """The fake: ``add`` appends a record's message; ``fail`` makes readers fail."""
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[KernelRecord] = []
         self._wake = asyncio.Event()
         self._error: HostError | None = None
 
@@ -61,7 +61,7 @@ class MemoryLog:
         """``skip`` leaves out so many sequence numbers before it."""
         last = self.records[-1].sequence if self.records else -1
         at = time.monotonic_ns() // 1000 if microseconds is None else microseconds
-        new = Record(level=4, facility=0, sequence=last + 1 + skip, microseconds=at, message=message)
+        new = KernelRecord(level=4, facility=0, sequence=last + 1 + skip, microseconds=at, message=message)
         self.records.append(new)
         self._wake.set()
 
@@ -113,9 +113,9 @@ class DeviceLog:
                 if watched:
                     loop.remove_reader(fd)
 
-    def _read(self, fd: int) -> tuple[list[Record], bool]:
+    def _read(self, fd: int) -> tuple[list[KernelRecord], bool]:
         """Up to ``BATCH`` records, and whether there may be more."""
-        records: list[Record] = []
+        records: list[KernelRecord] = []
         for _ in range(BATCH):
             try:
                 raw = os.read(fd, MAX_LINE)
@@ -191,12 +191,12 @@ def open_log(path: Path) -> KernelLog:
     return FileLog(path) if stat.S_ISREG(mode) else DeviceLog(path)
 
 
-def age(record: Record) -> float:
+def age(record: KernelRecord) -> float:
     """How many seconds ago a record of this boot was written, never less than none."""
     return max(0.0, time.monotonic() - record.microseconds / 1e6)
 
 
-def _batch(records: list[Record], after: int) -> Batch:
+def _batch(records: list[KernelRecord], after: int) -> Batch:
     records.sort(key=lambda one: one.sequence)
     if not records:
         return Batch(records=(), sequence=after)

@@ -16,7 +16,7 @@ from kgpu.formats.xid.action import Action
 from kgpu.formats.xid.buckets import RECOVERY, Bucket, Guidance
 from kgpu.formats.xid.catalogue import switch_guidance, sxids, xids
 from kgpu.health.faults import xid_guidance
-from kgpu.health.klog import MAX_LINE, Kind, LogEvent
+from kgpu.health.klog import MAX_LINE, LineKind, LogEvent
 
 MAX_ROWS: Final = 4096
 MAX_PROCESSES: Final = 5
@@ -32,7 +32,7 @@ WORSE: Final = frozenset({64, 95})
 class LogRow:
     """One number on one device (or one slice of it)."""
 
-    kind: Kind
+    kind: LineKind
     code: int
     what: str
     guidance: Guidance
@@ -98,17 +98,17 @@ def summarise(events: Iterable[LogEvent]) -> LogReport:
     booted = 0
     uuids: dict[str, str] = {}
     for position, event in enumerate(events, 1):
-        if event.kind is Kind.BOOT:
+        if event.kind is LineKind.BOOT:
             booted, report.stuck = position, 0
-        elif event.kind is Kind.NVLINK_STUCK:
+        elif event.kind is LineKind.NVLINK_STUCK:
             report.stuck += 1
-        elif event.kind is Kind.IDENTITY:
+        elif event.kind is LineKind.IDENTITY:
             if len(uuids) < MAX_ROWS:
                 uuids[event.pci] = event.uuid
         elif event.implied:
             if len(implied) < MAX_ROWS:
                 implied.append((position, event))
-        elif event.kind in {Kind.XID, Kind.SXID}:
+        elif event.kind in {LineKind.XID, LineKind.SXID}:
             if event.code == LOST_XID:
                 numbered.add(event.pci)
             _count(report, devices, rows, event, position)
@@ -134,7 +134,7 @@ def _count(
     event: LogEvent,
     position: int,
 ) -> None:
-    kind = "switch" if event.kind is Kind.SXID else "gpu"
+    kind = "switch" if event.kind is LineKind.SXID else "gpu"
     guidance, what, bucket = _meaning(event)
     key = (event.pci, kind, event.code, event.gpu_instance, event.compute_instance, what)
     row = rows.get(key)
@@ -162,7 +162,7 @@ def _count(
 
 
 def _meaning(event: LogEvent) -> tuple[Guidance, str, str]:
-    if event.kind is Kind.SXID:
+    if event.kind is LineKind.SXID:
         switch_row = sxids().get(event.code)
         what = switch_row.what if switch_row else f"{'fatal' if event.fatal else 'not fatal'}, not in the guide"
         return switch_guidance(event.code, fatal=event.fatal), what, str(switch_row.bucket if switch_row else "")

@@ -17,7 +17,7 @@ from kgpu.formats.gpu_remedies import words
 from kgpu.formats.xid.action import WORDS, Action
 
 
-class Source(enum.StrEnum):
+class EvidenceSource(enum.StrEnum):
     """Where evidence comes from; also the words of the config's ``ignore.checks``."""
 
     RECOVERY = "recovery-action"  # the driver's own verdict
@@ -34,7 +34,7 @@ class Source(enum.StrEnum):
     FABRIC = "fabric"
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy_key": "remedy"}):
+class GpuEvidence(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy_key": "remedy"}):
     """One fact about one GPU and what it alone calls for.
 
     ``key`` tells facts of one source apart (the Xid's number, the name of a check). ``value`` grows when the fact gets
@@ -43,7 +43,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy_key": 
     when only that MIG slice is concerned.
     """
 
-    source: Source
+    source: EvidenceSource
     key: str
     what: str
     action: Action
@@ -59,7 +59,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy_key": 
     compute_instance: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.remedy_key and self.source in {Source.XID, Source.SXID}:  # as an earlier kgpu has written it down
+        if not self.remedy_key and self.source in {
+            EvidenceSource.XID,
+            EvidenceSource.SXID,
+        }:  # as an earlier kgpu has written it down
             msgspec.structs.force_setattr(self, "remedy_key", f"{self.source}/{self.key}")
 
     @property
@@ -86,7 +89,7 @@ class Fault:
 
     ``code`` is the number. ``text`` is what the log says after it, "" from the driver's events. For SXids ``fatal`` is
     the log's own word; ``link`` is the NVLink that the line names. ``recovery`` is what an Xid 154 says, as in
-    ``Reading``.
+    ``HealthReading``.
     """
 
     code: int
@@ -101,7 +104,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class HealthReading:
     """What was read of one GPU at one moment; None is "not known", which is evidence of nothing.
 
     ``recovery`` is the driver's own verdict in the words of ``kgpu.hw.port`` (none, reset, reboot, drain, drain-reset,
@@ -144,7 +147,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class HealthVerdict:
     """What is true of one GPU now.
 
     ``action`` is the strongest that the evidence calls for, and ``evidence`` has the reasons, strongest first.
@@ -156,7 +159,7 @@ class Verdict:
     action: Action = Action.IGNORE
     healthy: bool = True
     severity: Severity = Severity.INFO
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[GpuEvidence, ...] = ()
     remedy_key: str = ""
     since: float = 0.0
     muted: str = ""
@@ -202,7 +205,7 @@ REASONS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class CounterSample:
     """Counters at one moment; None where there is none."""
 
     at: float
@@ -212,10 +215,10 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class CheckState:
     """A check that is or was true: since when, when last, and whether it has been raised."""
 
-    evidence: Evidence
+    evidence: GpuEvidence
     since: float
     last: float
     raised: bool = False
@@ -226,7 +229,7 @@ FOREVER: Final = 253402300800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class RememberedGpu:
     """What is remembered of one GPU between readings.
 
     ``events`` are Xids and SXids that still matter, with the action that the catalogue has for them. ``conditions`` are
@@ -242,9 +245,9 @@ class Memory:
     gpu: str
     index: int | None = None
     driver: int | None = None  # major version
-    events: tuple[Evidence, ...] = ()
-    conditions: tuple[Condition, ...] = ()
-    samples: tuple[Sample, ...] = ()
+    events: tuple[GpuEvidence, ...] = ()
+    conditions: tuple[CheckState, ...] = ()
+    samples: tuple[CounterSample, ...] = ()
     slow_minutes: tuple[int, ...] = ()
     episodes: tuple[tuple[str, float], ...] = ()
     accepted: dict[str, float] = field(default_factory=dict)

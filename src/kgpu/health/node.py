@@ -16,8 +16,8 @@ from kgpu.formats.xid.action import Action
 from kgpu.health import plan
 from kgpu.health.config import HealthConfig
 from kgpu.health.faults import MAX_TEXT
-from kgpu.health.klog import LOST_XID, Kind, LogEvent
-from kgpu.health.model import FOREVER, Fault, Memory, Reading, Source, Verdict
+from kgpu.health.klog import LOST_XID, LineKind, LogEvent
+from kgpu.health.model import FOREVER, EvidenceSource, Fault, HealthReading, HealthVerdict, RememberedGpu
 from kgpu.health.readings import reading_of
 from kgpu.health.recall import merged
 from kgpu.hw.port import Accelerator, Event, EventKind, Inventory
@@ -30,7 +30,7 @@ _NOTHING: Final = (Action.IGNORE, "", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class HistoryNote:
     """One line of the history. ``amends``: it adds its text to the last one of this GPU and name."""
 
     at: float
@@ -43,7 +43,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class HealthOrder:
     """A person's word: ``healthy``, or ``maintenance`` ``until`` then (0: it is over), about a uuid, index, or all."""
 
     kind: str
@@ -59,9 +59,9 @@ class NodeHealth:
 
     config: HealthConfig
     booted_at: float = 0.0
-    memories: dict[str, Memory] = field(default_factory=dict)
+    memories: dict[str, RememberedGpu] = field(default_factory=dict)
     gpus: dict[str, Accelerator] = field(default_factory=dict)  # as last listed
-    notes: list[Note] = field(default_factory=list)  # since the last ``take``
+    notes: list[HistoryNote] = field(default_factory=list)  # since the last ``take``
     decisions: list[Advice] = field(default_factory=list)
     _addresses: dict[str, str] = field(default_factory=dict)  # from the log: uuid by address
     _last: dict[tuple[str, str], tuple[float, bool]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class NodeHealth:
             if not name.startswith(ADDRESS)
         }
 
-    def recall(self, memories: Mapping[str, Memory], *, same_boot: bool) -> None:
+    def recall(self, memories: Mapping[str, RememberedGpu], *, same_boot: bool) -> None:
         """What was remembered, read only after the work has begun."""
         for name, memory in memories.items():
             old, new = memory, self.memories.get(name)
@@ -122,24 +122,24 @@ class NodeHealth:
 
     def line(self, line: LogEvent, at: float) -> None:
         """What the kernel log says."""
-        if line.kind is Kind.IDENTITY:
+        if line.kind is LineKind.IDENTITY:
             if len(self._addresses) < MAX_GPUS:
                 self._addresses[line.pci] = line.uuid
-        elif line.kind is Kind.NVLINK_STUCK:
+        elif line.kind is LineKind.NVLINK_STUCK:
             self._say("the driver can't find its NVLinks", one_line(line.text, MAX_TEXT), "NVLinkStuck")
-        elif line.kind is Kind.SXID:
+        elif line.kind is LineKind.SXID:
             # A switch's trouble is that of every GPU behind it; which those are, no line says.
             for name in [name for name in self.memories if not name.startswith(ADDRESS)]:
                 self._fault(
                     name,
                     Fault(code=line.code, at=at, sxid=True, text=line.text, fatal=line.fatal, link=line.link),
                 )  # fmt: skip
-        elif line.kind is Kind.XID:
+        elif line.kind is LineKind.XID:
             name = self._at(line.pci)
             if name:
                 self._xid(name, line, at)
 
-    def order(self, order: Order) -> tuple[str, ...]:
+    def order(self, order: HealthOrder) -> tuple[str, ...]:
         """A person's word; returns whom it was about."""
         about = tuple(name for name, memory in self.memories.items() if _is_meant(order.gpu, name, memory))
         for name in about:
@@ -149,12 +149,14 @@ class NodeHealth:
             else:
                 self.memories[name] = plan.set_maintenance(memory, until=order.until)
             word = "set healthy" if order.kind == "healthy" else "maintenance" if order.until else "maintenance ended"
-            self.notes.append(Note(at=order.at, gpu=name, kind="order", name=word, text=one_line(order.who, MAX_TEXT)))
+            self.notes.append(
+                HistoryNote(at=order.at, gpu=name, kind="order", name=word, text=one_line(order.who, MAX_TEXT))
+            )
         return about
 
     # --- outputs ---
 
-    def judge(self, now: float) -> dict[str, Verdict]:
+    def judge(self, now: float) -> dict[str, HealthVerdict]:
         """Every GPU's verdict, in the driver's order; news become notes and decisions."""
         found = {}
         for name in sorted(self.memories, key=lambda name: (_order(self.memories[name]), name)):
@@ -167,7 +169,7 @@ class NodeHealth:
             del self._told[name]
         return found
 
-    def take(self) -> tuple[list[Note], list[Advice]]:
+    def take(self) -> tuple[list[HistoryNote], list[Advice]]:
         """What is to be written down and told, once."""
         taken = self.notes, self.decisions
         self.notes, self.decisions = [], []
@@ -182,10 +184,10 @@ class NodeHealth:
 
     # --- the rest ---
 
-    def _new(self, name: str) -> Memory:
-        return Memory(gpu=name, booted_at=self.booted_at)
+    def _new(self, name: str) -> RememberedGpu:
+        return RememberedGpu(gpu=name, booted_at=self.booted_at)
 
-    def _adopted(self, gpu: Accelerator) -> Memory:
+    def _adopted(self, gpu: Accelerator) -> RememberedGpu:
         """What is known of a GPU, with what the log said of its address before the driver listed it."""
         known = self.memories.get(gpu.uuid) or self._new(gpu.uuid)
         stranger = self.memories.pop(ADDRESS + _short(gpu.pci_bus_id), None)
@@ -241,7 +243,7 @@ class NodeHealth:
             self.memories[name] = plan.counted(self.memories[name], fault)
         if not twice or fault.text:
             self.notes.append(
-                Note(
+                HistoryNote(
                     at=fault.at, gpu=name, kind="sxid" if fault.sxid else "xid", name=word,
                     text=one_line(fault.text, MAX_TEXT), amends=twice,
                 )
@@ -256,7 +258,7 @@ class NodeHealth:
         """A GPU that the driver does not list: trouble when it did since the boot, else it may have been taken out."""
         memory = self.memories[name]
         if memory.read_at >= self.booted_at:
-            reading = Reading(at=at, problems=(("missing", ""),))
+            reading = HealthReading(at=at, problems=(("missing", ""),))
             self.memories[name] = plan.on_reading(memory, reading, self.config)
         elif memory.read_at and name not in self._absent:
             self._absent.add(name)
@@ -267,7 +269,7 @@ class NodeHealth:
                 "nothing if it was taken out; otherwise look for it with `lspci -d 10de:`",
             )
 
-    def _news(self, name: str, verdict: Verdict, former: Action, now: float) -> None:
+    def _news(self, name: str, verdict: HealthVerdict, former: Action, now: float) -> None:
         """Tell what is new; ``former`` is what was called for before, also by an earlier run, which wrote it down."""
         # More evidence for the same is no news, but for errors of programs, each of which is somebody else's.
         mild = verdict.action is not Action.IGNORE and not verdict.action.withdraws
@@ -281,7 +283,7 @@ class NodeHealth:
         self.decisions.append(replace(record, what=what[:1].upper() + what[1:]))
         if told is not None or verdict.action is not former:
             self.notes.append(
-                Note(at=now, gpu=name, kind="verdict", name=record.reason, action=str(verdict.action), text=what)
+                HistoryNote(at=now, gpu=name, kind="verdict", name=record.reason, action=str(verdict.action), text=what)
             )
 
     def _say(
@@ -292,9 +294,9 @@ class NodeHealth:
         )
 
 
-def _told_of(memory: Memory, fault: Fault) -> tuple[float, bool]:
+def _told_of(memory: RememberedGpu, fault: Fault) -> tuple[float, bool]:
     """When an earlier run last heard of the same, and whether it had the log's words."""
-    source = Source.SXID if fault.sxid else Source.XID
+    source = EvidenceSource.SXID if fault.sxid else EvidenceSource.XID
     wanted = (source, str(fault.code), fault.gpu_instance)
     known = [one for one in memory.events if (one.source, one.key, one.gpu_instance) == wanted]
     return max(((one.last, bool(one.text)) for one in known), default=(float("-inf"), False))
@@ -310,9 +312,9 @@ def _major(version: str) -> int | None:
     return int(first) if first.isascii() and first.isdecimal() and len(first) < 6 else None
 
 
-def _order(memory: Memory) -> int:
+def _order(memory: RememberedGpu) -> int:
     return 1 << 30 if memory.index is None else memory.index
 
 
-def _is_meant(word: str, name: str, memory: Memory) -> bool:
+def _is_meant(word: str, name: str, memory: RememberedGpu) -> bool:
     return word in {"all", name, name.removeprefix(ADDRESS)} or (memory.index is not None and word == str(memory.index))

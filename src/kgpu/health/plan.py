@@ -20,10 +20,20 @@ from kgpu.formats.xid.action import Action
 from kgpu.formats.xid.buckets import RECOVERY
 from kgpu.formats.xid.catalogue import reports_recovery
 from kgpu.health import checks
-from kgpu.health.checks import CHECKS, SLOW, WELL, Check, Delay
+from kgpu.health.checks import CHECKS, SLOW, WELL, Delay, ReadingCheck
 from kgpu.health.config import HealthConfig
 from kgpu.health.faults import evidence_of
-from kgpu.health.model import FOREVER, Condition, Evidence, Fault, Memory, Reading, Sample, Source, Verdict
+from kgpu.health.model import (
+    FOREVER,
+    CheckState,
+    CounterSample,
+    EvidenceSource,
+    Fault,
+    GpuEvidence,
+    HealthReading,
+    HealthVerdict,
+    RememberedGpu,
+)
 
 MAX_EVENTS: Final = 64
 MAX_EPISODES: Final = 128
@@ -39,7 +49,7 @@ WORSE: Final = frozenset({"64", "95"})
 _SEVERITIES: Final = {severity: rank for rank, severity in enumerate(Severity)}
 
 
-def on_fault(memory: Memory, fault: Fault, config: HealthConfig) -> Memory:
+def on_fault(memory: RememberedGpu, fault: Fault, config: HealthConfig) -> RememberedGpu:
     """The memory after an Xid or SXid. Older than the last boot it only counts as an episode."""
     if fault.code == RECOVERY_XID and not fault.sxid:
         return _on_recovery_line(memory, fault, config)
@@ -67,7 +77,7 @@ def on_fault(memory: Memory, fault: Fault, config: HealthConfig) -> Memory:
     return replace(memory, events=events[-MAX_EVENTS:])
 
 
-def counted(memory: Memory, fault: Fault) -> Memory:
+def counted(memory: RememberedGpu, fault: Fault) -> RememberedGpu:
     """The memory with one more of this Xid, whatever it is worth; not with one from before the boot."""
     key = str(fault.code) if fault.gpu_instance is None else f"{fault.code}@{fault.gpu_instance}"
     if fault.sxid or fault.at < memory.booted_at or (key not in memory.xids and len(memory.xids) >= MAX_XIDS):
@@ -75,7 +85,7 @@ def counted(memory: Memory, fault: Fault) -> Memory:
     return replace(memory, xids={**memory.xids, key: memory.xids.get(key, 0) + 1})
 
 
-def on_reading(memory: Memory, reading: Reading, config: HealthConfig) -> Memory:
+def on_reading(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) -> RememberedGpu:
     """The memory after a reading: checks begin and end, resets are noticed."""
     if _was_reset(memory, reading):
         memory = on_reset(memory, reading.at)
@@ -92,7 +102,7 @@ def on_reading(memory: Memory, reading: Reading, config: HealthConfig) -> Memory
         slow_minutes=tuple(one for one in slow if oldest < one <= minute),
         links=max(memory.links, reading.links_active or 0),
     )
-    conditions: list[Condition] = []
+    conditions: list[CheckState] = []
     accepted = dict(memory.accepted)
     held = {one.evidence.name: one for one in memory.conditions}
     for check in CHECKS:
@@ -119,7 +129,7 @@ def on_reading(memory: Memory, reading: Reading, config: HealthConfig) -> Memory
     )
 
 
-def on_reset(memory: Memory, at: float) -> Memory:
+def on_reset(memory: RememberedGpu, at: float) -> RememberedGpu:
     """The GPU was reset at ``at``: what a reset cures is over."""
     cured = {Action.RESET_GPU, Action.DRAIN, Action.RESTART_APP}
     return replace(
@@ -130,7 +140,7 @@ def on_reset(memory: Memory, at: float) -> Memory:
     )
 
 
-def on_boot(memory: Memory, booted_at: float) -> Memory:
+def on_boot(memory: RememberedGpu, booted_at: float) -> RememberedGpu:
     """The node was booted: every Xid from before is over, but how often it came is kept."""
     if booted_at <= memory.booted_at:
         return memory
@@ -148,7 +158,7 @@ def on_boot(memory: Memory, booted_at: float) -> Memory:
     )
 
 
-def set_healthy(memory: Memory, at: float) -> Memory:
+def set_healthy(memory: RememberedGpu, at: float) -> RememberedGpu:
     """A person says that the GPU is well. It stays so until there is new evidence, or a known fact gets worse."""
     return replace(
         memory,
@@ -159,12 +169,12 @@ def set_healthy(memory: Memory, at: float) -> Memory:
     )
 
 
-def set_maintenance(memory: Memory, *, until: float = FOREVER) -> Memory:
+def set_maintenance(memory: RememberedGpu, *, until: float = FOREVER) -> RememberedGpu:
     """Work on the GPU until then: what is seen meanwhile is not acted on, and Xids of that time never count."""
     return replace(memory, maintenance_until=until)
 
 
-def judge(memory: Memory, config: HealthConfig, now: float) -> tuple[Memory, Verdict]:
+def judge(memory: RememberedGpu, config: HealthConfig, now: float) -> tuple[RememberedGpu, HealthVerdict]:
     """The verdict at ``now``, and the memory without what is over."""
     found = [_in_context(event, memory, config) for event in memory.events]
     kept = tuple(
@@ -179,11 +189,13 @@ def judge(memory: Memory, config: HealthConfig, now: float) -> tuple[Memory, Ver
     ]
     evidence.sort(key=lambda one: (one.action.rank, one.urgent, _SEVERITIES[one.severity], one.last), reverse=True)
     if _in_maintenance(memory, config, now):
-        return memory, Verdict(gpu=memory.gpu, evidence=tuple(evidence), since=memory.since, muted="in maintenance")
+        return memory, HealthVerdict(
+            gpu=memory.gpu, evidence=tuple(evidence), since=memory.since, muted="in maintenance"
+        )
     action = evidence[0].action if evidence else Action.IGNORE
     since = memory.since if action is memory.action and memory.since else now
     memory = replace(memory, action=action, since=since)
-    return memory, Verdict(
+    return memory, HealthVerdict(
         gpu=memory.gpu,
         action=action,
         healthy=not any(one.urgent and one.action.withdraws for one in evidence),
@@ -194,15 +206,15 @@ def judge(memory: Memory, config: HealthConfig, now: float) -> tuple[Memory, Ver
     )
 
 
-def _on_recovery_line(memory: Memory, fault: Fault, config: HealthConfig) -> Memory:
+def _on_recovery_line(memory: RememberedGpu, fault: Fault, config: HealthConfig) -> RememberedGpu:
     """Xid 154 is no error but the driver's verdict, a moment before NVML gives the same."""
-    if fault.at < max(memory.booted_at, memory.accepted_at) or Source.RECOVERY in config.ignore_checks:
+    if fault.at < max(memory.booted_at, memory.accepted_at) or EvidenceSource.RECOVERY in config.ignore_checks:
         return memory
     word = fault.recovery
     if word in {"", "unknown"} or fault.at < memory.read_at or _in_maintenance(memory, config, fault.at):
         return memory
     check = CHECKS[0]
-    answer = check.look(memory, Reading(at=fault.at, recovery=word), config)
+    answer = check.look(memory, HealthReading(at=fault.at, recovery=word), config)
     old = next((one for one in memory.conditions if one.evidence.name == check.name), None)
     new = _condition(check, old, answer, fault.at, config)
     if new is not None and not old:
@@ -215,8 +227,8 @@ def _on_recovery_line(memory: Memory, fault: Fault, config: HealthConfig) -> Mem
 
 
 def _condition(
-    check: Check, old: Condition | None, answer: checks.Answer, at: float, config: HealthConfig
-) -> Condition | None:
+    check: ReadingCheck, old: CheckState | None, answer: checks.Answer, at: float, config: HealthConfig
+) -> CheckState | None:
     """How a check goes on: it has to hold for a time before it counts, and to be gone for one before it ends."""
     at = max(at, old.last) if old else at
     if answer is None:
@@ -227,28 +239,28 @@ def _condition(
     delay = {Delay.NONE: 0.0, Delay.HUNG: config.hung_after, Delay.USUAL: config.raise_after}[check.delay]
     since = old.since if old else at
     evidence = structs.replace(answer, first=since, last=at)
-    return Condition(
+    return CheckState(
         evidence=evidence, since=since, last=at, raised=bool(old and old.raised) or at - since >= delay
     )  # fmt: skip
 
 
-def _counts(condition: Condition, memory: Memory) -> bool:
+def _counts(condition: CheckState, memory: RememberedGpu) -> bool:
     accepted = memory.accepted.get(condition.evidence.name)
     return condition.raised and (accepted is None or condition.evidence.value > accepted)
 
 
-def _in_context(event: Evidence, memory: Memory, config: HealthConfig) -> Evidence:
+def _in_context(event: GpuEvidence, memory: RememberedGpu, config: HealthConfig) -> GpuEvidence:
     """What an event calls for beside everything else that is known."""
-    told = config.sxid_actions if event.source is Source.SXID else config.xid_actions
+    told = config.sxid_actions if event.source is EvidenceSource.SXID else config.xid_actions
     if int(event.key) in told:
         return event
-    if event.source is Source.XID:
+    if event.source is EvidenceSource.XID:
         event = _double_bit(event, memory, config)
         event = _driver_first(event, memory, config)
     return _escalated(event, memory, config)
 
 
-def _double_bit(event: Evidence, memory: Memory, config: HealthConfig) -> Evidence:
+def _double_bit(event: GpuEvidence, memory: RememberedGpu, config: HealthConfig) -> GpuEvidence:
     """Xid 48 asks for a reset at once, unless Xid 94 says that the error was contained: then when the GPU is idle."""
     if event.key != DOUBLE_BIT:
         return event
@@ -260,7 +272,7 @@ def _double_bit(event: Evidence, memory: Memory, config: HealthConfig) -> Eviden
     )
 
 
-def _driver_first(event: Evidence, memory: Memory, config: HealthConfig) -> Evidence:
+def _driver_first(event: GpuEvidence, memory: RememberedGpu, config: HealthConfig) -> GpuEvidence:
     """Where the driver follows this Xid with a verdict of its own, that one counts, also when it asks for nothing."""
     if not (config.driver_first and event.action.withdraws and reports_recovery(int(event.key), memory.driver)):
         return event
@@ -272,9 +284,9 @@ def _driver_first(event: Evidence, memory: Memory, config: HealthConfig) -> Evid
     return structs.replace(event, action=asked.action, severity=asked.severity, remedy_key=asked.key)
 
 
-def _escalated(evidence: Evidence, memory: Memory, config: HealthConfig) -> Evidence:
+def _escalated(evidence: GpuEvidence, memory: RememberedGpu, config: HealthConfig) -> GpuEvidence:
     """The next stronger action for what has come back too often after its own. The driver's verdict stays as it is."""
-    if not evidence.urgent or evidence.source is Source.RECOVERY:
+    if not evidence.urgent or evidence.source is EvidenceSource.RECOVERY:
         return evidence
     times = [at for name, at in memory.episodes if name == evidence.name]
     lately = sum(1 for at in times if evidence.last - at <= config.reset_window)
@@ -295,7 +307,9 @@ def _escalated(evidence: Evidence, memory: Memory, config: HealthConfig) -> Evid
     )
 
 
-def _is_over(event: Evidence, effective: Evidence, memory: Memory, config: HealthConfig, now: float) -> bool:
+def _is_over(
+    event: GpuEvidence, effective: GpuEvidence, memory: RememberedGpu, config: HealthConfig, now: float
+) -> bool:
     if event.last <= memory.accepted_at:
         return True
     if effective.action in {Action.IGNORE, Action.RESTART_APP}:
@@ -303,7 +317,7 @@ def _is_over(event: Evidence, effective: Evidence, memory: Memory, config: Healt
     return effective.action is Action.INSPECT and now - event.last > config.inspect_forget
 
 
-def _begun(memory: Memory, evidence: Evidence, config: HealthConfig) -> Memory:
+def _begun(memory: RememberedGpu, evidence: GpuEvidence, config: HealthConfig) -> RememberedGpu:
     """Note that a trouble begins; those of the same burst are one."""
     at = evidence.last
     if any(name == evidence.name and abs(at - when) <= config.burst for name, when in memory.episodes):
@@ -316,23 +330,23 @@ def _recent(episodes: Iterable[tuple[str, float]], config: HealthConfig, now: fl
     return tuple(one for one in episodes if now - one[1] <= config.repeat_window)
 
 
-def _was_reset(memory: Memory, reading: Reading) -> bool:
+def _was_reset(memory: RememberedGpu, reading: HealthReading) -> bool:
     if memory.recovery in RECOVERY and reading.recovery == "none":
         return True
     return memory.ecc is not None and reading.ecc_uncorrected is not None and reading.ecc_uncorrected < memory.ecc
 
 
-def _came_back(memory: Memory, reading: Reading) -> bool:
+def _came_back(memory: RememberedGpu, reading: HealthReading) -> bool:
     """A GPU that was off the bus answers again: only a reset of its slot or a boot does that."""
     was_lost = any(one.raised and one.evidence.name == LOST_CHECK for one in memory.conditions)
     return was_lost and not reading.problems
 
 
-def _sampled(memory: Memory, reading: Reading) -> tuple[Sample, ...]:
+def _sampled(memory: RememberedGpu, reading: HealthReading) -> tuple[CounterSample, ...]:
     last = memory.samples[-1] if memory.samples else None
     if last is not None and 0 <= reading.at - last.at < SAMPLE_SECONDS:
         return memory.samples
-    new = Sample(
+    new = CounterSample(
         at=reading.at,
         pcie_replays=reading.pcie_replays,
         nvlink_crc=reading.nvlink_crc,
@@ -342,5 +356,5 @@ def _sampled(memory: Memory, reading: Reading) -> tuple[Sample, ...]:
     return (*past, new)[-MAX_SAMPLES:]
 
 
-def _in_maintenance(memory: Memory, config: HealthConfig, at: float) -> bool:
+def _in_maintenance(memory: RememberedGpu, config: HealthConfig, at: float) -> bool:
     return at < memory.maintenance_until or config.in_maintenance(memory.gpu, memory.index)

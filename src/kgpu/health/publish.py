@@ -9,7 +9,7 @@ from kgpu.base.errors import KubeError
 from kgpu.base.printable import one_line
 from kgpu.formats.gpu_report import Gpu, GpuReport, Shown, rendered, report
 from kgpu.formats.xid.action import Action
-from kgpu.health.model import REASONS, Evidence, Memory, Verdict
+from kgpu.health.model import REASONS, GpuEvidence, HealthVerdict, RememberedGpu
 from kgpu.health.node import ADDRESS
 from kgpu.health.watches import watches
 from kgpu.hw.verdicts import GpuVerdict, XidCount
@@ -42,7 +42,7 @@ class MemoryReports:
         self.written.append(rendered(report))
 
 
-def gpu_verdict(verdict: Verdict, memory: Memory, *, pci: str = "") -> GpuVerdict:
+def gpu_verdict(verdict: HealthVerdict, memory: RememberedGpu, *, pci: str = "") -> GpuVerdict:
     """One row of the verdict file."""
     stranger = verdict.gpu.startswith(ADDRESS)
     return GpuVerdict(
@@ -75,13 +75,13 @@ def _counts(xids: Mapping[str, int]) -> Iterator[XidCount]:
             yield XidCount(code=int(code), count=count, gpu_instance=int(instance) if instance else None)
 
 
-def report_of(rows: Sequence[tuple[GpuVerdict, Verdict]], *, unreadable: str = "") -> GpuReport:
+def report_of(rows: Sequence[tuple[GpuVerdict, HealthVerdict]], *, unreadable: str = "") -> GpuReport:
     """Of all GPUs. ``unreadable``: why the driver can't be read, "" when it can."""
     notable = [_gpu(row, verdict) for row, verdict in rows if row.muted or row.action != Action.IGNORE]
     return report(notable, count=len(rows), unreadable=unreadable)
 
 
-def _gpu(row: GpuVerdict, verdict: Verdict) -> Gpu:
+def _gpu(row: GpuVerdict, verdict: HealthVerdict) -> Gpu:
     # How often something came is left out: it would be another report each time.
     evidence = (one.quoted for one in verdict.evidence)
     return Gpu(
@@ -100,14 +100,14 @@ def _gpu(row: GpuVerdict, verdict: Verdict) -> Gpu:
     )
 
 
-def _what(verdict: Verdict) -> str:
+def _what(verdict: HealthVerdict) -> str:
     if verdict.muted or not verdict.evidence or verdict.action is Action.IGNORE:
         return verdict.muted or "well"
     rest = len(verdict.evidence) - 1
     return one_line(verdict.evidence[0].what + (f" and {rest} more" if rest else ""), MAX_TEXT)
 
 
-def _shown(one: Evidence) -> str:
+def _shown(one: GpuEvidence) -> str:
     text = f": {one.text}" if one.text else ""
     times = f" ({one.count} times)" if one.count > 1 else ""
     return one_line(f"{one.what}{times}{text}", MAX_TEXT)

@@ -9,12 +9,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from kgpu.health.model import Reading
+from kgpu.health.model import HealthReading
 from kgpu.hw import port
 from kgpu.hw.port import Accelerator, Problem
 
 _MOST: Final = 2.0**63
-# health.Reading's attribute -> the reader's; more than one are added up.
+# HealthReading's attribute -> the reader's; more than one are added up.
 _COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
     "ecc_uncorrected": ("ecc_uncorrected_volatile",),
     "ecc_corrected": ("ecc_corrected_volatile",),
@@ -50,7 +50,7 @@ _MASK: Final = (
 )
 
 
-def reading_of(gpu: Accelerator, values: Mapping[str, Any], at: float) -> Reading:
+def reading_of(gpu: Accelerator, values: Mapping[str, Any], at: float) -> HealthReading:
     """One GPU at ``at``; ``values`` by the names of ``hw.port.Reading``."""
     numbers = {name: value for name, value in values.items() if _is_number(value)}
     found: dict[str, Any] = {}
@@ -62,7 +62,7 @@ def reading_of(gpu: Accelerator, values: Mapping[str, Any], at: float) -> Readin
     busy = numbers.get("utilization_percent")
     # Where the driver says what it asks for, that says it better. NVML's "reset required" comes without.
     said = Problem.NEEDS_RESET if gpu.recovery_action not in {"none", "unknown"} else None
-    return Reading(
+    return HealthReading(
         at=at,
         recovery=gpu.recovery_action,
         problems=tuple(

@@ -10,10 +10,10 @@ from dataclasses import replace
 from kgpu.formats.xid.buckets import RECOVERY
 from kgpu.health import plan
 from kgpu.health.config import HealthConfig
-from kgpu.health.model import Condition, Memory
+from kgpu.health.model import CheckState, RememberedGpu
 
 
-def merged(old: Memory, new: Memory, config: HealthConfig) -> Memory:
+def merged(old: RememberedGpu, new: RememberedGpu, config: HealthConfig) -> RememberedGpu:
     """Both of one GPU and one boot; where they differ, what was seen last counts."""
     fewer = old.ecc is not None and new.ecc is not None and new.ecc < old.ecc
     if (old.recovery in RECOVERY and new.recovery == "none") or fewer:
@@ -52,5 +52,5 @@ def merged(old: Memory, new: Memory, config: HealthConfig) -> Memory:
     )
 
 
-def _longer(old: Condition | None, new: Condition) -> Condition:
+def _longer(old: CheckState | None, new: CheckState) -> CheckState:
     return new if old is None else replace(new, since=min(old.since, new.since), raised=old.raised or new.raised)

@@ -27,12 +27,12 @@ from kgpu.base.threads import beside
 from kgpu.base.waking import woken
 from kgpu.formats.gpu_report import GpuReport
 from kgpu.health.config import HealthConfig
-from kgpu.health.history import History, Remembered
-from kgpu.health.keeper import Keeper
+from kgpu.health.history import HealthHistory, Remembered
+from kgpu.health.keeper import HealthKeeper
 from kgpu.health.keys import KEYS
 from kgpu.health.klog import LogEvent, parse_record_event
 from kgpu.health.kmsg import KernelLog, age
-from kgpu.health.model import Memory
+from kgpu.health.model import RememberedGpu
 from kgpu.health.node import NodeHealth
 from kgpu.health.publish import ReportWriter, gpu_verdict, report_of
 from kgpu.health.readings import by_gpu
@@ -73,7 +73,7 @@ class HealthContext:
     verdicts: VerdictFile
     report: AdviceSink
     kernel_log: Callable[[], KernelLog] | None = None
-    history: History | None = None
+    history: HealthHistory | None = None
     reports: ReportWriter | None = None
     config: Callable[[], HealthConfig] = HealthConfig
     node: str = ""
@@ -87,10 +87,10 @@ class HealthContext:
 
 async def run(ctx: HealthContext) -> None:
     """Judge until cancelled."""
-    await Health(ctx).run()
+    await HealthWatch(ctx).run()
 
 
-class Health:
+class HealthWatch:
     """One node's health. ``rows`` is what the verdict file says."""
 
     def __init__(self, ctx: HealthContext) -> None:
@@ -101,7 +101,7 @@ class Health:
         self._dropped = 0
         self._sequence = -1
         self._wake = asyncio.Event()
-        self._keeper = Keeper(
+        self._keeper = HealthKeeper(
             ctx.history, self._node, boot=ctx.boot, clock=ctx.clock, report=ctx.report, problems=self,
             recalled=self._wake.set,
         )  # fmt: skip
@@ -350,7 +350,7 @@ class Health:
         self._problems.pop(what, None)
 
 
-def _latest(memory: Memory) -> float:
+def _latest(memory: RememberedGpu) -> float:
     """The last time that a memory knows of."""
     return max(memory.read_at, memory.accepted_at, memory.booted_at, *(one.last for one in memory.events), 0.0)
 

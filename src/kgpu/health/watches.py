@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from kgpu.health.model import Evidence, Source
+from kgpu.health.model import EvidenceSource, GpuEvidence
 from kgpu.hw.verdicts import Watch
 
 WARN: Final = 10
@@ -55,7 +55,7 @@ _RECOVERY: Final[Mapping[str, Rule]] = {
 }  # fmt: skip
 
 
-def watches(evidence: Iterable[Evidence], recovery: str) -> tuple[Watch, ...]:
+def watches(evidence: Iterable[GpuEvidence], recovery: str) -> tuple[Watch, ...]:
     """What does not pass, each once; ``recovery`` is the driver's own verdict."""
     found = dict.fromkeys(Watch(system=system, status=status, code=code) for system, status, code in _rules(evidence))
     if recovery in _RECOVERY:
@@ -64,9 +64,9 @@ def watches(evidence: Iterable[Evidence], recovery: str) -> tuple[Watch, ...]:
     return tuple(sorted(found, key=lambda one: (one.system, -one.status, one.code)))
 
 
-def _rules(evidence: Iterable[Evidence]) -> Iterator[Rule]:
+def _rules(evidence: Iterable[GpuEvidence]) -> Iterator[Rule]:
     for one in evidence:
-        known = one.source is Source.XID and one.key.isdecimal()
+        known = one.source is EvidenceSource.XID and one.key.isdecimal()
         rule = _XIDS.get(int(one.key)) if known else _CHECKS.get(f"{one.source}:{one.key}")
         if rule is not None:
             yield rule

@@ -13,7 +13,7 @@ from kgpu.base.errors import HostError
 from kgpu.host.engines.model import Change, Engine, Place, Wanted
 from kgpu.kubelet.cri import ContainerRuntime, RuntimeStatus
 from kgpu.kubelet.cri_fake import FakeRuntime
-from kgpu.toolkit.engine.model import Check, Outcome
+from kgpu.toolkit.engine.model import Check, EngineOutcome
 from kgpu.toolkit.settings import ToolkitSettings
 
 LINE: Final = b"kgpu was here\n"
@@ -53,9 +53,9 @@ class FakeEngines:
             return ()
         return (Change(place.config, self.config, self.config + LINE, "handlers"),)
 
-    async def configure(self, place: Place, wanted: Wanted, check: Check | None) -> Outcome:
+    async def configure(self, place: Place, wanted: Wanted, check: Check | None) -> EngineOutcome:
         if not self.pending(place, wanted):
-            return Outcome()
+            return EngineOutcome()
         self.restarts += 1
         if self.fail:
             raise HostError(self.fail, "a config that the engine takes", "see its log")
@@ -67,16 +67,16 @@ class FakeEngines:
         problem = await check() if check is not None else ""
         if problem:
             raise HostError(f"it came back otherwise: {problem}", "an engine that follows its config", "see its log")
-        return Outcome(changes=changes, restarted=True)
+        return EngineOutcome(changes=changes, restarted=True)
 
-    async def unconfigure(self, place: Place) -> Outcome:
+    async def unconfigure(self, place: Place) -> EngineOutcome:
         changes = (Change(place.config, self.config, self.config.replace(LINE, b""), "leaving"),)
         if self.fail:
             raise HostError(self.fail, "a config that the engine takes", "see its log")
         self.config = self.config.replace(LINE, b"")
         self.running.state = PLAIN
         self.undone += 1
-        return Outcome(changes=changes, restarted=True)
+        return EngineOutcome(changes=changes, restarted=True)
 
     def runtime(self, place: Place) -> ContainerRuntime | None:
         del place

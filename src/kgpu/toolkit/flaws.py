@@ -9,7 +9,7 @@ from typing import Final
 AGAIN: Final = "generate it again: `kgpu cdi generate --output FILE`"
 
 
-class Severity(StrEnum):
+class FlawSeverity(StrEnum):
     """How bad a flaw is."""
 
     ERROR = "error"
@@ -20,7 +20,7 @@ class Severity(StrEnum):
 class Flaw:
     """What is wrong in file ``path``, of the devices in ``where`` ("" for the file itself), and what to do about it."""
 
-    severity: Severity
+    severity: FlawSeverity
     path: str
     where: str = ""
     what: str

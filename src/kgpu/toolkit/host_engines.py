@@ -23,7 +23,7 @@ from kgpu.host.engines.paths import HostPaths
 from kgpu.host.engines.places import find_places, place_for
 from kgpu.host.writable import writable
 from kgpu.kubelet.cri import ContainerRuntime, CriClient
-from kgpu.toolkit.engine.model import Check, EngineContext, Outcome
+from kgpu.toolkit.engine.model import Check, EngineContext, EngineOutcome
 from kgpu.toolkit.engine.programs import EngineValidator, parse_version, with_version
 from kgpu.toolkit.engine.restart import restarter
 from kgpu.toolkit.engine.run import configure, preview, unconfigure
@@ -63,7 +63,7 @@ class HostEngines:
     def pending(self, place: Place, wanted: Wanted) -> tuple[Change, ...]:
         return preview(place, wanted, self._context(place, self._restart, None)).changes
 
-    async def configure(self, place: Place, wanted: Wanted, check: Check | None) -> Outcome:
+    async def configure(self, place: Place, wanted: Wanted, check: Check | None) -> EngineOutcome:
         try:
             self.memory.put(Configured(place=place, restart=self._restart))
         except OSError as error:
@@ -87,7 +87,7 @@ class HostEngines:
     async def release(self) -> None:
         """Give every engine of this node back its own config. Raises HostError."""
 
-        async def undo(engine: Configured) -> Outcome:
+        async def undo(engine: Configured) -> EngineOutcome:
             with self._writable(engine.place):
                 return await unconfigure(engine.place, self._context(engine.place, engine.restart, None))
 

@@ -23,7 +23,7 @@ class Beside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ModeInput:
     """What a mode may look at. ``inventory`` is there only for modes that ask for it, and for csv where NVML answers.
 
     ``gids``: the engines read ``additionalGids``. ``machine`` is the containers' architecture, "" for this one's.
@@ -38,7 +38,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class ModeFinding:
     """What a mode found: devices, what every container gets with any of them, and what to tell.
 
     ``gaps`` are devices that could not be offered whole: an error unless the configuration allows them.
@@ -82,7 +82,7 @@ class ListedSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class DeviceListing:
     """The names that a runtime can resolve, in order, and warnings about those that it can't."""
 
     names: tuple[str, ...]

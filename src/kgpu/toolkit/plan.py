@@ -16,7 +16,7 @@ from kgpu.formats.cdi import CdiDevice, ContainerEdits, DeviceNode, build_spec
 from kgpu.formats.names import ENV_EMPTY_DEVICE
 from kgpu.hw.port import Accelerator, Inventory, Partition, Problem
 from kgpu.toolkit.config import ALL, NONE, GenerateConfig
-from kgpu.toolkit.model import Beside, Finding, Generated, ListedSpec, Listing
+from kgpu.toolkit.model import Beside, DeviceListing, Generated, ListedSpec, ModeFinding
 
 # strategy -> name of a GPU, name of a slice; slice indices are "<gpu>:<position>"
 _NAMES: dict[str, tuple[Callable[[Accelerator], str], Callable[[Partition], str]]] = {
@@ -32,7 +32,7 @@ BesideOf = Callable[[Accelerator], Beside]
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _OfferedDevice:
     """One device to offer: a GPU, or one of its slices."""
 
     gpu: Accelerator
@@ -82,7 +82,7 @@ def plan_devices(
     has_node: Callable[[str], bool],
     beside: BesideOf | None = None,
     gid_of: Callable[[str], int | None] = lambda _path: None,
-) -> Finding:
+) -> ModeFinding:
     """The devices of this inventory that the configuration asks for.
 
     ``node`` makes the CDI node of a /dev path, ``has_node`` says whether it exists, ``beside`` what a GPU brings beside
@@ -119,10 +119,10 @@ def plan_devices(
             )
     if NONE in config.device_ids:
         devices.append(CdiDevice(names=(NONE,), env=(f"{ENV_EMPTY_DEVICE}=",), in_all=False))
-    return Finding(devices=tuple(devices), notes=tuple(dict.fromkeys(notes)), gaps=tuple(gaps))
+    return ModeFinding(devices=tuple(devices), notes=tuple(dict.fromkeys(notes)), gaps=tuple(gaps))
 
 
-def resolve_names(specs: Iterable[ListedSpec]) -> Listing:
+def resolve_names(specs: Iterable[ListedSpec]) -> DeviceListing:
     """CDI's rules: a higher folder wins; a name twice at the same priority can't be resolved at all."""
     every = list(specs)
     top: dict[str, int] = {}
@@ -138,17 +138,17 @@ def resolve_names(specs: Iterable[ListedSpec]) -> Listing:
         elif sum(name in spec.devices for spec in every) > 1:
             warnings.append(f"{name} is in {files}; the last one counts")
     listed = dict.fromkeys(name for spec in every for name in spec.devices if at_top[name] == 1)
-    return Listing(tuple(listed), tuple(warnings))
+    return DeviceListing(tuple(listed), tuple(warnings))
 
 
-def _chosen(inventory: Inventory, ids: Iterable[str], notes: list[str]) -> list[_Entry]:
+def _chosen(inventory: Inventory, ids: Iterable[str], notes: list[str]) -> list[_OfferedDevice]:
     """What is asked for, each once, in the driver's order."""
     here = [
         gpu for gpu in inventory.accelerators if all(found.problem is not Problem.MISSING for found in gpu.findings)
     ]
-    whole = {name: entry for entry in map(_Entry, here) for name in entry.ids}
+    whole = {name: entry for entry in map(_OfferedDevice, here) for name in entry.ids}
     parts = {name: entry for gpu in here for entry in _slices(gpu) for name in entry.ids}
-    chosen: list[_Entry] = []
+    chosen: list[_OfferedDevice] = []
     for wanted in ids:
         if wanted == NONE:
             continue
@@ -166,18 +166,18 @@ def _chosen(inventory: Inventory, ids: Iterable[str], notes: list[str]) -> list[
     return sorted({entry.ids: entry for entry in chosen}.values(), key=lambda entry: order[entry.gpu.uuid])
 
 
-def _everything(gpus: Iterable[Accelerator], notes: list[str]) -> Iterator[_Entry]:
+def _everything(gpus: Iterable[Accelerator], notes: list[str]) -> Iterator[_OfferedDevice]:
     for gpu in gpus:
         if not gpu.mig_enabled:
-            yield _Entry(gpu)
+            yield _OfferedDevice(gpu)
         elif gpu.partitions:
             yield from _slices(gpu)
         else:
             notes.append(f"GPU {gpu.index} is in MIG mode without slices: it offers nothing")
 
 
-def _slices(gpu: Accelerator) -> list[_Entry]:
-    return [_Entry(gpu, part) for part in gpu.partitions]
+def _slices(gpu: Accelerator) -> list[_OfferedDevice]:
+    return [_OfferedDevice(gpu, part) for part in gpu.partitions]
 
 
 def _no_device(wanted: str, known: list[str]) -> ConfigError:

@@ -14,14 +14,14 @@ from typing import Final
 import msgspec
 
 from kgpu.base.errors import HostError, UserError
-from kgpu.toolkit.engine.model import Outcome
+from kgpu.toolkit.engine.model import EngineOutcome
 from kgpu.toolkit.memory import Configured, EngineMemory
 
 log = logging.getLogger(__name__)
 
 FIRST_SECONDS: Final = 10.0
 CAP_SECONDS: Final = 600.0
-Undo = Callable[[Configured], Awaitable[Outcome]]
+Undo = Callable[[Configured], Awaitable[EngineOutcome]]
 """Takes kgpu's part out of one engine's config. Raises UserError: the engine then runs as it did."""
 
 

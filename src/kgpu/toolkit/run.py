@@ -16,7 +16,7 @@ from kgpu.hw.port import Inventory
 from kgpu.toolkit.cdi_support import EngineSupport, oldest_support
 from kgpu.toolkit.config import AUTO, NO_GIDS, GenerateConfig, Output
 from kgpu.toolkit.hooks import find_hooks
-from kgpu.toolkit.model import Finding, Generated, Look
+from kgpu.toolkit.model import Generated, ModeFinding, ModeInput
 from kgpu.toolkit.modes import auto
 from kgpu.toolkit.modes.base import Hardware
 from kgpu.toolkit.modes.table import mode_named
@@ -61,7 +61,7 @@ def generate(
         inventory = _try(read)
     engines = tuple(engines)
     newest = config.newest or oldest_support(engines)
-    look = Look(
+    look = ModeInput(
         root=root,
         config=config,
         inventory=inventory,
@@ -157,7 +157,7 @@ def _incomplete(missing: Sequence[str], remedy: str, generated: Generated | None
     )
 
 
-def _build(kind: str, found: Finding, config: GenerateConfig) -> Spec:
+def _build(kind: str, found: ModeFinding, config: GenerateConfig) -> Spec:
     """The annotation tells devices apart for the sibling specs; no spec has it."""
     return build_spec(
         kind=kind,
@@ -175,7 +175,7 @@ def _others(annotations: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     return ((key, value) for key, value in annotations.items() if key != CDI_COHERENT_ANNOTATION)
 
 
-def _annotations(found: Finding) -> dict[str, str]:
+def _annotations(found: ModeFinding) -> dict[str, str]:
     """What a spec was made for: by it a check sees that the driver or the boot is another one now."""
     annotations = {CDI_DRIVER_ANNOTATION: found.driver.version} if found.driver.version else {}
     boot = boot_id()

@@ -23,7 +23,7 @@ from kgpu.base.service import Complaint
 from kgpu.base.threads import beside
 from kgpu.host.engines.model import Change, Place, Wanted
 from kgpu.kubelet.cri import ContainerRuntime, RuntimeStatus
-from kgpu.toolkit.engine.model import Check, Outcome
+from kgpu.toolkit.engine.model import Check, EngineOutcome
 from kgpu.toolkit.settings import ToolkitSettings
 
 CALM_SECONDS: Final = 60.0
@@ -47,7 +47,7 @@ class Engines(Protocol):
         """What its config lacks. Raises ConfigError and HostError for one that can't be read."""
         ...
 
-    async def configure(self, place: Place, wanted: Wanted, check: Check | None) -> Outcome:
+    async def configure(self, place: Place, wanted: Wanted, check: Check | None) -> EngineOutcome:
         """Bring its config in line and make it read it; finish what a run that was killed has begun.
 
         Raises UserError: the engine then runs with the config of before.
@@ -75,7 +75,7 @@ class RuntimeContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class EngineLook:
     """What one look found; ``wait`` is how many seconds later the next is due without a reason."""
 
     ready: bool
@@ -85,7 +85,7 @@ class Look:
 
 async def run(ctx: RuntimeContext, tell: Callable[[bool, Reason], None]) -> None:
     """Keep it so until cancelled. Raises UserError for what only another setting could help."""
-    keeper = Keeper(ctx)
+    keeper = EngineKeeper(ctx)
     async with Inotify() as inotify:
         while True:
             look = await keeper.look()
@@ -96,34 +96,34 @@ async def run(ctx: RuntimeContext, tell: Callable[[bool, Reason], None]) -> None
                 await ctx.clock.sleep(PAUSE_SECONDS)
 
 
-class Keeper:
+class EngineKeeper:
     """One engine's story. ``folders`` are those to watch."""
 
     def __init__(self, ctx: RuntimeContext) -> None:
         self._ctx = ctx
-        self._patience = Patience(ctx.clock)
+        self._patience = EnginePatience(ctx.clock)
         self._complaint = Complaint(ctx.report, reason="RuntimeNotConfigured", severity=Severity.ERROR)
         self._failed = ""
         self._begun = False
         self.folders: tuple[Path, ...] = ()
 
-    async def look(self) -> Look:
+    async def look(self) -> EngineLook:
         """See what is, and bring it in line. Never raises for what a node contains."""
         try:
             look = await self._look()
         except UserError as problem:
-            look = Look(ready=False, reason=problem, wait=TROUBLE_SECONDS)
+            look = EngineLook(ready=False, reason=problem, wait=TROUBLE_SECONDS)
             self._complaint.of(problem)
         if look.ready:
             self._complaint.over()
         return look
 
-    async def _look(self) -> Look:
+    async def _look(self) -> EngineLook:
         ctx = self._ctx
         place = await ctx.engines.find(ctx.settings)
         if place is None:
             self.folders = ()
-            return Look(ready=True, reason=NO_ENGINE)
+            return EngineLook(ready=True, reason=NO_ENGINE)
         self.folders = ctx.engines.folders(place)
         runtime = ctx.engines.runtime(place)
         status = await _ask(runtime)
@@ -132,11 +132,13 @@ class Keeper:
         changes = await beside(ctx.engines.pending, place, ctx.settings.wanted())
         if changes or not self._begun:
             if isinstance(status, str):
-                return Look(ready=False, reason=f"{status}; its config is not touched before", wait=TROUBLE_SECONDS)
+                return EngineLook(
+                    ready=False, reason=f"{status}; its config is not touched before", wait=TROUBLE_SECONDS
+                )
             wait = self._patience.wait(_key(changes))
             if wait > 0:
                 lost = f"{place.config} keeps losing what the toolkit has put there; find what else writes it"
-                return Look(ready=False, reason=self._failed or lost, wait=min(wait, CALM_SECONDS))
+                return EngineLook(ready=False, reason=self._failed or lost, wait=min(wait, CALM_SECONDS))
             await self._configure(place, changes, runtime)
             status = await _ask(runtime)
         return self._verdict(place, status, runtime)
@@ -168,17 +170,19 @@ class Keeper:
             )
         )
 
-    def _verdict(self, place: Place, status: RuntimeStatus | str | None, runtime: ContainerRuntime | None) -> Look:
+    def _verdict(
+        self, place: Place, status: RuntimeStatus | str | None, runtime: ContainerRuntime | None
+    ) -> EngineLook:
         settings = self._ctx.settings
         if runtime is None or status is None:
-            return Look(ready=True, reason=f"{place.flavour} is configured")
+            return EngineLook(ready=True, reason=f"{place.flavour} is configured")
         if isinstance(status, str):
-            return Look(ready=False, reason=status, wait=TROUBLE_SECONDS)
+            return EngineLook(ready=False, reason=status, wait=TROUBLE_SECONDS)
         lacks = missing(status, settings)
         if lacks:
             remedy = advice(place, settings)
-            return Look(ready=False, reason=f"{lacks}; {remedy}", wait=TROUBLE_SECONDS)
-        return Look(ready=True, reason=said(status, settings))
+            return EngineLook(ready=False, reason=f"{lacks}; {remedy}", wait=TROUBLE_SECONDS)
+        return EngineLook(ready=True, reason=said(status, settings))
 
 
 async def _ask(runtime: ContainerRuntime | None) -> RuntimeStatus | str | None:
@@ -224,7 +228,7 @@ def said(status: RuntimeStatus, settings: ToolkitSettings) -> str:
     return f"{status}" + (f" ({'; '.join(facts)})" if facts else "")
 
 
-class Patience:
+class EnginePatience:
     """When an engine may be configured again: growing pauses after each time, short for a config never seen."""
 
     def __init__(self, clock: Clock, policy: BackoffPolicy = PATIENCE) -> None:

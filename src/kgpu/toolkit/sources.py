@@ -24,7 +24,7 @@ _Place: TypeAlias = tuple[Tree, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class SpecSources:
     """``mounted`` are the places that a spec names, ``looked_for`` those where a daemon may begin or end to be met;
     ``seen`` is what was there.
     """
@@ -35,15 +35,15 @@ class Sources:
     seen: tuple[Hashable, ...]
 
     @classmethod
-    def before(cls, root: DriverRoot) -> Sources:
+    def before(cls, root: DriverRoot) -> SpecSources:
         """To be asked before specs are made: a daemon that comes while they are is not in them, and has to be news."""
         looked_for = tuple((root.files, place) for place in IPC_PLACES)
         return cls(root, (), looked_for, _identities(looked_for))
 
-    def of(self, specs: Iterable[Spec]) -> Sources:
+    def of(self, specs: Iterable[Spec]) -> SpecSources:
         """What these specs, made since then, rest on; of what they name, what is under the root."""
         mounted = tuple(dict.fromkeys(place for spec in specs for place in _places(self.root, spec)))
-        return Sources(self.root, mounted, self.looked_for, (*_identities(mounted), *self.seen))
+        return SpecSources(self.root, mounted, self.looked_for, (*_identities(mounted), *self.seen))
 
     def changed(self) -> bool:
         """Whether the specs may no longer be what they should; always while something that they name is missing."""

@@ -33,7 +33,7 @@ from kgpu.toolkit.cdi_support import EngineSupport
 from kgpu.toolkit.config import AUTO, GenerateConfig
 from kgpu.toolkit.model import Generated
 from kgpu.toolkit.run import generate, keep_spec
-from kgpu.toolkit.sources import PAUSE_SECONDS, Sources, stirred
+from kgpu.toolkit.sources import PAUSE_SECONDS, SpecSources, stirred
 from kgpu.toolkit.specs import read_folders
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class _Keeper:
         self._other = ""
         self._seen: Hashable = None
         self._notes: tuple[str, ...] = ()
-        self._sources: Sources | None = None
+        self._sources: SpecSources | None = None
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -169,7 +169,7 @@ class _Keeper:
         if key == self._key and (self._other or (self._path.is_file() and not stale)):
             return None
         engines = tuple(ctx.engines())
-        before = Sources.before(ctx.root)
+        before = SpecSources.before(ctx.root)
         generated = make_spec(inventory, ctx.root, engines=engines)
         specs = [generated.spec]
         is_news = key != self._key

@@ -21,7 +21,7 @@ from kgpu.host.bounded import read_regular
 from kgpu.host.dev_files import read_facts
 from kgpu.host.dev_nodes import Numbers
 from kgpu.host.root import Tree, read_some
-from kgpu.toolkit.model import ListedSpec, Listing
+from kgpu.toolkit.model import DeviceListing, ListedSpec
 from kgpu.toolkit.plan import resolve_names
 
 MAX_BYTES: Final = 8 * 1024 * 1024
@@ -58,7 +58,7 @@ class FoundSpec:
         return tuple(qualified_name(self.spec.kind, device.name) for device in self.spec.devices)
 
 
-class NodeFacts(Protocol):
+class SpecFacts(Protocol):
     """What a spec is held against. Paths are the host's; links are followed inside the host's root."""
 
     def kind(self, path: str) -> str:
@@ -185,12 +185,12 @@ def read_folders(folders: Sequence[Path | str], *, known: Mapping[str, Spec] | N
     return tuple(found)
 
 
-def list_found(found: Sequence[FoundSpec]) -> Listing:
+def list_found(found: Sequence[FoundSpec]) -> DeviceListing:
     """The names that a runtime can resolve, in order, and what is wrong with the rest."""
     broken = tuple(spec.problem.one_line() for spec in found if spec.problem is not None)
     unread = tuple(f"{spec.path} is not read by runtimes: its name must end in .yaml" for spec in found if spec.ignored)
     listing = resolve_names(ListedSpec(spec.path, spec.priority, spec.names) for spec in found if spec.names)
-    return Listing(listing.names, (*broken, *unread, *listing.warnings))
+    return DeviceListing(listing.names, (*broken, *unread, *listing.warnings))
 
 
 def _read(file: Path) -> tuple[bytes, bool]:

@@ -16,8 +16,8 @@ from kgpu.formats.cdi import ContainerEdits, DeviceNode, Hook, Mount, Spec, qual
 from kgpu.formats.names import CDI_BOOT_ANNOTATION, CDI_DRIVER_ANNOTATION
 from kgpu.host.dev_nodes import Numbers
 from kgpu.hw.port import Inventory
-from kgpu.toolkit.flaws import AGAIN, Flaw, Severity
-from kgpu.toolkit.specs import FoundSpec, NodeFacts
+from kgpu.toolkit.flaws import AGAIN, Flaw, FlawSeverity
+from kgpu.toolkit.specs import FoundSpec, SpecFacts
 from kgpu.toolkit.validate_layout import layout_flaws
 
 # Linux gives these character majors out at boot, so they may change (Documentation/admin-guide/devices.txt).
@@ -41,25 +41,25 @@ class Validation:
     @property
     def valid(self) -> bool:
         """True when something was checked and nothing is an error."""
-        return bool(self.files) and all(flaw.severity is not Severity.ERROR for flaw in self.flaws)
+        return bool(self.files) and all(flaw.severity is not FlawSeverity.ERROR for flaw in self.flaws)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Surroundings:
     """What the rules for one thing see beside it."""
 
-    node: NodeFacts
+    node: SpecFacts
     lasting: bool  # the folder survives a reboot
     version: str
     majors: frozenset[int]
 
 
-_Said = tuple[Severity, str, str]
+_Said = tuple[FlawSeverity, str, str]
 
 
 def validate_specs(
     found: Sequence[FoundSpec],
-    node: NodeFacts | None,
+    node: SpecFacts | None,
     *,
     static_dirs: Iterable[str] = (),
     inventory: Inventory | None = None,
@@ -82,7 +82,7 @@ def validate_specs(
         notes += [] if version else ["the running driver's version is not known: versions were not compared"]
         for spec in found:
             if spec.spec is not None:
-                place = _Place(node, spec.path.startswith(lasting), version, majors)
+                place = _Surroundings(node, spec.path.startswith(lasting), version, majors)
                 flaws += [
                     Flaw(severity=how, path=spec.path, what=what, remedy=remedy)
                     for how, what, remedy in _made_for(spec.spec, place)
@@ -94,9 +94,11 @@ def validate_specs(
     if inventory is not None:
         flaws += layout_flaws(found, inventory)
     flaws += _name_flaws(found)
-    unresolvable = {flaw.where for flaw in flaws if flaw.severity is Severity.ERROR and flaw.what.startswith(_TWICE)}
+    unresolvable = {
+        flaw.where for flaw in flaws if flaw.severity is FlawSeverity.ERROR and flaw.what.startswith(_TWICE)
+    }
     names = dict.fromkeys(name for spec in found for name in spec.names if name not in unresolvable)
-    flaws.sort(key=lambda flaw: flaw.severity is not Severity.ERROR)
+    flaws.sort(key=lambda flaw: flaw.severity is not FlawSeverity.ERROR)
     return Validation(tuple(spec.path for spec in found), tuple(names), tuple(dict.fromkeys(flaws)), tuple(notes))
 
 
@@ -107,13 +109,13 @@ def _file_flaws(found: FoundSpec, given: frozenset[str]) -> Iterator[Flaw]:
     """``given``: the devices that runtimes find in any file."""
     if found.problem is not None:
         what = found.problem.what.removeprefix(f"{found.path}: ")
-        yield Flaw(severity=Severity.ERROR, path=found.path, what=what, remedy=found.problem.remedy)
+        yield Flaw(severity=FlawSeverity.ERROR, path=found.path, what=what, remedy=found.problem.remedy)
     if found.ignored:
         lost = found.spec is not None and any(
             qualified_name(found.spec.kind, device.name) not in given for device in found.spec.devices
         )
         yield Flaw(
-            severity=Severity.ERROR if lost else Severity.WARNING,
+            severity=FlawSeverity.ERROR if lost else FlawSeverity.WARNING,
             path=found.path,
             what="runtimes don't read it: they read *.yaml and *.json"
             + (", so its devices can't be given" if lost else ""),
@@ -121,7 +123,7 @@ def _file_flaws(found: FoundSpec, given: frozenset[str]) -> Iterator[Flaw]:
         )
     if found.open_to_all:
         yield Flaw(
-            severity=Severity.ERROR,
+            severity=FlawSeverity.ERROR,
             path=found.path,
             what="every user of the node may change it, and with it mount anything into containers",
             remedy="take the right to write from others (chmod o-w) for the file and its folder",
@@ -139,7 +141,7 @@ def _name_flaws(found: Sequence[FoundSpec]) -> Iterator[Flaw]:
         if len(winners) > 1:
             files = ", ".join(spec.path for spec in winners)
             yield Flaw(
-                severity=Severity.ERROR,
+                severity=FlawSeverity.ERROR,
                 path=winners[-1].path,
                 where=name,
                 what=f"{_TWICE} {files}: no runtime resolves it",
@@ -153,7 +155,7 @@ def _name_flaws(found: Sequence[FoundSpec]) -> Iterator[Flaw]:
                 shadowed[spec.path, winner.path].append(name)
     for (path, winner_path), names in shadowed.items():
         yield Flaw(
-            severity=Severity.WARNING,
+            severity=FlawSeverity.WARNING,
             path=path,
             where=_some(names),
             what=f"not used: {winner_path} has the same names and more priority",
@@ -161,17 +163,21 @@ def _name_flaws(found: Sequence[FoundSpec]) -> Iterator[Flaw]:
         )
 
 
-def _made_for(spec: Spec, place: _Place) -> Iterator[_Said]:
+def _made_for(spec: Spec, place: _Surroundings) -> Iterator[_Said]:
     """By what ``kgpu cdi generate --annotate`` has recorded."""
     version = spec.annotations.get(CDI_DRIVER_ANNOTATION, "")
     if version and place.version and version != place.version:
-        yield Severity.ERROR, f"it was made for driver {version}, but {place.version} runs", AGAIN
+        yield FlawSeverity.ERROR, f"it was made for driver {version}, but {place.version} runs", AGAIN
     boot, now = spec.annotations.get(CDI_BOOT_ANNOTATION, ""), place.node.boot_id()
     if boot and now and boot != now:
-        yield Severity.WARNING, "it was made before this boot: device numbers and MIG slices may be others now", AGAIN
+        yield (
+            FlawSeverity.WARNING,
+            "it was made before this boot: device numbers and MIG slices may be others now",
+            AGAIN,
+        )
 
 
-def _node_flaws(spec: Spec, place: _Place) -> Iterator[tuple[str, _Said]]:
+def _node_flaws(spec: Spec, place: _Surroundings) -> Iterator[tuple[str, _Said]]:
     tables: tuple[tuple[Callable[[ContainerEdits], Iterable[object]], Callable[..., Iterator[_Said]]], ...] = (
         (lambda edits: edits.device_nodes, _device),
         (lambda edits: edits.mounts, _mount),
@@ -189,54 +195,58 @@ def _node_flaws(spec: Spec, place: _Place) -> Iterator[tuple[str, _Said]]:
             yield from ((where, said) for said in rule(thing, place))
 
 
-def _device(node: DeviceNode, place: _Place) -> Iterator[_Said]:
+def _device(node: DeviceNode, place: _Surroundings) -> Iterator[_Said]:
     host = node.host_path or node.path
     kind = place.node.kind(host)
     if kind not in {"char", "block", "pipe"}:
         state = f"is a {kind} and no device node" if kind else "is not there"
-        yield Severity.ERROR, f"{host} {state}", f"load the driver, or {AGAIN}"
+        yield FlawSeverity.ERROR, f"{host} {state}", f"load the driver, or {AGAIN}"
         return
     real = place.node.numbers(host)
     recorded = Numbers(node.major, node.minor)
     said = recorded != Numbers(0, 0)
     if said and real is not None and recorded != real:
-        yield Severity.ERROR, f"it says {recorded} for {host}, which is {real}", AGAIN
+        yield FlawSeverity.ERROR, f"it says {recorded} for {host}, which is {real}", AGAIN
     elif real is not None and kind == "char" and place.majors and real.major not in place.majors:
-        yield Severity.ERROR, f"{host} is stale: no driver has its major {real.major}", "make the node again, or reboot"
+        yield (
+            FlawSeverity.ERROR,
+            f"{host} is stale: no driver has its major {real.major}",
+            "make the node again, or reboot",
+        )
     if said and place.lasting and any(recorded.major in numbers for numbers in DYNAMIC_MAJORS):
         yield (
-            Severity.WARNING,
+            FlawSeverity.WARNING,
             f"it records the major {recorded.major} of {host}, which may be another after a reboot",
             "write specs to /var/run/cdi, which is made anew",
         )
 
 
-def _mount(mount: Mount, place: _Place) -> Iterator[_Said]:
+def _mount(mount: Mount, place: _Surroundings) -> Iterator[_Said]:
     if not place.node.kind(mount.host_path):
-        yield Severity.ERROR, f"{mount.host_path} is not there", AGAIN
+        yield FlawSeverity.ERROR, f"{mount.host_path} is not there", AGAIN
     match = _DRIVER_LIBRARY.fullmatch(mount.host_path.rpartition("/")[2])
     if match and place.version and match[1] != place.version:
-        yield Severity.ERROR, f"it is for driver {match[1]}, but {place.version} runs ({mount.host_path})", AGAIN
+        yield FlawSeverity.ERROR, f"it is for driver {match[1]}, but {place.version} runs ({mount.host_path})", AGAIN
     if _SHARED & set(mount.options):
         yield (
-            Severity.WARNING,
+            FlawSeverity.WARNING,
             f"the mount at {mount.container_path} is shared: what a container mounts below it shows on the host",
             "use rprivate",
         )
 
 
-def _hook(hook: Hook, place: _Place) -> Iterator[_Said]:
+def _hook(hook: Hook, place: _Surroundings) -> Iterator[_Said]:
     # startContainer's program is looked up in the container.
     if hook.hook_name != "startContainer" and not place.node.executable(hook.path):
-        yield Severity.ERROR, f"the hook {hook.path} is no program on this node", f"install it, or {AGAIN}"
+        yield FlawSeverity.ERROR, f"the hook {hook.path} is no program on this node", f"install it, or {AGAIN}"
     if not hook.env:
         yield (
-            Severity.ERROR,
+            FlawSeverity.ERROR,
             f"the hook {hook.path} has no env and gets the container's: an image's LD_PRELOAD would run as root",
             "give the hook an env, such as NVIDIA_CTK_DEBUG=false",
         )
     if "chmod" in hook.args[1:3]:
-        yield Severity.WARNING, "the hook chmod follows links of the image as root", "generate the spec without it"
+        yield FlawSeverity.WARNING, "the hook chmod follows links of the image as root", "generate the spec without it"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from kgpu.formats.cdi import ALL_DEVICE, Device, Spec
 from kgpu.formats.names import CDI_MANAGEMENT_KIND
 from kgpu.host.driver.tegra import is_integrated_gpu
 from kgpu.hw.port import Inventory
-from kgpu.toolkit.flaws import AGAIN, Flaw, Severity
+from kgpu.toolkit.flaws import AGAIN, Flaw, FlawSeverity
 from kgpu.toolkit.specs import FoundSpec
 
 _NODE: Final = re.compile(r"/dev/nvidia(?:\d+|-caps/nvidia-cap\d+)", re.ASCII)
@@ -59,7 +59,7 @@ def layout_flaws(found: Sequence[FoundSpec], inventory: Inventory) -> Iterator[F
         for nodes, name in now.usable.items():
             if nodes not in offered:
                 yield Flaw(
-                    severity=Severity.WARNING, path=first, where=name,
+                    severity=FlawSeverity.WARNING, path=first, where=name,
                     what="this node has it, but no spec does: no container can be given it", remedy=AGAIN,
                 )  # fmt: skip
 
@@ -86,15 +86,18 @@ def _nodes(spec: Spec, device: Device) -> Nodes:
     return frozenset(node.path for node in every if _NODE.fullmatch(node.path))
 
 
-def _changed(name: str, nodes: Nodes, now: _Layout) -> Iterator[tuple[Severity, str]]:
+def _changed(name: str, nodes: Nodes, now: _Layout) -> Iterator[tuple[FlawSeverity, str]]:
     known: Mapping[str, Nodes] = now.nodes
     is_slice = any(path.startswith(_CAP) for path in nodes)
     if name in known and known[name] != nodes:
         is_now = ", ".join(sorted(known[name]))
-        yield Severity.ERROR, f"it brings {', '.join(sorted(nodes))}, but {name} is {is_now}: the layout has changed"
+        yield (
+            FlawSeverity.ERROR,
+            f"it brings {', '.join(sorted(nodes))}, but {name} is {is_now}: the layout has changed",
+        )
     elif name not in known and is_slice and nodes not in known.values():
-        yield Severity.ERROR, f"no MIG slice of this node has {', '.join(sorted(nodes))}: the layout has changed"
+        yield FlawSeverity.ERROR, f"no MIG slice of this node has {', '.join(sorted(nodes))}: the layout has changed"
     elif name not in known and _NAME.fullmatch(name):
-        yield Severity.ERROR, "this node has no such GPU or MIG slice any more"
+        yield FlawSeverity.ERROR, "this node has no such GPU or MIG slice any more"
     elif nodes in now.mig:
-        yield Severity.WARNING, "the GPU is in MIG mode: programs that are given it whole can't compute on it"
+        yield FlawSeverity.WARNING, "the GPU is in MIG mode: programs that are given it whole can't compute on it"

@@ -40,7 +40,7 @@ _IDLE: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ValidatorSettings:
     """``checks`` are made, in order, but for those in ``skip``, which has the reason of each.
 
     ``cuda_seconds`` is the deadline of one device, ``at_once`` how many are tried side by side, ``interim_seconds`` how

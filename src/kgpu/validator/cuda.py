@@ -1,4 +1,4 @@
-"""Runs ``cuda_child`` for one device, with a deadline: whatever the driver does, an ``Outcome`` comes back in time.
+"""Runs ``cuda_child`` for one device, with a deadline: whatever the driver does, an ``CudaOutcome`` comes back in time.
 
 A child that does not end when it is killed is held by the driver in the kernel. It is kept in mind and no second one is
 started for its device: a GPU that swallows processes gets one, not one per minute.
@@ -41,7 +41,7 @@ _STEP_WORDS: Final = {"load": "loading libcuda.so.1", "compare": "comparing the 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CudaOutcome:
     """One run. ``step`` is the driver call that failed or hung (``load``, ``compare``: ours), ``code`` its CUresult.
 
     ``signal`` names what killed the child, "" when nothing did; ``hung`` and ``held`` say that it did not answer in
@@ -73,7 +73,7 @@ class Outcome:
 class CudaRunner(Protocol):
     """Adds vectors on one device."""
 
-    async def run(self, uuid: str, *, deadline: float) -> Outcome:
+    async def run(self, uuid: str, *, deadline: float) -> CudaOutcome:
         """Never raises for what the driver does, and returns within a little more than ``deadline`` seconds."""
         ...
 
@@ -82,13 +82,13 @@ class CudaRunner(Protocol):
 class MemoryCuda:
     """The fake: answers what ``outcomes`` has for a uuid, otherwise that it passed. ``runs`` are those asked for."""
 
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[str, CudaOutcome] = field(default_factory=dict)
     runs: list[str] = field(default_factory=list)
 
-    async def run(self, uuid: str, *, deadline: float) -> Outcome:
+    async def run(self, uuid: str, *, deadline: float) -> CudaOutcome:
         self.runs.append(uuid)
         await asyncio.sleep(0)
-        return self.outcomes.get(uuid) or Outcome(passed=True, name="Test GPU", elements=50_000, deadline=deadline)
+        return self.outcomes.get(uuid) or CudaOutcome(passed=True, name="Test GPU", elements=50_000, deadline=deadline)
 
 
 def find_cuda(root: DriverRoot) -> tuple[str, tuple[str, ...]]:
@@ -122,16 +122,16 @@ class ChildCuda:
         self._command = command
         self._held: dict[str, subprocess.Popen[bytes]] = {}
 
-    async def run(self, uuid: str, *, deadline: float) -> Outcome:
+    async def run(self, uuid: str, *, deadline: float) -> CudaOutcome:
         former = self._held.get(uuid)
         if former is not None and former.poll() is None:
-            return Outcome(hung=True, held=True, deadline=deadline, text=f"process {former.pid} is still held")
+            return CudaOutcome(hung=True, held=True, deadline=deadline, text=f"process {former.pid} is still held")
         self._held.pop(uuid, None)
         begin = time.monotonic()
         try:
             process, reader, writer = await self._start(uuid)
         except OSError as error:
-            return Outcome(step="load", text=f"the check's process can't be started: {error}", deadline=deadline)
+            return CudaOutcome(step="load", text=f"the check's process can't be started: {error}", deadline=deadline)
         raw, hung = b"", False
         try:
             async with asyncio.timeout(deadline):
@@ -201,7 +201,7 @@ async def _end(process: subprocess.Popen[bytes], *, wait: bool) -> bool:
 
 def read_outcome(
     raw: bytes, *, hung: bool, held: bool, returncode: int | None, seconds: float, deadline: float
-) -> Outcome:
+) -> CudaOutcome:
     """What the child's output means. Lines that are none of its frames (the driver's own messages) are kept as text."""
     facts: dict[str, Any] = {}
     passed: dict[str, Any] | None = None
@@ -220,7 +220,7 @@ def read_outcome(
         error = _dict(frame.get("error")) or error
     cuda = _number(facts.get("cuda"))
     killed = signal_name(returncode) if not hung else ""
-    return Outcome(
+    return CudaOutcome(
         passed=bool(passed) and not hung and returncode == 0,
         name=_text(facts.get("name")),
         cuda=(cuda // 1000, cuda % 1000 // 10) if cuda else None,

@@ -79,7 +79,7 @@ class Failed(Exception):  # noqa: N818 - says what a driver call did
         self.step, self.code, self.name, self.text = step, code, name, text
 
 
-class Driver:
+class CudaLibrary:
     """The loaded library; ``driver.cuInit(0)`` says the step, calls, and raises Failed."""
 
     def __init__(self, path: str, say: Any) -> None:
@@ -185,7 +185,7 @@ def main(arguments: list[str]) -> int:
         except OSError as error:
             say({"note": str(error)})
     try:
-        driver = Driver(library, say)
+        driver = CudaLibrary(library, say)
     except OSError as error:
         say({"error": {"step": "load", "text": str(error)}})
         return 1

@@ -20,7 +20,7 @@ import msgspec
 
 from kgpu.base.errors import HostError
 from kgpu.base.typed import decode
-from kgpu.validator.model import Check, Report, Roots
+from kgpu.validator.model import Check, NodeValidation, Roots
 
 REPORT: Final = "kgpu-validation.json"
 FORMAT: Final = 1
@@ -36,7 +36,7 @@ DRIVER_KEYS: Final = (
 
 class _Document(msgspec.Struct, frozen=True):
     format: int
-    report: Report
+    report: NodeValidation
 
 
 def ready(check: Check) -> str:
@@ -74,13 +74,13 @@ def parse_driver_ready(text: str) -> dict[str, str]:
     return found
 
 
-def encode_report(report: Report) -> bytes:
+def encode_report(report: NodeValidation) -> bytes:
     """The same report is always the same bytes."""
     raw = msgspec.json.encode(_Document(format=FORMAT, report=report), order="sorted")
     return msgspec.json.format(raw, indent=1) + b"\n"
 
 
-def decode_report(raw: bytes) -> Report | None:
+def decode_report(raw: bytes) -> NodeValidation | None:
     """None for whatever is no report of this format."""
     try:
         document = decode(raw, _Document)
@@ -103,7 +103,7 @@ class Folder:
         except (OSError, HostError):
             return None
 
-    def report(self) -> Report | None:
+    def report(self) -> NodeValidation | None:
         """The report that is there, None without one that can be believed."""
         raw = self.read(REPORT)
         return None if raw is None else decode_report(raw)

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.validator.files import Folder, ready
-from kgpu.validator.model import Check, Report, Status
+from kgpu.validator.model import Check, NodeValidation, Status
 
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SeenStatus:
     """What was read: which files are there, the report (None without one), when the exporter became ready."""
 
     present: frozenset[str]
-    report: Report | None
+    report: NodeValidation | None
     since: float
 
 
@@ -31,26 +31,26 @@ class Metric:
 
     name: str
     help: str
-    value: Callable[[Seen], float]
+    value: Callable[[SeenStatus], float]
 
 
-def _present(check: Check) -> Callable[[Seen], float]:
+def _present(check: Check) -> Callable[[SeenStatus], float]:
     return lambda seen: float(ready(check) in seen.present)
 
 
-def _passed(check: Check) -> Callable[[Seen], float]:
-    def value(seen: Seen) -> float:
+def _passed(check: Check) -> Callable[[SeenStatus], float]:
+    def value(seen: SeenStatus) -> float:
         result = seen.report.result(check) if seen.report else None
         return float(result is not None and result.status is Status.PASSED)
 
     return value
 
 
-def _success(check: Check) -> Callable[[Seen], float]:
+def _success(check: Check) -> Callable[[SeenStatus], float]:
     return lambda seen: dict(seen.report.times).get(str(check), 0.0) if seen.report else 0.0
 
 
-def _devices(seen: Seen) -> float:
+def _devices(seen: SeenStatus) -> float:
     """Allocatable devices, from what the plugin check saw; -1 while it has not passed."""
     result = seen.report.result(Check.PLUGIN) if seen.report else None
     if result is None or result.status is not Status.PASSED:
@@ -81,14 +81,16 @@ METRICS: Final = (
 )  # fmt: skip
 
 
-def look(folder: Path, *, since: float) -> Seen:
+def look(folder: Path, *, since: float) -> SeenStatus:
     """Read the folder."""
     files = Folder(folder)
     names = (ready(check) for check in Check)
-    return Seen(present=frozenset(name for name in names if files.exists(name)), report=files.report(), since=since)
+    return SeenStatus(
+        present=frozenset(name for name in names if files.exists(name)), report=files.report(), since=since
+    )
 
 
-def render(seen: Seen, node: str) -> str:
+def render(seen: SeenStatus, node: str) -> str:
     """Prometheus' text format."""
     label = f'{{node="{node.translate(_ESCAPES)}"}}'
     lines: list[str] = []

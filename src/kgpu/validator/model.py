@@ -32,7 +32,7 @@ class Status(enum.StrEnum):
     WAITING = "waiting"
 
 
-class Trouble(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy": "todo"}):
+class CheckTrouble(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy": "todo"}):
     """What failed, what was expected, what to do. ``problem`` is what the driver's reader calls it, "" for nothing."""
 
     what: str
@@ -50,7 +50,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy": "todo
         return " ".join("; ".join(part for part in parts if part).split())
 
     @classmethod
-    def of(cls, error: UserError) -> Trouble:
+    def of(cls, error: UserError) -> CheckTrouble:
         """The same three parts."""
         return cls(what=error.what, expected=error.expected, remedy=error.remedy)
 
@@ -67,7 +67,7 @@ class DeviceResult:
     name: str
     status: Status
     evidence: tuple[str, ...] = ()
-    trouble: Trouble | None = None
+    trouble: CheckTrouble | None = None
 
     @property
     def good(self) -> bool:
@@ -82,7 +82,7 @@ class CheckResult:
     check: Check
     status: Status
     evidence: tuple[str, ...] = ()
-    trouble: Trouble | None = None
+    trouble: CheckTrouble | None = None
     devices: tuple[DeviceResult, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -120,7 +120,7 @@ class Roots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class NodeValidation:
     """Everything known of this node. ``boot`` is the kernel's boot id: results do not outlive a boot.
 
     ``times`` are seconds since the epoch of each check's last success.
@@ -158,12 +158,12 @@ def of_devices(
     return CheckResult(check=check, status=status, evidence=evidence, devices=devices, notes=notes)
 
 
-def failed(check: Check, trouble: Trouble, *, evidence: tuple[str, ...] = ()) -> CheckResult:
+def failed(check: Check, trouble: CheckTrouble, *, evidence: tuple[str, ...] = ()) -> CheckResult:
     """A check that the whole node fails."""
     return CheckResult(check=check, status=Status.FAILED, trouble=trouble, evidence=evidence)
 
 
-def waiting(check: Check, trouble: Trouble, *, evidence: tuple[str, ...] = ()) -> CheckResult:
+def waiting(check: Check, trouble: CheckTrouble, *, evidence: tuple[str, ...] = ()) -> CheckResult:
     """A check that something else has to come before."""
     return CheckResult(check=check, status=Status.WAITING, trouble=trouble, evidence=evidence)
 

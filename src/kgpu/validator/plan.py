@@ -14,8 +14,8 @@ from kgpu.formats import validation_report
 from kgpu.formats.validation_report import ValidationReport
 from kgpu.hw.port import Inventory
 from kgpu.validator import files
-from kgpu.validator.checks.cuda import Target, targets
-from kgpu.validator.model import Check, CheckResult, DeviceResult, Report, Status, Trouble, waiting
+from kgpu.validator.checks.cuda import CudaTarget, targets
+from kgpu.validator.model import Check, CheckResult, CheckTrouble, DeviceResult, NodeValidation, Status, waiting
 
 CALM_SECONDS: Final = 60.0
 """How often everything but CUDA is looked at when all is well."""
@@ -33,7 +33,7 @@ NEEDS: Final[Mapping[Check, tuple[Check, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class ValidatedCondition:
     """The Node's condition ``kgpu.dev/Validated``, and the same as data."""
 
     status: str
@@ -50,12 +50,14 @@ def blocked(check: Check, results: Mapping[Check, CheckResult]) -> CheckResult |
             said = result.trouble.what if result.trouble else str(result.status)
             return waiting(
                 check,
-                Trouble(what=f"the {need} check comes first ({said})", expected=f"{need} ready", remedy=f"see {need}"),
+                CheckTrouble(
+                    what=f"the {need} check comes first ({said})", expected=f"{need} ready", remedy=f"see {need}"
+                ),
             )
     return None
 
 
-def lacks_the_plugin_alone(report: Report) -> bool:
+def lacks_the_plugin_alone(report: NodeValidation) -> bool:
     """Whether the device plugin is all that is waited for."""
     return {one.check for one in report.results if one.status not in (Status.PASSED, Status.SKIPPED)} == {
         Check.PLUGIN
@@ -75,7 +77,7 @@ def impatient(result: CheckResult, waited: float) -> CheckResult:
 
 def to_run(
     inventory: Inventory, known: Mapping[str, DeviceResult], due: Mapping[str, float], now: float
-) -> list[Target]:
+) -> list[CudaTarget]:
     """The devices to run CUDA on: those without a result, and those that did not pass and are due again."""
     return [
         one
@@ -90,7 +92,7 @@ def still_known(inventory: Inventory, known: Mapping[str, DeviceResult]) -> dict
     return {uuid: result for uuid, result in known.items() if uuid in there}
 
 
-def files_of(report: Report) -> dict[str, bytes | None]:
+def files_of(report: NodeValidation) -> dict[str, bytes | None]:
     """Every file of ours, None for those that must not be there."""
     wanted: dict[str, bytes | None] = dict.fromkeys(files.OURS)
     for result in report.results:
@@ -103,7 +105,7 @@ def files_of(report: Report) -> dict[str, bytes | None]:
     return wanted
 
 
-def condition_of(report: Report) -> Condition:
+def condition_of(report: NodeValidation) -> ValidatedCondition:
     """True: everything passed; False: something failed; Unknown: not known yet."""
     data = report_of(report)
     bad = [one for one in report.results if one.status is Status.FAILED]
@@ -113,19 +115,23 @@ def condition_of(report: Report) -> Condition:
             first = found[0]
             some = first.ready and first.status is Status.FAILED
             word = "DevicesFailed" if some else "Failed" if first.status is Status.FAILED else "Pending"
-            return Condition(
+            return ValidatedCondition(
                 status=status,
                 reason=f"{str(first.check).capitalize()}{word}",
                 message=_cut("; ".join([f"{first.check}: {first.reason() or 'not known yet'}", *_facts(first)])),
                 report=data,
             )
     if not report.results:
-        return Condition(status="Unknown", reason="Validating", message="no check has been made yet", report=data)
+        return ValidatedCondition(
+            status="Unknown", reason="Validating", message="no check has been made yet", report=data
+        )
     said = "; ".join(fact for one in report.results for fact in _facts(one)[-1:])
-    return Condition(status="True", reason="Validated", message=_cut(f"every check passed: {said}"), report=data)
+    return ValidatedCondition(
+        status="True", reason="Validated", message=_cut(f"every check passed: {said}"), report=data
+    )
 
 
-def report_of(report: Report) -> ValidationReport:
+def report_of(report: NodeValidation) -> ValidationReport:
     """What did not pass, as the node's annotation has it."""
     open_ = (one for one in report.results if one.status in {Status.FAILED, Status.WAITING})
     return validation_report.report(tuple(map(_check, open_)))
@@ -144,7 +150,7 @@ def _check(result: CheckResult) -> validation_report.Check:
     )
 
 
-def _trouble(trouble: Trouble) -> validation_report.Trouble:
+def _trouble(trouble: CheckTrouble) -> validation_report.Trouble:
     return validation_report.Trouble(
         what=trouble.what, expected=trouble.expected, remedy=trouble.remedy, problem=trouble.problem
     )
@@ -161,7 +167,7 @@ def _cut(text: str) -> str:
     return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
 
 
-def summary(report: Report) -> tuple[bool, str]:
+def summary(report: NodeValidation) -> tuple[bool, str]:
     """Whether work can be given to this node, and one line for the role's state."""
     for result in report.results:
         if not result.ready:
@@ -173,7 +179,7 @@ def summary(report: Report) -> tuple[bool, str]:
     return bool(report.results), (cuda.evidence[-1] if cuda and cuda.evidence else "")
 
 
-def decisions(old: Report, new: Report) -> Iterator[Advice]:
+def decisions(old: NodeValidation, new: NodeValidation) -> Iterator[Advice]:
     """What has changed and a person should hear of. A wait is only told once it has become a failure."""
     for result in new.results:
         before = old.result(result.check)
@@ -220,20 +226,20 @@ def _device_news(check: Check, before: DeviceResult | None, now: DeviceResult) -
         )  # fmt: skip
 
 
-def holds(former: Report, *, boot: str) -> bool:
+def holds(former: NodeValidation, *, boot: str) -> bool:
     """Whether a report of an earlier run of this program holds for as long as the driver is the same. Boots without an
     id are never the same.
     """
     return bool(boot and former.boot == boot and former.driver_version)
 
 
-def restorable(former: Report) -> dict[str, DeviceResult]:
+def restorable(former: NodeValidation) -> dict[str, DeviceResult]:
     """The CUDA results to go on with: good ones. Others have to be found again."""
     result = former.result(Check.CUDA)
     return {one.uuid: one for one in result.devices if one.good} if result else {}
 
 
-def successes(old: Report, results: Iterable[CheckResult], now: float) -> tuple[tuple[str, float], ...]:
+def successes(old: NodeValidation, results: Iterable[CheckResult], now: float) -> tuple[tuple[str, float], ...]:
     """When each check last turned from anything else to passed, in whole seconds since the epoch."""
     times = dict(old.times)
     for result in results:

@@ -18,8 +18,8 @@ from kgpu.formats.validation_report import encode
 from kgpu.kube.conditions import NodeCondition
 from kgpu.kube.nodes import get_node
 from kgpu.kube.port import KubeApi
-from kgpu.validator.checks.plugin import NodeFacts
-from kgpu.validator.plan import Condition
+from kgpu.validator.checks.plugin import NodeResources
+from kgpu.validator.plan import ValidatedCondition
 
 _MAX_COUNT: Final = 1 << 40
 
@@ -27,7 +27,7 @@ _MAX_COUNT: Final = 1 << 40
 class ConditionPublisher(Protocol):
     """Writes this node's condition, and the same as data."""
 
-    async def publish(self, condition: Condition) -> None:
+    async def publish(self, condition: ValidatedCondition) -> None:
         """Raises KubeError."""
         ...
 
@@ -36,16 +36,16 @@ class ConditionPublisher(Protocol):
 class MemoryNode:
     """The fake of both ports: keeps what was published, answers ``node``; ``refuse`` makes both fail."""
 
-    node: NodeFacts = field(default_factory=NodeFacts)
-    published: list[Condition] = field(default_factory=list)
+    node: NodeResources = field(default_factory=NodeResources)
+    published: list[ValidatedCondition] = field(default_factory=list)
     refuse: KubeError | None = None
 
-    async def publish(self, condition: Condition) -> None:
+    async def publish(self, condition: ValidatedCondition) -> None:
         if self.refuse is not None:
             raise self.refuse
         self.published.append(condition)
 
-    async def facts(self) -> NodeFacts:
+    async def facts(self) -> NodeResources:
         if self.refuse is not None:
             raise self.refuse
         return self.node
@@ -61,7 +61,7 @@ class NodeObject:
             api, node=node, kind=VALIDATED_CONDITION, manager=VALIDATOR_FIELD_MANAGER, now=now
         )
 
-    async def publish(self, condition: Condition) -> None:
+    async def publish(self, condition: ValidatedCondition) -> None:
         """Raises KubeError."""
         data = {VALIDATION_ANNOTATION: encode(condition.report)}
         await self._condition.write(condition.status, condition.reason, condition.message, annotations=data)
@@ -70,11 +70,11 @@ class NodeObject:
         """Remove condition and annotation. Raises KubeError."""
         await self._condition.withdraw()
 
-    async def facts(self) -> NodeFacts:
+    async def facts(self) -> NodeResources:
         """What the Node shows. Raises KubeError."""
         status = _dict((await get_node(self._api, self._node)).get("status"))
         runtime = _dict(status.get("nodeInfo")).get("containerRuntimeVersion")
-        return NodeFacts(
+        return NodeResources(
             capacity=_counts(status.get("capacity")),
             allocatable=_counts(status.get("allocatable")),
             runtime=runtime if isinstance(runtime, str) else "",

@@ -12,8 +12,8 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from kgpu.validator.checks.cuda import EXCLUSIVE, Target
-from kgpu.validator.cuda import Outcome
+from kgpu.validator.checks.cuda import EXCLUSIVE, CudaTarget
+from kgpu.validator.cuda import CudaOutcome
 from kgpu.validator.model import DeviceResult, Status
 
 CONFIRM_SECONDS: Final = 10.0
@@ -46,11 +46,11 @@ class Rechecks:
         self._doubted: set[str] = set()
         self._exclusive: set[str] = set()
 
-    def asking(self, targets: Iterable[Target], now: float) -> list[Target]:
+    def asking(self, targets: Iterable[CudaTarget], now: float) -> list[CudaTarget]:
         """Those whose turn it is, if they are idle."""
         return [one for one in targets if now >= self._next.get(one.uuid, float("inf"))]
 
-    def allowed(self, target: Target, readings: Readings) -> bool:
+    def allowed(self, target: CudaTarget, readings: Readings) -> bool:
         """Whether the device may be tried again now."""
         found = idle(readings.get(target.gpu, {}))
         return found is not False if target.uuid in self._doubted else found is True
@@ -60,7 +60,7 @@ class Rechecks:
         left = [self._next[uuid] - now for uuid in self._doubted]
         return min((one if one > 0 else CONFIRM_SECONDS for one in left), default=float("inf"))
 
-    def judge(self, before: DeviceResult | None, found: DeviceResult, outcome: Outcome, now: float) -> DeviceResult:
+    def judge(self, before: DeviceResult | None, found: DeviceResult, outcome: CudaOutcome, now: float) -> DeviceResult:
         """The result that counts after a run, given the one that counted before."""
         uuid = found.uuid
         if outcome.compute_mode in EXCLUSIVE:

@@ -30,14 +30,24 @@ from kgpu.hw.follow import follow_events
 from kgpu.hw.port import Inventory, Reader
 from kgpu.validator import plan
 from kgpu.validator.checks import cuda, driver, plugin, toolkit
-from kgpu.validator.checks.plugin import NodeFacts, NodeSource
-from kgpu.validator.config import Settings, roots_of
+from kgpu.validator.checks.plugin import NodeResources, NodeSource
+from kgpu.validator.config import ValidatorSettings, roots_of
 from kgpu.validator.cuda import CudaRunner
 from kgpu.validator.files import Folder
 from kgpu.validator.look import CdiFacts, DriverFacts, look_at_driver, look_at_specs
-from kgpu.validator.model import Check, CheckResult, DeviceResult, Report, Status, Trouble, failed, skipped, waiting
+from kgpu.validator.model import (
+    Check,
+    CheckResult,
+    CheckTrouble,
+    DeviceResult,
+    NodeValidation,
+    Status,
+    failed,
+    skipped,
+    waiting,
+)
 from kgpu.validator.patience import Patience
-from kgpu.validator.plan import Condition
+from kgpu.validator.plan import ValidatedCondition
 from kgpu.validator.publish import ConditionPublisher
 from kgpu.validator.recheck import IDLE_KEYS, Readings, Rechecks, idle
 
@@ -75,7 +85,7 @@ class ValidatorContext:
     reader: Reader
     root: DriverRoot
     runner: CudaRunner
-    settings: Settings
+    settings: ValidatorSettings
     report: AdviceSink
     node: NodeSource | None = None
     publisher: ConditionPublisher | None = None
@@ -91,24 +101,26 @@ class ValidatorContext:
 
 async def run(ctx: ValidatorContext) -> None:
     """Validate until cancelled."""
-    await Validator(ctx).run()
+    await NodeValidator(ctx).run()
 
 
-async def validate_once(ctx: ValidatorContext, on_progress: Callable[[Report], None] = lambda _: None) -> Report:
+async def validate_once(
+    ctx: ValidatorContext, on_progress: Callable[[NodeValidation], None] = lambda _: None
+) -> NodeValidation:
     """One pass without files, conditions or state; for people who ask."""
-    validator = Validator(ctx, keep=on_progress)
+    validator = NodeValidator(ctx, keep=on_progress)
     await validator.look()
     return validator.report
 
 
-class Validator:
+class NodeValidator:
     """One node's validation. ``keep`` stands in for the files and the Node."""
 
-    def __init__(self, ctx: ValidatorContext, *, keep: Callable[[Report], None] | None = None) -> None:
+    def __init__(self, ctx: ValidatorContext, *, keep: Callable[[NodeValidation], None] | None = None) -> None:
         self._ctx = ctx
         self._folder = Folder(ctx.settings.folder)
         self._keep = keep
-        self.report = Report()
+        self.report = NodeValidation()
         self._known: dict[str, DeviceResult] = {}
         self._due: dict[str, float] = {}
         self._tries: dict[str, Backoff] = {}
@@ -123,7 +135,7 @@ class Validator:
         self._runtime = ""
         self._inotify: Inotify | None = None
         self._wake = asyncio.Event()
-        self._condition: Condition | None = None
+        self._condition: ValidatedCondition | None = None
         self._condition_changed = asyncio.Event()
         self._files_problem: HostError | None = None
 
@@ -231,7 +243,7 @@ class Validator:
         return {
             check: skipped(check, skip[check])
             if check in skip
-            else self.report.result(check) or waiting(check, Trouble.of(error))
+            else self.report.result(check) or waiting(check, CheckTrouble.of(error))
             for check in self._ctx.settings.checks
         }
 
@@ -259,7 +271,7 @@ class Validator:
         self._rechecks.forget(self._known)
 
     def _clear(self) -> None:
-        self.report = Report()
+        self.report = NodeValidation()
         if self._keep is None:
             with contextlib.suppress(HostError):  # writing tells of the same trouble
                 self._folder.clear()
@@ -278,7 +290,7 @@ class Validator:
     ) -> CheckResult:
         settings = self._ctx.settings
         if inventory is None:
-            return waiting(Check.TOOLKIT, Trouble(what="the driver can't be read"))
+            return waiting(Check.TOOLKIT, CheckTrouble(what="the driver can't be read"))
         await self._node_facts()
         facts: CdiFacts | None = await _in_time(
             beside(look_at_specs, settings.cdi_dirs, self._ctx.root, settings.host_root)
@@ -291,7 +303,7 @@ class Validator:
         self, inventory: Inventory | None, _error: HwError | None, results: dict[Check, CheckResult]
     ) -> CheckResult:
         if inventory is None:
-            return waiting(Check.CUDA, Trouble(what="the driver can't be read"))
+            return waiting(Check.CUDA, CheckTrouble(what="the driver can't be read"))
         now = self._ctx.clock.monotonic()
         remedy = await self._cuda_todo(inventory, now)
         if any(target.uuid not in self._known for target in remedy):
@@ -310,7 +322,7 @@ class Validator:
                 run_.cancel()
         return cuda.judge(inventory, self._known)
 
-    async def _cuda_todo(self, inventory: Inventory, now: float) -> list[cuda.Target]:
+    async def _cuda_todo(self, inventory: Inventory, now: float) -> list[cuda.CudaTarget]:
         tried = {uuid: one for uuid, one in self._known.items() if uuid in self._fresh}
         remedy = plan.to_run(inventory, tried, self._due, now)
         good = [one for one in remedy if one.uuid in self._known and self._known[one.uuid].good]
@@ -334,7 +346,7 @@ class Validator:
         later = {one.check: one for one in self.report.results if one.check not in results}
         self._publish({**results, **later, Check.CUDA: cuda.judge(inventory, self._known)}, self._driver)
 
-    async def _run_cuda(self, target: cuda.Target, gate: asyncio.Semaphore) -> None:
+    async def _run_cuda(self, target: cuda.CudaTarget, gate: asyncio.Semaphore) -> None:
         async with gate:
             outcome = await self._ctx.runner.run(target.uuid, deadline=self._ctx.settings.cuda_seconds)
         found, before = cuda.device(target, outcome), self._known.get(target.uuid)
@@ -356,7 +368,7 @@ class Validator:
         if self._ctx.node is None:
             return skipped(Check.PLUGIN, "no API server is known here: the Node was not asked")
         facts = await self._node_facts()
-        if isinstance(facts, NodeFacts):
+        if isinstance(facts, NodeResources):
             tried = results.get(Check.CUDA)
             usable = sum(one.good for one in tried.devices) if tried else 0
             now, empty = self._ctx.clock.monotonic(), plugin.is_empty(facts)
@@ -364,11 +376,11 @@ class Validator:
             found = plugin.judge(facts, usable=usable, offered=self._ctx.offered(), empty_for=since)
             return found if empty else self._patience.settled(self.report.result(Check.PLUGIN), found, now)
         before = self.report.result(Check.PLUGIN)
-        return before if before and before.status is Status.PASSED else waiting(Check.PLUGIN, Trouble.of(facts))
+        return before if before and before.status is Status.PASSED else waiting(Check.PLUGIN, CheckTrouble.of(facts))
 
-    async def _node_facts(self) -> NodeFacts | KubeError:
+    async def _node_facts(self) -> NodeResources | KubeError:
         if self._ctx.node is None:
-            return NodeFacts()
+            return NodeResources()
         try:
             async with asyncio.timeout(NODE_SECONDS):
                 facts = await self._ctx.node.facts()
@@ -384,7 +396,7 @@ class Validator:
     def _publish(self, results: dict[Check, CheckResult], driver_version: str) -> None:
         old = self.report
         facts = self._facts
-        new = Report(
+        new = NodeValidation(
             results=tuple(results.values()),
             driver_version=driver_version,
             boot=self._ctx.boot,
@@ -412,7 +424,7 @@ class Validator:
 
     async def _tell_node(self) -> None:
         """Keep the Node's condition in line, for as long as the API server takes."""
-        said: Condition | None = None
+        said: ValidatedCondition | None = None
         backoff = Backoff(RETRY)
         while True:
             await self._condition_changed.wait()
@@ -452,15 +464,15 @@ async def _in_time(looking: Coroutine[Any, Any, T]) -> T | None:
         return None
 
 
-def _hanging(place: str) -> Trouble:
-    return Trouble(
+def _hanging(place: str) -> CheckTrouble:
+    return CheckTrouble(
         what=f"looking at {place} did not come back within {LOOK_SECONDS:g} s",
         expected="files that can be read",
         remedy="look for a disk or network mount that hangs on the node",
     )
 
 
-def as_error(report: Report) -> UserError | None:
+def as_error(report: NodeValidation) -> UserError | None:
     """The first thing that is not in order as an error, None when there is none."""
     for result in report.results:
         trouble = result.trouble or next((one.trouble for one in result.failed_devices if one.trouble), None)

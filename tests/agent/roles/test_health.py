@@ -17,8 +17,8 @@ from kgpu.agent.roles import health
 from kgpu.formats.gpu_report import Gpu, GpuReport, of_node, report
 from kgpu.formats.names import GPUS_HEALTHY_CONDITION, HEALTH_HISTORY
 from kgpu.formats.xid.action import Action
-from kgpu.health.history import History
-from kgpu.health.node import Order
+from kgpu.health.history import HealthHistory
+from kgpu.health.node import HealthOrder
 from kgpu.hw.fake import kernel_log, operate
 from kgpu.hw.verdicts import VerdictFile, verdicts_path
 from kgpu.kube.fake import FakeApi
@@ -68,11 +68,11 @@ async def test_what_the_driver_and_the_log_say_reaches_the_kubelet_and_ends(node
         operate.clear(node.root)
         await node.offered(2)
         # Nothing but the log has ever said a word of it: so a person does.
-        History(node.state / HEALTH_HISTORY).put(Order(kind="healthy", gpu="2", at=time.time()))
+        HealthHistory(node.state / HEALTH_HISTORY).put(HealthOrder(kind="healthy", gpu="2", at=time.time()))
         await node.offered(3)
         await until(lambda: causes() == [(), (), ()], causes)
         await agent.end()
-    xids = [(one.name, one.text) for one in History(node.state / HEALTH_HISTORY).notes() if one.kind == "xid"]
+    xids = [(one.name, one.text) for one in HealthHistory(node.state / HEALTH_HISTORY).notes() if one.kind == "xid"]
     assert sorted(xids) == [
         ("Xid 119", "Timeout after 6s of waiting for RPC response from GPU2 GSP!"),
         ("Xid 13", "Graphics Exception"),

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.discovery.features.cpu import cpuid_names
-from kgpu.discovery.features.model import CpuFacts, HostFacts, PciDevice
+from kgpu.discovery.features.model import CpuFacts, FeatureFacts, PciFunction
 from kgpu.discovery.features.plan import plan
 from kgpu.formats import names
 
 
-def bare(facts: HostFacts) -> dict[str, str]:
+def bare(facts: FeatureFacts) -> dict[str, str]:
     return {key.removeprefix(names.NFD_PREFIX): value for key, value in plan(facts).items()}
 
 
 def test_a_gpu_is_labelled_in_both_forms_that_selectors_use():
-    found = plan(HostFacts(pci=(PciDevice(pci_class="0302", vendor="10de"),)))
+    found = plan(FeatureFacts(pci=(PciFunction(pci_class="0302", vendor="10de"),)))
     assert found == {names.NFD_PREFIX + "pci-0302_10de.present": "true", names.NFD_PREFIX + "pci-10de.present": "true"}
     assert set(found) & set(names.NFD_PCI_NVIDIA)
 
@@ -30,12 +30,12 @@ def test_a_gpu_is_labelled_in_both_forms_that_selectors_use():
      ("0604", False), ("0108", False), ("0b80", False)],
 )  # fmt: skip
 def test_classes_that_count(pci_class, labelled):
-    assert bool(bare(HostFacts(pci=(PciDevice(pci_class=pci_class, vendor="8086"),)))) is labelled
+    assert bool(bare(FeatureFacts(pci=(PciFunction(pci_class=pci_class, vendor="8086"),)))) is labelled
 
 
 def test_sriov_and_rdma():
-    facts = HostFacts(
-        pci=(PciDevice(pci_class="0200", vendor="15b3", sriov=True),), modules=frozenset({"ib_uverbs", "rdma_ucm"})
+    facts = FeatureFacts(
+        pci=(PciFunction(pci_class="0200", vendor="15b3", sriov=True),), modules=frozenset({"ib_uverbs", "rdma_ucm"})
     )
     assert bare(facts) == {
         "pci-0200_15b3.present": "true",
@@ -58,12 +58,12 @@ def test_sriov_and_rdma():
     ],
 )
 def test_kernel(release, parts):
-    assert bare(HostFacts(kernel=release)) == {f"kernel-version.{part}": value for part, value in parts.items()}
+    assert bare(FeatureFacts(kernel=release)) == {f"kernel-version.{part}": value for part, value in parts.items()}
 
 
 def test_operating_system():
     release = {"ID": "rhcos", "VERSION_ID": "4.14", "OSTREE_VERSION": "414.92.202309282257-0", "NAME": "Red Hat"}
-    assert bare(HostFacts(os_release=release)) == {
+    assert bare(FeatureFacts(os_release=release)) == {
         "system-os_release.ID": "rhcos",
         "system-os_release.OSTREE_VERSION": "414.92.202309282257-0",
         "system-os_release.VERSION_ID": "4.14",
@@ -77,7 +77,7 @@ def test_cpu():
         vendor="GenuineIntel", family="6", model="143", flags=frozenset({"avx512f", "amx_tile", "sse2", "fma"}),
         multithreading=True, pstate={"status": "active", "turbo": "true"}, cstate=True,
     )  # fmt: skip
-    assert bare(HostFacts(cpu=cpu)) == {
+    assert bare(FeatureFacts(cpu=cpu)) == {
         "cpu-cpuid.AMXTILE": "true",
         "cpu-cpuid.AVX512F": "true",
         "cpu-cpuid.FMA3": "true",
@@ -92,7 +92,7 @@ def test_cpu():
 
 
 def test_grace_is_nvidia_as_operands_for_it_expect():
-    found = bare(HostFacts(cpu=CpuFacts(vendor="0x4e", flags=frozenset({"asimd", "sve2"}))))
+    found = bare(FeatureFacts(cpu=CpuFacts(vendor="0x4e", flags=frozenset({"asimd", "sve2"}))))
     assert found == {"cpu-cpuid.ASIMD": "true", "cpu-cpuid.SVE2": "true", "cpu-model.vendor_id": "NVIDIA"}
 
 
@@ -101,7 +101,7 @@ def test_flags_of_the_black_list_are_left_out():
 
 
 def test_nothing_known_gives_nothing():
-    assert plan(HostFacts()) == {}
+    assert plan(FeatureFacts()) == {}
 
 
 LEGAL = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
@@ -110,10 +110,10 @@ LEGAL = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 @given(
     kernel=st.text(),
     release=st.dictionaries(st.sampled_from(["ID", "VERSION_ID", "OSTREE_VERSION"]), st.text()),
-    devices=st.lists(st.builds(PciDevice, pci_class=st.text(max_size=9), vendor=st.text(max_size=90))),
+    devices=st.lists(st.builds(PciFunction, pci_class=st.text(max_size=9), vendor=st.text(max_size=90))),
     cpu=st.builds(CpuFacts, vendor=st.text(), family=st.text(), model=st.text(), flags=st.frozensets(st.text())),
 )
 def test_every_label_is_legal(kernel, release, devices, cpu):
-    found = plan(HostFacts(kernel=kernel, os_release=release, pci=tuple(devices), cpu=cpu))
+    found = plan(FeatureFacts(kernel=kernel, os_release=release, pci=tuple(devices), cpu=cpu))
     assert all(LEGAL.fullmatch(value) for value in found.values())
     assert all(LEGAL.fullmatch(key.removeprefix(names.NFD_PREFIX)) for key in found)

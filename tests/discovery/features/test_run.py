@@ -9,8 +9,8 @@ import pytest
 
 from kgpu.base.clock import VirtualClock
 from kgpu.base.errors import KubeError, line_of
-from kgpu.discovery.features.model import HostFacts, PciDevice
-from kgpu.discovery.features.publish import MemoryFeatures, Seen
+from kgpu.discovery.features.model import FeatureFacts, PciFunction
+from kgpu.discovery.features.publish import MemoryFeatures, SeenFeatures
 from kgpu.discovery.features.run import INTERVAL, LOOK, FeaturesContext, run
 from kgpu.formats import names
 
@@ -22,7 +22,7 @@ class Node:
     """A node whose hardware the test changes, and the loop on it."""
 
     def __init__(self, **given) -> None:
-        self.facts = HostFacts(kernel="6.1")
+        self.facts = FeatureFacts(kernel="6.1")
         self.devices = frozenset({"a"})
         self.publisher = MemoryFeatures()
         self.clock = VirtualClock()
@@ -76,7 +76,7 @@ async def test_published_at_once_and_not_written_again_without_a_change():
 async def test_a_gpu_that_comes_is_labelled_within_seconds():
     async with Node().running() as node:
         await node.asleep()
-        node.facts = HostFacts(kernel="6.1", pci=(PciDevice(pci_class="0302", vendor="10de"),))
+        node.facts = FeatureFacts(kernel="6.1", pci=(PciFunction(pci_class="0302", vendor="10de"),))
         node.devices |= {"b"}
         await node.pass_time(LOOK)
         await node.until(lambda: len(node.publisher.history) == 2)
@@ -90,7 +90,7 @@ OTHER = names.NFD_PREFIX + "cpu-cpuid.AVX"
 def beside(foreign: bool, mine: dict[str, str], *others: str) -> Node:
     """A node that another discovery works on, as the operator says or as its labels tell."""
     node = Node(foreign=foreign)
-    node.publisher.seen = Seen(mine=mine, others=frozenset(others), discovery="" if foreign else "nfd-master")
+    node.publisher.seen = SeenFeatures(mine=mine, others=frozenset(others), discovery="" if foreign else "nfd-master")
     return node
 
 
@@ -115,7 +115,7 @@ async def test_a_label_goes_when_the_other_discovery_has_published_it_and_not_be
         assert node.publisher.history == []
         assert node.publisher.seen.mine == {KERNEL: "6.1"}
         assert node.states[-1][1].endswith("but for 1 that it has not published")
-        node.publisher.seen = Seen(mine={KERNEL: "6.1"}, others=frozenset({KERNEL}), discovery="nfd-master")
+        node.publisher.seen = SeenFeatures(mine={KERNEL: "6.1"}, others=frozenset({KERNEL}), discovery="nfd-master")
         await node.pass_time(INTERVAL)
         await node.until(lambda: node.publisher.history)
         assert node.publisher.history == [{}]
@@ -131,9 +131,9 @@ async def test_what_stays_beside_another_discovery_is_kept_true(foreign):
 
 async def test_what_a_discovery_that_is_gone_has_left_is_taken_over_on_the_administrators_word():
     node = Node(take_over=True)
-    node.facts = HostFacts(kernel="6.1", pci=(PciDevice(pci_class="0302", vendor="10de"),))
+    node.facts = FeatureFacts(kernel="6.1", pci=(PciFunction(pci_class="0302", vendor="10de"),))
     left = frozenset({KERNEL, OTHER})
-    node.publisher.seen = Seen(others=left | {NVIDIA}, discovery="nfd-master", discovered=left)
+    node.publisher.seen = SeenFeatures(others=left | {NVIDIA}, discovery="nfd-master", discovered=left)
     async with node.running():
         await node.until(lambda: node.publisher.history)
         assert node.publisher.history[0][KERNEL] == "6.1"
@@ -142,8 +142,8 @@ async def test_what_a_discovery_that_is_gone_has_left_is_taken_over_on_the_admin
 
 async def test_a_key_of_somebody_else_is_left_to_them():
     node = Node()
-    node.facts = HostFacts(kernel="6.1", pci=(PciDevice(pci_class="0302", vendor="10de"),))
-    node.publisher.seen = Seen(others=frozenset({NVIDIA}))
+    node.facts = FeatureFacts(kernel="6.1", pci=(PciFunction(pci_class="0302", vendor="10de"),))
+    node.publisher.seen = SeenFeatures(others=frozenset({NVIDIA}))
     async with node.running():
         await node.until(lambda: node.publisher.history)
         assert NVIDIA not in node.publisher.history[0]
@@ -177,7 +177,7 @@ class Followed:
         self.gone.clear()
 
     def vanish(self) -> None:
-        self.node.publisher.seen = Seen()
+        self.node.publisher.seen = SeenFeatures()
         self.gone.set()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import HostError
-from kgpu.discovery.features.model import PciDevice
+from kgpu.discovery.features.model import PciFunction
 from kgpu.discovery.features.plan import plan
 from kgpu.discovery.features.sources import parse_cpuinfo, pci_names, read_facts
 from kgpu.formats import names
@@ -57,8 +57,8 @@ def test_a_whole_node(tmp_path):
     )
     facts = read_facts([root])
     assert facts.pci == (
-        PciDevice(pci_class="0302", vendor="10de"),
-        PciDevice(pci_class="0200", vendor="15b3", sriov=True),
+        PciFunction(pci_class="0302", vendor="10de"),
+        PciFunction(pci_class="0200", vendor="15b3", sriov=True),
     )
     assert (facts.kernel, facts.kernel_options, facts.selinux) == ("5.15.0-1041-azure", frozenset({"NO_HZ"}), True)
     assert facts.os_release["VERSION_ID"] == "22.04"

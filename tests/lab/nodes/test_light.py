@@ -13,7 +13,7 @@ from lab.nodes.hosting import hosting, light, node, ready, write
 from lab.nodes.support import until
 
 from kgpu.base.errors import ConfigError
-from kgpu.deviceplugin.topology import Topology
+from kgpu.deviceplugin.topology import GpuTopology
 from kgpu.discovery import config as labels_config
 from kgpu.discovery.model import NodeFacts
 from kgpu.discovery.plan import plan
@@ -99,7 +99,7 @@ def test_links_are_those_of_the_machine(name: str) -> None:
     assert len({frozenset((link.a, link.b)) for link in links}) == count * (count - 1) // 2 == len(links)
     expected = 0 if profile.topology.switched else sum(map(sum, profile.topology.lanes)) // 2
     assert sum(link.lanes for link in links) == expected
-    assert Topology([gpu.uuid for gpu in inventory.accelerators], links).score(
+    assert GpuTopology([gpu.uuid for gpu in inventory.accelerators], links).score(
         [gpu.uuid for gpu in inventory.accelerators]
     ) >= 10 * len(links)
 

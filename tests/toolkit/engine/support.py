@@ -10,7 +10,7 @@ from kgpu.base.clock import VirtualClock
 from kgpu.host.engines.model import Engine, Files, Place, Wanted
 from kgpu.host.engines.paths import HostPaths
 from kgpu.toolkit.engine import run
-from kgpu.toolkit.engine.model import EngineContext, Outcome
+from kgpu.toolkit.engine.model import EngineContext, EngineOutcome
 from kgpu.toolkit.engine.restart import NoRestart
 
 CONFIG = b"""\
@@ -61,10 +61,10 @@ class Host:
             **more,
         )
 
-    def configure(self, wanted: Wanted | None = None) -> Outcome:
+    def configure(self, wanted: Wanted | None = None) -> EngineOutcome:
         return asyncio.run(run.configure(self.place, wanted or Wanted(), self.context()))
 
-    def unconfigure(self) -> Outcome:
+    def unconfigure(self) -> EngineOutcome:
         return asyncio.run(run.unconfigure(self.place, self.context()))
 
     def tree(self, *folders: str) -> dict[str, bytes | None]:

@@ -131,12 +131,12 @@ async def test_systemctl_is_run_in_the_hosts_root(tmp_path, monkeypatch) -> None
     answers = [(0, ""), (1, "Unit x.service not found.")]
 
     async def program(paths, words, *, seconds):
-        from kgpu.toolkit.engine.programs import Answer
+        from kgpu.toolkit.engine.programs import ProgramAnswer
 
         assert paths.tree.here == tmp_path
         assert seconds > 10
         seen.append(tuple(words))
-        return Answer(*answers[len(seen) - 1])
+        return ProgramAnswer(*answers[len(seen) - 1])
 
     monkeypatch.setattr("kgpu.toolkit.engine.restart.run_program", program)
     systemd = SystemdRestart(HostPaths.at(tmp_path))

@@ -14,7 +14,7 @@ from kgpu.base.errors import ConfigError, HostError
 from kgpu.host.engines.model import Handler, Wanted
 from kgpu.toolkit.engine import run
 from kgpu.toolkit.engine.fake import FakeEngine
-from kgpu.toolkit.engine.store import Memory, Store
+from kgpu.toolkit.engine.store import EngineChanges, EngineStore
 
 MAIN, DROP_IN = "etc/containerd/config.toml", "etc/containerd/conf.d/99-nvidia.toml"
 
@@ -157,7 +157,7 @@ async def test_an_engine_that_does_not_come_back_gets_its_config_back(tmp_path) 
             await run.configure(host.place, Wanted(), host.context(engine))
         assert engine.restarts == 2
         assert host.tree() == before
-        assert Store(host.root / "var/lib/kgpu", host.place).load() == Memory()
+        assert EngineStore(host.root / "var/lib/kgpu", host.place).load() == EngineChanges()
         engine.broken = lambda: False
         assert (await run.configure(host.place, Wanted(), host.context(engine))).restarted
 
@@ -267,9 +267,9 @@ async def test_a_restart_that_was_missed_is_made_up_for(tmp_path) -> None:
     """Killed between the last write and the restart: the files are right, the engine hasn't read them."""
     host = containerd_host(tmp_path)
     await run.configure(host.place, Wanted(), host.context())
-    store = Store(host.root / "var/lib/kgpu", host.place)
+    store = EngineStore(host.root / "var/lib/kgpu", host.place)
     kept = store.load()
-    store.save(Memory(records=kept.records, previous=kept.records, settled=False, folders=kept.folders))
+    store.save(EngineChanges(records=kept.records, previous=kept.records, settled=False, folders=kept.folders))
     async with FakeEngine(host.local(host.place.socket)) as engine:
         assert (await run.configure(host.place, Wanted(), host.context(engine))).restarted
         assert engine.restarts == 1
@@ -288,7 +288,7 @@ async def test_an_engine_that_is_not_running_is_not_restarted(tmp_path) -> None:
 async def test_without_memory_kgpus_marks_are_enough(tmp_path) -> None:
     host = containerd_host(tmp_path)
     await run.configure(host.place, Wanted(), host.context())
-    store = Store(host.root / "var/lib/kgpu", host.place)
+    store = EngineStore(host.root / "var/lib/kgpu", host.place)
     (store.folder / "record.json").unlink()
     outcome = await run.configure(host.place, Wanted(handlers=(Handler("nvidia"),)), host.context())
     assert outcome.changed
@@ -312,7 +312,7 @@ async def test_a_users_own_runtime_without_memory_stays(tmp_path) -> None:
 
 async def test_one_at_a_time(tmp_path) -> None:
     host = containerd_host(tmp_path)
-    with Store(host.root / "var/lib/kgpu", host.place).locked(), pytest.raises(HostError, match="another kgpu"):
+    with EngineStore(host.root / "var/lib/kgpu", host.place).locked(), pytest.raises(HostError, match="another kgpu"):
         await run.configure(host.place, Wanted(), host.context())
 
 
@@ -354,12 +354,12 @@ async def test_a_folder_that_can_not_be_written_changes_nothing(tmp_path) -> Non
         await run.configure(host.place, Wanted(), host.context())
     assert "99-nvidia.toml can't be written" in caught.value.what
     assert host.tree() == before
-    assert Store(host.root / "var/lib/kgpu", host.place).load() == Memory()
+    assert EngineStore(host.root / "var/lib/kgpu", host.place).load() == EngineChanges()
 
 
 async def test_memory_that_can_not_be_read_is_told(tmp_path) -> None:
     host = containerd_host(tmp_path)
-    store = Store(host.root / "var/lib/kgpu", host.place)
+    store = EngineStore(host.root / "var/lib/kgpu", host.place)
     await run.configure(host.place, Wanted(), host.context())
     (store.folder / "record.json").write_text('{"settled": 1}')
     with pytest.raises(HostError, match="memory of this engine"):

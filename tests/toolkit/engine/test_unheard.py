@@ -16,7 +16,7 @@ from kgpu.host.engines.model import Engine, Wanted
 from kgpu.host.engines.paths import HostPaths
 from kgpu.toolkit.engine import restart, run
 from kgpu.toolkit.engine.fake import FakeEngine
-from kgpu.toolkit.engine.programs import Answer
+from kgpu.toolkit.engine.programs import ProgramAnswer
 from kgpu.toolkit.engine.restart import SignalRestart
 from kgpu.toolkit.engine.unheard import Means, ProcessFacts, next_means
 
@@ -109,7 +109,7 @@ async def test_its_own_unit_is_restarted(listener, tmp_path: Path, monkeypatch: 
     async def program(paths, words, *, seconds):
         del paths, seconds
         asked.append(tuple(words))
-        return Answer(0, "")
+        return ProgramAnswer(0, "")
 
     monkeypatch.setattr(restart, "run_program", program)
     monkeypatch.setattr(restart, "_facts", lambda _pid: ProcessFacts(IGNORES.format(parent=1), UNIT))

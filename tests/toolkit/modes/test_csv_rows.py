@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.toolkit.modes.csv_rows import MAX_BYTES, Kind, Row, parse_rows, without_links
+from kgpu.toolkit.modes.csv_rows import MAX_BYTES, CsvKind, CsvRow, parse_rows, without_links
 
 
 def test_rows_of_every_type_each_once() -> None:
     text = b"# nodes\ndev, /dev/nvhost-gpu\r\n\nlib,/usr/lib/a.so,with,commas\nsym , /etc/x\ndir,/etc/y\ndir,/etc/y\n"
     found = parse_rows(text, source="d.csv")
     assert found.rows == (
-        Row(Kind.DEV, "/dev/nvhost-gpu"),
-        Row(Kind.LIB, "/usr/lib/a.so,with,commas"),
-        Row(Kind.SYM, "/etc/x"),
-        Row(Kind.DIR, "/etc/y"),
+        CsvRow(CsvKind.DEV, "/dev/nvhost-gpu"),
+        CsvRow(CsvKind.LIB, "/usr/lib/a.so,with,commas"),
+        CsvRow(CsvKind.SYM, "/etc/x"),
+        CsvRow(CsvKind.DIR, "/etc/y"),
     )
     assert found.complaints == ()
 
@@ -44,8 +44,8 @@ def test_huge_file_is_left_out() -> None:
 
 
 def test_only_links_are_ignored_by_pattern() -> None:
-    rows = [Row(Kind.SYM, "/usr/lib/tegra/libcuda.so"), Row(Kind.LIB, "/usr/lib/tegra/libcuda.so"),
-            Row(Kind.SYM, "/etc/alternatives/glx")]  # fmt: skip
+    rows = [CsvRow(CsvKind.SYM, "/usr/lib/tegra/libcuda.so"), CsvRow(CsvKind.LIB, "/usr/lib/tegra/libcuda.so"),
+            CsvRow(CsvKind.SYM, "/etc/alternatives/glx")]  # fmt: skip
     assert without_links(rows, ["**/libcuda.so"]) == tuple(rows[1:])
     assert without_links(rows, ["/etc/alternatives/*"]) == tuple(rows[:2])
     assert without_links(rows, ["libcuda.so"]) == tuple(rows)
@@ -59,10 +59,10 @@ def test_whatever_the_bytes_each_line_is_a_row_a_complaint_or_nothing(data: byte
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(Kind), st.from_regex(r"/[a-z0-9 ,._-]{0,12}[a-z0-9]", fullmatch=True)), max_size=8
+        st.tuples(st.sampled_from(CsvKind), st.from_regex(r"/[a-z0-9 ,._-]{0,12}[a-z0-9]", fullmatch=True)), max_size=8
     )
 )
-def test_what_is_written_is_read(rows: list[tuple[Kind, str]]) -> None:
+def test_what_is_written_is_read(rows: list[tuple[CsvKind, str]]) -> None:
     text = "\n".join(f"{kind.value}, {path}" for kind, path in rows)
     expected = [(kind, path) for kind, path in rows if ".." not in path.split("/")]
     assert [(row.kind, row.path) for row in parse_rows(text.encode(), source="x").rows] == list(dict.fromkeys(expected))

@@ -12,7 +12,7 @@ from kgpu.formats.toolkit_config import parse_config
 from kgpu.kubelet.nri.model import Container, Mount, Pod
 from kgpu.kubelet.pod_resources import Holding
 from kgpu.toolkit.nri.config import NriPolicy, honouring
-from kgpu.toolkit.nri.model import Adjust, Facts, Nothing, Outcome, Refusal
+from kgpu.toolkit.nri.model import Adjust, ContainerRefusal, Facts, Nothing, Outcome
 from kgpu.toolkit.nri.plan import decide, needs_holdings, read
 
 from . import support_nri as node
@@ -37,7 +37,7 @@ def devices(outcome: Outcome) -> tuple[str, ...]:
 
 
 def refusal(outcome: Outcome) -> str:
-    assert isinstance(outcome, Refusal), outcome
+    assert isinstance(outcome, ContainerRefusal), outcome
     assert outcome.problem.expected
     assert outcome.problem.remedy
     return outcome.problem.one_line()

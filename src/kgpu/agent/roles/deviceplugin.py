@@ -17,7 +17,7 @@ from kgpu.hw.port import Reader
 
 if TYPE_CHECKING:
     from kgpu.agent.plugin_specs import PluginSpecs
-    from kgpu.deviceplugin.config import Settings
+    from kgpu.deviceplugin.config import PluginSettings
     from kgpu.deviceplugin.run import CdiChanges, CdiWriter
     from kgpu.hw.port import Inventory
 
@@ -62,7 +62,7 @@ def _specs(options: AgentOptions, files: HostFiles | None) -> tuple[CdiWriter, C
     writers: list[PluginSpecs] = []
     written, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def write(inventory: Inventory, settings: Settings) -> None:
+    def write(inventory: Inventory, settings: PluginSettings) -> None:
         if not writers:  # imported only where answers refer to CDI
             from kgpu.agent.plugin_specs import PluginSpecs
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 async def _health(host: Host, handle: RoleHandle) -> None:
-    from kgpu.health.history import History
+    from kgpu.health.history import HealthHistory
     from kgpu.health.kmsg import open_log
     from kgpu.health.run import HealthContext, run
     from kgpu.health.settings import HealthSettings
@@ -40,7 +40,7 @@ async def _health(host: Host, handle: RoleHandle) -> None:
                 verdicts=verdicts(options),
                 report=host.decide,
                 kernel_log=partial(open_log, log) if log else None,
-                history=History(options.state_dir / HEALTH_HISTORY),
+                history=HealthHistory(options.state_dir / HEALTH_HISTORY),
                 reports=_Reports(host.api, options) if known else None,
                 config=settings.current,
                 node=options.node_name,

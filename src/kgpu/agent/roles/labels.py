@@ -63,7 +63,7 @@ def _publisher(host: Host) -> Any:
         ),
         LabelsSink.FILE: lambda: publish.FilePublisher(str(options.labels_file)),
         LabelsSink.NODE: lambda: publish.NodeLabelsPublisher(host.api(), node=options.node_name),
-        LabelsSink.NONE: publish.MemoryPublisher,
+        LabelsSink.NONE: publish.MemoryLabelPublisher,
     }
     return make[options.sink]()
 

@@ -19,7 +19,7 @@ def _has_toolkit(options: AgentOptions) -> bool:
 
 
 async def _validator(host: Host, handle: RoleHandle) -> None:
-    from kgpu.validator.config import Settings, recheck_seconds, skipped_checks, without_effect
+    from kgpu.validator.config import ValidatorSettings, recheck_seconds, skipped_checks, without_effect
     from kgpu.validator.cuda import ChildCuda
     from kgpu.validator.publish import NodeObject
     from kgpu.validator.run import ValidatorContext, run
@@ -38,7 +38,7 @@ async def _validator(host: Host, handle: RoleHandle) -> None:
                 reader=view,
                 root=root,
                 runner=ChildCuda(root, env=options.env),
-                settings=Settings(
+                settings=ValidatorSettings(
                     folder=validations_dir(options),
                     cdi_dirs=(options.host_root / CDI_STATIC_DIR.lstrip("/"), options.cdi_dir),
                     skip=skipped_checks(options.env, toolkit=_has_toolkit(options)),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PciDevice:
+class PciFunction:
     """One PCI function. ``pci_class`` is the class's first four hexadecimal digits, ``vendor`` four, without ``0x``."""
 
     pci_class: str
@@ -34,12 +34,12 @@ class CpuFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostFacts:
+class FeatureFacts:
     """All of it. ``kernel`` is the release (``uname -r``), ``os_release`` the file's keys, ``modules`` loaded ones,
     ``kernel_options`` those of the kernel's build that are on.
     """
 
-    pci: tuple[PciDevice, ...] = ()
+    pci: tuple[PciFunction, ...] = ()
     kernel: str = ""
     kernel_options: frozenset[str] = frozenset()
     selinux: bool = False

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from kgpu.discovery.features.cpu import cpuid_names, vendor_name
-from kgpu.discovery.features.model import HostFacts
+from kgpu.discovery.features.model import FeatureFacts
 from kgpu.formats.names import NFD_PREFIX
 
 # Classes of PCI devices that are labelled, by prefix: display, co-processors and accelerators (the default), network
@@ -31,7 +31,7 @@ _VERSION: Final = re.compile(r"(?P<major>[^.]+)(\.(?P<minor>[^.]+))?")
 _TRUE: Final = "true"
 
 
-def plan(facts: HostFacts) -> dict[str, str]:
+def plan(facts: FeatureFacts) -> dict[str, str]:
     """The labels, sorted by key, with their prefix."""
     found = {name: value for rows in SOURCES for name, value in rows(facts)}
     return {
@@ -41,7 +41,7 @@ def plan(facts: HostFacts) -> dict[str, str]:
     }
 
 
-def _pci(facts: HostFacts) -> Iterator[tuple[str, str]]:
+def _pci(facts: FeatureFacts) -> Iterator[tuple[str, str]]:
     for device in facts.pci:
         if device.pci_class.startswith(PCI_CLASSES):
             for key in (f"pci-{device.pci_class}_{device.vendor}", f"pci-{device.vendor}"):
@@ -50,14 +50,14 @@ def _pci(facts: HostFacts) -> Iterator[tuple[str, str]]:
                     yield f"{key}.sriov.capable", _TRUE
 
 
-def _rdma(facts: HostFacts) -> Iterator[tuple[str, str]]:
+def _rdma(facts: FeatureFacts) -> Iterator[tuple[str, str]]:
     if any(device.vendor == MELLANOX for device in facts.pci):
         yield "rdma.capable", _TRUE
     if facts.modules >= RDMA_MODULES:
         yield "rdma.available", _TRUE
 
 
-def _kernel(facts: HostFacts) -> Iterator[tuple[str, str]]:
+def _kernel(facts: FeatureFacts) -> Iterator[tuple[str, str]]:
     full = re.sub(r"[^A-Za-z0-9_.-]", "_", facts.kernel)[:MAX_VALUE].strip("-_.")
     if full:
         yield "kernel-version.full", full
@@ -69,7 +69,7 @@ def _kernel(facts: HostFacts) -> Iterator[tuple[str, str]]:
     yield from ((f"kernel-config.{name}", _TRUE) for name in KERNEL_OPTIONS if name in facts.kernel_options)
 
 
-def _system(facts: HostFacts) -> Iterator[tuple[str, str]]:
+def _system(facts: FeatureFacts) -> Iterator[tuple[str, str]]:
     for key in OS_KEYS:
         if facts.os_release.get(key):
             yield f"system-os_release.{key}", facts.os_release[key]
@@ -79,7 +79,7 @@ def _system(facts: HostFacts) -> Iterator[tuple[str, str]]:
         yield from ((f"system-os_release.VERSION_ID.{part}", text) for part, text in parts)
 
 
-def _cpu(facts: HostFacts) -> Iterator[tuple[str, str]]:
+def _cpu(facts: FeatureFacts) -> Iterator[tuple[str, str]]:
     cpu = facts.cpu
     model = {"vendor_id": vendor_name(cpu.vendor), "family": cpu.family, "id": cpu.model}
     yield from ((f"cpu-model.{part}", text) for part, text in model.items() if text)
@@ -89,7 +89,7 @@ def _cpu(facts: HostFacts) -> Iterator[tuple[str, str]]:
     yield from ((name, str(value).lower()) for name, value in switches.items() if value is not None)
 
 
-def _flags(facts: HostFacts) -> Iterator[tuple[str, str]]:
+def _flags(facts: FeatureFacts) -> Iterator[tuple[str, str]]:
     found: Mapping[str, bool] = {
         "memory-numa": facts.numa_nodes > 1,
         "memory-swap": facts.swap,
@@ -100,6 +100,6 @@ def _flags(facts: HostFacts) -> Iterator[tuple[str, str]]:
     yield from ((name, _TRUE) for name, value in found.items() if value)
 
 
-SOURCES: Final[tuple[Callable[[HostFacts], Iterator[tuple[str, str]]], ...]] = (
+SOURCES: Final[tuple[Callable[[FeatureFacts], Iterator[tuple[str, str]]], ...]] = (
     _pci, _rdma, _kernel, _system, _cpu, _flags,
 )  # fmt: skip

@@ -23,7 +23,7 @@ ENOUGH: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SeenFeatures:
     """The Node's feature labels: ``mine`` as kgpu has applied them, ``others`` the keys of other owners, and who the
     discovery is that works here beside kgpu, or has worked here ("" for none). ``discovered`` are those keys of
     ``others`` that it has written.
@@ -38,7 +38,7 @@ class Seen:
 class FeaturesPublisher(Protocol):
     """One Node's feature labels. Methods raise KubeError."""
 
-    async def look(self) -> Seen:
+    async def look(self) -> SeenFeatures:
         """What is there now."""
         ...
 
@@ -51,11 +51,11 @@ class MemoryFeatures:
     """The fake, and the place for labels where there is no API server; ``refuse`` makes it fail."""
 
     def __init__(self) -> None:
-        self.seen = Seen()
+        self.seen = SeenFeatures()
         self.history: list[dict[str, str]] = []
         self.refuse: KubeError | None = None
 
-    async def look(self) -> Seen:
+    async def look(self) -> SeenFeatures:
         if self.refuse is not None:
             raise self.refuse
         return self.seen
@@ -76,7 +76,7 @@ class NodeFeatureLabels:
         self._manager = manager
         self._uid = ""
 
-    async def look(self) -> Seen:
+    async def look(self) -> SeenFeatures:
         node = await get_node(self._api, self._node)
         self._uid = str(node["metadata"].get("uid") or "")
         return seen_on(node, manager=self._manager)
@@ -90,7 +90,7 @@ class NodeFeatureLabels:
         await self._api.apply(NODES, {"metadata": metadata}, manager=self._manager)
 
 
-def seen_on(node: Object, *, manager: str) -> Seen:
+def seen_on(node: Object, *, manager: str) -> SeenFeatures:
     """What the Node object says of its feature labels and their owners."""
     metadata = node["metadata"]
     labels = {str(key): str(value) for key, value in (metadata.get("labels") or {}).items()}
@@ -106,7 +106,7 @@ def seen_on(node: Object, *, manager: str) -> Seen:
     telltale = next(iter(telling.values())) if kinds >= ENOUGH else ""
     if any(key.endswith(names.NFD_TRACKING_ANNOTATION) for key in metadata.get("annotations") or {}):
         telltale = telltale or "node feature discovery"
-    return Seen(
+    return SeenFeatures(
         mine={key: labels[key] for key in sorted(mine) if key in labels},
         others=frozenset(others) & labels.keys(),
         discovery=telltale,

@@ -22,9 +22,9 @@ from kgpu.base.errors import Reason, UserError
 from kgpu.base.service import Complaint
 from kgpu.base.threads import beside
 from kgpu.base.waking import first_of
-from kgpu.discovery.features.model import HostFacts
+from kgpu.discovery.features.model import FeatureFacts
 from kgpu.discovery.features.plan import plan
-from kgpu.discovery.features.publish import FeaturesPublisher, Seen
+from kgpu.discovery.features.publish import FeaturesPublisher, SeenFeatures
 from kgpu.discovery.features.sources import pci_names, read_facts
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class FeaturesContext:
     interval: float = INTERVAL
     clock: Clock = field(default_factory=SystemClock)
     on_state: Callable[[bool, Reason], None] = lambda _ready, _reason: None
-    facts: Callable[[Sequence[Path]], HostFacts] = read_facts
+    facts: Callable[[Sequence[Path]], FeatureFacts] = read_facts
     devices: Callable[[Sequence[Path]], frozenset[str]] = pci_names
     uniform: Callable[[], float] = random.random
     lost: Callable[[Mapping[str, str]], Awaitable[None]] | None = None
@@ -95,7 +95,7 @@ async def _once(ctx: FeaturesContext) -> tuple[Mapping[str, str], str]:
     """Read and publish; returns kgpu's labels and what there is to say."""
     seen = await ctx.publisher.look()
     if ctx.take_over:
-        seen = Seen(mine=seen.mine, others=seen.others - seen.discovered)
+        seen = SeenFeatures(mine=seen.mine, others=seen.others - seen.discovered)
     # In a thread: files of a broken PCI function can take seconds, and this loop also serves others.
     wanted = plan(await beside(ctx.facts, ctx.roots))
     kept = {key: value for key, value in wanted.items() if key not in seen.others}
@@ -109,7 +109,7 @@ async def _once(ctx: FeaturesContext) -> tuple[Mapping[str, str], str]:
     return kept, f"stands back: {other} labels this node{left}"
 
 
-async def _write(ctx: FeaturesContext, seen: Seen, labels: Mapping[str, str]) -> None:
+async def _write(ctx: FeaturesContext, seen: SeenFeatures, labels: Mapping[str, str]) -> None:
     if seen.mine != labels:
         await ctx.publisher.publish(labels)
         log.info("%d feature labels published", len(labels))

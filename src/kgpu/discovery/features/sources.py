@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.base.errors import HostError
-from kgpu.discovery.features.model import CpuFacts, HostFacts, PciDevice
+from kgpu.discovery.features.model import CpuFacts, FeatureFacts, PciFunction
 from kgpu.formats.os_release import parse_os_release
 from kgpu.host import pci
 
@@ -27,13 +27,13 @@ _KERNEL_CONFIGS: Final = (
 _MAX_LINKS: Final = 8
 
 
-def read_facts(roots: Sequence[Path]) -> HostFacts:
+def read_facts(roots: Sequence[Path]) -> FeatureFacts:
     """Read all of them now; takes tens of milliseconds."""
     root = roots[0]
     proc = proc_of(root)
     kernel = text(proc / "sys/kernel/osrelease")
     network = list(_folders(root / "sys/class/net"))
-    return HostFacts(
+    return FeatureFacts(
         pci=tuple(device for one in _pci_folders(roots) for device in _pci(one)),
         kernel=kernel,
         kernel_options=_kernel_options(root, proc, kernel),
@@ -99,7 +99,7 @@ def _pci_folders(roots: Sequence[Path]) -> list[Path]:
     return list(found.values())
 
 
-def _pci(folder: Path) -> Iterator[PciDevice]:
+def _pci(folder: Path) -> Iterator[PciFunction]:
     try:
         found = list(pci.functions(folder))
     except OSError:
@@ -107,7 +107,7 @@ def _pci(folder: Path) -> Iterator[PciDevice]:
     for one in found:
         if len(one.pci_class) >= 4 and len(one.vendor) == 4:
             sriov = (one.number("sriov_totalvfs") or 0) > 0
-            yield PciDevice(pci_class=one.pci_class[:4], vendor=one.vendor, sriov=sriov)
+            yield PciFunction(pci_class=one.pci_class[:4], vendor=one.vendor, sriov=sriov)
 
 
 def _os_release(root: Path) -> dict[str, str]:

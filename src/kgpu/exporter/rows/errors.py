@@ -35,8 +35,8 @@ _SLOW: Final = (
 
 _violations = tuple(
     counter(number, f"{name}_VIOLATION", f"Time in which clocks were held back by {why} (in ns).", "ns",
-            ReadingSource(f"{name.lower()}_violation_ns",
-                          f"field {field}"), aliases=(f"dcgm_{name.lower()}_violation",))
+            ReadingSource(f"{name.lower()}_violation_ns", f"field {field}"),
+            aliases=(f"dcgm_{name.lower()}_violation",))
     for number, name, why, field in _VIOLATIONS
 )  # fmt: skip
 _ecc = tuple(

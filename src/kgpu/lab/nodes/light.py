@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Final
 
 from kgpu.base.advice import Advice
-from kgpu.deviceplugin.config import Settings
-from kgpu.deviceplugin.model import HostFacts
+from kgpu.deviceplugin.config import PluginSettings
+from kgpu.deviceplugin.model import HostDevices
 from kgpu.deviceplugin.run import DevicePluginContext, run
 from kgpu.deviceplugin.source import MemoryConfigSource
 from kgpu.discovery import config as labels_config
@@ -34,7 +34,7 @@ from kgpu.lab.nodes.spec import NodeSpec
 
 LOOK_S: Final = 60.0
 """Hardware and device manager are in the same process and tell of every change: looking at them is but a net."""
-_FACTS: Final = HostFacts(
+_FACTS: Final = HostDevices(
     control_nodes=("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"),
     imex_channels=(),
     gds=False,
@@ -154,7 +154,7 @@ def _about(seconds: float) -> float:
     return seconds * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
 
 
-def _facts(_: Settings) -> HostFacts:
+def _facts(_: PluginSettings) -> HostDevices:
     return _FACTS
 
 

@@ -31,7 +31,7 @@ class Restarter(Protocol):
         ...
 
 
-class Validator(Protocol):
+class ConfigValidator(Protocol):
     """Asks an engine's own program whether a config would load."""
 
     async def problem(self, place: Place, files: Files) -> str:
@@ -49,14 +49,14 @@ class EngineContext:
     paths: HostPaths
     state_dir: Path
     restarter: Restarter
-    validator: Validator
+    validator: ConfigValidator
     check: Check | None = None
     clock: Clock = field(default_factory=SystemClock)
     deadline: float = ANSWER_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class EngineOutcome:
     """What was done: the files written (none when everything was as wanted), whether the engine was restarted."""
 
     changes: tuple[Change, ...] = ()

@@ -37,14 +37,14 @@ LOG_LINE: Final = re.compile(r"level=(?:debug|info|warning)\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProgramAnswer:
     """A program's exit code and what it wrote to standard output and error."""
 
     code: int
     text: str
 
 
-async def run_program(paths: HostPaths, words: Sequence[str], *, seconds: float = SECONDS) -> Answer | None:
+async def run_program(paths: HostPaths, words: Sequence[str], *, seconds: float = SECONDS) -> ProgramAnswer | None:
     """Run a program of the host; None when it can't be run. One that takes too long is killed: exit code 124."""
     root = paths.tree.here
     command = in_root(root, words)
@@ -65,7 +65,7 @@ async def run_program(paths: HostPaths, words: Sequence[str], *, seconds: float 
             raw = await _output(process)
             code = await process.wait()
     except TimeoutError:
-        return Answer(124, f"no answer in {seconds:.0f} s")
+        return ProgramAnswer(124, f"no answer in {seconds:.0f} s")
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -73,7 +73,7 @@ async def run_program(paths: HostPaths, words: Sequence[str], *, seconds: float 
             await process.wait()
     if code in CANT_RUN:
         return None
-    return Answer(code, raw.decode(errors="replace"))
+    return ProgramAnswer(code, raw.decode(errors="replace"))
 
 
 async def _output(process: asyncio.subprocess.Process) -> bytes:

@@ -24,9 +24,9 @@ from kgpu.host.engines.places import settled
 from kgpu.host.engines.template import BEGIN
 from kgpu.host.engines.undo import Record, without
 from kgpu.toolkit.engine.files import apply, missing_folders, remove_folders, sweep
-from kgpu.toolkit.engine.model import Check, EngineContext, Outcome
+from kgpu.toolkit.engine.model import Check, EngineContext, EngineOutcome
 from kgpu.toolkit.engine.restart import connects
-from kgpu.toolkit.engine.store import Memory, Store, records_of
+from kgpu.toolkit.engine.store import EngineChanges, EngineStore, records_of
 
 PAUSE_SECONDS: Final = 0.5
 DOCKER_CDI: Final = (
@@ -43,29 +43,29 @@ class _Aim:
     changes: tuple[Change, ...]
     records: tuple[Record, ...]
     notes: tuple[str, ...]
-    kept: Memory
+    kept: EngineChanges
     leaving: bool = False
 
 
-async def configure(place: Place, wanted: Wanted, ctx: EngineContext) -> Outcome:
+async def configure(place: Place, wanted: Wanted, ctx: EngineContext) -> EngineOutcome:
     """Bring the engine's config to ``wanted``; nothing is written or restarted when it says so already.
 
     Raises HostError and ConfigError: the config is then what it was before, and the engine runs with it.
     """
     place = settled(place)
-    store = Store(ctx.state_dir, place)
+    store = EngineStore(ctx.state_dir, place)
     with store.locked():
         aim = await beside(_aim, place, wanted, ctx.paths, store)
         return await _reach(aim, place, ctx, store)
 
 
-async def unconfigure(place: Place, ctx: EngineContext, handlers: Sequence[str] = ()) -> Outcome:
+async def unconfigure(place: Place, ctx: EngineContext, handlers: Sequence[str] = ()) -> EngineOutcome:
     """Give back the original bytes of every file; of files edited since, only kgpu's keys are taken out.
 
     ``handlers``: names to take out of the main file even when kgpu has no memory of having written them. Raises as
     ``configure`` does.
     """
-    store = Store(ctx.state_dir, place)
+    store = EngineStore(ctx.state_dir, place)
     with store.locked():
         aim = await beside(_aim_back, place, ctx.paths, store, tuple(handlers))
         return await _reach(aim, place, ctx, store)
@@ -74,13 +74,13 @@ async def unconfigure(place: Place, ctx: EngineContext, handlers: Sequence[str] 
 def preview(place: Place, wanted: Wanted, ctx: EngineContext) -> Plan:
     """What ``configure`` would change. Raises as it does."""
     place = settled(place)
-    aim = _aim(place, wanted, ctx.paths, Store(ctx.state_dir, place))
+    aim = _aim(place, wanted, ctx.paths, EngineStore(ctx.state_dir, place))
     return Plan(aim.changes, aim.notes)
 
 
 def preview_removal(place: Place, ctx: EngineContext, handlers: Sequence[str] = ()) -> Plan:
     """What ``unconfigure`` would change. Raises as it does."""
-    aim = _aim_back(place, ctx.paths, Store(ctx.state_dir, place), tuple(handlers))
+    aim = _aim_back(place, ctx.paths, EngineStore(ctx.state_dir, place), tuple(handlers))
     return Plan(aim.changes, aim.notes)
 
 
@@ -95,7 +95,7 @@ def beside_others(place: Place, wanted: Wanted, ctx: EngineContext) -> Wanted:
     Raises ConfigError and HostError.
     """
     place = settled(place)
-    kept = Store(ctx.state_dir, place).load()
+    kept = EngineStore(ctx.state_dir, place).load()
     now = {**_recorded_files(kept, ctx.paths), **rules.gather(place, ctx.paths)}
     before, is_now = rules.state(place, _base(place, kept, now)[0]), rules.state(place, now)
     asked = {handler.name for handler in wanted.handlers}
@@ -107,7 +107,7 @@ def beside_others(place: Place, wanted: Wanted, ctx: EngineContext) -> Wanted:
     )
 
 
-def _aim(place: Place, wanted: Wanted, paths: HostPaths, store: Store) -> _Aim:
+def _aim(place: Place, wanted: Wanted, paths: HostPaths, store: EngineStore) -> _Aim:
     kept = store.load()
     now = {**_recorded_files(kept, paths), **rules.gather(place, paths)}
     base, edited = _base(place, kept, now)
@@ -117,7 +117,7 @@ def _aim(place: Place, wanted: Wanted, paths: HostPaths, store: Store) -> _Aim:
     return _Aim(now, _steps(place, now, target, why), records_of(place, base, target), (*edited, *plan.notes), kept)
 
 
-def _aim_back(place: Place, paths: HostPaths, store: Store, handlers: tuple[str, ...]) -> _Aim:
+def _aim_back(place: Place, paths: HostPaths, store: EngineStore, handlers: tuple[str, ...]) -> _Aim:
     kept = store.load()
     now = _recorded_files(kept, paths)
     notes: tuple[str, ...] = ()
@@ -135,11 +135,11 @@ def _aim_back(place: Place, paths: HostPaths, store: Store, handlers: tuple[str,
     return _Aim(now, _steps(place, now, target, why), (), notes, kept, leaving=True)
 
 
-def _recorded_files(kept: Memory, paths: HostPaths) -> dict[str, bytes | None]:
+def _recorded_files(kept: EngineChanges, paths: HostPaths) -> dict[str, bytes | None]:
     return {record.path: rules.read(paths, record.path) for record in (*kept.previous, *kept.records)}
 
 
-def _base(place: Place, kept: Memory, now: Files) -> tuple[dict[str, bytes | None], tuple[str, ...]]:
+def _base(place: Place, kept: EngineChanges, now: Files) -> tuple[dict[str, bytes | None], tuple[str, ...]]:
     """The files without kgpu's part, and notes about those that somebody has edited since."""
     base = dict(now)
     notes: list[str] = []
@@ -177,13 +177,13 @@ def _steps(place: Place, now: Files, target: Files, why: dict[str, str]) -> tupl
     return tuple(sorted(changes, key=lambda one: ranks[one.after is None] if one.path == place.drop_in else 1))
 
 
-async def _reach(aim: _Aim, place: Place, ctx: EngineContext, store: Store) -> Outcome:
+async def _reach(aim: _Aim, place: Place, ctx: EngineContext, store: EngineStore) -> EngineOutcome:
     """Do what the aim says, or put everything back and raise."""
     if not aim.changes and aim.kept.settled and aim.kept.records == aim.records:
-        return Outcome(notes=aim.notes)
+        return EngineOutcome(notes=aim.notes)
     if not aim.changes and aim.kept.settled:
-        await beside(store.save, Memory(records=aim.records, folders=aim.kept.folders))
-        return Outcome(notes=aim.notes)
+        await beside(store.save, EngineChanges(records=aim.records, folders=aim.kept.folders))
+        return EngineOutcome(notes=aim.notes)
     for record in (*aim.kept.records, *aim.kept.previous):
         await beside(sweep, record.path, ctx.paths)
     quiet = await _ask_engine(aim, place, ctx)
@@ -191,7 +191,7 @@ async def _reach(aim: _Aim, place: Place, ctx: EngineContext, store: Store) -> O
     made = dict.fromkeys(aim.kept.folders)
     for change in aim.changes:
         made.update(dict.fromkeys(missing_folders(change.path, ctx.paths) if change.after is not None else ()))
-    unsettled = Memory(records=aim.records, previous=previous, settled=False, folders=tuple(made))
+    unsettled = EngineChanges(records=aim.records, previous=previous, settled=False, folders=tuple(made))
     await beside(store.save, unsettled)
     written: list[Change] = []
     told = False
@@ -214,8 +214,8 @@ async def _reach(aim: _Aim, place: Place, ctx: EngineContext, store: Store) -> O
     folders = tuple(made) if aim.records else ()
     if not folders:
         await beside(remove_folders, tuple(made), ctx.paths)
-    await beside(store.save, Memory(records=aim.records, folders=folders))
-    return Outcome(changes=aim.changes, restarted=restarted, notes=(*aim.notes, *note))
+    await beside(store.save, EngineChanges(records=aim.records, folders=folders))
+    return EngineOutcome(changes=aim.changes, restarted=restarted, notes=(*aim.notes, *note))
 
 
 async def _ask_engine(aim: _Aim, place: Place, ctx: EngineContext) -> str:

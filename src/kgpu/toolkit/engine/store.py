@@ -32,23 +32,23 @@ ORIGINALS: Final = "originals"
 LOCK: Final = "lock"
 
 
-class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class _StoredFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     path: str
     kind: Kind
     original: str | None
     written: str | None
 
 
-class _Stored(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class _StoredMemory(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     settled: bool
-    records: tuple[_Row, ...]
-    previous: tuple[_Row, ...] = ()
+    records: tuple[_StoredFile, ...]
+    previous: tuple[_StoredFile, ...] = ()
     folders: tuple[str, ...] = ()
     format: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class EngineChanges:
     """``records``: the files as they are meant to be now; ``previous``: as they were before an unfinished run.
 
     ``settled``: every file is as recorded, and the engine has been told. ``folders``: those that kgpu made.
@@ -60,26 +60,26 @@ class Memory:
     folders: tuple[str, ...] = field(default=())
 
 
-class Store:
+class EngineStore:
     """The memory of one engine, in a folder of kgpu's own."""
 
     def __init__(self, state_dir: Path, place: Place) -> None:
         digest = hashlib.sha256(place.config.encode()).hexdigest()[:12]
         self.folder = state_dir / FOLDER / f"{place.engine.value}-{digest}"
 
-    def load(self) -> Memory:
+    def load(self) -> EngineChanges:
         """What is remembered; nothing when there is no memory. Raises HostError for one that can't be read."""
         path = self.folder / RECORD
         try:
-            stored = decode(path.read_bytes(), _Stored)
-            return Memory(
+            stored = decode(path.read_bytes(), _StoredMemory)
+            return EngineChanges(
                 tuple(map(_record, stored.records)),
                 tuple(map(_record, stored.previous)),
                 stored.settled,
                 stored.folders,
             )
         except FileNotFoundError:
-            return Memory()
+            return EngineChanges()
         except (OSError, ValueError, msgspec.DecodeError) as error:
             raise HostError(
                 f"kgpu's memory of this engine's original config, {path}, can't be read: {error}",
@@ -87,7 +87,7 @@ class Store:
                 f"compare the engine's config with the copies in {self.folder / ORIGINALS}, then move {path} away",
             ) from error
 
-    def save(self, memory: Memory) -> None:
+    def save(self, memory: EngineChanges) -> None:
         """Remember, on the disk before this returns; a settled memory of nothing is forgotten. Raises HostError."""
         try:
             if memory.settled and not memory.records:
@@ -99,7 +99,7 @@ class Store:
                     copy = self.folder / ORIGINALS / record.path.lstrip("/")
                     if not copy.is_file() or copy.read_bytes() != record.original:
                         write_atomic(copy, record.original, mode=0o600)
-            stored = _Stored(
+            stored = _StoredMemory(
                 memory.settled, tuple(map(_row, memory.records)), tuple(map(_row, memory.previous)), memory.folders
             )
             write_atomic(self.folder / RECORD, msgspec.json.encode(stored), mode=0o600)
@@ -136,7 +136,7 @@ def remembered(state_dir: Path) -> dict[Path, tuple[str, ...]]:
     found: dict[Path, tuple[str, ...]] = {}
     for path in sorted((state_dir / FOLDER).glob(f"*/{RECORD}")):
         try:
-            stored = decode(path.read_bytes(), _Stored)
+            stored = decode(path.read_bytes(), _StoredMemory)
         except (OSError, ValueError, msgspec.DecodeError):
             found[path.parent] = ()
             continue
@@ -154,11 +154,11 @@ def _unwritable(folder: Path, error: OSError) -> HostError:
     )
 
 
-def _row(record: Record) -> _Row:
-    return _Row(record.path, record.kind, _text(record.original), _text(record.written))
+def _row(record: Record) -> _StoredFile:
+    return _StoredFile(record.path, record.kind, _text(record.original), _text(record.written))
 
 
-def _record(row: _Row) -> Record:
+def _record(row: _StoredFile) -> Record:
     return Record(row.path, row.kind, _bytes(row.original), _bytes(row.written))
 
 

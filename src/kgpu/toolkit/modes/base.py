@@ -15,7 +15,7 @@ from kgpu.formats.cdi import ContainerEdits, DeviceNode, kind_of
 from kgpu.formats.names import ENV_VISIBLE_DEVICES, NVIDIA_DOMAIN
 from kgpu.host.root import DriverRoot
 from kgpu.toolkit.config import ALL, GenerateConfig
-from kgpu.toolkit.model import Finding, Look
+from kgpu.toolkit.model import ModeFinding, ModeInput
 
 VOID = f"{ENV_VISIBLE_DEVICES}=void"
 """In every spec: a runtime that also reads this variable shall not add devices a second time."""
@@ -35,7 +35,7 @@ class Mode:
 
     name: str
     help: str
-    find: Callable[[Look], Finding]
+    find: Callable[[ModeInput], ModeFinding]
     vendor: str = NVIDIA_DOMAIN
     device_class: str = "gpu"
     hardware: Hardware = Hardware.NEVER
@@ -60,7 +60,7 @@ def matching(root: DriverRoot, patterns: Iterable[str], excluded: Iterable[str] 
     return tuple(found)
 
 
-def gid_of(look: Look) -> Callable[[str], int | None]:
+def gid_of(look: ModeInput) -> Callable[[str], int | None]:
     """Which group a process must be in to open a node: its own group where not everybody may read and write it.
 
     Always None when the engines don't read ``additionalGids``, and for a node of root's group.
@@ -79,7 +79,7 @@ def gid_of(look: Look) -> Callable[[str], int | None]:
     return gid
 
 
-def gids(look: Look, nodes: Iterable[DeviceNode]) -> tuple[int, ...]:
+def gids(look: ModeInput, nodes: Iterable[DeviceNode]) -> tuple[int, ...]:
     """The groups for all of these nodes, each once."""
     of = gid_of(look)
     return tuple(dict.fromkeys(gid for node in nodes if (gid := of(node.path)) is not None))
@@ -90,7 +90,7 @@ def void_only() -> ContainerEdits:
     return ContainerEdits(env=(VOID,))
 
 
-def check_only_all(look: Look, mode: str) -> None:
+def check_only_all(look: ModeInput, mode: str) -> None:
     """Raises ConfigError when one of several devices is asked for in a mode that has one."""
     others = [wanted for wanted in look.config.device_ids if wanted != ALL]
     if others:

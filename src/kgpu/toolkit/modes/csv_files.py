@@ -23,9 +23,9 @@ from kgpu.host.elf import read_elf
 from kgpu.host.root import Tree
 from kgpu.hw.port import Accelerator, Inventory
 from kgpu.toolkit.config import ONE_CSV_DEVICE
-from kgpu.toolkit.model import Finding, Look
+from kgpu.toolkit.model import ModeFinding, ModeInput
 from kgpu.toolkit.modes.base import VOID, Hardware, Mode, gid_of
-from kgpu.toolkit.modes.csv_rows import MAX_BYTES, Kind, Row, parse_rows, without_links
+from kgpu.toolkit.modes.csv_rows import MAX_BYTES, CsvKind, CsvRow, parse_rows, without_links
 from kgpu.toolkit.plan import plan_devices
 
 # Beside a discrete GPU the list's second node is that GPU's, and the integrated one has the third.
@@ -34,13 +34,13 @@ _LIBRARY: Final = re.compile(r"lib[^/]+\.so(?:\.[0-9.]+)?", re.ASCII)
 _MAX_LINKS: Final = 40
 
 
-def find(look: Look) -> Finding:
+def find(look: ModeInput) -> ModeFinding:
     """Devices and their files as listed; what a list names and this board lacks is left out.
 
     Raises HostError when there is no list, or nothing of what it names.
     """
     rows, notes = _rows(look)
-    nodes = tuple(row.path for row in rows if row.kind is Kind.DEV and look.root.has_node(row.path))
+    nodes = tuple(row.path for row in rows if row.kind is CsvKind.DEV and look.root.has_node(row.path))
     common, items = _files(look, rows)
     if not nodes and not common.mounts:
         raise HostError(
@@ -62,8 +62,8 @@ def find(look: Look) -> Finding:
     )
 
 
-def _rows(look: Look) -> tuple[tuple[Row, ...], list[str]]:
-    rows: dict[Row, None] = {}
+def _rows(look: ModeInput) -> tuple[tuple[CsvRow, ...], list[str]]:
+    rows: dict[CsvRow, None] = {}
     notes: list[str] = []
     tree = look.root.files
     read = 0
@@ -82,11 +82,11 @@ def _rows(look: Look) -> tuple[tuple[Row, ...], list[str]]:
             "install nvidia-l4t packages, correct --csv.file or --driver-root, or choose another --mode",
         )
     if tree.resolve(RELEASE_FILE) is not None:
-        rows[Row(Kind.LIB, RELEASE_FILE)] = None
+        rows[CsvRow(CsvKind.LIB, RELEASE_FILE)] = None
     return without_links(rows, look.config.csv.ignore), notes
 
 
-def _gpus(look: Look, nodes: tuple[str, ...]) -> tuple[Inventory, tuple[str, ...]]:
+def _gpus(look: ModeInput, nodes: tuple[str, ...]) -> tuple[Inventory, tuple[str, ...]]:
     """The GPUs with the nodes that each has here, and the naming strategies that can be used."""
     known = look.inventory
     if known is None or not known.accelerators:
@@ -112,13 +112,13 @@ def _gpus(look: Look, nodes: tuple[str, ...]) -> tuple[Inventory, tuple[str, ...
     return dataclasses.replace(known, accelerators=tuple(gpus)), look.config.strategies
 
 
-def _files(look: Look, rows: Iterable[Row]) -> tuple[ContainerEdits, list[Item]]:
+def _files(look: ModeInput, rows: Iterable[CsvRow]) -> tuple[ContainerEdits, list[Item]]:
     """The listed files, folders and links as mounts, and in hooks' place the links as ``TARGET::LINK``."""
     tree = look.root.files
     mounts: dict[str, Mount] = {}
     items: list[Item] = []
     for row in rows:
-        if row.kind is Kind.DEV:
+        if row.kind is CsvKind.DEV:
             continue
         real = tree.resolve(row.path)
         items.append(_item(row, real or ""))
@@ -133,26 +133,26 @@ def _files(look: Look, rows: Iterable[Row]) -> tuple[ContainerEdits, list[Item]]
     return ContainerEdits(env=(*env, VOID), mounts=tuple(mounts.values())), items
 
 
-def _targets(look: Look, row: Row, real: str) -> Iterator[str]:
+def _targets(look: ModeInput, row: CsvRow, real: str) -> Iterator[str]:
     """Where one row's file is put in a container: with hooks at its real place, without at every name for it."""
     if look.hooks.wanted:
-        if row.kind is not Kind.SYM:
+        if row.kind is not CsvKind.SYM:
             yield real
         return
     chain = [link for link, _ in _links(look.root.files, row.path)]
-    yield from (*chain, real) if row.kind is Kind.LIB else (row.path,)
-    if row.kind is not Kind.LIB or not _LIBRARY.fullmatch(posixpath.basename(real)):
+    yield from (*chain, real) if row.kind is CsvKind.LIB else (row.path,)
+    if row.kind is not CsvKind.LIB or not _LIBRARY.fullmatch(posixpath.basename(real)):
         return
     names = {posixpath.basename(path) for path in (*chain, real)} | {read_elf(look.root.files.local(real)).soname}
     for folder in library_dirs(look.machine):
         yield from (f"{folder}/{name}" for name in sorted(names) if name)
 
 
-def _with_hooks(look: Look, common: ContainerEdits) -> ContainerEdits:
+def _with_hooks(look: ModeInput, common: ContainerEdits) -> ContainerEdits:
     if not look.hooks.wanted:
         return common
     rows, _ = _rows(look)
-    links = (f"{target}::{link}" for row in rows if row.kind in {Kind.LIB, Kind.SYM}
+    links = (f"{target}::{link}" for row in rows if row.kind in {CsvKind.LIB, CsvKind.SYM}
              for link, target in _links(look.root.files, row.path))  # fmt: skip
     paths = [mount.container_path for mount in common.mounts]
     folders = (posixpath.dirname(path) for path in paths if _LIBRARY.fullmatch(posixpath.basename(path)))
@@ -185,15 +185,15 @@ def _links(tree: Tree, path: str) -> Iterator[tuple[str, str]]:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
 
 
-def _node_items(look: Look, rows: Iterable[Row]) -> Iterator[Item]:
+def _node_items(look: ModeInput, rows: Iterable[CsvRow]) -> Iterator[Item]:
     for row in rows:
-        if row.kind is Kind.DEV:
+        if row.kind is CsvKind.DEV:
             yield _item(row, row.path if look.root.has_node(row.path) else "")
 
 
-def _item(row: Row, path: str) -> Item:
+def _item(row: CsvRow, path: str) -> Item:
     """A list names what other boards have, so that a missing row breaks nothing that is known here."""
-    kind = "node" if row.kind is Kind.DEV else "library"
+    kind = "node" if row.kind is CsvKind.DEV else "library"
     return Item(kind=kind, name=row.path, found=bool(path), path=path, why=f"listed as {row.kind.value}", optional=True)
 
 

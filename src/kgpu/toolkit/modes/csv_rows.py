@@ -17,7 +17,7 @@ MAX_BYTES: Final = 1 << 20
 _MAX_COMPLAINTS: Final = 20
 
 
-class Kind(enum.StrEnum):
+class CsvKind(enum.StrEnum):
     """What a row names: a device node, a folder, a library or other file, a symbolic link."""
 
     DEV = "dev"
@@ -27,10 +27,10 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CsvRow:
     """One row; the path is inside the driver root."""
 
-    kind: Kind
+    kind: CsvKind
     path: str
 
 
@@ -38,13 +38,13 @@ class Row:
 class Rows:
     """The rows of files, each once, and what is wrong with other lines."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[CsvRow, ...]
     complaints: tuple[str, ...] = ()
 
 
 def parse_rows(data: bytes, *, source: str) -> Rows:
     """The rows of one file; blank lines and those that begin with # say nothing."""
-    rows: dict[Row, None] = {}
+    rows: dict[CsvRow, None] = {}
     complaints: list[str] = []
     if len(data) > MAX_BYTES:
         return Rows((), (f"{source} is left out: {len(data)} bytes, more than {MAX_BYTES}",))
@@ -53,17 +53,17 @@ def parse_rows(data: bytes, *, source: str) -> Rows:
         if not text or text.startswith("#"):
             continue
         kind, comma, path = (part.strip() for part in text.partition(","))
-        if not comma or kind not in Kind.__members__.values() or not _is_path(path):
+        if not comma or kind not in CsvKind.__members__.values() or not _is_path(path):
             complaints.append(f"{source}, line {number} is left out: not dev, dir, lib or sym, a comma and a path")
         else:
-            rows[Row(Kind(kind), path)] = None
+            rows[CsvRow(CsvKind(kind), path)] = None
     if len(complaints) > _MAX_COMPLAINTS:
         more = len(complaints) - _MAX_COMPLAINTS
         complaints[_MAX_COMPLAINTS:] = [f"{source}: {more} more lines are left out"]
     return Rows(tuple(rows), tuple(complaints))
 
 
-def without_links(rows: Iterable[Row], patterns: Iterable[str]) -> tuple[Row, ...]:
+def without_links(rows: Iterable[CsvRow], patterns: Iterable[str]) -> tuple[CsvRow, ...]:
     """The rows less the links that a pattern matches; ``**/NAME`` matches by name, anything else by path."""
     by_name: list[str] = []
     by_path: list[str] = []
@@ -76,7 +76,7 @@ def without_links(rows: Iterable[Row], patterns: Iterable[str]) -> tuple[Row, ..
             fnmatch.fnmatchcase(path, one) for one in by_path
         )
 
-    return tuple(row for row in rows if row.kind is not Kind.SYM or not ignored(row.path))
+    return tuple(row for row in rows if row.kind is not CsvKind.SYM or not ignored(row.path))
 
 
 def _is_path(path: str) -> bool:

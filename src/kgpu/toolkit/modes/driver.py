@@ -10,11 +10,11 @@ from kgpu.formats.cdi import ContainerEdits
 from kgpu.formats.names import ENV_LIBCUDA_DIR
 from kgpu.host.driver.edits import driver_edits, host_edits, library_folders, link_pairs
 from kgpu.host.driver.model import DriverFiles
-from kgpu.toolkit.model import Look
+from kgpu.toolkit.model import ModeInput
 from kgpu.toolkit.modes.base import VOID, gids
 
 
-def common_edits(look: Look, files: DriverFiles, *, whole: bool = True) -> ContainerEdits:
+def common_edits(look: ModeInput, files: DriverFiles, *, whole: bool = True) -> ContainerEdits:
     """The edits for every container. ``whole``: with the control nodes and the hooks about single GPUs."""
     edits = host_edits(look.root, files) if look.hooks.wanted else driver_edits(look.root, files, machine=look.machine)
     nodes = edits.device_nodes if whole else ()

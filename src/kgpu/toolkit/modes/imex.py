@@ -9,7 +9,7 @@ from typing import Final
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.formats.cdi import CdiDevice
 from kgpu.toolkit.config import ALL
-from kgpu.toolkit.model import Finding, Look
+from kgpu.toolkit.model import ModeFinding, ModeInput
 from kgpu.toolkit.modes.base import Mode, gids, matching, void_only
 
 FOLDER: Final = "/dev/nvidia-caps-imex-channels"
@@ -18,7 +18,7 @@ MOST: Final = (1 << 20) - 1
 _CHANNEL: Final = re.compile(r"(?:channel)?([0-9]{1,7})", re.ASCII)
 
 
-def find(look: Look) -> Finding:
+def find(look: ModeInput) -> ModeFinding:
     """Channels by number, ``channelN`` or ``all``; one that is not there is a gap."""
     there = sorted(int(path.rpartition("channel")[2]) for path in _all(look))
     wanted = list(dict.fromkeys(_wanted(look, there)))
@@ -36,16 +36,16 @@ def find(look: Look) -> Finding:
         nodes = (look.root.device_node(f"{FOLDER}/channel{number}"),)
         devices.append(CdiDevice(names=(str(number),), nodes=nodes, gids=gids(look, nodes)))
     gaps = tuple(f"channel {number} is left out: {FOLDER}/channel{number} not there" for number in missing)
-    return Finding(devices=tuple(devices), common=void_only(), gaps=gaps)
+    return ModeFinding(devices=tuple(devices), common=void_only(), gaps=gaps)
 
 
-def _all(look: Look) -> Iterator[str]:
+def _all(look: ModeInput) -> Iterator[str]:
     return (
         path for path in matching(look.root, (f"{FOLDER}/channel*",)) if _CHANNEL.fullmatch(path.rpartition("/")[2])
     )
 
 
-def _wanted(look: Look, there: list[int]) -> Iterator[int]:
+def _wanted(look: ModeInput, there: list[int]) -> Iterator[int]:
     for word in look.config.device_ids:
         match = _CHANNEL.fullmatch(word)
         if word in {ALL, f"channel{ALL}"}:

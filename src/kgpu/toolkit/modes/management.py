@@ -12,7 +12,7 @@ from kgpu.base.errors import HostError
 from kgpu.formats.cdi import ALL_DEVICE, CdiDevice
 from kgpu.formats.names import CDI_MANAGEMENT_KIND
 from kgpu.host.driver.find import find_driver_files
-from kgpu.toolkit.model import Finding, Look
+from kgpu.toolkit.model import ModeFinding, ModeInput
 from kgpu.toolkit.modes.base import Mode, check_only_all, gids, matching
 from kgpu.toolkit.modes.driver import common_edits
 
@@ -20,7 +20,7 @@ NODES: Final = ("/dev/nvidia*", "/dev/nvidia-caps/nvidia-cap*", "/dev/nvidia-cap
 NOT_THESE: Final = ("/dev/nvidia-fs*", "/dev/nvidia-nvswitch*", "/dev/nvidia-nvlink*")
 
 
-def find(look: Look) -> Finding:
+def find(look: ModeInput) -> ModeFinding:
     """One device, ``all``; no node at all is an error."""
     check_only_all(look, "management")
     paths = matching(look.root, NODES, NOT_THESE)
@@ -32,7 +32,7 @@ def find(look: Look) -> Finding:
         )
     files = find_driver_files(look.root, search=replace(look.config.search, graphics=False))
     nodes = tuple(map(look.root.device_node, paths))
-    return Finding(
+    return ModeFinding(
         devices=(CdiDevice(names=(ALL_DEVICE,), nodes=nodes, gids=gids(look, nodes)),),
         common=common_edits(look, files, whole=False),
         notes=files.notes,

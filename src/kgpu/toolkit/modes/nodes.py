@@ -8,7 +8,7 @@ from functools import partial
 from kgpu.base.errors import HostError
 from kgpu.formats.cdi import ALL_DEVICE, MOUNT_OPTIONS, CdiDevice, Mount
 from kgpu.host.driver.model import DriverReport, Item
-from kgpu.toolkit.model import Finding, Look
+from kgpu.toolkit.model import ModeFinding, ModeInput
 from kgpu.toolkit.modes.base import Mode, check_only_all, gids, matching, void_only
 
 
@@ -34,7 +34,7 @@ def node_mode(row: NodeMode) -> Mode:
     return Mode(name=row.name, help=row.help, device_class=row.name, find=partial(_find, row))
 
 
-def _find(row: NodeMode, look: Look) -> Finding:
+def _find(row: NodeMode, look: ModeInput) -> ModeFinding:
     check_only_all(look, row.name)
     root = look.root
     found = matching(root, row.nodes)
@@ -58,7 +58,7 @@ def _find(row: NodeMode, look: Look) -> Finding:
     )
     nodes = tuple(root.device_node(path) for path in found)
     report = DriverReport(root=str(root.dev.here), items=tuple(items))
-    return Finding(
+    return ModeFinding(
         devices=(CdiDevice(names=(ALL_DEVICE,), nodes=nodes, mounts=mounts, gids=gids(look, nodes)),),
         common=void_only(),
         notes=tuple(report.notes()),

@@ -9,13 +9,13 @@ from kgpu.host.driver.drm import drm_edits, drm_links, drm_nodes
 from kgpu.host.driver.find import find_driver_files
 from kgpu.hw.port import Accelerator
 from kgpu.toolkit.config import COHERENT
-from kgpu.toolkit.model import Beside, Finding, Look
+from kgpu.toolkit.model import Beside, ModeFinding, ModeInput
 from kgpu.toolkit.modes.base import Hardware, Mode, gid_of
 from kgpu.toolkit.modes.driver import common_edits
 from kgpu.toolkit.plan import plan_devices
 
 
-def find(look: Look) -> Finding:
+def find(look: ModeInput) -> ModeFinding:
     """Devices by the inventory; a slice or GPU whose nodes are not all there is a gap."""
     inventory = look.inventory
     assert inventory is not None, "mode nvml reads the hardware first"
@@ -33,7 +33,7 @@ def find(look: Look) -> Finding:
     )  # fmt: skip
 
 
-def beside(look: Look, gpu: Accelerator) -> Beside:
+def beside(look: ModeInput, gpu: Accelerator) -> Beside:
     """A GPU's display nodes, their names by PCI place (nodes of their own, or links where hooks make them)."""
     drm = drm_nodes(look.root, gpu.pci_bus_id, sys=look.config.search.sys)
     hooks = look.hooks

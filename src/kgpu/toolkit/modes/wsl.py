@@ -7,13 +7,13 @@ import posixpath
 from kgpu.base.errors import HostError
 from kgpu.formats.cdi import ALL_DEVICE, MOUNT_OPTIONS, CdiDevice, ContainerEdits, Mount, merged
 from kgpu.host.driver.wsl import DXG, WslStore, find_wsl_store, wsl_edits
-from kgpu.toolkit.model import Finding, Look
+from kgpu.toolkit.model import ModeFinding, ModeInput
 from kgpu.toolkit.modes.base import VOID, Mode, check_only_all, gids
 
 _SMI = "nvidia-smi"
 
 
-def find(look: Look) -> Finding:
+def find(look: ModeInput) -> ModeFinding:
     """One device, ``all``. Raises HostError without /dev/dxg or without a driver store."""
     check_only_all(look, "wsl")
     if not look.root.has_node(DXG):
@@ -26,13 +26,13 @@ def find(look: Look) -> Finding:
     edits = _with_hooks(look, store) if look.hooks.wanted else wsl_edits(look.root, store, machine=look.machine)
     env = tuple(one for one in edits.env if one != VOID)
     node = look.root.device_node(DXG)
-    return Finding(
+    return ModeFinding(
         devices=(CdiDevice(names=(ALL_DEVICE,), nodes=(node,), gids=gids(look, (node,))),),
         common=merged(ContainerEdits(env=env, mounts=edits.mounts, hooks=edits.hooks), ContainerEdits(env=(VOID,))),
     )
 
 
-def _with_hooks(look: Look, store: WslStore) -> ContainerEdits:
+def _with_hooks(look: ModeInput, store: WslStore) -> ContainerEdits:
     """Each file at its own place; the link and the loader's cache are made by hooks."""
     tree = look.root.files
     every = dict.fromkeys((*store.files, *(path for _, path in store.libraries)))

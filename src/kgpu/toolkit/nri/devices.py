@@ -47,7 +47,7 @@ class Units:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ResolvedDevice:
     """One resolvable CDI device: what is behind it, and the mounts (container path, host path) that it brings."""
 
     units: Units
@@ -58,7 +58,7 @@ class Entry:
 class DeviceIndex:
     """Every resolvable CDI device of NVIDIA's kinds by qualified name; ``mounts`` are all that any of them brings."""
 
-    entries: Mapping[str, Entry] = field(default_factory=dict)
+    entries: Mapping[str, ResolvedDevice] = field(default_factory=dict)
     mounts: frozenset[tuple[str, str]] = frozenset()
 
     def bare(self, word: str) -> str:
@@ -111,7 +111,7 @@ def is_management(name: str) -> bool:
 
 def index_of(specs: Iterable[tuple[int, Spec]]) -> DeviceIndex:
     """From (priority, spec): by CDI's rules the higher priority wins, a name twice at one priority resolves to none."""
-    best: dict[str, tuple[int, list[Entry]]] = {}
+    best: dict[str, tuple[int, list[ResolvedDevice]]] = {}
     mounts: set[tuple[str, str]] = set()
     for priority, spec in specs:
         if not is_nvidia_kind(spec.kind):
@@ -140,9 +140,9 @@ def units_of_nodes(paths: Iterable[str]) -> Units:
     return Units(frozenset(gpus), frozenset(slices))
 
 
-def _entry(common: ContainerEdits, own: ContainerEdits) -> Entry:
+def _entry(common: ContainerEdits, own: ContainerEdits) -> ResolvedDevice:
     every = (common, own)
-    return Entry(
+    return ResolvedDevice(
         units_of_nodes(node.path for edits in every for node in edits.device_nodes),
         tuple((mount.container_path, mount.host_path) for edits in every for mount in edits.mounts),
     )

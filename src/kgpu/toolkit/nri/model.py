@@ -65,7 +65,7 @@ class Nothing:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ContainerRefusal:
     """The container is not created, and its pod's Event says why."""
 
     problem: UserError
@@ -79,4 +79,4 @@ class Adjust:
     why: str = ""
 
 
-Outcome: TypeAlias = Nothing | Refusal | Adjust
+Outcome: TypeAlias = Nothing | ContainerRefusal | Adjust

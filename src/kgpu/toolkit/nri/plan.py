@@ -20,7 +20,7 @@ from kgpu.kubelet.nri.model import Adjustment, Container, Pod
 from kgpu.kubelet.pod_resources import Holding
 from kgpu.toolkit.nri.config import NriPolicy
 from kgpu.toolkit.nri.devices import REPLICA, Units, is_management, is_nvidia_kind, units_of_nodes
-from kgpu.toolkit.nri.model import Adjust, Ask, Facts, Nothing, Outcome, Refusal, Wanted
+from kgpu.toolkit.nri.model import Adjust, Ask, ContainerRefusal, Facts, Nothing, Outcome, Wanted
 
 _NODE_PREFIX: Final = "/dev/nvidia"
 _ALL_GPUS: Final = qualified_name(names.CDI_NVIDIA_KIND, ALL_DEVICE)
@@ -72,7 +72,7 @@ def decide(policy: NriPolicy, ask: Ask, facts: Facts, *, wanted: Wanted) -> Outc
         given, why = _given(policy, ask, facts)
         return _outcome(policy, ask, facts, given, why, wanted=wanted)
     except UserError as problem:
-        return Refusal(problem)
+        return ContainerRefusal(problem)
 
 
 def _asked_plainly(policy: NriPolicy, env: ImageEnv, container: Container) -> tuple[str, Visible]:

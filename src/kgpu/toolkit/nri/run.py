@@ -30,7 +30,7 @@ from kgpu.kubelet.nri.plugin import serve
 from kgpu.kubelet.pod_resources import Holding, Holdings
 from kgpu.kubelet.socket_watch import SocketIdentity, socket_identity
 from kgpu.toolkit.nri.config import NriConfig
-from kgpu.toolkit.nri.model import Adjust, Ask, Facts, Nothing, Refusal, Wanted
+from kgpu.toolkit.nri.model import Adjust, Ask, ContainerRefusal, Facts, Nothing, Wanted
 from kgpu.toolkit.nri.plan import decide, needs_holdings, read
 from kgpu.toolkit.nri.ports import Accounts, Gpus
 from kgpu.toolkit.nri.specs import SpecFolders
@@ -170,7 +170,7 @@ class NriLogic:
             case Adjust(adjustment, why):
                 log.info("NRI: %s gets %s", ask.named, why)
                 return adjustment
-            case Refusal(refused):
+            case ContainerRefusal(refused):
                 self._tell(ask, "is refused", refused.one_line())
                 raise refused
             case Nothing(why):

@@ -25,7 +25,7 @@ _Mark: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _SpecsLook:
     """What was there at one look: each file's mark and spec, and the index of them all."""
 
     files: Mapping[Path, tuple[_Mark, Spec | None]] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class SpecFolders:
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = tuple(folders)
-        self._seen = _Seen()
+        self._seen = _SpecsLook()
 
     def index(self) -> DeviceIndex:
         """As the folders are now. Blocks for as long as the disk does; a second call meanwhile does no harm."""
@@ -47,11 +47,11 @@ class SpecFolders:
             files = {path: _spec(path, mark, before) for path, mark in marks.items()}
             order = {folder: place for place, folder in enumerate(self._folders)}
             index = index_of((order[path.parent], spec) for path, (_, spec) in files.items() if spec is not None)
-            before = self._seen = _Seen(files, index)
+            before = self._seen = _SpecsLook(files, index)
         return before.index
 
 
-def _spec(path: Path, mark: _Mark, before: _Seen) -> tuple[_Mark, Spec | None]:
+def _spec(path: Path, mark: _Mark, before: _SpecsLook) -> tuple[_Mark, Spec | None]:
     known = before.files.get(path)
     if known is not None and known[0] == mark:
         return known

@@ -11,9 +11,9 @@ from typing import Final
 
 from kgpu.hw.port import Accelerator, Inventory
 from kgpu.validator.checks.driver import gpu_name
-from kgpu.validator.cuda import Outcome
+from kgpu.validator.cuda import CudaOutcome
 from kgpu.validator.cuda_child import ELEMENTS
-from kgpu.validator.model import Check, CheckResult, DeviceResult, Status, Trouble, of_devices
+from kgpu.validator.model import Check, CheckResult, CheckTrouble, DeviceResult, Status, of_devices
 
 PASSED: Final = "Test PASSED"
 VECTOR: Final = f"[Vector addition of {ELEMENTS} elements]"
@@ -22,7 +22,7 @@ OUT_OF_MEMORY, UNAVAILABLE, NO_DEVICE = 2, 46, 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class CudaTarget:
     """Something that CUDA runs on: a GPU, or a MIG device of one."""
 
     uuid: str
@@ -62,19 +62,19 @@ CODES: Final[Mapping[int, tuple[str, str]]] = {
 }
 
 
-def targets(inventory: Inventory) -> tuple[Target, ...]:
+def targets(inventory: Inventory) -> tuple[CudaTarget, ...]:
     """What there is to test: usable GPUs, and of those in MIG mode the slices."""
     return tuple(_targets(inventory))
 
 
-def _targets(inventory: Inventory) -> Iterator[Target]:
+def _targets(inventory: Inventory) -> Iterator[CudaTarget]:
     for gpu in inventory.accelerators:
         if not gpu.usable:
             continue
         if not gpu.mig_enabled:
-            yield Target(uuid=gpu.uuid, gpu=gpu.uuid, name=gpu_name(gpu))
+            yield CudaTarget(uuid=gpu.uuid, gpu=gpu.uuid, name=gpu_name(gpu))
         for part in gpu.partitions if gpu.mig_enabled else ():
-            yield Target(uuid=part.uuid, gpu=gpu.uuid, name=f"MIG {part.index} ({part.profile})")
+            yield CudaTarget(uuid=part.uuid, gpu=gpu.uuid, name=f"MIG {part.index} ({part.profile})")
 
 
 def judge(inventory: Inventory, known: Mapping[str, DeviceResult]) -> CheckResult:
@@ -88,22 +88,22 @@ def judge(inventory: Inventory, known: Mapping[str, DeviceResult]) -> CheckResul
     return of_devices(Check.CUDA, devices, evidence=(VECTOR, evidence) if passed else (evidence,))
 
 
-def _nothing(gpus: tuple[Accelerator, ...]) -> Trouble:
+def _nothing(gpus: tuple[Accelerator, ...]) -> CheckTrouble:
     if any(gpu.usable and gpu.mig_enabled for gpu in gpus):
-        return Trouble(
+        return CheckTrouble(
             what="every usable GPU is in MIG mode without slices",
             expected="at least one device that CUDA can use",
             remedy="apply a MIG configuration (label nvidia.com/mig.config), or switch MIG off",
         )
-    return Trouble(
+    return CheckTrouble(
         what="no GPU is usable", expected="at least one that the driver can use", remedy="see the driver check"
     )
 
 
-def device(target: Target, outcome: Outcome | None) -> DeviceResult:
+def device(target: CudaTarget, outcome: CudaOutcome | None) -> DeviceResult:
     """What one run means."""
     if outcome is None:
-        return _result(target, Status.WAITING, trouble=Trouble(what="not tried yet"))
+        return _result(target, Status.WAITING, trouble=CheckTrouble(what="not tried yet"))
     if outcome.passed:
         cuda = f", CUDA {outcome.cuda[0]}.{outcome.cuda[1]}" if outcome.cuda else ""
         return _result(target, Status.PASSED, f"{PASSED} on {outcome.name}{cuda} in {outcome.seconds:.2f} s")
@@ -118,7 +118,7 @@ def device(target: Target, outcome: Outcome | None) -> DeviceResult:
     )  # fmt: skip
 
 
-def _result(target: Target, status: Status, *evidence: str, trouble: Trouble | None = None) -> DeviceResult:
+def _result(target: CudaTarget, status: Status, *evidence: str, trouble: CheckTrouble | None = None) -> DeviceResult:
     return DeviceResult(
         uuid=target.uuid,
         gpu=target.gpu,
@@ -129,7 +129,7 @@ def _result(target: Target, status: Status, *evidence: str, trouble: Trouble | N
     )
 
 
-def _busy(outcome: Outcome) -> str:
+def _busy(outcome: CudaOutcome) -> str:
     """Why it could not be tried although nothing is wrong; "" when that is not so."""
     if outcome.code == UNAVAILABLE and outcome.compute_mode in EXCLUSIVE:
         return "not tried: another process uses it exclusively (compute mode Exclusive_Process)"
@@ -138,39 +138,39 @@ def _busy(outcome: Outcome) -> str:
     return ""
 
 
-def _trouble(outcome: Outcome, where: str) -> Trouble:
+def _trouble(outcome: CudaOutcome, where: str) -> CheckTrouble:
     expected = "a vector addition with the right sums"
     if outcome.held or outcome.hung:
         held = "; the driver does not even let go of the process" if outcome.held else ""
-        return Trouble(
+        return CheckTrouble(
             what=f"{outcome.step_words} did not come back within {outcome.deadline:g} s{held}",
             expected=expected,
             remedy="look for `NVRM` and `Xid` in the kernel log (`dmesg`); reset the GPU or reboot the node",
         )
     if outcome.signal:
-        return Trouble(
+        return CheckTrouble(
             what=f"the driver killed the test in {outcome.step_words} ({outcome.signal})",
             expected=expected,
             remedy="check that kernel module and libraries are of one version and complete; look in `dmesg`",
         )
     if outcome.step == "compare":
-        return Trouble(
+        return CheckTrouble(
             what=f"the GPU computes wrong: {outcome.text}",
             expected=expected,
             remedy="take the GPU out of service, reset it and run a diagnosis; if it comes again, have it replaced",
         )
     if outcome.step == "load":
-        return Trouble(
+        return CheckTrouble(
             what=f"libcuda.so.1 can't be loaded: {outcome.text}",
             expected="the CUDA driver library of the installed driver",
             remedy="install the whole driver (on Debian and Ubuntu: the package libcuda1 or libnvidia-compute)",
         )
     if outcome.code == UNAVAILABLE and outcome.compute_mode == PROHIBITED:
-        return Trouble(
+        return CheckTrouble(
             what="its compute mode is Prohibited: CUDA is switched off on it",
             expected=expected,
             remedy="run `nvidia-smi -c 0` for this GPU on the node",
         )
     meaning, remedy = CODES.get(outcome.code, ("CUDA fails", "look for `NVRM` and `Xid` in the kernel log (`dmesg`)"))
     said = f": {where}" if where else f": {outcome.text}" if outcome.text else f" in {outcome.step_words}"
-    return Trouble(what=f"{meaning}{said}", expected=expected, remedy=remedy)
+    return CheckTrouble(what=f"{meaning}{said}", expected=expected, remedy=remedy)

@@ -13,17 +13,17 @@ from kgpu.base.errors import HwError
 from kgpu.formats import names
 from kgpu.hw.port import Accelerator, Inventory
 from kgpu.validator.look import DriverFacts
-from kgpu.validator.model import Check, CheckResult, DeviceResult, Status, Trouble, failed, of_devices
+from kgpu.validator.model import Check, CheckResult, CheckTrouble, DeviceResult, Status, failed, of_devices
 
 CTL, UVM = names.NVIDIA_CONTROL_NODES[:2]
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class DriverCause:
     """A row: something that keeps the whole driver from working, and how it shows. None: it is not this one."""
 
     name: str
-    find: Callable[[DriverFacts, Inventory | None, HwError | None], Trouble | None]
+    find: Callable[[DriverFacts, Inventory | None, HwError | None], CheckTrouble | None]
 
 
 def judge(facts: DriverFacts, inventory: Inventory | None, error: HwError | None) -> CheckResult:
@@ -81,12 +81,12 @@ def _device(gpu: Accelerator, facts: DriverFacts) -> DeviceResult:
     )
 
 
-def _broken(gpu: Accelerator) -> Trouble | None:
+def _broken(gpu: Accelerator) -> CheckTrouble | None:
     if gpu.usable:
         return None
     found = gpu.findings[0]
     what = _unnamed(gpu, found.what)
-    return Trouble(what=what, expected=found.expected, remedy=found.remedy, problem=found.problem)
+    return CheckTrouble(what=what, expected=found.expected, remedy=found.remedy, problem=found.problem)
 
 
 def _unnamed(gpu: Accelerator, what: str) -> str:
@@ -94,11 +94,11 @@ def _unnamed(gpu: Accelerator, what: str) -> str:
     return what.removeprefix(f"GPU {gpu.index}: ")
 
 
-def _without_node(gpu: Accelerator, facts: DriverFacts) -> Trouble | None:
+def _without_node(gpu: Accelerator, facts: DriverFacts) -> CheckTrouble | None:
     missing = [path for path in gpu.device_nodes if path == f"/dev/nvidia{gpu.minor}" and path not in facts.nodes]
     if not missing:
         return None
-    return Trouble(
+    return CheckTrouble(
         what=f"{', '.join(missing)} is not there",
         expected="the device node of every GPU",
         remedy="run `nvidia-modprobe -c " + str(gpu.minor) + "` on the node",
@@ -115,7 +115,7 @@ def _not_enumerated(facts: DriverFacts, inventory: Inventory) -> Iterator[Device
             gpu=f"pci:{one.address}",
             name=f"GPU at {one.address}",
             status=Status.FAILED,
-            trouble=Trouble(
+            trouble=CheckTrouble(
                 what="it is on the PCI bus, but the driver does not have it",
                 expected="every NVIDIA GPU of the bus among those that the driver enumerates",
                 remedy="look for `NVRM` in the kernel log (`dmesg`): firmware, power or a fault of the GPU; "
@@ -124,19 +124,19 @@ def _not_enumerated(facts: DriverFacts, inventory: Inventory) -> Iterator[Device
         )
 
 
-def _held_by_another(facts: DriverFacts, inventory: Inventory | None, _error: HwError | None) -> Trouble | None:
+def _held_by_another(facts: DriverFacts, inventory: Inventory | None, _error: HwError | None) -> CheckTrouble | None:
     drivers = {one.driver for one in facts.pci or ()}
     if inventory is not None and inventory.accelerators:
         return None
     if "nouveau" in drivers or "nova_core" in drivers:
-        return Trouble(
+        return CheckTrouble(
             what="the GPUs are held by the kernel's nouveau driver",
             expected="GPUs bound to the nvidia driver",
             remedy="blacklist nouveau (`options nouveau modeset=0` and `blacklist nouveau` in /etc/modprobe.d), "
             "rebuild the initramfs and reboot",
         )
     if drivers and all(name in {"vfio-pci", "nvgrace_gpu_vfio_pci"} for name in drivers):
-        return Trouble(
+        return CheckTrouble(
             what="every GPU is bound to vfio-pci, for virtual machines",
             expected="GPUs bound to the nvidia driver on a node for containers",
             remedy="label the node nvidia.com/gpu.workload.config=container, or leave it to virtual machines",
@@ -150,7 +150,7 @@ def _some(folders: Sequence[str]) -> str:
     return ", ".join(folders[:5]) + (f" and {rest} more folders" if rest > 0 else "")
 
 
-def _no_library(facts: DriverFacts, _inventory: Inventory | None, error: HwError | None) -> Trouble | None:
+def _no_library(facts: DriverFacts, _inventory: Inventory | None, error: HwError | None) -> CheckTrouble | None:
     missing = [name for name, path in facts.libraries.items() if not path]
     if not missing:
         return None
@@ -161,37 +161,37 @@ def _no_library(facts: DriverFacts, _inventory: Inventory | None, error: HwError
         else "install the NVIDIA driver on the node, or let the operator do it (driver.enabled=true)"
     )
     said = f" ({error.what})" if error is not None and not any(facts.libraries.values()) and facts.module else ""
-    return Trouble(
+    return CheckTrouble(
         what=f"{' and '.join(missing)} not found under {facts.root}{said}",
         expected=f"in one of {_some(facts.searched)}",
         remedy=module,
     )
 
 
-def _unreadable(facts: DriverFacts, inventory: Inventory | None, error: HwError | None) -> Trouble | None:
+def _unreadable(facts: DriverFacts, inventory: Inventory | None, error: HwError | None) -> CheckTrouble | None:
     if inventory is not None:
         return None
     if error is not None:
-        return Trouble.of(error)
-    return Trouble(what=f"the driver under {facts.root} can't be read", expected="an answer from NVML")
+        return CheckTrouble.of(error)
+    return CheckTrouble(what=f"the driver under {facts.root} can't be read", expected="an answer from NVML")
 
 
-def _no_node(facts: DriverFacts, _inventory: Inventory | None, _error: HwError | None) -> Trouble | None:
+def _no_node(facts: DriverFacts, _inventory: Inventory | None, _error: HwError | None) -> CheckTrouble | None:
     rows = (
         (CTL, "the driver's control device, without which nothing works", "run `nvidia-modprobe` on the node"),
         (UVM, "the device without which CUDA does not start", "run `nvidia-modprobe -u -c=0` on the node"),
     )
     for path, expected, remedy in rows:
         if path not in facts.nodes:
-            return Trouble(what=f"{path} is not there", expected=expected, remedy=remedy)
+            return CheckTrouble(what=f"{path} is not there", expected=expected, remedy=remedy)
     return None
 
 
-def _no_gpu(facts: DriverFacts, inventory: Inventory | None, _error: HwError | None) -> Trouble | None:
+def _no_gpu(facts: DriverFacts, inventory: Inventory | None, _error: HwError | None) -> CheckTrouble | None:
     if inventory is None or inventory.accelerators:
         return None
     on_bus = len(facts.pci or ())
-    return Trouble(
+    return CheckTrouble(
         what="the driver has no GPU" + (f", although {on_bus} are on the PCI bus" if on_bus else ""),
         expected="at least one GPU",
         remedy="look for `NVRM` in the kernel log (`dmesg`); a GPU can be too old or too new for this driver"
@@ -201,9 +201,9 @@ def _no_gpu(facts: DriverFacts, inventory: Inventory | None, _error: HwError | N
 
 
 CAUSES: Final = (
-    Cause("held by another driver", _held_by_another),
-    Cause("no libraries", _no_library),
-    Cause("no driver", _unreadable),
-    Cause("no nodes", _no_node),
-    Cause("no GPU", _no_gpu),
+    DriverCause("held by another driver", _held_by_another),
+    DriverCause("no libraries", _no_library),
+    DriverCause("no driver", _unreadable),
+    DriverCause("no nodes", _no_node),
+    DriverCause("no GPU", _no_gpu),
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from kgpu.formats.names import NVIDIA_DOMAIN
-from kgpu.validator.model import Check, CheckResult, Status, Trouble, failed, waiting
+from kgpu.validator.model import Check, CheckResult, CheckTrouble, Status, failed, waiting
 
 NOTHING: Final[Mapping[str, int]] = {}
 EMPTY_SECONDS: Final = 30.0
@@ -15,7 +15,7 @@ EMPTY_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
+class NodeResources:
     """What the Node object says: extended resources of nvidia.com by name, and the container runtime's version."""
 
     capacity: Mapping[str, int] = field(default_factory=dict)
@@ -26,19 +26,19 @@ class NodeFacts:
 class NodeSource(Protocol):
     """Reads this node's Node object."""
 
-    async def facts(self) -> NodeFacts:
+    async def facts(self) -> NodeResources:
         """Raises KubeError."""
         ...
 
 
-def is_empty(facts: NodeFacts) -> bool:
+def is_empty(facts: NodeResources) -> bool:
     """True when there are resources of nvidia.com and nothing of them is allocatable."""
     shown = [name for name, count in facts.capacity.items() if name.startswith(f"{NVIDIA_DOMAIN}/") and count]
     return bool(shown) and not any(facts.allocatable.get(name, 0) for name in shown)
 
 
 def judge(
-    facts: NodeFacts, *, usable: int, offered: Mapping[str, int] = NOTHING, empty_for: float = EMPTY_SECONDS
+    facts: NodeResources, *, usable: int, offered: Mapping[str, int] = NOTHING, empty_for: float = EMPTY_SECONDS
 ) -> CheckResult:
     """``usable`` is the number of devices that passed CUDA; ``offered`` how many healthy ones the device plugin offers
     by resource, empty when that is not known; ``empty_for``: seconds since when nothing is allocatable. Resources of
@@ -49,7 +49,7 @@ def judge(
     if not shown:
         return waiting(
             Check.PLUGIN,
-            Trouble(
+            CheckTrouble(
                 what="the Node has no nvidia.com resource yet",
                 expected="the device plugin's resources in the Node's capacity",
                 remedy="see how the device plugin is: the Node's annotation kgpu.dev/roles, or its log",
@@ -58,7 +58,7 @@ def judge(
     if is_empty(facts):
         return (waiting if empty_for < EMPTY_SECONDS else failed)(
             Check.PLUGIN,
-            Trouble(
+            CheckTrouble(
                 what=f"the Node has {', '.join(sorted(shown))}, but none of it is allocatable",
                 expected=f"devices for the {usable} that passed CUDA",
                 remedy="the plugin calls them unhealthy, or it has gone: see its log and the Node's Events",
@@ -73,7 +73,7 @@ def judge(
     if other:
         return waiting(
             Check.PLUGIN,
-            Trouble(
+            CheckTrouble(
                 what=f"the Node does not show what the device plugin offers ({', '.join(other)} allocatable)",
                 expected="in the Node's allocatable what the plugin offers, some 10 s after it has changed",
                 remedy="see the log of the node's kubelet (`journalctl -u kubelet`); restart the kubelet if it "

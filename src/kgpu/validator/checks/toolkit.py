@@ -15,7 +15,7 @@ from kgpu.formats.names import CDI_NVIDIA_KIND, CDI_PLUGIN_VENDOR
 from kgpu.hw.port import Accelerator, Inventory
 from kgpu.validator.checks.driver import gpu_name
 from kgpu.validator.look import CdiFacts, CdiName
-from kgpu.validator.model import Check, CheckResult, DeviceResult, Status, Trouble, failed, of_devices, waiting
+from kgpu.validator.model import Check, CheckResult, CheckTrouble, DeviceResult, Status, failed, of_devices, waiting
 
 KINDS: Final = (CDI_NVIDIA_KIND, kind_of(CDI_PLUGIN_VENDOR, "gpu"))
 REGENERATE: Final = "see why the toolkit on this node does not write it; by hand: `kgpu cdi generate --output "
@@ -40,7 +40,7 @@ def judge(facts: CdiFacts, inventory: Inventory, runtime: str) -> CheckResult:
     if not ours:
         return waiting(
             Check.TOOLKIT,
-            Trouble(
+            CheckTrouble(
                 what=f"no CDI spec for NVIDIA GPUs is in {' or '.join(facts.folders)}"
                 + (f" ({facts.problems[0]})" if facts.problems else ""),
                 expected=f"a spec of kind {CDI_NVIDIA_KIND}",
@@ -72,10 +72,10 @@ def _device(uuid: str, gpu: Accelerator, name: str, names: tuple[str, ...], fact
     return DeviceResult(uuid=uuid, gpu=gpu.uuid, name=name, status=status, evidence=evidence, trouble=trouble)
 
 
-def _trouble(found: list[tuple[str, CdiName]], wanted: list[str], facts: CdiFacts) -> Trouble | None:
+def _trouble(found: list[tuple[str, CdiName]], wanted: list[str], facts: CdiFacts) -> CheckTrouble | None:
     folder = facts.folders[-1]
     if not found:
-        return Trouble(
+        return CheckTrouble(
             what=f"no CDI spec names it ({' or '.join(wanted[:3])})",
             expected="every usable device in a spec",
             remedy=f"{REGENERATE}{folder}{REGENERATE_END}",
@@ -83,14 +83,14 @@ def _trouble(found: list[tuple[str, CdiName]], wanted: list[str], facts: CdiFact
     # A stale spec of one kind takes nothing from what another one offers.
     for name, one in found if all(one.twice or one.missing for _, one in found) else ():
         if one.twice:
-            return Trouble(
+            return CheckTrouble(
                 what=f"{name} is defined in {' and in '.join(one.twice)}, so that engines resolve neither",
                 expected="each name in one spec",
                 remedy=f"remove one of the files, {one.twice[0]} or {one.twice[1]}",
             )
         if one.missing:
             more = f" and {len(one.missing) - 3} more" if len(one.missing) > 3 else ""
-            return Trouble(
+            return CheckTrouble(
                 what=f"{one.file} refers to what the host does not have: {', '.join(one.missing[:3])}{more}",
                 expected="device nodes and files that exist (a spec of an earlier driver names that one's libraries)",
                 remedy=f"{REGENERATE}{folder}{REGENERATE_END}",
@@ -103,20 +103,20 @@ def _engine(runtime: str) -> tuple[str, tuple[int, int]] | None:
     return (match["name"], (int(match["major"]), int(match["minor"]))) if match else None
 
 
-def _engine_trouble(runtime: str) -> Trouble | None:
+def _engine_trouble(runtime: str) -> CheckTrouble | None:
     engine = _engine(runtime)
     if engine is None:
         return None
     name, version = engine
     if name == "docker":
-        return Trouble(
+        return CheckTrouble(
             what=f"{runtime}: cri-dockerd ignores CDI devices",
             expected="containerd 1.7 or CRI-O 1.23, or newer",
             remedy="run this node with containerd",
         )
     if name in ENGINES and version < ENGINES[name][0]:
         first = ".".join(map(str, ENGINES[name][0]))
-        return Trouble(
+        return CheckTrouble(
             what=f"{runtime} can't inject CDI devices", expected=f"{name} {first} or newer", remedy=f"upgrade {name}"
         )
     return None
