@@ -22,7 +22,7 @@ from kgpu.exporter.settings import ExporterSettings, Pods, Virtual
 from kgpu.exporter.windows import ClockWindow, Xids
 from kgpu.hw.verdicts import GpuVerdict
 from kgpu.kubelet.pod_resources import Claim
-from kgpu.operator.metrics import Figures
+from kgpu.operator.metrics import OperatorFigures
 from kgpu.operator.plan import plan as plan_operator
 from kgpu.validator.metrics import SeenStatus
 from kgpu.validator.metrics import render as render_node
@@ -133,7 +133,7 @@ def test_the_node_page_has_the_documented_metrics() -> None:
 
 
 def test_the_operators_page_has_the_documented_metrics() -> None:
-    figures = Figures()
+    figures = OperatorFigures()
     figures.wrote("DaemonSet")
     told = {name for cells in rows(PAGE, "Operator") for name in named(cells[0])}
     figures.passed(plan_operator(world(healthy_node()), SETTINGS).metrics)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kgpu.agent import config_manager
-from kgpu.agent.config_manager import ConfigManager, Settings, run
+from kgpu.agent.config_manager import ConfigManager, ConfigManagerSettings, run
 from kgpu.base.advice import Advice
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.formats.config_choice import Fallback
@@ -54,9 +54,9 @@ class Place:
         (self.source / "..new").symlink_to(made.name)
         (self.source / "..new").replace(self.source / "..data")
 
-    def settings(self, **changes: Any) -> Settings:
+    def settings(self, **changes: Any) -> ConfigManagerSettings:
         given = {"node": NODE, "label": LABEL, "source": self.source, "target": self.target, **changes}
-        return Settings(**{"fallbacks": (Fallback.NAMED,), **given})
+        return ConfigManagerSettings(**{"fallbacks": (Fallback.NAMED,), **given})
 
     def manager(self, **changes: Any) -> ConfigManager:
         return ConfigManager(self.settings(**changes), self.said.append)

@@ -8,7 +8,7 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.agent.events import BURST, REFILL, REPEAT_AFTER, EventFilter, EventQueue, MemoryPublisher
+from kgpu.agent.events import BURST, REFILL, REPEAT_AFTER, EventFilter, EventQueue, MemoryEventPublisher
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.clock import VirtualClock, settle
 from kgpu.base.errors import KubeError
@@ -60,7 +60,7 @@ def test_a_flood_never_exceeds_the_bucket(gaps):
 
 
 async def test_decisions_reach_the_api_server_in_order_and_a_refusal_is_survived():
-    events, publisher = EventQueue(clock=VirtualClock()), MemoryPublisher()
+    events, publisher = EventQueue(clock=VirtualClock()), MemoryEventPublisher()
     task = asyncio.create_task(events.run(publisher))
     events.take(numbered(1))
     events.take(numbered(2))
@@ -77,7 +77,7 @@ async def test_decisions_reach_the_api_server_in_order_and_a_refusal_is_survived
 
 
 async def test_what_happened_before_the_worker_started_is_told():
-    events, publisher = EventQueue(clock=VirtualClock()), MemoryPublisher()
+    events, publisher = EventQueue(clock=VirtualClock()), MemoryEventPublisher()
     events.take(WARNING)
     task = asyncio.create_task(events.run(publisher))
     await settle()

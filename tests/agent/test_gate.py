@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kgpu.agent.gate import Gate, GatedReader, Verdict, gated, judge
+from kgpu.agent.gate import Gate, GatedReader, GateVerdict, gated, judge
 from kgpu.hw.memory import MemoryReader, sample_inventory, sample_partitions
 from kgpu.hw.port import EventKind, Problem
 from kgpu.validator import plan
@@ -31,7 +31,7 @@ def report(*devices: DeviceResult, **changes: object) -> NodeValidation:
     return replace(made, **changes)
 
 
-def verdict(found: NodeValidation | None, **changes: object) -> Verdict:
+def verdict(found: NodeValidation | None, **changes: object) -> GateVerdict:
     return judge(found, **{"boot": "boot", "driver_version": VERSION, "folder": "/v", **changes})
 
 

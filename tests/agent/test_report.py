@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kgpu.agent.report import CHATTER, DEBOUNCE, ReportWriter, role_report
-from kgpu.agent.wanted import DISABLED, LEAVING, RUN, Wanted
+from kgpu.agent.report import CHATTER, DEBOUNCE, AnnotationWriter, role_report
+from kgpu.agent.wanted import DISABLED, LEAVING, RUN, RoleDecision
 from kgpu.base.clock import VirtualClock
 from kgpu.base.errors import ConfigError
 from kgpu.base.supervise import RoleHandle, RoleState, RoleStatus
@@ -18,7 +18,7 @@ from kgpu.formats.agent_report import AgentReport, RoleReport, decode
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODES
 
-PAUSED = Wanted(run=False, why="Paused", reason="the label says so")
+PAUSED = RoleDecision(run=False, why="Paused", reason="the label says so")
 
 
 BAD = ConfigError("bad flag", "one of two", "take it out")
@@ -77,7 +77,7 @@ class Written:
         self.report = AgentReport(version="1", roles={"a": RoleReport(state="running", reason="1")})
         self.clock = VirtualClock()
         self.handle = RoleHandle("report", self.clock)
-        self.writer = ReportWriter(lambda: self.api, self.own, node="n", make=lambda: self.report, clock=self.clock)
+        self.writer = AnnotationWriter(lambda: self.api, self.own, node="n", make=lambda: self.report, clock=self.clock)
 
     @contextlib.asynccontextmanager
     async def running(self):

@@ -14,7 +14,7 @@ import pytest
 from kgpu import __version__
 from kgpu.base.errors import LabError
 from kgpu.cli import main as front
-from kgpu.cli.main import COMMANDS, PROGRAMS, Entry, LazyGroup, main
+from kgpu.cli.main import COMMANDS, PROGRAMS, CommandEntry, LazyGroup, main
 
 HEAVY = {
     "asyncio",
@@ -70,7 +70,7 @@ def test_help_lists_every_command_with_its_line(capsys):
 
 
 @pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
-def test_every_row_leads_to_a_command_that_explains_itself(entry: Entry, capsys):
+def test_every_row_leads_to_a_command_that_explains_itself(entry: CommandEntry, capsys):
     assert importlib.util.find_spec(entry.module) is not None
     assert main(["kgpu", entry.name, "--help"]) == 0
     out = capsys.readouterr().out

@@ -15,8 +15,8 @@ from kgpu.base.files import write_atomic
 from kgpu.cli.main import main
 from kgpu.cli.nri import _run
 from kgpu.formats.cdi import CdiDevice, DeviceNode, build_spec, dump_spec
-from kgpu.kubelet.nri.fake import FakeRuntime
-from kgpu.kubelet.nri.model import Adjustment, Container, Pod
+from kgpu.kubelet.nri.fake import FakeNriRuntime
+from kgpu.kubelet.nri.model import ContainerAdjustment, NriContainer, NriPod
 from kgpu.kubelet.nri.session import CallRefusedError
 from kgpu.toolkit.nri.config import nri_config
 from kgpu.toolkit.nri.run import NriContext
@@ -68,7 +68,7 @@ async def test_a_state_is_told_once(folder: Path, monkeypatch, caplog) -> None:
 async def test_it_serves_a_runtime_until_it_is_stopped(folder: Path) -> None:
     device = CdiDevice(names=("0",), nodes=(DeviceNode(path="/dev/nvidia0"),))
     write_atomic(folder / "spec.json", dump_spec(build_spec(kind="nvidia.com/gpu", devices=[device]), "json"))
-    runtime = FakeRuntime(folder / "nri.sock")
+    runtime = FakeNriRuntime(folder / "nri.sock")
     await runtime.start()
     words = ["nri", "--namespace", "ops", "--socket", str(runtime.socket), "--spec-dir", str(folder),
              "--pod-resources-socket", str(folder / "none.sock"), "--root", str(folder)]  # fmt: skip
@@ -78,11 +78,11 @@ async def test_it_serves_a_runtime_until_it_is_stopped(folder: Path) -> None:
     )
     try:
         await runtime.has_plugins(seconds=60)
-        asks = Container(name="c", env=("NVIDIA_VISIBLE_DEVICES=0",))
-        assert await runtime.create(Pod(name="p", namespace="user"), Container(name="c")) == (None,)
+        asks = NriContainer(name="c", env=("NVIDIA_VISIBLE_DEVICES=0",))
+        assert await runtime.create(NriPod(name="p", namespace="user"), NriContainer(name="c")) == (None,)
         with pytest.raises(CallRefusedError, match="the kubelet does not say"):
-            await runtime.create(Pod(name="p", namespace="ops"), asks)
-        quiet = Pod(name="p", namespace="ops", annotations={"nvidia.cdi.k8s.io": ""})
+            await runtime.create(NriPod(name="p", namespace="ops"), asks)
+        quiet = NriPod(name="p", namespace="ops", annotations={"nvidia.cdi.k8s.io": ""})
         assert await runtime.create(quiet, asks) == (None,)
         assert runtime.plugins == (("10", "kgpu-toolkit"),)
     finally:
@@ -97,7 +97,7 @@ async def test_adjustments_reach_the_runtime(folder: Path) -> None:
     device = CdiDevice(names=("all",), nodes=(DeviceNode(path="/dev/nvidia0"),))
     spec = build_spec(kind="management.nvidia.com/gpu", devices=[device])
     write_atomic(folder / "spec.json", dump_spec(spec, "json"))
-    runtime = FakeRuntime(folder / "nri.sock")
+    runtime = FakeNriRuntime(folder / "nri.sock")
     await runtime.start()
     words = [
         "nri",
@@ -115,9 +115,11 @@ async def test_adjustments_reach_the_runtime(folder: Path) -> None:
     )
     try:
         await runtime.has_plugins(seconds=60)
-        asking = Pod(name="p", namespace="ops", annotations={"nvidia.cdi.k8s.io/pod": "management.nvidia.com/gpu=all"})
-        assert await runtime.create(asking, Container(name="c")) == (
-            Adjustment(cdi_devices=("management.nvidia.com/gpu=all",)),
+        asking = NriPod(
+            name="p", namespace="ops", annotations={"nvidia.cdi.k8s.io/pod": "management.nvidia.com/gpu=all"}
+        )
+        assert await runtime.create(asking, NriContainer(name="c")) == (
+            ContainerAdjustment(cdi_devices=("management.nvidia.com/gpu=all",)),
         )
     finally:
         process.terminate()

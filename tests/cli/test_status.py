@@ -21,7 +21,7 @@ from kgpu.formats.xid.action import Action
 from kgpu.kube.fake import FakeApi
 from kgpu.lab import operator
 from kgpu.operator.model import Observed
-from kgpu.operator.overview import Operator, Overview, overview
+from kgpu.operator.overview import OperatorState, Overview, overview
 from kgpu.toolkit.settings import toolkit_settings
 from tests.operator.test_breakages import CASES, library_missing, quota, taint
 from tests.operator.test_overview import UPGRADES, cluster, written
@@ -32,7 +32,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 def seen(observed: Observed) -> Overview:
     return overview(
-        written(observed), SETTINGS, operator=Operator(said="operator gpu-operator/gpu-operator: 1 of 1 ready")
+        written(observed), SETTINGS, operator=OperatorState(said="operator gpu-operator/gpu-operator: 1 of 1 ready")
     )
 
 

@@ -27,7 +27,7 @@ from kgpu.doctor.rules import all_rules
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources import host, live
 from kgpu.doctor.sources.files import lines, read
-from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.paths import MountedPaths
 from kgpu.kube.fake import FakeApi
 from tests.budget import count, sample, tries
 
@@ -210,7 +210,7 @@ def test_nor_from_a_hosts_files(tmp_path: Path) -> None:
     )
     (root / "proc").mkdir()
     (root / "proc/cmdline").write_text("root=/dev/sda1 luks.password=Zq-hunter2-cmd\n")
-    facts = host.gather(HostPaths.at(str(root)), node="gpu-1")
+    facts = host.gather(MountedPaths.at(str(root)), node="gpu-1")
     text = said_of(Snapshot.of([encode(facts)]), tmp_path)
     assert 'username = \\"u\\"' in text
     assert "Zq-hunter2" not in text

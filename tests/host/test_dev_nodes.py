@@ -13,9 +13,9 @@ from kgpu.host.chroot import in_root
 from kgpu.host.dev_files import FakeDevFiles, RealDevFiles, dev_folder, load_modules, read_facts
 from kgpu.host.dev_nodes import (
     MAX_NUMBER,
-    Action,
     DevFiles,
-    Node,
+    DeviceFile,
+    DeviceFileAction,
     Numbers,
     apply,
     control_nodes,
@@ -156,8 +156,8 @@ def test_the_driver_roots_own_dev_counts_when_it_has_nodes() -> None:
 
 
 def test_what_is_there_counts_more_than_what_is_expected() -> None:
-    there, expected = Node("/dev/a", Numbers(1, 1)), Node("/dev/a", Numbers(2, 2))
-    other = Node("/dev/b", Numbers(3, 3))
+    there, expected = DeviceFile("/dev/a", Numbers(1, 1)), DeviceFile("/dev/a", Numbers(2, 2))
+    other = DeviceFile("/dev/b", Numbers(3, 3))
     assert set(join_nodes([there], [expected, other])) == {there, other}
 
 
@@ -165,8 +165,8 @@ def test_what_is_there_counts_more_than_what_is_expected() -> None:
 
 
 def test_links_are_made_replaced_removed_and_left() -> None:
-    nodes = (Node("/dev/nvidia0", Numbers(195, 0)), Node("/dev/nvidia-uvm", Numbers(508, 0)),
-             Node("/dev/nvidiactl", Numbers(195, 255)), Node("/dev/nvidia3", Numbers(195, 3)))  # fmt: skip
+    nodes = (DeviceFile("/dev/nvidia0", Numbers(195, 0)), DeviceFile("/dev/nvidia-uvm", Numbers(508, 0)),
+             DeviceFile("/dev/nvidiactl", Numbers(195, 255)), DeviceFile("/dev/nvidia3", Numbers(195, 3)))  # fmt: skip
     files = FakeDevFiles(
         devices={**{node.path: node.numbers for node in nodes}, "/dev/other": Numbers(9, 9)},
         links={
@@ -195,7 +195,7 @@ def test_links_are_made_replaced_removed_and_left() -> None:
         "/dev/char/7:7": "/dev/nvidia-nothing",
     }
     assert not any(step.changes for step in plan_links(files, nodes))
-    assert "stale" in next(step.why for step in steps if step.action is Action.REMOVE)
+    assert "stale" in next(step.why for step in steps if step.action is DeviceFileAction.REMOVE)
 
 
 def test_a_link_to_the_same_device_elsewhere_is_right() -> None:
@@ -204,7 +204,7 @@ def test_a_link_to_the_same_device_elsewhere_is_right() -> None:
         links={"/dev/char/195:0": "/dev/nvidia0"},
     )
     (step,) = plan_links(files, existing_nodes(files, dev="/run/d/dev"))
-    assert step.action is Action.KEEP
+    assert step.action is DeviceFileAction.KEEP
     assert "/dev/nvidia0" in step.why
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kgpu.base.errors import KubeletError
 from kgpu.kubelet.cri import ContainerRuntime, CriClient, RuntimeStatus, read_status
-from kgpu.kubelet.cri_fake import FakeRuntime
+from kgpu.kubelet.cri_fake import FakeCriRuntime
 from kgpu.kubelet.pb import cri_v1_pb2 as cri
 
 STATE = RuntimeStatus(
@@ -42,8 +42,10 @@ def version(name: str, number: str) -> cri.VersionResponse:
 
 
 @pytest.fixture(params=["fake", "socket"])
-async def runtime(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[tuple[FakeRuntime, ContainerRuntime]]:
-    fake = FakeRuntime(STATE)
+async def runtime(
+    request: pytest.FixtureRequest, folder: Path
+) -> AsyncIterator[tuple[FakeCriRuntime, ContainerRuntime]]:
+    fake = FakeCriRuntime(STATE)
     if request.param == "fake":
         yield fake, fake
         return
@@ -52,21 +54,21 @@ async def runtime(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator
     await fake.close()
 
 
-async def test_the_port_tells_all_that_there_is(runtime: tuple[FakeRuntime, ContainerRuntime]) -> None:
+async def test_the_port_tells_all_that_there_is(runtime: tuple[FakeCriRuntime, ContainerRuntime]) -> None:
     assert await runtime[1].status() == STATE
 
 
-async def test_the_port_of_an_old_containerd(runtime: tuple[FakeRuntime, ContainerRuntime], folder: Path) -> None:
+async def test_the_port_of_an_old_containerd(runtime: tuple[FakeCriRuntime, ContainerRuntime], folder: Path) -> None:
     state = dataclasses.replace(STATE, version="1.7.30", handlers=("nvidia", "runc"), cgroup_driver="", cdi=False)
-    old = await FakeRuntime(state, old=True).serve(folder / "old.sock")
+    old = await FakeCriRuntime(state, old=True).serve(folder / "old.sock")
     try:
         assert await CriClient(folder / "old.sock").status() == state
-        assert await FakeRuntime(state, old=True).status() == state
+        assert await FakeCriRuntime(state, old=True).status() == state
     finally:
         await old.close()
 
 
-async def test_a_runtime_that_is_down_is_a_kubelet_error(runtime: tuple[FakeRuntime, ContainerRuntime]) -> None:
+async def test_a_runtime_that_is_down_is_a_kubelet_error(runtime: tuple[FakeCriRuntime, ContainerRuntime]) -> None:
     fake, port = runtime
     fake.down = "it has been stopped"
     with pytest.raises(KubeletError, match="stopped"):

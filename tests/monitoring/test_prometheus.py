@@ -18,7 +18,7 @@ from kgpu.monitoring.alerts import ALERTS
 from kgpu.monitoring.boards import BOARDS
 from kgpu.monitoring.grafana import Board, Panel
 from kgpu.monitoring.records import RECORDS
-from kgpu.operator.metrics import Figures
+from kgpu.operator.metrics import OperatorFigures
 from tests.monitoring.world import (
     Kubelet,
     Node,
@@ -55,7 +55,7 @@ class World:
 
 
 def operator_page(*, well: bool) -> str:
-    figures = Figures()
+    figures = OperatorFigures()
     status = {"reconciliation_status": float(well), "reconciliation_has_nfd_labels": float(well)}
     figures.passed({**status, "gpu_nodes_total": 4.0, "nodes_upgrades_failed": float(not well)})
     return figures.text()

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from kgpu.formats import agent_report
-from kgpu.operator.model import Layout, Observed, Plan, PodTrouble, Settings
+from kgpu.operator.model import ClusterPlan, NodeLayout, Observed, OperatorSettings, PodTrouble
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
 from tests.operator.world import SETTINGS, driver, node_object, policy, report, settle
@@ -31,10 +31,10 @@ def load(case: str) -> dict[str, Any]:
     return found
 
 
-def settings_of(given: Mapping[str, Any]) -> Settings:
+def settings_of(given: Mapping[str, Any]) -> OperatorSettings:
     told = given.get("settings", {})
     return dataclasses.replace(
-        SETTINGS, layout=Layout(told.get("layout", "agent")), discovery=told.get("discovery", True)
+        SETTINGS, layout=NodeLayout(told.get("layout", "agent")), discovery=told.get("discovery", True)
     )
 
 
@@ -65,7 +65,7 @@ def _node(fields: Mapping[str, Any]) -> Any:
     return node_object(**fields)
 
 
-def shown(made: Plan) -> dict[str, Any]:
+def shown(made: ClusterPlan) -> dict[str, Any]:
     """A plan as YAML has it; what is empty is left out."""
     whole = {
         "hold": made.hold,

@@ -10,7 +10,7 @@ import pytest
 
 from kgpu.formats import agent_report, names
 from kgpu.formats.validation_report import Check, Device, Trouble
-from kgpu.operator.model import Object, Observed, Settings
+from kgpu.operator.model import Object, Observed, OperatorSettings
 from kgpu.operator.plan import plan
 from tests.operator.world import (
     HOST_DRIVER,
@@ -379,7 +379,7 @@ QUIET = (
 
 @pytest.mark.parametrize(("observed", "settings", "reason", "words"), QUIET, ids=[row[2] for row in QUIET])
 def test_what_leaves_the_policy_ready_is_an_event_too(
-    observed: Observed, settings: Settings, reason: str, words: tuple[str, ...]
+    observed: Observed, settings: OperatorSettings, reason: str, words: tuple[str, ...]
 ) -> None:
     told = [one for one in plan(observed, settings).decisions if one.reason == reason]
     assert [[word for word in words if word not in one.one_line()] for one in told] == [[]]

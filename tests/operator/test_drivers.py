@@ -9,7 +9,7 @@ import pytest
 
 from kgpu.formats import names
 from kgpu.operator.drivers import Assignment, assign
-from kgpu.operator.model import Driver, Observed
+from kgpu.operator.model import NvidiaDriver, Observed
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
 from tests.operator.world import SETTINGS, change_of, driver, node_object, policy, settle
@@ -22,7 +22,7 @@ NODES = tuple(
 )
 
 
-def owners(*drivers: Driver) -> Any:
+def owners(*drivers: NvidiaDriver) -> Any:
     return assign(drivers, NODES).owner
 
 
@@ -105,7 +105,7 @@ def test_a_mistake_in_a_selector_leaves_its_nodes_with_it() -> None:
     assert assign([wrong], [node]).owner == {"n1": "d"}
 
 
-def cluster(*drivers: Driver, spec: Any = BY_CRD) -> Observed:
+def cluster(*drivers: NvidiaDriver, spec: Any = BY_CRD) -> Observed:
     return Observed(policies=(policy(spec=spec),), drivers=drivers, nodes=NODES)
 
 

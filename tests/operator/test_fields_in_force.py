@@ -20,7 +20,7 @@ from kgpu.formats.crd.fields import Row, Type, rows
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.kube import kinds
 from kgpu.operator import conditions, seen
-from kgpu.operator.model import Observed, Plan, Settings
+from kgpu.operator.model import ClusterPlan, Observed, OperatorSettings
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
 from tests.operator.world import OPERANDS_LAYOUT, SETTINGS, healthy_node, node_object, policy
@@ -107,7 +107,7 @@ def with_value(base: Spec, path: Path, value: Any) -> Spec:
     return spec
 
 
-def planned(spec: Spec, settings: Settings) -> tuple[Plan, tuple[str, ...]] | None:
+def planned(spec: Spec, settings: OperatorSettings) -> tuple[ClusterPlan, tuple[str, ...]] | None:
     """The plan and what the policy is told; None for one that can't be read."""
     made = policy(spec=spec)
     if made.problem:
@@ -116,7 +116,7 @@ def planned(spec: Spec, settings: Settings) -> tuple[Plan, tuple[str, ...]] | No
     return plan(Observed(policies=(made,), nodes=nodes, kinds=KINDS), settings), made.warnings
 
 
-def effect(found: Plan) -> tuple[Any, ...]:
+def effect(found: ClusterPlan) -> tuple[Any, ...]:
     """All that follows from a plan, but for what it says of fields without effect."""
     said = [one for one in found.decisions if one.reason != "ManifestWarning"]
     status = {
@@ -207,7 +207,7 @@ SHAPES: Final[dict[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-def planned_driver(spec: Spec) -> tuple[Plan, tuple[str, ...]] | None:
+def planned_driver(spec: Spec) -> tuple[ClusterPlan, tuple[str, ...]] | None:
     made = seen.driver({"metadata": {"name": "pool", "generation": 1}, "spec": spec})["value"]
     if made.problem:
         return None

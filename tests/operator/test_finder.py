@@ -10,7 +10,7 @@ import pytest
 
 from kgpu.fit.read import node_terms
 from kgpu.formats import agent_report, names
-from kgpu.operator.model import AgentNodes, Node, Object, Observed, Plan
+from kgpu.operator.model import AgentNodes, ClusterNode, ClusterPlan, Object, Observed
 from kgpu.operator.nodes import project, read_node
 from kgpu.operator.plan import plan
 from tests.operator.world import (
@@ -35,18 +35,18 @@ EVERYWHERE = dataclasses.replace(SETTINGS, agent_nodes=AgentNodes.ALL)
 POOL = dataclasses.replace(SETTINGS, agent_selector={"pool": "gpu"})
 
 
-def daemon_set(made: Plan, name: str) -> Object | None:
+def daemon_set(made: ClusterPlan, name: str) -> Object | None:
     return next((o for o in made.objects if o["kind"] == "DaemonSet" and o["metadata"]["name"] == name), None)
 
 
-def pod_of(made: Plan, name: str) -> Object:
+def pod_of(made: ClusterPlan, name: str) -> Object:
     found = daemon_set(made, name)
     assert found is not None
     spec: Object = found["spec"]["template"]["spec"]
     return spec
 
 
-def wants(made: Plan, name: str, node: Node) -> bool:
+def wants(made: ClusterPlan, name: str, node: ClusterNode) -> bool:
     """Whether the DaemonSet has a pod on a node with these labels."""
     if daemon_set(made, name) is None:
         return False
@@ -76,7 +76,7 @@ def told(observed: Observed, name: str, **changes: Any) -> Observed:
     return dataclasses.replace(observed, nodes=nodes)
 
 
-def without(node: Node, *prefixes: str) -> dict[str, str]:
+def without(node: ClusterNode, *prefixes: str) -> dict[str, str]:
     return {key: value for key, value in node.labels.items() if not key.startswith(prefixes)}
 
 

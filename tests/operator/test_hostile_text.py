@@ -15,7 +15,7 @@ from kgpu.base.advice import Advice
 from kgpu.formats import agent_report, names
 from kgpu.formats.agent_report import AgentReport, RoleReport
 from kgpu.operator import seen
-from kgpu.operator.model import Layout, Observed, Settings
+from kgpu.operator.model import NodeLayout, Observed, OperatorSettings
 from kgpu.operator.nodes import read_node
 from kgpu.operator.overview import overview
 from kgpu.operator.plan import plan
@@ -134,7 +134,7 @@ def wrong(value: Any) -> list[str]:
 
 @given(clusters(), st.sampled_from([SETTINGS, OPERANDS_LAYOUT]))
 @tries(200)
-def test_what_people_are_shown_is_printable(observed: Observed, told: Settings) -> None:
+def test_what_people_are_shown_is_printable(observed: Observed, told: OperatorSettings) -> None:
     settled = settle(observed, told)
     made = plan(settled, told)
     assert wrong(made.policy_status) == []
@@ -160,5 +160,5 @@ def test_half_characters_are_no_report() -> None:
 
 
 def test_settings_of_the_test_are_both_layouts() -> None:
-    assert {SETTINGS.layout, OPERANDS_LAYOUT.layout} == set(Layout)
+    assert {SETTINGS.layout, OPERANDS_LAYOUT.layout} == set(NodeLayout)
     assert SETTINGS.namespace == NAMESPACE

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from kgpu.formats import agent_report, names
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODES, Object
-from kgpu.operator.labels import STATE_KEYS, Rules, applied, deploy, label_plan
-from kgpu.operator.model import Node, NodeLabels
+from kgpu.operator.labels import STATE_KEYS, LabelRules, applied, deploy, label_plan
+from kgpu.operator.model import ClusterNode, NodeLabels
 from kgpu.operator.nodes import read_node
 from tests.operator.world import PCI, node_object, policy
 
-RULES = Rules.of(policy())
+RULES = LabelRules.of(policy())
 CONTAINER = {
     deploy(name)
     for name in (
@@ -30,17 +30,17 @@ CONTAINER = {
 PRESENT = names.LABEL_GPU_PRESENT
 
 
-def sandbox(**fields: Any) -> Rules:
-    return Rules.of(policy(spec={"sandboxWorkloads": {"enabled": True, **fields}}))
+def sandbox(**fields: Any) -> LabelRules:
+    return LabelRules.of(policy(spec={"sandboxWorkloads": {"enabled": True, **fields}}))
 
 
-def labels_for(labels: Mapping[str, str], rules: Rules = RULES, **fields: Any) -> dict[str, str]:
+def labels_for(labels: Mapping[str, str], rules: LabelRules = RULES, **fields: Any) -> dict[str, str]:
     node = read_node(node_object(labels=labels, **fields))
     change = label_plan(node, rules)
     return dict(change.labels) if change else {}
 
 
-def planned(node: Node, rules: Rules = RULES) -> NodeLabels:
+def planned(node: ClusterNode, rules: LabelRules = RULES) -> NodeLabels:
     """A plan that there has to be."""
     change = label_plan(node, rules)
     assert change is not None
@@ -182,13 +182,13 @@ def test_a_users_mig_layout_is_kept() -> None:
 
 
 def test_no_default_layout_when_the_policy_says_so() -> None:
-    rules = Rules.of(policy(spec={"migManager": {"config": {"default": ""}}}))
+    rules = LabelRules.of(policy(spec={"migManager": {"config": {"default": ""}}}))
     assert names.MIG_CONFIG_LABEL not in labels_for({names.LABEL_MIG_CAPABLE: "true"}, rules)
 
 
 def test_no_node_is_marked_for_upgrades_that_nobody_makes() -> None:
     """The mark stops the driver's pod from emptying the node; a user's own stays, and one of an earlier kgpu goes."""
-    rules = Rules.of(policy(spec={"driver": {"upgradePolicy": {"autoUpgrade": True}}}))
+    rules = LabelRules.of(policy(spec={"driver": {"upgradePolicy": {"autoUpgrade": True}}}))
     obj = node_object()
     obj["metadata"]["annotations"][names.DRIVER_UPGRADE_ENABLED] = "true"
     theirs = settled(obj, rules)
@@ -200,24 +200,24 @@ def test_no_node_is_marked_for_upgrades_that_nobody_makes() -> None:
 
 def test_a_driver_of_the_host_is_used() -> None:
     said = agent_report.AgentReport(gpus=8, driver="580.65.06", driver_source="host")
-    rules = Rules.of(policy(spec={"driver": {"enabled": True}}))
+    rules = LabelRules.of(policy(spec={"driver": {"enabled": True}}))
     assert labels_for({}, rules, report=said)[deploy("driver")] == names.PRE_INSTALLED
 
 
 def test_without_a_policy_everything_of_the_operators_goes() -> None:
-    change = label_plan(settled(node_object()), Rules())
+    change = label_plan(settled(node_object()), LabelRules())
     assert change == NodeLabels(name="n1", labels={})
 
 
 # Properties. A fake API server plays server-side apply; nothing of the planner's own is used to predict it.
 
 
-def settled(obj: Object, *rules: Rules) -> Node:
+def settled(obj: Object, *rules: LabelRules) -> ClusterNode:
     """The Node after plans under one policy after another have been carried out, twice each."""
     return asyncio.run(_carry_out(obj, [one for one in rules or (RULES,) for _ in range(2)]))
 
 
-async def _carry_out(obj: Object, all_rules: list[Rules]) -> Node:
+async def _carry_out(obj: Object, all_rules: list[LabelRules]) -> ClusterNode:
     api = FakeApi()
     live = api.put(NODES, obj)
     for rules in all_rules:
@@ -242,7 +242,7 @@ KEYS = st.sampled_from(
 VALUES = st.sampled_from(["true", "false", "", "pre-installed", "paused-for-driver-upgrade", "vm-vgpu", "all-1g.10gb"])
 LABELS = st.dictionaries(KEYS, VALUES, max_size=8)
 ALL_RULES = st.builds(
-    Rules,
+    LabelRules,
     active=st.just(True),
     sandbox=st.booleans(),
     workload=st.sampled_from(["container", "vm-passthrough", "vm-vgpu"]),
@@ -255,17 +255,17 @@ NODE_OBJECTS = st.builds(lambda labels, gpus: node_object(labels=labels, gpus=gp
 
 
 @given(NODE_OBJECTS, ALL_RULES)
-def test_what_has_been_carried_out_is_not_planned_again(obj: Object, rules: Rules) -> None:
+def test_what_has_been_carried_out_is_not_planned_again(obj: Object, rules: LabelRules) -> None:
     assert label_plan(settled(obj, rules), rules) is None
 
 
 @given(NODE_OBJECTS, ALL_RULES, ALL_RULES)
-def test_a_changed_policy_converges_too(obj: Object, before: Rules, after: Rules) -> None:
+def test_a_changed_policy_converges_too(obj: Object, before: LabelRules, after: LabelRules) -> None:
     assert label_plan(settled(obj, before, after), after) is None
 
 
 @given(NODE_OBJECTS, ALL_RULES)
-def test_a_users_value_of_an_operands_label_never_changes(obj: Object, rules: Rules) -> None:
+def test_a_users_value_of_an_operands_label_never_changes(obj: Object, rules: LabelRules) -> None:
     before = obj["metadata"]["labels"]
     users = {key: value for key, value in before.items() if key in STATE_KEYS and value not in ("", "true")}
     after = settled(obj, rules).labels
@@ -273,7 +273,7 @@ def test_a_users_value_of_an_operands_label_never_changes(obj: Object, rules: Ru
 
 
 @given(NODE_OBJECTS, ALL_RULES)
-def test_what_is_not_the_operators_business_never_changes(obj: Object, rules: Rules) -> None:
+def test_what_is_not_the_operators_business_never_changes(obj: Object, rules: LabelRules) -> None:
     free = {names.LABEL_GPU_PRESENT, names.LABEL_DRIVER_OWNER, names.MIG_CONFIG_LABEL}
     before = {
         key: value for key, value in obj["metadata"]["labels"].items() if key not in STATE_KEYS and key not in free
@@ -283,8 +283,8 @@ def test_what_is_not_the_operators_business_never_changes(obj: Object, rules: Ru
 
 
 @given(NODE_OBJECTS, ALL_RULES)
-def test_leaving_takes_back_all_that_was_added(obj: Object, rules: Rules) -> None:
+def test_leaving_takes_back_all_that_was_added(obj: Object, rules: LabelRules) -> None:
     node = settled(obj, rules)
-    change = label_plan(node, Rules())
+    change = label_plan(node, LabelRules())
     left = node.labels.keys() - (node.owned if change is not None else frozenset())
     assert left <= obj["metadata"]["labels"].keys()

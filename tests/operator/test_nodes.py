@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.formats import agent_report, names
-from kgpu.operator.model import Node
+from kgpu.operator.model import ClusterNode
 from kgpu.operator.nodes import MAX_REPORTS, os_tag, project, read_node
 from tests.operator.world import healthy_node, node_object, report
 
@@ -25,7 +25,7 @@ OWNED = {
 }
 
 
-def with_info(**info: Any) -> Node:
+def with_info(**info: Any) -> ClusterNode:
     return read_node({"metadata": {"name": "n"}, "status": {"nodeInfo": info}})
 
 
@@ -150,7 +150,7 @@ HOSTILE = st.recursive(
 
 @given(HOSTILE)
 def test_any_object_is_a_node(obj: Any) -> None:
-    assert isinstance(read_node(obj), Node)
+    assert isinstance(read_node(obj), ClusterNode)
 
 
 @given(HOSTILE)

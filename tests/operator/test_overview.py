@@ -13,8 +13,8 @@ from kgpu.formats import agent_report, names
 from kgpu.kube import kinds
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODES, KubeRefusedError, Object
-from kgpu.operator.model import Layout, Observed
-from kgpu.operator.overview import Operator, Overview, overview
+from kgpu.operator.model import NodeLayout, Observed
+from kgpu.operator.overview import OperatorState, Overview, overview
 from kgpu.operator.plan import plan
 from kgpu.operator.reading import look
 from tests.operator.test_breakages import CASES
@@ -122,12 +122,12 @@ def test_what_is_outside_of_the_support_matrix_is_a_warning() -> None:
 
 
 def test_an_operator_that_is_down_is_told() -> None:
-    found = overview(written(world(healthy_node())), SETTINGS, operator=Operator(said="0 of 1 ready", down=True))
+    found = overview(written(world(healthy_node())), SETTINGS, operator=OperatorState(said="0 of 1 ready", down=True))
     assert [one.reason for one in found.problems] == ["OperatorDown"]
 
 
 def test_an_operator_that_is_scaled_to_nothing_is_told_with_the_command() -> None:
-    own = Operator(said="0 of 0 ready", down=True, idle=True, name="gpu-operator")
+    own = OperatorState(said="0 of 0 ready", down=True, idle=True, name="gpu-operator")
     (problem,) = overview(written(world(healthy_node())), SETTINGS, operator=own).problems
     assert (problem.what.partition(",")[0], problem.remedy) == (
         "the operator is scaled to 0",
@@ -138,13 +138,13 @@ def test_an_operator_that_is_scaled_to_nothing_is_told_with_the_command() -> Non
 @pytest.mark.parametrize(
     ("own", "words"),
     [
-        (Operator(), "helm install gpu-operator"),
-        (Operator(name="gpu-operator"), "kubectl apply -f"),
-        (Operator(name="gpu-operator", release="mine"), f"helm -n {NAMESPACE} upgrade mine "),
+        (OperatorState(), "helm install gpu-operator"),
+        (OperatorState(name="gpu-operator"), "kubectl apply -f"),
+        (OperatorState(name="gpu-operator", release="mine"), f"helm -n {NAMESPACE} upgrade mine "),
     ],
     ids=["no operator", "an operator", "a release"],
 )
-def test_a_missing_policy_is_made_by_the_release_that_is_there(own: Operator, words: str) -> None:
+def test_a_missing_policy_is_made_by_the_release_that_is_there(own: OperatorState, words: str) -> None:
     observed = dataclasses.replace(world(healthy_node()), policies=())
     (problem,) = overview(observed, SETTINGS, operator=own).problems
     assert (words in problem.remedy, "helm install" in problem.remedy) == (True, not own.name)
@@ -261,7 +261,7 @@ async def test_the_operator_is_found_with_its_settings() -> None:
     looked = await look(cluster((kinds.DEPLOYMENTS, own)))
     told = looked.settings
     assert (told.namespace, told.layout, told.discovery, dict(told.images), looked.operator.said) == (
-        *("elsewhere", Layout.OPERANDS, False),
+        *("elsewhere", NodeLayout.OPERANDS, False),
         *({"DRIVER_IMAGE": "example.org/driver:1"}, "operator elsewhere/gpu-operator: 1 of 1 ready"),
     )
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kgpu.formats import agent_report, names
 from kgpu.formats.crd.clusterpolicy import SandboxWorkloads
-from kgpu.operator.model import Layout, Observed, Settings
+from kgpu.operator.model import NodeLayout, Observed, OperatorSettings
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
 from tests.budget import tries
@@ -125,10 +125,10 @@ def clusters(draw: st.DrawFn) -> Observed:
 
 
 SETTINGS_OF_ALL_SORTS = st.builds(
-    Settings,
+    OperatorSettings,
     namespace=st.just(NAMESPACE),
     image=st.just("example.org/kgpu:1"),
-    layout=st.sampled_from(Layout),
+    layout=st.sampled_from(NodeLayout),
     discovery=st.booleans(),
 )
 REASON = re.compile(r"[A-Za-z](?:[A-Za-z0-9_,:]*[A-Za-z0-9_])?")
@@ -137,13 +137,13 @@ _OFF = SandboxWorkloads()
 
 @given(clusters(), SETTINGS_OF_ALL_SORTS)
 @tries(150)
-def test_once_carried_out_nodes_are_not_planned_again(observed: Observed, told: Settings) -> None:
+def test_once_carried_out_nodes_are_not_planned_again(observed: Observed, told: OperatorSettings) -> None:
     assert plan(settle(observed, told), told).nodes == ()
 
 
 @given(clusters(), SETTINGS_OF_ALL_SORTS)
 @tries(150)
-def test_once_written_the_status_is_the_same_again(observed: Observed, told: Settings) -> None:
+def test_once_written_the_status_is_the_same_again(observed: Observed, told: OperatorSettings) -> None:
     first = plan(observed, told)
     written = dataclasses.replace(
         observed,
@@ -163,13 +163,13 @@ def _stamped(status: dict[str, Any]) -> dict[str, Any]:
 
 @given(clusters(), SETTINGS_OF_ALL_SORTS)
 @tries(150)
-def test_the_order_of_nodes_does_not_matter(observed: Observed, told: Settings) -> None:
+def test_the_order_of_nodes_does_not_matter(observed: Observed, told: OperatorSettings) -> None:
     assert plan(observed, told) == plan(dataclasses.replace(observed, nodes=observed.nodes[::-1]), told)
 
 
 @given(clusters(), SETTINGS_OF_ALL_SORTS)
 @tries(150)
-def test_conditions_are_such_as_the_api_server_takes(observed: Observed, told: Settings) -> None:
+def test_conditions_are_such_as_the_api_server_takes(observed: Observed, told: OperatorSettings) -> None:
     made = plan(observed, told)
     wrong = [
         one
@@ -182,7 +182,7 @@ def test_conditions_are_such_as_the_api_server_takes(observed: Observed, told: S
 
 @given(clusters(), SETTINGS_OF_ALL_SORTS)
 @tries(150)
-def test_ready_only_where_every_gpu_of_every_node_is_validated(observed: Observed, told: Settings) -> None:
+def test_ready_only_where_every_gpu_of_every_node_is_validated(observed: Observed, told: OperatorSettings) -> None:
     made = plan(observed, told)
     ready = [name for name, status in made.policy_status.items() if status["state"] == "ready"]
     spec = {one.name: one for one in observed.policies}

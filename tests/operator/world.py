@@ -14,14 +14,24 @@ import msgspec
 
 from kgpu.formats import agent_report, names, validation_report
 from kgpu.formats.crd import decode
-from kgpu.operator.model import Driver, Layout, NodeLabels, Object, Observed, Plan, PodTrouble, Policy, Settings
+from kgpu.operator.model import (
+    ClusterPlan,
+    NodeLabels,
+    NodeLayout,
+    NvidiaDriver,
+    Object,
+    Observed,
+    OperatorSettings,
+    PodTrouble,
+    Policy,
+)
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
 
 NAMESPACE = "gpu-operator"
 IMAGES = {"DRIVER_IMAGE": "example.org/driver:580.65.06", "DRIVER_MANAGER_IMAGE": "example.org/manager:1"}
-SETTINGS = Settings(namespace=NAMESPACE, image="example.org/kgpu:1", images=IMAGES)
-OPERANDS_LAYOUT = dataclasses.replace(SETTINGS, layout=Layout.OPERANDS)
+SETTINGS = OperatorSettings(namespace=NAMESPACE, image="example.org/kgpu:1", images=IMAGES)
+OPERANDS_LAYOUT = dataclasses.replace(SETTINGS, layout=NodeLayout.OPERANDS)
 ROLES = ("features", "toolkit", "validator", "deviceplugin", "exporter", "health", "probe", "labels")
 PCI = names.NFD_PCI_NVIDIA[0]
 FEATURES = {
@@ -137,14 +147,16 @@ def policy(name: str = "cluster-policy", *, generation: int = 1, **fields: Any) 
     )
 
 
-def driver(name: str, *, spec: Mapping[str, Any], **fields: Any) -> Driver:
+def driver(name: str, *, spec: Mapping[str, Any], **fields: Any) -> NvidiaDriver:
     """An NVIDIADriver as decoded from a manifest."""
     whole = {"driverType": "gpu", "image": "driver", "repository": "example.org", "version": "580.65.06", **spec}
     decoded = decode.nvidiadriver(
         {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": name}, "spec": whole}
     )
     fields.setdefault("created", "2026-01-01T00:00:00Z")
-    return Driver(name=name, uid=f"uid-of-{name}", generation=1, spec=decoded.spec, problem=decoded.problem, **fields)
+    return NvidiaDriver(
+        name=name, uid=f"uid-of-{name}", generation=1, spec=decoded.spec, problem=decoded.problem, **fields
+    )
 
 
 def live(daemon_set: Object, count: int) -> Object:
@@ -160,7 +172,7 @@ def live(daemon_set: Object, count: int) -> Object:
     return {**daemon_set, "metadata": {**daemon_set["metadata"], "generation": 1}, "status": status}
 
 
-def settle(observed: Observed, settings: Settings = SETTINGS) -> Observed:
+def settle(observed: Observed, settings: OperatorSettings = SETTINGS) -> Observed:
     """The cluster after a plan has been carried out: nodes labelled, DaemonSets there with well pods."""
     made = plan(observed, settings)
     changes = {one.name: one for one in made.nodes}
@@ -182,17 +194,17 @@ def settle(observed: Observed, settings: Settings = SETTINGS) -> Observed:
     return dataclasses.replace(observed, nodes=tuple(nodes), daemon_sets={**there, **observed.daemon_sets})
 
 
-def world(*nodes: Object, settings: Settings = SETTINGS, **fields: Any) -> Observed:
+def world(*nodes: Object, settings: OperatorSettings = SETTINGS, **fields: Any) -> Observed:
     """A settled cluster with these Nodes and one ClusterPolicy."""
     fields.setdefault("policies", (policy(),))
     return settle(Observed(nodes=tuple(map(read_node, nodes)), **fields), settings)
 
 
-def status_of(made: Plan, name: str = "cluster-policy") -> Object:
+def status_of(made: ClusterPlan, name: str = "cluster-policy") -> Object:
     return made.policy_status[name]
 
 
-def condition_of(made: Plan, kind: str, name: str = "cluster-policy") -> Object:
+def condition_of(made: ClusterPlan, kind: str, name: str = "cluster-policy") -> Object:
     return next(one for one in made.policy_status[name]["conditions"] if one["type"] == kind)
 
 
@@ -200,6 +212,6 @@ def trouble(node: str, reason: str, message: str, daemon_set: str = names.AGENT_
     return PodTrouble(daemon_set=daemon_set, node=node, pod=f"{daemon_set}-x7k2p", reason=reason, message=message)
 
 
-def change_of(made: Plan, name: str = "n1") -> NodeLabels | None:
+def change_of(made: ClusterPlan, name: str = "n1") -> NodeLabels | None:
     """What is to be changed on one Node, None for nothing."""
     return next((one for one in made.nodes if one.name == name), None)

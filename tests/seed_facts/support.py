@@ -9,30 +9,32 @@ from typing import Any
 import msgspec
 
 from kgpu.base.advice import Advice
-from kgpu.operator.model import Layout, Object, Plan
+from kgpu.operator.model import ClusterPlan, NodeLayout, Object
 from kgpu.operator.plan import plan
 from tests.operator.world import SETTINGS, condition_of, node_object, policy, report, world
 
-AS_OPERANDS = dataclasses.replace(SETTINGS, layout=Layout.OPERANDS)
+AS_OPERANDS = dataclasses.replace(SETTINGS, layout=NodeLayout.OPERANDS)
 
 
-def planned(spec: Mapping[str, Any], *nodes: Object, layout: Layout = Layout.AGENT, **fields: Any) -> Plan:
+def planned(
+    spec: Mapping[str, Any], *nodes: Object, layout: NodeLayout = NodeLayout.AGENT, **fields: Any
+) -> ClusterPlan:
     """The plan for a settled cluster of these nodes under a ClusterPolicy with that spec."""
     settings = dataclasses.replace(SETTINGS, layout=layout)
     return plan(world(*nodes, settings=settings, policies=(policy(spec=dict(spec)),), **fields), settings)
 
 
-def daemon_sets(made: Plan) -> dict[str, Object]:
+def daemon_sets(made: ClusterPlan) -> dict[str, Object]:
     return {one["metadata"]["name"]: one for one in made.objects if one["kind"] == "DaemonSet"}
 
 
-def why(made: Plan, kind: str) -> tuple[str, str]:
+def why(made: ClusterPlan, kind: str) -> tuple[str, str]:
     """Status and reason of one of the policy's conditions."""
     found = condition_of(made, kind)
     return found["status"], found["reason"]
 
 
-def told(made: Plan, reason: str) -> list[Advice]:
+def told(made: ClusterPlan, reason: str) -> list[Advice]:
     """What becomes Events and log lines, with this reason."""
     return [one for one in made.decisions if one.reason == reason]
 

@@ -15,7 +15,7 @@ from seed_facts.support import bare_node, daemon_sets, lacks, planned, told, why
 
 from kgpu.formats import names
 from kgpu.formats.crd import decode
-from kgpu.operator.model import Layout
+from kgpu.operator.model import NodeLayout
 from tests.operator.world import condition_of, healthy_node, node_object
 
 # Helm may have to be built first.
@@ -232,7 +232,7 @@ B33 = {
 def test_b33_e10_a86_daemon_sets_have_the_documented_names_in_their_layout(chart: Chart) -> None:
     """Pods are called after their DaemonSet. A CUDA validator that ends as Completed is not among them: T-09, T-13."""
     spec = chart("layout=operands").policy
-    made = planned(spec, bare_node(), layout=Layout.OPERANDS)
+    made = planned(spec, bare_node(), layout=NodeLayout.OPERANDS)
     found = set(daemon_sets(made))
     assert found >= {*B33, "nvidia-driver-daemonset"}
     assert not [name for name in found if "cuda-validator" in name]
@@ -240,13 +240,13 @@ def test_b33_e10_a86_daemon_sets_have_the_documented_names_in_their_layout(chart
 
 
 def test_d93_pods_carry_the_label_app_that_the_documents_select_by(chart: Chart) -> None:
-    made = planned(chart("layout=operands").policy, bare_node(), layout=Layout.OPERANDS)
+    made = planned(chart("layout=operands").policy, bare_node(), layout=NodeLayout.OPERANDS)
     labels = {one["spec"]["template"]["metadata"]["labels"]["app"] for one in daemon_sets(made).values()}
     assert labels >= {*B33, "nvidia-driver-daemonset"}
 
 
 def test_a16_the_plugins_pod_is_privileged_and_has_the_kubelets_folder(chart: Chart) -> None:
-    for layout, name in ((Layout.AGENT, "kgpu-agent"), (Layout.OPERANDS, "nvidia-device-plugin-daemonset")):
+    for layout, name in ((NodeLayout.AGENT, "kgpu-agent"), (NodeLayout.OPERANDS, "nvidia-device-plugin-daemonset")):
         pod = daemon_sets(planned(chart().policy, healthy_node(), layout=layout))[name]["spec"]["template"]["spec"]
         paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in pod["volumes"]}
         mounted = {paths[mount["name"]] for one in pod["containers"] for mount in one["volumeMounts"]}

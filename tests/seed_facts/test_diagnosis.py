@@ -17,7 +17,7 @@ from seed_facts.support import bare_node, lacks, planned, told, why
 from kgpu.agent.gate import gated, judge
 from kgpu.formats import agent_report, names
 from kgpu.hw.memory import sample_inventory
-from kgpu.operator.model import Layout, Plan
+from kgpu.operator.model import ClusterPlan, NodeLayout
 from kgpu.operator.plan import plan
 from tests.operator.world import (
     HOST_DRIVER,
@@ -38,38 +38,38 @@ AGENT = names.AGENT_DAEMON_SET
 class Case:
     """One diagnosis: the cluster's plan, what conditions and Events say, as reason and words."""
 
-    plan: Plan
+    plan: ClusterPlan
     reason: str
     words: tuple[str, ...]
     name: str = "cluster-policy"
 
 
-def refused_pods(message: str) -> Plan:
+def refused_pods(message: str) -> ClusterPlan:
     return planned(HOST_DRIVER, healthy_node(report=None), failures={AGENT: f"Error creating: {message}"})
 
 
-def broken_pod(reason: str, message: str, daemon_set: str = AGENT, spec: Any = None) -> Plan:
+def broken_pod(reason: str, message: str, daemon_set: str = AGENT, spec: Any = None) -> ClusterPlan:
     node = healthy_node(report=None) if daemon_set == AGENT else bare_node()
     return planned(HOST_DRIVER if spec is None else spec, node, troubles=(trouble("n1", reason, message, daemon_set),))
 
 
-def validated(reason: str, message: str, **roles: agent_report.RoleReport) -> Plan:
+def validated(reason: str, message: str, **roles: agent_report.RoleReport) -> ClusterPlan:
     return planned(HOST_DRIVER, healthy_node(validated=("False", reason, message), report=report(**roles)))
 
 
-def configured(keys: frozenset[str] | None, default: str = "", label: str = "") -> Plan:
+def configured(keys: frozenset[str] | None, default: str = "", label: str = "") -> ClusterPlan:
     spec = {**HOST_DRIVER, "devicePlugin": {"config": {"name": "time-slicing-config", "default": default}}}
     maps = {} if keys is None else {"time-slicing-config": keys}
     node = healthy_node(labels={names.DEVICE_PLUGIN_CONFIG_LABEL: label} if label else {})
     return planned(spec, node, config_maps=maps)
 
 
-def second_policy() -> Plan:
+def second_policy() -> ClusterPlan:
     late = policy("another", created="2026-02-01T00:00:00Z")
     return plan(world(healthy_node(), policies=(late, policy())), SETTINGS)
 
 
-def foreign_operator() -> Plan:
+def foreign_operator() -> ClusterPlan:
     return plan(dataclasses.replace(world(node_object()), foreign_operator="gpu-operator/gpu-operator"), SETTINGS)
 
 
@@ -246,7 +246,7 @@ def test_opr19_an_edit_of_an_operand_does_not_last_and_the_policy_is_where_it_be
     )
 
 
-def tolerations(made: Plan) -> list[dict[str, Any]]:
+def tolerations(made: ClusterPlan) -> list[dict[str, Any]]:
     (agent,) = (one for one in made.objects if one["metadata"]["name"] == AGENT and one["kind"] == "DaemonSet")
     found: list[dict[str, Any]] = agent["spec"]["template"]["spec"]["tolerations"]
     return found
@@ -277,8 +277,8 @@ def test_opr10_the_operators_environment_counts_only_where_the_policy_names_no_i
     assert driver_image(named) == "mirror.local/driver:570.1-ubuntu24.04"
 
 
-@pytest.mark.parametrize("layout", list(Layout))
-def test_opr16_validating_takes_no_gpu_from_anybody(layout: Layout) -> None:
+@pytest.mark.parametrize("layout", list(NodeLayout))
+def test_opr16_validating_takes_no_gpu_from_anybody(layout: NodeLayout) -> None:
     """The replaced operator's validator pods ask for a GPU and wait for ever where all are busy."""
     made = planned({}, bare_node(), layout=layout)
     assert not [one for one in made.objects if one["kind"] == "Pod"]

@@ -12,7 +12,7 @@ import pytest
 
 from kgpu.base.errors import HostError
 from kgpu.host.engines.model import Engine
-from kgpu.kubelet.cri_fake import FakeRuntime
+from kgpu.kubelet.cri_fake import FakeCriRuntime
 from kgpu.toolkit.fake_engines import PLAIN
 from kgpu.toolkit.host_engines import HostEngines
 from kgpu.toolkit.runtime import EngineKeeper, RuntimeContext
@@ -34,7 +34,7 @@ async def host() -> AsyncIterator[Path]:
         (root / "etc/containerd").mkdir(parents=True)
         (root / "etc/containerd/config.toml").write_bytes(CONFIG)
         (root / "run/containerd").mkdir(parents=True)
-        runtime = await FakeRuntime(PLAIN).serve(root / "run/containerd/containerd.sock")
+        runtime = await FakeCriRuntime(PLAIN).serve(root / "run/containerd/containerd.sock")
         yield root
         await runtime.close()
 

@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 
 from kgpu.base.advice import Advice
-from kgpu.host.dev_files import DriverFacts, FakeDevFiles
+from kgpu.host.dev_files import DriverNumbers, FakeDevFiles
 from kgpu.host.dev_nodes import Numbers
 from kgpu.toolkit.links import LinksContext, bring_in_line, run
 
@@ -16,7 +16,7 @@ MAJORS = {"nvidia": 195, "nvidia-uvm": 508}
 
 def context(files: FakeDevFiles, tmp_path: Path, **given: object) -> LinksContext:
     told = {"majors": MAJORS, "gpu_minors": (0,), "cap_minors": {}}
-    usual = {"report": lambda _: None, "facts": lambda: DriverFacts(**told)}
+    usual = {"report": lambda _: None, "facts": lambda: DriverNumbers(**told)}
     return LinksContext(host_root=tmp_path, driver_root="/", files=files, **{**usual, **given})
 
 
@@ -49,7 +49,7 @@ def test_no_node_is_made_where_that_is_switched_off_or_no_driver_is_loaded(tmp_p
     bring_in_line(context(files, tmp_path, control=False))
     assert "/dev/nvidia-uvm" not in files.devices
     empty = FakeDevFiles()
-    assert bring_in_line(context(empty, tmp_path, facts=lambda: DriverFacts({}, (), {}))) == ()
+    assert bring_in_line(context(empty, tmp_path, facts=lambda: DriverNumbers({}, (), {}))) == ()
     assert not empty.devices
 
 
@@ -57,7 +57,7 @@ def test_links_follow_a_driver_whose_major_changed(tmp_path: Path) -> None:
     files = a_node()
     files.devices["/dev/nvidia-uvm"] = Numbers(508, 0)
     bring_in_line(context(files, tmp_path))
-    later = DriverFacts({"nvidia": 195, "nvidia-uvm": 511}, (0,), {})
+    later = DriverNumbers({"nvidia": 195, "nvidia-uvm": 511}, (0,), {})
     bring_in_line(context(files, tmp_path, facts=lambda: later))
     assert files.links["/dev/char/511:0"].endswith("nvidia-uvm")
     assert "/dev/char/508:0" not in files.links

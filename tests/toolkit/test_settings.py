@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kgpu.base.advice import Severity
 from kgpu.base.errors import ConfigError
 from kgpu.formats.settings import Setting
-from kgpu.host.engines.model import Engine, Handler
+from kgpu.host.engines.model import Engine, RuntimeHandler
 from kgpu.toolkit.settings import OPTIONS, WITHOUT, ToolkitSettings, toolkit_settings
 
 
@@ -68,7 +68,7 @@ def test_each_variable(env: dict[str, str], field: str, expected: object) -> Non
 
 def test_the_policys_runtime_class_is_a_handler_and_may_be_the_default() -> None:
     wanted = toolkit_settings({"NVIDIA_RUNTIME_NAME": "gpu", "NVIDIA_RUNTIME_SET_AS_DEFAULT": "true"}).wanted()
-    assert wanted.handlers[0] == Handler("gpu")
+    assert wanted.handlers[0] == RuntimeHandler("gpu")
     assert {one.name for one in wanted.handlers} == {"gpu", "nvidia", "nvidia-cdi", "nvidia-legacy"}
     assert wanted.default == "gpu"
 

@@ -24,16 +24,16 @@ from kgpu.agent.host_files import HostFiles
 from kgpu.agent.leaving import leave
 from kgpu.agent.options import AgentOptions, LabelsSink
 from kgpu.agent.orders import Orders
-from kgpu.agent.process import POLICY, Process, follow
+from kgpu.agent.process import POLICY, AgentProcess, follow
 from kgpu.agent.remembered import CONFIG_MEMORY, PATIENCE, DefaultConfig, FollowedConfig, RememberedConfig
-from kgpu.agent.report import ReportWriter, agent_report, role_report
+from kgpu.agent.report import AnnotationWriter, agent_report, role_report
 from kgpu.agent.role_options import role_options
 from kgpu.agent.roles import ROLES
 from kgpu.agent.roles.labels import hand_over_sink
 from kgpu.agent.shared import SharedReader
-from kgpu.agent.slot import Hardware, Slot
+from kgpu.agent.slot import SharedReaders, Slot
 from kgpu.agent.switched import SwitchedConfig
-from kgpu.agent.wanted import DISABLED, Wanted, belongs, leaves, wanted_roles, why_stopped
+from kgpu.agent.wanted import DISABLED, RoleDecision, belongs, leaves, wanted_roles, why_stopped
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError, HostError, KubeError, UserError
 from kgpu.base.http import StatusServer, here_only
@@ -56,7 +56,7 @@ LAST_LOOK: Final = 1.0  # seconds for a last look at whether the role was switch
 LAST_WORDS: Final = 5.0  # seconds for saying on the Node that the process has ended: what is not said then stays there
 
 
-class AutoAgent(Process):
+class AutoAgent(AgentProcess):
     """One agent. ``run`` returns when ``stop`` is set. ``open_reader`` and ``api`` stand in for the real ones."""
 
     def __init__(
@@ -72,10 +72,10 @@ class AutoAgent(Process):
         self._rows = {role.name: role for role in roles}
         # A process beside others that do the other roles: it says nothing of those, and is called by its first one.
         self._part = next(iter(self._rows), "") if options.roles and roles != ROLES else ""
-        self._writer: ReportWriter | None = None
+        self._writer: AnnotationWriter | None = None
         self._open_reader = open_reader or _open_reader
         self._patience = patience
-        self._hardware = Hardware(self._reader)
+        self._hardware = SharedReaders(self._reader)
         self._files = HostFiles(options.state_dir)
         self._config = SwitchedConfig()
         self._ref = ConfigRef()
@@ -89,7 +89,7 @@ class AutoAgent(Process):
         self._sink_left: LabelsSink | None = None
         self._hand_over_at: dict[LabelsSink, float] = {}  # not before, by the monotonic clock
         self.orders: Orders | None = None
-        self.wanted: dict[str, Wanted] = {}
+        self.wanted: dict[str, RoleDecision] = {}
         self.place: DriverPlace | None = None
         self.left = False
         # It has left this node alone: it stays so, until its end or until it belongs here again.
@@ -109,7 +109,7 @@ class AutoAgent(Process):
                 decide=self.decide,
                 patience=self._patience,
             )
-            writer = ReportWriter(self.api, orders, node=options.node_name, make=self.report, part=self._part)
+            writer = AnnotationWriter(self.api, orders, node=options.node_name, make=self.report, part=self._part)
             self._writer = writer
             for slot in self._slots.values():
                 self._keepers.start(slot.role.name, _keeper(slot))
@@ -362,7 +362,7 @@ class AutoAgent(Process):
         found = slot.status if slot is not None else None
         return found.line if found is not None and found.state is RoleState.FAILED else ""
 
-    def _role_report(self, name: str, wanted: Wanted) -> RoleReport:
+    def _role_report(self, name: str, wanted: RoleDecision) -> RoleReport:
         slot, problem = self._slots.get(name), self._problems.get(name)
         return role_report(
             wanted,
@@ -371,7 +371,7 @@ class AutoAgent(Process):
             left=self.left and not wanted.run,
         )
 
-    def _status(self, name: str, wanted: Wanted) -> RoleStatus:
+    def _status(self, name: str, wanted: RoleDecision) -> RoleStatus:
         slot = self._slots.get(name)
         found = slot.status if slot is not None else None
         if found is not None and wanted.run:

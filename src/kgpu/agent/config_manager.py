@@ -37,7 +37,7 @@ MAX_BYTES: Final = 1 << 20  # what a ConfigMap can hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ConfigManagerSettings:
     """``source`` has the config files, ``target`` is the link. ``signal`` is None where nobody is to be told."""
 
     node: str
@@ -53,7 +53,7 @@ class Settings:
 class ConfigManager:
     """The link, and what it was last seen to lead to."""
 
-    def __init__(self, settings: Settings, report: AdviceSink) -> None:
+    def __init__(self, settings: ConfigManagerSettings, report: AdviceSink) -> None:
         self._settings = settings
         self._report = report
         self._known: bytes | None = None  # of the text behind the link, None before the first look
@@ -119,7 +119,7 @@ class ConfigManager:
         )
 
 
-async def run(manager: ConfigManager, settings: Settings, api: KubeApi, *, once: bool) -> None:
+async def run(manager: ConfigManager, settings: ConfigManagerSettings, api: KubeApi, *, once: bool) -> None:
     """Follow the Node and the files; with ``once``, until the link has been settled. ``once`` raises UserError."""
     informer = Informer(api, Scope(NODES, selector=Selector.named(settings.node)), project=labels_only)
     async with running(informer=informer.run()), Inotify() as inotify:

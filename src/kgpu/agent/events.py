@@ -36,7 +36,7 @@ class EventPublisher(Protocol):
         ...
 
 
-class MemoryPublisher:
+class MemoryEventPublisher:
     """The fake: keeps what was published; ``refuse`` makes it fail."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kgpu.agent.shared import Subscription
+from kgpu.agent.shared import RoleSubscription
 from kgpu.base.errors import HwError
 from kgpu.base.inotify import follow_folders, nearest_existing
 from kgpu.base.service import running
@@ -31,7 +31,7 @@ _NOT_YET: Final = "the validator has not passed yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class GateVerdict:
     """Whether devices may be offered; if not, why. ``devices`` are CUDA results by uuid; ``untested``: the policy
     leaves that check out, and every device counts as good.
     """
@@ -42,36 +42,42 @@ class Verdict:
     devices: Mapping[str, DeviceResult] = field(default_factory=dict)
 
 
-def judge(report: NodeValidation | None, *, boot: str, driver_version: str, folder: str, ready: bool = True) -> Verdict:
+def judge(
+    report: NodeValidation | None, *, boot: str, driver_version: str, folder: str, ready: bool = True
+) -> GateVerdict:
     """``driver_version`` is the present one; ``ready``: the files that say so are there beside the report. Pure."""
     if report is None:
-        return Verdict(open=False, reason=f"no result is in {folder}; does the validator run on this node?")
+        return GateVerdict(open=False, reason=f"no result is in {folder}; does the validator run on this node?")
     if not boot:
-        return Verdict(open=False, reason="the kernel tells no boot id, so nobody knows of which boot its results are")
+        return GateVerdict(
+            open=False, reason="the kernel tells no boot id, so nobody knows of which boot its results are"
+        )
     if report.boot != boot:
-        return Verdict(open=False, reason="its results are of an earlier boot")
+        return GateVerdict(open=False, reason="its results are of an earlier boot")
     if report.driver_version != driver_version:
         was = report.driver_version or "no driver"
-        return Verdict(open=False, reason=f"its results are of {was}, and the driver is {driver_version} now")
+        return GateVerdict(open=False, reason=f"its results are of {was}, and the driver is {driver_version} now")
     for check in NEEDS[Check.PLUGIN]:
         result = report.result(check)
         if result is None:
-            return Verdict(open=False, reason=f"the {check} check has not been made")
+            return GateVerdict(open=False, reason=f"the {check} check has not been made")
         if not result.ready:
-            return Verdict(open=False, reason=f"{check}: {result.reason() or 'under way'}")
+            return GateVerdict(open=False, reason=f"{check}: {result.reason() or 'under way'}")
     if not ready:
-        return Verdict(open=False, reason=f"{files.ready(Check.CUDA)} is not in {folder}")
+        return GateVerdict(open=False, reason=f"{files.ready(Check.CUDA)} is not in {folder}")
     cuda = report.result(Check.CUDA)
     assert cuda is not None, "it was looked for above"
-    return Verdict(open=True, untested=cuda.status is Status.SKIPPED, devices={one.uuid: one for one in cuda.devices})
+    return GateVerdict(
+        open=True, untested=cuda.status is Status.SKIPPED, devices={one.uuid: one for one in cuda.devices}
+    )
 
 
-def gated(inventory: Inventory, verdict: Verdict) -> Inventory:
+def gated(inventory: Inventory, verdict: GateVerdict) -> Inventory:
     """The inventory with a finding on every GPU that may not be used, and without MIG devices that may not. Pure."""
     return dataclasses.replace(inventory, accelerators=tuple(_gated(gpu, verdict) for gpu in inventory.accelerators))
 
 
-def _gated(gpu: Accelerator, verdict: Verdict) -> Accelerator:
+def _gated(gpu: Accelerator, verdict: GateVerdict) -> Accelerator:
     if not verdict.open:
         return _with(gpu, f"{_NOT_YET}: {verdict.reason}", "see `kgpu validate` on the node")
     if not gpu.mig_enabled:
@@ -82,11 +88,11 @@ def _gated(gpu: Accelerator, verdict: Verdict) -> Accelerator:
     return dataclasses.replace(gpu, partitions=kept)
 
 
-def _good(uuid: str, verdict: Verdict) -> bool:
+def _good(uuid: str, verdict: GateVerdict) -> bool:
     return verdict.untested or (uuid in verdict.devices and verdict.devices[uuid].good)
 
 
-def _why(uuid: str, verdict: Verdict) -> tuple[str, str]:
+def _why(uuid: str, verdict: GateVerdict) -> tuple[str, str]:
     result = verdict.devices.get(uuid)
     if result is None or result.trouble is None or result.status is Status.WAITING:
         return "CUDA has not been tried on it yet", "none: it is offered once the validator has seen CUDA work"
@@ -115,12 +121,12 @@ class Gate:
         self._folder = files.Folder(folder)
         self._boot = boot
         self._look_seconds = look_seconds
-        self._subscribers: list[Subscription] = []
+        self._subscribers: list[RoleSubscription] = []
         self._wake = asyncio.Event()
         self._raw: tuple[bytes | None, bool] = (None, False)
         self._report: NodeValidation | None = None
 
-    def verdict(self, driver_version: str) -> Verdict:
+    def verdict(self, driver_version: str) -> GateVerdict:
         """From the files as they are at this moment."""
         self._read()
         found = judge(
@@ -131,7 +137,7 @@ class Gate:
             ready=self._raw[1],
         )
         if not found.open and (why := self._stopped()):
-            return Verdict(open=False, reason=f"it does not run on this node: {why}")
+            return GateVerdict(open=False, reason=f"it does not run on this node: {why}")
         return found
 
     def _read(self) -> bool:
@@ -151,7 +157,7 @@ class Gate:
             try:
                 verdict = self.verdict((await reader.inventory()).driver_version)
             except HwError as error:
-                verdict = Verdict(open=False, reason=f"the driver can't be read: {error.what}")
+                verdict = GateVerdict(open=False, reason=f"the driver can't be read: {error.what}")
             if verdict.open:
                 return
             waiting(f"{_NOT_YET}: {verdict.reason}")
@@ -176,11 +182,11 @@ class Gate:
         for subscriber in tuple(self._subscribers):
             subscriber.put(Event(kind=EventKind.INVENTORY))
 
-    def subscribe(self, subscription: Subscription) -> None:
+    def subscribe(self, subscription: RoleSubscription) -> None:
         """Tell it of changes from now on."""
         self._subscribers.append(subscription)
 
-    def unsubscribe(self, subscription: Subscription) -> None:
+    def unsubscribe(self, subscription: RoleSubscription) -> None:
         """Tell it no more."""
         with contextlib.suppress(ValueError):
             self._subscribers.remove(subscription)
@@ -192,7 +198,7 @@ class GatedReader:
     def __init__(self, reader: Reader, gate: Gate) -> None:
         self._reader = reader
         self._gate = gate
-        self._open: dict[Subscription, asyncio.Task[None]] = {}
+        self._open: dict[RoleSubscription, asyncio.Task[None]] = {}
 
     async def inventory(self) -> Inventory:
         found = await self._reader.inventory()
@@ -207,14 +213,14 @@ class GatedReader:
     async def processes(self) -> tuple[Process, ...]:
         return await self._reader.processes()
 
-    def events(self) -> Subscription:
+    def events(self) -> RoleSubscription:
         source = self._reader.events()
-        subscription = Subscription(self._drop)
+        subscription = RoleSubscription(self._drop)
         self._gate.subscribe(subscription)
         self._open[subscription] = asyncio.create_task(_pump(source, subscription), name="gated-events")
         return subscription
 
-    def _drop(self, subscription: Subscription) -> None:
+    def _drop(self, subscription: RoleSubscription) -> None:
         self._gate.unsubscribe(subscription)
         task = self._open.pop(subscription, None)
         if task is not None:
@@ -226,7 +232,7 @@ class GatedReader:
         await self._reader.close()
 
 
-async def _pump(source: AsyncIterator[Event], target: Subscription) -> None:
+async def _pump(source: AsyncIterator[Event], target: RoleSubscription) -> None:
     try:
         async for event in source:
             target.put(event)

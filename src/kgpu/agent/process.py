@@ -50,7 +50,7 @@ async def follow(thing: Followed, handle: RoleHandle) -> None:
             await asyncio.sleep(1.0)
 
 
-class Process:
+class AgentProcess:
     """The common part; ``stop`` ends the agent."""
 
     def __init__(self, options: AgentOptions, *, api: KubeApi | None = None) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from kgpu import __version__
 from kgpu.agent.driver_place import DriverPlace
-from kgpu.agent.wanted import LEAVING, LEAVING_NODE, Wanted
+from kgpu.agent.wanted import LEAVING, LEAVING_NODE, RoleDecision
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import UserError
@@ -40,7 +40,7 @@ _WHY: Final[Mapping[RoleState, str]] = {
 
 
 def role_report(
-    wanted: Wanted, status: RoleStatus | None, problem: UserError | None = None, *, left: bool = False
+    wanted: RoleDecision, status: RoleStatus | None, problem: UserError | None = None, *, left: bool = False
 ) -> RoleReport:
     """One role: what is wanted of it, how it is (None: not there), and why it can't be started."""
     if left:
@@ -83,7 +83,7 @@ class OwnNode(Protocol):
     reports: Mapping[str, str]
 
 
-class ReportWriter:
+class AnnotationWriter:
     """Keeps the annotation as ``make`` says. ``run`` is a service."""
 
     def __init__(

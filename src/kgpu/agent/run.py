@@ -19,7 +19,7 @@ from kgpu.agent import status
 from kgpu.agent.config_file import FileConfigSource
 from kgpu.agent.host import Host, Role
 from kgpu.agent.options import AgentOptions
-from kgpu.agent.process import POLICY, Process, follow
+from kgpu.agent.process import POLICY, AgentProcess, follow
 from kgpu.agent.remembered import CONFIG_MEMORY, DefaultConfig, FollowedConfig, RememberedConfig
 from kgpu.agent.shared import SharedReader
 from kgpu.base.errors import HwError
@@ -31,7 +31,7 @@ from kgpu.kube.port import KubeApi
 log = logging.getLogger(__name__)
 
 
-class Agent(Process):
+class Agent(AgentProcess):
     """One agent. ``run`` returns when ``stop`` is set. ``open_reader`` and ``api`` stand in for the real ones."""
 
     def __init__(

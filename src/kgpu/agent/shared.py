@@ -68,10 +68,10 @@ class Coalesced(Generic[T]):
         return answer
 
 
-class Subscription:
+class RoleSubscription:
     """One role's events, from the moment it was made; iterate it, and ``aclose`` it when done."""
 
-    def __init__(self, on_close: Callable[[Subscription], None]) -> None:
+    def __init__(self, on_close: Callable[[RoleSubscription], None]) -> None:
         self._items: deque[Event | Exception] = deque()
         self._wake = asyncio.Event()
         self._on_close = on_close
@@ -120,7 +120,7 @@ class SharedReader:
         self._readings = Coalesced(self._read_readings, clock=clock, max_age=max_age)
         self._processes = Coalesced(self._read_processes, clock=clock, max_age=max_age)
         self._keys: frozenset[str] | None = frozenset()
-        self._subscribers: list[Subscription] = []
+        self._subscribers: list[RoleSubscription] = []
         self._pump: asyncio.Task[None] | None = None
         self._source: AsyncIterator[Event] | None = None
         self._closed = False
@@ -143,9 +143,9 @@ class SharedReader:
     async def processes(self) -> tuple[Process, ...]:
         return await self._processes.get()
 
-    def events(self) -> Subscription:
+    def events(self) -> RoleSubscription:
         """Subscribe now: whatever happens after the next ``inventory`` call has begun reaches the subscription."""
-        subscription = Subscription(self._drop)
+        subscription = RoleSubscription(self._drop)
         self._subscribers.append(subscription)
         if self._pump is None or self._pump.done():
             self._source = None
@@ -220,7 +220,7 @@ class SharedReader:
         for subscriber in tuple(self._subscribers):
             subscriber.put(end)
 
-    def _drop(self, subscription: Subscription) -> None:
+    def _drop(self, subscription: RoleSubscription) -> None:
         with contextlib.suppress(ValueError):
             self._subscribers.remove(subscription)
 
@@ -230,7 +230,7 @@ class RoleReader:
 
     def __init__(self, shared: SharedReader) -> None:
         self._shared = shared
-        self._subscriptions: list[Subscription] = []
+        self._subscriptions: list[RoleSubscription] = []
 
     async def inventory(self) -> Inventory:
         return await self._shared.inventory()
@@ -244,7 +244,7 @@ class RoleReader:
     async def processes(self) -> tuple[Process, ...]:
         return await self._shared.processes()
 
-    def events(self) -> Subscription:
+    def events(self) -> RoleSubscription:
         subscription = self._shared.events()
         self._subscriptions.append(subscription)
         return subscription

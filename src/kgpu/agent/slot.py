@@ -103,7 +103,7 @@ class Reads(Protocol):
     def __call__(self, options: AgentOptions) -> SharedReader: ...
 
 
-class Hardware:
+class SharedReaders:
     """Hands out one shared reader per driver root, and closes it when nobody has it any more.
 
     A reader's child holds the driver's files open; a driver can be unloaded only when no role needs it.

@@ -123,24 +123,24 @@ def honoured(config: NriConfig, options: AgentOptions) -> NriConfig:
     Raises HostError and ConfigError.
     """
     from kgpu.formats.toolkit_config import DEFAULT_PATH
-    from kgpu.host.engines.paths import HostPaths
+    from kgpu.host.engines.paths import MountedPaths
     from kgpu.host.toolkit_files import ENV_FILE, read_config
     from kgpu.toolkit.nri.config import honouring
 
     path = options.env.get(ENV_FILE) or DEFAULT_PATH
-    found = read_config(str(HostPaths.at(options.host_root).local(path)))
+    found = read_config(str(MountedPaths.at(options.host_root).local(path)))
     return dataclasses.replace(config, policy=honouring(config.policy, found))
 
 
 def _nri(host: Host, config: NriConfig, reader: Reader) -> Part:
     async def part(tell: Tell) -> None:
-        from kgpu.host.engines.paths import HostPaths
+        from kgpu.host.engines.paths import MountedPaths
         from kgpu.kubelet.pod_resources import PodResources
         from kgpu.toolkit.nri.ports import KubeAccounts
         from kgpu.toolkit.nri.run import NriContext, run
 
         options = host.options
-        paths = HostPaths.at(options.host_root)
+        paths = MountedPaths.at(options.host_root)
         accounts: Any = KubeAccounts(host.api()) if options.has_api_server else None
         await run(
             NriContext(

@@ -21,7 +21,7 @@ FEATURES: Final = "features"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RoleDecision:
     """One role's answer. ``why`` is a CamelCase word and ``reason`` a sentence, both "" for a role that runs."""
 
     run: bool
@@ -29,14 +29,14 @@ class Wanted:
     reason: str = ""
 
 
-RUN: Final = Wanted(run=True)
-LEAVING: Final = Wanted(run=False, why="Leaving", reason="kgpu is being uninstalled")
-LEAVING_NODE: Final = Wanted(run=False, why="Leaving", reason="this node has no work for an agent any more")
-DISABLED: Final = Wanted(run=False, why="Disabled", reason="it is switched off in the ClusterPolicy")
+RUN: Final = RoleDecision(run=True)
+LEAVING: Final = RoleDecision(run=False, why="Leaving", reason="kgpu is being uninstalled")
+LEAVING_NODE: Final = RoleDecision(run=False, why="Leaving", reason="this node has no work for an agent any more")
+DISABLED: Final = RoleDecision(run=False, why="Disabled", reason="it is switched off in the ClusterPolicy")
 """On no node at all, so what the role has published goes too."""
 
 
-def wanted_roles(config: AgentConfig, labels: Mapping[str, str], known: Collection[str]) -> dict[str, Wanted]:
+def wanted_roles(config: AgentConfig, labels: Mapping[str, str], known: Collection[str]) -> dict[str, RoleDecision]:
     """The answer for every role that the document names or the agent knows."""
     return {
         name: _wanted(name, config.roles.get(name), config, labels, known)
@@ -79,7 +79,7 @@ def string_map(value: Any) -> dict[str, str]:
 
 def _wanted(
     name: str, role: RoleConfig | None, config: AgentConfig, labels: Mapping[str, str], known: Collection[str]
-) -> Wanted:
+) -> RoleDecision:
     if config.leaving:
         return LEAVING
     if leaves_node(labels) and name != FEATURES:
@@ -88,7 +88,7 @@ def _wanted(
         return DISABLED
     if name not in known:
         hint = did_you_mean(name, list(known))
-        return Wanted(
+        return RoleDecision(
             run=False,
             why="UnknownRole",
             reason=f"this agent has no role {name}{'; ' if hint else ''}{hint}; update the agent's image",
@@ -97,9 +97,9 @@ def _wanted(
     if not role.label or value == TRUE:
         return RUN
     if not value:
-        return Wanted(run=False, why="NotLabelled", reason=f"the node label {role.label} is not set")
+        return RoleDecision(run=False, why="NotLabelled", reason=f"the node label {role.label} is not set")
     paused = PAUSED_FOR_DRIVER_UPGRADE in value
-    return Wanted(
+    return RoleDecision(
         run=False,
         why="Paused" if paused else "SwitchedOff",
         reason=f'the node label {role.label} is "{value}", not "{TRUE}"',

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kgpu.doctor.model import Report
 
 
-class Watch:
+class DoctorWatch:
     """Looks with ``look`` and prints in the form ``output``. ``now`` is seconds since 1970."""
 
     def __init__(

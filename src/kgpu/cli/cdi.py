@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kgpu.cli._common import ExampleCommand, print_json, run_async
-from kgpu.cli.main import Entry, LazyGroup
+from kgpu.cli.main import CommandEntry, LazyGroup
 from kgpu.formats.names import ENV_HOST_ROOT
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ kgpu cdi generate --device-id 0 --device-id 1:0 --device-name-strategy uuid
 kgpu cdi generate --hooks --report - --output nvidia.yaml
 """
 ENTRIES: Final = (
-    Entry("generate", "kgpu.cli.cdi", "generate", "Write a spec for this node's devices."),
-    Entry("list", "kgpu.cli.cdi_tools", "list_", "Print the devices that a runtime can resolve."),
-    Entry("transform", "kgpu.cli.cdi_tools", "transform", "Change a spec: move the root of its paths."),
-    Entry("validate", "kgpu.cli.cdi_tools", "validate", "Hold specs against CDI's rules and this node."),
+    CommandEntry("generate", "kgpu.cli.cdi", "generate", "Write a spec for this node's devices."),
+    CommandEntry("list", "kgpu.cli.cdi_tools", "list_", "Print the devices that a runtime can resolve."),
+    CommandEntry("transform", "kgpu.cli.cdi_tools", "transform", "Change a spec: move the root of its paths."),
+    CommandEntry("validate", "kgpu.cli.cdi_tools", "validate", "Hold specs against CDI's rules and this node."),
 )
 _PREFIX: Final = "NVIDIA_CTK_CDI_GENERATE_"
 ENV_SPEC_DIRS: Final = "NVIDIA_CTK_CDI_SPEC_DIRS"
@@ -43,7 +43,7 @@ TEXT, LIST, FLAG = "text", "list", "flag"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CdiOption:
     """One option: the parameter's name, its spellings, how it is given, its variable, what it means."""
 
     name: str
@@ -55,57 +55,59 @@ class Row:
 
 
 OPTIONS: Final = (
-    Row("mode", ("--mode", "--discovery-mode"), TEXT, "MODE", f"{_PREFIX}MODE",
+    CdiOption("mode", ("--mode", "--discovery-mode"), TEXT, "MODE", f"{_PREFIX}MODE",
         "What to look for: nvml, management, csv, wsl, gds, gdrcopy, mofed, nvswitch, imex; or auto (the default)."),
-    Row("driver_root", ("--driver-root", "--root"), TEXT, "DIR", "NVIDIA_CTK_DRIVER_ROOT",
+    CdiOption("driver_root", ("--driver-root", "--root"), TEXT, "DIR", "NVIDIA_CTK_DRIVER_ROOT",
         "Where the driver is installed or mounted. Default: nvidia-container-cli.root of config.toml, else /."),
-    Row("dev_root", ("--dev-root",), TEXT, "DIR", "NVIDIA_CTK_DEV_ROOT",
+    CdiOption("dev_root", ("--dev-root",), TEXT, "DIR", "NVIDIA_CTK_DEV_ROOT",
         "The folder that has /dev. Default: the driver root if it has the nodes, else /."),
-    Row("host_driver_root", ("--host-driver-root",), TEXT, "DIR", "",
+    CdiOption("host_driver_root", ("--host-driver-root",), TEXT, "DIR", "",
         "The driver root's path as the container runtime sees it, where that differs."),
-    Row("config", ("--config",), TEXT, "FILE", "NVIDIA_CTK_CONFIG", "The container toolkit's config.toml."),
-    Row("output", ("--output",), TEXT, "FILE", "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH",
+    CdiOption("config", ("--config",), TEXT, "FILE", "NVIDIA_CTK_CONFIG", "The container toolkit's config.toml."),
+    CdiOption("output", ("--output",), TEXT, "FILE", "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH",
         "The file to write. Default: standard output."),
-    Row("form", ("--format",), TEXT, "yaml|json", f"{_PREFIX}OUTPUT_FORMAT",
+    CdiOption("form", ("--format",), TEXT, "yaml|json", f"{_PREFIX}OUTPUT_FORMAT",
         "Default: by the file's extension, else yaml."),
-    Row("strategies", ("--device-name-strategy",), LIST, "index|uuid|type-index",
+    CdiOption("strategies", ("--device-name-strategy",), LIST, "index|uuid|type-index",
         f"{_PREFIX}DEVICE_NAME_STRATEGIES", "How devices are named; several are possible. Default: index and uuid."),
-    Row("vendor", ("--vendor", "--cdi-vendor"), TEXT, "NAME", f"{_PREFIX}VENDOR",
+    CdiOption("vendor", ("--vendor", "--cdi-vendor"), TEXT, "NAME", f"{_PREFIX}VENDOR",
         "The part of the kind before the slash. Default: the mode's, mostly nvidia.com."),
-    Row("device_class", ("--class", "--cdi-class"), TEXT, "NAME", f"{_PREFIX}CLASS",
+    CdiOption("device_class", ("--class", "--cdi-class"), TEXT, "NAME", f"{_PREFIX}CLASS",
         "The part of the kind after the slash. Default: the mode's, such as gpu or imex-channel."),
-    Row("device_ids", ("--device-id", "--device-ids", "--device", "--devices"), LIST, "ID", f"{_PREFIX}DEVICE_IDS",
+    CdiOption("device_ids", ("--device-id", "--device-ids", "--device", "--devices"), LIST, "ID",
+              f"{_PREFIX}DEVICE_IDS",
         "Only these: indices, GPU:SLICE, UUIDs, all, or none. Default: all."),
-    Row("no_all_device", ("--no-all-device",), FLAG, "", f"{_PREFIX}NO_ALL_DEVICE",
+    CdiOption("no_all_device", ("--no-all-device",), FLAG, "", f"{_PREFIX}NO_ALL_DEVICE",
         "Leave out the device named all."),
-    Row("allow_incomplete", ("--allow-incomplete",), FLAG, "", "",
+    CdiOption("allow_incomplete", ("--allow-incomplete",), FLAG, "", "",
         "Write the spec although something is missing: without MIG slices that lack nodes, and for the other devices "
         "without what is not there."),
-    Row("library_dirs", ("--library-search-path",), LIST, "DIR", f"{_PREFIX}LIBRARY_SEARCH_PATHS",
+    CdiOption("library_dirs", ("--library-search-path",), LIST, "DIR", f"{_PREFIX}LIBRARY_SEARCH_PATHS",
         "Look for libraries only here, inside the driver root."),
-    Row("config_dirs", ("--config-search-path",), LIST, "DIR", f"{_PREFIX}CONFIG_SEARCH_PATHS",
+    CdiOption("config_dirs", ("--config-search-path",), LIST, "DIR", f"{_PREFIX}CONFIG_SEARCH_PATHS",
         "Look for configuration files only here, inside the driver root."),
-    Row("hooks", ("--hooks",), FLAG, "", "",
+    CdiOption("hooks", ("--hooks",), FLAG, "", "",
         "Write hooks that run nvidia-cdi-hook, instead of mounting files under all their names."),
-    Row("hook_path", ("--nvidia-cdi-hook-path", "--nvidia-ctk-path"), TEXT, "PATH", "NVIDIA_CTK_CDI_HOOK_PATH",
+    CdiOption("hook_path", ("--nvidia-cdi-hook-path", "--nvidia-ctk-path"), TEXT, "PATH", "NVIDIA_CTK_CDI_HOOK_PATH",
         "The program that hooks run; implies --hooks. Default: nvidia-cdi-hook in the usual folders."),
-    Row("ldconfig", ("--ldconfig-path",), TEXT, "PATH", f"{_PREFIX}LDCONFIG_PATH",
+    CdiOption("ldconfig", ("--ldconfig-path",), TEXT, "PATH", f"{_PREFIX}LDCONFIG_PATH",
         "With hooks: the ldconfig that update-ldcache runs."),
-    Row("disabled_hooks", ("--disable-hook", "--disable-hooks"), LIST, "NAME", f"{_PREFIX}DISABLED_HOOKS",
+    CdiOption("disabled_hooks", ("--disable-hook", "--disable-hooks"), LIST, "NAME", f"{_PREFIX}DISABLED_HOOKS",
         "With hooks: leave this one out; all leaves out every one that is not enabled."),
-    Row("enabled_hooks", ("--enable-hook", "--enable-hooks"), LIST, "NAME", f"{_PREFIX}ENABLED_HOOKS",
+    CdiOption("enabled_hooks", ("--enable-hook", "--enable-hooks"), LIST, "NAME", f"{_PREFIX}ENABLED_HOOKS",
         "With hooks: have this one even if it is disabled."),
-    Row("features", ("--feature-flag", "--feature-flags"), LIST, "NAME", f"{_PREFIX}FEATURE_FLAGS",
+    CdiOption("features", ("--feature-flag", "--feature-flags"), LIST, "NAME", f"{_PREFIX}FEATURE_FLAGS",
         "Switch on a feature, such as enable-explicit-driver-libraries."),
-    Row("csv_files", ("--csv.file",), LIST, "FILE", f"{_PREFIX}CSV_FILES", "Mode csv: the files to read."),
-    Row("csv_ignore", ("--csv.ignore-pattern",), LIST, "PATTERN", f"{_PREFIX}CSV_IGNORE_PATTERNS",
+    CdiOption("csv_files", ("--csv.file",), LIST, "FILE", f"{_PREFIX}CSV_FILES", "Mode csv: the files to read."),
+    CdiOption("csv_ignore", ("--csv.ignore-pattern",), LIST, "PATTERN", f"{_PREFIX}CSV_IGNORE_PATTERNS",
         "Mode csv: leave out links whose path matches; **/NAME matches by name."),
-    Row("csv_compat", ("--csv.compat-container-root",), TEXT, "DIR", f"{_PREFIX}CSV_CONTAINER_COMPAT_ROOT",
+    CdiOption("csv_compat", ("--csv.compat-container-root",), TEXT, "DIR", f"{_PREFIX}CSV_CONTAINER_COMPAT_ROOT",
         "Mode csv, Orin, with hooks: where an image has CUDA's compatibility libraries."),
-    Row("newest", ("--max-cdi-version",), TEXT, "VERSION", "",
+    CdiOption("newest", ("--max-cdi-version",), TEXT, "VERSION", "",
         "Write nothing newer. Default: what this node's container engines read."),
-    Row("annotate", ("--annotate",), FLAG, "", "", "Record the driver version and the boot in the spec."),
-    Row("report", ("--report",), TEXT, "FILE", "", "Write what was found and missed, as JSON; - is standard output."),
+    CdiOption("annotate", ("--annotate",), FLAG, "", "", "Record the driver version and the boot in the spec."),
+    CdiOption("report", ("--report",), TEXT, "FILE", "",
+              "Write what was found and missed, as JSON; - is standard output."),
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from kgpu.cli._common import OPTION_SHAPES, GoFlagsCommand, check_kubeconfig, ru
 from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL
 
 if TYPE_CHECKING:
-    from kgpu.agent.config_manager import Settings
+    from kgpu.agent.config_manager import ConfigManagerSettings
 
 # flag, environment, parameter, shape, default, help
 FLAGS: Final = (
@@ -57,9 +57,9 @@ def config_manager(**given: str) -> None:
     run_async(_run(settings, given["kubeconfig"], once=once))
 
 
-def read_settings(given: dict[str, str]) -> Settings:
+def read_settings(given: dict[str, str]) -> ConfigManagerSettings:
     """Checked settings of the flags by parameter. Raises ConfigError."""
-    from kgpu.agent.config_manager import Settings
+    from kgpu.agent.config_manager import ConfigManagerSettings
     from kgpu.formats.config_choice import parse_fallbacks
 
     for name, flag in REQUIRED:
@@ -74,7 +74,7 @@ def read_settings(given: dict[str, str]) -> Settings:
             f"--signal (SIGNAL) is {number!r:.40}", f"a signal's number from 1 to {LAST_SIGNAL}, such as 1 for SIGHUP",
             "correct it, or set --send-signal=false",
         )  # fmt: skip
-    return Settings(
+    return ConfigManagerSettings(
         node=given["node_name"],
         label=given["node_label"],
         source=Path(given["srcdir"]),
@@ -92,7 +92,7 @@ def _bool(where: str, text: str) -> bool:
     return read_bool(text, where)
 
 
-async def _run(settings: Settings, kubeconfig: str, *, once: bool) -> None:
+async def _run(settings: ConfigManagerSettings, kubeconfig: str, *, once: bool) -> None:
     import asyncio
     import logging
     import signal

@@ -14,7 +14,7 @@ from kgpu.base.errors import ConfigError, HostError
 from kgpu.cli._common import OPTION_SHAPES, ExampleCommand, ExampleGroup
 
 if TYPE_CHECKING:
-    from kgpu.host.dev_nodes import DevFiles, Step
+    from kgpu.host.dev_nodes import DevFiles, DeviceFileStep
 
 EXAMPLES: Final = """
 nvidia-ctk system create-dev-char-symlinks --create-all
@@ -91,7 +91,7 @@ def create_dev_char_symlinks(*, dev_char: str, root: str, every: str, load: str,
     files = RealDevFiles()
     facts = read_facts(root)
     dev = dev_folder(files, root)
-    made: tuple[Step, ...] = ()
+    made: tuple[DeviceFileStep, ...] = ()
     notes: list[str] = []
     if _true("--create-device-nodes", nodes):
         control = control_nodes(facts.majors, dev=dev)
@@ -150,13 +150,13 @@ def _load(root: str, asked: str, *, dry: bool) -> None:
         load_modules(root)
 
 
-def _carry_out(files: DevFiles, steps: Sequence[Step], *, dry: bool) -> None:
-    from kgpu.host.dev_nodes import Action, apply
+def _carry_out(files: DevFiles, steps: Sequence[DeviceFileStep], *, dry: bool) -> None:
+    from kgpu.host.dev_nodes import DeviceFileAction, apply
 
     for step in steps:
         if step.changes:
             click.echo(f"{'would ' if dry else ''}{step}")
-        elif step.action is Action.SKIP:
+        elif step.action is DeviceFileAction.SKIP:
             click.echo(f"warning: {step}", err=True)
     if dry:
         return

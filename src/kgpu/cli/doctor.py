@@ -84,9 +84,9 @@ def doctor(
     check_kubeconfig(context, kubeconfig)
     where = (wanted, path, kubeconfig, root if host else "")
     if watch:
-        from kgpu.cli._doctor_watch import Watch
+        from kgpu.cli._doctor_watch import DoctorWatch
 
-        watching = Watch(lambda: look(*where), output, width(), verbose=verbose)
+        watching = DoctorWatch(lambda: look(*where), output, width(), verbose=verbose)
         raise click.exceptions.Exit(watching.until_interrupted(interval))
     report = run_async(look(*where))
     click.echo(shown(report, output, verbose=verbose))

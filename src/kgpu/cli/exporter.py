@@ -67,7 +67,7 @@ def exporter(
     """What every accelerator does and for whom, as metrics that Prometheus reads."""
     check_kubeconfig(ctx, kubeconfig)
     given = resolve(flags, os.environ)
-    place = Place(root=root, kubeconfig=kubeconfig, host_root=host_root)
+    place = ExporterPlace(root=root, kubeconfig=kubeconfig, host_root=host_root)
     if not once:
         if openmetrics:
             raise ConfigError("--openmetrics is for --once", "scrapers ask for it by themselves", "leave it out")
@@ -83,7 +83,7 @@ def exporter(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ExporterPlace:
     """Where this exporter is: driver root and host root as it sees them, and how it reaches the API server."""
 
     root: str
@@ -118,7 +118,9 @@ def _echo(decision: Advice) -> None:
         click.echo(f"kgpu exporter: {decision.one_line()}", err=True)
 
 
-async def _look(place: Place, given: ExporterOptions, counters: tuple[CountedMetric, ...]) -> tuple[Family, ...]:
+async def _look(
+    place: ExporterPlace, given: ExporterOptions, counters: tuple[CountedMetric, ...]
+) -> tuple[Family, ...]:
     """The families of one moment: of two readings, since rates and averages are over the time between two."""
     import asyncio
     import time
@@ -151,7 +153,7 @@ async def _look(place: Place, given: ExporterOptions, counters: tuple[CountedMet
     return outcome.families
 
 
-async def _users(place: Place, given: ExporterOptions, reader: Reader) -> Users:
+async def _users(place: ExporterPlace, given: ExporterOptions, reader: Reader) -> Users:
     """Who uses what; what can't be had is told."""
     from kgpu.exporter.users_open import open_users
 
@@ -186,7 +188,7 @@ def _xid_text(code: int) -> str:
     return short_name(code)
 
 
-async def _serve(place: Place, given: ExporterOptions) -> None:
+async def _serve(place: ExporterPlace, given: ExporterOptions) -> None:
     """Serve until SIGTERM or SIGINT; SIGHUP looks at every file at once."""
     import asyncio
     import logging

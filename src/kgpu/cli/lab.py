@@ -18,26 +18,30 @@ import click
 from kgpu.base.errors import LabError
 from kgpu.cli._common import ExampleCommand
 from kgpu.cli._lab import line, open_lab, up_line, which_lab, whose
-from kgpu.cli.main import Entry, LazyGroup
+from kgpu.cli.main import CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
     from kgpu.lab.port import Lab
 
 ENTRIES: Final = (
-    Entry("up", "kgpu.cli.lab", "up", "Bring a cluster with simulated GPUs up."),
-    Entry("run", "kgpu.cli.lab_run", "run", "Play a scenario on it."),
-    Entry("status", "kgpu.cli.lab_status", "status", "Show its processes, memory, nodes and GPUs."),
-    Entry("list", "kgpu.cli.lab_status", "list_", "List the labs that there are."),
-    Entry("reset", "kgpu.cli.lab", "reset", "Repair its GPUs and remove what scenarios left."),
-    Entry("kubectl", "kgpu.cli.lab", "kubectl", "Run kubectl against it."),
-    Entry("down", "kgpu.cli.lab", "down", "Take it down and leave nothing behind."),
-    Entry("demo", "kgpu.cli.lab_demo", "demo", "The quickest look: a GPU cluster, and stories played on it."),
-    Entry("node", "kgpu.cli.lab_node", "node_group", "Simulated nodes: add, list, remove."),
-    Entry("hw", "kgpu.cli.lab_hw", "hw_group", "Simulated GPUs: make a driver root, change it, break it."),
-    Entry("conform", "kgpu.cli.lab_run", "conform", "Play scenarios on both kinds of lab and compare."),
-    Entry("conformance", "kgpu.cli.lab_conformance", "conformance", "Run Kubernetes' own conformance tests on both."),
-    Entry("image", "kgpu.cli.lab_image", "image_group", "kgpu's own container image: make it, load it into a lab."),
-    Entry("build", "kgpu.cli.lab_build", "build", "Build ahead of time what the labs are made of."),
+    CommandEntry("up", "kgpu.cli.lab", "up", "Bring a cluster with simulated GPUs up."),
+    CommandEntry("run", "kgpu.cli.lab_run", "run", "Play a scenario on it."),
+    CommandEntry("status", "kgpu.cli.lab_status", "status", "Show its processes, memory, nodes and GPUs."),
+    CommandEntry("list", "kgpu.cli.lab_status", "list_", "List the labs that there are."),
+    CommandEntry("reset", "kgpu.cli.lab", "reset", "Repair its GPUs and remove what scenarios left."),
+    CommandEntry("kubectl", "kgpu.cli.lab", "kubectl", "Run kubectl against it."),
+    CommandEntry("down", "kgpu.cli.lab", "down", "Take it down and leave nothing behind."),
+    CommandEntry("demo", "kgpu.cli.lab_demo", "demo", "The quickest look: a GPU cluster, and stories played on it."),
+    CommandEntry("node", "kgpu.cli.lab_node", "node_group", "Simulated nodes: add, list, remove."),
+    CommandEntry("hw", "kgpu.cli.lab_hw", "hw_group", "Simulated GPUs: make a driver root, change it, break it."),
+    CommandEntry("conform", "kgpu.cli.lab_run", "conform", "Play scenarios on both kinds of lab and compare."),
+    CommandEntry(
+        "conformance", "kgpu.cli.lab_conformance", "conformance", "Run Kubernetes' own conformance tests on both."
+    ),
+    CommandEntry(
+        "image", "kgpu.cli.lab_image", "image_group", "kgpu's own container image: make it, load it into a lab."
+    ),
+    CommandEntry("build", "kgpu.cli.lab_build", "build", "Build ahead of time what the labs are made of."),
 )
 EXAMPLES = """
 kgpu lab up

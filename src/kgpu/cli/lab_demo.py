@@ -31,7 +31,7 @@ KEEP: Final = "DEMO_KEEP"
 _POLL_S: Final = 0.5
 
 
-class Screen:
+class DemoScreen:
     """Tells the demo. On a terminal with rules and colours, otherwise without."""
 
     def __init__(self, console: Console) -> None:
@@ -146,7 +146,7 @@ def demo(*, name: str, folder: Path | None, port: int | None, keep: bool | None)
     from kgpu.lab import demo as the_demo
     from kgpu.lab import progress
 
-    screen = Screen(Console())
+    screen = DemoScreen(Console())
     reporter = progress.for_terminal()
     stays = sys.stdout.isatty() and os.environ.get(KEEP, "") != "0" if keep is None else keep
     lab = the_demo.make(name, folder, reporter, port=port or 0)
@@ -192,7 +192,7 @@ def _prepare(reporter: Progress) -> None:
     build.ensure_kubectl(reporter)
 
 
-def _stay(lab: EmbeddedLab, screen: Screen, check: Callable[[], None]) -> None:
+def _stay(lab: EmbeddedLab, screen: DemoScreen, check: Callable[[], None]) -> None:
     """Until the lab is taken down by somebody else, or Ctrl-C."""
     screen.say()
     screen.say("The cluster stays up until Ctrl-C here.", "bold")

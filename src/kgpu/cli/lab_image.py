@@ -11,11 +11,11 @@ import click
 from kgpu.base.errors import LabError
 from kgpu.cli._common import ExampleCommand
 from kgpu.cli._lab import open_lab, require_running, which_lab
-from kgpu.cli.main import Entry, LazyGroup
+from kgpu.cli.main import CommandEntry, LazyGroup
 
 ENTRIES: Final = (
-    Entry("build", "kgpu.cli.lab_image", "build", "Make the image from this kgpu and this Python."),
-    Entry("import", "kgpu.cli.lab_image", "import_", "Load it into a real lab."),
+    CommandEntry("build", "kgpu.cli.lab_image", "build", "Make the image from this kgpu and this Python."),
+    CommandEntry("import", "kgpu.cli.lab_image", "import_", "Load it into a real lab."),
 )
 EXAMPLES: Final = """
 kgpu lab image build --output kgpu.tar

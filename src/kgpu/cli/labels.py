@@ -41,7 +41,7 @@ AUTO, STDOUT, FILE, NODE_FEATURE, NODE = SINKS = ("auto", "stdout", "file", "nod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LabelDestination:
     """Where the labels go, and what reaching that place needs."""
 
     sink: str
@@ -115,7 +115,7 @@ def labels(
     path = config_file if config_file is not None else first_set(os.environ, CONFIG_FILE_ENVS)
     overrides = {name: value for name, value in given.items() if value is not None}
     settings = _read_settings(path, overrides)
-    place = Place(
+    place = LabelDestination(
         sink=choose_sink(sink, settings, daemon=daemon, node=node_name),
         file=settings.output_file,
         node=node_name,
@@ -157,7 +157,7 @@ def choose_sink(asked: str, settings: ProgramSettings, *, daemon: bool, node: st
     return STDOUT
 
 
-def _check_place(place: Place) -> None:
+def _check_place(place: LabelDestination) -> None:
     if place.sink in {NODE_FEATURE, NODE} and not place.node:
         raise ConfigError(
             "required flag node-name not set",
@@ -237,7 +237,7 @@ def _print(found: Mapping[str, str], form: str) -> None:
     sys.stdout.write(as_lines(found))
 
 
-def _publisher(place: Place, *, once: bool) -> tuple[Publisher, KubeApi | None]:
+def _publisher(place: LabelDestination, *, once: bool) -> tuple[Publisher, KubeApi | None]:
     """The publisher, and the API connection to close after it."""
     from kgpu.discovery import publish
 
@@ -255,7 +255,7 @@ def _publisher(place: Place, *, once: bool) -> tuple[Publisher, KubeApi | None]:
     ), api
 
 
-async def _publish_once(root: str, settings: ProgramSettings, place: Place) -> None:
+async def _publish_once(root: str, settings: ProgramSettings, place: LabelDestination) -> None:
     import asyncio
 
     publisher, api = _publisher(place, once=True)
@@ -273,7 +273,7 @@ async def _publish_once(root: str, settings: ProgramSettings, place: Place) -> N
             await api.close()
 
 
-async def _keep(root: str, path: str, overrides: Mapping[str, Any], place: Place) -> None:
+async def _keep(root: str, path: str, overrides: Mapping[str, Any], place: LabelDestination) -> None:
     """The role as a program of its own: until SIGTERM, with the configuration file followed."""
     import asyncio
     import logging

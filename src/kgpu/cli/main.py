@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """One command: its name, where its click command is, and the line that ``kgpu --help`` shows."""
 
     name: str
@@ -41,30 +41,46 @@ class Entry:
 
 
 COMMANDS: Final = (
-    Entry("agent", "kgpu.cli.agent", "agent", "Run a node's roles, from device plugin to validator."),
-    Entry("device-plugin", "kgpu.cli.device_plugin", "device_plugin", "The device plugin alone; try its choices."),
-    Entry("labels", "kgpu.cli.labels", "labels", "Print or publish this node's accelerator labels."),
-    Entry("config-manager", "kgpu.cli.config_manager", "config_manager", "The config by node label.", hidden=True),
-    Entry("mps-control-daemon", "kgpu.cli.mps", "mps_control_daemon", "Refused: there is none yet.", hidden=True),
-    Entry("status", "kgpu.cli.status", "status", "What works in a cluster, what does not, why, and what to do."),
-    Entry("doctor", "kgpu.cli.doctor", "doctor", "Why a GPU pod or node does not work, with proof and a remedy."),
-    Entry("collect", "kgpu.cli.collect", "collect", "Write all evidence for the doctor into one archive."),
-    Entry("top", "kgpu.cli.top", "top", "Every GPU of the cluster, live: load, pods, health."),
-    Entry("operator", "kgpu.cli.operator", "operator", "Run the operator, or clean up after it."),
-    Entry("validate", "kgpu.cli.validate", "validate", "Prove that this node can run GPU work."),
-    Entry("nvidia-validator", "kgpu.cli.validate", "peer", "The replaced validator's command line.", hidden=True),
-    Entry("cdi", "kgpu.cli.cdi", "cdi", "Write, list, change and check CDI specs for containers."),
-    Entry("runtime", "kgpu.cli.runtime", "runtime", "Configure the container engine for GPUs, or take that back."),
-    Entry("nvidia-ctk", "kgpu.cli.nvidia_ctk", "nvidia_ctk", "The container toolkit's command line.", hidden=True),
-    Entry("nri", "kgpu.cli.nri", "nri", "Give GPUs to containers that ask for them by name."),
-    Entry("exporter", "kgpu.cli.exporter", "exporter", "What every accelerator does, as metrics."),
-    Entry("health", "kgpu.cli.health", "health", "Which GPUs of this node are well, why not, and what to do."),
-    Entry("xid", "kgpu.cli.xid", "xid", "What an Xid means and what to do; what a kernel log says."),
-    Entry("monitoring", "kgpu.cli.monitoring", "monitoring", "Alert rules and dashboards for Prometheus and Grafana."),
-    Entry("crds", "kgpu.cli.crds", "crds", "Install or remove the operator's custom resources."),
-    Entry("lab", "kgpu.cli.lab", "lab", "Simulated accelerators and clusters to try and test with."),
-    Entry("completion", "kgpu.cli.completion", "completion", "Shell completion for bash, zsh or fish."),
-    Entry("version", "kgpu.cli.version", "version", "Print the version."),
+    CommandEntry("agent", "kgpu.cli.agent", "agent", "Run a node's roles, from device plugin to validator."),
+    CommandEntry(
+        "device-plugin", "kgpu.cli.device_plugin", "device_plugin", "The device plugin alone; try its choices."
+    ),
+    CommandEntry("labels", "kgpu.cli.labels", "labels", "Print or publish this node's accelerator labels."),
+    CommandEntry(
+        "config-manager", "kgpu.cli.config_manager", "config_manager", "The config by node label.", hidden=True
+    ),
+    CommandEntry(
+        "mps-control-daemon", "kgpu.cli.mps", "mps_control_daemon", "Refused: there is none yet.", hidden=True
+    ),
+    CommandEntry("status", "kgpu.cli.status", "status", "What works in a cluster, what does not, why, and what to do."),
+    CommandEntry(
+        "doctor", "kgpu.cli.doctor", "doctor", "Why a GPU pod or node does not work, with proof and a remedy."
+    ),
+    CommandEntry("collect", "kgpu.cli.collect", "collect", "Write all evidence for the doctor into one archive."),
+    CommandEntry("top", "kgpu.cli.top", "top", "Every GPU of the cluster, live: load, pods, health."),
+    CommandEntry("operator", "kgpu.cli.operator", "operator", "Run the operator, or clean up after it."),
+    CommandEntry("validate", "kgpu.cli.validate", "validate", "Prove that this node can run GPU work."),
+    CommandEntry(
+        "nvidia-validator", "kgpu.cli.validate", "peer", "The replaced validator's command line.", hidden=True
+    ),
+    CommandEntry("cdi", "kgpu.cli.cdi", "cdi", "Write, list, change and check CDI specs for containers."),
+    CommandEntry(
+        "runtime", "kgpu.cli.runtime", "runtime", "Configure the container engine for GPUs, or take that back."
+    ),
+    CommandEntry(
+        "nvidia-ctk", "kgpu.cli.nvidia_ctk", "nvidia_ctk", "The container toolkit's command line.", hidden=True
+    ),
+    CommandEntry("nri", "kgpu.cli.nri", "nri", "Give GPUs to containers that ask for them by name."),
+    CommandEntry("exporter", "kgpu.cli.exporter", "exporter", "What every accelerator does, as metrics."),
+    CommandEntry("health", "kgpu.cli.health", "health", "Which GPUs of this node are well, why not, and what to do."),
+    CommandEntry("xid", "kgpu.cli.xid", "xid", "What an Xid means and what to do; what a kernel log says."),
+    CommandEntry(
+        "monitoring", "kgpu.cli.monitoring", "monitoring", "Alert rules and dashboards for Prometheus and Grafana."
+    ),
+    CommandEntry("crds", "kgpu.cli.crds", "crds", "Install or remove the operator's custom resources."),
+    CommandEntry("lab", "kgpu.cli.lab", "lab", "Simulated accelerators and clusters to try and test with."),
+    CommandEntry("completion", "kgpu.cli.completion", "completion", "Shell completion for bash, zsh or fish."),
+    CommandEntry("version", "kgpu.cli.version", "version", "Print the version."),
 )
 
 # Replaced programs whose scripts expect another exit code than 2 for what is explained.
@@ -84,7 +100,7 @@ kgpu lab up --real
 class LazyGroup(ExampleGroup):
     """A group whose commands are imported when they are used, not when they are listed."""
 
-    def __init__(self, *args: Any, entries: Sequence[Entry] = (), **kwargs: Any) -> None:
+    def __init__(self, *args: Any, entries: Sequence[CommandEntry] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.entries = {entry.name: entry for entry in entries}
 

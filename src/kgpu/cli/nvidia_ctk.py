@@ -15,26 +15,26 @@ import click
 
 from kgpu.base.errors import HostError, UserError
 from kgpu.cli._common import ExampleCommand
-from kgpu.cli.main import Entry, LazyGroup
+from kgpu.cli.main import CommandEntry, LazyGroup
 from kgpu.formats.names import ENV_HOOK_DEBUG
 from kgpu.toolkit.hooks import FOLDERS, HELPER
 
 ENTRIES: Final = (
-    Entry("cdi", "kgpu.cli.nvidia_ctk", "cdi", "Write, list and change CDI specs."),
-    Entry("runtime", "kgpu.cli.nvidia_ctk", "runtime", "Configure container engines."),
-    Entry("config", "kgpu.cli.ctk_config", "config", "Print or change the toolkit's config.toml."),
-    Entry("system", "kgpu.cli.ctk_system", "system", "Device nodes, and the links to them in /dev/char."),
-    Entry("info", "kgpu.cli.nvidia_ctk", "info", "What of the toolkit is on this node."),
-    Entry("hook", "kgpu.cli.nvidia_ctk", "hook", "Hand over to nvidia-cdi-hook."),
+    CommandEntry("cdi", "kgpu.cli.nvidia_ctk", "cdi", "Write, list and change CDI specs."),
+    CommandEntry("runtime", "kgpu.cli.nvidia_ctk", "runtime", "Configure container engines."),
+    CommandEntry("config", "kgpu.cli.ctk_config", "config", "Print or change the toolkit's config.toml."),
+    CommandEntry("system", "kgpu.cli.ctk_system", "system", "Device nodes, and the links to them in /dev/char."),
+    CommandEntry("info", "kgpu.cli.nvidia_ctk", "info", "What of the toolkit is on this node."),
+    CommandEntry("hook", "kgpu.cli.nvidia_ctk", "hook", "Hand over to nvidia-cdi-hook."),
 )
 CDI_ENTRIES: Final = (
-    Entry("generate", "kgpu.cli.cdi", "generate", "Write a spec for this node's devices."),
-    Entry("list", "kgpu.cli.cdi_tools", "list_", "Print the devices that a runtime can resolve."),
-    Entry("transform", "kgpu.cli.cdi_tools", "transform", "Change a spec: move the root of its paths."),
-    Entry("validate", "kgpu.cli.cdi_tools", "validate", "Hold specs against CDI's rules and this node."),
+    CommandEntry("generate", "kgpu.cli.cdi", "generate", "Write a spec for this node's devices."),
+    CommandEntry("list", "kgpu.cli.cdi_tools", "list_", "Print the devices that a runtime can resolve."),
+    CommandEntry("transform", "kgpu.cli.cdi_tools", "transform", "Change a spec: move the root of its paths."),
+    CommandEntry("validate", "kgpu.cli.cdi_tools", "validate", "Hold specs against CDI's rules and this node."),
 )
 RUNTIME_ENTRIES: Final = (
-    Entry("configure", "kgpu.cli.runtime", "peer", "Add the NVIDIA runtime to an engine's config."),
+    CommandEntry("configure", "kgpu.cli.runtime", "peer", "Add the NVIDIA runtime to an engine's config."),
 )
 EXAMPLES: Final = """
 nvidia-ctk cdi generate --output /var/run/cdi/nvidia.yaml

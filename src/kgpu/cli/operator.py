@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kgpu.base.http import Address
     from kgpu.manager.run import Options
     from kgpu.operator.cleanup import Limits
-    from kgpu.operator.model import Monitoring, Settings
+    from kgpu.operator.model import Monitoring, OperatorSettings
 
 EXAMPLES: Final = """
 kgpu operator run --kubeconfig ~/.kube/config --namespace gpu-operator --image kgpu:dev
@@ -160,7 +160,7 @@ def cleanup(*, log_level: str, log_format: str, **given: Any) -> None:
     run_async(_clean_up(given["kubeconfig"], namespace, limits))
 
 
-async def _run(kubeconfig: str, settings: Settings, options: Options) -> None:
+async def _run(kubeconfig: str, settings: OperatorSettings, options: Options) -> None:
     import asyncio
     import signal
 
@@ -168,7 +168,7 @@ async def _run(kubeconfig: str, settings: Settings, options: Options) -> None:
     from kgpu.base.waking import first_of
     from kgpu.kube.client import connect
     from kgpu.manager.run import Manager
-    from kgpu.operator.run import Operator, find_owner
+    from kgpu.operator.run import OperatorController, find_owner
 
     api, stop = connect(kubeconfig), asyncio.Event()
     try:
@@ -176,7 +176,7 @@ async def _run(kubeconfig: str, settings: Settings, options: Options) -> None:
             finding = asyncio.ensure_future(find_owner(api, settings.namespace, os.environ.get("POD_NAME", "")))
             if not await first_of(finding, stop.wait()):
                 return
-            operator = Operator(api, dataclasses.replace(settings, owner=finding.result()))
+            operator = OperatorController(api, dataclasses.replace(settings, owner=finding.result()))
             manager = Manager(api, [operator], options)
             manager.stop = stop
             await manager.run()
@@ -195,16 +195,16 @@ async def _clean_up(kubeconfig: str, namespace: str, limits: Limits) -> None:
         await api.close()
 
 
-def settings_of(given: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
-    """``Settings`` from click's parameters. Raises ConfigError."""
-    from kgpu.operator.model import AgentNodes, Layout, Other, Settings
+def settings_of(given: Mapping[str, Any], env: Mapping[str, str]) -> OperatorSettings:
+    """``OperatorSettings`` from click's parameters. Raises ConfigError."""
+    from kgpu.operator.model import AgentNodes, NodeLayout, OperatorSettings, Other
 
-    return Settings(
+    return OperatorSettings(
         namespace=_needed(given, "namespace", "--namespace or OPERATOR_NAMESPACE", "the operator's own namespace"),
         image=_needed(given, "image", "--image or OPERATOR_IMAGE", "kgpu's own image"),
         image_pull_policy=given["image_pull_policy"],
         image_pull_secrets=tuple(one.strip() for one in given["image_pull_secrets"].split(",") if one.strip()),
-        layout=Layout(_one_of(given, "layout", "--layout or KGPU_LAYOUT", [str(one) for one in Layout])),
+        layout=NodeLayout(_one_of(given, "layout", "--layout or KGPU_LAYOUT", [str(one) for one in NodeLayout])),
         agent_nodes=AgentNodes(
             _one_of(given, "agent_nodes", "--agent-nodes or KGPU_AGENT_NODES", [str(one) for one in AgentNodes])
         ),

@@ -29,8 +29,8 @@ from kgpu.cli._common import (
 from kgpu.formats.names import STATE_DIR
 
 if TYPE_CHECKING:
-    from kgpu.host.engines.model import Change, EngineState, Place, Wanted
-    from kgpu.host.engines.paths import HostPaths
+    from kgpu.host.engines.model import EngineOffer, EnginePlace, EngineState, FileChange
+    from kgpu.host.engines.paths import MountedPaths
     from kgpu.toolkit.engine.model import EngineContext
 
 ENGINES: Final = ("containerd", "crio", "docker")
@@ -100,8 +100,8 @@ PEER_TEXTS: Final = {
 class _At:
     """The engine that a command is about."""
 
-    place: Place
-    paths: HostPaths
+    place: EnginePlace
+    paths: MountedPaths
     ctx: EngineContext
 
 
@@ -230,13 +230,13 @@ async def _unconfigure(given: dict[str, Any], output: str) -> None:
 
 async def _configured(given: dict[str, Any]) -> tuple[list[_At], list[str]]:
     """The engines to give back: the one named, else all that kgpu remembers, else the kubelet's; and hints."""
-    from kgpu.host.engines.paths import HostPaths
+    from kgpu.host.engines.paths import MountedPaths
     from kgpu.host.engines.places import find_places
     from kgpu.toolkit.engine.store import EngineStore, remembered
 
     if any(given[name] for name in ONE_ENGINE) or given["drop_in"] != USUAL:
         return [await _at(given)], []
-    paths = HostPaths.at(given["root"])
+    paths = MountedPaths.at(given["root"])
     state_dir = _state_dir(given, paths)
     places = find_places(paths)
     known = remembered(state_dir)
@@ -280,14 +280,14 @@ async def _peer(given: dict[str, Any]) -> None:
 
 
 async def _status(given: dict[str, Any], output: str) -> int:
-    from kgpu.host.engines.paths import HostPaths
+    from kgpu.host.engines.paths import MountedPaths
     from kgpu.host.engines.places import find_places
     from kgpu.toolkit.engine.programs import with_version
 
-    paths = HostPaths.at(given["root"])
+    paths = MountedPaths.at(given["root"])
     found = find_places(paths)
     if not found and not given["engine"] and not given["config"]:
-        places: list[Place] = []
+        places: list[EnginePlace] = []
     elif any(given[name] for name in ONE_ENGINE) or given["drop_in"] != USUAL:
         places = [(await _at(given)).place]
     else:
@@ -319,7 +319,7 @@ def _print_status(rows: Iterable[dict[str, Any]]) -> None:
                 click.echo(f"  {label + ':':<11}{text}")
 
 
-def _described(place: Place, paths: HostPaths, failed: list[UserError]) -> dict[str, Any]:
+def _described(place: EnginePlace, paths: MountedPaths, failed: list[UserError]) -> dict[str, Any]:
     from kgpu.toolkit.engine.run import state
 
     row: dict[str, Any] = {
@@ -351,13 +351,13 @@ def _described(place: Place, paths: HostPaths, failed: list[UserError]) -> dict[
 async def _at(given: dict[str, Any]) -> _At:
     """The engine meant, its version, and what is needed to change its config. Raises ConfigError."""
     from kgpu.host.engines.model import Engine
-    from kgpu.host.engines.paths import HostPaths
+    from kgpu.host.engines.paths import MountedPaths
     from kgpu.host.engines.places import find_places, place_for
     from kgpu.toolkit.engine.model import EngineContext
     from kgpu.toolkit.engine.programs import EngineValidator, parse_version, with_version
     from kgpu.toolkit.engine.restart import restarter
 
-    paths = HostPaths.at(given["root"])
+    paths = MountedPaths.at(given["root"])
     drop_in = None if given["drop_in"] == USUAL else given["drop_in"]
     for flag, value in (("--config", given["config"]), ("--drop-in-config", drop_in), ("--socket", given["socket"])):
         if value and not value.startswith("/") and "://" not in value:
@@ -398,13 +398,13 @@ async def _at(given: dict[str, Any]) -> _At:
     )
 
 
-def _state_dir(given: dict[str, Any], paths: HostPaths) -> Path:
+def _state_dir(given: dict[str, Any], paths: MountedPaths) -> Path:
     """On the host's own disk unless another is named: originals must outlive a container that has configured it."""
     return Path(os.path.abspath(given["state_dir"] or paths.local(STATE_DIR)))
 
 
-def _wanted(given: dict[str, Any]) -> Wanted:
-    from kgpu.host.engines.model import NVIDIA_HANDLERS, Handler, Wanted
+def _wanted(given: dict[str, Any]) -> EngineOffer:
+    from kgpu.host.engines.model import NVIDIA_HANDLERS, EngineOffer, RuntimeHandler
 
     names = _list(given["names"]) or NVIDIA_HANDLERS
     for name in names:
@@ -415,8 +415,8 @@ def _wanted(given: dict[str, Any]) -> Wanted:
     path = given["path"]
     if path and not path.startswith("/"):
         raise ConfigError(f"--nvidia-runtime-path {path} isn't an absolute path", "a path on the host", "correct it")
-    return Wanted(
-        handlers=tuple(Handler(name, path) for name in names),
+    return EngineOffer(
+        handlers=tuple(RuntimeHandler(name, path) for name in names),
         default=names[0] if _true("--nvidia-set-as-default", given["as_default"]) else "",
         cdi=_true("--cdi.enabled", given["cdi"]),
     )
@@ -439,7 +439,7 @@ def _refuse_peer_modes(given: dict[str, Any]) -> None:
 
 
 def _plan_row(
-    place: Place, changes: Sequence[Change], notes: Sequence[str], *, done: bool, restarted: bool = False
+    place: EnginePlace, changes: Sequence[FileChange], notes: Sequence[str], *, done: bool, restarted: bool = False
 ) -> dict[str, Any]:
     return {
         "engine": place.engine.value,
@@ -451,7 +451,7 @@ def _plan_row(
     }
 
 
-def _print_plan(place: Place, row: dict[str, Any], changes: Sequence[Change]) -> None:
+def _print_plan(place: EnginePlace, row: dict[str, Any], changes: Sequence[FileChange]) -> None:
     for change in changes:
         if row["changed"]:
             click.echo(f"{'removed' if change.after is None else 'wrote'} {change.path}: {change.why}")
@@ -465,7 +465,7 @@ def _print_plan(place: Place, row: dict[str, Any], changes: Sequence[Change]) ->
         click.echo(f"note: {note}", err=True)
 
 
-def _diff(change: Change) -> str:
+def _diff(change: FileChange) -> str:
     before, after = (
         (raw or b"").decode(errors="replace").splitlines(keepends=True) for raw in (change.before, change.after)
     )

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from kgpu.operator.field_rows import FieldRow
-    from kgpu.operator.overview import NodeRow, Overview, Problem
-    from kgpu.operator.watching import Cluster
+    from kgpu.operator.overview import NodeOverview, Overview, ShownProblem
+    from kgpu.operator.watching import WatchedCluster
 
 EXAMPLES: Final = """
 kgpu status
@@ -78,7 +78,7 @@ async def _look(kubeconfig: str, namespace: str) -> Overview:
         await api.close()
 
 
-async def read(api: Cluster, namespace: str) -> Overview:
+async def read(api: WatchedCluster, namespace: str) -> Overview:
     """How the cluster is doing. Raises KubeError when Nodes can't be read, ConfigError for a wrong namespace."""
     from kgpu.operator.overview import overview
     from kgpu.operator.reading import look
@@ -141,7 +141,7 @@ def _fields(console: Console, fields: tuple[FieldRow, ...]) -> None:
         console.print(Text(f"  and {len(fields) - MOST_PROBLEMS} more; kgpu status -o json has them all", style="dim"))
 
 
-def _problems(console: Console, problems: tuple[Problem, ...]) -> None:
+def _problems(console: Console, problems: tuple[ShownProblem, ...]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -199,7 +199,7 @@ def _nodes(found: Overview, *, narrow: bool = False) -> Table:
     return table
 
 
-def _cell(node: NodeRow, operand: str) -> tuple[str, str]:
+def _cell(node: NodeOverview, operand: str) -> tuple[str, str]:
     """How an operand is on a node; where the one that judges GPUs works, what it says of them."""
     cell = node.operands.get(operand, "off")
     if operand == _JUDGE and cell == "works" and node.gpus_bad:
@@ -221,11 +221,11 @@ def _in_short(cells: dict[str, Text]) -> Text:
     return Text(", ").join(parts)
 
 
-def _alike(nodes: Iterable[NodeRow]) -> list[tuple[list[str], NodeRow]]:
+def _alike(nodes: Iterable[NodeOverview]) -> list[tuple[list[str], NodeOverview]]:
     """Nodes that look the same but for their names, the worst first."""
     import msgspec
 
-    groups: dict[bytes, tuple[list[str], NodeRow]] = {}
+    groups: dict[bytes, tuple[list[str], NodeOverview]] = {}
     for node in nodes:
         fields = msgspec.to_builtins(node)
         fields.pop("name")
@@ -233,13 +233,13 @@ def _alike(nodes: Iterable[NodeRow]) -> list[tuple[list[str], NodeRow]]:
     return sorted(groups.values(), key=lambda group: (_worst(group[1]), group[0]))
 
 
-def _worst(node: NodeRow) -> int:
+def _worst(node: NodeOverview) -> int:
     if node.gpus_bad:
         return 0
     return min((_BADNESS.index(cell) for cell in node.operands.values()), default=len(_BADNESS))
 
 
-def _gpus(node: NodeRow) -> str:
+def _gpus(node: NodeOverview) -> str:
     from kgpu.formats.names import GPU_RESOURCE, NVIDIA_DOMAIN
 
     shown = []

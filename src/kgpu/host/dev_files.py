@@ -21,7 +21,7 @@ from kgpu.host.chroot import in_root
 from kgpu.host.dev_nodes import (
     DEV,
     MODULES,
-    Node,
+    DeviceFile,
     Numbers,
     existing_nodes,
     read_cap_minors,
@@ -161,7 +161,7 @@ class FakeDevFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class DriverFacts:
+class DriverNumbers:
     """What the running driver says: majors by name, the GPUs' minors, capability minors by name."""
 
     majors: Mapping[str, int]
@@ -169,7 +169,7 @@ class DriverFacts:
     cap_minors: Mapping[str, int]
 
 
-def read_facts(root: Path | str = "/") -> DriverFacts:
+def read_facts(root: Path | str = "/") -> DriverNumbers:
     """From the root's own /proc when it has a driver (a simulated root, a driver container), else this system's."""
     own = Path(root) / "proc"
     proc = own if (own / "driver").is_dir() else Path("/proc")
@@ -179,7 +179,7 @@ def read_facts(root: Path | str = "/") -> DriverFacts:
     except OSError:
         names = []
     minors = (read_gpu_minor(_text(gpus / name / "information")) for name in names)
-    return DriverFacts(
+    return DriverNumbers(
         read_majors(_text(proc / "devices")),
         tuple(sorted({minor for minor in minors if minor is not None})),
         read_cap_minors(_text(proc / "driver/nvidia-caps/mig-minors")),
@@ -212,7 +212,7 @@ def load_commands(root: str = "/", modules: Sequence[str] = MODULES) -> list[str
     return [f"{inside}{MODPROBE} {module}" for module in modules]
 
 
-def nodes_of(text: Iterable[Node]) -> str:
+def nodes_of(text: Iterable[DeviceFile]) -> str:
     """For people: how many nodes, and the first of them."""
     listed = [f"{node.path} ({node.numbers})" for node in text]
     return ", ".join(listed[:4]) + (f" and {len(listed) - 4} more" if len(listed) > 4 else "")

@@ -51,14 +51,14 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class DeviceFile:
     """A device node that is there or should be."""
 
     path: str
     numbers: Numbers
 
 
-class Action(StrEnum):
+class DeviceFileAction(StrEnum):
     """What a step does."""
 
     CREATE = "create"
@@ -69,10 +69,10 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class DeviceFileStep:
     """One step: at ``path`` a link to ``target``, or the node ``numbers``; ``why`` when it isn't plain."""
 
-    action: Action
+    action: DeviceFileAction
     path: str
     target: str = ""
     numbers: Numbers | None = None
@@ -81,7 +81,7 @@ class Step:
     @property
     def changes(self) -> bool:
         """True when applying it changes a file."""
-        return self.action in {Action.CREATE, Action.REPLACE, Action.REMOVE}
+        return self.action in {DeviceFileAction.CREATE, DeviceFileAction.REPLACE, DeviceFileAction.REMOVE}
 
     def __str__(self) -> str:
         what = f" -> {self.target}" if self.target else f" c {self.numbers}" if self.numbers else ""
@@ -114,10 +114,10 @@ class DevFiles(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedDeviceFiles:
     """The nodes that there should be, and what could not be known, in words."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[DeviceFile, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -143,22 +143,22 @@ def read_cap_minors(mig_minors: str) -> dict[str, int]:
     return {name: minor for name, minor in found.items() if minor is not None}
 
 
-def control_nodes(majors: Mapping[str, int], *, dev: str = DEV) -> Wanted:
+def control_nodes(majors: Mapping[str, int], *, dev: str = DEV) -> WantedDeviceFiles:
     """The nodes that every use of the driver needs; those whose module isn't loaded are notes."""
-    nodes: list[Node] = []
+    nodes: list[DeviceFile] = []
     notes: list[str] = []
     for name, drivers, minor in CONTROL:
         major = _major(majors, drivers)
         if major is None:
             notes.append(f"{name} can't be made: /proc/devices has no {drivers[0]}; is its module loaded?")
         else:
-            nodes.append(Node(f"{dev}/{name}", Numbers(major, minor)))
-    return Wanted(tuple(nodes), tuple(notes))
+            nodes.append(DeviceFile(f"{dev}/{name}", Numbers(major, minor)))
+    return WantedDeviceFiles(tuple(nodes), tuple(notes))
 
 
 def every_node(
     majors: Mapping[str, int], gpu_minors: Iterable[int], cap_minors: Mapping[str, int], *, dev: str = DEV
-) -> Wanted:
+) -> WantedDeviceFiles:
     """All nodes that the driver may ever have: control, GPUs by their real minors, MIG capabilities."""
     control = control_nodes(majors, dev=dev)
     nodes, notes = list(control.nodes), list(control.notes)
@@ -171,28 +171,28 @@ def every_node(
     )
     for major, found in rows:
         if major is not None:
-            nodes += [Node(path, Numbers(major, minor)) for path, minor in found]
+            nodes += [DeviceFile(path, Numbers(major, minor)) for path, minor in found]
         elif found:
             which = found[0][0] if len(found) == 1 else f"{found[0][0]} and {len(found) - 1} more"
             notes.append(f"left out, because its major is not in /proc/devices: {which}")
-    return Wanted(tuple(nodes), tuple(notes))
+    return WantedDeviceFiles(tuple(nodes), tuple(notes))
 
 
-def existing_nodes(files: DevFiles, *, dev: str = DEV) -> tuple[Node, ...]:
+def existing_nodes(files: DevFiles, *, dev: str = DEV) -> tuple[DeviceFile, ...]:
     """The driver's nodes that are there; file systems, switches and links between GPUs are not for containers."""
     paths = [f"{dev}/{name}" for name in files.names(dev) if _OURS.fullmatch(name)]
     paths += [f"{dev}/{CAPS_FOLDER}/{name}" for name in files.names(f"{dev}/{CAPS_FOLDER}") if _CAP.fullmatch(name)]
     found = ((path, files.device(path)) for path in paths)
-    return tuple(Node(path, numbers) for path, numbers in found if numbers is not None)
+    return tuple(DeviceFile(path, numbers) for path, numbers in found if numbers is not None)
 
 
-def join_nodes(there: Iterable[Node], expected: Iterable[Node]) -> tuple[Node, ...]:
+def join_nodes(there: Iterable[DeviceFile], expected: Iterable[DeviceFile]) -> tuple[DeviceFile, ...]:
     """One node for each path; what is there counts, because its numbers are a fact."""
     by_path = {node.path: node for node in (*expected, *there)}
     return tuple(by_path.values())
 
 
-def plan_links(files: DevFiles, nodes: Iterable[Node], *, dev_char: str = DEV_CHAR) -> tuple[Step, ...]:
+def plan_links(files: DevFiles, nodes: Iterable[DeviceFile], *, dev_char: str = DEV_CHAR) -> tuple[DeviceFileStep, ...]:
     """The steps after which each node has its link, and no link says numbers that its node doesn't have."""
     listed = tuple(nodes)
     wanted = {str(node.numbers): node.path for node in listed}
@@ -205,33 +205,33 @@ def plan_links(files: DevFiles, nodes: Iterable[Node], *, dev_char: str = DEV_CH
         target = _follow(path, files.link(path)) if match else ""
         now = files.device(target) if match and target in ours else None
         if match and now is not None and now != Numbers(int(match[1]), int(match[2])):
-            steps.append(Step(action=Action.REMOVE, path=path, why=f"stale: {target} is {now} now"))
+            steps.append(DeviceFileStep(action=DeviceFileAction.REMOVE, path=path, why=f"stale: {target} is {now} now"))
     return tuple(steps)
 
 
-def plan_nodes(files: DevFiles, nodes: Iterable[Node]) -> tuple[Step, ...]:
+def plan_nodes(files: DevFiles, nodes: Iterable[DeviceFile]) -> tuple[DeviceFileStep, ...]:
     """The steps after which each node is there with its numbers. A file that is no device is left, and said."""
-    steps: list[Step] = []
+    steps: list[DeviceFileStep] = []
     for node in nodes:
         now = files.device(node.path)
         if now == node.numbers:
-            action, why = Action.KEEP, ""
+            action, why = DeviceFileAction.KEEP, ""
         elif now is not None:
-            action, why = Action.REPLACE, f"stale: it was {now}"
+            action, why = DeviceFileAction.REPLACE, f"stale: it was {now}"
         elif files.there(node.path):
-            action, why = Action.SKIP, "there is something that is no character device"
+            action, why = DeviceFileAction.SKIP, "there is something that is no character device"
         else:
-            action, why = Action.CREATE, ""
-        steps.append(Step(action=action, path=node.path, numbers=node.numbers, why=why))
+            action, why = DeviceFileAction.CREATE, ""
+        steps.append(DeviceFileStep(action=action, path=node.path, numbers=node.numbers, why=why))
     return tuple(steps)
 
 
-def apply(files: DevFiles, steps: Iterable[Step]) -> None:
+def apply(files: DevFiles, steps: Iterable[DeviceFileStep]) -> None:
     """Make the changes of the steps, in order. Raises OSError from the first that can't be made."""
     for step in steps:
         if not step.changes:
             continue
-        if step.action is Action.REMOVE:
+        if step.action is DeviceFileAction.REMOVE:
             files.remove(step.path)
         elif step.numbers is not None:
             files.put_node(step.path, step.numbers)
@@ -239,20 +239,24 @@ def apply(files: DevFiles, steps: Iterable[Step]) -> None:
             files.put_link(step.path, step.target)
 
 
-def _link_step(files: DevFiles, dev_char: str, name: str, target: str, *, there: bool) -> Step:
+def _link_step(files: DevFiles, dev_char: str, name: str, target: str, *, there: bool) -> DeviceFileStep:
     path = f"{dev_char}/{name}"
     text = files.link(path)
     if text is None:
-        action, why = (Action.SKIP, "there is something that is no link") if there else (Action.CREATE, "")
-        return Step(action=action, path=path, target=target, why=why)
+        action, why = (
+            (DeviceFileAction.SKIP, "there is something that is no link") if there else (DeviceFileAction.CREATE, "")
+        )
+        return DeviceFileStep(action=action, path=path, target=target, why=why)
     current = _follow(path, text)
     now = files.device(current)
     if current == target:
-        return Step(action=Action.KEEP, path=path, target=target)
+        return DeviceFileStep(action=DeviceFileAction.KEEP, path=path, target=target)
     if now is not None and str(now) == name:
-        return Step(action=Action.KEEP, path=path, target=target, why=f"it leads to the same device at {current}")
+        return DeviceFileStep(
+            action=DeviceFileAction.KEEP, path=path, target=target, why=f"it leads to the same device at {current}"
+        )
     why = f"stale: it led to {current}, which is {now or 'not there'}"
-    return Step(action=Action.REPLACE, path=path, target=target, why=why)
+    return DeviceFileStep(action=DeviceFileAction.REPLACE, path=path, target=target, why=why)
 
 
 def _follow(path: str, text: str | None) -> str:

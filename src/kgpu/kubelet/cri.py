@@ -55,7 +55,7 @@ class RuntimeStatus:
 
 
 class ContainerRuntime(Protocol):
-    """Something to ask for its status. Fake: ``kgpu.kubelet.cri_fake.FakeRuntime``."""
+    """Something to ask for its status. Fake: ``kgpu.kubelet.cri_fake.FakeCriRuntime``."""
 
     async def status(self) -> RuntimeStatus:
         """The state now. Raises KubeletError when nobody answers."""

@@ -1,6 +1,7 @@
 """A container runtime for tests, at a real socket: it answers what ``state`` says, and can go away and come back.
 
-Reads nothing and starts nothing. ``FakeRuntime`` is also the port's fake without a socket: ``status`` answers directly.
+Reads nothing and starts nothing. ``FakeCriRuntime`` is also the port's fake without a socket: ``status`` answers
+directly.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kgpu.kubelet.pb import cri_v1_pb2 as cri
 from kgpu.kubelet.rpc import RpcServer, Service
 
 
-class FakeRuntime:
+class FakeCriRuntime:
     """A runtime with the given state. ``old``: it knows neither handlers nor RuntimeConfig, as containerd 1.7."""
 
     def __init__(self, state: RuntimeStatus, *, old: bool = False) -> None:

@@ -33,7 +33,7 @@ from kgpu.kube.port import (
 )
 from kgpu.operator import seen
 from kgpu.operator.leaving import outliving
-from kgpu.operator.model import Plan, Settings
+from kgpu.operator.model import ClusterPlan, OperatorSettings
 from kgpu.operator.watching import Watching
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ _POLICY_KINDS: Final = frozenset({"ClusterPolicy", "NVIDIADriver"})
 
 
 @dataclass(slots=True)
-class Record:
+class AppliedObject:
     """What was applied last to one object. ``stranger``: it is somebody else's and as wanted, and is left alone."""
 
     wanted: str
@@ -67,7 +67,7 @@ class Record:
 
 
 @dataclass(slots=True)
-class Trouble:
+class ApplyTrouble:
     """An object that can't be applied now: until when it is left alone, and for which wish."""
 
     backoff: Backoff
@@ -79,7 +79,13 @@ class Applier:
     """The hands for everything but Nodes and statuses. Not shared between two passes at once."""
 
     def __init__(
-        self, api: KubeApi, watching: Watching, settings: Settings, *, clock: Clock, count: Callable[[str], None]
+        self,
+        api: KubeApi,
+        watching: Watching,
+        settings: OperatorSettings,
+        *,
+        clock: Clock,
+        count: Callable[[str], None],
     ) -> None:
         """``count`` is told of every write, with the kind."""
         self._api = api
@@ -88,16 +94,16 @@ class Applier:
         self._owner = settings.owner
         self._clock = clock
         self._count = count
-        self._records: dict[Id, Record] = {}
-        self._troubles: dict[Id, Trouble] = {}
-        self._fights: dict[Id, Trouble] = {}
+        self._records: dict[Id, AppliedObject] = {}
+        self._troubles: dict[Id, ApplyTrouble] = {}
+        self._fights: dict[Id, ApplyTrouble] = {}
         self._retried: dict[str, float] = {}
         self.errors: dict[str, str] = {}
         """What the API server refused last, by ``Kind/name``."""
         self.again_at: float | None = None
         """When to come again although nothing may have changed; None for never."""
 
-    async def converge(self, plan: Plan) -> None:
+    async def converge(self, plan: ClusterPlan) -> None:
         """Apply and prune. Raises KubeUnreachableError; what is refused is in ``errors``."""
         self.again_at = None
         wanted = {self._id(obj): outliving(obj, self._owner) for obj in plan.objects}
@@ -141,7 +147,7 @@ class Applier:
 
     def _put_back(self, one: Id, live: Object | None, now: float) -> bool:
         """Drift: at once the first time, with growing pauses where somebody does it again and again."""
-        fight = self._fights.setdefault(one, Trouble(Backoff(_FOUGHT_OVER)))
+        fight = self._fights.setdefault(one, ApplyTrouble(Backoff(_FOUGHT_OVER)))
         if now < fight.until:
             self._come_at(fight.until)
             return False
@@ -165,7 +171,7 @@ class Applier:
             self._refused(one, wanted, refused.what)
         else:
             uid = text(mapping(made.get("metadata")).get("uid"))
-            self._records[one] = Record(wanted, uid, seen.owned(made), self._clock.monotonic())
+            self._records[one] = AppliedObject(wanted, uid, seen.owned(made), self._clock.monotonic())
             self._troubles.pop(one, None)
             self.errors.pop(_shown(one), None)
             log.debug("applied %s/%s, now %s", resource.kind, name, version_of(made))
@@ -183,7 +189,7 @@ class Applier:
             return False
         if all(found.get(key) == value for key, value in obj.items() if key not in ("apiVersion", "kind", "metadata")):
             uid = text(found["metadata"].get("uid"))
-            self._records[one] = Record(wanted, uid, "", self._clock.monotonic(), stranger=True)
+            self._records[one] = AppliedObject(wanted, uid, "", self._clock.monotonic(), stranger=True)
             self._troubles.pop(one, None)
             self.errors.pop(_shown(one), None)
         else:
@@ -205,7 +211,7 @@ class Applier:
         return True
 
     def _refused(self, one: Id, wanted: str, said: str) -> None:
-        trouble = self._troubles.setdefault(one, Trouble(Backoff(_REFUSED)))
+        trouble = self._troubles.setdefault(one, ApplyTrouble(Backoff(_REFUSED)))
         if trouble.wanted != wanted:
             trouble.backoff.reset()
         if self.errors.get(_shown(one)) != said:
@@ -236,7 +242,7 @@ class Applier:
                 due = now + RETRY
             self._come_at(due)
 
-    async def _prune(self, wanted: frozenset[Id], plan: Plan) -> None:
+    async def _prune(self, wanted: frozenset[Id], plan: ClusterPlan) -> None:
         """Delete what carries the operator's mark and is not wanted, users of a thing before the thing."""
         for resource, live in reversed(list(self._watching.managed())):
             metadata = live["metadata"]

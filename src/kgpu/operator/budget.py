@@ -20,7 +20,7 @@ QUEUE: Final = 2000
 
 
 @dataclass(slots=True)
-class Bucket:
+class TokenBucket:
     """Tokens that come back with time."""
 
     most: float
@@ -50,8 +50,8 @@ class Budget:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._all = Bucket(BURST, REFILL, clock.monotonic())
-        self._subjects: dict[str, Bucket] = {}
+        self._all = TokenBucket(BURST, REFILL, clock.monotonic())
+        self._subjects: dict[str, TokenBucket] = {}
         self._waiting: dict[str, deque[Advice]] = {}  # in the order of their turns
         self._count = 0
         self.dropped = 0
@@ -81,7 +81,7 @@ class Budget:
             return None, for_all
         waits = []
         for subject, queue in self._waiting.items():
-            bucket = self._subjects.get(subject) or Bucket(SUBJECT_BURST, SUBJECT_REFILL, now)
+            bucket = self._subjects.get(subject) or TokenBucket(SUBJECT_BURST, SUBJECT_REFILL, now)
             wait = max(for_all, bucket.wait(now))
             if wait:
                 waits.append(wait)

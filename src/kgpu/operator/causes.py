@@ -23,7 +23,7 @@ from kgpu.formats import names
 from kgpu.formats.agent_report import MAX_REASON
 from kgpu.formats.config_choice import REFUSED
 from kgpu.operator.labels import has_agent
-from kgpu.operator.model import Layout, Node, Object, Observed, PodTrouble, Policy, Settings
+from kgpu.operator.model import ClusterNode, NodeLayout, Object, Observed, OperatorSettings, PodTrouble, Policy
 from kgpu.operator.selecting import BySelector, is_driver, node_selector
 
 
@@ -140,14 +140,14 @@ def not_created(message: str, namespace: str) -> Cause:
 
 
 @dataclass(frozen=True)
-class View:
+class CauseView:
     """One moment, for the judges: the policy, the nodes as they will be labelled, and what is known by node."""
 
     observed: Observed
-    settings: Settings
+    settings: OperatorSettings
     policy: Policy
-    nodes: tuple[Node, ...]
-    gpu_nodes: tuple[Node, ...]
+    nodes: tuple[ClusterNode, ...]
+    gpu_nodes: tuple[ClusterNode, ...]
     wanted: Mapping[str, Object] = field(default_factory=dict)
     """The DaemonSets that there should be, by name."""
     errors: Mapping[str, UserError] = field(default_factory=dict)
@@ -185,11 +185,11 @@ class View:
     def _agent_causes(self) -> dict[str, Cause | None]:
         return {}
 
-    def finder(self, node: Node) -> str:
+    def finder(self, node: ClusterNode) -> str:
         """The DaemonSet whose pod looks for this node's features: the agent's where it belongs, else the finder's; ""
         where another discovery does it alone.
         """
-        if self.settings.layout is Layout.AGENT and has_agent(node):
+        if self.settings.layout is NodeLayout.AGENT and has_agent(node):
             return names.AGENT_DAEMON_SET
         return names.FINDER_DAEMON_SET if names.FINDER_DAEMON_SET in self.wanted else ""
 
@@ -212,14 +212,14 @@ class View:
             given = mapping(mapping(mapping(wanted.get("spec")).get("template")).get("spec")).get("tolerations")
         return (*map(_toleration, map(mapping, items(given))), *DAEMON_TOLERATIONS)
 
-    def agent(self, node: Node) -> Cause | None:
+    def agent(self, node: ClusterNode) -> Cause | None:
         """Why no agent works on this node, None where one does."""
         known = self._agent_causes
         if node.name not in known:
             known[node.name] = self._agent(node)
         return known[node.name]
 
-    def _agent(self, node: Node) -> Cause | None:
+    def _agent(self, node: ClusterNode) -> Cause | None:
         found = self.pod(node, names.AGENT_DAEMON_SET, running=node.agent is not None)
         if found is not None:
             return found
@@ -233,7 +233,7 @@ class View:
             )
         return None
 
-    def pod(self, node: Node, daemon_set: str, *, running: bool) -> Cause | None:
+    def pod(self, node: ClusterNode, daemon_set: str, *, running: bool) -> Cause | None:
         """Why a DaemonSet's pod does not work on a node; ``running``: there is a sign that it has."""
         if not node.ready:
             return _node_down(node)
@@ -259,7 +259,7 @@ class View:
             return Cause(reason="PodMissing", what=f"DaemonSet {daemon_set} has no pod on it yet", passing=True)
         return None
 
-    def _missing(self, node: Node, daemon_set: str, *, running: bool) -> bool:
+    def _missing(self, node: ClusterNode, daemon_set: str, *, running: bool) -> bool:
         """Whether the DaemonSet has no pod there; where that can't be known, what the node has said is believed."""
         if self.observed.pods is None:
             return not running
@@ -272,14 +272,14 @@ class View:
         passing = passing or (trouble.reason == UNHEALTHY and _NOT_LISTENING in trouble.message)
         return Cause(reason=word(trouble.reason, "PodNotReady"), what=what + said, remedy=remedy, passing=passing)
 
-    def role(self, node: Node, role: str) -> Cause | None:
+    def role(self, node: ClusterNode, role: str) -> Cause | None:
         """What a role says of itself on a node, None when it runs."""
         cause = self.agent(node)
         if cause is not None:
             return cause
         return self.role_alone(node, role)
 
-    def role_alone(self, node: Node, role: str) -> Cause | None:
+    def role_alone(self, node: ClusterNode, role: str) -> Cause | None:
         """The same where the agent is known to work."""
         said = node.report.roles.get(role) if node.report else None
         if said is None:
@@ -329,7 +329,7 @@ def _toleration(value: Mapping[str, Any]) -> Toleration:
     return Toleration(*(text(value.get(key)) for key in ("key", "operator", "value", "effect")))
 
 
-def untolerated(node: Node, tolerations: tuple[Toleration, ...]) -> tuple[Taint, ...]:
+def untolerated(node: ClusterNode, tolerations: tuple[Toleration, ...]) -> tuple[Taint, ...]:
     """The taints that keep pods with these tolerations away from a node."""
     found = []
     for entry in node.taints:
@@ -339,7 +339,7 @@ def untolerated(node: Node, tolerations: tuple[Toleration, ...]) -> tuple[Taint,
     return tuple(found)
 
 
-def _not_tolerated(node: Node, taints: Iterable[Taint], policy: str) -> Cause:
+def _not_tolerated(node: ClusterNode, taints: Iterable[Taint], policy: str) -> Cause:
     every = tuple(taints)
     first = every[0]
     many = "taints " + ", ".join(map(str, every)) + " are" if len(every) > 1 else f"taint {first} is"
@@ -353,7 +353,7 @@ def _not_tolerated(node: Node, taints: Iterable[Taint], policy: str) -> Cause:
     )
 
 
-def _node_down(node: Node) -> Cause:
+def _node_down(node: ClusterNode) -> Cause:
     said = node.conditions.get("Ready")
     words = f": {_cut(said.message)}" if said and said.message else ""
     return Cause(

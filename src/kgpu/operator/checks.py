@@ -10,12 +10,12 @@ from kgpu.base.plain import mapping, number
 from kgpu.formats import names
 from kgpu.formats.agent_report import has_ended
 from kgpu.formats.operands import Operand
-from kgpu.operator.causes import UNHEALTHY, Cause, View, not_applied
+from kgpu.operator.causes import UNHEALTHY, Cause, CauseView, not_applied
 from kgpu.operator.labels import deploy
-from kgpu.operator.model import Layout, Node
+from kgpu.operator.model import ClusterNode, NodeLayout
 
 
-def paused(operand: Operand, node: Node) -> Cause | None:
+def paused(operand: Operand, node: ClusterNode) -> Cause | None:
     """That an upgrade has stopped an operand on a node."""
     key = deploy(operand.deploy)
     if names.PAUSED_FOR_DRIVER_UPGRADE not in node.labels.get(key, ""):
@@ -28,18 +28,18 @@ def paused(operand: Operand, node: Node) -> Cause | None:
     )
 
 
-def role(view: View, operand: Operand, node: Node) -> Cause | None:
+def role(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
     """An operand that is a role of the agent, or a DaemonSet of its own as the finder always is."""
     stopped = paused(operand, node)
     if stopped is not None:
         return stopped
     apart = operand.daemon_set == names.FINDER_DAEMON_SET and view.finder(node) == operand.daemon_set
-    if view.settings.layout is Layout.AGENT and not apart:
+    if view.settings.layout is NodeLayout.AGENT and not apart:
         return view.role(node, operand.role)
     return own_pod(view, operand, node)
 
 
-def own_pod(view: View, operand: Operand, node: Node) -> Cause | None:
+def own_pod(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
     live = view.observed.daemon_sets.get(operand.daemon_set, {})
     settled = rolled_out(live)
     found = view.pod(node, operand.daemon_set, running=settled)
@@ -67,7 +67,7 @@ def _who(operand: Operand) -> str:
     return "finder of node features" if operand.daemon_set == names.FINDER_DAEMON_SET else operand.title
 
 
-def _is_current(view: View, operand: Operand, node: Node) -> bool:
+def _is_current(view: CauseView, operand: Operand, node: ClusterNode) -> bool:
     """Whether a role's own process lives and acts on this policy, so that what it says counts."""
     report = node.reports.get(operand.role)
     return report is not None and not has_ended(report) and report.generation >= view.policy.generation
@@ -82,11 +82,11 @@ def rolled_out(live: Mapping[str, Any]) -> bool:
     return bool(status) and up_to_date and counts == {desired}
 
 
-def refused(view: View, operand: Operand) -> Iterable[Cause]:
+def refused(view: CauseView, operand: Operand) -> Iterable[Cause]:
     """What the API server refuses of that which an operand's pods need everywhere."""
     errors = view.observed.apply_errors
     subjects = [f"ConfigMap/{names.AGENT_CONFIG_MAP}"]
-    if view.settings.layout is Layout.OPERANDS:
+    if view.settings.layout is NodeLayout.OPERANDS:
         subjects.append(f"ServiceAccount/{operand.account}")
     for subject in subjects:
         if subject in errors and operand.role:

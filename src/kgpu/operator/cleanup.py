@@ -37,9 +37,9 @@ from kgpu.kube.port import (
 )
 from kgpu.operator.applying import is_operators
 from kgpu.operator.leaving import Leaving
-from kgpu.operator.model import Plan, Settings
+from kgpu.operator.model import ClusterPlan, OperatorSettings
 from kgpu.operator.seen import condition_of
-from kgpu.operator.watching import Cluster, Watching
+from kgpu.operator.watching import WatchedCluster, Watching
 
 MANAGERS: Final = (
     names.OPERATOR_FIELD_MANAGER,
@@ -67,7 +67,7 @@ class Limits:
 
 
 async def clean_up(
-    api: Cluster, namespace: str, limits: Limits | None = None, *, say: Say, clock: Clock | None = None
+    api: WatchedCluster, namespace: str, limits: Limits | None = None, *, say: Say, clock: Clock | None = None
 ) -> None:
     """All of it, with a line per step. Raises KubeError when the time is over or something is refused."""
     limits, clock = limits or Limits(), clock or SystemClock()
@@ -81,7 +81,7 @@ async def clean_up(
 
 
 class _Cleaner:
-    def __init__(self, api: Cluster, namespace: str, limits: Limits, say: Say, clock: Clock) -> None:
+    def __init__(self, api: WatchedCluster, namespace: str, limits: Limits, say: Say, clock: Clock) -> None:
         self._api = api
         self._namespace = namespace
         self._limits = limits
@@ -165,14 +165,14 @@ class _Cleaner:
     async def _leave(self) -> None:
         """Let agents clean up their hosts."""
         self._tell("agents clean up their hosts")
-        settings = Settings(namespace=self._namespace, image="")
+        settings = OperatorSettings(namespace=self._namespace, image="")
         watching = Watching(self._api, settings, clock=self._clock)
         leaving = Leaving(self._api, watching, namespace=self._namespace, clock=self._clock, seconds=self._limits.leave)
         async with running(watching=watching.run()):
             while not watching.ready:
                 await self._clock.sleep(0.05)
             told = 0
-            while await leaving.holds(Plan()):
+            while await leaving.holds(ClusterPlan()):
                 staying = leaving.staying()
                 if len(staying) != told:
                     told = len(staying)

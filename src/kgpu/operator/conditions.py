@@ -15,7 +15,7 @@ from kgpu.base.plain import items, mapping, text
 from kgpu.base.printable import one_line, printable
 from kgpu.formats import names
 from kgpu.formats.crd.status import MAX_REFUSAL, MAX_REFUSED_NAME
-from kgpu.operator.model import Node, Object
+from kgpu.operator.model import ClusterNode, Object
 
 READY: Final = "Ready"
 ERROR: Final = "Error"
@@ -70,7 +70,7 @@ def status(state: str, conditions: Iterable[Object], *, namespace: str, generati
     return {"state": state, "namespace": namespace, "conditions": written}
 
 
-def counts(total: int, gpu_nodes: Collection[Node]) -> Object:
+def counts(total: int, gpu_nodes: Collection[ClusterNode]) -> Object:
     """``status.nodes``: of how many Nodes, how many have GPUs, and how many of these are validated."""
     validated = sum(
         (said := node.conditions.get(names.VALIDATED_CONDITION)) is not None and said.status == "True"

@@ -6,25 +6,25 @@ from typing import Final
 
 from kgpu.formats import names
 from kgpu.operator import conditions
-from kgpu.operator.causes import View, not_applied
+from kgpu.operator.causes import CauseView, not_applied
 from kgpu.operator.checks import rolled_out
 from kgpu.operator.drivers import Assignment
-from kgpu.operator.labels import Rules
+from kgpu.operator.labels import LabelRules
 from kgpu.operator.loaded import other_driver
-from kgpu.operator.model import Driver, Node, Object
+from kgpu.operator.model import ClusterNode, NvidiaDriver, Object
 from kgpu.operator.selecting import node_selector
 from kgpu.operator.verdict import NodeCause, told
 
 READY: Final = "NVIDIADriver is ready as all resources have been successfully reconciled"
 
 
-def driver_statuses(view: View, assignment: Assignment, rules: Rules) -> dict[str, Object]:
+def driver_statuses(view: CauseView, assignment: Assignment, rules: LabelRules) -> dict[str, Object]:
     """By name; of those that are being deleted, none."""
     found = {}
     sets: dict[str, list[str]] = {}
     for name, one in view.wanted.items():
         sets.setdefault(node_selector(one).get(names.LABEL_DRIVER_OWNER, ""), []).append(name)
-    nodes: dict[str, list[Node]] = {}
+    nodes: dict[str, list[ClusterNode]] = {}
     for node in view.gpu_nodes:
         nodes.setdefault(node.labels.get(names.LABEL_DRIVER_OWNER, ""), []).append(node)
     for driver in view.observed.drivers:
@@ -40,7 +40,13 @@ def driver_statuses(view: View, assignment: Assignment, rules: Rules) -> dict[st
 
 
 def _state(
-    view: View, driver: Driver, assignment: Assignment, rules: Rules, *, mine: list[str], owned: list[Node]
+    view: CauseView,
+    driver: NvidiaDriver,
+    assignment: Assignment,
+    rules: LabelRules,
+    *,
+    mine: list[str],
+    owned: list[ClusterNode],
 ) -> tuple[str, list[Object]]:
     """``mine`` are its DaemonSets, ``owned`` its nodes."""
     if not rules.driver_crd:

@@ -17,7 +17,7 @@ from kgpu.base.advice import Advice
 from kgpu.fit import read
 from kgpu.fit.selectors import NodeTerm
 from kgpu.formats import names
-from kgpu.operator.model import Driver, Node
+from kgpu.operator.model import ClusterNode, NvidiaDriver
 
 GDS_NEEDS_OPEN: Final = (2, 17, 5)
 CONFLICT: Final = "ConflictingNodeSelector"
@@ -38,7 +38,7 @@ class Assignment:
         return None if self.owner is None else self.owner.get(node, "")
 
 
-def assign(drivers: Iterable[Driver], nodes: Iterable[Node]) -> Assignment:
+def assign(drivers: Iterable[NvidiaDriver], nodes: Iterable[ClusterNode]) -> Assignment:
     """Gives every GPU node its NVIDIADriver; ``nodes`` are those with GPUs."""
     staying = [driver for driver in drivers if not driver.deleting]
     problems = {driver.name: found for driver in staying if (found := _own_problem(driver)) is not None}
@@ -89,16 +89,16 @@ def _unusable(problem: Advice | None) -> bool:
     return problem is not None and problem.reason == FAILED
 
 
-def _own_problem(driver: Driver) -> Advice | None:
+def _own_problem(driver: NvidiaDriver) -> Advice | None:
     checks = (_unreadable, _reserved, _default_with_selector, _precompiled, _gds)
     return next((found for check in checks if (found := check(driver)) is not None), None)
 
 
-def _unreadable(driver: Driver) -> Advice | None:
+def _unreadable(driver: NvidiaDriver) -> Advice | None:
     return driver.problem and replace(driver.problem, reason=FAILED)
 
 
-def _reserved(driver: Driver) -> Advice | None:
+def _reserved(driver: NvidiaDriver) -> Advice | None:
     affinity = driver.spec.node_affinity
     terms = affinity.required.node_selector_terms if affinity and affinity.required else ()
     keys = {*driver.spec.node_selector, *(one.key for term in terms for one in term.match_expressions)}
@@ -111,7 +111,7 @@ def _reserved(driver: Driver) -> Advice | None:
     return None
 
 
-def _default_with_selector(driver: Driver) -> Advice | None:
+def _default_with_selector(driver: NvidiaDriver) -> Advice | None:
     if not (driver.spec.default and driver.spec.node_selector):
         return None
     return Advice(
@@ -119,7 +119,7 @@ def _default_with_selector(driver: Driver) -> Advice | None:
     )
 
 
-def _precompiled(driver: Driver) -> Advice | None:
+def _precompiled(driver: NvidiaDriver) -> Advice | None:
     on = [
         title
         for title, block in (("GPUDirect Storage", driver.spec.gds), ("GDRCopy", driver.spec.gdrcopy))
@@ -134,7 +134,7 @@ def _precompiled(driver: Driver) -> Advice | None:
     )
 
 
-def _gds(driver: Driver) -> Advice | None:
+def _gds(driver: NvidiaDriver) -> Advice | None:
     gds = driver.spec.gds
     if gds is None or not gds.enabled or driver.spec.kernel_module_type == "open":
         return None
@@ -154,14 +154,14 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts if part.isascii() and part.isdigit())[:3]
 
 
-def _terms(driver: Driver) -> tuple[NodeTerm, ...] | None:
+def _terms(driver: NvidiaDriver) -> tuple[NodeTerm, ...] | None:
     affinity = driver.spec.node_affinity
     if affinity is None or affinity.required is None:
         return None
     return read.node_terms(msgspec.to_builtins(affinity.required))
 
 
-def _selects(driver: Driver, terms: tuple[NodeTerm, ...] | None, node: Node) -> bool:
+def _selects(driver: NvidiaDriver, terms: tuple[NodeTerm, ...] | None, node: ClusterNode) -> bool:
     labels = node.labels
     if not all(labels.get(key) == value for key, value in driver.spec.node_selector.items()):
         return False

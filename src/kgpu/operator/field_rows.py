@@ -10,7 +10,7 @@ import msgspec
 from kgpu.formats.crd import provided
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
-from kgpu.operator.model import Driver, Policy
+from kgpu.operator.model import NvidiaDriver, Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class FieldRow:
     instead: str
 
 
-def field_rows(policy: Policy, drivers: Iterable[Driver]) -> tuple[FieldRow, ...]:
+def field_rows(policy: Policy, drivers: Iterable[NvidiaDriver]) -> tuple[FieldRow, ...]:
     """Of the policy in force, then of each NVIDIADriver."""
     of_drivers = [(one.name, one.unbuilt) for one in drivers if not one.deleting]
     asked: list[tuple[str, type[msgspec.Struct], tuple[str, ...]]] = [

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from kgpu.formats import names
 from kgpu.formats.gpu_report import UNREADABLE, Gpu
-from kgpu.operator.model import Node
+from kgpu.operator.model import ClusterNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpus:
+class NodeGpus:
     """Of one node. ``ill`` are not well, ``more`` of those not named; ``unread`` is why the driver can't be read.
     ``untold``: what an agent of another version says to people, of GPUs that take no work.
     """
@@ -26,14 +26,14 @@ class Gpus:
     untold: str = ""
 
 
-def gpus_of(node: Node) -> Gpus:
+def gpus_of(node: ClusterNode) -> NodeGpus:
     """As its agent says it now."""
     said = node.conditions.get(names.GPUS_HEALTHY_CONDITION)
     if said is None:
-        return Gpus()
+        return NodeGpus()
     unread = said.message if said.status == "Unknown" and said.reason == UNREADABLE else ""
     if node.gpus is None:
         untold = said.message if said.status == "False" else ""
-        return Gpus(bad=int(bool(untold)), unread=unread, untold=untold)
+        return NodeGpus(bad=int(bool(untold)), unread=unread, untold=untold)
     ill = tuple(one for one in node.gpus.gpus if not one.muted)
-    return Gpus(ill=ill, bad=node.gpus.bad, more=node.gpus.more, unread=unread)
+    return NodeGpus(ill=ill, bad=node.gpus.bad, more=node.gpus.more, unread=unread)

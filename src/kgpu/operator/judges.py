@@ -11,23 +11,23 @@ from dataclasses import replace
 from kgpu.base.errors import UserError
 from kgpu.formats import names
 from kgpu.formats.operands import OPERANDS, Operand
-from kgpu.operator.causes import View, unrendered
+from kgpu.operator.causes import CauseView, unrendered
 from kgpu.operator.checks import refused
-from kgpu.operator.labels import CONTAINER, TRUE, Rules, deploy, opted_out, workload
-from kgpu.operator.model import Layout, Node
+from kgpu.operator.labels import CONTAINER, TRUE, LabelRules, deploy, opted_out, workload
+from kgpu.operator.model import ClusterNode, NodeLayout
 from kgpu.operator.operand_spec import SWITCHED_OFF, OperandSpec
 from kgpu.operator.operands import SPECS, is_enabled
-from kgpu.operator.verdict import NodeCause, Verdict, some, summed, unique
+from kgpu.operator.verdict import NodeCause, OperandVerdict, some, summed, unique
 
 
-def judge(view: View, rules: Rules) -> tuple[Verdict, ...]:
+def judge(view: CauseView, rules: LabelRules) -> tuple[OperandVerdict, ...]:
     """All operands, in the table's order."""
     container = [node for node in view.gpu_nodes if not opted_out(node) and workload(node, rules) == CONTAINER]
     out = _out(view)
     return tuple(_verdict(view, operand, container, out) for operand in OPERANDS)
 
 
-def _out(view: View) -> tuple[str, ...]:
+def _out(view: CauseView) -> tuple[str, ...]:
     """Notes on GPU nodes that kgpu keeps off, by whose word."""
     aside = sum(node.aside for node in view.gpu_nodes)
     labelled = sum(map(opted_out, view.gpu_nodes)) - aside
@@ -40,7 +40,7 @@ def _out(view: View) -> tuple[str, ...]:
     )
 
 
-def _verdict(view: View, operand: Operand, container: list[Node], out: tuple[str, ...]) -> Verdict:
+def _verdict(view: CauseView, operand: Operand, container: list[ClusterNode], out: tuple[str, ...]) -> OperandVerdict:
     spec = SPECS.get(operand.name)
     if spec is None:
         return _not_provided(view, operand)
@@ -49,22 +49,22 @@ def _verdict(view: View, operand: Operand, container: list[Node], out: tuple[str
         missed = tuple(spec.missed(view))
         if missed:
             return summed(operand, [one.node for one in missed], missed, [spec.why_off(view)])
-        return Verdict(operand=operand, status="True", reason="Disabled", notes=(spec.why_off(view),))
+        return OperandVerdict(operand=operand, status="True", reason="Disabled", notes=(spec.why_off(view),))
     error = _render_error(view, operand)
     if error is not None:
         broken = unrendered(error)
-        return Verdict(operand=operand, status="False", reason=broken.reason, findings=(NodeCause("", broken),))
+        return OperandVerdict(operand=operand, status="False", reason=broken.reason, findings=(NodeCause("", broken),))
     return spec.verdict(view) if spec.verdict else _on_nodes(view, spec, container, out)
 
 
-def _not_provided(view: View, operand: Operand) -> Verdict:
+def _not_provided(view: CauseView, operand: Operand) -> OperandVerdict:
     if not is_enabled(operand, view.policy, view.settings):
-        return Verdict(operand=operand, status="True", reason="Disabled", notes=(SWITCHED_OFF,))
+        return OperandVerdict(operand=operand, status="True", reason="Disabled", notes=(SWITCHED_OFF,))
     note = f"kgpu has nothing for the {operand.title} yet; nothing waits for it"
-    return Verdict(operand=operand, status="Unknown", reason="NotProvided", notes=(note,))
+    return OperandVerdict(operand=operand, status="Unknown", reason="NotProvided", notes=(note,))
 
 
-def _on_nodes(view: View, spec: OperandSpec, container: list[Node], out: tuple[str, ...]) -> Verdict:
+def _on_nodes(view: CauseView, spec: OperandSpec, container: list[ClusterNode], out: tuple[str, ...]) -> OperandVerdict:
     operand = spec.operand
     nodes, off = _expected(operand, container)
     general = spec.general(view)
@@ -82,13 +82,13 @@ def _on_nodes(view: View, spec: OperandSpec, container: list[Node], out: tuple[s
     return replace(found, off=frozenset(off))
 
 
-def _render_error(view: View, operand: Operand) -> UserError | None:
+def _render_error(view: CauseView, operand: Operand) -> UserError | None:
     """Why an operand's objects can't be made; without the agent no role of it can be."""
-    agent = view.errors.get("agent") if operand.role and view.settings.layout is Layout.AGENT else None
+    agent = view.errors.get("agent") if operand.role and view.settings.layout is NodeLayout.AGENT else None
     return view.errors.get(operand.name) or agent
 
 
-def _expected(operand: Operand, nodes: list[Node]) -> tuple[list[Node], list[str]]:
+def _expected(operand: Operand, nodes: list[ClusterNode]) -> tuple[list[ClusterNode], list[str]]:
     """The nodes on which an operand should run, and the names of those where a label switches it off."""
     key = deploy(operand.deploy)
     wanted, off = [], []

@@ -32,7 +32,7 @@ _BRIEFLY: Final = dataclasses.replace(NODES, metadata_only=True)
 _PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.5, healthy_after=60.0)
 
 
-class Labeller:
+class NodeLabeller:
     """The hands for Nodes. ``run`` writes what ``want`` asks for."""
 
     def __init__(self, api: KubeApi, watching: Watching, *, clock: Clock, count: Callable[[str], None]) -> None:

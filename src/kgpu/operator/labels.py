@@ -21,7 +21,7 @@ from typing import Final
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import SandboxWorkloads
 from kgpu.formats.operands import OPERANDS
-from kgpu.operator.model import AgentNodes, Layout, Node, NodeLabels, Policy, Settings
+from kgpu.operator.model import AgentNodes, ClusterNode, NodeLabels, NodeLayout, OperatorSettings, Policy
 
 TRUE: Final = "true"
 FALSE: Final = "false"
@@ -70,7 +70,7 @@ _FEATURES: Final = "features"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class LabelRules:
     """What policy and settings say about labels; ``active`` is False without a policy: then nothing of the operator's
     stays. ``agents``: one agent per node does everything; ``everywhere``: it is wanted on nodes without work, too.
     """
@@ -87,7 +87,7 @@ class Rules:
     everywhere: bool = False
 
     @classmethod
-    def of(cls, policy: Policy | None, settings: Settings | None = None) -> Rules:
+    def of(cls, policy: Policy | None, settings: OperatorSettings | None = None) -> LabelRules:
         """Of the policy that is in force."""
         if policy is None:
             return cls()
@@ -105,12 +105,12 @@ class Rules:
             driver_crd=driver and spec.driver.use_nvidia_driver_crd is True,
             mig_manager=mig,
             mig_disabled=mig and spec.mig_manager.config.default == ALL_DISABLED,
-            agents=settings is not None and settings.layout is Layout.AGENT,
+            agents=settings is not None and settings.layout is NodeLayout.AGENT,
             everywhere=settings is not None and settings.agent_nodes is AgentNodes.ALL,
         )
 
 
-def is_gpu(node: Node) -> bool:
+def is_gpu(node: ClusterNode) -> bool:
     """True for a node with NVIDIA GPUs: its PCI labels or its agent say so, or nothing says any more.
 
     The last is a node that had GPUs and has lost every feature label and its agent's word: nobody has looked.
@@ -120,7 +120,7 @@ def is_gpu(node: Node) -> bool:
     return node.labels.get(names.LABEL_GPU_PRESENT) == TRUE and not looked_at(node)
 
 
-def has_gpu(node: Node) -> bool:
+def has_gpu(node: ClusterNode) -> bool:
     """True when PCI labels or the node's agent name GPUs."""
     labels = node.labels
     for key in names.NFD_PCI_NVIDIA:
@@ -129,7 +129,7 @@ def has_gpu(node: Node) -> bool:
     return node.report is not None and node.report.gpus > 0
 
 
-def looked_at(node: Node) -> bool:
+def looked_at(node: ClusterNode) -> bool:
     """True when something has looked for devices on this node."""
     if any(key.startswith(names.NFD_PREFIX) for key in node.labels):
         return True
@@ -137,24 +137,24 @@ def looked_at(node: Node) -> bool:
     return features is not None and features.state == "running"
 
 
-def opted_out(node: Node) -> bool:
+def opted_out(node: ClusterNode) -> bool:
     """True when a user wants no operand on this node: by its label, or because ``agent.nodeSelector`` leaves it out."""
     return node.aside or node.labels.get(names.LABEL_DEPLOY_OPERANDS) == FALSE
 
 
-def has_agent(node: Node) -> bool:
+def has_agent(node: ClusterNode) -> bool:
     """True where the privileged agent belongs and nothing else looks for features."""
     return AGENT in node.labels
 
 
-def is_cleaned(node: Node) -> bool:
+def is_cleaned(node: ClusterNode) -> bool:
     """True when the node's agent says that it has taken away what it had put there; features are still its job."""
     said = node.agent.roles if node.agent else {}
     states = {role.state for name, role in said.items() if name != _FEATURES}
     return "left" in states and states <= {"left", "stopped"}
 
 
-def workload(node: Node, rules: Rules) -> str:
+def workload(node: ClusterNode, rules: LabelRules) -> str:
     """What the node's GPUs are for; a label that is no workload counts as absent."""
     if not rules.sandbox:
         return CONTAINER
@@ -162,7 +162,7 @@ def workload(node: Node, rules: Rules) -> str:
     return wanted if wanted in WORKLOADS else rules.workload
 
 
-def mig_capable(node: Node) -> bool:
+def mig_capable(node: ClusterNode) -> bool:
     """True when GPUs of this node can be cut; by the discovered label, else by the product's name."""
     labels = node.labels
     if labels.get(names.LABEL_VGPU_HOST_DRIVER_VERSION):
@@ -174,7 +174,7 @@ def mig_capable(node: Node) -> bool:
     return any(name in product for name in _MIG_PRODUCTS)
 
 
-def wanted_operands(node: Node, rules: Rules) -> dict[str, str]:
+def wanted_operands(node: ClusterNode, rules: LabelRules) -> dict[str, str]:
     """The operands' labels with the values that the operator would give them on this node."""
     if not rules.active or not is_gpu(node) or opted_out(node):
         return {}
@@ -189,7 +189,7 @@ def wanted_operands(node: Node, rules: Rules) -> dict[str, str]:
     return found
 
 
-def label_plan(node: Node, rules: Rules, owner: str | None = "") -> NodeLabels | None:
+def label_plan(node: ClusterNode, rules: LabelRules, owner: str | None = "") -> NodeLabels | None:
     """The labels to apply to a Node, None where nothing is to be changed.
 
     ``owner`` is the NVIDIADriver that the node belongs to, "" for none, None to leave that label as it is.
@@ -215,7 +215,7 @@ def label_plan(node: Node, rules: Rules, owner: str | None = "") -> NodeLabels |
     return NodeLabels(name=node.name, labels=mine, clear=tuple(sorted(clear)))
 
 
-def applied(node: Node, plan: NodeLabels | None) -> Node:
+def applied(node: ClusterNode, plan: NodeLabels | None) -> ClusterNode:
     """The Node as it will be once the plan has been carried out."""
     if plan is None:
         return node
@@ -230,13 +230,13 @@ def applied(node: Node, plan: NodeLabels | None) -> Node:
     )
 
 
-def _force(node: Node, mine: dict[str, str], key: str, value: str) -> None:
+def _force(node: ClusterNode, mine: dict[str, str], key: str, value: str) -> None:
     """A value that has to be there; where somebody else has set the same, it is theirs."""
     if key in node.owned or node.labels.get(key) != value:
         mine[key] = value
 
 
-def _present(node: Node, mine: dict[str, str]) -> None:
+def _present(node: ClusterNode, mine: dict[str, str]) -> None:
     key = names.LABEL_GPU_PRESENT
     if is_gpu(node):
         _force(node, mine, key, TRUE)
@@ -244,7 +244,7 @@ def _present(node: Node, mine: dict[str, str]) -> None:
         mine[key] = FALSE
 
 
-def _agent(node: Node, rules: Rules, mine: dict[str, str], clear: list[str]) -> None:
+def _agent(node: ClusterNode, rules: LabelRules, mine: dict[str, str], clear: list[str]) -> None:
     if rules.agents and node.os == "linux" and not node.aside and (rules.everywhere or _has_work(node, mine, clear)):
         _force(node, mine, AGENT, TRUE)
     elif rules.agents and (AGENT in node.owned or node.agent is not None) and not is_cleaned(node):
@@ -253,7 +253,7 @@ def _agent(node: Node, rules: Rules, mine: dict[str, str], clear: list[str]) -> 
         clear.append(AGENT)
 
 
-def _has_work(node: Node, mine: Mapping[str, str], clear: list[str]) -> bool:
+def _has_work(node: ClusterNode, mine: Mapping[str, str], clear: list[str]) -> bool:
     """Whether a label of an operand will be there, whoever has set it; a pause is no end of work."""
     for key in WORK:
         stays = key not in node.owned and key not in clear
@@ -262,7 +262,7 @@ def _has_work(node: Node, mine: Mapping[str, str], clear: list[str]) -> bool:
     return False
 
 
-def _owner(node: Node, owner: str | None, mine: dict[str, str], clear: list[str]) -> None:
+def _owner(node: ClusterNode, owner: str | None, mine: dict[str, str], clear: list[str]) -> None:
     key = names.LABEL_DRIVER_OWNER
     if owner:
         _force(node, mine, key, owner)
@@ -273,7 +273,7 @@ def _owner(node: Node, owner: str | None, mine: dict[str, str], clear: list[str]
         clear.append(key)
 
 
-def _extras(node: Node, rules: Rules, mine: dict[str, str]) -> None:
+def _extras(node: ClusterNode, rules: LabelRules, mine: dict[str, str]) -> None:
     key = names.MIG_CONFIG_LABEL
     free = key in node.owned or key not in node.labels
     if rules.mig_disabled and free and mig_capable(node) and not opted_out(node):

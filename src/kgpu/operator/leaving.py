@@ -19,7 +19,7 @@ from kgpu.formats.agent_report import AgentReport
 from kgpu.formats.operands import DAEMON_SETS, OPERANDS
 from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, KubeApi, KubeRefusedError, Object
-from kgpu.operator.model import Node, Plan
+from kgpu.operator.model import ClusterNode, ClusterPlan
 from kgpu.operator.objects.rbac import features_role
 from kgpu.operator.watching import Watching
 
@@ -62,7 +62,7 @@ class Leaving:
         self._since: float | None = None
         self._told = False
 
-    async def holds(self, plan: Plan) -> bool:
+    async def holds(self, plan: ClusterPlan) -> bool:
         """True while agents are still leaving, so that nothing of theirs may be removed yet. Raises KubeError."""
         live = self._watching.live(CONFIG_MAPS, self._namespace, names.AGENT_CONFIG_MAP)
         agents = any(self._watching.live(kinds.DAEMON_SETS, self._namespace, name) is not None for name in ROLE_OF)
@@ -137,7 +137,7 @@ def outliving(obj: Object, owner: Object | None) -> Object:
     return {**obj, "metadata": kept}
 
 
-def _said(node: Node, role: str) -> AgentReport | None:
+def _said(node: ClusterNode, role: str) -> AgentReport | None:
     return node.reports.get(role) if role else node.report
 
 

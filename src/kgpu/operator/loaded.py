@@ -12,14 +12,14 @@ from typing import Final
 
 from kgpu.base.plain import items, mapping, text
 from kgpu.formats import names
-from kgpu.operator.causes import Cause, View
-from kgpu.operator.model import Node, Object
+from kgpu.operator.causes import Cause, CauseView
+from kgpu.operator.model import ClusterNode, Object
 
 # NVIDIA's tags: 580.95.05, 580.95.05-ubuntu24.04; those of precompiled drivers name a branch: 580-6.8.0-57-generic.
 _RELEASE: Final = re.compile(r"(?P<release>[0-9]{3,}(?:\.[0-9]+){0,2})(?:-|$)", re.ASCII)
 
 
-def other_driver(view: View, node: Node, fitting: Iterable[str]) -> Cause | None:
+def other_driver(view: CauseView, node: ClusterNode, fitting: Iterable[str]) -> Cause | None:
     """That another driver is loaded than the DaemonSets ``fitting`` bring; tags without a release are not judged."""
     have = node.report.driver if node.report is not None else ""
     wanted = {release: name for name in fitting if (release := _wanted(view.wanted.get(name, {})))}

@@ -46,7 +46,7 @@ OWN_ROWS: Final = (
 )
 
 
-class Figures:
+class OperatorFigures:
     """Counts and gauges of one operator."""
 
     def __init__(self, *, now: Callable[[], float] = time.time) -> None:

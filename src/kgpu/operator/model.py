@@ -25,7 +25,7 @@ from kgpu.monitoring.scrape import Scrape
 Object: TypeAlias = dict[str, Any]
 
 
-class Layout(enum.StrEnum):
+class NodeLayout(enum.StrEnum):
     """One agent per node, or one DaemonSet per operand under the replaced program's name."""
 
     AGENT = "agent"
@@ -70,14 +70,14 @@ class Monitoring:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class OperatorSettings:
     """What the operator process was told. ``image`` is kgpu's own, for agents and operands."""
 
     namespace: str
     image: str
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
-    layout: Layout = Layout.AGENT
+    layout: NodeLayout = NodeLayout.AGENT
     agent_nodes: AgentNodes = AgentNodes.GPU
     """Where the privileged agent runs in the layout ``agent`` (``agent.nodes``)."""
     agent_selector: Mapping[str, str] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class NodeCondition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class ClusterNode:
     """One Node as the operator sees it. ``owned`` are the label keys that the operator itself has applied,
     ``owned_annotations`` the annotation keys.
 
@@ -127,7 +127,7 @@ class Node:
     ``reports`` what each role's own process says, ``agent`` what the whole agent does: both are in ``report`` too.
     ``gpus`` is what its health role says of them and ``validation`` what its validator does, None where that is not
     understood.
-    ``discovered``: kgpu's own discovery has labels on it. ``aside``: ``Settings.agent_selector`` leaves it out.
+    ``discovered``: kgpu's own discovery has labels on it. ``aside``: ``OperatorSettings.agent_selector`` leaves it out.
     """
 
     name: str
@@ -190,7 +190,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Driver:
+class NvidiaDriver:
     """One NVIDIADriver, as ``Policy``."""
 
     name: str
@@ -223,8 +223,8 @@ class Observed:
     foreign_operator: str = ""
     foreign_version: str = ""
     policies: tuple[Policy, ...] = ()
-    drivers: tuple[Driver, ...] = ()
-    nodes: tuple[Node, ...] = ()
+    drivers: tuple[NvidiaDriver, ...] = ()
+    nodes: tuple[ClusterNode, ...] = ()
     daemon_sets: Mapping[str, Object] = field(default_factory=dict)
     config_maps: Mapping[str, frozenset[str]] = field(default_factory=dict)
     pods: Mapping[str, frozenset[str]] | None = None
@@ -250,7 +250,7 @@ class NodeLabels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ClusterPlan:
     """What there should be.
 
     ``hold``: leave every object as it is, apply none and delete none; only statuses and decisions count (a foreign

@@ -18,7 +18,7 @@ from kgpu.base.printable import one_line, printable
 from kgpu.base.quantity import Quantity, QuantityError
 from kgpu.formats import agent_report, gpu_report, names, validation_report
 from kgpu.formats.agent_report import AgentReport
-from kgpu.operator.model import Node, NodeCondition, Object
+from kgpu.operator.model import ClusterNode, NodeCondition, Object
 
 KEPT_ANNOTATIONS: Final = (names.ROLES_ANNOTATION, names.DRIVER_UPGRADE_ENABLED)
 REPORTS: Final = (names.GPUS_ANNOTATION, names.VALIDATION_ANNOTATION)
@@ -58,7 +58,7 @@ _POINT_RELEASE: Final = {"ubuntu": 2}
 """Systems whose PRETTY_NAME has more parts than VERSION_ID: how many to keep."""
 
 
-def read_node(obj: Any) -> Node:
+def read_node(obj: Any) -> ClusterNode:
     """Decodes a Node; of what has no name, a Node named "" without facts."""
     metadata, spec, status = (mapping(mapping(obj).get(key)) for key in ("metadata", "spec", "status"))
     info = mapping(status.get("nodeInfo"))
@@ -70,7 +70,7 @@ def read_node(obj: Any) -> Node:
     conditions = _conditions(status.get("conditions"))
     agent, report, reports = _reports(annotations)
     ready = conditions.get("Ready")
-    return Node(
+    return ClusterNode(
         name=text(metadata.get("name")),
         labels=labels,
         annotations={key: annotations[key] for key in KEPT_ANNOTATIONS[1:] if key in annotations},
@@ -138,7 +138,7 @@ _INFO: Final = (
 )
 
 
-def os_tag(node: Node) -> str:
+def os_tag(node: ClusterNode) -> str:
     """How driver images name the node's operating system: ``ubuntu24.04``, ``rhel8``; "" when it is not known."""
     if not node.os_id or not node.os_version:
         return ""

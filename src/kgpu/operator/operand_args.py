@@ -12,7 +12,7 @@ from typing import Final
 
 from kgpu.operator.model import Policy
 from kgpu.operator.operand_env import section
-from kgpu.operator.operand_spec import Idle, OperandSpec
+from kgpu.operator.operand_spec import IdleArguments, OperandSpec
 
 SHELL: Final = "the replaced operator gives them to a shell, and kgpu's pods have none"
 
@@ -22,11 +22,11 @@ def role_args(operand: OperandSpec, policy: Policy) -> tuple[str, ...]:
     return () if operand.instead_of_args else _given(operand, policy)
 
 
-def idle_args(operand: OperandSpec, policy: Policy) -> Iterator[Idle]:
+def idle_args(operand: OperandSpec, policy: Policy) -> Iterator[IdleArguments]:
     """What the policy gives and changes nothing."""
     args = _given(operand, policy)
     if args and operand.instead_of_args:
-        yield Idle(args, SHELL, f"remove args; {operand.instead_of_args}")
+        yield IdleArguments(args, SHELL, f"remove args; {operand.instead_of_args}")
     else:
         yield from operand.idle_args(args)
 

@@ -12,13 +12,13 @@ from typing import Final, TypeAlias
 
 from kgpu.base.advice import Advice
 from kgpu.formats.operands import Operand
-from kgpu.operator.causes import Cause, View
+from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.checks import role
-from kgpu.operator.model import Node, Object, Policy, Settings
+from kgpu.operator.model import ClusterNode, Object, OperatorSettings, Policy
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import RESOURCES
 from kgpu.operator.objects.rbac import CONFIGS, NODES
-from kgpu.operator.verdict import NodeCause, Verdict
+from kgpu.operator.verdict import NodeCause, OperandVerdict
 
 Value: TypeAlias = str | Callable[[Scene], str | None]
 Rules: TypeAlias = tuple[Object, ...]
@@ -35,7 +35,7 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class IdleArguments:
     """Arguments of the policy without effect, why, and what to do."""
 
     args: tuple[str, ...]
@@ -44,7 +44,7 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
+class OperandPod:
     """What differs between operands that have pods of their own.
 
     ``container`` is the name as users know it. ``volumes`` are names of ``host_access``; ``labels`` are further labels
@@ -80,12 +80,12 @@ class OperandSpec:
     """
 
     operand: Operand
-    enabled: Callable[[Policy, Settings], bool] | None = None
+    enabled: Callable[[Policy, OperatorSettings], bool] | None = None
     env: tuple[Variable, ...] = ()
     env_blocks: tuple[str, ...] = ()
     instead_of_args: str = ""
-    idle_args: Callable[[Sequence[str]], Iterator[Idle]] = lambda _: iter(())
-    pod: Pod | None = None
+    idle_args: Callable[[Sequence[str]], Iterator[IdleArguments]] = lambda _: iter(())
+    pod: OperandPod | None = None
     has_pods: Callable[[Scene], bool] | None = None
     rules: Callable[[Scene], Rules] = lambda _: (NODES,)
     namespace_rules: Rules = (CONFIGS,)
@@ -93,14 +93,14 @@ class OperandSpec:
     metrics: Callable[[Scene], list[Object]] | None = None
     made_by: Callable[[Scene], list[Object]] | None = None
     decisions: Callable[[Scene], Iterator[Advice]] = lambda _: iter(())
-    check: Callable[[View, Operand, Node], Cause | None] = role
-    general: Callable[[View], Cause | None] = lambda _: None
-    wanted: Callable[[View], bool] | None = None
-    why_off: Callable[[View], str] = lambda _: SWITCHED_OFF
-    missed: Callable[[View], Iterable[NodeCause]] = lambda _: ()
-    verdict: Callable[[View], Verdict] | None = None
+    check: Callable[[CauseView, Operand, ClusterNode], Cause | None] = role
+    general: Callable[[CauseView], Cause | None] = lambda _: None
+    wanted: Callable[[CauseView], bool] | None = None
+    why_off: Callable[[CauseView], str] = lambda _: SWITCHED_OFF
+    missed: Callable[[CauseView], Iterable[NodeCause]] = lambda _: ()
+    verdict: Callable[[CauseView], OperandVerdict] | None = None
 
-    def is_enabled(self, policy: Policy, settings: Settings) -> bool:
+    def is_enabled(self, policy: Policy, settings: OperatorSettings) -> bool:
         """Whether the policy asks for it: ``enabled`` of its section, or the row's default where that is not given."""
         if self.enabled is not None:
             return self.enabled(policy, settings)

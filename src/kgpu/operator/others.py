@@ -42,7 +42,7 @@ RIGHTS: Final[Mapping[Program, Object]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Suspect:
+class SuspectProgram:
     """A Deployment that runs and looks like another program. ``account`` is its pods' service account; ``made`` is its
     creationTimestamp, ``version`` the release that it says it is.
     """
@@ -60,7 +60,7 @@ class Suspect:
         return self.program, self.namespace, self.account
 
 
-def suspect(program: Program, deployment: Object, own_uid: str) -> Suspect | None:
+def suspect(program: Program, deployment: Object, own_uid: str) -> SuspectProgram | None:
     """A reduced Deployment (``seen.deployment``) with one of the program's labels, as a suspect; None for one that does
     not run, is kgpu's own, or is another part of the program.
     """
@@ -71,7 +71,7 @@ def suspect(program: Program, deployment: Object, own_uid: str) -> Suspect | Non
     other_part = program is Program.DISCOVERY and not _is_master(deployment)
     if not deployment["runs"] or ours or other_part:
         return None
-    return Suspect(
+    return SuspectProgram(
         made=deployment["made"],
         namespace=namespace_of(deployment),
         name=name_of(deployment),
@@ -85,10 +85,10 @@ def _is_master(deployment: Object) -> bool:
     return "master" in name_of(deployment) or deployment["labels"].get("role") == "master"
 
 
-def to_ask(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
+def to_ask(suspects: Iterable[SuspectProgram]) -> tuple[SuspectProgram, ...]:
     """Those that are asked about: of each namespace and in all only so many, the oldest first."""
     taken: Counter[str] = Counter()
-    found: list[Suspect] = []
+    found: list[SuspectProgram] = []
     for one in sorted(suspects):
         if taken[one.namespace] < MOST_OF_NAMESPACE and len(found) < MOST:
             taken[one.namespace] += 1
@@ -108,7 +108,7 @@ class Others:
         self.again_at: float | None = None
         """When an answer has to be asked for again, by the clock; None while nobody is suspected."""
 
-    async def believed(self, suspects: Iterable[Suspect]) -> frozenset[Suspect]:
+    async def believed(self, suspects: Iterable[SuspectProgram]) -> frozenset[SuspectProgram]:
         """Those whose account has the right that such a program needs. Raises KubeError when nobody answers; where the
         operator may not ask, nobody is believed, which ``decisions`` tells.
         """

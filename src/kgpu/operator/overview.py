@@ -23,11 +23,11 @@ from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY
 from kgpu.operator.field_rows import FieldRow, field_rows
 from kgpu.operator.gpu_health import gpus_of
 from kgpu.operator.labels import deploy, has_gpu, is_gpu, opted_out
-from kgpu.operator.model import Driver, Node, Observed, Policy, Settings
+from kgpu.operator.model import ClusterNode, NvidiaDriver, Observed, OperatorSettings, Policy
 from kgpu.operator.rendering.ignored import SANDBOX
 from kgpu.operator.survey import Survey, labelled, survey
 from kgpu.operator.telling import readable
-from kgpu.operator.verdict import NodeCause, Verdict
+from kgpu.operator.verdict import NodeCause, OperandVerdict
 from kgpu.operator.verdicts import root_causes
 from kgpu.operator.versions import Unsupported
 
@@ -44,7 +44,7 @@ _REMEDIES: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class ShownProblem:
     """Something that is not as it should be. ``nodes`` is empty for what concerns the whole cluster.
 
     ``passing``: it goes by itself if all goes well. ``warning``: nothing waits for it.
@@ -59,7 +59,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resource:
+class ResourceAmounts:
     """One extended resource of a node."""
 
     capacity: int
@@ -67,7 +67,7 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRow:
+class NodeOverview:
     """One GPU node. ``operands`` has ``works``, ``fails``, ``waits`` or ``off`` by operand name: how the operand is.
 
     ``gpus_bad`` is how many of its GPUs take no work by the health role's verdict, ``gpus_to_look_at`` how many do and
@@ -82,7 +82,7 @@ class NodeRow:
     driver: str
     driver_source: str
     cuda: str
-    resources: dict[str, Resource] = field(default_factory=dict)
+    resources: dict[str, ResourceAmounts] = field(default_factory=dict)
     operands: dict[str, str] = field(default_factory=dict)
     opted_out: bool = False
     gpus_bad: int = 0
@@ -122,17 +122,17 @@ class Overview:
     operator: str
     policy: str = ""
     layout: str = ""
-    nodes: tuple[NodeRow, ...] = ()
+    nodes: tuple[NodeOverview, ...] = ()
     other_nodes: int = 0
     operands: tuple[OperandRow, ...] = ()
     drivers: tuple[DriverRow, ...] = ()
     fields: tuple[FieldRow, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ShownProblem, ...] = ()
     unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class OperatorState:
     """What is known of the operator's Deployment. ``said`` is that in words; ``down``: there is one, and it does not
     run; ``name`` is its name, "" without one; ``idle``: nobody wants it to run; ``release`` is Helm's, "" without.
     """
@@ -145,10 +145,14 @@ class Operator:
 
 
 def overview(
-    observed: Observed, settings: Settings, *, operator: Operator | None = None, unread: tuple[str, ...] = ()
+    observed: Observed,
+    settings: OperatorSettings,
+    *,
+    operator: OperatorState | None = None,
+    unread: tuple[str, ...] = (),
 ) -> Overview:
     """Of this moment."""
-    found = operator or Operator()
+    found = operator or OperatorState()
     active = choose(observed)
     policy = active.policy
     aside = (*_aside(active), *([_operator_down(found, settings)] if found.down else []))
@@ -195,7 +199,7 @@ def overview(
     )
 
 
-def _operator_down(operator: Operator, settings: Settings) -> Problem:
+def _operator_down(operator: OperatorState, settings: OperatorSettings) -> ShownProblem:
     where = f"kubectl -n {settings.namespace}"
     if operator.idle:
         what = "the operator is scaled to 0, so nothing is brought up to date"
@@ -203,10 +207,10 @@ def _operator_down(operator: Operator, settings: Settings) -> Problem:
     else:
         what = f"the operator does not run, so nothing is brought up to date ({operator.said})"
         remedy = f"{where} describe pods -l app=gpu-operator"
-    return Problem(what=what, remedy=remedy, reason="OperatorDown", warning=True)
+    return ShownProblem(what=what, remedy=remedy, reason="OperatorDown", warning=True)
 
 
-def _policy_remedy(operator: Operator, settings: Settings) -> str:
+def _policy_remedy(operator: OperatorState, settings: OperatorSettings) -> str:
     """How to get a ClusterPolicy; where the operator is installed, a second release would be in its way."""
     if not operator.name:
         return "install the chart: helm install gpu-operator charts/kgpu -n gpu-operator --create-namespace"
@@ -216,15 +220,19 @@ def _policy_remedy(operator: Operator, settings: Settings) -> str:
     return f"apply your ClusterPolicy (kubectl apply -f FILE), or let the release make it again: {again}"
 
 
-def _stopper(active: Active, policy: Policy | None, operator: Operator, settings: Settings) -> Problem:
+def _stopper(
+    active: Active, policy: Policy | None, operator: OperatorState, settings: OperatorSettings
+) -> ShownProblem:
     if active.foreign:
         return _of(hands_off(active.foreign, active.foreign_version))
     if policy is not None and policy.problem is not None:
         what = f"ClusterPolicy {policy.name} can't be read: {policy.problem.statement}"
-        return Problem(what=what, remedy=policy.problem.remedy, reason="ReconcileFailed")
+        return ShownProblem(what=what, remedy=policy.problem.remedy, reason="ReconcileFailed")
     if active.leaving:
-        return Problem(what=f"ClusterPolicy {active.leaving[0].name} is being deleted", reason="Leaving", passing=True)
-    return Problem(
+        return ShownProblem(
+            what=f"ClusterPolicy {active.leaving[0].name} is being deleted", reason="Leaving", passing=True
+        )
+    return ShownProblem(
         what="There is no ClusterPolicy, so nothing is managed here",
         remedy=_policy_remedy(operator, settings),
         reason="NoClusterPolicy",
@@ -266,7 +274,7 @@ def _not_offered(known: Survey) -> str:
     return f"; no GPU is offered on {count} of {len(known.view.gpu_nodes)}: the device plugin is switched off"
 
 
-def _not_well(nodes: Iterable[Node]) -> str:
+def _not_well(nodes: Iterable[ClusterNode]) -> str:
     """What operands that all work do not say, "" for nothing."""
     counts = {node.name: bad for node in nodes if (bad := gpus_of(node).bad)}
     if not counts:
@@ -295,7 +303,7 @@ def _said(policy: Policy) -> str:
     return ""
 
 
-def _switched_off(known: Survey) -> Iterable[Problem]:
+def _switched_off(known: Survey) -> Iterable[ShownProblem]:
     """What node labels keep from running, with the command that undoes it; not where that is told as a cause."""
     told = {(finding.node, finding.cause.remedy) for one in known.verdicts for finding in one.findings}
     out = frozenset(node.name for node in known.view.gpu_nodes if opted_out(node) and not node.aside)
@@ -309,7 +317,7 @@ def _switched_off(known: Survey) -> Iterable[Problem]:
             if node.name in off and (node.name, f"kubectl label node {node.name} {key}-") not in told:
                 groups.setdefault(node.labels.get(key, ""), []).append(node.name)
         for value, nodes in groups.items():
-            yield Problem(
+            yield ShownProblem(
                 what=f'{what}: the node label {key} is "{value}"',
                 remedy=f"kubectl label node {' '.join(nodes[:5])} {key}-",
                 reason="SwitchedOff",
@@ -318,9 +326,9 @@ def _switched_off(known: Survey) -> Iterable[Problem]:
             )
 
 
-def _disagreement(policy: Policy, written: str) -> Problem:
+def _disagreement(policy: Policy, written: str) -> ShownProblem:
     said = _said(policy)
-    return Problem(
+    return ShownProblem(
         what=f'the operator has last written state "{written or "none"}"{f": {said}" if said else ""}',
         remedy="see that the operator runs; it writes again as soon as it sees the same",
         reason="NotWrittenYet",
@@ -328,18 +336,18 @@ def _disagreement(policy: Policy, written: str) -> Problem:
     )
 
 
-def _of(advice: Advice, nodes: tuple[str, ...] = (), *, warning: bool = False) -> Problem:
-    return Problem(
+def _of(advice: Advice, nodes: tuple[str, ...] = (), *, warning: bool = False) -> ShownProblem:
+    return ShownProblem(
         what=advice.statement, remedy=advice.remedy, reason=advice.reason, nodes=nodes, warning=warning
     )  # fmt: skip
 
 
-def _problem(cause: Cause, nodes: tuple[str, ...]) -> Problem:
+def _problem(cause: Cause, nodes: tuple[str, ...]) -> ShownProblem:
     remedy = cause.remedy or (_quoted(nodes[0], cause.quoted) if cause.quoted and nodes else "")
-    return Problem(reason=cause.reason, what=cause.what, remedy=remedy, nodes=nodes, passing=cause.passing)
+    return ShownProblem(reason=cause.reason, what=cause.what, remedy=remedy, nodes=nodes, passing=cause.passing)
 
 
-def _problems(known: Survey) -> tuple[Problem, ...]:
+def _problems(known: Survey) -> tuple[ShownProblem, ...]:
     """Root causes; nodes with the same are one problem."""
     findings = root_causes(finding for one in known.verdicts if one.holds_up for finding in one.findings)
     groups: dict[Cause, list[str]] = {}
@@ -360,24 +368,26 @@ def _problems(known: Survey) -> tuple[Problem, ...]:
     return tuple(found)
 
 
-def _gpus(nodes: Iterable[Node]) -> Iterable[Problem]:
+def _gpus(nodes: Iterable[ClusterNode]) -> Iterable[ShownProblem]:
     """GPUs that are not well by the health role's verdict, also where every operand works."""
     for node in nodes:
         known = gpus_of(node)
         if known.unread:
-            yield Problem(what=known.unread, reason="DriverUnreadable", nodes=(node.name,))
+            yield ShownProblem(what=known.unread, reason="DriverUnreadable", nodes=(node.name,))
         if known.untold:
             what = f"its GPUs are not all well, as an agent of another version says: {known.untold}"
-            yield Problem(what=what, remedy=f"kgpu doctor node {node.name}", reason="GPUNotWell", nodes=(node.name,))
+            yield ShownProblem(
+                what=what, remedy=f"kgpu doctor node {node.name}", reason="GPUNotWell", nodes=(node.name,)
+            )
         for one in known.ill:
             what = f"{one.name} {'works, and should be looked at' if one.works else 'is not well'}: {one.what}"
             remedy = _quoted(node.name, one.remedy) if one.remedy and not one.works else ""
-            yield Problem(what=what, remedy=remedy, reason="GPUNotWell", nodes=(node.name,), warning=one.works)
+            yield ShownProblem(what=what, remedy=remedy, reason="GPUNotWell", nodes=(node.name,), warning=one.works)
         if known.more:
-            yield Problem(what=f"{known.more} more GPUs are not well", reason="GPUNotWell", nodes=(node.name,))
+            yield ShownProblem(what=f"{known.more} more GPUs are not well", reason="GPUNotWell", nodes=(node.name,))
 
 
-def with_remedy(one: Problem) -> Problem:
+def with_remedy(one: ShownProblem) -> ShownProblem:
     """No problem without anything to do."""
     if one.remedy:
         return one
@@ -392,42 +402,42 @@ def _quoted(node: str, remedy: str) -> str:
     return f'its agent says: "{remedy}"; kgpu doctor node {node} checks it'
 
 
-def _weight(one: Problem) -> tuple[bool, bool, bool, int, str]:
+def _weight(one: ShownProblem) -> tuple[bool, bool, bool, int, str]:
     """What is worst first; what the API server refuses may be why all the rest is missing."""
     return one.passing, one.warning, one.reason != APPLY_FAILED, -len(one.nodes), one.what
 
 
-def _aside(active: Active) -> tuple[Problem, ...]:
+def _aside(active: Active) -> tuple[ShownProblem, ...]:
     winner = active.policy
     if winner is None:
         return ()
     return tuple(_of(ignored(policy, winner), warning=True) for policy in active.ignored)
 
 
-def _outside(findings: Iterable[Unsupported]) -> Iterable[Problem]:
+def _outside(findings: Iterable[Unsupported]) -> Iterable[ShownProblem]:
     return (_of(one, one.nodes, warning=True) for one in findings)
 
 
-def _warnings(policy: Policy) -> Iterable[Problem]:
+def _warnings(policy: Policy) -> Iterable[ShownProblem]:
     """But for fields that are not built yet: they are rows of their own."""
     return (
-        Problem(what=f"ClusterPolicy {policy.name}: {warning}", reason="ManifestWarning", warning=True)
+        ShownProblem(what=f"ClusterPolicy {policy.name}: {warning}", reason="ManifestWarning", warning=True)
         for warning in policy.warnings
         if warning.partition(" ")[0] not in policy.unbuilt
     )
 
 
-def _without_effect(known: Survey) -> Iterable[Problem]:
+def _without_effect(known: Survey) -> Iterable[ShownProblem]:
     """What the policy asks for and is done in another way, or not in this layout."""
     for one in known.rendered.decisions:
         if one.severity is Severity.WARNING and one.reason != SANDBOX:
-            yield Problem(what=f"{one.what} ({one.why})", remedy=one.remedy, reason=one.reason, warning=True)
+            yield ShownProblem(what=f"{one.what} ({one.why})", remedy=one.remedy, reason=one.reason, warning=True)
 
 
-def _row(node: Node, verdicts: tuple[Verdict, ...]) -> NodeRow:
+def _row(node: ClusterNode, verdicts: tuple[OperandVerdict, ...]) -> NodeOverview:
     said, gpus = node.report, gpus_of(node)
     driver = (said.driver[:40] if said else "") or _driver_label(node)
-    return NodeRow(
+    return NodeOverview(
         name=node.name,
         ready=node.ready,
         product=node.labels.get(names.LABEL_GPU_PRODUCT, "") or ("" if has_gpu(node) else "(not looked at)"),
@@ -437,7 +447,7 @@ def _row(node: Node, verdicts: tuple[Verdict, ...]) -> NodeRow:
         driver_source=said.driver_source[:40] if said else "",
         cuda=(said.cuda[:40] if said else "") or cuda_of(driver),
         resources={
-            name: Resource(capacity=count, allocatable=node.allocatable.get(name, 0))
+            name: ResourceAmounts(capacity=count, allocatable=node.allocatable.get(name, 0))
             for name, count in sorted(node.capacity.items())
         },
         operands={one.operand.name: _cell(node, one) for one in verdicts if one.on or one.off},
@@ -447,18 +457,18 @@ def _row(node: Node, verdicts: tuple[Verdict, ...]) -> NodeRow:
     )
 
 
-def _driver_label(node: Node) -> str:
+def _driver_label(node: ClusterNode) -> str:
     return node.labels.get(f"{names.LABEL_CUDA_DRIVER_VERSION}.full", "")
 
 
-def _cell(node: Node, verdict: Verdict) -> str:
+def _cell(node: ClusterNode, verdict: OperandVerdict) -> str:
     if node.name not in verdict.on:
         return OFF
     mine = [finding.cause.passing for finding in verdict.findings if finding.node in (node.name, "")]
     return WORKS if not mine else WAITS if all(mine) else FAILS
 
 
-def _operand(verdict: Verdict) -> OperandRow:
+def _operand(verdict: OperandVerdict) -> OperandRow:
     bad = {finding.node for finding in verdict.findings} if not _everywhere(verdict.findings) else verdict.on
     return OperandRow(
         name=verdict.operand.name,
@@ -475,7 +485,7 @@ def _everywhere(findings: Iterable[NodeCause]) -> bool:
     return any(not finding.node for finding in findings)
 
 
-def _drivers(drivers: Iterable[Driver], nodes: Iterable[Node]) -> tuple[DriverRow, ...]:
+def _drivers(drivers: Iterable[NvidiaDriver], nodes: Iterable[ClusterNode]) -> tuple[DriverRow, ...]:
     owned = Counter(node.labels.get(names.LABEL_DRIVER_OWNER, "") for node in nodes)
     found = []
     for driver in sorted(drivers, key=lambda driver: driver.name):

@@ -14,13 +14,13 @@ from kgpu.base.advice import Advice
 from kgpu.operator import conditions, telling, versions
 from kgpu.operator.active import Active, choose, hands_off, ignored
 from kgpu.operator.driver_status import driver_statuses
-from kgpu.operator.labels import Rules
-from kgpu.operator.model import Object, Observed, Plan, Policy, Settings
+from kgpu.operator.labels import LabelRules
+from kgpu.operator.model import ClusterPlan, Object, Observed, OperatorSettings, Policy
 from kgpu.operator.objects.common import Rendered
 from kgpu.operator.survey import Labelled, daemon_sets, labelled, survey
 
 
-def plan(observed: Observed, settings: Settings) -> Plan:
+def plan(observed: Observed, settings: OperatorSettings) -> ClusterPlan:
     """The whole plan for this moment."""
     active = choose(observed)
     if active.foreign:
@@ -33,13 +33,13 @@ def plan(observed: Observed, settings: Settings) -> Plan:
     return _in_force(labelled(observed, policy, settings), settings, active, policy)
 
 
-def _in_force(found: Labelled, settings: Settings, active: Active, policy: Policy) -> Plan:
+def _in_force(found: Labelled, settings: OperatorSettings, active: Active, policy: Policy) -> ClusterPlan:
     known = survey(found, settings, policy)
     summary = known.summary
     each = (*summary.conditions, versions.condition(known.findings), conditions.provided(policy.unbuilt))
     counts = conditions.counts(len(known.view.nodes), known.view.gpu_nodes)
     losers = (ignored(one, policy) for one in active.ignored)
-    return Plan(
+    return ClusterPlan(
         objects=known.rendered.objects,
         keep=known.rendered.keep,
         orphan=_orphans(found.observed, known.rendered, found.rules),
@@ -59,14 +59,14 @@ def _in_force(found: Labelled, settings: Settings, active: Active, policy: Polic
     )
 
 
-def _hands_off(observed: Observed, settings: Settings, active: Active) -> Plan:
+def _hands_off(observed: Observed, settings: OperatorSettings, active: Active) -> ClusterPlan:
     """Another GPU operator is at work: say so on every policy, and touch nothing."""
     policies = ([active.policy] if active.policy else []) + list(active.ignored)
     each = {
         policy.name: hands_off(active.foreign, active.foreign_version, policy=policy.name).printable()
         for policy in policies
     }
-    return Plan(
+    return ClusterPlan(
         hold=True,
         policy_status={policy.name: _failed(settings, policy, each[policy.name]) for policy in policies},
         decisions=tuple(each.values()),
@@ -74,11 +74,13 @@ def _hands_off(observed: Observed, settings: Settings, active: Active) -> Plan:
     )
 
 
-def _unreadable(observed: Observed, settings: Settings, active: Active, policy: Policy, problem: Advice) -> Plan:
+def _unreadable(
+    observed: Observed, settings: OperatorSettings, active: Active, policy: Policy, problem: Advice
+) -> ClusterPlan:
     """A policy that can't be read: what runs goes on as it was."""
     what = f"ClusterPolicy {policy.name} can't be read, so that everything stays as it is: {problem.statement}"
     told = telling.warned(f"ClusterPolicy/{policy.name}", "ReconcileFailed", what, problem.remedy)
-    return Plan(
+    return ClusterPlan(
         hold=True,
         policy_status={
             policy.name: _failed(settings, policy, told),
@@ -89,7 +91,7 @@ def _unreadable(observed: Observed, settings: Settings, active: Active, policy: 
     )
 
 
-def _without_policy(found: Labelled, settings: Settings, active: Active) -> Plan:
+def _without_policy(found: Labelled, settings: OperatorSettings, active: Active) -> ClusterPlan:
     """No policy is in force: nothing of the operator's stays."""
     lacks = Advice(
         what="there is no ClusterPolicy", remedy="make one, or install the chart with clusterPolicy.deployCR=true"
@@ -97,7 +99,7 @@ def _without_policy(found: Labelled, settings: Settings, active: Active) -> Plan
     if active.leaving:
         lacks = Advice(what=f"ClusterPolicy {active.leaving[0].name} is being deleted")
     pair = conditions.failure("PrerequisiteNotMet", lacks.sentence)
-    return Plan(
+    return ClusterPlan(
         nodes=found.changes,
         driver_status={
             driver.name: conditions.status(
@@ -114,17 +116,17 @@ def _without_policy(found: Labelled, settings: Settings, active: Active) -> Plan
     )
 
 
-def _status(settings: Settings, policy: Policy, state: str, each: Iterable[Object]) -> Object:
+def _status(settings: OperatorSettings, policy: Policy, state: str, each: Iterable[Object]) -> Object:
     return conditions.status(
         state, each, namespace=settings.namespace, generation=policy.generation, before=policy.status
     )
 
 
-def _failed(settings: Settings, policy: Policy, why: Advice) -> Object:
+def _failed(settings: OperatorSettings, policy: Policy, why: Advice) -> Object:
     return _status(settings, policy, conditions.STATE_NOT_READY, conditions.failure(why.reason, why.sentence))
 
 
-def _ignored(settings: Settings, policies: Iterable[Policy], winner: Policy) -> dict[str, Object]:
+def _ignored(settings: OperatorSettings, policies: Iterable[Policy], winner: Policy) -> dict[str, Object]:
     found = {}
     for policy in policies:
         why = ignored(policy, winner)
@@ -133,7 +135,7 @@ def _ignored(settings: Settings, policies: Iterable[Policy], winner: Policy) -> 
     return found
 
 
-def _orphans(observed: Observed, rendered: Rendered, rules: Rules) -> frozenset[str]:
+def _orphans(observed: Observed, rendered: Rendered, rules: LabelRules) -> frozenset[str]:
     """Driver DaemonSets of the ClusterPolicy whose running pods NVIDIADrivers take over one by one."""
     if not rules.driver_crd:
         return frozenset()

@@ -20,10 +20,10 @@ from kgpu.formats.operands import OPERANDS
 from kgpu.kube import kinds
 from kgpu.kube.informer import Key
 from kgpu.kube.port import KubeRefusedError, Object, Selector, Served, name_of, namespace_of
-from kgpu.operator.model import AgentNodes, Layout, Observed, Other, Settings
+from kgpu.operator.model import AgentNodes, NodeLayout, Observed, OperatorSettings, Other
 from kgpu.operator.others import Others
-from kgpu.operator.overview import Operator
-from kgpu.operator.watching import Cluster, Feed, Watching, feeds
+from kgpu.operator.overview import OperatorState
+from kgpu.operator.watching import WatchedCluster, WatchedObjects, Watching, feeds
 
 _NEEDED: Final = frozenset({"nodes", "policies"})
 _FOR_STATUS: Final = ("nodes", "policies", "drivers", "daemonsets", "configmaps", "pods", "warnings")
@@ -37,15 +37,17 @@ class Looked:
     """The cluster, the settings that its operator runs with, whether it does, and what could not be read."""
 
     observed: Observed
-    settings: Settings
-    operator: Operator
+    settings: OperatorSettings
+    operator: OperatorState
     unread: tuple[str, ...] = ()
 
 
 class _Listed(Watching):
     """The operator's eyes over lists that were read once."""
 
-    def __init__(self, api: Cluster, settings: Settings, served: Served, lists: Mapping[str, list[Object]]) -> None:
+    def __init__(
+        self, api: WatchedCluster, settings: OperatorSettings, served: Served, lists: Mapping[str, list[Object]]
+    ) -> None:
         super().__init__(api, settings)
         self._served = served
         self._kinds = frozenset(kinds.plural_and_group(resource) for resource in served.resources)
@@ -55,7 +57,7 @@ class _Listed(Watching):
         return self._lists.get(name, {})
 
 
-async def look(api: Cluster, namespace: str = "") -> Looked:
+async def look(api: WatchedCluster, namespace: str = "") -> Looked:
     """Read once. ``namespace`` is the operator's, "" to find it.
 
     Raises KubeError when Nodes can't be read, ConfigError when the operator is in another namespace.
@@ -74,7 +76,7 @@ async def look(api: Cluster, namespace: str = "") -> Looked:
     lists = {feed.name: found for feed, found in zip(wanted, read, strict=True)}
     if own is None:
         agents = any(name_of(one) == names.AGENT_DAEMON_SET for one in lists["daemonsets"])
-        layout = Layout.AGENT if agents or not lists["daemonsets"] else Layout.OPERANDS
+        layout = NodeLayout.AGENT if agents or not lists["daemonsets"] else NodeLayout.OPERANDS
         settings = dataclasses.replace(settings, layout=layout)
     listed, others = _Listed(api, settings, served, lists), Others(api, clock=SystemClock())
     believed = await others.believed(listed.suspects())
@@ -104,13 +106,13 @@ def _assumed(observed: Observed, unread: Mapping[str, str]) -> Observed:
     return observed
 
 
-def _is_wanted(feed: Feed, there: frozenset[str]) -> bool:
+def _is_wanted(feed: WatchedObjects, there: frozenset[str]) -> bool:
     if feed.name not in _FOR_STATUS and feed.program is None:
         return False
     return not feed.optional or kinds.plural_and_group(feed.scope.resource) in there
 
 
-async def _list(api: Cluster, feed: Feed, unread: dict[str, str]) -> list[Object]:
+async def _list(api: WatchedCluster, feed: WatchedObjects, unread: dict[str, str]) -> list[Object]:
     scope = feed.scope
     try:
         found = await api.list(scope.resource, namespace=scope.namespace, selector=scope.selector, project=feed.project)
@@ -123,7 +125,7 @@ async def _list(api: Cluster, feed: Feed, unread: dict[str, str]) -> list[Object
     return list(found.items)
 
 
-async def _own_deployments(api: Cluster, namespace: str) -> list[Object]:
+async def _own_deployments(api: WatchedCluster, namespace: str) -> list[Object]:
     """Kgpu's operators; none where that can't be read."""
     try:
         found = await api.list(kinds.DEPLOYMENTS, namespace=namespace, selector=_OWN)
@@ -132,7 +134,7 @@ async def _own_deployments(api: Cluster, namespace: str) -> list[Object]:
     return [one for one in found.items if text(_labels(one).get(names.COMPONENT_LABEL)) == names.GPU_OPERATOR_NAMESPACE]
 
 
-async def _look_elsewhere(api: Cluster, namespace: str) -> None:
+async def _look_elsewhere(api: WatchedCluster, namespace: str) -> None:
     """Raises ConfigError where the operator is in another namespace than the one that was named."""
     places = sorted({namespace_of(one) for one in await _own_deployments(api, "")})
     if places:
@@ -143,7 +145,7 @@ async def _look_elsewhere(api: Cluster, namespace: str) -> None:
         )
 
 
-async def _namespace(api: Cluster, deployments: list[Object], there: frozenset[str]) -> str:
+async def _namespace(api: WatchedCluster, deployments: list[Object], there: frozenset[str]) -> str:
     """Where the operator is: its Deployment's namespace, else the one that a ClusterPolicy's status names."""
     if deployments:
         return namespace_of(deployments[0])
@@ -159,10 +161,10 @@ async def _namespace(api: Cluster, deployments: list[Object], there: frozenset[s
     return names.GPU_OPERATOR_NAMESPACE
 
 
-def _settings(namespace: str, deployment: Object | None) -> Settings:
+def _settings(namespace: str, deployment: Object | None) -> OperatorSettings:
     env = dict(_env(deployment))
-    layout = Layout.OPERANDS if env.get("KGPU_LAYOUT") == Layout.OPERANDS else Layout.AGENT
-    return Settings(
+    layout = NodeLayout.OPERANDS if env.get("KGPU_LAYOUT") == NodeLayout.OPERANDS else NodeLayout.AGENT
+    return OperatorSettings(
         namespace=namespace,
         image=env.get("OPERATOR_IMAGE", ""),
         layout=layout,
@@ -201,13 +203,13 @@ def _env(deployment: Object | None) -> Iterator[tuple[str, str]]:
             yield text(row.get("name")), text(row.get("value"))
 
 
-def _operator(deployment: Object | None, namespace: str) -> Operator:
+def _operator(deployment: Object | None, namespace: str) -> OperatorState:
     if deployment is None:
-        return Operator(said=f"no operator found in namespace {namespace}")
+        return OperatorState(said=f"no operator found in namespace {namespace}")
     name, ready = name_of(deployment), _ready(deployment)
     wanted = number(mapping(deployment.get("spec")).get("replicas"), 1)
     annotations = mapping(mapping(deployment.get("metadata")).get("annotations"))
-    return Operator(
+    return OperatorState(
         said=f"operator {namespace}/{name}: {ready} of {wanted} ready",
         down=not ready,
         name=name,

@@ -24,16 +24,16 @@ from kgpu.kube import kinds
 from kgpu.kube.port import PODS, KubeApi, KubeRefusedError, KubeUnreachableError, Object, Resource
 from kgpu.operator.applying import Applier
 from kgpu.operator.certain import Certain
-from kgpu.operator.labelling import Labeller
+from kgpu.operator.labelling import NodeLabeller
 from kgpu.operator.leaving import Leaving
-from kgpu.operator.metrics import Figures
-from kgpu.operator.model import Observed, Plan, Settings
+from kgpu.operator.metrics import OperatorFigures
+from kgpu.operator.model import ClusterPlan, Observed, OperatorSettings
 from kgpu.operator.others import Others
 from kgpu.operator.pace import Pace
 from kgpu.operator.plan import plan as make_plan
 from kgpu.operator.statuses import Statuses
-from kgpu.operator.tell import Teller
-from kgpu.operator.watching import Cluster, Watching
+from kgpu.operator.tell import DecisionTeller
+from kgpu.operator.watching import WatchedCluster, Watching
 
 log = logging.getLogger(__name__)
 
@@ -42,25 +42,26 @@ LEAVE_SECONDS: Final = 20.0
 IN_THREAD: Final = 0.2  # seconds; plans that take longer are made in a thread
 _PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.3, healthy_after=30.0)
 
-Planner = Callable[[Observed, Settings], Plan]
+Planner = Callable[[Observed, OperatorSettings], ClusterPlan]
 
 
-class Operator:
+class OperatorController:
     """The operator, as a controller of ``kgpu.manager``: ``watch`` runs always, ``term`` while this process leads."""
 
     name = "operator"
 
     def __init__(
-        self, api: Cluster, settings: Settings, *, clock: Clock | None = None, leave_seconds: float = LEAVE_SECONDS,
+        self, api: WatchedCluster, settings: OperatorSettings, *, clock: Clock | None = None,
+        leave_seconds: float = LEAVE_SECONDS,
         planner: Planner = make_plan,
     ) -> None:  # fmt: skip
         """``leave_seconds`` is how long agents get to leave nodes before what they run by goes."""
         self.settings = settings
         self.leave_seconds = leave_seconds
         self.clock = clock or SystemClock()
-        self.figures = Figures()
+        self.figures = OperatorFigures()
         self.watching = Watching(api, settings, clock=self.clock)
-        self.last: Plan | None = None
+        self.last: ClusterPlan | None = None
         self.problem = ""
         """What went wrong in the last pass, "" when nothing did."""
         self.settled = asyncio.Event()
@@ -120,16 +121,16 @@ class Operator:
 class _Term:
     """One term as the leader: what has been applied is not known at its start, and so all is applied once."""
 
-    def __init__(self, operator: Operator, api: KubeApi) -> None:
+    def __init__(self, operator: OperatorController, api: KubeApi) -> None:
         self._operator = operator
         watching, clock = operator.watching, operator.clock
         count, namespace = operator.figures.wrote, operator.settings.namespace
         self.certain = Certain(api, watching, clock=clock)
         self.others = Others(api, clock=clock)
         self.applier = Applier(api, watching, operator.settings, clock=clock, count=count)
-        self.labeller = Labeller(api, watching, clock=clock, count=count)
+        self.labeller = NodeLabeller(api, watching, clock=clock, count=count)
         self.statuses = Statuses(api, watching, clock=clock, count=count)
-        self.teller = Teller(api, watching, clock=clock, count=count, dropped=operator.figures.dropped)
+        self.teller = DecisionTeller(api, watching, clock=clock, count=count, dropped=operator.figures.dropped)
         self.leaving = Leaving(api, watching, namespace=namespace, clock=clock, seconds=operator.leave_seconds)
 
     async def loop(self) -> None:

@@ -18,7 +18,7 @@ from kgpu.base.plain import items, mapping, strings, text
 from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.formats.crd import decode
-from kgpu.operator.model import Driver, Object, PodTrouble, Policy
+from kgpu.operator.model import NvidiaDriver, Object, PodTrouble, Policy
 from kgpu.operator.nodes import read_node
 
 OWNED: Final = "owned"
@@ -59,7 +59,7 @@ def driver(obj: Object) -> Object:
     found = decode.nvidiadriver(obj)
     warnings, problem = tuple(map(one_line, found.warnings)), _printable(found.problem)
     unbuilt = tuple(map(one_line, found.unbuilt))
-    value = Driver(**_of_custom(obj), spec=found.spec, warnings=warnings, unbuilt=unbuilt, problem=problem)
+    value = NvidiaDriver(**_of_custom(obj), spec=found.spec, warnings=warnings, unbuilt=unbuilt, problem=problem)
     return {"metadata": _pick(obj, _IDENTITY), "value": value}
 
 

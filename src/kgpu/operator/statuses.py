@@ -20,7 +20,7 @@ from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.port import KubeApi, KubeRefusedError, Object, Resource, version_of
 from kgpu.operator import conditions, seen
-from kgpu.operator.model import Plan
+from kgpu.operator.model import ClusterPlan
 from kgpu.operator.watching import Watching
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 NOT_BEFORE: Final = 0.5  # seconds between two writes of one status
 DEFINED_ANEW: Final = 600.0  # seconds until news make fields that the definition did not declare tried again
 # feed, kind, the plan's statuses
-STATUSES: Final[tuple[tuple[str, Resource, Callable[[Plan], Mapping[str, Object]]], ...]] = (
+STATUSES: Final[tuple[tuple[str, Resource, Callable[[ClusterPlan], Mapping[str, Object]]], ...]] = (
     ("policies", kinds.CLUSTER_POLICIES, lambda plan: plan.policy_status),
     ("drivers", kinds.NVIDIA_DRIVERS, lambda plan: plan.driver_status),
 )
@@ -53,19 +53,19 @@ class Statuses:
         self.again_at: float | None = None
         """When to come again, None for never."""
 
-    async def take_back(self, plan: Plan) -> None:
+    async def take_back(self, plan: ClusterPlan) -> None:
         """Write those that say ``ready`` and are to say so no longer. Raises as ``write`` does."""
         for resource, name, status, known in self._differing(plan):
             if known["value"].status.get("state") == conditions.STATE_READY != status.get("state"):
                 await self._write(resource, name, status, known, at_once=True)
 
-    async def write(self, plan: Plan) -> None:
+    async def write(self, plan: ClusterPlan) -> None:
         """Write what differs. Raises KubeUnreachableError; a refusal is logged, and tried again with the next news."""
         self.again_at = None
         for resource, name, status, known in self._differing(plan):
             await self._write(resource, name, status, known)
 
-    def _differing(self, plan: Plan) -> Iterator[tuple[Resource, str, Object, Object]]:
+    def _differing(self, plan: ClusterPlan) -> Iterator[tuple[Resource, str, Object, Object]]:
         """Kind, name, what is wanted and what the watch knows."""
         for feed, resource, statuses in STATUSES:
             live = self._watching.objects(feed)

@@ -13,14 +13,14 @@ from typing import Final
 from kgpu.base.advice import Advice
 from kgpu.formats.crd.clusterpolicy import Cdi
 from kgpu.operator import versions
-from kgpu.operator.causes import Cause, View
+from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.drivers import Assignment, assign
 from kgpu.operator.judges import judge
-from kgpu.operator.labels import Rules, applied, has_agent, is_gpu, label_plan
-from kgpu.operator.model import Node, NodeLabels, Object, Observed, Policy, Settings
+from kgpu.operator.labels import LabelRules, applied, has_agent, is_gpu, label_plan
+from kgpu.operator.model import ClusterNode, NodeLabels, Object, Observed, OperatorSettings, Policy
 from kgpu.operator.objects.common import Rendered
 from kgpu.operator.rendering.render import render
-from kgpu.operator.verdict import Verdict
+from kgpu.operator.verdict import OperandVerdict
 from kgpu.operator.verdicts import Summary, summarize
 
 DAEMON_SET: Final = "DaemonSet"
@@ -32,7 +32,7 @@ class Labelled:
 
     observed: Observed
     changes: tuple[NodeLabels, ...]
-    rules: Rules
+    rules: LabelRules
     assignment: Assignment
 
 
@@ -40,16 +40,16 @@ class Labelled:
 class Survey:
     """Everything that is known about a policy in force."""
 
-    view: View
+    view: CauseView
     rendered: Rendered
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[OperandVerdict, ...]
     summary: Summary
     findings: tuple[versions.Unsupported, ...]
 
 
-def labelled(observed: Observed, policy: Policy | None, settings: Settings) -> Labelled:
+def labelled(observed: Observed, policy: Policy | None, settings: OperatorSettings) -> Labelled:
     """Which Nodes are to be labelled how, under this policy or without one. Nodes are in the order of their names."""
-    rules = Rules.of(policy, settings)
+    rules = LabelRules.of(policy, settings)
     assignment = Assignment()
     if rules.driver_crd:
         assignment = assign(observed.drivers, (node for node in observed.nodes if is_gpu(node)))
@@ -65,16 +65,16 @@ def labelled(observed: Observed, policy: Policy | None, settings: Settings) -> L
     return Labelled(observed=after, changes=tuple(changes), rules=rules, assignment=assignment)
 
 
-def _chosen(settings: Settings, node: Node) -> Node:
+def _chosen(settings: OperatorSettings, node: ClusterNode) -> ClusterNode:
     outside = not settings.agent_selector.items() <= node.labels.items()
     return dataclasses.replace(node, aside=True) if outside else node
 
 
-def survey(found: Labelled, settings: Settings, policy: Policy) -> Survey:
+def survey(found: Labelled, settings: OperatorSettings, policy: Policy) -> Survey:
     """How the policy in force is doing."""
     observed = found.observed
     rendered = render(policy, settings, observed)
-    view = View(
+    view = CauseView(
         observed=observed,
         settings=settings,
         policy=policy,

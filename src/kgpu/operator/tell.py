@@ -31,7 +31,7 @@ REPEAT_AFTER: Final = 600.0  # seconds until the same decision may become an Eve
 _PAUSE: Final = BackoffPolicy(first=0.2, cap=3.0, factor=2.0, jitter=0.3, healthy_after=60.0)
 
 
-class Teller:
+class DecisionTeller:
     """Log lines and Events of decisions. ``run`` writes the Events."""
 
     def __init__(

@@ -12,8 +12,8 @@ from kgpu.base.errors import UserError
 from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.operator import versions
-from kgpu.operator.labels import WORKLOADS, Rules, is_gpu
-from kgpu.operator.model import Node, Observed
+from kgpu.operator.labels import WORKLOADS, LabelRules, is_gpu
+from kgpu.operator.model import ClusterNode, Observed
 from kgpu.operator.survey import Survey
 from kgpu.operator.verdicts import has_feature_labels
 
@@ -28,7 +28,7 @@ _UPGRADES: Final = {
 _NOT_UPGRADING: Final = frozenset({"", "unknown", *_UPGRADES.values()})
 
 
-def decisions(found: Survey, rules: Rules) -> tuple[Advice, ...]:
+def decisions(found: Survey, rules: LabelRules) -> tuple[Advice, ...]:
     """Everything there is to tell about a policy in force, each once."""
     view = found.view
     subject = f"ClusterPolicy/{view.policy.name}"
@@ -99,11 +99,11 @@ def readable(error: UserError) -> UserError:
     return UserError(one_line(error.what), one_line(error.expected), one_line(error.remedy))
 
 
-def _has_wrong_workload(node: Node, rules: Rules) -> bool:
+def _has_wrong_workload(node: ClusterNode, rules: LabelRules) -> bool:
     return rules.sandbox and node.labels.get(names.LABEL_WORKLOAD_CONFIG, rules.workload) not in WORKLOADS
 
 
-def _wrong_workload(node: Node, rules: Rules) -> Advice:
+def _wrong_workload(node: ClusterNode, rules: LabelRules) -> Advice:
     value = node.labels[names.LABEL_WORKLOAD_CONFIG]
     what = f'node {node.name}: the label {names.LABEL_WORKLOAD_CONFIG} is "{value}", so {rules.workload} is used'
     remedy = f"set it to one of {', '.join(WORKLOADS)}, or remove it"

@@ -25,7 +25,7 @@ class NodeCause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class OperandVerdict:
     """One operand: ``status`` and ``reason`` of its condition, its nodes, and what is wrong where."""
 
     operand: Operand
@@ -80,9 +80,9 @@ def and_more(count: int) -> str:
     return f" (+{count} more)" if count else ""
 
 
-def summed(operand: Operand, nodes: list[str], findings: tuple[NodeCause, ...], notes: list[str]) -> Verdict:
+def summed(operand: Operand, nodes: list[str], findings: tuple[NodeCause, ...], notes: list[str]) -> OperandVerdict:
     if findings:
-        return Verdict(
+        return OperandVerdict(
             operand=operand,
             status="False",
             reason=_most_frequent(findings),
@@ -92,7 +92,7 @@ def summed(operand: Operand, nodes: list[str], findings: tuple[NodeCause, ...], 
         )
     count = len(nodes)
     first = f"{count} of {count} nodes" if count else "no node wants it now"
-    return Verdict(operand=operand, status="True", reason="Ready", on=frozenset(nodes), notes=(first, *notes))
+    return OperandVerdict(operand=operand, status="True", reason="Ready", on=frozenset(nodes), notes=(first, *notes))
 
 
 def unique(findings: list[NodeCause]) -> tuple[NodeCause, ...]:

@@ -9,10 +9,10 @@ from typing import Final
 from kgpu.base.advice import Advice, Severity
 from kgpu.formats import names
 from kgpu.formats.operands import BY_NAME, DAEMON_SETS
-from kgpu.operator.causes import APPLY_FAILED, Cause, View, not_applied
+from kgpu.operator.causes import APPLY_FAILED, Cause, CauseView, not_applied
 from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY, condition, failure, success
-from kgpu.operator.model import Node, Object, Policy
-from kgpu.operator.verdict import NOT_LOOKED_AT, SHOWN, NodeCause, Verdict, told
+from kgpu.operator.model import ClusterNode, Object, Policy
+from kgpu.operator.verdict import NOT_LOOKED_AT, SHOWN, NodeCause, OperandVerdict, told
 
 RECONCILED: Final = "ClusterPolicy is ready as all resources have been successfully reconciled"
 NO_LABELS: Final = "No NFD labels found"
@@ -32,7 +32,7 @@ class Summary:
     failed: bool = False
 
 
-def summarize(view: View, verdicts: tuple[Verdict, ...], prerequisites: Iterable[Cause] = ()) -> Summary:
+def summarize(view: CauseView, verdicts: tuple[OperandVerdict, ...], prerequisites: Iterable[Cause] = ()) -> Summary:
     """Of a policy that is in force."""
     unmet = tuple(prerequisites)
     hard = [*((cause, "pre-requisites") for cause in unmet), *_refused(view)]
@@ -66,7 +66,7 @@ def summarize(view: View, verdicts: tuple[Verdict, ...], prerequisites: Iterable
     return Summary(state=STATE_READY, conditions=(*pair, *each), decisions=decisions)
 
 
-def _no_gpus(view: View, verdicts: tuple[Verdict, ...]) -> Cause:
+def _no_gpus(view: CauseView, verdicts: tuple[OperandVerdict, ...]) -> Cause:
     """Why nothing is to be done; the policy is ready all the same, as with the replaced operator."""
     looked = [node.name for node in view.nodes]
     more = f" (+{len(looked) - SHOWN} more)" if len(looked) > SHOWN else ""
@@ -91,7 +91,7 @@ def _no_gpus(view: View, verdicts: tuple[Verdict, ...]) -> Cause:
     )
 
 
-def _near_miss(nodes: Iterable[Node]) -> str:
+def _near_miss(nodes: Iterable[ClusterNode]) -> str:
     """A label of an NVIDIA device in a form that is not looked for, as a discovery with other fields writes it."""
     for node in nodes:
         for key in sorted(node.labels):
@@ -100,7 +100,7 @@ def _near_miss(nodes: Iterable[Node]) -> str:
     return ""
 
 
-def has_feature_labels(nodes: Iterable[Node]) -> bool:
+def has_feature_labels(nodes: Iterable[ClusterNode]) -> bool:
     """True when some node feature discovery has labelled some node."""
     return any(key.startswith(names.NFD_PREFIX) for node in nodes for key in node.labels)
 
@@ -127,7 +127,7 @@ def _explains(cause: Cause) -> bool:
     return not (cause.passing or cause.symptom) and cause.reason.startswith(_DEVICES)
 
 
-def _of_operand(verdict: Verdict) -> Object:
+def _of_operand(verdict: OperandVerdict) -> Object:
     return condition(verdict.operand.condition, verdict.status, verdict.reason, verdict.message)
 
 
@@ -137,7 +137,7 @@ def _of(name: str) -> str:
     return operand.state if operand is not None else name
 
 
-def _refused(view: View) -> list[tuple[Cause, str]]:
+def _refused(view: CauseView) -> list[tuple[Cause, str]]:
     """What the API server refuses, with the state that it belongs to."""
     return [
         (not_applied(subject, message), _state_of(subject))

@@ -29,7 +29,7 @@ from kgpu.formats.support import (
 )
 from kgpu.operator import conditions
 from kgpu.operator.labels import is_gpu, mig_capable, opted_out
-from kgpu.operator.model import Node, Object, Observed, Policy
+from kgpu.operator.model import ClusterNode, Object, Observed, Policy
 
 REASON: Final = "UnsupportedVersion"
 CONDITION: Final = "SupportedVersions"
@@ -95,7 +95,7 @@ def condition(findings: Iterable[Unsupported]) -> Object:
     return conditions.condition(CONDITION, "True", "Supported", "nothing is outside of the support matrix")
 
 
-def _facts(node: Node) -> tuple[object, ...]:
+def _facts(node: ClusterNode) -> tuple[object, ...]:
     driver = node.report.driver if node.report else ""
     source = node.report.driver_source if node.report else ""
     system = (node.os_id, node.os_version)
@@ -103,20 +103,20 @@ def _facts(node: Node) -> tuple[object, ...]:
 
 
 _Lines: TypeAlias = Iterator[tuple[str, str]]
-_Rule: TypeAlias = Callable[[Node, "Policy | None"], _Lines]
+_Rule: TypeAlias = Callable[[ClusterNode, "Policy | None"], _Lines]
 
 
 def _cdi(policy: Policy | None) -> Cdi:
     return (policy.spec.cdi if policy is not None else None) or Cdi()
 
 
-def _runtime(node: Node, _policy: Policy | None) -> _Lines:
+def _runtime(node: ClusterNode, _policy: Policy | None) -> _Lines:
     row = RUNTIMES.get(node.runtime)
     if row is not None and not row.has(parse(node.runtime_version)):
         yield f"{row.what} {node.runtime_version} is not supported: {row.words}", row.remedy
 
 
-def _nri(node: Node, policy: Policy | None) -> _Lines:
+def _nri(node: ClusterNode, policy: Policy | None) -> _Lines:
     row = NRI.get(node.runtime)
     if row is None or not _cdi(policy).nri_plugin_enabled:
         return
@@ -124,13 +124,13 @@ def _nri(node: Node, policy: Policy | None) -> _Lines:
         yield f"{row.what}, {node.runtime_version or 'any version'}: {row.words}", row.remedy
 
 
-def _kubelet(node: Node, policy: Policy | None) -> _Lines:
+def _kubelet(node: ClusterNode, policy: Policy | None) -> _Lines:
     version = parse(node.kubelet)
     if policy is not None and _cdi(policy).enabled and not CDI_DEVICES.has(version):
         yield f"kubelet {node.kubelet} passes no CDI devices: {CDI_DEVICES.lowest}", CDI_DEVICES.remedy
 
 
-def _system(node: Node, policy: Policy | None) -> _Lines:
+def _system(node: ClusterNode, policy: Policy | None) -> _Lines:
     host = node.report is not None and node.report.driver_source == "host"
     preinstalled = node.labels.get(names.LABEL_DEPLOY_PREFIX + "driver") not in (None, "", "true")
     if policy is None or policy.spec.driver.enabled is False or host or preinstalled:
@@ -145,7 +145,7 @@ def _system(node: Node, policy: Policy | None) -> _Lines:
         )
 
 
-def _driver(node: Node, policy: Policy | None) -> _Lines:
+def _driver(node: ClusterNode, policy: Policy | None) -> _Lines:
     driver = node.report.driver[:40] if node.report else ""
     strategy = policy.spec.mig.strategy if policy is not None and policy.spec.mig is not None else None
     if driver in MIG_BROKEN_DRIVERS and strategy in ("single", "mixed") and mig_capable(node):

@@ -39,8 +39,8 @@ from kgpu.kube.port import (
     namespace_of,
 )
 from kgpu.operator import seen
-from kgpu.operator.model import Observed, Other, Program, Settings
-from kgpu.operator.others import LABELS, MISSING_RIGHT, Suspect, suspect
+from kgpu.operator.model import Observed, OperatorSettings, Other, Program
+from kgpu.operator.others import LABELS, MISSING_RIGHT, SuspectProgram, suspect
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +57,12 @@ _PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.3, health
 _OURS: Final = Selector(has=(names.LABEL_OPERATOR_STATE,))
 
 
-class Cluster(KubeApi, KubeDiscovery, Protocol):
+class WatchedCluster(KubeApi, KubeDiscovery, Protocol):
     """An API server that is written to and asked what it serves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
+class WatchedObjects:
     """One thing to follow. ``needed``: nothing is planned before it has been read; ``waivable``: unless the operator
     has no right to read it, which is told with ``why``. ``optional``: its kind may be missing. ``program``: which other
     program its objects look like.
@@ -78,38 +78,40 @@ class Feed:
     program: Program | None = None
 
 
-def feeds(namespace: str) -> tuple[Feed, ...]:
+def feeds(namespace: str) -> tuple[WatchedObjects, ...]:
     """Everything that the operator of a namespace follows."""
 
-    def managed(resource: Resource) -> Feed:
+    def managed(resource: Resource) -> WatchedObjects:
         place = namespace if resource.namespaced else ""
         lean = dataclasses.replace(resource, metadata_only=True)
         optional = resource in (kinds.SERVICE_MONITORS, kinds.POD_MONITORS, kinds.PROMETHEUS_RULES)
-        return Feed(name=resource.plural, scope=Scope(lean, place, _OURS), project=seen.managed, optional=optional)
+        return WatchedObjects(
+            name=resource.plural, scope=Scope(lean, place, _OURS), project=seen.managed, optional=optional
+        )
 
     whole = (CONFIG_MAPS, kinds.DAEMON_SETS)
     own = Selector.named(namespace)
     return (
-        Feed(name="nodes", scope=Scope(NODES), project=seen.node),
-        Feed(name=POLICIES, scope=Scope(kinds.CLUSTER_POLICIES), project=seen.policy, optional=True),
-        Feed(name="drivers", scope=Scope(kinds.NVIDIA_DRIVERS), project=seen.driver, optional=True),
-        Feed(name="daemonsets", scope=Scope(kinds.DAEMON_SETS, namespace), project=seen.daemon_set),
-        Feed(name="configmaps", scope=Scope(CONFIG_MAPS, namespace), project=seen.config_map),
-        Feed(name="pods", scope=Scope(PODS, namespace), project=seen.pod),
-        Feed(
+        WatchedObjects(name="nodes", scope=Scope(NODES), project=seen.node),
+        WatchedObjects(name=POLICIES, scope=Scope(kinds.CLUSTER_POLICIES), project=seen.policy, optional=True),
+        WatchedObjects(name="drivers", scope=Scope(kinds.NVIDIA_DRIVERS), project=seen.driver, optional=True),
+        WatchedObjects(name="daemonsets", scope=Scope(kinds.DAEMON_SETS, namespace), project=seen.daemon_set),
+        WatchedObjects(name="configmaps", scope=Scope(CONFIG_MAPS, namespace), project=seen.config_map),
+        WatchedObjects(name="pods", scope=Scope(PODS, namespace), project=seen.pod),
+        WatchedObjects(
             name="warnings",
             scope=Scope(EVENTS, namespace, Selector(fields=(("type", "Warning"),))),
             project=seen.warning,
             needed=False,
         ),
         *(managed(resource) for resource in kinds.MANAGED if resource not in whole),
-        Feed(name="namespaces", scope=Scope(kinds.NAMESPACES, selector=own), project=seen.managed),
+        WatchedObjects(name="namespaces", scope=Scope(kinds.NAMESPACES, selector=own), project=seen.managed),
         *(_deployments(program, label) for program, labels in LABELS.items() for label in labels),
     )
 
 
-def _deployments(program: Program, label: tuple[str, str]) -> Feed:
-    return Feed(
+def _deployments(program: Program, label: tuple[str, str]) -> WatchedObjects:
+    return WatchedObjects(
         name=f"{program} {'='.join(label)}",
         scope=Scope(kinds.DEPLOYMENTS, selector=Selector(labels=(label,))),
         project=seen.deployment,
@@ -131,7 +133,7 @@ class _Absence:
 class _Followed:
     """A feed that is being followed."""
 
-    feed: Feed
+    feed: WatchedObjects
     informer: Informer
     tasks: tuple[asyncio.Task[None], ...]
 
@@ -139,7 +141,7 @@ class _Followed:
 class Watching:
     """The operator's eyes. ``run`` must run beside those who use it."""
 
-    def __init__(self, api: Cluster, settings: Settings, *, clock: Clock | None = None) -> None:
+    def __init__(self, api: WatchedCluster, settings: OperatorSettings, *, clock: Clock | None = None) -> None:
         self._api = api
         self._settings = settings
         self._clock = clock or SystemClock()
@@ -236,7 +238,7 @@ class Watching:
             if scope.resource == resource and scope.namespace in ("", namespace_of(obj)) and _fits(scope, obj):
                 await one.informer.learn(obj)
 
-    def suspects(self) -> tuple[Suspect, ...]:
+    def suspects(self) -> tuple[SuspectProgram, ...]:
         """Deployments that look like another GPU operator or node feature discovery, but for what the settings say."""
         own = str((self._settings.owner or {}).get("uid") or "")
         looked_for = self._settings.looks_for
@@ -248,7 +250,7 @@ class Watching:
         }
         return tuple(sorted(one for one in found if one is not None))
 
-    def observed(self, apply_errors: Mapping[str, str], others: frozenset[Suspect] = frozenset()) -> Observed:
+    def observed(self, apply_errors: Mapping[str, str], others: frozenset[SuspectProgram] = frozenset()) -> Observed:
         """The cluster now; ``others`` are the suspects that are believed."""
         daemon_sets = {name: obj for (_, name), obj in self.objects("daemonsets").items()}
         warnings = list(self.objects("warnings").values())
@@ -315,7 +317,7 @@ class Watching:
         ]
         return not known or (POLICIES not in known and now - absence.since >= FORGET_AFTER)
 
-    def _start(self, feed: Feed) -> _Followed:
+    def _start(self, feed: WatchedObjects) -> _Followed:
         informer = Informer(
             self._api, feed.scope, clock=self._clock, project=feed.project, backoff=Backoff(_PAUSE)
         )  # fmt: skip
@@ -342,14 +344,14 @@ def _fits(scope: Scope, obj: Object) -> bool:
     )
 
 
-def _is_waived(feed: Feed, error: KubeError) -> bool:
+def _is_waived(feed: WatchedObjects, error: KubeError) -> bool:
     """True when a feed that could not be read yet is done without, because of this error."""
     if not feed.needed:
         return True
     return feed.waivable and isinstance(error, KubeRefusedError) and error.code in (403, 404)
 
 
-def _without_right(feed: Feed, error: KubeRefusedError) -> Advice:
+def _without_right(feed: WatchedObjects, error: KubeRefusedError) -> Advice:
     resource = kinds.plural_and_group(feed.scope.resource)
     return Advice(
         subject="",

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.base.errors import HostError
-from kgpu.host.engines.model import Change, Engine, Place, Wanted
+from kgpu.host.engines.model import Engine, EngineOffer, EnginePlace, FileChange
 from kgpu.kubelet.cri import ContainerRuntime, RuntimeStatus
-from kgpu.kubelet.cri_fake import FakeRuntime
+from kgpu.kubelet.cri_fake import FakeCriRuntime
 from kgpu.toolkit.engine.model import Check, EngineOutcome
 from kgpu.toolkit.settings import ToolkitSettings
 
 LINE: Final = b"kgpu was here\n"
-PLACE: Final = Place(
+PLACE: Final = EnginePlace(
     engine=Engine.CONTAINERD,
     flavour="containerd",
     config="/etc/containerd/config.toml",
@@ -32,10 +32,10 @@ PLAIN: Final = RuntimeStatus(
 class FakeEngines:
     """``place`` None: no engine. ``fail``: configuring is refused with this. ``deaf``: it restarts and is as before."""
 
-    def __init__(self, place: Place | None = PLACE, *, folder: Path = Path("/nowhere"), cri: bool = True) -> None:
+    def __init__(self, place: EnginePlace | None = PLACE, *, folder: Path = Path("/nowhere"), cri: bool = True) -> None:
         self.place = place
         self.config = b"version = 3\n"
-        self.running = FakeRuntime(PLAIN)
+        self.running = FakeCriRuntime(PLAIN)
         self.fail = ""
         self.deaf = False
         self.restarts = 0
@@ -43,17 +43,17 @@ class FakeEngines:
         self._folder = folder
         self._cri = cri
 
-    async def find(self, settings: ToolkitSettings) -> Place | None:
+    async def find(self, settings: ToolkitSettings) -> EnginePlace | None:
         del settings
         return self.place
 
-    def pending(self, place: Place, wanted: Wanted) -> tuple[Change, ...]:
+    def pending(self, place: EnginePlace, wanted: EngineOffer) -> tuple[FileChange, ...]:
         del wanted
         if LINE in self.config:
             return ()
-        return (Change(place.config, self.config, self.config + LINE, "handlers"),)
+        return (FileChange(place.config, self.config, self.config + LINE, "handlers"),)
 
-    async def configure(self, place: Place, wanted: Wanted, check: Check | None) -> EngineOutcome:
+    async def configure(self, place: EnginePlace, wanted: EngineOffer, check: Check | None) -> EngineOutcome:
         if not self.pending(place, wanted):
             return EngineOutcome()
         self.restarts += 1
@@ -69,8 +69,8 @@ class FakeEngines:
             raise HostError(f"it came back otherwise: {problem}", "an engine that follows its config", "see its log")
         return EngineOutcome(changes=changes, restarted=True)
 
-    async def unconfigure(self, place: Place) -> EngineOutcome:
-        changes = (Change(place.config, self.config, self.config.replace(LINE, b""), "leaving"),)
+    async def unconfigure(self, place: EnginePlace) -> EngineOutcome:
+        changes = (FileChange(place.config, self.config, self.config.replace(LINE, b""), "leaving"),)
         if self.fail:
             raise HostError(self.fail, "a config that the engine takes", "see its log")
         self.config = self.config.replace(LINE, b"")
@@ -78,10 +78,10 @@ class FakeEngines:
         self.undone += 1
         return EngineOutcome(changes=changes, restarted=True)
 
-    def runtime(self, place: Place) -> ContainerRuntime | None:
+    def runtime(self, place: EnginePlace) -> ContainerRuntime | None:
         del place
         return self.running if self._cri else None
 
-    def folders(self, place: Place) -> tuple[Path, ...]:
+    def folders(self, place: EnginePlace) -> tuple[Path, ...]:
         del place
         return (self._folder,)

@@ -18,8 +18,8 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HostError, KubeletError
 from kgpu.base.threads import beside
 from kgpu.formats.names import STATE_DIR
-from kgpu.host.engines.model import Change, Engine, Place, Version, Wanted
-from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.model import Engine, EngineOffer, EnginePlace, FileChange, Version
+from kgpu.host.engines.paths import MountedPaths
 from kgpu.host.engines.places import find_places, place_for
 from kgpu.host.writable import writable
 from kgpu.kubelet.cri import ContainerRuntime, CriClient
@@ -51,19 +51,19 @@ class HostEngines:
         return EngineMemory(self.state_dir)
 
     @property
-    def paths(self) -> HostPaths:
+    def paths(self) -> MountedPaths:
         """The host's files as they are opened here."""
-        return HostPaths.at(self.host_root, {SCRATCH: self.state_dir / FOLDER})
+        return MountedPaths.at(self.host_root, {SCRATCH: self.state_dir / FOLDER})
 
-    async def find(self, settings: ToolkitSettings) -> Place | None:
+    async def find(self, settings: ToolkitSettings) -> EnginePlace | None:
         self._restart = settings.restart
         place = await beside(_choose, settings, self.paths)
         return None if place is None else await self._running_version(await self._with_version(place))
 
-    def pending(self, place: Place, wanted: Wanted) -> tuple[Change, ...]:
+    def pending(self, place: EnginePlace, wanted: EngineOffer) -> tuple[FileChange, ...]:
         return preview(place, wanted, self._context(place, self._restart, None)).changes
 
-    async def configure(self, place: Place, wanted: Wanted, check: Check | None) -> EngineOutcome:
+    async def configure(self, place: EnginePlace, wanted: EngineOffer, check: Check | None) -> EngineOutcome:
         try:
             self.memory.put(Configured(place=place, restart=self._restart))
         except OSError as error:
@@ -75,12 +75,12 @@ class HostEngines:
         with self._writable(place):
             return await configure(place, wanted, self._context(place, self._restart, check))
 
-    def runtime(self, place: Place) -> ContainerRuntime | None:
+    def runtime(self, place: EnginePlace) -> ContainerRuntime | None:
         if place.engine is Engine.DOCKER or not place.socket:
             return None
         return CriClient(self.paths.local(place.socket))
 
-    def folders(self, place: Place) -> tuple[Path, ...]:
+    def folders(self, place: EnginePlace) -> tuple[Path, ...]:
         files = filter(None, (place.config, place.drop_in, place.template))
         return tuple(dict.fromkeys(self.paths.local(posixpath.dirname(path)) for path in files))
 
@@ -93,7 +93,7 @@ class HostEngines:
 
         await release(self.memory, undo)
 
-    def _context(self, place: Place, restart: str, check: Check | None) -> EngineContext:
+    def _context(self, place: EnginePlace, restart: str, check: Check | None) -> EngineContext:
         return EngineContext(
             paths=self.paths,
             state_dir=self.state_dir,
@@ -104,14 +104,14 @@ class HostEngines:
         )
 
     @contextmanager
-    def _writable(self, place: Place) -> Iterator[None]:
+    def _writable(self, place: EnginePlace) -> Iterator[None]:
         if self.host_root == Path("/"):
             yield  # a host that forbids it itself is left so
             return
         with writable(self.folders(place)):
             yield
 
-    async def _running_version(self, place: Place) -> Place:
+    async def _running_version(self, place: EnginePlace) -> EnginePlace:
         """Where its program was not found, what runs tells its version."""
         runtime = self.runtime(place)
         if place.version is not None or runtime is None:
@@ -121,7 +121,7 @@ class HostEngines:
         except KubeletError:
             return place
 
-    async def _with_version(self, place: Place) -> Place:
+    async def _with_version(self, place: EnginePlace) -> EnginePlace:
         """Its program is asked once for each build of it."""
         try:
             seen = os.stat(self.paths.local(place.binary)) if place.binary else None
@@ -135,7 +135,7 @@ class HostEngines:
         return replace(place, version=place.version or self._versions[key])
 
 
-def _choose(settings: ToolkitSettings, paths: HostPaths) -> Place | None:
+def _choose(settings: ToolkitSettings, paths: MountedPaths) -> EnginePlace | None:
     if settings.engine is None and not settings.config:
         found = find_places(paths, kubelet_socket=settings.socket)
         if not found:

@@ -18,12 +18,12 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HostError
 from kgpu.base.inotify import ENTRIES, Inotify, nearest_existing
 from kgpu.base.threads import beside
-from kgpu.host.dev_files import DriverFacts, FakeDevFiles, RealDevFiles, dev_folder, read_facts
+from kgpu.host.dev_files import DriverNumbers, FakeDevFiles, RealDevFiles, dev_folder, read_facts
 from kgpu.host.dev_nodes import (
     CAPS_FOLDER,
     DEV_CHAR,
-    Action,
-    Step,
+    DeviceFileAction,
+    DeviceFileStep,
     apply,
     control_nodes,
     existing_nodes,
@@ -47,7 +47,7 @@ class LinksContext:
     driver_root: str
     report: AdviceSink
     files: RealDevFiles | FakeDevFiles | None = None
-    facts: Callable[[], DriverFacts] = read_facts
+    facts: Callable[[], DriverNumbers] = read_facts
     control: bool = True
     clock: Clock = field(default_factory=SystemClock)
 
@@ -73,11 +73,11 @@ async def run(ctx: LinksContext, tell: Callable[[bool, str], None]) -> None:
                 await ctx.clock.sleep(PAUSE_SECONDS)
 
 
-def bring_in_line(ctx: LinksContext) -> tuple[Step, ...]:
+def bring_in_line(ctx: LinksContext) -> tuple[DeviceFileStep, ...]:
     """Make what is missing or wrong; the steps that changed something. Raises OSError and HostError."""
     files = ctx.files or RealDevFiles(ctx.host_root)
     dev = dev_folder(files, ctx.driver_root)
-    missing: tuple[Step, ...] = ()
+    missing: tuple[DeviceFileStep, ...] = ()
     if ctx.control:
         nodes = control_nodes(ctx.facts().majors, dev=dev).nodes
         missing = tuple(step for step in plan_nodes(files, nodes) if step.changes)
@@ -91,9 +91,9 @@ def bring_in_line(ctx: LinksContext) -> tuple[Step, ...]:
     return (*missing, *links)
 
 
-def _changing(steps: Iterable[Step]) -> tuple[Step, ...]:
+def _changing(steps: Iterable[DeviceFileStep]) -> tuple[DeviceFileStep, ...]:
     for step in steps:
-        if step.action is Action.SKIP:
+        if step.action is DeviceFileAction.SKIP:
             log.debug("%s", step)
     return tuple(step for step in steps if step.changes)
 

@@ -17,7 +17,7 @@ import msgspec
 from kgpu.base.files import write_atomic
 from kgpu.base.typed import decode
 from kgpu.formats.names import ENGINES_FOLDER
-from kgpu.host.engines.model import Place
+from kgpu.host.engines.model import EnginePlace
 
 FOLDER: Final = ENGINES_FOLDER
 """The engines' originals are in it too. Both layouts of the operator have it at one place on the host."""
@@ -31,7 +31,7 @@ class Configured(msgspec.Struct, frozen=True, kw_only=True):
     ``tries`` and ``due`` (seconds since 1970) are of undoing that failed: it is not tried again before ``due``.
     """
 
-    place: Place
+    place: EnginePlace
     restart: str = ""
     tries: int = 0
     due: float = 0.0
@@ -55,7 +55,7 @@ class EngineMemory:
         """Remember it, in place of what was known of its config. Raises OSError: nothing may be written then."""
         self._save((*(one for one in self.engines() if not _same(one, engine.place)), engine))
 
-    def drop(self, place: Place) -> None:
+    def drop(self, place: EnginePlace) -> None:
         """It is as it was before kgpu; with the last one, what was remembered of originals goes too."""
         rest = tuple(one for one in self.engines() if not _same(one, place))
         with contextlib.suppress(OSError):  # undoing again what is undone changes nothing
@@ -82,5 +82,5 @@ class EngineMemory:
             self._path.unlink(missing_ok=True)
 
 
-def _same(known: Configured, place: Place) -> bool:
+def _same(known: Configured, place: EnginePlace) -> bool:
     return (known.place.engine, known.place.config) == (place.engine, place.config)

@@ -21,7 +21,7 @@ from kgpu.base.errors import Reason, UserError
 from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
 from kgpu.base.service import Complaint
 from kgpu.base.threads import beside
-from kgpu.host.engines.model import Change, Place, Wanted
+from kgpu.host.engines.model import EngineOffer, EnginePlace, FileChange
 from kgpu.kubelet.cri import ContainerRuntime, RuntimeStatus
 from kgpu.toolkit.engine.model import Check, EngineOutcome
 from kgpu.toolkit.settings import ToolkitSettings
@@ -39,26 +39,26 @@ NO_ENGINE: Final = "no container engine found on this node, so none was configur
 class Engines(Protocol):
     """The engines of one node. Real: ``kgpu.toolkit.host_engines``; fake: ``kgpu.toolkit.fake_engines``."""
 
-    async def find(self, settings: ToolkitSettings) -> Place | None:
+    async def find(self, settings: ToolkitSettings) -> EnginePlace | None:
         """The engine that the settings name, or the one that the kubelet uses; None where there is none."""
         ...
 
-    def pending(self, place: Place, wanted: Wanted) -> tuple[Change, ...]:
+    def pending(self, place: EnginePlace, wanted: EngineOffer) -> tuple[FileChange, ...]:
         """What its config lacks. Raises ConfigError and HostError for one that can't be read."""
         ...
 
-    async def configure(self, place: Place, wanted: Wanted, check: Check | None) -> EngineOutcome:
+    async def configure(self, place: EnginePlace, wanted: EngineOffer, check: Check | None) -> EngineOutcome:
         """Bring its config in line and make it read it; finish what a run that was killed has begun.
 
         Raises UserError: the engine then runs with the config of before.
         """
         ...
 
-    def runtime(self, place: Place) -> ContainerRuntime | None:
+    def runtime(self, place: EnginePlace) -> ContainerRuntime | None:
         """The running engine, None for one that has no CRI."""
         ...
 
-    def folders(self, place: Place) -> tuple[Path, ...]:
+    def folders(self, place: EnginePlace) -> tuple[Path, ...]:
         """Where its config is, as this process sees it."""
         ...
 
@@ -143,7 +143,9 @@ class EngineKeeper:
             status = await _ask(runtime)
         return self._verdict(place, status, runtime)
 
-    async def _configure(self, place: Place, changes: tuple[Change, ...], runtime: ContainerRuntime | None) -> None:
+    async def _configure(
+        self, place: EnginePlace, changes: tuple[FileChange, ...], runtime: ContainerRuntime | None
+    ) -> None:
         ctx = self._ctx
 
         async def check() -> str:
@@ -171,7 +173,7 @@ class EngineKeeper:
         )
 
     def _verdict(
-        self, place: Place, status: RuntimeStatus | str | None, runtime: ContainerRuntime | None
+        self, place: EnginePlace, status: RuntimeStatus | str | None, runtime: ContainerRuntime | None
     ) -> EngineLook:
         settings = self._ctx.settings
         if runtime is None or status is None:
@@ -211,7 +213,7 @@ def missing(status: RuntimeStatus, settings: ToolkitSettings) -> str:
     return ""
 
 
-def advice(place: Place, settings: ToolkitSettings) -> str:
+def advice(place: EnginePlace, settings: ToolkitSettings) -> str:
     """What a person can do about an engine whose config is right and that does not follow it."""
     if not settings.configure:
         return f"{settings.why_not}, so its config is left alone: set `enable_cdi = true` in {place.config}"
@@ -254,7 +256,7 @@ class EnginePatience:
         self._due = now + self._backoff.next_delay(ran_for=calm)
 
 
-def _key(changes: Iterable[Change]) -> str:
+def _key(changes: Iterable[FileChange]) -> str:
     digest = hashlib.sha256()
     for change in changes:
         digest.update(f"{change.path}\0{len(change.before or b'')}\0".encode())

@@ -19,7 +19,7 @@ from kgpu.base.suggest import did_you_mean
 from kgpu.formats import names, settings
 from kgpu.formats.names import CDI_MANAGEMENT_KIND, CDI_NVIDIA_KIND
 from kgpu.formats.settings import Setting
-from kgpu.host.engines.model import NVIDIA_HANDLERS, Engine, Handler, Wanted
+from kgpu.host.engines.model import NVIDIA_HANDLERS, Engine, EngineOffer, RuntimeHandler
 
 RESTART_MODES: Final = ("signal", "systemd", "none")
 MAX_OVERRIDE: Final = 1 << 16
@@ -64,11 +64,11 @@ class ToolkitSettings:
         """The names of the runtime handlers, the policy's own first."""
         return tuple(dict.fromkeys((self.runtime, *NVIDIA_HANDLERS)))
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> EngineOffer:
         """What the engine shall offer."""
-        usual = Wanted()
-        return Wanted(
-            handlers=tuple(Handler(name) for name in self.handlers),
+        usual = EngineOffer()
+        return EngineOffer(
+            handlers=tuple(RuntimeHandler(name) for name in self.handlers),
             default=self.runtime if self.default else "",
             cdi=self.cdi,
             cdi_dirs=tuple(dict.fromkeys((*usual.cdi_dirs, *filter(None, (self.cdi_dir,))))),

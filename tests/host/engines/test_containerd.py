@@ -11,11 +11,11 @@ from kgpu.base.errors import ConfigError
 from kgpu.host.engines import rules
 from kgpu.host.engines.containerd import MARK, effective, layout_of
 from kgpu.host.engines.edited import lookup
-from kgpu.host.engines.model import Engine, Handler, Place, Wanted
+from kgpu.host.engines.model import Engine, EngineOffer, EnginePlace, RuntimeHandler
 from kgpu.host.engines.toml_edit import TomlFile
 
 MAIN, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"
-PLACE = Place(engine=Engine.CONTAINERD, flavour="containerd", config=MAIN, drop_in=DROP_IN, version=(2, 1, 4))
+PLACE = EnginePlace(engine=Engine.CONTAINERD, flavour="containerd", config=MAIN, drop_in=DROP_IN, version=(2, 1, 4))
 OLD = replace(PLACE, version=(1, 7, 30))
 CRI2, CRI3 = ("plugins", "io.containerd.grpc.v1.cri"), ("plugins", "io.containerd.cri.v1.runtime")
 KUBEADM = b"""\
@@ -37,8 +37,10 @@ version = 2
 """
 
 
-def applied(place: Place, files: dict[str, bytes | None], wanted: Wanted | None = None) -> dict[str, bytes | None]:
-    plan = rules.configure(place, wanted or Wanted(), files)
+def applied(
+    place: EnginePlace, files: dict[str, bytes | None], wanted: EngineOffer | None = None
+) -> dict[str, bytes | None]:
+    plan = rules.configure(place, wanted or EngineOffer(), files)
     return {**files, **{change.path: change.after for change in plan.changes}}
 
 
@@ -91,7 +93,7 @@ def test_an_empty_config_gets_a_version_that_the_engine_knows(main, place, versi
 def test_containerd_1_with_a_file_without_version_is_edited_where_it_reads() -> None:
     """Such a containerd imports nothing of another version: a drop-in would silently do nothing (defect 2)."""
     main = b'[plugins.cri.containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
-    plan = rules.configure(OLD, Wanted(), {MAIN: main, DROP_IN: None})
+    plan = rules.configure(OLD, EngineOffer(), {MAIN: main, DROP_IN: None})
     (change,) = plan.changes
     data = tomllib.loads(change.after.decode())
     assert change.path == MAIN
@@ -110,7 +112,7 @@ def test_containerd_2_with_a_file_without_version_gets_a_drop_in_in_version_3() 
 
 
 def test_the_main_file_itself_on_request() -> None:
-    after = applied(replace(PLACE, drop_in=""), {MAIN: KUBEADM}, Wanted(default="nvidia"))
+    after = applied(replace(PLACE, drop_in=""), {MAIN: KUBEADM}, EngineOffer(default="nvidia"))
     assert set(after) == {MAIN}
     section = lookup(parsed(after, MAIN), CRI2)
     assert section["containerd"]["default_runtime_name"] == "nvidia"
@@ -167,8 +169,8 @@ def test_a_later_file_that_would_undo_it_is_named() -> None:
         DROP_IN: None,
     }
     with pytest.raises(ConfigError, match=r"zz\.toml replaces"):
-        rules.configure(OLD, Wanted(), files)
-    assert rules.configure(PLACE, Wanted(), files).changes
+        rules.configure(OLD, EngineOffer(), files)
+    assert rules.configure(PLACE, EngineOffer(), files).changes
 
 
 def test_a_runtime_left_by_another_tool_points_at_the_engines_own() -> None:
@@ -186,8 +188,8 @@ def test_a_runtime_left_by_another_tool_points_at_the_engines_own() -> None:
 
 
 def test_a_binary_and_overrides() -> None:
-    wanted = Wanted(
-        handlers=(Handler("gpu", "/opt/crun"),),
+    wanted = EngineOffer(
+        handlers=(RuntimeHandler("gpu", "/opt/crun"),),
         annotations=("cdi.k8s.io/",),
         options={"options": {"SystemdCgroup": False}},
     )
@@ -229,16 +231,16 @@ def test_version_3_has_cdi_on_and_is_not_told_again() -> None:
 )
 def test_what_containerd_would_not_load_is_refused(main, what) -> None:
     with pytest.raises(ConfigError) as caught:
-        rules.configure(PLACE, Wanted(), {MAIN: main, DROP_IN: None})
+        rules.configure(PLACE, EngineOffer(), {MAIN: main, DROP_IN: None})
     assert what in caught.value.what
     assert caught.value.expected
     assert caught.value.remedy
 
 
 def test_notes_say_what_a_person_must_know() -> None:
-    disabled = rules.configure(PLACE, Wanted(), {MAIN: b'disabled_plugins = ["cri"]\n', DROP_IN: None})
+    disabled = rules.configure(PLACE, EngineOffer(), {MAIN: b'disabled_plugins = ["cri"]\n', DROP_IN: None})
     assert any("disables the CRI plugin" in note for note in disabled.notes)
-    ancient = rules.configure(replace(PLACE, version=(1, 6, 8)), Wanted(), {MAIN: b"version = 2\n", DROP_IN: None})
+    ancient = rules.configure(replace(PLACE, version=(1, 6, 8)), EngineOffer(), {MAIN: b"version = 2\n", DROP_IN: None})
     assert any("1.6.8 has no CDI" in note for note in ancient.notes)
 
 

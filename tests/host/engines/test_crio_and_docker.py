@@ -10,18 +10,18 @@ import pytest
 
 from kgpu.base.errors import ConfigError
 from kgpu.host.engines import rules
-from kgpu.host.engines.model import Engine, Handler, Place, Wanted
+from kgpu.host.engines.model import Engine, EngineOffer, EnginePlace, RuntimeHandler
 
-CRIO = Place(
+CRIO = EnginePlace(
     engine=Engine.CRIO, flavour="crio", config="/etc/crio/crio.conf",
     drop_in="/etc/crio/crio.conf.d/99-nvidia.conf", oci=("/usr/bin/crun", "/usr/sbin/runc"),
 )  # fmt: skip
-DOCKER = Place(engine=Engine.DOCKER, flavour="docker", config="/etc/docker/daemon.json")
+DOCKER = EnginePlace(engine=Engine.DOCKER, flavour="docker", config="/etc/docker/daemon.json")
 PACKAGE = "/etc/crio/crio.conf.d/10-crio.conf"
 
 
-def crio(files: dict[str, bytes | None], wanted: Wanted | None = None, place: Place = CRIO) -> dict:
-    (change,) = rules.configure(place, wanted or Wanted(), files).changes
+def crio(files: dict[str, bytes | None], wanted: EngineOffer | None = None, place: EnginePlace = CRIO) -> dict:
+    (change,) = rules.configure(place, wanted or EngineOffer(), files).changes
     assert change.path == (place.drop_in or place.config)
     return tomllib.loads(change.after.decode())["crio"]["runtime"]
 
@@ -52,7 +52,9 @@ def test_no_oci_runtime_at_all_is_refused() -> None:
 
 
 def test_the_drop_in_has_no_more_than_was_asked_for() -> None:
-    wanted = Wanted(handlers=(Handler("nvidia", "/opt/runc"),), default="nvidia", cdi_dirs=("/etc/cdi", "/opt/cdi"))
+    wanted = EngineOffer(
+        handlers=(RuntimeHandler("nvidia", "/opt/runc"),), default="nvidia", cdi_dirs=("/etc/cdi", "/opt/cdi")
+    )
     assert crio({CRIO.config: b"[crio.runtime]\npids_limit = 4\n"}, wanted) == {
         "default_runtime": "nvidia",
         "cdi_spec_dirs": ["/etc/cdi", "/var/run/cdi", "/opt/cdi"],
@@ -76,9 +78,9 @@ def test_a_broken_file_of_crio_is_refused(raw) -> None:
     assert PACKAGE in caught.value.what
 
 
-def docker(text: str | None, wanted: Wanted | None = None) -> str:
+def docker(text: str | None, wanted: EngineOffer | None = None) -> str:
     raw = None if text is None else text.encode()
-    plan = rules.configure(DOCKER, wanted or Wanted(handlers=(Handler("nvidia"),)), {DOCKER.config: raw})
+    plan = rules.configure(DOCKER, wanted or EngineOffer(handlers=(RuntimeHandler("nvidia"),)), {DOCKER.config: raw})
     return (plan.changes[0].after if plan.changes else raw or b"").decode()
 
 
@@ -105,7 +107,7 @@ def test_an_empty_file(text) -> None:
 
 def test_the_default_runtimes_entry_is_copied() -> None:
     text = '{"default-runtime": "crun", "runtimes": {"crun": {"path": "/usr/bin/crun", "runtimeArgs": ["--x"]}}}'
-    data = json.loads(docker(text, Wanted(handlers=(Handler("nvidia"),), default="nvidia")))
+    data = json.loads(docker(text, EngineOffer(handlers=(RuntimeHandler("nvidia"),), default="nvidia")))
     assert data["runtimes"]["nvidia"] == {"path": "/usr/bin/crun", "runtimeArgs": ["--x"], "args": []}
     assert data["default-runtime"] == "nvidia"
 
@@ -132,7 +134,7 @@ def test_a_broken_daemon_json_is_refused(text, what) -> None:
 
 def test_docker_has_no_drop_in() -> None:
     with pytest.raises(ConfigError, match="Docker reads no drop-in"):
-        rules.configure(replace(DOCKER, drop_in="/etc/docker/x.json"), Wanted(), {})
+        rules.configure(replace(DOCKER, drop_in="/etc/docker/x.json"), EngineOffer(), {})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given
 
 from kgpu.host.engines import rules
 from kgpu.host.engines.edited import lookup
-from kgpu.host.engines.model import NVIDIA_HANDLERS, Engine, Place
+from kgpu.host.engines.model import NVIDIA_HANDLERS, Engine, EnginePlace
 from kgpu.toolkit.engine.programs import parse_version
 from tests.budget import tries
 
@@ -33,7 +33,7 @@ def test_containerd_reads_what_was_meant(version, plugin, drop_in, tmp_path) -> 
     binary = containerd_binary()
     main, own = tmp_path / "config.toml", tmp_path / "conf.d/99-nvidia.toml"
     own.parent.mkdir()
-    place = Place(
+    place = EnginePlace(
         engine=Engine.CONTAINERD, flavour="containerd", config=str(main), drop_in=str(own) if drop_in else "",
         version=version_of(binary),
     )  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 
 from kgpu.base.errors import HostError
 from kgpu.host.engines.model import Engine
-from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.paths import MountedPaths
 from kgpu.host.engines.places import find_places, kubelets_socket, place_for, socket_path
 
 K3S = "var/lib/rancher/k3s/agent/etc/containerd"
@@ -15,12 +15,12 @@ SNAP = "var/snap/microk8s/current/args/containerd-template.toml"
 V3_IMPORTS = f'version = 3\nimports = ["/{K3S}/config-v3.toml.d/*.toml"]\n'
 
 
-def host(tmp_path, files: dict[str, str]) -> HostPaths:
+def host(tmp_path, files: dict[str, str]) -> MountedPaths:
     for name, content in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    return HostPaths.at(tmp_path)
+    return MountedPaths.at(tmp_path)
 
 
 # files, flavour, config, drop-in, template, socket, service
@@ -90,7 +90,7 @@ def test_binaries_of_the_host(tmp_path) -> None:
 
 
 def test_no_engine(tmp_path) -> None:
-    assert find_places(HostPaths.at(tmp_path)) == ()
+    assert find_places(MountedPaths.at(tmp_path)) == ()
 
 
 BOTH = {"etc/docker/daemon.json": "{}", "etc/containerd/config.toml": "", "etc/crio/crio.conf": ""}
@@ -143,7 +143,7 @@ def test_mounts_of_single_folders(tmp_path) -> None:
     (tmp_path / "host/etc/containerd").mkdir(parents=True)
     (tmp_path / "config").mkdir()
     (tmp_path / "config/config.toml").write_text("a = 1\n")
-    paths = HostPaths.at(tmp_path / "host", {"/etc/containerd": tmp_path / "config"})
+    paths = MountedPaths.at(tmp_path / "host", {"/etc/containerd": tmp_path / "config"})
     assert paths.local("/etc/containerd/config.toml").read_text() == "a = 1\n"
     assert paths.local("/etc/containerd2") == tmp_path / "host/etc/containerd2"
     assert paths.glob("/etc/containerd/*.toml") == ("/etc/containerd/config.toml",)
@@ -152,7 +152,7 @@ def test_mounts_of_single_folders(tmp_path) -> None:
 def test_links_stay_in_the_hosts_root(tmp_path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/containerd").symlink_to("/../../../conf")
-    paths = HostPaths.at(tmp_path)
+    paths = MountedPaths.at(tmp_path)
     with pytest.raises(HostError, match="leads to nothing"):
         paths.local("/etc/containerd/config.toml")
     assert not paths.exists("/etc/containerd/config.toml")

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from kgpu.host.engines import rules
 from kgpu.host.engines.edited import lookup, same
-from kgpu.host.engines.model import NVIDIA_HANDLERS, Engine, Place, Wanted
-from kgpu.host.engines.undo import Record, kind_of, without
+from kgpu.host.engines.model import NVIDIA_HANDLERS, Engine, EngineOffer, EnginePlace
+from kgpu.host.engines.undo import ChangedFile, kind_of, without
 from tests.budget import tries
 
 MAIN, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"
 WANTED = st.builds(
-    Wanted,
+    EngineOffer,
     default=st.sampled_from(["", "nvidia"]),
     cdi=st.booleans(),
     annotations=st.sampled_from([(), ("cdi.k8s.io/",)]),
@@ -56,10 +56,10 @@ def ours(path: tuple[str, ...], plugin: str) -> bool:
     )
 
 
-def taken_out(place: Place, plan) -> None:
+def taken_out(place: EnginePlace, plan) -> None:
     """Every changed file comes back byte for byte, as memory says and from its own text."""
     for change in plan.changes:
-        record = Record(change.path, kind_of(place, change.path), change.before, change.after)
+        record = ChangedFile(change.path, kind_of(place, change.path), change.before, change.after)
         assert without(record, change.after) == change.before
         assert without(record, change.before) == change.before
         assert without(record, None) is None
@@ -67,7 +67,7 @@ def taken_out(place: Place, plan) -> None:
 
 @pytest.mark.parametrize(("version", "plugin", "containerd", "drop_in"), LAYOUTS)
 def test_containerd(version, plugin, containerd, drop_in) -> None:
-    place = Place(
+    place = EnginePlace(
         engine=Engine.CONTAINERD,
         flavour="containerd",
         config=MAIN,
@@ -108,13 +108,13 @@ def test_containerd(version, plugin, containerd, drop_in) -> None:
     check()
 
 
-def edited_since(place: Place, change, edit: str) -> None:
+def edited_since(place: EnginePlace, change, edit: str) -> None:
     """A line that somebody adds stays, and kgpu's keys go."""
     if change.path == place.drop_in:
         return
     line = f"# {edit!r}"
     current = (change.after or b"").replace(b"\r\n", b"\n") + f"\n{line}\n[edited]\nby = 'hand'\n".encode()
-    record = Record(change.path, kind_of(place, change.path), change.before, change.after)
+    record = ChangedFile(change.path, kind_of(place, change.path), change.before, change.after)
     rest = without(record, current)
     assert rest is not None
     assert line in rest.decode()
@@ -154,7 +154,7 @@ def crio_configs(draw: st.DrawFn) -> tuple[dict, str]:
 @pytest.mark.parametrize("drop_in", ["/etc/crio/crio.conf.d/99-nvidia.toml", ""])
 def test_crio(drop_in) -> None:
     main = "/etc/crio/crio.conf"
-    place = Place(
+    place = EnginePlace(
         engine=Engine.CRIO, flavour="crio", config=main, drop_in=drop_in, oci=("/usr/bin/crun", "/usr/bin/runc")
     )
 
@@ -209,7 +209,7 @@ VALUES = st.recursive(
 def test_docker(data, wanted, indent, ascii_only, draw) -> None:
     data = dict(draw.draw(st.permutations(list(data.items()))))
     text = json.dumps(data, indent=indent, ensure_ascii=ascii_only) + draw.draw(st.sampled_from(["", "\n"]))
-    place = Place(engine=Engine.DOCKER, flavour="docker", config="/etc/docker/daemon.json")
+    place = EnginePlace(engine=Engine.DOCKER, flavour="docker", config="/etc/docker/daemon.json")
     plan = rules.configure(place, wanted, {place.config: text.encode()})
     after = json.loads(plan.changes[0].after) if plan.changes else data
     expected = copy.deepcopy(data)
@@ -225,7 +225,7 @@ def test_docker(data, wanted, indent, ascii_only, draw) -> None:
     taken_out(place, plan)
     for change in plan.changes:
         edited = {**json.loads(change.after), "edited": "by hand"}
-        record = Record(change.path, kind_of(place, change.path), change.before, change.after)
+        record = ChangedFile(change.path, kind_of(place, change.path), change.before, change.after)
         rest = json.loads(without(record, json.dumps(edited).encode()))
         assert rest.pop("edited") == "by hand"
         assert same(without_empty(rest), without_empty(data))

@@ -8,11 +8,11 @@ import pytest
 
 from kgpu.base.errors import ConfigError
 from kgpu.host.engines import rules
-from kgpu.host.engines.model import Engine, Handler, Place, Wanted
+from kgpu.host.engines.model import Engine, EngineOffer, EnginePlace, RuntimeHandler
 from kgpu.host.engines.template import BASE, BEGIN, END, as_rendered, without_block
 
 FOLDER = "/var/lib/rancher/k3s/agent/etc/containerd"
-PLACE = Place(
+PLACE = EnginePlace(
     engine=Engine.CONTAINERD, flavour="k3s", config=f"{FOLDER}/config.toml", template=f"{FOLDER}/config-v3.toml.tmpl"
 )
 RENDERED = b"""\
@@ -26,7 +26,7 @@ version = 3
 
 
 def configured(files, wanted=None):
-    plan = rules.configure(PLACE, wanted or Wanted(), files)
+    plan = rules.configure(PLACE, wanted or EngineOffer(), files)
     return {**files, **{change.path: change.after for change in plan.changes}}, plan.notes
 
 
@@ -54,7 +54,9 @@ def test_a_template_of_the_users_own_stays_and_comes_back() -> None:
 
 
 def test_each_handler_is_guarded_against_one_that_k3s_finds_later() -> None:
-    after, _ = configured({PLACE.config: RENDERED, PLACE.template: None}, Wanted(handlers=(Handler("nvidia"),)))
+    after, _ = configured(
+        {PLACE.config: RENDERED, PLACE.template: None}, EngineOffer(handlers=(RuntimeHandler("nvidia"),))
+    )
     lines = after[PLACE.template].decode().splitlines()
     table = lines.index('[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]')
     assert lines[table - 1] == '{{ if not (index .ExtraRuntimes "nvidia").BinaryName }}'
@@ -86,7 +88,7 @@ def test_what_an_old_template_can_not_say_is_told() -> None:
     old = RENDERED.replace(b"version = 3", b"version = 2").replace(
         b"io.containerd.cri.v1.runtime", b"io.containerd.grpc.v1.cri"
     )
-    after, notes = configured({PLACE.config: old, PLACE.template: None}, Wanted(default="nvidia"))
+    after, notes = configured({PLACE.config: old, PLACE.template: None}, EngineOffer(default="nvidia"))
     assert b"{{ if" not in after[PLACE.template]
     assert any("enable_cdi can't be set" in note for note in notes)
     assert any("default_runtime_name can't be set" in note for note in notes)
@@ -101,5 +103,5 @@ def test_nothing_is_guessed_before_the_first_start() -> None:
 def test_a_rendered_config_of_another_kind_is_named(text) -> None:
     rendered = f'version = 3\n[plugins."io.containerd.cri.v1.runtime"]\n{text}\n'.encode()
     with pytest.raises(ConfigError) as caught:
-        rules.configure(PLACE, Wanted(), {PLACE.config: rendered, PLACE.template: None})
+        rules.configure(PLACE, EngineOffer(), {PLACE.config: rendered, PLACE.template: None})
     assert "config.toml: plugins" in caught.value.what

@@ -11,16 +11,23 @@ import pytest
 
 from kgpu.base.errors import HostError, KubeletError
 from kgpu.kubelet.nri import wire
-from kgpu.kubelet.nri.fake import FakeRuntime
-from kgpu.kubelet.nri.model import Adjustment, Container, Mount, Pod, RuntimeInfo
+from kgpu.kubelet.nri.fake import FakeNriRuntime
+from kgpu.kubelet.nri.model import ContainerAdjustment, NriContainer, NriMount, NriPod, RuntimeInfo
 from kgpu.kubelet.nri.plugin import serve
-from kgpu.kubelet.nri.session import FAILED_PRECONDITION, INTERNAL, UNIMPLEMENTED, CallRefusedError, Method, Session
+from kgpu.kubelet.nri.session import (
+    FAILED_PRECONDITION,
+    INTERNAL,
+    UNIMPLEMENTED,
+    CallRefusedError,
+    Session,
+    TtrpcMethod,
+)
 from kgpu.kubelet.pb import nri_v1alpha1_pb2 as nri
 from kgpu.kubelet.pb import ttrpc_pb2 as ttrpc
 
-POD = Pod(name="p", namespace="ns", uid="u", annotations={"a": "b"})
-CONTAINER = Container(
-    name="c", id="1", env=("A=b",), mounts=(Mount(destination="/d", source="/s"),), devices=("/dev/nvidia0",),
+POD = NriPod(name="p", namespace="ns", uid="u", annotations={"a": "b"})
+CONTAINER = NriContainer(
+    name="c", id="1", env=("A=b",), mounts=(NriMount(destination="/d", source="/s"),), devices=("/dev/nvidia0",),
     cdi_devices=("nvidia.com/gpu=0",),
 )  # fmt: skip
 
@@ -31,9 +38,9 @@ class Logic:
     def __init__(self) -> None:
         self.runtimes: list[RuntimeInfo] = []
         self.readied = 0
-        self.asked: list[tuple[Pod, Container]] = []
+        self.asked: list[tuple[NriPod, NriContainer]] = []
         self.decline: Exception | None = None
-        self.answer: Callable[[Pod, Container], Adjustment | None] = lambda _pod, _container: None
+        self.answer: Callable[[NriPod, NriContainer], ContainerAdjustment | None] = lambda _pod, _container: None
 
     def configured(self, runtime: RuntimeInfo) -> None:
         self.runtimes.append(runtime)
@@ -43,14 +50,14 @@ class Logic:
     def ready(self) -> None:
         self.readied += 1
 
-    async def create(self, pod: Pod, container: Container) -> Adjustment | None:
+    async def create(self, pod: NriPod, container: NriContainer) -> ContainerAdjustment | None:
         self.asked.append((pod, container))
         return self.answer(pod, container)
 
 
 @pytest.fixture
-async def runtime(folder: Path) -> AsyncIterator[FakeRuntime]:
-    found = FakeRuntime(folder / "nri.sock")
+async def runtime(folder: Path) -> AsyncIterator[FakeNriRuntime]:
+    found = FakeNriRuntime(folder / "nri.sock")
     await found.start()
     yield found
     await found.stop()
@@ -58,7 +65,7 @@ async def runtime(folder: Path) -> AsyncIterator[FakeRuntime]:
 
 @contextlib.asynccontextmanager
 async def plugin(
-    runtime: FakeRuntime, logic: Logic, *, name: str = "one", index: int = 10
+    runtime: FakeNriRuntime, logic: Logic, *, name: str = "one", index: int = 10
 ) -> AsyncIterator[asyncio.Task]:
     before = len(runtime.plugins)
     task = asyncio.create_task(serve(runtime.socket, logic, name=name, index=index))
@@ -71,7 +78,7 @@ async def plugin(
             await task
 
 
-async def test_it_registers_and_is_told_of_the_runtime(runtime: FakeRuntime) -> None:
+async def test_it_registers_and_is_told_of_the_runtime(runtime: FakeNriRuntime) -> None:
     logic = Logic()
     async with plugin(runtime, logic, name="mine", index=7):
         assert runtime.plugins == (("07", "mine"),)
@@ -79,28 +86,32 @@ async def test_it_registers_and_is_told_of_the_runtime(runtime: FakeRuntime) -> 
         assert logic.readied == 1
 
 
-async def test_containers_pass_through_whole(runtime: FakeRuntime) -> None:
+async def test_containers_pass_through_whole(runtime: FakeNriRuntime) -> None:
     logic = Logic()
     async with plugin(runtime, logic):
         assert await runtime.create(POD, CONTAINER) == (None,)
         assert logic.asked == [(POD, CONTAINER)]
 
 
-async def test_adjustments_of_any_size(runtime: FakeRuntime) -> None:
+async def test_adjustments_of_any_size(runtime: FakeNriRuntime) -> None:
     logic = Logic()
-    big = Adjustment(
+    big = ContainerAdjustment(
         cdi_devices=("nvidia.com/gpu=all",), without_mounts=tuple(f"/usr/lib/lib{n}.so" for n in range(3000))
     )
     async with plugin(runtime, logic):
-        for wanted in (big, Adjustment(cdi_devices=("nvidia.com/gpu=0",)), Adjustment(without_mounts=("/a",))):
+        for wanted in (
+            big,
+            ContainerAdjustment(cdi_devices=("nvidia.com/gpu=0",)),
+            ContainerAdjustment(without_mounts=("/a",)),
+        ):
             logic.answer = lambda _pod, _container, wanted=wanted: wanted
             assert await runtime.create(POD, CONTAINER) == (wanted,)
 
 
-async def test_a_refusal_carries_its_three_parts(runtime: FakeRuntime) -> None:
+async def test_a_refusal_carries_its_three_parts(runtime: FakeNriRuntime) -> None:
     logic = Logic()
 
-    def refuse(_pod: Pod, _container: Container) -> None:
+    def refuse(_pod: NriPod, _container: NriContainer) -> None:
         raise HostError("it is taken", "a free one", "wait")
 
     async with plugin(runtime, logic):
@@ -113,7 +124,7 @@ async def test_a_refusal_carries_its_three_parts(runtime: FakeRuntime) -> None:
         assert await runtime.create(POD, CONTAINER) == (None,)
 
 
-async def test_a_defect_does_not_end_the_connection(runtime: FakeRuntime) -> None:
+async def test_a_defect_does_not_end_the_connection(runtime: FakeNriRuntime) -> None:
     logic = Logic()
     async with plugin(runtime, logic):
         logic.answer = lambda _pod, _container: 1 / 0  # type: ignore[return-value]
@@ -125,7 +136,7 @@ async def test_a_defect_does_not_end_the_connection(runtime: FakeRuntime) -> Non
         assert await runtime.create(POD, CONTAINER) == (None,)
 
 
-async def test_it_leaves_a_runtime_that_it_can_not_serve(runtime: FakeRuntime) -> None:
+async def test_it_leaves_a_runtime_that_it_can_not_serve(runtime: FakeNriRuntime) -> None:
     logic = Logic()
     logic.decline = HostError("too old", "a newer one", "update")
     with pytest.raises(HostError, match="too old"):
@@ -134,7 +145,7 @@ async def test_it_leaves_a_runtime_that_it_can_not_serve(runtime: FakeRuntime) -
     assert logic.readied == 0
 
 
-async def test_it_ends_when_the_runtime_hangs_up(runtime: FakeRuntime) -> None:
+async def test_it_ends_when_the_runtime_hangs_up(runtime: FakeNriRuntime) -> None:
     logic = Logic()
     async with plugin(runtime, logic) as task:
         await runtime.hang_up()
@@ -144,7 +155,7 @@ async def test_it_ends_when_the_runtime_hangs_up(runtime: FakeRuntime) -> None:
 
 
 async def test_pods_in_pieces(folder: Path) -> None:
-    runtime = FakeRuntime(folder / "nri.sock", pieces=3)
+    runtime = FakeNriRuntime(folder / "nri.sock", pieces=3)
     await runtime.start()
     logic = Logic()
     async with plugin(runtime, logic):
@@ -153,12 +164,12 @@ async def test_pods_in_pieces(folder: Path) -> None:
     assert runtime.refusals == []
 
 
-async def test_plugins_are_asked_in_the_order_of_their_index(runtime: FakeRuntime) -> None:
+async def test_plugins_are_asked_in_the_order_of_their_index(runtime: FakeNriRuntime) -> None:
     first, second = Logic(), Logic()
-    first.answer = lambda _pod, _container: Adjustment(cdi_devices=("a.b/c=1",))
+    first.answer = lambda _pod, _container: ContainerAdjustment(cdi_devices=("a.b/c=1",))
     async with plugin(runtime, second, name="b", index=20), plugin(runtime, first, name="a", index=3):
         assert runtime.plugins == (("03", "a"), ("20", "b"))
-        assert await runtime.create(POD, CONTAINER) == (Adjustment(cdi_devices=("a.b/c=1",)), None)
+        assert await runtime.create(POD, CONTAINER) == (ContainerAdjustment(cdi_devices=("a.b/c=1",)), None)
 
 
 async def test_nobody_there(folder: Path) -> None:
@@ -187,7 +198,7 @@ async def test_a_runtime_that_ends_before_it_configures(folder: Path) -> None:
             asyncio.get_running_loop().call_later(0.01, writer.close)
             return nri.Empty()
 
-        answers = {Method(service="nri.pkg.api.v1alpha1.Runtime", name="RegisterPlugin",
+        answers = {TtrpcMethod(service="nri.pkg.api.v1alpha1.Runtime", name="RegisterPlugin",
                           request=nri.RegisterPluginRequest, reply=nri.Empty): registered}  # fmt: skip
         await Session(
             reader, writer, serves=wire.RUNTIME_CONNECTION, calls=wire.PLUGIN_CONNECTION, answers=answers
@@ -199,15 +210,15 @@ async def test_a_runtime_that_ends_before_it_configures(folder: Path) -> None:
             await serve(folder / "s", Logic(), name="one", index=10)
 
 
-async def test_unknown_methods_and_broken_requests_are_answered(runtime: FakeRuntime) -> None:
+async def test_unknown_methods_and_broken_requests_are_answered(runtime: FakeNriRuntime) -> None:
     logic = Logic()
     async with plugin(runtime, logic):
         session = runtime._plugins[0].session
-        unknown = Method(service="nri.pkg.api.v1alpha1.Plugin", name="Dance", request=nri.Empty, reply=nri.Empty)
+        unknown = TtrpcMethod(service="nri.pkg.api.v1alpha1.Plugin", name="Dance", request=nri.Empty, reply=nri.Empty)
         with pytest.raises(CallRefusedError) as refused:
             await session.call(unknown, nri.Empty(), timeout=60)
         assert refused.value.code == UNIMPLEMENTED
-        broken = Method(
+        broken = TtrpcMethod(
             service="nri.pkg.api.v1alpha1.Plugin", name="CreateContainer", request=ttrpc.Request, reply=nri.Empty
         )
         with pytest.raises(CallRefusedError, match="can't be read"):

@@ -8,7 +8,7 @@ from typing import Any
 
 from kgpu.formats import names, yaml
 from kgpu.formats.crd import decode
-from kgpu.operator.model import Driver, Layout, Node, Observed, Policy, Settings
+from kgpu.operator.model import ClusterNode, NodeLayout, NvidiaDriver, Observed, OperatorSettings, Policy
 from kgpu.operator.objects.common import Rendered
 from kgpu.operator.rendering.render import render
 
@@ -18,7 +18,7 @@ IMAGES = {
     "GDS_IMAGE": "nvcr.io/nvidia/cloud-native/nvidia-fs:2.29.4",
     "GDRCOPY_IMAGE": "nvcr.io/nvidia/cloud-native/gdrdrv:v2.6",
 }
-SETTINGS = Settings(namespace="gpu-operator", image="kgpu.dev/kgpu:1.2.3", images=IMAGES)
+SETTINGS = OperatorSettings(namespace="gpu-operator", image="kgpu.dev/kgpu:1.2.3", images=IMAGES)
 MONITORING = frozenset(
     f"{kind}.monitoring.coreos.com" for kind in ("servicemonitors", "podmonitors", "prometheusrules")
 )
@@ -32,11 +32,11 @@ def policy(text: str = "{}", **fields: Any) -> Policy:
     return Policy(**(about | fields), spec=decoded.spec, warnings=decoded.warnings)
 
 
-def driver(name: str, text: str, *, uid: str = "2269c984-db9a-4b0e-9fd5-86df0ad269f7") -> Driver:
+def driver(name: str, text: str, *, uid: str = "2269c984-db9a-4b0e-9fd5-86df0ad269f7") -> NvidiaDriver:
     """An NVIDIADriver with that spec, in YAML."""
     decoded = decode.nvidiadriver({"metadata": {"name": name}, "spec": yaml.load(text)})
     assert not decoded.problem, decoded.problem
-    return Driver(name=name, uid=uid, generation=1, created="", spec=decoded.spec)
+    return NvidiaDriver(name=name, uid=uid, generation=1, created="", spec=decoded.spec)
 
 
 def node(
@@ -47,7 +47,7 @@ def node(
     kernel: str = "5.15.0-1041-azure",
     runtime: str = "containerd",
     labels: Mapping[str, str] | None = None,
-) -> Node:
+) -> ClusterNode:
     """A GPU node with the feature labels of its operating system."""
     found = {
         names.NFD_PCI_NVIDIA[0]: "true",
@@ -57,7 +57,7 @@ def node(
         names.NFD_KERNEL_FULL: kernel,
         **(labels or {}),
     }
-    return Node(name=name, labels=found, os_id=os_id, os_version=version, kernel=kernel, runtime=runtime)
+    return ClusterNode(name=name, labels=found, os_id=os_id, os_version=version, kernel=kernel, runtime=runtime)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,14 +65,14 @@ class Case:
     """What is rendered."""
 
     policy: Policy = dataclasses.field(default_factory=policy)
-    settings: Settings = SETTINGS
+    settings: OperatorSettings = SETTINGS
     observed: Observed = dataclasses.field(default_factory=Observed)
 
     def rendered(self) -> Rendered:
         return render(self.policy, self.settings, self.observed)
 
 
-OPERANDS = dataclasses.replace(SETTINGS, layout=Layout.OPERANDS)
+OPERANDS = dataclasses.replace(SETTINGS, layout=NodeLayout.OPERANDS)
 HOST_DRIVER = "driver: {enabled: false}"
 UBUNTU = Observed(nodes=(node("u1"), node("u2")))
 MIXED = Observed(

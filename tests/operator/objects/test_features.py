@@ -6,7 +6,7 @@ import pytest
 
 from kgpu.formats import names
 from kgpu.operator.leaving import outliving
-from kgpu.operator.model import Observed, Settings
+from kgpu.operator.model import Observed, OperatorSettings
 from kgpu.operator.objects import rbac
 from tests.operator.objects.scenes import HOST_DRIVER, OPERANDS, SETTINGS, Case, policy
 
@@ -14,7 +14,7 @@ KIND = frozenset({"nodefeatures.nfd.k8s-sigs.io"})
 LAYOUTS = [(SETTINGS, "kgpu-agent"), (OPERANDS, "nvidia-gpu-feature-discovery")]
 
 
-def roles(settings: Settings, observed: Observed) -> dict[str, list[str]]:
+def roles(settings: OperatorSettings, observed: Observed) -> dict[str, list[str]]:
     """By the name of a Role that lets somebody publish: the accounts that have it."""
     found = Case(policy=policy(HOST_DRIVER), settings=settings, observed=observed).rendered()
     assert not found.errors
@@ -26,14 +26,14 @@ def roles(settings: Settings, observed: Observed) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize(("settings", "account"), LAYOUTS, ids=["agent", "operands"])
 @pytest.mark.parametrize("foreign", [True, False])
-def test_where_the_kind_is_the_publisher_has_it(settings: Settings, account: str, foreign: bool) -> None:
+def test_where_the_kind_is_the_publisher_has_it(settings: OperatorSettings, account: str, foreign: bool) -> None:
     """Also when no discovery works there any more: what was published has to be taken back."""
     observed = Observed(foreign_nfd=foreign, kinds=KIND)
     assert roles(settings, observed) == {f"{account}-publish-features": [account]}
 
 
 @pytest.mark.parametrize(("settings", "account"), LAYOUTS, ids=["agent", "operands"])
-def test_where_it_is_not_nobody_has_it(settings: Settings, account: str) -> None:
+def test_where_it_is_not_nobody_has_it(settings: OperatorSettings, account: str) -> None:
     assert roles(settings, Observed()) == {}
 
 
@@ -48,7 +48,7 @@ def test_the_role_comes_before_the_settings_that_tell_agents_to_publish() -> Non
 
 @pytest.mark.parametrize(("settings", "account"), LAYOUTS, ids=["agent", "operands"])
 def test_it_outlives_the_policy_so_that_agents_take_back_what_they_have_published(
-    settings: Settings, account: str
+    settings: OperatorSettings, account: str
 ) -> None:
     owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "gpu-operator", "uid": "u"}
     found = Case(policy=policy(HOST_DRIVER), settings=settings, observed=Observed(kinds=KIND)).rendered()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.formats import names
-from kgpu.operator.model import Node
+from kgpu.operator.model import ClusterNode
 from kgpu.operator.objects.pools import MAX_NAME, hashed, kernel_name, pools, short_name, takes_driver
 from tests.operator.objects.scenes import node
 
@@ -70,7 +70,7 @@ def test_the_same_kernel_on_two_systems_is_two_pools() -> None:
 
 
 def test_a_node_without_its_system_s_labels_waits_and_is_named() -> None:
-    bare = Node(name="bare", labels={names.NFD_PCI_NVIDIA[0]: "true"}, os_id="ubuntu", os_version="22.04")
+    bare = ClusterNode(name="bare", labels={names.NFD_PCI_NVIDIA[0]: "true"}, os_id="ubuntu", os_version="22.04")
     found = pools([bare, node("a")], by_kernel=False)
     assert len(found.pools) == 1
     assert found.unlabelled == ("bare",)

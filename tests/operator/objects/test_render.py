@@ -13,7 +13,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.formats import agent_config as agent_format
 from kgpu.formats import names, yaml
 from kgpu.formats.operands import OPERANDS
-from kgpu.operator.model import Layout, Object, Observed, Other
+from kgpu.operator.model import NodeLayout, Object, Observed, Other
 from kgpu.operator.objects import shape
 from kgpu.operator.operands import OF_ROLE
 from kgpu.operator.rendering.agent_settings import agent_config
@@ -330,8 +330,8 @@ SECTIONS = st.fixed_dictionaries(
 )
 
 
-@given(SECTIONS, st.sampled_from(Layout))
-def test_no_policy_makes_it_fail(spec: dict[str, Any], layout: Layout) -> None:
+@given(SECTIONS, st.sampled_from(NodeLayout))
+def test_no_policy_makes_it_fail(spec: dict[str, Any], layout: NodeLayout) -> None:
     from kgpu.formats.crd import decode
     from kgpu.operator.model import Policy
 

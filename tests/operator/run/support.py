@@ -26,8 +26,8 @@ from kgpu.kube.port import (
     name_of,
 )
 from kgpu.manager.run import Manager, Options
-from kgpu.operator.model import NodeLabels, Observed, Plan, Settings
-from kgpu.operator.run import Operator
+from kgpu.operator.model import ClusterPlan, NodeLabels, Observed, OperatorSettings
+from kgpu.operator.run import OperatorController
 from tests.operator.world import NAMESPACE, SETTINGS, node_object
 
 WRITES = ("apply", "patch", "create", "delete")
@@ -73,7 +73,7 @@ def writes(api: FakeApi, since: int = 0) -> Counter[tuple[str, str]]:
 class Run:
     """One operator that runs, and the clock that it lives by."""
 
-    def __init__(self, api: Any, operator: Operator, manager: Manager, clock: VirtualClock) -> None:
+    def __init__(self, api: Any, operator: OperatorController, manager: Manager, clock: VirtualClock) -> None:
         self.api = api
         self.operator = operator
         self.manager = manager
@@ -106,14 +106,14 @@ class Run:
 
 @contextlib.asynccontextmanager
 async def running(
-    api: Any, *, clock: VirtualClock | None = None, settings: Settings = SETTINGS, elect: bool = False,
-    planner: Callable[[Observed, Settings], Plan] | None = None, identity: str = "", settle_first: bool = True,
+    api: Any, *, clock: VirtualClock | None = None, settings: OperatorSettings = SETTINGS, elect: bool = False,
+    planner: Callable[[Observed, OperatorSettings], ClusterPlan] | None = None, identity: str = "", settle_first: bool = True,
 ) -> AsyncIterator[Run]:  # fmt: skip
     """An operator, until the block ends."""
     clock = clock or VirtualClock()
     options = Options(lease_namespace=NAMESPACE, elect=elect, identity=identity, lease_times=LeaseTimes())
     more: dict[str, Any] = {} if planner is None else {"planner": planner}
-    operator = Operator(api, settings, clock=clock, **more)
+    operator = OperatorController(api, settings, clock=clock, **more)
     run = Run(api, operator, Manager(api, [operator], options, clock=clock), clock)
     try:
         if settle_first:
@@ -128,14 +128,14 @@ class Wish:
     """A planner that wants what a test says, so that the loop can be looked at alone."""
 
     def __init__(self, *objects: Object, **rest: Any) -> None:
-        self.plan = Plan(objects=objects, **rest)
+        self.plan = ClusterPlan(objects=objects, **rest)
         self.seen: list[Observed] = []
 
-    def __call__(self, observed: Observed, settings: Settings) -> Plan:
+    def __call__(self, observed: Observed, settings: OperatorSettings) -> ClusterPlan:
         self.seen.append(observed)
         return self.plan
 
-    def want(self, run: Run, plan: Plan) -> None:
+    def want(self, run: Run, plan: ClusterPlan) -> None:
         self.plan = plan
         run.operator.watching.news.set()
 

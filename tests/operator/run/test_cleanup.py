@@ -16,7 +16,7 @@ from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import CONFIG_MAPS, LEASES, NODE_FEATURES, NODES, PODS, Object
 from kgpu.operator.cleanup import Limits, clean_up
 from kgpu.operator.leaving import has_left, outliving
-from kgpu.operator.model import Plan
+from kgpu.operator.model import ClusterPlan
 from tests.operator.run.support import Meddled, Wish, cluster, config_map, daemon_set, running, silence
 from tests.operator.run.test_killed import kept
 from tests.operator.world import NAMESPACE
@@ -259,7 +259,7 @@ async def test_the_operator_lets_agents_leave_when_its_policy_goes() -> None:
             api.put(PODS, agent_pod(node))
             await say(api, node, "running")
         await run.settled()
-        wish.want(run, Plan())
+        wish.want(run, ClusterPlan())
         await run.clock.advance(5)
         found = await api.get(CONFIG_MAPS, names.AGENT_CONFIG_MAP, namespace=NAMESPACE)
         assert found is not None
@@ -295,7 +295,7 @@ async def test_every_operand_of_a_node_leaves_before_any_goes() -> None:
             await say_apart(api, "n0", BY_NAME[operand].role, "running")
         await say(api, "n0", "left")  # of a whole agent that was there before
         await run.settled()
-        wish.want(run, Plan())
+        wish.want(run, ClusterPlan())
         await run.clock.advance(5)
         await say_apart(api, "n0", "toolkit", "left")
         await run.clock.advance(2)
@@ -313,7 +313,7 @@ async def test_an_operand_that_goes_keeps_its_rights_until_its_pods_are_gone() -
     async with running(api, planner=wish) as run:
         api.put(PODS, operand_pod("n0", "gfd"))
         await run.settled()
-        wish.want(run, Plan(objects=(config, daemon_set("stays"))))
+        wish.want(run, ClusterPlan(objects=(config, daemon_set("stays"))))
         await run.settled()
         assert await api.get(kinds.SERVICE_ACCOUNTS, operand.account, namespace=NAMESPACE) is not None
         await api.delete(PODS, "gfd-n0", namespace=NAMESPACE, grace=0)
@@ -333,7 +333,7 @@ async def test_a_policy_that_comes_back_while_agents_leave_is_carried_out() -> N
     async with running(api, planner=wish) as run:
         api.put(PODS, agent_pod("n0"))
         await run.settled()
-        wish.want(run, Plan())
+        wish.want(run, ClusterPlan())
         await run.clock.advance(3)
         wish.want(run, plan)
         await run.settled()

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from kgpu.base.errors import ConfigError
 from kgpu.cli import main
 from kgpu.cli import operator as command
-from kgpu.operator.model import Layout
+from kgpu.operator.model import NodeLayout
 
 GIVEN: dict[str, Any] = {
     **{parameter: default for _, _, parameter, default, _, _ in command.RUN},
@@ -25,7 +25,7 @@ GIVEN: dict[str, Any] = {
 def test_settings_of_flags_and_environment() -> None:
     env = {"DRIVER_IMAGE": "driver:1", "OTHER": "x", "EMPTY_IMAGE": ""}
     settings = command.settings_of({**GIVEN, "layout": "operands", "discovery": "F"}, env)
-    assert (settings.namespace, settings.image, settings.layout) == ("gpu-operator", "kgpu:1", Layout.OPERANDS)
+    assert (settings.namespace, settings.image, settings.layout) == ("gpu-operator", "kgpu:1", NodeLayout.OPERANDS)
     assert settings.image_pull_secrets == ("a", "b")
     assert settings.images == {"DRIVER_IMAGE": "driver:1"}
     assert not settings.discovery

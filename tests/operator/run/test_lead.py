@@ -10,7 +10,7 @@ from kgpu.kube import kinds
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import LEASES, Resource
 from kgpu.manager.run import Manager, Options
-from kgpu.operator.run import Operator
+from kgpu.operator.run import OperatorController
 from tests.operator.run.support import POLICY, WRITES, Meddled, cluster, running, silence, writes
 from tests.operator.world import NAMESPACE, SETTINGS
 
@@ -93,7 +93,7 @@ async def test_who_was_stopped_begins_no_write_when_it_goes_on() -> None:
             return await super()._call(verb, resource, name, call)
 
     slow = Slow(api)
-    operator = Operator(slow, SETTINGS, clock=clock)
+    operator = OperatorController(slow, SETTINGS, clock=clock)
     manager = Manager(slow, [operator], Options(lease_namespace=NAMESPACE, identity="old"), clock=clock)
     task = asyncio.create_task(manager.run())
     try:

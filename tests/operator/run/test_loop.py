@@ -10,7 +10,7 @@ from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES, Resource
 from kgpu.operator import conditions
-from kgpu.operator.model import Object, Plan
+from kgpu.operator.model import ClusterPlan, Object
 from tests.operator.run.support import (
     STATE,
     WRITES,
@@ -92,7 +92,7 @@ async def test_what_is_not_wanted_any_more_is_deleted_and_nothing_else() -> None
     api.put(CONFIG_MAPS, own)
     wish = Wish(config_map("a"), config_map("b"), daemon_set())
     async with running(api, planner=wish) as run:
-        wish.want(run, Plan(objects=(config_map("b"),)))
+        wish.want(run, ClusterPlan(objects=(config_map("b"),)))
         await run.settled()
         listing = await api.list(CONFIG_MAPS, namespace=NAMESPACE)
         assert sorted(one["metadata"]["name"] for one in listing.items) == ["b", "users"]
@@ -114,7 +114,7 @@ async def test_leftovers_of_the_replaced_operator_go_by_their_owner() -> None:
 async def test_pods_of_an_orphaned_daemon_set_survive() -> None:
     api, wish = cluster(), Wish(daemon_set())
     async with running(api, planner=wish) as run:
-        wish.want(run, Plan(orphan=frozenset({"operand"})))
+        wish.want(run, ClusterPlan(orphan=frozenset({"operand"})))
         await run.until(lambda: ("delete", "daemonsets", "operand") in api.calls)
         live = await api.get(kinds.DAEMON_SETS, "operand", namespace=NAMESPACE)
         assert live is not None
@@ -124,10 +124,10 @@ async def test_pods_of_an_orphaned_daemon_set_survive() -> None:
 async def test_states_that_are_kept_are_not_pruned_and_hold_stops_everything() -> None:
     api, wish = cluster(), Wish(config_map(), daemon_set())
     async with running(api, planner=wish) as run:
-        wish.want(run, Plan(keep=frozenset({"test"})))
+        wish.want(run, ClusterPlan(keep=frozenset({"test"})))
         await run.settled()
         assert await there(api, kinds.DAEMON_SETS) == {"operand"}
-        wish.want(run, Plan(hold=True, objects=(config_map("new"),)))
+        wish.want(run, ClusterPlan(hold=True, objects=(config_map("new"),)))
         await run.settled()
         assert await there(api, CONFIG_MAPS) == {"thing"}
 
@@ -157,7 +157,7 @@ async def test_a_runtime_class_of_a_distribution_is_left_alone_or_complained_abo
         await run.until(lambda: wish.seen and wish.seen[-1].apply_errors)
         assert list(wish.seen[-1].apply_errors) == ["RuntimeClass/nvidia-cdi"]
         assert writes(api) == {}
-        wish.want(run, Plan())
+        wish.want(run, ClusterPlan())
         await run.settled()
         assert len((await api.list(kinds.RUNTIME_CLASSES)).items) == 2
 
@@ -170,7 +170,7 @@ async def test_a_users_label_that_comes_between_plan_and_write_is_kept() -> None
         api.drop_watches()  # the operator does not see what comes now
         await api.apply(NODES, {"metadata": {"name": "n0", "labels": {f"{DEPLOY}driver": "false"}}}, manager="user")
         await run.until(lambda: watching.objects("nodes")["", "n0"]["node"].labels.get(f"{DEPLOY}driver") == "false")
-        wish.want(run, Plan())
+        wish.want(run, ClusterPlan())
         await run.settled()
         assert (await labels_of(api, "n0"))[f"{DEPLOY}driver"] == "false"
 
@@ -247,9 +247,9 @@ async def test_ready_is_taken_back_before_anything_is_taken_away() -> None:
     async with running(api, planner=wish) as run:
         since = len(api.calls)
         # As soon after another write of the status as that may be: it is not put off.
-        wish.want(run, Plan(objects=(daemon_set(),), policy_status=_policy_is(conditions.STATE_READY)))
+        wish.want(run, ClusterPlan(objects=(daemon_set(),), policy_status=_policy_is(conditions.STATE_READY)))
         await run.until(lambda: writes(api, since)["clusterpolicies", "cluster-policy"], "the policy to be ready")
-        wish.want(run, Plan(objects=(config_map(),), policy_status=_policy_is(conditions.STATE_NOT_READY)))
+        wish.want(run, ClusterPlan(objects=(config_map(),), policy_status=_policy_is(conditions.STATE_NOT_READY)))
         await run.settled()
         made = [(verb, plural) for verb, plural, _ in api.calls[since:] if verb in WRITES]
     assert made == [
@@ -268,9 +268,9 @@ async def test_a_decision_is_told_once_and_counted_when_it_comes_back() -> None:
         (event,) = (await api.list(EVENTS)).items
         assert (event["count"], event["reason"], event["involvedObject"]["name"]) == (1, "Broken", "n0")
         assert event["message"] == "it broke, because a test"
-        wish.want(run, Plan())
+        wish.want(run, ClusterPlan())
         await run.clock.advance(700)
-        wish.want(run, Plan(decisions=(told,)))
+        wish.want(run, ClusterPlan(decisions=(told,)))
         await run.clock.advance(5)
         (event,) = (await api.list(EVENTS)).items
         assert event["count"] == 2
@@ -298,7 +298,7 @@ async def test_a_daemon_set_whose_pods_are_refused_is_touched_now_and_then_until
         await run.clock.advance(61)
         assert 3 <= writes(api, since)["daemonsets", "agents"] <= 5
         assert await touched()
-        wish.want(run, Plan(objects=(wanted,)))
+        wish.want(run, ClusterPlan(objects=(wanted,)))
         await run.settled()
         since = len(api.calls)
         await run.clock.advance(120)
@@ -360,7 +360,7 @@ async def test_the_namespace_gets_labels_and_gives_back_only_those() -> None:
 
     async with running(api, planner=wish) as run:
         assert await now() == {"users": "1", "psa": "privileged"}
-        wish.want(run, Plan())
+        wish.want(run, ClusterPlan())
         await run.settled()
         assert await now() == {"users": "1"}
         since = len(api.calls)

@@ -17,8 +17,8 @@ from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES, PODS, Object, Resource, name_of
 from kgpu.manager.run import Manager, Options
 from kgpu.operator.cleanup import clean_up
-from kgpu.operator.model import Layout, Settings
-from kgpu.operator.run import Operator
+from kgpu.operator.model import NodeLayout, OperatorSettings
+from kgpu.operator.run import OperatorController
 from tests.operator import older_definition
 from tests.operator.world import FEATURES, NAMESPACE, PCI
 
@@ -44,9 +44,9 @@ async def embedded(tmp_path: Path) -> AsyncIterator[Whole]:
 
 
 @contextlib.asynccontextmanager
-async def operator(found: Whole, **settings: Any) -> AsyncIterator[Operator]:
-    told = Settings(namespace=NAMESPACE, image="kgpu:test", **settings)
-    one = Operator(found.api, told, leave_seconds=1.0)
+async def operator(found: Whole, **settings: Any) -> AsyncIterator[OperatorController]:
+    told = OperatorSettings(namespace=NAMESPACE, image="kgpu:test", **settings)
+    one = OperatorController(found.api, told, leave_seconds=1.0)
     manager = Manager(found.api, [one], Options(lease_namespace=NAMESPACE, identity="test"))
     task = asyncio.create_task(manager.run())
     try:
@@ -83,12 +83,12 @@ def served(found: Whole, resource: Resource) -> bool:
     return found.core.kinds.stored(resource.group, resource.plural) is not None
 
 
-@pytest.mark.parametrize("layout", list(Layout))
-async def test_install_drift_and_deletion(embedded: Whole, layout: Layout) -> None:
+@pytest.mark.parametrize("layout", list(NodeLayout))
+async def test_install_drift_and_deletion(embedded: Whole, layout: NodeLayout) -> None:
     before = {name: await labels(embedded, name) for name in ("n1", "n2")}
     async with operator(embedded, layout=layout) as one:
         await policy(embedded)
-        operand = names.AGENT_DAEMON_SET if layout is Layout.AGENT else "nvidia-device-plugin-daemonset"
+        operand = names.AGENT_DAEMON_SET if layout is NodeLayout.AGENT else "nvidia-device-plugin-daemonset"
         await embedded.until(lambda: embedded.get(kinds.DAEMON_SETS, operand, NAMESPACE), operand)
         await embedded.until(one.settled.is_set, "rest")
         assert one.last is not None

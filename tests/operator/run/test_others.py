@@ -12,15 +12,15 @@ from kgpu.formats import names
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODE_FEATURES
 from kgpu.operator.model import Other, Program
-from kgpu.operator.others import AGAIN, MOST, MOST_OF_NAMESPACE, Others, Suspect, to_ask
+from kgpu.operator.others import AGAIN, MOST, MOST_OF_NAMESPACE, Others, SuspectProgram, to_ask
 from tests.operator.run.support import MAY_LABEL, MAY_LEAD, Wish, cluster, deploy, running
 from tests.operator.world import NAMESPACE, SETTINGS
 
 REVIEWS = ("create", "subjectaccessreviews", "")
 
 
-def suspect(namespace: str = "old", name: str = "gpu-operator", made: str = "1") -> Suspect:
-    return Suspect(made=made, namespace=namespace, name=name, account=name, program=Program.OPERATOR)
+def suspect(namespace: str = "old", name: str = "gpu-operator", made: str = "1") -> SuspectProgram:
+    return SuspectProgram(made=made, namespace=namespace, name=name, account=name, program=Program.OPERATOR)
 
 
 async def test_programs_whose_account_has_their_right_are_believed_while_they_run() -> None:

@@ -15,7 +15,7 @@ from kgpu.base.http import Address
 from kgpu.kube import kinds
 from kgpu.kube.port import PODS
 from kgpu.manager.run import Options
-from kgpu.operator.metrics import OPERATOR_ERROR, Figures
+from kgpu.operator.metrics import OPERATOR_ERROR, OperatorFigures
 from kgpu.operator.run import own_deployment
 from tests.operator.run.support import cluster, running
 from tests.operator.world import NAMESPACE
@@ -66,7 +66,7 @@ async def test_the_page_that_says_all_is_for_this_machine_alone(monkeypatch: pyt
 
 
 def test_figures_of_good_and_bad_passes() -> None:
-    figures = Figures(now=lambda: 1000.0)
+    figures = OperatorFigures(now=lambda: 1000.0)
     figures.passed({"gpu_operator_reconciliation_status": 1.0, "gpu_nodes_total": 2.5})
     assert (figures.passes, figures.failed, figures.last_success) == (1, 0, 1000.0)
     figures.broke()

@@ -9,7 +9,7 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.base.clock import VirtualClock
 from kgpu.kube.port import EVENTS
 from kgpu.operator.budget import BURST, QUEUE, REFILL, SUBJECT_BURST, SUBJECT_QUEUE, SUBJECT_REFILL, Budget
-from kgpu.operator.model import Plan
+from kgpu.operator.model import ClusterPlan
 from tests.operator.run.support import Wish, cluster, running
 
 
@@ -23,9 +23,9 @@ async def test_a_node_with_ever_new_reasons_does_not_keep_another_from_being_hea
     api, wish = cluster(2), Wish()
     async with running(api, planner=wish) as run:
         for number in range(600):
-            wish.want(run, Plan(decisions=tuple(told("n0", 3 * number + more) for more in range(3))))
+            wish.want(run, ClusterPlan(decisions=tuple(told("n0", 3 * number + more) for more in range(3))))
             await run.clock.advance(0.5)
-        wish.want(run, Plan(decisions=(told("n1", 0),)))
+        wish.want(run, ClusterPlan(decisions=(told("n1", 0),)))
         await run.clock.advance(5)
         about = [one["involvedObject"]["name"] for one in (await api.list(EVENTS)).items]
         assert about.count("n1") == 1

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kgpu.base.clock import VirtualClock
-from kgpu.host.engines.model import Engine, Files, Place, Wanted
-from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.model import Engine, EngineOffer, EnginePlace, Files
+from kgpu.host.engines.paths import MountedPaths
 from kgpu.toolkit.engine import run
 from kgpu.toolkit.engine.model import EngineContext, EngineOutcome
 from kgpu.toolkit.engine.restart import NoRestart
@@ -24,7 +24,7 @@ version = 3
 class Nobody:
     """A validator that can't be asked."""
 
-    async def problem(self, place: Place, files: Files) -> str:
+    async def problem(self, place: EnginePlace, files: Files) -> str:
         del place, files
         return ""
 
@@ -40,12 +40,12 @@ class NudgedClock(VirtualClock):
 @dataclass
 class Host:
     root: Path
-    place: Place
+    place: EnginePlace
     state_dir: Path | None = None
 
     @property
-    def paths(self) -> HostPaths:
-        return HostPaths.at(self.root)
+    def paths(self) -> MountedPaths:
+        return MountedPaths.at(self.root)
 
     def local(self, path: str) -> Path:
         return self.root / path.lstrip("/")
@@ -61,8 +61,8 @@ class Host:
             **more,
         )
 
-    def configure(self, wanted: Wanted | None = None) -> EngineOutcome:
-        return asyncio.run(run.configure(self.place, wanted or Wanted(), self.context()))
+    def configure(self, wanted: EngineOffer | None = None) -> EngineOutcome:
+        return asyncio.run(run.configure(self.place, wanted or EngineOffer(), self.context()))
 
     def unconfigure(self) -> EngineOutcome:
         return asyncio.run(run.unconfigure(self.place, self.context()))
@@ -80,7 +80,7 @@ def containerd_host(root: Path, config: bytes | None = CONFIG, **more) -> Host:
     (root / "etc/containerd").mkdir(parents=True)
     if config is not None:
         (root / "etc/containerd/config.toml").write_bytes(config)
-    place = Place(
+    place = EnginePlace(
         engine=Engine.CONTAINERD, flavour="containerd", config="/etc/containerd/config.toml",
         drop_in="/etc/containerd/conf.d/99-nvidia.toml", socket="/run/c.sock", service="containerd",
         **{"version": (2, 1, 4), **more},
@@ -93,7 +93,7 @@ def crio_host(root: Path) -> Host:
     (root / "etc/crio/crio.conf.d/10-crio.conf").write_bytes(
         b'[crio.runtime.runtimes.crun]\nruntime_path = "/usr/libexec/crio/crun"\nmonitor_path = "/usr/libexec/crio/conmon"\n'
     )
-    place = Place(
+    place = EnginePlace(
         engine=Engine.CRIO, flavour="crio", config="/etc/crio/crio.conf",
         drop_in="/etc/crio/crio.conf.d/99-nvidia.toml", socket="/run/c.sock", service="crio",
     )  # fmt: skip
@@ -106,7 +106,8 @@ def docker_host(root: Path) -> Host:
         b'{\n  "log-driver": "json-file",\n  "features": {"buildkit": true}\n}\n'
     )
     return Host(
-        root, Place(engine=Engine.DOCKER, flavour="docker", config="/etc/docker/daemon.json", socket="/run/c.sock")
+        root,
+        EnginePlace(engine=Engine.DOCKER, flavour="docker", config="/etc/docker/daemon.json", socket="/run/c.sock"),
     )
 
 
@@ -114,7 +115,7 @@ def k3s_host(root: Path) -> Host:
     folder = root / "var/lib/rancher/k3s/agent/etc/containerd"
     folder.mkdir(parents=True)
     (folder / "config.toml").write_bytes(b"version = 3\n" + CONFIG.split(b"version = 3\n")[1])
-    place = Place(
+    place = EnginePlace(
         engine=Engine.CONTAINERD, flavour="k3s", config="/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
         template="/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl", socket="/run/c.sock",
     )  # fmt: skip

@@ -11,11 +11,11 @@ from toolkit.engine.killing import KILLED, run_and_kill
 from toolkit.engine.support import HOSTS, Host, containerd_host
 
 from kgpu.host.engines import rules
-from kgpu.host.engines.model import Change, Handler, Wanted
+from kgpu.host.engines.model import EngineOffer, FileChange, RuntimeHandler
 from kgpu.toolkit.engine.files import apply
 
 FOLDERS = {"k3s": ("var/lib/rancher",)}
-OTHER = Wanted(handlers=(Handler("nvidia"), Handler("other", "/opt/crun")), default="nvidia")
+OTHER = EngineOffer(handlers=(RuntimeHandler("nvidia"), RuntimeHandler("other", "/opt/crun")), default="nvidia")
 MOST_STEPS = 200
 
 
@@ -78,7 +78,7 @@ def test_killed_at_every_byte_of_a_file(tmp_path) -> None:
     path = host.local(host.place.config)
     old = path.read_bytes()
     new = old + b"# more\n"
-    change = Change(host.place.config, old, new, "test")
+    change = FileChange(host.place.config, old, new, "test")
 
     def stop_at(count: int) -> None:
         real = os.write

@@ -13,8 +13,8 @@ from host.engines.real_engine import containerd_binary
 from kgpu.base import signals
 from kgpu.base.clock import SystemClock
 from kgpu.base.errors import HostError
-from kgpu.host.engines.model import Engine, Place, Wanted
-from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.model import Engine, EngineOffer, EnginePlace
+from kgpu.host.engines.paths import MountedPaths
 from kgpu.toolkit.engine import run
 from kgpu.toolkit.engine.model import Check, EngineContext
 from kgpu.toolkit.engine.programs import EngineValidator, with_version
@@ -25,7 +25,7 @@ UNNEEDED = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime", "io.con
 ]
 
 
-PATHS = HostPaths.at("/")
+PATHS = MountedPaths.at("/")
 # As under nohup.
 DEAF = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")
 root = pytest.mark.skipif(os.geteuid() != 0, reason="containerd runs as root")
@@ -67,7 +67,7 @@ class Clock(SystemClock):
         return super().monotonic() + self.ahead
 
 
-async def containerd(folder: Path) -> Place:
+async def containerd(folder: Path) -> EnginePlace:
     """An engine with its config in the folder, not running yet."""
     binary = containerd_binary()
     config = folder / "config.toml"
@@ -76,7 +76,7 @@ async def containerd(folder: Path) -> Place:
         f'[grpc]\naddress = "{folder}/c.sock"\n[ttrpc]\naddress = "{folder}/t.sock"\n'
     ).replace("'", '"')
     config.write_text(text)
-    place = Place(
+    place = EnginePlace(
         engine=Engine.CONTAINERD, flavour="containerd", config=str(config),
         drop_in=f"{folder}/conf.d/99-nvidia.toml", socket=f"{folder}/c.sock", binary=binary,
     )  # fmt: skip
@@ -109,15 +109,15 @@ async def test_a_real_containerd_is_told_and_comes_back(tmp_path) -> None:
     supervisor = Supervisor([place.binary, "--config", place.config], tmp_path / "log")
     try:
         assert not await run._wait(place, context(tmp_path, clock=clock), None), (tmp_path / "log").read_text()
-        outcome = await run.configure(place, Wanted(), context(tmp_path, late, clock))
+        outcome = await run.configure(place, EngineOffer(), context(tmp_path, late, clock))
         assert outcome.restarted
         assert supervisor.starts == 2
-        assert not (await run.configure(place, Wanted(), context(tmp_path, clock=clock))).changed
+        assert not (await run.configure(place, EngineOffer(), context(tmp_path, clock=clock))).changed
         await run.unconfigure(place, context(tmp_path, clock=clock))
         assert supervisor.starts == 3
         assert config.read_text() == original
         with pytest.raises(HostError, match="no handler nvidia"):
-            await run.configure(place, Wanted(), context(tmp_path, sick, clock))
+            await run.configure(place, EngineOffer(), context(tmp_path, sick, clock))
         assert config.read_text() == original
         assert not await run._wait(place, context(tmp_path, clock=clock), None)
         assert await connects(place.socket) == ""
@@ -136,7 +136,7 @@ async def test_one_that_ignores_the_signal_reads_its_config_nevertheless(tmp_pat
     supervisor = Supervisor([*DEAF, place.binary, "--config", place.config], tmp_path / "log")
     try:
         assert not await run._wait(place, context(tmp_path), None), (tmp_path / "log").read_text()
-        outcome = await run.configure(place, Wanted(), context(tmp_path))
+        outcome = await run.configure(place, EngineOffer(), context(tmp_path))
         assert (outcome.restarted, supervisor.starts) == (True, 2)
         assert any("ignores SIGHUP" in note and "SIGTERM" in note for note in outcome.notes)
         assert await connects(place.socket) == ""

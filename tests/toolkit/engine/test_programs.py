@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from kgpu.host.engines.model import Engine, Place
-from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.model import Engine, EnginePlace
+from kgpu.host.engines.paths import MountedPaths
 from kgpu.toolkit.engine.programs import EngineValidator, parse_version, run_program
 
-HOST = HostPaths.at("/")
+HOST = MountedPaths.at("/")
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,9 @@ def test_versions(text, version) -> None:
 
 
 async def test_a_program_that_can_not_be_asked_says_nothing(tmp_path) -> None:
-    place = Place(engine=Engine.DOCKER, flavour="docker", config="/etc/docker/daemon.json", binary="/nowhere/dockerd")
+    place = EnginePlace(
+        engine=Engine.DOCKER, flavour="docker", config="/etc/docker/daemon.json", binary="/nowhere/dockerd"
+    )
     judge = EngineValidator(HOST, str(tmp_path))
     assert await judge.problem(place, {place.config: b"{}"}) == ""
     old = tmp_path / "dockerd"
@@ -44,7 +46,7 @@ async def test_crio_is_asked_about_its_files(tmp_path) -> None:
     program = tmp_path / "crio"
     program.write_text('#!/bin/sh\ncat "$2" "$4"/*\nexit 1\n')
     program.chmod(0o755)
-    place = Place(
+    place = EnginePlace(
         engine=Engine.CRIO, flavour="crio", config="/etc/crio/crio.conf", drop_in="/etc/crio/crio.conf.d/99-nvidia.toml",
         binary=str(program),
     )  # fmt: skip
@@ -68,4 +70,4 @@ async def test_output_without_end_is_bounded() -> None:
 
 
 async def test_a_root_without_the_program(tmp_path) -> None:
-    assert await run_program(HostPaths.at(tmp_path), ("/bin/nothing",)) is None
+    assert await run_program(MountedPaths.at(tmp_path), ("/bin/nothing",)) is None

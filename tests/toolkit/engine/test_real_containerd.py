@@ -12,17 +12,17 @@ from toolkit.engine.killing import run_and_kill
 from toolkit.engine.support import Host, containerd_host
 
 from kgpu.host.engines import rules
-from kgpu.host.engines.model import Engine, Place, Wanted
-from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.model import Engine, EngineOffer, EnginePlace
+from kgpu.host.engines.paths import MountedPaths
 from kgpu.toolkit.engine.programs import EngineValidator, with_version
 
-HOST = HostPaths.at("/")
+HOST = MountedPaths.at("/")
 MOST_STEPS = 200
 
 
 @pytest.fixture
-def place(tmp_path) -> Place:
-    return Place(
+def place(tmp_path) -> EnginePlace:
+    return EnginePlace(
         engine=Engine.CONTAINERD, flavour="containerd", config=f"{tmp_path}/config.toml",
         drop_in=f"{tmp_path}/conf.d/99-nvidia.toml", binary=containerd_binary(),
     )  # fmt: skip
@@ -40,7 +40,7 @@ async def test_the_real_containerd_judges_candidates(place, tmp_path) -> None:
     main = b'version = 3\nimports = ["other.toml"]\n'
     other = f"{tmp_path}/other.toml"
     files = {place.config: main, place.drop_in: None, other: b"version = 3\noom_score = 5\n"}
-    plan = rules.configure(place, Wanted(), files)
+    plan = rules.configure(place, EngineOffer(), files)
     after = {**files, **{change.path: change.after for change in plan.changes}}
     assert await judge.problem(place, after) == ""
     bad = {**after, place.drop_in: b'version = 3\n[plugins."io.containerd.cri.v1.runtime"]\nenable_cdi = 1\n'}
@@ -54,7 +54,7 @@ async def test_a_template_is_judged_as_it_will_be_rendered(place, tmp_path) -> N
     place = replace(await with_version(place, HOST), drop_in="", template=f"{tmp_path}/config-v3.toml.tmpl")
     judge = EngineValidator(HOST, str(tmp_path / "scratch"))
     files = {place.config: b"version = 3\n", place.template: None}
-    plan = rules.configure(place, Wanted(), files)
+    plan = rules.configure(place, EngineOffer(), files)
     assert await judge.problem(place, {**files, **{change.path: change.after for change in plan.changes}}) == ""
     twice = b"# BEGIN kgpu: written by kgpu and taken away with it\nversion = 3\n# END kgpu\n"
     assert await judge.problem(place, {**files, place.template: twice})

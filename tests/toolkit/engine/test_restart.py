@@ -15,11 +15,11 @@ import pytest
 
 from kgpu.base import signals
 from kgpu.base.errors import ConfigError, HostError
-from kgpu.host.engines.model import Engine, Place
-from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.model import Engine, EnginePlace
+from kgpu.host.engines.paths import MountedPaths
 from kgpu.toolkit.engine.restart import NoRestart, SignalRestart, SystemdRestart, connects, restarter
 
-PLACE = Place(
+PLACE = EnginePlace(
     engine=Engine.CONTAINERD, flavour="containerd", config="/c.toml", socket="/run/c.sock", service="containerd"
 )
 # Listens on the socket; with a second word it survives SIGHUP and notes it there, or ignores the signals "-HUP-TERM".
@@ -62,7 +62,7 @@ def listener(tmp_path):
 
 async def test_the_process_behind_the_socket_is_told_and_waited_for(listener, tmp_path) -> None:
     process = listener()
-    paths = HostPaths.at(tmp_path)
+    paths = MountedPaths.at(tmp_path)
     assert await connects(str(paths.local(PLACE.socket))) == ""
     reaped = asyncio.create_task(asyncio.to_thread(process.wait))
     assert await SignalRestart(paths).restart(PLACE) == ""
@@ -73,7 +73,7 @@ async def test_the_process_behind_the_socket_is_told_and_waited_for(listener, tm
 async def test_docker_goes_on(listener, tmp_path) -> None:
     told = tmp_path / "told"
     process = listener(str(told))
-    await SignalRestart(HostPaths.at(tmp_path)).restart(replace(PLACE, engine=Engine.DOCKER))
+    await SignalRestart(MountedPaths.at(tmp_path)).restart(replace(PLACE, engine=Engine.DOCKER))
     assert await asyncio.to_thread(process.stdout.readline) == b"read\n"
     assert told.read_text() == "read"
     assert process.poll() is None
@@ -104,7 +104,7 @@ def test_the_docker_behind_a_socket_of_systemds_is_told_and_not_systemd(tmp_path
             assert process.stdout is not None
             try:
                 assert process.stdout.readline() == b"up\n"
-                asyncio.run(SignalRestart(HostPaths.at(tmp_path)).restart(replace(PLACE, engine=Engine.DOCKER)))
+                asyncio.run(SignalRestart(MountedPaths.at(tmp_path)).restart(replace(PLACE, engine=Engine.DOCKER)))
                 assert process.stdout.readline() == b"read\n"
             finally:
                 process.kill()
@@ -123,7 +123,7 @@ def _never_to(pid: int, send):
 
 async def test_nobody_behind_the_socket(tmp_path) -> None:
     with pytest.raises(HostError, match=r"doesn't answer on /run/c\.sock"):
-        await SignalRestart(HostPaths.at(tmp_path)).restart(PLACE)
+        await SignalRestart(MountedPaths.at(tmp_path)).restart(PLACE)
 
 
 async def test_systemctl_is_run_in_the_hosts_root(tmp_path, monkeypatch) -> None:
@@ -139,7 +139,7 @@ async def test_systemctl_is_run_in_the_hosts_root(tmp_path, monkeypatch) -> None
         return ProgramAnswer(*answers[len(seen) - 1])
 
     monkeypatch.setattr("kgpu.toolkit.engine.restart.run_program", program)
-    systemd = SystemdRestart(HostPaths.at(tmp_path))
+    systemd = SystemdRestart(MountedPaths.at(tmp_path))
     await systemd.restart(PLACE)
     with pytest.raises(HostError, match=r"Unit x\.service not found"):
         await systemd.restart(replace(PLACE, service="x"))
@@ -147,7 +147,7 @@ async def test_systemctl_is_run_in_the_hosts_root(tmp_path, monkeypatch) -> None
 
 
 def test_usual_modes(tmp_path) -> None:
-    paths = HostPaths.at(tmp_path)
+    paths = MountedPaths.at(tmp_path)
     assert isinstance(restarter("", paths, PLACE), SignalRestart)
     assert isinstance(restarter("", paths, replace(PLACE, engine=Engine.CRIO)), SystemdRestart)
     assert isinstance(restarter("none", paths, PLACE), NoRestart)
@@ -159,4 +159,4 @@ async def test_a_hidden_process_is_told_apart(listener, tmp_path, monkeypatch) -
     listener()
     monkeypatch.setattr("kgpu.toolkit.engine.restart.struct.unpack", lambda *_: (0, 0, 0))
     with pytest.raises(HostError, match="can't be seen from here"):
-        await SignalRestart(HostPaths.at(tmp_path)).restart(PLACE)
+        await SignalRestart(MountedPaths.at(tmp_path)).restart(PLACE)

@@ -11,7 +11,7 @@ import pytest
 from toolkit.engine.support import CONFIG, HOSTS, containerd_host, docker_host
 
 from kgpu.base.errors import ConfigError, HostError
-from kgpu.host.engines.model import Handler, Wanted
+from kgpu.host.engines.model import EngineOffer, RuntimeHandler
 from kgpu.toolkit.engine import run
 from kgpu.toolkit.engine.fake import FakeEngine
 from kgpu.toolkit.engine.store import EngineChanges, EngineStore
@@ -25,10 +25,10 @@ async def test_there_and_back(kind, tmp_path) -> None:
     original = host.tree("etc", "var") if kind == "k3s" else host.tree()
     async with FakeEngine(host.local(host.place.socket)) as engine:
         ctx = host.context(engine)
-        first = await run.configure(host.place, Wanted(), ctx)
+        first = await run.configure(host.place, EngineOffer(), ctx)
         assert first.changed
         assert first.restarted
-        again = await run.configure(host.place, Wanted(), ctx)
+        again = await run.configure(host.place, EngineOffer(), ctx)
         assert not again.changed
         assert engine.restarts == 1
         if kind != "k3s":  # its state is what it renders at its next start
@@ -50,7 +50,7 @@ async def test_there_and_back(kind, tmp_path) -> None:
 async def test_a_preview_writes_nothing(tmp_path) -> None:
     host = containerd_host(tmp_path)
     before = host.tree(".")
-    plan = run.preview(host.place, Wanted(), host.context())
+    plan = run.preview(host.place, EngineOffer(), host.context())
     assert [change.path for change in plan.changes] == ["/" + DROP_IN, "/" + MAIN]
     assert run.preview_removal(host.place, host.context()).changes == ()
     assert host.tree(".") == before
@@ -59,7 +59,7 @@ async def test_a_preview_writes_nothing(tmp_path) -> None:
 async def test_a_missing_config_is_made_and_taken_away(tmp_path) -> None:
     host = containerd_host(tmp_path, config=None)
     before = host.tree()
-    await run.configure(host.place, Wanted(), host.context())
+    await run.configure(host.place, EngineOffer(), host.context())
     assert host.local("/" + MAIN).read_bytes().startswith(b"imports")
     await run.unconfigure(host.place, host.context())
     assert host.tree() == before
@@ -68,7 +68,7 @@ async def test_a_missing_config_is_made_and_taken_away(tmp_path) -> None:
 async def test_an_edit_since_stays_and_only_kgpus_keys_go(tmp_path) -> None:
     host = containerd_host(tmp_path)
     main = host.local("/" + MAIN)
-    await run.configure(host.place, Wanted(), host.context())
+    await run.configure(host.place, EngineOffer(), host.context())
     main.write_bytes(main.read_bytes().replace(b"# hello", b"# edited") + b'\n[timeouts]\n"a.b" = "5s"\n')
     outcome = await run.unconfigure(host.place, host.context())
     assert main.read_bytes() == CONFIG.replace(b"# hello", b"# edited") + b'\n[timeouts]\n"a.b" = "5s"\n'
@@ -85,10 +85,10 @@ async def test_an_edit_since_is_the_new_original(tmp_path) -> None:
         ),
     )
     main = host.local("/" + MAIN)
-    await run.configure(host.place, Wanted(), host.context())
+    await run.configure(host.place, EngineOffer(), host.context())
     edited = main.read_bytes() + b'[plugins."io.containerd.grpc.v1.cri".cni]\nbin_dir = "/opt/other"\n'
     main.write_bytes(edited)
-    outcome = await run.configure(host.place, Wanted(), host.context())
+    outcome = await run.configure(host.place, EngineOffer(), host.context())
     assert [change.path for change in outcome.changes] == ["/" + DROP_IN]
     assert b"/opt/other" in host.local("/" + DROP_IN).read_bytes()  # the copied section follows the edit
     await run.unconfigure(host.place, host.context())
@@ -98,8 +98,8 @@ async def test_an_edit_since_is_the_new_original(tmp_path) -> None:
 async def test_other_wishes_replace_the_former_ones(tmp_path) -> None:
     host = docker_host(tmp_path)
     original = host.tree()
-    await run.configure(host.place, Wanted(), host.context())
-    await run.configure(host.place, Wanted(handlers=(Handler("gpu"),), default="gpu"), host.context())
+    await run.configure(host.place, EngineOffer(), host.context())
+    await run.configure(host.place, EngineOffer(handlers=(RuntimeHandler("gpu"),), default="gpu"), host.context())
     data = json.loads(host.local(host.place.config).read_bytes())
     assert set(data["runtimes"]) == {"gpu"}
     assert data["default-runtime"] == "gpu"
@@ -109,11 +109,11 @@ async def test_other_wishes_replace_the_former_ones(tmp_path) -> None:
 
 async def test_files_deleted_by_hand_are_no_error(tmp_path) -> None:
     host = containerd_host(tmp_path)
-    await run.configure(host.place, Wanted(), host.context())
+    await run.configure(host.place, EngineOffer(), host.context())
     host.local("/" + DROP_IN).unlink()
     await run.unconfigure(host.place, host.context())
     assert host.local("/" + MAIN).read_bytes() == CONFIG
-    await run.configure(host.place, Wanted(), host.context())
+    await run.configure(host.place, EngineOffer(), host.context())
     host.local("/" + MAIN).unlink()
     await run.unconfigure(host.place, host.context())
     assert not host.local("/" + MAIN).exists()
@@ -125,7 +125,7 @@ async def test_a_broken_config_is_refused_and_left_as_it_is(broken, tmp_path) ->
     before = host.tree()
     async with FakeEngine(host.local(host.place.socket)) as engine:
         with pytest.raises(ConfigError) as caught:
-            await run.configure(host.place, Wanted(), host.context(engine))
+            await run.configure(host.place, EngineOffer(), host.context(engine))
         assert "/etc/containerd/config.toml" in caught.value.what
         assert caught.value.expected
         assert caught.value.remedy
@@ -135,10 +135,10 @@ async def test_a_broken_config_is_refused_and_left_as_it_is(broken, tmp_path) ->
 
 async def test_broken_since_it_was_configured(tmp_path) -> None:
     host = containerd_host(tmp_path)
-    await run.configure(host.place, Wanted(), host.context())
+    await run.configure(host.place, EngineOffer(), host.context())
     main = host.local("/" + MAIN)
     main.write_bytes(b"version = \n")
-    for work in (run.configure(host.place, Wanted(), host.context()), run.unconfigure(host.place, host.context())):
+    for work in (run.configure(host.place, EngineOffer(), host.context()), run.unconfigure(host.place, host.context())):
         with pytest.raises(ConfigError, match="isn't valid TOML"):
             await work
         assert main.read_bytes() == b"version = \n"
@@ -154,12 +154,12 @@ async def test_an_engine_that_does_not_come_back_gets_its_config_back(tmp_path) 
     async with FakeEngine(host.local(host.place.socket)) as engine:
         engine.broken = host.local("/" + DROP_IN).exists
         with pytest.raises(HostError, match="isn't well"):
-            await run.configure(host.place, Wanted(), host.context(engine))
+            await run.configure(host.place, EngineOffer(), host.context(engine))
         assert engine.restarts == 2
         assert host.tree() == before
         assert EngineStore(host.root / "var/lib/kgpu", host.place).load() == EngineChanges()
         engine.broken = lambda: False
-        assert (await run.configure(host.place, Wanted(), host.context(engine))).restarted
+        assert (await run.configure(host.place, EngineOffer(), host.context(engine))).restarted
 
 
 async def test_what_is_said_of_putting_back_is_true(tmp_path, monkeypatch, caplog) -> None:
@@ -167,11 +167,11 @@ async def test_what_is_said_of_putting_back_is_true(tmp_path, monkeypatch, caplo
     async with FakeEngine(host.local(host.place.socket)) as engine:
         engine.broken = host.local("/" + DROP_IN).exists
         with pytest.raises(HostError) as caught:
-            await run.configure(host.place, Wanted(), host.context(engine))
+            await run.configure(host.place, EngineOffer(), host.context(engine))
         assert caught.value.remedy.endswith("; its config was put back as it was before")
         engine.broken = lambda: True
         with pytest.raises(HostError) as caught:
-            await run.configure(host.place, Wanted(), host.context(engine))
+            await run.configure(host.place, EngineOffer(), host.context(engine))
         assert "its config was put back, but containerd isn't well with that either: " in caught.value.remedy
     assert host.local("/" + MAIN).read_bytes() == CONFIG
 
@@ -185,7 +185,7 @@ async def test_what_is_said_of_putting_back_is_true(tmp_path, monkeypatch, caplo
     async with FakeEngine(host.local(host.place.socket)) as engine:
         engine.broken = lambda: True
         with pytest.raises(HostError) as caught:
-            await run.configure(host.place, Wanted(), host.context(engine))
+            await run.configure(host.place, EngineOffer(), host.context(engine))
     assert "its config could NOT be put back: /etc/containerd/" in caught.value.remedy
     assert host.local("/" + MAIN).read_bytes() != CONFIG
     assert caplog.text == ""  # everything is in the error
@@ -195,7 +195,7 @@ async def test_what_is_said_of_putting_back_is_true(tmp_path, monkeypatch, caplo
 async def test_docker_is_not_said_to_have_cdi_on_after_a_signal(tmp_path, cdi, noted) -> None:
     host = docker_host(tmp_path)
     async with FakeEngine(host.local(host.place.socket)) as engine:
-        outcome = await run.configure(host.place, Wanted(cdi=cdi), host.context(engine))
+        outcome = await run.configure(host.place, EngineOffer(cdi=cdi), host.context(engine))
         assert outcome.restarted
         assert any("systemctl restart docker" in note and "live-restore" in note for note in outcome.notes) is noted
         notes = run.state(host.place, host.paths).notes
@@ -206,7 +206,7 @@ async def test_docker_is_not_said_to_have_cdi_on_after_a_signal(tmp_path, cdi, n
 
 async def test_an_engine_that_comes_back_otherwise_gets_its_config_back(tmp_path) -> None:
     host = containerd_host(tmp_path)
-    await run.configure(host.place, Wanted(), host.context())
+    await run.configure(host.place, EngineOffer(), host.context())
     before = host.tree()
 
     async def check() -> str:
@@ -214,7 +214,9 @@ async def test_an_engine_that_comes_back_otherwise_gets_its_config_back(tmp_path
 
     async with FakeEngine(host.local(host.place.socket)) as engine:
         with pytest.raises(HostError, match="handler other is not there"):
-            await run.configure(host.place, Wanted(handlers=(Handler("other"),)), host.context(engine, check=check))
+            await run.configure(
+                host.place, EngineOffer(handlers=(RuntimeHandler("other"),)), host.context(engine, check=check)
+            )
         assert engine.restarts == 2
     assert host.tree() == before
     await run.unconfigure(host.place, host.context())
@@ -227,10 +229,10 @@ async def test_what_the_engine_would_not_load_is_never_written(tmp_path) -> None
     async with FakeEngine(host.local(host.place.socket)) as engine:
         engine.complaint = lambda files: "bad nvidia" if files.get("/" + DROP_IN) else ""
         with pytest.raises(HostError, match="would not load the changed config: bad nvidia"):
-            await run.configure(host.place, Wanted(), host.context(engine))
+            await run.configure(host.place, EngineOffer(), host.context(engine))
         engine.complaint = lambda _files: "bad already"
         with pytest.raises(HostError, match="can't load its config as it is now: bad already"):
-            await run.configure(host.place, Wanted(), host.context(engine))
+            await run.configure(host.place, EngineOffer(), host.context(engine))
         assert engine.restarts == 0
     assert host.tree() == before
 
@@ -238,13 +240,13 @@ async def test_what_the_engine_would_not_load_is_never_written(tmp_path) -> None
 async def test_leaving_a_config_that_somebody_broke_does_not_restart_the_engine(tmp_path) -> None:
     host = containerd_host(tmp_path)
     async with FakeEngine(host.local(host.place.socket)) as engine:
-        await run.configure(host.place, Wanted(), host.context(engine))
+        await run.configure(host.place, EngineOffer(), host.context(engine))
         engine.complaint = lambda _files: "bad type"
         outcome = await run.unconfigure(host.place, host.context(engine))
         assert engine.restarts == 1
         assert any("was not restarted" in note for note in outcome.notes)
         engine.complaint = lambda files: "" if files.get("/" + DROP_IN) else "bad original"
-        await run.configure(host.place, Wanted(), host.context(engine))
+        await run.configure(host.place, EngineOffer(), host.context(engine))
         with pytest.raises(HostError, match="bad original"):
             await run.unconfigure(host.place, host.context(engine))
     assert "/" + DROP_IN in [change.path for change in run.preview_removal(host.place, host.context()).changes]
@@ -252,11 +254,11 @@ async def test_leaving_a_config_that_somebody_broke_does_not_restart_the_engine(
 
 async def test_kgpus_own_file_broken_by_hand_is_written_anew_or_removed(tmp_path) -> None:
     host = containerd_host(tmp_path)
-    await run.configure(host.place, Wanted(), host.context())
+    await run.configure(host.place, EngineOffer(), host.context())
     own = host.local("/" + DROP_IN)
     good = own.read_bytes()
     own.write_bytes(good + b"x = \n")
-    await run.configure(host.place, Wanted(), host.context())
+    await run.configure(host.place, EngineOffer(), host.context())
     assert own.read_bytes() == good
     own.write_bytes(good + b"x = \n")
     await run.unconfigure(host.place, host.context())
@@ -266,20 +268,20 @@ async def test_kgpus_own_file_broken_by_hand_is_written_anew_or_removed(tmp_path
 async def test_a_restart_that_was_missed_is_made_up_for(tmp_path) -> None:
     """Killed between the last write and the restart: the files are right, the engine hasn't read them."""
     host = containerd_host(tmp_path)
-    await run.configure(host.place, Wanted(), host.context())
+    await run.configure(host.place, EngineOffer(), host.context())
     store = EngineStore(host.root / "var/lib/kgpu", host.place)
     kept = store.load()
     store.save(EngineChanges(records=kept.records, previous=kept.records, settled=False, folders=kept.folders))
     async with FakeEngine(host.local(host.place.socket)) as engine:
-        assert (await run.configure(host.place, Wanted(), host.context(engine))).restarted
+        assert (await run.configure(host.place, EngineOffer(), host.context(engine))).restarted
         assert engine.restarts == 1
-        assert not (await run.configure(host.place, Wanted(), host.context(engine))).restarted
+        assert not (await run.configure(host.place, EngineOffer(), host.context(engine))).restarted
 
 
 async def test_an_engine_that_is_not_running_is_not_restarted(tmp_path) -> None:
     host = containerd_host(tmp_path)
     engine = FakeEngine(host.local(host.place.socket))
-    outcome = await run.configure(host.place, Wanted(), host.context(engine))
+    outcome = await run.configure(host.place, EngineOffer(), host.context(engine))
     assert outcome.changed
     assert engine.restarts == 0
     assert any("isn't running" in note for note in outcome.notes)
@@ -287,10 +289,10 @@ async def test_an_engine_that_is_not_running_is_not_restarted(tmp_path) -> None:
 
 async def test_without_memory_kgpus_marks_are_enough(tmp_path) -> None:
     host = containerd_host(tmp_path)
-    await run.configure(host.place, Wanted(), host.context())
+    await run.configure(host.place, EngineOffer(), host.context())
     store = EngineStore(host.root / "var/lib/kgpu", host.place)
     (store.folder / "record.json").unlink()
-    outcome = await run.configure(host.place, Wanted(handlers=(Handler("nvidia"),)), host.context())
+    outcome = await run.configure(host.place, EngineOffer(handlers=(RuntimeHandler("nvidia"),)), host.context())
     assert outcome.changed
     (store.folder / "record.json").unlink()
     await run.unconfigure(host.place, host.context())
@@ -313,7 +315,7 @@ async def test_a_users_own_runtime_without_memory_stays(tmp_path) -> None:
 async def test_one_at_a_time(tmp_path) -> None:
     host = containerd_host(tmp_path)
     with EngineStore(host.root / "var/lib/kgpu", host.place).locked(), pytest.raises(HostError, match="another kgpu"):
-        await run.configure(host.place, Wanted(), host.context())
+        await run.configure(host.place, EngineOffer(), host.context())
 
 
 async def test_owner_and_permissions_are_kept_and_secrets_stay_secret(tmp_path) -> None:
@@ -322,7 +324,7 @@ async def test_owner_and_permissions_are_kept_and_secrets_stay_secret(tmp_path) 
     main.chmod(0o600)
     if os.geteuid() == 0:
         os.chown(main, 12, 34)
-    await run.configure(host.place, Wanted(), host.context())
+    await run.configure(host.place, EngineOffer(), host.context())
     state = main.stat()
     assert stat.S_IMODE(state.st_mode) == 0o600
     if os.geteuid() == 0:
@@ -339,7 +341,7 @@ async def test_a_link_is_followed_inside_the_hosts_root(tmp_path) -> None:
     real.parent.mkdir()
     real.write_bytes(CONFIG)
     host.local("/" + MAIN).symlink_to("/opt/real.toml")
-    await run.configure(host.place, Wanted(), host.context())
+    await run.configure(host.place, EngineOffer(), host.context())
     assert host.local("/" + MAIN).is_symlink()
     assert b"imports" in real.read_bytes()
     await run.unconfigure(host.place, host.context())
@@ -351,7 +353,7 @@ async def test_a_folder_that_can_not_be_written_changes_nothing(tmp_path) -> Non
     host.local("/etc/containerd/conf.d").write_text("a file in the way")
     before = host.tree()
     with pytest.raises(HostError) as caught:
-        await run.configure(host.place, Wanted(), host.context())
+        await run.configure(host.place, EngineOffer(), host.context())
     assert "99-nvidia.toml can't be written" in caught.value.what
     assert host.tree() == before
     assert EngineStore(host.root / "var/lib/kgpu", host.place).load() == EngineChanges()
@@ -360,7 +362,7 @@ async def test_a_folder_that_can_not_be_written_changes_nothing(tmp_path) -> Non
 async def test_memory_that_can_not_be_read_is_told(tmp_path) -> None:
     host = containerd_host(tmp_path)
     store = EngineStore(host.root / "var/lib/kgpu", host.place)
-    await run.configure(host.place, Wanted(), host.context())
+    await run.configure(host.place, EngineOffer(), host.context())
     (store.folder / "record.json").write_text('{"settled": 1}')
     with pytest.raises(HostError, match="memory of this engine"):
         await run.unconfigure(host.place, host.context())
@@ -378,7 +380,7 @@ async def test_giving_up_in_the_middle_is_made_good(tmp_path) -> None:
 
     slow = Slow(host.local(host.place.socket))
     async with slow:
-        task = asyncio.create_task(run.configure(host.place, Wanted(), host.context(slow)))
+        task = asyncio.create_task(run.configure(host.place, EngineOffer(), host.context(slow)))
         await started.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

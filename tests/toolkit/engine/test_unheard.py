@@ -12,8 +12,8 @@ from toolkit.engine.support import containerd_host
 from toolkit.engine.test_restart import PLACE, listener
 
 from kgpu.base.errors import HostError
-from kgpu.host.engines.model import Engine, Wanted
-from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.model import Engine, EngineOffer
+from kgpu.host.engines.paths import MountedPaths
 from kgpu.toolkit.engine import restart, run
 from kgpu.toolkit.engine.fake import FakeEngine
 from kgpu.toolkit.engine.programs import ProgramAnswer
@@ -72,7 +72,7 @@ def test_the_next_means(cgroup: str, parent: int, service: str, systemd: bool, m
 async def test_one_that_ignores_it_is_told_by_sigterm(listener, tmp_path: Path) -> None:
     process = listener("-HUP")
     reaped = asyncio.create_task(asyncio.to_thread(process.wait))
-    said = await SignalRestart(HostPaths.at(tmp_path)).restart(PLACE)
+    said = await SignalRestart(MountedPaths.at(tmp_path)).restart(PLACE)
     assert await reaped == -signal.SIGTERM
     assert said.startswith(f"containerd (process {process.pid}) ignores SIGHUP, ")
     assert said.endswith("; it was sent SIGTERM")
@@ -82,7 +82,7 @@ async def test_and_so_is_one_that_goes_on(listener, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(restart, "HANGUP_SECONDS", 0.1)
     process = listener(str(tmp_path / "told"))
     reaped = asyncio.create_task(asyncio.to_thread(process.wait))
-    said = await SignalRestart(HostPaths.at(tmp_path)).restart(PLACE)
+    said = await SignalRestart(MountedPaths.at(tmp_path)).restart(PLACE)
     assert await reaped == -signal.SIGTERM
     assert "has not ended" in said
 
@@ -91,7 +91,7 @@ async def test_one_that_nothing_ends(listener, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(restart, "TERM_SECONDS", 0.1)
     process = listener("-HUP-TERM")
     with pytest.raises(HostError, match=r"ignores SIGHUP, .* after SIGTERM") as caught:
-        await SignalRestart(HostPaths.at(tmp_path)).restart(PLACE)
+        await SignalRestart(MountedPaths.at(tmp_path)).restart(PLACE)
     assert "systemctl restart containerd" in caught.value.remedy
     assert process.poll() is None
 
@@ -99,7 +99,7 @@ async def test_one_that_nothing_ends(listener, tmp_path: Path, monkeypatch: pyte
 async def test_docker_is_not_ended_with_its_containers(listener, tmp_path: Path) -> None:
     process = listener("-HUP")
     with pytest.raises(HostError, match="ignores SIGHUP"):
-        await SignalRestart(HostPaths.at(tmp_path)).restart(replace(PLACE, engine=Engine.DOCKER))
+        await SignalRestart(MountedPaths.at(tmp_path)).restart(replace(PLACE, engine=Engine.DOCKER))
     assert process.poll() is None
 
 
@@ -115,7 +115,7 @@ async def test_its_own_unit_is_restarted(listener, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(restart, "_facts", lambda _pid: ProcessFacts(IGNORES.format(parent=1), UNIT))
     process = listener("-HUP")
     (tmp_path / "run/systemd/system").mkdir(parents=True)
-    said = await SignalRestart(HostPaths.at(tmp_path)).restart(PLACE)
+    said = await SignalRestart(MountedPaths.at(tmp_path)).restart(PLACE)
     assert asked == [("systemctl", "restart", "containerd")]
     assert said.endswith("; systemd has restarted containerd")
     assert process.poll() is None
@@ -126,7 +126,7 @@ async def test_what_nobody_would_start_again_is_not_ended(listener, tmp_path: Pa
     process = listener("-HUP")
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     with pytest.raises(HostError, match="ignores SIGHUP"):
-        await SignalRestart(HostPaths.at(tmp_path)).restart(PLACE)
+        await SignalRestart(MountedPaths.at(tmp_path)).restart(PLACE)
     assert process.poll() is None
 
 
@@ -134,9 +134,9 @@ async def test_the_node_is_told_how_it_was_restarted(tmp_path: Path) -> None:
     host = containerd_host(tmp_path)
     async with FakeEngine(host.local(host.place.socket)) as engine:
         engine.note = "it ignores SIGHUP; it was sent SIGTERM"
-        outcome = await run.configure(host.place, Wanted(), host.context(engine))
+        outcome = await run.configure(host.place, EngineOffer(), host.context(engine))
         assert engine.note in outcome.notes
         await run.unconfigure(host.place, host.context(engine))
         engine.broken = lambda: True
         with pytest.raises(HostError, match=r"isn't well .* \(it ignores SIGHUP; it was sent SIGTERM\)"):
-            await run.configure(host.place, Wanted(), host.context(engine))
+            await run.configure(host.place, EngineOffer(), host.context(engine))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kgpu.formats.cdi import CdiDevice, ContainerEdits, DeviceNode, Mount, Spec, build_spec
-from kgpu.kubelet.nri.model import Container, Pod
-from kgpu.kubelet.nri.model import Mount as ContainerMount
+from kgpu.kubelet.nri.model import NriContainer, NriMount, NriPod
 from kgpu.kubelet.pod_resources import Holding
 from kgpu.toolkit.nri.config import NriPolicy
 from kgpu.toolkit.nri.devices import DeviceIndex, index_of
@@ -71,29 +70,29 @@ def index(*more: Spec) -> DeviceIndex:
     return index_of([(1, spec) for spec in (gpu_spec(), management_spec(), gds_spec(), *more)])
 
 
-def pod(namespace: str = "user", name: str = "p", **annotations: str) -> Pod:
-    return Pod(name=name, namespace=namespace, uid=f"uid-{name}", annotations=annotations)
+def pod(namespace: str = "user", name: str = "p", **annotations: str) -> NriPod:
+    return NriPod(name=name, namespace=namespace, uid=f"uid-{name}", annotations=annotations)
 
 
-def annotated(value: str, namespace: str = "user", *, scope: str = "") -> Pod:
-    return Pod(name="p", namespace=namespace, uid="uid-p", annotations={f"nvidia.cdi.k8s.io{scope}": value})
+def annotated(value: str, namespace: str = "user", *, scope: str = "") -> NriPod:
+    return NriPod(name="p", namespace=namespace, uid="uid-p", annotations={f"nvidia.cdi.k8s.io{scope}": value})
 
 
-def container(*env: str, devices: tuple[str, ...] = (), mounts: tuple[ContainerMount, ...] = ()) -> Container:
-    return Container(name="main", env=env, devices=devices, mounts=mounts)
+def container(*env: str, devices: tuple[str, ...] = (), mounts: tuple[NriMount, ...] = ()) -> NriContainer:
+    return NriContainer(name="main", env=env, devices=devices, mounts=mounts)
 
 
-def served() -> Container:
+def served() -> NriContainer:
     """A container that the kubelet gave GPU 0 through CDI."""
     return given_by_kubelet()
 
 
-def given_by_kubelet(*env: str) -> Container:
-    return Container(
+def given_by_kubelet(*env: str) -> NriContainer:
+    return NriContainer(
         name="main",
         env=("NVIDIA_VISIBLE_DEVICES=void", *env),
         devices=("/dev/nvidia0", "/dev/nvidiactl"),
-        mounts=tuple(ContainerMount(destination=mount.container_path, source=mount.host_path) for mount in MOUNTS),
+        mounts=tuple(NriMount(destination=mount.container_path, source=mount.host_path) for mount in MOUNTS),
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kgpu.base.errors import KubeletError
 from kgpu.formats.requirements import GpuFacts
 from kgpu.formats.toolkit_config import parse_config
-from kgpu.kubelet.nri.model import Container, Mount, Pod
+from kgpu.kubelet.nri.model import NriContainer, NriMount, NriPod
 from kgpu.kubelet.pod_resources import Holding
 from kgpu.toolkit.nri.config import NriPolicy, honouring
 from kgpu.toolkit.nri.model import Adjust, ContainerRefusal, Facts, Nothing, Outcome
@@ -21,7 +21,7 @@ from .support_nri import LIB, POLICY, annotated, container, facts, given_by_kube
 MANAGED = "management.nvidia.com/gpu=all"
 
 
-def play(asking: Pod, box: Container, known: Facts | None = None, policy: NriPolicy = POLICY) -> Outcome:
+def play(asking: NriPod, box: NriContainer, known: Facts | None = None, policy: NriPolicy = POLICY) -> Outcome:
     ask = read(policy, asking, box)
     if ask is None:
         return Nothing()
@@ -43,7 +43,7 @@ def refusal(outcome: Outcome) -> str:
     return outcome.problem.one_line()
 
 
-def env(value: str) -> Container:
+def env(value: str) -> NriContainer:
     return container(f"NVIDIA_VISIBLE_DEVICES={value}")
 
 
@@ -125,7 +125,7 @@ def test_a_gpu_that_the_kubelet_gave_but_no_spec_has() -> None:
 
 
 def test_mounts_ask_too() -> None:
-    box = container(mounts=(Mount(destination="/var/run/nvidia-container-devices/GPU-0", source="/dev/null"),))
+    box = container(mounts=(NriMount(destination="/var/run/nvidia-container-devices/GPU-0", source="/dev/null"),))
     assert isinstance(play(pod(), box), Nothing)
     assert devices(play(pod(), box, facts(holding("GPU-0", pod="p")))) == ("nvidia.com/gpu=GPU-0",)
 
@@ -218,9 +218,9 @@ def test_the_nearest_annotation_counts() -> None:
     for gone, expected in ((None, "0"), (f"{key}/container.main", "1"), (f"{key}/pod", "2:0")):
         if gone:
             del every[gone]
-        asking = Pod(name="p", namespace="ml", annotations=every)
+        asking = NriPod(name="p", namespace="ml", annotations=every)
         assert devices(play(asking, env("1"))) == (f"nvidia.com/gpu={expected}",)
-    other = Pod(name="p", namespace="ml", annotations={f"{key}/container.side": "nvidia.com/gpu=0"})
+    other = NriPod(name="p", namespace="ml", annotations={f"{key}/container.side": "nvidia.com/gpu=0"})
     assert isinstance(play(other, container()), Nothing)
 
 
@@ -261,7 +261,7 @@ def test_capabilities_cut_what_the_plugin_gives() -> None:
 
 
 def test_only_mounts_of_the_specs_are_cut() -> None:
-    mine = Mount(destination=f"{LIB}/libcuda.so.1", source="/somewhere/else/libcuda.so.1")
+    mine = NriMount(destination=f"{LIB}/libcuda.so.1", source="/somewhere/else/libcuda.so.1")
     box = container("NVIDIA_DRIVER_CAPABILITIES=utility", devices=("/dev/nvidia0",), mounts=(mine,))
     assert isinstance(play(pod(), box), Nothing)
 
@@ -327,7 +327,7 @@ def test_a_config_file_narrows_what_is_done() -> None:
     no_env = told("accept-nvidia-visible-devices-envvar-when-unprivileged = false")
     assert isinstance(play(pod("ml"), env("0"), policy=no_env), Nothing)
     assert devices(play(annotated("nvidia.com/gpu=0", "ml"), container(), policy=no_env))
-    mounted = container(mounts=(Mount(destination="/var/run/nvidia-container-devices/0", source="/dev/null"),))
+    mounted = container(mounts=(NriMount(destination="/var/run/nvidia-container-devices/0", source="/dev/null"),))
     no_mounts = told("accept-nvidia-visible-devices-as-volume-mounts = false")
     assert devices(play(pod("ml"), mounted)) == ("nvidia.com/gpu=0",)
     assert isinstance(play(pod("ml"), mounted, policy=no_mounts), Nothing)

@@ -24,8 +24,8 @@ from kgpu.hw.open import open_reader
 from kgpu.hw.port import Accelerator, Inventory
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import PODS
-from kgpu.kubelet.nri.fake import FakeRuntime
-from kgpu.kubelet.nri.model import Adjustment, RuntimeInfo
+from kgpu.kubelet.nri.fake import FakeNriRuntime
+from kgpu.kubelet.nri.model import ContainerAdjustment, RuntimeInfo
 from kgpu.kubelet.nri.session import CallRefusedError
 from kgpu.kubelet.pod_resources import FakeHoldings
 from kgpu.toolkit.nri.config import nri_config
@@ -64,7 +64,7 @@ class Driver:
 class World:
     """Everything around the plugin."""
 
-    runtime: FakeRuntime
+    runtime: FakeNriRuntime
     folder: Path
     driver: Driver = field(default_factory=Driver)
     holdings: FakeHoldings = field(default_factory=FakeHoldings)
@@ -100,7 +100,7 @@ class World:
                 self.changed.clear()
                 await self.changed.wait()
 
-    async def create(self, asking, box) -> Adjustment | None:
+    async def create(self, asking, box) -> ContainerAdjustment | None:
         return (await self.runtime.create(asking, box))[0]
 
 
@@ -116,7 +116,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 async def world(folder: Path) -> AsyncIterator[World]:
-    found = World(FakeRuntime(folder / "nri" / "nri.sock"), folder)
+    found = World(FakeNriRuntime(folder / "nri" / "nri.sock"), folder)
     yield found
     await found.runtime.stop()
 
@@ -140,7 +140,7 @@ async def test_it_answers(world: World) -> None:
     async with plugin(world):
         assert world.runtime.plugins == (("10", PLUGIN_NAME),)
         assert "containerd v2.1.4" in await world.state(True, "containerd")
-        assert await world.create(node.pod("ml"), node.container("NVIDIA_VISIBLE_DEVICES=0")) == Adjustment(
+        assert await world.create(node.pod("ml"), node.container("NVIDIA_VISIBLE_DEVICES=0")) == ContainerAdjustment(
             cdi_devices=("nvidia.com/gpu=0",)
         )
         assert await world.create(node.pod(), node.container("PATH=/bin")) is None

@@ -25,7 +25,7 @@ from kgpu.formats.names import CDI_DIR, KUBELET_DEVICE_PLUGIN_DIR, VALIDATIONS_D
 if TYPE_CHECKING:
     from kgpu.agent.options import AgentOptions
     from kgpu.agent.shared import SharedReader
-    from kgpu.host.engines.paths import HostPaths
+    from kgpu.host.engines.paths import MountedPaths
 
 LOOK: Final = 30.0  # seconds between looks at whether something has changed
 AGAIN: Final = 3600.0  # seconds after which everything is said in any case
@@ -95,7 +95,7 @@ def _say(options: AgentOptions, log: Path | None, driver: dict[str, Any]) -> Non
     print(line(facts), flush=True)  # noqa: T201 - not a message: a line of its own, without a time before it
 
 
-def host_paths(options: AgentOptions) -> HostPaths:
+def host_paths(options: AgentOptions) -> MountedPaths:
     """The host's paths as this process sees them: of some folders it knows better than through the host's root.
 
     The PCI bus is the first that has an accelerator, of those that the role ``features`` makes labels from: a label
@@ -103,7 +103,7 @@ def host_paths(options: AgentOptions) -> HostPaths:
     """
     from kgpu.doctor.sources.host import has_accelerator
     from kgpu.host import pci
-    from kgpu.host.engines.paths import HostPaths
+    from kgpu.host.engines.paths import MountedPaths
 
     mounts = {
         CDI_DIR: options.cdi_dir,
@@ -114,7 +114,7 @@ def host_paths(options: AgentOptions) -> HostPaths:
         if has_accelerator(root / pci.DEVICES):
             mounts[f"/{pci.DEVICES}"] = root / pci.DEVICES
             break
-    return HostPaths.at(options.host_root, mounts)
+    return MountedPaths.at(options.host_root, mounts)
 
 
 def _inventory(reader: SharedReader) -> Hashable:

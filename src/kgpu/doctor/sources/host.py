@@ -1,8 +1,8 @@
 """What a node's own files, kernel and driver say: of ``--host``, and of the agent's role ``probe``.
 
-Reads only; what can't be read is told as missing. Paths go through ``HostPaths``, so that a host's root that is mounted
-somewhere is followed as the host would follow it. What an Xid means is asked of a judge that the command line gives:
-the catalogue is health's.
+Reads only; what can't be read is told as missing. Paths go through ``MountedPaths``, so that a host's root that is
+mounted somewhere is followed as the host would follow it. What an Xid means is asked of a judge that the command
+line gives: the catalogue is health's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kgpu.formats import names
 from kgpu.formats.names import KUBELET_DEVICE_PLUGIN_DIR, POD_RESOURCES_SOCKET, VALIDATIONS_DIR
 from kgpu.formats.os_release import parse_os_release
 from kgpu.host import pci
-from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.paths import MountedPaths
 from kgpu.host.root import read_some
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ async def snapshot_of_host(root: str = "/", *, judge: Judge | None = None, node:
 
     found = Snapshot()
     found.taken = time.time()
-    paths = HostPaths.at(root)
+    paths = MountedPaths.at(root)
     facts = gather(paths, judge=judge, node=node)
     driver: dict[str, Any] = await read_driver(_driver_root(paths))
     facts_with = host_facts.encode(facts) | driver
@@ -115,7 +115,9 @@ async def snapshot_of_host(root: str = "/", *, judge: Judge | None = None, node:
     return found
 
 
-def gather(paths: HostPaths, *, judge: Judge | None = None, node: str = "", log_path: Path | None = None) -> HostFacts:
+def gather(
+    paths: MountedPaths, *, judge: Judge | None = None, node: str = "", log_path: Path | None = None
+) -> HostFacts:
     """Everything but what the driver's library says. Never raises for one thing that can't be read.
 
     ``log_path`` is where the kernel's log is, if not in its usual place. Without a judge no more of it is kept in
@@ -174,7 +176,7 @@ def gather(paths: HostPaths, *, judge: Judge | None = None, node: str = "", log_
     )
 
 
-def fingerprint(paths: HostPaths) -> Hashable:
+def fingerprint(paths: MountedPaths) -> Hashable:
     """What changes when most of this does, cheaply: by names and times of files, and two short files of /proc."""
     try:
         bus = tuple(sorted(os.listdir(paths.local(f"/{pci.DEVICES}"))))
@@ -190,7 +192,7 @@ def fingerprint(paths: HostPaths) -> Hashable:
     )
 
 
-def _stamp(paths: HostPaths, path: str) -> tuple[int, int]:
+def _stamp(paths: MountedPaths, path: str) -> tuple[int, int]:
     try:
         found = paths.local(path).stat()
         return found.st_mtime_ns, found.st_size
@@ -250,13 +252,13 @@ async def driver_facts(reader: Reader) -> dict[str, Any]:
     return found
 
 
-def _driver_root(paths: HostPaths) -> Path:
+def _driver_root(paths: MountedPaths) -> Path:
     """The driver container's tree where there is one, else the host's."""
     inside = names.DRIVER_INSTALL_DIR
     return paths.local(inside) if _names(paths, f"{inside}/usr/lib*/**/libnvidia-ml.so.*") else paths.local("/")
 
 
-def kernel_log(paths: HostPaths, device: Path | None = None, *, every: bool = True) -> list[str]:
+def kernel_log(paths: MountedPaths, device: Path | None = None, *, every: bool = True) -> list[str]:
     """The kernel's messages: ``/dev/kmsg`` from the oldest that it has, else a log file. Raises OSError when neither.
 
     Not ``every``: the last of those that matter to accelerators.
@@ -299,14 +301,14 @@ def _kmsg(path: str) -> Iterator[str]:
         os.close(descriptor)
 
 
-def _text(paths: HostPaths, path: str, limit: int = MAX_FILE) -> str:
+def _text(paths: MountedPaths, path: str, limit: int = MAX_FILE) -> str:
     try:
         return read_some(paths.local(path), limit).decode("utf-8", "replace")
     except (OSError, UserError):
         return ""
 
 
-def _names(paths: HostPaths, pattern: str) -> tuple[str, ...]:
+def _names(paths: MountedPaths, pattern: str) -> tuple[str, ...]:
     """Existing paths; ``**`` is one or two folders."""
     if "/**/" not in pattern:
         return paths.glob(pattern)
@@ -315,7 +317,7 @@ def _names(paths: HostPaths, pattern: str) -> tuple[str, ...]:
     )
 
 
-def _file(paths: HostPaths, path: str) -> File:
+def _file(paths: MountedPaths, path: str) -> File:
     try:
         local = paths.local(path)
         data = read_some(local, MAX_FILE)
@@ -324,12 +326,12 @@ def _file(paths: HostPaths, path: str) -> File:
         return File(problem=str(error).split("\n")[0])
 
 
-def _boot_time(paths: HostPaths) -> float | None:
+def _boot_time(paths: MountedPaths) -> float | None:
     hit = re.search(r"^btime (\d+)", _text(paths, "/proc/stat", 1 << 20), re.MULTILINE)
     return float(hit[1]) if hit else None
 
 
-def _secure_boot(paths: HostPaths) -> bool | None:
+def _secure_boot(paths: MountedPaths) -> bool | None:
     """None on machines that have no such thing."""
     found = paths.glob("/sys/firmware/efi/efivars/SecureBoot-*")
     if not found:
@@ -338,7 +340,7 @@ def _secure_boot(paths: HostPaths) -> bool | None:
     return len(data) >= 5 and data[4] == 1
 
 
-def _dkms(paths: HostPaths) -> tuple[str, ...] | None:
+def _dkms(paths: MountedPaths) -> tuple[str, ...] | None:
     if not paths.exists("/var/lib/dkms"):
         return None
     found = paths.glob("/var/lib/dkms/nvidia*/*/*/*/module")
@@ -346,7 +348,7 @@ def _dkms(paths: HostPaths) -> tuple[str, ...] | None:
     return tuple(f"{row[4]}/{row[5]}/{row[6]}" for row in parts if len(row) > 7)
 
 
-def _modules(paths: HostPaths) -> dict[str, int]:
+def _modules(paths: MountedPaths) -> dict[str, int]:
     text = paths.local("/proc/modules").read_text(errors="replace")
     rows = (line.split() for line in text.splitlines())
     return {row[0]: int(row[2]) for row in rows if len(row) > 2 and row[2].lstrip("-").isdecimal()}
@@ -360,7 +362,7 @@ def has_accelerator(bus: Path) -> bool:
         return False
 
 
-def _pci(paths: HostPaths) -> Iterator[PciDevice]:
+def _pci(paths: MountedPaths) -> Iterator[PciDevice]:
     for one in pci.functions(paths.local(f"/{pci.DEVICES}")):
         if one.vendor not in VENDORS or (one.vendor == "8086" and one.pci_class[:2] not in _CLASSES):
             continue
@@ -374,7 +376,7 @@ def _pci(paths: HostPaths) -> Iterator[PciDevice]:
         )  # fmt: skip
 
 
-def _processes(paths: HostPaths) -> Iterator[Process]:
+def _processes(paths: MountedPaths) -> Iterator[Process]:
     """Processes that hold a device file of an accelerator, or hang in the kernel and belong to a driver."""
     proc = paths.local("/proc")
     for name in os.listdir(proc):

@@ -17,7 +17,7 @@ from kgpu.formats.names import NVIDIA_CONTROL_NODES
 from kgpu.host.driver import programs
 from kgpu.host.driver.graphics import find_graphics
 from kgpu.host.driver.layouts import layout_of
-from kgpu.host.driver.libraries import Found, find_libraries
+from kgpu.host.driver.libraries import FoundLibraries, find_libraries
 from kgpu.host.driver.model import DriverFiles, DriverReport, Item, Search
 from kgpu.host.driver.params import params_item, read_params
 from kgpu.host.root import DriverRoot, read_some
@@ -81,8 +81,8 @@ def find_driver_files(root: DriverRoot, *, version: str = "", search: Search | N
         )
     binaries = programs.find_binaries(tree, search)
     firmware = programs.find_firmware(root, found.version, search)
-    sockets = programs.find_sockets(tree) if search.ipc else programs.Finding()
-    folders = programs.find_mps_folder(tree) if search.ipc else programs.Finding()
+    sockets = programs.find_sockets(tree) if search.ipc else programs.FoundPrograms()
+    folders = programs.find_mps_folder(tree) if search.ipc else programs.FoundPrograms()
     graphics, graphics_items = (
         find_graphics(tree, found.folders, found.version, search) if search.graphics else ([], [])
     )
@@ -127,7 +127,7 @@ def module_version(root: DriverRoot, search: Search | None = None) -> str:
     return match[1].decode() if match else ""
 
 
-def _module_items(found: Found, told: str, loaded: str) -> Iterator[Item]:
+def _module_items(found: FoundLibraries, told: str, loaded: str) -> Iterator[Item]:
     """A lack where NVML was not asked (it would have refused) and module and libraries are of two versions."""
     if not told and loaded and loaded != found.version:
         yield Item(
@@ -155,7 +155,7 @@ def _node_items(root: DriverRoot) -> Iterator[Item]:
         )
 
 
-def _library_items(root: DriverRoot, found: Found) -> Iterator[Item]:
+def _library_items(root: DriverRoot, found: FoundLibraries) -> Iterator[Item]:
     stems: set[str] = set()
     for library in found.libraries:
         stem = posixpath.basename(library.path).partition(".so")[0]
@@ -182,7 +182,7 @@ def _library_items(root: DriverRoot, found: Found) -> Iterator[Item]:
         yield Item(kind="library", name=posixpath.basename(path), found=False, why=f"{path!r} is left out: {reason}")
 
 
-def _missing_library(found: Found, stem: str, breaks: str, *, essential: bool) -> Item:
+def _missing_library(found: FoundLibraries, stem: str, breaks: str, *, essential: bool) -> Item:
     return Item(
         kind="library",
         name=stem,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.host.driver.layouts import CONFIG_DIRS
-from kgpu.host.driver.model import Item, Library, Placed, Search
+from kgpu.host.driver.model import Item, Library, PlacedFile, Search
 from kgpu.host.driver.programs import first_file
 from kgpu.host.root import Tree
 
@@ -54,9 +54,11 @@ _XORG_TARGETS: Final = ("/usr/lib/xorg/modules", "/usr/lib64/xorg/modules")
 GBM_NAME: Final = "gbm/nvidia-drm_gbm.so"
 
 
-def find_graphics(tree: Tree, folders: Iterable[str], version: str, search: Search) -> tuple[list[Placed], list[Item]]:
+def find_graphics(
+    tree: Tree, folders: Iterable[str], version: str, search: Search
+) -> tuple[list[PlacedFile], list[Item]]:
     """``folders`` are the libraries' real folders. A missing file is never an error: servers need none of these."""
-    placed: list[Placed] = []
+    placed: list[PlacedFile] = []
     items: list[Item] = []
     rows: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         *_configs(tree, search),
@@ -69,7 +71,7 @@ def find_graphics(tree: Tree, folders: Iterable[str], version: str, search: Sear
             Item(kind=kind, name=name, found=bool(real), path=real or "", why=why, breaks=breaks, optional=True)
         )
         if real:
-            placed.append(Placed(real, targets))
+            placed.append(PlacedFile(real, targets))
     return placed, items
 
 

@@ -13,7 +13,7 @@ from kgpu.host.root import Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class RootLayout:
     """One kind of root: any of ``marks`` tells it; the folders are in the order of the search."""
 
     name: str
@@ -27,7 +27,7 @@ class Layout:
 
 # The first row whose mark is there names the root: special systems stand before the ordinary ones they resemble.
 LAYOUTS: Final = (
-    Layout(
+    RootLayout(
         name="NixOS",
         marks=("/run/opengl-driver", "/etc/NIXOS"),
         libraries=("/run/opengl-driver/lib",),
@@ -35,7 +35,7 @@ LAYOUTS: Final = (
         configs=("/run/opengl-driver/share", "/run/opengl-driver/etc"),
         firmware=("/run/current-system/firmware",),
     ),
-    Layout(
+    RootLayout(
         name="Talos",
         marks=("/usr/local/glibc", "/usr/share/talos", "/system/etc/hosts"),
         libraries=(
@@ -49,7 +49,7 @@ LAYOUTS: Final = (
         configs=("/usr/local/glibc/usr/share", "/usr/local/share"),
         caches=("/usr/local/glibc/etc/ld.so.cache",),
     ),
-    Layout(
+    RootLayout(
         name="Container-Optimized OS",
         marks=("/home/kubernetes/bin", "/etc/cos-package-info.json", "/vulkan/icd.d"),
         libraries=("/home/kubernetes/bin/nvidia/lib64", "/var/lib/nvidia/lib64"),
@@ -57,7 +57,7 @@ LAYOUTS: Final = (
         configs=("/home/kubernetes/bin/nvidia", "/var/lib/nvidia", "/"),
         firmware=("/home/kubernetes/bin/nvidia/firmware", "/var/lib/nvidia/firmware", "/firmware"),
     ),
-    Layout(
+    RootLayout(
         name="Bottlerocket",
         marks=("/x86_64-bottlerocket-linux-gnu", "/aarch64-bottlerocket-linux-gnu"),
         libraries=(
@@ -69,9 +69,9 @@ LAYOUTS: Final = (
             "/aarch64-bottlerocket-linux-gnu/sys-root/usr/libexec/nvidia/tesla/bin",
         ),
     ),
-    Layout(name="Fedora CoreOS", marks=("/run/ostree-booted", "/ostree/repo", "/sysroot/ostree")),
-    Layout(name="RHEL", marks=("/etc/redhat-release", "/etc/fedora-release"), libraries=("/usr/lib64/nvidia",)),
-    Layout(
+    RootLayout(name="Fedora CoreOS", marks=("/run/ostree-booted", "/ostree/repo", "/sysroot/ostree")),
+    RootLayout(name="RHEL", marks=("/etc/redhat-release", "/etc/fedora-release"), libraries=("/usr/lib64/nvidia",)),
+    RootLayout(
         name="Debian",
         marks=("/etc/debian_version", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"),
         libraries=(
@@ -87,7 +87,7 @@ LAYOUTS: Final = (
     ),
 )
 # What nearly every root has, searched first; /usr/lib is last, as it holds 32-bit libraries on systems with lib64.
-_COMMON: Final = Layout(
+_COMMON: Final = RootLayout(
     name="",
     marks=(),
     libraries=("/usr/lib64", "/lib64", "/usr/local/nvidia/lib64", "/opt/nvidia/lib64"),

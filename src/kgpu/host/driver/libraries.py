@@ -41,7 +41,7 @@ _Listed = Callable[[str], tuple[str, ...]]
 
 
 @dataclass(slots=True)
-class Found:
+class FoundLibraries:
     """The libraries of one version, the folders searched, what was refused (path and reason), and which are empty."""
 
     version: str
@@ -51,7 +51,7 @@ class Found:
     empty: list[Library] = field(default_factory=list)
 
 
-def find_libraries(tree: Tree, version: str, search: Search, *, loaded: str = "") -> Found:
+def find_libraries(tree: Tree, version: str, search: Search, *, loaded: str = "") -> FoundLibraries:
     """``loaded``, the kernel module's version, is preferred when no ``version`` is told.
 
     Raises HostError when none of the essential libraries is there, or only of a version other than ``version``.
@@ -64,7 +64,7 @@ def find_libraries(tree: Tree, version: str, search: Search, *, loaded: str = ""
         versions = _versions(tree, folders, listed)
     if not version and loaded in versions:
         version = loaded
-    found = Found(_choose(tree, versions, version, search), folders)
+    found = FoundLibraries(_choose(tree, versions, version, search), folders)
     wanted = re.compile("|".join(_patterns(found.version, search)), re.ASCII)
     _collect(tree, found, folders, listed, wanted, bits=64)
     if search.compat32:
@@ -133,7 +133,7 @@ def _choose(tree: Tree, found: dict[str, set[str]], wanted: str, search: Search)
 
 
 def _collect(
-    tree: Tree, found: Found, folders: Sequence[str], listed: _Listed, wanted: re.Pattern[str], *, bits: int
+    tree: Tree, found: FoundLibraries, folders: Sequence[str], listed: _Listed, wanted: re.Pattern[str], *, bits: int
 ) -> None:
     """Add the libraries of the found version with this word size."""
     names: dict[str, tuple[str, str, Elf]] = {}  # subfolder and name -> real path, subfolder, facts

@@ -54,7 +54,7 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedFile:
     """A file (or folder) whose places in the container don't follow from its name: its real path, and where it goes."""
 
     path: str
@@ -114,7 +114,7 @@ class DriverFiles:
     sockets: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()  # of IPC: /tmp/nvidia-mps
     control_nodes: tuple[str, ...] = ()
-    graphics: tuple[Placed, ...] = ()  # configuration files, loader links and X.Org modules
-    loaders: tuple[Placed, ...] = ()  # folders of a dynamic loader in an unusual place, for programs that name it
+    graphics: tuple[PlacedFile, ...] = ()  # configuration files, loader links and X.Org modules
+    loaders: tuple[PlacedFile, ...] = ()  # folders of a dynamic loader in an unusual place, for programs that name it
     notes: tuple[str, ...] = ()
     report: DriverReport = field(default_factory=DriverReport)

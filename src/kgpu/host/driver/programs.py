@@ -15,7 +15,7 @@ from typing import Final
 
 from kgpu.host.driver.layouts import BINARY_DIRS, FIRMWARE_DIRS, LOADER_DIRS, STORES
 from kgpu.host.driver.libraries import speakable
-from kgpu.host.driver.model import Item, Library, Placed, Search
+from kgpu.host.driver.model import Item, Library, PlacedFile, Search
 from kgpu.host.elf import read_elf
 from kgpu.host.root import DriverRoot, Tree, read_some
 
@@ -43,7 +43,7 @@ _LIB_DIRS: Final = frozenset({"/lib", "/lib64", "/usr/lib", "/usr/lib64"})
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FoundPrograms:
     """Paths inside the root, and one item for each thing looked for."""
 
     paths: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ def _simulated(root: DriverRoot, path: str) -> Path:
     return root.files.local(path) if root.state_file is not None else Path(path)
 
 
-def find_binaries(tree: Tree, search: Search) -> Finding:
+def find_binaries(tree: Tree, search: Search) -> FoundPrograms:
     """The first of each program in the usual folders."""
     found: list[str] = []
     items: list[Item] = []
@@ -87,10 +87,10 @@ def find_binaries(tree: Tree, search: Search) -> Finding:
                 optional=name != "nvidia-smi",
             )
         )
-    return Finding(tuple(found), tuple(items))
+    return FoundPrograms(tuple(found), tuple(items))
 
 
-def find_firmware(root: DriverRoot, version: str, search: Search) -> Finding:
+def find_firmware(root: DriverRoot, version: str, search: Search) -> FoundPrograms:
     """The GSP firmware of this version, in the first folder of the kernel's search that has it."""
     tree = root.files
     searched = tuple(f"{base}/nvidia/{version}" for base in _firmware_dirs(root, search))
@@ -98,12 +98,12 @@ def find_firmware(root: DriverRoot, version: str, search: Search) -> Finding:
         names = (name for name in tree.names(folder) if name.startswith("gsp") and name.endswith(".bin"))
         paths = tuple(path for name in names if tree.is_file(path := f"{folder}/{name}"))
         if paths:
-            return Finding(paths, tuple(_item("firmware", posixpath.basename(path), path) for path in paths))
+            return FoundPrograms(paths, tuple(_item("firmware", posixpath.basename(path), path) for path in paths))
     why = f"gsp*.bin is in none of {', '.join(searched)}"
-    return Finding((), (Item(kind="firmware", name="gsp", found=False, why=why, optional=True),))
+    return FoundPrograms((), (Item(kind="firmware", name="gsp", found=False, why=why, optional=True),))
 
 
-def find_sockets(tree: Tree) -> Finding:
+def find_sockets(tree: Tree) -> FoundPrograms:
     """The sockets of the driver's daemons that run."""
     found: list[str] = []
     items: list[Item] = []
@@ -114,10 +114,10 @@ def find_sockets(tree: Tree) -> Finding:
         daemon = posixpath.dirname(name)
         why = "" if path else f"{name} is not under {' or '.join(RUN_DIRS)}: {daemon} does not run here"
         items.append(Item(kind="ipc", name=daemon, found=bool(path), path=path, why=why, breaks=breaks, optional=True))
-    return Finding(tuple(found), tuple(items))
+    return FoundPrograms(tuple(found), tuple(items))
 
 
-def find_mps_folder(tree: Tree) -> Finding:
+def find_mps_folder(tree: Tree) -> FoundPrograms:
     """The MPS daemon's folder, when it is a real folder of root's (or of ours).
 
     /tmp is everybody's: a link, or a folder that another user may replace with a link after we looked, could bring any
@@ -130,7 +130,7 @@ def find_mps_folder(tree: Tree) -> Finding:
         everybody = above.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
         status = above.joinpath(name).lstat()
     except OSError:
-        return Finding((), (_missing_ipc(name, f"{MPS_DIR} is not there: no MPS daemon runs here"),))
+        return FoundPrograms((), (_missing_ipc(name, f"{MPS_DIR} is not there: no MPS daemon runs here"),))
     if not stat.S_ISDIR(status.st_mode):
         why = f"{MPS_DIR} is not a folder"
     elif status.st_uid not in {0, os.geteuid()}:
@@ -138,11 +138,13 @@ def find_mps_folder(tree: Tree) -> Finding:
     elif everybody:
         why = f"everybody may turn {MPS_DIR} into a link: {posixpath.dirname(MPS_DIR)} has no sticky bit"
     else:
-        return Finding((MPS_DIR,), (_item("ipc", name, MPS_DIR),))
-    return Finding((), (_missing_ipc(name, why, breaks="containers can't reach the host's MPS daemon"),))
+        return FoundPrograms((MPS_DIR,), (_item("ipc", name, MPS_DIR),))
+    return FoundPrograms((), (_missing_ipc(name, why, breaks="containers can't reach the host's MPS daemon"),))
 
 
-def find_loaders(tree: Tree, binaries: Iterable[str], libraries: Iterable[Library]) -> tuple[list[Placed], list[Item]]:
+def find_loaders(
+    tree: Tree, binaries: Iterable[str], libraries: Iterable[Library]
+) -> tuple[list[PlacedFile], list[Item]]:
     """Folders that must be at the same path in a container for the driver's programs to start.
 
     Packages of NixOS and Guix name their dynamic loader and each other's libraries by absolute path.
@@ -166,7 +168,7 @@ def find_loaders(tree: Tree, binaries: Iterable[str], libraries: Iterable[Librar
         if folder.startswith(STORES) and _may_be_mounted(folder):
             folders.setdefault(folder, folder)
     items += [_item("loader", posixpath.basename(folder), folder) for folder in folders]
-    return [Placed(real, (folder,)) for folder, real in folders.items()], items
+    return [PlacedFile(real, (folder,)) for folder, real in folders.items()], items
 
 
 def first_file(tree: Tree, folders: Iterable[str], name: str) -> str:

@@ -18,7 +18,16 @@ from kgpu.base.errors import ConfigError
 from kgpu.formats.names import CDI_DIR, CDI_STATIC_DIR
 from kgpu.host.engines.edited import lookup, same
 from kgpu.host.engines.globs import matches
-from kgpu.host.engines.model import Change, EngineState, Files, Handler, Place, Plan, Version, Wanted
+from kgpu.host.engines.model import (
+    ChangePlan,
+    EngineOffer,
+    EnginePlace,
+    EngineState,
+    FileChange,
+    Files,
+    RuntimeHandler,
+    Version,
+)
 from kgpu.host.engines.shapes import ANY, Rows, check_shape
 from kgpu.host.engines.toml_edit import TomlFile
 from kgpu.host.engines.toml_text import Path, key_text, table_text
@@ -49,7 +58,7 @@ DEFAULT_CDI_DIRS: Final = (CDI_STATIC_DIR, CDI_DIR)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ConfigLayout:
     """The config version that counts, where the CRI plugin's table is, and whether CDI is on when nothing is said."""
 
     version: int
@@ -57,7 +66,7 @@ class Layout:
     cdi_default: bool
 
 
-def configure(place: Place, wanted: Wanted, files: Files) -> Plan:
+def configure(place: EnginePlace, wanted: EngineOffer, files: Files) -> ChangePlan:
     """The changes that make containerd offer what is wanted; the files have nothing of kgpu's. Raises ConfigError."""
     main = TomlFile(files.get(place.config), place.config)
     blank = not main.data
@@ -67,7 +76,7 @@ def configure(place: Place, wanted: Wanted, files: Files) -> Plan:
     others = {path: raw for path, raw in files.items() if path != place.drop_in}
     section = effective(place, others, layout)
     ours = additions(section, layout, wanted)
-    changes: list[Change] = []
+    changes: list[FileChange] = []
     if in_place:
         for path, value in _leaves(ours, section):
             main.set((*layout.cri, *path), value)
@@ -83,12 +92,12 @@ def configure(place: Place, wanted: Wanted, files: Files) -> Plan:
         changes.append(_change(place.config, files, main.encode(), why))
     after = {**files, **{change.path: change.after for change in changes}}
     _check(place, layout, ours, after)
-    return Plan(
+    return ChangePlan(
         tuple(change for change in changes if change.before != change.after), _notes(place, main, layout, wanted)
     )
 
 
-def state(place: Place, files: Files) -> EngineState:
+def state(place: EnginePlace, files: Files) -> EngineState:
     """What containerd's files say, drop-ins included. Raises ConfigError."""
     main = TomlFile(files.get(place.config), place.config)
     layout = layout_of(place, main)
@@ -105,11 +114,11 @@ def state(place: Place, files: Files) -> EngineState:
         cdi=bool(section.get("enable_cdi", layout.cdi_default)),
         cdi_dirs=tuple(map(str, section.get("cdi_spec_dirs", DEFAULT_CDI_DIRS))),
         files=tuple(path for path in order if files.get(path) is not None),
-        notes=_notes(place, main, layout, Wanted(cdi=False)),
+        notes=_notes(place, main, layout, EngineOffer(cdi=False)),
     )
 
 
-def _as_written_for(place: Place, files: Files, layout: Layout) -> Place:
+def _as_written_for(place: EnginePlace, files: Files, layout: ConfigLayout) -> EnginePlace:
     """A containerd of unknown version merges tables if kgpu's drop-in relies on it: the version was known then."""
     raw = files.get(place.drop_in) if place.drop_in else None
     if place.version is not None or raw is None or not raw.startswith(MARK.encode()):
@@ -119,7 +128,7 @@ def _as_written_for(place: Place, files: Files, layout: Layout) -> Place:
     return place if whole else replace(place, merges=True)
 
 
-def layout_of(place: Place, main: TomlFile) -> Layout:
+def layout_of(place: EnginePlace, main: TomlFile) -> ConfigLayout:
     """Which config version counts for this file and this containerd. Raises ConfigError for one that isn't a number."""
     given = main.get(("version",))
     if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
@@ -131,10 +140,10 @@ def layout_of(place: Place, main: TomlFile) -> Layout:
         version = 3 if modern else 1
     else:
         version = given
-    return Layout(version, CRI_OF[min(version, 3)], cdi_default=modern or version >= 3)
+    return ConfigLayout(version, CRI_OF[min(version, 3)], cdi_default=modern or version >= 3)
 
 
-def load_order(place: Place, files: Files) -> tuple[str, ...]:
+def load_order(place: EnginePlace, files: Files) -> tuple[str, ...]:
     """The files that containerd reads, in its order: the main file, then what it imports, then what those import."""
     order: list[str] = []
     pending = [place.config]
@@ -160,7 +169,7 @@ def import_patterns(main: TomlFile) -> tuple[str, ...]:
     return tuple(posixpath.normpath(posixpath.join(folder, item)) for item in given)
 
 
-def effective(place: Place, files: Files, layout: Layout) -> dict[str, Any]:
+def effective(place: EnginePlace, files: Files, layout: ConfigLayout) -> dict[str, Any]:
     """The CRI plugin's table after all files are read, as this containerd merges them."""
     deep = place.merges or (place.version is not None and place.version >= DEEP_MERGE)
     section: dict[str, Any] = {}
@@ -172,7 +181,7 @@ def effective(place: Place, files: Files, layout: Layout) -> dict[str, Any]:
     return section
 
 
-def said_by(file: TomlFile, layout: Layout) -> Mapping[str, Any] | None:
+def said_by(file: TomlFile, layout: ConfigLayout) -> Mapping[str, Any] | None:
     """The CRI plugin's table of one file, None when it has none. Raises ConfigError when its settings are no such."""
     found = file.get(layout.cri)
     if found is None:
@@ -183,7 +192,7 @@ def said_by(file: TomlFile, layout: Layout) -> Mapping[str, Any] | None:
     return found
 
 
-def additions(section: Mapping[str, Any], layout: Layout, wanted: Wanted) -> dict[str, Any]:
+def additions(section: Mapping[str, Any], layout: ConfigLayout, wanted: EngineOffer) -> dict[str, Any]:
     """What is to be set in the CRI plugin's table so that it says what is wanted; nested like the table itself."""
     ours: dict[str, Any] = {}
     if wanted.cdi and not section.get("enable_cdi", layout.cdi_default and layout.version > 2):
@@ -223,7 +232,7 @@ def donor(section: Mapping[str, Any], own: frozenset[str]) -> Mapping[str, Any]:
 
 
 def _handler(
-    section: Mapping[str, Any], handler: Handler, wanted: Wanted, layout: Layout, before: Any
+    section: Mapping[str, Any], handler: RuntimeHandler, wanted: EngineOffer, layout: ConfigLayout, before: Any
 ) -> dict[str, Any]:
     table: dict[str, Any] = copy.deepcopy(dict(donor(section, frozenset(one.name for one in wanted.handlers))))
     table["runtime_type"] = table.get("runtime_type") or wanted.runtime_type
@@ -240,13 +249,13 @@ def _handler(
     return _merged(table, wanted.options)
 
 
-def _drop_in(place: Place, layout: Layout, section: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+def _drop_in(place: EnginePlace, layout: ConfigLayout, section: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     deep = place.merges or (place.version is not None and place.version >= DEEP_MERGE)
     table = ours if deep else _merged(dict(section), ours)
     return f"{MARK}\nversion = {layout.version}\n\n{table_text(layout.cri, table)}"
 
 
-def _import(place: Place, main: TomlFile, others: Files) -> None:
+def _import(place: EnginePlace, main: TomlFile, others: Files) -> None:
     """Make the main file import the drop-in, and nothing else that it has not imported before."""
     patterns = import_patterns(main)
     # To containerd a pattern without a star is a path.
@@ -262,7 +271,7 @@ def _import(place: Place, main: TomlFile, others: Files) -> None:
     main.set(("imports",), [*main.get(("imports",), []), pattern])
 
 
-def _check(place: Place, layout: Layout, ours: Mapping[str, Any], after: Files) -> None:
+def _check(place: EnginePlace, layout: ConfigLayout, ours: Mapping[str, Any], after: Files) -> None:
     """The result as containerd will read it has everything that was to be set."""
     section = effective(place, after, layout)
     for path, value in _leaves(ours, {}):
@@ -323,11 +332,11 @@ def _run(folder: str) -> str:
     return plain.removeprefix("/var") if plain.startswith("/var/run/") else plain
 
 
-def _change(path: str, files: Files, after: bytes, why: str) -> Change:
-    return Change(path, files.get(path), after, why)
+def _change(path: str, files: Files, after: bytes, why: str) -> FileChange:
+    return FileChange(path, files.get(path), after, why)
 
 
-def _notes(place: Place, main: TomlFile, layout: Layout, wanted: Wanted) -> tuple[str, ...]:
+def _notes(place: EnginePlace, main: TomlFile, layout: ConfigLayout, wanted: EngineOffer) -> tuple[str, ...]:
     notes: list[str] = []
     disabled = main.get(("disabled_plugins",), [])
     if isinstance(disabled, list) and CRI_NAMES & {str(name) for name in disabled}:

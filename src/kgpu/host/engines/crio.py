@@ -14,7 +14,16 @@ from typing import Any, Final
 from kgpu.base.errors import ConfigError
 from kgpu.host.engines.containerd import DEFAULT_CDI_DIRS, MARK, missing_dirs
 from kgpu.host.engines.edited import lookup
-from kgpu.host.engines.model import Change, EngineState, Files, Handler, Place, Plan, Version, Wanted
+from kgpu.host.engines.model import (
+    ChangePlan,
+    EngineOffer,
+    EnginePlace,
+    EngineState,
+    FileChange,
+    Files,
+    RuntimeHandler,
+    Version,
+)
 from kgpu.host.engines.shapes import ANY, Rows, check_shape
 from kgpu.host.engines.toml_edit import TomlFile
 from kgpu.host.engines.toml_text import Path, table_text
@@ -29,14 +38,14 @@ _SHAPE: Final[Rows] = (
 CRUN_IS_DEFAULT: Final[Version] = (1, 31, 0)
 
 
-def configure(place: Place, wanted: Wanted, files: Files) -> Plan:
+def configure(place: EnginePlace, wanted: EngineOffer, files: Files) -> ChangePlan:
     """The changes that make CRI-O offer what is wanted; the files have nothing of kgpu's. Raises ConfigError."""
     others = {path: raw for path, raw in files.items() if path != place.drop_in}
     section = effective(place, others)
     ours = additions(place, section, wanted)
     if place.drop_in:
         text = f"{MARK}\n\n{table_text(RUNTIME, ours)}"
-        change = Change(
+        change = FileChange(
             place.drop_in, files.get(place.drop_in), text.encode(), "runtime handlers in a file of kgpu's own"
         )
     else:
@@ -45,12 +54,12 @@ def configure(place: Place, wanted: Wanted, files: Files) -> Plan:
             rows = value.items() if key == "runtimes" else [(None, value)]
             for name, item in rows:
                 main.set((*RUNTIME, key, name) if name else (*RUNTIME, key), item)
-        change = Change(place.config, files.get(place.config), main.encode(), "runtime handlers")
+        change = FileChange(place.config, files.get(place.config), main.encode(), "runtime handlers")
     _check(place, ours, {**files, change.path: change.after})
-    return Plan((change,) if change.before != change.after else ())
+    return ChangePlan((change,) if change.before != change.after else ())
 
 
-def state(place: Place, files: Files) -> EngineState:
+def state(place: EnginePlace, files: Files) -> EngineState:
     """What CRI-O's files say, drop-ins included. Raises ConfigError."""
     section = effective(place, files)
     tables = lookup(section, ("runtimes",), {})
@@ -65,14 +74,14 @@ def state(place: Place, files: Files) -> EngineState:
     )
 
 
-def load_order(place: Place, files: Files) -> tuple[str, ...]:
+def load_order(place: EnginePlace, files: Files) -> tuple[str, ...]:
     """The files that CRI-O reads, in its order."""
     folder = posixpath.dirname(place.drop_in) if place.drop_in else FOLDER
     inside = [path for path, raw in files.items() if raw is not None and path.startswith(folder + "/")]
     return (place.config, *sorted(inside, key=lambda path: path.split("/")))
 
 
-def effective(place: Place, files: Files) -> dict[str, Any]:
+def effective(place: EnginePlace, files: Files) -> dict[str, Any]:
     """The table ``crio.runtime`` after all files are read."""
     section: dict[str, Any] = {}
     for path in load_order(place, files):
@@ -85,7 +94,7 @@ def effective(place: Place, files: Files) -> dict[str, Any]:
     return section
 
 
-def additions(place: Place, section: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+def additions(place: EnginePlace, section: Mapping[str, Any], wanted: EngineOffer) -> dict[str, Any]:
     """What is to be set in ``crio.runtime``. Raises ConfigError when there is no OCI runtime to point at."""
     ours: dict[str, Any] = {}
     if wanted.default:
@@ -98,7 +107,9 @@ def additions(place: Place, section: Mapping[str, Any], wanted: Wanted) -> dict[
     return ours
 
 
-def _handler(place: Place, section: Mapping[str, Any], handler: Handler, wanted: Wanted) -> dict[str, Any]:
+def _handler(
+    place: EnginePlace, section: Mapping[str, Any], handler: RuntimeHandler, wanted: EngineOffer
+) -> dict[str, Any]:
     tables = section.get("runtimes", {})
     own = {one.name for one in wanted.handlers}
     names = [name for name in (_default(place, section), "crun", "runc") if name not in own and name[:6] != "nvidia"]
@@ -117,16 +128,16 @@ def _handler(place: Place, section: Mapping[str, Any], handler: Handler, wanted:
     return {**table, **copy.deepcopy(dict(wanted.options))}
 
 
-def _binary(place: Place, names: tuple[str, ...]) -> str:
+def _binary(place: EnginePlace, names: tuple[str, ...]) -> str:
     return next((path for name in names for path in place.oci if posixpath.basename(path) == name), "")
 
 
-def _default(place: Place, section: Mapping[str, Any]) -> str:
+def _default(place: EnginePlace, section: Mapping[str, Any]) -> str:
     usual = "runc" if place.version is not None and place.version < CRUN_IS_DEFAULT else "crun"
     return str(section.get("default_runtime") or usual)
 
 
-def _check(place: Place, ours: Mapping[str, Any], after: Files) -> None:
+def _check(place: EnginePlace, ours: Mapping[str, Any], after: Files) -> None:
     """No later file takes away what was set."""
     section = effective(place, after)
     for key, value in ours.items():

@@ -9,7 +9,16 @@ from typing import Any, Final
 from kgpu.base.errors import ConfigError
 from kgpu.host.engines.containerd import DEFAULT_CDI_DIRS, missing_dirs
 from kgpu.host.engines.json_edit import JsonFile
-from kgpu.host.engines.model import Change, EngineState, Files, Handler, Place, Plan, Version, Wanted
+from kgpu.host.engines.model import (
+    ChangePlan,
+    EngineOffer,
+    EnginePlace,
+    EngineState,
+    FileChange,
+    Files,
+    RuntimeHandler,
+    Version,
+)
 from kgpu.host.engines.shapes import ANY, Rows, check_shape
 
 OWN_RUNTIME: Final = "runc"
@@ -24,7 +33,7 @@ _SHAPE: Final[Rows] = (
 )
 
 
-def configure(place: Place, wanted: Wanted, files: Files) -> Plan:
+def configure(place: EnginePlace, wanted: EngineOffer, files: Files) -> ChangePlan:
     """The changes that make Docker offer what is wanted; the file has nothing of kgpu's. Raises ConfigError."""
     if place.drop_in:
         raise ConfigError(
@@ -44,11 +53,11 @@ def configure(place: Place, wanted: Wanted, files: Files) -> Plan:
         missing = missing_dirs(dirs, wanted.cdi_dirs)
         if missing:
             file.set(("cdi-spec-dirs",), [*dirs, *missing])
-    change = Change(place.config, files.get(place.config), file.encode(), "runtimes and CDI")
-    return Plan((change,) if change.before != change.after else ())
+    change = FileChange(place.config, files.get(place.config), file.encode(), "runtimes and CDI")
+    return ChangePlan((change,) if change.before != change.after else ())
 
 
-def state(place: Place, files: Files) -> EngineState:
+def state(place: EnginePlace, files: Files) -> EngineState:
     """What daemon.json says. Raises ConfigError."""
     file = _opened(place, files)
     runtimes = file.get(("runtimes",), {})
@@ -62,11 +71,11 @@ def state(place: Place, files: Files) -> EngineState:
     )
 
 
-def _on_by_default(place: Place) -> bool:
+def _on_by_default(place: EnginePlace) -> bool:
     return place.version is not None and place.version >= CDI_DEFAULT
 
 
-def _opened(place: Place, files: Files) -> JsonFile:
+def _opened(place: EnginePlace, files: Files) -> JsonFile:
     file = JsonFile(files.get(place.config), place.config)
     for key in TABLES:
         if not isinstance(file.get((key,), {}), Mapping):
@@ -75,7 +84,7 @@ def _opened(place: Place, files: Files) -> JsonFile:
     return file
 
 
-def _donor(file: JsonFile, wanted: Wanted) -> dict[str, Any]:
+def _donor(file: JsonFile, wanted: EngineOffer) -> dict[str, Any]:
     """The entry of the runtime that is the default; Docker's own runc has none."""
     name = file.get(("default-runtime",), OWN_RUNTIME)
     own = {handler.name for handler in wanted.handlers}
@@ -84,7 +93,7 @@ def _donor(file: JsonFile, wanted: Wanted) -> dict[str, Any]:
     return dict(found) if usable else {"path": OWN_RUNTIME}
 
 
-def _runtime(handler: Handler, donor: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+def _runtime(handler: RuntimeHandler, donor: Mapping[str, Any], wanted: EngineOffer) -> dict[str, Any]:
     row: dict[str, Any] = {"path": handler.binary} if handler.binary else copy.deepcopy(dict(donor))
     if "path" in row:
         row.setdefault("args", [])

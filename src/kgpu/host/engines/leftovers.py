@@ -13,7 +13,7 @@ from kgpu.host.engines.containerd import CRI_OF, MARK
 from kgpu.host.engines.crio import RUNTIME
 from kgpu.host.engines.globs import matches
 from kgpu.host.engines.json_edit import JsonFile
-from kgpu.host.engines.model import NVIDIA_HANDLERS, Change, Engine, Files, Place, Plan
+from kgpu.host.engines.model import NVIDIA_HANDLERS, ChangePlan, Engine, EnginePlace, FileChange, Files
 from kgpu.host.engines.template import BEGIN, without_block
 from kgpu.host.engines.toml_edit import TomlFile
 from kgpu.host.engines.toml_text import Path
@@ -21,9 +21,9 @@ from kgpu.host.engines.toml_text import Path
 NOTE: Final = "kgpu's record of the original is lost: its handlers were taken out, other settings stay as they are"
 
 
-def leftovers(place: Place, files: Files, handlers: Sequence[str] = NVIDIA_HANDLERS) -> Plan:
+def leftovers(place: EnginePlace, files: Files, handlers: Sequence[str] = NVIDIA_HANDLERS) -> ChangePlan:
     """The changes that take kgpu's handlers out. Files without any trace of kgpu stay. Raises ConfigError."""
-    changes: list[Change] = []
+    changes: list[FileChange] = []
     drop_in = files.get(place.drop_in) if place.drop_in else None
     ours = drop_in is not None and drop_in.startswith(MARK.encode())
     for path, edit in ((place.template, _template), (place.config, _EDITS[place.engine])):
@@ -32,19 +32,19 @@ def leftovers(place: Place, files: Files, handlers: Sequence[str] = NVIDIA_HANDL
             continue
         after = edit(place, raw, handlers, [name for name, found in files.items() if found is not None])
         if after != raw:
-            changes.append(Change(path, raw, after, "without kgpu's handlers"))
+            changes.append(FileChange(path, raw, after, "without kgpu's handlers"))
     if ours:
-        changes.append(Change(place.drop_in, drop_in, None, "kgpu's own file"))
-    return Plan(tuple(changes), (NOTE,) if changes else ())
+        changes.append(FileChange(place.drop_in, drop_in, None, "kgpu's own file"))
+    return ChangePlan(tuple(changes), (NOTE,) if changes else ())
 
 
-def _template(place: Place, raw: bytes, handlers: Sequence[str], there: Sequence[str]) -> bytes:
+def _template(place: EnginePlace, raw: bytes, handlers: Sequence[str], there: Sequence[str]) -> bytes:
     del place, handlers, there
     text = raw.decode(errors="surrogateescape")
     return without_block(text).encode(errors="surrogateescape") if BEGIN in text else raw
 
 
-def _containerd(place: Place, raw: bytes, handlers: Sequence[str], there: Sequence[str]) -> bytes:
+def _containerd(place: EnginePlace, raw: bytes, handlers: Sequence[str], there: Sequence[str]) -> bytes:
     file = TomlFile(raw, place.config)
     for cri in CRI_OF.values():
         _without_handlers(file, (*cri, "containerd"), "default_runtime_name", handlers)
@@ -62,14 +62,14 @@ def _containerd(place: Place, raw: bytes, handlers: Sequence[str], there: Sequen
     return file.encode()
 
 
-def _crio(place: Place, raw: bytes, handlers: Sequence[str], there: Sequence[str]) -> bytes:
+def _crio(place: EnginePlace, raw: bytes, handlers: Sequence[str], there: Sequence[str]) -> bytes:
     del there
     file = TomlFile(raw, place.config)
     _without_handlers(file, RUNTIME, "default_runtime", handlers)
     return file.encode()
 
 
-def _docker(place: Place, raw: bytes, handlers: Sequence[str], there: Sequence[str]) -> bytes:
+def _docker(place: EnginePlace, raw: bytes, handlers: Sequence[str], there: Sequence[str]) -> bytes:
     del there
     file = JsonFile(raw, place.config)
     _without_handlers(file, (), "default-runtime", handlers)
@@ -83,7 +83,7 @@ def _without_handlers(file: TomlFile | JsonFile, table: Path, default: str, hand
         file.delete((*table, default))
 
 
-_EDITS: Final[Mapping[Engine, Callable[[Place, bytes, Sequence[str], Sequence[str]], bytes]]] = {
+_EDITS: Final[Mapping[Engine, Callable[[EnginePlace, bytes, Sequence[str], Sequence[str]], bytes]]] = {
     Engine.CONTAINERD: _containerd,
     Engine.CRIO: _crio,
     Engine.DOCKER: _docker,

@@ -31,7 +31,7 @@ class Engine(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Handler:
+class RuntimeHandler:
     """One runtime handler: the name that a RuntimeClass gives, and the OCI runtime's binary on the host.
 
     An empty ``binary`` is the engine's own default runtime with its options.
@@ -42,7 +42,7 @@ class Handler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class EngineOffer:
     """What an engine shall offer.
 
     ``default``: the handler that containers get when nobody names one; "" leaves the engine's own default alone.
@@ -51,7 +51,7 @@ class Wanted:
     ``cdi_dirs``: folders of CDI specs that the engine must read; added to those that its config names.
     """
 
-    handlers: tuple[Handler, ...] = tuple(Handler(name) for name in NVIDIA_HANDLERS)
+    handlers: tuple[RuntimeHandler, ...] = tuple(RuntimeHandler(name) for name in NVIDIA_HANDLERS)
     default: str = ""
     cdi: bool = True
     cdi_dirs: tuple[str, ...] = (CDI_STATIC_DIR, CDI_DIR)
@@ -61,7 +61,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class EnginePlace:
     """Where one engine of a node has its files.
 
     ``flavour``: containerd, k3s, rke2, microk8s, k0s, crio or docker. ``config``: the main file (of k3s and RKE2 the
@@ -87,7 +87,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FileChange:
     """One file's content before and after, None where it does not exist, and why."""
 
     path: str
@@ -97,10 +97,10 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ChangePlan:
     """Changes in the order in which they may be written one by one, each leaving a config that loads; and notes."""
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[FileChange, ...] = ()
     notes: tuple[str, ...] = ()
 
 

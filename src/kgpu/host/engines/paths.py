@@ -15,7 +15,7 @@ from kgpu.host.engines.globs import matches
 from kgpu.host.root import Tree
 
 
-class HostPaths:
+class MountedPaths:
     """Host paths as this process opens them. ``mounts``: host folder to the place where it is mounted here."""
 
     def __init__(self, tree: Tree, mounts: Mapping[str, Path] | None = None) -> None:
@@ -24,7 +24,7 @@ class HostPaths:
         self._mounts = sorted(rows, key=lambda row: len(row[0]), reverse=True)
 
     @classmethod
-    def at(cls, root: Path | str = "/", mounts: Mapping[str, Path] | None = None) -> HostPaths:
+    def at(cls, root: Path | str = "/", mounts: Mapping[str, Path] | None = None) -> MountedPaths:
         """The host's root as it is seen here."""
         return cls(Tree.at(root, "/"), mounts)
 

@@ -13,8 +13,8 @@ from typing import Final
 from kgpu.base.errors import UserError
 from kgpu.host.engines.containerd import DEEP_MERGE, import_patterns
 from kgpu.host.engines.globs import matches
-from kgpu.host.engines.model import Engine, Place
-from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.model import Engine, EnginePlace
+from kgpu.host.engines.paths import MountedPaths
 from kgpu.host.engines.rules import read
 from kgpu.host.engines.toml_edit import TomlFile
 
@@ -55,7 +55,7 @@ SHIM_SOCKETS: Final = {"/run/cri-dockerd.sock": "/run/docker.sock"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
+class _Distribution:
     """One distribution's usual places; there when one of ``signs`` exists. Its service is the first unit found."""
 
     engine: Engine
@@ -68,9 +68,9 @@ class _Row:
     binaries: tuple[str, ...]
 
 
-def _rancher(name: str, *services: str, binary: str) -> _Row:
+def _rancher(name: str, *services: str, binary: str) -> _Distribution:
     folder = f"/var/lib/rancher/{name}/agent/etc/containerd"
-    return _Row(
+    return _Distribution(
         engine=Engine.CONTAINERD, flavour=name, signs=(folder,), config=f"{folder}/config.toml",
         socket="/run/k3s/containerd/containerd.sock", services=services, binaries=(binary,),
     )  # fmt: skip
@@ -79,25 +79,25 @@ def _rancher(name: str, *services: str, binary: str) -> _Row:
 ROWS: Final = (
     _rancher("k3s", "k3s-agent", "k3s", binary="/var/lib/rancher/k3s/data/current/bin/containerd"),
     _rancher("rke2", "rke2-agent", "rke2-server", binary="/var/lib/rancher/rke2/bin/containerd"),
-    _Row(
+    _Distribution(
         engine=Engine.CONTAINERD, flavour="microk8s",
         signs=("/var/snap/microk8s/current/args/containerd-template.toml",),
         config="/var/snap/microk8s/current/args/containerd-template.toml",
         socket="/var/snap/microk8s/common/run/containerd.sock", services=("snap.microk8s.daemon-containerd",),
         binaries=("/snap/microk8s/current/bin/containerd",),
     ),
-    _Row(
+    _Distribution(
         engine=Engine.CONTAINERD, flavour="k0s", signs=("/etc/k0s/containerd.toml", "/run/k0s/containerd.sock"),
         config="/etc/k0s/containerd.toml", drop_in=f"/etc/k0s/containerd.d/{DROP_IN}",
         socket="/run/k0s/containerd.sock",
         services=("k0sworker", "k0scontroller"), binaries=("/var/lib/k0s/bin/containerd",),
     ),
-    _Row(
+    _Distribution(
         engine=Engine.CRIO, flavour="crio", signs=("/etc/crio", "/usr/bin/crio", "/usr/local/bin/crio"),
         config="/etc/crio/crio.conf", drop_in=f"/etc/crio/crio.conf.d/{DROP_IN}", socket="/run/crio/crio.sock",
         services=("crio",), binaries=("/usr/bin/crio", "/usr/local/bin/crio"),
     ),
-    _Row(
+    _Distribution(
         engine=Engine.CONTAINERD, flavour="containerd",
         signs=(
             "/etc/containerd/config.toml", "/run/containerd/containerd.sock",
@@ -107,7 +107,7 @@ ROWS: Final = (
         socket="/run/containerd/containerd.sock", services=("containerd",),
         binaries=("/usr/bin/containerd", "/usr/local/bin/containerd"),
     ),
-    _Row(
+    _Distribution(
         engine=Engine.DOCKER, flavour="docker",
         signs=("/etc/docker/daemon.json", "/run/docker.sock", "/usr/bin/dockerd"),
         config="/etc/docker/daemon.json", socket="/run/docker.sock", services=("docker",),
@@ -116,7 +116,7 @@ ROWS: Final = (
 )  # fmt: skip
 
 
-def find_places(paths: HostPaths, *, kubelet_socket: str = "") -> tuple[Place, ...]:
+def find_places(paths: MountedPaths, *, kubelet_socket: str = "") -> tuple[EnginePlace, ...]:
     """Every engine found on the host, the one that the kubelet uses first; empty when there is none.
 
     ``kubelet_socket``: the kubelet's container runtime endpoint where it is known; else the kubelet's own files are
@@ -129,13 +129,13 @@ def find_places(paths: HostPaths, *, kubelet_socket: str = "") -> tuple[Place, .
 
 def place_for(
     engine: Engine,
-    paths: HostPaths,
+    paths: MountedPaths,
     *,
     config: str = "",
     drop_in: str | None = None,
     socket: str = "",
     service: str = "",
-) -> Place:
+) -> EnginePlace:
     """The found place of this engine, or its usual one where nothing was found, with what was given replaced.
 
     ``drop_in``: None for the usual one, "" to edit the main file itself. A ``config`` that is not the found one is
@@ -153,7 +153,7 @@ def place_for(
     return replace(place, socket=socket_path(socket) or place.socket, service=service or place.service)
 
 
-def settled(place: Place) -> Place:
+def settled(place: EnginePlace) -> EnginePlace:
     """k3s and RKE2 by their template where a drop-in would need a copy of the CRI table (containerd before 2.1).
 
     The copy would hold on to what they render anew at each start, such as the folder of CNI plugins.
@@ -165,7 +165,7 @@ def settled(place: Place) -> Place:
     return replace(place, drop_in="", imported=False, template=template)
 
 
-def kubelets_socket(paths: HostPaths) -> str:
+def kubelets_socket(paths: MountedPaths) -> str:
     """The runtime's socket that the kubelet's files name, "" when they name none."""
     for path in KUBELET_FILES:
         for file in (path, *paths.glob(f"{path}/*.conf")):
@@ -186,8 +186,8 @@ def socket_path(endpoint: str) -> str:
     return SHIM_SOCKETS.get(path, path)
 
 
-def _placed(row: _Row, paths: HostPaths) -> Place:
-    place = Place(
+def _placed(row: _Distribution, paths: MountedPaths) -> EnginePlace:
+    place = EnginePlace(
         engine=row.engine,
         flavour=row.flavour,
         config=row.config,
@@ -209,7 +209,7 @@ def _placed(row: _Row, paths: HostPaths) -> Place:
     return place
 
 
-def _told_socket(place: Place, paths: HostPaths) -> str:
+def _told_socket(place: EnginePlace, paths: MountedPaths) -> str:
     """Where containerd's own config puts its socket."""
     try:
         told = TomlFile(_read(paths, place.config), place.config).get(("grpc", "address"))
@@ -218,7 +218,7 @@ def _told_socket(place: Place, paths: HostPaths) -> str:
     return socket_path(told) if isinstance(told, str) and told else place.socket
 
 
-def _rendered(place: Place, paths: HostPaths) -> Place:
+def _rendered(place: EnginePlace, paths: MountedPaths) -> EnginePlace:
     """k3s and RKE2: a drop-in where the rendered config imports a folder for them, else the template."""
     folder = posixpath.dirname(place.config)
     try:
@@ -234,11 +234,11 @@ def _rendered(place: Place, paths: HostPaths) -> Place:
     return replace(place, template=f"{folder}/{'config-v3.toml.tmpl' if modern else 'config.toml.tmpl'}")
 
 
-def _has_unit(paths: HostPaths, service: str) -> bool:
+def _has_unit(paths: MountedPaths, service: str) -> bool:
     return any(paths.exists(f"{folder}/{service}.service") for folder in UNIT_DIRS)
 
 
-def _read(paths: HostPaths, path: str) -> bytes | None:
+def _read(paths: MountedPaths, path: str) -> bytes | None:
     try:
         return read(paths, path)
     except UserError:

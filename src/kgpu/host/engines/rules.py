@@ -10,44 +10,44 @@ from typing import Final
 
 from kgpu.base.errors import HostError
 from kgpu.host.engines import containerd, crio, docker, template
-from kgpu.host.engines.model import MAX_FILE_BYTES, Engine, EngineState, Files, Place, Plan, Wanted
-from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.model import MAX_FILE_BYTES, ChangePlan, Engine, EngineOffer, EnginePlace, EngineState, Files
+from kgpu.host.engines.paths import MountedPaths
 from kgpu.host.engines.toml_edit import TomlFile
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class EngineRules:
     """Pure functions of one engine."""
 
-    configure: Callable[[Place, Wanted, Files], Plan]
-    state: Callable[[Place, Files], EngineState]
-    load_order: Callable[[Place, Files], tuple[str, ...]]
+    configure: Callable[[EnginePlace, EngineOffer, Files], ChangePlan]
+    state: Callable[[EnginePlace, Files], EngineState]
+    load_order: Callable[[EnginePlace, Files], tuple[str, ...]]
 
 
-def _only_main(place: Place, files: Files) -> tuple[str, ...]:
+def _only_main(place: EnginePlace, files: Files) -> tuple[str, ...]:
     del files
     return (place.config,)
 
 
-RULES: Final[Mapping[Engine, Rules]] = {
-    Engine.CONTAINERD: Rules(containerd.configure, containerd.state, containerd.load_order),
-    Engine.CRIO: Rules(crio.configure, crio.state, crio.load_order),
-    Engine.DOCKER: Rules(docker.configure, docker.state, _only_main),
+RULES: Final[Mapping[Engine, EngineRules]] = {
+    Engine.CONTAINERD: EngineRules(containerd.configure, containerd.state, containerd.load_order),
+    Engine.CRIO: EngineRules(crio.configure, crio.state, crio.load_order),
+    Engine.DOCKER: EngineRules(docker.configure, docker.state, _only_main),
 }
 
 
-def configure(place: Place, wanted: Wanted, files: Files) -> Plan:
+def configure(place: EnginePlace, wanted: EngineOffer, files: Files) -> ChangePlan:
     """What to change so that the engine offers what is wanted; the files have nothing of kgpu's. Raises ConfigError."""
     rule = template.configure if place.template else RULES[place.engine].configure
     return rule(place, wanted, files)
 
 
-def state(place: Place, files: Files) -> EngineState:
+def state(place: EnginePlace, files: Files) -> EngineState:
     """What the engine's files say. Raises ConfigError."""
     return RULES[place.engine].state(place, files)
 
 
-def gather(place: Place, paths: HostPaths) -> dict[str, bytes | None]:
+def gather(place: EnginePlace, paths: MountedPaths) -> dict[str, bytes | None]:
     """Every file that matters to this engine's config. Raises HostError and ConfigError."""
     files: dict[str, bytes | None] = {}
     for path in (place.config, place.template, place.drop_in):
@@ -62,7 +62,7 @@ def gather(place: Place, paths: HostPaths) -> dict[str, bytes | None]:
     return files
 
 
-def read(paths: HostPaths, path: str) -> bytes | None:
+def read(paths: MountedPaths, path: str) -> bytes | None:
     """A file's bytes, None when it isn't there. Raises HostError."""
     local = paths.local(path)
     try:
@@ -76,7 +76,7 @@ def read(paths: HostPaths, path: str) -> bytes | None:
         ) from error
 
 
-def _add_imports(place: Place, paths: HostPaths, files: dict[str, bytes | None]) -> None:
+def _add_imports(place: EnginePlace, paths: MountedPaths, files: dict[str, bytes | None]) -> None:
     """Imported files, and what those import, until none is new."""
     pending = [place.config]
     seen: set[str] = set()
@@ -93,11 +93,11 @@ def _add_imports(place: Place, paths: HostPaths, files: dict[str, bytes | None])
             pending.extend(found)
 
 
-def _toml_in(paths: HostPaths, folder: str) -> tuple[str, ...]:
+def _toml_in(paths: MountedPaths, folder: str) -> tuple[str, ...]:
     return paths.glob(f"{folder}/*.toml")
 
 
-def _below(paths: HostPaths, folder: str) -> list[str]:
+def _below(paths: MountedPaths, folder: str) -> list[str]:
     top = paths.local(folder)
     found: list[str] = []
     for base, _, names in os.walk(top):

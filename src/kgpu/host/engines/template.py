@@ -12,7 +12,7 @@ from typing import Any, Final
 from kgpu.base.errors import ConfigError
 from kgpu.host.engines.containerd import additions, layout_of, said_by
 from kgpu.host.engines.edited import decode, lookup
-from kgpu.host.engines.model import Change, Files, Place, Plan, Wanted
+from kgpu.host.engines.model import ChangePlan, EngineOffer, EnginePlace, FileChange, Files
 from kgpu.host.engines.toml_edit import TomlFile
 from kgpu.host.engines.toml_text import table_text
 
@@ -21,7 +21,7 @@ END: Final = "# END kgpu"
 BASE: Final = '{{ template "base" . }}'
 
 
-def configure(place: Place, wanted: Wanted, files: Files) -> Plan:
+def configure(place: EnginePlace, wanted: EngineOffer, files: Files) -> ChangePlan:
     """The change of the template; ``files`` has the rendered config too. Raises ConfigError."""
     rendered = files.get(place.config)
     if rendered is None:
@@ -55,11 +55,11 @@ def configure(place: Place, wanted: Wanted, files: Files) -> Plan:
     before = files.get(place.template)
     after = template.encode() if blocks else before
     TomlFile(as_rendered(place, {**files, place.template: after}), f"{place.config}, as it will be rendered,")
-    changes = () if before == after else (Change(place.template, before, after, "runtime handlers"),)
-    return Plan(changes, tuple(notes))
+    changes = () if before == after else (FileChange(place.template, before, after, "runtime handlers"),)
+    return ChangePlan(changes, tuple(notes))
 
 
-def as_rendered(place: Place, files: Files) -> bytes:
+def as_rendered(place: EnginePlace, files: Files) -> bytes:
     """The rendered config as it will be with this template: what the block says, after what is rendered without it."""
     rest = without_block(decode(files.get(place.config) or b"", place.config))
     _, mark, block = decode(files.get(place.template) or b"", place.template).partition(BEGIN)
@@ -78,11 +78,11 @@ def without_block(text: str) -> str:
     return head.removesuffix("\n") + tail.removeprefix("\n")
 
 
-def _names(wanted: Wanted) -> frozenset[str]:
+def _names(wanted: EngineOffer) -> frozenset[str]:
     return frozenset(handler.name for handler in wanted.handlers)
 
 
-def _unsaid(place: Place, ours: Mapping[str, Any]) -> list[str]:
+def _unsaid(place: EnginePlace, ours: Mapping[str, Any]) -> list[str]:
     """What the template can't say: tables that the base template opens can't be opened again."""
     wanted = [key for key in ("enable_cdi", "cdi_spec_dirs") if key in ours]
     if ours["containerd"].get("default_runtime_name"):

@@ -13,13 +13,13 @@ from typing import Any
 from kgpu.host.engines.containerd import MARK
 from kgpu.host.engines.edited import MISSING, decode, same
 from kgpu.host.engines.json_edit import JsonFile
-from kgpu.host.engines.model import Place
+from kgpu.host.engines.model import EnginePlace
 from kgpu.host.engines.template import without_block
 from kgpu.host.engines.toml_edit import TomlFile
 from kgpu.host.engines.toml_text import Path
 
 
-class Kind(StrEnum):
+class FileSyntax(StrEnum):
     """How a file's keys are found."""
 
     TOML = "toml"
@@ -28,23 +28,23 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ChangedFile:
     """A file that kgpu has changed: the bytes before (None: there was no file) and the bytes that kgpu wrote."""
 
     path: str
-    kind: Kind
+    kind: FileSyntax
     original: bytes | None
     written: bytes | None
 
 
-def kind_of(place: Place, path: str) -> Kind:
+def kind_of(place: EnginePlace, path: str) -> FileSyntax:
     """The kind of one of this engine's files."""
     if path == place.template:
-        return Kind.TEMPLATE
-    return Kind.JSON if path.endswith(".json") else Kind.TOML
+        return FileSyntax.TEMPLATE
+    return FileSyntax.JSON if path.endswith(".json") else FileSyntax.TOML
 
 
-def without(record: Record, current: bytes | None) -> bytes | None:
+def without(record: ChangedFile, current: bytes | None) -> bytes | None:
     """What the file is without kgpu's part. Raises ConfigError for a file that somebody has broken since."""
     if current == record.written:
         return record.original
@@ -52,7 +52,7 @@ def without(record: Record, current: bytes | None) -> bytes | None:
         return current
     if record.original is None and current.startswith(MARK.encode()):
         return None  # kgpu's own file, which says that edits of it are lost
-    if record.kind is Kind.TEMPLATE:
+    if record.kind is FileSyntax.TEMPLATE:
         rest = without_block(decode(current, record.path)).encode()
         left_over = record.original is None and rest == without_block((record.written or b"").decode()).encode()
         return None if left_over else rest
@@ -64,8 +64,8 @@ def without(record: Record, current: bytes | None) -> bytes | None:
     return file.encode()
 
 
-def _opened(record: Record, raw: bytes | None) -> TomlFile | JsonFile:
-    return JsonFile(raw, record.path) if record.kind is Kind.JSON else TomlFile(raw, record.path)
+def _opened(record: ChangedFile, raw: bytes | None) -> TomlFile | JsonFile:
+    return JsonFile(raw, record.path) if record.kind is FileSyntax.JSON else TomlFile(raw, record.path)
 
 
 def _take_out(file: TomlFile | JsonFile, path: Path, original: Mapping[str, Any], written: Mapping[str, Any]) -> None:

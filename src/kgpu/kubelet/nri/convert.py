@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kgpu.kubelet.nri.model import CREATE_CONTAINER, Adjustment, Container, Mount, Pod, RuntimeInfo
+from kgpu.kubelet.nri.model import CREATE_CONTAINER, ContainerAdjustment, NriContainer, NriMount, NriPod, RuntimeInfo
 from kgpu.kubelet.pb import nri_v1alpha1_pb2 as nri
 
 EVENTS: Final = 1 << (CREATE_CONTAINER - 1)
@@ -31,29 +31,31 @@ def configure_message(runtime: RuntimeInfo) -> Any:
     )
 
 
-def pod_of(message: Any) -> Pod:
+def pod_of(message: Any) -> NriPod:
     """The value of a PodSandbox."""
-    return Pod(name=message.name, namespace=message.namespace, uid=message.uid, annotations=dict(message.annotations))
+    return NriPod(
+        name=message.name, namespace=message.namespace, uid=message.uid, annotations=dict(message.annotations)
+    )
 
 
-def pod_message(pod: Pod) -> Any:
+def pod_message(pod: NriPod) -> Any:
     """A PodSandbox."""
     return nri.PodSandbox(name=pod.name, namespace=pod.namespace, uid=pod.uid, annotations=dict(pod.annotations))
 
 
-def container_of(message: Any) -> Container:
+def container_of(message: Any) -> NriContainer:
     """The value of a Container."""
-    return Container(
+    return NriContainer(
         name=message.name,
         id=message.id,
         env=tuple(message.env),
-        mounts=tuple(Mount(destination=mount.destination, source=mount.source) for mount in message.mounts),
+        mounts=tuple(NriMount(destination=mount.destination, source=mount.source) for mount in message.mounts),
         devices=tuple(device.path for device in message.linux.devices),
         cdi_devices=tuple(device.name for device in message.CDI_devices),
     )
 
 
-def container_message(container: Container) -> Any:
+def container_message(container: NriContainer) -> Any:
     """A Container."""
     message = nri.Container(name=container.name, id=container.id, env=container.env)
     for mount in container.mounts:
@@ -65,7 +67,7 @@ def container_message(container: Container) -> Any:
     return message
 
 
-def adjustment_message(adjustment: Adjustment | None) -> Any:
+def adjustment_message(adjustment: ContainerAdjustment | None) -> Any:
     """A CreateContainerResponse."""
     response = nri.CreateContainerResponse()
     if adjustment is not None:
@@ -76,9 +78,9 @@ def adjustment_message(adjustment: Adjustment | None) -> Any:
     return response
 
 
-def adjustment_of(response: Any) -> Adjustment | None:
+def adjustment_of(response: Any) -> ContainerAdjustment | None:
     """The value of a CreateContainerResponse; None when nothing is adjusted."""
-    found = Adjustment(
+    found = ContainerAdjustment(
         cdi_devices=tuple(device.name for device in response.adjust.CDI_devices),
         without_mounts=tuple(
             mount.destination.removeprefix(_REMOVE)
@@ -86,4 +88,4 @@ def adjustment_of(response: Any) -> Adjustment | None:
             if mount.destination.startswith(_REMOVE)
         ),
     )
-    return None if found == Adjustment() else found
+    return None if found == ContainerAdjustment() else found

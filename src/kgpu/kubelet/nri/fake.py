@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kgpu.base.errors import KubeletError
 from kgpu.kubelet.nri import convert, wire
-from kgpu.kubelet.nri.model import Adjustment, Container, Pod, RuntimeInfo
+from kgpu.kubelet.nri.model import ContainerAdjustment, NriContainer, NriPod, RuntimeInfo
 from kgpu.kubelet.nri.session import CONFIGURE, CREATE, REGISTER, SYNCHRONIZE, Session
 from kgpu.kubelet.pb import nri_v1alpha1_pb2 as nri
 
@@ -21,7 +21,7 @@ CALL_SECONDS: Final = 5.0
 DEFAULT_RUNTIME: Final = RuntimeInfo(name="containerd", version="v2.1.4", request_seconds=2.0)
 
 
-class _Connection:
+class _PluginConnection:
     """One plugin."""
 
     def __init__(self, session: Session) -> None:
@@ -30,7 +30,7 @@ class _Connection:
         self.name = self.index = ""
 
 
-class FakeRuntime:
+class FakeNriRuntime:
     """Listens at ``socket`` between ``start`` and ``stop``."""
 
     def __init__(self, socket: Path, *, info: RuntimeInfo = DEFAULT_RUNTIME, pieces: int = 1) -> None:
@@ -42,7 +42,7 @@ class FakeRuntime:
         """How plugins' registrations failed."""
         self.connections = 0
         """How many plugins have connected so far."""
-        self._plugins: list[_Connection] = []
+        self._plugins: list[_PluginConnection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Condition()
         self._server: asyncio.Server | None = None
@@ -77,7 +77,7 @@ class FakeRuntime:
         async with asyncio.timeout(seconds), self._changed:
             await self._changed.wait_for(lambda: len(self._plugins) == count)
 
-    async def create(self, pod: Pod, container: Container) -> tuple[Adjustment | None, ...]:
+    async def create(self, pod: NriPod, container: NriContainer) -> tuple[ContainerAdjustment | None, ...]:
         """What each plugin wants changed. Raises CallRefusedError for a container that one refuses."""
         request = nri.CreateContainerRequest(
             pod=convert.pod_message(pod), container=convert.container_message(container)
@@ -98,7 +98,7 @@ class FakeRuntime:
             reader, writer, serves=wire.RUNTIME_CONNECTION, calls=wire.PLUGIN_CONNECTION,
             answers={REGISTER: lambda request: self._register(plugin, request)},
         )  # fmt: skip
-        plugin = _Connection(session)
+        plugin = _PluginConnection(session)
         running = asyncio.create_task(session.run())
         try:
             await self._admit(plugin)
@@ -120,12 +120,12 @@ class FakeRuntime:
                 async with self._changed:
                     self._changed.notify_all()
 
-    async def _register(self, plugin: _Connection, request: Any) -> Any:
+    async def _register(self, plugin: _PluginConnection, request: Any) -> Any:
         if not plugin.registered.done():
             plugin.registered.set_result((request.plugin_idx, request.plugin_name))
         return nri.Empty()
 
-    async def _admit(self, plugin: _Connection) -> None:
+    async def _admit(self, plugin: _PluginConnection) -> None:
         async with asyncio.timeout(CALL_SECONDS):
             plugin.index, plugin.name = await plugin.registered
         call = plugin.session.call

@@ -20,7 +20,7 @@ class RuntimeInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
+class NriPod:
     """The pod of a container; ``namespace`` is the kubelet's word, not the pod's."""
 
     name: str
@@ -30,7 +30,7 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
+class NriMount:
     """A mount that the container will have."""
 
     destination: str
@@ -38,7 +38,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Container:
+class NriContainer:
     """A container that is about to be created, with what CDI devices from the kubelet have already changed in it.
 
     ``env`` are ``NAME=value``, the image's and the pod's merged; ``devices`` are the paths of its device nodes.
@@ -47,13 +47,13 @@ class Container:
     name: str
     id: str = ""
     env: tuple[str, ...] = ()
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[NriMount, ...] = ()
     devices: tuple[str, ...] = ()
     cdi_devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adjustment:
+class ContainerAdjustment:
     """What to change: CDI devices to give (qualified names), mounts to take away again (by where they are mounted).
 
     The runtime takes mounts away after it has given the devices, so these may be mounts of the same devices.
@@ -63,7 +63,7 @@ class Adjustment:
     without_mounts: tuple[str, ...] = ()
 
 
-class PluginLogic(Protocol):
+class NriPluginLogic(Protocol):
     """What a plugin decides. Called on the event loop."""
 
     def configured(self, runtime: RuntimeInfo) -> None:
@@ -74,6 +74,6 @@ class PluginLogic(Protocol):
         """From now on containers are asked about."""
         ...
 
-    async def create(self, pod: Pod, container: Container) -> Adjustment | None:
+    async def create(self, pod: NriPod, container: NriContainer) -> ContainerAdjustment | None:
         """What to change in a container; None for nothing. Raises UserError to refuse the container."""
         ...

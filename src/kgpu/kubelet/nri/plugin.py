@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kgpu.base.errors import KubeletError, UserError
 from kgpu.kubelet.nri import convert, wire
-from kgpu.kubelet.nri.model import PluginLogic
+from kgpu.kubelet.nri.model import NriPluginLogic
 from kgpu.kubelet.nri.session import CONFIGURE, CREATE, REGISTER, SHUTDOWN, STATE_CHANGE, SYNCHRONIZE, Session
 from kgpu.kubelet.pb import nri_v1alpha1_pb2 as nri
 
@@ -21,16 +21,16 @@ REGISTER_SECONDS: Final = 10.0
 """From the connection until the runtime asks about containers; its own limit for registrations is 5 s."""
 
 
-async def serve(socket: Path, logic: PluginLogic, *, name: str, index: int) -> None:
+async def serve(socket: Path, logic: NriPluginLogic, *, name: str, index: int) -> None:
     """Be the plugin ``name`` at place ``index`` (0..99) until the runtime hangs up.
 
     Raises KubeletError, and what ``logic.configured`` raised.
     """
-    await _Plugin(socket, logic, name, index).serve()
+    await _NriPlugin(socket, logic, name, index).serve()
 
 
-class _Plugin:
-    def __init__(self, socket: Path, logic: PluginLogic, name: str, index: int) -> None:
+class _NriPlugin:
+    def __init__(self, socket: Path, logic: NriPluginLogic, name: str, index: int) -> None:
         self._socket = socket
         self._logic = logic
         self._name = name

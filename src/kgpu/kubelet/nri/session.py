@@ -35,7 +35,7 @@ MAX_CALLS: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
+class TtrpcMethod:
     """One procedure of a ttrpc service and its message classes."""
 
     service: str
@@ -46,23 +46,25 @@ class Method:
 
 RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
 PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
-REGISTER: Final = Method(
+REGISTER: Final = TtrpcMethod(
     service=RUNTIME_SERVICE, name="RegisterPlugin", request=nri.RegisterPluginRequest, reply=nri.Empty
 )
-CONFIGURE: Final = Method(
+CONFIGURE: Final = TtrpcMethod(
     service=PLUGIN_SERVICE, name="Configure", request=nri.ConfigureRequest, reply=nri.ConfigureResponse
 )
-SYNCHRONIZE: Final = Method(
+SYNCHRONIZE: Final = TtrpcMethod(
     service=PLUGIN_SERVICE, name="Synchronize", request=nri.SynchronizeRequest, reply=nri.SynchronizeResponse
 )
-CREATE: Final = Method(
+CREATE: Final = TtrpcMethod(
     service=PLUGIN_SERVICE,
     name="CreateContainer",
     request=nri.CreateContainerRequest,
     reply=nri.CreateContainerResponse,
 )
-STATE_CHANGE: Final = Method(service=PLUGIN_SERVICE, name="StateChange", request=nri.StateChangeEvent, reply=nri.Empty)
-SHUTDOWN: Final = Method(service=PLUGIN_SERVICE, name="Shutdown", request=nri.Empty, reply=nri.Empty)
+STATE_CHANGE: Final = TtrpcMethod(
+    service=PLUGIN_SERVICE, name="StateChange", request=nri.StateChangeEvent, reply=nri.Empty
+)
+SHUTDOWN: Final = TtrpcMethod(service=PLUGIN_SERVICE, name="Shutdown", request=nri.Empty, reply=nri.Empty)
 
 Answer = Callable[[Any], Awaitable[Any]]
 
@@ -92,7 +94,7 @@ class Session:
         *,
         serves: int,
         calls: int,
-        answers: Mapping[Method, Answer],
+        answers: Mapping[TtrpcMethod, Answer],
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -110,7 +112,7 @@ class Session:
             while data := await self._reader.read(READ_BYTES):
                 for connection, message in decoder.feed(data):
                     self._take(connection, message)
-        except wire.WireError as problem:
+        except wire.TtrpcError as problem:
             raise KubeletError(
                 f"the NRI connection carries {problem}", "ttrpc messages in NRI's frames",
                 "check that the socket is the container runtime's NRI socket",
@@ -132,7 +134,7 @@ class Session:
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
-    async def call(self, method: Method, request: Any, *, timeout: float) -> Any:  # noqa: ASYNC109 - a ttrpc deadline
+    async def call(self, method: TtrpcMethod, request: Any, *, timeout: float) -> Any:  # noqa: ASYNC109 - a ttrpc deadline
         """The reply within ``timeout`` seconds. Raises KubeletError, CallRefusedError for the other side's own no."""
         if self._writer.is_closing():
             raise _hung_up()
@@ -167,7 +169,7 @@ class Session:
                 "look at the runtime's version",
             ) from problem
 
-    def _take(self, connection: int, message: wire.Message) -> None:
+    def _take(self, connection: int, message: wire.TtrpcMessage) -> None:
         if connection == self._calls and message.kind == wire.RESPONSE:
             future = self._waiting.get(message.stream)
             if future is not None and not future.done():
@@ -180,7 +182,7 @@ class Session:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, message: wire.Message) -> None:
+    async def _serve(self, message: wire.TtrpcMessage) -> None:
         name = "a call"
         try:
             envelope = ttrpc.Request.FromString(message.data)
@@ -210,7 +212,7 @@ class Session:
     def _send(self, connection: int, stream: int, kind: int, data: bytes, flags: int = 0) -> None:
         # One write for the whole message: frames of two messages must not mix.
         if not self._writer.is_closing():
-            self._writer.write(wire.encode(connection, wire.Message(stream, kind, data, flags)))
+            self._writer.write(wire.encode(connection, wire.TtrpcMessage(stream, kind, data, flags)))
 
 
 def _hung_up() -> KubeletError:

@@ -30,12 +30,12 @@ _HEADER: Final = struct.Struct(">IIBB")
 _FIRST_PIECE: Final = 4096
 
 
-class WireError(ValueError):
+class TtrpcError(ValueError):
     """Bytes that are not NRI's; the connection can't be used any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class TtrpcMessage:
     """One ttrpc message; ``stream`` is odd for calls."""
 
     stream: int
@@ -44,34 +44,34 @@ class Message:
     flags: int = 0
 
 
-def encode(connection: int, message: Message) -> bytes:
+def encode(connection: int, message: TtrpcMessage) -> bytes:
     """The message in its frames.
 
     In two frames where it is long: the runtime's reader takes a frame whole or fails, into a buffer of 4096 bytes for
     the beginning of a message and into one of the message's own size for the rest.
     """
     if len(message.data) > MAX_MESSAGE:
-        raise WireError(f"a message of {len(message.data)} bytes, {MAX_MESSAGE} at most")
+        raise TtrpcError(f"a message of {len(message.data)} bytes, {MAX_MESSAGE} at most")
     whole = _HEADER.pack(len(message.data), message.stream, message.kind, message.flags) + message.data
     pieces = (whole[:_FIRST_PIECE], whole[_FIRST_PIECE:])
     return b"".join(_FRAME.pack(connection, len(piece)) + piece for piece in pieces if piece)
 
 
 class Decoder:
-    """Makes (connection, message) of a byte stream. After a WireError it must not be fed again."""
+    """Makes (connection, message) of a byte stream. After a TtrpcError it must not be fed again."""
 
     def __init__(self) -> None:
         self._trunk = bytearray()
         self._connections: dict[int, bytearray] = {}
 
-    def feed(self, data: bytes) -> list[tuple[int, Message]]:
-        """The messages that these bytes complete. Raises WireError."""
+    def feed(self, data: bytes) -> list[tuple[int, TtrpcMessage]]:
+        """The messages that these bytes complete. Raises TtrpcError."""
         self._trunk += data
-        found: list[tuple[int, Message]] = []
+        found: list[tuple[int, TtrpcMessage]] = []
         while len(self._trunk) >= _FRAME.size:
             connection, length = _FRAME.unpack_from(self._trunk)
             if length > MAX_MESSAGE + _HEADER.size:
-                raise WireError(f"a frame of {length} bytes")
+                raise TtrpcError(f"a frame of {length} bytes")
             if len(self._trunk) < _FRAME.size + length:
                 break
             piece = self._trunk[_FRAME.size : _FRAME.size + length]
@@ -83,15 +83,15 @@ class Decoder:
         return found
 
 
-def _messages(buffer: bytearray) -> list[Message]:
+def _messages(buffer: bytearray) -> list[TtrpcMessage]:
     found = []
     while len(buffer) >= _HEADER.size:
         length, stream, kind, flags = _HEADER.unpack_from(buffer)
         if length > MAX_MESSAGE:
-            raise WireError(f"a message of {length} bytes")
+            raise TtrpcError(f"a message of {length} bytes")
         end = _HEADER.size + length
         if len(buffer) < end:
             break
-        found.append(Message(stream, kind, bytes(buffer[_HEADER.size : end]), flags))
+        found.append(TtrpcMessage(stream, kind, bytes(buffer[_HEADER.size : end]), flags))
         del buffer[:end]
     return found

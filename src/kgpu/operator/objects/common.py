@@ -14,9 +14,9 @@ from kgpu.formats import names
 from kgpu.formats.crd.common import EnvVar
 from kgpu.kube import kinds
 from kgpu.kube.port import Resource
-from kgpu.operator.model import Driver, Object, Observed, Policy, Settings
+from kgpu.operator.model import NvidiaDriver, Object, Observed, OperatorSettings, Policy
 
-Owner = Policy | Driver
+Owner = Policy | NvidiaDriver
 
 KINDS: Final = {row.kind: row for row in (*kinds.MANAGED, kinds.NAMESPACES)}
 
@@ -42,7 +42,7 @@ class Scene:
     """What everything is rendered from."""
 
     policy: Policy
-    settings: Settings
+    settings: OperatorSettings
     observed: Observed
 
     def made(

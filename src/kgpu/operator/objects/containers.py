@@ -79,7 +79,7 @@ def _probe(path: str, *, period: int, failures: int) -> Object:
     }
 
 
-def host_access(paths: shape.Paths, user: str = "") -> tuple[list[Object], list[Object]]:
+def host_access(paths: shape.HostFolders, user: str = "") -> tuple[list[Object], list[Object]]:
     """Volumes and mounts of what the roles read and write on the host.
 
     ``user`` sets apart what processes remember where a node has several of them.

@@ -14,13 +14,13 @@ from typing import Final
 from kgpu.base.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.formats.operands import BY_NAME
-from kgpu.operator.model import Driver, Object
+from kgpu.operator.model import NvidiaDriver, Object
 from kgpu.operator.objects import driver_wish, shape
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.driver_containers import DIGEST, MANAGER, PROBE_FILE, PROBE_MAP
 from kgpu.operator.objects.driver_mounts import files
 from kgpu.operator.objects.driver_pod import COMPONENT, PROBE_SCRIPT, digest, pod_spec
-from kgpu.operator.objects.driver_wish import Wish
+from kgpu.operator.objects.driver_wish import DriverWish
 from kgpu.operator.objects.pools import Pool, Pools, hashed, kernel_name, pools, short_name, takes_driver
 from kgpu.operator.objects.rbac import DRIVER_MANAGER_RULES, account
 
@@ -35,7 +35,7 @@ def policy_pools(scene: Scene) -> Pools:
     return pools((node for node in scene.observed.nodes if takes_driver(node)), by_kernel=by_kernel)
 
 
-def driver_pools(scene: Scene, driver: Driver) -> Pools:
+def driver_pools(scene: Scene, driver: NvidiaDriver) -> Pools:
     """The pools of an NVIDIADriver: of the nodes that are labelled as its own."""
     mine = (
         node
@@ -59,7 +59,7 @@ def of_policy(scene: Scene) -> list[Object]:
     ]
 
 
-def of_driver(scene: Scene, driver: Driver) -> list[Object]:
+def of_driver(scene: Scene, driver: NvidiaDriver) -> list[Object]:
     """The objects of an NVIDIADriver, without what all of them share (``probe_map``). Raises ConfigError."""
     wish = driver_wish.of_driver(scene, driver)
     result: list[Object] = []
@@ -73,7 +73,7 @@ def of_driver(scene: Scene, driver: Driver) -> list[Object]:
     return result
 
 
-def pool_name(driver: Driver, pool: Pool) -> str:
+def pool_name(driver: NvidiaDriver, pool: Pool) -> str:
     """The replaced operator's name: type, system, and a hash of the object's uid (and the kernel)."""
     ending = hashed(f"{driver.uid}-{pool.kernel}" if pool.kernel else driver.uid)
     prefix = f"nvidia-{driver.spec.driver_type}-driver-{pool.os_tag}"
@@ -113,7 +113,7 @@ def _system_of(live: Object, tags: set[str]) -> str:
     return ""
 
 
-def daemon_set(scene: Scene, wish: Wish, pool: Pool, name: str, user: str) -> Object:
+def daemon_set(scene: Scene, wish: DriverWish, pool: Pool, name: str, user: str) -> Object:
     """The DaemonSet of one pool."""
     paths = shape.paths(scene.policy)
     number = digest(wish, pool, paths)
@@ -149,7 +149,7 @@ def daemon_set(scene: Scene, wish: Wish, pool: Pool, name: str, user: str) -> Ob
     )
 
 
-def _manager_image(wish: Wish, number: str, live: Object | None) -> str:
+def _manager_image(wish: DriverWish, number: str, live: Object | None) -> str:
     """The live one while nothing else has changed: a new operator's default is no reason to replace driver pods."""
     if live is not None and wish.default_manager:
         spec = mapping(mapping(mapping(mapping(live).get("spec")).get("template")).get("spec"))

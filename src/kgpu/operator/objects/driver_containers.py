@@ -22,7 +22,7 @@ from kgpu.operator.objects.common import (
     with_user_env,
 )
 from kgpu.operator.objects.driver_mounts import Files
-from kgpu.operator.objects.driver_wish import Part, Wish
+from kgpu.operator.objects.driver_wish import DriverImage, DriverWish
 
 CONTAINER: Final = "nvidia-driver-ctr"
 MANAGER: Final = "k8s-driver-manager"
@@ -77,7 +77,7 @@ SIDES: Final = (
 )
 
 
-def _switches(wish: Wish) -> dict[str, str]:
+def _switches(wish: DriverWish) -> dict[str, str]:
     """What the driver, and who waits for it, has to load besides."""
     rows = {
         "GPU_DIRECT_RDMA_ENABLED": wish.rdma,
@@ -88,7 +88,7 @@ def _switches(wish: Wish) -> dict[str, str]:
     return {name: "true" for name, on in rows.items() if on}
 
 
-def driver(wish: Wish, image: str, number: str, files: Files) -> Object:
+def driver(wish: DriverWish, image: str, number: str, files: Files) -> Object:
     env = [
         field_env("NODE_NAME", "spec.nodeName"),
         field_env("NODE_IP", "status.hostIP"),
@@ -130,7 +130,7 @@ def driver(wish: Wish, image: str, number: str, files: Files) -> Object:
     return _with_resources(container, wish.resources)
 
 
-def manager(wish: Wish, number: str, image: str) -> Object:
+def manager(wish: DriverWish, number: str, image: str) -> Object:
     switches = {name: value for name, value in _switches(wish).items() if name in _MANAGER_SWITCHES}
     env = [
         field_env("NODE_NAME", "spec.nodeName"),
@@ -166,7 +166,7 @@ _MANAGER_ENV: Final = {
 }
 
 
-def peermem(wish: Wish, image: str, files: Files) -> Object:
+def peermem(wish: DriverWish, image: str, files: Files) -> Object:
     check = {"exec": {"command": ["sh", "-c", "nvidia-driver probe_nvidia_peermem"]}}
     container = {
         "name": "nvidia-peermem-ctr",
@@ -191,7 +191,7 @@ def peermem(wish: Wish, image: str, files: Files) -> Object:
     return _with_resources(container, wish.resources)
 
 
-def side(row: Side, part: Part, image: str, resources: Resources | None) -> Object:
+def side(row: Side, part: DriverImage, image: str, resources: Resources | None) -> Object:
     container: Object = {
         "name": row.name,
         "image": image,

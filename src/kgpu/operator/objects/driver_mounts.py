@@ -11,7 +11,7 @@ from typing import Final
 from kgpu.base.errors import ConfigError
 from kgpu.operator.model import Object
 from kgpu.operator.objects.common import host_volume, mount
-from kgpu.operator.objects.driver_wish import Wish
+from kgpu.operator.objects.driver_wish import DriverWish
 from kgpu.operator.objects.pools import Pool
 
 
@@ -46,7 +46,7 @@ LICENSE_TOKEN: Final = "client_configuration_token.tok"  # noqa: S105 - a file's
 TOPOLOGY_FILE: Final = "nvidia-topologyd.conf"
 
 
-def files(wish: Wish, pool: Pool, config_maps: Mapping[str, frozenset[str]]) -> Files:
+def files(wish: DriverWish, pool: Pool, config_maps: Mapping[str, frozenset[str]]) -> Files:
     """All of them. ``config_maps`` are the keys of those in the operator's namespace. Raises ConfigError."""
     found = Files([], [])
     if wish.repositories or wish.certificates:
@@ -67,7 +67,7 @@ def files(wish: Wish, pool: Pool, config_maps: Mapping[str, frozenset[str]]) -> 
     return found
 
 
-def _package_files(found: Files, wish: Wish, pool: Pool, config_maps: Mapping[str, frozenset[str]]) -> None:
+def _package_files(found: Files, wish: DriverWish, pool: Pool, config_maps: Mapping[str, frozenset[str]]) -> None:
     if pool.os_id not in FOLDERS:
         raise ConfigError(
             f'{wish.what}: package repositories or certificates for the operating system "{pool.os_id}"',
@@ -83,7 +83,7 @@ def _package_files(found: Files, wish: Wish, pool: Pool, config_maps: Mapping[st
             found.mounts.extend(mount(volume, f"{folder}/{key}", read_only=True, sub_path=key) for key in keys)
 
 
-def _license(found: Files, wish: Wish) -> None:
+def _license(found: Files, wish: DriverWish) -> None:
     keys = [LICENSE_FILE, *([LICENSE_TOKEN] if wish.token else [])]
     items = [{"key": key, "path": key} for key in keys]
     if wish.license_secret:
@@ -95,7 +95,7 @@ def _license(found: Files, wish: Wish) -> None:
     found.mounts.extend(mount("licensing-config", targets[key], read_only=True, sub_path=key) for key in keys)
 
 
-def _host_files(found: Files, wish: Wish, pool: Pool) -> None:
+def _host_files(found: Files, wish: DriverWish, pool: Pool) -> None:
     # With repositories of one's own no subscription is needed, and CRI-O gives containers the host's by itself.
     own = wish.repositories or (pool.os_id == "rhel" and pool.engine_mounts)
     for systems, name, source, kind, target in _SUBSCRIPTIONS:

@@ -12,7 +12,7 @@ from kgpu.operator.objects import images, shape
 from kgpu.operator.objects.common import host_volume
 from kgpu.operator.objects.driver_containers import CONTAINER, FOLDERS, MANAGER, PROBE_MAP, READY_FILE, SIDES
 from kgpu.operator.objects.driver_mounts import Files
-from kgpu.operator.objects.driver_wish import Part, Wish
+from kgpu.operator.objects.driver_wish import DriverImage, DriverWish
 from kgpu.operator.objects.pools import Pool, fnv32a
 
 COMPONENT: Final = "nvidia-driver"
@@ -41,20 +41,20 @@ mv "$ready.tmp" "$ready"
 """
 
 
-def resolved_images(wish: Wish, pool: Pool) -> dict[str, str]:
+def resolved_images(wish: DriverWish, pool: Pool) -> dict[str, str]:
     """The images for one pool, by container."""
     parts = {CONTAINER: wish.driver} | {row.name: part for row in SIDES if (part := getattr(wish, row.key))}
     found = {name: _image(wish, part, pool) for name, part in parts.items()}
     return found | {MANAGER: wish.manager.image}
 
 
-def _image(wish: Wish, part: Part, pool: Pool) -> str:
+def _image(wish: DriverWish, part: DriverImage, pool: Pool) -> str:
     if pool.kernel:
         return images.precompiled(wish.what, part.image, pool.kernel, pool.os_tag)
     return images.for_system(part.image, pool.os_tag)
 
 
-def digest(wish: Wish, pool: Pool, paths: shape.Paths) -> str:
+def digest(wish: DriverWish, pool: Pool, paths: shape.HostFolders) -> str:
     """A decimal number that changes exactly when a driver has to be installed anew.
 
     A default image of the driver manager is not part of it: a new operator is no reason to restart drivers. Neither is
@@ -88,7 +88,9 @@ def digest(wish: Wish, pool: Pool, paths: shape.Paths) -> str:
     return str(fnv32a(text.encode()))
 
 
-def pod_spec(wish: Wish, pool: Pool, paths: shape.Paths, *, account: str, files: Files, manager_image: str) -> Object:
+def pod_spec(
+    wish: DriverWish, pool: Pool, paths: shape.HostFolders, *, account: str, files: Files, manager_image: str
+) -> Object:
     """The pod's ``spec``."""
     image = resolved_images(wish, pool)
     number = digest(wish, pool, paths)
@@ -126,7 +128,7 @@ def pod_spec(wish: Wish, pool: Pool, paths: shape.Paths, *, account: str, files:
     return spec
 
 
-def _affinity(wish: Wish) -> Object:
+def _affinity(wish: DriverWish) -> Object:
     found: Object = {
         "podAntiAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": [

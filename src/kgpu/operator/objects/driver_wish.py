@@ -12,7 +12,7 @@ from typing import Final
 from kgpu.base.errors import ConfigError
 from kgpu.formats import names
 from kgpu.formats.crd.common import EnvImage, EnvVar, Named, Probe, Rdma, Resources, SideContainer
-from kgpu.operator.model import Driver, Object
+from kgpu.operator.model import NvidiaDriver, Object
 from kgpu.operator.objects import images, shape
 from kgpu.operator.objects.common import Owner, Scene, builtins
 from kgpu.operator.objects.variables import check_names
@@ -25,7 +25,7 @@ PRECOMPILED_DELAY: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class DriverImage:
     """An image in the pod with its container's settings; ``image`` without the operating system."""
 
     image: str
@@ -36,7 +36,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class DriverWish:
     """All of it. ``what`` is the path of the section for messages.
 
     ``default_manager``: the driver manager's image is the operator's default. Names of ConfigMaps and Secrets are ""
@@ -48,11 +48,11 @@ class Wish:
     driver_type: str = "gpu"
     precompiled: bool = False
     module_type: str = "auto"
-    driver: Part
-    manager: Part
+    driver: DriverImage
+    manager: DriverImage
     default_manager: bool = False
-    gds: Part | None = None
-    gdrcopy: Part | None = None
+    gds: DriverImage | None = None
+    gdrcopy: DriverImage | None = None
     rdma: bool = False
     host_mofed: bool = False
     secret_env: str = ""
@@ -78,13 +78,13 @@ class Wish:
     node_affinity: Object | None = None
 
 
-def of_policy(scene: Scene) -> Wish:
+def of_policy(scene: Scene) -> DriverWish:
     """ClusterPolicy's ``driver``. Raises ConfigError."""
     spec, told = scene.policy.spec, scene.settings.images
     driver, daemonsets = spec.driver, spec.daemonsets
     manager = driver.manager or EnvImage()
     license_told = driver.licensing_config
-    wish = Wish(
+    wish = DriverWish(
         owner=scene.policy,
         what="driver",
         precompiled=bool(driver.use_precompiled),
@@ -118,7 +118,7 @@ def of_policy(scene: Scene) -> Wish:
     return _agreed(scene, wish)
 
 
-def of_driver(scene: Scene, driver: Driver) -> Wish:
+def of_driver(scene: Scene, driver: NvidiaDriver) -> DriverWish:
     """An NVIDIADriver. Raises ConfigError."""
     spec, told = driver.spec, scene.settings.images
     what = f"NVIDIADriver {driver.name}"
@@ -133,13 +133,13 @@ def of_driver(scene: Scene, driver: Driver) -> Wish:
     image = images.pool_image(what, repository=spec.repository or "", image=spec.image, version=spec.version or "")
     return _agreed(
         scene,
-        Wish(
+        DriverWish(
             owner=driver,
             what=what,
             driver_type=spec.driver_type,
             precompiled=bool(spec.use_precompiled),
             module_type=spec.kernel_module_type,
-            driver=Part(
+            driver=DriverImage(
                 image=image,
                 pull_policy=spec.image_pull_policy or "IfNotPresent",
                 pull_secrets=spec.image_pull_secrets,
@@ -177,8 +177,8 @@ def of_driver(scene: Scene, driver: Driver) -> Wish:
     )
 
 
-def _part(image: str, block: EnvImage, args: tuple[str, ...] = ()) -> Part:
-    return Part(
+def _part(image: str, block: EnvImage, args: tuple[str, ...] = ()) -> DriverImage:
+    return DriverImage(
         image=image,
         pull_policy=block.image_pull_policy or "IfNotPresent",
         pull_secrets=block.image_pull_secrets,
@@ -187,7 +187,7 @@ def _part(image: str, block: EnvImage, args: tuple[str, ...] = ()) -> Part:
     )
 
 
-def _side(what: str, block: SideContainer | None, env_name: str, told: Mapping[str, str]) -> Part | None:
+def _side(what: str, block: SideContainer | None, env_name: str, told: Mapping[str, str]) -> DriverImage | None:
     if block is None or not block.enabled:
         return None
     return _part(images.policy_image(what, block, env_name, told), block, block.args)
@@ -201,7 +201,7 @@ def _named(block: Named | None) -> str:
     return (block.name if block else None) or ""
 
 
-def _agreed(scene: Scene, wish: Wish) -> Wish:
+def _agreed(scene: Scene, wish: DriverWish) -> DriverWish:
     inner = "" if wish.what == "driver" else f"{wish.what} "
     for path, part in (
         (f"{inner or 'driver.'}env", wish.driver),

@@ -13,7 +13,7 @@ from typing import Final
 
 from kgpu.formats import names
 from kgpu.operator.labels import has_agent
-from kgpu.operator.model import AgentNodes, Layout, Object
+from kgpu.operator.model import AgentNodes, NodeLayout, Object
 from kgpu.operator.objects import shape
 from kgpu.operator.objects.common import HOST_TO_CONTAINER, Scene, host_volume, mount
 
@@ -48,7 +48,7 @@ STATE: Final = "state"
 VOLUMES: Final = (*(row[0] for row in _HOST), DRIVER, STATE)
 
 
-def host_access(paths: shape.Paths) -> tuple[list[Object], list[Object]]:
+def host_access(paths: shape.HostFolders) -> tuple[list[Object], list[Object]]:
     """Volumes and mounts, those of the host read-only.
 
     A driver root at a place of its own is among them: simulated hardware has its PCI bus there. It is seen below the
@@ -74,7 +74,7 @@ def is_needed(scene: Scene) -> bool:
     published all that kgpu's own has.
     """
     settings, observed = scene.settings, scene.observed
-    agents = settings.layout is Layout.AGENT
+    agents = settings.layout is NodeLayout.AGENT
     if agents and settings.agent_nodes is AgentNodes.ALL and not settings.agent_selector:
         return False
     if not observed.foreign_nfd:

@@ -16,7 +16,7 @@ from kgpu.kube.kinds import PROMETHEUS_RULES, SERVICE_MONITORS
 from kgpu.kube.port import Resource
 from kgpu.monitoring.model import RuleGroup
 from kgpu.monitoring.rules import groups
-from kgpu.operator.model import Layout, Object
+from kgpu.operator.model import NodeLayout, Object
 from kgpu.operator.objects.common import Scene, builtins, has_kind
 
 STATE: Final = "state-operator-metrics"
@@ -24,7 +24,7 @@ OPERATOR: Final = "gpu-operator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class MetricsEndpoint:
     """Metrics that are served on one port of some pods; ``name`` is also the label ``app`` of its objects."""
 
     name: str
@@ -38,7 +38,7 @@ class Source:
         return {"app": self.name}
 
 
-FROM_OPERATOR: Final = Source(name=OPERATOR, state=STATE, port="gpu-operator-metrics", number=8080)
+FROM_OPERATOR: Final = MetricsEndpoint(name=OPERATOR, state=STATE, port="gpu-operator-metrics", number=8080)
 
 
 def operator_objects(scene: Scene) -> list[Object]:
@@ -54,14 +54,14 @@ def operator_objects(scene: Scene) -> list[Object]:
     ]
 
 
-def pod_labels(scene: Scene, source: Source) -> dict[str, str]:
+def pod_labels(scene: Scene, source: MetricsEndpoint) -> dict[str, str]:
     """Of the pods that serve it."""
-    return {"app": names.AGENT_DAEMON_SET} if scene.settings.layout is Layout.AGENT else source.labels
+    return {"app": names.AGENT_DAEMON_SET} if scene.settings.layout is NodeLayout.AGENT else source.labels
 
 
 def only_where(scene: Scene, operand: Operand, monitor: Object) -> None:
     """Agents run on every node, a role only where the node's label says so."""
-    if scene.settings.layout is not Layout.AGENT:
+    if scene.settings.layout is not NodeLayout.AGENT:
         return
     label = f"{names.LABEL_DEPLOY_PREFIX}{operand.deploy}"
     endpoint = monitor["spec"]["endpoints"][0]
@@ -91,7 +91,7 @@ def wanted_monitor(scene: Scene) -> ServiceMonitor | None:
     return metrics.service_monitor if metrics else None
 
 
-def service_of(scene: Scene, source: Source, selector: dict[str, str]) -> Object:
+def service_of(scene: Scene, source: MetricsEndpoint, selector: dict[str, str]) -> Object:
     """Its Service."""
     return scene.made(
         "Service",
@@ -109,7 +109,9 @@ def service_of(scene: Scene, source: Source, selector: dict[str, str]) -> Object
     )
 
 
-def monitors_of(scene: Scene, source: Source, told: ServiceMonitor, kind: Resource = SERVICE_MONITORS) -> list[Object]:
+def monitors_of(
+    scene: Scene, source: MetricsEndpoint, told: ServiceMonitor, kind: Resource = SERVICE_MONITORS
+) -> list[Object]:
     """Its ServiceMonitor, or another kind of monitor; none where the cluster has not got the kind."""
     if not has_kind(scene.observed, kind):
         return []
@@ -130,7 +132,7 @@ def monitors_of(scene: Scene, source: Source, told: ServiceMonitor, kind: Resour
 
 def rules_of(
     scene: Scene,
-    source: Source,
+    source: MetricsEndpoint,
     name: str,
     of: tuple[RuleGroup, ...],
     monitor: ServiceMonitor | None,

@@ -10,7 +10,7 @@ from typing import Final
 
 from kgpu.formats import names
 from kgpu.operator.labels import DRIVER, is_gpu, opted_out
-from kgpu.operator.model import Node
+from kgpu.operator.model import ClusterNode
 from kgpu.operator.nodes import MAJOR_ONLY, os_tag
 
 MAX_NAME: Final = 63
@@ -42,9 +42,9 @@ class Pools:
     unlabelled: tuple[str, ...] = ()
 
 
-def pools(nodes: Iterable[Node], *, by_kernel: bool) -> Pools:
+def pools(nodes: Iterable[ClusterNode], *, by_kernel: bool) -> Pools:
     """Groups the nodes. Selectors are labels, so a node without the labels is in no pool."""
-    groups: dict[tuple[str, str, str], list[Node]] = {}
+    groups: dict[tuple[str, str, str], list[ClusterNode]] = {}
     unlabelled = []
     for node in nodes:
         needed = _os_keys(node.os_id) + ((names.NFD_KERNEL_FULL,) if by_kernel else ())
@@ -59,7 +59,7 @@ def pools(nodes: Iterable[Node], *, by_kernel: bool) -> Pools:
     )
 
 
-def _pool(key: tuple[str, str, str], nodes: list[Node]) -> Pool:
+def _pool(key: tuple[str, str, str], nodes: list[ClusterNode]) -> Pool:
     tag, os_id, kernel = key
     first = nodes[0]
     selector = {label: first.labels[label] for label in _os_keys(os_id)}
@@ -78,7 +78,7 @@ def _os_keys(os_id: str) -> tuple[str, ...]:
     return (names.NFD_OS_ID, names.NFD_OS_VERSION_MAJOR if os_id in MAJOR_ONLY else names.NFD_OS_VERSION)
 
 
-def takes_driver(node: Node) -> bool:
+def takes_driver(node: ClusterNode) -> bool:
     """True for a GPU node whose label lets a driver pod run there, now or after an upgrade's pause."""
     told = node.labels.get(DRIVER, "")
     wanted = told in {"", "true"} or told.endswith(names.PAUSED_FOR_DRIVER_UPGRADE)

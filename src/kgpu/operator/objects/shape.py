@@ -93,7 +93,7 @@ def host_network(spec: Object, *, wanted: bool | None) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paths:
+class HostFolders:
     """The host's folders, as ``spec.hostPaths`` has them."""
 
     root_fs: str = "/"
@@ -101,13 +101,13 @@ class Paths:
     kubelet_root: str = names.KUBELET_ROOT
 
 
-def paths(policy: Policy) -> Paths:
+def paths(policy: Policy) -> HostFolders:
     """The policy's paths. Raises ConfigError for one that can't be mounted."""
     told = policy.spec.host_paths
     if told is None:
-        return Paths()
-    usual = Paths()
-    return Paths(
+        return HostFolders()
+    usual = HostFolders()
+    return HostFolders(
         root_fs=_path("rootFS", told.root_fs or usual.root_fs, usual.root_fs, root_allowed=True),
         driver_install_dir=_path(
             "driverInstallDir", told.driver_install_dir or usual.driver_install_dir, usual.driver_install_dir

@@ -11,7 +11,7 @@ import pkgutil
 from typing import Final
 
 from kgpu.formats.operands import OPERANDS, Operand
-from kgpu.operator.model import Policy, Settings
+from kgpu.operator.model import OperatorSettings, Policy
 from kgpu.operator.operand_spec import OperandSpec, section_enabled
 
 
@@ -26,7 +26,7 @@ SPECS: Final = _found()
 OF_ROLE: Final = {spec.operand.role: spec for spec in SPECS.values() if spec.operand.role}
 
 
-def is_enabled(operand: Operand, policy: Policy, settings: Settings) -> bool:
+def is_enabled(operand: Operand, policy: Policy, settings: OperatorSettings) -> bool:
     """Whether the policy asks for an operand, provided or not."""
     spec = SPECS.get(operand.name)
     return spec.is_enabled(policy, settings) if spec is not None else section_enabled(operand, policy)

@@ -8,19 +8,19 @@ from kgpu.base.suggest import did_you_mean
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.operands import BY_ROLE, Operand
-from kgpu.operator.causes import Cause, View
+from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.checks import role
 from kgpu.operator.injection import mig_strategy, when, with_cdi
 from kgpu.operator.labels import TRUE, deploy
-from kgpu.operator.model import Node
+from kgpu.operator.model import ClusterNode
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import DRIVER_VOLUMES, RUN
-from kgpu.operator.operand_spec import OperandSpec, Pod, Variable
+from kgpu.operator.operand_spec import OperandPod, OperandSpec, Variable
 
 VALIDATOR: Final = BY_ROLE["validator"]
 
 
-def _check(view: View, operand: Operand, node: Node) -> Cause | None:
+def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
     found = config_key(view, node) or role(view, operand, node)
     if found is not None:
         return found
@@ -47,7 +47,7 @@ def _check(view: View, operand: Operand, node: Node) -> Cause | None:
     return None
 
 
-def _is_being_checked(node: Node) -> bool:
+def _is_being_checked(node: ClusterNode) -> bool:
     """Whether a validator works there that calls it a failure if nothing stays allocatable, and has not done so."""
     if node.labels.get(deploy(VALIDATOR.deploy)) != TRUE:
         return False
@@ -56,7 +56,7 @@ def _is_being_checked(node: Node) -> bool:
     return said is not None and said.state != "failed" and (found is None or found.status != "False")
 
 
-def config_map(view: View) -> Cause | None:
+def config_map(view: CauseView) -> Cause | None:
     """The ConfigMap of configurations that the policy names and that is not there, or has not got the default."""
     config = view.policy.spec.device_plugin.config
     if not config.name:
@@ -76,7 +76,7 @@ def config_map(view: View) -> Cause | None:
     return None
 
 
-def config_key(view: View, node: Node) -> Cause | None:
+def config_key(view: CauseView, node: ClusterNode) -> Cause | None:
     """That the node's label chooses a configuration which the ConfigMap has not got."""
     config = view.policy.spec.device_plugin.config
     chosen = node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL)
@@ -122,7 +122,7 @@ SPEC: Final = OperandSpec(
         Variable("MOFED_ENABLED", when(_with_gds)),
         Variable("GDRCOPY_ENABLED", when(lambda spec: spec.gdrcopy and spec.gdrcopy.enabled)),
     ),
-    pod=Pod(
+    pod=OperandPod(
         container="nvidia-device-plugin",
         volumes=(*DRIVER_VOLUMES, "device-plugins", "pod-resources", "cdi", RUN),
         env=(Variable(names.ENV_WAIT_FOR_VALIDATION, names.VALIDATIONS_DIR),),

@@ -8,11 +8,11 @@ from typing import Final
 from kgpu.base.advice import Advice, Severity
 from kgpu.formats import names
 from kgpu.formats.operands import BY_NAME, Operand
-from kgpu.operator.causes import Cause, View
+from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.checks import paused, rolled_out
 from kgpu.operator.labels import deploy
 from kgpu.operator.loaded import other_driver
-from kgpu.operator.model import Node, Policy, Settings
+from kgpu.operator.model import ClusterNode, OperatorSettings, Policy
 from kgpu.operator.objects import driver
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.operand_spec import SWITCHED_OFF, OperandSpec, section_enabled
@@ -21,17 +21,17 @@ from kgpu.operator.verdict import SHOWN
 OPERAND: Final = BY_NAME["driver"]
 
 
-def _enabled(policy: Policy, _settings: Settings) -> bool:
+def _enabled(policy: Policy, _settings: OperatorSettings) -> bool:
     """Off where NVIDIADriver objects say which drivers there are."""
     return section_enabled(OPERAND, policy) and not policy.spec.driver.use_nvidia_driver_crd
 
 
-def _wanted(view: View) -> bool:
+def _wanted(view: CauseView) -> bool:
     """By whichever kind of object."""
     return view.policy.spec.driver.enabled is not False
 
 
-def _check(view: View, operand: Operand, node: Node) -> Cause | None:
+def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
     report = node.report
     on_host = report is not None and report.driver_source == "host"
     if on_host or node.labels.get(deploy(operand.deploy)) == names.PRE_INSTALLED:
@@ -68,7 +68,7 @@ def _check(view: View, operand: Operand, node: Node) -> Cause | None:
     return other_driver(view, node, fitting)
 
 
-def _why_off(view: View) -> str:
+def _why_off(view: CauseView) -> str:
     found: dict[str, int] = {}
     for node in view.gpu_nodes:
         if node.report is not None and node.report.driver:

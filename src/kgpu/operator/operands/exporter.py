@@ -20,16 +20,18 @@ from kgpu.monitoring.boards import BOARDS
 from kgpu.monitoring.rules import NAME, OF_EXPORTER
 from kgpu.monitoring.scrape import POD
 from kgpu.operator.injection import when
-from kgpu.operator.model import Layout, Object, Policy
+from kgpu.operator.model import NodeLayout, Object, Policy
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import DRIVER_VOLUMES, RUN
-from kgpu.operator.objects.monitoring import Source, monitors_of, only_where, pod_labels, rules_of, service_of
+from kgpu.operator.objects.monitoring import MetricsEndpoint, monitors_of, only_where, pod_labels, rules_of, service_of
 from kgpu.operator.objects.rbac import cluster_role, rule
 from kgpu.operator.operand_env import role_env
-from kgpu.operator.operand_spec import Idle, OperandSpec, Pod, Variable
+from kgpu.operator.operand_spec import IdleArguments, OperandPod, OperandSpec, Variable
 
 OPERAND: Final = BY_ROLE["exporter"]
-SOURCE: Final = Source(name=OPERAND.daemon_set, state=OPERAND.state, port="gpu-metrics", number=names.EXPORTER_PORT)
+SOURCE: Final = MetricsEndpoint(
+    name=OPERAND.daemon_set, state=OPERAND.state, port="gpu-metrics", number=names.EXPORTER_PORT
+)
 CONTAINER_PORT: Final = "metrics"
 """The name of the exporter's port in its pods."""
 USER: Final = ("pod", "namespace", "container")
@@ -64,7 +66,7 @@ def _host_pid(policy: Policy) -> bool:
     return True if told is None else told
 
 
-def _idle_args(args: Sequence[str]) -> Iterator[Idle]:
+def _idle_args(args: Sequence[str]) -> Iterator[IdleArguments]:
     by_name = {name.lstrip("-"): row for row in WITHOUT for name in row.flags}
     found: dict[str, list[str]] = {}
     for word in args:
@@ -72,7 +74,7 @@ def _idle_args(args: Sequence[str]) -> Iterator[Idle]:
         if row is not None:
             found.setdefault(row.idle, []).append(row.flag)
     for why, flags in found.items():
-        yield Idle(tuple(dict.fromkeys(flags)), why, "remove them from args")
+        yield IdleArguments(tuple(dict.fromkeys(flags)), why, "remove them from args")
 
 
 def _metrics(scene: Scene) -> list[Object]:
@@ -160,7 +162,7 @@ def _pod_rights(scene: Scene) -> list[Object]:
         rules += SLICE_RULES
     if not rules:
         return []
-    in_agent = scene.settings.layout is Layout.AGENT
+    in_agent = scene.settings.layout is NodeLayout.AGENT
     account = names.AGENT_DAEMON_SET if in_agent else OPERAND.account
     return cluster_role(scene, f"{OPERAND.account}-read-pods", OPERAND.state, account, rules)
 
@@ -194,7 +196,7 @@ SPEC: Final = OperandSpec(
         Variable("DCGM_EXPORTER_CONFIGMAP_DATA", _counters),
     ),
     idle_args=_idle_args,
-    pod=Pod(
+    pod=OperandPod(
         container="nvidia-dcgm-exporter",
         volumes=(*DRIVER_VOLUMES, "pod-resources", RUN),
         port=(CONTAINER_PORT, names.EXPORTER_PORT),

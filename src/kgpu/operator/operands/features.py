@@ -6,20 +6,20 @@ from typing import Final
 
 from kgpu.formats import names
 from kgpu.formats.operands import BY_ROLE
-from kgpu.operator.causes import Cause, View
+from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.checks import refused, role
 from kgpu.operator.labels import looked_at, opted_out
 from kgpu.operator.objects import finder
 from kgpu.operator.objects.rbac import CONFIGS
-from kgpu.operator.operand_spec import OperandSpec, Pod
-from kgpu.operator.verdict import NOT_LOOKED_AT, SHOWN, NodeCause, Verdict, and_more, some, summed, unique
+from kgpu.operator.operand_spec import OperandPod, OperandSpec
+from kgpu.operator.verdict import NOT_LOOKED_AT, SHOWN, NodeCause, OperandVerdict, and_more, some, summed, unique
 
 OPERAND: Final = BY_ROLE["features"]
 OTHER_DISCOVERY: Final = "another node feature discovery works in this cluster and is used"
 """The note where kgpu's own adds no labels and keeps each that it has until the other one has published it."""
 
 
-def _unlabelled(view: View) -> tuple[NodeCause, ...]:
+def _unlabelled(view: CauseView) -> tuple[NodeCause, ...]:
     """Nodes that offer NVIDIA GPUs and that nothing calls GPU nodes: somebody has taken their labels away.
 
     Capacity does not count: the kubelet goes on naming devices whose plugin has gone.
@@ -42,7 +42,7 @@ def _unlabelled(view: View) -> tuple[NodeCause, ...]:
     return tuple(found)
 
 
-def _verdict(view: View) -> Verdict:
+def _verdict(view: CauseView) -> OperandVerdict:
     gpus = {node.name for node in view.gpu_nodes}
     findings = [NodeCause("", cause) for cause in refused(view, OPERAND)]
     missed = {finding.node: finding for finding in _unlabelled(view)}
@@ -91,7 +91,9 @@ SPEC: Final = OperandSpec(
     operand=OPERAND,
     # Also where another discovery works, because each node's own stands back label by label.
     enabled=lambda _, settings: settings.discovery,
-    pod=Pod(container="kgpu-node-features", volumes=finder.VOLUMES, privileged=False, resources=finder.RESOURCES),
+    pod=OperandPod(
+        container="kgpu-node-features", volumes=finder.VOLUMES, privileged=False, resources=finder.RESOURCES
+    ),
     has_pods=finder.is_needed,
     # It is told nothing but by this one.
     namespace_rules=({**CONFIGS, "resourceNames": [names.AGENT_CONFIG_MAP]},),

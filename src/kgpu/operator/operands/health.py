@@ -8,12 +8,12 @@ from kgpu.formats import names
 from kgpu.formats.operands import BY_ROLE
 from kgpu.operator.objects.containers import DRIVER_VOLUMES, RUN
 from kgpu.operator.objects.rbac import NODE_STATUS, NODES
-from kgpu.operator.operand_spec import OperandSpec, Pod, Variable
+from kgpu.operator.operand_spec import OperandPod, OperandSpec, Variable
 
 SPEC: Final = OperandSpec(
     operand=BY_ROLE["health"],
     enabled=lambda _, settings: settings.health,
     env=(Variable(names.ENV_HEALTH_CONFIG, lambda scene: scene.settings.health_config or None),),
-    pod=Pod(container="kgpu-gpu-health", volumes=(*DRIVER_VOLUMES, RUN)),
+    pod=OperandPod(container="kgpu-gpu-health", volumes=(*DRIVER_VOLUMES, RUN)),
     rules=lambda _: (NODES, NODE_STATUS),
 )

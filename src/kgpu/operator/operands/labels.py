@@ -6,20 +6,20 @@ from typing import Final
 
 from kgpu.formats import names
 from kgpu.formats.operands import BY_ROLE, Operand
-from kgpu.operator.causes import Cause, View
+from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.checks import role
 from kgpu.operator.injection import mig_strategy
-from kgpu.operator.model import Node, Object
+from kgpu.operator.model import ClusterNode, Object
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import DRIVER_VOLUMES
 from kgpu.operator.objects.rbac import features
-from kgpu.operator.operand_spec import OperandSpec, Pod, Variable
+from kgpu.operator.operand_spec import OperandPod, OperandSpec, Variable
 from kgpu.operator.operands.deviceplugin import config_key
 
 OPERAND: Final = BY_ROLE["labels"]
 
 
-def _check(view: View, operand: Operand, node: Node) -> Cause | None:
+def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
     return config_key(view, node) or role(view, operand, node)
 
 
@@ -34,7 +34,9 @@ SPEC: Final = OperandSpec(
         Variable("GFD_FAIL_ON_INIT_ERROR", "true"),
         Variable("MIG_STRATEGY", mig_strategy),
     ),
-    pod=Pod(container="gpu-feature-discovery", volumes=DRIVER_VOLUMES, labels=((names.PART_OF_LABEL, "nvidia-gpu"),)),
+    pod=OperandPod(
+        container="gpu-feature-discovery", volumes=DRIVER_VOLUMES, labels=((names.PART_OF_LABEL, "nvidia-gpu"),)
+    ),
     objects=_publishes_features,
     check=_check,
 )

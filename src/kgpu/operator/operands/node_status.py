@@ -11,7 +11,7 @@ from kgpu.monitoring.model import RuleGroup
 from kgpu.operator.model import Object
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.monitoring import (
-    Source,
+    MetricsEndpoint,
     monitors_of,
     only_where,
     pod_labels,
@@ -19,10 +19,12 @@ from kgpu.operator.objects.monitoring import (
     service_of,
     wanted_monitor,
 )
-from kgpu.operator.operand_spec import OperandSpec, Pod, Variable
+from kgpu.operator.operand_spec import OperandPod, OperandSpec, Variable
 
 OPERAND: Final = BY_ROLE["node-status"]
-SOURCE: Final = Source(name=OPERAND.daemon_set, state=OPERAND.state, port="node-status", number=names.NODE_STATUS_PORT)
+SOURCE: Final = MetricsEndpoint(
+    name=OPERAND.daemon_set, state=OPERAND.state, port="node-status", number=names.NODE_STATUS_PORT
+)
 
 
 def _metrics(scene: Scene) -> list[Object]:
@@ -44,7 +46,7 @@ SPEC: Final = OperandSpec(
     operand=OPERAND,
     env=(Variable(names.ENV_METRICS_PORT, str(names.NODE_STATUS_PORT)),),
     instead_of_args="there is nothing to set instead",
-    pod=Pod(
+    pod=OperandPod(
         container="nvidia-node-status-exporter",
         volumes=("host-root", "run-nvidia", "driver-install-dir", "state"),
         port=("node-status", names.NODE_STATUS_PORT),

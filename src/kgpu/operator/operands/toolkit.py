@@ -11,7 +11,7 @@ from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import DRIVER_VOLUMES
 from kgpu.operator.objects.rbac import NODES, PODS_READ
 from kgpu.operator.objects.variables import given
-from kgpu.operator.operand_spec import OperandSpec, Pod, Rules, Variable
+from kgpu.operator.operand_spec import OperandPod, OperandSpec, Rules, Variable
 
 
 def _runtime_name(scene: Scene) -> str | None:
@@ -44,7 +44,7 @@ SPEC: Final = OperandSpec(
         Variable(names.ENV_NO_DEVICE_LINKS, _no_links),
     ),
     instead_of_args="settings of the toolkit go into toolkit.env",
-    pod=Pod(
+    pod=OperandPod(
         container="nvidia-container-toolkit-ctr",
         volumes=(*DRIVER_VOLUMES, "cdi", "engines", "pod-resources"),
         host_pid=lambda _: True,

@@ -7,25 +7,25 @@ from typing import Final
 
 from kgpu.formats import names
 from kgpu.formats.operands import BY_ROLE, Operand
-from kgpu.operator.causes import Cause, View, word
+from kgpu.operator.causes import Cause, CauseView, word
 from kgpu.operator.checks import own_pod, paused, role
 from kgpu.operator.injection import mig_strategy
 from kgpu.operator.labels import TRUE, deploy
-from kgpu.operator.model import Layout, Node, NodeCondition
+from kgpu.operator.model import ClusterNode, NodeCondition, NodeLayout
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import CUDA_RESOURCES, DRIVER_VOLUMES
 from kgpu.operator.objects.rbac import NODE_STATUS, NODES
-from kgpu.operator.operand_spec import OperandSpec, Pod, Variable, section_enabled
+from kgpu.operator.operand_spec import OperandPod, OperandSpec, Variable, section_enabled
 
 TOOLKIT: Final = BY_ROLE["toolkit"]
 MAX_SAID: Final = 600
 
 
-def _check(view: View, operand: Operand, node: Node) -> Cause | None:
+def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
     stopped = paused(operand, node)
     if stopped is not None:
         return stopped
-    agent = view.agent(node) if view.settings.layout is Layout.AGENT else own_pod(view, operand, node)
+    agent = view.agent(node) if view.settings.layout is NodeLayout.AGENT else own_pod(view, operand, node)
     said = node.conditions.get(names.VALIDATED_CONDITION)
     if agent is not None and not (agent.passing and said is not None and said.status == "False"):
         return agent
@@ -41,7 +41,7 @@ def _check(view: View, operand: Operand, node: Node) -> Cause | None:
     return waiting or Cause(reason="NotValidatedYet", what="its GPUs have not been validated yet", passing=True)
 
 
-def _invalid(node: Node, said: NodeCondition) -> Cause:
+def _invalid(node: ClusterNode, said: NodeCondition) -> Cause:
     """What the validator has found; of one of another version, what it tells people."""
     reason = word(said.reason, "ValidationFailed")
     failed = node.validation.failed if node.validation is not None else None
@@ -57,7 +57,7 @@ def _invalid(node: Node, said: NodeCondition) -> Cause:
     return Cause(reason=reason, what=text[:MAX_SAID], quoted="; ".join(remedies)[:MAX_SAID])
 
 
-def _toolkit_off(node: Node, found: Cause) -> Cause | None:
+def _toolkit_off(node: ClusterNode, found: Cause) -> Cause | None:
     """The cause behind a toolkit check that fails where somebody has switched the toolkit off."""
     key = deploy(TOOLKIT.deploy)
     value = node.labels.get(key, TRUE)
@@ -80,7 +80,7 @@ SPEC: Final = OperandSpec(
     env=(Variable("MIG_STRATEGY", mig_strategy),),
     env_blocks=("driver", "toolkit", "cuda", "plugin"),
     instead_of_args="settings of one check go into its env, such as validator.cuda.env",
-    pod=Pod(
+    pod=OperandPod(
         container="nvidia-operator-validator",
         volumes=(*DRIVER_VOLUMES, "cdi"),
         env=(Variable(names.ENV_KGPU_TOOLKIT, _without_toolkit),),

@@ -13,7 +13,7 @@ from typing import Final
 from kgpu.base.plain import mapping
 from kgpu.formats import agent_config as agent_format
 from kgpu.formats import names
-from kgpu.operator.model import Layout, Object
+from kgpu.operator.model import NodeLayout, Object
 from kgpu.operator.objects import shape
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import CUDA_RESOURCES, affinity, agent_container, host_access
@@ -31,7 +31,7 @@ def settings(scene: Scene) -> list[Object]:
     and also when no new pods can be made.
     """
     config = agent_config(scene.policy, scene.settings, scene.observed)
-    rights = features(scene, STATE, names.AGENT_DAEMON_SET) if scene.settings.layout is Layout.AGENT else []
+    rights = features(scene, STATE, names.AGENT_DAEMON_SET) if scene.settings.layout is NodeLayout.AGENT else []
     return [
         *rights,
         scene.made(

@@ -8,7 +8,7 @@ from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, ConfigRef, RoleConfig
 from kgpu.formats.operands import OPERANDS
 from kgpu.kube.port import NODE_FEATURES
-from kgpu.operator.model import Layout, Observed, Other, Policy, Settings
+from kgpu.operator.model import NodeLayout, Observed, OperatorSettings, Other, Policy
 from kgpu.operator.objects import shape
 from kgpu.operator.objects.common import Scene, has_kind
 from kgpu.operator.operand_args import role_args
@@ -16,7 +16,7 @@ from kgpu.operator.operand_env import role_env
 from kgpu.operator.operands import OF_ROLE
 
 
-def agent_config(policy: Policy, settings: Settings, observed: Observed) -> AgentConfig:
+def agent_config(policy: Policy, settings: OperatorSettings, observed: Observed) -> AgentConfig:
     """One document for all nodes; never raises: with a path that can't be used, which ``render`` tells, the pods that
     run keep what they have.
 
@@ -29,7 +29,7 @@ def agent_config(policy: Policy, settings: Settings, observed: Observed) -> Agen
     except ConfigError:
         paths = _live_paths(observed)
     config = policy.spec.device_plugin.config
-    here = settings.layout is Layout.AGENT
+    here = settings.layout is NodeLayout.AGENT
     return AgentConfig(
         roles={
             role: RoleConfig(
@@ -56,7 +56,7 @@ def uses_node_features(observed: Observed) -> bool:
     return observed.foreign_nfd and has_kind(observed, NODE_FEATURES)
 
 
-def _live_paths(observed: Observed) -> shape.Paths:
+def _live_paths(observed: Observed) -> shape.HostFolders:
     """What a live DaemonSet has mounted; the usual paths without one."""
     ours = (names.AGENT_DAEMON_SET, *(operand.daemon_set for operand in OPERANDS if operand.role))
     live = mapping(next(filter(None, map(observed.daemon_sets.get, ours)), {}))
@@ -65,8 +65,8 @@ def _live_paths(observed: Observed) -> shape.Paths:
         text(mapping(volume).get("name")): text(mapping(mapping(volume).get("hostPath")).get("path"))
         for volume in items(spec.get("volumes"))
     }
-    usual = shape.Paths()
-    return shape.Paths(
+    usual = shape.HostFolders()
+    return shape.HostFolders(
         root_fs=found.get("host-root") or usual.root_fs,
         driver_install_dir=found.get("driver-install-dir") or usual.driver_install_dir,
     )

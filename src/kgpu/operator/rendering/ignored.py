@@ -13,7 +13,7 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.formats.crd.clusterpolicy import DcgmExporter
 from kgpu.formats.crd.common import Container
 from kgpu.operator.injection import cdi_on, nri_on
-from kgpu.operator.model import Layout, Settings
+from kgpu.operator.model import NodeLayout, OperatorSettings
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.images import is_own
 from kgpu.operator.operand_args import idle_args
@@ -95,7 +95,7 @@ def _arguments(scene: Scene) -> Iterator[Advice]:
 
 def _of_own_pods(scene: Scene) -> Iterator[Advice]:
     """Settings of an operand's pod, where the operands have none of their own, or where it runs kgpu's own image."""
-    in_agent = scene.settings.layout is Layout.AGENT
+    in_agent = scene.settings.layout is NodeLayout.AGENT
     for spec in SPECS.values():
         told = section(spec.operand, scene.policy.spec)
         if not isinstance(told, Container) or not spec.is_enabled(scene.policy, scene.settings):
@@ -127,7 +127,7 @@ def _of_pod(told: Container) -> list[str]:
     return [name for name, value in given.items() if value]
 
 
-def _of_pull(told: Container, settings: Settings, *, in_agent: bool) -> list[str]:
+def _of_pull(told: Container, settings: OperatorSettings, *, in_agent: bool) -> list[str]:
     """What differs from the chart's own: that is in force whatever the policy says."""
     if not in_agent and is_own(told):
         return []

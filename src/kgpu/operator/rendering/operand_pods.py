@@ -14,18 +14,18 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.formats import names
 from kgpu.formats.crd.common import Component, Container
 from kgpu.formats.operands import Operand
-from kgpu.operator.model import Layout, Object
+from kgpu.operator.model import NodeLayout, Object
 from kgpu.operator.objects import finder, images, shape
 from kgpu.operator.objects.common import Scene, builtins, env_list
 from kgpu.operator.objects.containers import affinity, agent_container, host_access
 from kgpu.operator.objects.rbac import account
 from kgpu.operator.operand_args import role_args
 from kgpu.operator.operand_env import check_env, role_env, section, variables
-from kgpu.operator.operand_spec import OperandSpec, Pod
+from kgpu.operator.operand_spec import OperandPod, OperandSpec
 from kgpu.operator.operands import SPECS
 
 
-def objects(scene: Scene, spec: OperandSpec, pod: Pod) -> list[Object]:
+def objects(scene: Scene, spec: OperandSpec, pod: OperandPod) -> list[Object]:
     """ServiceAccount, rights and DaemonSet of one operand. Raises ConfigError."""
     check_env(spec, scene)
     operand = spec.operand
@@ -37,7 +37,7 @@ def objects(scene: Scene, spec: OperandSpec, pod: Pod) -> list[Object]:
     ]
 
 
-def _daemon_set(scene: Scene, spec: OperandSpec, pod: Pod) -> Object:
+def _daemon_set(scene: Scene, spec: OperandSpec, pod: OperandPod) -> Object:
     policy, operand = scene.policy, spec.operand
     told: Container | None = section(operand, policy.spec)
     paths = shape.paths(policy)
@@ -70,7 +70,7 @@ def _daemon_set(scene: Scene, spec: OperandSpec, pod: Pod) -> Object:
     )
 
 
-def _container(scene: Scene, spec: OperandSpec, pod: Pod, mounts: list[Object]) -> Object:
+def _container(scene: Scene, spec: OperandSpec, pod: OperandPod, mounts: list[Object]) -> Object:
     told: Container | None = section(spec.operand, scene.policy.spec)
     given = role_args(spec, scene.policy)
     container = agent_container(
@@ -96,7 +96,7 @@ def _everywhere(scene: Scene) -> Object:
     """What lets a pod onto every node, or onto those without an agent."""
     daemonsets = scene.policy.spec.daemonsets
     tolerations = shape.tolerations(daemonsets, shape.GPU_TOLERATION, shape.CONTROL_PLANE_TOLERATION)
-    apart = affinity("DoesNotExist") if scene.settings.layout is Layout.AGENT else {}
+    apart = affinity("DoesNotExist") if scene.settings.layout is NodeLayout.AGENT else {}
     return {"tolerations": tolerations, **apart}
 
 
@@ -121,7 +121,7 @@ def ignored_image(scene: Scene, operand: Operand) -> Advice | None:
     told = section(operand, scene.policy.spec)
     if not isinstance(told, (Component, Container)) or not images.names_image(told):
         return None
-    if images.is_own(told) and scene.settings.layout is Layout.OPERANDS:
+    if images.is_own(told) and scene.settings.layout is NodeLayout.OPERANDS:
         return None
     return Advice(
         subject=f"ClusterPolicy/{scene.policy.name}",

@@ -9,7 +9,7 @@ from typing import Final
 from kgpu.base.advice import Advice
 from kgpu.base.errors import UserError
 from kgpu.formats.operands import OPERANDS
-from kgpu.operator.model import Layout, Object, Observed, Policy, Settings
+from kgpu.operator.model import NodeLayout, Object, Observed, OperatorSettings, Policy
 from kgpu.operator.objects import driver, monitoring
 from kgpu.operator.objects.common import KINDS, Rendered, Scene
 from kgpu.operator.operand_env import check_env
@@ -23,7 +23,7 @@ AGENT: Final = "agent"
 POD_SECURITY: Final = ("enforce", "audit", "warn")
 
 
-def render(policy: Policy, settings: Settings, observed: Observed) -> Rendered:
+def render(policy: Policy, settings: OperatorSettings, observed: Observed) -> Rendered:
     """What there should be in the cluster for this policy; never raises for what policy and cluster contain."""
     scene = Scene(policy, settings, observed)
     objects: list[Object] = []
@@ -48,7 +48,7 @@ def _parts(scene: Scene) -> Iterator[tuple[str, str, Callable[[], list[Object]]]
     yield "pre-requisites", runtime_classes.STATE, partial(runtime_classes.objects, scene)
     yield "operator-metrics", monitoring.STATE, partial(monitoring.operator_objects, scene)
     yield AGENT, agent.STATE, partial(agent.settings, scene)
-    if settings.layout is Layout.AGENT:
+    if settings.layout is NodeLayout.AGENT:
         yield AGENT, agent.STATE, partial(agent.objects, scene)
     for spec in SPECS.values():
         if spec.is_enabled(policy, settings):
@@ -74,7 +74,7 @@ def _of_operand(scene: Scene, spec: OperandSpec) -> Iterator[tuple[str, str, Cal
 
 def _has_pods(scene: Scene, spec: OperandSpec) -> bool:
     """Whether the operand has a DaemonSet of its own."""
-    return spec.has_pods(scene) if spec.has_pods else scene.settings.layout is Layout.OPERANDS
+    return spec.has_pods(scene) if spec.has_pods else scene.settings.layout is NodeLayout.OPERANDS
 
 
 def _checked(scene: Scene, spec: OperandSpec) -> list[Object]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from kgpu.host.engines.model import Files, Place
+from kgpu.host.engines.model import EnginePlace, Files
 
 
 class FakeEngine:
@@ -35,7 +35,7 @@ class FakeEngine:
     ) -> None:
         await self._stop()
 
-    async def restart(self, place: Place) -> str:
+    async def restart(self, place: EnginePlace) -> str:
         del place
         self.restarts += 1
         await self._stop()
@@ -43,7 +43,7 @@ class FakeEngine:
             await self._listen()
         return self.note
 
-    async def problem(self, place: Place, files: Files) -> str:
+    async def problem(self, place: EnginePlace, files: Files) -> str:
         del place
         return self.complaint(files)
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.base.errors import HostError
-from kgpu.host.engines.model import Change
-from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.model import FileChange
+from kgpu.host.engines.paths import MountedPaths
 
 MODE: Final = 0o644
 SELINUX: Final = "security.selinux"
 NO_NAMELESS: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL})
 
 
-def apply(change: Change, paths: HostPaths, *, back: bool = False, like: str = "") -> None:
+def apply(change: FileChange, paths: MountedPaths, *, back: bool = False, like: str = "") -> None:
     """Write the change, or take it back; missing folders are made. Raises HostError.
 
     ``like``: the file whose permissions a new file gets at most, because it may hold a copy of what is secret there.
@@ -48,14 +48,14 @@ def apply(change: Change, paths: HostPaths, *, back: bool = False, like: str = "
         ) from error
 
 
-def remove_folders(folders: tuple[str, ...], paths: HostPaths) -> None:
+def remove_folders(folders: tuple[str, ...], paths: MountedPaths) -> None:
     """Take away folders that kgpu has made, deepest first, while they are empty."""
     for folder in sorted(folders, key=len, reverse=True):
         with contextlib.suppress(OSError):
             paths.local(folder).rmdir()
 
 
-def sweep(path: str, paths: HostPaths) -> None:
+def sweep(path: str, paths: MountedPaths) -> None:
     """Take away the temporary file that a killed run may have left beside this one."""
     target = paths.local(path)
     for folder in (target.parent, target.parent.parent):
@@ -63,7 +63,7 @@ def sweep(path: str, paths: HostPaths) -> None:
             (folder / _temporary(target)).unlink()
 
 
-def missing_folders(path: str, paths: HostPaths) -> tuple[str, ...]:
+def missing_folders(path: str, paths: MountedPaths) -> tuple[str, ...]:
     """The folders above a file that are not there, deepest first."""
     missing: list[str] = []
     folder = os.path.dirname(path)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.host.engines.model import Change, Files, Place
-from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.model import EnginePlace, FileChange, Files
+from kgpu.host.engines.paths import MountedPaths
 
 ANSWER_SECONDS: Final = 60.0
 """How long an engine may take to answer again after it was told to read its config."""
@@ -23,7 +23,7 @@ class Restarter(Protocol):
 
     mode: str
 
-    async def restart(self, place: Place) -> str:
+    async def restart(self, place: EnginePlace) -> str:
         """What a person should know of how it was done, "" for nothing. Raises HostError.
 
         Returns when the engine was told to, not when it is back.
@@ -34,7 +34,7 @@ class Restarter(Protocol):
 class ConfigValidator(Protocol):
     """Asks an engine's own program whether a config would load."""
 
-    async def problem(self, place: Place, files: Files) -> str:
+    async def problem(self, place: EnginePlace, files: Files) -> str:
         """The engine's complaint about a config of these files; "" when it loads, or when it can't be asked."""
         ...
 
@@ -46,7 +46,7 @@ class EngineContext:
     ``check`` is asked after a restart, beside the engine's socket taking connections, for ``deadline`` seconds at most.
     """
 
-    paths: HostPaths
+    paths: MountedPaths
     state_dir: Path
     restarter: Restarter
     validator: ConfigValidator
@@ -59,7 +59,7 @@ class EngineContext:
 class EngineOutcome:
     """What was done: the files written (none when everything was as wanted), whether the engine was restarted."""
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[FileChange, ...] = ()
     restarted: bool = False
     notes: tuple[str, ...] = ()
 

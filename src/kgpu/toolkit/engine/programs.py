@@ -20,8 +20,8 @@ from typing import Final
 from kgpu.base.errors import UserError
 from kgpu.host.chroot import in_root
 from kgpu.host.engines import containerd, crio
-from kgpu.host.engines.model import Engine, Files, Place, Version
-from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.model import Engine, EnginePlace, Files, Version
+from kgpu.host.engines.paths import MountedPaths
 from kgpu.host.engines.template import as_rendered
 from kgpu.host.engines.toml_edit import TomlFile
 
@@ -44,7 +44,7 @@ class ProgramAnswer:
     text: str
 
 
-async def run_program(paths: HostPaths, words: Sequence[str], *, seconds: float = SECONDS) -> ProgramAnswer | None:
+async def run_program(paths: MountedPaths, words: Sequence[str], *, seconds: float = SECONDS) -> ProgramAnswer | None:
     """Run a program of the host; None when it can't be run. One that takes too long is killed: exit code 124."""
     root = paths.tree.here
     command = in_root(root, words)
@@ -87,7 +87,7 @@ async def _output(process: asyncio.subprocess.Process) -> bytes:
     return b"".join(parts)
 
 
-async def with_version(place: Place, paths: HostPaths) -> Place:
+async def with_version(place: EnginePlace, paths: MountedPaths) -> EnginePlace:
     """The place with its engine's version, as the engine's own program tells it; unchanged when it can't be asked."""
     if place.version is not None or not place.binary:
         return place
@@ -108,11 +108,11 @@ class EngineValidator:
     ``scratch``: a folder below which this process may write and that the host sees under the same path.
     """
 
-    def __init__(self, paths: HostPaths, scratch: str) -> None:
+    def __init__(self, paths: MountedPaths, scratch: str) -> None:
         self._paths = paths
         self._scratch = scratch
 
-    async def problem(self, place: Place, files: Files) -> str:
+    async def problem(self, place: EnginePlace, files: Files) -> str:
         if not place.binary:
             return ""
         check = CHECKS[place.engine]
@@ -147,11 +147,11 @@ class EngineValidator:
 class _Check:
     """How an engine is asked: the files of the scratch folder, and the words after the program's name."""
 
-    layout: Callable[[Place, Files, str], dict[str, bytes]]
+    layout: Callable[[EnginePlace, Files, str], dict[str, bytes]]
     words: tuple[str, ...]
 
 
-def _containerd_files(place: Place, files: Files, folder: str) -> dict[str, bytes]:
+def _containerd_files(place: EnginePlace, files: Files, folder: str) -> dict[str, bytes]:
     """The main file with its imports, nested ones too, as one flat list in the same order."""
     if place.template:
         files = {**files, place.config: as_rendered(place, files)}
@@ -174,7 +174,7 @@ def _containerd_files(place: Place, files: Files, folder: str) -> dict[str, byte
     return {"main.toml": main.encode(), **result}
 
 
-def _crio_files(place: Place, files: Files, folder: str) -> dict[str, bytes]:
+def _crio_files(place: EnginePlace, files: Files, folder: str) -> dict[str, bytes]:
     del folder
     result = {"main.toml": files.get(place.config) or b"", "conf.d/.keep": b""}
     for number, path in enumerate(crio.load_order(place, files)):
@@ -184,7 +184,7 @@ def _crio_files(place: Place, files: Files, folder: str) -> dict[str, bytes]:
     return result
 
 
-def _docker_files(place: Place, files: Files, folder: str) -> dict[str, bytes]:
+def _docker_files(place: EnginePlace, files: Files, folder: str) -> dict[str, bytes]:
     del folder
     return {"daemon.json": files.get(place.config) or b"{}"}
 

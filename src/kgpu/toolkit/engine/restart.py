@@ -22,8 +22,8 @@ from typing import Final
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.base.suggest import did_you_mean
 from kgpu.base.threads import beside
-from kgpu.host.engines.model import Engine, Place
-from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.model import Engine, EnginePlace
+from kgpu.host.engines.paths import MountedPaths
 from kgpu.toolkit.engine.model import Restarter
 from kgpu.toolkit.engine.programs import run_program
 from kgpu.toolkit.engine.unheard import Means, ProcessFacts, next_means
@@ -47,7 +47,7 @@ class NoRestart:
 
     mode = "none"
 
-    async def restart(self, place: Place) -> str:
+    async def restart(self, place: EnginePlace) -> str:
         del place
         return ""
 
@@ -57,10 +57,10 @@ class SignalRestart:
 
     mode = "signal"
 
-    def __init__(self, paths: HostPaths) -> None:
+    def __init__(self, paths: MountedPaths) -> None:
         self._paths = paths
 
-    async def restart(self, place: Place) -> str:
+    async def restart(self, place: EnginePlace) -> str:
         pid = await beside(self._listener, place)
         try:
             handle = os.pidfd_open(pid)
@@ -80,7 +80,7 @@ class SignalRestart:
         finally:
             os.close(handle)
 
-    def _hang_up(self, handle: int, place: Place, pid: int) -> str:
+    def _hang_up(self, handle: int, place: EnginePlace, pid: int) -> str:
         """Send SIGHUP; why it had no effect, "" when it had."""
         if _facts(pid).ignores_hangup:
             return "ignores SIGHUP, as whoever started it did (nohup?)"
@@ -89,7 +89,7 @@ class SignalRestart:
             return ""
         return f"has not ended {HANGUP_SECONDS:.0f} s after SIGHUP"
 
-    async def _otherwise(self, handle: int, place: Place, pid: int, unheard: str) -> str:
+    async def _otherwise(self, handle: int, place: EnginePlace, pid: int, unheard: str) -> str:
         """Take the next means; what was done, and why. Raises HostError where there is none, or it has no effect."""
         said = f"{place.flavour} (process {pid}) {unheard}"
         means = next_means(_facts(pid), place.service, systemd=self._paths.exists(SYSTEMD_SIGN))
@@ -109,7 +109,7 @@ class SignalRestart:
             f"restart it by hand, so that it hears SIGHUP: systemctl restart {place.service or place.flavour}",
         )
 
-    def _listener(self, place: Place) -> int:
+    def _listener(self, place: EnginePlace) -> int:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(CONNECT_SECONDS)
             try:
@@ -139,10 +139,10 @@ class SystemdRestart:
 
     mode = "systemd"
 
-    def __init__(self, paths: HostPaths) -> None:
+    def __init__(self, paths: MountedPaths) -> None:
         self._paths = paths
 
-    async def restart(self, place: Place) -> str:
+    async def restart(self, place: EnginePlace) -> str:
         answer = await run_program(
             self._paths, ("systemctl", "restart", place.service or place.flavour), seconds=SYSTEMCTL_SECONDS
         )
@@ -188,7 +188,7 @@ def _answering(sock: socket.socket) -> int:
     return 0
 
 
-def restarter(mode: str, paths: HostPaths, place: Place) -> Restarter:
+def restarter(mode: str, paths: MountedPaths, place: EnginePlace) -> Restarter:
     """The restarter of that name, "" for the engine's usual one. Raises ConfigError."""
     chosen = mode or USUAL_MODE[place.engine]
     if chosen not in MODES:

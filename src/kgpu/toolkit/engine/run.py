@@ -18,11 +18,20 @@ from kgpu.base.threads import beside
 from kgpu.host.engines import rules
 from kgpu.host.engines.containerd import MARK
 from kgpu.host.engines.leftovers import leftovers
-from kgpu.host.engines.model import Change, Engine, EngineState, Files, Handler, Place, Plan, Wanted
-from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.model import (
+    ChangePlan,
+    Engine,
+    EngineOffer,
+    EnginePlace,
+    EngineState,
+    FileChange,
+    Files,
+    RuntimeHandler,
+)
+from kgpu.host.engines.paths import MountedPaths
 from kgpu.host.engines.places import settled
 from kgpu.host.engines.template import BEGIN
-from kgpu.host.engines.undo import Record, without
+from kgpu.host.engines.undo import ChangedFile, without
 from kgpu.toolkit.engine.files import apply, missing_folders, remove_folders, sweep
 from kgpu.toolkit.engine.model import Check, EngineContext, EngineOutcome
 from kgpu.toolkit.engine.restart import connects
@@ -40,14 +49,14 @@ class _Aim:
     """Files as they are now and as they shall be, the memory that goes with it, and what a person should know."""
 
     now: Files
-    changes: tuple[Change, ...]
-    records: tuple[Record, ...]
+    changes: tuple[FileChange, ...]
+    records: tuple[ChangedFile, ...]
     notes: tuple[str, ...]
     kept: EngineChanges
     leaving: bool = False
 
 
-async def configure(place: Place, wanted: Wanted, ctx: EngineContext) -> EngineOutcome:
+async def configure(place: EnginePlace, wanted: EngineOffer, ctx: EngineContext) -> EngineOutcome:
     """Bring the engine's config to ``wanted``; nothing is written or restarted when it says so already.
 
     Raises HostError and ConfigError: the config is then what it was before, and the engine runs with it.
@@ -59,7 +68,7 @@ async def configure(place: Place, wanted: Wanted, ctx: EngineContext) -> EngineO
         return await _reach(aim, place, ctx, store)
 
 
-async def unconfigure(place: Place, ctx: EngineContext, handlers: Sequence[str] = ()) -> EngineOutcome:
+async def unconfigure(place: EnginePlace, ctx: EngineContext, handlers: Sequence[str] = ()) -> EngineOutcome:
     """Give back the original bytes of every file; of files edited since, only kgpu's keys are taken out.
 
     ``handlers``: names to take out of the main file even when kgpu has no memory of having written them. Raises as
@@ -71,25 +80,25 @@ async def unconfigure(place: Place, ctx: EngineContext, handlers: Sequence[str] 
         return await _reach(aim, place, ctx, store)
 
 
-def preview(place: Place, wanted: Wanted, ctx: EngineContext) -> Plan:
+def preview(place: EnginePlace, wanted: EngineOffer, ctx: EngineContext) -> ChangePlan:
     """What ``configure`` would change. Raises as it does."""
     place = settled(place)
     aim = _aim(place, wanted, ctx.paths, EngineStore(ctx.state_dir, place))
-    return Plan(aim.changes, aim.notes)
+    return ChangePlan(aim.changes, aim.notes)
 
 
-def preview_removal(place: Place, ctx: EngineContext, handlers: Sequence[str] = ()) -> Plan:
+def preview_removal(place: EnginePlace, ctx: EngineContext, handlers: Sequence[str] = ()) -> ChangePlan:
     """What ``unconfigure`` would change. Raises as it does."""
     aim = _aim_back(place, ctx.paths, EngineStore(ctx.state_dir, place), tuple(handlers))
-    return Plan(aim.changes, aim.notes)
+    return ChangePlan(aim.changes, aim.notes)
 
 
-def state(place: Place, paths: HostPaths) -> EngineState:
+def state(place: EnginePlace, paths: MountedPaths) -> EngineState:
     """What the engine's config files say now. Raises ConfigError and HostError."""
     return rules.state(place, rules.gather(place, paths))
 
 
-def beside_others(place: Place, wanted: Wanted, ctx: EngineContext) -> Wanted:
+def beside_others(place: EnginePlace, wanted: EngineOffer, ctx: EngineContext) -> EngineOffer:
     """``wanted`` in addition to the handlers, and the default, that kgpu has given the engine before.
 
     Raises ConfigError and HostError.
@@ -102,12 +111,12 @@ def beside_others(place: Place, wanted: Wanted, ctx: EngineContext) -> Wanted:
     ours = {name: path for name, path in is_now.handlers.items() if name not in {*before.handlers, *asked}}
     return replace(
         wanted,
-        handlers=(*wanted.handlers, *(Handler(name, path) for name, path in ours.items())),
+        handlers=(*wanted.handlers, *(RuntimeHandler(name, path) for name, path in ours.items())),
         default=wanted.default or (is_now.default if is_now.default in ours else ""),
     )
 
 
-def _aim(place: Place, wanted: Wanted, paths: HostPaths, store: EngineStore) -> _Aim:
+def _aim(place: EnginePlace, wanted: EngineOffer, paths: MountedPaths, store: EngineStore) -> _Aim:
     kept = store.load()
     now = {**_recorded_files(kept, paths), **rules.gather(place, paths)}
     base, edited = _base(place, kept, now)
@@ -117,7 +126,7 @@ def _aim(place: Place, wanted: Wanted, paths: HostPaths, store: EngineStore) -> 
     return _Aim(now, _steps(place, now, target, why), records_of(place, base, target), (*edited, *plan.notes), kept)
 
 
-def _aim_back(place: Place, paths: HostPaths, store: EngineStore, handlers: tuple[str, ...]) -> _Aim:
+def _aim_back(place: EnginePlace, paths: MountedPaths, store: EngineStore, handlers: tuple[str, ...]) -> _Aim:
     kept = store.load()
     now = _recorded_files(kept, paths)
     notes: tuple[str, ...] = ()
@@ -129,17 +138,17 @@ def _aim_back(place: Place, paths: HostPaths, store: EngineStore, handlers: tupl
         if _traces(by_template, rules.gather(by_template, paths)):
             place = by_template
         now = rules.gather(place, paths)
-        plan = leftovers(place, now, handlers) if handlers or _traces(place, now) else Plan()
+        plan = leftovers(place, now, handlers) if handlers or _traces(place, now) else ChangePlan()
         target = {**now, **{change.path: change.after for change in plan.changes}}
         why, notes = {change.path: change.why for change in plan.changes}, plan.notes
     return _Aim(now, _steps(place, now, target, why), (), notes, kept, leaving=True)
 
 
-def _recorded_files(kept: EngineChanges, paths: HostPaths) -> dict[str, bytes | None]:
+def _recorded_files(kept: EngineChanges, paths: MountedPaths) -> dict[str, bytes | None]:
     return {record.path: rules.read(paths, record.path) for record in (*kept.previous, *kept.records)}
 
 
-def _base(place: Place, kept: EngineChanges, now: Files) -> tuple[dict[str, bytes | None], tuple[str, ...]]:
+def _base(place: EnginePlace, kept: EngineChanges, now: Files) -> tuple[dict[str, bytes | None], tuple[str, ...]]:
     """The files without kgpu's part, and notes about those that somebody has edited since."""
     base = dict(now)
     notes: list[str] = []
@@ -161,15 +170,15 @@ def _base(place: Place, kept: EngineChanges, now: Files) -> tuple[dict[str, byte
     return base, tuple(notes)
 
 
-def _traces(place: Place, files: Files) -> bool:
+def _traces(place: EnginePlace, files: Files) -> bool:
     drop_in, template = files.get(place.drop_in) or b"", files.get(place.template) or b""
     return drop_in.startswith(MARK.encode()) or BEGIN.encode() in template
 
 
-def _steps(place: Place, now: Files, target: Files, why: dict[str, str]) -> tuple[Change, ...]:
+def _steps(place: EnginePlace, now: Files, target: Files, why: dict[str, str]) -> tuple[FileChange, ...]:
     """Changes in a safe order: a drop-in is there before it is imported, and goes after its import is gone."""
     changes = [
-        Change(path, now.get(path), after, why.get(path, "no longer wanted"))
+        FileChange(path, now.get(path), after, why.get(path, "no longer wanted"))
         for path, after in target.items()
         if now.get(path) != after
     ]
@@ -177,7 +186,7 @@ def _steps(place: Place, now: Files, target: Files, why: dict[str, str]) -> tupl
     return tuple(sorted(changes, key=lambda one: ranks[one.after is None] if one.path == place.drop_in else 1))
 
 
-async def _reach(aim: _Aim, place: Place, ctx: EngineContext, store: EngineStore) -> EngineOutcome:
+async def _reach(aim: _Aim, place: EnginePlace, ctx: EngineContext, store: EngineStore) -> EngineOutcome:
     """Do what the aim says, or put everything back and raise."""
     if not aim.changes and aim.kept.settled and aim.kept.records == aim.records:
         return EngineOutcome(notes=aim.notes)
@@ -193,7 +202,7 @@ async def _reach(aim: _Aim, place: Place, ctx: EngineContext, store: EngineStore
         made.update(dict.fromkeys(missing_folders(change.path, ctx.paths) if change.after is not None else ()))
     unsettled = EngineChanges(records=aim.records, previous=previous, settled=False, folders=tuple(made))
     await beside(store.save, unsettled)
-    written: list[Change] = []
+    written: list[FileChange] = []
     told = False
     try:
         for change in aim.changes:
@@ -218,7 +227,7 @@ async def _reach(aim: _Aim, place: Place, ctx: EngineContext, store: EngineStore
     return EngineOutcome(changes=aim.changes, restarted=restarted, notes=(*aim.notes, *note))
 
 
-async def _ask_engine(aim: _Aim, place: Place, ctx: EngineContext) -> str:
+async def _ask_engine(aim: _Aim, place: EnginePlace, ctx: EngineContext) -> str:
     """Refuse what the engine's own program would not load. Raises HostError before anything is written.
 
     On leaving, a config that somebody else has broken is no reason to stay in it, but one not to restart the engine:
@@ -244,7 +253,7 @@ async def _ask_engine(aim: _Aim, place: Place, ctx: EngineContext) -> str:
     )
 
 
-async def _tell(place: Place, ctx: EngineContext) -> tuple[bool, tuple[str, ...]]:
+async def _tell(place: EnginePlace, ctx: EngineContext) -> tuple[bool, tuple[str, ...]]:
     """Restart the engine and wait until it is as wanted. Raises HostError when it isn't within the deadline."""
     name = place.service or place.flavour
     if ctx.restarter.mode == "none":
@@ -263,7 +272,7 @@ async def _tell(place: Place, ctx: EngineContext) -> tuple[bool, tuple[str, ...]
     return True, (note,) if note else ()
 
 
-async def _wait(place: Place, ctx: EngineContext, check: Check | None) -> str:
+async def _wait(place: EnginePlace, ctx: EngineContext, check: Check | None) -> str:
     """What is wrong with the engine still when the deadline has come; "" as soon as nothing is."""
     end = ctx.clock.monotonic() + ctx.deadline
     while True:
@@ -278,7 +287,7 @@ async def _wait(place: Place, ctx: EngineContext, check: Check | None) -> str:
         await ctx.clock.sleep(PAUSE_SECONDS)
 
 
-async def _put_back(written: list[Change], place: Place, ctx: EngineContext, *, told: bool) -> str:
+async def _put_back(written: list[FileChange], place: EnginePlace, ctx: EngineContext, *, told: bool) -> str:
     """Put back what was there, in reverse order, and have the engine read it; why that failed, "" when it didn't."""
     try:
         for change in reversed(written):

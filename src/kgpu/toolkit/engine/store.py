@@ -23,8 +23,8 @@ import msgspec
 from kgpu.base.errors import HostError
 from kgpu.base.files import write_atomic
 from kgpu.base.typed import decode
-from kgpu.host.engines.model import Place
-from kgpu.host.engines.undo import Kind, Record, kind_of
+from kgpu.host.engines.model import EnginePlace
+from kgpu.host.engines.undo import ChangedFile, FileSyntax, kind_of
 
 FOLDER: Final = "engines"
 RECORD: Final = "record.json"
@@ -34,7 +34,7 @@ LOCK: Final = "lock"
 
 class _StoredFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     path: str
-    kind: Kind
+    kind: FileSyntax
     original: str | None
     written: str | None
 
@@ -54,8 +54,8 @@ class EngineChanges:
     ``settled``: every file is as recorded, and the engine has been told. ``folders``: those that kgpu made.
     """
 
-    records: tuple[Record, ...] = ()
-    previous: tuple[Record, ...] = ()
+    records: tuple[ChangedFile, ...] = ()
+    previous: tuple[ChangedFile, ...] = ()
     settled: bool = True
     folders: tuple[str, ...] = field(default=())
 
@@ -63,7 +63,7 @@ class EngineChanges:
 class EngineStore:
     """The memory of one engine, in a folder of kgpu's own."""
 
-    def __init__(self, state_dir: Path, place: Place) -> None:
+    def __init__(self, state_dir: Path, place: EnginePlace) -> None:
         digest = hashlib.sha256(place.config.encode()).hexdigest()[:12]
         self.folder = state_dir / FOLDER / f"{place.engine.value}-{digest}"
 
@@ -154,12 +154,12 @@ def _unwritable(folder: Path, error: OSError) -> HostError:
     )
 
 
-def _row(record: Record) -> _StoredFile:
+def _row(record: ChangedFile) -> _StoredFile:
     return _StoredFile(record.path, record.kind, _text(record.original), _text(record.written))
 
 
-def _record(row: _StoredFile) -> Record:
-    return Record(row.path, row.kind, _bytes(row.original), _bytes(row.written))
+def _record(row: _StoredFile) -> ChangedFile:
+    return ChangedFile(row.path, row.kind, _bytes(row.original), _bytes(row.written))
 
 
 def _text(raw: bytes | None) -> str | None:
@@ -170,9 +170,11 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text, validate=True)
 
 
-def records_of(place: Place, before: dict[str, bytes | None], after: dict[str, bytes | None]) -> tuple[Record, ...]:
+def records_of(
+    place: EnginePlace, before: dict[str, bytes | None], after: dict[str, bytes | None]
+) -> tuple[ChangedFile, ...]:
     """A record for each file that differs; the drop-in before the main file that imports it."""
     paths: Sequence[str] = sorted(
         (path for path in after if before.get(path) != after[path]), key=lambda path: path != place.drop_in
     )
-    return tuple(Record(path, kind_of(place, path), before.get(path), after[path]) for path in paths)
+    return tuple(ChangedFile(path, kind_of(place, path), before.get(path), after[path]) for path in paths)

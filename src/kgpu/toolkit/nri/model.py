@@ -9,7 +9,7 @@ from typing import TypeAlias
 from kgpu.base.errors import UserError
 from kgpu.formats.image_env import ImageEnv, Visible
 from kgpu.formats.requirements import GpuFacts
-from kgpu.kubelet.nri.model import Adjustment, Container, Pod
+from kgpu.kubelet.nri.model import ContainerAdjustment, NriContainer, NriPod
 from kgpu.kubelet.pod_resources import Holding
 from kgpu.toolkit.nri.devices import DeviceIndex
 
@@ -26,8 +26,8 @@ class Ask:
     understood. ``extra`` are more CDI devices, which only some may have.
     """
 
-    pod: Pod
-    container: Container
+    pod: NriPod
+    container: NriContainer
     env: ImageEnv
     source: str = ""
     annotated: bool = False
@@ -75,7 +75,7 @@ class ContainerRefusal:
 class Adjust:
     """The container is changed; ``why`` is for the log."""
 
-    adjustment: Adjustment
+    adjustment: ContainerAdjustment
     why: str = ""
 
 

@@ -16,7 +16,7 @@ from kgpu.formats import image_env, names
 from kgpu.formats.cdi import ALL_DEVICE, qualified_name
 from kgpu.formats.image_env import ImageEnv, Visible
 from kgpu.formats.requirements import GpuFacts, unmet
-from kgpu.kubelet.nri.model import Adjustment, Container, Pod
+from kgpu.kubelet.nri.model import ContainerAdjustment, NriContainer, NriPod
 from kgpu.kubelet.pod_resources import Holding
 from kgpu.toolkit.nri.config import NriPolicy
 from kgpu.toolkit.nri.devices import REPLICA, Units, is_management, is_nvidia_kind, units_of_nodes
@@ -29,7 +29,7 @@ _ALL_MANAGED: Final = qualified_name(names.CDI_MANAGEMENT_KIND, ALL_DEVICE)
 _SHOWN: Final = 5
 
 
-def read(policy: NriPolicy, pod: Pod, container: Container) -> Ask | None:
+def read(policy: NriPolicy, pod: NriPod, container: NriContainer) -> Ask | None:
     """What the container asks for; None when it does not concern the plugin, as nearly every container.
 
     The annotation for the container beats the pod's, that one without a scope, then mounts, then the variable.
@@ -75,7 +75,7 @@ def decide(policy: NriPolicy, ask: Ask, facts: Facts, *, wanted: Wanted) -> Outc
         return ContainerRefusal(problem)
 
 
-def _asked_plainly(policy: NriPolicy, env: ImageEnv, container: Container) -> tuple[str, Visible]:
+def _asked_plainly(policy: NriPolicy, env: ImageEnv, container: NriContainer) -> tuple[str, Visible]:
     """What asks without an annotation, and for what. Raises ConfigError."""
     mounts = [(mount.source, mount.destination) for mount in container.mounts] if policy.by_mounts else []
     visible = image_env.devices_of_mounts(mounts)
@@ -84,7 +84,7 @@ def _asked_plainly(policy: NriPolicy, env: ImageEnv, container: Container) -> tu
     return names.ENV_VISIBLE_DEVICES, env.visible_devices(instead=policy.instead)
 
 
-def _keys(container: Container) -> tuple[str, ...]:
+def _keys(container: NriContainer) -> tuple[str, ...]:
     base = names.NRI_CDI_ANNOTATION
     return f"{base}/container.{container.name}", f"{base}/pod", base
 
@@ -112,7 +112,7 @@ def _outcome(policy: NriPolicy, ask: Ask, facts: Facts, given: tuple[str, ...], 
     if dropped:
         files = "1 driver file" if len(dropped) == 1 else f"{len(dropped)} driver files"
         said.append(f"without {files} of other capabilities than {', '.join(sorted(capabilities or ()))}")
-    return Adjust(Adjustment(cdi_devices=new, without_mounts=dropped), "; ".join(said))
+    return Adjust(ContainerAdjustment(cdi_devices=new, without_mounts=dropped), "; ".join(said))
 
 
 def _facts(facts: Facts, gpus: Iterable[int]) -> list[GpuFacts]:

@@ -25,7 +25,7 @@ from kgpu.formats.names import CDI_DIR, CDI_STATIC_DIR, NRI_CDI_ANNOTATION
 from kgpu.formats.nri_support import WANTED, unsupported
 from kgpu.host.driver.capabilities import wanted
 from kgpu.hw.port import Reader
-from kgpu.kubelet.nri.model import Adjustment, Container, Pod, RuntimeInfo
+from kgpu.kubelet.nri.model import ContainerAdjustment, NriContainer, NriPod, RuntimeInfo
 from kgpu.kubelet.nri.plugin import serve
 from kgpu.kubelet.pod_resources import Holding, Holdings
 from kgpu.kubelet.socket_watch import SocketIdentity, socket_identity
@@ -127,7 +127,7 @@ class _Service:
 
 
 class NriLogic:
-    """Answers the runtime; see ``kgpu.kubelet.nri.model.PluginLogic``."""
+    """Answers the runtime; see ``kgpu.kubelet.nri.model.NriPluginLogic``."""
 
     def __init__(self, ctx: NriContext) -> None:
         self._ctx = ctx
@@ -150,7 +150,7 @@ class NriLogic:
     def ready(self) -> None:
         self._ctx.on_state(True, f"{self._runtime.name} {self._runtime.version} at {self._ctx.config.socket}")
 
-    async def create(self, pod: Pod, container: Container) -> Adjustment | None:
+    async def create(self, pod: NriPod, container: NriContainer) -> ContainerAdjustment | None:
         ask = read(self._ctx.config.policy, pod, container)
         if ask is None:
             return None
