@@ -21,7 +21,7 @@ from kgpu.exporter.render import render
 from kgpu.exporter.settings import ExporterSettings, Pods, Virtual
 from kgpu.exporter.windows import ClockWindow, Xids
 from kgpu.hw.verdicts import GpuVerdict
-from kgpu.kubelet.pod_resources import Claim
+from kgpu.kubelet.pod_resources import DeviceClaim
 from kgpu.operator.metrics import OperatorFigures
 from kgpu.operator.plan import plan as plan_operator
 from kgpu.validator.metrics import SeenStatus
@@ -80,7 +80,7 @@ def everything(generation: Generation) -> PlanInput:
         claimed={(driver, pool, "gpu-0-mig"): part.uuid},
         holdings=(
             holding("a", f"{uuid(1)}::0"),
-            holding("b", "gpu-0-mig", resource=driver, claim=Claim("c", pool)),
+            holding("b", "gpu-0-mig", resource=driver, claim=DeviceClaim("c", pool)),
         ),
     )
 

@@ -130,7 +130,8 @@ def _doctor_rules() -> str:
 
 
 BLOCKS = (
-    common.Image, common.EnvImage, common.Container, common.Component, common.SideContainer, common.Resources,
+    common.Image, common.EnvImage, common.OperandContainer, common.Component, common.SideContainer,
+    common.ComputeResources,
     common.EnvVar, common.Probe, common.Rdma, common.UpgradePolicy, core.ServiceMonitor,
 )  # fmt: skip
 BLOCK_NAMES = {block: f"{block.__name__[0].lower()}{block.__name__[1:]}" for block in BLOCKS}

@@ -15,7 +15,7 @@ from kgpu.deviceplugin.allocate import cdi_names
 from kgpu.deviceplugin.config import PluginSettings
 from kgpu.deviceplugin.model import HostDevices
 from kgpu.formats.cdi import parse_spec, qualified_name
-from kgpu.hw.port import Accelerator, Finding, Inventory, Problem
+from kgpu.hw.port import Accelerator, HardwareFinding, Inventory, Problem
 from kgpu.hw.vendor import vendor_of
 
 
@@ -80,7 +80,7 @@ def test_nothing_is_written_twice_and_a_lost_file_comes_back(root, tmp_path):
     write(INVENTORY, CDI)
     (path,) = (tmp_path / "cdi").iterdir()
     before = path.stat().st_ino
-    sick = Finding(subject="GPU-1", problem=Problem.LOST, what="a", expected="b", remedy="c")
+    sick = HardwareFinding(subject="GPU-1", problem=Problem.LOST, what="a", expected="b", remedy="c")
     write(dataclasses.replace(INVENTORY, accelerators=(gpu(0), gpu(1, findings=(sick,)))), CDI)
     assert path.stat().st_ino == before
     path.unlink()

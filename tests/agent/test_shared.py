@@ -9,9 +9,9 @@ import pytest
 from kgpu.agent.shared import QUEUE_LIMIT, SharedReader
 from kgpu.base.clock import VirtualClock, settle
 from kgpu.base.errors import HwError
-from kgpu.hw.port import Event, EventKind, Inventory
+from kgpu.hw.port import EventKind, HardwareEvent, Inventory
 
-XID = Event(kind=EventKind.XID, uuid="GPU-1", code=79)
+XID = HardwareEvent(kind=EventKind.XID, uuid="GPU-1", code=79)
 
 
 class Scripted:
@@ -23,7 +23,7 @@ class Scripted:
         self.gate = asyncio.Event()
         self.gate.set()
         self.error: HwError | None = None
-        self.queue: asyncio.Queue[Event | HwError] = asyncio.Queue()
+        self.queue: asyncio.Queue[HardwareEvent | HwError] = asyncio.Queue()
         self.listeners = 0
         self.closed = False
 

@@ -9,7 +9,7 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.supervise import RoleState, RoleStatus
 from kgpu.formats.config_choice import ConfigText, problem_text
-from kgpu.hw.port import Accelerator, Finding, Inventory, Problem
+from kgpu.hw.port import Accelerator, HardwareFinding, Inventory, Problem
 
 
 def role(name: str, state: RoleState, reason: str = "") -> RoleStatus:
@@ -47,7 +47,9 @@ def test_a_role_as_data():
 
 
 def test_hardware_names_devices_and_their_trouble():
-    lost = Finding(subject="GPU-2", problem=Problem.LOST, what="it fell off the bus", expected="a GPU", remedy="reboot")
+    lost = HardwareFinding(
+        subject="GPU-2", problem=Problem.LOST, what="it fell off the bus", expected="a GPU", remedy="reboot"
+    )
     inventory = Inventory(
         vendor="nvidia",
         driver_version="580.1",

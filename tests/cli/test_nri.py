@@ -14,7 +14,7 @@ import pytest
 from kgpu.base.files import write_atomic
 from kgpu.cli.main import main
 from kgpu.cli.nri import _run
-from kgpu.formats.cdi import CdiDevice, DeviceNode, build_spec, dump_spec
+from kgpu.formats.cdi import CdiDevice, CdiDeviceNode, build_spec, dump_spec
 from kgpu.kubelet.nri.fake import FakeNriRuntime
 from kgpu.kubelet.nri.model import ContainerAdjustment, NriContainer, NriPod
 from kgpu.kubelet.nri.session import CallRefusedError
@@ -66,7 +66,7 @@ async def test_a_state_is_told_once(folder: Path, monkeypatch, caplog) -> None:
 
 
 async def test_it_serves_a_runtime_until_it_is_stopped(folder: Path) -> None:
-    device = CdiDevice(names=("0",), nodes=(DeviceNode(path="/dev/nvidia0"),))
+    device = CdiDevice(names=("0",), nodes=(CdiDeviceNode(path="/dev/nvidia0"),))
     write_atomic(folder / "spec.json", dump_spec(build_spec(kind="nvidia.com/gpu", devices=[device]), "json"))
     runtime = FakeNriRuntime(folder / "nri.sock")
     await runtime.start()
@@ -94,7 +94,7 @@ async def test_it_serves_a_runtime_until_it_is_stopped(folder: Path) -> None:
 
 
 async def test_adjustments_reach_the_runtime(folder: Path) -> None:
-    device = CdiDevice(names=("all",), nodes=(DeviceNode(path="/dev/nvidia0"),))
+    device = CdiDevice(names=("all",), nodes=(CdiDeviceNode(path="/dev/nvidia0"),))
     spec = build_spec(kind="management.nvidia.com/gpu", devices=[device])
     write_atomic(folder / "spec.json", dump_spec(spec, "json"))
     runtime = FakeNriRuntime(folder / "nri.sock")

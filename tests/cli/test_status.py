@@ -16,11 +16,11 @@ from kgpu.cli import status as module
 from kgpu.cli.main import main
 from kgpu.formats import agent_report, gpu_report, names
 from kgpu.formats.gpu_remedies import REBOOT, words
-from kgpu.formats.gpu_report import Gpu
+from kgpu.formats.gpu_report import ReportedGpu
 from kgpu.formats.xid.action import Action
 from kgpu.kube.fake import FakeApi
 from kgpu.lab import operator
-from kgpu.operator.model import Observed
+from kgpu.operator.model import ObservedCluster
 from kgpu.operator.overview import OperatorState, Overview, overview
 from kgpu.toolkit.settings import toolkit_settings
 from tests.operator.test_breakages import CASES, library_missing, quota, taint
@@ -30,13 +30,13 @@ from tests.operator.world import SETTINGS, healthy_node, node_object, policy, re
 README = Path(__file__).parents[2] / "README.md"
 
 
-def seen(observed: Observed) -> Overview:
+def seen(observed: ObservedCluster) -> Overview:
     return overview(
         written(observed), SETTINGS, operator=OperatorState(said="operator gpu-operator/gpu-operator: 1 of 1 ready")
     )
 
 
-def screen(observed: Observed, width: int = 140) -> str:
+def screen(observed: ObservedCluster, width: int = 140) -> str:
     return module.render(seen(observed), width=width, color=False)
 
 
@@ -96,14 +96,14 @@ def test_the_column_of_what_a_label_switches_off_stays() -> None:
     assert ("plugin" in shown.splitlines()[2], "! node n1: its GPUs are not offered" in shown) == (True, True)
 
 
-LOST = Gpu(
+LOST = ReportedGpu(
     uuid="GPU-0a", index=3, action=Action.REBOOT, reason="GPUNeedsReboot", what="handle: GPU is lost (NVML error 15)",
     remedy_key=REBOOT,
 )  # fmt: skip
-HOT = Gpu(uuid="GPU-0b", index=4, action=Action.INSPECT, what="it is hot", works=True)
+HOT = ReportedGpu(uuid="GPU-0b", index=4, action=Action.INSPECT, what="it is hot", works=True)
 
 
-def with_gpus(*gpus: Gpu, name: str = "n1") -> Observed:
+def with_gpus(*gpus: ReportedGpu, name: str = "n1") -> ObservedCluster:
     node, said = healthy_node(name), gpu_report.report(gpus, count=8)
     shown = gpu_report.rendered(said)
     row = {

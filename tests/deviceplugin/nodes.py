@@ -8,7 +8,7 @@ from dataclasses import replace
 from kgpu.deviceplugin.config import PluginSettings
 from kgpu.formats.plugin_config import DeviceSelection, SharedResource, Sharing, SharingKind
 from kgpu.hw.memory import sample_inventory, sample_partitions
-from kgpu.hw.port import Accelerator, Finding, Problem
+from kgpu.hw.port import Accelerator, HardwareFinding, Problem
 
 GPU = "nvidia.com/gpu"
 
@@ -32,7 +32,7 @@ def with_mig(gpu: Accelerator, *layout: tuple[str, int]) -> Accelerator:
 
 
 def broken(gpu: Accelerator, problem: Problem = Problem.LOST) -> Accelerator:
-    found = Finding(subject=gpu.uuid, problem=problem, what="injected", expected="health", remedy="heal")
+    found = HardwareFinding(subject=gpu.uuid, problem=problem, what="injected", expected="health", remedy="heal")
     return replace(gpu, findings=(found,))
 
 

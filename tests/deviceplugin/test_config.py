@@ -20,12 +20,12 @@ from kgpu.deviceplugin.roster import PluginMemory
 from kgpu.formats.config_choice import ConfigText
 from kgpu.formats.plugin_config import PluginConfig
 from kgpu.formats.plugin_config_parse import parse_config
-from kgpu.formats.settings import Shape
+from kgpu.formats.settings import FlagShape
 
 SAMPLES = {
-    Shape.SWITCH: (["true", "false"], [True, False]),
-    Shape.TEXT: (["/a", "/b"], ["/a", "/b"]),
-    Shape.LIST: (["a", "b"], [("a",), ("b",)]),
+    FlagShape.SWITCH: (["true", "false"], [True, False]),
+    FlagShape.TEXT: (["/a", "/b"], ["/a", "/b"]),
+    FlagShape.LIST: (["a", "b"], [("a",), ("b",)]),
 }
 CHANNELS = (["0", ""], [(0,), ()])
 
@@ -33,7 +33,7 @@ CHANNELS = (["0", ""], [(0,), ()])
 def samples(flag):
     if flag.choices:
         first, second = flag.choices[:2]
-        if flag.shape is Shape.LIST:
+        if flag.shape is FlagShape.LIST:
             return [first, second], [(first,), (second,)]
         return [first, second], [first, second]
     return CHANNELS if flag.attr == "imex_channel_ids" else SAMPLES[flag.shape]

@@ -20,7 +20,7 @@ from kgpu.deviceplugin.health import (
 from kgpu.deviceplugin.model import GpuUnit
 from kgpu.deviceplugin.plan import plan
 from kgpu.hw.nvidia.facts import unreachable
-from kgpu.hw.port import Event, EventKind, Finding, Problem
+from kgpu.hw.port import EventKind, HardwareEvent, HardwareFinding, Problem
 from kgpu.hw.verdicts import GpuVerdict
 
 DISABLE, ENABLE = "DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"
@@ -32,8 +32,8 @@ def units(nodes=NODES, strategy: str = "none") -> list[GpuUnit]:
     return [d.unit for r in plan(nodes, PluginSettings(mig_strategy=strategy)).resources for d in r.devices]
 
 
-def xid(code: int, gpu=NODES[0], gi: int | None = None, ci: int | None = None) -> Event:
-    return Event(kind=EventKind.XID, uuid=gpu and gpu.uuid, code=code, gpu_instance=gi, compute_instance=ci)
+def xid(code: int, gpu=NODES[0], gi: int | None = None, ci: int | None = None) -> HardwareEvent:
+    return HardwareEvent(kind=EventKind.XID, uuid=gpu and gpu.uuid, code=code, gpu_instance=gi, compute_instance=ci)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,10 @@ def test_an_xid_without_a_device_marks_nobody() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in EventKind if kind is not EventKind.XID])
 def test_other_events_alone_mark_nobody(kind: EventKind) -> None:
-    assert on_event(DeviceHealth(), Event(kind=kind, uuid=NODES[0].uuid, code=79), RULES, 0) == (DeviceHealth(), [])
+    assert on_event(DeviceHealth(), HardwareEvent(kind=kind, uuid=NODES[0].uuid, code=79), RULES, 0) == (
+        DeviceHealth(),
+        [],
+    )
 
 
 def sick(now: float = 0.0) -> DeviceHealth:
@@ -193,7 +196,9 @@ def test_all_checks_off_leaves_only_what_is_not_there() -> None:
 
 def test_a_gpu_that_can_not_be_read_does_not_get_well() -> None:
     unit = units()[0]
-    finding = Finding(subject=NODES[0].uuid, problem=Problem.UNREADABLE, what="error 999", expected="", remedy="")
+    finding = HardwareFinding(
+        subject=NODES[0].uuid, problem=Problem.UNREADABLE, what="error 999", expected="", remedy=""
+    )
     silent = (unreachable(NODES[0], 0, finding), NODES[1])
     health = read(read(sick(), silent, 1), silent, 10 * QUIET_SECONDS)
     assert health.reason(unit)

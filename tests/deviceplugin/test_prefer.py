@@ -18,7 +18,7 @@ from kgpu.deviceplugin.plan import plan
 from kgpu.deviceplugin.prefer import PreferredDevices, prefer, prefer_indices
 from kgpu.deviceplugin.topology import GpuTopology, pair_score
 from kgpu.hw.memory import sample_inventory
-from kgpu.hw.port import Accelerator, Level, Link
+from kgpu.hw.port import Accelerator, Link, TopologyLevel
 from kgpu.kubelet.model import PreferenceRequest
 
 NODES = gpus(4)
@@ -26,7 +26,7 @@ NODES = gpus(4)
 
 def links(lanes: dict[tuple[int, int], int], nodes=NODES) -> list[Link]:
     return [
-        Link(a=nodes[a].uuid, b=nodes[b].uuid, level=Level.NODE, lanes=lanes.get((a, b), 0))
+        Link(a=nodes[a].uuid, b=nodes[b].uuid, level=TopologyLevel.NODE, lanes=lanes.get((a, b), 0))
         for a, b in itertools.combinations(range(len(nodes)), 2)
     ]
 
@@ -51,12 +51,12 @@ def choose(
 @pytest.mark.parametrize(
     ("level", "lanes", "score"),
     [
-        (Level.INTERNAL, 0, 60), (Level.SINGLE, 0, 50), (Level.MULTIPLE, 0, 40), (Level.HOSTBRIDGE, 0, 30),
-        (Level.NODE, 0, 20), (Level.SYSTEM, 0, 10), (Level.SYSTEM, 4, 410), (Level.NODE, 18, 1820),
-        (Level.NODE, 19, 1820),
+        (TopologyLevel.INTERNAL, 0, 60), (TopologyLevel.SINGLE, 0, 50), (TopologyLevel.MULTIPLE, 0, 40), (TopologyLevel.HOSTBRIDGE, 0, 30),
+        (TopologyLevel.NODE, 0, 20), (TopologyLevel.SYSTEM, 0, 10), (TopologyLevel.SYSTEM, 4, 410), (TopologyLevel.NODE, 18, 1820),
+        (TopologyLevel.NODE, 19, 1820),
     ],
 )  # fmt: skip
-def test_pair_scores(level: Level, lanes: int, score: int) -> None:
+def test_pair_scores(level: TopologyLevel, lanes: int, score: int) -> None:
     assert pair_score(Link(a="a", b="b", level=level, lanes=lanes)) == score
 
 

@@ -15,7 +15,7 @@ from kgpu.deviceplugin import roster
 from kgpu.deviceplugin.health import Illness
 from kgpu.deviceplugin.roster import PluginMemory, load, merge, save
 from kgpu.hw.memory import sample_inventory
-from kgpu.hw.port import Accelerator, Finding, Problem
+from kgpu.hw.port import Accelerator, HardwareFinding, Problem
 
 INVENTORY = sample_inventory(4)
 NODES = INVENTORY.accelerators
@@ -44,7 +44,7 @@ def test_all_gpus_may_vanish_at_once() -> None:
 
 @pytest.mark.parametrize("uuid", [NODES[1].uuid, ""])
 def test_a_lost_gpu_that_lost_its_facts_gets_them_back(uuid: str) -> None:
-    lost = Finding(subject=uuid, problem=Problem.LOST, what="lost", expected="there", remedy="reset")
+    lost = HardwareFinding(subject=uuid, problem=Problem.LOST, what="lost", expected="there", remedy="reset")
     blank = Accelerator(vendor=NODES[1].vendor, index=1, uuid=uuid, name="", findings=(lost,))
     merged, _ = merge(NODES, found(NODES[0], blank, *NODES[2:]))
     assert merged[1] == replace(NODES[1], findings=(lost,))

@@ -18,7 +18,7 @@ from kgpu.deviceplugin import offer
 from kgpu.deviceplugin.model import HostDevices
 from kgpu.formats.config_choice import problem_text
 from kgpu.hw.memory import MemoryReader, sample_partitions
-from kgpu.hw.port import Event, EventKind, Inventory, Problem
+from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Problem
 from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts
 from kgpu.kubelet import convert
 from kgpu.kubelet.fake import AdmissionError
@@ -43,7 +43,7 @@ async def test_eight_gpus_are_registered_and_allocated(node: Node) -> None:
 async def test_an_xid_takes_one_gpu_out_and_it_comes_back(node: Node) -> None:
     node.start()
     await node.offers(gpu=8)
-    node.reader.report(Event(kind=EventKind.XID, uuid=GPUS[3].uuid, code=79))
+    node.reader.report(HardwareEvent(kind=EventKind.XID, uuid=GPUS[3].uuid, code=79))
     await node.offers(gpu=7)
     assert node.kubelet.capacity() == {GPU: 8}
     node.reader.change(GPUS[3].uuid, recovery_action="reset")
@@ -66,8 +66,8 @@ async def test_verdicts_take_a_gpu_out_from_the_start_and_give_it_back(node: Nod
     well = structs.replace(bad, withdraws=False, causes=(), action="ignore")
     verdicts.put(well)
     await node.offers(gpu=8)
-    node.reader.report(Event(kind=EventKind.XID, uuid=GPUS[3].uuid, code=79))
-    node.reader.report(Event(kind=EventKind.XID, uuid=GPUS[4].uuid, code=79))
+    node.reader.report(HardwareEvent(kind=EventKind.XID, uuid=GPUS[3].uuid, code=79))
+    node.reader.report(HardwareEvent(kind=EventKind.XID, uuid=GPUS[4].uuid, code=79))
     await node.offers(gpu=7)  # of that one nobody gives a verdict
     verdicts.put(well, GpuVerdict(uuid=GPUS[4].uuid))
     await node.offers(gpu=8)
@@ -321,7 +321,7 @@ async def test_a_gpu_lost_before_the_start_is_still_there_as_unhealthy(node: Nod
 async def test_a_critical_xid_survives_a_restart_of_the_plugin(node: Node) -> None:
     node.start()
     await node.offers(gpu=8)
-    node.reader.report(Event(kind=EventKind.XID, uuid=GPUS[1].uuid, code=48))
+    node.reader.report(HardwareEvent(kind=EventKind.XID, uuid=GPUS[1].uuid, code=48))
     await node.offers(gpu=7)
     await node.stop()
     await node.kubelet.restart()
@@ -345,11 +345,11 @@ async def test_a_hanging_driver_delays_no_answer(node: Node) -> None:
     node.start()
     await node.offers(gpu=8)
     node.reader.stuck = True
-    node.reader.report(Event(kind=EventKind.INVENTORY))
+    node.reader.report(HardwareEvent(kind=EventKind.INVENTORY))
     await asyncio.sleep(0)
     async with asyncio.timeout(60):
         await node.kubelet.admit("pod", "main", {GPU: 4})
-    node.reader.report(Event(kind=EventKind.XID, uuid=GPUS[7].uuid, code=79))
+    node.reader.report(HardwareEvent(kind=EventKind.XID, uuid=GPUS[7].uuid, code=79))
     await node.offers(gpu=7)
 
 
@@ -388,7 +388,7 @@ async def test_mps_shares_are_offered_when_their_daemon_listens_and_not_before(n
     assert not any(ready for ready, _ in node.states)
     assert "MpsDaemonMissing" in node.reasons()
     facts = HostDevices(mps_daemons=frozenset({"nvidia.com/gpu"}))
-    node.reader.report(Event(kind=EventKind.INVENTORY))
+    node.reader.report(HardwareEvent(kind=EventKind.INVENTORY))
     await node.offers(gpu=16)
 
 
@@ -408,7 +408,7 @@ async def test_required_imex_channels_hold_everything_back_until_they_are_there(
     await node.until(lambda: "ImexMissing" in node.reasons())
     assert node.kubelet.registrations == []
     facts = HostDevices(imex_channels=(0,))
-    node.reader.report(Event(kind=EventKind.INVENTORY))
+    node.reader.report(HardwareEvent(kind=EventKind.INVENTORY))
     await node.offers(gpu=8)
     answers = await node.kubelet.admit("pod", "main", {GPU: 1})
     assert answers[GPU].envs["NVIDIA_IMEX_CHANNELS"] == "0"

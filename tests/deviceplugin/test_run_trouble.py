@@ -18,7 +18,7 @@ from kgpu.base.errors import HostError
 from kgpu.deviceplugin import run
 from kgpu.deviceplugin.core import PluginCore
 from kgpu.hw.memory import sample_partitions
-from kgpu.hw.port import Event, EventKind, Inventory
+from kgpu.hw.port import EventKind, HardwareEvent, Inventory
 
 
 async def test_cdi_specs_are_written_before_devices_are_offered(node: Node) -> None:
@@ -68,11 +68,11 @@ async def test_devices_without_a_cdi_spec_are_held_back_until_it_can_be_written(
     node.start(cdi_writer=write)
     await node.until(lambda: node.states[-1:] == [(False, broken[0].one_line())])
     assert node.kubelet.registrations == []
-    node.reader.report(Event(kind=EventKind.INVENTORY))
+    node.reader.report(HardwareEvent(kind=EventKind.INVENTORY))
     await asyncio.sleep(0.05)
     assert node.reasons().count("CdiNotWritten") == 1
     problem = broken.pop()
-    node.reader.report(Event(kind=EventKind.INVENTORY))
+    node.reader.report(HardwareEvent(kind=EventKind.INVENTORY))
     await node.offers(gpu=8)
     # Later trouble leaves what was offered: the old spec still serves it.
     broken.append(problem)
@@ -131,7 +131,7 @@ async def test_events_in_a_storm_do_not_each_cost_a_reading(node: Node) -> None:
     before = node.reader.inventory_calls
     begin = asyncio.get_running_loop().time()
     for _ in range(200):
-        node.reader.report(Event(kind=EventKind.XID, uuid=GPUS[3].uuid, code=31))
+        node.reader.report(HardwareEvent(kind=EventKind.XID, uuid=GPUS[3].uuid, code=31))
         await asyncio.sleep(0.001)
     took = asyncio.get_running_loop().time() - begin
     assert node.reader.inventory_calls - before <= 2 + took / run.LOOK_PAUSE_SECONDS
@@ -150,7 +150,7 @@ async def test_a_slow_disk_delays_no_answer(node: Node, monkeypatch: pytest.Monk
     try:
         await node.offers(gpu=8)
         await node.until(saving.is_set)
-        node.reader.report(Event(kind=EventKind.XID, uuid=GPUS[3].uuid, code=79))
+        node.reader.report(HardwareEvent(kind=EventKind.XID, uuid=GPUS[3].uuid, code=79))
         await node.offers(gpu=7)
         await node.kubelet.admit("pod", "main", {GPU: 2})
     finally:
@@ -190,7 +190,7 @@ async def test_a_full_disk_is_told_once_and_tried_again(node: Node, monkeypatch:
     (node.folder / "state").write_text("a file where the folder should be")
     node.start()
     await node.until(lambda: "MemoryUnwritable" in node.reasons())
-    node.reader.report(Event(kind=EventKind.XID, uuid=GPUS[3].uuid, code=79))
+    node.reader.report(HardwareEvent(kind=EventKind.XID, uuid=GPUS[3].uuid, code=79))
     await node.offers(gpu=7)
     (node.folder / "state").unlink()
     await node.until(lambda: (node.folder / "state" / "devices.json").is_file())
@@ -206,7 +206,7 @@ async def test_a_plugin_that_hears_no_events_does_not_go_on_as_if_it_did(
     monkeypatch.setattr(PluginCore, "event", broken)
     node.start()
     await node.offers(gpu=8)
-    node.reader.report(Event(kind=EventKind.XID, uuid=GPUS[3].uuid, code=79))
+    node.reader.report(HardwareEvent(kind=EventKind.XID, uuid=GPUS[3].uuid, code=79))
     assert node.task is not None
     with pytest.raises(ExceptionGroup, match="unhandled"):
         await asyncio.wait_for(node.task, 20)
@@ -225,9 +225,9 @@ async def test_new_devices_wait_for_their_cdi_spec_and_the_old_ones_stay(node: N
     full.append(HostError("the disk is full", "room", "make some"))
     node.reader.set_partitions(GPUS[0].uuid, sample_partitions(GPUS[0]))
     await node.offers(gpu=7)
-    node.reader.report(Event(kind=EventKind.XID, uuid=GPUS[1].uuid, code=79))
+    node.reader.report(HardwareEvent(kind=EventKind.XID, uuid=GPUS[1].uuid, code=79))
     await node.offers(gpu=6)
     assert "nvidia.com/mig-1g.10gb" not in node.kubelet.allocatable()
     full.clear()
-    node.reader.report(Event(kind=EventKind.MIG_CHANGE, uuid=GPUS[0].uuid))
+    node.reader.report(HardwareEvent(kind=EventKind.MIG_CHANGE, uuid=GPUS[0].uuid))
     await node.offers(gpu=6, **{"mig-1g.10gb": 7})

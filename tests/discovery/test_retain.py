@@ -17,15 +17,17 @@ from kgpu.discovery.model import (
 )
 from kgpu.discovery.plan import plan
 from kgpu.hw.memory import sample_inventory, sample_partitions
-from kgpu.hw.port import Finding, Inventory, Problem
+from kgpu.hw.port import HardwareFinding, Inventory, Problem
 
 FACTS = NodeFacts(machine="DGX H100", vgpu_present=False)
 SETTINGS = LabelSettings()
 NO_DRIVER = HwError("the driver is not loaded", "a loaded driver", "load it")
 
 
-def finding(problem: Problem, subject: str = "") -> Finding:
-    return Finding(subject=subject, problem=problem, what=f"{problem} happened", expected="health", remedy="wait")
+def finding(problem: Problem, subject: str = "") -> HardwareFinding:
+    return HardwareFinding(
+        subject=subject, problem=problem, what=f"{problem} happened", expected="health", remedy="wait"
+    )
 
 
 def changed(inventory: Inventory, index: int, **fields: object) -> Inventory:

@@ -21,7 +21,7 @@ from kgpu.discovery.model import (
 )
 from kgpu.discovery.plan import plan
 from kgpu.discovery.values import joined, legal, sanitise
-from kgpu.hw.port import Accelerator, Finding, Inventory, Partition, Problem
+from kgpu.hw.port import Accelerator, HardwareFinding, Inventory, Partition, Problem
 
 VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", re.ASCII)
 NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", re.ASCII)
@@ -68,7 +68,7 @@ def test_joined_keeps_the_ending(model: str, profile: str) -> None:
 
 
 findings = st.builds(
-    Finding,
+    HardwareFinding,
     subject=st.just(""), problem=st.sampled_from(Problem), what=st.text(max_size=5), expected=st.just(""), remedy=st.just(""),
 )  # fmt: skip
 partitions = st.builds(

@@ -6,19 +6,19 @@ from typing import Any
 
 from kgpu.formats import names, validation_report
 from kgpu.formats.gpu_remedies import REBOOT
-from kgpu.formats.gpu_report import Gpu, encode, rendered, report
-from kgpu.formats.validation_report import Check, Device, Trouble
+from kgpu.formats.gpu_report import ReportedGpu, encode, rendered, report
+from kgpu.formats.validation_report import Trouble, UnpassedCheck, UnpassedDevice
 from kgpu.formats.xid.action import Action
 
 THIRD = "GPU-3a0ebfaa-a4fe-5a60-97a1-aa9ebb0cfa0f"
 FIFTH = "GPU-c348da00-6ae1-5941-b833-3256b81eff95"
-XID_79 = Gpu(
+XID_79 = ReportedGpu(
     uuid=THIRD, index=3, action=Action.REBOOT, reason="GPUNeedsReboot", what="Xid 79: GPU has fallen off the bus",
     remedy_key=REBOOT, facts=("xid:79",),
 )  # fmt: skip
 
 
-def gpus_said(*gpus: Gpu, count: int = 8, unreadable: str = "", **more: str) -> dict[str, Any]:
+def gpus_said(*gpus: ReportedGpu, count: int = 8, unreadable: str = "", **more: str) -> dict[str, Any]:
     """The condition, with the Node's annotations that it comes with; ``more`` are fields of the condition."""
     said = report(gpus, count=count, unreadable=unreadable)
     shown = rendered(said)
@@ -28,9 +28,9 @@ def gpus_said(*gpus: Gpu, count: int = 8, unreadable: str = "", **more: str) -> 
     }  # fmt: skip
 
 
-def checks_said(check: str, *devices: Device, trouble: Trouble | None = None) -> dict[str, Any]:
+def checks_said(check: str, *devices: UnpassedDevice, trouble: Trouble | None = None) -> dict[str, Any]:
     """The same of a check of the validator that fails."""
-    failed = Check(check=check, status="failed", trouble=trouble, devices=devices)
+    failed = UnpassedCheck(check=check, status="failed", trouble=trouble, devices=devices)
     data = validation_report.encode(validation_report.report((failed,)))
     troubles = [trouble] if trouble is not None else [one.trouble for one in devices]
     return {
@@ -53,6 +53,8 @@ def with_said(node: dict[str, Any], *conditions: dict[str, Any]) -> dict[str, An
     }
 
 
-def saying(node: dict[str, Any], *gpus: Gpu, count: int = 8, unreadable: str = "", **more: str) -> dict[str, Any]:
+def saying(
+    node: dict[str, Any], *gpus: ReportedGpu, count: int = 8, unreadable: str = "", **more: str
+) -> dict[str, Any]:
     """The Node with what its agent says of its GPUs."""
     return with_said(node, gpus_said(*gpus, count=count, unreadable=unreadable, **more))

@@ -13,7 +13,7 @@ from doctor.gpu_words import FIFTH, THIRD, XID_79, gpus_said, saying, with_said
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Finding, Level, Report
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.formats.gpu_report import Gpu
+from kgpu.formats.gpu_report import ReportedGpu
 from kgpu.formats.xid.action import Action
 
 TAKEN = 1767268800.0  # 2026-01-01T12:00:00Z
@@ -193,18 +193,18 @@ def test_each_gpu_has_a_finding_of_its_own() -> None:
 
 def test_an_error_of_a_program_is_a_note() -> None:
     what = "Xid 68: an error of the video processor"
-    gpu = Gpu(uuid=FIFTH, index=5, action=Action.RESTART_APP, reason="GPUApplicationError", works=True, what=what,
-              facts=("xid:68",), evidence=(what,))  # fmt: skip
+    gpu = ReportedGpu(uuid=FIFTH, index=5, action=Action.RESTART_APP, reason="GPUApplicationError", works=True, what=what,
+                      facts=("xid:68",), evidence=(what,))  # fmt: skip
     found = report(saying(node(8), gpu))
     assert [(one.id, one.level) for one in found.findings] == [("HW-08", Level.NOTE)]
 
 
 def test_a_gpu_that_works_does_not_explain_what_is_withdrawn() -> None:
-    works = Gpu(uuid=FIFTH, index=5, action=Action.INSPECT, works=True, what="Xid 999: not in the catalogue",
-                facts=("xid:999",))  # fmt: skip
+    works = ReportedGpu(uuid=FIFTH, index=5, action=Action.INSPECT, works=True, what="Xid 999: not in the catalogue",
+                        facts=("xid:999",))  # fmt: skip
     assert set(roots(report(saying(node(7), works)))) == {"HW-00", "SCH-03"}
-    asks = Gpu(uuid=THIRD, index=3, action=Action.RESET_GPU, what="the driver asks for: reset",
-               facts=("recovery-action:recovery",))  # fmt: skip
+    asks = ReportedGpu(uuid=THIRD, index=3, action=Action.RESET_GPU, what="the driver asks for: reset",
+                       facts=("recovery-action:recovery",))  # fmt: skip
     found = report(saying(node(7), works, asks))
     assert sorted(roots(found)) == ["HW-00", "HW-14"]
     assert {one.id: below(one) for one in found.findings} == {"HW-00": [], "HW-14": ["SCH-03"]}
@@ -213,7 +213,9 @@ def test_a_gpu_that_works_does_not_explain_what_is_withdrawn() -> None:
 def test_evidence_is_about_the_gpu_alone_and_cut_between_words() -> None:
     found = first("HW-04_told")
     long = " ".join(["word"] * 200)
-    gpu = Gpu(uuid=THIRD, index=3, action=Action.INSPECT, works=True, what=f"Xid 999: {long}", facts=("xid:999",))
+    gpu = ReportedGpu(
+        uuid=THIRD, index=3, action=Action.INSPECT, works=True, what=f"Xid 999: {long}", facts=("xid:999",)
+    )
     cut = report(saying(node(8), gpu))
     for one in (found, cut.findings[0]):
         for each in one.evidence:
@@ -383,7 +385,7 @@ def test_what_a_dead_agent_has_said_is_likely() -> None:
 
 
 def test_every_lost_gpu_is_told_with_its_number_or_without() -> None:
-    lost = Gpu(
+    lost = ReportedGpu(
         uuid=FIFTH, index=5, action=Action.REBOOT, what="handle: GPU is lost (NVML error 15)", facts=("driver:lost",)
     )
     third = msgspec.structs.replace(lost, uuid=THIRD, index=3)
@@ -396,8 +398,8 @@ def test_every_lost_gpu_is_told_with_its_number_or_without() -> None:
 @pytest.mark.parametrize(("more", "told"), [(("xid:95",), ["HW-02"]), ((), ["HW-14"])])
 def test_an_error_is_over_where_the_agent_does_not_count_it(more: tuple[str, ...], told: list[str]) -> None:
     """The agent read of the driver's wish for a reset before it read of the error."""
-    asks = Gpu(uuid=THIRD, index=3, action=Action.RESET_GPU, what="the driver asks for: reset",
-               facts=("recovery-action:recovery", *more))  # fmt: skip
+    asks = ReportedGpu(uuid=THIRD, index=3, action=Action.RESET_GPU, what="the driver asks for: reset",
+                       facts=("recovery-action:recovery", *more))  # fmt: skip
     xid = {"code": 95, "pci": "0000:61:00", "action": "reset_gpu"}
     line = "4,0,600000000,-;NVRM: Xid (PCI:0000:61:00): 95, pid=1, Uncontained ECC error"
     found = report(saying(node(7), asks), AGENT, facts(xids=[xid], kernelLog=[line]))

@@ -16,7 +16,7 @@ from kgpu.doctor import hami, matching
 from kgpu.doctor.model import Level
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.formats.gpu_report import Gpu
+from kgpu.formats.gpu_report import ReportedGpu
 from kgpu.formats.xid.action import Action
 from kgpu.formats.xid.catalogue import guidance
 
@@ -278,8 +278,8 @@ def test_a_pull_error_is_read_for_what_it_is(words: str, expected: str) -> None:
 def test_what_an_agent_orders_is_quoted_and_never_offered() -> None:
     """Whoever has a node's token writes what he likes: of what is to be done he has the choice among kgpu's own words."""
     order = "kubectl delete namespace kube-system"
-    gpu = Gpu(uuid="GPU-aaaaaaaa-0000-0000-0000-000000000000", index=0, action=Action.RESET_GPU, facts=("xid:48",),
-              what=f"Xid 48, DBE; to do: {order}", evidence=(order,), remedy_key=guidance(48).key)  # fmt: skip
+    gpu = ReportedGpu(uuid="GPU-aaaaaaaa-0000-0000-0000-000000000000", index=0, action=Action.RESET_GPU, facts=("xid:48",),
+                      what=f"Xid 48, DBE; to do: {order}", evidence=(order,), remedy_key=guidance(48).key)  # fmt: skip
     for one in (
         gpu,
         msgspec.structs.replace(gpu, remedy_key=order),
@@ -295,7 +295,9 @@ def test_what_an_agent_orders_is_quoted_and_never_offered() -> None:
 def test_what_an_event_says_empties_no_node_of_gpus_that_work() -> None:
     """Whoever may write Events in default could else have any node with a small verdict drained."""
     gpu = "GPU 0 (GPU-aaaaaaaa-0000-0000-0000-000000000000)"
-    hot = Gpu(uuid=gpu.partition("(")[2].rstrip(")"), index=0, action=Action.INSPECT, works=True, what="it is hot")
+    hot = ReportedGpu(
+        uuid=gpu.partition("(")[2].rstrip(")"), index=0, action=Action.INSPECT, works=True, what="it is hot"
+    )
     node = saying(_node(), hot, lastTransitionTime=_MORNING)
     event = {
         "kind": "Event", "metadata": {"name": "e", "namespace": "default"}, "type": "Warning", "reason": "GPUHot",

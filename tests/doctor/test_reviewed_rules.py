@@ -12,13 +12,13 @@ from doctor.test_consequences import AGENT, TAKEN, UNREAD, WELL, facts, node, po
 from kgpu.doctor import waiting, whatif
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Report
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.formats.gpu_report import Gpu
-from kgpu.formats.validation_report import Device, Trouble
+from kgpu.formats.gpu_report import ReportedGpu
+from kgpu.formats.validation_report import Trouble, UnpassedDevice
 from kgpu.formats.xid.action import Action
 
 LOST = gpus_said(XID_79)
 REPLAYS = gpus_said(
-    Gpu(uuid=THIRD, index=3, action=Action.INSPECT, works=True, what="2 PCIe replays", facts=("pcie:replays",))
+    ReportedGpu(uuid=THIRD, index=3, action=Action.INSPECT, works=True, what="2 PCIe replays", facts=("pcie:replays",))
 )
 CHECKS = checks_said("toolkit", trouble=Trouble(what="no CDI spec names a GPU of this node", expected="a CDI spec"))
 
@@ -130,10 +130,10 @@ def test_checks_of_the_node_do_not_fail_because_of_a_gpu_that_works() -> None:
     assert roots(alone) == ["NODE-00"]
 
 
-def wrong(index: int, uuid: str = "") -> Device:
+def wrong(index: int, uuid: str = "") -> UnpassedDevice:
     uuid = uuid or f"GPU-{index}"
     trouble = Trouble(what="the GPU computes wrong: 1 of 9", expected="the right sums", remedy=f"replace {index}")
-    return Device(uuid=uuid, gpu=uuid, name=f"GPU {index} (NVIDIA A100-SXM4-80GB)", trouble=trouble)
+    return UnpassedDevice(uuid=uuid, gpu=uuid, name=f"GPU {index} (NVIDIA A100-SXM4-80GB)", trouble=trouble)
 
 
 def test_each_gpu_that_fails_a_check_is_told_once_as_what_it_is() -> None:
@@ -156,7 +156,7 @@ def test_each_gpu_that_fails_a_check_is_told_once_as_what_it_is() -> None:
     ],
 )
 def test_a_device_that_the_agent_does_not_name_is_not_passed_over(uuid: str, gpu: str, name: str) -> None:
-    odd = Device(uuid=uuid, gpu=gpu, name=name, trouble=Trouble(what=f"{name} fails", expected="it"))
+    odd = UnpassedDevice(uuid=uuid, gpu=gpu, name=name, trouble=Trouble(what=f"{name} fails", expected="it"))
     found = report(node(7, WELL, checks_said("driver", wrong(1), odd)), AGENT)
     assert any(name in one.cause for root in found.findings for one in root.all())
 

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from kgpu.exporter.model import PlanInput, Tick, Unit
 from kgpu.exporter.render import ExpositionFormat, render
 from kgpu.hw.port import Accelerator, Inventory, Partition
-from kgpu.kubelet.pod_resources import Claim, Holding
+from kgpu.kubelet.pod_resources import DeviceClaim, Holding
 
 DRIVER = "570.133.20"
 
@@ -56,7 +56,7 @@ def look(*gpus: Accelerator, values: dict | None = None, failures: dict | None =
 
 def holding(
     pod: str, *devices: str, namespace: str = "team", container: str = "main", resource: str = "nvidia.com/gpu",
-    claim: Claim | None = None,
+    claim: DeviceClaim | None = None,
 ):  # fmt: skip
     return Holding(namespace=namespace, pod=pod, container=container, resource=resource, devices=devices, claim=claim)
 

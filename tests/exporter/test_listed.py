@@ -10,7 +10,7 @@ from kgpu.base.clock import VirtualClock, settle
 from kgpu.base.errors import HwError
 from kgpu.exporter.listed import KEPT_SECONDS, ListedReader
 from kgpu.hw.memory import MemoryReader, sample_inventory
-from kgpu.hw.port import Event, EventKind, Problem
+from kgpu.hw.port import EventKind, HardwareEvent, Problem
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ async def test_it_is_listed_once_for_a_while(inner, listed):
 
 async def test_every_change_is_seen_and_an_xid_is_none(inner, listed):
     first = await listed.inventory()
-    inner.report(Event(kind=EventKind.XID, uuid=first.accelerators[0].uuid, code=13))
+    inner.report(HardwareEvent(kind=EventKind.XID, uuid=first.accelerators[0].uuid, code=13))
     await settle()
     assert await listed.inventory() is first
     inner.fail(first.accelerators[0].uuid, Problem.LOST)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kgpu.exporter.made import LINK_STATUS, P2P_READING, SYSTEMS, health, p2p
 from kgpu.exporter.model import Unit
 from kgpu.hw.memory import sample_inventory
-from kgpu.hw.verdicts import GpuVerdict, Watch
+from kgpu.hw.verdicts import DcgmSystem, GpuVerdict
 
 INVENTORY = sample_inventory(3)
 A, B, C = INVENTORY.accelerators
@@ -16,8 +16,8 @@ A, B, C = INVENTORY.accelerators
 
 def test_a_gpu_has_every_watch_and_a_code_where_one_does_not_pass() -> None:
     bad = (
-        Watch(system="MEM", status=10, code="DCGM_FR_PENDING_ROW_REMAP"),
-        Watch(system="MEM", status=20, code="DCGM_FR_VOLATILE_DBE_DETECTED"),
+        DcgmSystem(system="MEM", status=10, code="DCGM_FR_PENDING_ROW_REMAP"),
+        DcgmSystem(system="MEM", status=20, code="DCGM_FR_VOLATILE_DBE_DETECTED"),
     )
     made = health(
         [GpuVerdict(uuid=A.uuid, watches=bad), GpuVerdict(uuid=B.uuid), GpuVerdict(uuid="", pci="0000:01:00")]

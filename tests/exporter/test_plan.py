@@ -17,8 +17,8 @@ from kgpu.exporter.plan import PlanMemory, plan
 from kgpu.exporter.render import render
 from kgpu.exporter.settings import ExporterSettings, Pods, Virtual
 from kgpu.exporter.ticks import Ticks
-from kgpu.hw.port import Finding, Problem, Reading
-from kgpu.kubelet.pod_resources import Claim
+from kgpu.hw.port import HardwareFinding, Problem, Reading
+from kgpu.kubelet.pod_resources import DeviceClaim
 from tests.budget import tries
 
 POWER, USED, BUSY, XID = (f"DCGM_FI_DEV_{name}" for name in ("POWER_USAGE", "FB_USED", "GPU_UTIL", "XID_ERRORS"))
@@ -119,7 +119,10 @@ def test_virtual_gpus_have_their_processes_values_and_one_series_of_the_device()
 
 
 def test_a_containers_memory_is_told_once_whatever_it_has_the_device_by():
-    held = (holding("a", f"{uuid(0)}::0", f"{uuid(0)}::1"), holding("a", "g", resource="d", claim=Claim("c", "n")))
+    held = (
+        holding("a", f"{uuid(0)}::0", f"{uuid(0)}::1"),
+        holding("a", "g", resource="d", claim=DeviceClaim("c", "n")),
+    )
     shares = {(Unit(uuid(0)), ("team", "a", "main")): {"memory_used_mib": 3.0}}
     asked = look(gpu(), holdings=held, shares=shares, claimed={("d", "n", "g"): uuid(0)})
     for chosen in (wanted(), wanted(virtual_gpus=Virtual.ALWAYS)):
@@ -164,7 +167,7 @@ def test_a_field_that_a_gpu_does_not_have_is_no_error_but_is_told():
 
 
 def test_a_lost_gpu_is_down_and_the_others_go_on():
-    lost = Finding(subject=uuid(0), problem=Problem.LOST, what="w", expected="e", remedy="t")
+    lost = HardwareFinding(subject=uuid(0), problem=Problem.LOST, what="w", expected="e", remedy="t")
     values = {Unit(uuid(1)): {"power_w": 5.0}}
     planned = plan(look(gpu(0, findings=(lost,)), gpu(1), values=values), wanted(f"{POWER}, gauge, P"))
     assert [(labels["gpu"], value) for labels, value in series(planned, POWER)] == [("1", 5.0)]
@@ -174,7 +177,7 @@ def test_a_lost_gpu_is_down_and_the_others_go_on():
 
 @pytest.mark.parametrize("problem", [Problem.NEEDS_RESET, Problem.UNPROVEN, Problem.UNREADABLE])
 def test_a_gpu_that_can_be_read_is_up_whatever_is_found(problem):
-    bad = Finding(subject=uuid(0), problem=problem, what="w", expected="e", remedy="t")
+    bad = HardwareFinding(subject=uuid(0), problem=problem, what="w", expected="e", remedy="t")
     planned = plan(look(gpu(0, findings=(bad,))), wanted(f"{POWER}, gauge, P", f"{BUSY}, gauge, B"))
     assert [value for _, value in series(planned, "kgpu_gpu_up")] == [1]
     assert [value for _, value in series(planned, POWER)] == [1.0]
@@ -183,7 +186,7 @@ def test_a_gpu_that_can_be_read_is_up_whatever_is_found(problem):
 
 @pytest.mark.parametrize("problem", [Problem.LOST, Problem.HUNG, Problem.CRASHED, Problem.MISSING])
 def test_a_gpu_that_can_not_be_read_is_down_and_its_pods_are_told(problem):
-    bad = Finding(subject=uuid(0), problem=problem, what="w", expected="e", remedy="t")
+    bad = HardwareFinding(subject=uuid(0), problem=problem, what="w", expected="e", remedy="t")
     slices = (partition(0, 1), partition(0, 2))
     held = (holding("a", uuid(0)), holding("m", mig_uuid(0, 2)), holding("b", uuid(1)))
     values = {Unit(uuid(1)): {"power_w": 5.0}}
@@ -197,7 +200,7 @@ def test_a_gpu_that_can_not_be_read_is_down_and_its_pods_are_told(problem):
 
 
 def test_a_gpu_of_which_every_reading_fails_is_down_and_lacks_nothing():
-    bad = Finding(subject=uuid(0), problem=Problem.UNREADABLE, what="error 999", expected="e", remedy="t")
+    bad = HardwareFinding(subject=uuid(0), problem=Problem.UNREADABLE, what="error 999", expected="e", remedy="t")
     ticks = Ticks(wanted(f"{POWER}, gauge, P"))
     ticks.read(1.0, inventory(gpu(0, findings=(bad,)), gpu(1)), (Reading(uuid=uuid(1), values={"power_w": 5.0}),))
     outcome = ticks.families(1.0, Users())
@@ -255,7 +258,7 @@ def test_batch_jobs_are_labels():
 
 
 def test_a_claims_device_is_found_by_what_the_driver_published():
-    held = (holding("p", "gpu-0", resource="gpu.nvidia.com", claim=Claim("mine", "n")),)
+    held = (holding("p", "gpu-0", resource="gpu.nvidia.com", claim=DeviceClaim("mine", "n")),)
     asked = look(gpu(), holdings=held, claimed={("gpu.nvidia.com", "n", "gpu-0"): uuid(0)})
     ((labels, _),) = series(plan(asked, wanted()), POWER)
     assert labels["pod"] == "p"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.exporter.labels import Texts
-from kgpu.exporter.model import Family, MetricKind, Sample
+from kgpu.exporter.model import Family, MetricKind, SeriesSample
 from kgpu.exporter.render import ExpositionFormat, escape, negotiate, render
 
 ANY = st.text(st.characters(blacklist_categories=("Cs",)), max_size=30)
@@ -18,7 +18,7 @@ def family(
     *labels: tuple[tuple[str, str], ...], name: str = "m", kind: MetricKind = MetricKind.GAUGE, text: str = "Help."
 ) -> Family:
     texts = Texts()
-    return Family(name, kind, text, tuple(Sample(texts.text(pairs), str(n)) for n, pairs in enumerate(labels)))
+    return Family(name, kind, text, tuple(SeriesSample(texts.text(pairs), str(n)) for n, pairs in enumerate(labels)))
 
 
 def test_exact_text():

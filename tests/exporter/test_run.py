@@ -12,7 +12,7 @@ from kgpu.base.errors import HostError, HwError
 from kgpu.exporter.model import Users
 from kgpu.exporter.users import FakeUsers
 from kgpu.hw.memory import MemoryReader
-from kgpu.hw.port import Event, EventKind, Inventory, Problem, Reading
+from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Problem, Reading
 from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts
 
 TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
@@ -84,7 +84,7 @@ async def test_a_lost_gpu_costs_its_own_series_and_comes_back():
 async def test_a_driver_that_is_away_is_told_and_forgets_nothing_else():
     async with serving(flags=SLOW) as served:
         uuid = served.reader._inventory.accelerators[0].uuid
-        served.reader.report(Event(kind=EventKind.XID, uuid=uuid, code=79))
+        served.reader.report(HardwareEvent(kind=EventKind.XID, uuid=uuid, code=79))
         await served.until("DCGM_FI_DEV_XID_ERRORS", {"0": 79})
         served.reader.set_down(AWAY)
         await served.until(UP, {"0": 0, "1": 0})
@@ -160,7 +160,7 @@ async def test_an_xid_is_there_soon_with_its_words_and_counted():
     async with serving(flags=SLOW, xid_text=lambda code: f"words of {code}") as served:
         uuid = served.reader._inventory.accelerators[1].uuid
         for _ in range(2):
-            served.reader.report(Event(kind=EventKind.XID, uuid=uuid, code=13))
+            served.reader.report(HardwareEvent(kind=EventKind.XID, uuid=uuid, code=13))
         await served.until("DCGM_FI_DEV_XID_ERRORS", {"words of 13": 13}, label="err_msg")
         assert await served.values("DCGM_EXP_XID_ERRORS_TOTAL", "xid") == {"13": 2}
 

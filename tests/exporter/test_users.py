@@ -27,7 +27,7 @@ from kgpu.hw.memory import MemoryReader
 from kgpu.hw.port import Process
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import PODS, Resource, Selector
-from kgpu.kubelet.pod_resources import Claim, FakeHoldings
+from kgpu.kubelet.pod_resources import DeviceClaim, FakeHoldings
 
 HELD = holding("p", uuid(0))
 CID = "ab" * 32
@@ -222,7 +222,7 @@ async def test_claims_in_every_version_of_the_api(version: Any) -> None:
     attributes = {"attributes": {"type": {"string": "gpu"}, "uuid": {"string": uuid(0)}}}
     async with bench(slices=slices) as b:
         b.api.unserved = set(SLICES) - {version}
-        b.holdings.now = (holding("p", "gpu-0", resource="gpu.nvidia.com", claim=Claim("c", "n1")),)
+        b.holdings.now = (holding("p", "gpu-0", resource="gpu.nvidia.com", claim=DeviceClaim("c", "n1")),)
         deep = version.version == "v1beta1"
         spec = {
             "nodeName": "n1", "driver": "gpu.nvidia.com", "pool": {"name": "n1", "generation": 1},
@@ -263,7 +263,7 @@ async def test_claims_that_an_older_kubelet_does_not_tell_of(version: Any, shown
 async def test_claims_without_the_api_and_when_it_comes() -> None:
     async with bench(slices=slices) as b:
         b.api.unserved = set(SLICES)
-        b.holdings.now = (holding("p", "gpu-0", resource="gpu.nvidia.com", claim=Claim("c", "n1")),)
+        b.holdings.now = (holding("p", "gpu-0", resource="gpu.nvidia.com", claim=DeviceClaim("c", "n1")),)
         found = await b.until(lambda users: bool(users.failures))
         assert found.failures == {"claimed": "not-served"}
         assert found.missing == {("claim", "not-published"): 1}

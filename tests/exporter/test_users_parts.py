@@ -26,7 +26,7 @@ from kgpu.exporter.users_told import _WORDS, UserTeller
 from kgpu.hw.port import Process, ProcessKind
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import PODS, KubeRefusedError, KubeUnreachableError
-from kgpu.kubelet.pod_resources import Claim
+from kgpu.kubelet.pod_resources import DeviceClaim
 from kgpu.kubelet.rpc import RpcError
 
 DRA = "gpu.nvidia.com"
@@ -96,7 +96,7 @@ def test_slices_of_another_shape_break_nothing(spec: dict) -> None:
 
 
 def by_claim(device_name: str, driver: str = DRA, pod: str = "p") -> object:
-    return holding(pod, device_name, resource=driver, claim=Claim("c", "n1"))
+    return holding(pod, device_name, resource=driver, claim=DeviceClaim("c", "n1"))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from fit.generate import GPU, HOST, ZONE, Generator, Object, backdrop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.fit import ClusterView, Snapshot, explain, explain_pod, read, verdict
+from kgpu.fit import ClusterSnapshot, ClusterView, explain, explain_pod, read, verdict
 from tests.budget import tries
 
 JSON = st.recursive(
@@ -252,13 +252,13 @@ def test_what_no_scheduler_says():
     )
 
 
-def drawn(seed: int) -> tuple[Snapshot, list[Object], Generator]:
+def drawn(seed: int) -> tuple[ClusterSnapshot, list[Object], Generator]:
     draw = Generator(random.Random(seed))
     nodes = draw.nodes()
     objects = [*nodes, *draw.pods_on(nodes), *(obj for obj in backdrop() if "ersistent" in obj["kind"])]
     for number, obj in enumerate(objects):
         obj["metadata"]["uid"] = f"u{number}"
-    return Snapshot.of(ClusterView.of(objects)), objects, draw
+    return ClusterSnapshot.of(ClusterView.of(objects)), objects, draw
 
 
 @tries(150)
@@ -311,7 +311,7 @@ def test_a_snapshot_kept_up_to_date_answers_as_a_new_one(seed, dice):
         kept.put(view)
     question = read.pod(draw.pod())
     assert question is not None
-    assert verdict(question, kept).message == verdict(question, Snapshot.of(ClusterView.of(objects))).message
+    assert verdict(question, kept).message == verdict(question, ClusterSnapshot.of(ClusterView.of(objects))).message
 
 
 @given(st.sampled_from(sorted(read.READERS)), JSON, JSON, JSON)
@@ -319,7 +319,7 @@ def test_hostile_objects_are_read_without_an_error(kind, metadata, spec, status)
     read.views([{"kind": kind, "metadata": metadata, "spec": spec, "status": status}])
     named_one = {"kind": kind, "metadata": {"name": "x", "labels": metadata}, "spec": spec, "status": status}
     for view in read.views([named_one]):
-        Snapshot().put(view)
+        ClusterSnapshot().put(view)
 
 
 @given(JSON, JSON)

@@ -13,14 +13,14 @@ from kgpu.base.errors import ConfigError
 from kgpu.formats import cdi, yaml
 from kgpu.formats.cdi import (
     CdiDevice,
+    CdiDeviceNode,
+    CdiMount,
     ContainerEdits,
-    Device,
-    DeviceNode,
     Hook,
     IntelRdt,
-    Mount,
     NetDevice,
     Spec,
+    SpecDevice,
     build_spec,
     dump_spec,
     kind_of,
@@ -33,14 +33,14 @@ KIND = "nvidia.com/gpu"
 
 
 def gpu(number: int, *names: str, **fields: object) -> CdiDevice:
-    return CdiDevice(names=names or (f"gpu{number}",), nodes=(DeviceNode(path=f"/dev/nvidia{number}"),), **fields)
+    return CdiDevice(names=names or (f"gpu{number}",), nodes=(CdiDeviceNode(path=f"/dev/nvidia{number}"),), **fields)
 
 
 def spec(**fields: object) -> Spec:
     base = Spec(
         cdi_version="0.5.0",
         kind=KIND,
-        devices=(Device(name="0", container_edits=ContainerEdits(env=("A=b",))),),
+        devices=(SpecDevice(name="0", container_edits=ContainerEdits(env=("A=b",))),),
     )
     return msgspec.structs.replace(base, **fields)
 
@@ -66,8 +66,8 @@ def test_no_all_device_on_request_or_when_there_is_one() -> None:
 
 
 def test_common_edits_leave_the_devices_unless_that_empties_them() -> None:
-    control = DeviceNode(path="/dev/nvidiactl")
-    device = CdiDevice(names=("0",), nodes=(control, DeviceNode(path="/dev/nvidia0")))
+    control = CdiDeviceNode(path="/dev/nvidiactl")
+    device = CdiDevice(names=("0",), nodes=(control, CdiDeviceNode(path="/dev/nvidia0")))
     only_common = CdiDevice(names=("1",), nodes=(control,))
     built = build_spec(kind=KIND, devices=[device, only_common], common=ContainerEdits(device_nodes=(control,)))
     assert [node.path for node in built.devices[0].container_edits.device_nodes] == ["/dev/nvidia0"]
@@ -75,7 +75,7 @@ def test_common_edits_leave_the_devices_unless_that_empties_them() -> None:
 
 
 def test_duplicates_go_and_mounts_are_ordered_by_depth_then_path() -> None:
-    mounts = tuple(Mount(host_path=path, container_path=path) for path in ("/a/b/c", "/z", "/a/b", "/z", "/a"))
+    mounts = tuple(CdiMount(host_path=path, container_path=path) for path in ("/a/b/c", "/z", "/a/b", "/z", "/a"))
     built = build_spec(kind=KIND, devices=[gpu(0)], common=ContainerEdits(mounts=mounts))
     assert [mount.container_path for mount in built.container_edits.mounts] == ["/a", "/z", "/a/b", "/a/b/c"]
 
@@ -83,12 +83,12 @@ def test_duplicates_go_and_mounts_are_ordered_by_depth_then_path() -> None:
 @pytest.mark.parametrize(
     ("fields", "version"),
     [
-        ({"devices": (Device(name="gpu0", container_edits=ContainerEdits(env=("A=b",))),)}, "0.3.0"),
+        ({"devices": (SpecDevice(name="gpu0", container_edits=ContainerEdits(env=("A=b",))),)}, "0.3.0"),
         ({}, "0.5.0"),
-        ({"container_edits": ContainerEdits(mounts=(Mount(host_path="/a", container_path="/a", type="bind"),)),
-          "devices": (Device(name="g", container_edits=ContainerEdits(env=("A=b",))),)}, "0.4.0"),
-        ({"container_edits": ContainerEdits(device_nodes=(DeviceNode(path="/dev/a", host_path="/b/dev/a"),)),
-          "devices": (Device(name="g", container_edits=ContainerEdits(env=("A=b",))),)}, "0.5.0"),
+        ({"container_edits": ContainerEdits(mounts=(CdiMount(host_path="/a", container_path="/a", type="bind"),)),
+          "devices": (SpecDevice(name="g", container_edits=ContainerEdits(env=("A=b",))),)}, "0.4.0"),
+        ({"container_edits": ContainerEdits(device_nodes=(CdiDeviceNode(path="/dev/a", host_path="/b/dev/a"),)),
+          "devices": (SpecDevice(name="g", container_edits=ContainerEdits(env=("A=b",))),)}, "0.5.0"),
         ({"annotations": {"a": "b"}}, "0.6.0"),
         ({"kind": "nvidia.com/gpu.coherent"}, "0.6.0"),
         ({"container_edits": ContainerEdits(additional_gids=(44,))}, "0.7.0"),
@@ -110,12 +110,12 @@ def test_lowest_version_with_all_that_is_used(fields: dict[str, object], version
         ({"kind": "nvidia.com"}, "vendor/class"),
         ({"kind": "-x/gpu"}, "vendor/class"),
         ({"devices": ()}, "no devices"),
-        ({"devices": (Device(name="0"),)}, "changes nothing"),
+        ({"devices": (SpecDevice(name="0"),)}, "changes nothing"),
         ({"devices": spec().devices * 2}, "twice"),
-        ({"devices": (Device(name="0 1", container_edits=ContainerEdits(env=("A=b",))),)}, "not a device name"),
+        ({"devices": (SpecDevice(name="0 1", container_edits=ContainerEdits(env=("A=b",))),)}, "not a device name"),
         ({"container_edits": ContainerEdits(env=("NOVALUE",))}, "NAME=value"),
-        ({"container_edits": ContainerEdits(device_nodes=(DeviceNode(path="dev/x"),))}, "absolute"),
-        ({"container_edits": ContainerEdits(mounts=(Mount(host_path="/a", container_path="b"),))}, "mount"),
+        ({"container_edits": ContainerEdits(device_nodes=(CdiDeviceNode(path="dev/x"),))}, "absolute"),
+        ({"container_edits": ContainerEdits(mounts=(CdiMount(host_path="/a", container_path="b"),))}, "mount"),
         ({"container_edits": ContainerEdits(hooks=(Hook(hook_name="never", path="/x"),))}, "hook"),
         (
             {
@@ -190,8 +190,8 @@ def test_no_wrong_shape_crashes(value: object) -> None:
 
 NAMES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_.:-]{0,8}[A-Za-z0-9])?", fullmatch=True)
 PATHS = st.from_regex(r"/[a-z0-9]{1,5}(/[a-z0-9 '#:-]{1,5}){0,3}", fullmatch=True)
-NODES = st.builds(DeviceNode, path=PATHS, host_path=st.one_of(st.just(""), PATHS))
-MOUNTS = st.builds(Mount, host_path=PATHS, container_path=PATHS, options=st.just(cdi.MOUNT_OPTIONS))
+NODES = st.builds(CdiDeviceNode, path=PATHS, host_path=st.one_of(st.just(""), PATHS))
+MOUNTS = st.builds(CdiMount, host_path=PATHS, container_path=PATHS, options=st.just(cdi.MOUNT_OPTIONS))
 
 
 @given(
@@ -202,7 +202,7 @@ MOUNTS = st.builds(Mount, host_path=PATHS, container_path=PATHS, options=st.just
     st.sampled_from(cdi.FORMATS),
 )
 def test_whatever_is_built_reads_back_and_keeps_every_node(
-    devices: list[tuple[str, list[DeviceNode]]], mounts: list[Mount], form: str
+    devices: list[tuple[str, list[CdiDeviceNode]]], mounts: list[CdiMount], form: str
 ) -> None:
     built = build_spec(
         kind=KIND,

@@ -8,20 +8,30 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
-from kgpu.formats.cdi import ContainerEdits, Device, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec, validate
-from kgpu.formats.cdi_transform import Move, move, natural, simplify, transform_root, union_of, with_all_device
+from kgpu.formats.cdi import (
+    CdiDeviceNode,
+    CdiMount,
+    ContainerEdits,
+    Hook,
+    IntelRdt,
+    NetDevice,
+    Spec,
+    SpecDevice,
+    validate,
+)
+from kgpu.formats.cdi_transform import RootMove, move, natural, simplify, transform_root, union_of, with_all_device
 from tests.budget import tries
 
 KIND = "vendor.com/class"
 
 
-def spec_of(*devices: Device, **common: object) -> Spec:
+def spec_of(*devices: SpecDevice, **common: object) -> Spec:
     return Spec(cdi_version="1.1.0", kind=KIND, devices=devices, container_edits=ContainerEdits(**common))
 
 
 def one(**edits: object) -> Spec:
     """A spec with these edits in its device and in common."""
-    return spec_of(Device(name="a", container_edits=ContainerEdits(**edits)), **edits)
+    return spec_of(SpecDevice(name="a", container_edits=ContainerEdits(**edits)), **edits)
 
 
 def both(spec: Spec) -> list[ContainerEdits]:
@@ -79,7 +89,10 @@ def test_what_moves_keeps_its_tail_and_nothing_else_moves(old: str, new: str, pa
 
 def test_on_the_host_a_node_gets_its_host_path_from_its_path_first() -> None:
     spec = one(
-        device_nodes=(DeviceNode(path="/driver/dev/nvidia0"), DeviceNode(path="/dev/x", host_path="/driver/dev/x"))
+        device_nodes=(
+            CdiDeviceNode(path="/driver/dev/nvidia0"),
+            CdiDeviceNode(path="/dev/x", host_path="/driver/dev/x"),
+        )
     )
     for edits in both(transform_root(spec, move("/driver", "/run/nvidia"))):
         assert [(node.path, node.host_path) for node in edits.device_nodes] == [
@@ -90,7 +103,10 @@ def test_on_the_host_a_node_gets_its_host_path_from_its_path_first() -> None:
 
 def test_in_the_container_a_node_keeps_its_place_on_the_host() -> None:
     spec = one(
-        device_nodes=(DeviceNode(path="/driver/dev/nvidia0"), DeviceNode(path="/driver/dev/x", host_path="/dev/x"))
+        device_nodes=(
+            CdiDeviceNode(path="/driver/dev/nvidia0"),
+            CdiDeviceNode(path="/driver/dev/x", host_path="/dev/x"),
+        )
     )
     for edits in both(transform_root(spec, move("/driver", "/"), "container")):
         assert [(node.path, node.host_path) for node in edits.device_nodes] == [
@@ -101,13 +117,13 @@ def test_in_the_container_a_node_keeps_its_place_on_the_host() -> None:
 
 def test_a_host_path_that_says_nothing_goes_and_the_version_with_it() -> None:
     spec = spec_of(
-        Device(
+        SpecDevice(
             name="a",
-            container_edits=ContainerEdits(device_nodes=(DeviceNode(path="/dev/x", host_path="/driver/dev/x"),)),
+            container_edits=ContainerEdits(device_nodes=(CdiDeviceNode(path="/dev/x", host_path="/driver/dev/x"),)),
         )
     )
     moved = transform_root(spec, move("/driver", "/"))
-    assert moved.devices[0].container_edits.device_nodes == (DeviceNode(path="/dev/x"),)
+    assert moved.devices[0].container_edits.device_nodes == (CdiDeviceNode(path="/dev/x"),)
     assert moved.cdi_version == "0.3.0"
 
 
@@ -115,9 +131,9 @@ def test_a_host_path_that_says_nothing_goes_and_the_version_with_it() -> None:
     ("relative_to", "host", "container"), [("host", "/new/lib", "/old/lib"), ("container", "/old/lib", "/new/lib")]
 )
 def test_a_mount_has_two_sides(relative_to, host: str, container: str) -> None:
-    spec = one(mounts=(Mount(host_path="/old/lib", container_path="/old/lib", options=("ro",)),))
+    spec = one(mounts=(CdiMount(host_path="/old/lib", container_path="/old/lib", options=("ro",)),))
     for edits in both(transform_root(spec, move("/old", "/new"), relative_to)):
-        assert edits.mounts == (Mount(host_path=host, container_path=container, options=("ro",)),)
+        assert edits.mounts == (CdiMount(host_path=host, container_path=container, options=("ro",)),)
 
 
 @pytest.mark.parametrize(
@@ -172,9 +188,9 @@ def some(values, most: int):
     return st.lists(st.sampled_from(values), max_size=most).map(tuple)
 
 
-node_values = [DeviceNode(path=path, host_path=host) for path in ("/dev/a", "/b") for host in ("", "/b", "/c/dev/a")]
+node_values = [CdiDeviceNode(path=path, host_path=host) for path in ("/dev/a", "/b") for host in ("", "/b", "/c/dev/a")]
 mount_values = [
-    Mount(host_path=host, container_path=inside, options=options)
+    CdiMount(host_path=host, container_path=inside, options=options)
     for host in ("/a/x", "/b")
     for inside in ("/z", "/a/b/c")
     for options in ((), ("ro", "rbind"))
@@ -200,7 +216,7 @@ specs = st.dictionaries(st.sampled_from(("0", "1", "10", "9", "a9", "a10", "b"))
         lambda common: Spec(
             cdi_version="1.1.0",
             kind=KIND,
-            devices=tuple(Device(name=name, container_edits=mine) for name, mine in named.items()),
+            devices=tuple(SpecDevice(name=name, container_edits=mine) for name, mine in named.items()),
             container_edits=common,
         )
     )
@@ -210,7 +226,7 @@ quick = tries(50, suppress_health_check=[HealthCheck.too_slow])
 
 def plain_paths(spec: Spec) -> Spec:
     """Without host paths that say what the path says."""
-    return transform_root(spec, Move("/", "/"))
+    return transform_root(spec, RootMove("/", "/"))
 
 
 @quick
@@ -273,17 +289,19 @@ def test_all_has_what_every_device_has(spec: Spec) -> None:
 
 
 def test_an_own_device_of_that_name_stays_alone() -> None:
-    spec = spec_of(*(Device(name=name, container_edits=ContainerEdits(env=(f"N={name}",))) for name in ("all", "b")))
+    spec = spec_of(
+        *(SpecDevice(name=name, container_edits=ContainerEdits(env=(f"N={name}",))) for name in ("all", "b"))
+    )
     assert with_all_device(spec) is spec
     assert [device.name for device in with_all_device(spec, "every").devices] == ["all", "b", "every"]
 
 
 def test_simplify_drops_common_sorts_by_depth_and_keeps_hooks_in_order() -> None:
     first, second = (Hook(hook_name="createContainer", path=f"/{name}") for name in "zy")
-    places = tuple(Mount(host_path=path, container_path=path) for path in ("/b/c", "/z", "/a", "/z"))
+    places = tuple(CdiMount(host_path=path, container_path=path) for path in ("/b/c", "/z", "/a", "/z"))
     spec = spec_of(
-        Device(name="10", container_edits=ContainerEdits(env=("A=b", "O=1", "O=1"), hooks=(first, second))),
-        Device(name="9", container_edits=ContainerEdits(env=("A=b",))),
+        SpecDevice(name="10", container_edits=ContainerEdits(env=("A=b", "O=1", "O=1"), hooks=(first, second))),
+        SpecDevice(name="9", container_edits=ContainerEdits(env=("A=b",))),
         env=("A=b",),
         mounts=places,
     )
@@ -301,7 +319,7 @@ def test_order_of_names_needs_no_numbers_that_fit_anywhere() -> None:
 
 def test_thousands_of_devices_are_merged_in_one_pass() -> None:
     many = tuple(
-        Device(name=f"d{n}", container_edits=ContainerEdits(device_nodes=(DeviceNode(path=f"/dev/d{n}"),)))
+        SpecDevice(name=f"d{n}", container_edits=ContainerEdits(device_nodes=(CdiDeviceNode(path=f"/dev/d{n}"),)))
         for n in range(20_000)
     )
     whole = with_all_device(spec_of(*many))

@@ -17,8 +17,8 @@ from kgpu.formats.gpu_report import (
     MAX_GPUS,
     MAX_SENTENCES,
     MAX_TEXT,
-    Gpu,
     GpuReport,
+    ReportedGpu,
     decode,
     encode,
     of_node,
@@ -31,7 +31,7 @@ texts = st.text(
     st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zs", "Zl", "Zp", "Cf", "Co", "Cn")), max_size=20
 )
 gpus = st.builds(
-    Gpu, uuid=texts, index=st.none() | st.integers(0, 64), pci=texts, action=st.sampled_from(Action), reason=texts,
+    ReportedGpu, uuid=texts, index=st.none() | st.integers(0, 64), pci=texts, action=st.sampled_from(Action), reason=texts,
     works=st.booleans(), what=texts, remedy_key=st.sampled_from(["", RESET, REBOOT, "xid/79"]),
     facts=st.lists(texts, max_size=4).map(tuple), evidence=st.lists(texts, max_size=4).map(tuple),
     since=st.floats(0, 4e9), muted=texts,
@@ -39,14 +39,16 @@ gpus = st.builds(
 
 
 @given(st.lists(gpus, max_size=6), st.integers(0, 64), texts)
-def test_what_is_written_is_read(written: list[Gpu], count: int, unreadable: str) -> None:
+def test_what_is_written_is_read(written: list[ReportedGpu], count: int, unreadable: str) -> None:
     said = report(written, count=count, unreadable=unreadable)
     assert decode(encode(said)) == said
     assert sorted(said.gpus, key=repr) == sorted(written, key=repr)
 
 
 def test_it_is_short_by_construction() -> None:
-    long = Gpu(uuid="GPU-1", what="x" * 9999, evidence=("y" * 9999,) * 9, facts=tuple(f"xid:{n}" for n in range(99)))
+    long = ReportedGpu(
+        uuid="GPU-1", what="x" * 9999, evidence=("y" * 9999,) * 9, facts=tuple(f"xid:{n}" for n in range(99))
+    )
     said = report([long] * 99, count=99)
     assert (len(said.gpus), said.more) == (MAX_GPUS, 99 - MAX_GPUS)
     (one, *_) = said.gpus
@@ -56,8 +58,8 @@ def test_it_is_short_by_construction() -> None:
 
 
 def test_what_takes_no_work_is_named_first() -> None:
-    muted, works = Gpu(uuid="a", muted="in maintenance"), Gpu(uuid="b", works=True)
-    bad = Gpu(uuid="c", action=Action.REBOOT)
+    muted, works = ReportedGpu(uuid="a", muted="in maintenance"), ReportedGpu(uuid="b", works=True)
+    bad = ReportedGpu(uuid="c", action=Action.REBOOT)
     said = report([muted, works, bad], count=3)
     assert [one.uuid for one in said.gpus] == ["c", "b", "a"]
     assert said.bad == 1
@@ -100,23 +102,23 @@ def test_nothing_that_moves_the_screen_comes_through() -> None:
 
 
 def test_a_remedy_is_looked_up() -> None:
-    assert Gpu(remedy_key=REPLACE).remedy == words(REPLACE)
-    assert Gpu(remedy_key="kubectl delete node n1").remedy == ""
+    assert ReportedGpu(remedy_key=REPLACE).remedy == words(REPLACE)
+    assert ReportedGpu(remedy_key="kubectl delete node n1").remedy == ""
 
 
 @given(st.lists(st.sampled_from(["xid:79", "xid:95@1", "xid:x", "sxid:5", "driver:lost", "xid:", "xid:٣"]), max_size=6))
 def test_numbers_are_those_of_xids(facts: list[str]) -> None:
-    found = Gpu(facts=tuple(facts)).xids
+    found = ReportedGpu(facts=tuple(facts)).xids
     assert set(found) <= {79, 95}
     assert len(found) == len(set(found))
 
 
 def test_numbers_of_a_hostile_size_are_none() -> None:
-    assert Gpu(facts=("xid:" + "9" * 5000,)).xids == ()
+    assert ReportedGpu(facts=("xid:" + "9" * 5000,)).xids == ()
 
 
 @given(st.lists(gpus, max_size=12), st.integers(0, 64), texts)
-def test_any_report_is_rendered(written: list[Gpu], count: int, unreadable: str) -> None:
+def test_any_report_is_rendered(written: list[ReportedGpu], count: int, unreadable: str) -> None:
     shown = rendered(report(written, count=count, unreadable=unreadable))
     assert shown.status in ("True", "False", "Unknown")
     bad = [one for one in written if not one.works and not one.muted]

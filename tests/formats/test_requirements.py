@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
-from kgpu.formats.requirements import GpuFacts, Verdict, parse_requirement, unmet
+from kgpu.formats.requirements import Fulfilment, GpuFacts, parse_requirement, unmet
 
 H100 = GpuFacts(cuda="12.4", driver="550.54.15", arch="9.0", brand="nvidia", subject="GPU 0 (H100)")
 
@@ -15,49 +15,49 @@ H100 = GpuFacts(cuda="12.4", driver="550.54.15", arch="9.0", brand="nvidia", sub
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        ("cuda>=12.4", Verdict.MET),
-        ("cuda>=12.10", Verdict.UNMET),
-        ("cuda>12.4", Verdict.UNMET),
-        ("cuda=12.4.0", Verdict.MET),
-        ("cuda!=12.4", Verdict.UNMET),
-        ("cuda<13", Verdict.MET),
-        ("cuda<=12.3.9", Verdict.UNMET),
-        ("driver>=550,driver<551", Verdict.MET),
-        ("driver>=535,driver<536", Verdict.UNMET),
-        ("driver>=535,driver<536 cuda>=12", Verdict.MET),
-        ("arch>=8.9", Verdict.MET),
-        ("arch>=10.0", Verdict.UNMET),
-        ("brand=nvidia", Verdict.MET),
-        ("brand=NVIDIA", Verdict.MET),
-        ("brand!=tesla", Verdict.MET),
-        ("brand=tesla,driver>=550 cuda>=13", Verdict.UNMET),
+        ("cuda>=12.4", Fulfilment.MET),
+        ("cuda>=12.10", Fulfilment.UNMET),
+        ("cuda>12.4", Fulfilment.UNMET),
+        ("cuda=12.4.0", Fulfilment.MET),
+        ("cuda!=12.4", Fulfilment.UNMET),
+        ("cuda<13", Fulfilment.MET),
+        ("cuda<=12.3.9", Fulfilment.UNMET),
+        ("driver>=550,driver<551", Fulfilment.MET),
+        ("driver>=535,driver<536", Fulfilment.UNMET),
+        ("driver>=535,driver<536 cuda>=12", Fulfilment.MET),
+        ("arch>=8.9", Fulfilment.MET),
+        ("arch>=10.0", Fulfilment.UNMET),
+        ("brand=nvidia", Fulfilment.MET),
+        ("brand=NVIDIA", Fulfilment.MET),
+        ("brand!=tesla", Fulfilment.MET),
+        ("brand=tesla,driver>=550 cuda>=13", Fulfilment.UNMET),
         (
             "cuda>=12.5 brand=unknown,driver>=535,driver<536 brand=nvidia,driver>=550,driver<551",
-            Verdict.MET,
+            Fulfilment.MET,
         ),
     ],
 )
-def test_verdicts(text: str, verdict: Verdict) -> None:
+def test_verdicts(text: str, verdict: Fulfilment) -> None:
     assert parse_requirement(text).verdict(H100) is verdict
 
 
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        ("brand=tesla", Verdict.UNKNOWN),
-        ("brand=tesla,driver>=600", Verdict.UNMET),  # whatever the brand is
-        ("brand=tesla driver>=500", Verdict.MET),
-        ("brand=tesla,driver>=500", Verdict.UNKNOWN),
-        ("arch>=9.0", Verdict.UNKNOWN),
+        ("brand=tesla", Fulfilment.UNKNOWN),
+        ("brand=tesla,driver>=600", Fulfilment.UNMET),  # whatever the brand is
+        ("brand=tesla driver>=500", Fulfilment.MET),
+        ("brand=tesla,driver>=500", Fulfilment.UNKNOWN),
+        ("arch>=9.0", Fulfilment.UNKNOWN),
     ],
 )
-def test_what_is_not_known_decides_nothing(text: str, verdict: Verdict) -> None:
+def test_what_is_not_known_decides_nothing(text: str, verdict: Fulfilment) -> None:
     assert parse_requirement(text).verdict(GpuFacts(cuda="12.4", driver="550.54")) is verdict
 
 
 def test_a_driver_version_with_an_ending() -> None:
-    assert parse_requirement("driver>=550").verdict(GpuFacts(driver="550.54.15-grid")) is Verdict.MET
-    assert parse_requirement("driver>=550").verdict(GpuFacts(driver="unknown")) is Verdict.UNKNOWN
+    assert parse_requirement("driver>=550").verdict(GpuFacts(driver="550.54.15-grid")) is Fulfilment.MET
+    assert parse_requirement("driver>=550").verdict(GpuFacts(driver="unknown")) is Fulfilment.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,9 @@ def test_versions_compare_as_numbers(first: list[int], second: list[int]) -> Non
     facts = GpuFacts(driver=".".join(map(str, first)))
     text = ".".join(map(str, second))
     for sign, truth in ((">=", a >= b), ("<", a < b), ("=", a == b), ("!=", a != b), (">", a > b), ("<=", a <= b)):
-        assert parse_requirement(f"driver{sign}{text}").verdict(facts) is (Verdict.MET if truth else Verdict.UNMET)
+        assert parse_requirement(f"driver{sign}{text}").verdict(facts) is (
+            Fulfilment.MET if truth else Fulfilment.UNMET
+        )
 
 
 @given(st.text(max_size=80))
@@ -113,7 +115,7 @@ def test_any_text_is_understood_or_refused(text: str) -> None:
         requirement = parse_requirement(text)
     except ConfigError:
         return
-    assert requirement.verdict(GpuFacts()) is Verdict.UNKNOWN
+    assert requirement.verdict(GpuFacts()) is Fulfilment.UNKNOWN
 
 
 def test_an_image_can_not_keep_the_runtime_waiting_with_very_many_requirements() -> None:

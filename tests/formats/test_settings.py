@@ -12,8 +12,8 @@ from kgpu.base.errors import ConfigError
 from kgpu.formats.go_flags import read_bool
 from kgpu.formats.settings import (
     WITHOUT_EFFECT,
+    FlagShape,
     Setting,
-    Shape,
     choice,
     read_list,
     refuse,
@@ -72,7 +72,9 @@ def test_a_default_is_read_like_what_is_given_where_the_row_says_so() -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_named_by_its_place(sources: dict[str, Any], where: str) -> None:
-    row = Setting(attr="on", flag="--on", envs=("ON",), key="a.on", read=read_bool, shape=Shape.SWITCH, default=False)
+    row = Setting(
+        attr="on", flag="--on", envs=("ON",), key="a.on", read=read_bool, shape=FlagShape.SWITCH, default=False
+    )
     with pytest.raises(ConfigError) as refused:
         value(row, **sources)
     assert refused.value.what.startswith(f"{where}: ")

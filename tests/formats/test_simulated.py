@@ -12,7 +12,7 @@ from host.tree import driver, simulated
 from kgpu.formats.simulated import MAGIC, state_file
 from kgpu.hw.fake import schema
 from kgpu.hw.fake.create import create_root
-from kgpu.hw.fake.state import State
+from kgpu.hw.fake.state import DriverState
 
 
 def test_a_root_that_was_made_is_simulated(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_a_root_that_was_made_is_simulated(tmp_path: Path) -> None:
 
 
 def test_the_head_is_that_of_the_layout(tmp_path: Path) -> None:
-    State.create(tmp_path / "state").close()
+    DriverState.create(tmp_path / "state").close()
     (tmp_path / "sys/bus").mkdir(parents=True)
     assert state_file(str(tmp_path)) is not None
     assert (tmp_path / "state").stat().st_size == schema.STATE_SIZE

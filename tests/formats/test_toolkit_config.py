@@ -23,7 +23,7 @@ from kgpu.formats.toolkit_config import (
     parse_config,
     set_values,
 )
-from kgpu.formats.toolkit_values import Kind, toml
+from kgpu.formats.toolkit_values import ValueKind, toml
 from tests.budget import tries
 
 DEFAULT = """\
@@ -214,17 +214,17 @@ def test_keys_of_earlier_versions_are_read_and_said() -> None:
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 by_kind = {
-    Kind.BOOL: st.booleans(),
-    Kind.OPTIONAL_BOOL: st.booleans(),
-    Kind.TEXT: texts,
-    Kind.LIST: st.lists(texts, max_size=4).map(tuple),
-    Kind.CDI_KIND: st.sampled_from(("nvidia.com/gpu", "vendor.com/class")),
+    ValueKind.BOOL: st.booleans(),
+    ValueKind.OPTIONAL_BOOL: st.booleans(),
+    ValueKind.TEXT: texts,
+    ValueKind.LIST: st.lists(texts, max_size=4).map(tuple),
+    ValueKind.CDI_KIND: st.sampled_from(("nvidia.com/gpu", "vendor.com/class")),
 }
 
 
 def value_of(name: str):
     key = BY_NAME[name]
-    if key.kind is Kind.CAPABILITIES:
+    if key.kind is ValueKind.CAPABILITIES:
         return st.lists(st.sampled_from(key.choices), min_size=1, max_size=3).map(",".join)
     if name == f"{CLI}.ldconfig":
         return texts.map("@{}".format)

@@ -11,7 +11,7 @@ from kgpu.health.config import HealthConfig
 from kgpu.health.klog import parse_message
 from kgpu.health.node import ADDRESS, MAX_STRANGERS, HealthOrder, NodeHealth
 from kgpu.hw.memory import sample_inventory
-from kgpu.hw.port import Event, EventKind, Finding, Problem
+from kgpu.hw.port import EventKind, HardwareEvent, HardwareFinding, Problem
 
 T = 1_800_000_000.0
 INVENTORY = sample_inventory(2, driver_version="450.1")  # gives no verdicts of its own
@@ -56,7 +56,7 @@ def test_a_line_is_about_the_gpu_at_its_address() -> None:
 def test_the_drivers_event_and_the_logs_line_are_one(first: str) -> None:
     health = node()
     steps = [
-        lambda: health.event(Event(kind=EventKind.XID, uuid=A.uuid, code=95), T),
+        lambda: health.event(HardwareEvent(kind=EventKind.XID, uuid=A.uuid, code=95), T),
         lambda: say(health, xid(95), T + 0.5),
     ]
     for step in steps if first == "event" else reversed(steps):
@@ -74,9 +74,9 @@ def test_the_drivers_event_and_the_logs_line_are_one(first: str) -> None:
 
 def test_other_events_and_events_of_nobody_change_no_gpu() -> None:
     health = node()
-    health.event(Event(kind=EventKind.DOUBLE_BIT_ECC, uuid=A.uuid), T)
+    health.event(HardwareEvent(kind=EventKind.DOUBLE_BIT_ECC, uuid=A.uuid), T)
     assert health.take() == ([], [])
-    health.event(Event(kind=EventKind.XID, code=79), T)
+    health.event(HardwareEvent(kind=EventKind.XID, code=79), T)
     assert set(actions(health).values()) == {Action.IGNORE}
     assert [one.reason for one in health.take()[1]] == ["XidUnnamed"]
 
@@ -184,7 +184,7 @@ def test_a_boot_ends_it_and_strangers_go() -> None:
 
 def test_a_lost_gpu_that_answers_again_is_well() -> None:
     health = node()
-    lost = Finding(subject=A.uuid, problem=Problem.LOST, what="GPU is lost", expected="", remedy="")
+    lost = HardwareFinding(subject=A.uuid, problem=Problem.LOST, what="GPU is lost", expected="", remedy="")
     gone = replace(A, findings=(lost,), recovery_action="unknown")
     say(health, xid(79))
     health.inventory(replace(INVENTORY, accelerators=(gone, B)), {}, T + 1)
@@ -215,7 +215,7 @@ def test_gpus_have_their_numbers_where_people_read() -> None:
 
 def test_every_xid_is_counted_once_since_the_boot() -> None:
     health = node()
-    health.event(Event(kind=EventKind.XID, uuid=A.uuid, code=95), T)
+    health.event(HardwareEvent(kind=EventKind.XID, uuid=A.uuid, code=95), T)
     say(health, xid(95), T + 0.5)  # the same
     say(health, xid(43), T + 1)  # a program's
     say(health, xid(43, more=" GPU-I:05 GPU-CI:00"), T + 2)
@@ -225,7 +225,7 @@ def test_every_xid_is_counted_once_since_the_boot() -> None:
     # A run that begins between the event and the line.
     again = NodeHealth(HealthConfig(), booted_at=T - 100, memories={A.uuid: health.memories[A.uuid]})
     again.inventory(INVENTORY, {}, T + 700)
-    again.event(Event(kind=EventKind.XID, uuid=A.uuid, code=119), T + 701)
+    again.event(HardwareEvent(kind=EventKind.XID, uuid=A.uuid, code=119), T + 701)
     third = NodeHealth(HealthConfig(), booted_at=T - 100, memories=dict(again.memories))
     third.inventory(INVENTORY, {}, T + 702)
     say(third, xid(119), T + 701.5)

@@ -17,8 +17,8 @@ from kgpu.hw import port
 from kgpu.hw.memory import sample_inventory
 from kgpu.hw.nvidia.facts import accelerator as judge_gpu
 from kgpu.hw.nvidia.facts import unreachable
-from kgpu.hw.nvidia.wire import GpuFacts, Pulse
-from kgpu.hw.port import Finding, Problem
+from kgpu.hw.nvidia.wire import GpuReply, Pulse
+from kgpu.hw.port import HardwareFinding, Problem
 from tests.budget import tries
 
 GPU = sample_inventory(1).accelerators[0]
@@ -62,7 +62,9 @@ def test_readings_by_their_names(values: dict[str, object], attr: str, expected:
 
 
 def test_findings_are_problems() -> None:
-    finding = Finding(subject=GPU.uuid, problem=Problem.LOST, what="GPU 0: handle: lost", expected="", remedy="")
+    finding = HardwareFinding(
+        subject=GPU.uuid, problem=Problem.LOST, what="GPU 0: handle: lost", expected="", remedy=""
+    )
     assert reading_of(replace(GPU, findings=(finding,)), {}, 1.0).problems == (("lost", "handle: lost"),)
 
 
@@ -71,7 +73,7 @@ def test_findings_are_problems() -> None:
     [("none", ["needs-reset"]), ("unknown", ["needs-reset"]), ("drain-reset", []), ("reboot", [])],
 )
 def test_what_the_driver_asks_for_is_told_once(recovery: str, kinds: list[str]) -> None:
-    finding = Finding(
+    finding = HardwareFinding(
         subject=GPU.uuid, problem=Problem.NEEDS_RESET, what="GPU 0: reset required", expected="", remedy=""
     )
     found = reading_of(replace(GPU, findings=(finding,), recovery_action=recovery), {}, 1.0)
@@ -84,7 +86,7 @@ def test_what_the_driver_asks_for_is_told_once(recovery: str, kinds: list[str]) 
 )
 def test_a_drain_does_not_become_a_reset(code: int, action: Action, healthy: bool) -> None:
     pulse = Pulse(uuid=GPU.uuid, mig_capable=True, mig=False, mig_pending=False, instances=(), recovery=code)
-    gpu = judge_gpu(GpuFacts(
+    gpu = judge_gpu(GpuReply(
         index=0, pulse=pulse, name="X", serial="", minor=0, bus_id="", pci_device_id=0, pci_class=0, numa_node=None,
         memory_bytes=None, compute_capability=None, fabric=None, migs=(), errors=(),
     ))  # fmt: skip
@@ -96,7 +98,9 @@ def test_a_drain_does_not_become_a_reset(code: int, action: Action, healthy: boo
 def test_a_gpu_that_can_not_be_read_was_not_reset() -> None:
     memory = on_fault(RememberedGpu(gpu=GPU.uuid), Fault(code=46, at=1.0), HealthConfig())
     memory = on_reading(memory, reading_of(replace(GPU, recovery_action="reset"), {}, 2.0), HealthConfig())
-    finding = Finding(subject=GPU.uuid, problem=Problem.LOST, what="GPU 0: handle: lost", expected="", remedy="")
+    finding = HardwareFinding(
+        subject=GPU.uuid, problem=Problem.LOST, what="GPU 0: handle: lost", expected="", remedy=""
+    )
     memory = on_reading(memory, reading_of(unreachable(GPU, 0, finding), {}, 3.0), HealthConfig())
     assert [one.key for one in memory.events] == ["46"]
 

@@ -21,7 +21,7 @@ from kgpu.health.node import HealthOrder
 from kgpu.health.publish import MemoryReports
 from kgpu.health.run import HealthContext, HealthWatch
 from kgpu.hw.memory import MemoryReader, sample_inventory
-from kgpu.hw.port import Event, EventKind, Problem
+from kgpu.hw.port import EventKind, HardwareEvent, Problem
 from kgpu.hw.verdicts import VerdictFile
 
 INVENTORY = sample_inventory(2, driver_version="450.1")
@@ -120,7 +120,7 @@ async def test_an_xid_in_the_log_reaches_everybody(node: Node) -> None:
 async def test_an_event_of_the_driver_and_its_line_are_one(node: Node) -> None:
     node.start()
     await node.until(lambda: node.withdrawn() == [])
-    node.reader.report(Event(kind=EventKind.XID, uuid=A.uuid, code=95))
+    node.reader.report(HardwareEvent(kind=EventKind.XID, uuid=A.uuid, code=95))
     await node.until(lambda: node.withdrawn() == [A.uuid])
     node.log.add(line(95))
     await node.until(lambda: [one.text for one in node.history.notes() if one.kind == "xid"] == ["words"])
@@ -239,7 +239,7 @@ async def test_a_log_that_can_not_be_read_is_told_and_the_rest_goes_on(node: Nod
     node.log.fail(HostError("the kernel log can't be read: no", "it", "do"))
     node.start()
     await node.until(lambda: node.withdrawn() == [])
-    node.reader.report(Event(kind=EventKind.XID, uuid=A.uuid, code=95))
+    node.reader.report(HardwareEvent(kind=EventKind.XID, uuid=A.uuid, code=95))
     await node.until(lambda: node.withdrawn() == [A.uuid])
     await node.until(lambda: "KernelLogUnreadable" in [one.reason for one in node.said])
     await node.until(lambda: "kernel log" in node.state[1])

@@ -19,7 +19,7 @@ from kgpu.health.kmsg import MemoryLog
 from kgpu.health.model import RememberedGpu
 from kgpu.health.node import HealthOrder
 from kgpu.hw.memory import MemoryReader
-from kgpu.hw.port import Event, EventKind, Inventory
+from kgpu.hw.port import EventKind, HardwareEvent, Inventory
 from tests.health.test_run import INVENTORY, A, B, Node, T, line, node
 
 __all__ = ["node"]
@@ -72,7 +72,7 @@ async def test_the_log_waits_while_too_much_is_unread_and_dropped_events_are_tol
     node.log.add(line(95))
     await node.until(lambda: bool(node.health and node.health._sequence == 0))
     for _ in range(6):
-        reader.report(Event(kind=EventKind.XID, uuid=A.uuid, code=95))
+        reader.report(HardwareEvent(kind=EventKind.XID, uuid=A.uuid, code=95))
     await node.until(lambda: bool(node.health and node.health._dropped == 3))
     node.log.add(line(119, B))
     await node.until(lambda: bool(node.health and not node.health._taken.is_set()))

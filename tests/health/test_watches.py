@@ -8,7 +8,7 @@ from kgpu.formats.xid.action import Action
 from kgpu.health.checks import CHECKS
 from kgpu.health.model import EvidenceSource, GpuEvidence
 from kgpu.health.watches import _CHECKS, FAIL, WARN, watches
-from kgpu.hw.verdicts import Watch
+from kgpu.hw.verdicts import DcgmSystem
 
 
 def xid(code: int, gi: int | None = None) -> GpuEvidence:
@@ -37,9 +37,9 @@ def test_xids_are_about_the_systems_of_the_rules(codes: tuple[int, ...], system:
 def test_each_system_and_code_once_and_the_drivers_verdict_beside() -> None:
     found = watches([xid(31), xid(43, gi=3), xid(95), xid(13)], "drain-reset")
     assert found == (
-        Watch(system="ALL", status=FAIL, code="DCGM_FR_UNCONTAINED_ERROR"),
-        Watch(system="DRIVER", status=FAIL, code="DCGM_FR_GPU_RECOVERY_DRAIN_RESET"),
-        Watch(system="MEM", status=WARN, code="DCGM_FR_XID_ERROR"),
+        DcgmSystem(system="ALL", status=FAIL, code="DCGM_FR_UNCONTAINED_ERROR"),
+        DcgmSystem(system="DRIVER", status=FAIL, code="DCGM_FR_GPU_RECOVERY_DRAIN_RESET"),
+        DcgmSystem(system="MEM", status=WARN, code="DCGM_FR_XID_ERROR"),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import pytest
 
 from kgpu.base.errors import HwError
-from kgpu.hw.port import Accelerator, Event, EventKind, Inventory, Problem, Reader
+from kgpu.hw.port import Accelerator, EventKind, HardwareEvent, Inventory, Problem, Reader
 
 PATIENCE = 30.0
 
@@ -60,7 +60,7 @@ async def wait_for_error(reader: Reader) -> HwError:
             await asyncio.sleep(0.05)
 
 
-async def wait_for_event(events, condition: Callable[[Event], bool]) -> Event:
+async def wait_for_event(events, condition: Callable[[HardwareEvent], bool]) -> HardwareEvent:
     """Take events until one is as expected."""
     async with asyncio.timeout(PATIENCE):
         while not condition(event := await anext(events)):

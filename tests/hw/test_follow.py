@@ -11,7 +11,7 @@ import pytest
 from kgpu.base.clock import VirtualClock
 from kgpu.base.errors import HwError
 from kgpu.hw.follow import PAUSE_SECONDS, follow_events
-from kgpu.hw.port import Event, EventKind
+from kgpu.hw.port import EventKind, HardwareEvent
 
 
 class Streams:
@@ -21,11 +21,11 @@ class Streams:
         self.begun = 0
         self.closed = 0
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncIterator[HardwareEvent]:
         self.begun += 1
         number = self.begun
         try:
-            yield Event(kind=EventKind.XID, code=number)
+            yield HardwareEvent(kind=EventKind.XID, code=number)
             if number == 1:
                 raise HwError("the driver went away", "events", "wait")
         finally:
@@ -51,7 +51,7 @@ async def test_a_stream_that_fails_or_ends_is_begun_again() -> None:
 
 
 async def test_what_the_listener_raises_is_not_hidden() -> None:
-    def hear(_event: Event) -> None:
+    def hear(_event: HardwareEvent) -> None:
         raise RuntimeError("a defect")
 
     reader: Any = Streams()

@@ -9,7 +9,7 @@ from hw.contract import ReaderContract
 
 from kgpu.base.errors import HwError
 from kgpu.hw.memory import MemoryReader, sample_inventory, sample_partitions
-from kgpu.hw.port import Event, EventKind, Level, Link, Problem, Process, Reading
+from kgpu.hw.port import EventKind, HardwareEvent, Link, Problem, Process, Reading, TopologyLevel
 from kgpu.hw.subscription import LIMIT, Subscriptions
 
 
@@ -29,7 +29,7 @@ class MemoryNode:
         self.reader.fail(self.uuid(gpu), Problem.HUNG)
 
     async def xid(self, gpu: int, code: int) -> None:
-        self.reader.report(Event(kind=EventKind.XID, uuid=self.uuid(gpu), code=code))
+        self.reader.report(HardwareEvent(kind=EventKind.XID, uuid=self.uuid(gpu), code=code))
 
     async def slice(self, gpu: int, count: int) -> None:
         self.reader.set_partitions(self.uuid(gpu), sample_partitions(self.start.accelerators[gpu], count=count))
@@ -57,7 +57,7 @@ class TestMemoryReader(ReaderContract):
 async def test_given_links_are_kept_except_of_silent_gpus() -> None:
     inventory = sample_inventory(3)
     a, b, c = (gpu.uuid for gpu in inventory.accelerators)
-    links = (Link(a=a, b=b, level=Level.SINGLE, lanes=4), Link(a=b, b=c, level=Level.SYSTEM))
+    links = (Link(a=a, b=b, level=TopologyLevel.SINGLE, lanes=4), Link(a=b, b=c, level=TopologyLevel.SYSTEM))
     reader = MemoryReader(inventory, links=links)
     assert await reader.links() == links
     reader.fail(c, Problem.HUNG)
@@ -73,7 +73,7 @@ async def test_removed_subscription_gets_nothing_more() -> None:
     reader = MemoryReader(sample_inventory(1))
     events = reader.events()
     await events.aclose()
-    reader.report(Event(kind=EventKind.XID, code=79))
+    reader.report(HardwareEvent(kind=EventKind.XID, code=79))
     assert [event async for event in events] == []
 
 
@@ -81,7 +81,7 @@ async def test_consumer_that_does_not_read_keeps_a_bounded_queue_and_is_told_to_
     subscriptions = Subscriptions()
     events = subscriptions.add()
     for code in range(LIMIT + 10):
-        subscriptions.publish(Event(kind=EventKind.XID, code=code))
+        subscriptions.publish(HardwareEvent(kind=EventKind.XID, code=code))
     subscriptions.close()
     received = [event async for event in events]
     assert len(received) == LIMIT
@@ -93,7 +93,7 @@ async def test_unread_inventory_event_is_not_repeated() -> None:
     subscriptions = Subscriptions()
     events = subscriptions.add()
     for _ in range(3):
-        subscriptions.publish(Event(kind=EventKind.INVENTORY))
+        subscriptions.publish(HardwareEvent(kind=EventKind.INVENTORY))
     subscriptions.close()
     assert [event.kind async for event in events] == [EventKind.INVENTORY]
 

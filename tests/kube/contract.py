@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from kgpu.kube.conditions import NodeCondition
+from kgpu.kube.conditions import NodeConditionWriter
 from kgpu.kube.port import (
     CONFIG_MAPS,
     NODES,
@@ -273,7 +273,7 @@ class Contract:
         """Also where a manager that knows of the condition alone comes after one that knows of both, as an older one."""
         name = f"{place.prefix}-said"
         await api.create(NODES, {"metadata": {"name": name, "annotations": {"example.com/of": "another"}}})
-        said = NodeCondition(api, node=name, kind="example.com/Well", manager="contract")
+        said = NodeConditionWriter(api, node=name, kind="example.com/Well", manager="contract")
 
         async def there() -> tuple[dict[str, str], list[str]]:
             node = await api.get(NODES, name)

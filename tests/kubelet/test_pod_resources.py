@@ -10,7 +10,7 @@ import pytest
 from kgpu.base.errors import KubeletError
 from kgpu.kubelet.methods import POD_RESOURCES
 from kgpu.kubelet.pb import podresources_v1_pb2 as pb
-from kgpu.kubelet.pod_resources import Claim, Holding, PodResources
+from kgpu.kubelet.pod_resources import DeviceClaim, Holding, PodResources
 from kgpu.kubelet.rpc import RpcServer, Service
 
 
@@ -33,7 +33,7 @@ async def test_devices_and_claims(folder: Path) -> None:
             Holding(namespace="ns", pod="p", container="c", resource="nvidia.com/gpu", devices=("GPU-1", "GPU-2::0")),
             Holding(
                 namespace="ns", pod="p", container="c", resource="gpu.nvidia.com", devices=("gpu-3",),
-                cdi_devices=("k8s.gpu.nvidia.com/device=gpu-3",), claim=Claim("x", "n"),
+                cdi_devices=("k8s.gpu.nvidia.com/device=gpu-3",), claim=DeviceClaim("x", "n"),
             ),
         )  # fmt: skip
     finally:

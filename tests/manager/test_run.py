@@ -11,7 +11,7 @@ from typing import Any, Final
 from kgpu.base.clock import BootClock, VirtualClock, settle
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import CONFIG_MAPS, LEASES, KubeApi
-from kgpu.manager.run import Manager, Options
+from kgpu.manager.run import ManagerProcess, Options
 
 NAMESPACE: Final = "gpu-operator"
 
@@ -59,9 +59,11 @@ class Counting:
 
 
 @contextlib.asynccontextmanager
-async def managed(api: FakeApi, clock: VirtualClock, *names: str) -> AsyncIterator[tuple[Manager, list[Counting]]]:
+async def managed(
+    api: FakeApi, clock: VirtualClock, *names: str
+) -> AsyncIterator[tuple[ManagerProcess, list[Counting]]]:
     controllers = [Counting(name, clock) for name in names]
-    manager = Manager(api, controllers, Options(lease_namespace=NAMESPACE, identity="me"), clock=clock)
+    manager = ManagerProcess(api, controllers, Options(lease_namespace=NAMESPACE, identity="me"), clock=clock)
     task = asyncio.create_task(manager.run())
     try:
         yield manager, controllers
@@ -148,4 +150,4 @@ async def test_pages_are_of_all_controllers() -> None:
 
 
 def test_the_lead_runs_out_while_the_machine_is_suspended() -> None:
-    assert isinstance(Manager(FakeApi(), [], Options(lease_namespace=NAMESPACE)).lead._clock, BootClock)
+    assert isinstance(ManagerProcess(FakeApi(), [], Options(lease_namespace=NAMESPACE)).lead._clock, BootClock)

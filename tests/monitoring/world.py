@@ -31,7 +31,7 @@ from kgpu.formats import yaml
 from kgpu.kubelet.model import DeviceState
 from kgpu.lab.nodes.podresources import PodResourcesServer
 from kgpu.monitoring.rules import adjusted
-from kgpu.operator.model import Monitoring, Observed
+from kgpu.operator.model import Monitoring, ObservedCluster
 from tests.operator.objects.scenes import MONITORING, SETTINGS, Case, policy
 
 Object = dict[str, Any]
@@ -54,7 +54,7 @@ def rendered() -> tuple[Object, ...]:
     # Nobody waits three minutes here.
     monitoring = Monitoring(alerts=adjusted({"GPUMetricsStale": {"threshold": 4}}))
     settings = dataclasses.replace(SETTINGS, monitoring=monitoring)
-    return Case(policy=policy(spec), settings=settings, observed=Observed(kinds=MONITORING)).rendered().objects
+    return Case(policy=policy(spec), settings=settings, observed=ObservedCluster(kinds=MONITORING)).rendered().objects
 
 
 def shortened(groups: list[Object]) -> list[Object]:

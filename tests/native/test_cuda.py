@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from kgpu.hw.fake.create import environment
-from kgpu.hw.fake.state import EVENT_XID, State
+from kgpu.hw.fake.state import EVENT_XID, DriverState
 
 MIB = 1 << 20
 Root = Callable[..., Path]
@@ -113,7 +113,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def xids(state: State) -> list[tuple[int, int]]:
+def xids(state: DriverState) -> list[tuple[int, int]]:
     """(GPU, Xid) of the event ring, oldest first."""
     return [(e.gpu, e.data) for e in list(state.view.event)[: state.view.event_head] if e.type == EVENT_XID]
 
@@ -161,7 +161,7 @@ def test_the_sample_fails_aloud(sim_root: Root) -> None:
 )
 def test_init(sim_root: Root, change: dict[str, int], code: int) -> None:
     root = sim_root(gpus=1)
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         state.set_fault(None, **change)
     assert ask(root, "out(bad=cu('cuInit', 1), before=cu('cuCtxSynchronize'), code=cu('cuInit', 0))") == {
         "bad": 1,
@@ -172,7 +172,7 @@ def test_init(sim_root: Root, change: dict[str, int], code: int) -> None:
 
 def test_init_waits_for_the_fabric_manager(sim_root: Root) -> None:
     root = sim_root("hgx-h100", gpus=8)
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         assert state.gpu(0).fabric_state == 3
         state.gpu(5).fabric_state = 2
     assert ask(root, "out(code=cu('cuInit', 0))") == {"code": 802}
@@ -196,7 +196,7 @@ out(name=name(1), uuid=bytes(uuid).hex(), bus=bus_id(1), cc=[attribute(75, 1), a
     pci=attribute(33, 1), cuda=v.value, unknown=cu("cuDeviceGetAttribute", ctypes.byref(v), 9999, 1), none=cu("cuDeviceGetName", None, 0, 7))
 """
     answer = ask(root, script)
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         gpu = state.gpu(1)
         assert answer == {
             "name": gpu.name.decode(),
@@ -256,7 +256,7 @@ SEEN = "code = cu('cuInit', 0); out(code=code, seen=[bus_id(i) for i in range(co
 )
 def test_cuda_visible_devices(sim_root: Root, listed: str | None, seen: list[int]) -> None:
     root = sim_root(gpus=4)
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         gpus = [state.gpu(i) for i in range(4)]
         buses = [f"{g.pci.domain:04X}:{g.pci.bus:02X}:{g.pci.device:02X}.0" for g in gpus]
         words = {f"uuid{i}": g.uuid.decode() for i, g in enumerate(gpus)}
@@ -275,7 +275,7 @@ def test_only_gpus_with_a_device_node_are_there(sim_root: Root) -> None:
 def test_a_lost_gpu_is_left_out(sim_root: Root) -> None:
     root = sim_root(gpus=2)
     everything = ask(root, SEEN)["seen"]
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         state.set_fault(0, lost=1)
     assert ask(root, SEEN)["seen"] == everything[1:]
 
@@ -311,7 +311,7 @@ def test_one_slice_and_nothing_else(sim_root: Root) -> None:
     root = sim_root(gpus=2)
     slices(root, 1, "1g.10gb", "2g.20gb")
     script = "cu('cuInit', 0); context(); out(n=count(), name=name(0), sm=attribute(16), total=free_memory()[1])"
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         uuids = [ci.uuid.decode() for ci in state.gpu(1).ci if ci.used]
         whole = state.gpu(0).uuid.decode()
     small = {"n": 1, "name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "sm": 16, "total": 9984 * MIB}
@@ -333,7 +333,7 @@ def test_mig_mode_without_slices_is_no_device(sim_root: Root) -> None:
 def test_a_slice_has_its_own_memory(sim_root: Root) -> None:
     root = sim_root(gpus=1)
     slices(root, 0, "1g.10gb", "1g.10gb")
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         first, second = [ci.uuid.decode() for ci in state.gpu(0).ci if ci.used]
         take = f"cu('cuInit', 0); context(); out(code=alloc(9000 * {MIB})[0])"
         with holding(root, take, CUDA_VISIBLE_DEVICES=first) as (_, got):
@@ -351,7 +351,7 @@ def test_memory_is_shared_and_given_back(sim_root: Root) -> None:
     """Two processes on one GPU: what one holds the other cannot get, and it is free again however the holder ends."""
     root = sim_root(gpus=1)
     hold = f"cu('cuInit', 0); context(); before = free_memory()[0]; code, p = alloc(50000 * {MIB}); out(code=code, took=before - free_memory()[0])"
-    with State.open(root / "state") as state, holding(root, hold) as (process, got):
+    with DriverState.open(root / "state") as state, holding(root, hold) as (process, got):
         assert got == {"code": 0, "took": 50000 * MIB}
         (entry,) = state.processes(0)
         assert entry.pid == process.pid
@@ -391,7 +391,7 @@ out(**r)
 
 def test_exclusive_process_mode(sim_root: Root) -> None:
     root = sim_root(gpus=1)
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         state.gpu(0).compute_mode = 3
     script = "cu('cuInit', 0); out(code=context())"
     with holding(root, script) as (_, got):
@@ -416,7 +416,7 @@ def test_a_fault_ends_the_context_and_tells_an_xid(sim_root: Root, body: str, co
     root = sim_root(gpus=2)
     script = f"cu('cuInit', 0); context(1); p = alloc(4096)[1]; r = launch({body!r}, p); out(r=r, next=alloc(16)[0], fresh=context(0))"
     assert ask(root, script) == {"r": [0, code], "next": code, "fresh": 0}
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         assert xids(state) == [(1, xid)]
         assert (state.gpu(1).xid_last, state.gpu(0).xid_last) == (xid, 0)
 
@@ -428,7 +428,7 @@ cu("cuInit", 0); context(); p = alloc(4)[1]; r = launch("st.global.u32 [%rd0], 4
 cu("cuMemcpyDtoH_v2", ctypes.byref(v), u64(p), size(4)); out(r=r, value=v.value)
 """
     assert ask(root, script) == {"r": [0, 0], "value": 42}
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         assert (xids(state), state.gpu(0).process[0].used) == ([], 0)
 
 
@@ -452,7 +452,7 @@ out(r=r)
 def test_load_moves_while_a_kernel_runs(sim_root: Root) -> None:
     root = sim_root(gpus=2)
     busy = "cu('cuInit', 0); context(1); out(ready=1); launch('LOOP: bra LOOP;')"
-    with State.open(root / "state") as state, holding(root, busy) as (process, _):
+    with DriverState.open(root / "state") as state, holding(root, busy) as (process, _):
         until(lambda: state.gpu(1).load_target == 100_000)
         assert (state.gpu(0).load_target, [slot.sm_util for slot in state.processes(1)]) == (0, [100])
         process.kill()
@@ -464,7 +464,7 @@ def test_load_moves_while_a_kernel_runs(sim_root: Root) -> None:
 def test_a_hung_gpu_blocks_calls_until_it_is_cured(sim_root: Root) -> None:
     root = sim_root(gpus=2)
     script = "cu('cuInit', 0); context(0); out(ready=1); sys.stdin.readline(); out(other=cu('cuDeviceGetName', ctypes.create_string_buffer(9), 9, 1)); out(code=alloc(16)[0])"
-    with State.open(root / "state") as state, start(root, script) as process:
+    with DriverState.open(root / "state") as state, start(root, script) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert json.loads(process.stdout.readline()) == {"ready": 1}
@@ -482,7 +482,7 @@ def test_a_hung_gpu_blocks_calls_until_it_is_cured(sim_root: Root) -> None:
 def test_losing_the_gpu_ends_running_programs(sim_root: Root) -> None:
     root = sim_root(gpus=1)
     script = "cu('cuInit', 0); context(); out(ready=1); r = launch('LOOP: bra LOOP;'); out(r=r, again=context())"
-    with State.open(root / "state") as state, start(root, script) as process:
+    with DriverState.open(root / "state") as state, start(root, script) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline()) == {"ready": 1}
         until(lambda: [slot.sm_util for slot in state.processes(0)] == [100])

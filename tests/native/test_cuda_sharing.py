@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kgpu.hw.fake.create import environment
-from kgpu.hw.fake.state import State
+from kgpu.hw.fake.state import DriverState
 from tests.child import child
 
 Root = Callable[..., Path]
@@ -83,14 +83,14 @@ def test_the_last_memory_goes_to_one(sim_root: Root) -> None:
         for taker in takers:
             go(taker)
         assert sorted(line(taker) for taker in takers) == ["0"] * 3 + ["2"] * 5
-        with State.open(root / "state") as state:
+        with DriverState.open(root / "state") as state:
             held = [slot.memory for slot in state.processes(0)]
             assert (len(held), sum(memory > 20 << 30 for memory in held)) == (8, 3)
             assert sum(held) <= state.gpu(0).mem_total - state.gpu(0).mem_reserved
     finally:
         for taker in takers:
             taker.communicate()
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         assert not [slot for slot in state.gpu(0).process if slot.used]
 
 
@@ -98,7 +98,7 @@ def test_threads_with_their_own_contexts(sim_root: Root) -> None:
     root = sim_root(gpus=2)
     with start(root, THREADS) as process:
         assert line(process) == "[]"
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         assert [(state.processes(i), state.gpu(i).load_target) for i in range(2)] == [([], 0)] * 2
 
 
@@ -111,7 +111,7 @@ def test_ten_samples_share_a_gpu(sim_root: Root) -> None:
         for _ in range(10)
     ]
     assert [pod.communicate(timeout=120)[0].splitlines()[-2] for pod in pods] == ["Test PASSED"] * 10
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         assert state.processes(0) == []
 
 
@@ -128,7 +128,7 @@ def test_sudden_deaths_leave_nothing(sim_root: Root) -> None:
         victim.wait()
     done = subprocess.run([program], env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines()[-2:] == ["Test PASSED", "Done"]
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         assert not [slot for slot in state.gpu(0).process if slot.used]
         assert state.gpu(0).load_target == 0
 

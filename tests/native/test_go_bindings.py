@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hw.fake.nvml_process import Nvml
 
-from kgpu.hw.fake.state import State
+from kgpu.hw.fake.state import DriverState
 
 RootMaker = Callable[..., Path]
 MODULE = Path(__file__).with_name("gonvml")
@@ -128,7 +128,7 @@ def test_go_gets_xids(walker: Path, sim_root: RootMaker) -> None:
     try:
         assert process.stderr is not None
         assert process.stderr.readline().strip() == "ready"
-        with State.open(root / "state") as state:
+        with DriverState.open(root / "state") as state:
             state.inject_xid(3, 79)
             state.inject_xid(1, 48)
             uuids = [state.gpu(i).uuid.decode() for i in range(4)]

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.hw.fake.create import environment
-from kgpu.hw.fake.state import State
+from kgpu.hw.fake.state import DriverState
 from tests.budget import tries
 from tests.child import child
 
@@ -58,7 +58,7 @@ def field_names(root: Path) -> list[str]:
 
 def test_list(sim_root: Root) -> None:
     root = sim_root(gpus=3)
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         expected = [f"GPU {i}: {state.gpu(i).name.decode()} (UUID: {state.gpu(i).uuid.decode()})" for i in range(3)]
     assert smi(root, "-L").splitlines() == expected
     assert smi(root, "--list-gpus", "-i", "1").splitlines() == expected[1:2]
@@ -76,7 +76,7 @@ def test_the_table_keeps_its_shape(sim_root: Root, profile: str) -> None:
     """Every line is 91 columns, whatever the model's name and readings."""
     root = sim_root(profile)
     lines = smi(root).splitlines()
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         count = state.gpu_count
         version = state.view.driver_version.decode()
         longest = max(len(state.gpu(i).name.decode()) for i in range(count))
@@ -152,7 +152,7 @@ def test_known_readings(sim_root: Root) -> None:
 
 def test_readings_follow_the_state(sim_root: Root) -> None:
     root = sim_root(gpus=2)
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         state.set_load(1, 100)
         gpu = state.gpu(1)
         gpu.load_prev = gpu.load_target
@@ -236,14 +236,14 @@ def test_a_roots_own_program_finds_its_driver(sim_root: Root) -> None:
 )
 def test_init_errors(sim_root: Root, error: int, code: int, said: str) -> None:
     root = sim_root(gpus=1)
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         state.set_fault(None, init_error=error)
     assert smi(root, code=code).startswith(said)
 
 
 def test_a_lost_gpu_hides_no_other(sim_root: Root) -> None:
     root = sim_root(gpus=3)
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         state.set_fault(1, lost=1)
         where = f"0000:{state.gpu(1).pci.bus:02X}:{state.gpu(1).pci.device:02X}.0"
     ending = "GPU is lost.  Reboot the system to recover this GPU"
@@ -295,7 +295,7 @@ def test_nvlinks(sim_root: Root) -> None:
     lines = smi(root, "nvlink", "-s", "-i", "0").splitlines()
     assert lines[0].startswith("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-")
     assert [re.sub(r"[\d.]+ GB", "N GB", line) for line in lines[1:]] == [f"\t Link {i}: N GB/s" for i in range(18)]
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         state.gpu(0).link[3].active = 0
     assert smi(root, "nvlink", "-s", "-i", "0").splitlines()[4] == "\t Link 3: <inactive>"
     assert "Replay Errors: 0" in smi(root, "nvlink", "-e")
@@ -330,7 +330,7 @@ def test_reset(sim_root: Root) -> None:
     """It cures what a reset cures, and refuses a GPU that somebody uses."""
     root = sim_root(gpus=2)
     bus = query(root, "pci.bus_id", "-i", "1")[0][0]
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         state.set_fault(1, reset_required=1)
         state.gpu(1).ecc_volatile[7 + 2] = 5
         # It can still be named, but says nothing of itself.

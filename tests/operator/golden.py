@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from kgpu.formats import agent_report
-from kgpu.operator.model import ClusterPlan, NodeLayout, Observed, OperatorSettings, PodTrouble
+from kgpu.operator.model import ClusterPlan, NodeLayout, ObservedCluster, OperatorSettings, PodTrouble
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
 from tests.operator.world import SETTINGS, driver, node_object, policy, report, settle
@@ -38,9 +38,9 @@ def settings_of(given: Mapping[str, Any]) -> OperatorSettings:
     )
 
 
-def observed_of(given: Mapping[str, Any]) -> Observed:
+def observed_of(given: Mapping[str, Any]) -> ObservedCluster:
     """The cluster; with ``settled`` the plan for it has been carried out once, and all pods are well."""
-    observed = Observed(
+    observed = ObservedCluster(
         foreign_nfd=given.get("foreignNFD", False),
         foreign_operator=given.get("foreignOperator", ""),
         policies=tuple(policy(**fields) for fields in given.get("policies", [])),

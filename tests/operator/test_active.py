@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kgpu.operator.active import choose
-from kgpu.operator.model import Observed, Policy
+from kgpu.operator.model import ObservedCluster, Policy
 from kgpu.operator.plan import plan
 from tests.operator.world import SETTINGS, healthy_node, policy, world
 
@@ -25,13 +25,13 @@ OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
     ],
 )
 def test_the_oldest_wins(policies: tuple[Policy, ...], winner: str | None, ignored: tuple[str, ...]) -> None:
-    active = choose(Observed(policies=policies))
+    active = choose(ObservedCluster(policies=policies))
     found = active.policy.name if active.policy else None
     assert (found, tuple(one.name for one in active.ignored)) == (winner, ignored)
 
 
 def test_when_the_policy_goes_all_of_the_operators_goes() -> None:
     observed = world(healthy_node(), policies=(policy(),))
-    leaving = Observed(nodes=observed.nodes, daemon_sets=observed.daemon_sets, policies=(policy(deleting=True),))
+    leaving = ObservedCluster(nodes=observed.nodes, daemon_sets=observed.daemon_sets, policies=(policy(deleting=True),))
     made = plan(leaving, SETTINGS)
     assert (made.hold, made.objects, [dict(one.labels) for one in made.nodes]) == (False, (), [{}])

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kgpu.formats import agent_report, names
-from kgpu.formats.validation_report import Check, Device, Trouble
-from kgpu.operator.model import Object, Observed, OperatorSettings
+from kgpu.formats.validation_report import Trouble, UnpassedCheck, UnpassedDevice
+from kgpu.operator.model import Object, ObservedCluster, OperatorSettings
 from kgpu.operator.plan import plan
 from tests.operator.world import (
     HOST_DRIVER,
@@ -32,7 +32,7 @@ NO_DISCOVERY = dataclasses.replace(SETTINGS, discovery=False)
 class Case:
     """``observed`` is broken; what the operand's condition and the Event have to say."""
 
-    observed: Observed
+    observed: ObservedCluster
     condition: str
     reason: str
     words: tuple[str, ...]
@@ -44,7 +44,7 @@ def library_missing() -> Case:
     waits = agent_report.role("waiting", "waits for the validator")
     node = healthy_node(
         validated=("False", "DriverMissing", "for people"), report=report(deviceplugin=waits),
-        checks=[Check(check="driver", status="failed", trouble=trouble)],
+        checks=[UnpassedCheck(check="driver", status="failed", trouble=trouble)],
     )  # fmt: skip
     return Case(
         observed=world(node, healthy_node("n2")),
@@ -56,10 +56,10 @@ def library_missing() -> Case:
 
 def gpu_lost() -> Case:
     trouble = Trouble(what="it has fallen off the bus (Xid 79)", remedy="reset or replace it")
-    device = Device(uuid="GPU-aaaa", gpu="GPU-aaaa", name="GPU 3 (GPU-aaaa)", trouble=trouble)
+    device = UnpassedDevice(uuid="GPU-aaaa", gpu="GPU-aaaa", name="GPU 3 (GPU-aaaa)", trouble=trouble)
     node = healthy_node(
         validated=("False", "CudaFailed", "for people"), allocatable={names.GPU_RESOURCE: "7"},
-        checks=[Check(check="cuda", status="failed", devices=(device,))],
+        checks=[UnpassedCheck(check="cuda", status="failed", devices=(device,))],
     )  # fmt: skip
     return Case(
         observed=world(node, healthy_node("n2")),
@@ -379,7 +379,7 @@ QUIET = (
 
 @pytest.mark.parametrize(("observed", "settings", "reason", "words"), QUIET, ids=[row[2] for row in QUIET])
 def test_what_leaves_the_policy_ready_is_an_event_too(
-    observed: Observed, settings: OperatorSettings, reason: str, words: tuple[str, ...]
+    observed: ObservedCluster, settings: OperatorSettings, reason: str, words: tuple[str, ...]
 ) -> None:
     told = [one for one in plan(observed, settings).decisions if one.reason == reason]
     assert [[word for word in words if word not in one.one_line()] for one in told] == [[]]

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from kgpu.formats import agent_report, names
-from kgpu.operator.model import Observed
+from kgpu.operator.model import ObservedCluster
 from kgpu.operator.plan import plan
 from tests.operator.test_breakages import gpu_lost
 from tests.operator.world import SETTINGS, condition_of, healthy_node, node_object, report, status_of, world
 
 
-def without_gpu_labels(**settings: bool) -> Observed:
+def without_gpu_labels(**settings: bool) -> ObservedCluster:
     """One node that has nothing but the kubelet's word for its GPUs."""
     return world(node_object(features=False, report=report(gpus=0)), settings=dataclasses.replace(SETTINGS, **settings))
 

@@ -9,7 +9,7 @@ import pytest
 
 from kgpu.formats import names
 from kgpu.operator.drivers import Assignment, assign
-from kgpu.operator.model import NvidiaDriver, Observed
+from kgpu.operator.model import NvidiaDriver, ObservedCluster
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
 from tests.operator.world import SETTINGS, change_of, driver, node_object, policy, settle
@@ -105,8 +105,8 @@ def test_a_mistake_in_a_selector_leaves_its_nodes_with_it() -> None:
     assert assign([wrong], [node]).owner == {"n1": "d"}
 
 
-def cluster(*drivers: NvidiaDriver, spec: Any = BY_CRD) -> Observed:
-    return Observed(policies=(policy(spec=spec),), drivers=drivers, nodes=NODES)
+def cluster(*drivers: NvidiaDriver, spec: Any = BY_CRD) -> ObservedCluster:
+    return ObservedCluster(policies=(policy(spec=spec),), drivers=drivers, nodes=NODES)
 
 
 def test_nodes_are_labelled_with_their_driver() -> None:
@@ -141,7 +141,7 @@ def test_a_conflict_is_an_event_of_each() -> None:
 
 
 def test_the_policys_own_driver_pods_survive_the_move_to_nvidia_drivers() -> None:
-    before = settle(Observed(policies=(policy(spec={"driver": {"enabled": True}}),), nodes=NODES))
+    before = settle(ObservedCluster(policies=(policy(spec={"driver": {"enabled": True}}),), nodes=NODES))
     made = plan(dataclasses.replace(before, policies=(policy(spec=BY_CRD),)), SETTINGS)
     ours = {name for name in before.daemon_sets if name.startswith("nvidia-driver-daemonset")}
     assert (made.orphan, bool(ours)) == (ours, True)

@@ -16,11 +16,11 @@ import pytest
 
 from kgpu.formats.crd import decode
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
-from kgpu.formats.crd.fields import Row, Type, rows
+from kgpu.formats.crd.fields import SchemaField, Type, rows
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.kube import kinds
 from kgpu.operator import conditions, seen
-from kgpu.operator.model import ClusterPlan, Observed, OperatorSettings
+from kgpu.operator.model import ClusterPlan, ObservedCluster, OperatorSettings
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
 from tests.operator.world import OPERANDS_LAYOUT, SETTINGS, healthy_node, node_object, policy
@@ -71,7 +71,7 @@ WORDS: Final[dict[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-def leaves(struct: type[msgspec.Struct], path: Path = ()) -> Iterator[tuple[Path, Row]]:
+def leaves(struct: type[msgspec.Struct], path: Path = ()) -> Iterator[tuple[Path, SchemaField]]:
     for row in rows(struct):
         if row.type.struct:
             yield from leaves(row.type.struct, (*path, row.name))
@@ -83,7 +83,7 @@ ENDS: Final = range(1, 8)
 LEAVES: Final = {".".join(path): (path, row) for path, row in leaves(ClusterPolicySpec)}
 
 
-def values(row: Row) -> tuple[Any, ...]:
+def values(row: SchemaField) -> tuple[Any, ...]:
     """Values of the field's type that ask for something."""
     kind: Type = row.type
     if row.name in WORDS:
@@ -113,7 +113,7 @@ def planned(spec: Spec, settings: OperatorSettings) -> tuple[ClusterPlan, tuple[
     if made.problem:
         return None
     nodes = tuple(map(read_node, (node_object("n1"), healthy_node("n2"))))
-    return plan(Observed(policies=(made,), nodes=nodes, kinds=KINDS), settings), made.warnings
+    return plan(ObservedCluster(policies=(made,), nodes=nodes, kinds=KINDS), settings), made.warnings
 
 
 def effect(found: ClusterPlan) -> tuple[Any, ...]:
@@ -148,7 +148,7 @@ def test_a_field_changes_something_or_is_told_to_change_nothing(name: str) -> No
     assert (unbuilt and path[-1] in decode.IMAGE) or not silent, f"spec.{name} is taken without a word in {silent}"
 
 
-def is_silent(path: Path, row: Row, layout: str) -> bool:
+def is_silent(path: Path, row: SchemaField, layout: str) -> bool:
     """Whether no value that is taken changes anything, nor is told to change nothing."""
     tried = 0
     for base, spec in BASES.items():
@@ -164,7 +164,7 @@ def is_silent(path: Path, row: Row, layout: str) -> bool:
     return tried > 0
 
 
-def sections(path: Path) -> Iterator[Row]:
+def sections(path: Path) -> Iterator[SchemaField]:
     struct: type[msgspec.Struct] | None = ClusterPolicySpec
     for name in path:
         assert struct is not None
@@ -213,7 +213,7 @@ def planned_driver(spec: Spec) -> tuple[ClusterPlan, tuple[str, ...]] | None:
         return None
     nodes = tuple(map(read_node, (node_object("n1"), healthy_node("n2"))))
     by_crd = policy(spec={"driver": {"enabled": True, "useNvidiaDriverCRD": True}})
-    found = plan(Observed(policies=(by_crd,), drivers=(made,), nodes=nodes, kinds=KINDS), SETTINGS)
+    found = plan(ObservedCluster(policies=(by_crd,), drivers=(made,), nodes=nodes, kinds=KINDS), SETTINGS)
     return found, made.warnings
 
 

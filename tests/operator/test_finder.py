@@ -10,7 +10,7 @@ import pytest
 
 from kgpu.fit.read import node_terms
 from kgpu.formats import agent_report, names
-from kgpu.operator.model import AgentNodes, ClusterNode, ClusterPlan, Object, Observed
+from kgpu.operator.model import AgentNodes, ClusterNode, ClusterPlan, Object, ObservedCluster
 from kgpu.operator.nodes import project, read_node
 from kgpu.operator.plan import plan
 from tests.operator.world import (
@@ -57,7 +57,7 @@ def wants(made: ClusterPlan, name: str, node: ClusterNode) -> bool:
     return selected and (terms is None or any(term.matches(node.labels, node.name) for term in terms))
 
 
-def pods(observed: Observed, settings: Any = SETTINGS) -> dict[str, list[str]]:
+def pods(observed: ObservedCluster, settings: Any = SETTINGS) -> dict[str, list[str]]:
     """By node: which of the two run there once the plan is carried out."""
     after = settle(observed, settings)
     made = plan(after, settings)
@@ -70,7 +70,7 @@ def cleaned() -> agent_report.AgentReport:
     return msgspec.structs.replace(report(gpus=0), roles={"features": agent_report.role("running"), **roles})
 
 
-def told(observed: Observed, name: str, **changes: Any) -> Observed:
+def told(observed: ObservedCluster, name: str, **changes: Any) -> ObservedCluster:
     """The cluster with news of one node."""
     nodes = tuple(dataclasses.replace(one, **changes) if one.name == name else one for one in observed.nodes)
     return dataclasses.replace(observed, nodes=nodes)
@@ -168,7 +168,7 @@ def test_labels_of_users(label: str) -> None:
     """A node that has opted out needs no privilege; where agents are, no user says."""
     opted = label == names.LABEL_DEPLOY_OPERANDS
     node = node_object("n1", gpus=8 if opted else 0, labels={label: "false" if opted else "true"})
-    made = plan(Observed(nodes=(read_node(node),), policies=(policy(),)), SETTINGS)
+    made = plan(ObservedCluster(nodes=(read_node(node),), policies=(policy(),)), SETTINGS)
     change = change_of(made)
     assert change is not None
     assert change.clear == (() if opted else (MARK,))
@@ -233,7 +233,7 @@ def test_what_nobody_has_labelled_beside_another_discovery_is_named() -> None:
 def test_agents_of_an_earlier_version_stay_until_their_nodes_are_labelled() -> None:
     """They ran everywhere; a selector before its labels would end all of them at once."""
     nodes = tuple(map(read_node, (healthy_node("gpu"), healthy_node("cpu", gpus=0))))
-    fresh = Observed(nodes=nodes, policies=(policy(),))
+    fresh = ObservedCluster(nodes=nodes, policies=(policy(),))
     assert "affinity" in pod_of(plan(fresh, SETTINGS), AGENT)
     former = {
         "metadata": {"name": AGENT},

@@ -8,14 +8,16 @@ from hypothesis import strategies as st
 
 from kgpu.formats import names
 from kgpu.formats.gpu_remedies import REBOOT, words
-from kgpu.formats.gpu_report import MAX_GPUS, Gpu, GpuReport, encode, rendered, report
+from kgpu.formats.gpu_report import MAX_GPUS, GpuReport, ReportedGpu, encode, rendered, report
 from kgpu.formats.xid.action import Action
 from kgpu.operator.gpu_health import NodeGpus, gpus_of
 from kgpu.operator.model import ClusterNode
 from kgpu.operator.nodes import project, read_node
 
 UUIDS = ["GPU-30e753dd-1243-550c-a492-bf716c823a5d", "GPU-6eb24971-a758-522d-ac65-58ca4f20c726"]
-BAD = Gpu(uuid=UUIDS[0], index=0, action=Action.REBOOT, reason="Lost", what="GPU is lost. Gone", remedy_key=REBOOT)
+BAD = ReportedGpu(
+    uuid=UUIDS[0], index=0, action=Action.REBOOT, reason="Lost", what="GPU is lost. Gone", remedy_key=REBOOT
+)
 
 
 def node(status: str, message: str, reason: str = "x", data: str | None = None) -> ClusterNode:
@@ -35,8 +37,8 @@ def said(written: GpuReport) -> NodeGpus:
 
 
 def test_what_the_health_role_writes_is_understood() -> None:
-    look = Gpu(uuid=UUIDS[1], index=1, action=Action.INSPECT, reason="Hot", what="it is hot", works=True)
-    muted = Gpu(uuid="GPU-0b", index=2, reason="GPUMuted", muted="in maintenance")
+    look = ReportedGpu(uuid=UUIDS[1], index=1, action=Action.INSPECT, reason="Hot", what="it is hot", works=True)
+    muted = ReportedGpu(uuid="GPU-0b", index=2, reason="GPUMuted", muted="in maintenance")
     found = said(report([muted, look, BAD], count=8))
     assert [(one.what, one.remedy, one.works) for one in found.ill] == [
         ("GPU is lost. Gone", words(REBOOT), False), ("it is hot", "", True),
@@ -46,7 +48,7 @@ def test_what_the_health_role_writes_is_understood() -> None:
 
 
 def test_many_are_counted() -> None:
-    rows = [Gpu(uuid=f"GPU-{number:02d}", index=number, action=Action.REBOOT) for number in range(MAX_GPUS + 3)]
+    rows = [ReportedGpu(uuid=f"GPU-{number:02d}", index=number, action=Action.REBOOT) for number in range(MAX_GPUS + 3)]
     found = said(report(rows, count=len(rows)))
     assert (found.bad, found.more) == (MAX_GPUS + 3, 3)
 

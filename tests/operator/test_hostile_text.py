@@ -15,7 +15,7 @@ from kgpu.base.advice import Advice
 from kgpu.formats import agent_report, names
 from kgpu.formats.agent_report import AgentReport, RoleReport
 from kgpu.operator import seen
-from kgpu.operator.model import NodeLayout, Observed, OperatorSettings
+from kgpu.operator.model import NodeLayout, ObservedCluster, OperatorSettings
 from kgpu.operator.nodes import read_node
 from kgpu.operator.overview import overview
 from kgpu.operator.plan import plan
@@ -77,7 +77,7 @@ def pods(draw: st.DrawFn, node: str) -> Any:
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> Observed:
+def clusters(draw: st.DrawFn) -> ObservedCluster:
     junk = draw(JUNK)
     spec = draw(
         st.sampled_from(
@@ -105,7 +105,7 @@ def clusters(draw: st.DrawFn) -> Observed:
     there = [draw(nodes(name)) for name in ("n1", "n2")]
     reduced = [seen.pod(draw(pods(name))) for name in ("n1", "n2") if draw(st.booleans())]
     live = {names.AGENT_DAEMON_SET: {"metadata": {}, "status": {}}}
-    return Observed(
+    return ObservedCluster(
         policies=(seen.policy(policy)["value"],),
         drivers=(seen.driver(driver)["value"],),
         nodes=tuple(map(read_node, there)),
@@ -134,7 +134,7 @@ def wrong(value: Any) -> list[str]:
 
 @given(clusters(), st.sampled_from([SETTINGS, OPERANDS_LAYOUT]))
 @tries(200)
-def test_what_people_are_shown_is_printable(observed: Observed, told: OperatorSettings) -> None:
+def test_what_people_are_shown_is_printable(observed: ObservedCluster, told: OperatorSettings) -> None:
     settled = settle(observed, told)
     made = plan(settled, told)
     assert wrong(made.policy_status) == []

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from kgpu.formats import names
-from kgpu.formats.validation_report import Check, Device, Trouble, encode, report
+from kgpu.formats.validation_report import Trouble, UnpassedCheck, UnpassedDevice, encode, report
 from kgpu.operator.overview import overview
 from kgpu.operator.plan import plan
 
@@ -16,17 +16,17 @@ from .world import SETTINGS, condition_of, healthy_node, world
 REMEDY = "kubectl delete node --all"
 LOST = Trouble(what="it has fallen off the bus (Xid 79)", expected="a GPU that answers", remedy=REMEDY)
 MISSING = Trouble(what="libcuda.so.1 is not there", expected="the driver's library", remedy=REMEDY)
-DEVICE = Device(uuid="GPU-aa", gpu="GPU-aa", name="GPU 3", trouble=LOST)
+DEVICE = UnpassedDevice(uuid="GPU-aa", gpu="GPU-aa", name="GPU 3", trouble=LOST)
 
 
-def observed(*checks: Check) -> Any:
+def observed(*checks: UnpassedCheck) -> Any:
     node = healthy_node(validated=("False", "CudaFailed", "words for people; to do: nothing"))
     node["metadata"]["annotations"][names.VALIDATION_ANNOTATION] = encode(report(checks))
     return world(node, healthy_node("n2"))
 
 
 def test_a_devices_trouble_is_told_with_its_agents_word() -> None:
-    seen = observed(Check(check="cuda", status="failed", devices=(DEVICE,), more=2))
+    seen = observed(UnpassedCheck(check="cuda", status="failed", devices=(DEVICE,), more=2))
     made = plan(seen, SETTINGS)
     said = "cuda: GPU 3: it has fallen off the bus (Xid 79); expected a GPU that answers and 2 more"
     assert condition_of(made, "ValidatorReady")["message"] == f"1 of 2 nodes; node n1: {said}; to do: {REMEDY}"
@@ -35,7 +35,7 @@ def test_a_devices_trouble_is_told_with_its_agents_word() -> None:
 
 
 def test_the_nodes_own_trouble_is_told_in_status_as_its_agents_word() -> None:
-    (problem,) = overview(observed(Check(check="driver", status="failed", trouble=MISSING)), SETTINGS).problems
+    (problem,) = overview(observed(UnpassedCheck(check="driver", status="failed", trouble=MISSING)), SETTINGS).problems
     assert problem.what == "driver: libcuda.so.1 is not there; expected the driver's library"
     assert problem.remedy == f'its agent says: "{REMEDY}"; kgpu doctor node n1 checks it'
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kgpu.formats import names
-from kgpu.operator.model import Observed
+from kgpu.operator.model import ObservedCluster
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
 from tests.operator.world import SETTINGS, driver, healthy_node, policy, report, settle
@@ -17,13 +17,13 @@ PLAIN: dict[str, Any] = {"driver": {"enabled": True}}
 BY_CRD: dict[str, Any] = {"driver": {"enabled": True, "useNvidiaDriverCRD": True}}
 
 
-def cluster(loaded: str, spec: Any, *, source: str = "container", **more: Any) -> Observed:
+def cluster(loaded: str, spec: Any, *, source: str = "container", **more: Any) -> ObservedCluster:
     said = msgspec.structs.replace(report(), driver=loaded, driver_source=source)
     node = read_node(healthy_node(report=said, labels={names.LABEL_DRIVER_OWNER: "special"} if more else {}))
-    return settle(Observed(policies=(policy(spec=spec),), nodes=(node,), **more))
+    return settle(ObservedCluster(policies=(policy(spec=spec),), nodes=(node,), **more))
 
 
-def driver_condition(observed: Observed) -> tuple[str, str]:
+def driver_condition(observed: ObservedCluster) -> tuple[str, str]:
     (found,) = plan(observed, SETTINGS).policy_status.values()
     (one,) = [entry for entry in found["conditions"] if entry["type"] == "DriverReady"]
     return one["status"], one["message"]

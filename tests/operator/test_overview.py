@@ -13,7 +13,7 @@ from kgpu.formats import agent_report, names
 from kgpu.kube import kinds
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODES, KubeRefusedError, Object
-from kgpu.operator.model import NodeLayout, Observed
+from kgpu.operator.model import NodeLayout, ObservedCluster
 from kgpu.operator.overview import OperatorState, Overview, overview
 from kgpu.operator.plan import plan
 from kgpu.operator.reading import look
@@ -33,14 +33,14 @@ from tests.operator.world import (
 GPU = names.GPU_RESOURCE
 
 
-def written(observed: Observed) -> Observed:
+def written(observed: ObservedCluster) -> ObservedCluster:
     """The same with the status that the operator writes."""
     made = plan(observed, SETTINGS).policy_status
     policies = tuple(dataclasses.replace(one, status=made.get(one.name, {})) for one in observed.policies)
     return dataclasses.replace(observed, policies=policies)
 
 
-def seen(observed: Observed) -> Overview:
+def seen(observed: ObservedCluster) -> Overview:
     return overview(written(observed), SETTINGS)
 
 

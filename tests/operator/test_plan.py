@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kgpu.formats import agent_report, names
 from kgpu.formats.crd.clusterpolicy import SandboxWorkloads
-from kgpu.operator.model import NodeLayout, Observed, OperatorSettings
+from kgpu.operator.model import NodeLayout, ObservedCluster, OperatorSettings
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
 from tests.budget import tries
@@ -103,13 +103,13 @@ DRIVERS: Any = st.lists(
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> Observed:
+def clusters(draw: st.DrawFn) -> ObservedCluster:
     """Any cluster, mostly an unhappy one."""
     many = draw(NODES)
     specs = draw(st.lists(SPECS, max_size=2))
     on = [f"n{index}" for index in range(len(many))]
     ask = draw(st.sampled_from(["", "ImagePullBackOff", "Starting", "not a word"]))
-    return Observed(
+    return ObservedCluster(
         nodes=tuple(read_node(node_object(name, **fields)) for name, fields in zip(on, many, strict=True)),
         policies=tuple(
             policy(f"p{index}", spec=spec, deleting=draw(st.booleans())) for index, spec in enumerate(specs)
@@ -137,13 +137,13 @@ _OFF = SandboxWorkloads()
 
 @given(clusters(), SETTINGS_OF_ALL_SORTS)
 @tries(150)
-def test_once_carried_out_nodes_are_not_planned_again(observed: Observed, told: OperatorSettings) -> None:
+def test_once_carried_out_nodes_are_not_planned_again(observed: ObservedCluster, told: OperatorSettings) -> None:
     assert plan(settle(observed, told), told).nodes == ()
 
 
 @given(clusters(), SETTINGS_OF_ALL_SORTS)
 @tries(150)
-def test_once_written_the_status_is_the_same_again(observed: Observed, told: OperatorSettings) -> None:
+def test_once_written_the_status_is_the_same_again(observed: ObservedCluster, told: OperatorSettings) -> None:
     first = plan(observed, told)
     written = dataclasses.replace(
         observed,
@@ -163,13 +163,13 @@ def _stamped(status: dict[str, Any]) -> dict[str, Any]:
 
 @given(clusters(), SETTINGS_OF_ALL_SORTS)
 @tries(150)
-def test_the_order_of_nodes_does_not_matter(observed: Observed, told: OperatorSettings) -> None:
+def test_the_order_of_nodes_does_not_matter(observed: ObservedCluster, told: OperatorSettings) -> None:
     assert plan(observed, told) == plan(dataclasses.replace(observed, nodes=observed.nodes[::-1]), told)
 
 
 @given(clusters(), SETTINGS_OF_ALL_SORTS)
 @tries(150)
-def test_conditions_are_such_as_the_api_server_takes(observed: Observed, told: OperatorSettings) -> None:
+def test_conditions_are_such_as_the_api_server_takes(observed: ObservedCluster, told: OperatorSettings) -> None:
     made = plan(observed, told)
     wrong = [
         one
@@ -182,7 +182,9 @@ def test_conditions_are_such_as_the_api_server_takes(observed: Observed, told: O
 
 @given(clusters(), SETTINGS_OF_ALL_SORTS)
 @tries(150)
-def test_ready_only_where_every_gpu_of_every_node_is_validated(observed: Observed, told: OperatorSettings) -> None:
+def test_ready_only_where_every_gpu_of_every_node_is_validated(
+    observed: ObservedCluster, told: OperatorSettings
+) -> None:
     made = plan(observed, told)
     ready = [name for name, status in made.policy_status.items() if status["state"] == "ready"]
     spec = {one.name: one for one in observed.policies}
@@ -200,7 +202,7 @@ def test_ready_only_where_every_gpu_of_every_node_is_validated(observed: Observe
 
 
 def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
-    observed = Observed(policies=(policy(),), nodes=(read_node(node_object()),))
+    observed = ObservedCluster(policies=(policy(),), nodes=(read_node(node_object()),))
     first = _stamped(plan(observed, SETTINGS).policy_status["cluster-policy"])
     again = dataclasses.replace(observed, policies=(policy(status=first),))
     times = [

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.formats import names
-from kgpu.operator.model import Observed
+from kgpu.operator.model import ObservedCluster
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
 from kgpu.operator.selecting import BySelector
@@ -29,7 +29,7 @@ def test_the_index_finds_what_matches(selectors: dict[str, dict[str, str]], labe
 PRECOMPILED = {"usePrecompiled": True, "repository": "example.org", "image": "driver", "version": "580"}
 
 
-def fleet(count: int, *, by_object: bool) -> Observed:
+def fleet(count: int, *, by_object: bool) -> ObservedCluster:
     """Every node has a kernel of its own, so that there is a driver DaemonSet for each."""
     nodes = tuple(
         read_node(node_object(f"n{index}", labels={names.NFD_KERNEL_FULL: f"6.8.{index}", "pool": f"p{index % 10}"}))
@@ -40,10 +40,10 @@ def fleet(count: int, *, by_object: bool) -> Observed:
         driver(f"d{index}", spec={"usePrecompiled": True, "version": "580", "nodeSelector": {"pool": f"p{index}"}})
         for index in range(10 if by_object else 0)
     )
-    return Observed(nodes=nodes, policies=(policy(spec=spec),), drivers=drivers)
+    return ObservedCluster(nodes=nodes, policies=(policy(spec=spec),), drivers=drivers)
 
 
-def calls_of(observed: Observed) -> int:
+def calls_of(observed: ObservedCluster) -> int:
     count = 0
 
     def called(_frame: FrameType, event: str, _arg: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from kgpu.formats import agent_report, names
 from kgpu.formats.support import CUDA_BY_BRANCH, Range, cuda_of, parse
-from kgpu.operator.model import Observed
+from kgpu.operator.model import ObservedCluster
 from kgpu.operator.nodes import read_node
 from kgpu.operator.overview import overview
 from kgpu.operator.plan import plan
@@ -20,7 +20,7 @@ def findings(*, kube: tuple[int, int] = (1, 35), spec: Any = None, **node: Any) 
     info = {key: node.pop(key) for key in ("kubeletVersion", "osImage") if key in node}
     obj = node_object(**node)
     obj["status"]["nodeInfo"].update(info)
-    observed = Observed(kube_version=kube, nodes=(read_node(obj),))
+    observed = ObservedCluster(kube_version=kube, nodes=(read_node(obj),))
     return check(observed, policy(spec=spec) if spec is not None else policy())
 
 
@@ -120,7 +120,7 @@ def test_drivers(driver: str, strategy: str, within: bool) -> None:
 
 def test_nodes_with_the_same_trouble_are_one_finding() -> None:
     nodes = tuple(read_node(node_object(f"n{index}", runtime="containerd://1.6.1")) for index in range(7))
-    (found,) = check(Observed(nodes=nodes), policy())
+    (found,) = check(ObservedCluster(nodes=nodes), policy())
     assert found.what == "containerd 1.6.1 is not supported: supported is 1.7 to 2.2"
     assert found.line().startswith(f"{found.what}, on n0, n1, n2, n3, n4 (+2 more); to do: ")
 

@@ -1,6 +1,6 @@
 """A small cluster for tests of planning: objects as the API server gives them, and how plans change them.
 
-``World`` builds ``Observed`` from plain objects. A healthy world is one in which everything that was asked for works;
+``World`` builds ``ObservedCluster`` from plain objects. A healthy world is one in which everything that was asked for works;
 tests break one thing and look at what is said.
 """
 
@@ -20,7 +20,7 @@ from kgpu.operator.model import (
     NodeLayout,
     NvidiaDriver,
     Object,
-    Observed,
+    ObservedCluster,
     OperatorSettings,
     PodTrouble,
     Policy,
@@ -172,7 +172,7 @@ def live(daemon_set: Object, count: int) -> Object:
     return {**daemon_set, "metadata": {**daemon_set["metadata"], "generation": 1}, "status": status}
 
 
-def settle(observed: Observed, settings: OperatorSettings = SETTINGS) -> Observed:
+def settle(observed: ObservedCluster, settings: OperatorSettings = SETTINGS) -> ObservedCluster:
     """The cluster after a plan has been carried out: nodes labelled, DaemonSets there with well pods."""
     made = plan(observed, settings)
     changes = {one.name: one for one in made.nodes}
@@ -194,10 +194,10 @@ def settle(observed: Observed, settings: OperatorSettings = SETTINGS) -> Observe
     return dataclasses.replace(observed, nodes=tuple(nodes), daemon_sets={**there, **observed.daemon_sets})
 
 
-def world(*nodes: Object, settings: OperatorSettings = SETTINGS, **fields: Any) -> Observed:
+def world(*nodes: Object, settings: OperatorSettings = SETTINGS, **fields: Any) -> ObservedCluster:
     """A settled cluster with these Nodes and one ClusterPolicy."""
     fields.setdefault("policies", (policy(),))
-    return settle(Observed(nodes=tuple(map(read_node, nodes)), **fields), settings)
+    return settle(ObservedCluster(nodes=tuple(map(read_node, nodes)), **fields), settings)
 
 
 def status_of(made: ClusterPlan, name: str = "cluster-policy") -> Object:

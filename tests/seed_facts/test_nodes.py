@@ -14,7 +14,7 @@ from kgpu.discovery.features.model import CpuFacts, FeatureFacts, PciFunction
 from kgpu.discovery.features.plan import plan as features
 from kgpu.formats import agent_report, names
 from kgpu.formats.operands import OPERANDS
-from kgpu.operator.model import Observed
+from kgpu.operator.model import ObservedCluster
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
 from tests.operator.world import (
@@ -45,7 +45,7 @@ def test_a20_e03_t35_both_forms_of_the_pci_label() -> None:
 def test_a20_e08_the_operator_selects_the_node_by_either(label: str) -> None:
     """``nvidia.com/gpu.present`` and the operands' labels are the operator's."""
     made = plan(
-        Observed(policies=(policy(),), nodes=(read_node(node_object(gpus=0, labels={label: "true"})),)), SETTINGS
+        ObservedCluster(policies=(policy(),), nodes=(read_node(node_object(gpus=0, labels={label: "true"})),)), SETTINGS
     )
     change = change_of(made)
     assert change is not None
@@ -66,7 +66,7 @@ def test_a04_c02_fleets_of_several_vendors_are_labelled(vendor: str, pci_class: 
 @pytest.mark.parametrize("vendor", ["1002", "1da3", "8086"])
 def test_a04_a_node_of_another_vendor_gets_no_nvidia_label(vendor: str) -> None:
     node = node_object(gpus=0, labels={f"{NFD}pci-{vendor}.present": "true"})
-    made = plan(Observed(policies=(policy(),), nodes=(read_node(node),)), SETTINGS)
+    made = plan(ObservedCluster(policies=(policy(),), nodes=(read_node(node),)), SETTINGS)
     assert change_of(made) is None
 
 
@@ -208,7 +208,7 @@ def test_b30_c08_d02_every_component_has_a_condition() -> None:
 def test_d04_what_somebody_has_deleted_is_wanted_again() -> None:
     """Desired and actual state are compared on every pass."""
     before = planned(HOST_DRIVER, healthy_node())
-    without = plan(Observed(policies=(policy(),), nodes=(read_node(healthy_node()),), daemon_sets={}), SETTINGS)
+    without = plan(ObservedCluster(policies=(policy(),), nodes=(read_node(healthy_node()),), daemon_sets={}), SETTINGS)
     assert daemon_sets(without) == daemon_sets(before)
     assert why(without, "ToolkitReady")[0] == "False"
 
@@ -226,7 +226,7 @@ def test_b83_a_label_that_a_user_has_set_by_hand_stays() -> None:
     """Operands' labels are the operator's only while nobody else has said otherwise."""
     key = f"{names.LABEL_DEPLOY_PREFIX}dcgm-exporter"
     node = read_node(node_object(labels={key: "false"}))
-    change = change_of(plan(Observed(policies=(policy(),), nodes=(node,)), SETTINGS))
+    change = change_of(plan(ObservedCluster(policies=(policy(),), nodes=(node,)), SETTINGS))
     assert change is not None
     assert key not in {*change.labels, *change.clear}
 
@@ -236,7 +236,7 @@ def test_c39_b11_nodes_that_can_be_cut_are_marked_for_the_mig_manager() -> None:
         node_object("a100", labels={names.LABEL_GPU_PRODUCT: "NVIDIA-A100-SXM4-80GB"}),
         node_object("t4", labels={names.LABEL_GPU_PRODUCT: "Tesla-T4"}),
     )
-    made = plan(Observed(policies=(policy(),), nodes=tuple(map(read_node, nodes))), SETTINGS)
+    made = plan(ObservedCluster(policies=(policy(),), nodes=tuple(map(read_node, nodes))), SETTINGS)
     key = f"{names.LABEL_DEPLOY_PREFIX}mig-manager"
     found = {name: change.labels.get(key) for name in ("a100", "t4") if (change := change_of(made, name))}
     assert found == {"a100": "true", "t4": None}

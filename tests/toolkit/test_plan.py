@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
-from kgpu.formats.cdi import ContainerEdits, DeviceNode
+from kgpu.formats.cdi import CdiDeviceNode, ContainerEdits
 from kgpu.hw.memory import MemoryReader, sample_inventory, sample_partitions
-from kgpu.hw.port import Finding, Inventory, Problem
+from kgpu.hw.port import HardwareFinding, Inventory, Problem
 from kgpu.toolkit.config import GenerateConfig
 from kgpu.toolkit.model import Generated, ListedSpec
 from kgpu.toolkit.plan import plan_devices, plan_spec, resolve_names
@@ -22,7 +22,7 @@ COMMON = ContainerEdits(env=("NVIDIA_VISIBLE_DEVICES=void",))
 def plan(inventory: Inventory, *strategies: str, missing: tuple[str, ...] = ()) -> Generated:
     config = GenerateConfig(kind="nvidia.com/gpu", strategies=strategies or ("index",))
     return plan_spec(
-        inventory, COMMON, config, node=lambda path: DeviceNode(path=path), has_node=lambda path: path not in missing
+        inventory, COMMON, config, node=lambda path: CdiDeviceNode(path=path), has_node=lambda path: path not in missing
     )
 
 
@@ -120,7 +120,7 @@ def test_higher_folder_wins_and_equal_ones_make_a_name_unresolvable() -> None:
 
 def chosen(inventory: Inventory, *ids: str) -> Generated:
     config = GenerateConfig(kind="nvidia.com/gpu", strategies=("index",), device_ids=ids, all_device=False)
-    return plan_spec(inventory, COMMON, config, node=lambda path: DeviceNode(path=path), has_node=lambda _path: True)
+    return plan_spec(inventory, COMMON, config, node=lambda path: CdiDeviceNode(path=path), has_node=lambda _path: True)
 
 
 def test_devices_by_index_slice_and_uuid_each_once() -> None:
@@ -159,7 +159,7 @@ def inventories(draw: st.DrawFn) -> tuple[Inventory, frozenset[str]]:
     gpus = []
     for gpu in inventory.accelerators:
         count = draw(st.sampled_from([None, 0, 1, 3, 7]))
-        lost = Finding(subject=gpu.uuid, problem=Problem.LOST, what="lost", expected="", remedy="")
+        lost = HardwareFinding(subject=gpu.uuid, problem=Problem.LOST, what="lost", expected="", remedy="")
         changed = replace(gpu, findings=(lost,) if draw(st.booleans()) else ())
         if count is not None:
             changed = replace(changed, mig_enabled=True, partitions=sample_partitions(gpu, count=count))
@@ -175,7 +175,7 @@ def test_whatever_the_node_is_like_nothing_incomplete_is_offered_and_nothing_is_
     inventory, missing = node
     config = GenerateConfig(kind="nvidia.com/gpu", strategies=tuple(strategies))
     found = plan_devices(
-        inventory, config, node=lambda path: DeviceNode(path=path), has_node=lambda path: path not in missing
+        inventory, config, node=lambda path: CdiDeviceNode(path=path), has_node=lambda path: path not in missing
     )
     offered = [one for gpu in inventory.accelerators for one in (gpu.partitions if gpu.mig_enabled else (gpu,))]
     whole = [one for one in offered if missing.isdisjoint(one.device_nodes)]

@@ -11,7 +11,7 @@ import pytest
 
 from kgpu.base.advice import Advice
 from kgpu.base.errors import HwError, line_of
-from kgpu.formats.cdi import CdiDevice, DeviceNode, build_spec, dump_spec, parse_spec
+from kgpu.formats.cdi import CdiDevice, CdiDeviceNode, build_spec, dump_spec, parse_spec
 from kgpu.host.root import DriverRoot
 from kgpu.hw.fake import operate
 from kgpu.hw.memory import MemoryReader, sample_inventory
@@ -102,7 +102,7 @@ def another(folder: Path) -> Path:
     """What a refresh service of another toolkit writes."""
     folder.mkdir(parents=True, exist_ok=True)
     spec = build_spec(
-        kind="nvidia.com/gpu", devices=[CdiDevice(names=("0",), nodes=(DeviceNode(path="/dev/nvidia0"),))]
+        kind="nvidia.com/gpu", devices=[CdiDevice(names=("0",), nodes=(CdiDeviceNode(path="/dev/nvidia0"),))]
     )
     (folder / "nvidia.yaml").write_text(dump_spec(spec, "yaml"))
     return folder / "nvidia.yaml"

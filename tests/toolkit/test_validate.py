@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kgpu.base.errors import ConfigError
-from kgpu.formats.cdi import ContainerEdits, Device, DeviceNode, Hook, Mount, Spec
+from kgpu.formats.cdi import CdiDeviceNode, CdiMount, ContainerEdits, Hook, Spec, SpecDevice
 from kgpu.host.dev_nodes import Numbers
 from kgpu.toolkit.flaws import FlawSeverity
 from kgpu.toolkit.specs import FakeNode, FoundSpec
@@ -15,7 +15,7 @@ from kgpu.toolkit.validate import validate_specs
 KIND = "vendor.com/class"
 VERSION = "570.133.20"
 HOOK = Hook(hook_name="createContainer", path="/usr/bin/hook", args=("hook", "update-ldcache"), env=("A=b",))
-CUDA = Mount(
+CUDA = CdiMount(
     host_path=f"/usr/lib64/libcuda.so.{VERSION}", container_path=f"/usr/lib64/libcuda.so.{VERSION}",
     options=("ro", "rbind", "rprivate"),
 )  # fmt: skip
@@ -33,12 +33,14 @@ def node(**changes: object) -> FakeNode:
 
 
 def spec(*, names: tuple[str, ...] = ("0", "GPU-a"), device: object = None, common: object = None) -> Spec:
-    own = device or ContainerEdits(device_nodes=(DeviceNode(path="/dev/nvidia0"),))
-    shared = common or ContainerEdits(device_nodes=(DeviceNode(path="/dev/nvidia-uvm"),), mounts=(CUDA,), hooks=(HOOK,))
+    own = device or ContainerEdits(device_nodes=(CdiDeviceNode(path="/dev/nvidia0"),))
+    shared = common or ContainerEdits(
+        device_nodes=(CdiDeviceNode(path="/dev/nvidia-uvm"),), mounts=(CUDA,), hooks=(HOOK,)
+    )
     return Spec(
         cdi_version="0.6.0",
         kind=KIND,
-        devices=tuple(Device(name=name, container_edits=own) for name in names),
+        devices=tuple(SpecDevice(name=name, container_edits=own) for name in names),
         container_edits=shared,
     )
 
@@ -74,14 +76,14 @@ def hook(**changes: object) -> Spec:
 
 
 RULES = {
-    "node gone": (edits(device_nodes=(DeviceNode(path="/dev/x", host_path="/host/dev/x"),)), {}, "error", "/host/dev/x is not there"),
-    "node is a file": (edits(device_nodes=(DeviceNode(path="/dev/plain"),)), {}, "error", "is a file and no device"),
+    "node gone": (edits(device_nodes=(CdiDeviceNode(path="/dev/x", host_path="/host/dev/x"),)), {}, "error", "/host/dev/x is not there"),
+    "node is a file": (edits(device_nodes=(CdiDeviceNode(path="/dev/plain"),)), {}, "error", "is a file and no device"),
     "other numbers": (
-        edits(device_nodes=(DeviceNode(path="/dev/nvidia-uvm", type="c", major=510, minor=0),)), {}, "error",
+        edits(device_nodes=(CdiDeviceNode(path="/dev/nvidia-uvm", type="c", major=510, minor=0),)), {}, "error",
         "it says 510:0 for /dev/nvidia-uvm, which is 508:0",
     ),
     "stale node": (None, {"drivers": {"nvidia": 195, "nvidia-uvm": 510}}, "error", "no driver has its major 508"),
-    "mount gone": (edits(mounts=(Mount(host_path="/no", container_path="/no"),)), {}, "error", "/no is not there"),
+    "mount gone": (edits(mounts=(CdiMount(host_path="/no", container_path="/no"),)), {}, "error", "/no is not there"),
     "driver updated": (None, {"version": "580.65.06"}, "error", f"it is for driver {VERSION}, but 580.65.06 runs"),
     "shared mount": (
         edits(mounts=(msgspec.structs.replace(CUDA, options=("rshared",)),)), {}, "warning", "shows on the host",
@@ -108,7 +110,7 @@ def test_a_start_hook_is_looked_for_in_the_container_only() -> None:
 
 
 def test_a_flaw_says_whose_it_is_and_comes_once() -> None:
-    gone = ContainerEdits(device_nodes=(DeviceNode(path="/dev/gone"),))
+    gone = ContainerEdits(device_nodes=(CdiDeviceNode(path="/dev/gone"),))
     result = check(found(content=spec(names=("0", "GPU-a", "all"), device=gone)))
     assert [flaw.where for flaw in result.flaws] == ["device 0 and 2 more"]
     shared = check(found(content=spec(device=gone, common=gone)))
@@ -116,12 +118,12 @@ def test_a_flaw_says_whose_it_is_and_comes_once() -> None:
 
 
 def test_dynamic_majors_in_a_lasting_folder() -> None:
-    recorded = edits(device_nodes=(DeviceNode(path="/dev/nvidia-uvm", type="c", major=508, minor=0),))
+    recorded = edits(device_nodes=(CdiDeviceNode(path="/dev/nvidia-uvm", type="c", major=508, minor=0),))
     (flaw,) = check(found(f"{STATIC}/a.yaml", content=recorded)).flaws
     assert flaw.severity is FlawSeverity.WARNING
     assert "after a reboot" in flaw.what
     assert check(found("/var/run/cdi/a.yaml", content=recorded)).flaws == ()
-    fixed = edits(device_nodes=(DeviceNode(path="/dev/nvidia0", type="c", major=195, minor=0),))
+    fixed = edits(device_nodes=(CdiDeviceNode(path="/dev/nvidia0", type="c", major=195, minor=0),))
     assert check(found(f"{STATIC}/a.yaml", content=fixed)).flaws == ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kgpu.formats.cdi import CdiDevice, DeviceNode, Spec, build_spec
+from kgpu.formats.cdi import CdiDevice, CdiDeviceNode, Spec, build_spec
 from kgpu.hw.port import Accelerator, Inventory, Partition
 from kgpu.toolkit.flaws import Flaw, FlawSeverity
 from kgpu.toolkit.specs import FoundSpec
@@ -35,7 +35,7 @@ def node(*gpus: Accelerator) -> Inventory:
 
 
 def device(nodes: tuple[str, ...], *names: str) -> CdiDevice:
-    return CdiDevice(names=names, nodes=tuple(DeviceNode(path=path) for path in nodes))
+    return CdiDevice(names=names, nodes=tuple(CdiDeviceNode(path=path) for path in nodes))
 
 
 def made_of(*gpus: Accelerator, kind: str = KIND) -> Spec:

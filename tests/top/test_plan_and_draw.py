@@ -202,10 +202,10 @@ KOREAN = GpuNode(
     name="노드-서울-일번",
     gpus=(
         ShownGpu(
-            index=0, uuid="u", name="엔비디아 가속기", values={"utilization_percent": 30, **memory(1), "last_xid": 79},
-            users=(GpuUser(namespace="학습팀", pod="모델-훈련-0"), GpuUser(namespace="학습팀", pod="모델-훈련-1")),
-            parts=(GpuInstance(gpu_instance=1, profile="1g.10gb", users=(A,)),), health=GpuHealth.BAD, action="reset-gpu",
-            processes=(GpuProcess(pid=7, command="파이썬 train.py", user="김", memory_mib=100),),
+                 index=0, uuid="u", name="엔비디아 가속기", values={"utilization_percent": 30, **memory(1), "last_xid": 79},
+                 users=(GpuUser(namespace="학습팀", pod="모델-훈련-0"), GpuUser(namespace="학습팀", pod="모델-훈련-1")),
+                 parts=(GpuInstance(gpu_instance=1, profile="1g.10gb", users=(A,)),), health=GpuHealth.BAD, action="reset-gpu",
+                 processes=(GpuProcess(pid=7, command="파이썬 train.py", user="김", memory_mib=100),),
         ),
     ),
 )  # fmt: skip

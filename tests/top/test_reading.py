@@ -14,7 +14,7 @@ from kgpu.base.errors import ConfigError, KubeError, UserError
 from kgpu.hw.fake import operate
 from kgpu.hw.memory import MemoryReader
 from kgpu.hw.open import open_reader
-from kgpu.hw.port import Accelerator, Finding, Inventory, Problem
+from kgpu.hw.port import Accelerator, HardwareFinding, Inventory, Problem
 from kgpu.hw.port import Process as Seen
 from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts
 from kgpu.kube.client import connect
@@ -384,7 +384,7 @@ async def test_this_nodes_health_is_the_verdicts_else_the_drivers_word() -> None
     (Problem.NEEDS_RESET, GpuVerdict(uuid="u", action="reset-gpu", withdraws=True), GpuHealth.BAD),
 ])  # fmt: skip
 async def test_a_gpu_of_this_node_is_lost_when_it_can_not_be_read(problem, verdict, health) -> None:
-    found = Finding(subject="u", problem=problem, what="it does", expected="e", remedy="do it")
+    found = HardwareFinding(subject="u", problem=problem, what="it does", expected="e", remedy="do it")
     gpu = Accelerator(vendor="nvidia", index=0, uuid="u", name="L4", findings=(found,))
     reader = MemoryReader(Inventory(vendor="nvidia", driver_version="1", accelerators=(gpu,)))
     verdicts = MemoryVerdicts()

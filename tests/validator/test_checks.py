@@ -9,7 +9,7 @@ from msgspec import structs
 from validator.made import driver_facts, inventory, specs
 
 from kgpu.base.errors import HwError
-from kgpu.hw.port import Finding, Problem
+from kgpu.hw.port import HardwareFinding, Problem
 from kgpu.validator.checks import cuda, driver, plugin, toolkit
 from kgpu.validator.checks.plugin import NodeResources
 from kgpu.validator.cuda import CudaOutcome
@@ -20,7 +20,9 @@ NO_NVML = HwError("nvml init failed: ERROR_DRIVER_NOT_LOADED", "a loaded driver"
 
 
 def lost(found, index=1):
-    finding = Finding(subject="", problem=Problem.LOST, what="GPU is lost", expected="an answer", remedy="reset it")
+    finding = HardwareFinding(
+        subject="", problem=Problem.LOST, what="GPU is lost", expected="an answer", remedy="reset it"
+    )
     gpus = tuple(replace(g, findings=(finding,)) if g.index == index else g for g in found.accelerators)
     return replace(found, accelerators=gpus)
 

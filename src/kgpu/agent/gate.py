@@ -20,7 +20,18 @@ from kgpu.agent.shared import RoleSubscription
 from kgpu.base.errors import HwError
 from kgpu.base.inotify import follow_folders, nearest_existing
 from kgpu.base.service import running
-from kgpu.hw.port import Accelerator, Event, EventKind, Finding, Inventory, Link, Problem, Process, Reader, Reading
+from kgpu.hw.port import (
+    Accelerator,
+    EventKind,
+    HardwareEvent,
+    HardwareFinding,
+    Inventory,
+    Link,
+    Problem,
+    Process,
+    Reader,
+    Reading,
+)
 from kgpu.validator import files
 from kgpu.validator.model import Check, DeviceResult, NodeValidation, Status
 from kgpu.validator.plan import NEEDS
@@ -100,7 +111,7 @@ def _why(uuid: str, verdict: GateVerdict) -> tuple[str, str]:
 
 
 def _with(gpu: Accelerator, what: str, remedy: str) -> Accelerator:
-    finding = Finding(
+    finding = HardwareFinding(
         subject=gpu.uuid, problem=Problem.UNPROVEN, what=what, expected="a passed CUDA check", remedy=remedy
     )
     return dataclasses.replace(gpu, findings=(*gpu.findings, finding))
@@ -180,7 +191,7 @@ class Gate:
     def _tell(self) -> None:
         self._wake.set()
         for subscriber in tuple(self._subscribers):
-            subscriber.put(Event(kind=EventKind.INVENTORY))
+            subscriber.put(HardwareEvent(kind=EventKind.INVENTORY))
 
     def subscribe(self, subscription: RoleSubscription) -> None:
         """Tell it of changes from now on."""
@@ -232,7 +243,7 @@ class GatedReader:
         await self._reader.close()
 
 
-async def _pump(source: AsyncIterator[Event], target: RoleSubscription) -> None:
+async def _pump(source: AsyncIterator[HardwareEvent], target: RoleSubscription) -> None:
     try:
         async for event in source:
             target.put(event)

@@ -19,7 +19,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats.agent_config import AgentConfig, RoleConfig
 from kgpu.formats.names import ENV_HW_STATE, VALIDATIONS_DIR
-from kgpu.formats.settings import Setting, Shape
+from kgpu.formats.settings import FlagShape, Setting
 from kgpu.formats.simulated import state_file
 
 VALIDATOR: Final = "validator"
@@ -112,8 +112,8 @@ def parse_args(args: Sequence[str], rows: Iterable[Setting], who: str) -> dict[s
         if row is None or not word.startswith("-"):
             raise _unknown(word, name, by_name, who)
         if not equals:
-            value = "true" if row.shape is Shape.SWITCH else next(words, "")
-        found[row.attr] = [*found.get(row.attr, ()), value] if row.shape is Shape.LIST else value
+            value = "true" if row.shape is FlagShape.SWITCH else next(words, "")
+        found[row.attr] = [*found.get(row.attr, ()), value] if row.shape is FlagShape.LIST else value
     return found
 
 

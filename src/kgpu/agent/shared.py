@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError
-from kgpu.hw.port import Event, EventKind, Inventory, Link, Process, Reader, Reading
+from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Link, Process, Reader, Reading
 
 log = logging.getLogger(__name__)
 
@@ -72,23 +72,23 @@ class RoleSubscription:
     """One role's events, from the moment it was made; iterate it, and ``aclose`` it when done."""
 
     def __init__(self, on_close: Callable[[RoleSubscription], None]) -> None:
-        self._items: deque[Event | Exception] = deque()
+        self._items: deque[HardwareEvent | Exception] = deque()
         self._wake = asyncio.Event()
         self._on_close = on_close
         self._closed = False
 
-    def put(self, item: Event | Exception) -> None:
+    def put(self, item: HardwareEvent | Exception) -> None:
         """Hand over one event, or the error that ended them."""
         if len(self._items) >= QUEUE_LIMIT and not isinstance(item, Exception):
             self._items.clear()
-            item = Event(kind=EventKind.INVENTORY)
+            item = HardwareEvent(kind=EventKind.INVENTORY)
         self._items.append(item)
         self._wake.set()
 
-    def __aiter__(self) -> AsyncIterator[Event]:
+    def __aiter__(self) -> AsyncIterator[HardwareEvent]:
         return self
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> HardwareEvent:
         while not self._items:
             if self._closed:
                 raise StopAsyncIteration
@@ -122,7 +122,7 @@ class SharedReader:
         self._keys: frozenset[str] | None = frozenset()
         self._subscribers: list[RoleSubscription] = []
         self._pump: asyncio.Task[None] | None = None
-        self._source: AsyncIterator[Event] | None = None
+        self._source: AsyncIterator[HardwareEvent] | None = None
         self._closed = False
         self.last_inventory: Inventory | None = None
         self.last_error: HwError | None = None

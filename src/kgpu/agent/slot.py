@@ -97,7 +97,7 @@ class Slot:
         await self._host.aclose()
 
 
-class Reads(Protocol):
+class MakeReader(Protocol):
     """Makes a shared reader for a driver root."""
 
     def __call__(self, options: AgentOptions) -> SharedReader: ...
@@ -109,7 +109,7 @@ class SharedReaders:
     A reader's child holds the driver's files open; a driver can be unloaded only when no role needs it.
     """
 
-    def __init__(self, make: Reads) -> None:
+    def __init__(self, make: MakeReader) -> None:
         self._make = make
         self._open: dict[str, tuple[SharedReader, int]] = {}
         self.latest: SharedReader | None = None

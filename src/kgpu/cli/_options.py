@@ -7,16 +7,16 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from kgpu.formats.settings import Setting, Shape
+from kgpu.formats.settings import FlagShape, Setting
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 # The rows decide precedence, so no option has a default or a variable of click's. A switch may stand alone or have a
 # value, as in Go: --gds-enabled, --gds-enabled=false.
-SHAPES: Final[Mapping[Shape, dict[str, Any]]] = {
-    Shape.TEXT: {"default": None, "metavar": "VALUE"},
-    Shape.SWITCH: {"default": None, "is_flag": False, "flag_value": "true", "metavar": "BOOL"},
-    Shape.LIST: {"multiple": True, "metavar": "VALUE"},
+SHAPES: Final[Mapping[FlagShape, dict[str, Any]]] = {
+    FlagShape.TEXT: {"default": None, "metavar": "VALUE"},
+    FlagShape.SWITCH: {"default": None, "is_flag": False, "flag_value": "true", "metavar": "BOOL"},
+    FlagShape.LIST: {"multiple": True, "metavar": "VALUE"},
 }
 
 

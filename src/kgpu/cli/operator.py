@@ -167,7 +167,7 @@ async def _run(kubeconfig: str, settings: OperatorSettings, options: Options) ->
     from kgpu.base.supervise import stop_on_signals
     from kgpu.base.waking import first_of
     from kgpu.kube.client import connect
-    from kgpu.manager.run import Manager
+    from kgpu.manager.run import ManagerProcess
     from kgpu.operator.run import OperatorController, find_owner
 
     api, stop = connect(kubeconfig), asyncio.Event()
@@ -177,7 +177,7 @@ async def _run(kubeconfig: str, settings: OperatorSettings, options: Options) ->
             if not await first_of(finding, stop.wait()):
                 return
             operator = OperatorController(api, dataclasses.replace(settings, owner=finding.result()))
-            manager = Manager(api, [operator], options)
+            manager = ManagerProcess(api, [operator], options)
             manager.stop = stop
             await manager.run()
     finally:

@@ -17,7 +17,7 @@ from kgpu.formats import names
 from kgpu.formats import settings as settings_engine
 from kgpu.formats.go_flags import read_bool
 from kgpu.formats.plugin_config import NamePattern, PluginConfig, Sharing, SharingKind
-from kgpu.formats.settings import Setting, Shape, choice, read_list, some_of
+from kgpu.formats.settings import FlagShape, Setting, choice, read_list, some_of
 
 MIG_STRATEGIES: Final = ("none", "single", "mixed")
 LIST_STRATEGIES: Final = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
@@ -52,7 +52,7 @@ def _read_channels(value: Any, where: str) -> tuple[int, ...]:
 _row = partial(Setting, empty_counts=True)
 """A variable that is set counts, as with the replaced program, but for choices: an empty text is none of them."""
 
-_SWITCH: Final[Any] = {"read": read_bool, "shape": Shape.SWITCH}
+_SWITCH: Final[Any] = {"read": read_bool, "shape": FlagShape.SWITCH}
 
 FLAGS: Final = (
     _row(attr="mig_strategy", flag="--mig-strategy", read=choice(MIG_STRATEGIES, "unknown MIG strategy: "),
@@ -68,7 +68,7 @@ FLAGS: Final = (
          key="flags.plugin.passDeviceSpecs", help="name the device nodes to the kubelet"),
     _row(attr="list_strategies", flag="--device-list-strategy",
          read=some_of(LIST_STRATEGIES, "invalid --device-list-strategy option: invalid strategy: ", needed=True),
-         shape=Shape.LIST, default=("envvar",), choices=LIST_STRATEGIES, envs=("DEVICE_LIST_STRATEGY",),
+         shape=FlagShape.LIST, default=("envvar",), choices=LIST_STRATEGIES, envs=("DEVICE_LIST_STRATEGY",),
          key="flags.plugin.deviceListStrategy", help="how containers learn of their devices; several are allowed"),
     _row(attr="id_strategy", flag="--device-id-strategy",
          read=choice(ID_STRATEGIES, "invalid --device-id-strategy option: "), default="uuid", choices=ID_STRATEGIES,
@@ -100,16 +100,16 @@ FLAGS: Final = (
          read=choice(DISCOVERY_STRATEGIES, "invalid --device-discovery-strategy option "), default="auto",
          choices=DISCOVERY_STRATEGIES, envs=("DEVICE_DISCOVERY_STRATEGY",), key="flags.deviceDiscoveryStrategy",
          help="how devices are found", empty_counts=False),
-    _row(attr="imex_channel_ids", flag="--imex-channel-ids", read=_read_channels, shape=Shape.LIST, default=(),
+    _row(attr="imex_channel_ids", flag="--imex-channel-ids", read=_read_channels, shape=FlagShape.LIST, default=(),
          envs=("IMEX_CHANNEL_IDS",), key="imex.channelIDs", help="IMEX channels for every container: none, or 0"),
     _row(attr="imex_required", flag="--imex-required", **_SWITCH, default=False, envs=("IMEX_REQUIRED",),
          key="imex.required", help="offer nothing while the IMEX channels are missing"),
     _row(attr="cdi_feature_flags", flag="--cdi-feature-flags",
-         read=some_of(CDI_FEATURES, "invalid --cdi-feature-flags option: "), shape=Shape.LIST, default=(),
+         read=some_of(CDI_FEATURES, "invalid --cdi-feature-flags option: "), shape=FlagShape.LIST, default=(),
          choices=CDI_FEATURES, envs=("CDI_FEATURE_FLAGS",),
          idle="the features are those of NVIDIA's generator of CDI specs, and kgpu has its own",
          help="features of NVIDIA's generator of CDI specs; without effect, kgpu has its own"),
-    _row(attr="cdi_disable_hooks", flag="--cdi-disable-hooks", read=read_list, shape=Shape.LIST, default=(),
+    _row(attr="cdi_disable_hooks", flag="--cdi-disable-hooks", read=read_list, shape=FlagShape.LIST, default=(),
          envs=("CDI_DISABLE_HOOKS",), help="CDI hooks to leave out, or all; kgpu's specs have none"),
 )  # fmt: skip
 

@@ -27,7 +27,7 @@ from kgpu.deviceplugin.topology import GpuTopology
 from kgpu.formats.config_choice import REFUSED, ConfigText
 from kgpu.formats.plugin_config import SharingKind
 from kgpu.formats.plugin_config_parse import parse_config
-from kgpu.hw.port import Accelerator, Event, Finding, Inventory, Link, Problem
+from kgpu.hw.port import Accelerator, HardwareEvent, HardwareFinding, Inventory, Link, Problem
 from kgpu.hw.verdicts import GpuVerdict
 from kgpu.kubelet.model import ContainerAllocation, DeviceState, PreferenceRequest
 
@@ -90,7 +90,7 @@ class PluginCore:
 
     def unreadable(self, problem: HwError, now: float) -> None:
         """Nothing can be read at all: every known device keeps its place and is unhealthy."""
-        finding = Finding(
+        finding = HardwareFinding(
             subject="", problem=Problem.CRASHED, what=problem.what, expected=problem.expected, remedy=problem.remedy
         )
         self.accelerators = tuple(
@@ -101,7 +101,7 @@ class PluginCore:
         )
         self._observe(now)
 
-    def event(self, event: Event, now: float) -> bool:
+    def event(self, event: HardwareEvent, now: float) -> bool:
         """Take an event over; True when it changed somebody's health."""
         before = self.health
         self.health, decisions = health_rules.on_event(before, event, self._rules, now, self.accelerators)

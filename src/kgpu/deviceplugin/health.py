@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from kgpu.base.advice import Advice, Severity
 from kgpu.deviceplugin.model import GpuUnit
 from kgpu.formats.names import ENV_DISABLE_HEALTHCHECKS, ENV_ENABLE_HEALTHCHECKS
-from kgpu.hw.port import Accelerator, Event, EventKind, Problem
+from kgpu.hw.port import Accelerator, EventKind, HardwareEvent, Problem
 from kgpu.hw.verdicts import GpuVerdict
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 94})
@@ -154,7 +154,7 @@ class DeviceHealth:
 
 
 def on_event(
-    health: DeviceHealth, event: Event, rules: XidRules, now: float, accelerators: Sequence[Accelerator] = ()
+    health: DeviceHealth, event: HardwareEvent, rules: XidRules, now: float, accelerators: Sequence[Accelerator] = ()
 ) -> tuple[DeviceHealth, list[Advice]]:
     """The state after an event. Only Xids change it; ECC events alone do not, as with the replaced program."""
     if event.kind is not EventKind.XID:

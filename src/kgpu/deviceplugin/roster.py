@@ -20,7 +20,7 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.base.files import write_atomic
 from kgpu.base.typed import convert, decode
 from kgpu.deviceplugin.health import Illness
-from kgpu.hw.port import Accelerator, Finding, Inventory, Problem
+from kgpu.hw.port import Accelerator, HardwareFinding, Inventory, Problem
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ def _successor(gpu: Accelerator, present: Iterable[Accelerator]) -> Accelerator 
 
 
 def _missing(gpu: Accelerator) -> Accelerator:
-    finding = Finding(
+    finding = HardwareFinding(
         subject=gpu.uuid,
         problem=Problem.MISSING,
         what=f"GPU {gpu.index} ({gpu.pci_bus_id or gpu.uuid}) was seen before and is not enumerated any more",

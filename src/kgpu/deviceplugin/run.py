@@ -35,7 +35,7 @@ from kgpu.deviceplugin.source import PluginConfigSource
 from kgpu.formats.config_choice import REFUSED, ConfigText
 from kgpu.formats.names import CDI_DIR, ENV_HW_STATE, KUBELET_SOCKET
 from kgpu.hw.follow import follow_events
-from kgpu.hw.port import Event, EventKind, Inventory, Reader
+from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Reader
 from kgpu.hw.verdicts import Verdicts, VerdictSource
 from kgpu.kubelet.socket_watch import SocketIdentity, SocketWatch
 
@@ -260,7 +260,7 @@ class _DevicePlugin:
         self._looked_at = self._ctx.clock.monotonic()
         self._look.clear()
 
-    def _hear(self, event: Event) -> None:
+    def _hear(self, event: HardwareEvent) -> None:
         if self._core.event(event, self._ctx.clock.monotonic()):
             self._changed.set()
         if event.kind not in {EventKind.SINGLE_BIT_ECC, EventKind.DOUBLE_BIT_ECC}:

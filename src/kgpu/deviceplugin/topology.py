@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.deviceplugin.search import best_set, set_score
-from kgpu.hw.port import Accelerator, Level, Link
+from kgpu.hw.port import Accelerator, Link, TopologyLevel
 
-PCI_SCORE: Final[Mapping[Level, int]] = {
-    Level.INTERNAL: 60,
-    Level.SINGLE: 50,
-    Level.MULTIPLE: 40,
-    Level.HOSTBRIDGE: 30,
-    Level.NODE: 20,
-    Level.SYSTEM: 10,
+PCI_SCORE: Final[Mapping[TopologyLevel, int]] = {
+    TopologyLevel.INTERNAL: 60,
+    TopologyLevel.SINGLE: 50,
+    TopologyLevel.MULTIPLE: 40,
+    TopologyLevel.HOSTBRIDGE: 30,
+    TopologyLevel.NODE: 20,
+    TopologyLevel.SYSTEM: 10,
 }
 LANE_SCORE: Final = 100
 MAX_LANES: Final = 18

@@ -18,7 +18,7 @@ from kgpu.formats.duration import INFINITE, parse_duration
 from kgpu.formats.go_flags import read_bool
 from kgpu.formats.names import NFD_FEATURE_FILE
 from kgpu.formats.plugin_config import PluginConfig
-from kgpu.formats.settings import Setting, Shape, choice, read_text
+from kgpu.formats.settings import FlagShape, Setting, choice, read_text
 
 MACHINE_TYPE_FILE: Final = "/sys/class/dmi/id/product_name"
 
@@ -84,12 +84,14 @@ OPTIONS: Final = (
     Setting(attr="mig_strategy", flag="--mig-strategy", read=read_strategy, default=MigStrategy.NONE,
             envs=("GFD_MIG_STRATEGY", "MIG_STRATEGY"), key="flags.migStrategy",
             help="How MIG devices are labelled: none, single or mixed."),
-    Setting(attr="fail_on_init_error", flag="--fail-on-init-error", read=read_bool, shape=Shape.SWITCH, default=True,
+    Setting(attr="fail_on_init_error", flag="--fail-on-init-error", read=read_bool, shape=FlagShape.SWITCH,
+            default=True,
             envs=("GFD_FAIL_ON_INIT_ERROR", "FAIL_ON_INIT_ERROR"), key="flags.failOnInitError",
             help="End with an error when no driver answers, instead of writing no labels.", empty_counts=True),
-    Setting(attr="oneshot", flag="--oneshot", read=read_bool, shape=Shape.SWITCH, default=False, envs=("GFD_ONESHOT",),
+    Setting(attr="oneshot", flag="--oneshot", read=read_bool, shape=FlagShape.SWITCH, default=False,
+            envs=("GFD_ONESHOT",),
             key="flags.gfd.oneshot", help="Label once and exit.", empty_counts=True),
-    Setting(attr="no_timestamp", flag="--no-timestamp", read=read_bool, shape=Shape.SWITCH, default=False,
+    Setting(attr="no_timestamp", flag="--no-timestamp", read=read_bool, shape=FlagShape.SWITCH, default=False,
             envs=("GFD_NO_TIMESTAMP",), key="flags.gfd.noTimestamp", help="Leave the timestamp label out.",
             empty_counts=True),
     Setting(attr="sleep_interval", flag="--sleep-interval", read=read_interval, default=60.0,
@@ -101,7 +103,7 @@ OPTIONS: Final = (
     Setting(attr="machine_type_file", flag="--machine-type-file", read=read_text, default=MACHINE_TYPE_FILE,
             envs=("GFD_MACHINE_TYPE_FILE",), key="flags.gfd.machineTypeFile",
             help="The file that says what machine this is.", empty_counts=True),
-    Setting(attr="use_node_feature_api", flag="--use-node-feature-api", read=read_bool, shape=Shape.SWITCH,
+    Setting(attr="use_node_feature_api", flag="--use-node-feature-api", read=read_bool, shape=FlagShape.SWITCH,
             default=True, envs=("GFD_USE_NODE_FEATURE_API", "USE_NODE_FEATURE_API"), key="flags.useNodeFeatureAPI",
             help="Write a NodeFeature object.", empty_counts=True),
     Setting(attr="device_discovery_strategy", flag="--device-discovery-strategy",

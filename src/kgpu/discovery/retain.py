@@ -14,7 +14,7 @@ from kgpu.discovery import tables
 from kgpu.discovery.tables import LabelledNode
 from kgpu.discovery.values import legal
 from kgpu.formats import names
-from kgpu.hw.port import Accelerator, Finding, Problem
+from kgpu.hw.port import Accelerator, HardwareFinding, Problem
 
 _SILENT: Final = frozenset({Problem.LOST, Problem.HUNG, Problem.CRASHED, Problem.MISSING})
 _CANNOT_READ: Final = _SILENT | {Problem.UNREADABLE}
@@ -68,7 +68,7 @@ def _unsure(gpu: Accelerator) -> bool:
     return not legal(gpu.name) or never_read(gpu) or no_slices
 
 
-def _has(findings: Iterable[Finding], problems: frozenset[Problem]) -> bool:
+def _has(findings: Iterable[HardwareFinding], problems: frozenset[Problem]) -> bool:
     return any(finding.problem in problems for finding in findings)
 
 

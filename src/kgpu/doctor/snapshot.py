@@ -22,7 +22,7 @@ from kgpu.doctor.obj import Key, Obj, lean, plain, seconds
 from kgpu.doctor.wanted import kind_of
 from kgpu.fit import read
 from kgpu.fit.model import PodView
-from kgpu.fit.snapshot import Snapshot as FitSnapshot
+from kgpu.fit.snapshot import ClusterSnapshot
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Obj)
@@ -297,9 +297,9 @@ class Snapshot:
         return found
 
     @cached_property
-    def fit(self) -> FitSnapshot:
+    def fit(self) -> ClusterSnapshot:
         """The same cluster as kgpu's scheduler sees it."""
-        found = FitSnapshot()
+        found = ClusterSnapshot()
         for obj in (*self.nodes.values(), *(o for kind in read.READERS for o in self.all(kind)), *self.pods.values()):
             view = read.READERS[obj.kind](obj.data)
             if view is not None:

@@ -22,8 +22,8 @@ from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding
 from kgpu.doctor.obj import Condition, seconds
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import gpu_report, names, validation_report
-from kgpu.formats.gpu_report import UNREADABLE, Gpu, GpuReport
-from kgpu.formats.validation_report import Check, Device
+from kgpu.formats.gpu_report import UNREADABLE, GpuReport, ReportedGpu
+from kgpu.formats.validation_report import UnpassedCheck, UnpassedDevice
 
 _ABSENT: Final = re.compile(
     r"driver not loaded|couldn't communicate with the NVIDIA driver|driver/library version mismatch", re.IGNORECASE
@@ -105,7 +105,7 @@ def _of(snapshot: Snapshot, node: Node) -> Iterator[Told]:
             yield _unproven(node, device, checked, sure)
 
 
-def _unproven(node: Node, device: Device, checked: Condition, sure: float) -> Told:
+def _unproven(node: Node, device: UnpassedDevice, checked: Condition, sure: float) -> Told:
     trouble = device.trouble
     return Told(
         node=node, gpu=device.name.partition(" (")[0], uuid=device.uuid, what=trouble.what, parts=(trouble.what,),
@@ -114,12 +114,12 @@ def _unproven(node: Node, device: Device, checked: Condition, sure: float) -> To
     )  # fmt: skip
 
 
-def _failed(snapshot: Snapshot, node: Node) -> Check | None:
+def _failed(snapshot: Snapshot, node: Node) -> UnpassedCheck | None:
     """The check that fails, as the validator says it as data."""
     return snapshot.once(_failing).get(node.name)
 
 
-def _failing(snapshot: Snapshot) -> dict[str, Check]:
+def _failing(snapshot: Snapshot) -> dict[str, UnpassedCheck]:
     read = {node.name: validation_report.of_node(node.annotations) for node in snapshot.nodes.values()}
     return {name: report.failed for name, report in read.items() if report is not None and report.failed is not None}
 
@@ -129,7 +129,7 @@ def _time(at: float) -> str:
     return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if 0 < at < _LAST else ""
 
 
-def _cited(node: Node, condition: Condition | None, gpu: Gpu) -> tuple[Evidence, ...]:
+def _cited(node: Node, condition: Condition | None, gpu: ReportedGpu) -> tuple[Evidence, ...]:
     """The condition as far as it is about this GPU, and of the data behind it what the condition does not say."""
     said = f"{condition.status}, {condition.reason}, " if condition is not None else ""
     field = condition.cite().field if condition is not None else "status.conditions"

@@ -21,7 +21,7 @@ from kgpu.fit.filters_node import AFFINITY, RESOURCES, TAINTS, UNSCHEDULABLE_FIL
 from kgpu.fit.model import NodeView, PodView, Reason
 from kgpu.fit.resources import say
 from kgpu.fit.selectors import NodeTerm, Requirement, Taint, Toleration, integer
-from kgpu.fit.snapshot import Snapshot as FitSnapshot
+from kgpu.fit.snapshot import ClusterSnapshot
 
 LIFECYCLE: Final = re.compile(
     r"node\.kubernetes\.io/|ToBeDeletedByClusterAutoscaler|DeletionCandidateOfClusterAutoscaler|karpenter\.sh/disrupt"
@@ -67,7 +67,7 @@ def named(nodes: tuple[str, ...]) -> str:
     return f"node {', '.join(nodes[:3])}{more}"
 
 
-def fitting(pod: PodView, snapshot: FitSnapshot, nodes: Mapping[str, NodeView] | None = None) -> tuple[str, ...]:
+def fitting(pod: PodView, snapshot: ClusterSnapshot, nodes: Mapping[str, NodeView] | None = None) -> tuple[str, ...]:
     """The nodes that the pod fits; ``nodes`` are tried as they are given instead of as they are."""
     if nodes:
         return tuple(name for name, node in nodes.items() if not explain(pod, node, snapshot))
@@ -78,7 +78,7 @@ def fitting(pod: PodView, snapshot: FitSnapshot, nodes: Mapping[str, NodeView] |
 
 
 def smallest(
-    pod: PodView, snapshot: FitSnapshot, reasons: Mapping[str, tuple[Reason, ...]]
+    pod: PodView, snapshot: ClusterSnapshot, reasons: Mapping[str, tuple[Reason, ...]]
 ) -> tuple[Change, ...]:  # fmt: skip
     """Every single change that is enough, the smallest first; where none is, the pairs that are."""
     tried = list(itertools.islice(_candidates(pod, snapshot, reasons), MAX_CANDIDATES))
@@ -89,7 +89,7 @@ def smallest(
     return tuple(sorted(enough, key=lambda one: one.cost))
 
 
-def _proven(change: Change, pod: PodView, snapshot: FitSnapshot) -> Change | None:
+def _proven(change: Change, pod: PodView, snapshot: ClusterSnapshot) -> Change | None:
     changed = change.pod(pod) if change.pod else pod
     fits = fitting(changed, snapshot, change.nodes)
     return replace(change, fits=fits) if fits else None
@@ -109,7 +109,7 @@ def _both(one: Change, other: Change) -> Change:
 
 
 def _candidates(
-    pod: PodView, snapshot: FitSnapshot, reasons: Mapping[str, tuple[Reason, ...]]
+    pod: PodView, snapshot: ClusterSnapshot, reasons: Mapping[str, tuple[Reason, ...]]
 ) -> Iterator[Change]:  # fmt: skip
     every = [reason for found in reasons.values() for reason in found]
     seen: set[tuple[str, str, str]] = set()
@@ -121,7 +121,7 @@ def _candidates(
                 yield change
 
 
-def _tolerations(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+def _tolerations(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
     del pod
     for reason in reasons:
         if reason.filter != TAINTS or LIFECYCLE.match(reason.subject):
@@ -140,7 +140,7 @@ def _tolerations(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason])
         )  # fmt: skip
 
 
-def tolerating(pod: PodView, taints: Iterable[Taint], snapshot: FitSnapshot) -> Change:
+def tolerating(pod: PodView, taints: Iterable[Taint], snapshot: ClusterSnapshot) -> Change:
     """Tolerations for all of these taints; ``fits`` is empty where even they are not enough."""
     found = list(taints)
     rows = ", ".join(f"{{key: {one.key}, operator: Exists, effect: {one.effect}}}" for one in found)
@@ -154,7 +154,7 @@ def tolerating(pod: PodView, taints: Iterable[Taint], snapshot: FitSnapshot) -> 
     return _proven(change, pod, snapshot) or change
 
 
-def values_of(snapshot: FitSnapshot, key: str) -> list[str]:
+def values_of(snapshot: ClusterSnapshot, key: str) -> list[str]:
     """The values that a label has on any node, sorted."""
     return sorted({node.labels[key] for node in snapshot.nodes.values() if key in node.labels})
 
@@ -175,7 +175,7 @@ def nearest(wanted: str, known: Iterable[str]) -> str:
     return lower[close[0]] if close else ""
 
 
-def _selectors(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+def _selectors(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
     keys = {reason.subject for reason in reasons if reason.filter == AFFINITY}
     for key, value in pod.node_selector:
         if key not in keys:
@@ -203,7 +203,7 @@ def _selectors(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -
         )  # fmt: skip
 
 
-def _labels(snapshot: FitSnapshot, value: str) -> list[str]:
+def _labels(snapshot: ClusterSnapshot, value: str) -> list[str]:
     """Keys of labels that have the value on some node."""
     nodes = snapshot.nodes.values()
     return sorted({key for state in nodes for key, said in state.view.labels.items() if said == value})
@@ -214,7 +214,7 @@ def _with_selector(pod: PodView, key: str, value: str) -> PodView:
     return replace(pod, node_selector=tuple(sorted([*rest, (key, value)] if value else rest)))
 
 
-def _terms(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+def _terms(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
     keys = {reason.subject for reason in reasons if reason.filter == AFFINITY}
     for position, term in enumerate(pod.node_terms or ()):
         if term.error:
@@ -233,7 +233,7 @@ def _terms(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> It
                 )  # fmt: skip
 
 
-def _loosened(wanted: Requirement, snapshot: FitSnapshot) -> Iterator[Requirement | None]:
+def _loosened(wanted: Requirement, snapshot: ClusterSnapshot) -> Iterator[Requirement | None]:
     known = values_of(snapshot, wanted.key)
     if wanted.operator == "In":
         near = [nearest(value, (one for one in known if one != value)) for value in wanted.values]
@@ -267,7 +267,7 @@ def _lacking(pod: PodView, reasons: Iterable[Reason]) -> dict[str, list[str]]:
     return found
 
 
-def _renames(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+def _renames(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
     for name in _lacking(pod, reasons):
         if not matching.is_accelerator(name):
             continue
@@ -291,7 +291,7 @@ def _renamed(pod: PodView, old: str, new: str) -> PodView:
     return replace(pod, requests={new if key == old else key: amount for key, amount in pod.requests.items()})
 
 
-def _counts(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+def _counts(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
     for name, nodes in _lacking(pod, reasons).items():
         wanted = pod.requests[name]
         free = max((snapshot.nodes[node].free(name) for node in nodes if node in snapshot.nodes), default=0)
@@ -310,7 +310,7 @@ def _written(name: str, amount: int) -> str:
     return f"{amount >> 20}Mi" if "." in said else said
 
 
-def _cordons(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+def _cordons(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
     del pod
     for reason in reasons:
         state = snapshot.nodes.get(reason.node)
@@ -322,7 +322,7 @@ def _cordons(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> 
             )  # fmt: skip
 
 
-def _rooms(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+def _rooms(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
     """Enough of the resource on a node where nothing else is in the way: what the end of a holder would bring."""
     for reason in reasons:
         state = snapshot.nodes.get(reason.node)
@@ -346,7 +346,7 @@ class Move:
     to: str
 
 
-def move(pod: PodView, nodes: Iterable[str], resource: str, snapshot: FitSnapshot) -> Move | None:
+def move(pod: PodView, nodes: Iterable[str], resource: str, snapshot: ClusterSnapshot) -> Move | None:
     """The smallest single move that makes room on one of ``nodes``, proven: both pods are judged with the move made.
 
     Pods without a controller, which nobody would make anew, and those of DaemonSets are left alone; pods of Jobs, which
@@ -369,7 +369,7 @@ def move(pod: PodView, nodes: Iterable[str], resource: str, snapshot: FitSnapsho
     return None
 
 
-def _target(pod: PodView, name: str, held: PodView, resource: str, snapshot: FitSnapshot) -> str | None:
+def _target(pod: PodView, name: str, held: PodView, resource: str, snapshot: ClusterSnapshot) -> str | None:
     away = replace(held, node="", nominated="")
     others = (
         other

@@ -11,7 +11,7 @@ from typing import Final
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError
-from kgpu.hw.port import Event, EventKind, Inventory, Link, Process, Reader, Reading
+from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Link, Process, Reader, Reading
 
 KEPT_SECONDS: Final = 60.0
 
@@ -50,7 +50,7 @@ class ListedReader:
     async def processes(self) -> tuple[Process, ...]:
         return await self._reader.processes()
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncIterator[HardwareEvent]:
         events = self._reader.events()
         self._listeners += 1
         self._forget()

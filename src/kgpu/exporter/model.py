@@ -144,7 +144,7 @@ class PlanInput:
     xid_texts: Mapping[int, str] = field(default_factory=dict)
 
 
-class Sample(NamedTuple):
+class SeriesSample(NamedTuple):
     """One line: its labels as text without braces, escaped for both formats, and its value as text."""
 
     labels: str
@@ -158,7 +158,7 @@ class Family:
     name: str
     kind: MetricKind
     help: str
-    samples: tuple[Sample, ...]
+    samples: tuple[SeriesSample, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

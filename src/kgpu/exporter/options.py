@@ -25,7 +25,7 @@ from kgpu.exporter.readers import (
 )
 from kgpu.exporter.settings import SERIES_LIMIT
 from kgpu.formats.names import POD_RESOURCES_SOCKET
-from kgpu.formats.settings import Setting, Shape, read_text, switch
+from kgpu.formats.settings import FlagShape, Setting, read_text, switch
 
 DEFAULT_FILE: Final = "/etc/dcgm-exporter/default-counters.csv"
 _P: Final = "DCGM_EXPORTER_"
@@ -85,7 +85,7 @@ OPTIONS: Final = (
     _row(attr="resources", flag="--nvidia-resource-names", envs=("NVIDIA_RESOURCE_NAMES",), read=read_names,
          default="", help="Further resources that are GPUs."),
     _row(attr="virtual_gpus", flag="--kubernetes-virtual-gpus", envs=("KUBERNETES_VIRTUAL_GPUS",), read=read_virtual,
-         default="auto", shape=Shape.SWITCH,
+         default="auto", shape=FlagShape.SWITCH,
          help="A pod's series have what its own processes use, and vgpu, its share's number; auto: on GPUs that are "
          "offered in shares, true: on every GPU."),
     _switch("dra", "--kubernetes-enable-dra", "KUBERNETES_ENABLE_DRA", "Resolve the devices of resource claims."),

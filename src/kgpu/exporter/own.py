@@ -13,7 +13,7 @@ from typing import Final
 from kgpu.exporter.facts import readable
 from kgpu.exporter.holders import Holder
 from kgpu.exporter.labels import Pairs, Texts, device_labels, joined
-from kgpu.exporter.model import Family, MetricKind, PlanInput, Planned, Sample, Users
+from kgpu.exporter.model import Family, MetricKind, PlanInput, Planned, SeriesSample, Users
 from kgpu.exporter.settings import ExporterSettings, Pods
 from kgpu.exporter.targets import SeriesTarget, holder_labels, own_labels
 from kgpu.hw.verdicts import GpuVerdict
@@ -145,7 +145,8 @@ def work_families(work: Work, texts: Texts) -> list[Family]:
         _family("kgpu_exporter_last_reading_timestamp_seconds", "When the values were read.", read),
         _family("kgpu_exporter_reading_seconds", "How long the last reading took.",
                 {"": number(round(work.read_seconds, 6))}),
-        Family("kgpu_exporter_scrapes_total", MetricKind.COUNTER, "Scrapes so far.", (Sample("", str(work.scrapes)),)),
+        Family("kgpu_exporter_scrapes_total", MetricKind.COUNTER, "Scrapes so far.",
+               (SeriesSample("", str(work.scrapes)),)),
         _family("kgpu_exporter_counters_current", "1 when the metrics are those of the source as it is.", current),
         _family("kgpu_exporter_counters_problems", "Lines of the source that are not exported.", problems),
         _family("kgpu_exporter_web_config_current", "1 when the web config file in force is what the file says now.",
@@ -179,5 +180,5 @@ def _family(name: str, text: str, rows: Mapping[str, str]) -> Family:
     return Family(name, MetricKind.GAUGE, text, _samples(rows))
 
 
-def _samples(rows: Mapping[str, str]) -> tuple[Sample, ...]:
-    return tuple(Sample(labels, value) for labels, value in rows.items())
+def _samples(rows: Mapping[str, str]) -> tuple[SeriesSample, ...]:
+    return tuple(SeriesSample(labels, value) for labels, value in rows.items())

@@ -19,7 +19,7 @@ from kgpu.exporter.facts import readable
 from kgpu.exporter.fields import FieldScope, render_value
 from kgpu.exporter.holders import holders
 from kgpu.exporter.labels import Pairs, Texts
-from kgpu.exporter.model import Family, Made, MetricKind, PlanInput, Planned, Sample, Unit, Value
+from kgpu.exporter.model import Family, Made, MetricKind, PlanInput, Planned, SeriesSample, Unit, Value
 from kgpu.exporter.settings import ExporterSettings
 from kgpu.exporter.targets import SeriesTarget, Variant, series_labels, targets
 
@@ -246,8 +246,8 @@ def _made(name: str, rows: Iterable[TargetRow], look: PlanInput, samples: dict[s
                 samples.setdefault(row.text(variant, ready, made.labels), own.number(made.value))
 
 
-def _samples(samples: Mapping[str, str]) -> tuple[Sample, ...]:
-    return tuple(map(Sample._make, samples.items()))
+def _samples(samples: Mapping[str, str]) -> tuple[SeriesSample, ...]:
+    return tuple(map(SeriesSample._make, samples.items()))
 
 
 def _limited(families: list[Family], limit: int) -> tuple[list[Family], int, tuple[Advice, ...]]:

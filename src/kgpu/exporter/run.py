@@ -28,7 +28,7 @@ from kgpu.exporter.reload import CountersSource
 from kgpu.exporter.serve import MetricsPage
 from kgpu.exporter.ticks import Ticks
 from kgpu.hw.follow import follow_events
-from kgpu.hw.port import Event, EventKind, Inventory, Reader, Reading
+from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Reader, Reading
 from kgpu.hw.verdicts import Verdicts, VerdictSource
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class Exporter:
             web=self._web.followed() if self._web else None,
         )
 
-    def _hear(self, event: Event) -> None:
+    def _hear(self, event: HardwareEvent) -> None:
         told = self._ticks.hear(self._context.clock.monotonic(), event)
         # Xids change no device by themselves; what they lead to comes as an event of its own.
         if event.kind is not EventKind.XID:

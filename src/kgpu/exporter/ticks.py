@@ -21,7 +21,7 @@ from kgpu.exporter.plan import PlanMemory, plan
 from kgpu.exporter.settings import ExporterSettings
 from kgpu.exporter.windows import CLOCK_COUNT, CLOCK_TOTAL, ClockWindow, Xids
 from kgpu.formats.names import NVIDIA
-from kgpu.hw.port import Event, EventKind, Inventory, Reading
+from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Reading
 from kgpu.hw.verdicts import GpuVerdict
 
 CLOCK_REASONS = "clock_event_reasons"
@@ -71,7 +71,7 @@ class Ticks:
         self._settings = replace(self._settings, counters=counters)
         self.keys = _keys(counters)
 
-    def hear(self, at: float, event: Event) -> bool:
+    def hear(self, at: float, event: HardwareEvent) -> bool:
         """Take one event of the driver; True for one that changes what is told."""
         if event.kind is not EventKind.XID or event.uuid is None:
             return False

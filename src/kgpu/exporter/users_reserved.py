@@ -12,7 +12,7 @@ from typing import Final
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.kube.port import KubeApi, Object, Resource
-from kgpu.kubelet.pod_resources import Claim, Holding
+from kgpu.kubelet.pod_resources import DeviceClaim, Holding
 
 ASK_SECONDS: Final = 30.0
 _TOLD_SINCE: Final = "v1"
@@ -42,7 +42,7 @@ class ReservedClaims:
             self._known = tuple(
                 Holding(
                     namespace=claim["metadata"]["namespace"], pod=pod, container="", resource=row["driver"],
-                    devices=(row["device"],), claim=Claim(claim["metadata"]["name"], row["pool"]),
+                    devices=(row["device"],), claim=DeviceClaim(claim["metadata"]["name"], row["pool"]),
                 )
                 for claim in listing.items
                 for row in claim["devices"]

@@ -5,17 +5,17 @@
 
 from kgpu.fit.explain import explain, explain_pod
 from kgpu.fit.model import NodeView, PodView, Preemption, Reason
-from kgpu.fit.snapshot import ClusterView, Snapshot
-from kgpu.fit.verdict import Verdict, verdict
+from kgpu.fit.snapshot import ClusterSnapshot, ClusterView
+from kgpu.fit.verdict import FitVerdict, verdict
 
 __all__ = [
+    "ClusterSnapshot",
     "ClusterView",
+    "FitVerdict",
     "NodeView",
     "PodView",
     "Preemption",
     "Reason",
-    "Snapshot",
-    "Verdict",
     "explain",
     "explain_pod",
     "verdict",

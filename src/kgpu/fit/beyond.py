@@ -12,23 +12,23 @@ from typing import Final
 from kgpu.base.quantity import NANO, Quantity
 from kgpu.base.suggest import did_you_mean
 from kgpu.fit.model import CPU, PODS, PodView, Reason
-from kgpu.fit.snapshot import Snapshot
+from kgpu.fit.snapshot import ClusterSnapshot
 
 OWN: Final = "kgpu"
 _GATES: Final = "SchedulingGates"
 
 
-def reasons(pod: PodView, snapshot: Snapshot) -> tuple[Reason, ...]:
+def reasons(pod: PodView, snapshot: ClusterSnapshot) -> tuple[Reason, ...]:
     """All of them for a pod that is to be placed, or to be created."""
     return tuple(found for rule in _RULES for found in rule(pod, snapshot))
 
 
-def _unreadable(pod: PodView, _: Snapshot) -> Iterator[Reason]:
+def _unreadable(pod: PodView, _: ClusterSnapshot) -> Iterator[Reason]:
     for problem in pod.problems:
         yield Reason(OWN, "unreadable", f"the pod's manifest can't be read: {problem}")
 
 
-def _gates(pod: PodView, _: Snapshot) -> Iterator[Reason]:
+def _gates(pod: PodView, _: ClusterSnapshot) -> Iterator[Reason]:
     if pod.gates:
         phrase = f"waiting for scheduling gates: [{' '.join(pod.gates)}]"
         sentence = (
@@ -37,7 +37,7 @@ def _gates(pod: PodView, _: Snapshot) -> Iterator[Reason]:
         yield Reason(_GATES, phrase, sentence, subject=pod.gates[0])
 
 
-def _scheduler(pod: PodView, snapshot: Snapshot) -> Iterator[Reason]:
+def _scheduler(pod: PodView, snapshot: ClusterSnapshot) -> Iterator[Reason]:
     running = snapshot.schedulers
     if running is None or pod.scheduler in running or pod.node:
         return
@@ -49,7 +49,7 @@ def _scheduler(pod: PodView, snapshot: Snapshot) -> Iterator[Reason]:
     yield Reason(OWN, "no such scheduler", sentence, subject=pod.scheduler)
 
 
-def _quota(pod: PodView, snapshot: Snapshot) -> Iterator[Reason]:
+def _quota(pod: PodView, snapshot: ClusterSnapshot) -> Iterator[Reason]:
     """Only for pods that are not there yet: one that exists has passed. Quotas with scopes are left out."""
     if pod.id in snapshot.pods:
         return
@@ -77,4 +77,9 @@ def _quota(pod: PodView, snapshot: Snapshot) -> Iterator[Reason]:
                 yield Reason("ResourceQuota", phrase, sentence, subject=key)
 
 
-_RULES: Final[tuple[Callable[[PodView, Snapshot], Iterator[Reason]], ...]] = (_unreadable, _gates, _scheduler, _quota)
+_RULES: Final[tuple[Callable[[PodView, ClusterSnapshot], Iterator[Reason]], ...]] = (
+    _unreadable,
+    _gates,
+    _scheduler,
+    _quota,
+)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, Self, TypeAlias
 
 from kgpu.fit.model import PodView, Reason
-from kgpu.fit.snapshot import NodeState, Snapshot
+from kgpu.fit.snapshot import ClusterSnapshot, NodeState
 
 
 class Miss(NamedTuple):
@@ -77,7 +77,7 @@ class Filter:
     """``prepare`` gives the checker for a pod, None when the filter has nothing to do with it, or a rejection."""
 
     name: str
-    prepare: Callable[[PodView, Snapshot], Checker | Rejection | None]
+    prepare: Callable[[PodView, ClusterSnapshot], Checker | Rejection | None]
 
 
 def names_of(pods: list[PodView], limit: int = 5) -> str:

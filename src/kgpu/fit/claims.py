@@ -11,7 +11,7 @@ from typing import Final
 
 from kgpu.fit.checks import PASS, Checker, Filter, Miss, Misses, Rejection, Still
 from kgpu.fit.model import ClaimView, PodView, Reason
-from kgpu.fit.snapshot import DeviceFitter, NodeState, Snapshot
+from kgpu.fit.snapshot import ClusterSnapshot, DeviceFitter, NodeState
 
 NAME: Final = "DynamicResources"
 NOTHING_TO_FREE: Final = "no new claims to deallocate"
@@ -21,7 +21,7 @@ _ELSEWHERE: Final = Miss("resourceclaim not available on the node", False)
 _NO_DEVICES: Final = Miss("cannot allocate all claims", False)
 
 
-def gate(pod: PodView, snapshot: Snapshot) -> str:
+def gate(pod: PodView, snapshot: ClusterSnapshot) -> str:
     """Why a pod is not tried at all: a claim that does not exist (yet), or is not its own."""
     if not pod.claims:
         return ""
@@ -80,7 +80,7 @@ class ForClaims(Still):
         return tuple(found)
 
 
-def _prepare(pod: PodView, snapshot: Snapshot) -> Checker | Rejection | None:
+def _prepare(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | None:
     if not pod.claims:
         return None
     if problem := gate(pod, snapshot):

@@ -14,7 +14,7 @@ from typing import Final
 from kgpu.fit import claims, filters_node, filters_pods, filters_spread, filters_volume
 from kgpu.fit.checks import PASS, Checker, Filter, Misses, Rejection
 from kgpu.fit.model import PodView
-from kgpu.fit.snapshot import NodeState, Snapshot
+from kgpu.fit.snapshot import ClusterSnapshot, NodeState
 
 FILTERS: Final[tuple[Filter, ...]] = (
     *filters_node.FILTERS,
@@ -27,7 +27,7 @@ FILTERS: Final[tuple[Filter, ...]] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class FilterRefusal:
     """What one filter has against a node."""
 
     filter: str
@@ -42,7 +42,7 @@ class Refusal:
 class Cycle:
     """The filters prepared for a pod. Good until the snapshot changes."""
 
-    def __init__(self, pod: PodView, snapshot: Snapshot) -> None:
+    def __init__(self, pod: PodView, snapshot: ClusterSnapshot) -> None:
         self.pod = pod
         self.snapshot = snapshot
         self.rejection: Rejection | None = None
@@ -62,15 +62,17 @@ class Cycle:
         nodes = self.snapshot.nodes
         return nodes.values() if self.only is None else [nodes[name] for name in sorted(self.only) if name in nodes]
 
-    def judge(self, node: NodeState) -> Refusal | None:
+    def judge(self, node: NodeState) -> FilterRefusal | None:
         """None when the pod fits the node."""
         return self._judge(node, self.checkers, self.snapshot.nominated_at(node.name, self.pod))
 
-    def judge_changed(self, node: NodeState, checkers: list[tuple[str, Checker]]) -> Refusal | None:
+    def judge_changed(self, node: NodeState, checkers: list[tuple[str, Checker]]) -> FilterRefusal | None:
         """The same for a trial: a copy of a node, and forks of ``checkers`` that know what was changed on it."""
         return self._judge(node, checkers, self.snapshot.nominated_at(node.name, self.pod))
 
-    def _judge(self, node: NodeState, checkers: list[tuple[str, Checker]], nominated: list[PodView]) -> Refusal | None:
+    def _judge(
+        self, node: NodeState, checkers: list[tuple[str, Checker]], nominated: list[PodView]
+    ) -> FilterRefusal | None:
         if nominated:
             crowded, forks = self.with_pods(node, checkers, nominated)
             refusal = _first(crowded, forks)
@@ -94,9 +96,9 @@ class Cycle:
         return crowded, forks
 
 
-def _first(node: NodeState, checkers: list[tuple[str, Checker]]) -> Refusal | None:
+def _first(node: NodeState, checkers: list[tuple[str, Checker]]) -> FilterRefusal | None:
     for name, checker in checkers:
         misses = checker.check(node)
         if misses is not PASS and misses:
-            return Refusal(name, misses)
+            return FilterRefusal(name, misses)
     return None

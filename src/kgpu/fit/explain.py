@@ -13,16 +13,16 @@ from kgpu.fit.checks import Checker, Rejection, names_of
 from kgpu.fit.cycle import FILTERS, Cycle
 from kgpu.fit.filters_node import AFFINITY
 from kgpu.fit.model import NodeView, PodView, Reason
-from kgpu.fit.snapshot import ClusterView, NodeState, Snapshot
+from kgpu.fit.snapshot import ClusterSnapshot, ClusterView, NodeState
 from kgpu.fit.verdict import _OUTSIDE
 
 
-def explain(pod: PodView, node: NodeView | str, cluster: ClusterView | Snapshot) -> tuple[Reason, ...]:
+def explain(pod: PodView, node: NodeView | str, cluster: ClusterView | ClusterSnapshot) -> tuple[Reason, ...]:
     """All that keeps the pod off the node, empty when it fits. A node that the cluster does not have is tried empty.
 
     A pod that is placed already is judged as one more, and by its nodeName; drop it first to ask about moving it.
     """
-    snapshot = Snapshot.of(cluster)
+    snapshot = ClusterSnapshot.of(cluster)
     state = _state(node, snapshot)
     prepared = [(row.name, row.prepare(pod, snapshot)) for row in FILTERS]
     found = [_everywhere(one) for _, one in prepared if isinstance(one, Rejection)]
@@ -40,9 +40,9 @@ def explain(pod: PodView, node: NodeView | str, cluster: ClusterView | Snapshot)
     return (*found, *reasons)
 
 
-def explain_pod(pod: PodView, cluster: ClusterView | Snapshot) -> tuple[Reason, ...]:
+def explain_pod(pod: PodView, cluster: ClusterView | ClusterSnapshot) -> tuple[Reason, ...]:
     """What keeps the pod from being scheduled whatever the node: gates, claims, quota, its scheduler, its manifest."""
-    snapshot = Snapshot.of(cluster)
+    snapshot = ClusterSnapshot.of(cluster)
     prepared = (row.prepare(pod, snapshot) for row in FILTERS)
     return (*beyond.reasons(pod, snapshot), *(_everywhere(one) for one in prepared if isinstance(one, Rejection)))
 
@@ -51,7 +51,7 @@ def _everywhere(found: Rejection) -> Reason:
     return Reason(found.filter, found.phrase, found.sentence, resolvable=found.resolvable, subject=found.subject)
 
 
-def _state(node: NodeView | str, snapshot: Snapshot) -> NodeState:
+def _state(node: NodeView | str, snapshot: ClusterSnapshot) -> NodeState:
     name = node if isinstance(node, str) else node.name
     known = snapshot.nodes.get(name)
     if known is not None and (isinstance(node, str) or known.view is node):

@@ -9,7 +9,7 @@ from kgpu.fit.checks import PASS, Checker, Filter, Miss, Misses, Rejection, Stil
 from kgpu.fit.model import PODS, NodeView, PodView, Reason
 from kgpu.fit.resources import say
 from kgpu.fit.selectors import NAME_FIELD, UNSCHEDULABLE, Requirement, Taint, tolerated
-from kgpu.fit.snapshot import NodeState, Snapshot
+from kgpu.fit.snapshot import ClusterSnapshot, NodeState
 
 UNSCHEDULABLE_FILTER: Final = "NodeUnschedulable"
 NAME: Final = "NodeName"
@@ -99,7 +99,7 @@ class Taints(Still):
 
 
 class Affinity(Still):
-    def __init__(self, pod: PodView, snapshot: Snapshot) -> None:
+    def __init__(self, pod: PodView, snapshot: ClusterSnapshot) -> None:
         self._pod = pod
         self._snapshot = snapshot
         self._selector = pod.node_selector
@@ -163,7 +163,7 @@ def _equal(miss: Requirement, labels: object) -> str:
     return ""
 
 
-class Ports(Still):
+class HostPorts(Still):
     moves: bool = True
 
     def __init__(self, pod: PodView) -> None:
@@ -270,7 +270,7 @@ class Resources(Still):
         return text
 
 
-def required_affinity(pod: PodView, snapshot: Snapshot) -> Affinity | None:
+def required_affinity(pod: PodView, snapshot: ClusterSnapshot) -> Affinity | None:
     """What the pod's selector and required affinity say about nodes; None when they say nothing."""
     if not pod.node_selector and pod.node_terms is None:
         return None
@@ -290,7 +290,7 @@ def named_nodes(pod: PodView) -> frozenset[str] | None:
     return found
 
 
-def _prepare_affinity(pod: PodView, snapshot: Snapshot) -> Checker | Rejection | None:
+def _prepare_affinity(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | None:
     names = named_nodes(pod)
     if names is not None and not names:
         sentence = "each term of the required node affinity asks for two different node names at once"
@@ -303,7 +303,7 @@ FILTERS: Final = (
     Filter(NAME, lambda pod, _: OneNode(pod) if pod.node else None),
     Filter(TAINTS, lambda pod, _: Taints(pod)),
     Filter(AFFINITY, _prepare_affinity),
-    Filter(PORTS, lambda pod, _: Ports(pod) if pod.ports else None),
+    Filter(PORTS, lambda pod, _: HostPorts(pod) if pod.ports else None),
     Filter(RESOURCES, lambda pod, _: Resources(pod)),
 )
 

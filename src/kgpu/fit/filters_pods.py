@@ -12,7 +12,7 @@ from typing import Final
 from kgpu.fit.checks import PASS, Checker, Filter, Miss, Misses, Rejection, names_of
 from kgpu.fit.model import NONE, PodTerm, PodView, Reason
 from kgpu.fit.selectors import Labels
-from kgpu.fit.snapshot import NodeState, Snapshot
+from kgpu.fit.snapshot import ClusterSnapshot, NodeState
 
 NAME: Final = "InterPodAffinity"
 _FAR: Final = Miss("node(s) didn't match pod affinity rules", False)
@@ -28,7 +28,7 @@ class Reach:
 
     __slots__ = ("anywhere", "namespaces", "term")
 
-    def __init__(self, term: PodTerm, snapshot: Snapshot) -> None:
+    def __init__(self, term: PodTerm, snapshot: ClusterSnapshot) -> None:
         self.term = term
         chosen = term.namespace_selector
         self.anywhere = chosen.matches(NONE)
@@ -40,7 +40,7 @@ class Reach:
     def matches(self, pod: PodView) -> bool:
         return (self.anywhere or pod.namespace in self.namespaces) and self.term.selector.matches(pod.labels)
 
-    def candidates(self, snapshot: Snapshot) -> Iterator[PodView]:
+    def candidates(self, snapshot: ClusterSnapshot) -> Iterator[PodView]:
         """The placed pods that the term can match by their namespace."""
         return snapshot.all_placed() if self.anywhere else snapshot.placed_in(self.namespaces)
 
@@ -65,7 +65,7 @@ def _count(pairs: Pairs, key: str, labels: Labels, sign: int) -> None:
 class Neighbours:
     moves: bool = True
 
-    def __init__(self, pod: PodView, snapshot: Snapshot) -> None:
+    def __init__(self, pod: PodView, snapshot: ClusterSnapshot) -> None:
         self._pod = pod
         self._snapshot = snapshot
         self._home = snapshot.namespace_labels(pod.namespace)
@@ -207,7 +207,7 @@ class Neighbours:
         )  # fmt: skip
 
 
-def _prepare(pod: PodView, snapshot: Snapshot) -> Checker | Rejection | None:
+def _prepare(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | None:
     if not pod.affinity and not pod.anti_affinity and not snapshot.repelling:
         return None
     found = Neighbours(pod, snapshot)

@@ -13,7 +13,7 @@ from kgpu.fit.checks import PASS, Checker, Filter, Miss, Misses, Rejection
 from kgpu.fit.filters_node import Affinity, required_affinity
 from kgpu.fit.model import MAX_SKEW_FLOOR, PodView, Reason, Spread
 from kgpu.fit.selectors import tolerated
-from kgpu.fit.snapshot import NodeState, Snapshot
+from kgpu.fit.snapshot import ClusterSnapshot, NodeState
 
 NAME: Final = "PodTopologySpread"
 _SKEWED: Final = Miss("node(s) didn't match pod topology spread constraints", True)
@@ -30,7 +30,7 @@ def included(pod: PodView, constraint: Spread, node: NodeState, affinity: Affini
     return not constraint.honors_taints or all(tolerated(taint, pod.tolerations) for taint in node.hard_taints)
 
 
-def count_domains(pod: PodView, constraints: tuple[Spread, ...], snapshot: Snapshot) -> list[Counts]:
+def count_domains(pod: PodView, constraints: tuple[Spread, ...], snapshot: ClusterSnapshot) -> list[Counts]:
     """For every constraint the matching pods in each domain that counts."""
     affinity = required_affinity(pod, snapshot)
     keys = [constraint.topology_key for constraint in constraints]
@@ -56,7 +56,7 @@ def count_domains(pod: PodView, constraints: tuple[Spread, ...], snapshot: Snaps
 class SpreadOut:
     moves: bool = True
 
-    def __init__(self, pod: PodView, snapshot: Snapshot) -> None:
+    def __init__(self, pod: PodView, snapshot: ClusterSnapshot) -> None:
         self._pod = pod
         self._constraints = tuple(one for one in pod.spread if one.hard)
         self._affinity = required_affinity(pod, snapshot)
@@ -126,7 +126,7 @@ class SpreadOut:
         return tuple(found)
 
 
-def _prepare(pod: PodView, snapshot: Snapshot) -> Checker | Rejection | None:
+def _prepare(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | None:
     return SpreadOut(pod, snapshot) if any(one.hard for one in pod.spread) else None
 
 

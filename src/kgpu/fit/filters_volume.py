@@ -10,7 +10,7 @@ from typing import Final
 
 from kgpu.fit.checks import PASS, Checker, Filter, Miss, Misses, Rejection, Still
 from kgpu.fit.model import PodView, Reason, VolumeClaimView, VolumeView
-from kgpu.fit.snapshot import NodeState, Snapshot
+from kgpu.fit.snapshot import ClusterSnapshot, NodeState
 
 RESTRICTIONS: Final = "VolumeRestrictions"
 BINDING: Final = "VolumeBinding"
@@ -33,7 +33,7 @@ def _rejection(name: str, phrase: str, claim: str, sentence: str = "") -> Reject
     return Rejection(filter=name, phrase=phrase, sentence=sentence or phrase, subject=claim)
 
 
-def _claims(pod: PodView, snapshot: Snapshot) -> list[VolumeClaimView]:
+def _claims(pod: PodView, snapshot: ClusterSnapshot) -> list[VolumeClaimView]:
     known = snapshot.shelf.volume_claims
     found = (known.get((pod.namespace, name)) for name, _ in pod.volume_claims)
     return [claim for claim in found if claim is not None]
@@ -71,7 +71,7 @@ class OnePod:
         )
 
 
-def _restrictions(pod: PodView, snapshot: Snapshot) -> Checker | Rejection | None:
+def _restrictions(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | None:
     for name, generated in pod.volume_claims:
         if not generated and (pod.namespace, name) not in snapshot.shelf.volume_claims:
             return _rejection(RESTRICTIONS, f'persistentvolumeclaim "{name}" not found', name)
@@ -119,7 +119,7 @@ class Bound(Still):
         return tuple(found)
 
 
-def _binding(pod: PodView, snapshot: Snapshot) -> Checker | Rejection | None:
+def _binding(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | None:
     shelf = snapshot.shelf
     if not pod.volume_claims:
         return None
@@ -142,7 +142,7 @@ def _binding(pod: PodView, snapshot: Snapshot) -> Checker | Rejection | None:
     return Bound(volumes) if any(volume.node_terms is not None for volume in volumes) else None
 
 
-def _waits(claim: VolumeClaimView, snapshot: Snapshot) -> bool:
+def _waits(claim: VolumeClaimView, snapshot: ClusterSnapshot) -> bool:
     storage = snapshot.shelf.storage_classes.get(claim.storage_class)
     return not claim.volume and storage is not None and storage.waits
 
@@ -175,7 +175,7 @@ class Zones(Still):
         return (Reason(ZONE, _OTHER_ZONE.phrase, sentence, node=node.name, subject=volume),)
 
 
-def _zone(pod: PodView, snapshot: Snapshot) -> Checker | Rejection | None:
+def _zone(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | None:
     places: list[tuple[str, str, frozenset[str]]] = []
     for claim in _claims(pod, snapshot):
         if not claim.volume:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, TypeAlias
 
-from kgpu.fit.selectors import EVERYTHING, NOTHING, Labels, NodeTerm, Selector, Taint, Toleration
+from kgpu.fit.selectors import EVERYTHING, NOTHING, Labels, LabelSelector, NodeTerm, Taint, Toleration
 
 Amounts: TypeAlias = Mapping[str, int]
 Key: TypeAlias = tuple[str, str]
@@ -30,9 +30,9 @@ class PodTerm:
     """An inter-pod affinity term. ``namespaces`` are named ones; ``namespace_selector`` adds more by label."""
 
     topology_key: str
-    selector: Selector
+    selector: LabelSelector
     namespaces: frozenset[str]
-    namespace_selector: Selector = NOTHING
+    namespace_selector: LabelSelector = NOTHING
     weight: int = 0
 
 
@@ -42,7 +42,7 @@ class Spread:
 
     max_skew: int
     topology_key: str
-    selector: Selector
+    selector: LabelSelector
     hard: bool = True
     min_domains: int = 1
     honors_affinity: bool = True
@@ -217,7 +217,7 @@ class BudgetView:
 
     namespace: str
     name: str
-    selector: Selector = EVERYTHING
+    selector: LabelSelector = EVERYTHING
     allowed: int = 0
     disrupted: frozenset[str] = frozenset()
 

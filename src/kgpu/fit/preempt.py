@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.fit.checks import Checker
-from kgpu.fit.cycle import Cycle, Refusal
+from kgpu.fit.cycle import Cycle, FilterRefusal
 from kgpu.fit.model import BudgetView, PodView, Preemption
 from kgpu.fit.snapshot import NodeState
 
@@ -36,7 +36,7 @@ class Attempt:
     refusals: Mapping[str, tuple[str, ...]] | None = None
 
 
-def attempt(cycle: Cycle, refused: Mapping[str, Refusal], *, all_nodes: bool = False) -> Attempt:
+def attempt(cycle: Cycle, refused: Mapping[str, FilterRefusal], *, all_nodes: bool = False) -> Attempt:
     """Try for a pod that fits nowhere. ``all_nodes`` when it was refused before any node was looked at, resolvably."""
     pod, nodes = cycle.pod, cycle.snapshot.nodes
     if not pod.preempts:

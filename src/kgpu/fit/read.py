@@ -32,9 +32,9 @@ from kgpu.fit.selectors import (
     EVERYTHING,
     LABEL_OPERATORS,
     NOTHING,
+    LabelSelector,
     NodeTerm,
     Requirement,
-    Selector,
     Taint,
     Toleration,
     field_problem,
@@ -45,14 +45,16 @@ Object = Mapping[str, Any]
 _TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
-def label_selector(value: Any) -> Selector:
+def label_selector(value: Any) -> LabelSelector:
     """A LabelSelector: absent selects nothing, ``{}`` everything, one that can't be parsed nothing."""
     if not isinstance(value, dict):
         return NOTHING
     wanted = [Requirement(key, "In", (entry,)) for key, entry in sorted(strings(value.get("matchLabels")).items())]
     wanted += _requirements(value.get("matchExpressions"))
     wrong = [found for one in wanted if (found := problem(one.key, one.operator, one.values, LABEL_OPERATORS))]
-    return Selector(nothing=True, error=wrong[0]) if wrong else Selector(tuple(wanted)) if wanted else EVERYTHING
+    return (
+        LabelSelector(nothing=True, error=wrong[0]) if wrong else LabelSelector(tuple(wanted)) if wanted else EVERYTHING
+    )
 
 
 def node_term(value: Any) -> NodeTerm | None:

@@ -109,7 +109,7 @@ def field_problem(key: str, operator: str, values: tuple[str, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Selector:
+class LabelSelector:
     """A label selector: every requirement holds. ``nothing`` matches nothing at all, as an absent selector does."""
 
     requirements: tuple[Requirement, ...] = ()
@@ -129,16 +129,16 @@ class Selector:
                 return False
         return True
 
-    def adding(self, extra: tuple[Requirement, ...]) -> Selector:
+    def adding(self, extra: tuple[Requirement, ...]) -> LabelSelector:
         """With further requirements; nothing stays nothing."""
-        return self if self.nothing or not extra else Selector((*extra, *self.requirements))
+        return self if self.nothing or not extra else LabelSelector((*extra, *self.requirements))
 
     def __str__(self) -> str:
         return "nothing" if self.nothing else ", ".join(map(str, self.requirements)) or "everything"
 
 
-NOTHING: Final = Selector(nothing=True)
-EVERYTHING: Final = Selector()
+NOTHING: Final = LabelSelector(nothing=True)
+EVERYTHING: Final = LabelSelector()
 
 
 @dataclass(frozen=True, slots=True)

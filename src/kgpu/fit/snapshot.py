@@ -1,6 +1,7 @@
 """The cluster as one pod after another is judged against it: kept up to date object by object, indexed for the filters.
 
-``ClusterView`` is a frozen set of views, for one question; ``Snapshot`` is what a scheduler keeps. A pod counts on its
+``ClusterView`` is a frozen set of views,
+for one question; ``ClusterSnapshot`` is what a scheduler keeps. A pod counts on its
 node from the moment that a view with ``node`` is put, bound or only assumed, until it is terminal or dropped. Nothing
 here reads the clock or remembers history.
 """
@@ -41,7 +42,7 @@ class DeviceFitter(Protocol):
 
 
 class NodeState:
-    """A node with the pods on it. Read it; only ``Snapshot`` and trial placements on a ``copy`` change it."""
+    """A node with the pods on it. Read it; only ``ClusterSnapshot`` and trial placements on a ``copy`` change it."""
 
     __slots__ = ("_lowest", "hard_taints", "labels", "name", "nonzero", "pods", "ports", "used", "view")
 
@@ -145,7 +146,7 @@ _SHELVES: Final[Mapping[type, Callable[[Shelf], dict[Any, Any]]]] = {
 }
 
 
-class Snapshot:
+class ClusterSnapshot:
     """The cluster, indexed. Not for two threads at once."""
 
     def __init__(self) -> None:
@@ -169,9 +170,9 @@ class Snapshot:
         self._taints: dict[tuple[Taint, ...], tuple[Taint, ...]] = {}
 
     @classmethod
-    def of(cls, cluster: ClusterView | Snapshot) -> Snapshot:
+    def of(cls, cluster: ClusterView | ClusterSnapshot) -> ClusterSnapshot:
         """The snapshot itself, or a new one of the view: a step for every object."""
-        if isinstance(cluster, Snapshot):
+        if isinstance(cluster, ClusterSnapshot):
             return cluster
         found = cls()
         for view in (*cluster.nodes, *cluster.others, *cluster.pods):

@@ -14,9 +14,9 @@ from typing import Final
 
 from kgpu.fit import claims, preempt
 from kgpu.fit.checks import Rejection
-from kgpu.fit.cycle import FILTERS, Cycle, Refusal
+from kgpu.fit.cycle import FILTERS, Cycle, FilterRefusal
 from kgpu.fit.model import NONE, PodView, Preemption
-from kgpu.fit.snapshot import ClusterView, NodeState, Snapshot
+from kgpu.fit.snapshot import ClusterSnapshot, ClusterView, NodeState
 
 NO_NODES: Final = "no nodes available to schedule pods"
 GATED: Final = "Scheduling is blocked due to non-empty scheduling gates"
@@ -27,7 +27,7 @@ _POSITIONS: Final = {row.name: position for position, row in enumerate(FILTERS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class FitVerdict:
     """Where a pod can go. ``fits`` are node names; with none, ``message`` is the scheduler's, ``preemption`` a way out.
 
     ``reason`` is the word in the pod's PodScheduled condition: Unschedulable, SchedulingGated, "" when it fits.
@@ -38,7 +38,7 @@ class Verdict:
     pod: PodView
     nodes: int
     fits: tuple[str, ...] = ()
-    refused: Mapping[str, Refusal] = field(default_factory=dict)
+    refused: Mapping[str, FilterRefusal] = field(default_factory=dict)
     rejection: Rejection | None = None
     outside: int = 0
     gate: str = ""
@@ -53,27 +53,27 @@ class Verdict:
         return bool(self.fits)
 
 
-def verdict(pod: PodView, cluster: ClusterView | Snapshot) -> Verdict:
-    """Judge the pod against every node. A view is indexed first; keep a ``Snapshot`` for many questions."""
-    snapshot = Snapshot.of(cluster)
+def verdict(pod: PodView, cluster: ClusterView | ClusterSnapshot) -> FitVerdict:
+    """Judge the pod against every node. A view is indexed first; keep a ``ClusterSnapshot`` for many questions."""
+    snapshot = ClusterSnapshot.of(cluster)
     total = len(snapshot.nodes)
     if pod.gates:
         gate = f"waiting for scheduling gates: [{' '.join(pod.gates)}]"
-        return Verdict(pod=pod, nodes=total, gate=gate, reason=SCHEDULING_GATED, message=GATED)
+        return FitVerdict(pod=pod, nodes=total, gate=gate, reason=SCHEDULING_GATED, message=GATED)
     if gate := claims.gate(pod, snapshot):
-        return Verdict(pod=pod, nodes=total, gate=gate)
+        return FitVerdict(pod=pod, nodes=total, gate=gate)
     if not snapshot.nodes:
-        return Verdict(pod=pod, nodes=0, reason=UNSCHEDULABLE, message=NO_NODES)
+        return FitVerdict(pod=pod, nodes=0, reason=UNSCHEDULABLE, message=NO_NODES)
     return conclude(Cycle(pod, snapshot))
 
 
-def conclude(cycle: Cycle) -> Verdict:
+def conclude(cycle: Cycle) -> FitVerdict:
     """The verdict of a cycle that is prepared."""
     pod, total = cycle.pod, len(cycle.snapshot.nodes)
     if cycle.rejection is not None:
         return _rejected(cycle, cycle.rejection)
     fits: list[str] = []
-    refused: dict[str, Refusal] = {}
+    refused: dict[str, FilterRefusal] = {}
     for node in cycle.candidates():
         refusal = cycle.judge(node)
         if refusal is None:
@@ -82,12 +82,12 @@ def conclude(cycle: Cycle) -> Verdict:
             refused[node.name] = refusal
     outside = 0 if cycle.only is None else total - len(refused) - len(fits)
     if fits:
-        return Verdict(pod=pod, nodes=total, fits=tuple(fits), refused=refused, outside=outside)
+        return FitVerdict(pod=pod, nodes=total, fits=tuple(fits), refused=refused, outside=outside)
     counts = Counter(miss.phrase for refusal in refused.values() for miss in refusal.misses)
     if outside:
         counts[_OUTSIDE] += outside
     tried = preempt.attempt(cycle, refused)
-    return Verdict(
+    return FitVerdict(
         pod=pod,
         nodes=total,
         refused=refused,
@@ -99,7 +99,7 @@ def conclude(cycle: Cycle) -> Verdict:
     )
 
 
-def _rejected(cycle: Cycle, rejection: Rejection) -> Verdict:
+def _rejected(cycle: Cycle, rejection: Rejection) -> FitVerdict:
     total = len(cycle.snapshot.nodes)
     if _POSITIONS[rejection.filter] < _POSITIONS[claims.NAME]:
         # kube-scheduler looks for its notes on claims, which it has not come to make.
@@ -109,8 +109,8 @@ def _rejected(cycle: Cycle, rejection: Rejection) -> Verdict:
     return _refusal(cycle, rejection, text, tried.found)
 
 
-def _refusal(cycle: Cycle, rejection: Rejection, text: str, found: Preemption | None) -> Verdict:
-    return Verdict(
+def _refusal(cycle: Cycle, rejection: Rejection, text: str, found: Preemption | None) -> FitVerdict:
+    return FitVerdict(
         pod=cycle.pod, nodes=len(cycle.snapshot.nodes), rejection=rejection, reason=UNSCHEDULABLE, message=text,
         preemption=found,
     )  # fmt: skip

@@ -41,11 +41,13 @@ _CLOS_ID: Final = re.compile(r"(?!\.{1,2}\Z)[^/\n]{0,4095}")
 T = TypeVar("T", bound=Hashable)
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+class _CdiPart(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
     pass
 
 
-class DeviceNode(_Part, frozen=True):
+class CdiDeviceNode(_CdiPart, frozen=True):
     """A device node in the container; ``host_path`` only where it differs; the runtime reads type and numbers."""
 
     path: str
@@ -59,7 +61,7 @@ class DeviceNode(_Part, frozen=True):
     gid: Uint32 | None = None
 
 
-class Mount(_Part, frozen=True):
+class CdiMount(_CdiPart, frozen=True):
     """A bind mount."""
 
     host_path: str
@@ -68,14 +70,14 @@ class Mount(_Part, frozen=True):
     type: str = ""
 
 
-class NetDevice(_Part, frozen=True):
+class NetDevice(_CdiPart, frozen=True):
     """A network interface of the host that moves into the container under ``name``."""
 
     host_interface_name: str
     name: str
 
 
-class IntelRdt(_Part, frozen=True):
+class IntelRdt(_CdiPart, frozen=True):
     """Intel's resource director: cache and memory bandwidth classes."""
 
     clos_id: str = msgspec.field(name="closID", default="")
@@ -87,7 +89,7 @@ class IntelRdt(_Part, frozen=True):
     enable_monitoring: bool = False
 
 
-class Hook(_Part, frozen=True):
+class Hook(_CdiPart, frozen=True):
     """An OCI hook; ``timeout`` in seconds."""
 
     hook_name: str
@@ -97,14 +99,14 @@ class Hook(_Part, frozen=True):
     timeout: Int64 | None = None
 
 
-class ContainerEdits(_Part, frozen=True):
+class ContainerEdits(_CdiPart, frozen=True):
     """What a device (or every device of the spec) changes in a container; ``env`` items are ``NAME=value``."""
 
     env: tuple[str, ...] = ()
-    device_nodes: tuple[DeviceNode, ...] = ()
+    device_nodes: tuple[CdiDeviceNode, ...] = ()
     net_devices: tuple[NetDevice, ...] = ()
     hooks: tuple[Hook, ...] = ()
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[CdiMount, ...] = ()
     intel_rdt: IntelRdt | None = None
     additional_gids: tuple[Uint32, ...] = ()
 
@@ -114,7 +116,7 @@ class ContainerEdits(_Part, frozen=True):
         return self == ContainerEdits()
 
 
-class Device(_Part, frozen=True):
+class SpecDevice(_CdiPart, frozen=True):
     """One named device of a spec."""
 
     name: str
@@ -122,13 +124,13 @@ class Device(_Part, frozen=True):
     container_edits: ContainerEdits = ContainerEdits()
 
 
-class Spec(_Part, frozen=True):
+class Spec(_CdiPart, frozen=True):
     """One spec file. ``kind`` is ``vendor/class``."""
 
     cdi_version: str
     kind: str
     annotations: dict[str, str] = {}
-    devices: tuple[Device, ...] = ()
+    devices: tuple[SpecDevice, ...] = ()
     container_edits: ContainerEdits = ContainerEdits()
 
 
@@ -140,8 +142,8 @@ class CdiDevice:
     """
 
     names: tuple[str, ...]
-    nodes: tuple[DeviceNode, ...] = ()
-    mounts: tuple[Mount, ...] = ()
+    nodes: tuple[CdiDeviceNode, ...] = ()
+    mounts: tuple[CdiMount, ...] = ()
     env: tuple[str, ...] = ()
     hooks: tuple[Hook, ...] = ()
     gids: tuple[int, ...] = ()
@@ -188,17 +190,17 @@ def build_spec(
     Raises ConfigError when the result would be invalid (a bad name, a name twice, a device without edits, none at all).
     """
     shared = ordered(common or ContainerEdits())
-    entries: list[Device] = []
+    entries: list[SpecDevice] = []
     union = ContainerEdits()
     for device in devices:
         if device.in_all:
             union = merged(union, device.edits)
         own = without(ordered(device.edits), shared)
         entries += [
-            Device(name=name, annotations=dict(device.annotations), container_edits=own) for name in device.names
+            SpecDevice(name=name, annotations=dict(device.annotations), container_edits=own) for name in device.names
         ]
     if all_device and not union.empty and all(entry.name != ALL_DEVICE for entry in entries):
-        entries.append(Device(name=ALL_DEVICE, container_edits=without(ordered(union), shared)))
+        entries.append(SpecDevice(name=ALL_DEVICE, container_edits=without(ordered(union), shared)))
     entries.sort(key=lambda entry: _natural(entry.name))
     spec = Spec(
         cdi_version=VERSIONS[0],
@@ -351,7 +353,7 @@ def _edit_problems(edits: ContainerEdits, where: str) -> Iterator[tuple[str, str
 
 def _hint(message: str) -> str:
     match = re.search(r"unknown field `([^`]*)`", message)
-    kinds = (Spec, Device, ContainerEdits, DeviceNode, Mount, Hook, NetDevice, IntelRdt)
+    kinds = (Spec, SpecDevice, ContainerEdits, CdiDeviceNode, CdiMount, Hook, NetDevice, IntelRdt)
     fields = {name for kind in kinds for name in _wire_names(kind)}
     hint = did_you_mean(match[1], fields) if match else ""
     return f"; {hint}" if hint else ""

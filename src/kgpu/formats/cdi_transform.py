@@ -17,11 +17,11 @@ import msgspec
 from kgpu.base.errors import ConfigError
 from kgpu.formats.cdi import (
     ALL_DEVICE,
+    CdiDeviceNode,
     ContainerEdits,
-    Device,
-    DeviceNode,
     Hook,
     Spec,
+    SpecDevice,
     minimal_version,
     ordered,
     without,
@@ -41,7 +41,7 @@ Rewrite = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class RootMove:
     """A root that moves: what lies at or below ``old`` is at or below ``new`` afterwards."""
 
     old: str
@@ -62,12 +62,12 @@ class Move:
         return self.new if rest == "/" else self.new + rest
 
 
-def move(old: str, new: str) -> Move:
+def move(old: str, new: str) -> RootMove:
     """A move between two absolute folders; ``""`` is ``/``, slashes at the end don't count. Raises ConfigError."""
-    return Move(_root("the old root", old), _root("the new root", new))
+    return RootMove(_root("the old root", old), _root("the new root", new))
 
 
-def transform_root(spec: Spec, moved: Move, relative_to: RelativeTo = "host") -> Spec:
+def transform_root(spec: Spec, moved: RootMove, relative_to: RelativeTo = "host") -> Spec:
     """The spec after a root moved on the host or in the container.
 
     ``host``: host paths of device nodes (their path when there is none) and mounts, programs of hooks except
@@ -100,7 +100,9 @@ def with_all_device(spec: Spec, name: str = ALL_DEVICE) -> Spec:
     union = union_of(device.container_edits for device in spec.devices)
     if union.empty:
         return spec
-    return simplify(msgspec.structs.replace(spec, devices=(*spec.devices, Device(name=name, container_edits=union))))
+    return simplify(
+        msgspec.structs.replace(spec, devices=(*spec.devices, SpecDevice(name=name, container_edits=union)))
+    )
 
 
 def union_of(every: Iterable[ContainerEdits]) -> ContainerEdits:
@@ -150,16 +152,16 @@ def _in_container(edits: ContainerEdits, rewrite: Rewrite) -> ContainerEdits:
     )
 
 
-def _node_on_host(node: DeviceNode, rewrite: Rewrite) -> DeviceNode:
+def _node_on_host(node: CdiDeviceNode, rewrite: Rewrite) -> CdiDeviceNode:
     return _node(node, node.path, rewrite(node.host_path or node.path))
 
 
-def _node_in_container(node: DeviceNode, rewrite: Rewrite) -> DeviceNode:
+def _node_in_container(node: CdiDeviceNode, rewrite: Rewrite) -> CdiDeviceNode:
     # Without a host path the path says both, and only the container's side moves.
     return _node(node, rewrite(node.path), node.host_path or node.path)
 
 
-def _node(node: DeviceNode, path: str, host_path: str) -> DeviceNode:
+def _node(node: CdiDeviceNode, path: str, host_path: str) -> CdiDeviceNode:
     # hostPath costs version 0.5.0, so it is there only where it says something.
     return msgspec.structs.replace(node, path=path, host_path="" if host_path == path else host_path)
 

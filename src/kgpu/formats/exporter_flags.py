@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.formats.settings import Setting, Shape
+from kgpu.formats.settings import FlagShape, Setting
 
 
 def _without(
@@ -19,7 +19,7 @@ def _without(
         flag=flag,
         envs=envs,
         aliases=aliases,
-        shape=Shape.SWITCH if alone else Shape.TEXT,
+        shape=FlagShape.SWITCH if alone else FlagShape.TEXT,
         empty_counts=not instead,
         idle=why,
         instead=instead,

@@ -40,7 +40,7 @@ NO_GPUS: Final = "NoGPUs"
 _XID: Final = re.compile(r"xid:(?P<code>[0-9]{1,6})(?:@.*)?")
 
 
-class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, rename={"remedy_key": "remedy"}, kw_only=True):
+class ReportedGpu(msgspec.Struct, frozen=True, omit_defaults=True, rename={"remedy_key": "remedy"}, kw_only=True):
     """A GPU that is not well, or whose evidence is not acted on.
 
     ``uuid`` is "" for one that only the kernel's log names, by ``pci``. ``action`` is what is called for
@@ -89,7 +89,7 @@ class GpuReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel",
 
     version: int
     count: int = 0
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[ReportedGpu, ...] = ()
     more: int = 0
     unreadable: str = ""
 
@@ -100,7 +100,7 @@ class GpuReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel",
         return named + (self.more if named == len(self.gpus) else 0)
 
 
-def report(gpus: Sequence[Gpu], *, count: int, unreadable: str = "") -> GpuReport:
+def report(gpus: Sequence[ReportedGpu], *, count: int, unreadable: str = "") -> GpuReport:
     """A report in order, and short by construction."""
     ordered = sorted(gpus, key=lambda one: (bool(one.muted), one.works))
     shown = tuple(_short(one) for one in ordered[:MAX_GPUS])
@@ -110,7 +110,7 @@ def report(gpus: Sequence[Gpu], *, count: int, unreadable: str = "") -> GpuRepor
     )  # fmt: skip
 
 
-def _short(gpu: Gpu) -> Gpu:
+def _short(gpu: ReportedGpu) -> ReportedGpu:
     return msgspec.structs.replace(
         gpu,
         what=one_line(gpu.what, MAX_TEXT),
@@ -136,7 +136,7 @@ def decode(text: str) -> GpuReport | None:
     )  # fmt: skip
 
 
-def _printable(gpu: Gpu) -> Gpu:
+def _printable(gpu: ReportedGpu) -> ReportedGpu:
     texts = {name: one_line(getattr(gpu, name), MAX_TEXT) for name in ("uuid", "pci", "reason", "remedy_key")}
     facts = tuple(one_line(fact, MAX_TEXT) for fact in gpu.facts)
     return _short(msgspec.structs.replace(gpu, facts=facts, **texts))
@@ -172,7 +172,7 @@ def rendered(report: GpuReport) -> Shown:
     return _made("True", WELL, [f"{report.count - total} of {report.count} GPUs are well", *shown])
 
 
-def sentence(gpu: Gpu) -> str:
+def sentence(gpu: ReportedGpu) -> str:
     """What the condition says of one GPU."""
     if gpu.muted:
         return f"{gpu.name}: {gpu.muted}"

@@ -17,7 +17,7 @@ _VERSION: Final = re.compile(r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?", re.ASCII
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class ReleaseRange:
     """Versions of one release line (``minor``), or with ``later`` of it and every line after it, from ``patch`` on."""
 
     minor: tuple[int, int]
@@ -25,8 +25,8 @@ class Range:
     later: bool = False
 
 
-SUPPORTED: Final[dict[str, tuple[Range, ...]]] = {
-    CONTAINERD: (Range(minor=(1, 7), patch=30), Range(minor=(2, 1), later=True)),
+SUPPORTED: Final[dict[str, tuple[ReleaseRange, ...]]] = {
+    CONTAINERD: (ReleaseRange(minor=(1, 7), patch=30), ReleaseRange(minor=(2, 1), later=True)),
 }
 WANTED: Final = "containerd 1.7.30 or a later 1.7, or 2.1 and later"
 

@@ -34,7 +34,7 @@ _OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 }
 
 
-class Verdict(enum.Enum):
+class Fulfilment(enum.Enum):
     """Whether something holds; UNKNOWN when that depends on what is not known."""
 
     UNMET = 0
@@ -61,7 +61,7 @@ class GpuFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class Comparison:
     """One comparison."""
 
     name: str
@@ -71,39 +71,39 @@ class Condition:
     def __str__(self) -> str:
         return f"{self.name}{self.sign}{self.value}"
 
-    def verdict(self, facts: GpuFacts) -> Verdict:
+    def verdict(self, facts: GpuFacts) -> Fulfilment:
         """Whether it holds."""
         found = facts.of(self.name)
         if not found:
-            return Verdict.UNKNOWN
+            return Fulfilment.UNKNOWN
         compare = _OPERATORS[self.sign]
         if self.name in WORDS:
-            return Verdict.MET if compare(found.lower(), self.value.lower()) else Verdict.UNMET
+            return Fulfilment.MET if compare(found.lower(), self.value.lower()) else Fulfilment.UNMET
         known = _VERSION.match(found)
         if known is None:
-            return Verdict.UNKNOWN
-        return Verdict.MET if compare(_numbers(known[0]), _numbers(self.value)) else Verdict.UNMET
+            return Fulfilment.UNKNOWN
+        return Fulfilment.MET if compare(_numbers(known[0]), _numbers(self.value)) else Fulfilment.UNMET
 
 
 @dataclass(frozen=True, slots=True)
-class Requirement:
+class DriverRequirement:
     """``alternatives``, of each of which every condition must hold."""
 
-    alternatives: tuple[tuple[Condition, ...], ...]
+    alternatives: tuple[tuple[Comparison, ...], ...]
 
-    def verdict(self, facts: GpuFacts) -> Verdict:
+    def verdict(self, facts: GpuFacts) -> Fulfilment:
         """Whether one alternative holds."""
         return max((_all(one, facts) for one in self.alternatives), key=lambda verdict: verdict.value)
 
 
-def parse_requirement(text: str, *, name: str = "the requirement") -> Requirement:
+def parse_requirement(text: str, *, name: str = "the requirement") -> DriverRequirement:
     """Raises ConfigError for what is no requirement."""
     if len(text) > MAX_LENGTH:
         raise _wrong(name, f"it has {len(text)} characters", f"at most {MAX_LENGTH} characters")
     alternatives = tuple(tuple(_condition(part.strip(), name) for part in one.split(",")) for one in text.split())
     if not alternatives:
         raise _wrong(name, "it is empty", "such as cuda>=12.4")
-    return Requirement(alternatives)
+    return DriverRequirement(alternatives)
 
 
 def unmet(requirements: Mapping[str, str], gpus: Iterable[GpuFacts]) -> ConfigError | None:
@@ -120,7 +120,7 @@ def unmet(requirements: Mapping[str, str], gpus: Iterable[GpuFacts]) -> ConfigEr
         alike.setdefault((gpu.cuda, gpu.driver, gpu.arch, gpu.brand), gpu)
     for gpu in alike.values():
         for name, requirement in parsed.items():
-            if requirement.verdict(gpu) is Verdict.UNMET:
+            if requirement.verdict(gpu) is Fulfilment.UNMET:
                 return ConfigError(
                     f'the image\'s requirement {name} "{requirements[name][:200]}" is not met here: {_known(gpu)}',
                     "a driver and GPU as the image requires them",
@@ -134,11 +134,11 @@ def _known(gpu: GpuFacts) -> str:
     return (f"{gpu.subject} has " if gpu.subject else "") + ", ".join(said)
 
 
-def _all(conditions: tuple[Condition, ...], facts: GpuFacts) -> Verdict:
+def _all(conditions: tuple[Comparison, ...], facts: GpuFacts) -> Fulfilment:
     return min((one.verdict(facts) for one in conditions), key=lambda verdict: verdict.value)
 
 
-def _condition(text: str, where: str) -> Condition:
+def _condition(text: str, where: str) -> Comparison:
     match = _CONDITION.fullmatch(text)
     if match is None:
         raise _wrong(where, f'"{text[:80]}" is no condition', "such as cuda>=12.4, with = != < <= > or >=")
@@ -150,7 +150,7 @@ def _condition(text: str, where: str) -> Condition:
         raise _wrong(where, f'"{text[:80]}" puts words in an order', "= or != for a brand")
     if name in VERSIONS and not _VERSION.fullmatch(value):
         raise _wrong(where, f'"{value[:40]}" is no version', "numbers with dots between them")
-    return Condition(name, sign, value)
+    return Comparison(name, sign, value)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

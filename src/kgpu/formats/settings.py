@@ -25,7 +25,7 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 WITHOUT_EFFECT: Final = "SettingWithoutEffect"
 
 
-class Shape(enum.StrEnum):
+class FlagShape(enum.StrEnum):
     """How a flag stands on a command line: with a value, alone or with one, several times."""
 
     TEXT = "text"
@@ -58,7 +58,7 @@ class Setting:
     aliases: tuple[str, ...] = ()
     envs: tuple[str, ...] = ()
     key: str = ""
-    shape: Shape = Shape.TEXT
+    shape: FlagShape = FlagShape.TEXT
     choices: tuple[str, ...] = ()
     reads_default: bool = False
     empty_counts: bool = False
@@ -78,7 +78,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenValue:
     """One value as it was given: raw, and where."""
 
     value: Any
@@ -90,21 +90,21 @@ class Resolved:
     """``values`` by attribute, of every row; ``given`` has those that somebody gave, and how."""
 
     values: Mapping[str, Any]
-    given: Mapping[str, Given]
+    given: Mapping[str, GivenValue]
 
 
 def find(
     row: Setting, *, flags: Mapping[str, Any], env: Mapping[str, str], file: Mapping[str, Any] = NOTHING
-) -> Given | None:
+) -> GivenValue | None:
     """Where a setting is given, None where nowhere. ``flags`` are by attribute; None and () are not given."""
     value = flags.get(row.attr)
     if value is not None and value != ():
-        return Given(value, row.flag)
+        return GivenValue(value, row.flag)
     for name in row.envs:
         if name in env and (row.empty_counts or env[name].strip()):
-            return Given(env[name], name)
+            return GivenValue(env[name], name)
     if row.key and row.key in file:
-        return Given(file[row.key], row.key)
+        return GivenValue(file[row.key], row.key)
     return None
 
 
@@ -117,7 +117,7 @@ def resolve(
 ) -> Resolved:
     """What is in force. Raises ConfigError that names the flag, the variable or the file's key."""
     values: dict[str, Any] = {}
-    given: dict[str, Given] = {}
+    given: dict[str, GivenValue] = {}
     for row in rows:
         found = find(row, flags=flags, env=env, file=file)
         if found is not None:
@@ -155,7 +155,7 @@ def without_effect(rows: Iterable[Setting], resolved: Resolved) -> Iterator[Advi
 
 def switch(attr: str, flag: str, text: str, *, default: bool | str = False, **more: Any) -> Setting:
     """A row for true or false, in Go's spellings."""
-    return Setting(attr=attr, flag=flag, help=text, read=read_bool, default=default, shape=Shape.SWITCH, **more)
+    return Setting(attr=attr, flag=flag, help=text, read=read_bool, default=default, shape=FlagShape.SWITCH, **more)
 
 
 def choice(choices: Iterable[str], known: str) -> Reader:

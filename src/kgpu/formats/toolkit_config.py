@@ -17,7 +17,7 @@ from typing import Any, Final
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats.names import CDI_ANNOTATION_PREFIX, CDI_DIR, CDI_NVIDIA_KIND, CDI_STATIC_DIR, DRIVER_INSTALL_DIR
-from kgpu.formats.toolkit_values import Kind, Value, check_value, read_text, toml
+from kgpu.formats.toolkit_values import Value, ValueKind, check_value, read_text, toml
 
 MAX_BYTES: Final = 64 * 1024
 MAX_LINE: Final = 4096
@@ -35,7 +35,7 @@ class Key:
     """One setting. ``default`` None: not there unless set. ``sample``: how the emitted file shows it in a comment."""
 
     name: str
-    kind: Kind
+    kind: ValueKind
     default: Value | None = None
     sample: Value | None = None
     choices: tuple[str, ...] = ()
@@ -57,38 +57,38 @@ _FEATURES: Final = (
 ALLOW_LDCONFIG: Final = "features.allow-ldconfig-from-container"
 
 KEYS: Final = (
-    Key("accept-nvidia-visible-devices-as-volume-mounts", Kind.BOOL, default=False, sample=False),
-    Key("accept-nvidia-visible-devices-envvar-when-unprivileged", Kind.BOOL, default=True, sample=True),
-    Key("disable-require", Kind.BOOL, default=False),
-    Key("supported-driver-capabilities", Kind.CAPABILITIES, default=",".join(CAPABILITIES), choices=CAPABILITIES),
-    Key("swarm-resource", Kind.TEXT, default="", sample="DOCKER_RESOURCE_GPU"),
-    Key(f"{_CLI}.debug", Kind.TEXT, default="", sample="/var/log/nvidia-container-toolkit.log"),
-    Key(f"{_CLI}.environment", Kind.LIST, default=()),
-    Key(f"{_CLI}.ldcache", Kind.TEXT, default="", sample="/etc/ld.so.cache"),
-    Key(f"{_CLI}.ldconfig", Kind.TEXT, default="@/sbin/ldconfig"),
-    Key(f"{_CLI}.load-kmods", Kind.BOOL, default=True),
-    Key(f"{_CLI}.no-cgroups", Kind.BOOL, default=False, sample=False),
-    Key(f"{_CLI}.no-pivot", Kind.BOOL),
-    Key(f"{_CLI}.path", Kind.TEXT, default="", sample="/usr/bin/nvidia-container-cli"),
-    Key(f"{_CLI}.root", Kind.TEXT, default="", sample=DRIVER_INSTALL_DIR),
-    Key(f"{_CLI}.user", Kind.TEXT, default="", sample="root:video"),
-    Key(f"{_RUNTIME}.debug", Kind.TEXT, default="/dev/null", sample="/var/log/nvidia-container-runtime.log"),
-    Key(f"{_RUNTIME}.log-level", Kind.TEXT, default="info", choices=_LEVELS),
-    Key(f"{_RUNTIME}.mode", Kind.TEXT, default="auto", choices=("auto", "cdi", "csv", "jit-cdi", "legacy")),
-    Key(f"{_RUNTIME}.runtimes", Kind.LIST, default=("runc", "crun")),
-    Key(f"{_CDI}.annotation-prefixes", Kind.LIST, default=(CDI_ANNOTATION_PREFIX,)),
-    Key(f"{_CDI}.default-kind", Kind.CDI_KIND, default=CDI_NVIDIA_KIND),
-    Key(f"{_CDI}.spec-dirs", Kind.LIST, default=(CDI_STATIC_DIR, CDI_DIR)),
-    Key(f"{_CSV}.compat-container-root", Kind.TEXT),
-    Key(f"{_CSV}.mount-spec-path", Kind.TEXT, default=CSV_FOLDER),
-    Key(f"{_JIT}.nvcdi-disable-hooks", Kind.LIST),
-    Key(f"{_JIT}.nvcdi-feature-flags", Kind.LIST),
-    Key(f"{_LEGACY}.cuda-compat-mode", Kind.TEXT, default="ldconfig",
+    Key("accept-nvidia-visible-devices-as-volume-mounts", ValueKind.BOOL, default=False, sample=False),
+    Key("accept-nvidia-visible-devices-envvar-when-unprivileged", ValueKind.BOOL, default=True, sample=True),
+    Key("disable-require", ValueKind.BOOL, default=False),
+    Key("supported-driver-capabilities", ValueKind.CAPABILITIES, default=",".join(CAPABILITIES), choices=CAPABILITIES),
+    Key("swarm-resource", ValueKind.TEXT, default="", sample="DOCKER_RESOURCE_GPU"),
+    Key(f"{_CLI}.debug", ValueKind.TEXT, default="", sample="/var/log/nvidia-container-toolkit.log"),
+    Key(f"{_CLI}.environment", ValueKind.LIST, default=()),
+    Key(f"{_CLI}.ldcache", ValueKind.TEXT, default="", sample="/etc/ld.so.cache"),
+    Key(f"{_CLI}.ldconfig", ValueKind.TEXT, default="@/sbin/ldconfig"),
+    Key(f"{_CLI}.load-kmods", ValueKind.BOOL, default=True),
+    Key(f"{_CLI}.no-cgroups", ValueKind.BOOL, default=False, sample=False),
+    Key(f"{_CLI}.no-pivot", ValueKind.BOOL),
+    Key(f"{_CLI}.path", ValueKind.TEXT, default="", sample="/usr/bin/nvidia-container-cli"),
+    Key(f"{_CLI}.root", ValueKind.TEXT, default="", sample=DRIVER_INSTALL_DIR),
+    Key(f"{_CLI}.user", ValueKind.TEXT, default="", sample="root:video"),
+    Key(f"{_RUNTIME}.debug", ValueKind.TEXT, default="/dev/null", sample="/var/log/nvidia-container-runtime.log"),
+    Key(f"{_RUNTIME}.log-level", ValueKind.TEXT, default="info", choices=_LEVELS),
+    Key(f"{_RUNTIME}.mode", ValueKind.TEXT, default="auto", choices=("auto", "cdi", "csv", "jit-cdi", "legacy")),
+    Key(f"{_RUNTIME}.runtimes", ValueKind.LIST, default=("runc", "crun")),
+    Key(f"{_CDI}.annotation-prefixes", ValueKind.LIST, default=(CDI_ANNOTATION_PREFIX,)),
+    Key(f"{_CDI}.default-kind", ValueKind.CDI_KIND, default=CDI_NVIDIA_KIND),
+    Key(f"{_CDI}.spec-dirs", ValueKind.LIST, default=(CDI_STATIC_DIR, CDI_DIR)),
+    Key(f"{_CSV}.compat-container-root", ValueKind.TEXT),
+    Key(f"{_CSV}.mount-spec-path", ValueKind.TEXT, default=CSV_FOLDER),
+    Key(f"{_JIT}.nvcdi-disable-hooks", ValueKind.LIST),
+    Key(f"{_JIT}.nvcdi-feature-flags", ValueKind.LIST),
+    Key(f"{_LEGACY}.cuda-compat-mode", ValueKind.TEXT, default="ldconfig",
         choices=("disabled", "hook", "ldconfig", "mount")),
-    Key(f"{_HOOK}.path", Kind.TEXT, default=_HOOK),
-    Key(f"{_HOOK}.skip-mode-detection", Kind.BOOL, default=False),
-    Key("nvidia-ctk.path", Kind.TEXT, default="nvidia-ctk"),
-    *(Key(f"features.{name}", Kind.OPTIONAL_BOOL) for name in _FEATURES),
+    Key(f"{_HOOK}.path", ValueKind.TEXT, default=_HOOK),
+    Key(f"{_HOOK}.skip-mode-detection", ValueKind.BOOL, default=False),
+    Key("nvidia-ctk.path", ValueKind.TEXT, default="nvidia-ctk"),
+    *(Key(f"features.{name}", ValueKind.OPTIONAL_BOOL) for name in _FEATURES),
 )  # fmt: skip
 BY_NAME: Final = {key.name: key for key in KEYS}
 
@@ -180,7 +180,7 @@ def set_values(config: ToolkitConfig, settings: Sequence[str], *, separator: str
         key = BY_NAME.get(name)
         if key is None:
             raise ConfigError(f"--set {name:.100}: {_unknown(name)}", "a key of config.toml", "correct the key")
-        if key.kind is Kind.OPTIONAL_BOOL and text == "nil":
+        if key.kind is ValueKind.OPTIONAL_BOOL and text == "nil":
             given.pop(name, None)
             continue
         raw, problem = read_text(key.kind, text if equals else None, separator)
@@ -215,7 +215,7 @@ def _line(config: ToolkitConfig, key: Key, name: str) -> str:
     if key.sample is not None and value == key.default and (key.name not in config.given or value == ""):
         return f"#{name} = {toml(key.sample)}"
     # A key without a default says nothing when it is off.
-    off = key.default is None and key.kind is Kind.BOOL and value is False
+    off = key.default is None and key.kind is ValueKind.BOOL and value is False
     return "" if value is None or off else f"{name} = {toml(value)}"
 
 

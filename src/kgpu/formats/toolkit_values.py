@@ -19,7 +19,7 @@ _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\
 _UNPRINTABLE: Final = re.compile(r'["\\\x00-\x1f\x7f]')
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """What a setting takes, in the words of an error message."""
 
     BOOL = "true or false"
@@ -30,30 +30,30 @@ class Kind(StrEnum):
     CDI_KIND = "a CDI kind, vendor/class"
 
 
-_BOOLS: Final = (Kind.BOOL, Kind.OPTIONAL_BOOL)
+_BOOLS: Final = (ValueKind.BOOL, ValueKind.OPTIONAL_BOOL)
 
 
-def check_value(kind: Kind, raw: Any, choices: tuple[str, ...] = ()) -> tuple[Value | None, str]:
+def check_value(kind: ValueKind, raw: Any, choices: tuple[str, ...] = ()) -> tuple[Value | None, str]:
     """The value of a decoded TOML value, and "" or why it isn't one."""
     if kind in _BOOLS:
         return (raw, "") if isinstance(raw, bool) else (None, _wrong(kind, raw))
-    if kind is Kind.LIST:
+    if kind is ValueKind.LIST:
         if not isinstance(raw, list | tuple) or not all(isinstance(item, str) for item in raw):
             return None, _wrong(kind, raw)
         return (tuple(raw), "") if len(raw) <= MAX_ITEMS else (None, f"more than {MAX_ITEMS} items")
     if not isinstance(raw, str):
         return None, _wrong(kind, raw)
-    words = raw.split(",") if kind is Kind.CAPABILITIES else [raw]
+    words = raw.split(",") if kind is ValueKind.CAPABILITIES else [raw]
     for word in words if choices and raw else ():
-        if word.strip() not in choices and (kind, word.strip()) != (Kind.CAPABILITIES, "all"):
+        if word.strip() not in choices and (kind, word.strip()) != (ValueKind.CAPABILITIES, "all"):
             hint = did_you_mean(word[:50], choices)
             return None, f'"{word:.50}" is none of {", ".join(choices)}' + (f"; {hint}" if hint else "")
-    if kind is Kind.CDI_KIND and not _KIND.fullmatch(raw):
+    if kind is ValueKind.CDI_KIND and not _KIND.fullmatch(raw):
         return None, f'"{raw:.50}" is not a CDI kind, such as vendor.com/class'
     return raw, ""
 
 
-def read_text(kind: Kind, text: str | None, separator: str) -> tuple[Any, str]:
+def read_text(kind: ValueKind, text: str | None, separator: str) -> tuple[Any, str]:
     """What a command line's text stands for (None: the key stood alone), decoded, and "" or why it is nothing."""
     if kind in _BOOLS:
         if text is None or text in _TRUE:
@@ -61,7 +61,7 @@ def read_text(kind: Kind, text: str | None, separator: str) -> tuple[Any, str]:
         return (False, "") if text in _FALSE else (None, f'"{text:.50}" is neither true nor false')
     if text is None:
         return None, "it has no value"
-    if kind is not Kind.LIST:
+    if kind is not ValueKind.LIST:
         return text, ""
     if not text:
         return [], ""
@@ -81,6 +81,6 @@ def _escape(match: re.Match[str]) -> str:
     return _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}"
 
 
-def _wrong(kind: Kind, raw: Any) -> str:
+def _wrong(kind: ValueKind, raw: Any) -> str:
     names = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list", dict: "a table"}
     return f"{names.get(type(raw), 'a time')} is there, not {kind}"

@@ -38,7 +38,7 @@ class Trouble(msgspec.Struct, frozen=True, omit_defaults=True, rename={"remedy":
         return f"{self.what}; expected {self.expected}" if self.expected else self.what
 
 
-class Device(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+class UnpassedDevice(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     """One that did not pass. ``uuid`` is a GPU's or a MIG device's, ``gpu`` the GPU's; ``name`` for people."""
 
     uuid: str
@@ -52,7 +52,7 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw
         return self.uuid == self.gpu and not self.uuid.startswith("pci:")
 
 
-class Check(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+class UnpassedCheck(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     """One that did not pass: ``status`` is failed or waiting. ``trouble`` concerns the node, ``devices`` only them;
     ``more`` of them are not named for want of room.
     """
@@ -60,7 +60,7 @@ class Check(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_
     check: str
     status: str
     trouble: Trouble | None = None
-    devices: tuple[Device, ...] = ()
+    devices: tuple[UnpassedDevice, ...] = ()
     more: int = 0
 
 
@@ -68,20 +68,20 @@ class ValidationReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="
     """``checks`` in the order in which a node becomes ready."""
 
     version: int
-    checks: tuple[Check, ...] = ()
+    checks: tuple[UnpassedCheck, ...] = ()
 
     @property
-    def failed(self) -> Check | None:
+    def failed(self) -> UnpassedCheck | None:
         """The first that failed, which the condition names."""
         return next((one for one in self.checks if one.status == FAILED), None)
 
 
-def report(checks: tuple[Check, ...]) -> ValidationReport:
+def report(checks: tuple[UnpassedCheck, ...]) -> ValidationReport:
     """A report that is short by construction."""
     return ValidationReport(version=VERSION, checks=tuple(map(_short, checks[:MAX_CHECKS])))
 
 
-def _short(check: Check) -> Check:
+def _short(check: UnpassedCheck) -> UnpassedCheck:
     devices = check.devices[:MAX_DEVICES]
     return msgspec.structs.replace(
         check,
@@ -89,7 +89,7 @@ def _short(check: Check) -> Check:
         status=one_line(check.status, MAX_TEXT),
         trouble=_cut(check.trouble) if check.trouble is not None else None,
         devices=tuple(
-            Device(uuid=_line(one.uuid), gpu=_line(one.gpu), name=_line(one.name), trouble=_cut(one.trouble))
+            UnpassedDevice(uuid=_line(one.uuid), gpu=_line(one.gpu), name=_line(one.name), trouble=_cut(one.trouble))
             for one in devices
         ),
         more=max(0, check.more) + len(check.devices) - len(devices),

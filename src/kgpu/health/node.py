@@ -20,7 +20,7 @@ from kgpu.health.klog import LOST_XID, LineKind, LogEvent
 from kgpu.health.model import FOREVER, EvidenceSource, Fault, HealthReading, HealthVerdict, RememberedGpu
 from kgpu.health.readings import reading_of
 from kgpu.health.recall import merged
-from kgpu.hw.port import Accelerator, Event, EventKind, Inventory
+from kgpu.hw.port import Accelerator, EventKind, HardwareEvent, Inventory
 
 MAX_GPUS: Final = 64
 MAX_STRANGERS: Final = 8
@@ -104,7 +104,7 @@ class NodeHealth:
         for name in [name for name in self.memories if name not in self.gpus and not name.startswith(ADDRESS)]:
             self._missing(name, at)
 
-    def event(self, event: Event, at: float) -> None:
+    def event(self, event: HardwareEvent, at: float) -> None:
         """What the driver reports."""
         if event.kind is not EventKind.XID:
             return

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from kgpu.base.errors import KubeError
 from kgpu.base.printable import one_line
-from kgpu.formats.gpu_report import Gpu, GpuReport, Shown, rendered, report
+from kgpu.formats.gpu_report import GpuReport, ReportedGpu, Shown, rendered, report
 from kgpu.formats.xid.action import Action
 from kgpu.health.model import REASONS, GpuEvidence, HealthVerdict, RememberedGpu
 from kgpu.health.node import ADDRESS
@@ -81,10 +81,10 @@ def report_of(rows: Sequence[tuple[GpuVerdict, HealthVerdict]], *, unreadable: s
     return report(notable, count=len(rows), unreadable=unreadable)
 
 
-def _gpu(row: GpuVerdict, verdict: HealthVerdict) -> Gpu:
+def _gpu(row: GpuVerdict, verdict: HealthVerdict) -> ReportedGpu:
     # How often something came is left out: it would be another report each time.
     evidence = (one.quoted for one in verdict.evidence)
-    return Gpu(
+    return ReportedGpu(
         uuid=row.uuid,
         index=row.index,
         pci=row.pci,

@@ -37,7 +37,7 @@ from kgpu.health.node import NodeHealth
 from kgpu.health.publish import ReportWriter, gpu_verdict, report_of
 from kgpu.health.readings import by_gpu
 from kgpu.hw.follow import follow_events
-from kgpu.hw.port import Event, Reader
+from kgpu.hw.port import HardwareEvent, Reader
 from kgpu.hw.verdicts import GpuVerdict, VerdictFile
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ CLOCK_SECONDS: Final = 5.0
 MAX_WAITING: Final = 4096
 RETRY: Final = BackoffPolicy(first=1.0, cap=60.0, factor=2.0, jitter=0.3, healthy_after=60.0)
 
-Input: TypeAlias = "Event | LogEvent"
+Input: TypeAlias = "HardwareEvent | LogEvent"
 
 
 def _ignore_state(ready: bool, reason: Reason) -> None:
@@ -176,7 +176,7 @@ class HealthWatch:
         """Give the GPUs what was heard of them."""
         while self._waiting:
             at, news = self._waiting.popleft()
-            if isinstance(news, Event):
+            if isinstance(news, HardwareEvent):
                 self._node.event(news, at)
             else:
                 self._node.line(news, at)
@@ -226,7 +226,7 @@ class HealthWatch:
 
     # --- inputs ---
 
-    def _hear(self, event: Event) -> None:
+    def _hear(self, event: HardwareEvent) -> None:
         if len(self._waiting) < 2 * MAX_WAITING:
             self._waiting.append((self._now(), event))
         else:

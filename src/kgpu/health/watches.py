@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from kgpu.health.model import EvidenceSource, GpuEvidence
-from kgpu.hw.verdicts import Watch
+from kgpu.hw.verdicts import DcgmSystem
 
 WARN: Final = 10
 FAIL: Final = 20
@@ -55,12 +55,14 @@ _RECOVERY: Final[Mapping[str, Rule]] = {
 }  # fmt: skip
 
 
-def watches(evidence: Iterable[GpuEvidence], recovery: str) -> tuple[Watch, ...]:
+def watches(evidence: Iterable[GpuEvidence], recovery: str) -> tuple[DcgmSystem, ...]:
     """What does not pass, each once; ``recovery`` is the driver's own verdict."""
-    found = dict.fromkeys(Watch(system=system, status=status, code=code) for system, status, code in _rules(evidence))
+    found = dict.fromkeys(
+        DcgmSystem(system=system, status=status, code=code) for system, status, code in _rules(evidence)
+    )
     if recovery in _RECOVERY:
         system, status, code = _RECOVERY[recovery]
-        found[Watch(system=system, status=status, code=code)] = None
+        found[DcgmSystem(system=system, status=status, code=code)] = None
     return tuple(sorted(found, key=lambda one: (one.system, -one.status, one.code)))
 
 

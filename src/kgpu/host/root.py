@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from kgpu.base.inside import resolve_inside
-from kgpu.formats.cdi import DeviceNode
+from kgpu.formats.cdi import CdiDeviceNode
 from kgpu.formats.simulated import state_file
 
 
@@ -130,10 +130,10 @@ class DriverRoot:
         """True for a plain file in place of a device node: a simulated root made without the right to make nodes."""
         return self.dev.local(path).is_file()
 
-    def device_node(self, path: str) -> DeviceNode:
+    def device_node(self, path: str) -> CdiDeviceNode:
         """The node for a CDI spec, with its real place on the host where that differs.
 
         A runtime takes no links for nodes, and would follow those of folders out of the root.
         """
         host = self.dev.on_host(self.dev.resolve(path) or str(PurePosixPath(path)))
-        return DeviceNode(path=path, host_path="" if host == path else host)
+        return CdiDeviceNode(path=path, host_path="" if host == path else host)

@@ -8,13 +8,17 @@ from typing import Final
 
 from kgpu.base.clock import Clock
 from kgpu.base.errors import HwError
-from kgpu.hw.port import Event, Reader
+from kgpu.hw.port import HardwareEvent, Reader
 
 PAUSE_SECONDS: Final = 1.0
 
 
 async def follow_events(
-    reader: Reader, hear: Callable[[Event], object], *, clock: Clock, missed: Callable[[], object] = lambda: None
+    reader: Reader,
+    hear: Callable[[HardwareEvent], object],
+    *,
+    clock: Clock,
+    missed: Callable[[], object] = lambda: None,
 ) -> None:
     """Call ``hear`` with each event until cancelled, and ``missed`` when some may have happened unheard."""
     while True:

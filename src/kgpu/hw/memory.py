@@ -17,16 +17,16 @@ from kgpu.base.errors import HwError
 from kgpu.formats.names import NVIDIA
 from kgpu.hw.port import (
     Accelerator,
-    Event,
     EventKind,
-    Finding,
+    HardwareEvent,
+    HardwareFinding,
     Inventory,
-    Level,
     Link,
     Partition,
     Problem,
     Process,
     Reading,
+    TopologyLevel,
     Value,
 )
 from kgpu.hw.subscription import Subscription, Subscriptions
@@ -67,7 +67,7 @@ class MemoryReader:
         self._check()
         readable = [one.uuid for one in self._readable()]
         if self._links is None:
-            return tuple(Link(a=a, b=b, level=Level.SYSTEM) for a, b in itertools.combinations(readable, 2))
+            return tuple(Link(a=a, b=b, level=TopologyLevel.SYSTEM) for a, b in itertools.combinations(readable, 2))
         return tuple(link for link in self._links if link.a in readable and link.b in readable)
 
     async def readings(self, keys: Collection[str] | None = None) -> tuple[Reading, ...]:
@@ -112,7 +112,7 @@ class MemoryReader:
     def set_inventory(self, inventory: Inventory) -> None:
         """Replace everything, and announce it."""
         self._inventory = inventory
-        self._subscriptions.publish(Event(kind=EventKind.INVENTORY))
+        self._subscriptions.publish(HardwareEvent(kind=EventKind.INVENTORY))
 
     def change(self, uuid: str, **fields: Any) -> None:
         """Set fields of one accelerator, and announce it."""
@@ -123,26 +123,26 @@ class MemoryReader:
 
     def set_partitions(self, uuid: str, partitions: Iterable[Partition]) -> None:
         """Enable MIG with these slices; a MIG_CHANGE event goes before the INVENTORY event, as the driver does it."""
-        self._subscriptions.publish(Event(kind=EventKind.MIG_CHANGE, uuid=uuid))
+        self._subscriptions.publish(HardwareEvent(kind=EventKind.MIG_CHANGE, uuid=uuid))
         self.change(uuid, mig_enabled=True, mig_pending=True, partitions=tuple(partitions))
 
     def fail(self, uuid: str, problem: Problem, what: str = "injected") -> None:
         """Give one accelerator a finding in place of its others."""
-        found = Finding(subject=uuid, problem=problem, what=what, expected="a healthy device", remedy="heal it")
+        found = HardwareFinding(subject=uuid, problem=problem, what=what, expected="a healthy device", remedy="heal it")
         self.change(uuid, findings=(found,))
 
     def heal(self, uuid: str) -> None:
         """Take one accelerator's findings away."""
         self.change(uuid, findings=(), recovery_action="none")
 
-    def report(self, event: Event) -> None:
+    def report(self, event: HardwareEvent) -> None:
         """Deliver one driver event."""
         self._subscriptions.publish(event)
 
     def set_down(self, error: HwError | None) -> None:
         """Make every call fail with this error, or work again."""
         self._error = error
-        self._subscriptions.publish(Event(kind=EventKind.INVENTORY))
+        self._subscriptions.publish(HardwareEvent(kind=EventKind.INVENTORY))
 
     def _readable(self) -> list[Accelerator]:
         return [a for a in self._inventory.accelerators if not any(f.problem in SILENT for f in a.findings)]

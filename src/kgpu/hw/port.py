@@ -1,8 +1,8 @@
 """The hardware port: accelerators, partitions, links and events in the field's terms, for every vendor alike.
 
-A ``Reader`` never raises for one broken device: what it could not read becomes a ``Finding`` about that device, and the
-others stay usable. Only "nothing can be read at all" (no driver, no library) is an ``HwError``. Every call has a
-deadline, because a driver call can hang for good.
+A ``Reader`` never raises for one broken device: what it could not read becomes a ``HardwareFinding`` about that device,
+and the others stay usable. Only "nothing can be read at all" (no driver, no library) is an ``HwError``. Every call has
+a deadline, because a driver call can hang for good.
 
 The in-memory fake is ``kgpu.hw.memory``; both it and the real readers pass ``tests/hw/contract.py``.
 """
@@ -29,7 +29,7 @@ class Problem(enum.StrEnum):
     UNPROVEN = "unproven"  # a test on it failed, or has not passed yet
 
 
-class Level(enum.IntEnum):
+class TopologyLevel(enum.IntEnum):
     """Nearest common PCI ancestor of two accelerators; values as NVML's topology levels."""
 
     INTERNAL = 0  # same board
@@ -41,7 +41,7 @@ class Level(enum.IntEnum):
 
 
 class EventKind(enum.StrEnum):
-    """What an event reports. For XID, ``Event.code`` is the Xid number."""
+    """What an event reports. For XID, ``HardwareEvent.code`` is the Xid number."""
 
     XID = "xid"
     SINGLE_BIT_ECC = "single-bit-ecc"
@@ -51,7 +51,7 @@ class EventKind(enum.StrEnum):
     INVENTORY = "inventory"  # devices or partitions came, went, or changed health: read the inventory again
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy": "todo"}):
+class HardwareFinding(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy": "todo"}):
     """Something wrong, with what was expected and what to do; ``subject`` is a device's uuid, "" for the node."""
 
     subject: str
@@ -123,7 +123,7 @@ class Accelerator:
     brand: str = ""  # as images' requirements have it, e.g. tesla, geforce, nvidiartx; "" when the driver was not asked
     coherent: bool = False  # reaches system memory through the CPU's page tables (NVML: addressing mode ATS)
     device_nodes: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[HardwareFinding, ...] = ()
 
     @property
     def usable(self) -> bool:
@@ -138,7 +138,7 @@ class Link:
 
     a: str  # uuid
     b: str  # uuid
-    level: Level
+    level: TopologyLevel
     lanes: int = 0
 
 
@@ -151,11 +151,11 @@ class Inventory:
     accelerators: tuple[Accelerator, ...] = ()
     cuda_version: tuple[int, int] | None = None  # the newest CUDA that the driver serves
     library_version: str = ""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[HardwareFinding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class HardwareEvent:
     """Something the driver reported. ``uuid`` is the physical device's, or None when the driver could not say which.
 
     ``gpu_instance``/``compute_instance`` are None when the event is about the whole device.
@@ -252,7 +252,7 @@ class Reader(Protocol):
         """Who uses the readable accelerators now."""
         ...
 
-    def events(self) -> AsyncIterator[Event]:
+    def events(self) -> AsyncIterator[HardwareEvent]:
         """Events from now on, for as long as the caller iterates. Survives restarts of the driver library."""
         ...
 

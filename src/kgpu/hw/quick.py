@@ -69,14 +69,14 @@ class QuickReading:
         # Imported while the child starts.
         from kgpu.base.typed import convert
         from kgpu.hw.nvidia import facts as judge
-        from kgpu.hw.nvidia.wire import GpuFacts, Init
+        from kgpu.hw.nvidia.wire import GpuReply, Init
         from kgpu.hw.port import Inventory
 
         try:
             init = convert(self._answer(1, _INIT_PATIENCE)[0], Init, strict=False)
             gpus = list(range(init.count))
             self._socket.sendall(json.dumps({"id": 2, "op": "gpu", "gpus": gpus}).encode() + b"\n")
-            found = [convert(data, GpuFacts, strict=False) for data in self._answer(2, _PATIENCE)]
+            found = [convert(data, GpuReply, strict=False) for data in self._answer(2, _PATIENCE)]
         except (OSError, ValueError, _Trouble):
             return None
         if len(found) != init.count:

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from kgpu.hw.port import Event, EventKind
+from kgpu.hw.port import EventKind, HardwareEvent
 
 LIMIT: Final = 1024
 
@@ -20,14 +20,14 @@ class Subscription:
 
     def __init__(self, owner: Subscriptions) -> None:
         self._owner = owner
-        self._events: deque[Event] = deque()
+        self._events: deque[HardwareEvent] = deque()
         self._ready = asyncio.Event()
         self._closed = False
 
     def __aiter__(self) -> Subscription:
         return self
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> HardwareEvent:
         while not self._events:
             if self._closed:
                 raise StopAsyncIteration
@@ -40,13 +40,13 @@ class Subscription:
         self._owner.remove(self)
         self.end()
 
-    def put(self, event: Event) -> None:
+    def put(self, event: HardwareEvent) -> None:
         """Queue one event. An INVENTORY event that is still unread is not repeated: it says "look again" as it is."""
         if event.kind is EventKind.INVENTORY and event in self._events:
             return
         if len(self._events) >= LIMIT:
             self._events.popleft()
-            self._events[0] = Event(kind=EventKind.INVENTORY)
+            self._events[0] = HardwareEvent(kind=EventKind.INVENTORY)
         self._events.append(event)
         self._ready.set()
 
@@ -75,7 +75,7 @@ class Subscriptions:
         """Forget a consumer; unknown ones are ignored."""
         self._all.discard(subscription)
 
-    def publish(self, event: Event) -> None:
+    def publish(self, event: HardwareEvent) -> None:
         """Give the event to every consumer."""
         for subscription in self._all:
             subscription.put(event)

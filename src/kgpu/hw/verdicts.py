@@ -42,7 +42,7 @@ class XidCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class DcgmSystem:
     """What does not pass of one system that DCGM watches, such as MEM; ``status`` 10 warns, 20 is a failure."""
 
     system: str
@@ -78,7 +78,7 @@ class GpuVerdict(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy": "t
     since: float = 0.0
     muted: str = ""
     xids: tuple[XidCount, ...] = ()
-    watches: tuple[Watch, ...] = ()
+    watches: tuple[DcgmSystem, ...] = ()
 
     @property
     def healthy(self) -> bool:

@@ -32,10 +32,10 @@ from kgpu.kube.port import (
     Project,
     Resource,
     Selector,
-    Served,
+    ServedResources,
     WatchEvent,
 )
-from kgpu.kube.wire import Answer, Wire, WireError
+from kgpu.kube.wire import HttpAnswer, Wire, WireError
 
 if TYPE_CHECKING:
     import httpx2
@@ -176,13 +176,13 @@ class Client:
             raise
         return True
 
-    async def discover(self) -> Served:
+    async def discover(self) -> ServedResources:
         version = await self._call("GET", "/version")
         found: tuple[Resource, ...] = ()
         for path in ("/api", "/apis"):
             answer = await self._call("GET", path, accept=_AGGREGATED, small=False)
             found += aggregated(answer) if "items" in answer else await self._discover_each(path, answer)
-        return Served(version_numbers(str(version.get("gitVersion"))), found)
+        return ServedResources(version_numbers(str(version.get("gitVersion"))), found)
 
     async def _discover_each(self, path: str, answer: Object) -> tuple[Resource, ...]:
         """A server without aggregated discovery: one call per group."""
@@ -215,7 +215,7 @@ class Client:
         if self._wire is not None:
             await self._wire.close()
 
-    async def _read(self, path: str, query: dict[str, str], *, accept: str, limit: int) -> Answer | httpx2.Response:
+    async def _read(self, path: str, query: dict[str, str], *, accept: str, limit: int) -> HttpAnswer | httpx2.Response:
         """What is no object of the API."""
         import httpx2
 
@@ -257,7 +257,7 @@ class Client:
     async def _send(
         self, method: str, path: str, query: dict[str, str], content: bytes | None, headers: dict[str, str], *,
         small: bool, limit: int = 64 << 20,
-    ) -> Answer | httpx2.Response:  # fmt: skip
+    ) -> HttpAnswer | httpx2.Response:  # fmt: skip
         if self._wire is not None and small:
             if self._credentials is None:
                 self._credentials = await _credentials(self._http)
@@ -376,7 +376,7 @@ def _watch_event(path: str, line: str) -> WatchEvent:
         raise _nonsense("GET", path, line) from error
 
 
-def _refusal(method: str, path: str, answer: Answer | httpx2.Response) -> KubeRefusedError:
+def _refusal(method: str, path: str, answer: HttpAnswer | httpx2.Response) -> KubeRefusedError:
     try:
         short = answer.content.startswith(brief.MAGIC)
         status = brief.read_status(answer.content) if short else answer.json()

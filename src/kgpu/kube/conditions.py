@@ -12,7 +12,7 @@ from kgpu.kube.port import NODES, KubeApi, Object
 _NONE: Final[Mapping[str, str]] = {}
 
 
-class NodeCondition:
+class NodeConditionWriter:
     """The condition ``kind`` of the Node ``node``, as ``manager`` writes it."""
 
     def __init__(

@@ -197,7 +197,7 @@ class KubeApi(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedResources:
     """What an API server is: its version, and every kind in each group's preferred version or the only one it has."""
 
     version: tuple[int, int]
@@ -207,7 +207,7 @@ class Served:
 class KubeDiscovery(Protocol):
     """Says what an API server serves; the clients of ``KubeApi`` are this too."""
 
-    async def discover(self) -> Served:
+    async def discover(self) -> ServedResources:
         """Ask now. Raises KubeRefusedError or KubeUnreachableError."""
         ...
 

@@ -33,7 +33,7 @@ class WireError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """A whole answer."""
 
     status_code: int
@@ -87,7 +87,7 @@ class Wire:
 
     async def request(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes, *, limit: int = _BODY_LIMIT
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Send and take the answer. Raises WireError. A PATCH or DELETE that met a dead kept connection is sent once
         more on a new one; a POST is not, since the server may have acted on it. ``limit`` is the answer's in bytes.
         """
@@ -132,7 +132,7 @@ class Wire:
         )
         return _Connection(*streams)
 
-    async def _exchange(self, connection: _Connection, message: bytes, limit: int) -> Answer:
+    async def _exchange(self, connection: _Connection, message: bytes, limit: int) -> HttpAnswer:
         try:
             answer, keep = await self._talk(connection, message, limit)
         except BaseException:
@@ -145,7 +145,7 @@ class Wire:
             connection.end()
         return answer
 
-    async def _talk(self, connection: _Connection, message: bytes, limit: int) -> tuple[Answer, bool]:
+    async def _talk(self, connection: _Connection, message: bytes, limit: int) -> tuple[HttpAnswer, bool]:
         reader = connection.reader
         if not message.startswith(b"GET "):
             guard.check()
@@ -161,12 +161,12 @@ class Wire:
             status, headers = await _head(reader)
         keep = headers.get("connection", "").lower() != "close"
         if status in _NO_BODY:
-            return Answer(status, b""), keep
+            return HttpAnswer(status, b""), keep
         if headers.get("transfer-encoding", "").lower() == "chunked":
-            return Answer(status, await _chunks(reader, limit)), keep
+            return HttpAnswer(status, await _chunks(reader, limit)), keep
         if "content-length" in headers:
-            return Answer(status, await reader.readexactly(_length(headers["content-length"], 10, limit))), keep
-        return Answer(status, await _rest(reader, limit)), False
+            return HttpAnswer(status, await reader.readexactly(_length(headers["content-length"], 10, limit))), keep
+        return HttpAnswer(status, await _rest(reader, limit)), False
 
 
 async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:

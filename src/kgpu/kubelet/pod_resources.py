@@ -15,7 +15,7 @@ LIST_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class DeviceClaim:
     """The resource claim that a device came by; its namespace is the pod's. ``share`` is for devices that are shared
     by capacity.
     """
@@ -39,7 +39,7 @@ class Holding:
     resource: str
     devices: tuple[str, ...]
     cdi_devices: tuple[str, ...] = ()
-    claim: Claim | None = None
+    claim: DeviceClaim | None = None
 
 
 class Holdings(Protocol):
@@ -75,7 +75,7 @@ class PodResources:
                         namespace=pod.namespace, pod=pod.name, container=container.name,
                         resource=claimed.driver_name, devices=(claimed.device_name,),
                         cdi_devices=tuple(device.name for device in claimed.cdi_devices),
-                        claim=Claim(claim.claim_name, claimed.pool_name, claimed.share_id),
+                        claim=DeviceClaim(claim.claim_name, claimed.pool_name, claimed.share_id),
                     )
                     for claim in container.dynamic_resources
                     for claimed in claim.claim_resources

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from kgpu.kube.port import KubeApi
 
 
-class Controller(Protocol):
+class LeaderController(Protocol):
     """The cluster half of a component. It watches all the time, and works while this process leads."""
 
     @property

@@ -24,7 +24,7 @@ from kgpu.formats.names import METRICS_TYPE
 from kgpu.kube.fence import Fenced
 from kgpu.kube.lead import Lead, LeaseTimes, LostLeadError
 from kgpu.kube.port import KubeApi
-from kgpu.manager.controller import Controller
+from kgpu.manager.controller import LeaderController
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +44,11 @@ class Options:
     health: Address | None = None
 
 
-class Manager:
+class ManagerProcess:
     """One process. ``run`` returns when ``stop`` is set."""
 
     def __init__(
-        self, api: KubeApi, controllers: Sequence[Controller], options: Options, *, clock: Clock | None = None
+        self, api: KubeApi, controllers: Sequence[LeaderController], options: Options, *, clock: Clock | None = None
     ) -> None:
         self._api = api
         self._controllers = tuple(controllers)
@@ -106,7 +106,7 @@ class Manager:
         finally:
             await end(*tasks)
 
-    async def _keep(self, controller: Controller, api: KubeApi) -> None:
+    async def _keep(self, controller: LeaderController, api: KubeApi) -> None:
         """Let a controller work, again and again. Raises LostLeadError."""
         while True:
             try:
@@ -118,7 +118,7 @@ class Manager:
                 controller.failed(error)
             await self._clock.sleep(AGAIN)
 
-    async def _once(self, controller: Controller, api: KubeApi) -> None:
+    async def _once(self, controller: LeaderController, api: KubeApi) -> None:
         tasks: list[asyncio.Task[None]] = []
         try:
             tasks += [asyncio.create_task(one) for one in controller.term(api)]

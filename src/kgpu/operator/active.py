@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.formats import releases
-from kgpu.operator.model import Observed, Policy
+from kgpu.operator.model import ObservedCluster, Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Active:
     foreign_version: str = ""
 
 
-def choose(observed: Observed) -> Active:
+def choose(observed: ObservedCluster) -> Active:
     """What is in force now."""
     staying = sorted(
         (policy for policy in observed.policies if not policy.deleting),

@@ -34,7 +34,7 @@ from kgpu.kube.port import (
 from kgpu.operator import seen
 from kgpu.operator.leaving import outliving
 from kgpu.operator.model import ClusterPlan, OperatorSettings
-from kgpu.operator.watching import Watching
+from kgpu.operator.watching import ClusterWatching
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Applier:
     def __init__(
         self,
         api: KubeApi,
-        watching: Watching,
+        watching: ClusterWatching,
         settings: OperatorSettings,
         *,
         clock: Clock,

@@ -23,7 +23,7 @@ from kgpu.formats import names
 from kgpu.formats.agent_report import MAX_REASON
 from kgpu.formats.config_choice import REFUSED
 from kgpu.operator.labels import has_agent
-from kgpu.operator.model import ClusterNode, NodeLayout, Object, Observed, OperatorSettings, PodTrouble, Policy
+from kgpu.operator.model import ClusterNode, NodeLayout, Object, ObservedCluster, OperatorSettings, PodTrouble, Policy
 from kgpu.operator.selecting import BySelector, is_driver, node_selector
 
 
@@ -143,7 +143,7 @@ def not_created(message: str, namespace: str) -> Cause:
 class CauseView:
     """One moment, for the judges: the policy, the nodes as they will be labelled, and what is known by node."""
 
-    observed: Observed
+    observed: ObservedCluster
     settings: OperatorSettings
     policy: Policy
     nodes: tuple[ClusterNode, ...]

@@ -15,8 +15,8 @@ from kgpu.base.errors import KubeError
 from kgpu.base.plain import mapping, text
 from kgpu.kube import kinds
 from kgpu.kube.port import KubeApi, KubeRefusedError, Object, name_of, version_of
-from kgpu.operator.model import Observed
-from kgpu.operator.watching import GONE_AFTER, GONE_TIMES, POLICIES, Watching
+from kgpu.operator.model import ObservedCluster
+from kgpu.operator.watching import GONE_AFTER, GONE_TIMES, POLICIES, ClusterWatching
 
 _KIND: Final = kinds.plural_and_group(kinds.CLUSTER_POLICIES)
 _NOTHING: Final = "nothing; the operator changes nothing until that is known, and asks again"
@@ -29,7 +29,7 @@ class DoubtError(KubeError):
 class Certain:
     """Knows whether the absence of policies is certain. One per term as the leader."""
 
-    def __init__(self, api: KubeApi, watching: Watching, *, clock: Clock) -> None:
+    def __init__(self, api: KubeApi, watching: ClusterWatching, *, clock: Clock) -> None:
         self._api = api
         self._watching = watching
         self._clock = clock
@@ -37,7 +37,7 @@ class Certain:
         self._last: frozenset[str] | None = None  # the policies by uid, when their number was certain last
         self._refused: tuple[int, float] | None = None  # how often the kind was not served, and since when
 
-    async def check(self, observed: Observed) -> None:
+    async def check(self, observed: ObservedCluster) -> None:
         """Returns when every policy that was there still is, or certainly is not. Raises DoubtError, or the KubeError
         of the question.
         """

@@ -39,7 +39,7 @@ from kgpu.operator.applying import is_operators
 from kgpu.operator.leaving import Leaving
 from kgpu.operator.model import ClusterPlan, OperatorSettings
 from kgpu.operator.seen import condition_of
-from kgpu.operator.watching import WatchedCluster, Watching
+from kgpu.operator.watching import ClusterWatching, WatchedCluster
 
 MANAGERS: Final = (
     names.OPERATOR_FIELD_MANAGER,
@@ -166,7 +166,7 @@ class _Cleaner:
         """Let agents clean up their hosts."""
         self._tell("agents clean up their hosts")
         settings = OperatorSettings(namespace=self._namespace, image="")
-        watching = Watching(self._api, settings, clock=self._clock)
+        watching = ClusterWatching(self._api, settings, clock=self._clock)
         leaving = Leaving(self._api, watching, namespace=self._namespace, clock=self._clock, seconds=self._limits.leave)
         async with running(watching=watching.run()):
             while not watching.ready:

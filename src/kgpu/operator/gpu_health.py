@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kgpu.formats import names
-from kgpu.formats.gpu_report import UNREADABLE, Gpu
+from kgpu.formats.gpu_report import UNREADABLE, ReportedGpu
 from kgpu.operator.model import ClusterNode
 
 
@@ -19,7 +19,7 @@ class NodeGpus:
     ``untold``: what an agent of another version says to people, of GPUs that take no work.
     """
 
-    ill: tuple[Gpu, ...] = ()
+    ill: tuple[ReportedGpu, ...] = ()
     bad: int = 0
     more: int = 0
     unread: str = ""

@@ -22,7 +22,7 @@ from kgpu.formats import names
 from kgpu.kube.lead import LostLeadError
 from kgpu.kube.port import NODES, KubeApi, KubeRefusedError, Object, is_newer, version_of
 from kgpu.operator.model import NodeLabels
-from kgpu.operator.watching import Watching
+from kgpu.operator.watching import ClusterWatching
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.5, health
 class NodeLabeller:
     """The hands for Nodes. ``run`` writes what ``want`` asks for."""
 
-    def __init__(self, api: KubeApi, watching: Watching, *, clock: Clock, count: Callable[[str], None]) -> None:
+    def __init__(self, api: KubeApi, watching: ClusterWatching, *, clock: Clock, count: Callable[[str], None]) -> None:
         self._api = api
         self._watching = watching
         self._clock = clock

@@ -21,7 +21,7 @@ from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, KubeApi, KubeRefusedError, Object
 from kgpu.operator.model import ClusterNode, ClusterPlan
 from kgpu.operator.objects.rbac import features_role
-from kgpu.operator.watching import Watching
+from kgpu.operator.watching import ClusterWatching
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Leaving:
     """Tells agents to leave and knows whether they have."""
 
     def __init__(
-        self, api: KubeApi, watching: Watching, *, namespace: str, clock: Clock, seconds: float = PATIENCE
+        self, api: KubeApi, watching: ClusterWatching, *, namespace: str, clock: Clock, seconds: float = PATIENCE
     ) -> None:
         self._api = api
         self._watching = watching

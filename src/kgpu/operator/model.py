@@ -32,7 +32,7 @@ class NodeLayout(enum.StrEnum):
     OPERANDS = "operands"
 
 
-class Program(enum.StrEnum):
+class OtherProgram(enum.StrEnum):
     """Another program that may work in this cluster and that kgpu makes room for."""
 
     OPERATOR = "GPU operator"
@@ -101,9 +101,9 @@ class OperatorSettings:
     """The operator's own Deployment (apiVersion, kind, name, uid): owner of what is not a policy's."""
 
     @property
-    def looks_for(self) -> frozenset[Program]:
+    def looks_for(self) -> frozenset[OtherProgram]:
         """The programs that are looked for."""
-        told = {Program.OPERATOR: self.other_operator, Program.DISCOVERY: self.other_discovery}
+        told = {OtherProgram.OPERATOR: self.other_operator, OtherProgram.DISCOVERY: self.other_discovery}
         return frozenset(program for program, other in told.items() if other is Other.DETECT)
 
 
@@ -206,7 +206,7 @@ class NvidiaDriver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class ObservedCluster:
     """The cluster at one moment.
 
     ``kinds`` are optional kinds that the API server has, as ``plural.group`` (``nodefeatures.nfd.k8s-sigs.io``).

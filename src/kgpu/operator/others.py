@@ -19,7 +19,7 @@ from kgpu.base.plain import mapping
 from kgpu.formats import names
 from kgpu.kube.kinds import SUBJECT_ACCESS_REVIEWS
 from kgpu.kube.port import KubeApi, KubeRefusedError, Object, name_of, namespace_of
-from kgpu.operator.model import Program
+from kgpu.operator.model import OtherProgram
 
 AGAIN: Final = 60.0  # seconds until an answer is asked for again: bindings come and go
 MOST: Final = 100  # Deployments that are asked about
@@ -28,16 +28,19 @@ MISSING_RIGHT: Final = "MissingRight"
 
 
 # Labels under which each is deployed, by chart or by manifest.
-LABELS: Final[Mapping[Program, tuple[tuple[str, str], ...]]] = {
-    Program.OPERATOR: (("app", names.GPU_OPERATOR_NAMESPACE), (names.COMPONENT_LABEL, names.GPU_OPERATOR_NAMESPACE)),
-    Program.DISCOVERY: ((names.NAME_LABEL, "node-feature-discovery"), ("app", "nfd-master"), ("app", "nfd")),
+LABELS: Final[Mapping[OtherProgram, tuple[tuple[str, str], ...]]] = {
+    OtherProgram.OPERATOR: (
+        ("app", names.GPU_OPERATOR_NAMESPACE),
+        (names.COMPONENT_LABEL, names.GPU_OPERATOR_NAMESPACE),
+    ),
+    OtherProgram.DISCOVERY: ((names.NAME_LABEL, "node-feature-discovery"), ("app", "nfd-master"), ("app", "nfd")),
 }
 # What each can't work without. NVIDIA's operator writes clusterpolicies/status; nfd-master patches Nodes.
-RIGHTS: Final[Mapping[Program, Object]] = {
-    Program.OPERATOR: {
+RIGHTS: Final[Mapping[OtherProgram, Object]] = {
+    OtherProgram.OPERATOR: {
         "verb": "update", "group": names.NVIDIA_DOMAIN, "resource": "clusterpolicies", "subresource": "status",
     },
-    Program.DISCOVERY: {"verb": "patch", "resource": "nodes"},
+    OtherProgram.DISCOVERY: {"verb": "patch", "resource": "nodes"},
 }  # fmt: skip
 
 
@@ -51,16 +54,16 @@ class SuspectProgram:
     namespace: str
     name: str
     account: str
-    program: Program
+    program: OtherProgram
     version: str = ""
 
     @property
-    def question(self) -> tuple[Program, str, str]:
+    def question(self) -> tuple[OtherProgram, str, str]:
         """What is asked: two Deployments with the same account have the same answer."""
         return self.program, self.namespace, self.account
 
 
-def suspect(program: Program, deployment: Object, own_uid: str) -> SuspectProgram | None:
+def suspect(program: OtherProgram, deployment: Object, own_uid: str) -> SuspectProgram | None:
     """A reduced Deployment (``seen.deployment``) with one of the program's labels, as a suspect; None for one that does
     not run, is kgpu's own, or is another part of the program.
     """
@@ -68,7 +71,7 @@ def suspect(program: Program, deployment: Object, own_uid: str) -> SuspectProgra
     ours = metadata.get("uid") == own_uid or names.KGPU in (
         labels.get(names.PART_OF_LABEL), labels.get(names.NAME_LABEL)
     )  # fmt: skip
-    other_part = program is Program.DISCOVERY and not _is_master(deployment)
+    other_part = program is OtherProgram.DISCOVERY and not _is_master(deployment)
     if not deployment["runs"] or ours or other_part:
         return None
     return SuspectProgram(
@@ -102,8 +105,8 @@ class Others:
     def __init__(self, api: KubeApi, *, clock: Clock) -> None:
         self._api = api
         self._clock = clock
-        self._answers: dict[tuple[Program, str, str], tuple[bool, float]] = {}
-        self._refused: dict[Program, KubeRefusedError] = {}
+        self._answers: dict[tuple[OtherProgram, str, str], tuple[bool, float]] = {}
+        self._refused: dict[OtherProgram, KubeRefusedError] = {}
         self._left_out = 0
         self.again_at: float | None = None
         """When an answer has to be asked for again, by the clock; None while nobody is suspected."""
@@ -126,7 +129,7 @@ class Others:
         self.again_at = min((at + AGAIN for _, at in self._answers.values()), default=None)
         return frozenset(one for one in asked if self._answers[one.question][0])
 
-    async def _ask(self, question: tuple[Program, str, str]) -> bool:
+    async def _ask(self, question: tuple[OtherProgram, str, str]) -> bool:
         program, namespace, account = question
         review: Object = {
             "metadata": {},
@@ -154,7 +157,7 @@ class Others:
         return tuple(found)
 
 
-def _unasked(program: Program, error: KubeRefusedError) -> Advice:
+def _unasked(program: OtherProgram, error: KubeRefusedError) -> Advice:
     return Advice(
         subject="",
         what=f"a Deployment looks like another {program} and is not believed to be one",

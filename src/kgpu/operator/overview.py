@@ -23,7 +23,7 @@ from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY
 from kgpu.operator.field_rows import FieldRow, field_rows
 from kgpu.operator.gpu_health import gpus_of
 from kgpu.operator.labels import deploy, has_gpu, is_gpu, opted_out
-from kgpu.operator.model import ClusterNode, NvidiaDriver, Observed, OperatorSettings, Policy
+from kgpu.operator.model import ClusterNode, NvidiaDriver, ObservedCluster, OperatorSettings, Policy
 from kgpu.operator.rendering.ignored import SANDBOX
 from kgpu.operator.survey import Survey, labelled, survey
 from kgpu.operator.telling import readable
@@ -145,7 +145,7 @@ class OperatorState:
 
 
 def overview(
-    observed: Observed,
+    observed: ObservedCluster,
     settings: OperatorSettings,
     *,
     operator: OperatorState | None = None,

@@ -15,12 +15,12 @@ from kgpu.operator import conditions, telling, versions
 from kgpu.operator.active import Active, choose, hands_off, ignored
 from kgpu.operator.driver_status import driver_statuses
 from kgpu.operator.labels import LabelRules
-from kgpu.operator.model import ClusterPlan, Object, Observed, OperatorSettings, Policy
+from kgpu.operator.model import ClusterPlan, Object, ObservedCluster, OperatorSettings, Policy
 from kgpu.operator.objects.common import Rendered
 from kgpu.operator.survey import Labelled, daemon_sets, labelled, survey
 
 
-def plan(observed: Observed, settings: OperatorSettings) -> ClusterPlan:
+def plan(observed: ObservedCluster, settings: OperatorSettings) -> ClusterPlan:
     """The whole plan for this moment."""
     active = choose(observed)
     if active.foreign:
@@ -59,7 +59,7 @@ def _in_force(found: Labelled, settings: OperatorSettings, active: Active, polic
     )
 
 
-def _hands_off(observed: Observed, settings: OperatorSettings, active: Active) -> ClusterPlan:
+def _hands_off(observed: ObservedCluster, settings: OperatorSettings, active: Active) -> ClusterPlan:
     """Another GPU operator is at work: say so on every policy, and touch nothing."""
     policies = ([active.policy] if active.policy else []) + list(active.ignored)
     each = {
@@ -75,7 +75,7 @@ def _hands_off(observed: Observed, settings: OperatorSettings, active: Active) -
 
 
 def _unreadable(
-    observed: Observed, settings: OperatorSettings, active: Active, policy: Policy, problem: Advice
+    observed: ObservedCluster, settings: OperatorSettings, active: Active, policy: Policy, problem: Advice
 ) -> ClusterPlan:
     """A policy that can't be read: what runs goes on as it was."""
     what = f"ClusterPolicy {policy.name} can't be read, so that everything stays as it is: {problem.statement}"
@@ -135,7 +135,7 @@ def _ignored(settings: OperatorSettings, policies: Iterable[Policy], winner: Pol
     return found
 
 
-def _orphans(observed: Observed, rendered: Rendered, rules: LabelRules) -> frozenset[str]:
+def _orphans(observed: ObservedCluster, rendered: Rendered, rules: LabelRules) -> frozenset[str]:
     """Driver DaemonSets of the ClusterPolicy whose running pods NVIDIADrivers take over one by one."""
     if not rules.driver_crd:
         return frozenset()

@@ -19,11 +19,11 @@ from kgpu.formats import names, yaml
 from kgpu.formats.operands import OPERANDS
 from kgpu.kube import kinds
 from kgpu.kube.informer import Key
-from kgpu.kube.port import KubeRefusedError, Object, Selector, Served, name_of, namespace_of
-from kgpu.operator.model import AgentNodes, NodeLayout, Observed, OperatorSettings, Other
+from kgpu.kube.port import KubeRefusedError, Object, Selector, ServedResources, name_of, namespace_of
+from kgpu.operator.model import AgentNodes, NodeLayout, ObservedCluster, OperatorSettings, Other
 from kgpu.operator.others import Others
 from kgpu.operator.overview import OperatorState
-from kgpu.operator.watching import WatchedCluster, WatchedObjects, Watching, feeds
+from kgpu.operator.watching import ClusterWatching, WatchedCluster, WatchedObjects, feeds
 
 _NEEDED: Final = frozenset({"nodes", "policies"})
 _FOR_STATUS: Final = ("nodes", "policies", "drivers", "daemonsets", "configmaps", "pods", "warnings")
@@ -36,17 +36,21 @@ _ALL_WELL: Final[Object] = {"status": {"observedGeneration": 0}}
 class Looked:
     """The cluster, the settings that its operator runs with, whether it does, and what could not be read."""
 
-    observed: Observed
+    observed: ObservedCluster
     settings: OperatorSettings
     operator: OperatorState
     unread: tuple[str, ...] = ()
 
 
-class _Listed(Watching):
+class _Listed(ClusterWatching):
     """The operator's eyes over lists that were read once."""
 
     def __init__(
-        self, api: WatchedCluster, settings: OperatorSettings, served: Served, lists: Mapping[str, list[Object]]
+        self,
+        api: WatchedCluster,
+        settings: OperatorSettings,
+        served: ServedResources,
+        lists: Mapping[str, list[Object]],
     ) -> None:
         super().__init__(api, settings)
         self._served = served
@@ -90,7 +94,7 @@ async def look(api: WatchedCluster, namespace: str = "") -> Looked:
     )
 
 
-def _assumed(observed: Observed, unread: Mapping[str, str]) -> Observed:
+def _assumed(observed: ObservedCluster, unread: Mapping[str, str]) -> ObservedCluster:
     """With what could not be read as it would be if all were well: nothing is called missing that nobody has seen."""
     if "configmaps" in unread:
         labels = (node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL) for node in observed.nodes)

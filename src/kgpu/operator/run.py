@@ -27,13 +27,13 @@ from kgpu.operator.certain import Certain
 from kgpu.operator.labelling import NodeLabeller
 from kgpu.operator.leaving import Leaving
 from kgpu.operator.metrics import OperatorFigures
-from kgpu.operator.model import ClusterPlan, Observed, OperatorSettings
+from kgpu.operator.model import ClusterPlan, ObservedCluster, OperatorSettings
 from kgpu.operator.others import Others
 from kgpu.operator.pace import Pace
 from kgpu.operator.plan import plan as make_plan
 from kgpu.operator.statuses import Statuses
 from kgpu.operator.tell import DecisionTeller
-from kgpu.operator.watching import WatchedCluster, Watching
+from kgpu.operator.watching import ClusterWatching, WatchedCluster
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ LEAVE_SECONDS: Final = 20.0
 IN_THREAD: Final = 0.2  # seconds; plans that take longer are made in a thread
 _PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.3, healthy_after=30.0)
 
-Planner = Callable[[Observed, OperatorSettings], ClusterPlan]
+Planner = Callable[[ObservedCluster, OperatorSettings], ClusterPlan]
 
 
 class OperatorController:
@@ -60,7 +60,7 @@ class OperatorController:
         self.leave_seconds = leave_seconds
         self.clock = clock or SystemClock()
         self.figures = OperatorFigures()
-        self.watching = Watching(api, settings, clock=self.clock)
+        self.watching = ClusterWatching(api, settings, clock=self.clock)
         self.last: ClusterPlan | None = None
         self.problem = ""
         """What went wrong in the last pass, "" when nothing did."""

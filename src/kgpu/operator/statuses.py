@@ -21,7 +21,7 @@ from kgpu.kube import kinds
 from kgpu.kube.port import KubeApi, KubeRefusedError, Object, Resource, version_of
 from kgpu.operator import conditions, seen
 from kgpu.operator.model import ClusterPlan
-from kgpu.operator.watching import Watching
+from kgpu.operator.watching import ClusterWatching
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Statuses:
     """Writes whole statuses, server-side, under a field manager of their own."""
 
     def __init__(
-        self, api: KubeApi, watching: Watching, *, clock: Clock, count: Callable[[str], None],
+        self, api: KubeApi, watching: ClusterWatching, *, clock: Clock, count: Callable[[str], None],
         now: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._api = api

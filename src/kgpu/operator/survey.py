@@ -17,7 +17,7 @@ from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.drivers import Assignment, assign
 from kgpu.operator.judges import judge
 from kgpu.operator.labels import LabelRules, applied, has_agent, is_gpu, label_plan
-from kgpu.operator.model import ClusterNode, NodeLabels, Object, Observed, OperatorSettings, Policy
+from kgpu.operator.model import ClusterNode, NodeLabels, Object, ObservedCluster, OperatorSettings, Policy
 from kgpu.operator.objects.common import Rendered
 from kgpu.operator.rendering.render import render
 from kgpu.operator.verdict import OperandVerdict
@@ -30,7 +30,7 @@ DAEMON_SET: Final = "DaemonSet"
 class Labelled:
     """The cluster as it will be once ``changes`` are written; ``rules`` and ``assignment`` are why."""
 
-    observed: Observed
+    observed: ObservedCluster
     changes: tuple[NodeLabels, ...]
     rules: LabelRules
     assignment: Assignment
@@ -47,7 +47,7 @@ class Survey:
     findings: tuple[versions.Unsupported, ...]
 
 
-def labelled(observed: Observed, policy: Policy | None, settings: OperatorSettings) -> Labelled:
+def labelled(observed: ObservedCluster, policy: Policy | None, settings: OperatorSettings) -> Labelled:
     """Which Nodes are to be labelled how, under this policy or without one. Nodes are in the order of their names."""
     rules = LabelRules.of(policy, settings)
     assignment = Assignment()

@@ -23,7 +23,7 @@ from kgpu.kube.events import ClusterEvents, about_node
 from kgpu.kube.port import KubeApi, KubeUnreachableError, Object, Resource
 from kgpu.operator.budget import Budget
 from kgpu.operator.statuses import STATUSES
-from kgpu.operator.watching import Watching
+from kgpu.operator.watching import ClusterWatching
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class DecisionTeller:
     """Log lines and Events of decisions. ``run`` writes the Events."""
 
     def __init__(
-        self, api: KubeApi, watching: Watching, *, clock: Clock, count: Callable[[str], None],
+        self, api: KubeApi, watching: ClusterWatching, *, clock: Clock, count: Callable[[str], None],
         dropped: Callable[[int], None] = lambda _: None,
     ) -> None:  # fmt: skip
         """``dropped`` is told how many more decisions never became Events because there were too many."""

@@ -13,7 +13,7 @@ from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.operator import versions
 from kgpu.operator.labels import WORKLOADS, LabelRules, is_gpu
-from kgpu.operator.model import ClusterNode, Observed
+from kgpu.operator.model import ClusterNode, ObservedCluster
 from kgpu.operator.survey import Survey
 from kgpu.operator.verdicts import has_feature_labels
 
@@ -57,7 +57,7 @@ def warned(subject: str, reason: str, what: str, remedy: str = "") -> Advice:
     return Advice(subject=subject, what=what, severity=Severity.WARNING, remedy=remedy, reason=reason).printable()
 
 
-def plain_metrics(observed: Observed, status: float) -> dict[str, float]:
+def plain_metrics(observed: ObservedCluster, status: float) -> dict[str, float]:
     """What can be said without a policy in force."""
     return {
         "gpu_operator_gpu_nodes_total": float(sum(map(is_gpu, observed.nodes))),

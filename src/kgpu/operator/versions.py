@@ -29,7 +29,7 @@ from kgpu.formats.support import (
 )
 from kgpu.operator import conditions
 from kgpu.operator.labels import is_gpu, mig_capable, opted_out
-from kgpu.operator.model import ClusterNode, Object, Observed, Policy
+from kgpu.operator.model import ClusterNode, Object, ObservedCluster, Policy
 
 REASON: Final = "UnsupportedVersion"
 CONDITION: Final = "SupportedVersions"
@@ -58,7 +58,7 @@ class Unsupported(Advice):
         return to_do(self.on_nodes, self.remedy)
 
 
-def check(observed: Observed, policy: Policy | None) -> tuple[Unsupported, ...]:
+def check(observed: ObservedCluster, policy: Policy | None) -> tuple[Unsupported, ...]:
     """Everything that is outside of the matrix; GPU nodes with the same trouble are one finding."""
     found: list[Unsupported] = []
     if not KUBERNETES.has(observed.kube_version):

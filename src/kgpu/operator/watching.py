@@ -1,4 +1,4 @@
-"""Follows the cluster and says what it is like at this moment: informers in, ``Observed`` out.
+"""Follows the cluster and says what it is like at this moment: informers in, ``ObservedCluster`` out.
 
 Promises: nothing is observed before every kind that matters has been read once; a kind that is not installed is no
 error, and one that is installed later is followed from then on; an API server that is away, or that has just started
@@ -34,12 +34,12 @@ from kgpu.kube.port import (
     Object,
     Resource,
     Selector,
-    Served,
+    ServedResources,
     name_of,
     namespace_of,
 )
 from kgpu.operator import seen
-from kgpu.operator.model import Observed, OperatorSettings, Other, Program
+from kgpu.operator.model import ObservedCluster, OperatorSettings, Other, OtherProgram
 from kgpu.operator.others import LABELS, MISSING_RIGHT, SuspectProgram, suspect
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class WatchedObjects:
     optional: bool = False
     waivable: bool = False
     why: str = ""
-    program: Program | None = None
+    program: OtherProgram | None = None
 
 
 def feeds(namespace: str) -> tuple[WatchedObjects, ...]:
@@ -110,7 +110,7 @@ def feeds(namespace: str) -> tuple[WatchedObjects, ...]:
     )
 
 
-def _deployments(program: Program, label: tuple[str, str]) -> WatchedObjects:
+def _deployments(program: OtherProgram, label: tuple[str, str]) -> WatchedObjects:
     return WatchedObjects(
         name=f"{program} {'='.join(label)}",
         scope=Scope(kinds.DEPLOYMENTS, selector=Selector(labels=(label,))),
@@ -138,14 +138,14 @@ class _Followed:
     tasks: tuple[asyncio.Task[None], ...]
 
 
-class Watching:
+class ClusterWatching:
     """The operator's eyes. ``run`` must run beside those who use it."""
 
     def __init__(self, api: WatchedCluster, settings: OperatorSettings, *, clock: Clock | None = None) -> None:
         self._api = api
         self._settings = settings
         self._clock = clock or SystemClock()
-        self._served: Served | None = None
+        self._served: ServedResources | None = None
         self._kinds: frozenset[str] = frozenset()
         self._absent: dict[str, _Absence] = {}
         self._followed: dict[str, _Followed] = {}
@@ -250,17 +250,19 @@ class Watching:
         }
         return tuple(sorted(one for one in found if one is not None))
 
-    def observed(self, apply_errors: Mapping[str, str], others: frozenset[SuspectProgram] = frozenset()) -> Observed:
+    def observed(
+        self, apply_errors: Mapping[str, str], others: frozenset[SuspectProgram] = frozenset()
+    ) -> ObservedCluster:
         """The cluster now; ``others`` are the suspects that are believed."""
         daemon_sets = {name: obj for (_, name), obj in self.objects("daemonsets").items()}
         warnings = list(self.objects("warnings").values())
         pods = list(self.objects("pods").values())
         for name, made in seen.newest(pods).items():
             self._made[name] = max(made, self._made.get(name, ""))
-        operators = [one for one in others if one.program is Program.OPERATOR]
+        operators = [one for one in others if one.program is OtherProgram.OPERATOR]
         foreign = min(((f"{one.namespace}/{one.name}", one.version) for one in operators), default=("", ""))
-        discoveries = any(one.program is Program.DISCOVERY for one in others)
-        return Observed(
+        discoveries = any(one.program is OtherProgram.DISCOVERY for one in others)
+        return ObservedCluster(
             kube_version=self._served.version if self._served else (0, 0),
             kinds=self._kinds,
             foreign_nfd=discoveries or self._settings.other_discovery is Other.PRESENT,
@@ -277,7 +279,7 @@ class Watching:
             apply_errors=dict(apply_errors),
         )
 
-    def _follow(self, served: Served) -> None:
+    def _follow(self, served: ServedResources) -> None:
         """Follow what is served, and what was until it is certain that it is no more."""
         there = frozenset(kinds.plural_and_group(resource) for resource in served.resources)
         there |= self._still_there(there)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kgpu.formats.cdi import CdiDevice, ContainerEdits, DeviceNode, Hook, Spec
+from kgpu.formats.cdi import CdiDevice, CdiDeviceNode, ContainerEdits, Hook, Spec
 from kgpu.host.driver.model import DriverReport
 from kgpu.host.root import DriverRoot
 from kgpu.hw.port import Inventory
@@ -17,7 +17,7 @@ from kgpu.toolkit.hooks import Hooks
 class Beside:
     """What a GPU brings beside its own nodes: further nodes, hooks, annotations of its devices."""
 
-    nodes: tuple[DeviceNode, ...] = ()
+    nodes: tuple[CdiDeviceNode, ...] = ()
     hooks: tuple[Hook, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
 

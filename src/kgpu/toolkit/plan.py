@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
-from kgpu.formats.cdi import CdiDevice, ContainerEdits, DeviceNode, build_spec
+from kgpu.formats.cdi import CdiDevice, CdiDeviceNode, ContainerEdits, build_spec
 from kgpu.formats.names import ENV_EMPTY_DEVICE
 from kgpu.hw.port import Accelerator, Inventory, Partition, Problem
 from kgpu.toolkit.config import ALL, NONE, GenerateConfig
@@ -60,7 +60,7 @@ def plan_spec(
     common: ContainerEdits,
     config: GenerateConfig,
     *,
-    node: Callable[[str], DeviceNode],
+    node: Callable[[str], CdiDeviceNode],
     has_node: Callable[[str], bool],
     notes: Iterable[str] = (),
     beside: BesideOf | None = None,
@@ -78,7 +78,7 @@ def plan_devices(
     inventory: Inventory,
     config: GenerateConfig,
     *,
-    node: Callable[[str], DeviceNode],
+    node: Callable[[str], CdiDeviceNode],
     has_node: Callable[[str], bool],
     beside: BesideOf | None = None,
     gid_of: Callable[[str], int | None] = lambda _path: None,

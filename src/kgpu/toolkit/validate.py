@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from kgpu.formats.cdi import ContainerEdits, DeviceNode, Hook, Mount, Spec, qualified_name
+from kgpu.formats.cdi import CdiDeviceNode, CdiMount, ContainerEdits, Hook, Spec, qualified_name
 from kgpu.formats.names import CDI_BOOT_ANNOTATION, CDI_DRIVER_ANNOTATION
 from kgpu.host.dev_nodes import Numbers
 from kgpu.hw.port import Inventory
@@ -26,7 +26,7 @@ _DRIVER_LIBRARY: Final = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.([0-9]+\.[0-9]+
 _SHARED: Final = frozenset({"shared", "rshared"})
 _COMMON: Final = "every device"
 
-T = TypeVar("T", DeviceNode, Mount, Hook)
+T = TypeVar("T", CdiDeviceNode, CdiMount, Hook)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def _node_flaws(spec: Spec, place: _Surroundings) -> Iterator[tuple[str, _Said]]
             yield from ((where, said) for said in rule(thing, place))
 
 
-def _device(node: DeviceNode, place: _Surroundings) -> Iterator[_Said]:
+def _device(node: CdiDeviceNode, place: _Surroundings) -> Iterator[_Said]:
     host = node.host_path or node.path
     kind = place.node.kind(host)
     if kind not in {"char", "block", "pipe"}:
@@ -221,7 +221,7 @@ def _device(node: DeviceNode, place: _Surroundings) -> Iterator[_Said]:
         )
 
 
-def _mount(mount: Mount, place: _Surroundings) -> Iterator[_Said]:
+def _mount(mount: CdiMount, place: _Surroundings) -> Iterator[_Said]:
     if not place.node.kind(mount.host_path):
         yield FlawSeverity.ERROR, f"{mount.host_path} is not there", AGAIN
     match = _DRIVER_LIBRARY.fullmatch(mount.host_path.rpartition("/")[2])

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kgpu.formats.cdi import ALL_DEVICE, Device, Spec
+from kgpu.formats.cdi import ALL_DEVICE, Spec, SpecDevice
 from kgpu.formats.names import CDI_MANAGEMENT_KIND
 from kgpu.host.driver.tegra import is_integrated_gpu
 from kgpu.hw.port import Inventory
@@ -81,7 +81,7 @@ def _layout_of(inventory: Inventory) -> _Layout:
     return now
 
 
-def _nodes(spec: Spec, device: Device) -> Nodes:
+def _nodes(spec: Spec, device: SpecDevice) -> Nodes:
     every = (*device.container_edits.device_nodes, *spec.container_edits.device_nodes)
     return frozenset(node.path for node in every if _NODE.fullmatch(node.path))
 

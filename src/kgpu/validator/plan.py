@@ -137,13 +137,13 @@ def report_of(report: NodeValidation) -> ValidationReport:
     return validation_report.report(tuple(map(_check, open_)))
 
 
-def _check(result: CheckResult) -> validation_report.Check:
-    return validation_report.Check(
+def _check(result: CheckResult) -> validation_report.UnpassedCheck:
+    return validation_report.UnpassedCheck(
         check=result.check,
         status=result.status,
         trouble=_trouble(result.trouble) if result.trouble is not None else None,
         devices=tuple(
-            validation_report.Device(uuid=one.uuid, gpu=one.gpu, name=one.name, trouble=_trouble(one.trouble))
+            validation_report.UnpassedDevice(uuid=one.uuid, gpu=one.gpu, name=one.name, trouble=_trouble(one.trouble))
             for one in result.failed_devices
             if one.trouble is not None
         ),

@@ -15,7 +15,7 @@ from kgpu.formats.names import (
     VALIDATOR_FIELD_MANAGER,
 )
 from kgpu.formats.validation_report import encode
-from kgpu.kube.conditions import NodeCondition
+from kgpu.kube.conditions import NodeConditionWriter
 from kgpu.kube.nodes import get_node
 from kgpu.kube.port import KubeApi
 from kgpu.validator.checks.plugin import NodeResources
@@ -57,7 +57,7 @@ class NodeObject:
     def __init__(self, api: KubeApi, *, node: str, now: Callable[[], float] = time.time) -> None:
         self._api = api
         self._node = node
-        self._condition = NodeCondition(
+        self._condition = NodeConditionWriter(
             api, node=node, kind=VALIDATED_CONDITION, manager=VALIDATOR_FIELD_MANAGER, now=now
         )
 

@@ -14,7 +14,7 @@ from agent.test_end_to_end import Node
 from kgpu.agent import host
 from kgpu.agent.options import AgentOptions
 from kgpu.agent.roles import health
-from kgpu.formats.gpu_report import Gpu, GpuReport, of_node, report
+from kgpu.formats.gpu_report import GpuReport, ReportedGpu, of_node, report
 from kgpu.formats.names import GPUS_HEALTHY_CONDITION, HEALTH_HISTORY
 from kgpu.formats.xid.action import Action
 from kgpu.health.history import HealthHistory
@@ -89,7 +89,9 @@ async def test_the_condition_and_the_file_go_when_the_role_is_switched_off(tmp_p
     options = replace(OPTIONS, host_root=tmp_path)
     host.verdicts(options).write(())
     writer = health._Reports(lambda: api, options)
-    ill = Gpu(uuid="GPU-1", index=1, action=Action.RESET_GPU, reason="GPUNeedsReset", what="Xid 95", facts=("xid:95",))
+    ill = ReportedGpu(
+        uuid="GPU-1", index=1, action=Action.RESET_GPU, reason="GPUNeedsReset", what="Xid 95", facts=("xid:95",)
+    )
 
     async def shown() -> list[dict[str, str]]:
         node = await api.get(NODES, "n1")

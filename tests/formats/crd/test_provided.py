@@ -9,7 +9,7 @@ import pytest
 
 from kgpu.formats.crd import decode, provided
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
-from kgpu.formats.crd.fields import Row, rows
+from kgpu.formats.crd.fields import SchemaField, rows
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.formats.crd.provided import Does, Leaf
 
@@ -31,7 +31,7 @@ def named(kind: str, **values: Any) -> tuple[str, ...]:
     return tuple(found.unbuilt)
 
 
-def row_of(struct: type[msgspec.Struct], path: str) -> Row:
+def row_of(struct: type[msgspec.Struct], path: str) -> SchemaField:
     *above, last = path.split(".")
     for name in above:
         inner = next(row for row in rows(struct) if row.name == name).type.struct
@@ -40,7 +40,7 @@ def row_of(struct: type[msgspec.Struct], path: str) -> Row:
     return next(row for row in rows(struct) if row.name == last)
 
 
-def asking(row: Row, leaf: Leaf) -> Any:
+def asking(row: SchemaField, leaf: Leaf) -> Any:
     """A value of its type that is not a quiet one; None where there is none."""
     kind = row.type
     if kind.items:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import HostError
-from kgpu.formats.cdi import CdiDevice, DeviceNode, build_spec, dump_spec, parse_spec
+from kgpu.formats.cdi import CdiDevice, CdiDeviceNode, build_spec, dump_spec, parse_spec
 from kgpu.host.driver.edits import driver_edits, host_edits, link_pairs
 from kgpu.host.driver.find import find_driver_files
 from kgpu.host.driver.model import Search
@@ -103,7 +103,7 @@ def test_mounts_are_of_the_root_itself_and_no_link_is_left_in_them(tmp_path_fact
         places = [mount.container_path for mount in edits.mounts]
         assert len(places) == len(set(places))
         assert not any(place.startswith(("/proc", "/sys", "/dev")) or ".." in place for place in places)
-        node = DeviceNode(path="/dev/nvidia0")
+        node = CdiDeviceNode(path="/dev/nvidia0")
         spec = build_spec(kind="nvidia.com/gpu", devices=[CdiDevice(names=("0",), nodes=(node,))], common=edits)
         assert parse_spec(dump_spec(spec)) == spec
     assert all(pair.count("::") == 1 for pair in link_pairs(files))

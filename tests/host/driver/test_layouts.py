@@ -10,7 +10,7 @@ import pytest
 from host.driver import roots
 from host.driver.roots import LAYOUTS, NIX_DRIVER, NIX_LOADER, VERSION
 
-from kgpu.formats.cdi import Mount
+from kgpu.formats.cdi import CdiMount
 from kgpu.host.driver.edits import driver_edits, library_dirs
 from kgpu.host.driver.find import find_driver_files
 from kgpu.host.driver.layouts import BINARY_DIRS, LIBRARY_DIRS
@@ -43,7 +43,7 @@ def look(make: Make, tmp_path: Path, host: str = "") -> tuple[DriverRoot, Driver
     return root, find_driver_files(root, version=VERSION)
 
 
-def mounts(root: DriverRoot, files: DriverFiles) -> dict[str, Mount]:
+def mounts(root: DriverRoot, files: DriverFiles) -> dict[str, CdiMount]:
     return {mount.container_path: mount for mount in driver_edits(root, files, machine="x86_64").mounts}
 
 

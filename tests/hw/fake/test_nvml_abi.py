@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from kgpu.hw.fake import schema
 from kgpu.hw.fake.build import find_compiler, source_dir
-from kgpu.hw.fake.state import State
+from kgpu.hw.fake.state import DriverState
 from tests.budget import tries
 
 RootMaker = Callable[..., Path]
@@ -265,7 +265,7 @@ def test_a_state_cut_short_while_in_use_is_an_error(sim_root: RootMaker) -> None
 
 def test_functions_newer_than_the_driver(sim_root: RootMaker) -> None:
     root = sim_root("hgx-h100", gpus=1)
-    with State.open(root / "state") as state, state.locked():
+    with DriverState.open(root / "state") as state, state.locked():
         state.view.driver_version = b"470.199.02"
     with Nvml(root) as n:
         n.run("h = nvmlDeviceGetHandleByIndex(0)")

@@ -87,10 +87,10 @@ def test_only_slices_with_both_their_nodes_are_enumerated(root: Path, tmp_path: 
 
 
 def test_events_of_hidden_gpus_stay_hidden(root: Path, tmp_path: Path) -> None:
-    from kgpu.hw.fake.state import State
+    from kgpu.hw.fake.state import DriverState
 
     state = container(root, tmp_path / "c", "nvidiactl", "nvidia1")
-    with Nvml(root, state=state) as inside, State.open(state) as opened:
+    with Nvml(root, state=state) as inside, DriverState.open(state) as opened:
         inside.run("s = nvmlEventSetCreate(); h = nvmlDeviceGetHandleByIndex(0); nvmlDeviceRegisterEvents(h, 8, s)")
         opened.inject_xid(0, 79)
         opened.inject_xid(1, 31)

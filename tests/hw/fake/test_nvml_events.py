@@ -11,7 +11,7 @@ import pytest
 from hw.fake.nvml_process import Nvml
 
 from kgpu.hw.fake import schema
-from kgpu.hw.fake.state import EVENT_DOUBLE_BIT_ECC, EVENT_XID, State
+from kgpu.hw.fake.state import EVENT_DOUBLE_BIT_ECC, EVENT_XID, DriverState
 
 RootMaker = Callable[..., Path]
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
@@ -41,12 +41,12 @@ def root(sim_root: RootMaker) -> Path:
 
 
 @pytest.fixture
-def state(root: Path) -> Iterator[State]:
-    with State.open(root / "state") as opened:
+def state(root: Path) -> Iterator[DriverState]:
+    with DriverState.open(root / "state") as opened:
         yield opened
 
 
-def test_every_process_gets_every_xid_once(root: Path, state: State) -> None:
+def test_every_process_gets_every_xid_once(root: Path, state: DriverState) -> None:
     processes = [listener(root) for _ in range(3)]
     try:
         for n in processes:
@@ -63,7 +63,7 @@ def test_every_process_gets_every_xid_once(root: Path, state: State) -> None:
             n.close()
 
 
-def test_only_events_after_registration_and_of_registered_kinds(root: Path, state: State) -> None:
+def test_only_events_after_registration_and_of_registered_kinds(root: Path, state: DriverState) -> None:
     with listener(root) as n:
         state.inject_xid(0, 13)
         n.run("register(gpus=[0])")
@@ -77,7 +77,7 @@ def test_only_events_after_registration_and_of_registered_kinds(root: Path, stat
         assert n("wait()")[1:3] == [EVENT_XID, 63]
 
 
-def test_two_sets_of_one_process_each_get_the_event(root: Path, state: State) -> None:
+def test_two_sets_of_one_process_each_get_the_event(root: Path, state: DriverState) -> None:
     with listener(root) as n:
         n.run("register(); first = s; s = nvmlEventSetCreate(); register()")
         state.inject_xid(2, 74)
@@ -86,14 +86,14 @@ def test_two_sets_of_one_process_each_get_the_event(root: Path, state: State) ->
         assert n("wait()")[2] == 74
 
 
-def test_an_xid_names_its_instance(root: Path, state: State) -> None:
+def test_an_xid_names_its_instance(root: Path, state: DriverState) -> None:
     with listener(root) as n:
         n.run("register()")
         state.inject_xid(0, 43, gi_id=2, ci_id=0)
         assert n("wait()") == [0, EVENT_XID, 43, 2]
 
 
-def test_more_events_than_the_ring_keeps_are_dropped_oldest_first(root: Path, state: State) -> None:
+def test_more_events_than_the_ring_keeps_are_dropped_oldest_first(root: Path, state: DriverState) -> None:
     with listener(root) as n:
         n.run("register()")
         for xid in range(300):
@@ -131,7 +131,7 @@ def test_mig_changes_are_events(root: Path) -> None:
         assert n("wait()") == [2, 0x100, 0, other("nvmlGpuInstanceGetInfo(gi).id")]
 
 
-def test_a_lost_gpu_stays_counted_and_leaves_its_neighbours(root: Path, state: State) -> None:
+def test_a_lost_gpu_stays_counted_and_leaves_its_neighbours(root: Path, state: DriverState) -> None:
     with Nvml(root) as n:
         n.run("hs = [nvmlDeviceGetHandleByIndex(i) for i in range(4)]")
         state.set_fault(1, lost=1)
@@ -142,7 +142,7 @@ def test_a_lost_gpu_stays_counted_and_leaves_its_neighbours(root: Path, state: S
         assert n.code("nvmlDeviceGetTemperature(hs[1], 0)") == 0
 
 
-def test_a_hanging_gpu_blocks_its_callers_until_it_is_cleared(root: Path, state: State) -> None:
+def test_a_hanging_gpu_blocks_its_callers_until_it_is_cleared(root: Path, state: DriverState) -> None:
     with Nvml(root) as stuck, Nvml(root) as free:
         stuck.run("h = nvmlDeviceGetHandleByIndex(2)")
         free.run("h = nvmlDeviceGetHandleByIndex(1)")
@@ -159,7 +159,7 @@ def test_a_hanging_gpu_blocks_its_callers_until_it_is_cleared(root: Path, state:
         free.receive()
 
 
-def test_a_slow_gpu_delays_each_call(root: Path, state: State) -> None:
+def test_a_slow_gpu_delays_each_call(root: Path, state: DriverState) -> None:
     with Nvml(root) as n:
         n.run("h = nvmlDeviceGetHandleByIndex(0)")
         state.set_fault(0, slow_us=200_000)
@@ -168,7 +168,7 @@ def test_a_slow_gpu_delays_each_call(root: Path, state: State) -> None:
         assert time.monotonic() - begin >= 0.4
 
 
-def test_init_errors(root: Path, state: State) -> None:
+def test_init_errors(root: Path, state: DriverState) -> None:
     state.set_fault(None, init_error=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
     with Nvml(root, init=False) as n:
         assert n.code("nvmlInit()") == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
@@ -201,8 +201,8 @@ def test_a_dead_process_leaves_the_process_list(root: Path, tmp_path: Path, sim_
     add = """
 import ctypes, fcntl, struct
 from kgpu.hw.fake import schema
-from kgpu.hw.fake.state import State
-st = State.open(os.environ['KGPU_HW_STATE'])
+from kgpu.hw.fake.state import DriverState
+st = DriverState.open(os.environ['KGPU_HW_STATE'])
 with st.locked():
     p = st.gpu(0).process[5]
     p.used, p.live, p.pid, p.kind, p.memory, p.sm_util = 1, 1, os.getpid(), 1, 2 << 30, 80

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kgpu.base.errors import ConfigError
 from kgpu.formats.mig_geometry import GEOMETRIES, InstanceProfile
 from kgpu.hw.fake import mig, operate
-from kgpu.hw.fake.state import State
+from kgpu.hw.fake.state import DriverState
 from tests.budget import tries
 
 RootMaker = Callable[..., Path]
@@ -219,7 +219,7 @@ def test_profiles_by_number_and_by_id(h100: Nvml) -> None:
 
 def test_ampere_in_use_stays_pending_until_a_reset(sim_root: RootMaker) -> None:
     root = sim_root("dgx-a100-40g", gpus=1)
-    with Nvml(root) as n, State.open(root / "state") as state:
+    with Nvml(root) as n, DriverState.open(root / "state") as state:
         with state.locked():
             slot = state.gpu(0).process[0]
             slot.used, slot.pid, slot.kind = 1, 4242, 1
@@ -236,7 +236,7 @@ def test_ampere_in_use_stays_pending_until_a_reset(sim_root: RootMaker) -> None:
 
 def test_a_reset_from_c_is_the_reset_of_the_state(sim_root: RootMaker) -> None:
     root = sim_root("dgx-a100-40g", gpus=2)
-    with Nvml(root) as n, State.open(root / "state") as state:
+    with Nvml(root) as n, DriverState.open(root / "state") as state:
         n.run("reset = pynvml.nvmlLib.kgpuSimDeviceReset; h = nvmlDeviceGetHandleByIndex(1)")
         with state.locked():
             gpu = state.gpu(1)
@@ -254,7 +254,7 @@ def test_a_reset_from_c_is_the_reset_of_the_state(sim_root: RootMaker) -> None:
 def test_instances_with_processes_are_in_use(h100: Nvml, tmp_path: Path) -> None:
     h100.run("gi = nvmlDeviceCreateGpuInstance(h, 9); ci = nvmlGpuInstanceCreateComputeInstance(gi, 2)")
     gi_id = h100("nvmlGpuInstanceGetInfo(gi).id")
-    with State.open(tmp_path / "root1" / "state") as state:
+    with DriverState.open(tmp_path / "root1" / "state") as state:
         with state.locked():
             slot = state.gpu(0).process[0]
             slot.used, slot.pid, slot.kind, slot.gi_id, slot.ci_id, slot.memory = 1, 77, 1, gi_id, 0, 3 << 30

@@ -11,7 +11,7 @@ import pytest
 from hw.fake.nvml_process import Nvml
 
 from kgpu.hw.fake import schema
-from kgpu.hw.fake.state import State
+from kgpu.hw.fake.state import DriverState
 
 RootMaker = Callable[..., Path]
 UNSUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
@@ -24,8 +24,8 @@ def root(sim_root: RootMaker) -> Path:
 
 
 @pytest.fixture
-def state(root: Path) -> Iterator[State]:
-    with State.open(root / "state") as opened:
+def state(root: Path) -> Iterator[DriverState]:
+    with DriverState.open(root / "state") as opened:
         yield opened
 
 
@@ -43,7 +43,7 @@ def until(check: Callable[[], bool], seconds: float = 20) -> None:
         time.sleep(0.05)
 
 
-def test_identity_agrees_with_the_state(n: Nvml, state: State) -> None:
+def test_identity_agrees_with_the_state(n: Nvml, state: DriverState) -> None:
     gpu = state.gpu(0)
     assert n("nvmlDeviceGetName(h)") == gpu.name.decode()
     assert n("nvmlDeviceGetUUID(h)") == gpu.uuid.decode()
@@ -59,7 +59,7 @@ def test_identity_agrees_with_the_state(n: Nvml, state: State) -> None:
         assert n.code(f"nvmlDeviceGetHandleByPciBusId({bad!r})") == INVALID
 
 
-def test_memory_adds_up_in_both_versions(n: Nvml, state: State) -> None:
+def test_memory_adds_up_in_both_versions(n: Nvml, state: DriverState) -> None:
     with state.locked():
         state.gpu(0).mem_used_base = 5 << 30
     v1 = n("(lambda m: [m.total, m.free, m.used])(nvmlDeviceGetMemoryInfo(h))")
@@ -69,7 +69,7 @@ def test_memory_adds_up_in_both_versions(n: Nvml, state: State) -> None:
     assert v1[2] == v2[2] + v2[3]
 
 
-def test_load_moves_power_temperature_clocks_and_energy(n: Nvml, state: State) -> None:
+def test_load_moves_power_temperature_clocks_and_energy(n: Nvml, state: DriverState) -> None:
     idle = n("[nvmlDeviceGetPowerUsage(h), nvmlDeviceGetTemperature(h, 0), nvmlDeviceGetClockInfo(h, 1)]")
     assert n("nvmlDeviceGetUtilizationRates(h).gpu") == 0
     assert n("nvmlDeviceGetCurrentClocksEventReasons(h)") & 1, "idle"
@@ -87,7 +87,7 @@ def test_load_moves_power_temperature_clocks_and_energy(n: Nvml, state: State) -
     until(lambda: n("nvmlDeviceGetPowerUsage(h)") < 2 * idle[0])
 
 
-def test_a_hot_gpu_slows_down(n: Nvml, state: State) -> None:
+def test_a_hot_gpu_slows_down(n: Nvml, state: DriverState) -> None:
     state.set_load(0, 100)
     full = n("nvmlDeviceGetClockInfo(h, 1)")
     state.set_fault(0, temp_offset=70)
@@ -106,7 +106,7 @@ def test_every_process_reads_the_same_value(root: Path, n: Nvml) -> None:
     raise AssertionError("two processes never read the same power")
 
 
-def test_ecc_counters_by_place_and_in_total(n: Nvml, state: State) -> None:
+def test_ecc_counters_by_place_and_in_total(n: Nvml, state: DriverState) -> None:
     with state.locked():
         state.gpu(0).ecc_volatile[2] = 3
         state.gpu(0).ecc_volatile[7 + 2] = 1
@@ -121,13 +121,13 @@ def test_ecc_counters_by_place_and_in_total(n: Nvml, state: State) -> None:
     assert n("nvmlDeviceGetTotalEccErrors(h, 0, 0)") == 0
 
 
-def test_remapped_rows_and_retired_pages_exclude_each_other(sim_root: RootMaker, n: Nvml, state: State) -> None:
+def test_remapped_rows_and_retired_pages_exclude_each_other(sim_root: RootMaker, n: Nvml, state: DriverState) -> None:
     with state.locked():
         state.gpu(0).remap_uncorrected, state.gpu(0).remap_pending = 2, 1
     assert n("nvmlDeviceGetRemappedRows(h)") == [0, 2, 1, 0]
     assert n.code("nvmlDeviceGetRetiredPages(h, 0)") == UNSUPPORTED
     root = sim_root("t4", gpus=1)
-    with Nvml(root) as old, State.open(root / "state") as opened:
+    with Nvml(root) as old, DriverState.open(root / "state") as opened:
         with opened.locked():
             opened.gpu(0).retired_dbe_count = 1
             opened.gpu(0).retired_dbe[0] = 0xABC
@@ -136,7 +136,7 @@ def test_remapped_rows_and_retired_pages_exclude_each_other(sim_root: RootMaker,
         assert old.code("nvmlDeviceGetRemappedRows(h)") == UNSUPPORTED
 
 
-def test_field_values_answer_each_for_itself(n: Nvml, state: State) -> None:
+def test_field_values_answer_each_for_itself(n: Nvml, state: DriverState) -> None:
     with state.locked():
         state.gpu(0).pcie_replays, state.gpu(0).pcie_err[3] = 5, 7
         state.gpu(0).remap_corrected = 4
@@ -180,7 +180,7 @@ def test_field_values_answer_each_for_itself(n: Nvml, state: State) -> None:
     assert {code for code, _ in n(f"fields(*{listed})")} == {0}
 
 
-def test_nvlink_and_topology(n: Nvml, state: State) -> None:
+def test_nvlink_and_topology(n: Nvml, state: DriverState) -> None:
     links = state.gpu(0).link_count
     assert n(f"[nvmlDeviceGetNvLinkState(h, i) for i in range({links})]") == [1] * links
     assert n.code(f"nvmlDeviceGetNvLinkState(h, {links})") == UNSUPPORTED
@@ -198,7 +198,7 @@ def test_nvlink_and_topology(n: Nvml, state: State) -> None:
     assert n(f"nvmlDeviceGetCpuAffinity(h, {words})") == list(state.gpu(0).cpu_affinity)
 
 
-def test_gpm_is_an_average_between_two_samples(n: Nvml, state: State) -> None:
+def test_gpm_is_an_average_between_two_samples(n: Nvml, state: DriverState) -> None:
     state.set_load(0, 100)
     assert n("nvmlGpmQueryDeviceSupport(h).isSupportedDevice") == 1
     n.run("a, b = nvmlGpmSampleAlloc(), nvmlGpmSampleAlloc()")
@@ -248,7 +248,7 @@ def test_settings_are_seen_by_everybody(root: Path, n: Nvml) -> None:
         assert n.code("nvmlDeviceSetPowerManagementLimit(h, 1)") == INVALID
 
 
-def test_process_lists_by_kind(n: Nvml, state: State) -> None:
+def test_process_lists_by_kind(n: Nvml, state: DriverState) -> None:
     with state.locked():
         for slot, kind in enumerate((1, 2, 4)):
             process = state.gpu(0).process[slot]

@@ -21,7 +21,7 @@ from kgpu.cli.lab_hw import hw_group
 from kgpu.hw.fake import mig, operate
 from kgpu.hw.fake.create import create_root, environment, library_path
 from kgpu.hw.fake.settings import SETTINGS
-from kgpu.hw.fake.state import State
+from kgpu.hw.fake.state import DriverState
 from tests.budget import tries
 
 pytestmark = pytest.mark.usefixtures("sim_libs")
@@ -395,16 +395,16 @@ def test_processes_by_word_come_and_go(root):
 
 
 def test_time_slowed_down_is_counted_on_when_the_reason_goes(root):
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         state.gpu(0).throttle_since_ns = 0
         state.gpu(0).throttle_forced = 0x20
     operate.set_values(root, {"throttle": "none"}, 0)
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         counted = state.gpu(0).throttle_ns[1]
     assert counted > 0
     operate.set_values(root, {"throttle": "power-cap"}, 0)
     operate.clear(root)
-    with State.open(root / "state") as state:
+    with DriverState.open(root / "state") as state:
         assert state.gpu(0).throttle_ns[1] == counted
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kgpu.base.errors import HwError
 from kgpu.hw.fake import schema
 from kgpu.hw.fake.build import find_compiler, source_dir
-from kgpu.hw.fake.state import EVENT_XID, State, fold_load, load_target
+from kgpu.hw.fake.state import EVENT_XID, DriverState, fold_load, load_target
 from tests.budget import tries
 
 
@@ -52,7 +52,7 @@ def test_names_are_unique() -> None:
         assert len(names) == len(set(names)), struct.name
 
 
-def one_gpu(state: State) -> None:
+def one_gpu(state: DriverState) -> None:
     state.view.gpu_count = 1
     state.view.gpu[0].used = 1
     state.view.gpu[0].power_idle_mw, state.view.gpu[0].power_max_mw = 100_000, 500_000
@@ -61,12 +61,12 @@ def one_gpu(state: State) -> None:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     target = tmp_path / "state"
-    State.create(target, fill=one_gpu).close()
+    DriverState.create(target, fill=one_gpu).close()
     return target
 
 
 def test_what_one_maps_another_sees(path: Path) -> None:
-    with State.open(path) as a, State.open(path) as b:
+    with DriverState.open(path) as a, DriverState.open(path) as b:
         with a.locked():
             a.gpu(0).name = b"NVIDIA Test"
         assert b.gpu(0).name == b"NVIDIA Test"
@@ -76,11 +76,11 @@ def test_what_one_maps_another_sees(path: Path) -> None:
 def test_a_failed_creation_leaves_the_old_file(path: Path) -> None:
     before = path.read_bytes()
 
-    def broken(_: State) -> None:
+    def broken(_: DriverState) -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError):
-        State.create(path, fill=broken)
+        DriverState.create(path, fill=broken)
     assert path.read_bytes() == before
     assert os.listdir(path.parent) == ["state"]
 
@@ -104,7 +104,7 @@ def test_a_bad_file_is_a_three_part_error(tmp_path: Path, content: bytes, why: s
     target = tmp_path / "state"
     target.write_bytes(content)
     with pytest.raises(HwError) as caught:
-        State.open(target)
+        DriverState.open(target)
     assert why in caught.value.what
     assert "kgpu lab hw create" in caught.value.remedy
 
@@ -112,14 +112,14 @@ def test_a_bad_file_is_a_three_part_error(tmp_path: Path, content: bytes, why: s
 def test_missing_and_unreadable_files_are_three_part_errors(tmp_path: Path) -> None:
     for bad in (tmp_path / "missing", tmp_path):
         with pytest.raises(HwError, match="can't be used"):
-            State.open(bad)
+            DriverState.open(bad)
 
 
 def test_too_many_gpus_are_refused(path: Path) -> None:
-    with State.open(path) as state:
+    with DriverState.open(path) as state:
         state.view.gpu_count = 65
     with pytest.raises(HwError, match="65 GPUs"):
-        State.open(path)
+        DriverState.open(path)
 
 
 @given(data=st.binary(max_size=64), at=st.integers(0, schema.STATE_SIZE - 64))
@@ -128,12 +128,12 @@ def test_random_damage_never_raises_anything_else(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, at: int
 ) -> None:
     target = tmp_path_factory.mktemp("damage") / "state"
-    State.create(target, fill=one_gpu).close()
+    DriverState.create(target, fill=one_gpu).close()
     with target.open("r+b") as file:
         file.seek(at)
         file.write(data)
     try:
-        with State.open(target) as state:
+        with DriverState.open(target) as state:
             for index in range(state.gpu_count):
                 state.processes(index)
     except HwError:
@@ -141,7 +141,7 @@ def test_random_damage_never_raises_anything_else(
 
 
 def _hold_and_die(path: Path, ready: object) -> None:
-    state = State.open(path)
+    state = DriverState.open(path)
     with state.locked():
         ready.set()  # type: ignore[attr-defined]
         os.kill(os.getpid(), 9)
@@ -154,14 +154,14 @@ def test_the_lock_dies_with_its_holder(path: Path) -> None:
     holder.start()
     assert ready.wait(60)
     holder.join(60)
-    with State.open(path) as state, state.locked():
+    with DriverState.open(path) as state, state.locked():
         state.bump()
 
 
 ADD = """
 import sys
-from kgpu.hw.fake.state import State
-with State.open(sys.argv[1]) as state:
+from kgpu.hw.fake.state import DriverState
+with DriverState.open(sys.argv[1]) as state:
     for _ in range(300):
         with state.locked():
             state.gpu(0).pcie_replays = state.gpu(0).pcie_replays + 1
@@ -171,12 +171,12 @@ with State.open(sys.argv[1]) as state:
 def test_writers_exclude_each_other(path: Path) -> None:
     writers = [subprocess.Popen([sys.executable, "-c", ADD, str(path)]) for _ in range(3)]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-    with State.open(path) as state:
+    with DriverState.open(path) as state:
         assert state.gpu(0).pcie_replays == 900
 
 
 def test_events_are_numbered_and_kept_in_a_ring(path: Path) -> None:
-    with State.open(path) as state:
+    with DriverState.open(path) as state:
         futex = state.view.event_futex
         numbers = [state.inject_xid(0, 31) for _ in range(300)]
         assert numbers == list(range(1, 301))
@@ -187,7 +187,7 @@ def test_events_are_numbered_and_kept_in_a_ring(path: Path) -> None:
 
 
 def test_unknown_gpus_are_three_part_errors(path: Path) -> None:
-    with State.open(path) as state:
+    with DriverState.open(path) as state:
         for bad in (-1, 1, 64):
             with pytest.raises(HwError, match=f"no GPU {bad} "):
                 state.gpu(bad)

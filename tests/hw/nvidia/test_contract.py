@@ -27,7 +27,7 @@ from kgpu.hw.nvidia import client
 from kgpu.hw.nvidia.client import NvidiaReader
 from kgpu.hw.nvidia.faults import NvmlInitError
 from kgpu.hw.nvidia.process import Stalled
-from kgpu.hw.port import EventKind, Level, Problem
+from kgpu.hw.port import EventKind, Problem, TopologyLevel
 from tests.child import child
 
 
@@ -199,7 +199,7 @@ async def test_direct_links_have_lanes_and_switched_ones_do_not(sim_root) -> Non
     try:
         links = await node.reader.links()
         assert {link.lanes for link in links} == {0, 1, 2}
-        assert all(isinstance(link.level, Level) for link in links)
+        assert all(isinstance(link.level, TopologyLevel) for link in links)
     finally:
         await node.reader.close()
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.hw.nvidia import facts as judge
-from kgpu.hw.nvidia.wire import DriverEvent, GpuFacts, MigFacts, Pulse
+from kgpu.hw.nvidia.wire import DriverEvent, GpuReply, MigFacts, Pulse
 from kgpu.hw.port import Accelerator, EventKind, Problem
 
 
@@ -33,8 +33,8 @@ def mig(**fields: object) -> MigFacts:
     return msgspec.structs.replace(base, **fields)
 
 
-def gpu(*, pulse: dict[str, object] | None = None, **fields: object) -> GpuFacts:
-    base = GpuFacts(
+def gpu(*, pulse: dict[str, object] | None = None, **fields: object) -> GpuReply:
+    base = GpuReply(
         index=3,
         pulse=Pulse(
             uuid="GPU-3",

@@ -11,15 +11,15 @@ from kgpu.hw.nvidia.codes import GPU_IS_LOST, NOT_FOUND, NOT_SUPPORTED, RESET_RE
 from kgpu.hw.nvidia.facts import accelerator
 from kgpu.hw.nvidia.fallbacks import Nvml, NvmlError
 from kgpu.hw.nvidia.gather import Gatherer
-from kgpu.hw.nvidia.wire import GpuFacts, Pulse
+from kgpu.hw.nvidia.wire import GpuReply, Pulse
 
 
 def gatherer(stub: StubLibrary, tmp_path) -> Gatherer:
     return Gatherer(Nvml(stub, pynvml), str(tmp_path / "proc"), str(tmp_path / "sys"))
 
 
-def over_the_wire(facts: dict[str, object]) -> GpuFacts:
-    return msgspec.json.decode(msgspec.json.encode(facts), type=GpuFacts)
+def over_the_wire(facts: dict[str, object]) -> GpuReply:
+    return msgspec.json.decode(msgspec.json.encode(facts), type=GpuReply)
 
 
 def mig_gpu() -> StubLibrary:

@@ -10,7 +10,7 @@ from hw.nvidia.stub import StubLibrary, target
 
 from kgpu.hw.nvidia.codes import GPU_IS_LOST, NOT_FOUND, NOT_SUPPORTED
 from kgpu.hw.nvidia.fallbacks import Calls, Nvml, NvmlError
-from kgpu.hw.nvidia.slices import KEPT_S, KEPT_WITH_EVENTS_S, Slices
+from kgpu.hw.nvidia.slices import KEPT_S, KEPT_WITH_EVENTS_S, GpuSlices
 
 UUID = "GPU-00000000"
 
@@ -27,7 +27,7 @@ class Gpu:
         self.stub.functions["nvmlDeviceGetGpuInstanceId"] = self._instance
         self.stub.answer("nvmlDeviceGetComputeInstanceId", 0, 0)
         nvml = Nvml(self.stub, pynvml)
-        self.slices = Slices(nvml, Calls(nvml), lambda: self.now)
+        self.slices = GpuSlices(nvml, Calls(nvml), lambda: self.now)
 
     def _instance(self, _mig: object, out: Any) -> int:
         target(out).value = self.gi

@@ -16,7 +16,7 @@ from kgpu.exporter.rows import ROWS
 from kgpu.hw.nvidia import facts, gpm, telemetry_rows
 from kgpu.hw.nvidia.codes import GPU_IS_LOST, NOT_SUPPORTED
 from kgpu.hw.nvidia.fallbacks import CALLS, Calls, Nvml, NvmlError
-from kgpu.hw.nvidia.slices import Slices
+from kgpu.hw.nvidia.slices import GpuSlices
 from kgpu.hw.nvidia.telemetry import FIELD, Telemetry
 from kgpu.hw.nvidia.users import processes
 from kgpu.hw.nvidia.wire import Readings
@@ -47,7 +47,7 @@ class Gpu:
         self.clock = Clock()
         nvml = Nvml(stub, pynvml)
         calls = Calls(nvml)
-        self.telemetry = Telemetry(nvml, calls, Slices(nvml, calls, self.clock), self.clock)
+        self.telemetry = Telemetry(nvml, calls, GpuSlices(nvml, calls, self.clock), self.clock)
         self.handle = nvml.call("handle", 0)
 
     def read(self) -> tuple[Reading, ...]:
@@ -71,8 +71,8 @@ def fields(answers: dict[tuple[int, int], tuple[int, int, int]], code: int = 0):
 def test_field_values_have_the_drivers_layout() -> None:
     assert FIELD.size == ctypes.sizeof(pynvml.c_nvmlFieldValue_t)
     assert gpm.METRIC.size == ctypes.sizeof(pynvml.c_nvmlGpmMetric_t)
-    assert gpm.Request.metrics.offset == pynvml.c_nvmlGpmMetricsGet_t.metrics.offset == gpm.HEADER
-    assert ctypes.sizeof(gpm.Request) >= ctypes.sizeof(pynvml.c_nvmlGpmMetricsGet_t)
+    assert gpm.GpmMetricsGet.metrics.offset == pynvml.c_nvmlGpmMetricsGet_t.metrics.offset == gpm.HEADER
+    assert ctypes.sizeof(gpm.GpmMetricsGet) >= ctypes.sizeof(pynvml.c_nvmlGpmMetricsGet_t)
 
 
 def test_every_reading_that_metrics_are_made_of_is_read() -> None:

@@ -199,7 +199,7 @@ async def test_a_runtime_that_ends_before_it_configures(folder: Path) -> None:
             return nri.Empty()
 
         answers = {TtrpcMethod(service="nri.pkg.api.v1alpha1.Runtime", name="RegisterPlugin",
-                          request=nri.RegisterPluginRequest, reply=nri.Empty): registered}  # fmt: skip
+                               request=nri.RegisterPluginRequest, reply=nri.Empty): registered}  # fmt: skip
         await Session(
             reader, writer, serves=wire.RUNTIME_CONNECTION, calls=wire.PLUGIN_CONNECTION, answers=answers
         ).run()

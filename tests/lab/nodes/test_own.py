@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu import __version__
-from kgpu.formats.cdi import DeviceNode, Mount
+from kgpu.formats.cdi import CdiDeviceNode, CdiMount
 from kgpu.formats.names import CDI_DIR, DRIVER_INSTALL_DIR, HOST_ROOT, IMAGE_REPOSITORY, KUBELET_DEVICE_PLUGIN_DIR
 from kgpu.lab.nodes import machine, own, starter
 from kgpu.lab.nodes.oci import OciConfig
@@ -21,11 +21,11 @@ from kgpu.lab.nodes.runtime import PLAIN, Runtime
 ADDRESS = "127.244.1.7"
 
 
-def mounts(**places: str) -> tuple[Mount, ...]:
-    return tuple(Mount(host_path=source, container_path=target) for target, source in places.items())
+def mounts(**places: str) -> tuple[CdiMount, ...]:
+    return tuple(CdiMount(host_path=source, container_path=target) for target, source in places.items())
 
 
-def run(*args: str, env: dict[str, str] | None = None, seen: tuple[Mount, ...] = ()) -> own.Command:
+def run(*args: str, env: dict[str, str] | None = None, seen: tuple[CdiMount, ...] = ()) -> own.Command:
     return own.command(args, env or {}, mounts=seen, address=ADDRESS, kubeconfig=Path("/c/kubeconfig"))
 
 
@@ -147,8 +147,8 @@ def test_devices_and_mounts_of_a_container_are_the_nodes(its: machine.Machine, t
     (its.root / "dev" / "nvidia0").touch()
     config = OciConfig(
         env={},
-        devices=(DeviceNode(path="/dev/nvidia0"), DeviceNode(path="/dev/fuse")),
-        mounts=(Mount(host_path="/usr/lib/libcuda.so.1", container_path="/x"),),
+        devices=(CdiDeviceNode(path="/dev/nvidia0"), CdiDeviceNode(path="/dev/fuse")),
+        mounts=(CdiMount(host_path="/usr/lib/libcuda.so.1", container_path="/x"),),
     )
     made = its.applied(config)
     assert [one.host_path for one in made.devices] == [str(tmp_path / "n/hw/dev/nvidia0"), "/dev/fuse"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from fit.generate import NAMESPACES, Generator, Object, backdrop
 
-from kgpu.fit import ClusterView, PodView, Snapshot, Verdict, read, verdict
+from kgpu.fit import ClusterSnapshot, ClusterView, FitVerdict, PodView, read, verdict
 from kgpu.fit.cycle import Cycle
 from kgpu.fit.model import Preemption
 from kgpu.fit.preempt import _harm, victims_on
@@ -166,12 +166,12 @@ class Oracle:
         for name, taints in self._foreign:
             await self.api.patch(NODES, name, {"spec": {"taints": taints or None}})
 
-    async def state(self) -> Snapshot:
+    async def state(self) -> ClusterSnapshot:
         """All that the scheduler can know."""
         objects: list[Object] = []
         for resource in (NODES, PODS, *(CORE[kind] for kind in CORE if kind != "ServiceAccount")):
             objects += (await self.api.list(resource)).items
-        return Snapshot.of(ClusterView.of(objects))
+        return ClusterSnapshot.of(ClusterView.of(objects))
 
     async def round(self, seed: int, cases: int) -> None:
         """New nodes with new pods on them, then one question after another."""
@@ -231,7 +231,7 @@ class Oracle:
             PODS, metadata["name"], change, namespace=metadata["namespace"], subresource="status", kind=Patch.STRATEGIC
         )
 
-    async def _barrier(self, snapshot: Snapshot, draw: Generator) -> None:
+    async def _barrier(self, snapshot: ClusterSnapshot, draw: Generator) -> None:
         """Until the scheduler has seen every node as it is: it is asked again after each change of one."""
         pod = {
             "metadata": {"name": f"{draw.prefix}-barrier", "namespace": "fit-c"},
@@ -248,7 +248,7 @@ class Oracle:
         assert seen, f"barrier: expected {found.message}, saw {self.stories[uid].messages}"
         await self.api.delete(PODS, pod["metadata"]["name"], namespace="fit-c", grace=0)
 
-    async def case(self, seed: int, pod: Object, snapshot: Snapshot, *, keep: bool, age: int) -> Object | None:
+    async def case(self, seed: int, pod: Object, snapshot: ClusterSnapshot, *, keep: bool, age: int) -> Object | None:
         """One question. The snapshot follows what it leads to; the metadata of a pod that stays is returned."""
         made = await self._pod(pod)
         if made is None:
@@ -273,7 +273,9 @@ class Oracle:
         await self.api.delete(PODS, metadata["name"], namespace=metadata["namespace"], grace=0)
         return None
 
-    async def _compare(self, seed: int, pod: Object, found: Verdict, story: Story, snapshot: Snapshot) -> str | None:
+    async def _compare(
+        self, seed: int, pod: Object, found: FitVerdict, story: Story, snapshot: ClusterSnapshot
+    ) -> str | None:
         """None for agreement, else what the scheduler did."""
         if found.fits:
             self.tally.kinds["fit"] += 1
@@ -292,7 +294,7 @@ class Oracle:
             return None
         return f"node {story.node!r}, nominated {story.nominated!r}, {story.messages}"
 
-    async def _preempted(self, found: Verdict, story: Story, snapshot: Snapshot) -> bool:
+    async def _preempted(self, found: FitVerdict, story: Story, snapshot: ClusterSnapshot) -> bool:
         """The scheduler's choice is one of the best, and its victims are ours for that node."""
         node = snapshot.nodes[story.nominated]
         ours = victims_on(Cycle(found.pod, snapshot), node, ())
@@ -325,7 +327,7 @@ def _view(obj: Object) -> PodView:
     return view
 
 
-def _tell(found: Verdict) -> str:
+def _tell(found: FitVerdict) -> str:
     if found.fits:
         return f"fits {', '.join(found.fits)}"
     return f"{found.message}{f' and preemption on {found.preemption.node}' if found.preemption else ''}"

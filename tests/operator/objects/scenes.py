@@ -8,7 +8,7 @@ from typing import Any
 
 from kgpu.formats import names, yaml
 from kgpu.formats.crd import decode
-from kgpu.operator.model import ClusterNode, NodeLayout, NvidiaDriver, Observed, OperatorSettings, Policy
+from kgpu.operator.model import ClusterNode, NodeLayout, NvidiaDriver, ObservedCluster, OperatorSettings, Policy
 from kgpu.operator.objects.common import Rendered
 from kgpu.operator.rendering.render import render
 
@@ -66,7 +66,7 @@ class Case:
 
     policy: Policy = dataclasses.field(default_factory=policy)
     settings: OperatorSettings = SETTINGS
-    observed: Observed = dataclasses.field(default_factory=Observed)
+    observed: ObservedCluster = dataclasses.field(default_factory=ObservedCluster)
 
     def rendered(self) -> Rendered:
         return render(self.policy, self.settings, self.observed)
@@ -74,8 +74,8 @@ class Case:
 
 OPERANDS = dataclasses.replace(SETTINGS, layout=NodeLayout.OPERANDS)
 HOST_DRIVER = "driver: {enabled: false}"
-UBUNTU = Observed(nodes=(node("u1"), node("u2")))
-MIXED = Observed(
+UBUNTU = ObservedCluster(nodes=(node("u1"), node("u2")))
+MIXED = ObservedCluster(
     nodes=(
         node("u22"),
         node("u24", version="24.04", kernel="6.8.0-40-generic"),
@@ -84,7 +84,7 @@ MIXED = Observed(
         node("mine", labels={"nvidia.com/gpu.deploy.driver": "pre-installed"}, version="20.04"),
     )
 )
-PRECOMPILED = Observed(
+PRECOMPILED = ObservedCluster(
     nodes=(
         node("a", kernel="5.15.0-1041-azure"),
         node("b", kernel="5.15.0-1042-azure"),
@@ -167,7 +167,7 @@ CONFIG_MAPS = {
 }
 
 OWNED = {names.LABEL_DRIVER_OWNER: "a100"}
-CRD_NODES = Observed(
+CRD_NODES = ObservedCluster(
     nodes=(
         node("n1", labels=OWNED),
         node("n2", "rhel", "9.4", kernel="5.14.0-427.el9.x86_64", labels=OWNED),
@@ -193,18 +193,20 @@ CRD_NODES = Observed(
 
 CASES = {
     "agent-default": Case(observed=UBUNTU, policy=policy(HOST_DRIVER)),
-    "agent-full": Case(policy=policy(FULL), observed=Observed(kinds=MONITORING, nodes=UBUNTU.nodes)),
+    "agent-full": Case(policy=policy(FULL), observed=ObservedCluster(kinds=MONITORING, nodes=UBUNTU.nodes)),
     "agent-foreign-discovery": Case(
         policy=policy(HOST_DRIVER),
-        observed=Observed(foreign_nfd=True, kinds=frozenset({"nodefeatures.nfd.k8s-sigs.io"})),
+        observed=ObservedCluster(foreign_nfd=True, kinds=frozenset({"nodefeatures.nfd.k8s-sigs.io"})),
     ),
     "agent-leaving": Case(policy=policy(HOST_DRIVER, deleting=True)),
     "operands-default": Case(policy=policy(HOST_DRIVER), settings=OPERANDS, observed=UBUNTU),
     "operands-full": Case(
-        policy=policy(FULL), settings=OPERANDS, observed=Observed(kinds=MONITORING, nodes=UBUNTU.nodes)
+        policy=policy(FULL), settings=OPERANDS, observed=ObservedCluster(kinds=MONITORING, nodes=UBUNTU.nodes)
     ),
     "driver-ubuntu": Case(observed=UBUNTU),
-    "driver-rhel": Case(observed=Observed(nodes=(node("r", "rhel", "8.10", kernel="4.18.0-553.el8_10.x86_64"),))),
+    "driver-rhel": Case(
+        observed=ObservedCluster(nodes=(node("r", "rhel", "8.10", kernel="4.18.0-553.el8_10.x86_64"),))
+    ),
     "driver-mixed": Case(observed=MIXED),
     "driver-precompiled": Case(
         policy=policy("driver: {usePrecompiled: true, repository: nvcr.io/nvidia, image: driver, version: '580'}"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kgpu.operator.model import Object, Observed
+from kgpu.operator.model import Object, ObservedCluster
 from kgpu.operator.objects.driver_pod import PROBE_SCRIPT
 from tests.operator.objects.scenes import CRD_NODES, DRIVER_FULL, IMAGES, SETTINGS, UBUNTU, Case, driver, node, policy
 
@@ -29,7 +29,7 @@ def sets(case: Case) -> dict[str, Object]:
 
 
 def after(nodes: tuple[object, ...], live: Mapping[str, Object], spec: str = "{}") -> dict[str, Object]:
-    observed = Observed(nodes=nodes, daemon_sets=live)  # type: ignore[arg-type]
+    observed = ObservedCluster(nodes=nodes, daemon_sets=live)  # type: ignore[arg-type]
     return sets(Case(policy=policy(spec), observed=observed))
 
 
@@ -89,7 +89,7 @@ def test_every_system_has_its_own_image_and_only_its_nodes() -> None:
 def test_nothing_is_rendered_where_every_node_has_a_driver_of_its_own() -> None:
     mine = node("mine", labels={"nvidia.com/gpu.deploy.driver": "pre-installed"})
     bare = dataclasses.replace(SETTINGS, images={})
-    found = Case(settings=bare, observed=Observed(nodes=(mine,))).rendered()
+    found = Case(settings=bare, observed=ObservedCluster(nodes=(mine,))).rendered()
     assert not found.errors
     assert not [
         one for one in found.objects if one["metadata"]["labels"]["nvidia.com/gpu-operator.state"] == "state-driver"
@@ -124,7 +124,7 @@ def test_a_digest_changes_with_the_driver_and_with_nothing_else() -> None:
 def test_a_new_default_driver_manager_waits_for_another_reason_to_replace_pods() -> None:
     live = after((U22,), {})
     newer = dataclasses.replace(SETTINGS, images={**IMAGES, "DRIVER_MANAGER_IMAGE": "example.org/manager:2"})
-    observed = Observed(nodes=(U22,), daemon_sets=live)
+    observed = ObservedCluster(nodes=(U22,), daemon_sets=live)
     assert sets(Case(settings=newer, observed=observed)) == live
     changed = sets(Case(settings=newer, observed=observed, policy=policy("driver: {args: [x]}")))
     assert changed[BASE]["spec"]["template"]["spec"]["initContainers"][0]["image"] == "example.org/manager:2"
@@ -133,12 +133,12 @@ def test_a_new_default_driver_manager_waits_for_another_reason_to_replace_pods()
 def test_a_daemonset_whose_nodes_have_lost_their_labels_is_kept_while_it_has_pods() -> None:
     live = after((U22,), {})
     live[BASE]["status"] = {"desiredNumberScheduled": 1}
-    assert "state-driver" in Case(observed=Observed(daemon_sets=live)).rendered().keep
+    assert "state-driver" in Case(observed=ObservedCluster(daemon_sets=live)).rendered().keep
     live[BASE]["status"] = {"desiredNumberScheduled": 0}
-    assert not Case(observed=Observed(daemon_sets=live)).rendered().keep
+    assert not Case(observed=ObservedCluster(daemon_sets=live)).rendered().keep
     live[BASE]["status"] = {"desiredNumberScheduled": 1}
     off = policy("driver: {enabled: false}")
-    assert not Case(policy=off, observed=Observed(daemon_sets=live)).rendered().keep
+    assert not Case(policy=off, observed=ObservedCluster(daemon_sets=live)).rendered().keep
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_config_map_that_is_not_there_is_said_and_takes_nothing_away(
 
 
 def test_repositories_of_an_unknown_system_are_an_error() -> None:
-    arch = Observed(nodes=(node("a", "arch", "rolling"),), config_maps={"repos": frozenset({"x"})})
+    arch = ObservedCluster(nodes=(node("a", "arch", "rolling"),), config_maps={"repos": frozenset({"x"})})
     found = Case(policy=policy("driver: {repoConfig: {configMapName: repos}}"), observed=arch).rendered()
     assert '"arch"' in found.errors["driver"].what
 

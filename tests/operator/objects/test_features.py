@@ -6,7 +6,7 @@ import pytest
 
 from kgpu.formats import names
 from kgpu.operator.leaving import outliving
-from kgpu.operator.model import Observed, OperatorSettings
+from kgpu.operator.model import ObservedCluster, OperatorSettings
 from kgpu.operator.objects import rbac
 from tests.operator.objects.scenes import HOST_DRIVER, OPERANDS, SETTINGS, Case, policy
 
@@ -14,7 +14,7 @@ KIND = frozenset({"nodefeatures.nfd.k8s-sigs.io"})
 LAYOUTS = [(SETTINGS, "kgpu-agent"), (OPERANDS, "nvidia-gpu-feature-discovery")]
 
 
-def roles(settings: OperatorSettings, observed: Observed) -> dict[str, list[str]]:
+def roles(settings: OperatorSettings, observed: ObservedCluster) -> dict[str, list[str]]:
     """By the name of a Role that lets somebody publish: the accounts that have it."""
     found = Case(policy=policy(HOST_DRIVER), settings=settings, observed=observed).rendered()
     assert not found.errors
@@ -28,17 +28,17 @@ def roles(settings: OperatorSettings, observed: Observed) -> dict[str, list[str]
 @pytest.mark.parametrize("foreign", [True, False])
 def test_where_the_kind_is_the_publisher_has_it(settings: OperatorSettings, account: str, foreign: bool) -> None:
     """Also when no discovery works there any more: what was published has to be taken back."""
-    observed = Observed(foreign_nfd=foreign, kinds=KIND)
+    observed = ObservedCluster(foreign_nfd=foreign, kinds=KIND)
     assert roles(settings, observed) == {f"{account}-publish-features": [account]}
 
 
 @pytest.mark.parametrize(("settings", "account"), LAYOUTS, ids=["agent", "operands"])
 def test_where_it_is_not_nobody_has_it(settings: OperatorSettings, account: str) -> None:
-    assert roles(settings, Observed()) == {}
+    assert roles(settings, ObservedCluster()) == {}
 
 
 def test_the_role_comes_before_the_settings_that_tell_agents_to_publish() -> None:
-    observed = Observed(foreign_nfd=True, kinds=KIND)
+    observed = ObservedCluster(foreign_nfd=True, kinds=KIND)
     found = Case(policy=policy(HOST_DRIVER), settings=SETTINGS, observed=observed).rendered()
     kinds = [(one["kind"], one["metadata"]["name"]) for one in found.objects]
     assert kinds.index(("RoleBinding", "kgpu-agent-publish-features")) < kinds.index(
@@ -51,7 +51,7 @@ def test_it_outlives_the_policy_so_that_agents_take_back_what_they_have_publishe
     settings: OperatorSettings, account: str
 ) -> None:
     owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "gpu-operator", "uid": "u"}
-    found = Case(policy=policy(HOST_DRIVER), settings=settings, observed=Observed(kinds=KIND)).rendered()
+    found = Case(policy=policy(HOST_DRIVER), settings=settings, observed=ObservedCluster(kinds=KIND)).rendered()
     ours = [one for one in found.objects if one["metadata"]["name"] == f"{account}-publish-features"]
     assert {one["kind"] for one in ours} == {"Role", "RoleBinding"}
     for one in ours:

@@ -11,14 +11,16 @@ import pytest
 from kgpu.base.errors import ConfigError
 from kgpu.monitoring.rules import adjusted
 from kgpu.monitoring.scrape import Scrape, read_scrape
-from kgpu.operator.model import Monitoring, Object, Observed
+from kgpu.operator.model import Monitoring, Object, ObservedCluster
 from tests.operator.objects.scenes import HOST_DRIVER, MONITORING, OPERANDS, SETTINGS, Case, policy
 
 EXPORTER = "nvidia-dcgm-exporter"
-WITH_KINDS = Observed(kinds=MONITORING)
+WITH_KINDS = ObservedCluster(kinds=MONITORING)
 
 
-def made(told: str = "", settings: Any = SETTINGS, observed: Observed = WITH_KINDS) -> dict[tuple[str, str], Object]:
+def made(
+    told: str = "", settings: Any = SETTINGS, observed: ObservedCluster = WITH_KINDS
+) -> dict[tuple[str, str], Object]:
     spec = f"{HOST_DRIVER}\ndcgmExporter: {{{told}}}"
     found = Case(policy=policy(spec), settings=settings, observed=observed).rendered()
     assert not found.errors
@@ -51,7 +53,7 @@ def test_the_service_follows_where_the_exporter_listens(listen: str, port: int) 
 def test_b103_a_service_monitor_only_where_it_is_asked_for_and_can_be() -> None:
     on = "serviceMonitor: {enabled: true, interval: 15s, additionalLabels: {release: kube-prometheus}}"
     assert ("ServiceMonitor", EXPORTER) not in made()
-    assert ("ServiceMonitor", EXPORTER) not in made(on, observed=Observed())
+    assert ("ServiceMonitor", EXPORTER) not in made(on, observed=ObservedCluster())
     monitor = made(on)["ServiceMonitor", EXPORTER]
     assert monitor["metadata"]["labels"]["release"] == "kube-prometheus"
     (endpoint,) = monitor["spec"]["endpoints"]
@@ -127,7 +129,7 @@ def test_rules_as_they_are_wanted() -> None:
     assert {"GPUHighTemperature", "GPUUnhealthy", "GPUExporterDown"} <= usual
     assert alerts(told(alerts=adjusted({"GPUIdle": {"enabled": False}}))) == usual - {"GPUIdle"}
     assert not alerts(told(rules=False))
-    assert ("PrometheusRule", "kgpu-gpu-alerts") not in made(observed=Observed())
+    assert ("PrometheusRule", "kgpu-gpu-alerts") not in made(observed=ObservedCluster())
 
 
 def test_dashboards_only_where_they_are_wanted() -> None:
@@ -204,7 +206,7 @@ def test_a_pod_monitor_follows_where_the_exporter_listens() -> None:
 
 
 def test_without_the_kind_there_is_no_pod_monitor() -> None:
-    only = Observed(kinds=frozenset({"servicemonitors.monitoring.coreos.com"}))
+    only = ObservedCluster(kinds=frozenset({"servicemonitors.monitoring.coreos.com"}))
     found = made("serviceMonitor: {enabled: true}", settings=told(scrape=Scrape(kind="PodMonitor")), observed=only)
     assert not {kind for kind, name in found if name == EXPORTER} & {"PodMonitor", "ServiceMonitor"}
 

@@ -13,7 +13,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.formats import agent_config as agent_format
 from kgpu.formats import names, yaml
 from kgpu.formats.operands import OPERANDS
-from kgpu.operator.model import NodeLayout, Object, Observed, Other
+from kgpu.operator.model import NodeLayout, Object, ObservedCluster, Other
 from kgpu.operator.objects import shape
 from kgpu.operator.operands import OF_ROLE
 from kgpu.operator.rendering.agent_settings import agent_config
@@ -28,7 +28,7 @@ def by_key(case: Case) -> dict[tuple[str, str], Object]:
 
 
 def config(spec: str, **observed: Any) -> agent_format.AgentConfig:
-    return agent_config(policy(spec), SETTINGS, Observed(**observed))
+    return agent_config(policy(spec), SETTINGS, ObservedCluster(**observed))
 
 
 def test_the_config_map_has_what_agent_config_says() -> None:
@@ -79,7 +79,7 @@ def test_host_facts_come_from_the_validators_pod(wanted: bool, roles: str) -> No
     found = by_key(Case(policy=policy(HOST_DRIVER), settings=settings))
     pod = found["DaemonSet", "nvidia-operator-validator"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["args"][-2:] == ["--roles", roles]
-    assert agent_config(policy("{}"), settings, Observed()).roles["probe"].enabled is wanted
+    assert agent_config(policy("{}"), settings, ObservedCluster()).roles["probe"].enabled is wanted
 
 
 def test_another_discovery_is_left_to_its_work() -> None:
@@ -90,10 +90,10 @@ def test_another_discovery_is_left_to_its_work() -> None:
     old = config("{}", foreign_nfd=True)
     assert (old.other_discovery, old.node_feature_api) == (True, False)
     for word in Other:
-        said = agent_config(policy(), dataclasses.replace(SETTINGS, other_discovery=word), Observed())
+        said = agent_config(policy(), dataclasses.replace(SETTINGS, other_discovery=word), ObservedCluster())
         assert said.take_over_features is (word is Other.IGNORE)
     off = dataclasses.replace(SETTINGS, discovery=False)
-    assert not agent_config(policy(), off, Observed()).roles["features"].enabled
+    assert not agent_config(policy(), off, ObservedCluster()).roles["features"].enabled
 
 
 def test_the_user_s_environment_wins_and_is_last() -> None:
@@ -170,7 +170,7 @@ def test_usual_paths_are_taken(path: str) -> None:
 def test_a_typo_in_a_path_leaves_running_agents_what_they_have() -> None:
     live = by_key(CASES["agent-full"])[DAEMON_SET]
     broken = policy("hostPaths: {driverInstallDir: relative}")
-    told = agent_config(broken, SETTINGS, Observed(daemon_sets={"kgpu-agent": live}))
+    told = agent_config(broken, SETTINGS, ObservedCluster(daemon_sets={"kgpu-agent": live}))
     assert (told.host_root, told.driver_install_dir) == ("/host-system", "/opt/nvidia/driver")
 
 
@@ -209,7 +209,7 @@ def test_another_build_of_kgpu_for_one_operand() -> None:
 def test_a_monitor_without_its_kind_is_said() -> None:
     spec = "operator: {metrics: {serviceMonitor: {enabled: true}}}"
     assert "ServiceMonitorUnavailable" in {one.reason for one in Case(policy=policy(spec)).rendered().decisions}
-    with_kinds = Case(policy=policy(spec), observed=Observed(kinds=MONITORING)).rendered()
+    with_kinds = Case(policy=policy(spec), observed=ObservedCluster(kinds=MONITORING)).rendered()
     assert not with_kinds.decisions
     assert {"ServiceMonitor", "PrometheusRule"} <= {one["kind"] for one in with_kinds.objects}
 
@@ -276,21 +276,21 @@ def test_a_bad_name_of_a_variable_is_an_error_of_its_operand(spec: str) -> None:
 def test_names_of_variables_are_those_of_the_cluster_s_version() -> None:
     spec = f"{HOST_DRIVER}\ngfd: {{env: [{{name: 'odd name'}}]}}"
     for version, refused in (((1, 31), {"gfd"}), ((1, 32), set())):
-        found = Case(policy=policy(spec), observed=Observed(kube_version=version)).rendered()
+        found = Case(policy=policy(spec), observed=ObservedCluster(kube_version=version)).rendered()
         assert set(found.errors) == refused
 
 
 def test_runtimes_may_be_mixed() -> None:
     nodes = (node("a"), node("b", runtime="cri-o"))
     for settings in (SETTINGS, AS_OPERANDS):
-        one = Case(policy=policy(HOST_DRIVER), settings=settings, observed=Observed(nodes=nodes[:1])).rendered()
-        both = Case(policy=policy(HOST_DRIVER), settings=settings, observed=Observed(nodes=nodes)).rendered()
+        one = Case(policy=policy(HOST_DRIVER), settings=settings, observed=ObservedCluster(nodes=nodes[:1])).rendered()
+        both = Case(policy=policy(HOST_DRIVER), settings=settings, observed=ObservedCluster(nodes=nodes)).rendered()
         assert one == both
 
 
 def test_a_node_without_its_system_is_told() -> None:
     bare = node("bare", "", "")
-    (told,) = Case(observed=Observed(nodes=(bare,))).rendered().decisions
+    (told,) = Case(observed=ObservedCluster(nodes=(bare,))).rendered().decisions
     assert (told.subject, told.reason) == ("Node/bare", "SystemUnknown")
 
 

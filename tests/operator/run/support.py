@@ -25,8 +25,8 @@ from kgpu.kube.port import (
     Resource,
     name_of,
 )
-from kgpu.manager.run import Manager, Options
-from kgpu.operator.model import ClusterPlan, NodeLabels, Observed, OperatorSettings
+from kgpu.manager.run import ManagerProcess, Options
+from kgpu.operator.model import ClusterPlan, NodeLabels, ObservedCluster, OperatorSettings
 from kgpu.operator.run import OperatorController
 from tests.operator.world import NAMESPACE, SETTINGS, node_object
 
@@ -73,7 +73,7 @@ def writes(api: FakeApi, since: int = 0) -> Counter[tuple[str, str]]:
 class Run:
     """One operator that runs, and the clock that it lives by."""
 
-    def __init__(self, api: Any, operator: OperatorController, manager: Manager, clock: VirtualClock) -> None:
+    def __init__(self, api: Any, operator: OperatorController, manager: ManagerProcess, clock: VirtualClock) -> None:
         self.api = api
         self.operator = operator
         self.manager = manager
@@ -107,14 +107,14 @@ class Run:
 @contextlib.asynccontextmanager
 async def running(
     api: Any, *, clock: VirtualClock | None = None, settings: OperatorSettings = SETTINGS, elect: bool = False,
-    planner: Callable[[Observed, OperatorSettings], ClusterPlan] | None = None, identity: str = "", settle_first: bool = True,
+    planner: Callable[[ObservedCluster, OperatorSettings], ClusterPlan] | None = None, identity: str = "", settle_first: bool = True,
 ) -> AsyncIterator[Run]:  # fmt: skip
     """An operator, until the block ends."""
     clock = clock or VirtualClock()
     options = Options(lease_namespace=NAMESPACE, elect=elect, identity=identity, lease_times=LeaseTimes())
     more: dict[str, Any] = {} if planner is None else {"planner": planner}
     operator = OperatorController(api, settings, clock=clock, **more)
-    run = Run(api, operator, Manager(api, [operator], options, clock=clock), clock)
+    run = Run(api, operator, ManagerProcess(api, [operator], options, clock=clock), clock)
     try:
         if settle_first:
             await run.settled()
@@ -129,9 +129,9 @@ class Wish:
 
     def __init__(self, *objects: Object, **rest: Any) -> None:
         self.plan = ClusterPlan(objects=objects, **rest)
-        self.seen: list[Observed] = []
+        self.seen: list[ObservedCluster] = []
 
-    def __call__(self, observed: Observed, settings: OperatorSettings) -> ClusterPlan:
+    def __call__(self, observed: ObservedCluster, settings: OperatorSettings) -> ClusterPlan:
         self.seen.append(observed)
         return self.plan
 

@@ -10,7 +10,7 @@ import pytest
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.fake import FakeApi
-from kgpu.kube.port import CONFIG_MAPS, Listing, Served
+from kgpu.kube.port import CONFIG_MAPS, Listing, ServedResources
 from tests.operator.run.support import (
     MAY_LABEL,
     MAY_LEAD,
@@ -37,8 +37,8 @@ class Forgetful(Meddled):
         self.forgets = False
         self.listing: Callable[[], Listing] | None = None
 
-    async def discover(self) -> Served:
-        served: Served = await super().discover()
+    async def discover(self) -> ServedResources:
+        served: ServedResources = await super().discover()
         if not self.forgets:
             return served
         return dataclasses.replace(served, resources=tuple(one for one in served.resources if one.group != NVIDIA))

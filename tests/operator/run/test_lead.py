@@ -9,7 +9,7 @@ from kgpu.base.clock import SystemClock, VirtualClock
 from kgpu.kube import kinds
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import LEASES, Resource
-from kgpu.manager.run import Manager, Options
+from kgpu.manager.run import ManagerProcess, Options
 from kgpu.operator.run import OperatorController
 from tests.operator.run.support import POLICY, WRITES, Meddled, cluster, running, silence, writes
 from tests.operator.world import NAMESPACE, SETTINGS
@@ -94,7 +94,7 @@ async def test_who_was_stopped_begins_no_write_when_it_goes_on() -> None:
 
     slow = Slow(api)
     operator = OperatorController(slow, SETTINGS, clock=clock)
-    manager = Manager(slow, [operator], Options(lease_namespace=NAMESPACE, identity="old"), clock=clock)
+    manager = ManagerProcess(slow, [operator], Options(lease_namespace=NAMESPACE, identity="old"), clock=clock)
     task = asyncio.create_task(manager.run())
     try:
         async with asyncio.timeout(60):

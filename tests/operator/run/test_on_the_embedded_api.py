@@ -15,7 +15,7 @@ from kgpu.formats import names
 from kgpu.formats.crd.definitions import crds
 from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES, PODS, Object, Resource, name_of
-from kgpu.manager.run import Manager, Options
+from kgpu.manager.run import ManagerProcess, Options
 from kgpu.operator.cleanup import clean_up
 from kgpu.operator.model import NodeLayout, OperatorSettings
 from kgpu.operator.run import OperatorController
@@ -47,7 +47,7 @@ async def embedded(tmp_path: Path) -> AsyncIterator[Whole]:
 async def operator(found: Whole, **settings: Any) -> AsyncIterator[OperatorController]:
     told = OperatorSettings(namespace=NAMESPACE, image="kgpu:test", **settings)
     one = OperatorController(found.api, told, leave_seconds=1.0)
-    manager = Manager(found.api, [one], Options(lease_namespace=NAMESPACE, identity="test"))
+    manager = ManagerProcess(found.api, [one], Options(lease_namespace=NAMESPACE, identity="test"))
     task = asyncio.create_task(manager.run())
     try:
         yield one

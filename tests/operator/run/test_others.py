@@ -11,7 +11,7 @@ from kgpu.base.errors import KubeError
 from kgpu.formats import names
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODE_FEATURES
-from kgpu.operator.model import Other, Program
+from kgpu.operator.model import Other, OtherProgram
 from kgpu.operator.others import AGAIN, MOST, MOST_OF_NAMESPACE, Others, SuspectProgram, to_ask
 from tests.operator.run.support import MAY_LABEL, MAY_LEAD, Wish, cluster, deploy, running
 from tests.operator.world import NAMESPACE, SETTINGS
@@ -20,7 +20,7 @@ REVIEWS = ("create", "subjectaccessreviews", "")
 
 
 def suspect(namespace: str = "old", name: str = "gpu-operator", made: str = "1") -> SuspectProgram:
-    return SuspectProgram(made=made, namespace=namespace, name=name, account=name, program=Program.OPERATOR)
+    return SuspectProgram(made=made, namespace=namespace, name=name, account=name, program=OtherProgram.OPERATOR)
 
 
 async def test_programs_whose_account_has_their_right_are_believed_while_they_run() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kgpu.formats.cdi import CdiDevice, ContainerEdits, DeviceNode, Mount, Spec, build_spec
+from kgpu.formats.cdi import CdiDevice, CdiDeviceNode, CdiMount, ContainerEdits, Spec, build_spec
 from kgpu.kubelet.nri.model import NriContainer, NriMount, NriPod
 from kgpu.kubelet.pod_resources import Holding
 from kgpu.toolkit.nri.config import NriPolicy
@@ -15,10 +15,10 @@ LIB = "/usr/lib/x86_64-linux-gnu"
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-encode.so.1", "libGLX_nvidia.so.0")
 KIND_OF = {"libcuda.so.1": "compute", "libnvidia-ml.so.1": "utility", "libnvidia-encode.so.1": "video",
            "libGLX_nvidia.so.0": "graphics"}  # fmt: skip
-MOUNTS = tuple(Mount(host_path=f"/drv{LIB}/{name}", container_path=f"{LIB}/{name}") for name in LIBRARIES)
+MOUNTS = tuple(CdiMount(host_path=f"/drv{LIB}/{name}", container_path=f"{LIB}/{name}") for name in LIBRARIES)
 COMMON = ContainerEdits(
     env=("NVIDIA_VISIBLE_DEVICES=void",),
-    device_nodes=(DeviceNode(path="/dev/nvidiactl"), DeviceNode(path="/dev/nvidia-uvm")),
+    device_nodes=(CdiDeviceNode(path="/dev/nvidiactl"), CdiDeviceNode(path="/dev/nvidia-uvm")),
     mounts=MOUNTS,
 )
 POLICY = NriPolicy(
@@ -34,8 +34,8 @@ def wanted(path: str, asked: Collection[str]) -> bool:
     return kind is None or kind in asked
 
 
-def nodes(*paths: str) -> tuple[DeviceNode, ...]:
-    return tuple(DeviceNode(path=path) for path in paths)
+def nodes(*paths: str) -> tuple[CdiDeviceNode, ...]:
+    return tuple(CdiDeviceNode(path=path) for path in paths)
 
 
 def gpu(number: int) -> CdiDevice:

@@ -14,7 +14,7 @@ import pytest
 from kgpu.base.advice import Advice
 from kgpu.base.errors import KubeletError, LabError, Reason, line_of
 from kgpu.base.files import write_atomic
-from kgpu.formats.cdi import ContainerEdits, Device, dump_spec, parse_spec
+from kgpu.formats.cdi import ContainerEdits, SpecDevice, dump_spec, parse_spec
 from kgpu.hw.fake.create import create_root
 from kgpu.hw.open import open_reader
 from kgpu.kubelet.pod_resources import FakeHoldings, Holding
@@ -222,7 +222,7 @@ async def test_a_long_answer(plugin: Plugin, site: Node) -> None:
         for number in range(1, 400)
     )
     first = next(device for device in spec.devices if device.name == "0")
-    device = Device(name="long", container_edits=msgspec.structs.replace(first.container_edits, mounts=mounts))
+    device = SpecDevice(name="long", container_edits=msgspec.structs.replace(first.container_edits, mounts=mounts))
     long = msgspec.structs.replace(spec, kind="nvidia.com/long", devices=(device,), container_edits=ContainerEdits())
     path = site.engine.specs / "long.json"
     write_atomic(path, dump_spec(long, "json"))

@@ -20,7 +20,7 @@ from kgpu.formats.names import (
 from kgpu.kube.port import KubeApi
 
 if TYPE_CHECKING:
-    from kgpu.kube.conditions import NodeCondition
+    from kgpu.kube.conditions import NodeConditionWriter
 
 
 async def _health(host: Host, handle: RoleHandle) -> None:
@@ -69,10 +69,10 @@ class _Reports:
         )
 
 
-def _condition(api: KubeApi, options: AgentOptions) -> NodeCondition:
-    from kgpu.kube.conditions import NodeCondition
+def _condition(api: KubeApi, options: AgentOptions) -> NodeConditionWriter:
+    from kgpu.kube.conditions import NodeConditionWriter
 
-    return NodeCondition(api, node=options.node_name, kind=GPUS_HEALTHY_CONDITION, manager=HEALTH_FIELD_MANAGER)
+    return NodeConditionWriter(api, node=options.node_name, kind=GPUS_HEALTHY_CONDITION, manager=HEALTH_FIELD_MANAGER)
 
 
 ROLE: Final = Role("health", _health, withdraw=_withdraw)

@@ -47,7 +47,7 @@ _ecc = tuple(
 _locations = tuple(
     counter(first + 2 * place + double, f"ECC_{bits}_{span}_{name}", f"{kind} errors in {name} {_SPANS[span]}.", "",
             ReadingSource(f"ecc_{bits.lower()}_{span.lower()}_{name.lower()}",
-                   f"GetMemoryErrorCounter({bits}, {span}, {name})"))
+                          f"GetMemoryErrorCounter({bits}, {span}, {name})"))
     for first, span, names in _LOCATIONS
     for place, name in enumerate(names)
     for double, (bits, kind) in enumerate((("SBE", "Corrected"), ("DBE", "Uncorrected")))

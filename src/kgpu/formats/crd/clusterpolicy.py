@@ -17,12 +17,12 @@ from kgpu.formats.crd.common import (
     UPGRADES,
     Block,
     Component,
-    Container,
     Env,
     EnvImage,
     Image,
     Labels,
     Named,
+    OperandContainer,
     Probe,
     Rdma,
     SideContainer,
@@ -145,7 +145,7 @@ class Toolkit(Component, frozen=True, kw_only=True):
     ] = "/usr/local/nvidia"
 
 
-class PluginConfig(Block, frozen=True, kw_only=True):
+class DevicePluginConfig(Block, frozen=True, kw_only=True):
     """A ConfigMap of the device plugin's configurations, from which nodes choose by label."""
 
     name: Annotated[str | None, doc("The ConfigMap's name.")] = None
@@ -161,7 +161,7 @@ class Mps(Block, frozen=True, kw_only=True):
 class DevicePlugin(Component, frozen=True, kw_only=True):
     """What offers GPUs to the kubelet."""
 
-    config: Annotated[PluginConfig, doc("The ConfigMap with its configurations.")] = PluginConfig()
+    config: Annotated[DevicePluginConfig, doc("The ConfigMap with its configurations.")] = DevicePluginConfig()
     mps: Annotated[Mps | None, doc("Sharing of GPUs by MPS.")] = None
 
 
@@ -218,7 +218,7 @@ class Mig(Block, frozen=True, kw_only=True):
     ] = None
 
 
-class MigConfig(Block, frozen=True, kw_only=True):
+class MigManagerConfig(Block, frozen=True, kw_only=True):
     """A ConfigMap of MIG layouts, from which nodes choose by label."""
 
     name: Annotated[str, doc("The ConfigMap's name; empty for the built-in layouts.")] = ""
@@ -230,11 +230,11 @@ class MigConfig(Block, frozen=True, kw_only=True):
 class MigManager(Component, frozen=True, kw_only=True):
     """What cuts GPUs into MIG slices."""
 
-    config: Annotated[MigConfig, doc("The ConfigMap with the layouts.")] = MigConfig()
+    config: Annotated[MigManagerConfig, doc("The ConfigMap with the layouts.")] = MigManagerConfig()
     gpu_clients_config: Annotated[Named | None, doc("Services on the host to stop while GPUs are cut.")] = None
 
 
-class Validator(Container, frozen=True, kw_only=True):
+class Validator(OperandContainer, frozen=True, kw_only=True):
     """What checks that each step works on a node."""
 
     driver: Annotated[Env | None, doc("The check of the driver.")] = None

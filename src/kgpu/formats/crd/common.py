@@ -80,7 +80,7 @@ class EnvVar(Block, frozen=True, kw_only=True):
     value: Annotated[str | None, doc("Its value.")] = None
 
 
-class Resources(Block, frozen=True, kw_only=True):
+class ComputeResources(Block, frozen=True, kw_only=True):
     """What a container may use and is promised."""
 
     limits: Annotated[Quantities, doc("The most it may use, by resource.")] = msgspec.field(default_factory=dict)
@@ -110,17 +110,17 @@ class SideContainer(EnvImage, frozen=True, kw_only=True):
     args: Annotated[tuple[str, ...], doc("Arguments added to the container.")] = ()
 
 
-class Container(EnvImage, frozen=True, kw_only=True):
+class OperandContainer(EnvImage, frozen=True, kw_only=True):
     """An operand's main container."""
 
     args: Annotated[
         tuple[str, ...], doc("Arguments of the container's program; a warning names those that change nothing.")
     ] = ()
-    resources: Annotated[Resources | None, doc("What the container may use and is promised.")] = None
+    resources: Annotated[ComputeResources | None, doc("What the container may use and is promised.")] = None
     host_network: Annotated[bool | None, doc("Whether its pods use the host's network.")] = None
 
 
-class Component(Container, frozen=True, kw_only=True):
+class Component(OperandContainer, frozen=True, kw_only=True):
     """An operand."""
 
     enabled: Annotated[bool | None, doc("Whether the operand runs.")] = None

@@ -61,7 +61,7 @@ class NodeAffinity(Block, frozen=True, kw_only=True):
     )
 
 
-class Profile(Block, frozen=True, kw_only=True):
+class SecurityProfile(Block, frozen=True, kw_only=True):
     """A seccomp or AppArmor profile."""
 
     type: Annotated[str, doc("`Localhost`, `RuntimeDefault` or `Unconfined`.")]
@@ -96,7 +96,7 @@ class WindowsOptions(Block, frozen=True, kw_only=True):
 class PodSecurityContext(Block, frozen=True, kw_only=True):
     """The security settings of a pod."""
 
-    app_armor_profile: Annotated[Profile | None, doc("The AppArmor profile.")] = None
+    app_armor_profile: Annotated[SecurityProfile | None, doc("The AppArmor profile.")] = None
     fs_group: Annotated[int | None, doc("The group that owns volumes.", schema=INT64)] = None
     fs_group_change_policy: Annotated[str | None, doc("`OnRootMismatch` or `Always`.")] = None
     run_as_group: Annotated[int | None, doc("The group of processes.", schema=INT64)] = None
@@ -104,7 +104,7 @@ class PodSecurityContext(Block, frozen=True, kw_only=True):
     run_as_user: Annotated[int | None, doc("The user of processes.", schema=INT64)] = None
     se_linux_change_policy: Annotated[str | None, doc("`MountOption` or `Recursive`.")] = None
     se_linux_options: Annotated[SELinuxOptions | None, doc("The SELinux label.")] = None
-    seccomp_profile: Annotated[Profile | None, doc("The seccomp profile.")] = None
+    seccomp_profile: Annotated[SecurityProfile | None, doc("The seccomp profile.")] = None
     supplemental_groups: Annotated[
         tuple[int, ...], doc("More groups of processes.", schema={"items": {"type": "integer", **INT64}})
     ] = ()

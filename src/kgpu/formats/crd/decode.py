@@ -22,7 +22,7 @@ from kgpu.base.suggest import did_you_mean
 from kgpu.base.typed import convert
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.common import Image
-from kgpu.formats.crd.fields import Row, Type, rows
+from kgpu.formats.crd.fields import SchemaField, Type, rows
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -79,7 +79,7 @@ class _Unbuilt:
         told = value.get(SWITCH) if isinstance(value, Mapping) else None
         return self if not switch or (self.on if told is None else told) else None
 
-    def asked(self, row: Row, value: Any) -> bool:
+    def asked(self, row: SchemaField, value: Any) -> bool:
         """Whether a field wants something: not the default, nor what is usual, nor only which image it would be."""
         usual = (row.default, *row.usual, *((True,) if row.name == SWITCH and self.on else ()))
         return bool(value) and value not in usual and row.name not in IMAGE
@@ -181,7 +181,7 @@ def _mapping(
     return result
 
 
-def _unknown(path: str, key: Any, known: Mapping[str, Row], notes: _Notes) -> None:
+def _unknown(path: str, key: Any, known: Mapping[str, SchemaField], notes: _Notes) -> None:
     # Looking for what was meant takes time that grows with both words; past the limit nobody reads it anyway.
     hint = did_you_mean(key, known) if isinstance(key, str) and len(key) <= SHOWN and notes.warned < MOST else ""
     name = key if isinstance(key, str) and re.fullmatch(r"[\w-]{1,60}", key, re.ASCII) else f"[{_shown(key)}]"

@@ -31,7 +31,7 @@ class Type:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SchemaField:
     """One field. ``default`` is what the API server fills in, None for nothing; ``{}`` for a section that is always
     there.
     """
@@ -56,7 +56,7 @@ class Row:
 
 
 @functools.cache
-def rows(struct: type[msgspec.Struct]) -> tuple[Row, ...]:
+def rows(struct: type[msgspec.Struct]) -> tuple[SchemaField, ...]:
     """The fields in the order in which they are written down."""
     found = inspect.type_info(struct)
     if not isinstance(found, inspect.StructType):  # pragma: no cover - the argument's type says so
@@ -64,14 +64,14 @@ def rows(struct: type[msgspec.Struct]) -> tuple[Row, ...]:
     return tuple(_row(item) for item in found.fields)
 
 
-def _row(item: inspect.Field) -> Row:
+def _row(item: inspect.Field) -> SchemaField:
     extra = (item.type.extra or {}) if isinstance(item.type, inspect.Metadata) else {}
     default = item.default
     if isinstance(default, msgspec.Struct):
         default = {}
     elif default is msgspec.NODEFAULT or default == ():
         default = None
-    return Row(
+    return SchemaField(
         attribute=item.name,
         name=item.encode_name,
         type=_type(item.type),

@@ -12,13 +12,13 @@ import msgspec
 from kgpu.formats.crd.common import (
     UPGRADES,
     Block,
+    ComputeResources,
     EnvImage,
     EnvVar,
     Labels,
     Named,
     Probe,
     Rdma,
-    Resources,
     SideContainer,
     UpgradePolicy,
     doc,
@@ -81,7 +81,7 @@ class NVIDIADriverSpec(Block, frozen=True, kw_only=True):
     annotations: Annotated[Labels, doc("Annotations added to pods.")] = msgspec.field(default_factory=dict)
     pod_security_context: Annotated[PodSecurityContext | None, doc("The pods' security settings.")] = None
     host_network: Annotated[bool | None, doc("Whether pods use the host's network.")] = None
-    resources: Annotated[Resources | None, doc("What the container may use and is promised.")] = None
+    resources: Annotated[ComputeResources | None, doc("What the container may use and is promised.")] = None
     args: Annotated[tuple[str, ...], doc("Arguments added to the container.")] = ()
     env: Annotated[tuple[EnvVar, ...], doc("Environment variables added to the container.")] = ()
     secret_env: Annotated[str | None, doc("A Secret whose keys become environment variables.")] = None

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from kgpu.formats.crd.decode import IMAGE, SWITCH
-from kgpu.formats.crd.fields import Row, rows
+from kgpu.formats.crd.fields import SchemaField, rows
 
 
 class Does(enum.StrEnum):
@@ -28,7 +28,7 @@ class Does(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class SpecPart:
     """A field or section, and all in it that has no row of its own. ``path`` has dots and is below ``spec``.
 
     ``says`` is why, or what to use instead; "" for what is in force.
@@ -52,19 +52,19 @@ class Leaf:
 
 
 @functools.cache
-def parts(struct: type[msgspec.Struct]) -> tuple[Part, ...]:
+def parts(struct: type[msgspec.Struct]) -> tuple[SpecPart, ...]:
     """One row for each section or field at the top, and one for each within it of which something else comes."""
     return tuple(part for row in rows(struct) for part in (_part(row.name, row), *_within(row.name, row)))
 
 
-def _part(path: str, row: Row) -> Part:
+def _part(path: str, row: SchemaField) -> SpecPart:
     for does, says in ((Does.NOT_YET, row.unbuilt), (Does.NOTHING, row.ignored), (Does.DEPRECATED, row.deprecated)):
         if says:
-            return Part(path=path, does=does, says=says)
-    return Part(path=path, does=Does.IN_FORCE)
+            return SpecPart(path=path, does=does, says=says)
+    return SpecPart(path=path, does=Does.IN_FORCE)
 
 
-def _within(path: str, row: Row) -> Iterator[Part]:
+def _within(path: str, row: SchemaField) -> Iterator[SpecPart]:
     if row.unbuilt or row.ignored or not row.type.struct:
         return
     for inner in rows(row.type.struct):

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kgpu.formats.crd.fields import Row, Type, rows
+from kgpu.formats.crd.fields import SchemaField, Type, rows
 
 SCALARS: Final = {bool: "boolean", int: "integer", str: "string"}
 INT_OR_STRING: Final = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
@@ -28,7 +28,7 @@ def schema(struct: type[msgspec.Struct], *, rules: tuple[tuple[str, str], ...] =
     }
 
 
-def _field(row: Row) -> dict[str, Any]:
+def _field(row: SchemaField) -> dict[str, Any]:
     found = {**of_type(row.type), "description": row.doc, **_rules(row.rules)}
     if row.default is not None:
         found["default"] = row.default

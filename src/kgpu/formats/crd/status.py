@@ -13,7 +13,7 @@ _TYPE: Final = (
 )
 
 
-class Condition(Block, frozen=True, kw_only=True):
+class StatusCondition(Block, frozen=True, kw_only=True):
     """One aspect of the state, in the shape that Kubernetes gives conditions."""
 
     type: Annotated[str, doc("Which aspect, in CamelCase.", pattern=_TYPE, schema={"maxLength": 316})]
@@ -46,7 +46,7 @@ MAX_REFUSED_NAME: Final = 400
 MAX_REFUSAL: Final = 1024
 
 
-class Refusal(Block, frozen=True, kw_only=True):
+class RefusedObject(Block, frozen=True, kw_only=True):
     """An object that the API server does not take."""
 
     object: Annotated[str, doc("Which one, as kind/name.", schema={"maxLength": MAX_REFUSED_NAME})]
@@ -66,9 +66,9 @@ class ClusterPolicyStatus(Block, frozen=True, kw_only=True):
         Literal["ignored", "ready", "notReady"], doc("All of it in a word; `ignored`: another one is the active one.")
     ]
     namespace: Annotated[str | None, doc("The namespace of the operator and its operands.")] = None
-    conditions: Annotated[tuple[Condition, ...], _CONDITIONS] = ()
+    conditions: Annotated[tuple[StatusCondition, ...], _CONDITIONS] = ()
     nodes: Annotated[NodeCounts | None, doc("How many nodes.")] = None
-    refused: Annotated[tuple[Refusal, ...], _REFUSED] = ()
+    refused: Annotated[tuple[RefusedObject, ...], _REFUSED] = ()
 
 
 class NVIDIADriverStatus(Block, frozen=True, kw_only=True):
@@ -79,5 +79,5 @@ class NVIDIADriverStatus(Block, frozen=True, kw_only=True):
         doc("All of it in a word; `disabled`: the ClusterPolicy does not use NVIDIADrivers."),
     ]
     namespace: Annotated[str | None, doc("The namespace of the operator and its operands.")] = None
-    conditions: Annotated[tuple[Condition, ...], _CONDITIONS] = ()
+    conditions: Annotated[tuple[StatusCondition, ...], _CONDITIONS] = ()
     nodes: Annotated[NodeCounts | None, doc("How many nodes.")] = None

@@ -13,13 +13,13 @@ from typing import Final
 
 from kgpu.formats.xid import sxid_rows, xid_rows_high, xid_rows_low
 from kgpu.formats.xid.buckets import GUIDANCE, UNKNOWN, Bucket, Guidance
-from kgpu.formats.xid.rows import Sxid, Xid
+from kgpu.formats.xid.rows import Sxid, XidRow
 
 LAST_XID: Final = 172
 
 
 @cache
-def xids() -> Mapping[int, Xid]:
+def xids() -> Mapping[int, XidRow]:
     """Every Xid of the catalogue by its number, in order."""
     return {row.code: row for row in (*xid_rows_low.ROWS, *xid_rows_high.ROWS)}
 

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Final
 
 from kgpu.formats.xid.buckets import GUIDANCE, Bucket
-from kgpu.formats.xid.nvlink5_rows import MASKS, Rule, rules
+from kgpu.formats.xid.nvlink5_rows import MASKS, Nvlink5Row, rules
 
 NVLINK5: Final = range(144, 151)
 NVLINK4: Final = 74
@@ -44,7 +44,7 @@ _VALID4: Final = (0, 2, 3, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class NvlinkLine:
     """What an NVLink line says. ``bucket`` and ``investigate`` are what follows; ``known`` is False for a guess."""
 
     unit: str
@@ -56,7 +56,7 @@ class Link:
     known: bool = True
 
 
-def read(code: int, text: str) -> Link | None:
+def read(code: int, text: str) -> NvlinkLine | None:
     """The meaning of the text of an Xid 74 or 144 to 150; None when it has no such words."""
     if code in NVLINK5:
         hit = _LINE5.search(text)
@@ -68,11 +68,11 @@ def read(code: int, text: str) -> Link | None:
 
 
 @cache
-def _rules() -> tuple[Rule, ...]:
+def _rules() -> tuple[Nvlink5Row, ...]:
     return tuple(rules())
 
 
-def _read5(code: int, hit: re.Match[str]) -> Link:
+def _read5(code: int, hit: re.Match[str]) -> NvlinkLine:
     words = [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]+", hit["words"])]
     info = words[0]
     status = words[1] if len(words) > 1 else None
@@ -87,24 +87,24 @@ def _read5(code: int, hit: re.Match[str]) -> Link:
     raised = any(info & mask == value for mask, value in _RAISED_BITS)
     if not found:
         bucket = Bucket.RESET_GPU if fatal else Bucket.XID_154_EVAL
-        return Link(
+        return NvlinkLine(
             unit=unit, link=link, fatal=fatal, bucket=bucket, investigate=Bucket.CONTACT_SUPPORT, known=False,
             what=f"{unit} {'fatal' if fatal else 'not fatal'}, in words that NVIDIA's table does not have",
         )  # fmt: skip
     strongest = max(found, key=lambda rule: GUIDANCE[_effective(rule, raised=raised)].action.rank)
     bucket = _effective(strongest, raised=raised)
     where = "" if link is None else f" on link {link}"
-    return Link(
+    return NvlinkLine(
         unit=unit, link=link, fatal=fatal, bucket=bucket, investigate=strongest.investigate,
         what=f"{unit}{where}, {'fatal' if fatal else 'not fatal'}",
     )  # fmt: skip
 
 
-def _effective(rule: Rule, *, raised: bool) -> Bucket:
+def _effective(rule: Nvlink5Row, *, raised: bool) -> Bucket:
     return rule.raised if raised and rule.raised is not None else rule.immediate
 
 
-def _read4(hit: re.Match[str]) -> Link:
+def _read4(hit: re.Match[str]) -> NvlinkLine:
     words = [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]+", hit["words"])]
     meanings: list[str] = []
     unknown = False
@@ -121,7 +121,7 @@ def _read4(hit: re.Match[str]) -> Link:
         meanings.append("bits that are not in NVIDIA's table")
     link = int(hit["link"])
     said = "; ".join(dict.fromkeys(meanings)) or "no register says why"
-    return Link(
+    return NvlinkLine(
         unit="NVLINK", link=link, fatal=not mild, bucket=Bucket.IGNORE if mild else Bucket.WORKFLOW_NVLINK_ERR,
         investigate=Bucket.CONTACT_SUPPORT, what=f"link {link}: {said}", known=not unknown,
     )  # fmt: skip

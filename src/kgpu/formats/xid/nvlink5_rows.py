@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from kgpu.formats.xid.buckets import Bucket as Do
 
 
-class Rule(NamedTuple):
+class Nvlink5Row(NamedTuple):
     """One row."""
 
     xid: int
@@ -73,22 +73,22 @@ MASKS: Final = frozenset(range(144, 149))
 """The Xids whose status word is a set of bits; that of the others is one number."""
 
 
-def rules() -> Iterator[Rule]:
+def rules() -> Iterator[Nvlink5Row]:
     """Every row."""
     for xid, units, statuses in _UNITS:
         for status, immediate, investigate in statuses:
-            yield Rule(xid, units, 0, status, immediate, investigate)
+            yield Nvlink5Row(xid, units, 0, status, immediate, investigate)
     xid, units, promoted = _RAISED
     for status in promoted:
-        yield Rule(xid, units, 0, status, _I, _S, _R)
-    yield Rule(149, ("NETIR", "NETIR_INT"), 0, None, _R, Do.SYMPATHETIC)
+        yield Nvlink5Row(xid, units, 0, status, _I, _S, _R)
+    yield Nvlink5Row(149, ("NETIR", "NETIR_INT"), 0, None, _R, Do.SYMPATHETIC)
     for investigate, reasons in _LINK_DOWN:
         for reason in reasons:
-            yield Rule(149, _LINK, reason, None, _R, investigate)
+            yield Nvlink5Row(149, _LINK, reason, None, _R, investigate)
     for investigate, reason in _LINK_DOWN_HARMLESS:
-        yield Rule(149, _LINK, reason, None, _I, investigate)
+        yield Nvlink5Row(149, _LINK, reason, None, _I, investigate)
     for status in range(4):
-        yield Rule(149, ("NETIR_BER_EVENT",), 0, status, _I, Do.INVESTIGATE_LINK_SI_AND_CABLES)
+        yield Nvlink5Row(149, ("NETIR_BER_EVENT",), 0, status, _I, Do.INVESTIGATE_LINK_SI_AND_CABLES)
     for status in _FIRMWARE_FATAL:
-        yield Rule(149, ("NETIR_MFDE_EVENT",), 0, status, _R, _S)
-    yield Rule(149, ("NETIR_MFDE_EVENT",), 0, 3, _I, _I)
+        yield Nvlink5Row(149, ("NETIR_MFDE_EVENT",), 0, status, _R, _S)
+    yield Nvlink5Row(149, ("NETIR_MFDE_EVENT",), 0, 3, _I, _I)

@@ -11,7 +11,7 @@ from kgpu.formats.xid.buckets import Bucket
 PRODUCTS = {"A": "A100", "H": "H100", "B": "B100", "G": "GB200"}
 
 
-class Xid(NamedTuple):
+class XidRow(NamedTuple):
     """One Xid. ``what`` it means and its likely ``cause`` are kgpu's words.
 
     ``immediate`` and ``investigate`` are NVIDIA's buckets. ``on`` has a letter per product of the catalogue

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from kgpu.formats.cdi import DeviceNode
+from kgpu.formats.cdi import CdiDeviceNode
 from kgpu.host.driver.model import Search
 from kgpu.host.driver.programs import sys_of
 from kgpu.host.root import DriverRoot, Tree
@@ -47,7 +47,7 @@ def drm_nodes(root: DriverRoot, pci_bus_id: str, *, sys: Path | None = None) -> 
     return DrmNodes(tuple(path for path, _ in there), links)
 
 
-def drm_edits(root: DriverRoot, drm: DrmNodes) -> tuple[DeviceNode, ...]:
+def drm_edits(root: DriverRoot, drm: DrmNodes) -> tuple[CdiDeviceNode, ...]:
     """Hook-free: the nodes, and each by-path name as one more node with the same numbers."""
     named = (_as_node(root.device_node(path), link) for link, path in drm.links)
     return (*(root.device_node(path) for path in drm.nodes), *named)
@@ -58,7 +58,7 @@ def drm_links(drm: DrmNodes) -> tuple[str, ...]:
     return tuple(f"{posixpath.relpath(path, posixpath.dirname(link))}::{link}" for link, path in drm.links)
 
 
-def _as_node(node: DeviceNode, name: str) -> DeviceNode:
+def _as_node(node: CdiDeviceNode, name: str) -> CdiDeviceNode:
     return msgspec.structs.replace(node, path=name, host_path=node.host_path or node.path)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from kgpu.formats import names
-from kgpu.formats.cdi import MOUNT_OPTIONS, SOCKET_OPTIONS, ContainerEdits, Mount
+from kgpu.formats.cdi import MOUNT_OPTIONS, SOCKET_OPTIONS, CdiMount, ContainerEdits
 from kgpu.host.driver.graphics import GBM_NAME, gbm_library
 from kgpu.host.driver.model import DriverFiles, Library
 from kgpu.host.driver.params import PARAMS
@@ -90,16 +90,16 @@ def _told(libraries: Iterable[Library], folders: tuple[str, ...]) -> tuple[str, 
 
 
 def _edits(
-    root: DriverRoot, files: DriverFiles, mounts: Iterable[Mount], *, env: tuple[str, ...] = ()
+    root: DriverRoot, files: DriverFiles, mounts: Iterable[CdiMount], *, env: tuple[str, ...] = ()
 ) -> ContainerEdits:
     """With the nodes, the environment and a simulation's state; each place in the container is used once."""
     every_env = [*env, f"{names.ENV_VISIBLE_DEVICES}=void"]
     every = list(mounts)
     if (state := root.state_file) is not None:
         options = ("rw", *MOUNT_OPTIONS[1:])
-        every.append(Mount(host_path=root.files.on_host(state), container_path=names.HW_STATE_PATH, options=options))
+        every.append(CdiMount(host_path=root.files.on_host(state), container_path=names.HW_STATE_PATH, options=options))
         every_env.append(f"{names.ENV_HW_STATE}={names.HW_STATE_PATH}")
-    by_place: dict[str, Mount] = {}
+    by_place: dict[str, CdiMount] = {}
     for mount in every:
         by_place.setdefault(mount.container_path, mount)
     return ContainerEdits(
@@ -109,7 +109,7 @@ def _edits(
     )
 
 
-def _library_mounts(root: DriverRoot, libraries: Iterable[Library], folders: Iterable[str]) -> Iterator[Mount]:
+def _library_mounts(root: DriverRoot, libraries: Iterable[Library], folders: Iterable[str]) -> Iterator[CdiMount]:
     places = {64: tuple(folders), 32: CONTAINER_LIBRARY_DIRS_32}
     # Those of 32 bits first: RHEL's programs of that kind look into /usr/lib alone, and were asked for.
     for library in sorted(libraries, key=lambda one: one.bits):
@@ -122,14 +122,14 @@ def _library_mounts(root: DriverRoot, libraries: Iterable[Library], folders: Ite
             yield _mount(root.files.on_host(allocator.path), f"{folder}/{GBM_NAME}")
 
 
-def _shared_mounts(root: DriverRoot, files: DriverFiles, place: Callable[[str], str]) -> Iterator[Mount]:
+def _shared_mounts(root: DriverRoot, files: DriverFiles, place: Callable[[str], str]) -> Iterator[CdiMount]:
     """What is mounted alike with and without hooks; ``place`` gives a program's path in the container."""
     for path in files.binaries:
         yield _mount(_on_host(root, path), place(path))
     for path in files.firmware:
         yield _mount(_on_host(root, path), path)
     for path in (*files.sockets, *files.folders):
-        yield Mount(host_path=_on_host(root, path), container_path=path, options=SOCKET_OPTIONS)
+        yield CdiMount(host_path=_on_host(root, path), container_path=path, options=SOCKET_OPTIONS)
     for placed in (*files.graphics, *files.loaders):
         for target in placed.targets:
             yield _mount(root.files.on_host(placed.path), target)
@@ -140,5 +140,5 @@ def _on_host(root: DriverRoot, path: str) -> str:
     return root.files.on_host(root.files.resolve(path) or path)
 
 
-def _mount(host: str, container: str) -> Mount:
-    return Mount(host_path=host, container_path=container, options=MOUNT_OPTIONS)
+def _mount(host: str, container: str) -> CdiMount:
+    return CdiMount(host_path=host, container_path=container, options=MOUNT_OPTIONS)

@@ -14,7 +14,7 @@ from typing import Final
 
 from kgpu.base.errors import HostError
 from kgpu.formats import names
-from kgpu.formats.cdi import MOUNT_OPTIONS, ContainerEdits, Mount
+from kgpu.formats.cdi import MOUNT_OPTIONS, CdiMount, ContainerEdits
 from kgpu.host.driver.edits import CONTAINER_BINARY_DIR, library_dirs
 from kgpu.host.driver.libraries import speakable
 from kgpu.host.elf import read_elf
@@ -76,7 +76,7 @@ def wsl_edits(root: DriverRoot, store: WslStore, *, machine: str = "") -> Contai
     wanted += [(path, f"{folder}/{name}") for name, path in store.libraries for folder in library_dirs(machine)]
     wanted += [(path, f"{CONTAINER_BINARY_DIR}/{_SMI}") for path in _smi(root.files, store)]
     mounts = {
-        target: Mount(
+        target: CdiMount(
             host_path=root.files.on_host(root.files.resolve(path) or path),
             container_path=target,
             options=MOUNT_OPTIONS,

@@ -19,7 +19,7 @@ import msgspec
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.formats import names
 from kgpu.hw.fake import build, fill, profiles, tree
-from kgpu.hw.fake.state import State
+from kgpu.hw.fake.state import DriverState
 
 # Artifact of native/ -> where it goes under the root; {lib}: the library folder, {version}: the driver's.
 ARTIFACTS: Final[Mapping[str, str]] = {
@@ -56,7 +56,9 @@ def create_root(
     if isinstance(profile, str):
         profile = profiles.load(profile, gpus=gpus, topology=topology)
     if driver is not None:
-        version = profiles.convert({"version": driver, "cuda": profile.driver.cuda}, profiles.Driver, source="--driver")
+        version = profiles.convert(
+            {"version": driver, "cuda": profile.driver.cuda}, profiles.DriverVersions, source="--driver"
+        )
         profile = msgspec.structs.replace(profile, driver=version)
     target = Path(os.path.abspath(root))
     _check_target(target, force=force)
@@ -114,12 +116,12 @@ def _check_target(target: Path, *, force: bool) -> None:
 
 
 def _populate(root: Path, profile: profiles.Profile, native: Path, seed: str) -> None:
-    def write(state: State) -> None:
+    def write(state: DriverState) -> None:
         view: Any = state.view
         fill.fill(view, profile, seed=seed)
         tree.build(root, view, profile)
 
-    State.create(
+    DriverState.create(
         root / "state",
         driver_version=profile.driver.version,
         cuda_version=fill.cuda_number(profile.driver.cuda),

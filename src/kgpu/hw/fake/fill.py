@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kgpu.hw.fake import mig_tables, schema
-from kgpu.hw.fake.profiles import ARCHITECTURES, BRANDS, FABRIC_STATES, Gpu, Model, Profile
+from kgpu.hw.fake.profiles import ARCHITECTURES, BRANDS, FABRIC_STATES, Model, Profile, ProfileGpu
 
 NAMESPACE: Final = uuid.UUID("7b0a6f5e-52a4-5d0c-9f6b-6b67707500a1")
 LINK_VERSIONS: Final[Mapping[int, int]] = {1: 1, 2: 2, 3: 4, 4: 6, 5: 7, 6: 8, 7: 9}  # NVLink -> nvmlNvLinkVersion
@@ -57,7 +57,7 @@ def split_bus(bus: str) -> tuple[int, int, int, int]:
     return int(domain, 16), int(number, 16), int(device, 16), int(function, 16)
 
 
-def _gpu(out: Any, profile: Profile, index: int, gpu: Gpu, seed: str) -> None:
+def _gpu(out: Any, profile: Profile, index: int, gpu: ProfileGpu, seed: str) -> None:
     model = gpu.model
     architecture = ARCHITECTURES[model.architecture]
     major, minor = model.compute_capability.split(".")
@@ -168,7 +168,7 @@ def _thermals(out: Any, model: Model) -> None:
     )
 
 
-def _pci(out: Any, gpu: Gpu, numa: int) -> None:
+def _pci(out: Any, gpu: ProfileGpu, numa: int) -> None:
     out.domain, out.bus, out.device, out.function = split_bus(gpu.bus)
     pci = gpu.model.pci
     _set(out, device_id=pci.device, subsystem_id=pci.subsystem, class_code=pci.pci_class, numa_node=numa)

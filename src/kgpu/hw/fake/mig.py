@@ -199,9 +199,9 @@ def _work(gpu: int, job: dict[str, Any]) -> None:
     if nvml.mode() != job["mode"]:
         nvml.set_mode(job["mode"])
         if nvml.mode() != job["mode"]:  # Ampere: the mode changes with a reset
-            from kgpu.hw.fake.state import State
+            from kgpu.hw.fake.state import DriverState
 
-            with State.open() as state:
+            with DriverState.open() as state:
                 state.reset(gpu)
     try:
         for name, (kind, inner) in zip(job["names"], job["plan"], strict=True):

@@ -18,7 +18,7 @@ from kgpu.hw.fake.state import (
     EVENT_DOUBLE_BIT_ECC,
     EVENT_RECOVERY_ACTION,
     EVENT_SINGLE_BIT_ECC,
-    State,
+    DriverState,
     fold_load,
     load_target,
 )
@@ -46,7 +46,7 @@ def set_values(root: Path, values: Mapping[str, object], gpu: int | None = None)
     """Set keys of ``settings.SETTINGS`` on one GPU, or on every GPU when ``gpu`` is None; node keys on the node."""
     with opened(root) as state:
         chosen = _indices(state, gpu)
-        plan: list[tuple[settings.Setting, Any, Any]] = []
+        plan: list[tuple[settings.FakeSetting, Any, Any]] = []
         for key, value in values.items():
             row = settings.find(key)
             targets = [state.view] if row.node else [state.gpu(index) for index in chosen]
@@ -148,16 +148,16 @@ def snapshot(root: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def opened(root: Path, *, writable: bool = True) -> Iterator[State]:
+def opened(root: Path, *, writable: bool = True) -> Iterator[DriverState]:
     """The state of ``root``, closed afterwards. Raises HwError when there is none."""
-    state = State.open(Path(root) / "state", writable=writable)
+    state = DriverState.open(Path(root) / "state", writable=writable)
     try:
         yield state
     finally:
         state.close()
 
 
-def _indices(state: State, gpu: int | None) -> tuple[int, ...]:
+def _indices(state: DriverState, gpu: int | None) -> tuple[int, ...]:
     if gpu is None:
         return tuple(range(state.gpu_count))
     if not 0 <= gpu < state.gpu_count:
@@ -193,7 +193,7 @@ def _text(value: object) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-def _xid(state: State, gpu: int, xid: int | None, gi: int | None, ci: int | None) -> None:
+def _xid(state: DriverState, gpu: int, xid: int | None, gi: int | None, ci: int | None) -> None:
     number = _number("the Xid", xid, 1, MAX_XID)
     target = state.gpu(gpu)
     check_instance(target, gpu, gi, ci)
@@ -233,7 +233,7 @@ def check_instance(target: Any, gpu: int, gi: int | None, ci: int | None) -> Non
         raise ConfigError(f"GPU {gpu} has no such MIG instance (gi {gi}, ci {ci})", have, "choose one of these")
 
 
-def _ecc(state: State, gpu: int, count: int, *, corrected: bool, gi: int | None, ci: int | None) -> None:
+def _ecc(state: DriverState, gpu: int, count: int, *, corrected: bool, gi: int | None, ci: int | None) -> None:
     target = state.gpu(gpu)
     if not target.ecc_current:
         raise ConfigError(f"GPU {gpu} has no ECC, or it is off", "a GPU with ECC on", "choose another, or `set ecc=on`")
@@ -255,7 +255,7 @@ def _ecc(state: State, gpu: int, count: int, *, corrected: bool, gi: int | None,
         )
 
 
-def _hot(state: State, gpu: int, celsius: int | None) -> None:
+def _hot(state: DriverState, gpu: int, celsius: int | None) -> None:
     target = state.gpu(gpu)
     value = _number("--celsius", int(target.temp_slowdown) + 1 if celsius is None else celsius, -20, 150)
     with state.locked():
@@ -266,7 +266,7 @@ def _hot(state: State, gpu: int, celsius: int | None) -> None:
         state.set_fault(gpu, temp_offset=offset, throttle_forced=reasons)
 
 
-def _change_driver(root: Path, state: State, old: str, new: str) -> None:
+def _change_driver(root: Path, state: DriverState, old: str, new: str) -> None:
     state.view.nvml_version = f"{state.view.cuda_version // 1000}.{new}".encode()
     try:
         tree.change_driver_version(Path(root), old, new)
@@ -283,7 +283,7 @@ def _bus_id(gpu: Any) -> str:
     return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.{pci.function:x}"
 
 
-def _gpu(state: State, index: int) -> dict[str, Any]:
+def _gpu(state: DriverState, index: int) -> dict[str, Any]:
     gpu = state.gpu(index)
     processes = state.processes(index)
     used = int(gpu.mem_used_base) + sum(int(slot.memory) for slot in processes)

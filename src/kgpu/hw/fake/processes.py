@@ -15,7 +15,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.hw.fake import schema
 from kgpu.hw.fake.operate import check_instance, opened
-from kgpu.hw.fake.state import State, fold_load, load_target
+from kgpu.hw.fake.state import DriverState, fold_load, load_target
 
 KINDS: Final[Mapping[str, int]] = {
     "compute": schema.C["PROC_COMPUTE"], "graphics": schema.C["PROC_GRAPHICS"], "mps": schema.C["PROC_MPS"],
@@ -77,7 +77,7 @@ def remove(root: Path, gpu: int, pid: int) -> None:
         fold_load(target, time.time_ns(), load_target(target))
 
 
-def _slot(state: State, gpu: int, pid: int) -> Any:
+def _slot(state: DriverState, gpu: int, pid: int) -> Any:
     free = None
     for slot in state.gpu(gpu).process:
         if slot.used and not slot.live and slot.pid == pid:

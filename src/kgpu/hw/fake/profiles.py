@@ -140,21 +140,21 @@ class Model(_Strict, kw_only=True, frozen=True):
     part_number: Annotated[str, msgspec.Meta(max_length=79)] = ""
 
 
-class Gpus(_Strict, kw_only=True, frozen=True):
+class GpuGroup(_Strict, kw_only=True, frozen=True):
     """GPUs of one model in the driver's order, one for each PCI address."""
 
     model: str
     pci: Annotated[list[BusId], msgspec.Meta(min_length=1, max_length=64)]
 
 
-class Machine(_Strict, kw_only=True, frozen=True):
+class DmiNames(_Strict, kw_only=True, frozen=True):
     """The DMI names."""
 
     product: Name
     vendor: Name = "NVIDIA"
 
 
-class Driver(_Strict, kw_only=True, frozen=True):
+class DriverVersions(_Strict, kw_only=True, frozen=True):
     """Driver version and the newest CUDA it serves."""
 
     version: Annotated[str, msgspec.Meta(pattern=r"^\d{2,4}\.\d{1,4}(\.\d{1,4})?$")]
@@ -175,17 +175,17 @@ class _ProfileFile(_Strict, kw_only=True, frozen=True):
     """A profile as written."""
 
     title: str = ""
-    machine: Machine
-    driver: Driver
+    machine: DmiNames
+    driver: DriverVersions
     models: dict[str, dict[str, Any]] = {}
-    gpus: Annotated[list[Gpus], msgspec.Meta(min_length=1, max_length=64)]
+    gpus: Annotated[list[GpuGroup], msgspec.Meta(min_length=1, max_length=64)]
     nvswitches: Annotated[list[BusId], msgspec.Meta(max_length=32)] = []
     fabric: Fabric | None = None
     imex_channels: Annotated[int, msgspec.Meta(ge=0, le=2048)] = 0
     topology: TopologySpec | None = None
 
 
-class Gpu(_Strict, kw_only=True, frozen=True):
+class ProfileGpu(_Strict, kw_only=True, frozen=True):
     """One GPU of a node: its model and PCI address (``0000:1b:00.0``)."""
 
     model: Model
@@ -197,9 +197,9 @@ class Profile(_Strict, kw_only=True, frozen=True):
 
     name: str
     title: str
-    machine: Machine
-    driver: Driver
-    gpus: tuple[Gpu, ...]
+    machine: DmiNames
+    driver: DriverVersions
+    gpus: tuple[ProfileGpu, ...]
     nvswitches: tuple[str, ...]
     fabric: Fabric | None
     imex_channels: int
@@ -247,7 +247,7 @@ def parse(text: str, *, name: str, source: str) -> Profile:
     cards = []
     for group in raw.gpus:
         model = resolve_model(group.model, models, source=source)
-        cards += [Gpu(model=model, bus=bus_id(address)) for address in group.pci]
+        cards += [ProfileGpu(model=model, bus=bus_id(address)) for address in group.pci]
     buses = [card.bus for card in cards]
     for bus in buses:
         if buses.count(bus) > 1:
@@ -296,7 +296,7 @@ def resized(profile: Profile, count: int, *, source: str) -> Profile:
     for i in range(count):
         card = profile.gpus[i % size]
         domain, rest = card.bus.split(":", 1)
-        cards.append(Gpu(model=card.model, bus=f"{int(domain, 16) + i // size * step:04x}:{rest}"))
+        cards.append(ProfileGpu(model=card.model, bus=f"{int(domain, 16) + i // size * step:04x}:{rest}"))
     shape = profile.topology.resized(count)
     for i, card in enumerate(cards):
         ports = card.model.nvlink.links if card.model.nvlink else 0

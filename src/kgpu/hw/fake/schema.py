@@ -52,7 +52,7 @@ NO_INSTANCE = C["NO_INSTANCE"]
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class StructMember:
     """One member: `kind` is a scalar of `SCALARS`, `char`, or an earlier struct's name; `count` 1 is a plain member."""
 
     name: str
@@ -67,7 +67,7 @@ class Struct:
 
     name: str
     doc: str
-    fields: tuple[Field, ...]
+    fields: tuple[StructMember, ...]
 
 
 SCALARS: dict[str, tuple[Any, str]] = {
@@ -80,7 +80,7 @@ SCALARS: dict[str, tuple[Any, str]] = {
 }
 
 
-def _rows(text: str) -> tuple[Field, ...]:
+def _rows(text: str) -> tuple[StructMember, ...]:
     """Parse `kind name[count]  doc` lines; counts may be constants' names."""
     out = []
     for line in text.strip().splitlines():
@@ -90,7 +90,7 @@ def _rows(text: str) -> tuple[Field, ...]:
         total = 1
         for factor in size.split("*"):
             total *= C[factor] if factor in C else int(factor)
-        out.append(Field(name, kind, total, doc))
+        out.append(StructMember(name, kind, total, doc))
     return tuple(out)
 
 

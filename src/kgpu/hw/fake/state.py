@@ -1,6 +1,7 @@
 """The simulated driver's state file, mapped into this process.
 
-`State.create` makes the file atomically, `State.open` maps an existing one; what one process writes, every other sees
+`DriverState.create` makes the file atomically, `DriverState.open` maps an existing one; what one process writes,
+every other sees
 at once. Writers hold `locked()` (an open-file-description lock on byte 0, which the kernel drops when its holder
 dies); readers take no lock. `push_event` wakes whoever waits in the native library. Every trouble with the file is an
 `HwError` that says what to do.
@@ -56,7 +57,7 @@ def default_path() -> Path:
     return Path(os.environ.get(ENV_HW_STATE) or DEFAULT_PATH)
 
 
-class State:
+class DriverState:
     """One node's simulated driver.
 
     `view` is the whole map as a ctypes struct (fields: `schema.STRUCTS`); its attributes are typed Any. Use as a
@@ -83,8 +84,8 @@ class State:
         cuda_version: int = 12040,
         profile: str = "",
         hostname: str = "",
-        fill: Callable[[State], None] | None = None,
-    ) -> State:
+        fill: Callable[[DriverState], None] | None = None,
+    ) -> DriverState:
         """Make the file at `path` (replacing one that is there) and map it.
 
         `fill` gets the new state and writes the GPUs before anybody else can see the file. `nvml_version` defaults to
@@ -124,7 +125,7 @@ class State:
         return state
 
     @classmethod
-    def open(cls, path: Path | str | None = None, *, writable: bool = True) -> State:
+    def open(cls, path: Path | str | None = None, *, writable: bool = True) -> DriverState:
         """Map the file at `path` (default: `default_path()`). Raises HwError when it isn't a good state file."""
         target = Path(path) if path is not None else default_path()
         try:

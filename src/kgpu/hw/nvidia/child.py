@@ -36,7 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from kgpu.hw.nvidia.slices import Slices
+    from kgpu.hw.nvidia.slices import GpuSlices
 
 _PR_SET_PDEATHSIG = 1
 _SLICE_MS = 500
@@ -170,7 +170,7 @@ class Child:
 class EventThread:
     """Waits for driver events in short slices and reports them; ``with`` it, to pause it while GPUs are added."""
 
-    def __init__(self, nvml: Nvml, slices: Slices, send: Any) -> None:
+    def __init__(self, nvml: Nvml, slices: GpuSlices, send: Any) -> None:
         self.nvml = nvml
         self.slices = slices
         self.send = send

@@ -25,21 +25,21 @@ from kgpu.hw.nvidia.faults import NvmlInitError, held_error, init_error, log_ini
 from kgpu.hw.nvidia.process import ChildProcess, Died, Refused, Stalled
 from kgpu.hw.nvidia.wire import (
     DriverEvent,
-    GpuFacts,
+    GpuLinks,
+    GpuReply,
     Init,
     Listening,
-    Node,
+    NodeReply,
     Processes,
     Pulse,
     Readings,
-    Topology,
     Trouble,
 )
 from kgpu.hw.port import (
     Accelerator,
-    Event,
     EventKind,
-    Finding,
+    HardwareEvent,
+    HardwareFinding,
     Inventory,
     Link,
     Problem,
@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Suspect:
+class SuspectGpu:
     """A GPU that hung or crashed the child: why, and when to probe it again (loop time, seconds)."""
 
     problem: Problem
@@ -97,9 +97,9 @@ class NvidiaReader:
         self._lock = asyncio.Lock()
         self._child: ChildProcess | None = None
         self._init: Init | None = None
-        self._node: Node | None = None
+        self._node: NodeReply | None = None
         self._known: dict[str, Accelerator] = {}
-        self._suspects: dict[int, Suspect] = {}
+        self._suspects: dict[int, SuspectGpu] = {}
         self._crashes: set[int] = set()
         self._troubles: dict[int, Trouble] = {}
         self._background: set[asyncio.Task[Any]] = set()
@@ -139,11 +139,11 @@ class NvidiaReader:
     async def links(self) -> tuple[Link, ...]:
         """Every pair of readable GPUs; kept until the inventory changes, since topology is slow to read."""
         async with self._lock:
-            usable = self._judged(await self._survey("gpu", GpuFacts))
+            usable = self._judged(await self._survey("gpu", GpuReply))
             readable = {gpu.index: gpu for gpu in usable if gpu.index not in self._suspects and gpu.usable}
             key = tuple(gpu.uuid for gpu in readable.values())
             if self._links is None or self._links[0] != key:
-                answers = await self._survey("topology", Topology, only=sorted(readable))
+                answers = await self._survey("topology", GpuLinks, only=sorted(readable))
                 self._links = (key, judge.links(readable, answers))
             return self._links[1]
 
@@ -188,13 +188,13 @@ class NvidiaReader:
     async def _read(self) -> Inventory:
         async with self._lock:
             self._next = None
-            answers = await self._survey("gpu", GpuFacts)
+            answers = await self._survey("gpu", GpuReply)
             found = self._judged(answers)
             if self._subscriptions:
-                await self._listen(gpu for gpu, answer in answers.items() if isinstance(answer, GpuFacts))
+                await self._listen(gpu for gpu, answer in answers.items() if isinstance(answer, GpuReply))
                 # A GPU can turn out to hang only now.
                 found = self._judged(answers)
-            self._note({gpu: one.pulse if isinstance(one, GpuFacts) else one for gpu, one in answers.items()})
+            self._note({gpu: one.pulse if isinstance(one, GpuReply) else one for gpu, one in answers.items()})
             return self._inventory(found)
 
     def _inventory(self, found: tuple[Accelerator, ...]) -> Inventory:
@@ -212,18 +212,18 @@ class NvidiaReader:
             findings=tuple(self._nameless(index) for index in nameless),
         )
 
-    def _judged(self, answers: dict[int, GpuFacts | Trouble]) -> tuple[Accelerator, ...]:
+    def _judged(self, answers: dict[int, GpuReply | Trouble]) -> tuple[Accelerator, ...]:
         """All GPUs in the port's terms: read, unreachable with their last known facts, and missing ones last."""
         assert self._node is not None
         read = {
             index: judge.accelerator(answer)
             for index, answer in answers.items()
-            if isinstance(answer, GpuFacts) and index not in self._suspects
+            if isinstance(answer, GpuReply) and index not in self._suspects
         }
         seen = [gpu.uuid for gpu in read.values()]
         known = dict(self._known)
         listed = dict(read)
-        self._troubles = {i: answer for i, answer in answers.items() if not isinstance(answer, GpuFacts)}
+        self._troubles = {i: answer for i, answer in answers.items() if not isinstance(answer, GpuReply)}
         for index in sorted({*self._suspects, *self._troubles}):
             before = judge.identify(index, seen, known.values(), self._node.known)
             if before is not None:
@@ -233,12 +233,12 @@ class NvidiaReader:
         missing = [self._missing(gpu) for uuid, gpu in known.items() if uuid not in seen]
         return (*(listed[index] for index in sorted(listed)), *missing)
 
-    def _finding(self, index: int, uuid: str) -> Finding:
+    def _finding(self, index: int, uuid: str) -> HardwareFinding:
         if (suspect := self._suspects.get(index)) is not None:
             return judge.finding(uuid, suspect.problem, suspect.what, "every driver call returns")
         return judge.trouble_finding(uuid, index, self._troubles[index])
 
-    def _nameless(self, index: int) -> Finding:
+    def _nameless(self, index: int) -> HardwareFinding:
         if index in self._suspects or index in self._troubles:
             return self._finding(index, "")
         return judge.finding("", Problem.UNREADABLE, f"GPU {index} was not read", "every counted GPU is read")
@@ -288,7 +288,7 @@ class NvidiaReader:
         for attempt in (1, 2):
             child = await self._ready()
             try:
-                node = await child.ask("node", Node, self._deadline)
+                node = await child.ask("node", NodeReply, self._deadline)
             except (Stalled, Died) as error:
                 self._drop()
                 if attempt == 1 and isinstance(error, Died):
@@ -363,7 +363,7 @@ class NvidiaReader:
         LOG.warning("%s", what)
         self._crashes.discard(gpu)
         now = asyncio.get_running_loop().time()
-        self._suspects[gpu] = Suspect(problem, what, now + self._retry, self._retry, held)
+        self._suspects[gpu] = SuspectGpu(problem, what, now + self._retry, self._retry, held)
 
     # --- suspects ---
 
@@ -377,13 +377,13 @@ class NvidiaReader:
                 self._background.add(task)
                 task.add_done_callback(self._background.discard)
 
-    async def _probe(self, gpu: int, suspect: Suspect) -> None:
+    async def _probe(self, gpu: int, suspect: SuspectGpu) -> None:
         """Ask the suspect in a child of its own, so that nobody waits for it."""
         child: ChildProcess | None = None
         try:
             child = await ChildProcess.start(self._root, lambda _event: None)
             await child.ask("init", Init, self._init_deadline)
-            async for _ in child.each("gpu", [gpu], GpuFacts, self._deadline, attach_deadline=self._attach_deadline):
+            async for _ in child.each("gpu", [gpu], GpuReply, self._deadline, attach_deadline=self._attach_deadline):
                 pass
         except (Stalled, Died, Refused, OSError) as error:
             suspect.wait = min(2 * suspect.wait, MAX_WAIT_S)
@@ -468,7 +468,7 @@ class NvidiaReader:
                 away = {gpu for gpu, value in before.items() if value[0] in {"error", "suspect"}}
                 self._child.listening -= away
             self._links = None
-            self._subscriptions.publish(Event(kind=EventKind.INVENTORY))
+            self._subscriptions.publish(HardwareEvent(kind=EventKind.INVENTORY))
 
     def _went_down(self, error: HwError) -> None:
         if self._down != error.what:
@@ -478,7 +478,7 @@ class NvidiaReader:
             else:
                 LOG.warning("%s", error.one_line())
             if self._signature is not None:
-                self._subscriptions.publish(Event(kind=EventKind.INVENTORY))
+                self._subscriptions.publish(HardwareEvent(kind=EventKind.INVENTORY))
 
     def _check_open(self) -> None:
         if self._closed:

@@ -14,19 +14,19 @@ from typing import Final
 from kgpu.formats.mig_profile import profile_name_of_kinds
 from kgpu.formats.names import NVIDIA
 from kgpu.hw.nvidia.codes import GPU_IS_LOST, RESET_REQUIRED
-from kgpu.hw.nvidia.wire import DriverEvent, GpuFacts, MigFacts, Processes, Pulse, Readings, Topology, Trouble
+from kgpu.hw.nvidia.wire import DriverEvent, GpuLinks, GpuReply, MigFacts, Processes, Pulse, Readings, Trouble
 from kgpu.hw.port import (
     Accelerator,
-    Event,
     EventKind,
-    Finding,
-    Level,
+    HardwareEvent,
+    HardwareFinding,
     Link,
     Partition,
     Problem,
     Process,
     ProcessKind,
     Reading,
+    TopologyLevel,
 )
 from kgpu.hw.recovery import RECOVERY_ACTIONS
 
@@ -58,19 +58,19 @@ _REMEDIES: Final[Mapping[Problem, str]] = {
 _MIG_NAME: Final = re.compile(r"MIG (\S+)$")
 
 
-def finding(subject: str, problem: Problem, what: str, expected: str) -> Finding:
+def finding(subject: str, problem: Problem, what: str, expected: str) -> HardwareFinding:
     """A finding with the standing advice for its kind of problem."""
-    return Finding(subject=subject, problem=problem, what=what, expected=expected, remedy=_REMEDIES[problem])
+    return HardwareFinding(subject=subject, problem=problem, what=what, expected=expected, remedy=_REMEDIES[problem])
 
 
-def trouble_finding(subject: str, index: int, trouble: Trouble) -> Finding:
+def trouble_finding(subject: str, index: int, trouble: Trouble) -> HardwareFinding:
     """The finding behind an NVML error that stopped the reading of a whole GPU."""
     call, code, text = trouble
     problem = _TROUBLES.get(code, Problem.UNREADABLE)
     return finding(subject, problem, f"GPU {index}: {call}: {text} (NVML error {code})", "the GPU answers NVML")
 
 
-def accelerator(facts: GpuFacts) -> Accelerator:
+def accelerator(facts: GpuReply) -> Accelerator:
     """One GPU in the port's terms."""
     pulse = facts.pulse
     uuid = pulse.uuid
@@ -116,7 +116,7 @@ def accelerator(facts: GpuFacts) -> Accelerator:
     )
 
 
-def unreachable(known: Accelerator, index: int, found: Finding) -> Accelerator:
+def unreachable(known: Accelerator, index: int, found: HardwareFinding) -> Accelerator:
     """The last known facts of a GPU that can't be read now, with the reason in place of older findings.
 
     What the driver asks for is no such fact: an old "none" would say that a reset is done.
@@ -162,22 +162,22 @@ def identify(
     return None
 
 
-def event(raw: DriverEvent) -> Event | None:
+def event(raw: DriverEvent) -> HardwareEvent | None:
     """The port's event, None for a kind that the port doesn't have."""
     kind = _EVENTS.get(raw.type)
     if kind is None:
         return None
     code = raw.data if kind is EventKind.XID else 0
-    return Event(kind=kind, uuid=raw.uuid, code=code, gpu_instance=raw.gi, compute_instance=raw.ci)
+    return HardwareEvent(kind=kind, uuid=raw.uuid, code=code, gpu_instance=raw.gi, compute_instance=raw.ci)
 
 
-def links(gpus: Mapping[int, Accelerator], answers: Mapping[int, Topology | Trouble]) -> tuple[Link, ...]:
+def links(gpus: Mapping[int, Accelerator], answers: Mapping[int, GpuLinks | Trouble]) -> tuple[Link, ...]:
     """Levels and live NVLinks between each two of these GPUs."""
     by_bus = {gpu.pci_bus_id: index for index, gpu in gpus.items()}
     lanes: dict[tuple[int, int], int] = {}
     levels: dict[tuple[int, int], int] = {}
     for a, answer in answers.items():
-        if not isinstance(answer, Topology):
+        if not isinstance(answer, GpuLinks):
             continue
         for b, level in answer.levels.items():
             if level is not None:
@@ -186,9 +186,9 @@ def links(gpus: Mapping[int, Accelerator], answers: Mapping[int, Topology | Trou
             if (other := by_bus.get(bus_id)) is not None and other != a:
                 pair = (min(a, other), max(a, other))
                 lanes[pair] = max(lanes.get(pair, 0), count)
-    known = {level.value for level in Level}
+    known = {level.value for level in TopologyLevel}
     return tuple(
-        Link(a=gpus[a].uuid, b=gpus[b].uuid, level=Level(level), lanes=lanes.get((a, b), 0))
+        Link(a=gpus[a].uuid, b=gpus[b].uuid, level=TopologyLevel(level), lanes=lanes.get((a, b), 0))
         for (a, b), level in sorted(levels.items())
         if a in gpus and b in gpus and a < b and level in known
     )
@@ -236,7 +236,7 @@ def signature(pulse: Pulse | Trouble) -> tuple[object, ...]:
     return ("error", pulse[1])
 
 
-def _partition(facts: GpuFacts, mig: MigFacts, node: str) -> Partition:
+def _partition(facts: GpuReply, mig: MigFacts, node: str) -> Partition:
     copy, decoder, encoder, jpeg, ofa = mig.engines
     caps = tuple(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in mig.caps if minor is not None)
     return Partition(
@@ -261,7 +261,7 @@ def _partition(facts: GpuFacts, mig: MigFacts, node: str) -> Partition:
     )
 
 
-def _profile(facts: GpuFacts, mig: MigFacts) -> str:
+def _profile(facts: GpuReply, mig: MigFacts) -> str:
     if mig.gi_kind is not None and mig.ci_kind is not None and mig.gi_memory_mib is not None and facts.memory_bytes:
         try:
             return profile_name_of_kinds(
@@ -277,12 +277,12 @@ def _profile(facts: GpuFacts, mig: MigFacts) -> str:
     return match[1] if match else ""
 
 
-def _missing_cap(uuid: str, facts: GpuFacts, mig: MigFacts) -> Finding:
+def _missing_cap(uuid: str, facts: GpuReply, mig: MigFacts) -> HardwareFinding:
     what = (
         f"GPU {facts.index}: missing MIG GPU instance capability path: gpu{facts.minor}/gi{mig.gi}/ci{mig.ci}/access "
         "is not in /proc/driver/nvidia-caps/mig-minors"
     )
-    return Finding(
+    return HardwareFinding(
         subject=uuid,
         problem=Problem.UNREADABLE,
         what=what,

@@ -246,7 +246,7 @@ class Nvml:
         return passed
 
 
-class Bound:
+class BoundCall:
     """One row of CALLS with its outputs made once: ``ask``, then read ``outs`` before the next call."""
 
     __slots__ = ("_ways", "name", "nvml", "outs")
@@ -283,20 +283,20 @@ class Bound:
 
 
 class Calls:
-    """The rows of CALLS as ``Bound``, each made on first use."""
+    """The rows of CALLS as ``BoundCall``, each made on first use."""
 
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
-        self._made: dict[str, Bound] = {}
+        self._made: dict[str, BoundCall] = {}
 
-    def __call__(self, name: str) -> Bound:
+    def __call__(self, name: str) -> BoundCall:
         """The row of this name."""
         if name not in self._made:
-            self._made[name] = Bound(self._nvml, name)
+            self._made[name] = BoundCall(self._nvml, name)
         return self._made[name]
 
 
-def ask(bound: Bound, *arguments: Any) -> int:
+def ask(bound: BoundCall, *arguments: Any) -> int:
     """The return code; one that says that the whole GPU is unreachable is raised as ``NvmlError``."""
     code = bound.ask(*arguments)
     if code in GONE:

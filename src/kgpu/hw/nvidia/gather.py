@@ -19,7 +19,7 @@ from kgpu.hw.nvidia.codes import (
 )
 from kgpu.hw.nvidia.fallbacks import Calls, Nvml, NvmlError
 from kgpu.hw.nvidia.peers import peer_states
-from kgpu.hw.nvidia.slices import SKIPPED, Slices
+from kgpu.hw.nvidia.slices import SKIPPED, GpuSlices
 from kgpu.hw.nvidia.telemetry import Telemetry
 
 TYPE_CHECKING = False
@@ -44,7 +44,7 @@ class Gatherer:
         self.proc = proc
         self.sysfs = sysfs
         calls = Calls(nvml)
-        self.slices = Slices(nvml, calls)
+        self.slices = GpuSlices(nvml, calls)
         self.telemetry = Telemetry(nvml, calls, self.slices)
         self._gi_kinds: dict[tuple[str, int], tuple[int, int] | None] = {}
         self._ci_kinds: dict[tuple[str, int, int], int | None] = {}

@@ -40,7 +40,7 @@ MOST_REQUESTS = 8
 ROOM = 512  # the library's header has a fixed number, fewer than this
 
 
-class Request(ctypes.Structure):
+class GpmMetricsGet(ctypes.Structure):
     """nvmlGpmMetricsGet_t."""
 
     _fields_ = (
@@ -52,7 +52,7 @@ class Request(ctypes.Structure):
     )
 
 
-class Pair:
+class SamplePair:
     """Two samples of one unit, the values between them, and which metrics it has."""
 
     __slots__ = ("at", "metrics", "newer", "older", "probed", "values")
@@ -77,8 +77,8 @@ class Gpm:
         self._functions: dict[str, Any] = found if all(found.values()) else {}
         self._supported: dict[str, bool] = {}
         self._unsure: dict[str, float] = {}  # when a GPU gave no answer
-        self._pairs: dict[tuple[str, int | None], Pair] = {}
-        self._requests: dict[tuple[int, ...], Request] = {}
+        self._pairs: dict[tuple[str, int | None], SamplePair] = {}
+        self._requests: dict[tuple[int, ...], GpmMetricsGet] = {}
         self._whole: tuple[int, ...] = GPM_WHOLE
         self._shared: tuple[int, ...] = GPM_SHARED
 
@@ -124,7 +124,7 @@ class Gpm:
             self._supported[uuid] = code == 0 and bool(support.isSupportedDevice)
         return self._supported[uuid]
 
-    def _new(self, uuid: str, gi: int | None) -> Pair | None:
+    def _new(self, uuid: str, gi: int | None) -> SamplePair | None:
         samples: list[Any] = []
         for _ in range(2):
             sample = self._nvml.structs.c_nvmlGpmSample_t()
@@ -133,10 +133,10 @@ class Gpm:
                     self._functions["SampleFree"](one)
                 return None
             samples.append(sample)
-        pair = self._pairs[uuid, gi] = Pair(*samples)
+        pair = self._pairs[uuid, gi] = SamplePair(*samples)
         return pair
 
-    def _advance(self, handle: Any, gi: int | None, pair: Pair, now: float) -> None:
+    def _advance(self, handle: Any, gi: int | None, pair: SamplePair, now: float) -> None:
         before = pair.at
         pair.older, pair.newer = pair.newer, pair.older
         if gi is None:
@@ -151,7 +151,7 @@ class Gpm:
         if math.isfinite(before):
             self._compute(pair, gi, now)
 
-    def _compute(self, pair: Pair, gi: int | None, now: float) -> None:
+    def _compute(self, pair: SamplePair, gi: int | None, now: float) -> None:
         if now - pair.probed >= AGAIN_S:
             pair.probed = now
             pair.metrics = self._whole if gi is None else self._shared
@@ -168,13 +168,13 @@ class Gpm:
         if len(found) < len(asked):
             pair.metrics = tuple(number for number, _ in found)
 
-    def _request(self, metrics: tuple[int, ...]) -> Request:
+    def _request(self, metrics: tuple[int, ...]) -> GpmMetricsGet:
         """One that asks for these; units of a kind share it."""
         found = self._requests.get(metrics)
         if found is None:
             if len(self._requests) >= MOST_REQUESTS:
                 self._requests.clear()
-            found = self._requests[metrics] = Request()
+            found = self._requests[metrics] = GpmMetricsGet()
             found.version, found.numMetrics = VERSION, len(metrics)
             view = memoryview(found).cast("B")
             for place, number in enumerate(metrics):

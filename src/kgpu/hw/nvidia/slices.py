@@ -22,7 +22,7 @@ KEPT_WITH_EVENTS_S = 30.0
 SKIPPED = frozenset({NOT_FOUND, INVALID_ARGUMENT})
 
 
-class Slices:
+class GpuSlices:
     """``clock`` gives seconds.
 
     Whoever listens to events counts ``changes`` up at each that tells of a change of MIG, and says in ``told`` of which

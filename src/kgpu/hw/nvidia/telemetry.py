@@ -16,7 +16,7 @@ import time
 from kgpu.hw.nvidia.codes import INVALID_ARGUMENT, NOT_FOUND
 from kgpu.hw.nvidia.fallbacks import GONE, Calls, Nvml, NvmlError, ask
 from kgpu.hw.nvidia.gpm import ABSENT, Gpm
-from kgpu.hw.nvidia.slices import Slices
+from kgpu.hw.nvidia.slices import GpuSlices
 from kgpu.hw.nvidia.telemetry_rows import (
     FAST,
     FIELDS,
@@ -68,7 +68,7 @@ class Taken:
         return {**more, "values": self.values, "failures": self.failures}
 
 
-class Wanted:
+class WantedReadings:
     """The rows that give the readings asked for; all of them for None."""
 
     def __init__(self, keys: frozenset[str] | None) -> None:
@@ -109,7 +109,7 @@ class Kept:
 class Telemetry:
     """Reads through one initialised library. ``clock`` gives seconds."""
 
-    def __init__(self, nvml: Nvml, calls: Calls, slices: Slices, clock: Any = time.monotonic) -> None:
+    def __init__(self, nvml: Nvml, calls: Calls, slices: GpuSlices, clock: Any = time.monotonic) -> None:
         self.nvml = nvml
         self.slices = slices
         self.gpm = Gpm(nvml, clock)
@@ -118,14 +118,14 @@ class Telemetry:
         self._kept: dict[str, Kept] = {}
         self._get_fields: Any = nvml.function("nvmlDeviceGetFieldValues")
         self._asked: list[str] | None = None
-        self._wanted = Wanted(None)
+        self._wanted = WantedReadings(None)
 
     def want(self, keys: list[str] | None) -> None:
         """Read these from now on, or all."""
         if keys == self._asked:
             return
         self._asked = keys
-        self._wanted = Wanted(None if keys is None else frozenset(keys))
+        self._wanted = WantedReadings(None if keys is None else frozenset(keys))
         self.gpm.want(keys)
         for kept in self._kept.values():
             kept.probed = -math.inf

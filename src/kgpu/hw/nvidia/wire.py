@@ -39,7 +39,7 @@ class MigFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     caps: tuple[int | None, int | None]
 
 
-class GpuFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GpuReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One GPU. Memory in bytes; ``fabric`` is (cluster uuid, clique, status) once registration has completed."""
 
     index: int
@@ -60,7 +60,7 @@ class GpuFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     brand: int | None = None
 
 
-class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NodeReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``known``: (bus id, uuid, model, minor) of each GPU in procfs. ``generation`` changes with a driver reload."""
 
     count: int
@@ -68,7 +68,7 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     known: tuple[tuple[str, str, str, str], ...]
 
 
-class Init(Node, frozen=True, forbid_unknown_fields=True):
+class Init(NodeReply, frozen=True, forbid_unknown_fields=True):
     """The answer to the first request. ``cuda_version`` is 1000 * major + 10 * minor."""
 
     driver_version: str | None
@@ -77,7 +77,7 @@ class Init(Node, frozen=True, forbid_unknown_fields=True):
     library: str
 
 
-class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GpuLinks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``levels`` by the other GPU's index, ``lanes`` by remote PCI bus id (an NVSwitch's when there is one)."""
 
     levels: dict[int, int | None]
@@ -103,7 +103,7 @@ class Readings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     links: tuple[UnitReadings, ...] = ()
 
 
-class ProcessRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class ProcessReply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One process on a GPU or slice; percentages are None where not measured."""
 
     pid: int
@@ -121,7 +121,7 @@ class Processes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who uses one GPU."""
 
     uuid: str
-    processes: tuple[ProcessRow, ...]
+    processes: tuple[ProcessReply, ...]
 
 
 class Listening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

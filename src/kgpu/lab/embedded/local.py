@@ -22,7 +22,7 @@ from kgpu.kube.port import (
     Project,
     Resource,
     Selector,
-    Served,
+    ServedResources,
     WatchEvent,
 )
 from kgpu.lab.embedded.core.model import Call, DeleteOptions, User
@@ -114,12 +114,12 @@ class LocalApi:
                 raise
             return True
 
-    async def discover(self) -> Served:
+    async def discover(self) -> ServedResources:
         if self._closed.is_set():
             raise KubeUnreachableError("no answer to discover", "an open API", "it was closed")
         await asyncio.sleep(0)
         found = {kind.key: kind.resource for kind in self._core.kinds if kind.stored}
-        return Served(version_numbers(str(discovery_data()["version"])), tuple(found.values()))
+        return ServedResources(version_numbers(str(discovery_data()["version"])), tuple(found.values()))
 
     async def close(self) -> None:
         self._closed.set()

@@ -28,7 +28,7 @@ from kgpu.formats.plugin_config_parse import parse_config
 from kgpu.hw.fake import fill, profiles
 from kgpu.hw.fake.topology import Topology
 from kgpu.hw.memory import MemoryReader
-from kgpu.hw.port import Accelerator, Inventory, Level, Link
+from kgpu.hw.port import Accelerator, Inventory, Link, TopologyLevel
 from kgpu.kubelet.socket_watch import SocketIdentity, socket_identity
 from kgpu.lab.nodes.spec import NodeSpec
 
@@ -101,7 +101,7 @@ def links_of(inventory: Inventory, topology: Topology) -> tuple[Link, ...]:
         Link(
             a=gpus[i].uuid,
             b=gpus[j].uuid,
-            level=Level(topology.levels[i][j]),
+            level=TopologyLevel(topology.levels[i][j]),
             lanes=0 if topology.switched else topology.lanes[i][j],
         )
         for i in range(len(gpus))

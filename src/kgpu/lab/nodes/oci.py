@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kgpu.base.errors import LabError
-from kgpu.formats.cdi import ContainerEdits, Device, DeviceNode, Hook, Mount, Spec, qualified_name
+from kgpu.formats.cdi import CdiDeviceNode, CdiMount, ContainerEdits, Hook, Spec, SpecDevice, qualified_name
 from kgpu.kubelet import model
 
 
@@ -23,8 +23,8 @@ class OciConfig:
     """The part of an OCI runtime configuration that devices change. Later mounts lie over earlier ones."""
 
     env: Mapping[str, str]
-    devices: tuple[DeviceNode, ...] = ()
-    mounts: tuple[Mount, ...] = ()
+    devices: tuple[CdiDeviceNode, ...] = ()
+    mounts: tuple[CdiMount, ...] = ()
     hooks: tuple[Hook, ...] = ()
     gids: tuple[int, ...] = ()
 
@@ -47,7 +47,7 @@ def inject(config: OciConfig, specs: Sequence[Spec], names: Iterable[str]) -> Oc
 
     Of two specs with the same device the later one in ``specs`` counts, as of two folders the later one.
     """
-    known: dict[str, tuple[Spec, Device]] = {
+    known: dict[str, tuple[Spec, SpecDevice]] = {
         qualified_name(spec.kind, device.name): (spec, device) for spec in specs for device in spec.devices
     }
     wanted = list(dict.fromkeys(names))
@@ -76,12 +76,12 @@ def allocate(config: OciConfig, allocations: Iterable[model.ContainerAllocation]
             env={**config.env, **answer.envs},
             devices=(
                 *config.devices,
-                *(DeviceNode(path=node.container_path, host_path=node.host_path) for node in answer.devices),
+                *(CdiDeviceNode(path=node.container_path, host_path=node.host_path) for node in answer.devices),
             ),
             mounts=(
                 *config.mounts,
                 *(
-                    Mount(
+                    CdiMount(
                         host_path=mount.host_path,
                         container_path=mount.container_path,
                         options=("ro",) if mount.read_only else (),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kgpu.formats.cdi import Mount
+from kgpu.formats.cdi import CdiMount
 from kgpu.formats.names import (
     CDI_DIR,
     ENV_HOST_ROOT,
@@ -70,7 +70,7 @@ class Command:
 
 
 def command(
-    args: tuple[str, ...], env: Mapping[str, str], *, mounts: Sequence[Mount], address: str, kubeconfig: Path
+    args: tuple[str, ...], env: Mapping[str, str], *, mounts: Sequence[CdiMount], address: str, kubeconfig: Path
 ) -> Command:
     """The container's command as it can run beside others; ``kubeconfig`` is where ``connection`` is written."""
     seen = {mount.container_path: mount.host_path for mount in mounts}
@@ -95,7 +95,7 @@ def _at(address: str, word: str) -> str:
     return f"{found['flag'] or ''}{address}{found['port']}" if found else word
 
 
-def connection(mounts: Sequence[Mount], env: Mapping[str, str]) -> dict[str, Any] | None:
+def connection(mounts: Sequence[CdiMount], env: Mapping[str, str]) -> dict[str, Any] | None:
     """A kubeconfig of what a pod finds in its mounts and environment; None without a service account's token."""
     folder = next((Path(mount.host_path) for mount in mounts if mount.container_path == TOKENS), None)
     if folder is None:
@@ -113,7 +113,7 @@ def connection(mounts: Sequence[Mount], env: Mapping[str, str]) -> dict[str, Any
     }
 
 
-def write_connection(path: Path, mounts: Sequence[Mount], env: Mapping[str, str]) -> None:
+def write_connection(path: Path, mounts: Sequence[CdiMount], env: Mapping[str, str]) -> None:
     """Write it, if there is one. Raises OSError."""
     if (found := connection(mounts, env)) is not None:
         path.write_text(json.dumps(found))

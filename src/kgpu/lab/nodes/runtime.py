@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 from kgpu.base import signals
 from kgpu.base.errors import LabError
-from kgpu.formats.cdi import Mount
+from kgpu.formats.cdi import CdiMount
 from kgpu.formats.names import ENV_HW_STATE, ENV_LAB_CONTAINER, HW_STATE_PATH
 from kgpu.lab.built import find_built
 from kgpu.lab.nodes import contained, relay, shim
@@ -87,7 +87,7 @@ class Start:
     cwd: str
     hostname: str
     log: Path
-    volumes: tuple[Mount, ...] = ()
+    volumes: tuple[CdiMount, ...] = ()
     termination_log: str = ""
     outside: bool = False
     """It has no file system of its own: the command is told where everything is."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
-from kgpu.formats.cdi import Mount
+from kgpu.formats.cdi import CdiMount
 from kgpu.kube.port import Object
 from kgpu.lab.nodes.environment import CONFIG_MAP, SECRET, Ref, decode, expand, field, names_in, resource_field
 
@@ -136,7 +136,7 @@ def _files(
         yield source[TOKEN].get("path") or "token", token.encode()
 
 
-def mounts(container: Object, places: Mapping[str, Path], env: Mapping[str, str]) -> tuple[Mount, ...]:
+def mounts(container: Object, places: Mapping[str, Path], env: Mapping[str, str]) -> tuple[CdiMount, ...]:
     """The container's volume mounts as bind mounts; ``env`` is its environment, for ``subPathExpr``.
 
     Raises VolumeError for a subPath outside, OSError.
@@ -149,7 +149,7 @@ def mounts(container: Object, places: Mapping[str, Path], env: Mapping[str, str]
         if sub := _sub(row, env):
             place = _sub_path(container, row, place, sub)
         options: Any = ("ro",) if row.get("readOnly") else ()
-        found.append(Mount(host_path=str(place), container_path=row["mountPath"], options=options))
+        found.append(CdiMount(host_path=str(place), container_path=row["mountPath"], options=options))
     return tuple(found)
 
 

@@ -14,7 +14,7 @@ from kgpu.formats import names
 from kgpu.formats.crd.common import EnvVar
 from kgpu.kube import kinds
 from kgpu.kube.port import Resource
-from kgpu.operator.model import NvidiaDriver, Object, Observed, OperatorSettings, Policy
+from kgpu.operator.model import NvidiaDriver, Object, ObservedCluster, OperatorSettings, Policy
 
 Owner = Policy | NvidiaDriver
 
@@ -43,7 +43,7 @@ class Scene:
 
     policy: Policy
     settings: OperatorSettings
-    observed: Observed
+    observed: ObservedCluster
 
     def made(
         self,
@@ -89,7 +89,7 @@ def owner_reference(owner: Owner) -> Object:
     }
 
 
-def has_kind(observed: Observed, row: Resource) -> bool:
+def has_kind(observed: ObservedCluster, row: Resource) -> bool:
     """True when the API server has an optional kind."""
     return f"{row.plural}.{row.group}" in observed.kinds
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from kgpu.formats import names
-from kgpu.formats.crd.common import Probe, Resources
+from kgpu.formats.crd.common import ComputeResources, Probe
 from kgpu.operator.model import Object
 from kgpu.operator.objects.common import (
     BIDIRECTIONAL,
@@ -191,7 +191,7 @@ def peermem(wish: DriverWish, image: str, files: Files) -> Object:
     return _with_resources(container, wish.resources)
 
 
-def side(row: Side, part: DriverImage, image: str, resources: Resources | None) -> Object:
+def side(row: Side, part: DriverImage, image: str, resources: ComputeResources | None) -> Object:
     container: Object = {
         "name": row.name,
         "image": image,
@@ -212,7 +212,7 @@ def side(row: Side, part: DriverImage, image: str, resources: Resources | None) 
     return _with_resources(container, resources)
 
 
-def _with_resources(container: Object, resources: Resources | None) -> Object:
+def _with_resources(container: Object, resources: ComputeResources | None) -> Object:
     return {**container, **({"resources": builtins(resources)} if resources is not None else {})}
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.formats import names
-from kgpu.formats.crd.common import EnvImage, EnvVar, Named, Probe, Rdma, Resources, SideContainer
+from kgpu.formats.crd.common import ComputeResources, EnvImage, EnvVar, Named, Probe, Rdma, SideContainer
 from kgpu.operator.model import NvidiaDriver, Object
 from kgpu.operator.objects import images, shape
 from kgpu.operator.objects.common import Owner, Scene, builtins
@@ -56,7 +56,7 @@ class DriverWish:
     rdma: bool = False
     host_mofed: bool = False
     secret_env: str = ""
-    resources: Resources | None = None
+    resources: ComputeResources | None = None
     host_network: bool = False
     startup_delay: int = DELAY
     startup: Probe | None = None

@@ -8,7 +8,7 @@ from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, ConfigRef, RoleConfig
 from kgpu.formats.operands import OPERANDS
 from kgpu.kube.port import NODE_FEATURES
-from kgpu.operator.model import NodeLayout, Observed, OperatorSettings, Other, Policy
+from kgpu.operator.model import NodeLayout, ObservedCluster, OperatorSettings, Other, Policy
 from kgpu.operator.objects import shape
 from kgpu.operator.objects.common import Scene, has_kind
 from kgpu.operator.operand_args import role_args
@@ -16,7 +16,7 @@ from kgpu.operator.operand_env import role_env
 from kgpu.operator.operands import OF_ROLE
 
 
-def agent_config(policy: Policy, settings: OperatorSettings, observed: Observed) -> AgentConfig:
+def agent_config(policy: Policy, settings: OperatorSettings, observed: ObservedCluster) -> AgentConfig:
     """One document for all nodes; never raises: with a path that can't be used, which ``render`` tells, the pods that
     run keep what they have.
 
@@ -51,12 +51,12 @@ def agent_config(policy: Policy, settings: OperatorSettings, observed: Observed)
     )
 
 
-def uses_node_features(observed: Observed) -> bool:
+def uses_node_features(observed: ObservedCluster) -> bool:
     """True when labels go into NodeFeature objects: a discovery is there that makes labels of them."""
     return observed.foreign_nfd and has_kind(observed, NODE_FEATURES)
 
 
-def _live_paths(observed: Observed) -> shape.HostFolders:
+def _live_paths(observed: ObservedCluster) -> shape.HostFolders:
     """What a live DaemonSet has mounted; the usual paths without one."""
     ours = (names.AGENT_DAEMON_SET, *(operand.daemon_set for operand in OPERANDS if operand.role))
     live = mapping(next(filter(None, map(observed.daemon_sets.get, ours)), {}))

@@ -11,7 +11,7 @@ from typing import Final
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.formats.crd.clusterpolicy import DcgmExporter
-from kgpu.formats.crd.common import Container
+from kgpu.formats.crd.common import OperandContainer
 from kgpu.operator.injection import cdi_on, nri_on
 from kgpu.operator.model import NodeLayout, OperatorSettings
 from kgpu.operator.objects.common import Scene
@@ -98,7 +98,7 @@ def _of_own_pods(scene: Scene) -> Iterator[Advice]:
     in_agent = scene.settings.layout is NodeLayout.AGENT
     for spec in SPECS.values():
         told = section(spec.operand, scene.policy.spec)
-        if not isinstance(told, Container) or not spec.is_enabled(scene.policy, scene.settings):
+        if not isinstance(told, OperandContainer) or not spec.is_enabled(scene.policy, scene.settings):
             continue
         fields = [*(_of_pod(told) if in_agent else ()), *_of_pull(told, scene.settings, in_agent=in_agent)]
         if not fields:
@@ -120,14 +120,14 @@ def _listed(names: list[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _of_pod(told: Container) -> list[str]:
+def _of_pod(told: OperandContainer) -> list[str]:
     given: dict[str, object] = {"resources": told.resources, "hostNetwork": told.host_network}
     if isinstance(told, DcgmExporter):
         given["annotations"] = told.annotations
     return [name for name, value in given.items() if value]
 
 
-def _of_pull(told: Container, settings: OperatorSettings, *, in_agent: bool) -> list[str]:
+def _of_pull(told: OperandContainer, settings: OperatorSettings, *, in_agent: bool) -> list[str]:
     """What differs from the chart's own: that is in force whatever the policy says."""
     if not in_agent and is_own(told):
         return []

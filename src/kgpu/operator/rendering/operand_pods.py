@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.formats import names
-from kgpu.formats.crd.common import Component, Container
+from kgpu.formats.crd.common import Component, OperandContainer
 from kgpu.formats.operands import Operand
 from kgpu.operator.model import NodeLayout, Object
 from kgpu.operator.objects import finder, images, shape
@@ -39,7 +39,7 @@ def objects(scene: Scene, spec: OperandSpec, pod: OperandPod) -> list[Object]:
 
 def _daemon_set(scene: Scene, spec: OperandSpec, pod: OperandPod) -> Object:
     policy, operand = scene.policy, spec.operand
-    told: Container | None = section(operand, policy.spec)
+    told: OperandContainer | None = section(operand, policy.spec)
     paths = shape.paths(policy)
     volumes, mounts = host_access(paths, operand.name) if pod.privileged else finder.host_access(paths)
     container = _container(scene, spec, pod, [one for one in mounts if one["name"] in pod.volumes])
@@ -71,7 +71,7 @@ def _daemon_set(scene: Scene, spec: OperandSpec, pod: OperandPod) -> Object:
 
 
 def _container(scene: Scene, spec: OperandSpec, pod: OperandPod, mounts: list[Object]) -> Object:
-    told: Container | None = section(spec.operand, scene.policy.spec)
+    told: OperandContainer | None = section(spec.operand, scene.policy.spec)
     given = role_args(spec, scene.policy)
     container = agent_container(
         scene,
@@ -119,7 +119,7 @@ def _selector(operand: Operand) -> dict[str, str]:
 def ignored_image(scene: Scene, operand: Operand) -> Advice | None:
     """What is told of an image of the replaced program, which kgpu's pods must not run; None where there is none."""
     told = section(operand, scene.policy.spec)
-    if not isinstance(told, (Component, Container)) or not images.names_image(told):
+    if not isinstance(told, (Component, OperandContainer)) or not images.names_image(told):
         return None
     if images.is_own(told) and scene.settings.layout is NodeLayout.OPERANDS:
         return None

@@ -9,7 +9,7 @@ from typing import Final
 from kgpu.base.advice import Advice
 from kgpu.base.errors import UserError
 from kgpu.formats.operands import OPERANDS
-from kgpu.operator.model import NodeLayout, Object, Observed, OperatorSettings, Policy
+from kgpu.operator.model import NodeLayout, Object, ObservedCluster, OperatorSettings, Policy
 from kgpu.operator.objects import driver, monitoring
 from kgpu.operator.objects.common import KINDS, Rendered, Scene
 from kgpu.operator.operand_env import check_env
@@ -23,7 +23,7 @@ AGENT: Final = "agent"
 POD_SECURITY: Final = ("enforce", "audit", "warn")
 
 
-def render(policy: Policy, settings: OperatorSettings, observed: Observed) -> Rendered:
+def render(policy: Policy, settings: OperatorSettings, observed: ObservedCluster) -> Rendered:
     """What there should be in the cluster for this policy; never raises for what policy and cluster contain."""
     scene = Scene(policy, settings, observed)
     objects: list[Object] = []

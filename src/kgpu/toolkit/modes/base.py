@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kgpu.base.errors import ConfigError
-from kgpu.formats.cdi import ContainerEdits, DeviceNode, kind_of
+from kgpu.formats.cdi import CdiDeviceNode, ContainerEdits, kind_of
 from kgpu.formats.names import ENV_VISIBLE_DEVICES, NVIDIA_DOMAIN
 from kgpu.host.root import DriverRoot
 from kgpu.toolkit.config import ALL, GenerateConfig
@@ -79,7 +79,7 @@ def gid_of(look: ModeInput) -> Callable[[str], int | None]:
     return gid
 
 
-def gids(look: ModeInput, nodes: Iterable[DeviceNode]) -> tuple[int, ...]:
+def gids(look: ModeInput, nodes: Iterable[CdiDeviceNode]) -> tuple[int, ...]:
     """The groups for all of these nodes, each once."""
     of = gid_of(look)
     return tuple(dict.fromkeys(gid for node in nodes if (gid := of(node.path)) is not None))

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kgpu.base.errors import ConfigError, HostError
-from kgpu.formats.cdi import MOUNT_OPTIONS, ContainerEdits, Mount
+from kgpu.formats.cdi import MOUNT_OPTIONS, CdiMount, ContainerEdits
 from kgpu.formats.names import ENV_LIBCUDA_DIR, NVIDIA, NVIDIA_CONTROL_NODES
 from kgpu.host.driver.edits import library_dirs
 from kgpu.host.driver.model import DriverReport, Item
@@ -115,7 +115,7 @@ def _gpus(look: ModeInput, nodes: tuple[str, ...]) -> tuple[Inventory, tuple[str
 def _files(look: ModeInput, rows: Iterable[CsvRow]) -> tuple[ContainerEdits, list[Item]]:
     """The listed files, folders and links as mounts, and in hooks' place the links as ``TARGET::LINK``."""
     tree = look.root.files
-    mounts: dict[str, Mount] = {}
+    mounts: dict[str, CdiMount] = {}
     items: list[Item] = []
     for row in rows:
         if row.kind is CsvKind.DEV:
@@ -125,7 +125,9 @@ def _files(look: ModeInput, rows: Iterable[CsvRow]) -> tuple[ContainerEdits, lis
         if real is None:
             continue
         for target in _targets(look, row, real):
-            mounts.setdefault(target, Mount(host_path=tree.on_host(real), container_path=target, options=MOUNT_OPTIONS))
+            mounts.setdefault(
+                target, CdiMount(host_path=tree.on_host(real), container_path=target, options=MOUNT_OPTIONS)
+            )
     folders = dict.fromkeys(
         posixpath.dirname(path) for path in mounts if posixpath.basename(path).startswith("libcuda.so.")
     )

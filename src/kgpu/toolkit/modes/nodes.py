@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kgpu.base.errors import HostError
-from kgpu.formats.cdi import ALL_DEVICE, MOUNT_OPTIONS, CdiDevice, Mount
+from kgpu.formats.cdi import ALL_DEVICE, MOUNT_OPTIONS, CdiDevice, CdiMount
 from kgpu.host.driver.model import DriverReport, Item
 from kgpu.toolkit.model import ModeFinding, ModeInput
 from kgpu.toolkit.modes.base import Mode, check_only_all, gids, matching, void_only
@@ -51,7 +51,7 @@ def _find(row: NodeMode, look: ModeInput) -> ModeFinding:
         items.append(Item(kind="node", name=path, found=there, path=path if there else "", why=why, breaks=breaks))
         found += (path,) if there else ()
     mounts = tuple(
-        Mount(host_path=tree.on_host(path), container_path=path, options=MOUNT_OPTIONS)
+        CdiMount(host_path=tree.on_host(path), container_path=path, options=MOUNT_OPTIONS)
         for tree, paths in ((root.dev, row.dev_mounts), (root.files, row.mounts))
         for path in paths
         if tree.resolve(path) is not None

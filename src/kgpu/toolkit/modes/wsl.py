@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 
 from kgpu.base.errors import HostError
-from kgpu.formats.cdi import ALL_DEVICE, MOUNT_OPTIONS, CdiDevice, ContainerEdits, Mount, merged
+from kgpu.formats.cdi import ALL_DEVICE, MOUNT_OPTIONS, CdiDevice, CdiMount, ContainerEdits, merged
 from kgpu.host.driver.wsl import DXG, WslStore, find_wsl_store, wsl_edits
 from kgpu.toolkit.model import ModeFinding, ModeInput
 from kgpu.toolkit.modes.base import VOID, Mode, check_only_all, gids
@@ -42,7 +42,7 @@ def _with_hooks(look: ModeInput, store: WslStore) -> ContainerEdits:
         folder, own = posixpath.split(path)
         links += [f"{own}::{folder}/{name}"] if own != name else []
     mounts = (
-        Mount(host_path=tree.on_host(tree.resolve(path) or path), container_path=path, options=MOUNT_OPTIONS)
+        CdiMount(host_path=tree.on_host(tree.resolve(path) or path), container_path=path, options=MOUNT_OPTIONS)
         for path in every
     )
     return ContainerEdits(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kgpu.base.errors import KubeError
-from kgpu.fit import PodView, Verdict
+from kgpu.fit import FitVerdict, PodView
 from kgpu.kube.port import PODS, KubeApi, KubeRefusedError, Object, Patch, name_of, namespace_of
 from kgpu.lab.embedded.controllers.meta import stamp
 from kgpu.lab.embedded.controllers.recorder import Recorder
@@ -54,7 +54,7 @@ class Actions:
         self._say(pod, NORMAL, "Scheduled", f"Successfully assigned {where}")
         return True
 
-    async def refuse(self, pod: Object, found: Verdict, nominated: str | None) -> None:
+    async def refuse(self, pod: Object, found: FitVerdict, nominated: str | None) -> None:
         """Say that the pod fits nowhere, and where room is being made; ``nominated`` None leaves that as it is."""
         self._say(pod, WARNING, "FailedScheduling", found.message)
         change = _status_change(pod, found, nominated, stamp(self._now()))
@@ -109,7 +109,7 @@ class Actions:
         self._recorder.say(self._name, pod, type_, reason, message)
 
 
-def _status_change(pod: Object, found: Verdict, nominated: str | None, at: str) -> Object:
+def _status_change(pod: Object, found: FitVerdict, nominated: str | None, at: str) -> Object:
     """The part of the status that must change, empty for none."""
     status = pod.get("status") or {}
     change: Object = {}

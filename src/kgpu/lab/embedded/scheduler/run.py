@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.fit import PodView, Snapshot, claims, read
+from kgpu.fit import ClusterSnapshot, PodView, claims, read
 from kgpu.fit.cycle import Cycle
-from kgpu.fit.verdict import Verdict, conclude, feasible, verdict
+from kgpu.fit.verdict import FitVerdict, conclude, feasible, verdict
 from kgpu.kube.informer import Informer, Scope
 from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object, Resource, name_of, namespace_of
 from kgpu.lab.embedded.controllers import kinds
@@ -68,7 +68,7 @@ class Scheduler:
     ) -> None:
         """``dice`` choose between nodes of equal score."""
         self.name = name
-        self.snapshot = Snapshot()
+        self.snapshot = ClusterSnapshot()
         self.queue = Queue()
         self._clock = clock or SystemClock()
         self._dice = dice or random.Random()  # noqa: S311 - nothing secret is drawn
@@ -248,7 +248,7 @@ class Scheduler:
         best = max(points.values())
         return self._dice.choice([name for name, found in points.items() if found == best])
 
-    def _nominate(self, pod: PodView, found: Verdict) -> str | None:
+    def _nominate(self, pod: PodView, found: FitVerdict) -> str | None:
         """The node that room is made on, "" when there is none, None to leave what was said before."""
         if found.preemption is not None:
             node = found.preemption.node
@@ -270,7 +270,7 @@ class Scheduler:
             self._tell(News.POD_GONE)
         self._news.set()
 
-    async def _preempt(self, pod: PodView, found: Verdict) -> None:
+    async def _preempt(self, pod: PodView, found: FitVerdict) -> None:
         assert found.preemption is not None
         node = found.preemption.node
         for victim in found.preemption.victims:

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from kgpu.fit.filters_pods import Reach, repels
 from kgpu.fit.model import CPU, MEMORY, PodTerm, PodView, Spread
 from kgpu.fit.selectors import Labels, tolerated
-from kgpu.fit.snapshot import NodeState, Snapshot
+from kgpu.fit.snapshot import ClusterSnapshot, NodeState
 
 Points: TypeAlias = dict[str, float]
 """By node."""
@@ -24,7 +24,7 @@ _HOST: Final = "kubernetes.io/hostname"
 _REQUIRED_DRAWS: Final = 1
 
 
-def scores(pod: PodView, nodes: list[NodeState], snapshot: Snapshot) -> Points:
+def scores(pod: PodView, nodes: list[NodeState], snapshot: ClusterSnapshot) -> Points:
     """The weighted sum for each node."""
     total: Points = dict.fromkeys((node.name for node in nodes), 0.0)
     for weight, rule in _RULES:
@@ -33,7 +33,7 @@ def scores(pod: PodView, nodes: list[NodeState], snapshot: Snapshot) -> Points:
     return total
 
 
-def _taints(pod: PodView, nodes: list[NodeState], _: Snapshot) -> Points:
+def _taints(pod: PodView, nodes: list[NodeState], _: ClusterSnapshot) -> Points:
     found: Points = {}
     for node in nodes:
         if node.view.taints:
@@ -45,7 +45,7 @@ def _taints(pod: PodView, nodes: list[NodeState], _: Snapshot) -> Points:
     return _normal({node.name: found.get(node.name, 0.0) for node in nodes}, less_is_better=True)
 
 
-def _affinity(pod: PodView, nodes: list[NodeState], _: Snapshot) -> Points:
+def _affinity(pod: PodView, nodes: list[NodeState], _: ClusterSnapshot) -> Points:
     if not pod.preferred_nodes:
         return {}
     return _normal(
@@ -56,7 +56,7 @@ def _affinity(pod: PodView, nodes: list[NodeState], _: Snapshot) -> Points:
     )
 
 
-def _room(pod: PodView, nodes: list[NodeState], _: Snapshot) -> Points:
+def _room(pod: PodView, nodes: list[NodeState], _: ClusterSnapshot) -> Points:
     """Least allocated and balanced allocation, of equal weight. Asked for every node of every pod: kept plain."""
     cpu, memory = pod.nonzero.get(CPU, 0), pod.nonzero.get(MEMORY, 0)
     cpu_asked, memory_asked = pod.requests.get(CPU, 0), pod.requests.get(MEMORY, 0)
@@ -79,7 +79,7 @@ def _room(pod: PodView, nodes: list[NodeState], _: Snapshot) -> Points:
     return found
 
 
-def _spread(pod: PodView, nodes: list[NodeState], snapshot: Snapshot) -> Points:
+def _spread(pod: PodView, nodes: list[NodeState], snapshot: ClusterSnapshot) -> Points:
     soft = [one for one in pod.spread if not one.hard]
     if soft:
         return _by_constraints(pod, soft, nodes, snapshot)
@@ -91,7 +91,7 @@ def _spread(pod: PodView, nodes: list[NodeState], snapshot: Snapshot) -> Points:
     return _crowding([(_HOST, siblings), (_ZONE, siblings)], nodes, snapshot)
 
 
-def _by_constraints(pod: PodView, soft: list[Spread], nodes: list[NodeState], snapshot: Snapshot) -> Points:
+def _by_constraints(pod: PodView, soft: list[Spread], nodes: list[NodeState], snapshot: ClusterSnapshot) -> Points:
     placed = [one for one in snapshot.placed_in((pod.namespace,)) if not one.deleting]
     return _crowding(
         [(one.topology_key, [other for other in placed if one.selector.matches(other.labels)]) for one in soft],
@@ -100,7 +100,7 @@ def _by_constraints(pod: PodView, soft: list[Spread], nodes: list[NodeState], sn
     )
 
 
-def _crowding(rules: list[tuple[str, list[PodView]]], nodes: list[NodeState], snapshot: Snapshot) -> Points:
+def _crowding(rules: list[tuple[str, list[PodView]]], nodes: list[NodeState], snapshot: ClusterSnapshot) -> Points:
     found: Points = dict.fromkeys((node.name for node in nodes), 0.0)
     for key, pods in rules:
         counts: dict[str, int] = {}
@@ -113,7 +113,7 @@ def _crowding(rules: list[tuple[str, list[PodView]]], nodes: list[NodeState], sn
     return _normal(found, less_is_better=True)
 
 
-def _neighbours(pod: PodView, nodes: list[NodeState], snapshot: Snapshot) -> Points:
+def _neighbours(pod: PodView, nodes: list[NodeState], snapshot: ClusterSnapshot) -> Points:
     pairs: dict[tuple[str, str], int] = {}
     for term in pod.preferred_pods:
         reach = Reach(term, snapshot)
@@ -155,7 +155,7 @@ def _normal(raw: Points, *, less_is_better: bool = False) -> Points:
     return {name: BEST * points / most for name, points in raw.items()}
 
 
-_RULES: Final[Iterable[tuple[float, Callable[[PodView, list[NodeState], Snapshot], Points]]]] = (
+_RULES: Final[Iterable[tuple[float, Callable[[PodView, list[NodeState], ClusterSnapshot], Points]]]] = (
     (3, _taints),
     (2, _affinity),
     (1, _room),
