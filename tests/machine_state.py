@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from kgpu.base.errors import LabError
 from kgpu.lab.processes import parse_start_time
 from kgpu.lab.real import mountpoints, state
-from kgpu.lab.real.model import NODE_DIRS, Network
+from kgpu.lab.real.model import NODE_DIRS, LabNetwork
 
 MARK: Final = "TESTS_OF_KGPU"
 """In the environment of all that a run starts: PID-START of its first process, after those of the runs around it."""
@@ -249,7 +249,7 @@ def _of_lab(command: str) -> Iterator[Thing]:
     except LabError:
         lab = None
     if lab is not None:
-        yield Thing("link", Network(lab.network_index).host_link)
+        yield Thing("link", LabNetwork(lab.network_index).host_link)
         yield from (Thing("cgroup", Path(name).name) for name in lab.cgroups)
         # Another lab's node may sit on folders that this one has not made.
         yield from (Thing("folder", name) for name in NODE_DIRS)

@@ -15,11 +15,11 @@ from kgpu.formats.agent_config import AgentConfig, RoleConfig, encode
 from kgpu.formats.agent_report import decode
 from kgpu.hw.memory import MemoryReader
 from kgpu.kube.port import CONFIG_MAPS, NODES, Patch, Resource
-from kgpu.lab.embedded.core import Core
-from kgpu.lab.embedded.core.model import User
+from kgpu.lab.embedded.core import ApiCore
+from kgpu.lab.embedded.core.model import ApiUser
 from kgpu.lab.embedded.kinds import Kinds
 from kgpu.lab.embedded.local import LocalApi
-from kgpu.lab.embedded.store import Store
+from kgpu.lab.embedded.store import ObjectStore
 from kgpu.lab.embedded.types.rules import BuiltinRules
 
 from .support_auto import INVENTORY, NAMESPACE, NODE
@@ -36,11 +36,11 @@ class Embedded:
 
     def __init__(self) -> None:
         rules = BuiltinRules()
-        self.core = Core(Kinds(), Store(), lambda _: rules, ())
+        self.core = ApiCore(Kinds(), ObjectStore(), lambda _: rules, ())
         self.api = self.user("admin")
 
     def user(self, name: str) -> LocalApi:
-        return LocalApi(self.core, User(name, ("system:masters",)))
+        return LocalApi(self.core, ApiUser(name, ("system:masters",)))
 
     async def begin(self) -> None:
         await self.api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})

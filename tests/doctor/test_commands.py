@@ -20,9 +20,9 @@ from kgpu.doctor.whatif import fitting
 from kgpu.fit import read
 from kgpu.lab.embedded.kinds import schema_data
 from kgpu.lab.embedded.patch import STRATEGIC, apply_patch
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.schema import SchemaNode
 
-POD = Node({"$ref": "io.k8s.api.core.v1.Pod"}, schema_data())
+POD = SchemaNode({"$ref": "io.k8s.api.core.v1.Pod"}, schema_data())
 GPU = "nvidia.com/gpu"
 EXAMPLES = all_examples()
 

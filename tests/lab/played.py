@@ -9,7 +9,7 @@ from kgpu.lab import reset
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.port import Lab
 from kgpu.lab.scenarios import model
-from kgpu.lab.scenarios.run import Result, play
+from kgpu.lab.scenarios.run import ScenarioResult, play
 
 KUBECTL = Path(__file__).parent / "kubectl"
 
@@ -26,9 +26,9 @@ def stories() -> list[str]:
 class Played:
     """Results by scenario and kind of lab."""
 
-    results: dict[tuple[str, str], Result] = field(default_factory=dict)
+    results: dict[tuple[str, str], ScenarioResult] = field(default_factory=dict)
 
-    def on(self, lab: Lab, story: str) -> Result:
+    def on(self, lab: Lab, story: str) -> ScenarioResult:
         """The result of the scenario on the lab, played now unless it was before."""
         key = (story, lab.about.kind)
         if key not in self.results:
@@ -37,7 +37,7 @@ class Played:
         return self.results[key]
 
 
-def wrong(result: Result) -> str:
+def wrong(result: ScenarioResult) -> str:
     """What was not as expected, with the evidence; "" when all was."""
     texts = [
         f"{step.title}: {step.why}\n$ {step.command}\n{step.output}\n{step.evidence}"
@@ -47,7 +47,7 @@ def wrong(result: Result) -> str:
     return "\n\n".join(texts)
 
 
-def check_on_embedded(lab: EmbeddedLab, played: Played, story: str) -> Result:
+def check_on_embedded(lab: EmbeddedLab, played: Played, story: str) -> ScenarioResult:
     """The story's result: all as expected, and nothing of it left in the lab."""
     before = (story, lab.about.kind) in played.results
     result = played.on(lab, story)

@@ -15,7 +15,7 @@ from kgpu.hw.fake import operate
 from kgpu.hw.fake.create import create_root
 from kgpu.lab.port import EMBEDDED, REAL, NodeHardware
 from kgpu.lab.scenarios.model import parse
-from kgpu.lab.scenarios.run import Outcome
+from kgpu.lab.scenarios.run import CommandOutput
 from tests.lab.fake_lab import FakeLab, ground_config
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
@@ -26,8 +26,8 @@ title: A tiny story
 steps:
   - {{title: look, run: kubectl get nodes, expect: {{contains: [Ready]}}}}
 """
-READY = {"kubectl get nodes": [Outcome(0, "n1 Ready")]}
-AWAY = {"kubectl get nodes": [Outcome(0, "n1 NotR")], "kubectl get events": [Outcome(0, "what happened")]}
+READY = {"kubectl get nodes": [CommandOutput(0, "n1 Ready")]}
+AWAY = {"kubectl get nodes": [CommandOutput(0, "n1 NotR")], "kubectl get events": [CommandOutput(0, "what happened")]}
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_conform_tells_where_two_labs_differ(
     labs: dict[str, FakeLab], story: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     labs[EMBEDDED].playing.answers = dict(READY)
-    labs[REAL].playing.answers = {"kubectl get nodes": [Outcome(0, "n2 Ready")]}
+    labs[REAL].playing.answers = {"kubectl get nodes": [CommandOutput(0, "n2 Ready")]}
     assert main(["kgpu", "lab", "conform", story]) == 3
     out = capsys.readouterr().out
     assert "tiny: 1 step differs in 1 steps" in out

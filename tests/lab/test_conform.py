@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from kgpu.lab.scenarios.conform import compare, normal
-from kgpu.lab.scenarios.run import Result, StepResult
+from kgpu.lab.scenarios.run import ScenarioResult, StepResult
 
 
-def run(backend: str, *outputs: str, why: str = "") -> Result:
+def run(backend: str, *outputs: str, why: str = "") -> ScenarioResult:
     steps = tuple(
         StepResult(title=f"step {n}", command="kubectl get x", output=text, seconds=0.1, why=why if n == 0 else "")
         for n, text in enumerate(outputs)
     )
-    return Result(scenario="s", backend=backend, seconds=1.0, steps=steps)
+    return ScenarioResult(scenario="s", backend=backend, seconds=1.0, steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_a_story_that_ended_early_is_a_difference() -> None:
 
 
 def test_steps_that_may_differ_are_compared_by_their_verdict_alone() -> None:
-    def one(backend: str, output: str, why: str = "") -> Result:
+    def one(backend: str, output: str, why: str = "") -> ScenarioResult:
         step = StepResult(title="t", command="c", output=output, seconds=0.1, why=why, varies="other machines")
-        return Result(scenario="s", backend=backend, seconds=1.0, steps=(step,))
+        return ScenarioResult(scenario="s", backend=backend, seconds=1.0, steps=(step,))
 
     assert compare(one("embedded", "a"), one("real", "b")) == ()
     (found,) = compare(one("embedded", "a"), one("real", "b", "it was wrong"))
@@ -69,9 +69,9 @@ def test_steps_that_may_differ_are_compared_by_their_verdict_alone() -> None:
 
 
 def test_how_often_a_controller_has_tried_is_the_same_where_the_step_says_so() -> None:
-    def told(backend: str, *lines: str, repeats: str = "") -> Result:
+    def told(backend: str, *lines: str, repeats: str = "") -> ScenarioResult:
         step = StepResult(title="t", command="c", output="\n".join(lines), seconds=0.1, repeats=repeats)
-        return Result(scenario="s", backend=backend, seconds=1.0, steps=(step,))
+        return ScenarioResult(scenario="s", backend=backend, seconds=1.0, steps=(step,))
 
     refused = [
         f'ReplicaSet Error creating: pods "trainers-7d4b9c8f6-{name}" is forbidden' for name in ("x2v5z", "kq4zz")

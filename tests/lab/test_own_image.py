@@ -72,7 +72,9 @@ def test_the_same_files_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
     package.mkdir()
     (package / "one.py").write_text("NAMES = {'a', 'b', 'c'}\n\n\ndef f(x): return x in {'d', 'e', 'f'}\n")
     (package / "data.yaml").write_text("a: b\n")
-    files = [python_files.Source(f"{python_files.SITE}/kgpu/{one.name}", str(one)) for one in sorted(package.iterdir())]
+    files = [
+        python_files.CopiedFile(f"{python_files.SITE}/kgpu/{one.name}", str(one)) for one in sorted(package.iterdir())
+    ]
     monkeypatch.setattr(python_files, "own_package", lambda: files)
     own_image.ensure_base(QuietProgress(), own_image.cache_folder())
     first = tmp_path / "first"

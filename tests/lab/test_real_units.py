@@ -35,15 +35,15 @@ from kgpu.lab.real import (
     state,
     status,
 )
-from kgpu.lab.real.model import KERNEL_TUNABLES, NODE_DIRS, LabSpec, Network, Paths, node_dir, plan_network
-from kgpu.lab.real.plan import AGENT, Plan, make_plan
+from kgpu.lab.real.model import KERNEL_TUNABLES, NODE_DIRS, LabNetwork, LabPaths, LabSpec, node_dir, plan_network
+from kgpu.lab.real.plan import AGENT, KeeperPlan, make_plan
 
 NET = ipaddress.IPv4Network
 
 
 @pytest.mark.parametrize("name", ["lab", "a", "second-lab", "x" * 32])
 def test_good_names(name: str) -> None:
-    assert LabSpec(name=name).cgroup(Network(3)) == f"kgpu-lab-{name}-3"
+    assert LabSpec(name=name).cgroup(LabNetwork(3)) == f"kgpu-lab-{name}-3"
 
 
 @pytest.mark.parametrize("name", ["", "Lab", "-a", "a-", "a/b", "..", "a b", "x" * 33, "a\n"])
@@ -69,7 +69,7 @@ def test_no_free_network_is_an_error() -> None:
         plan_network([NET("10.0.0.0/8")])
 
 
-@given(st.lists(st.integers(0, (1 << 14) - 1).map(lambda index: Network(index).subnet), max_size=40))
+@given(st.lists(st.integers(0, (1 << 14) - 1).map(lambda index: LabNetwork(index).subnet), max_size=40))
 def test_network_never_overlaps(used: list[ipaddress.IPv4Network]) -> None:
     found = plan_network(used)
     assert not any(found.subnet.overlaps(other) for other in used)
@@ -137,10 +137,10 @@ def test_start_conditions(tmp_path: Path) -> None:
 # --- plan and configs ------------------------------------------------------------------------------------------------
 
 
-def _plan(agent: bool = True) -> Plan:
-    spec, paths = LabSpec(agent=agent), Paths(Path("/lab"))
+def _plan(agent: bool = True) -> KeeperPlan:
+    spec, paths = LabSpec(agent=agent), LabPaths(Path("/lab"))
     return make_plan(
-        spec, paths, Network(0), bin_dir=Path("/bin-dir"), environ={"PATH": "/usr/bin", "PYTHONPATH": "/s"}
+        spec, paths, LabNetwork(0), bin_dir=Path("/bin-dir"), environ={"PATH": "/usr/bin", "PYTHONPATH": "/s"}
     )
 
 
@@ -153,7 +153,7 @@ def test_plan_mounts_every_private_folder_and_tunable() -> None:
 
 def test_plan_survives_the_wire_and_names_every_program() -> None:
     plan = _plan()
-    assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=KeeperPlan) == plan
     by_name = {process.name: process for process in plan.processes}
     built = {component.name for component in components.COMPONENTS}
     for name, process in by_name.items():
@@ -166,19 +166,19 @@ def test_plan_survives_the_wire_and_names_every_program() -> None:
 
 
 def test_the_api_server_writes_down_what_is_asked_only_where_that_is_wanted() -> None:
-    paths = Paths(Path("/lab"))
+    paths = LabPaths(Path("/lab"))
     for audit in (False, True):
         spec = LabSpec(audit=audit)
-        plan = make_plan(spec, paths, Network(0), bin_dir=Path("/b"), environ={})
+        plan = make_plan(spec, paths, LabNetwork(0), bin_dir=Path("/b"), environ={})
         api = next(process for process in plan.processes if process.name == "kube-apiserver")
-        texts = configs.files(spec, paths, Network(0), bin_dir="/b", snapshotter="overlayfs")
+        texts = configs.files(spec, paths, LabNetwork(0), bin_dir="/b", snapshotter="overlayfs")
         assert (f"--audit-log-path={paths.audit_log}" in api.argv) is audit
         assert ("/lab/config/audit.yaml" in texts) is audit
 
 
 def test_configs_are_what_their_readers_expect() -> None:
-    paths = Paths(Path("/lab"))
-    texts = configs.files(LabSpec(), paths, Network(0), bin_dir="/b", snapshotter="overlayfs")
+    paths = LabPaths(Path("/lab"))
+    texts = configs.files(LabSpec(), paths, LabNetwork(0), bin_dir="/b", snapshotter="overlayfs")
     containerd = tomllib.loads(texts["/lab/node/etc-containerd/config.toml"])
     runtime = containerd["plugins"]["io.containerd.cri.v1.runtime"]
     assert runtime["enable_cdi"] is True
@@ -187,14 +187,14 @@ def test_configs_are_what_their_readers_expect() -> None:
     assert kubelet["cgroupRoot"] == "/kgpu-lab-lab-0"
     admin = yaml.safe_load(texts["/lab/kubeconfig"])
     assert admin["clusters"][0]["cluster"]["server"] == "https://10.231.0.2:6443"
-    users = {row["name"] for row in configs.pki_requests(Network(0))}
+    users = {row["name"] for row in configs.pki_requests(LabNetwork(0))}
     for text in texts.values():
         if '"kind": "Config"' in text:
             assert yaml.safe_load(text)["users"][0]["name"] in users
 
 
 def test_node_dirs_are_all_different() -> None:
-    assert len({node_dir(Paths(Path("/lab")), target) for target in NODE_DIRS}) == len(NODE_DIRS)
+    assert len({node_dir(LabPaths(Path("/lab")), target) for target in NODE_DIRS}) == len(NODE_DIRS)
 
 
 # --- build -----------------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from kgpu.base.errors import LabError
 from kgpu.lab.scenarios import model
-from kgpu.lab.scenarios.model import Expect, Step, Wait, parse, verdict
-from kgpu.lab.scenarios.run import Backend, Outcome, StepResult, play, run_command, translate
+from kgpu.lab.scenarios.model import Expect, ScenarioStep, Wait, parse, verdict
+from kgpu.lab.scenarios.run import Backend, CommandOutput, StepResult, play, run_command, translate
 
 STORY = """
 name: tiny
@@ -36,20 +36,20 @@ class MemoryBackend:
 
     name = "memory"
 
-    def __init__(self, answers: Mapping[str, list[Outcome]] | None = None) -> None:
+    def __init__(self, answers: Mapping[str, list[CommandOutput]] | None = None) -> None:
         self.answers = {key: list(outcomes) for key, outcomes in (answers or {}).items()}
         self.ran: list[str] = []
 
     def values(self) -> Mapping[str, str]:
         return {"NODE": "node-1", "HW_ROOT": "/hw", "KUBECONFIG": "/kubeconfig"}
 
-    def command(self, words: Sequence[str], stdin: str | None = None) -> Outcome:
+    def command(self, words: Sequence[str], stdin: str | None = None) -> CommandOutput:
         line = " ".join(words)
         self.ran.append(line if stdin is None else f"{line} < {stdin.strip()}")
         for prefix, outcomes in self.answers.items():
             if line.startswith(prefix):
                 return outcomes.pop(0) if len(outcomes) > 1 else outcomes[0]
-        return Outcome(0, "")
+        return CommandOutput(0, "")
 
     @contextlib.contextmanager
     def inside(self, namespace: str) -> Iterator[Backend]:
@@ -57,7 +57,7 @@ class MemoryBackend:
         yield self
 
 
-READY = {"kubectl get nodes": [Outcome(0, "n1 Ready")], "kubectl get pod/x": [Outcome(0, "Running")]}
+READY = {"kubectl get nodes": [CommandOutput(0, "n1 Ready")], "kubectl get pod/x": [CommandOutput(0, "Running")]}
 
 
 def test_bundled_scenarios_are_valid_and_named_after_their_file() -> None:
@@ -88,7 +88,7 @@ def test_a_story_is_played_in_its_own_namespace_and_cleaned_up() -> None:
 
 
 def test_the_first_wrong_step_ends_the_story_but_not_the_cleanup() -> None:
-    backend = MemoryBackend({"kubectl get nodes": [Outcome(0, "n1 NotR")]})
+    backend = MemoryBackend({"kubectl get nodes": [CommandOutput(0, "n1 NotR")]})
     result = play(parse(STORY, "s"), backend)
     assert not result.ok
     assert [step.title for step in result.steps] == ["look"]
@@ -108,15 +108,15 @@ def test_keep_leaves_the_objects() -> None:
 def test_within_repeats_until_it_is_so() -> None:
     text = STORY.replace("expect: {contains: [Ready]}", "within: 20, expect: {contains: [Ready]}")
     backend = MemoryBackend(
-        {"kubectl get nodes": [Outcome(1, "refused"), Outcome(0, "n1 NotR"), Outcome(0, "n1 Ready")]}
-        | {"kubectl get pod/x": [Outcome(0, "Running")]}
+        {"kubectl get nodes": [CommandOutput(1, "refused"), CommandOutput(0, "n1 NotR"), CommandOutput(0, "n1 Ready")]}
+        | {"kubectl get pod/x": [CommandOutput(0, "Running")]}
     )
     assert play(parse(text, "s"), backend).ok
     assert backend.ran.count("kubectl get nodes") == 3
 
 
 def test_a_namespace_that_cannot_be_made_is_told() -> None:
-    backend = MemoryBackend({"kubectl create namespace": [Outcome(1, "connection refused")]})
+    backend = MemoryBackend({"kubectl create namespace": [CommandOutput(1, "connection refused")]})
     with pytest.raises(LabError, match="connection refused"):
         play(parse(STORY, "s"), backend)
 
@@ -185,13 +185,13 @@ def test_verdict(expect: Expect, output: str, code: int, why: str) -> None:
 
 def test_values_are_filled_in_and_foreign_dollars_stay() -> None:
     values = MemoryBackend().values()
-    words, stdin, shown, _ = translate(Step(apply="a: ${NODE} $(date) ${OTHER}\n"), values)
+    words, stdin, shown, _ = translate(ScenarioStep(apply="a: ${NODE} $(date) ${OTHER}\n"), values)
     assert (words, stdin) == (["kubectl", "apply", "-f", "-"], "a: node-1 $(date) ${OTHER}\n")
     assert shown.startswith("kubectl apply -f - <<EOF\na: node-1")
-    assert translate(Step(sh="kill $$; echo $NODE $${NODE}"), values)[0][-1] == "kill $$; echo $NODE $node-1"
-    words, _, _, _ = translate(Step(run="kubectl get node ${NODE} -o 'jsonpath={.a b}'"), values)
+    assert translate(ScenarioStep(sh="kill $$; echo $NODE $${NODE}"), values)[0][-1] == "kill $$; echo $NODE $node-1"
+    words, _, _, _ = translate(ScenarioStep(run="kubectl get node ${NODE} -o 'jsonpath={.a b}'"), values)
     assert words == ["kubectl", "get", "node", "node-1", "-o", "jsonpath={.a b}"]
-    _, _, _, expect = translate(Step(wait=Wait(object="pod/a", jsonpath="{.s}", equals="${NODE}")), values)
+    _, _, _, expect = translate(ScenarioStep(wait=Wait(object="pod/a", jsonpath="{.s}", equals="${NODE}")), values)
     assert expect == Expect(equals="node-1")
 
 
@@ -202,7 +202,7 @@ class InterruptedBackend(MemoryBackend):
         super().__init__(READY)
         self.at, self.number = at, number
 
-    def command(self, words: Sequence[str], stdin: str | None = None) -> Outcome:
+    def command(self, words: Sequence[str], stdin: str | None = None) -> CommandOutput:
         outcome = super().command(words, stdin)
         if " ".join(words).startswith(self.at):
             signal.raise_signal(self.number)
@@ -240,7 +240,7 @@ def test_a_reader_that_went_away_does_not_end_the_cleanup() -> None:
     def gone(_: StepResult) -> None:
         raise BrokenPipeError
 
-    backend = MemoryBackend({**READY, "kubectl delete pod": [Outcome(1, "no")]})
+    backend = MemoryBackend({**READY, "kubectl delete pod": [CommandOutput(1, "no")]})
     with pytest.raises(BrokenPipeError):
         play(parse(STORY, "s"), backend, listener=gone)
     assert backend.ran[-2:] == [
@@ -287,4 +287,4 @@ def test_commands_that_take_too_long_or_do_not_exist() -> None:
     assert slow.code == 124
     assert "begun" in slow.text
     assert run_command(["/nowhere/program"], "", os.environ).code == 127
-    assert run_command(["cat"], "given", os.environ) == Outcome(0, "given")
+    assert run_command(["cat"], "given", os.environ) == CommandOutput(0, "given")

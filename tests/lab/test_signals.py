@@ -16,7 +16,7 @@ from kgpu.lab.embedded.model import FirstNode
 from kgpu.lab.nodes import contained, manage, runtime
 from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import keeper
-from kgpu.lab.real.plan import Process
+from kgpu.lab.real.plan import PlannedProcess
 from kgpu.lab.scenarios.run import run_command
 
 # Python itself ignores these, in every program that is written in it.
@@ -25,7 +25,7 @@ LOOK = ("cat", "/proc/self/status")
 
 
 def test_a_process_of_a_real_node(tmp_path: Path) -> None:
-    child = keeper.Child(Process(name="engine", argv=("/bin/sleep", "600"), log=str(tmp_path / "log")))
+    child = keeper.KeptProcess(PlannedProcess(name="engine", argv=("/bin/sleep", "600"), log=str(tmp_path / "log")))
     with parent():
         keeper.start(child)
     try:
@@ -40,7 +40,7 @@ async def test_a_container_and_a_command_in_it(tmp_path: Path) -> None:
         with running(tmp_path, "uid", "sh", "-c", "cat /proc/self/status; exec sleep 600") as folder:
             begun = contained.begun(folder)
             assert begun is not None
-            container = runtime.Process(folder, "c", begun.pid, begun.shim, begun.started)
+            container = runtime.ContainerProcess(folder, "c", begun.pid, begun.shim, begun.started)
             code, inside = await container.execute(LOOK, 60)
             assert unheard_by(container.pid) == set()
     assert (code, unheard(inside)) == (0, set())

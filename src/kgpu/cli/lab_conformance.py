@@ -43,10 +43,10 @@ def conformance(
     """
     from kgpu.lab import progress
     from kgpu.lab.conformance import render
-    from kgpu.lab.conformance.model import State
-    from kgpu.lab.conformance.run import Order, run
+    from kgpu.lab.conformance.model import ResultState
+    from kgpu.lab.conformance.run import ConformanceOptions, run
 
-    order = Order(
+    order = ConformanceOptions(
         sigs=sigs or (skips.FAST_SIGS if fast else skips.SIGS),
         focus=focus,
         slow=skips.SLOW if fast else "",
@@ -64,4 +64,4 @@ def conformance(
         print_json({"runs": [render.to_builtins(one.lab, one.results, wall_s=one.wall_s) for one in runs]})
     else:
         click.echo("\n\n".join(render.text(one.lab, one.results, wall_s=one.wall_s) for one in runs))
-    sys.exit(any(one.state is State.FAILED for each in runs for one in each.results))
+    sys.exit(any(one.state is ResultState.FAILED for each in runs for one in each.results))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kgpu.lab.embedded.lab import EmbeddedLab
     from kgpu.lab.progress import Progress
     from kgpu.lab.scenarios.model import Scenario
-    from kgpu.lab.scenarios.run import Result, StepResult
+    from kgpu.lab.scenarios.run import ScenarioResult, StepResult
 
 OUTPUT_LINES: Final = 8  # of a step's output that are shown
 KEEP: Final = "DEMO_KEEP"
@@ -90,7 +90,7 @@ class DemoScreen:
             for shown in step.evidence.splitlines():
                 self.say(f"      {shown}")
 
-    def told(self, result: Result) -> None:
+    def told(self, result: ScenarioResult) -> None:
         verdict = "as expected" if result.ok else "NOT as expected"
         self.say()
         self.say(f"{len(result.steps)} steps in {result.seconds:.1f} s, {verdict}", "dim" if result.ok else "bold red")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kgpu.lab.port import Lab
     from kgpu.lab.scenarios.conform import Difference
     from kgpu.lab.scenarios.model import Scenario
-    from kgpu.lab.scenarios.run import Result, StepResult
+    from kgpu.lab.scenarios.run import ScenarioResult, StepResult
 
 STORY_GPUS: Final = 8
 OUTPUT_LINES: Final = 24  # of a step's output that are shown
@@ -186,7 +186,7 @@ def _conform(story: Scenario, labs: list[Lab], *, text: bool) -> list[Difference
     from kgpu.lab.scenarios import conform as compare
     from kgpu.lab.scenarios import run as runner
 
-    results: list[Result] = [runner.play(story, there.backend(), say=_say) for there in labs]
+    results: list[ScenarioResult] = [runner.play(story, there.backend(), say=_say) for there in labs]
     found = list(compare.compare(results[0], results[1]))
     if text:
         took = ", ".join(f"{one.backend} {one.seconds:.1f} s" for one in results)

@@ -18,7 +18,7 @@ from kgpu.lab.nodes import manage
 from kgpu.lab.progress import Progress
 from kgpu.lab.scenarios import model
 from kgpu.lab.scenarios.model import Scenario
-from kgpu.lab.scenarios.run import Result, StepResult, play
+from kgpu.lab.scenarios.run import ScenarioResult, StepResult, play
 
 NAME: Final = "demo"
 MAIN_NODE: Final = "dgx-h100-1"
@@ -27,7 +27,7 @@ _NODES_S: Final = 90.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class DemoNode:
     """A node of the demo; ``what`` says what it is for a reader."""
 
     profile: str
@@ -38,14 +38,14 @@ class Machine:
 
 
 FLEET: Final = (
-    Machine(profile="dgx-h100", what="a DGX H100, eight GPUs"),
-    Machine(profile="l4", what="an inference server with L4s"),
-    Machine(profile="dgx-a100-80g", prefix="a100-mig", gpus=1, mig=("0:1g.10gb*7",), what="an A100 cut into 7 slices"),
-    Machine(profile="cpu", what="a node without GPUs"),
+    DemoNode(profile="dgx-h100", what="a DGX H100, eight GPUs"),
+    DemoNode(profile="l4", what="an inference server with L4s"),
+    DemoNode(profile="dgx-a100-80g", prefix="a100-mig", gpus=1, mig=("0:1g.10gb*7",), what="an A100 cut into 7 slices"),
+    DemoNode(profile="cpu", what="a node without GPUs"),
 )
 
 
-class Teller(Protocol):
+class DemoTeller(Protocol):
     """Tells it to a person."""
 
     def cluster(self, lab: EmbeddedLab, answered_s: float) -> None:
@@ -64,7 +64,7 @@ class Teller(Protocol):
         """A step of it is done."""
         ...
 
-    def told(self, result: Result) -> None:
+    def told(self, result: ScenarioResult) -> None:
         """The story has ended."""
         ...
 
@@ -80,7 +80,7 @@ def refuse_running(lab: EmbeddedLab) -> None:
         )
 
 
-def bring_up(lab: EmbeddedLab, teller: Teller) -> None:
+def bring_up(lab: EmbeddedLab, teller: DemoTeller) -> None:
     """The cluster and its four nodes. Raises LabError."""
     begun = time.monotonic()
     lab.up()
@@ -103,9 +103,9 @@ def stories() -> list[Scenario]:
     return [model.load(str(Path(__file__).parent / "demo.yaml")), *(model.load(name) for name in STORIES)]
 
 
-def tell(lab: EmbeddedLab, teller: Teller, *, say: Callable[[str], None]) -> list[Result]:
+def tell(lab: EmbeddedLab, teller: DemoTeller, *, say: Callable[[str], None]) -> list[ScenarioResult]:
     """Play the stories until one is not as expected; their results."""
-    results: list[Result] = []
+    results: list[ScenarioResult] = []
     for story in stories():
         teller.story(story)
         result = play(story, lab.backend(node=MAIN_NODE), listener=teller.step, say=say)

@@ -44,7 +44,7 @@ def _article(kind: str) -> str:
 def _real(name: str, folder: Path, progress: Progress) -> Lab:
     from kgpu.lab.real import cluster, model, state
 
-    found = state.load(model.Paths(folder).state)
+    found = state.load(model.LabPaths(folder).state)
     spec = model.LabSpec(name=name)
     if found is not None:
         spec = model.LabSpec(name=found.name, profile=found.profile, gpus=found.gpus, agent=found.agent)

@@ -46,11 +46,11 @@ async def _install(kubeconfig: Path) -> None:
         await api.close()
 
 
-class Api(KubeApi, KubeDiscovery, Protocol):
+class ApiWithDiscovery(KubeApi, KubeDiscovery, Protocol):
     """What ``apply`` needs."""
 
 
-async def apply(api: Api) -> None:
+async def apply(api: ApiWithDiscovery) -> None:
     """The same over a connection."""
     from kgpu.formats.crd.definitions import crds
 

@@ -32,7 +32,7 @@ AGNHOST: Final = "/agnhost"  # what Kubernetes' own end-to-end tests run in most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class SampleImage:
     """One row: images whose whole name matches ``pattern``.
 
     ``files`` maps paths in the image to ``script:NAME``, ``artifact:NAME``, ``program:NAME`` or ``host:NAME``;
@@ -58,7 +58,7 @@ class Sample:
 
 
 SAMPLES: Final = (
-    Sample(
+    SampleImage(
         name="vectoradd",
         pattern=r".*cuda-sample:vectoradd.*",
         env=_CUDA_ENV,
@@ -66,7 +66,7 @@ SAMPLES: Final = (
         workdir="/cuda-samples",
         files=_VECTORADD,
     ),
-    Sample(
+    SampleImage(
         name="nbody",
         pattern=r".*cuda-sample:nbody.*",
         env=_CUDA_ENV,
@@ -74,14 +74,14 @@ SAMPLES: Final = (
         workdir="/cuda-samples",
         files={**_VECTORADD, "/cuda-samples/nbody": "script:nbody"},
     ),
-    Sample(
+    SampleImage(
         name="cuda",
         pattern=r"(.*/)?(nvidia/cuda|cuda)[:@].*",
         env=_CUDA_ENV,
         command=("/bin/bash",),
         files=_VECTORADD,
     ),
-    Sample(
+    SampleImage(
         name="pytorch",
         pattern=r".*pytorch.*",
         env=_CUDA_ENV,
@@ -89,7 +89,7 @@ SAMPLES: Final = (
         workdir="/workspace",
         files={"/usr/local/bin/torchrun": "script:torchrun"},
     ),
-    Sample(
+    SampleImage(
         name="tritonserver",
         pattern=r".*tritonserver.*",
         env=_CUDA_ENV,
@@ -102,12 +102,12 @@ SAMPLES: Final = (
         serves=(8000,),
     ),
     # Its shell knows what others do not, such as $RANDOM.
-    Sample(
+    SampleImage(
         name="busybox", pattern=r"(.*/)?(busybox|alpine)(:.*|@.*)?", command=("sh",), files={"/bin/sh": "host:busybox"}
     ),
-    Sample(name="shell", pattern=r"(.*/)?(ubuntu|debian|bash)(:.*|@.*)?", command=("sh",)),
-    Sample(name="pause", pattern=r"(.*/)?pause(:.*|@.*)?", pause=True),
-    Sample(
+    SampleImage(name="shell", pattern=r"(.*/)?(ubuntu|debian|bash)(:.*|@.*)?", command=("sh",)),
+    SampleImage(name="pause", pattern=r"(.*/)?pause(:.*|@.*)?", pause=True),
+    SampleImage(
         name="agnhost",
         pattern=r"(.*/)?agnhost(:.*|@.*)?",
         entrypoint=(AGNHOST,),
@@ -144,12 +144,12 @@ SAMPLES: Final = (
 )
 
 
-def find(image: str) -> Sample | None:
+def find(image: str) -> SampleImage | None:
     """The row of an image name; None for an image that the lab does not know."""
     return next((row for row in SAMPLES if re.fullmatch(row.pattern, image)), None)
 
 
-def by_name(name: str) -> Sample:
+def by_name(name: str) -> SampleImage:
     """The row of that name."""
     return next(row for row in SAMPLES if row.name == name)
 

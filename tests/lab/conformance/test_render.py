@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from kgpu.lab.conformance import render
-from kgpu.lab.conformance.model import Result, State, Test
+from kgpu.lab.conformance.model import ConformanceResult, ResultState, Test
 
 
-def result(name: str, state: State, message: str = "", seconds: float = 1.0) -> Result:
-    return Result(lab="real", test=Test(f"{name} [Conformance]"), state=state, seconds=seconds, message=message)
+def result(name: str, state: ResultState, message: str = "", seconds: float = 1.0) -> ConformanceResult:
+    return ConformanceResult(
+        lab="real", test=Test(f"{name} [Conformance]"), state=state, seconds=seconds, message=message
+    )
 
 
 RESULTS = (
-    result("[sig-apps] Job should run", State.PASSED),
-    result("[sig-apps] Job should fail", State.FAILED, "one\ntwo", 3.0),
-    result("[sig-auth] Token should do", State.LEFT_OUT, "no webhooks", 0.0),
-    result("[sig-auth] Token should be", State.LEFT_OUT, "no webhooks", 0.0),
-    result("[sig-auth] Token should say no", State.SKIPPED, "one node", 0.0),
+    result("[sig-apps] Job should run", ResultState.PASSED),
+    result("[sig-apps] Job should fail", ResultState.FAILED, "one\ntwo", 3.0),
+    result("[sig-auth] Token should do", ResultState.LEFT_OUT, "no webhooks", 0.0),
+    result("[sig-auth] Token should be", ResultState.LEFT_OUT, "no webhooks", 0.0),
+    result("[sig-auth] Token should say no", ResultState.SKIPPED, "one node", 0.0),
 )
 
 

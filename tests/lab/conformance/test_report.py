@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kgpu.base.errors import LabError
 from kgpu.lab.conformance import report
-from kgpu.lab.conformance.model import State, Test
+from kgpu.lab.conformance.model import ResultState, Test
 
 TEST = Test("[sig-apps] Job should delete a job [Conformance]")
 
@@ -24,7 +24,7 @@ def spec(state: str, message: str = "", kind: str = "It", **about: Any) -> dict[
             **about}  # fmt: skip
 
 
-def read(*specs: dict[str, Any]) -> tuple[State, str]:
+def read(*specs: dict[str, Any]) -> tuple[ResultState, str]:
     [found] = report.read(json.dumps([{"SpecReports": list(specs)}]).encode(), [TEST], "embedded")
     return found.state, found.message
 
@@ -32,23 +32,23 @@ def read(*specs: dict[str, Any]) -> tuple[State, str]:
 @pytest.mark.parametrize(
     ("row", "state", "message"),
     [
-        (spec("passed"), State.PASSED, ""),
-        (spec("failed", "no such job"), State.FAILED, "no such job"),
-        (spec("timedout", "A suite timeout occurred"), State.FAILED, "A suite timeout occurred"),
-        (spec("panicked", Failure={"ForwardedPanic": "nil pointer"}), State.FAILED, "nil pointer"),
-        (spec("interrupted"), State.FAILED, "it ended as interrupted"),
-        (spec("skipped", "Requires at least 2 nodes"), State.SKIPPED, "Requires at least 2 nodes"),
-        (spec("skipped"), State.FAILED, "it was not run"),
+        (spec("passed"), ResultState.PASSED, ""),
+        (spec("failed", "no such job"), ResultState.FAILED, "no such job"),
+        (spec("timedout", "A suite timeout occurred"), ResultState.FAILED, "A suite timeout occurred"),
+        (spec("panicked", Failure={"ForwardedPanic": "nil pointer"}), ResultState.FAILED, "nil pointer"),
+        (spec("interrupted"), ResultState.FAILED, "it ended as interrupted"),
+        (spec("skipped", "Requires at least 2 nodes"), ResultState.SKIPPED, "Requires at least 2 nodes"),
+        (spec("skipped"), ResultState.FAILED, "it was not run"),
     ],
 )
-def test_how_a_test_ended(row: dict[str, Any], state: State, message: str) -> None:
+def test_how_a_test_ended(row: dict[str, Any], state: ResultState, message: str) -> None:
     assert read(row) == (state, message)
 
 
 def test_what_ended_the_run_is_why_its_tests_failed() -> None:
     before = spec("failed", "nodes are not ready", kind="SynchronizedBeforeSuite")
-    assert read(before) == (State.FAILED, "nodes are not ready")
-    assert read() == (State.FAILED, "it was not run")
+    assert read(before) == (ResultState.FAILED, "nodes are not ready")
+    assert read() == (ResultState.FAILED, "it was not run")
 
 
 def test_the_time_is_read_in_seconds() -> None:
@@ -63,4 +63,4 @@ def test_any_bytes_are_a_report_or_an_error(raw: bytes) -> None:
         found = report.read(raw, [TEST], "real")
     except LabError:
         return
-    assert [one.state for one in found] == [State.FAILED]
+    assert [one.state for one in found] == [ResultState.FAILED]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from kgpu.base.errors import LabError
-from kgpu.lab.conformance.model import State, Test
+from kgpu.lab.conformance.model import ResultState, Test
 from kgpu.lab.conformance.report import NOT_RUN
-from kgpu.lab.conformance.run import Order, Runner
+from kgpu.lab.conformance.run import ConformanceOptions, Runner
 from kgpu.lab.port import EMBEDDED, About
 from kgpu.lab.progress import QuietProgress
 
@@ -49,20 +49,25 @@ def runner(tmp_path: Path) -> Callable[..., Runner]:
         program = tmp_path / "e2e.test"
         program.write_text(PROGRAM.format(python=sys.executable, names=NAMES, hangs=hangs, broken=broken))
         program.chmod(0o755)
-        return Runner(program, LabUp(), tmp_path, Order(sigs=("apps",)))
+        return Runner(program, LabUp(), tmp_path, ConformanceOptions(sigs=("apps",)))
 
     return make
 
 
 def test_what_a_hanging_test_held_up_is_run_again(runner: Callable[..., Runner]) -> None:
     found = {one.test.name: one for one in runner(hangs=(NAMES[1],)).run(TESTS)}
-    assert [found[name].state for name in NAMES] == [State.PASSED, State.FAILED, State.PASSED, State.PASSED]
+    assert [found[name].state for name in NAMES] == [
+        ResultState.PASSED,
+        ResultState.FAILED,
+        ResultState.PASSED,
+        ResultState.PASSED,
+    ]
     assert found[NAMES[1]].message == "A suite timeout occurred"
 
 
 def test_a_run_that_reaches_no_test_is_not_repeated_for_ever(runner: Callable[..., Runner]) -> None:
     unknown = Test("[sig-apps] Job of another version [Conformance]")
-    assert [(one.state, one.message) for one in runner().run([unknown])] == [(State.FAILED, NOT_RUN)]
+    assert [(one.state, one.message) for one in runner().run([unknown])] == [(ResultState.FAILED, NOT_RUN)]
 
 
 def test_a_program_that_ends_without_a_report_is_told_with_its_words(runner: Callable[..., Runner]) -> None:

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kgpu.kube.port import EVENTS, NODES, Resource
-from kgpu.lab.embedded.core.model import Admission, Call, User, copied
-from kgpu.lab.embedded.core.verbs import Core
-from kgpu.lab.embedded.kinds import Kind, Kinds, schema_data
+from kgpu.lab.embedded.core.model import Admission, ApiUser, Call, copied
+from kgpu.lab.embedded.core.verbs import ApiCore
+from kgpu.lab.embedded.kinds import ApiKind, Kinds, schema_data
 from kgpu.lab.embedded.local import LocalApi
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import FieldError, Object, required
-from kgpu.lab.embedded.store import Log, Store
+from kgpu.lab.embedded.store import CommitLog, ObjectStore
 
 if TYPE_CHECKING:
-    from kgpu.lab.embedded.server import Cluster
+    from kgpu.lab.embedded.server import ServerParts
 
-ADMIN = User("admin", ("system:masters",))
+ADMIN = ApiUser("admin", ("system:masters",))
 CALL = Call(user=ADMIN, manager="test")
 NAMESPACES = ("default", "other")
 
@@ -32,17 +32,17 @@ NAMESPACES = ("default", "other")
 class PlainRules:
     """What every kind has in common: a status apart, a generation that follows the spec, a name that is needed."""
 
-    def schema(self, kind: Kind) -> Node:
-        return Node({"$ref": kind.schema}, schema_data())
+    def schema(self, kind: ApiKind) -> SchemaNode:
+        return SchemaNode({"$ref": kind.schema}, schema_data())
 
-    def decode(self, kind: Kind, obj: Object, call: Call) -> Object:
+    def decode(self, kind: ApiKind, obj: Object, call: Call) -> Object:
         return {**copied(obj), "apiVersion": kind.api_version, "kind": kind.kind}
 
-    def default(self, kind: Kind, obj: Object) -> None:
+    def default(self, kind: ApiKind, obj: Object) -> None:
         if kind.plural == "pods":
             obj.setdefault("spec", {}).setdefault("terminationGracePeriodSeconds", 30)
 
-    def prepare(self, kind: Kind, obj: Object, old: Object | None, subresource: str) -> None:
+    def prepare(self, kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> None:
         if old is None:
             obj.pop("status", None)
             if kind.plural == "namespaces":
@@ -65,22 +65,22 @@ class PlainRules:
         if not subresource and obj.get("spec") != old.get("spec") and "generation" in obj["metadata"]:
             obj["metadata"]["generation"] += 1
 
-    def validate(self, kind: Kind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
+    def validate(self, kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
         if not kind.stored:
             return []
         return [] if obj["metadata"].get("name") else [required("metadata.name", "name or generateName is required")]
 
 
-def make_core(*, admission: Sequence[Admission] = (), journal: Log | None = None) -> Core:
+def make_core(*, admission: Sequence[Admission] = (), journal: CommitLog | None = None) -> ApiCore:
     rules = PlainRules()
-    core = Core(Kinds(), Store(journal), lambda _kind: rules, admission)
+    core = ApiCore(Kinds(), ObjectStore(journal), lambda _kind: rules, admission)
     for name in NAMESPACES:
         if core.store.get(("", "namespaces"), "", name) is None:
             core.create(kind(core, "namespaces"), "", {"metadata": {"name": name}}, CALL)
     return core
 
 
-def kind(core: Core, plural: str, group: str = "") -> Kind:
+def kind(core: ApiCore, plural: str, group: str = "") -> ApiKind:
     return core.kinds.need(group, plural)
 
 
@@ -100,7 +100,7 @@ def pod(name: str, **spec: object) -> Object:
 class Whole:
     """The embedded cluster without its network: the API as its administrator sees it, and what is told by it."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ServerParts) -> None:
         self.core = cluster.core
         self.roles = cluster.roles
         self.api = LocalApi(cluster.core, ADMIN, manager="test")
@@ -156,7 +156,7 @@ async def whole(folder: Path, *roles: str) -> AsyncIterator[Whole]:
     from kgpu.base.supervise import Supervisor
     from kgpu.lab.embedded import auth, server, tls
 
-    settings = server.Settings(folder=folder)
+    settings = server.ServerSettings(folder=folder)
     auth.write_tokens(settings.tokens, [])
     cluster = server.assemble(settings, 1, tls.ensure(folder / "pki", hosts=()))
     supervisor = Supervisor()

@@ -6,10 +6,10 @@ import pytest
 
 from kgpu.lab.embedded.kinds import schema_data
 from kgpu.lab.embedded.repeated import MOST, Repeated, operations, warnings, words, yaml_lines
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.strict import Members
 
-POD = Node({"$ref": "io.k8s.api.core.v1.Pod"}, schema_data())
+POD = SchemaNode({"$ref": "io.k8s.api.core.v1.Pod"}, schema_data())
 
 
 def test_a_type_tells_of_both_kinds_as_it_meets_them() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kgpu.lab.embedded.kinds import Kinds
 from kgpu.lab.embedded.selectors import (
-    Requirement,
+    LabelRequirement,
     field_match,
     fields_of,
     labels_of,
@@ -65,7 +65,7 @@ def test_what_is_printed_is_parsed_again(rows: list[tuple[str, str, set[str]]]) 
         held = tuple(sorted(values)) if operator in ("in", "notin") else (min(values),)
         if operator in ("exists", "!"):
             held = ()
-        wanted.append(Requirement(key, operator, held))
+        wanted.append(LabelRequirement(key, operator, held))
         forms = {"exists": key, "!": f"!{key}", "in": f"{key} in ({','.join(held)})", "notin": f"{key} notin ({','.join(held)})"}  # fmt: skip
         texts.append(forms.get(operator) or f"{key}{operator}{held[0]}")
     assert sorted(parse_labels(",".join(texts)), key=repr) == sorted(wanted, key=repr)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from kgpu.lab.embedded.core.model import Stored
+from kgpu.lab.embedded.core.model import StoredObject
 from kgpu.lab.embedded.status import Object
-from kgpu.lab.embedded.store import ExpiredError, Store, order_of
-from kgpu.lab.embedded.watching import EVERYTHING, Watch
+from kgpu.lab.embedded.store import ExpiredError, ObjectStore, order_of
+from kgpu.lab.embedded.watching import EVERYTHING, ObjectWatch
 from tests.budget import tries
 
 PODS = ("", "pods")
@@ -25,17 +25,17 @@ class Model(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.store = Store()
+        self.store = ObjectStore()
         self.now: dict[tuple[str, str], Object] = {}
         self.past: dict[int, dict[tuple[str, str], Object]] = {self.store.revision: {}}
         self.told: dict[tuple[str, str], Object] = {}
         self.red_told: dict[tuple[str, str], Object] = {}
         table = self.store.table(PODS)
-        self.all = Watch(("v1", "Pod"), "", None, lambda: self.store.revision)
+        self.all = ObjectWatch(("v1", "Pod"), "", None, lambda: self.store.revision)
         table.watching.add(self.all, EVERYTHING)
-        self.red = Watch(("v1", "Pod"), "", lambda obj: obj["metadata"]["labels"]["c"] == "red", lambda: 0)
+        self.red = ObjectWatch(("v1", "Pod"), "", lambda obj: obj["metadata"]["labels"]["c"] == "red", lambda: 0)
         table.watching.add(self.red, EVERYTHING)
-        self.on_n = Watch(("v1", "Pod"), "", lambda obj: obj["spec"]["nodeName"] == "n", lambda: 0)
+        self.on_n = ObjectWatch(("v1", "Pod"), "", lambda obj: obj["spec"]["nodeName"] == "n", lambda: 0)
         table.watching.add(self.on_n, ("index", "n"))
         self.n_told: dict[tuple[str, str], Object] = {}
 
@@ -112,7 +112,7 @@ TestModel.settings = tries(40, stateful_step_count=25)
 
 def test_history_is_bounded_and_says_where_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgpu.lab.embedded.store.HISTORY_EVENTS", 3)
-    store = Store()
+    store = ObjectStore()
     first = store.revision
     for number in range(5):
         store.put(PODS, pod("a", str(number)))
@@ -125,15 +125,15 @@ def test_history_is_bounded_and_says_where_it_begins(monkeypatch: pytest.MonkeyP
 
 def test_history_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgpu.lab.embedded.store.HISTORY_BYTES", 5000)
-    store = Store()
+    store = ObjectStore()
     for number in range(50):
         store.put(PODS, pod("a", "x", colour=f"{number}" * 200))
     assert 0 < sum(event.size for event in store.table(PODS).events) <= 5000
 
 
 async def test_a_reader_that_is_too_slow_is_ended() -> None:
-    store = Store()
-    watch = Watch(("v1", "Pod"), "", None, lambda: store.revision, backlog=2)
+    store = ObjectStore()
+    watch = ObjectWatch(("v1", "Pod"), "", None, lambda: store.revision, backlog=2)
     store.table(PODS).watching.add(watch, EVERYTHING)
     for number in range(4):
         store.put(PODS, pod("a", str(number)))
@@ -143,8 +143,8 @@ async def test_a_reader_that_is_too_slow_is_ended() -> None:
 
 
 async def test_what_was_told_before_the_end_is_still_read() -> None:
-    store = Store()
-    watch = Watch(("v1", "Pod"), "", None, lambda: store.revision)
+    store = ObjectStore()
+    watch = ObjectWatch(("v1", "Pod"), "", None, lambda: store.revision)
     store.table(PODS).watching.add(watch, EVERYTHING)
     store.put(PODS, pod("a", "x"))
     watch.bookmark()
@@ -153,5 +153,5 @@ async def test_what_was_told_before_the_end_is_still_read() -> None:
 
 
 def test_lines_and_objects_are_encoded_once() -> None:
-    stored = Stored(pod("a", "x"), 1)
+    stored = StoredObject(pod("a", "x"), 1)
     assert stored.encoded() is stored.encoded()

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.lab.embedded.kinds import schema_data
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.strict import check
 
-POD = Node({"$ref": "io.k8s.api.core.v1.Pod"}, schema_data())
+POD = SchemaNode({"$ref": "io.k8s.api.core.v1.Pod"}, schema_data())
 QUANTITY = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
 
@@ -104,7 +104,7 @@ def test_int_or_string_and_raw_parts_are_kept() -> None:
 
 
 def test_open_types_keep_what_they_do_not_know() -> None:
-    node = Node(
+    node = SchemaNode(
         {"type": "object", "properties": {"a": {"type": "integer"}}, "x-kubernetes-preserve-unknown-fields": True}, {}
     )
     assert check({"a": 1, "b": {"c": 2}}, node) == ({"a": 1, "b": {"c": 2}}, [], [])

@@ -119,7 +119,7 @@ def test_a_log_that_is_too_big_is_moved_aside_while_the_server_writes_on(tmp_pat
 async def test_a_folder_is_watched_by_what_it_is(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.touch()
-    watching = asyncio.create_task(upkeep.until_gone(path, upkeep.Held.of(path.stat()), period=0.01))
+    watching = asyncio.create_task(upkeep.until_gone(path, upkeep.FileIdentity.of(path.stat()), period=0.01))
     done, _ = await asyncio.wait([watching], timeout=0.1)
     assert not done
     (tmp_path / "new").touch()

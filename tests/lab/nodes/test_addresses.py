@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kgpu.lab.nodes.addresses import Addresses, loopback
+from kgpu.lab.nodes.addresses import PodAddresses, loopback
 
 
 def test_an_address_is_given_again_when_it_is_free() -> None:
-    addresses = Addresses()
+    addresses = PodAddresses()
     taken = [addresses.take() for _ in range(1000)]
     assert len(set(taken)) == 1000
     assert all(ipaddress.IPv4Address(one) in ipaddress.IPv4Network("10.244.0.0/14") for one in taken)
@@ -21,7 +21,7 @@ def test_an_address_is_given_again_when_it_is_free() -> None:
 
 
 def test_each_pod_has_a_loopback_address_of_its_own(tmp_path: Path) -> None:
-    addresses = Addresses()
+    addresses = PodAddresses()
     found = [loopback(addresses.take(), tmp_path) for _ in range(70_000)]
     assert len(set(found)) == len(found)
     for one in (found[0], found[-1]):

@@ -13,7 +13,7 @@ from lab.nodes.support import until
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import CONFIG_MAPS, Change, Object
 from kgpu.lab.nodes import feed as feed_module
-from kgpu.lab.nodes.feed import Feed
+from kgpu.lab.nodes.feed import ObjectFeed
 
 
 class Heard:
@@ -39,9 +39,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def following(api: FakeApi, **options: Any) -> AsyncIterator[tuple[Feed, Heard]]:
+async def following(api: FakeApi, **options: Any) -> AsyncIterator[tuple[ObjectFeed, Heard]]:
     heard = Heard()
-    feed = Feed(api, CONFIG_MAPS, heard, **options)
+    feed = ObjectFeed(api, CONFIG_MAPS, heard, **options)
     task = asyncio.create_task(feed.run())
     try:
         await feed.synced.wait()

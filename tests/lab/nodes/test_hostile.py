@@ -102,7 +102,7 @@ async def test_a_line_without_an_end(lab: Bench) -> None:
 
 async def test_a_follower_goes_on_in_the_new_file(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
-    writer = shim.Log(str(path))
+    writer = shim.ContainerLogWriter(str(path))
     over = False
     found = b""
     follow = logs.read(path, logs.LogOptions(follow=True), lambda: over)

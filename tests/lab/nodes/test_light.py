@@ -25,7 +25,7 @@ from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import PODS, Object
 from kgpu.kubelet.fake import FakeKubelet
 from kgpu.lab.nodes.light import LightAgent, inventory_of, labels_of, links_of, profile_of
-from kgpu.lab.nodes.logserver import Found
+from kgpu.lab.nodes.logserver import ContainerLog
 from kgpu.lab.nodes.spec import NodeSpec
 
 
@@ -134,7 +134,7 @@ async def test_pods_of_a_light_node_run_and_share_no_gpu(folder: Path) -> None:
         assert list((folder / "nodes" / "a").rglob("*.log")) == []
         for _ in range(2):  # asked again it is said once all the same
             told = host._find_log("default", "one", container, False)
-            assert isinstance(told, Found)
+            assert isinstance(told, ContainerLog)
             assert told.path.read_text().count("this node is light") == 1
         held = [rows[GPU_RESOURCE] for rows in host.nodes["a"].devices.held().values()]
         assert len({device for ids in held for device in ids}) == 2

@@ -18,7 +18,7 @@ TEXT = st.binary(max_size=40).map(lambda data: data.replace(b"\n", b""))
 
 
 def write(path: Path, lines: list[bytes]) -> None:
-    log = shim.Log(str(path))
+    log = shim.ContainerLogWriter(str(path))
     for line in lines:
         log.take("stdout", line + b"\n")
     log.end()

@@ -25,12 +25,12 @@ from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import STATE_FILE
 from kgpu.lab.nodes import manage, objects, spec
 from kgpu.lab.nodes.contained import is_alive
-from kgpu.lab.nodes.spec import SPEC_FILE, Taint
+from kgpu.lab.nodes.spec import SPEC_FILE, NodeTaint
 from kgpu.lab.progress import QuietProgress
 
 
 def test_nodes_are_added_listed_and_numbered_on(folder: Path) -> None:
-    taint = Taint(key="gpu", effect="NoSchedule")
+    taint = NodeTaint(key="gpu", effect="NoSchedule")
     assert manage.add(folder, "l4", 2, labels={"a": "b"}, taints=[taint]) == ["l4-1", "l4-2"]
     assert manage.add(folder, "l4", 9) == [f"l4-{number}" for number in range(3, 12)]
     assert manage.add(folder, "cpu", name_prefix="web") == ["web-1"]

@@ -102,7 +102,7 @@ def test_without_a_token_there_is_no_kubeconfig(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def its(tmp_path: Path) -> machine.Machine:
+def its(tmp_path: Path) -> machine.NodeMachine:
     made = machine.of_node(tmp_path / "n", tmp_path / "s", gpus=True)
     (made.root / "usr" / "lib").mkdir(parents=True)
     (made.root / "usr" / "lib" / "libcuda.so.1").touch()
@@ -125,13 +125,13 @@ def its(tmp_path: Path) -> machine.Machine:
     ],
 )
 def test_a_node_has_folders_of_its_own_for_paths_of_the_host(
-    its: machine.Machine, tmp_path: Path, path: str, found: str
+    its: machine.NodeMachine, tmp_path: Path, path: str, found: str
 ) -> None:
     assert its.find(path) == tmp_path / found
 
 
 @pytest.mark.parametrize("path", ["/usr/lib/libc.so.6", "/data/of/somebody", "/run/nvidia-other"])
-def test_what_a_node_has_nothing_of_its_own_for_is_this_machines(its: machine.Machine, path: str) -> None:
+def test_what_a_node_has_nothing_of_its_own_for_is_this_machines(its: machine.NodeMachine, path: str) -> None:
     assert its.find(path) == Path(path)
 
 
@@ -142,7 +142,7 @@ def test_no_path_leads_out_of_the_nodes_own_folders(words: list[str]) -> None:
     assert ".." not in found.parts or not found.is_relative_to("/nowhere")
 
 
-def test_devices_and_mounts_of_a_container_are_the_nodes(its: machine.Machine, tmp_path: Path) -> None:
+def test_devices_and_mounts_of_a_container_are_the_nodes(its: machine.NodeMachine, tmp_path: Path) -> None:
     (its.root / "dev").mkdir()
     (its.root / "dev" / "nvidia0").touch()
     config = OciConfig(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.lab.nodes import plan, podstatus
-from kgpu.lab.nodes.podstate import Kind, Phase, PodState, make_containers
+from kgpu.lab.nodes.podstate import ContainerRole, Phase, PodState, make_containers
 
 ENDS = st.sampled_from([0, 1, 137])
 
@@ -37,12 +37,12 @@ def test_a_pod_lives_by_its_rules(policy: str, inits: list[bool], mains: int, da
             end(one, 137, now)
         for one in actions.start:
             assert one.phase is not Phase.RUNNING
-            if one.kind is Kind.MAIN:
+            if one.kind is ContainerRole.MAIN:
                 # No main container runs before every init container is through and every sidecar is up.
-                before = [other for other in state.containers if other.kind is not Kind.MAIN]
-                started = any(other.was_started for other in state.of(Kind.MAIN))
+                before = [other for other in state.containers if other.kind is not ContainerRole.MAIN]
+                started = any(other.was_started for other in state.of(ContainerRole.MAIN))
                 assert started or all(
-                    other.started_ok if other.kind is Kind.SIDECAR else other.succeeded for other in before
+                    other.started_ok if other.kind is ContainerRole.SIDECAR else other.succeeded for other in before
                 )
             if one.ended is not None:
                 assert plan.should_restart(state, one)
@@ -57,10 +57,10 @@ def test_a_pod_lives_by_its_rules(policy: str, inits: list[bool], mains: int, da
             end(data.draw(st.sampled_from(running)), data.draw(ENDS), now)
         now = max(now + 1, actions.look_at or 0.0)
     if state.terminal:
-        assert policy != "Always" or any(one.kind is Kind.INIT and one.failed for one in state.containers)
+        assert policy != "Always" or any(one.kind is ContainerRole.INIT and one.failed for one in state.containers)
         assert not plan.decide(state, now).start
     if policy == "Never":
-        assert all(one.restarts == 0 for one in state.containers if one.kind is not Kind.SIDECAR)
+        assert all(one.restarts == 0 for one in state.containers if one.kind is not ContainerRole.SIDECAR)
 
 
 def end(one, code: int, now: float) -> None:

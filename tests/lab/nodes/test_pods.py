@@ -189,7 +189,7 @@ async def test_a_probe_does_not_take_a_strangers_listener_for_the_pods(lab: Benc
 
 async def test_a_pods_port_is_looked_at_again_once_it_fails() -> None:
     asked: list[int] = []
-    ports = probes.Ports(lambda port: not asked.append(port) and len(asked) != 2)
+    ports = probes.PodPorts(lambda port: not asked.append(port) and len(asked) != 2)
     assert [await ports.own(80), await ports.own(80)] == [True, True]
     assert asked == [80]
     ports.failed(80)

@@ -40,7 +40,7 @@ def servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An image of a web server that says the pod's name."""
     if not detect_networks(tmp_path / "probe"):
         pytest.skip("this user may not make networks here")
-    row = samples.Sample(
+    row = samples.SampleImage(
         name="server", pattern="server", entrypoint=(sys.executable,), command=("-c", SCRIPT), listens=frozenset({"-c"})
     )
     monkeypatch.setattr(samples, "SAMPLES", (row, *samples.SAMPLES))

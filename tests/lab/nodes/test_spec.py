@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kgpu.base.errors import LabError
 from kgpu.lab.nodes import spec
-from kgpu.lab.nodes.spec import MAX_BYTES, SPEC_FILE, NodeSpec, Taint, free_names, load, mig_rows, parse_taint, save
+from kgpu.lab.nodes.spec import MAX_BYTES, SPEC_FILE, NodeSpec, NodeTaint, free_names, load, mig_rows, parse_taint, save
 
 WORD = st.text(string.ascii_lowercase + string.digits, min_size=1, max_size=12)
 JSON = st.recursive(
@@ -31,9 +31,9 @@ SPECS = st.builds(
     gpus=st.none() | st.integers(1, 64),
     light=st.booleans(),
     labels=st.dictionaries(WORD, WORD, max_size=3),
-    taints=st.lists(st.builds(Taint, key=WORD, value=WORD, effect=st.sampled_from(["NoSchedule", "NoExecute"]))).map(
-        tuple
-    ),
+    taints=st.lists(
+        st.builds(NodeTaint, key=WORD, value=WORD, effect=st.sampled_from(["NoSchedule", "NoExecute"]))
+    ).map(tuple),
     config=st.text(max_size=30),
     cpu=st.sampled_from(["", "4", "500m"]),
     memory=st.sampled_from(["", "1Gi", "64000000"]),
@@ -126,8 +126,8 @@ def test_mig_rows_of_a_gpu_come_together() -> None:
         ({"name": "a" * 64}, "a node's name"),
         ({"labels": {"a b": "c"}}, "label"),
         ({"labels": {"a": "c\n"}}, "label"),
-        ({"taints": (Taint(key="a", effect="NoSchedul"),)}, "NoSchedule"),
-        ({"taints": (Taint(key="", effect="NoSchedule"),)}, "taint"),
+        ({"taints": (NodeTaint(key="a", effect="NoSchedul"),)}, "NoSchedule"),
+        ({"taints": (NodeTaint(key="", effect="NoSchedule"),)}, "taint"),
         ({"cpu": "many"}, "cpu"),
         ({"cpu": "-1"}, "cpu"),
         ({"memory": "0"}, "memory"),
@@ -176,5 +176,5 @@ def test_free_names_are_new_and_in_order(prefix: str, count: int, numbers: set[i
 
 
 def test_json_ready_data_is_what_the_file_has() -> None:
-    one = NodeSpec(name="n", profile="l4", taints=(Taint(key="a", effect="NoExecute"),))
+    one = NodeSpec(name="n", profile="l4", taints=(NodeTaint(key="a", effect="NoExecute"),))
     assert json.loads(json.dumps(spec.to_builtins(one))) == json.loads(msgspec.json.encode(one))

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.patch import JSON, MERGE, STRATEGIC, apply_patch
 from kgpu.lab.embedded.patch.apply import server_side_apply
 from kgpu.lab.embedded.patch.managed import after_write, reset_fields, unchanged
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import ApiError
-from kgpu.lab.real.server import Server
+from kgpu.lab.real.server import ApiServerConnection
 
 APPLY = "application/apply-patch+yaml"
 Object = dict[str, Any]
@@ -29,8 +29,8 @@ LETTERS = "abc"
 class Subject:
     """A kind to write. ``config`` makes a partial object; ``settle`` does what defaulting would, in place."""
 
-    kind: Kind
-    schema: Node
+    kind: ApiKind
+    schema: SchemaNode
     base: Callable[[], Object]
     config: Callable[[random.Random], Object]
     settle: Callable[[Object], None]
@@ -60,7 +60,7 @@ def timeless(obj: Object) -> list[Object]:
 class History:
     """One seed. ``run`` raises Difference; ``steps`` counts the writes that both sides took, ``refused`` the rest."""
 
-    def __init__(self, server: Server, subject: Subject, namespace: str, seed: int) -> None:
+    def __init__(self, server: ApiServerConnection, subject: Subject, namespace: str, seed: int) -> None:
         self.server, self.subject, self.seed = server, subject, seed
         self.random = random.Random(seed)
         self.name = f"s{seed}"

@@ -7,8 +7,8 @@ from typing import Any
 
 from lab.real.patch_play import LETTERS, Object, Subject
 
-from kgpu.lab.embedded.kinds import Kind, Kinds, schema_data
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.kinds import ApiKind, Kinds, schema_data
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.types.rules import BuiltinRules
 from kgpu.lab.embedded.types.shape import shape
 
@@ -216,7 +216,7 @@ def builtin(plural: str, **fields: Any) -> Subject:
         if kind.kind == "Pod":
             obj["status"].setdefault("qosClass", "BestEffort")
 
-    return Subject(kind=kind, schema=Node({"$ref": kind.schema}, schema_data()), settle=settle, **fields)
+    return Subject(kind=kind, schema=SchemaNode({"$ref": kind.schema}, schema_data()), settle=settle, **fields)
 
 
 CONTAINERS = [{"name": "a", "image": "image:1"}]
@@ -253,11 +253,11 @@ SUBJECTS = {
         ),
     ),
     "Widget": Subject(
-        kind=Kind(
+        kind=ApiKind(
             group=GROUP, version="v1", plural="widgets", kind="Widget", custom=True, subresources={"status": {}},
             schema=f"{GROUP}/v1/Widget",
         ),
-        schema=Node(WIDGET_SCHEMA, {}),
+        schema=SchemaNode(WIDGET_SCHEMA, {}),
         base=lambda: {"spec": {"replicas": 1}},
         config=widget,
         settle=settle_widget,

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kgpu.lab.conformance.model import State
-from kgpu.lab.conformance.run import Order, run
+from kgpu.lab.conformance.model import ResultState
+from kgpu.lab.conformance.run import ConformanceOptions, run
 from kgpu.lab.conformance.skips import FAST_SIGS, SLOW
 from kgpu.lab.port import EMBEDDED
 from kgpu.lab.progress import PlainProgress
 
 
 def test_the_embedded_api_passes_kubernetes_own_tests(real_machine: None, tmp_path: Path) -> None:
-    order = Order(sigs=FAST_SIGS, slow=SLOW, limit_s=600, keep=tmp_path)
+    order = ConformanceOptions(sigs=FAST_SIGS, slow=SLOW, limit_s=600, keep=tmp_path)
     found = run(EMBEDDED, order, PlainProgress())
-    failed = [f"{one.test.name}: {one.message}" for one in found.results if one.state is State.FAILED]
+    failed = [f"{one.test.name}: {one.message}" for one in found.results if one.state is ResultState.FAILED]
     assert failed == []
-    assert sum(one.state is State.PASSED for one in found.results) > 0
+    assert sum(one.state is ResultState.PASSED for one in found.results) > 0

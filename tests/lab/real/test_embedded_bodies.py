@@ -7,13 +7,13 @@ from typing import Any
 
 from lab.embedded.http import body_cases
 
-from kgpu.lab.real.server import Server
+from kgpu.lab.real.server import ApiServerConnection
 
 from .conftest import Cluster, until
 
 
 def test_the_words_for_bodies_are_the_real_server_s(cluster: Cluster) -> None:
-    server = Server(cluster.lab.kubeconfig)
+    server = ApiServerConnection(cluster.lab.kubeconfig)
 
     def ask(method: str, path: str, text: str, media: str) -> tuple[int, Any, list[str]]:
         code, value = server(method, path, text.encode() if text else None, content_type=media)

@@ -11,7 +11,7 @@ from lab.real.conftest import Cluster, until
 from lab.real.patch_play import History
 from lab.real.patch_subjects import GROUP, SUBJECTS, WIDGET_CRD
 
-from kgpu.lab.real.server import Server
+from kgpu.lab.real.server import ApiServerConnection
 
 NAMESPACE = "patches"
 SEQUENCES = 80  # of each kind
@@ -19,8 +19,8 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 @pytest.fixture(scope="module")
-def server(cluster: Cluster) -> Iterator[Server]:
-    made = Server(cluster.lab.kubeconfig)
+def server(cluster: Cluster) -> Iterator[ApiServerConnection]:
+    made = ApiServerConnection(cluster.lab.kubeconfig)
     made("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     made("POST", CRDS, WIDGET_CRD)
     account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
@@ -32,14 +32,14 @@ def server(cluster: Cluster) -> Iterator[Server]:
     made.close()
 
 
-def established(server: Server) -> bool:
+def established(server: ApiServerConnection) -> bool:
     status, crd = server("GET", f"{CRDS}/widgets.{GROUP}")
     conditions: list[dict[str, Any]] = (crd.get("status", {}).get("conditions") or []) if status == 200 else []
     return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
 
 @pytest.mark.parametrize("kind", SUBJECTS)
-def test_histories_of_several_managers(server: Server, kind: str) -> None:
+def test_histories_of_several_managers(server: ApiServerConnection, kind: str) -> None:
     steps = 0
     start = int(time.time()) % 1_000_000 * 100  # other seeds on every run; the seed is in the complaint
     for seed in range(start, start + SEQUENCES):

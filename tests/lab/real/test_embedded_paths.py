@@ -7,13 +7,13 @@ from typing import Any
 
 from lab.embedded.http import path_cases
 
-from kgpu.lab.real.server import Server
+from kgpu.lab.real.server import ApiServerConnection
 
 from .conftest import Cluster
 
 
 def test_the_words_are_the_real_server_s(cluster: Cluster) -> None:
-    server = Server(cluster.lab.kubeconfig)
+    server = ApiServerConnection(cluster.lab.kubeconfig)
 
     def ask(path: str, accept: str) -> tuple[int, Any]:
         code, value = server("GET", path, accept=accept)

@@ -16,10 +16,10 @@ from lab.embedded.types import verdicts
 from lab.embedded.types.table import Object, rows
 
 from kgpu.lab.embedded import protobuf
-from kgpu.lab.embedded.kinds import Kind, Kinds
+from kgpu.lab.embedded.kinds import ApiKind, Kinds
 from kgpu.lab.embedded.protobuf.messages import read
 from kgpu.lab.embedded.protobuf.wire import length, tag
-from kgpu.lab.real.server import Server
+from kgpu.lab.real.server import ApiServerConnection
 
 from .conftest import Cluster, until
 
@@ -30,14 +30,14 @@ KINDS = [kind for kind in Kinds() if "list" in kind.verbs]
 
 
 @pytest.fixture(scope="module")
-def real(cluster: Cluster) -> Iterator[Server]:
-    found = Server(cluster.lab.kubeconfig)
+def real(cluster: Cluster) -> Iterator[ApiServerConnection]:
+    found = ApiServerConnection(cluster.lab.kubeconfig)
     yield found
     found.close()
 
 
 @pytest.fixture(scope="module")
-def namespace(real: Server) -> Iterator[str]:
+def namespace(real: ApiServerConnection) -> Iterator[str]:
     name = f"h-protobuf-{uuid.uuid4().hex[:6]}"
     real("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     until(lambda: real("GET", f"/api/v1/namespaces/{name}/serviceaccounts/default")[0] == 200, "the account")
@@ -45,7 +45,7 @@ def namespace(real: Server) -> Iterator[str]:
     real("DELETE", f"/api/v1/namespaces/{name}")
 
 
-def path_of(kind: Kind, namespace: str = "") -> str:
+def path_of(kind: ApiKind, namespace: str = "") -> str:
     root = f"/apis/{kind.api_version}" if kind.group else "/api/v1"
     return f"{root}/namespaces/{namespace}/{kind.plural}" if namespace else f"{root}/{kind.plural}"
 
@@ -61,7 +61,7 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
-def items(data: bytes, kind: Kind) -> list[Object]:
+def items(data: bytes, kind: ApiKind) -> list[Object]:
     """The objects of a list in protobuf."""
     raw = unwrapped(data)
     found, at = [], 0
@@ -93,7 +93,7 @@ def unwrapped(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[f"{kind.plural}.{kind.api_version}" for kind in KINDS])
-def test_what_the_cluster_has(kind: Kind, real: Server) -> None:
+def test_what_the_cluster_has(kind: ApiKind, real: ApiServerConnection) -> None:
     def both() -> tuple[list[Object], list[Object]] | None:
         code, before = real("GET", path_of(kind))
         if code in {404, 405}:
@@ -118,7 +118,7 @@ def settled(manifest: Object, namespace: str) -> Object:
     return found
 
 
-def made(real: Server, manifest: Object, namespace: str) -> tuple[Object | str, Object]:
+def made(real: ApiServerConnection, manifest: Object, namespace: str) -> tuple[Object | str, Object]:
     """(as it was decoded or why it was refused, as JSON), neither stored."""
     wanted = settled(manifest, namespace)
     kind = verdicts.kind_of(wanted)
@@ -160,12 +160,12 @@ def stable(obj: Object) -> Object:
 
 
 @pytest.mark.parametrize("manifest", FULL, ids=lambda one: str(one["kind"]))
-def test_fields_that_are_not_like_their_json(manifest: Object, real: Server, namespace: str) -> None:
+def test_fields_that_are_not_like_their_json(manifest: Object, real: ApiServerConnection, namespace: str) -> None:
     decoded, expected = made(real, manifest, namespace)
     assert decoded == expected
 
 
-def test_manifests_of_all_sorts(real: Server, namespace: str) -> None:
+def test_manifests_of_all_sorts(real: ApiServerConnection, namespace: str) -> None:
     found = [made(real, row.manifest, namespace) for row in rows() if row.patch is None]
     accepted = [(decoded, expected) for decoded, expected in found if expected]
     for decoded, expected in accepted:

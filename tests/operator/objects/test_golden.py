@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from kgpu.formats import yaml
-from kgpu.lab.embedded.core.model import Call, User
-from kgpu.lab.embedded.core.verbs import Core
+from kgpu.lab.embedded.core.model import ApiUser, Call
+from kgpu.lab.embedded.core.verbs import ApiCore
 from kgpu.lab.embedded.core.writing import APPLY
 from kgpu.lab.embedded.kinds import Kinds
-from kgpu.lab.embedded.store import Store
+from kgpu.lab.embedded.store import ObjectStore
 from kgpu.lab.embedded.types.rules import BuiltinRules
 from kgpu.operator.model import Object
 from tests.operator.objects.scenes import CASES
@@ -47,13 +47,13 @@ def test_every_golden_file_is_of_a_case() -> None:
     assert {file.stem for file in GOLDEN.glob("*.yaml")} == set(CASES)
 
 
-def served() -> Core:
-    core = Core(KINDS, Store(), lambda _kind: BuiltinRules())
+def served() -> ApiCore:
+    core = ApiCore(KINDS, ObjectStore(), lambda _kind: BuiltinRules())
     core.create(KINDS.need("", "namespaces"), "", {"metadata": {"name": "gpu-operator"}}, CALL)
     return core
 
 
-CALL = Call(user=User("admin", ("system:masters",)), manager="kgpu-operator", validation="Strict", force=True)
+CALL = Call(user=ApiUser("admin", ("system:masters",)), manager="kgpu-operator", validation="Strict", force=True)
 
 
 @pytest.mark.parametrize("name", CASES)

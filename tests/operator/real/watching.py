@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kgpu.formats import names, yaml
-from kgpu.lab.real.server import Server
+from kgpu.lab.real.server import ApiServerConnection
 from tests.monitoring import programs
 from tests.monitoring.discovery import KINDS, targets
 from tests.monitoring.world import Pages, Prometheus, closing, discovering, shortened, until
@@ -95,7 +95,7 @@ class Api:
     """Lists of the API server; kept open, for it is asked every second."""
 
     def __init__(self, kubeconfig: Path) -> None:
-        self._server = Server(kubeconfig)
+        self._server = ApiServerConnection(kubeconfig)
         self._lock = threading.Lock()
 
     def list(self, *kinds: str) -> Iterator[Object]:

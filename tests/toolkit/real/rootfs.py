@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.lab.real import images
-from kgpu.lab.real.images import File, Image
+from kgpu.lab.real.images import LabImage, LayerEntry
 from tests.toolkit.real.glibc import DEBIAN_FOLDERS, PLAIN_FOLDERS, RHEL_FOLDERS, with_folders
 
 PROBE: Final = "/probe"
@@ -46,7 +46,7 @@ def compile_probe(folder: Path) -> bytes:
     return out.read_bytes()
 
 
-def debian_images(glibc: Mapping[str, bytes], probe: bytes) -> list[Image]:
+def debian_images(glibc: Mapping[str, bytes], probe: bytes) -> list[LabImage]:
     """Images that this machine's own C library can make: those with Debian's loader, and those with one cut down."""
     folder = DEBIAN_FOLDERS[1]
     debian = _system(glibc, probe, folder, links=_MERGED)
@@ -65,11 +65,11 @@ def debian_images(glibc: Mapping[str, bytes], probe: bytes) -> list[Image]:
             LINKED,
             _system(plain, probe, PLAIN_FOLDERS[1], links={"lib": "usr/lib", "lib64": "usr/lib", "usr/lib64": "lib"}),
         ),
-        Image(names=(SHELL,), files=tuple(_shell()), command=("sh",), env=_ENV),
+        LabImage(names=(SHELL,), files=tuple(_shell()), command=("sh",), env=_ENV),
     ]
 
 
-def rhel_images(glibc: Mapping[str, bytes], probe: bytes) -> list[Image]:
+def rhel_images(glibc: Mapping[str, bytes], probe: bytes) -> list[LabImage]:
     """The image with a C library that is built for /lib64."""
     cut = {**glibc, "ld.so": with_folders(glibc["ld.so"], RHEL_FOLDERS)}
     folder = RHEL_FOLDERS[1]
@@ -77,18 +77,18 @@ def rhel_images(glibc: Mapping[str, bytes], probe: bytes) -> list[Image]:
     return [_image(RHEL, [*files, loader_cache(files, folder)]), _image(RHEL_BAKED, baked(files, folder))]
 
 
-def baked(files: list[File], folder: str) -> list[File]:
+def baked(files: list[LayerEntry], folder: str) -> list[LayerEntry]:
     """With another driver's library that the image's build left there and wrote into the loader's cache."""
     where = folder.strip("/")
     old = [
-        File(path=f"{where}/libcuda.so.{_OLD_DRIVER}", data=_library("libcuda.so.1")),
-        File(path=f"{where}/libcuda.so.1", link=f"libcuda.so.{_OLD_DRIVER}"),
-        File(path=f"{where}/libnvidia-ml.so.1", data=_library("libnvidia-ml.so.1")),
+        LayerEntry(path=f"{where}/libcuda.so.{_OLD_DRIVER}", data=_library("libcuda.so.1")),
+        LayerEntry(path=f"{where}/libcuda.so.1", link=f"libcuda.so.{_OLD_DRIVER}"),
+        LayerEntry(path=f"{where}/libnvidia-ml.so.1", data=_library("libnvidia-ml.so.1")),
     ]
     return [*files, *old, loader_cache([*files, *old], folder)]
 
 
-def loader_cache(files: Iterable[File], folder: str) -> File:
+def loader_cache(files: Iterable[LayerEntry], folder: str) -> LayerEntry:
     """/etc/ld.so.cache as the image's build would have made it."""
     with tempfile.TemporaryDirectory(prefix="kgpu-rootfs-") as root:
         for file in files:
@@ -101,7 +101,7 @@ def loader_cache(files: Iterable[File], folder: str) -> File:
                 place.mkdir(parents=True, exist_ok=True)
         Path(root, "etc/ld.so.conf").write_text(f"{folder}\n")
         subprocess.run([_sbin("ldconfig"), "-r", root], check=True, capture_output=True)
-        return File(path="etc/ld.so.cache", data=Path(root, "etc/ld.so.cache").read_bytes(), mode=0o644)
+        return LayerEntry(path="etc/ld.so.cache", data=Path(root, "etc/ld.so.cache").read_bytes(), mode=0o644)
 
 
 def _library(soname: str) -> bytes:
@@ -121,44 +121,44 @@ def _sbin(program: str) -> str:
     return shutil.which(program) or f"/sbin/{program}"
 
 
-def hostile_image(glibc: Mapping[str, bytes], probe: bytes, targets: Iterable[str], outside: str) -> Image:
+def hostile_image(glibc: Mapping[str, bytes], probe: bytes, targets: Iterable[str], outside: str) -> LabImage:
     """An image in which every path that something will be mounted on is a link to a file of its own in ``outside``, a
     folder on the host.
 
     ``targets`` are container paths; half of the links are absolute, half climb up.
     """
     hostile = [
-        File(path=target, link=f"{outside if number % 2 else '../' * 12 + outside.lstrip('/')}/{number}")
+        LayerEntry(path=target, link=f"{outside if number % 2 else '../' * 12 + outside.lstrip('/')}/{number}")
         for number, target in enumerate(sorted(targets))
     ]
     known = _system(glibc, probe, DEBIAN_FOLDERS[1], links=_MERGED)
-    merged = [File(path=images.merged(file.path) if file.path.startswith("lib") else file.path, link=file.link)
+    merged = [LayerEntry(path=images.merged(file.path) if file.path.startswith("lib") else file.path, link=file.link)
               for file in hostile]  # fmt: skip
     have = {file.path.strip("/") for file in known}
     added = [file for file in merged if file.path.strip("/") not in have]
     folders = [folder for folder in images.folders(added) if folder.path not in have]
-    return Image(names=(HOSTILE,), files=(*known, *folders, *added), command=("sh",), env=_ENV)
+    return LabImage(names=(HOSTILE,), files=(*known, *folders, *added), command=("sh",), env=_ENV)
 
 
-def _image(name: str, files: Iterable[File], *, user: str = "") -> Image:
-    return Image(names=(name,), files=tuple(files), command=(PROBE,), env=_ENV, user=user)
+def _image(name: str, files: Iterable[LayerEntry], *, user: str = "") -> LabImage:
+    return LabImage(names=(name,), files=tuple(files), command=(PROBE,), env=_ENV, user=user)
 
 
 def _system(
     glibc: Mapping[str, bytes], probe: bytes, folder: str, *, links: Mapping[str, str], shell: bool = True
-) -> list[File]:
+) -> list[LayerEntry]:
     """A root file system with the C library in ``folder``, the loader where programs name it, and the probe."""
     loader = "lib64/ld-linux-x86-64.so.2"
     where = folder.strip("/")
     files = [
-        *(File(path=f"{where}/{name}", data=data) for name, data in sorted(glibc.items()) if name != "ld.so"),
-        File(path=_through(loader, links), data=glibc["ld.so"]),
-        File(path=PROBE.strip("/"), data=probe),
+        *(LayerEntry(path=f"{where}/{name}", data=data) for name, data in sorted(glibc.items()) if name != "ld.so"),
+        LayerEntry(path=_through(loader, links), data=glibc["ld.so"]),
+        LayerEntry(path=PROBE.strip("/"), data=probe),
     ]
-    base = _shell() if shell else [File(path="etc/passwd", data=b"user:x:65532:65532::/:/probe\n", mode=0o644)]
+    base = _shell() if shell else [LayerEntry(path="etc/passwd", data=b"user:x:65532:65532::/:/probe\n", mode=0o644)]
     known = {file.path.strip("/") for file in base}
-    top = [File(path=path, link=target) for path, target in links.items() if "/" not in path]
-    deep = [File(path=path, link=target) for path, target in links.items() if "/" in path]
+    top = [LayerEntry(path=path, link=target) for path, target in links.items() if "/" not in path]
+    deep = [LayerEntry(path=path, link=target) for path, target in links.items() if "/" in path]
     new = [one for one in images.folders([*files, *deep, *([] if shell else base)]) if one.path not in known]
     return [*base, *top, *(one for one in new if one.path not in links), *deep, *files]
 
@@ -171,5 +171,5 @@ def _through(path: str, links: Mapping[str, str]) -> str:
     return f"{head}/{name}"
 
 
-def _shell() -> list[File]:
+def _shell() -> list[LayerEntry]:
     return images.base_files(*images.host_busybox())

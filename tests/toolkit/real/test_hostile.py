@@ -45,7 +45,7 @@ def outside(tmp_path: Path) -> Path:
     return folder
 
 
-def load(node: Node, image: images.Image) -> None:
+def load(node: Node, image: images.LabImage) -> None:
     archive = node.engine.folder / "hostile.tar"
     archive.write_bytes(images.oci_archive(image, architecture=images.architecture()))
     node.engine.load(archive)
@@ -55,9 +55,9 @@ def load_linked(node: Node, linked: str, outside: Path, *, absolute: bool) -> st
     """The name of an image with nothing but busybox, and a link out of it in place of the folder ``linked``."""
     target = str(outside) if absolute else "../" * 12 + str(outside).lstrip("/")
     name = f"test.kgpu.dev/linked-{linked.replace('/', '-')}-{'top' if absolute else 'up'}:1"
-    busybox = images.File(path="busybox", data=images.host_busybox()[0])
-    link = images.File(path=linked, link=target)
-    load(node, images.Image(names=(name,), files=(busybox, *images.folders([link]), link), command=("/busybox",)))
+    busybox = images.LayerEntry(path="busybox", data=images.host_busybox()[0])
+    link = images.LayerEntry(path=linked, link=target)
+    load(node, images.LabImage(names=(name,), files=(busybox, *images.folders([link]), link), command=("/busybox",)))
     return name
 
 
@@ -161,8 +161,8 @@ def test_a_preloaded_library_stays_in_the_container(node: Node, probe: bytes, tm
     )
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(built), str(source)], check=True, capture_output=True)
     system = rootfs.debian_images(glibc.of_machine(), probe)[0]
-    evil = images.File(path="evil.so", data=built.read_bytes())
-    image = images.Image(
+    evil = images.LayerEntry(path="evil.so", data=built.read_bytes())
+    image = images.LabImage(
         names=("test.kgpu.dev/preload:1",),
         files=(*system.files, evil),
         env=("PATH=/usr/bin:/bin", "LD_PRELOAD=/proc/self/cwd/evil.so", "LD_LIBRARY_PATH=/"),

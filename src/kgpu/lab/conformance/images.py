@@ -15,7 +15,7 @@ from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.lab.embedded import tls
 from kgpu.lab.real import images
-from kgpu.lab.real.images import File, Image
+from kgpu.lab.real.images import LabImage, LayerEntry
 
 _AGNHOST: Final = "/agnhost"
 _PAGES: Final = "usr/share/nginx/html"
@@ -27,7 +27,7 @@ _NNP_SOURCE: Final = Path(__file__).parent / "effective_uid.c"
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CertificateAndKey:
     """A certificate for localhost and its key, both PEM."""
 
     certificate: bytes
@@ -52,42 +52,42 @@ def make(
     nnp: bytes,
     busybox: bytes,
     applets: Sequence[str],
-    pair: Pair,
-) -> list[Image]:
+    pair: CertificateAndKey,
+) -> list[LabImage]:
     """Every image that can be made here, of the ``names`` that the tests ask for; ``pair`` is for agnhost's servers."""
     base = [file for file in images.base_files(busybox, applets) if file.path not in {"etc/passwd", "etc/group"}]
     users = [
-        File(path="etc/passwd", data=_USERS.encode(), mode=0o644),
-        File(path="etc/group", data=_GROUP.encode(), mode=0o644),
+        LayerEntry(path="etc/passwd", data=_USERS.encode(), mode=0o644),
+        LayerEntry(path="etc/group", data=_GROUP.encode(), mode=0o644),
     ]
     shell = (*base, *users)
     tester = (
         *shell,
-        File(path="agnhost", data=agnhost),
-        File(path="agnhost-2", link="agnhost"),
-        File(path="uploads"),
-        File(path="localhost.crt", data=pair.certificate, mode=0o644),
-        File(path="localhost.key", data=pair.key, mode=0o644),
+        LayerEntry(path="agnhost", data=agnhost),
+        LayerEntry(path="agnhost-2", link="agnhost"),
+        LayerEntry(path="uploads"),
+        LayerEntry(path="localhost.crt", data=pair.certificate, mode=0o644),
+        LayerEntry(path="localhost.key", data=pair.key, mode=0o644),
     )
-    page = File(path=f"{_PAGES}/index.html", data=b"busybox's web server in the place of nginx\n", mode=0o644)
+    page = LayerEntry(path=f"{_PAGES}/index.html", data=b"busybox's web server in the place of nginx\n", mode=0o644)
     server = (*shell, *_new_folders([page], shell), page)
-    setuid = File(path=NNP, data=nnp, mode=0o4755)
+    setuid = LayerEntry(path=NNP, data=nnp, mode=0o4755)
     privileged = (*shell, *_new_folders([setuid], shell), setuid)
     made = [
-        Image(names=of(names, "pause"), files=(File(path="pause", data=pause),), entrypoint=("/pause",)),
-        Image(names=of(names, "agnhost"), files=tester, entrypoint=(_AGNHOST,), command=("pause",)),
-        Image(names=of(names, "busybox"), files=shell, command=("sh",)),
-        Image(
+        LabImage(names=of(names, "pause"), files=(LayerEntry(path="pause", data=pause),), entrypoint=("/pause",)),
+        LabImage(names=of(names, "agnhost"), files=tester, entrypoint=(_AGNHOST,), command=("pause",)),
+        LabImage(names=of(names, "busybox"), files=shell, command=("sh",)),
+        LabImage(
             names=of(names, "nginx"), files=server,
             command=("busybox", "httpd", "-f", "-p", "80", "-h", f"/{_PAGES}"),
         ),
-        Image(names=of(names, "nonroot"), files=shell, command=("id", "-u"), user=NONROOT),
-        Image(names=of(names, "nonewprivs"), files=privileged, command=(f"/{NNP}",)),
+        LabImage(names=of(names, "nonroot"), files=shell, command=("id", "-u"), user=NONROOT),
+        LabImage(names=of(names, "nonewprivs"), files=privileged, command=(f"/{NNP}",)),
     ]  # fmt: skip
     return [image for image in made if image.names]
 
 
-def _new_folders(files: Sequence[File], known: Iterable[File]) -> list[File]:
+def _new_folders(files: Sequence[LayerEntry], known: Iterable[LayerEntry]) -> list[LayerEntry]:
     there = {file.path.strip("/") for file in known}
     return [folder for folder in images.folders(files) if folder.path not in there]
 
@@ -96,7 +96,7 @@ def write(folder: Path, names: Sequence[str], agnhost: Path) -> list[Path]:
     """Make the images as OCI archives in ``folder``. Raises LabError."""
     busybox, applets = images.host_busybox()
     pki = tls.ensure(folder / "tls")
-    pair = Pair(pki.certificate("server").read_bytes(), pki.key("server").read_bytes())
+    pair = CertificateAndKey(pki.certificate("server").read_bytes(), pki.key("server").read_bytes())
     pause, nnp = images.compile_pause(folder), images.compile_static(_NNP_SOURCE, folder)
     agnhost_program = agnhost.read_bytes()
     made = make(names, pause=pause, agnhost=agnhost_program, nnp=nnp, busybox=busybox, applets=applets, pair=pair)

@@ -13,7 +13,7 @@ CONFORMANCE: Final = "[Conformance]"
 SERIAL: Final = ("[Serial]", "[Disruptive]")
 
 
-class State(StrEnum):
+class ResultState(StrEnum):
     """How a test ended. LEFT_OUT: not started, for a reason of our own table; SKIPPED: the test itself said no."""
 
     PASSED = "passed"
@@ -60,11 +60,11 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class ConformanceResult:
     """What came of one test on one kind of lab; ``message`` is the failure's, or the reason of a skip."""
 
     lab: str
     test: Test
-    state: State
+    state: ResultState
     seconds: float = 0.0
     message: str = ""

@@ -21,7 +21,7 @@ REPORT: Final = "report.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SelectedTests:
     """What to run on one kind of lab, and what not, with the row that says why."""
 
     run: tuple[Test, ...]
@@ -42,7 +42,7 @@ def parse_list(text: str) -> list[Test]:
 
 def choose(
     tests: Iterable[Test], lab: str, sigs: Sequence[str], skips: Sequence[Skip], *, focus: str = "", slow: str = ""
-) -> Choice:
+) -> SelectedTests:
     """The conformance tests of ``sigs`` in whose names ``focus`` is found and ``slow`` is not.
 
     Raises LabError for a focus that is no regular expression or that no test has.
@@ -69,7 +69,7 @@ def choose(
             run.append(test)
         else:
             left_out.append((test, row))
-    return Choice(tuple(run), tuple(left_out))
+    return SelectedTests(tuple(run), tuple(left_out))
 
 
 def check_skips(tests: Sequence[Test], skips: Iterable[Skip]) -> None:

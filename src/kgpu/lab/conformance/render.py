@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from kgpu.lab.conformance.model import Result, State
+from kgpu.lab.conformance.model import ConformanceResult, ResultState
 
 _HEAD: Final = ("sig", "passed", "failed", "skipped", "left out", "seconds")
 _LINES: Final = 6  # of a failure's message
 
 
-def counts(results: Iterable[Result]) -> list[tuple[str, str, str, str, str, str]]:
+def counts(results: Iterable[ConformanceResult]) -> list[tuple[str, str, str, str, str, str]]:
     """A row per sig in the order of their names, and one for all."""
     every = list(results)
     rows = [_row(sig, [one for one in every if one.test.sig == sig]) for sig in sorted({one.test.sig for one in every})]
     return [*rows, _row("all", every)]
 
 
-def _row(sig: str, results: Sequence[Result]) -> tuple[str, str, str, str, str, str]:
+def _row(sig: str, results: Sequence[ConformanceResult]) -> tuple[str, str, str, str, str, str]:
     passed, failed, skipped, left_out = (
         str(sum(one.state is state for one in results))
-        for state in (State.PASSED, State.FAILED, State.SKIPPED, State.LEFT_OUT)
+        for state in (ResultState.PASSED, ResultState.FAILED, ResultState.SKIPPED, ResultState.LEFT_OUT)
     )
     return sig, passed, failed, skipped, left_out, f"{sum(one.seconds for one in results):.0f}"
 
 
-def text(lab: str, results: Sequence[Result], *, wall_s: float) -> str:
+def text(lab: str, results: Sequence[ConformanceResult], *, wall_s: float) -> str:
     """What a person reads: the table, each failure with its message, each skip with its reason."""
     rows = [_HEAD, *counts(results)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
@@ -34,7 +34,7 @@ def text(lab: str, results: Sequence[Result], *, wall_s: float) -> str:
     for row in rows:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         lines.append("  ".join(cells))
-    for one in _of(results, State.FAILED):
+    for one in _of(results, ResultState.FAILED):
         lines += ["", f"FAILED [{one.test.sig}] {one.test.title} ({one.seconds:.0f} s)"]
         lines += [f"    {line}" for line in one.message.splitlines()[:_LINES]]
     for reason, titles in reasons(results):
@@ -42,19 +42,19 @@ def text(lab: str, results: Sequence[Result], *, wall_s: float) -> str:
     return "\n".join(lines)
 
 
-def _of(results: Iterable[Result], *states: State) -> list[Result]:
+def _of(results: Iterable[ConformanceResult], *states: ResultState) -> list[ConformanceResult]:
     return sorted((one for one in results if one.state in states), key=lambda one: one.test.name)
 
 
-def reasons(results: Iterable[Result]) -> list[tuple[str, list[str]]]:
+def reasons(results: Iterable[ConformanceResult]) -> list[tuple[str, list[str]]]:
     """Why tests were not run, with the tests: the table's reasons and what tests said themselves."""
     found: dict[str, list[str]] = {}
-    for one in _of(results, State.LEFT_OUT, State.SKIPPED):
+    for one in _of(results, ResultState.LEFT_OUT, ResultState.SKIPPED):
         found.setdefault(one.message, []).append(f"[{one.test.sig}] {one.test.title}")
     return sorted(found.items())
 
 
-def to_builtins(lab: str, results: Sequence[Result], *, wall_s: float) -> dict[str, Any]:
+def to_builtins(lab: str, results: Sequence[ConformanceResult], *, wall_s: float) -> dict[str, Any]:
     """As JSON-ready data."""
     return {
         "lab": lab,

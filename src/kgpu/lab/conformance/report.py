@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from kgpu.base.errors import LabError
-from kgpu.lab.conformance.model import Result, State, Test
+from kgpu.lab.conformance.model import ConformanceResult, ResultState, Test
 
-_STATES: Final = {"passed": State.PASSED, "skipped": State.SKIPPED}
+_STATES: Final = {"passed": ResultState.PASSED, "skipped": ResultState.SKIPPED}
 _TEST: Final = "It"
 _MESSAGE_LIMIT: Final = 2000
 NOT_RUN: Final = "it was not run"
 
 
-def read(raw: bytes, tests: Iterable[Test], lab: str) -> list[Result]:
+def read(raw: bytes, tests: Iterable[Test], lab: str) -> list[ConformanceResult]:
     """How each of ``tests`` ended. Raises LabError for bytes that are no report."""
     specs = list(_specs(raw))
     found = {_name(spec): spec for spec in specs if spec.get("LeafNodeType") == _TEST}
@@ -57,12 +57,14 @@ def _message(spec: dict[str, Any]) -> str:
     return text[:_MESSAGE_LIMIT]
 
 
-def _result(spec: dict[str, Any] | None, test: Test, lab: str, ended: str) -> Result:
-    state = _STATES.get(str((spec or {}).get("State")), State.FAILED)
+def _result(spec: dict[str, Any] | None, test: Test, lab: str, ended: str) -> ConformanceResult:
+    state = _STATES.get(str((spec or {}).get("State")), ResultState.FAILED)
     message = _message(spec) if spec is not None else ""
-    if spec is None or (state is State.SKIPPED and not message):
+    if spec is None or (state is ResultState.SKIPPED and not message):
         # Ginkgo has the same word for a test that was never reached.
-        return Result(lab=lab, test=test, state=State.FAILED, message=ended or NOT_RUN)
-    if state is State.FAILED and not message:
+        return ConformanceResult(lab=lab, test=test, state=ResultState.FAILED, message=ended or NOT_RUN)
+    if state is ResultState.FAILED and not message:
         message = f"it ended as {spec.get('State')}"
-    return Result(lab=lab, test=test, state=state, seconds=int(spec.get("RunTime") or 0) / 1e9, message=message)
+    return ConformanceResult(
+        lab=lab, test=test, state=state, seconds=int(spec.get("RunTime") or 0) / 1e9, message=message
+    )

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from kgpu.base.errors import LabError
 from kgpu.lab.conformance import images, plan, report
-from kgpu.lab.conformance.model import Result, State, Test
+from kgpu.lab.conformance.model import ConformanceResult, ResultState, Test
 from kgpu.lab.conformance.skips import LIMIT_S, PROCESSES, SKIPS
 from kgpu.lab.embedded import ready
 from kgpu.lab.embedded.lab import EmbeddedLab
@@ -48,12 +48,12 @@ class Run:
     """What came of one run on one kind of lab."""
 
     lab: str
-    results: tuple[Result, ...]
+    results: tuple[ConformanceResult, ...]
     wall_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class ConformanceOptions:
     """What the user asked for. ``limit_s`` is for each process of ``e2e.test``; ``keep`` where their output stays."""
 
     sigs: tuple[str, ...]
@@ -76,7 +76,7 @@ def _ask(program: Path, flag: str) -> str:
     return done.stdout
 
 
-def run(kind: str, order: Order, progress: Progress) -> Run:
+def run(kind: str, order: ConformanceOptions, progress: Progress) -> Run:
     """Run the tests of ``order`` on a lab of that kind, which is made for it. Raises LabError."""
     programs = build.ensure_end_to_end(progress)
     program = programs / E2E.name
@@ -84,10 +84,11 @@ def run(kind: str, order: Order, progress: Progress) -> Run:
     plan.check_skips(known, SKIPS)
     choice = plan.choose(known, kind, order.sigs, SKIPS, focus=order.focus, slow=order.slow)
     left_out = [
-        Result(lab=kind, test=test, state=State.LEFT_OUT, message=skip.reason) for test, skip in choice.left_out
+        ConformanceResult(lab=kind, test=test, state=ResultState.LEFT_OUT, message=skip.reason)
+        for test, skip in choice.left_out
     ]
     began = time.monotonic()
-    results: list[Result] = []
+    results: list[ConformanceResult] = []
     if choice.run:
         with _folder(order.keep, kind) as folder, _lab(kind, folder, programs, progress) as lab:
             results += Runner(program, lab, folder, order).run(choice.run)
@@ -160,13 +161,13 @@ class Up(Protocol):
 class Runner:
     """Runs parts of the tests, each in a process of its own; ``end`` kills those that still run, and starts no more."""
 
-    def __init__(self, program: Path, lab: Up, folder: Path, order: Order) -> None:
+    def __init__(self, program: Path, lab: Up, folder: Path, order: ConformanceOptions) -> None:
         self._program, self._about, self._folder, self._order = program, lab.about, folder, order
         self._progress = lab.progress
         self._running: set[subprocess.Popen[bytes]] = set()
         self._over = False
 
-    def run(self, chosen: Sequence[Test]) -> list[Result]:
+    def run(self, chosen: Sequence[Test]) -> list[ConformanceResult]:
         """All of them: side by side what can be, then the others. Raises LabError."""
         beside, alone = plan.split(chosen, PART)
         pool = ThreadPoolExecutor(self._order.processes)
@@ -179,22 +180,22 @@ class Runner:
             self.end()
         return [one for results in found for one in results]
 
-    def _part(self, part: Sequence[Test]) -> list[Result]:
+    def _part(self, part: Sequence[Test]) -> list[ConformanceResult]:
         """A part, and again what of it was not reached because a test before took all the time."""
-        results: list[Result] = []
+        results: list[ConformanceResult] = []
         while part and not self._over:
             began = time.monotonic()
             found = self._once(part)
             reached = [one for one in found if one.message != report.NOT_RUN]
             rest = [one.test for one in found if one.message == report.NOT_RUN] if reached else []
             results += reached or found
-            failed = [one.test.title for one in reached or found if one.state is State.FAILED]
+            failed = [one.test.title for one in reached or found if one.state is ResultState.FAILED]
             said = "; ".join([f"{len(failed)} failed", *failed])
             self._progress.note(f"  {len(reached or found)} tests in {time.monotonic() - began:.0f} s, {said}")
             part = rest
         return results
 
-    def _once(self, part: Sequence[Test]) -> list[Result]:
+    def _once(self, part: Sequence[Test]) -> list[ConformanceResult]:
         place = Path(tempfile.mkdtemp(prefix="run-", dir=self._folder))
         command = plan.command(
             self._program, part, kubeconfig=self._about.kubeconfig, kubectl=self._about.kubectl, folder=place,
@@ -214,7 +215,7 @@ class Runner:
             self._running.discard(process)
         return self._read(place, process.returncode, part)
 
-    def _read(self, place: Path, code: int, part: Sequence[Test]) -> list[Result]:
+    def _read(self, place: Path, code: int, part: Sequence[Test]) -> list[ConformanceResult]:
         try:
             raw = (place / plan.REPORT).read_bytes()
         except OSError as error:

@@ -26,15 +26,15 @@ import msgspec
 
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
-from kgpu.lab.embedded.core.model import User
+from kgpu.lab.embedded.core.model import ApiUser
 from kgpu.lab.embedded.rbac import Rbac
 from kgpu.lab.embedded.status import ApiError, Object, bad_request, conflict, forbidden, not_found
 
 if TYPE_CHECKING:
-    from kgpu.lab.embedded.store import Store
+    from kgpu.lab.embedded.store import ObjectStore
 
 ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
-ANONYMOUS: Final = User("system:anonymous", ("system:unauthenticated",))
+ANONYMOUS: Final = ApiUser("system:anonymous", ("system:unauthenticated",))
 AUTHENTICATED: Final = "system:authenticated"
 LIFE_S: Final = 3600  # of a token whose request does not say
 _KNOWN: Final = 4096  # verified tokens that are remembered
@@ -46,7 +46,7 @@ _BOUND: Final = {"Pod": "pods", "Node": "nodes", "Secret": "secrets"}
 class StoreReads:
     """``Reads`` straight from a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def get(self, group: str, plural: str, namespace: str, name: str) -> Object | None:
@@ -102,14 +102,14 @@ def _bad_tokens(path: Path, why: str) -> LabError:
 class Auth:
     """``Authority`` and authenticator of one API server."""
 
-    def __init__(self, store: Store, *, tokens: Path | None = None, key: Path | None = None) -> None:
+    def __init__(self, store: ObjectStore, *, tokens: Path | None = None, key: Path | None = None) -> None:
         """``tokens`` is the static tokens' file; ``key`` the key that service account tokens are signed with."""
         self._reads = StoreReads(store)
         self.rbac = Rbac(self._reads)
         store.on_commit(lambda kind, *_: self.rbac.changed(kind))
         self._path = tokens
         self._stamp: tuple[int, int] | None = None
-        self._static: dict[str, User] = {}
+        self._static: dict[str, ApiUser] = {}
         self._key_path = key
         self._key: Any = None
         self._claims: dict[str, Object] = {}
@@ -117,7 +117,7 @@ class Auth:
 
     # --- authentication -------------------------------------------------------------------------------------------
 
-    def authenticate(self, authorization: str) -> User:
+    def authenticate(self, authorization: str) -> ApiUser:
         """The user of an Authorization header; anonymous when it names none. Raises ApiError 401."""
         scheme, _, token = authorization.strip().partition(" ")
         token = token.strip()
@@ -128,7 +128,7 @@ class Auth:
             raise ApiError(401, "Unauthorized", "Unauthorized")
         return user
 
-    def review(self, token: str) -> User | None:
+    def review(self, token: str) -> ApiUser | None:
         """Whose token it is, None when it is nobody's (any more)."""
         found = self._static.get(token)
         if found is not None:
@@ -149,7 +149,7 @@ class Auth:
         stamp = info.st_mtime_ns, info.st_ino
         if stamp != self._stamp:
             rows = read_tokens(self._path)
-            self._static = {row.token: User(row.user, (*row.groups, AUTHENTICATED), row.user) for row in rows}
+            self._static = {row.token: ApiUser(row.user, (*row.groups, AUTHENTICATED), row.user) for row in rows}
             self._stamp = stamp
 
     # --- service account tokens -----------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Auth:
                 made["node"] = {"name": node["metadata"]["name"], "uid": node["metadata"]["uid"]}
         return made
 
-    def _account_user(self, token: str) -> User | None:
+    def _account_user(self, token: str) -> ApiUser | None:
         claims = self._claims.get(token)
         if claims is None:
             claims = self._verified(token)
@@ -231,7 +231,7 @@ class Auth:
         for bound in ("pod", "node"):
             if bound in private:
                 extra |= {f"{_EXTRA}{bound}-{part}": (private[bound][part],) for part in ("name", "uid")}
-        return User(f"system:serviceaccount:{namespace}:{account['name']}", groups, account["uid"], extra)
+        return ApiUser(f"system:serviceaccount:{namespace}:{account['name']}", groups, account["uid"], extra)
 
     def _still(self, plural: str, namespace: str, wanted: Object) -> bool:
         found = self._reads.get("", plural, namespace, wanted["name"])
@@ -290,16 +290,16 @@ class Auth:
 
     # --- authorization --------------------------------------------------------------------------------------------
 
-    def allowed(self, user: User, attributes: Object) -> tuple[bool, str]:
+    def allowed(self, user: ApiUser, attributes: Object) -> tuple[bool, str]:
         """May ``user`` do it, and why not."""
         return self.rbac.allowed(user, attributes)
 
-    def rules(self, user: User, namespace: str) -> tuple[list[Object], list[Object]]:
+    def rules(self, user: ApiUser, namespace: str) -> tuple[list[Object], list[Object]]:
         """The resourceRules and nonResourceRules of a SelfSubjectRulesReview."""
         return self.rbac.rules(user, namespace)
 
 
-def denial(user: User, attributes: Object, reason: str) -> ApiError:
+def denial(user: ApiUser, attributes: Object, reason: str) -> ApiError:
     """The 403 of what ``user`` may not do."""
     verb = attributes.get("verb")
     if "path" in attributes:

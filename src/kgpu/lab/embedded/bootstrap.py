@@ -10,15 +10,15 @@ from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 from kgpu.lab.embedded.core.ground import now
-from kgpu.lab.embedded.core.model import Call, User, decode
+from kgpu.lab.embedded.core.model import ApiUser, Call, decode
 from kgpu.lab.embedded.rbac import MASTERS
 from kgpu.lab.embedded.status import ApiError, Object
 
 if TYPE_CHECKING:
-    from kgpu.lab.embedded.core import Core
+    from kgpu.lab.embedded.core import ApiCore
     from kgpu.lab.embedded.kinds import Kinds
 
-USER: Final = User("system:apiserver", (MASTERS, "system:authenticated"))
+USER: Final = ApiUser("system:apiserver", (MASTERS, "system:authenticated"))
 MANAGER: Final = "kube-apiserver"
 SERVICE_IP: Final = "10.96.0.1"
 # Endpoints on the loopback are refused by the API's own rules; this address is for documentation and leads nowhere.
@@ -69,7 +69,7 @@ def _service(address: str, port: int) -> list[Object]:
     ]
 
 
-def run(core: Core, kinds: Kinds, *, address: str, port: int) -> None:
+def run(core: ApiCore, kinds: Kinds, *, address: str, port: int) -> None:
     """Make what is missing. Raises ApiError when an object is refused, which would be a defect."""
     call = Call(user=USER, manager=MANAGER)
     for obj in objects(address, port):

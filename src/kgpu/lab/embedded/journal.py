@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from kgpu.base.errors import LabError
-from kgpu.lab.embedded.core.model import Stored, decode
+from kgpu.lab.embedded.core.model import StoredObject, decode
 from kgpu.lab.embedded.status import ApiError, Object
 from kgpu.lab.embedded.store import Key
 
@@ -42,7 +42,7 @@ CREATE TABLE IF NOT EXISTS state (revision INTEGER NOT NULL);
 _PUT: Final = "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)"
 _DROP: Final = "DELETE FROM objects WHERE api_group = ? AND plural = ? AND namespace = ? AND name = ?"
 
-Row = tuple[Key, Stored, bool]
+Row = tuple[Key, StoredObject, bool]
 
 
 class Journal:
@@ -149,7 +149,7 @@ class Journal:
                 raise _damaged(self._path, f"{plural} {namespace}/{name} is another object")
             yield (group, plural), obj
 
-    def append(self, key: Key, stored: Stored, removed: bool) -> None:
+    def append(self, key: Key, stored: StoredObject, removed: bool) -> None:
         """Keep one commit, soon. Raises ApiError 500 while nothing can be written, and after ``close``."""
         if self._failure:
             raise self._refusal()

@@ -21,7 +21,7 @@ READ_ONLY: Final = frozenset({"get", "list"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class ApiKind:
     """One kind in one version. ``storage`` kinds are kept under ``(group, plural)`` whatever version is asked for.
 
     ``subresources`` maps a name (``status``, ``scale``, ``binding``) to the APIResource row that discovery shows.
@@ -62,35 +62,35 @@ class Kind:
 class Kinds:
     """All kinds that are served now. Not thread safe; one event loop."""
 
-    def __init__(self, kinds: Iterable[Kind] | None = None) -> None:
-        self._by_path: dict[tuple[str, str, str], Kind] = {}
+    def __init__(self, kinds: Iterable[ApiKind] | None = None) -> None:
+        self._by_path: dict[tuple[str, str, str], ApiKind] = {}
         self._listeners: list[Callable[[], None]] = []
         for kind in builtin() if kinds is None else kinds:
             self._by_path[kind.group, kind.version, kind.plural] = kind
 
-    def __iter__(self) -> Iterator[Kind]:
+    def __iter__(self) -> Iterator[ApiKind]:
         return iter(self._by_path.values())
 
-    def find(self, group: str, version: str, plural: str) -> Kind | None:
+    def find(self, group: str, version: str, plural: str) -> ApiKind | None:
         """By path; None when there is none."""
         return self._by_path.get((group, version, plural))
 
-    def of(self, api_version: str, kind: str) -> Kind | None:
+    def of(self, api_version: str, kind: str) -> ApiKind | None:
         """By an object's apiVersion and kind."""
         group, _, version = api_version.rpartition("/")
         return next((k for k in self if k.group == group and k.version == version and k.kind == kind), None)
 
-    def stored(self, group: str, plural: str) -> Kind | None:
+    def stored(self, group: str, plural: str) -> ApiKind | None:
         """Any version of what is kept under ``(group, plural)``."""
         return next((kind for kind in self if kind.key == (group, plural)), None)
 
-    def need(self, group: str, plural: str) -> Kind:
+    def need(self, group: str, plural: str) -> ApiKind:
         """As ``stored``, for kinds that are always there."""
         found = self.stored(group, plural)
         assert found is not None, f"{plural}.{group}"
         return found
 
-    def replace_custom(self, group: str, plural: str, kinds: Iterable[Kind]) -> None:
+    def replace_custom(self, group: str, plural: str, kinds: Iterable[ApiKind]) -> None:
         """The versions that a CRD serves now; none removes it."""
         for path in [path for path, kind in self._by_path.items() if kind.custom and kind.key == (group, plural)]:
             del self._by_path[path]
@@ -104,7 +104,7 @@ class Kinds:
         self._listeners.append(listener)
 
 
-class _Row(msgspec.Struct):
+class _ResourceRow(msgspec.Struct):
     """A row of ``data/resources.json``: an APIResource with its groupVersion."""
 
     groupVersion: str  # noqa: N815 - the API's name
@@ -136,14 +136,14 @@ def _read(name: str) -> bytes:
 
 
 @functools.cache
-def builtin() -> tuple[Kind, ...]:
+def builtin() -> tuple[ApiKind, ...]:
     """The real API server's kinds."""
     by_gvk: dict[tuple[str, str, str], str] = {}
     for name, schema in schema_data().items():
         for gvk in schema.get("x-kubernetes-group-version-kind", ()):
             by_gvk[gvk["group"], gvk["version"], gvk["kind"]] = name
     raw = discovery_data()["resources"]
-    rows = [(convert(one, _Row), one) for one in raw]
+    rows = [(convert(one, _ResourceRow), one) for one in raw]
     subresources: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row, one in rows:
         plural, slash, name = row.name.partition("/")
@@ -155,7 +155,7 @@ def builtin() -> tuple[Kind, ...]:
             continue
         group, _, version = row.groupVersion.rpartition("/")
         found.append(
-            Kind(
+            ApiKind(
                 group=group,
                 version=version,
                 plural=row.name,

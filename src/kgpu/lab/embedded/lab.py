@@ -38,7 +38,7 @@ from kgpu.lab.port import EMBEDDED, About, NodeHardware
 from kgpu.lab.processes import ProcessRecord
 from kgpu.lab.progress import PlainProgress, Progress
 from kgpu.lab.real import build, namespaces
-from kgpu.lab.real.model import Paths as RealPaths
+from kgpu.lab.real.model import LabPaths as RealPaths
 from kgpu.lab.scenarios.run import LocalBackend
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?")

@@ -25,17 +25,17 @@ from kgpu.kube.port import (
     ServedResources,
     WatchEvent,
 )
-from kgpu.lab.embedded.core.model import Call, DeleteOptions, User
-from kgpu.lab.embedded.core.verbs import Core
+from kgpu.lab.embedded.core.model import ApiUser, Call, DeleteOptions
+from kgpu.lab.embedded.core.verbs import ApiCore
 from kgpu.lab.embedded.core.writing import APPLY
-from kgpu.lab.embedded.kinds import Kind, discovery_data
+from kgpu.lab.embedded.kinds import ApiKind, discovery_data
 from kgpu.lab.embedded.status import ApiError
 
 
 class LocalApi:
     """``core`` as one user. ``manager`` is the field manager of writes that name none."""
 
-    def __init__(self, core: Core, user: User, *, manager: str = "") -> None:
+    def __init__(self, core: ApiCore, user: ApiUser, *, manager: str = "") -> None:
         self._core = core
         self._user = user
         self._manager = manager or user.name.rpartition(":")[2]
@@ -128,7 +128,7 @@ class LocalApi:
         return Call(user=self._user, manager=self._manager, validation="Ignore")
 
     @contextlib.asynccontextmanager
-    async def _answering(self, verb: str, resource: Resource) -> AsyncIterator[Kind]:
+    async def _answering(self, verb: str, resource: Resource) -> AsyncIterator[ApiKind]:
         await asyncio.sleep(0)
         if self._closed.is_set():
             raise KubeUnreachableError(f"no answer to {verb} {resource.plural}", "an open API", "it was closed")
@@ -153,7 +153,7 @@ def _translated(verb: str, resource: Resource) -> Iterator[None]:
         ) from error
 
 
-def _space(kind: Kind, namespace: str) -> str:
+def _space(kind: ApiKind, namespace: str) -> str:
     return namespace if kind.namespaced else ""
 
 

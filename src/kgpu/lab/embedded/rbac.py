@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from kgpu.lab.embedded import selectors
-from kgpu.lab.embedded.core.model import Reads, User
+from kgpu.lab.embedded.core.model import ApiUser, ObjectLookup
 from kgpu.lab.embedded.status import Object
 
 GROUP: Final = "rbac.authorization.k8s.io"
@@ -29,7 +29,7 @@ Grant = tuple[str, Object]
 class Rbac:
     """Answers from ``reads``; ``changed`` must be called after a commit, so that bindings are read anew."""
 
-    def __init__(self, reads: Reads) -> None:
+    def __init__(self, reads: ObjectLookup) -> None:
         self._reads = reads
         self._grants: dict[Subject, list[Grant]] | None = None
         self._aggregated: dict[str, list[Object]] = {}
@@ -40,7 +40,7 @@ class Rbac:
             self._grants = None
             self._aggregated.clear()
 
-    def allowed(self, user: User, attributes: Object) -> tuple[bool, str]:
+    def allowed(self, user: ApiUser, attributes: Object) -> tuple[bool, str]:
         """May ``user`` do it; else what was wrong with the roles, mostly nothing. ``attributes`` as in Authority."""
         if MASTERS in user.groups:
             return True, ""
@@ -53,7 +53,7 @@ class Rbac:
                 return True, ""
         return False, f"RBAC: {_joined(missing)}" if missing else ""
 
-    def rules(self, user: User, namespace: str) -> tuple[list[Object], list[Object]]:
+    def rules(self, user: ApiUser, namespace: str) -> tuple[list[Object], list[Object]]:
         """The resourceRules and nonResourceRules of what ``user`` may do in ``namespace``."""
         every = ["*"]
         if MASTERS in user.groups:
@@ -74,7 +74,7 @@ class Rbac:
 
     # --- what there is --------------------------------------------------------------------------------------------
 
-    def _roles(self, user: User) -> Iterator[tuple[str, Object, str]]:
+    def _roles(self, user: ApiUser) -> Iterator[tuple[str, Object, str]]:
         """(namespace, role, problem) of every binding of the user's."""
         if self._grants is None:
             self._grants = self._read_grants()
@@ -115,7 +115,7 @@ class Rbac:
         return self._aggregated[name]
 
 
-def _selects(requirements: tuple[selectors.Requirement, ...], role: Object) -> bool:
+def _selects(requirements: tuple[selectors.LabelRequirement, ...], role: Object) -> bool:
     return selectors.matches(requirements, role["metadata"].get("labels") or {})
 
 

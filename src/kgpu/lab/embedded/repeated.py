@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.lab.embedded import strict
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import ApiError, shown
 from kgpu.lab.embedded.strict import Members
 
@@ -28,7 +28,7 @@ class Repeated:
     members: Any = None
     lines: tuple[str, ...] = ()
 
-    def typed(self, node: Node, unknown: list[str]) -> list[str]:
+    def typed(self, node: SchemaNode, unknown: list[str]) -> list[str]:
         """Every complaint of a decoder of that type; ``unknown`` are those about fields that it does not have."""
         if self.lines:
             return [_of_lines(self.lines), *unknown]

@@ -13,7 +13,7 @@ Raw = Mapping[str, Any]
 _MISSING: Final[Any] = object()
 
 
-class Node:
+class SchemaNode:
     """One schema. ``raw`` is the resolved OpenAPI schema; ``name`` the type's name, "" for anonymous ones."""
 
     __slots__ = ("_children", "_table", "name", "raw", "shape")
@@ -26,28 +26,28 @@ class Node:
             raw = {**table.get(name, {}), **{key: value for key, value in raw.items() if key != "$ref"}}
         self.raw = raw
         self.name = name
-        self._children: dict[str, Node | None] = {}
+        self._children: dict[str, SchemaNode | None] = {}
         self.shape: Any = None  # kept here by ``patch.shape``, which derives it
 
-    def _child(self, slot: str, raw: Any) -> Node | None:
+    def _child(self, slot: str, raw: Any) -> SchemaNode | None:
         found = self._children.get(slot, _MISSING)
         if found is _MISSING:
-            found = Node(raw, self._table) if isinstance(raw, Mapping) else None
+            found = SchemaNode(raw, self._table) if isinstance(raw, Mapping) else None
             self._children[slot] = found
         return found  # type: ignore[no-any-return]
 
-    def field(self, name: str) -> Node | None:
+    def field(self, name: str) -> SchemaNode | None:
         """The schema of an object's field: a property, else what ``additionalProperties`` says, else None."""
         raw = self.raw.get("properties", {}).get(name)
         return self._child(f".{name}", raw) if raw is not None else self.values
 
     @property
-    def values(self) -> Node | None:
+    def values(self) -> SchemaNode | None:
         """The schema of a map's values."""
         return self._child("{}", self.raw.get("additionalProperties"))
 
     @property
-    def items(self) -> Node | None:
+    def items(self) -> SchemaNode | None:
         """The schema of a list's items."""
         return self._child("[]", self.raw.get("items"))
 
@@ -100,4 +100,4 @@ class Node:
         return str(self.raw.get("x-kubernetes-patch-merge-key", ""))
 
 
-ANYTHING: Final = Node({"x-kubernetes-preserve-unknown-fields": True}, {})
+ANYTHING: Final = SchemaNode({"x-kubernetes-preserve-unknown-fields": True}, {})

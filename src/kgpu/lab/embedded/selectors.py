@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.status import ApiError, Object, bad_request, shown
 
 Match = Callable[[Object], bool]
@@ -42,7 +42,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Requirement:
+class LabelRequirement:
     """One term of a label selector; ``operator``: ``=``, ``!=``, ``in``, ``notin``, ``exists``, ``!``, ``>``, ``<``."""
 
     key: str
@@ -88,7 +88,7 @@ def labels_of(text: str) -> Match | None:
     return lambda obj: matches(requirements, obj["metadata"].get("labels") or {})
 
 
-def matches(requirements: tuple[Requirement, ...], labels: Mapping[str, str]) -> bool:
+def matches(requirements: tuple[LabelRequirement, ...], labels: Mapping[str, str]) -> bool:
     """Does a set of labels meet all of them."""
     return all(one.matches(labels) for one in requirements)
 
@@ -96,20 +96,20 @@ def matches(requirements: tuple[Requirement, ...], labels: Mapping[str, str]) ->
 _OPERATORS: Final = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
 
 
-def of_label_selector(selector: Mapping[str, Any] | None) -> tuple[Requirement, ...] | None:
+def of_label_selector(selector: Mapping[str, Any] | None) -> tuple[LabelRequirement, ...] | None:
     """A LabelSelector of the API (matchLabels, matchExpressions); None matches nothing, () matches everything."""
     if selector is None:
         return None
-    found = [Requirement(key, "=", (value,)) for key, value in (selector.get("matchLabels") or {}).items()]
+    found = [LabelRequirement(key, "=", (value,)) for key, value in (selector.get("matchLabels") or {}).items()]
     found.extend(
-        Requirement(row["key"], _OPERATORS.get(row["operator"], "in"), tuple(row.get("values") or ()))
+        LabelRequirement(row["key"], _OPERATORS.get(row["operator"], "in"), tuple(row.get("values") or ()))
         for row in selector.get("matchExpressions") or ()
     )
     return tuple(found)
 
 
 @functools.lru_cache(maxsize=4096)
-def parse_labels(text: str) -> tuple[Requirement, ...]:
+def parse_labels(text: str) -> tuple[LabelRequirement, ...]:
     """``a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1,m<2``. Raises ApiError 400, worded as the real one."""
     return _Parser(text).parse() if text else ()
 
@@ -160,8 +160,8 @@ class _Parser:
             self._at += 1
         return found
 
-    def parse(self) -> tuple[Requirement, ...]:
-        found: list[Requirement] = []
+    def parse(self) -> tuple[LabelRequirement, ...]:
+        found: list[LabelRequirement] = []
         while (word := self._look()) is not None:
             if not _identifier(word) and word != "!":
                 raise _bad(f"found '{_literal(word)}', expected: !, identifier, or 'end of string'")
@@ -176,7 +176,7 @@ class _Parser:
                 raise _bad(f"found '{_literal(following)}', expected: identifier after ','")
         return tuple(sorted(found, key=lambda one: one.key))
 
-    def _requirement(self) -> Requirement:
+    def _requirement(self) -> LabelRequirement:
         word = self._take()
         absent = word == "!"
         if absent:
@@ -185,7 +185,7 @@ class _Parser:
             raise _unparsed(f"found '{_literal(word)}', expected: identifier")
         _check_key(word)
         if absent or self._look() in (None, ","):
-            return Requirement(word, "!" if absent else "exists")
+            return LabelRequirement(word, "!" if absent else "exists")
         operator = self._take()
         if operator not in _BINARY:
             raise _unparsed(f"found '{_literal(operator)}', expected: in, notin, =, ==, !=, gt, lt")
@@ -195,7 +195,7 @@ class _Parser:
                 why = "for 'Gt', 'Lt' operators, the value must be an integer"
                 raise _unparsed(f"values[{position}]: Invalid value: {shown(value)}: {why}")
             _check_value(word, position, value)
-        return Requirement(word, _BINARY[operator], values)
+        return LabelRequirement(word, _BINARY[operator], values)
 
     def _value(self) -> str:
         if self._look() in (None, ","):
@@ -343,13 +343,13 @@ _ABSENT: Final[dict[tuple[str, str], dict[str, str]]] = {
 }
 
 
-def fields_of(kind: Kind, text: str, custom: tuple[str, ...] = ()) -> tuple[FieldTerm, ...]:
+def fields_of(kind: ApiKind, text: str, custom: tuple[str, ...] = ()) -> tuple[FieldTerm, ...]:
     """A query's fieldSelector; ``custom`` are a CRD's selectable fields. Raises ApiError 400."""
     return _parse_fields(kind, text, custom) if text else ()
 
 
 @functools.lru_cache(maxsize=4096)
-def _parse_fields(kind: Kind, text: str, custom: tuple[str, ...]) -> tuple[FieldTerm, ...]:
+def _parse_fields(kind: ApiKind, text: str, custom: tuple[str, ...]) -> tuple[FieldTerm, ...]:
     known = _FIELDS.get(kind.key)
     found = []
     for part in sorted(_split_terms(text)):
@@ -395,7 +395,7 @@ def _unescape(text: str) -> str:
     return "".join(found)
 
 
-def field_match(kind: Kind, terms: tuple[FieldTerm, ...]) -> Match | None:
+def field_match(kind: ApiKind, terms: tuple[FieldTerm, ...]) -> Match | None:
     """Does an object (as stored) meet every term; None for no terms."""
     if not terms:
         return None

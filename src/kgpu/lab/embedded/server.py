@@ -32,7 +32,7 @@ from kgpu.lab.embedded import auth, collector, tls, upkeep
 if TYPE_CHECKING:
     from kgpu.base.supervise import RoleFunction, RoleHandle
     from kgpu.kube.port import KubeApi
-    from kgpu.lab.embedded.core import Core
+    from kgpu.lab.embedded.core import ApiCore
     from kgpu.lab.embedded.http.app import App
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ _STOP_S: Final = 2.0  # for controllers, and for requests that are being answere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ServerSettings:
     """``data`` is the folder of the journal, None for memory alone; ``port`` 0 picks a free one.
 
     ``event_ttl``: seconds for which Events are kept.
@@ -90,7 +90,7 @@ def kubeconfig(*, name: str, server: str, ca: bytes, user: str, token: str) -> s
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
-def write_files(settings: Settings, port: int) -> tls.Pki:
+def write_files(settings: ServerSettings, port: int) -> tls.Pki:
     """Keys, tokens and kubeconfigs. Tokens are kept over restarts. Raises LabError."""
     hosts = () if settings.host in ("", "0.0.0.0", "::") else (settings.host,)
     pki = tls.ensure(settings.folder / "pki", hosts=hosts)
@@ -147,7 +147,7 @@ def _socket(host: str, port: int, *, listening: bool) -> socket.socket:
 
 
 @contextlib.contextmanager
-def only_one(folder: Path) -> Iterator[upkeep.Held]:
+def only_one(folder: Path) -> Iterator[upkeep.FileIdentity]:
     """Hold the folder; the lock file, which is returned, says which process does. Raises LabError when another does."""
     from kgpu.lab import processes
 
@@ -163,44 +163,44 @@ def only_one(folder: Path) -> Iterator[upkeep.Held]:
                 "one server for a folder",
                 '"kgpu lab down" first, or choose another --name or --dir',
             ) from None
-        yield upkeep.Held.of(os.fstat(descriptor))
+        yield upkeep.FileIdentity.of(os.fstat(descriptor))
 
 
 @dataclass(slots=True, kw_only=True)
-class Cluster:
+class ServerParts:
     """The parts, put together: ``app`` is what HTTP needs, ``roles`` what runs beside it."""
 
     app: App
-    core: Core
+    core: ApiCore
     roles: dict[str, RoleFunction]
 
 
-def assemble(settings: Settings, port: int, pki: tls.Pki) -> Cluster:
+def assemble(settings: ServerSettings, port: int, pki: tls.Pki) -> ServerParts:
     """Everything but the network. Raises LabError when kept data can't be used."""
     from kgpu.lab.embedded import bootstrap
-    from kgpu.lab.embedded.core import Core
+    from kgpu.lab.embedded.core import ApiCore
     from kgpu.lab.embedded.crd.custom import CustomKinds
     from kgpu.lab.embedded.http import discovery, logs, metrics, paths, proxy, resources
     from kgpu.lab.embedded.http.app import App
     from kgpu.lab.embedded.journal import Journal
     from kgpu.lab.embedded.kinds import Kinds
     from kgpu.lab.embedded.openapi import OpenApi
-    from kgpu.lab.embedded.store import Store
+    from kgpu.lab.embedded.store import ObjectStore
     from kgpu.lab.embedded.types.admission import chain
     from kgpu.lab.embedded.types.rules import BuiltinRules
     from kgpu.lab.nodes.addresses import loopback
     from kgpu.lab.nodes.listeners import is_pods
 
-    def answers(place: proxy.Place, address: str, number: int) -> bool:
+    def answers(place: proxy.ProxyTarget, address: str, number: int) -> bool:
         return is_pods(place.uid, nodes / place.node, address, number)
 
     nodes = settings.node_kubeconfig.parent
     kinds = Kinds()
-    store = Store(Journal.open(settings.data) if settings.data is not None else None)
+    store = ObjectStore(Journal.open(settings.data) if settings.data is not None else None)
     custom = CustomKinds(kinds)
     known = auth.Auth(store, tokens=settings.tokens, key=pki.token_key)
     admission = chain()
-    core = Core(kinds, store, custom.rules_for(BuiltinRules()), admission, authority=known)
+    core = ApiCore(kinds, store, custom.rules_for(BuiltinRules()), admission, authority=known)
     core.custom = custom
     custom.attach(core)
     for plugin in admission:
@@ -210,16 +210,16 @@ def assemble(settings: Settings, port: int, pki: tls.Pki) -> Cluster:
     bootstrap.run(core, kinds, address=settings.host, port=port)
     counted = metrics.Metrics()
     counted.gauge("apiserver_resource_objects", "resource", lambda: _counts(store, kinds))
-    served = resources.Served(
+    served = resources.HandlerContext(
         core=core, kinds=kinds, metrics=counted, kubelets=logs.HttpsKubelets(pki.kubelet_client),
         programs=proxy.HttpPodPrograms(partial(loopback, nodes=nodes), answers), rules=core.rules, custom=custom,
     )  # fmt: skip
     place = f"{url_host(settings.host)}:{port}"
-    others = paths.Paths(
+    others = paths.NonResourcePaths(
         discovery.Discovery(kinds, place), counted, documents=OpenApi(kinds, custom), ready={"etcd": lambda: ""},
         issuer=known, address=place,
     )  # fmt: skip
-    return Cluster(
+    return ServerParts(
         app=App(served, known, others), core=core, roles=_roles(core, pki.ca.read_text("ascii"), settings.event_ttl)
     )
 
@@ -231,7 +231,7 @@ def _counts(store: Any, kinds: Any) -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
-def _roles(core: Core, root_ca: str, event_ttl: float) -> dict[str, RoleFunction]:
+def _roles(core: ApiCore, root_ca: str, event_ttl: float) -> dict[str, RoleFunction]:
     from kgpu.lab.embedded.bootstrap import USER
     from kgpu.lab.embedded.core.expiring import Expiring
     from kgpu.lab.embedded.local import LocalApi
@@ -266,7 +266,7 @@ def _roles(core: Core, root_ca: str, event_ttl: float) -> dict[str, RoleFunction
     return {"controllers": controllers, "scheduler": scheduler, "events": events, "compaction": compaction}
 
 
-async def serve(settings: Settings, held: upkeep.Held) -> None:
+async def serve(settings: ServerSettings, held: upkeep.FileIdentity) -> None:
     """Run until SIGTERM or SIGINT, or the lock file is no longer ``held``. Raises LabError when it can't begin."""
     from kgpu.base.log import log_decision
     from kgpu.base.supervise import Supervisor, stop_on_signals
@@ -297,7 +297,7 @@ async def serve(settings: Settings, held: upkeep.Held) -> None:
             cluster.core.close()
 
 
-def _upkeep(settings: Settings, held: upkeep.Held, stop: asyncio.Event) -> dict[str, RoleFunction]:
+def _upkeep(settings: ServerSettings, held: upkeep.FileIdentity, stop: asyncio.Event) -> dict[str, RoleFunction]:
     """What keeps the process itself well."""
 
     async def garbage(handle: RoleHandle) -> None:
@@ -341,7 +341,7 @@ def main() -> int:
     configure(level=arguments.log_level)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     upkeep.spare_log()
-    settings = Settings(
+    settings = ServerSettings(
         folder=arguments.dir.absolute(), name=arguments.name, host=arguments.host, port=arguments.port,
         data=arguments.data.absolute() if arguments.data else None, event_ttl=arguments.event_ttl,
     )  # fmt: skip

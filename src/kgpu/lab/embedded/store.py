@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
 
 from kgpu.lab.embedded.core import sizes
-from kgpu.lab.embedded.core.model import Stored
+from kgpu.lab.embedded.core.model import StoredObject
 from kgpu.lab.embedded.status import Object
-from kgpu.lab.embedded.watching import Event, Watch, Watching
+from kgpu.lab.embedded.watching import Commit, KindWatches, ObjectWatch
 
 Key = tuple[str, str]
 """(group, plural)."""
-CommitListener = Callable[[Key, str, Stored, "Stored | None"], None]
+CommitListener = Callable[[Key, str, StoredObject, "StoredObject | None"], None]
 
 RESTART_GAP: Final = 1000  # revisions that are left out when kept data is read again
 HISTORY_EVENTS: Final = 5_000  # per kind
@@ -29,14 +29,14 @@ HISTORY_BYTES: Final = 8 << 20  # per kind, of encoded objects
 INDEXED: Final[dict[Key, tuple[str, ...]]] = {("", "pods"): ("spec", "nodeName")}
 
 
-class Log(Protocol):
+class CommitLog(Protocol):
     """Where commits are kept; ``kgpu.lab.embedded.journal.Journal``."""
 
     def load(self) -> tuple[int, Iterable[tuple[Key, Object]]]:
         """The last revision and every object."""
         ...
 
-    def append(self, key: Key, stored: Stored, removed: bool) -> None:
+    def append(self, key: Key, stored: StoredObject, removed: bool) -> None:
         """Keep one commit; raises ApiError 500 when nothing more can be kept."""
         ...
 
@@ -64,7 +64,7 @@ class _Space:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self.objects: dict[str, Stored] = {}
+        self.objects: dict[str, StoredObject] = {}
 
 
 class Table:
@@ -74,16 +74,16 @@ class Table:
         self.spaces: dict[str, _Space] = {}
         self._order: list[tuple[str, str]] = []  # (sort key, namespace)
         self._path = index
-        self.index: dict[str, dict[tuple[str, str], Stored]] = {}
-        self.events: deque[Event] = deque()
+        self.index: dict[str, dict[tuple[str, str], StoredObject]] = {}
+        self.events: deque[Commit] = deque()
         self._bytes = 0
         self.oldest = revision
         """Watches may start from this revision on."""
         self.changed = revision
         """The revision of the last change."""
-        self.watching = Watching()
+        self.watching = KindWatches()
 
-    def find(self, namespace: str, name: str) -> Stored | None:
+    def find(self, namespace: str, name: str) -> StoredObject | None:
         space = self.spaces.get(namespace)
         return space.objects.get(name) if space else None
 
@@ -94,7 +94,7 @@ class Table:
             value = value.get(part) if isinstance(value, dict) else None
         return value if isinstance(value, str) else ""
 
-    def place(self, stored: Stored, old: Stored | None) -> None:
+    def place(self, stored: StoredObject, old: StoredObject | None) -> None:
         """Put it where lists find it."""
         namespace, name = stored.namespace, stored.name
         space = self.spaces.get(namespace)
@@ -108,7 +108,7 @@ class Table:
             self._unindex(old)
             self.index.setdefault(self.indexed(stored.obj), {})[namespace, name] = stored
 
-    def drop(self, old: Stored) -> None:
+    def drop(self, old: StoredObject) -> None:
         """Take it away."""
         namespace, name = old.namespace, old.name
         space = self.spaces[namespace]
@@ -120,7 +120,7 @@ class Table:
         if self._path:
             self._unindex(old)
 
-    def _unindex(self, old: Stored | None) -> None:
+    def _unindex(self, old: StoredObject | None) -> None:
         if old is None:
             return
         value = self.indexed(old.obj)
@@ -129,7 +129,7 @@ class Table:
         if not held:
             del self.index[value]
 
-    def record(self, event: Event) -> None:
+    def record(self, event: Commit) -> None:
         """Keep it in the history, and forget what is too much."""
         self.events.append(event)
         self.changed = event.stored.revision
@@ -144,11 +144,11 @@ class Table:
             self._bytes -= gone.size
             self.oldest = gone.stored.revision
 
-    def since(self, revision: int) -> list[Event]:
+    def since(self, revision: int) -> list[Commit]:
         """Events after ``revision``, oldest first. Raises ExpiredError."""
         if revision < self.oldest:
             raise ExpiredError(self.oldest)
-        found: list[Event] = []
+        found: list[Commit] = []
         for event in reversed(self.events):
             if event.stored.revision <= revision:
                 break
@@ -156,7 +156,7 @@ class Table:
         found.reverse()
         return found
 
-    def scan(self, namespace: str, start: str = "") -> Iterator[Stored]:
+    def scan(self, namespace: str, start: str = "") -> Iterator[StoredObject]:
         """In key order from ``start`` (``namespace/name``) on; all namespaces for "" unless objects have none."""
         for space, first in self._spaces(namespace, start):
             yield from map(space.objects.__getitem__, space.names[first:])
@@ -173,9 +173,9 @@ class Table:
                 continue
             yield space, bisect.bisect_left(space.names, name) if start and held == at else 0
 
-    def snapshot(self, namespace: str, start: str, revision: int) -> Iterator[Stored]:
+    def snapshot(self, namespace: str, start: str, revision: int) -> Iterator[StoredObject]:
         """As ``scan``, as of ``revision``. Raises ExpiredError at once."""
-        undo: dict[tuple[str, str], Stored | None] = {}
+        undo: dict[tuple[str, str], StoredObject | None] = {}
         for event in reversed(self.since(revision)):
             undo[event.stored.namespace, event.stored.name] = event.old
         if not undo:
@@ -188,15 +188,15 @@ class Table:
         return heapq.merge(present, past, key=order_of)
 
 
-def order_of(stored: Stored) -> str:
+def order_of(stored: StoredObject) -> str:
     """What lists are sorted by."""
     return f"{stored.namespace}/{stored.name}"
 
 
-class Store:
-    """``Store()`` in memory, ``Store(Journal.open(folder))`` kept on disk. Use from one thread."""
+class ObjectStore:
+    """``ObjectStore()`` in memory, ``ObjectStore(Journal.open(folder))`` kept on disk. Use from one thread."""
 
-    def __init__(self, journal: Log | None = None) -> None:
+    def __init__(self, journal: CommitLog | None = None) -> None:
         self.revision = 1
         self.compacted = 0
         """Lists of revisions before this one are too old, whatever the history still holds."""
@@ -209,7 +209,7 @@ class Store:
             # What a killed process had told its watchers but not written must not get the same numbers again.
             self.revision = max(1, last) + (RESTART_GAP if last else 0)
             for key, obj in objects:
-                self.table(key).place(Stored(obj, int(obj["metadata"]["resourceVersion"])), None)
+                self.table(key).place(StoredObject(obj, int(obj["metadata"]["resourceVersion"])), None)
 
     def table(self, key: Key) -> Table:
         """The kind's table, an empty one when nothing was ever written."""
@@ -218,11 +218,11 @@ class Store:
             found = self._tables[key] = Table(INDEXED.get(key), self.revision)
         return found
 
-    def get(self, key: Key, namespace: str, name: str) -> Stored | None:
+    def get(self, key: Key, namespace: str, name: str) -> StoredObject | None:
         """The object as it is now."""
         return self.table(key).find(namespace, name)
 
-    def put(self, key: Key, obj: Object) -> Stored:
+    def put(self, key: Key, obj: Object) -> StoredObject:
         """Write an object, new or not. ``obj`` is handed over; its resourceVersion is set.
 
         Raises TooLargeError, and ApiError 500 when the journal can't keep it.
@@ -232,30 +232,30 @@ class Store:
         old = table.find(metadata.get("namespace", ""), metadata["name"])
         revision = self.revision + 1
         metadata["resourceVersion"] = str(revision)
-        stored = Stored(obj, revision)
+        stored = StoredObject(obj, revision)
         size = len(stored.encoded())
         sizes.check(obj, size)
         if self._journal is not None:
             self._journal.append(key, stored, False)
         self.revision = revision
         table.place(stored, old)
-        self._announce(key, table, Event("ADDED" if old is None else "MODIFIED", stored, old, size))
+        self._announce(key, table, Commit("ADDED" if old is None else "MODIFIED", stored, old, size))
         return stored
 
-    def remove(self, key: Key, old: Stored) -> Stored:
+    def remove(self, key: Key, old: StoredObject) -> StoredObject:
         """Take an object away; what it was last, under the revision of its end."""
         table = self.table(key)
         revision = self.revision + 1
         metadata = {**old.obj["metadata"], "resourceVersion": str(revision)}
-        last = Stored({**old.obj, "metadata": metadata}, revision)
+        last = StoredObject({**old.obj, "metadata": metadata}, revision)
         if self._journal is not None:
             self._journal.append(key, last, True)
         self.revision = revision
         table.drop(old)
-        self._announce(key, table, Event("DELETED", last, old, len(last.encoded())))
+        self._announce(key, table, Commit("DELETED", last, old, len(last.encoded())))
         return last
 
-    def _announce(self, key: Key, table: Table, event: Event) -> None:
+    def _announce(self, key: Key, table: Table, event: Commit) -> None:
         table.record(event)
         table.watching.offer(event.type, event.stored, event.old, table.indexed)
         for listener in self._listeners:
@@ -297,4 +297,4 @@ class Store:
             self._journal.close()
 
 
-__all__ = ["INDEXED", "Event", "ExpiredError", "Key", "Log", "Store", "Table", "Watch", "order_of"]
+__all__ = ["INDEXED", "Commit", "CommitLog", "ExpiredError", "Key", "ObjectStore", "ObjectWatch", "Table", "order_of"]

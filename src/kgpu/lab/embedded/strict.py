@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.schema import SchemaNode
 
 _API: Final = "io.k8s.apimachinery.pkg."
 _SPECIAL: Final = {
@@ -68,7 +68,7 @@ _INLINED: Final = {
 }  # fmt: skip
 
 
-def check(obj: Any, node: Node, *, path: str = "") -> tuple[Any, list[str], list[str]]:
+def check(obj: Any, node: SchemaNode, *, path: str = "") -> tuple[Any, list[str], list[str]]:
     """``(cleaned, unknown, wrong)`` for decoded JSON of the type ``node``.
 
     ``cleaned`` is a copy without unknown fields and without nulls, ``unknown`` messages as ``unknown field "spec.foo"``
@@ -92,7 +92,7 @@ class Members(list[tuple[str, Any]]):
     """A JSON object's members as they stand in the text, with names that are there more than once."""
 
 
-def complaints(members: Any, node: Node) -> list[str]:
+def complaints(members: Any, node: SchemaNode) -> list[str]:
     """What strict decoding into the type says of fields that it does not have or that are repeated, as it meets them.
 
     ``members``: decoded JSON of the right types, its objects ``Members``. Below an unknown field nothing is looked at.
@@ -194,7 +194,7 @@ class _Quantity(_Type):
         return "0"
 
 
-class _List(_Type):
+class _ListType(_Type):
     def __init__(self, item: _Type) -> None:
         self.item = item
         self.go = f"[]{item.go}"
@@ -223,7 +223,7 @@ class _List(_Type):
         return []
 
 
-class _Map(_Type):
+class _MapType(_Type):
     def __init__(self, values: _Type) -> None:
         self.values = values
         # In practice every map of quantities has this name.
@@ -259,7 +259,7 @@ class _Map(_Type):
 
 
 class _Struct(_Type):
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SchemaNode) -> None:
         self._node = node
         self._fields: dict[str, _Type] | None = None
         self._open = node.preserves_unknown
@@ -340,7 +340,7 @@ _ANY: Final = _Type()
 _STRUCTS: Final[dict[str, _Struct]] = {}
 
 
-def _compiled(node: Node, go: str = "") -> _Type:
+def _compiled(node: SchemaNode, go: str = "") -> _Type:
     kind = _SPECIAL.get(node.name) or node.type
     scalar = _scalar(kind, str(node.raw.get("format", "")), go)
     if scalar is not None:
@@ -348,7 +348,7 @@ def _compiled(node: Node, go: str = "") -> _Type:
     if kind == "quantity":
         return _Quantity()
     if kind == "array" and node.items is not None:
-        return _List(_compiled(node.items, go.removeprefix("[]")))
+        return _ListType(_compiled(node.items, go.removeprefix("[]")))
     if kind != "object":
         return _ANY
     if node.properties:
@@ -358,7 +358,7 @@ def _compiled(node: Node, go: str = "") -> _Type:
             _STRUCTS[node.name] = _Struct(node)
         return _STRUCTS[node.name]
     if node.values is not None:
-        return _Map(_compiled(node.values))
+        return _MapType(_compiled(node.values))
     return _ANY
 
 

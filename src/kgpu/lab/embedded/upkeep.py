@@ -25,18 +25,18 @@ FOLDER_PERIOD_S: Final = 3.0
 log = logging.getLogger(__name__)
 
 
-class Held(NamedTuple):
+class FileIdentity(NamedTuple):
     """A file by what it is and not by its name."""
 
     device: int
     inode: int
 
     @classmethod
-    def of(cls, found: os.stat_result) -> Held:
+    def of(cls, found: os.stat_result) -> FileIdentity:
         return cls(found.st_dev, found.st_ino)
 
 
-async def until_gone(path: Path, held: Held, *, period: float = FOLDER_PERIOD_S) -> None:
+async def until_gone(path: Path, held: FileIdentity, *, period: float = FOLDER_PERIOD_S) -> None:
     """Return once ``path`` is no longer the file ``held``: removed, moved, or another one put there."""
     while True:
         if not _is(path, held):
@@ -44,9 +44,9 @@ async def until_gone(path: Path, held: Held, *, period: float = FOLDER_PERIOD_S)
         await asyncio.sleep(period)
 
 
-def _is(path: Path, held: Held) -> bool:
+def _is(path: Path, held: FileIdentity) -> bool:
     try:
-        return Held.of(path.stat()) == held
+        return FileIdentity.of(path.stat()) == held
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:  # such as a mount that does not answer: that is no removal

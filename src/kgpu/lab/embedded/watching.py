@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.lab.embedded.core.model import Stored, WatchItem
+from kgpu.lab.embedded.core.model import StoredObject, WatchItem
 from kgpu.lab.embedded.status import Object
 
 BACKLOG: Final = 20_000  # items that wait for a slow reader
@@ -22,12 +22,12 @@ INITIAL_END: Final = "k8s.io/initial-events-end"
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Commit:
     """One commit: ADDED (``old`` None), MODIFIED or DELETED (``stored`` is the last state under the new revision)."""
 
     type: str
-    stored: Stored
-    old: Stored | None
+    stored: StoredObject
+    old: StoredObject | None
     size: int
 
 
@@ -36,12 +36,12 @@ Bucket = tuple[str, str]
 EVERYTHING: Final[Bucket] = ("", "")
 
 
-class Watch:
+class ObjectWatch:
     """An async iterator of WatchItem. ``close()`` ends it; it ends by itself when the reader is too slow."""
 
     def __init__(
         self, kind: tuple[str, str], namespace: str, match: Match | None, now: Callable[[], int], *,
-        bookmarks: bool = False, convert: Callable[[Stored], Stored] | None = None, backlog: int = BACKLOG,
+        bookmarks: bool = False, convert: Callable[[StoredObject], StoredObject] | None = None, backlog: int = BACKLOG,
     ) -> None:  # fmt: skip
         """``kind`` is (apiVersion, kind) for bookmarks; ``now`` gives the store's revision."""
         self._kind = kind
@@ -51,8 +51,8 @@ class Watch:
         self._bookmarks = bookmarks
         self._convert = convert
         self._backlog = backlog
-        self._initial: Iterator[Stored] = iter(())
-        self._missed: Iterator[Event] = iter(())
+        self._initial: Iterator[StoredObject] = iter(())
+        self._missed: Iterator[Commit] = iter(())
         self._queue: deque[WatchItem] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._next_bookmark = 0.0
@@ -61,17 +61,17 @@ class Watch:
         """True when it was ended because nobody read it."""
         self.on_close: Callable[[], None] = lambda: None
 
-    def begin(self, initial: Iterable[Stored], *, mark_end: bool, revision: int) -> None:
+    def begin(self, initial: Iterable[StoredObject], *, mark_end: bool, revision: int) -> None:
         """What is there already, to be told first; ``mark_end`` adds the bookmark that says that this was all."""
         self._initial = iter(initial)
         if mark_end:
             self._queue.append(self._bookmark(revision, ends_initial=True))
 
-    def replay(self, events: Iterable[Event]) -> None:
+    def replay(self, events: Iterable[Commit]) -> None:
         """What has happened since the version that the reader has; filtered as it is read."""
         self._missed = iter(events)
 
-    def __aiter__(self) -> Watch:
+    def __aiter__(self) -> ObjectWatch:
         return self
 
     async def __anext__(self) -> WatchItem:
@@ -114,13 +114,17 @@ class Watch:
         if not self.closed:
             self._put(self._bookmark(self._now()))
 
-    def offer(self, change: str, stored: Stored, old: Stored | None, gone: Callable[[], Stored]) -> None:
+    def offer(
+        self, change: str, stored: StoredObject, old: StoredObject | None, gone: Callable[[], StoredObject]
+    ) -> None:
         """One commit; ``gone`` gives the old object under the new revision."""
         item = self._item(change, stored, old, gone)
         if item is not None:
             self._put(item)
 
-    def _item(self, change: str, stored: Stored, old: Stored | None, gone: Callable[[], Stored]) -> WatchItem | None:
+    def _item(
+        self, change: str, stored: StoredObject, old: StoredObject | None, gone: Callable[[], StoredObject]
+    ) -> WatchItem | None:
         if self._namespace and stored.namespace != self._namespace:
             return None
         match = self._match
@@ -140,7 +144,7 @@ class Watch:
             self.on_close()
             self._wake()
 
-    def _converted(self, stored: Stored) -> Stored:
+    def _converted(self, stored: StoredObject) -> StoredObject:
         return self._convert(stored) if self._convert else stored
 
     def _put(self, item: WatchItem) -> None:
@@ -162,28 +166,30 @@ class Watch:
         metadata: Object = {"resourceVersion": str(revision), "creationTimestamp": None}
         if ends_initial:
             metadata["annotations"] = {INITIAL_END: "true"}
-        return WatchItem("BOOKMARK", Stored({"kind": kind, "apiVersion": api_version, "metadata": metadata}, revision))
+        return WatchItem(
+            "BOOKMARK", StoredObject({"kind": kind, "apiVersion": api_version, "metadata": metadata}, revision)
+        )
 
 
-def ended(stored: Stored, old: Stored | None) -> Stored:
+def ended(stored: StoredObject, old: StoredObject | None) -> StoredObject:
     """The old object under the new revision: what a watch is told that it no longer matches."""
     assert old is not None
     metadata = {**old.obj["metadata"], "resourceVersion": str(stored.revision)}
-    return Stored({**old.obj, "metadata": metadata}, stored.revision)
+    return StoredObject({**old.obj, "metadata": metadata}, stored.revision)
 
 
-class Watching:
+class KindWatches:
     """The watches of one kind, by what they can be concerned with."""
 
     def __init__(self) -> None:
-        self._buckets: dict[Bucket, dict[Watch, None]] = {}
+        self._buckets: dict[Bucket, dict[ObjectWatch, None]] = {}
 
-    def add(self, watch: Watch, bucket: Bucket) -> None:
+    def add(self, watch: ObjectWatch, bucket: Bucket) -> None:
         """``bucket``: ``("namespace", x)``, ``("name", x)``, ``("index", x)`` or EVERYTHING."""
         self._buckets.setdefault(bucket, {})[watch] = None
         watch.on_close = lambda: self._remove(watch, bucket)
 
-    def _remove(self, watch: Watch, bucket: Bucket) -> None:
+    def _remove(self, watch: ObjectWatch, bucket: Bucket) -> None:
         held = self._buckets.get(bucket)
         if held is not None:
             held.pop(watch, None)
@@ -193,7 +199,9 @@ class Watching:
     def __len__(self) -> int:
         return sum(len(held) for held in self._buckets.values())
 
-    def offer(self, change: str, stored: Stored, old: Stored | None, indexed: Callable[[Object], str]) -> None:
+    def offer(
+        self, change: str, stored: StoredObject, old: StoredObject | None, indexed: Callable[[Object], str]
+    ) -> None:
         """Tell everybody whom it concerns."""
         buckets = self._buckets
         if not buckets:
@@ -203,9 +211,9 @@ class Watching:
         concerned.append(("index", value))
         if old is not None and (before := indexed(old.obj)) != value:
             concerned.append(("index", before))
-        memo: list[Stored] = []
+        memo: list[StoredObject] = []
 
-        def gone() -> Stored:
+        def gone() -> StoredObject:
             if not memo:
                 memo.append(ended(stored, old))
             return memo[0]

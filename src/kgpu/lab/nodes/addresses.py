@@ -12,7 +12,7 @@ _FIRST: Final = ipaddress.IPv4Address("127.1.0.0")
 _LAST: Final = ipaddress.IPv4Address("127.255.255.255")  # reaches all, so it is nobody's
 
 
-class Addresses:
+class PodAddresses:
     """Fake pod addresses of all nodes of a host, 10.244.1.1 onwards; freed ones are given again last."""
 
     def __init__(self) -> None:

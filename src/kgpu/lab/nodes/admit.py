@@ -22,7 +22,7 @@ UNRECORDED: Final = "The devices of this pod are not known any more: the node's 
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class PodRejection:
     """Why not; both as the pod's status shows them."""
 
     reason: str
@@ -31,17 +31,17 @@ class Refusal:
 
 def check(
     pod: Object, *, node: str, labels: Mapping[str, str], allocatable: Mapping[str, str], others: Iterable[Object]
-) -> Refusal | None:
+) -> PodRejection | None:
     """None when the pod may run here beside ``others``, which are admitted and not over."""
     view = read.pod(pod)
     if view is None:
-        return Refusal("UnexpectedAdmissionError", "the pod can't be read")
+        return PodRejection("UnexpectedAdmissionError", "the pod can't be read")
     spec = pod["spec"]
     if (spec.get("os") or {}).get("name", "linux") != "linux":
-        return Refusal("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
+        return PodRejection("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
     if (pod["metadata"].get("labels") or {}).get(OS_LABEL, "linux") != "linux":
         text = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
-        return Refusal("PodOSSelectorNodeLabelDoesNotMatch", text)
+        return PodRejection("PodOSSelectorNodeLabelDoesNotMatch", text)
     held = [found for other in others if (found := read.pod(other)) is not None]
     short = _resources(view, allocatable, held)
     if short is not None:
@@ -55,11 +55,11 @@ def check(
     return None
 
 
-def _predicate(name: str, text: str) -> Refusal:
-    return Refusal(name, f"Predicate {name} failed: {text}")
+def _predicate(name: str, text: str) -> PodRejection:
+    return PodRejection(name, f"Predicate {name} failed: {text}")
 
 
-def _resources(pod: PodView, allocatable: Mapping[str, str], held: list[PodView]) -> Refusal | None:
+def _resources(pod: PodView, allocatable: Mapping[str, str], held: list[PodView]) -> PodRejection | None:
     problems: list[str] = []
     has = amounts(nanos(allocatable, problems))
     names = [*_FIRST, *sorted(name for name in pod.requests if name not in _FIRST)]
@@ -70,7 +70,7 @@ def _resources(pod: PodView, allocatable: Mapping[str, str], held: list[PodView]
         used = len(held) if name == "pods" else sum(other.used.get(name, 0) for other in held)
         if wanted > has.get(name, 0) - used:
             text = f"Node didn't have enough resource: {name}, requested: {wanted}, used: {used}, capacity: "
-            return Refusal(f"OutOf{name}", f"{text}{has.get(name, 0)}")
+            return PodRejection(f"OutOf{name}", f"{text}{has.get(name, 0)}")
     return None
 
 

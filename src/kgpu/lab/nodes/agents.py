@@ -19,7 +19,7 @@ from kgpu.base.errors import UserError
 from kgpu.base.files import write_atomic
 from kgpu.formats.names import ENV_HW_STATE, ENV_RUN_DIR
 from kgpu.lab.nodes import machine
-from kgpu.lab.nodes.machine import Machine
+from kgpu.lab.nodes.machine import NodeMachine
 from kgpu.lab.nodes.spec import NodeSpec, mig_rows
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def command(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubeconfig: Path
     return [*words, "--config-map", CONFIG_MAP, "--fallback-strategies", "named,single,empty"]
 
 
-async def furnish(spec: NodeSpec, its: Machine) -> None:
+async def furnish(spec: NodeSpec, its: NodeMachine) -> None:
     """Make the machine of a node whose agent, if it has one, comes in a pod; what fails is told in the log."""
     if spec.light:
         return

@@ -53,7 +53,7 @@ class Prepared(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cdi: tuple[str, ...] = ()
 
 
-class Claim(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class UsedClaim(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One claim that pods of this node use; ``devices`` is None until it is prepared."""
 
     namespace: str
@@ -98,7 +98,7 @@ class Drivers:
             raise ClaimError(f"DRA driver {name} is not registered")
         return self._known[name][-1]
 
-    async def call(self, name: str, claims: Sequence[Claim], *, prepare: bool) -> Mapping[str, Any]:
+    async def call(self, name: str, claims: Sequence[UsedClaim], *, prepare: bool) -> Mapping[str, Any]:
         """What the driver answers for each claim, by uid. Raises ClaimError."""
         endpoint, version = self.find(name)
         method = dra_methods(version)[0 if prepare else 1]
@@ -128,7 +128,7 @@ class ClaimManager:
         self._path = folder / CHECKPOINT
         self._api = api
         self._drivers = drivers
-        self._claims: dict[tuple[str, str], Claim] = {}
+        self._claims: dict[tuple[str, str], UsedClaim] = {}
         self._changing = asyncio.Lock()
         self._load()
 
@@ -151,9 +151,9 @@ class ClaimManager:
             for driver in drivers:
                 self._drivers.find(driver)
             found.append(
-                Claim(namespace=namespace, name=name, uid=str(obj["metadata"]["uid"]), drivers=drivers, pods=[])
+                UsedClaim(namespace=namespace, name=name, uid=str(obj["metadata"]["uid"]), drivers=drivers, pods=[])
             )
-        due: list[Claim] = []
+        due: list[UsedClaim] = []
         for one in found:
             known = self._claims.setdefault((one.namespace, one.name), one)
             if known.uid != one.uid:
@@ -203,7 +203,7 @@ class ClaimManager:
         """The uids of pods that use claims."""
         return {uid for one in self._claims.values() for uid in one.pods}
 
-    def of_container(self, pod: Object, container: Object) -> Iterator[tuple[Claim, list[Prepared]]]:
+    def of_container(self, pod: Object, container: Object) -> Iterator[tuple[UsedClaim, list[Prepared]]]:
         """The prepared claims that a container names, each with the devices of the request that it names."""
         wanted = ((container.get("resources") or {}).get("claims")) or ()
         for entry in pod["spec"].get("resourceClaims") or ():
@@ -246,7 +246,7 @@ class ClaimManager:
 
     def _load(self) -> None:
         try:
-            rows = decode(self._path.read_bytes(), list[Claim])
+            rows = decode(self._path.read_bytes(), list[UsedClaim])
         except FileNotFoundError:
             return
         except (OSError, msgspec.MsgspecError) as error:

@@ -11,11 +11,11 @@ from typing import Final
 
 from kgpu.kube.port import CONFIG_MAPS, KubeApi, Object, Resource
 from kgpu.kubelet.fake import FakeKubelet
-from kgpu.lab.nodes.addresses import Addresses, loopback
+from kgpu.lab.nodes.addresses import PodAddresses, loopback
 from kgpu.lab.nodes.claims import ClaimManager
 from kgpu.lab.nodes.environment import CONFIG_MAP, SECRET, Ref
-from kgpu.lab.nodes.machine import Machine
-from kgpu.lab.nodes.podevents import Note, Recorder
+from kgpu.lab.nodes.machine import NodeMachine
+from kgpu.lab.nodes.podevents import KubeletEvent, KubeletRecorder
 from kgpu.lab.nodes.runtime import Runtime
 
 SECRETS: Final = Resource("", "v1", "secrets", "Secret")
@@ -31,14 +31,14 @@ class NodeContext:
     name: str
     folder: Path
     api: KubeApi
-    recorder: Recorder
+    recorder: KubeletRecorder
     runtime: Runtime
     devices: FakeKubelet
-    addresses: Addresses
+    addresses: PodAddresses
     host_ip: str
     allocatable: Callable[[], Mapping[str, str]]
     specs: tuple[Path, ...]
-    machine: Machine
+    machine: NodeMachine
     light: bool = False
     scale: float = 1.0
     claims: ClaimManager | None = None
@@ -78,4 +78,6 @@ class NodeContext:
         """Tell something about a pod or one of its containers."""
         path = f"spec.{'initContainers' if init else 'containers'}{{{container}}}" if container else ""
         about = {**pod, "kind": "Pod"}
-        self.recorder.note(Note(node=self.name, about=about, kind=kind, reason=reason, message=message, field=path))
+        self.recorder.note(
+            KubeletEvent(node=self.name, about=about, kind=kind, reason=reason, message=message, field=path)
+        )

@@ -34,7 +34,7 @@ _POLICY: Final = BackoffPolicy(first=0.2, cap=5.0)
 _LONG_S: Final = 5.0  # a watch that lasted so long was well
 
 
-class Feed:
+class ObjectFeed:
     """Follows one kind of object while ``run`` runs."""
 
     def __init__(

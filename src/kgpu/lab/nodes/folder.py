@@ -29,7 +29,7 @@ _Identity: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class FolderContents:
     """One look at the folder. ``news`` are problems that the look before did not have."""
 
     specs: Mapping[str, NodeSpec] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class NodeFolder:
         self.folder = folder
         self._known: dict[str, tuple[_Identity, NodeSpec | LabError]] = {}
 
-    def look(self) -> Look:
+    def look(self) -> FolderContents:
         """What is there now. Raises LabError when the folder itself is gone."""
         try:
             with os.scandir(self.folder) as entries:
@@ -75,7 +75,7 @@ class NodeFolder:
             self._known[name] = (identity, found)
             if isinstance(found, LabError):
                 news.append(found)
-        return Look(
+        return FolderContents(
             specs={name: one for name, (_, one) in self._known.items() if isinstance(one, NodeSpec)},
             problems={name: one for name, (_, one) in self._known.items() if isinstance(one, LabError)},
             leaving=frozenset(leaving),

@@ -24,13 +24,13 @@ from kgpu.base.inotify import CONTENT, Inotify
 from kgpu.formats.names import NODE_HOST_LABEL
 from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object
 from kgpu.lab.nodes import contained, hosting, runtime, starter
-from kgpu.lab.nodes.addresses import Addresses
-from kgpu.lab.nodes.feed import Feed
-from kgpu.lab.nodes.folder import SPECIAL, Look, NodeFolder
-from kgpu.lab.nodes.logserver import Found, LogServer, Missing
+from kgpu.lab.nodes.addresses import PodAddresses
+from kgpu.lab.nodes.feed import ObjectFeed
+from kgpu.lab.nodes.folder import SPECIAL, FolderContents, NodeFolder
+from kgpu.lab.nodes.logserver import ContainerLog, LogRefusal, LogServer
 from kgpu.lab.nodes.node import Shared, SimNode
 from kgpu.lab.nodes.objects import Endpoint
-from kgpu.lab.nodes.podevents import Recorder
+from kgpu.lab.nodes.podevents import KubeletRecorder
 from kgpu.lab.nodes.podstate import Phase
 from kgpu.lab.nodes.spec import CPU_PROFILE, NodeSpec
 
@@ -65,16 +65,16 @@ class NodeHost:
         self._mode = mode
         self._mark = hashlib.sha256(bytes(self.folder)).hexdigest()[:16]
         self._service_env = dict(service_env or {})
-        self._recorder = Recorder(api)
-        self._pods = Feed(api, PODS, self._pod_changed)
-        self._nodes = Feed(api, NODES, lambda *_: None, keep=_labels_only)
+        self._recorder = KubeletRecorder(api)
+        self._pods = ObjectFeed(api, PODS, self._pod_changed)
+        self._nodes = ObjectFeed(api, NODES, lambda *_: None, keep=_labels_only)
         self._by_node: dict[str, dict[str, Object]] = {}
         self._logs = LogServer(self._own, address, ca, self._find_log)
         self.nodes: dict[str, SimNode] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._folder = NodeFolder(self.folder)
-        self._look = Look()
+        self._look = FolderContents()
 
     async def run(self) -> None:
         """Until cancelled. Raises OSError when the log server can't listen."""
@@ -96,7 +96,7 @@ class NodeHost:
         self._ground = Shared(
             api=self._api, recorder=self._recorder,
             runtime=runtime.Runtime(mode, hide=[self.folder.parent], networks=networks),
-            addresses=Addresses(), endpoint=Endpoint(address=self._address, port=self._logs.port),
+            addresses=PodAddresses(), endpoint=Endpoint(address=self._address, port=self._logs.port),
             kubeconfig=self._kubeconfig, boot=boot_id() or UNKNOWN_BOOT, labels=self._labels_of,
             registrations=asyncio.Semaphore(REGISTRATIONS), starts=asyncio.Semaphore(STARTS),
             pods_known=self._pods.synced, service_env=self._service_env, mark={NODE_HOST_LABEL: self._mark},
@@ -241,11 +241,11 @@ class NodeHost:
         found = self._nodes.objects.get(("", name))
         return None if found is None else found["metadata"].get("labels") or {}
 
-    def _find_log(self, namespace: str, pod: str, container: str, previous: bool) -> Found | Missing:
+    def _find_log(self, namespace: str, pod: str, container: str, previous: bool) -> ContainerLog | LogRefusal:
         obj = self._pods.objects.get((namespace, pod))
         node = self.nodes.get(str((obj or {}).get("spec", {}).get("nodeName") or "")) if obj else None
         if obj is None or node is None:
-            return Missing(404, f'pod "{pod}" does not exist')
+            return LogRefusal(404, f'pod "{pod}" does not exist')
         uid = str(obj["metadata"]["uid"])
         worker = node.workers.get(uid)
         found = next((one for one in worker.state.containers if one.name == container), None) if worker else None
@@ -257,16 +257,16 @@ class NodeHost:
         else:
             row = _status_row(obj, container)
             if row is None:
-                return Missing(400, f"container {container} is not valid for pod {pod}")
+                return LogRefusal(400, f"container {container} is not valid for pod {pod}")
             restarts, running = int(row.get("restartCount") or 0), False
             started = bool(row.get("containerID"))
             waiting = str(((row.get("state") or {}).get("waiting") or {}).get("reason") or "")
         if previous:
             if restarts == 0:
-                return Missing(400, f'previous terminated container "{container}" in pod "{pod}" not found')
+                return LogRefusal(400, f'previous terminated container "{container}" in pod "{pod}" not found')
             restarts, running = restarts - 1, False
         elif not started:
-            return Missing(400, f'container "{container}" in pod "{pod}" is waiting to start: {waiting}')
+            return LogRefusal(400, f'container "{container}" in pod "{pod}" is waiting to start: {waiting}')
         path = starter.log_path(node.context, obj, container, restarts)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -274,9 +274,9 @@ class NodeHost:
             if node.spec.light:  # made when somebody asks: thousands of pods that nobody looks at need no files
                 runtime.say(path, LIGHT_LINE)
         if not running or worker is None or found is None:
-            return Found(path, lambda: True)
+            return ContainerLog(path, lambda: True)
         run = found.id
-        return Found(path, lambda: found.id != run or found.phase is not Phase.RUNNING)
+        return ContainerLog(path, lambda: found.id != run or found.phase is not Phase.RUNNING)
 
 
 def _status_row(pod: Object, container: str) -> Object | None:
@@ -296,7 +296,7 @@ def _labels_only(node: Object) -> Object:
     return {"metadata": kept}
 
 
-def _writers(recorder: Recorder) -> list[Coroutine[Any, Any, None]]:
+def _writers(recorder: KubeletRecorder) -> list[Coroutine[Any, Any, None]]:
     return [recorder.run() for _ in range(2)]
 
 

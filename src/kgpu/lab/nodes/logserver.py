@@ -40,7 +40,7 @@ _WORDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ContainerLog:
     """A container's log file, and whether it will not grow any more."""
 
     path: Path
@@ -48,14 +48,14 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class LogRefusal:
     """Why there is no log: the HTTP status and the kubelet's words."""
 
     code: int
     text: str
 
 
-Finder = Callable[[str, str, str, bool], Found | Missing]
+Finder = Callable[[str, str, str, bool], ContainerLog | LogRefusal]
 """(namespace, pod, container, previous) -> the log, or why there is none."""
 
 
@@ -133,7 +133,7 @@ class LogServer:
         except ValueError as error:
             return await _answer(writer, 400, f"bad query: {error}")
         found = self._find(parts[1], parts[2], parts[3], options.previous)
-        if isinstance(found, Missing):
+        if isinstance(found, LogRefusal):
             return await _answer(writer, found.code, found.text)
         try:
             logs.open_log(found.path).close()

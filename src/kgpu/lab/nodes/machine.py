@@ -37,7 +37,7 @@ OS_RELEASE: Final = 'ID=ubuntu\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04.2 
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class NodeMachine:
     """``root`` is the node's ``/``; ``places`` are folders of its own by their paths on the host."""
 
     root: Path
@@ -63,11 +63,11 @@ class Machine:
         )
 
 
-def of_node(folder: Path, sockets: Path, *, gpus: bool) -> Machine:
+def of_node(folder: Path, sockets: Path, *, gpus: bool) -> NodeMachine:
     """The machine of the node in ``folder``; ``sockets`` is a short path to it, for the kubelet's sockets."""
     own = folder / "host"
     root = folder / HARDWARE if gpus else own / "root"
-    return Machine(
+    return NodeMachine(
         root,
         {
             # Verdicts of simulated GPUs must never be read as those of this machine's.
@@ -86,7 +86,7 @@ def of_node(folder: Path, sockets: Path, *, gpus: bool) -> Machine:
     )
 
 
-def furnish(machine: Machine) -> None:
+def furnish(machine: NodeMachine) -> None:
     """Make the files of its ``/`` that tell what kind of machine it is. Raises HostError."""
     for name, content in {"etc/os-release": OS_RELEASE.encode(), **{one: _content(one) for one in COPIED}}.items():
         place = machine.root / name

@@ -34,7 +34,7 @@ from kgpu.lab.ground import FIRST_NODE
 from kgpu.lab.nodes import agents, contained, hosting, spec
 from kgpu.lab.nodes.folder import NodeFolder, has_operator, let_go
 from kgpu.lab.nodes.hosting import RECORD, make_private
-from kgpu.lab.nodes.spec import CPU_PROFILE, SPEC_FILE, NodeSpec, Taint
+from kgpu.lab.nodes.spec import CPU_PROFILE, SPEC_FILE, NodeSpec, NodeTaint
 from kgpu.lab.port import NodeHardware
 from kgpu.lab.processes import ProcessRecord, alive, record, signal_process
 
@@ -60,8 +60,8 @@ def place(lab: Path) -> tuple[Path, str]:
     kubeconfig = lab / "kubeconfig"
     if not kubeconfig.exists() or not kind_of(lab):
         raise LabError(f"there is no lab in {lab}", "a lab that is up", "`kgpu lab up`, or give its --name")
-    real = state.load(model.Paths(lab).state)
-    return kubeconfig, "127.0.0.1" if real is None else model.Network(real.network_index).host_ip
+    real = state.load(model.LabPaths(lab).state)
+    return kubeconfig, "127.0.0.1" if real is None else model.LabNetwork(real.network_index).host_ip
 
 
 def known_profiles() -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def known_profiles() -> tuple[str, ...]:
 def add(
     lab: Path, profile: str, count: int = 1, *, name_prefix: str = "", gpus: int | None = None,
     mig: Sequence[str] = (), light: bool = False, labels: Mapping[str, str] | None = None,
-    taints: Iterable[Taint] = (), config: str = "", cpu: str = "", memory: str = "", time_scale: float = 1.0,
+    taints: Iterable[NodeTaint] = (), config: str = "", cpu: str = "", memory: str = "", time_scale: float = 1.0,
     agent: bool = True,
 ) -> list[str]:  # fmt: skip
     """Make ``count`` nodes of a profile (a file's path works too); their names. Raises LabError, ConfigError.

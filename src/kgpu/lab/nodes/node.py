@@ -21,14 +21,14 @@ from kgpu.base.errors import KubeError, UserError
 from kgpu.kube.port import LEASES, NODES, PODS, Change, KubeApi, KubeRefusedError, Object, Patch
 from kgpu.kubelet.fake import REASON, AdmissionError, FakeKubelet
 from kgpu.lab.nodes import admit, agents, leftovers, machine, objects, plan, podstate, podstatus
-from kgpu.lab.nodes.addresses import Addresses
+from kgpu.lab.nodes.addresses import PodAddresses
 from kgpu.lab.nodes.claims import ClaimManager, Drivers, unprepare
 from kgpu.lab.nodes.context import NodeContext
 from kgpu.lab.nodes.light import LightAgent
 from kgpu.lab.nodes.objects import Endpoint
 from kgpu.lab.nodes.plugins import DEVICE_PLUGIN, DRA_PLUGIN, DevicePlugins, PluginRegistry
 from kgpu.lab.nodes.plugins import FOLDER as PLUGINS
-from kgpu.lab.nodes.podevents import Note, Recorder
+from kgpu.lab.nodes.podevents import KubeletEvent, KubeletRecorder
 from kgpu.lab.nodes.podresources import FOLDER as POD_RESOURCES
 from kgpu.lab.nodes.podresources import PodResourcesServer
 from kgpu.lab.nodes.runtime import Runtime
@@ -49,9 +49,9 @@ class Shared:
     """What the nodes of a host have in common. ``labels`` gives a Node's labels as the API server has them."""
 
     api: KubeApi
-    recorder: Recorder
+    recorder: KubeletRecorder
     runtime: Runtime
-    addresses: Addresses
+    addresses: PodAddresses
     endpoint: Endpoint
     kubeconfig: Path
     boot: str
@@ -307,7 +307,9 @@ class SimNode:
         if self.spec.light:
             return
         about = {"kind": "Node", "metadata": {"name": self.spec.name}}
-        self._shared.recorder.note(Note(node=self.spec.name, about=about, kind=kind, reason=reason, message=message))
+        self._shared.recorder.note(
+            KubeletEvent(node=self.spec.name, about=about, kind=kind, reason=reason, message=message)
+        )
 
     # --- pods ---
 
@@ -346,7 +348,7 @@ class SimNode:
                 # One pod must not stop the node from taking others.
                 log.exception("node %s: admission of pod %s failed", self.spec.name, uid)
                 self.devices.release(uid)
-                self._refuse(pod, admit.Refusal(REASON, f"the node failed: {type(error).__name__}: {error}"))
+                self._refuse(pod, admit.PodRejection(REASON, f"the node failed: {type(error).__name__}: {error}"))
 
     async def _admit(self, uid: str, pod: Object) -> None:
         status = pod.get("status") or {}
@@ -421,7 +423,7 @@ class SimNode:
         """Whether a pod holds devices."""
         return any(pod == uid for pod, _ in self.devices.held())
 
-    async def _check(self, pod: Object) -> admit.Refusal | None:
+    async def _check(self, pod: Object) -> admit.PodRejection | None:
         """The node's checks, then the device manager's."""
         labels = self._shared.labels(self.spec.name) or objects.labels(self.spec)
         others = self.active_pods()
@@ -445,10 +447,10 @@ class SimNode:
                 if one in inits and one.get("restartPolicy") != "Always":
                     reuse.append(one["name"])
         except AdmissionError as error:
-            return admit.Refusal(REASON, error.message)
+            return admit.PodRejection(REASON, error.message)
         return None
 
-    def _refuse(self, pod: Object, refusal: admit.Refusal) -> None:
+    def _refuse(self, pod: Object, refusal: admit.PodRejection) -> None:
         metadata = pod["metadata"]
         self.context.event(pod, "Warning", refusal.reason, refusal.message)
         change = {

@@ -29,9 +29,9 @@ from kgpu.formats.names import (
     STATE_DIR,
 )
 from kgpu.formats.programs import ENTRYPOINT, LINKS, PROGRAM
-from kgpu.lab.samples import Sample
+from kgpu.lab.samples import SampleImage
 
-SAMPLE: Final = Sample(
+SAMPLE: Final = SampleImage(
     name="kgpu",
     pattern=rf"{re.escape(IMAGE_REPOSITORY)}([:@].*)?",
     entrypoint=(ENTRYPOINT,),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.lab.nodes.podstate import ALWAYS, NEVER, Container, Kind, Phase, PodState
+from kgpu.lab.nodes.podstate import ALWAYS, NEVER, ContainerRole, Phase, PodContainer, PodState
 
 FIRST_BACKOFF_S: Final = 10.0
 MAX_BACKOFF_S: Final = 300.0
@@ -25,18 +25,18 @@ DEADLINE_MESSAGE: Final = "Pod was active on the node longer than the specified 
 class Actions:
     """What is due now, and when to look again (seconds since the epoch; None: when something happens)."""
 
-    start: tuple[Container, ...] = ()
-    kill: tuple[Container, ...] = ()
-    waiting: tuple[Container, ...] = ()
+    start: tuple[PodContainer, ...] = ()
+    kill: tuple[PodContainer, ...] = ()
+    waiting: tuple[PodContainer, ...] = ()
     look_at: float | None = None
 
 
-def should_restart(state: PodState, container: Container) -> bool:
+def should_restart(state: PodState, container: PodContainer) -> bool:
     """Whether a container that has ended is to run again."""
-    if container.kind is Kind.SIDECAR:
+    if container.kind is ContainerRole.SIDECAR:
         return True
     policy = str(container.spec.get("restartPolicy") or state.restart_policy)
-    if container.kind is Kind.INIT:
+    if container.kind is ContainerRole.INIT:
         return container.failed and policy != NEVER
     return policy == ALWAYS or (policy != NEVER and container.failed)
 
@@ -47,7 +47,7 @@ def deadline(state: PodState) -> float | None:
     return None if seconds is None or not state.start else state.start + float(seconds)
 
 
-def after_end(container: Container, *, scale: float) -> None:
+def after_end(container: PodContainer, *, scale: float) -> None:
     """Account for a run that has ended: when it may start again."""
     if container.finished - container.started >= FORGET_S * scale:
         container.backoff = 0.0
@@ -57,7 +57,7 @@ def after_end(container: Container, *, scale: float) -> None:
     container.not_before = container.finished + container.backoff if container.backoff else 0.0
 
 
-def on_restart(container: Container, *, scale: float) -> None:
+def on_restart(container: PodContainer, *, scale: float) -> None:
     """Account for a start after an end."""
     first, cap = FIRST_BACKOFF_S * scale, MAX_BACKOFF_S * scale
     container.backoff = min(cap, container.backoff * 2) if container.backoff else first
@@ -72,9 +72,9 @@ def decide(state: PodState, now: float) -> Actions:
     until = deadline(state)
     if until is not None and now >= until:
         return Actions(kill=tuple(running))
-    mains = state.of(Kind.MAIN)
+    mains = state.of(ContainerRole.MAIN)
     started = any(one.was_started for one in mains)
-    due: list[Container] = []
+    due: list[PodContainer] = []
     initialized = _initialize(state, due, started=started)
     if initialized:
         due += [one for one in mains if one.phase is not Phase.RUNNING and _wants_to_run(state, one)]
@@ -86,16 +86,16 @@ def decide(state: PodState, now: float) -> Actions:
     return Actions(start=ready, waiting=later, look_at=min(looks, default=None))
 
 
-def _wants_to_run(state: PodState, container: Container) -> bool:
+def _wants_to_run(state: PodState, container: PodContainer) -> bool:
     return container.ended is None or should_restart(state, container)
 
 
-def _initialize(state: PodState, due: list[Container], *, started: bool) -> bool:
+def _initialize(state: PodState, due: list[PodContainer], *, started: bool) -> bool:
     """Add the init containers that are due; True when the main ones may run."""
     for one in state.containers:
-        if one.kind is Kind.MAIN:
+        if one.kind is ContainerRole.MAIN:
             return True
-        if one.kind is Kind.SIDECAR:
+        if one.kind is ContainerRole.SIDECAR:
             if one.phase is not Phase.RUNNING:
                 due.append(one)
             if not one.started_ok and not started:
@@ -107,9 +107,12 @@ def _initialize(state: PodState, due: list[Container], *, started: bool) -> bool
     return True
 
 
-def _over(state: PodState, mains: Sequence[Container]) -> bool:
+def _over(state: PodState, mains: Sequence[PodContainer]) -> bool:
     """Nothing is left to do but to end the sidecars."""
-    if any(one.failed and not should_restart(state, one) and one.phase is Phase.ENDED for one in state.of(Kind.INIT)):
+    if any(
+        one.failed and not should_restart(state, one) and one.phase is Phase.ENDED
+        for one in state.of(ContainerRole.INIT)
+    ):
         return True
     return all(one.phase is Phase.ENDED and not should_restart(state, one) for one in mains)
 
@@ -118,7 +121,7 @@ def phase_of(state: PodState, *, ending: bool) -> str:
     """The pod's phase; ``ending``: nothing of it will be started again (it is deleted, or over its deadline)."""
     if state.terminal:
         return state.phase
-    inits, mains = state.of(Kind.INIT), state.of(Kind.MAIN)
+    inits, mains = state.of(ContainerRole.INIT), state.of(ContainerRole.MAIN)
     if any(one.failed and one.phase is Phase.ENDED and not should_restart(state, one) for one in inits):
         return "Failed"
     started = any(one.was_started for one in mains)
@@ -129,7 +132,7 @@ def phase_of(state: PodState, *, ending: bool) -> str:
     active = [one for one in mains if one.phase is not Phase.ENDED or (should_restart(state, one) and not ending)]
     if active:
         return "Running"
-    if any(one.phase is Phase.RUNNING for one in state.of(Kind.SIDECAR)):
+    if any(one.phase is Phase.RUNNING for one in state.of(ContainerRole.SIDECAR)):
         return "Running"  # told as over when the last of it has ended
     return "Failed" if any(one.failed for one in mains) else "Succeeded"
 
@@ -139,7 +142,7 @@ def _none_running(state: PodState) -> bool:
 
 
 def _sidecars_up(state: PodState) -> bool:
-    return all(one.started_ok for one in state.of(Kind.SIDECAR))
+    return all(one.started_ok for one in state.of(ContainerRole.SIDECAR))
 
 
 def backoff_after(restarts: int, *, scale: float) -> float:

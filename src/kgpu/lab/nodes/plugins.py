@@ -43,7 +43,7 @@ class PluginError(KubeletError):
         super().__init__(why, "a plugin as the kubelet takes them", "correct the plugin")
 
 
-class Handler(Protocol):
+class PluginHandler(Protocol):
     """Takes the plugins of one type."""
 
     async def register(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
@@ -58,7 +58,7 @@ class Handler(Protocol):
 class PluginRegistry:
     """Follows ``folder`` while ``run`` runs."""
 
-    def __init__(self, folder: Path, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, folder: Path, handlers: Mapping[str, PluginHandler]) -> None:
         self.folder = folder
         self._handlers = handlers
         self._tasks: dict[Path, tuple[tuple[int, int], asyncio.Task[None]]] = {}

@@ -23,7 +23,7 @@ _MAX_MESSAGE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class KubeletEvent:
     """One thing to tell about an object; ``field`` is the container's path, such as ``spec.containers{cuda}``."""
 
     node: str
@@ -34,16 +34,16 @@ class Note:
     field: str = ""
 
 
-class Recorder:
+class KubeletRecorder:
     """Writes Events for all nodes of a host; ``run`` does the writing."""
 
     def __init__(self, api: KubeApi, *, now: Callable[[], float] = time.time) -> None:
         self._api = api
         self._now = now
-        self._queue: asyncio.Queue[Note] = asyncio.Queue(QUEUE)
+        self._queue: asyncio.Queue[KubeletEvent] = asyncio.Queue(QUEUE)
         self._known: OrderedDict[str, tuple[str, int, str]] = OrderedDict()
 
-    def note(self, note: Note) -> None:
+    def note(self, note: KubeletEvent) -> None:
         """Queue one; dropped when too many wait."""
         if not self._queue.full():
             self._queue.put_nowait(note)
@@ -57,7 +57,7 @@ class Recorder:
             except KubeError:
                 continue
 
-    async def _write(self, note: Note) -> None:
+    async def _write(self, note: KubeletEvent) -> None:
         about = reference(note)
         key = hashlib.sha256(
             repr((_identity(about), note.kind, note.reason, note.message, note.node)).encode()
@@ -82,7 +82,7 @@ class Recorder:
             self._known.popitem(last=False)
 
 
-def reference(note: Note) -> Object:
+def reference(note: KubeletEvent) -> Object:
     """The ``involvedObject``."""
     metadata = note.about["metadata"]
     if note.about["kind"] == "Node":
@@ -98,7 +98,7 @@ def reference(note: Note) -> Object:
     return {**found, "fieldPath": note.field} if note.field else found
 
 
-def event(note: Note, about: Object, *, name: str, namespace: str, now: str) -> Object:
+def event(note: KubeletEvent, about: Object, *, name: str, namespace: str, now: str) -> Object:
     """The Event object."""
     return {
         "metadata": {"name": name, "namespace": namespace},

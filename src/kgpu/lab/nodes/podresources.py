@@ -21,7 +21,7 @@ from kgpu.lab.nodes.podstate import ALWAYS
 FOLDER = "pod-resources"
 
 
-class Devices(Protocol):
+class NodeDevices(Protocol):
     """The part of the device manager that this needs."""
 
     def held(self) -> Mapping[tuple[str, str], Mapping[str, tuple[str, ...]]]:
@@ -45,7 +45,7 @@ class PodResourcesServer:
     """Serves ``FOLDER/kubelet.sock`` of one node; ``pods`` gives the active pods."""
 
     def __init__(
-        self, folder: Path, devices: Devices, pods: Callable[[], Iterable[Object]], claims: Claims | None = None
+        self, folder: Path, devices: NodeDevices, pods: Callable[[], Iterable[Object]], claims: Claims | None = None
     ) -> None:
         self.socket = folder / "kubelet.sock"
         self._devices = devices

@@ -18,7 +18,7 @@ INITIALIZING: Final = "PodInitializing"
 CRASH_LOOP: Final = "CrashLoopBackOff"
 
 
-class Kind(enum.Enum):
+class ContainerRole(enum.Enum):
     """What role a container has in its pod."""
 
     INIT = "init"
@@ -35,7 +35,7 @@ class Phase(enum.Enum):
 
 
 @dataclass(slots=True, kw_only=True)
-class Container:
+class PodContainer:
     """One container of a pod as it is now. Times in seconds since the epoch.
 
     ``ended`` is the ``terminated`` state of the last run as the API has it; ``previous`` that of the run before it.
@@ -44,7 +44,7 @@ class Container:
     """
 
     name: str
-    kind: Kind
+    kind: ContainerRole
     spec: Object
     phase: Phase = Phase.WAITING
     reason: str = CREATING
@@ -87,7 +87,7 @@ class PodState:
     """A pod and its containers, in the order of the spec, init containers first."""
 
     pod: Object
-    containers: list[Container] = field(default_factory=list)
+    containers: list[PodContainer] = field(default_factory=list)
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
@@ -96,7 +96,7 @@ class PodState:
     sandbox: bool = False
     initialized: bool = False
 
-    def of(self, kind: Kind) -> list[Container]:
+    def of(self, kind: ContainerRole) -> list[PodContainer]:
         """The containers of one kind."""
         return [one for one in self.containers if one.kind is kind]
 
@@ -125,15 +125,17 @@ class PodState:
         return f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
 
 
-def make_containers(pod: Object) -> list[Container]:
+def make_containers(pod: Object) -> list[PodContainer]:
     """The containers of a new pod; those that wait for init containers say so."""
     spec = pod["spec"]
     found = []
     for one in spec.get("initContainers") or ():
-        kind = Kind.SIDECAR if one.get("restartPolicy") == ALWAYS else Kind.INIT
-        found.append(Container(name=one["name"], kind=kind, spec=one, reason=INITIALIZING))
+        kind = ContainerRole.SIDECAR if one.get("restartPolicy") == ALWAYS else ContainerRole.INIT
+        found.append(PodContainer(name=one["name"], kind=kind, spec=one, reason=INITIALIZING))
     waiting = INITIALIZING if found else CREATING
-    found += [Container(name=one["name"], kind=Kind.MAIN, spec=one, reason=waiting) for one in spec["containers"]]
+    found += [
+        PodContainer(name=one["name"], kind=ContainerRole.MAIN, spec=one, reason=waiting) for one in spec["containers"]
+    ]
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from kgpu.kube.port import Object
 from kgpu.lab.nodes.objects import stamp
-from kgpu.lab.nodes.podstate import Container, Kind, Phase, PodState, qos_class
+from kgpu.lab.nodes.podstate import ContainerRole, Phase, PodContainer, PodState, qos_class
 
 OWNED: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 MAX_BACKOFF_TEXT_S: Final = 300
@@ -38,7 +38,7 @@ def image_id(image: str) -> str:
     return f"sha256:{hashlib.sha256(image.encode()).hexdigest()}"
 
 
-def container_status(container: Container) -> Object:
+def container_status(container: PodContainer) -> Object:
     """One entry of ``containerStatuses``."""
     state: Object
     if container.phase is Phase.RUNNING:
@@ -49,7 +49,7 @@ def container_status(container: Container) -> Object:
         waiting = {"reason": container.reason, "message": container.message}
         state = {"waiting": {key: value for key, value in waiting.items() if value}}
     last = container.ended if container.phase is not Phase.ENDED else container.previous
-    ready = container.ready if container.kind is not Kind.INIT else container.succeeded
+    ready = container.ready if container.kind is not ContainerRole.INIT else container.succeeded
     found: Object = {
         "image": container.image,
         "imageID": image_id(container.image) if container.was_started else "",
@@ -79,8 +79,8 @@ def _volume_mount(mount: Object) -> Object:
 
 def conditions(state: PodState, now: float) -> list[Object]:
     """The kubelet's conditions; the time of one that has not changed stays."""
-    inits = [one for one in state.containers if one.kind is not Kind.MAIN]
-    counted = [one for one in state.containers if one.kind is not Kind.INIT]
+    inits = [one for one in state.containers if one.kind is not ContainerRole.MAIN]
+    counted = [one for one in state.containers if one.kind is not ContainerRole.INIT]
     ready = _ready(state, counted)
     gates = _gates(state) if ready[0] == "True" else ready
     wanted = {
@@ -109,9 +109,9 @@ def _go_list(names: Iterable[str]) -> str:
     return f"[{' '.join(names)}]"
 
 
-def _initialized(state: PodState, inits: list[Container]) -> tuple[str, str, str]:
+def _initialized(state: PodState, inits: list[PodContainer]) -> tuple[str, str, str]:
     open_ones = [
-        one.name for one in inits if not (one.started_ok if one.kind is Kind.SIDECAR else one.succeeded)
+        one.name for one in inits if not (one.started_ok if one.kind is ContainerRole.SIDECAR else one.succeeded)
     ]  # fmt: skip
     if state.phase == "Succeeded":
         return ("True", "PodCompleted", "")
@@ -120,7 +120,7 @@ def _initialized(state: PodState, inits: list[Container]) -> tuple[str, str, str
     return ("False", "ContainersNotInitialized", f"containers with incomplete status: {_go_list(open_ones)}")
 
 
-def _ready(state: PodState, counted: list[Container]) -> tuple[str, str, str]:
+def _ready(state: PodState, counted: list[PodContainer]) -> tuple[str, str, str]:
     if state.phase in {"Succeeded", "Failed"}:
         return ("False", {"Succeeded": "PodCompleted", "Failed": "PodFailed"}[state.phase], "")
     unready = [one.name for one in counted if not one.ready]
@@ -146,13 +146,13 @@ def pod_status(state: PodState, *, host_ip: str, now: float) -> Object:
     found: dict[str, Any] = {
         "phase": state.phase,
         "conditions": conditions(state, now),
-        "containerStatuses": [container_status(one) for one in state.of(Kind.MAIN)],
+        "containerStatuses": [container_status(one) for one in state.of(ContainerRole.MAIN)],
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}],
         "qosClass": qos_class(state.pod),
         "startTime": stamp(state.start),
     }
-    inits = [container_status(one) for one in state.containers if one.kind is not Kind.MAIN]
+    inits = [container_status(one) for one in state.containers if one.kind is not ContainerRole.MAIN]
     if inits:
         found["initContainerStatuses"] = inits
     if state.pod_ip:

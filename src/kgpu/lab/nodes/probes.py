@@ -22,7 +22,7 @@ KINDS: Final = {"Startup": "startupProbe", "Readiness": "readinessProbe", "Liven
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
+class ContainerProbe:
     """One probe's numbers; times in seconds."""
 
     kind: str
@@ -34,12 +34,12 @@ class Probe:
     failures: int
 
 
-def parse(container: Object, kind: str) -> Probe | None:
+def parse(container: Object, kind: str) -> ContainerProbe | None:
     """The container's probe of that kind, with the API's defaults."""
     found = container.get(KINDS[kind])
     if not found:
         return None
-    return Probe(
+    return ContainerProbe(
         kind=kind,
         action=found,
         delay=float(found.get("initialDelaySeconds") or 0),
@@ -50,10 +50,10 @@ def parse(container: Object, kind: str) -> Probe | None:
     )
 
 
-class Counter:
+class ThresholdCounter:
     """Turns single answers into a verdict: the thresholds of the probe, in a row."""
 
-    def __init__(self, probe: Probe, *, verdict: bool) -> None:
+    def __init__(self, probe: ContainerProbe, *, verdict: bool) -> None:
         self._probe = probe
         self.verdict = verdict
         self._last: bool | None = None
@@ -70,7 +70,7 @@ class Counter:
         return True
 
 
-class Ports:
+class PodPorts:
     """Which ports of its address are a pod's own, as ``asked`` says; one that was is asked about anew once it fails."""
 
     def __init__(self, asked: Callable[[int], bool]) -> None:
@@ -93,7 +93,13 @@ Told = Callable[[bool, str], None]
 
 
 async def run(
-    probe: Probe, container: Object, running: Running, address: str, told: Told, *, ports: Ports | None = None
+    probe: ContainerProbe,
+    container: Object,
+    running: Running,
+    address: str,
+    told: Told,
+    *,
+    ports: PodPorts | None = None,
 ) -> None:
     """Ask until cancelled; ``told`` hears every answer. Without ``ports`` whoever listens counts as the pod's."""
     await asyncio.sleep(probe.delay)
@@ -103,7 +109,7 @@ async def run(
 
 
 async def ask(
-    probe: Probe, container: Object, running: Running, address: str, ports: Ports | None = None
+    probe: ContainerProbe, container: Object, running: Running, address: str, ports: PodPorts | None = None
 ) -> tuple[bool, str]:
     """One answer and what was said."""
     if isinstance(running, StandIn):
@@ -122,7 +128,7 @@ async def ask(
     return ok, said
 
 
-async def _ask(probe: Probe, container: Object, running: Running, address: str) -> tuple[bool, str]:
+async def _ask(probe: ContainerProbe, container: Object, running: Running, address: str) -> tuple[bool, str]:
     action = probe.action
     try:
         async with asyncio.timeout(probe.timeout + 1):

@@ -27,7 +27,7 @@ from kgpu.formats.names import ENV_HW_STATE, ENV_LAB_CONTAINER, HW_STATE_PATH
 from kgpu.lab.built import find_built
 from kgpu.lab.nodes import contained, relay, shim
 from kgpu.lab.nodes.oci import OciConfig
-from kgpu.lab.samples import SCRIPTS, Sample
+from kgpu.lab.samples import SCRIPTS, SampleImage
 
 NAMESPACES: Final = "namespaces"
 PLAIN: Final = "plain"
@@ -81,7 +81,7 @@ class Start:
 
     id: str
     folder: Path
-    sample: Sample
+    sample: SampleImage
     args: tuple[str, ...]
     config: OciConfig
     cwd: str
@@ -94,12 +94,12 @@ class Start:
     pod: str = ""
     container: str = ""
     attempt: int = 0
-    network: Network | None = None
+    network: ContainerNetwork | None = None
     """A network of its own; None for the machine's."""
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class ContainerNetwork:
     """Addresses of a container with a network of its own: the pod's in it, and this machine's that leads to it."""
 
     inside: str
@@ -108,7 +108,7 @@ class Network:
 
 def say(log: Path, line: str) -> None:
     """A line of the lab's own in a container's log."""
-    out = shim.Log(str(log))
+    out = shim.ContainerLogWriter(str(log))
     out.take("stdout", f"{line}\n".encode())
     out.end()
 
@@ -140,7 +140,7 @@ class StandIn:
         return 0, ""
 
 
-class Process:
+class ContainerProcess:
     """A container that is a local process with its shim."""
 
     def __init__(self, folder: Path, container: str, pid: int, shim_pid: int, started: float) -> None:
@@ -186,7 +186,7 @@ class Runtime:
         self.networks = networks and mode == NAMESPACES
         self._hide = [str(path) for path in hide]
 
-    def runs(self, sample: Sample, args: Sequence[str]) -> bool:
+    def runs(self, sample: SampleImage, args: Sequence[str]) -> bool:
         """Whether the command is a local process here; False for one that a stand-in takes the place of."""
         return not sample.pause and built(sample) and (self.networks or not sample.needs_network(args))
 
@@ -204,7 +204,7 @@ class Runtime:
         _reapers.add(reaper)
         reaper.add_done_callback(_reapers.discard)
         state = await self._begun(folder, pid)
-        return Process(folder, wanted.id, state["pid"], pid, state["started"])
+        return ContainerProcess(folder, wanted.id, state["pid"], pid, state["started"])
 
     async def _begun(self, folder: Path, pid: int) -> dict[str, Any]:
         deadline = time.monotonic() + START_S
@@ -236,7 +236,7 @@ class Runtime:
         if state is None:
             return None
         if contained.is_alive(state.shim) and contained.is_shim(state.shim, folder):
-            return Process(folder, container, state.pid, state.shim, state.started)
+            return ContainerProcess(folder, container, state.pid, state.shim, state.started)
         contained.end(folder)
         return Exit(code=137, finished=time.time(), signal=9)
 
@@ -321,7 +321,7 @@ def _link(source: str, place: Path) -> None:
     place.symlink_to(source)
 
 
-def built(sample: Sample) -> bool:
+def built(sample: SampleImage) -> bool:
     """Whether the programs of its image that are built when asked for are there."""
     wanted = [source.removeprefix(PROGRAM) for source in sample.files.values() if source.startswith(PROGRAM)]
     return all(find_built(name) is not None for name in wanted)
@@ -377,7 +377,7 @@ def _tried(folder: Path, more: Mapping[str, Any]) -> bool:
     return found is not None and found.code == 0
 
 
-def environment_of(sample: Sample, pod_env: Mapping[str, str]) -> dict[str, str]:
+def environment_of(sample: SampleImage, pod_env: Mapping[str, str]) -> dict[str, str]:
     """The image's environment with the pod's over it."""
     return {**sample.env, **pod_env}
 

@@ -282,7 +282,7 @@ def child(config: dict[str, Any], report: int) -> None:
         os._exit(START_ERROR)
 
 
-class Log:
+class ContainerLogWriter:
     """Writes a container's output as CRI log lines."""
 
     def __init__(self, path: str) -> None:
@@ -412,7 +412,7 @@ def traces(pid: int) -> dict[str, Any]:
 
 def pump(config: dict[str, Any], pid: int, streams: dict[int, str]) -> int:
     """Copy output to the log until the command has ended and its pipes are empty; the wait status."""
-    log = Log(config["log"])
+    log = ContainerLogWriter(config["log"])
     ended = os.pidfd_open(pid)
     poll = select.poll()
     for fd in (*streams, ended):

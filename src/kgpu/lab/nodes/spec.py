@@ -34,7 +34,7 @@ _MIG: Final = re.compile(r"([0-9]{1,2}|all):([0-9a-z.+]+)(?:\*([1-9]))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineSize:
     """A machine's size; memory in GiB, ``instance`` as the label node.kubernetes.io/instance-type has it."""
 
     cpus: int
@@ -44,26 +44,26 @@ class Machine:
 
 # Profile -> the machine it is usually found in.
 MACHINES: Final = {
-    CPU_PROFILE: Machine(16, 64, "cpu-16"),
-    "a30": Machine(64, 512, "a30-server"),
-    "dgx-1-p100": Machine(80, 512, "dgx-1-p100"),
-    "dgx-1-v100": Machine(80, 512, "dgx-1-v100"),
-    "dgx-a100-40g": Machine(256, 1024, "dgx-a100-40g"),
-    "dgx-h100": Machine(224, 2048, "dgx-h100"),
-    "dgx-a100-80g": Machine(256, 2048, "dgx-a100-80g"),
-    "gb200": Machine(144, 960, "gb200-tray"),
-    "geforce": Machine(32, 128, "geforce-workstation"),
-    "hgx-b200": Machine(224, 4096, "hgx-b200"),
-    "hgx-h100": Machine(224, 2048, "hgx-h100"),
-    "hgx-h200": Machine(224, 2048, "hgx-h200"),
-    "l4": Machine(48, 192, "g2-standard-48"),
-    "l40s": Machine(128, 1024, "l40s-server"),
-    "t4": Machine(48, 192, "g4dn.12xlarge"),
+    CPU_PROFILE: MachineSize(16, 64, "cpu-16"),
+    "a30": MachineSize(64, 512, "a30-server"),
+    "dgx-1-p100": MachineSize(80, 512, "dgx-1-p100"),
+    "dgx-1-v100": MachineSize(80, 512, "dgx-1-v100"),
+    "dgx-a100-40g": MachineSize(256, 1024, "dgx-a100-40g"),
+    "dgx-h100": MachineSize(224, 2048, "dgx-h100"),
+    "dgx-a100-80g": MachineSize(256, 2048, "dgx-a100-80g"),
+    "gb200": MachineSize(144, 960, "gb200-tray"),
+    "geforce": MachineSize(32, 128, "geforce-workstation"),
+    "hgx-b200": MachineSize(224, 4096, "hgx-b200"),
+    "hgx-h100": MachineSize(224, 2048, "hgx-h100"),
+    "hgx-h200": MachineSize(224, 2048, "hgx-h200"),
+    "l4": MachineSize(48, 192, "g2-standard-48"),
+    "l40s": MachineSize(128, 1024, "l40s-server"),
+    "t4": MachineSize(48, 192, "g4dn.12xlarge"),
 }
-OTHER: Final = Machine(64, 512, "gpu-server")
+OTHER: Final = MachineSize(64, 512, "gpu-server")
 
 
-class Taint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NodeTaint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A taint the node is registered with."""
 
     key: str
@@ -88,7 +88,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gpus: Annotated[int, msgspec.Meta(ge=1, le=64)] | None = None
     light: bool = False
     labels: dict[str, str] = {}
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[NodeTaint, ...] = ()
     mig: tuple[str, ...] = ()
     config: str = ""
     cpu: str = ""
@@ -102,7 +102,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise LabError(f"node {self.name!r:.80}: {what}", expected, "correct it")
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> MachineSize:
         """The machine of the profile."""
         return MACHINES.get(self.profile, OTHER)
 
@@ -143,13 +143,13 @@ def _problems(spec: NodeSpec) -> list[tuple[str, str]]:
     return found
 
 
-def parse_taint(text: str) -> Taint:
+def parse_taint(text: str) -> NodeTaint:
     """``KEY[=VALUE]:EFFECT`` as kubectl takes it. Raises LabError."""
     left, colon, effect = text.rpartition(":")
     key, _, value = left.partition("=")
     if not colon or not key:
         raise LabError(f'"{text:.80}" is not a taint', "KEY[=VALUE]:EFFECT", "for example nvidia.com/gpu:NoSchedule")
-    return Taint(key=key, value=value, effect=effect)
+    return NodeTaint(key=key, value=value, effect=effect)
 
 
 def mig_rows(spec: NodeSpec, gpus: int) -> list[tuple[int, list[str]]]:

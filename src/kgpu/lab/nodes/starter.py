@@ -22,8 +22,8 @@ from kgpu.lab import samples
 from kgpu.lab.nodes import environment, own, volumes
 from kgpu.lab.nodes.context import TOKEN_S, NodeContext
 from kgpu.lab.nodes.oci import CdiError, OciConfig, allocate, cdi_names, inject
-from kgpu.lab.nodes.podstate import Container, PodState
-from kgpu.lab.nodes.runtime import Network, Running, Runtime, StandIn, Start, StartError
+from kgpu.lab.nodes.podstate import PodContainer, PodState
+from kgpu.lab.nodes.runtime import ContainerNetwork, Running, Runtime, StandIn, Start, StartError
 
 CONFIG_ERROR: Final = "CreateContainerConfigError"
 CREATE_ERROR: Final = "CreateContainerError"
@@ -94,7 +94,7 @@ def facts_of(node: NodeContext, state: PodState) -> dict[str, str]:
     }
 
 
-async def start(node: NodeContext, state: PodState, container: Container, claims: Sequence[str] = ()) -> Running:
+async def start(node: NodeContext, state: PodState, container: PodContainer, claims: Sequence[str] = ()) -> Running:
     """Start one run. Raises StartTroubleError; KubeError when the API server can't be asked."""
     pod, spec = state.pod, container.spec
     sample = None if node.light else find_sample(container.image)
@@ -163,7 +163,7 @@ async def start(node: NodeContext, state: PodState, container: Container, claims
         attempt=container.restarts,
     )
     if sample.needs_network(args):
-        network = Network(inside=state.pod_ip, outside=node.loopback(state.pod_ip))
+        network = ContainerNetwork(inside=state.pod_ip, outside=node.loopback(state.pod_ip))
         wanted_start = replace(wanted_start, network=network)
     try:
         return await node.runtime.start(wanted_start)
@@ -213,7 +213,7 @@ def is_process(runtime: Runtime, container: Object) -> bool:
     return runtime.runs(found, environment.command(container, found.entrypoint, found.command, {}))
 
 
-def _stands_in(image: str, sample: samples.Sample | None) -> str:
+def _stands_in(image: str, sample: samples.SampleImage | None) -> str:
     """What its log says of a container that only pretends; "" for an image that really runs nothing."""
     if sample is not None and sample.pause:
         return ""
@@ -221,7 +221,7 @@ def _stands_in(image: str, sample: samples.Sample | None) -> str:
     return f"{image}: {why}; a stand-in runs in its place"
 
 
-def find_sample(image: str) -> samples.Sample | None:
+def find_sample(image: str) -> samples.SampleImage | None:
     """What is known of an image, kgpu's own or a sample; None for others."""
     return own.SAMPLE if own.is_own(image) else samples.find(image)
 

@@ -22,9 +22,9 @@ from kgpu.lab.nodes.claims import EVENT, ClaimError, unprepare
 from kgpu.lab.nodes.context import NodeContext
 from kgpu.lab.nodes.podstate import (
     CRASH_LOOP,
-    Container,
-    Kind,
+    ContainerRole,
     Phase,
+    PodContainer,
     PodState,
     grace_seconds,
     make_containers,
@@ -162,7 +162,7 @@ class PodWorker:
     def _settle(self) -> None:
         """Phase, and devices back when nothing of the pod will run again."""
         state = self.state
-        if any(one.was_started for one in state.of(Kind.MAIN)):
+        if any(one.was_started for one in state.of(ContainerRole.MAIN)):
             state.initialized = True
         state.phase = plan.phase_of(state, ending=state.deleting or self._gone)
         if state.terminal and not self._running and not self.released:
@@ -178,7 +178,7 @@ class PodWorker:
 
     # --- starting ---
 
-    async def _start(self, one: Container) -> bool:
+    async def _start(self, one: PodContainer) -> bool:
         """Start a container; False when it has to be tried again. What was not made counts as no restart."""
         before = one.restarts, one.backoff, one.previous
         started = await self._try_start(one)
@@ -186,9 +186,9 @@ class PodWorker:
             one.restarts, one.backoff, one.previous = before
         return started
 
-    async def _try_start(self, one: Container) -> bool:
+    async def _try_start(self, one: PodContainer) -> bool:
         node, state = self.node, self.state
-        init = one.kind is not Kind.MAIN
+        init = one.kind is not ContainerRole.MAIN
         if one.ended is not None and one.phase is not Phase.RUNNING:
             plan.on_restart(one, scale=node.scale)
             one.previous = one.ended
@@ -224,13 +224,13 @@ class PodWorker:
             self._kill(one, hooks.FAILED_POST_START)
         return True
 
-    def _cdi(self, one: Container) -> tuple[str, ...]:
+    def _cdi(self, one: PodContainer) -> tuple[str, ...]:
         claims = self.node.claims
         return claims.cdi_names(self.state.pod, one.spec) if claims is not None else ()
 
-    def _not_started(self, one: Container, trouble: starter.StartTroubleError) -> None:
+    def _not_started(self, one: PodContainer, trouble: starter.StartTroubleError) -> None:
         node, state = self.node, self.state
-        init = one.kind is not Kind.MAIN
+        init = one.kind is not ContainerRole.MAIN
         now = node.now()
         if trouble.reason != starter.START_ERROR:
             text = trouble.what if trouble.event != "Failed" else f"Error: {trouble.what}"
@@ -251,7 +251,7 @@ class PodWorker:
         plan.after_end(one, scale=node.scale)
         self._wake.set()
 
-    def _began(self, one: Container, running: Running) -> None:
+    def _began(self, one: PodContainer, running: Running) -> None:
         one.id, one.started = running.id, running.started
         one.phase, one.reason, one.message, one.killing = Phase.RUNNING, "", "", ""
         self._running[one.name] = running
@@ -259,32 +259,37 @@ class PodWorker:
         self._start_probes(one, running)
         self._writer.changed()
 
-    def _start_probes(self, one: Container, running: Running) -> None:
+    def _start_probes(self, one: PodContainer, running: Running) -> None:
         startup = probes.parse(one.spec, "Startup")
         readiness = probes.parse(one.spec, "Readiness")
         one.started_ok = startup is None
-        one.ready = one.kind is not Kind.INIT and one.started_ok and readiness is None
-        if one.kind is Kind.INIT:
+        one.ready = one.kind is not ContainerRole.INIT and one.started_ok and readiness is None
+        if one.kind is ContainerRole.INIT:
             return
         if startup is not None:
             self._probe(one, running, startup)
         else:
             self._probe_started(one, running)
 
-    def _probe_started(self, one: Container, running: Running) -> None:
+    def _probe_started(self, one: PodContainer, running: Running) -> None:
         for kind in ("Readiness", "Liveness"):
             probe = probes.parse(one.spec, kind)
             if probe is not None:
                 self._probe(one, running, probe)
 
-    def _probe(self, one: Container, running: Running, probe: probes.Probe) -> None:
-        counter = probes.Counter(probe, verdict=probe.kind == "Liveness")
+    def _probe(self, one: PodContainer, running: Running, probe: probes.ContainerProbe) -> None:
+        counter = probes.ThresholdCounter(probe, verdict=probe.kind == "Liveness")
 
         def told(ok: bool, output: str) -> None:
             if not ok:
                 text = f"{probe.kind} probe failed: {output}"
                 self.node.event(
-                    self.state.pod, "Warning", "Unhealthy", text, container=one.name, init=one.kind is not Kind.MAIN
+                    self.state.pod,
+                    "Warning",
+                    "Unhealthy",
+                    text,
+                    container=one.name,
+                    init=one.kind is not ContainerRole.MAIN,
                 )
             if counter.take(ok):
                 self._verdict(one, running, probe, ok)
@@ -292,11 +297,11 @@ class PodWorker:
         address = self.node.loopback(self.state.pod_ip)
         # With hostNetwork the address is the node's, where whoever listens answers.
         asked = partial(listeners.is_pods, self.state.uid, self.node.folder, address)
-        ports = None if self.state.pod["spec"].get("hostNetwork") else probes.Ports(asked)
+        ports = None if self.state.pod["spec"].get("hostNetwork") else probes.PodPorts(asked)
         task = asyncio.create_task(probes.run(probe, one.spec, running, address, told, ports=ports))
         self._probes.setdefault(one.name, []).append(task)
 
-    def _verdict(self, one: Container, running: Running, probe: probes.Probe, ok: bool) -> None:
+    def _verdict(self, one: PodContainer, running: Running, probe: probes.ContainerProbe, ok: bool) -> None:
         if self._running.get(one.name) is not running:
             return
         if probe.kind == "Readiness":
@@ -317,12 +322,12 @@ class PodWorker:
 
     # --- ending ---
 
-    async def _follow(self, one: Container, running: Running) -> None:
+    async def _follow(self, one: PodContainer, running: Running) -> None:
         ended = await running.wait()
         self._ended(one, ended)
         self._wake.set()
 
-    def _ended(self, one: Container, ended: Exit) -> None:
+    def _ended(self, one: PodContainer, ended: Exit) -> None:
         self._running.pop(one.name, None)
         for task in self._probes.pop(one.name, ()):
             task.cancel()
@@ -337,7 +342,7 @@ class PodWorker:
         plan.after_end(one, scale=self.node.scale)
         self._writer.changed()
 
-    def _message(self, one: Container, ended: Exit) -> str:
+    def _message(self, one: PodContainer, ended: Exit) -> str:
         """What the container left as its last words."""
         path = starter.folder_of(self.node, one.id) / "termination-log"
         with contextlib.suppress(OSError):
@@ -353,19 +358,19 @@ class PodWorker:
                 return b"".join(logs.render(line, options) for line in lines)[-2048:].decode(errors="replace")
         return ""
 
-    def _kill(self, one: Container, message: str, *, grace: float | None = None) -> None:
+    def _kill(self, one: PodContainer, message: str, *, grace: float | None = None) -> None:
         """End a running container in the background; once."""
         running = self._running.get(one.name)
         task = self._killed.get(one.name)
         if running is None or (task is not None and not task.done()):
             return
         self.node.event(
-            self.state.pod, "Normal", "Killing", message, container=one.name, init=one.kind is not Kind.MAIN
+            self.state.pod, "Normal", "Killing", message, container=one.name, init=one.kind is not ContainerRole.MAIN
         )
         wait = float(grace_seconds(self.state.pod) if grace is None else grace)
         self._killed[one.name] = self._spawn(self._end(one, running, wait))
 
-    async def _end(self, one: Container, running: Running, grace: float) -> None:
+    async def _end(self, one: PodContainer, running: Running, grace: float) -> None:
         ended = asyncio.ensure_future(running.wait())
         try:
             await hooks.run(one.spec, hooks.PRE_STOP, running, max(grace, 1.0))
@@ -382,8 +387,8 @@ class PodWorker:
         """End every container, tell the last status, and let the API server forget the pod."""
         state = self.state
         for group in (
-            [one for one in state.containers if one.kind is not Kind.SIDECAR],
-            list(reversed(state.of(Kind.SIDECAR))),
+            [one for one in state.containers if one.kind is not ContainerRole.SIDECAR],
+            list(reversed(state.of(ContainerRole.SIDECAR))),
         ):
             for one in group:
                 self._kill(one, f"Stopping container {one.name}", grace=1.0 if self._gone else None)
@@ -406,13 +411,15 @@ class PodWorker:
             await self._unpreparing
         self._writer.end()
 
-    def _crash_loop(self, one: Container) -> None:
+    def _crash_loop(self, one: PodContainer) -> None:
         if one.phase is Phase.WAITING:
             return
         state = self.state
         seconds = plan.show_seconds(one.backoff)
         text = f"Back-off restarting failed container {one.name} in pod {state.full_name}"
-        self.node.event(state.pod, "Warning", "BackOff", text, container=one.name, init=one.kind is not Kind.MAIN)
+        self.node.event(
+            state.pod, "Warning", "BackOff", text, container=one.name, init=one.kind is not ContainerRole.MAIN
+        )
         one.phase, one.reason = Phase.WAITING, CRASH_LOOP
         one.message = f"back-off {seconds} restarting failed container={one.name} pod={state.full_name}"
 
@@ -439,7 +446,7 @@ class PodWorker:
         if state.terminal and not self._running:
             state.sandbox = False
 
-    def _adopt_container(self, one: Container, row: Object, left: leftovers.Left | None) -> None:
+    def _adopt_container(self, one: PodContainer, row: Object, left: leftovers.Left | None) -> None:
         node = self.node
         one.restarts = int(row.get("restartCount") or 0)
         one.id = str(row.get("containerID") or "").removeprefix("containerd://")

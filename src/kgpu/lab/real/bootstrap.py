@@ -15,7 +15,7 @@ from kgpu.base.files import write_atomic
 from kgpu.formats.names import CDI_STATIC_DIR
 from kgpu.lab import ground
 from kgpu.lab.real import configs, images, namespaces
-from kgpu.lab.real.model import KERNEL_TUNABLES, NODE_DIRS, LabSpec, Network, Paths, node_dir
+from kgpu.lab.real.model import KERNEL_TUNABLES, NODE_DIRS, LabNetwork, LabPaths, LabSpec, node_dir
 
 if TYPE_CHECKING:
     from kgpu.lab.real.cluster import RealLab
@@ -24,7 +24,7 @@ _OVERLAY_MAGIC: Final = 0x794C7630
 _SOCKET_S: Final = 30.0
 
 
-def create_hardware(spec: LabSpec, paths: Paths) -> None:
+def create_hardware(spec: LabSpec, paths: LabPaths) -> None:
     """The simulated driver root; an existing one is kept."""
     if (paths.hw / "state").exists():
         return
@@ -40,7 +40,7 @@ def check_hardware(spec: LabSpec) -> None:
     profiles.load(spec.profile, gpus=spec.gpus)
 
 
-def write_files(spec: LabSpec, paths: Paths, network: Network, bin_dir: Path) -> None:
+def write_files(spec: LabSpec, paths: LabPaths, network: LabNetwork, bin_dir: Path) -> None:
     """Keys, certificates, configs and the node's empty folders."""
     for folder in (paths.pki, paths.config, paths.logs, paths.images, *(node_dir(paths, name) for name in NODE_DIRS)):
         folder.mkdir(parents=True, exist_ok=True)

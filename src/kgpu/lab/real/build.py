@@ -24,7 +24,7 @@ from kgpu.base.errors import LabError
 from kgpu.lab.built import cache_root, find_built
 from kgpu.lab.progress import PlainProgress, Progress
 from kgpu.lab.real import components
-from kgpu.lab.real.components import COMPONENTS, END_TO_END, HELM, MODULES_DIR, Component
+from kgpu.lab.real.components import COMPONENTS, END_TO_END, HELM, MODULES_DIR, GoProgram
 from kgpu.lab.real.hosttools import BUILD_TOOLS, ensure_host_tools, require_host_tools
 
 KUBECTL: Final = "kubectl"
@@ -105,11 +105,11 @@ def ensure_go(progress: Progress) -> None:
         find_toolchain()
 
 
-def _module_folders(programs: Iterable[Component]) -> list[Path]:
+def _module_folders(programs: Iterable[GoProgram]) -> list[Path]:
     return sorted(MODULES_DIR / module for module in {program.module for program in programs})
 
 
-def cache_key(toolchain_version: str, programs: Sequence[Component] = COMPONENTS) -> str:
+def cache_key(toolchain_version: str, programs: Sequence[GoProgram] = COMPONENTS) -> str:
     """16 hex digits that change when anything that determines the binaries of ``programs`` does."""
     digest = hashlib.sha256(toolchain_version.encode())
     digest.update(repr(programs).encode())
@@ -121,7 +121,7 @@ def cache_key(toolchain_version: str, programs: Sequence[Component] = COMPONENTS
     return digest.hexdigest()[:16]
 
 
-def ldflags(component: Component, version: str) -> str:
+def ldflags(component: GoProgram, version: str) -> str:
     """The linker flags with the version filled in."""
     minor = version.split(".")[1] if version.count(".") >= 2 else ""
     return f"-s -w {component.ldflags.format(version=version, minor=minor)}".strip()
@@ -132,7 +132,7 @@ def _go_env() -> dict[str, str]:
     return {**os.environ, "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHAIN": "local", "GO111MODULE": "on"}
 
 
-def build_command(go: Path, component: Component, out: Path, *, jobs: int) -> list[str]:
+def build_command(go: Path, component: GoProgram, out: Path, *, jobs: int) -> list[str]:
     """``go build`` for one component, or ``go test -c`` for its tests."""
     # Vetting a program's tests would look through all that it imports.
     verb = ("test", "-c", "-vet=off") if component.name.endswith(".test") else ("build",)
@@ -175,7 +175,7 @@ def ensure_end_to_end(progress: Progress | None = None) -> Path:
 
 def ensure_binaries(
     progress: Progress | None = None, *, root: Path | None = None, jobs: int | None = None,
-    programs: Sequence[Component] = COMPONENTS, only: frozenset[str] = frozenset(),
+    programs: Sequence[GoProgram] = COMPONENTS, only: frozenset[str] = frozenset(),
 ) -> Path:  # fmt: skip
     """The folder that holds every one of ``programs``, or ``only`` those named; builds what is missing.
 
@@ -209,7 +209,7 @@ def ensure_binaries(
     return target
 
 
-def _build(toolchain: Toolchain, component: Component, target: Path, jobs: int) -> None:
+def _build(toolchain: Toolchain, component: GoProgram, target: Path, jobs: int) -> None:
     out = target / f".{component.name}.{os.getpid()}"
     command = ["nice", "-n", "5", *build_command(toolchain.go, component, out, jobs=jobs)]
     env = {**_go_env(), "CGO_ENABLED": "1" if component.cgo else "0"}

@@ -30,9 +30,9 @@ from kgpu.lab.processes import ProcessRecord
 from kgpu.lab.progress import PlainProgress, Progress
 from kgpu.lab.real import bootstrap, cgroups, hosttools, mountpoints, namespaces, routes, state
 from kgpu.lab.real.build import ensure_binaries
-from kgpu.lab.real.model import NODE_DIRS, NODE_NAME, LabSpec, Network, Paths, plan_network
+from kgpu.lab.real.model import NODE_DIRS, NODE_NAME, LabNetwork, LabPaths, LabSpec, plan_network
 from kgpu.lab.real.plan import AGENT, make_plan
-from kgpu.lab.real.server import Server
+from kgpu.lab.real.server import ApiServerConnection
 from kgpu.lab.real.state import LabState
 from kgpu.lab.scenarios.run import LocalBackend
 
@@ -51,7 +51,7 @@ class RealLab:
         self, spec: LabSpec | None = None, *, folder: Path | None = None, progress: Progress | None = None
     ) -> None:
         self.spec = spec or LabSpec()
-        self.paths = Paths((folder or labs_root() / self.spec.name).absolute())
+        self.paths = LabPaths((folder or labs_root() / self.spec.name).absolute())
         self.progress: Progress = progress or PlainProgress()
 
     # --- up -------------------------------------------------------------------------------------------------------
@@ -177,9 +177,9 @@ class RealLab:
         return body if status == HTTPStatus.OK else None
 
     @functools.cached_property
-    def server(self) -> Server:
+    def server(self) -> ApiServerConnection:
         """The API server, for what is asked often."""
-        return Server(self.kubeconfig)
+        return ApiServerConnection(self.kubeconfig)
 
     # --- looking and disturbing -----------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class RealLab:
         return About(
             name=spec.name, kind=REAL, folder=self.paths.root, kubeconfig=self.kubeconfig,
             kubectl=self.kubectl_program, complete=bool(found and found.complete), up_words=tuple(words),
-            url=Network(found.network_index).api_url if found else "",
+            url=LabNetwork(found.network_index).api_url if found else "",
         )  # fmt: skip
 
     def hardware(self) -> tuple[NodeHardware, ...]:
@@ -244,8 +244,8 @@ class RealLab:
         return self.paths.kubeconfig
 
     @property
-    def network(self) -> Network:
-        return Network(self.state.network_index)
+    def network(self) -> LabNetwork:
+        return LabNetwork(self.state.network_index)
 
     @property
     def kubectl_program(self) -> str:
@@ -360,7 +360,7 @@ class RealLab:
                 "nothing that uses them any more",
                 'look what uses them, then "kgpu lab down" again',
             )
-        link = Path("/sys/class/net", Network(found.network_index).host_link)
+        link = Path("/sys/class/net", LabNetwork(found.network_index).host_link)
         self._wait(lambda: not link.exists(), _END_S, f"the link {link.name} to go away", "keeper")
         for entry in sorted(self.paths.root.iterdir(), key=lambda path: path == self.paths.state):
             if entry in self._own_entries():

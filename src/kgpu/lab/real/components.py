@@ -15,7 +15,7 @@ MODULES_DIR: Final = Path(__file__).parent / "gomod"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Component:
+class GoProgram:
     """One program: ``module`` is a folder of ``gomod``, ``package`` what ``go build`` is given.
 
     ``ldflags`` may use ``{version}`` (with the ``v``) and ``{minor}`` of ``versioned_by``'s pinned version. ``weight``
@@ -50,8 +50,8 @@ _CNI = "github.com/containernetworking/plugins"
 _CNI_LDFLAGS = f"-X {_CNI}/pkg/utils/buildversion.BuildVersion={{version}}"
 
 
-def _kubernetes(name: str, weight: int) -> Component:
-    return Component(
+def _kubernetes(name: str, weight: int) -> GoProgram:
+    return GoProgram(
         name=name,
         module="kubernetes",
         package=f"{_K8S}/cmd/{name}",
@@ -61,8 +61,8 @@ def _kubernetes(name: str, weight: int) -> Component:
     )
 
 
-def _containerd(name: str, weight: int) -> Component:
-    return Component(
+def _containerd(name: str, weight: int) -> GoProgram:
+    return GoProgram(
         name=name,
         module="containerd",
         package=f"{_CONTAINERD}/cmd/{name}",
@@ -73,8 +73,8 @@ def _containerd(name: str, weight: int) -> Component:
     )
 
 
-def _cni(name: str, kind: str) -> Component:
-    return Component(
+def _cni(name: str, kind: str) -> GoProgram:
+    return GoProgram(
         name=name,
         module="cni",
         package=f"{_CNI}/plugins/{kind}/{name}",
@@ -85,9 +85,9 @@ def _cni(name: str, kind: str) -> Component:
 
 # Built in this order: small ones first, so that a missing tool shows early. kubelet is built without cgo like the
 # rest of Kubernetes: with it, every shared package would be compiled a second time.
-COMPONENTS: Final[tuple[Component, ...]] = (
-    Component(name="lab-pki", module="pki", package="kgpu.dev/lab/pki"),
-    Component(name="runc", module="runc", package=_RUNC, versioned_by=_RUNC, cgo=True, tags="seccomp", weight=20),
+COMPONENTS: Final[tuple[GoProgram, ...]] = (
+    GoProgram(name="lab-pki", module="pki", package="kgpu.dev/lab/pki"),
+    GoProgram(name="runc", module="runc", package=_RUNC, versioned_by=_RUNC, cgo=True, tags="seccomp", weight=20),
     _cni("bridge", "main"),
     _cni("loopback", "main"),
     _cni("host-local", "ipam"),
@@ -95,7 +95,7 @@ COMPONENTS: Final[tuple[Component, ...]] = (
     _containerd("containerd", 55),
     _containerd("containerd-shim-runc-v2", 2),
     _containerd("ctr", 2),
-    Component(name="etcd", module="etcd", package=_ETCD, versioned_by=_ETCD, weight=20),
+    GoProgram(name="etcd", module="etcd", package=_ETCD, versioned_by=_ETCD, weight=20),
     _kubernetes("kube-apiserver", 165),
     _kubernetes("kube-controller-manager", 45),
     _kubernetes("kube-scheduler", 5),
@@ -118,7 +118,7 @@ _HELM_LDFLAGS = " ".join(
         ),
     )
 )
-HELM: Final = Component(
+HELM: Final = GoProgram(
     name="helm",
     module="helm",
     package=f"{_HELM}/cmd/helm",
@@ -128,7 +128,7 @@ HELM: Final = Component(
 )
 
 # Kubernetes' own end-to-end tests, and the program of the image that most of their pods run. Also built when asked for.
-E2E: Final = Component(
+E2E: Final = GoProgram(
     name="e2e.test",
     module="e2e",
     package=f"{_K8S}/test/e2e",
@@ -136,7 +136,7 @@ E2E: Final = Component(
     ldflags=_K8S_LDFLAGS,
     weight=180,
 )
-AGNHOST: Final = Component(
+AGNHOST: Final = GoProgram(
     name="agnhost",
     module="e2e",
     package=f"{_K8S}/test/images/agnhost",
@@ -156,7 +156,7 @@ def module_version(path: str, go_mod: str) -> str:
     return hit.group(1)
 
 
-def version_of(component: Component) -> str:
+def version_of(component: GoProgram) -> str:
     """The pinned version of ``component``, or "" for the lab's own programs."""
     if not component.versioned_by:
         return ""

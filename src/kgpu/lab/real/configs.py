@@ -15,9 +15,9 @@ from kgpu.lab.real.model import (
     DNS_SERVICE_IP,
     NODE_NAME,
     POD_CIDR,
+    LabNetwork,
+    LabPaths,
     LabSpec,
-    Network,
-    Paths,
 )
 
 PAUSE_IMAGE: Final = "kgpu.dev/pause:1"
@@ -36,7 +36,7 @@ USERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 }
 
 
-def pki_requests(network: Network) -> list[dict[str, object]]:
+def pki_requests(network: LabNetwork) -> list[dict[str, object]]:
     """What ``lab-pki`` is asked for: the API server's certificates, one per user, and the service-account key."""
     hosts = [
         network.node_ip, "127.0.0.1", API_SERVICE_IP, "localhost",
@@ -53,7 +53,7 @@ def pki_requests(network: Network) -> list[dict[str, object]]:
     ]
 
 
-def kubeconfig(paths: Paths, network: Network, user: str, lab: str) -> str:
+def kubeconfig(paths: LabPaths, network: LabNetwork, user: str, lab: str) -> str:
     """A kubeconfig with the certificates inlined by path."""
     context = f"kgpu-{lab}"
     return _yaml_json(
@@ -81,7 +81,7 @@ def kubeconfig(paths: Paths, network: Network, user: str, lab: str) -> str:
     )
 
 
-def kubelet_config(spec: LabSpec, paths: Paths, network: Network) -> str:
+def kubelet_config(spec: LabSpec, paths: LabPaths, network: LabNetwork) -> str:
     """KubeletConfiguration of the node."""
     return _yaml_json(
         {
@@ -122,7 +122,7 @@ def kubelet_config(spec: LabSpec, paths: Paths, network: Network) -> str:
     )
 
 
-def kube_proxy_config(paths: Paths) -> str:
+def kube_proxy_config(paths: LabPaths) -> str:
     """KubeProxyConfiguration of the node."""
     return _yaml_json(
         {
@@ -225,7 +225,7 @@ def audit_policy() -> str:
     )
 
 
-def files(spec: LabSpec, paths: Paths, network: Network, *, bin_dir: str, snapshotter: str) -> dict[str, str]:
+def files(spec: LabSpec, paths: LabPaths, network: LabNetwork, *, bin_dir: str, snapshotter: str) -> dict[str, str]:
     """Every config file: path -> text. Files for the node's own folders are under ``paths.node``."""
     texts = {str(paths.kubeconfig_of(user)): kubeconfig(paths, network, user, spec.name) for user in USERS}
     texts |= {

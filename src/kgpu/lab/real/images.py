@@ -58,7 +58,7 @@ _CUDA_ENV: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class File:
+class LayerEntry:
     """One entry of a layer: a file with ``data``, a symbolic link to ``link``, or a folder (neither)."""
 
     path: str
@@ -76,7 +76,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class LabImage:
     """An image to build: every name it goes by, its files and what it runs.
 
     ``under`` are layers that were made before, the lowest first; ``files`` are the layer on top of them. ``user`` is
@@ -84,7 +84,7 @@ class Image:
     """
 
     names: tuple[str, ...]
-    files: tuple[File, ...]
+    files: tuple[LayerEntry, ...]
     under: tuple[Layer, ...] = ()
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
@@ -94,13 +94,13 @@ class Image:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def make_layer(files: Iterable[File], *, compresslevel: int = 1) -> Layer:
+def make_layer(files: Iterable[LayerEntry], *, compresslevel: int = 1) -> Layer:
     """The files as a layer."""
     raw = layer_tar(files)
     return Layer(_digest(raw), gzip.compress(raw, compresslevel=compresslevel, mtime=0))
 
 
-def layer_tar(files: Iterable[File]) -> bytes:
+def layer_tar(files: Iterable[LayerEntry]) -> bytes:
     """An uncompressed layer; entries in the given order, owner root, time 0."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -119,13 +119,13 @@ def layer_tar(files: Iterable[File]) -> bytes:
     return out.getvalue()
 
 
-def oci_archive(*images: Image, architecture: str) -> bytes:
+def oci_archive(*images: LabImage, architecture: str) -> bytes:
     """The images as an OCI layout in a tar, with one index entry per name, as ``ctr images import`` reads it.
 
     Images with the same files share their layer.
     """
     blobs: dict[str, bytes] = {}
-    made: dict[tuple[File, ...], Layer] = {}
+    made: dict[tuple[LayerEntry, ...], Layer] = {}
     entries: list[dict[str, Any]] = []
     for image in images:
         if image.files not in made:
@@ -148,17 +148,17 @@ def oci_archive(*images: Image, architecture: str) -> bytes:
         blobs.update({_digest(blob): blob for blob in (config, manifest, *(layer.blob for layer in layers))})
     index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": entries}
     files = [
-        File(path="oci-layout", data=_json({"imageLayoutVersion": "1.0.0"}), mode=0o644),
-        File(path="index.json", data=_json(index), mode=0o644),
+        LayerEntry(path="oci-layout", data=_json({"imageLayoutVersion": "1.0.0"}), mode=0o644),
+        LayerEntry(path="index.json", data=_json(index), mode=0o644),
         *(
-            File(path=f"blobs/sha256/{digest.removeprefix('sha256:')}", data=blob, mode=0o644)
+            LayerEntry(path=f"blobs/sha256/{digest.removeprefix('sha256:')}", data=blob, mode=0o644)
             for digest, blob in sorted(blobs.items())
         ),
     ]
     return layer_tar(files)
 
 
-def _config(image: Image, layers: Sequence[Layer], architecture: str) -> dict[str, Any]:
+def _config(image: LabImage, layers: Sequence[Layer], architecture: str) -> dict[str, Any]:
     return {
         "architecture": architecture,
         "os": "linux",
@@ -186,78 +186,78 @@ def _descriptor(media_type: str, blob: bytes) -> dict[str, Any]:
     return {"mediaType": media_type, "digest": _digest(blob), "size": len(blob)}
 
 
-def folders(files: Sequence[File]) -> list[File]:
+def folders(files: Sequence[LayerEntry]) -> list[LayerEntry]:
     """The folders that ``files`` need, parents first, each once."""
-    seen: dict[str, File] = {}
+    seen: dict[str, LayerEntry] = {}
     links = {file.path.strip("/") for file in files if file.link}
     for file in files:
         parts = file.path.strip("/").split("/")[:-1]
         for depth in range(1, len(parts) + 1):
             path = "/".join(parts[:depth])
             if path not in links:
-                seen.setdefault(path, File(path=path))
+                seen.setdefault(path, LayerEntry(path=path))
     return list(seen.values())
 
 
-def pause_image(program: bytes) -> Image:
+def pause_image(program: bytes) -> LabImage:
     """The sandbox container of every pod."""
-    return Image(names=(PAUSE_IMAGE,), files=(File(path="pause", data=program),), entrypoint=("/pause",))
+    return LabImage(names=(PAUSE_IMAGE,), files=(LayerEntry(path="pause", data=program),), entrypoint=("/pause",))
 
 
-def base_files(busybox: bytes, applets: Sequence[str]) -> list[File]:
+def base_files(busybox: bytes, applets: Sequence[str]) -> list[LayerEntry]:
     """A shell, its tools and the users file."""
     files = [
-        File(path="bin", link="usr/bin"),
-        File(path="sbin", link="usr/sbin"),
-        File(path="usr/bin/busybox", data=busybox),
-        *(File(path=f"usr/bin/{applet}", link="busybox") for applet in applets if applet != "busybox"),
-        File(path="etc/passwd", data=b"root:x:0:0:root:/root:/bin/sh\n", mode=0o644),
-        File(path="etc/group", data=b"root:x:0:\n", mode=0o644),
-        File(path="tmp", mode=0o1777),
-        File(path="root", mode=0o700),
-        File(path="usr/sbin"),
+        LayerEntry(path="bin", link="usr/bin"),
+        LayerEntry(path="sbin", link="usr/sbin"),
+        LayerEntry(path="usr/bin/busybox", data=busybox),
+        *(LayerEntry(path=f"usr/bin/{applet}", link="busybox") for applet in applets if applet != "busybox"),
+        LayerEntry(path="etc/passwd", data=b"root:x:0:0:root:/root:/bin/sh\n", mode=0o644),
+        LayerEntry(path="etc/group", data=b"root:x:0:\n", mode=0o644),
+        LayerEntry(path="tmp", mode=0o1777),
+        LayerEntry(path="root", mode=0o700),
+        LayerEntry(path="usr/sbin"),
     ]
     return [*folders(files), *files]
 
 
-def busybox_image(busybox: bytes, applets: Sequence[str]) -> Image:
+def busybox_image(busybox: bytes, applets: Sequence[str]) -> LabImage:
     """A shell and the usual small tools."""
-    return Image(names=BUSYBOX_IMAGES, files=tuple(base_files(busybox, applets)), command=("sh",))
+    return LabImage(names=BUSYBOX_IMAGES, files=tuple(base_files(busybox, applets)), command=("sh",))
 
 
 def cuda_images(
     busybox: bytes, applets: Sequence[str], libraries: Mapping[str, bytes], vectoradd: bytes | None
-) -> list[Image]:
+) -> list[LabImage]:
     """The CUDA base image and, when the sample program is given, the vector addition sample.
 
     ``libraries`` maps absolute paths in the image to contents: the loader and the C library.
     """
     extra = [
         # The folders of the loader, as links into /usr, so that /lib and /usr/lib are one as on current systems.
-        *(File(path=top, link=f"usr/{top}") for top in ("lib", "lib64")),
-        *(File(path=merged(path), data=data) for path, data in sorted(libraries.items())),
+        *(LayerEntry(path=top, link=f"usr/{top}") for top in ("lib", "lib64")),
+        *(LayerEntry(path=merged(path), data=data) for path, data in sorted(libraries.items())),
     ]
     base = [*base_files(busybox, applets), *folders(extra), *extra]
-    images = [Image(names=CUDA_BASE_IMAGES, files=tuple(base), command=("sh",), env=_CUDA_ENV)]
+    images = [LabImage(names=CUDA_BASE_IMAGES, files=tuple(base), command=("sh",), env=_CUDA_ENV)]
     if vectoradd is not None:
         images += _sample_images(base, vectoradd)
     return images
 
 
-def _sample_images(base: Sequence[File], vectoradd: bytes) -> list[Image]:
+def _sample_images(base: Sequence[LayerEntry], vectoradd: bytes) -> list[LabImage]:
     """The samples, all with the same files, so that they share a layer."""
     wanted = [samples.by_name(name) for name in SAMPLE_IMAGES]
     contents = {path: source for sample in wanted for path, source in sample.files.items()}
     added = [
-        File(path=path.strip("/"), data=vectoradd if source == "artifact:vectoradd" else samples.script(source))
+        LayerEntry(path=path.strip("/"), data=vectoradd if source == "artifact:vectoradd" else samples.script(source))
         for path, source in sorted(contents.items())
     ]
     known = {file.path.strip("/") for file in base}
-    workdirs = [File(path=f"{sample.workdir.strip('/')}/.keep", data=b"", mode=0o644) for sample in wanted]
+    workdirs = [LayerEntry(path=f"{sample.workdir.strip('/')}/.keep", data=b"", mode=0o644) for sample in wanted]
     new = [folder for folder in folders([*added, *workdirs]) if folder.path not in known]
     files = (*base, *new, *added, *workdirs)
     return [
-        Image(
+        LabImage(
             names=SAMPLE_IMAGES[sample.name],
             files=files,
             entrypoint=sample.entrypoint,

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from kgpu.base import signals
 from kgpu.base.typed import decode
-from kgpu.lab.real.plan import CONTROL_SOCKET, RUN_DIR, Plan, Process
+from kgpu.lab.real.plan import CONTROL_SOCKET, RUN_DIR, KeeperPlan, PlannedProcess
 
 _CLONE_NEWNS: Final = 0x00020000
 _CLONE_NEWUTS: Final = 0x04000000
@@ -44,10 +44,10 @@ _LOG_LIMIT: Final = 32 << 20
 
 
 @dataclass(slots=True)
-class Child:
+class KeptProcess:
     """One kept process. ``wanted`` False means that it was stopped on purpose."""
 
-    process: Process
+    process: PlannedProcess
     pid: int = 0
     started: float = 0.0
     starts: int = 0
@@ -67,11 +67,11 @@ class Child:
         }
 
 
-class Keeper:
+class ProcessKeeper:
     """Keeps the plan's processes running until it is killed."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.children = {process.name: Child(process, wanted=process.autostart) for process in plan.processes}
+    def __init__(self, plan: KeeperPlan) -> None:
+        self.children = {process.name: KeptProcess(process, wanted=process.autostart) for process in plan.processes}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -86,7 +86,7 @@ class Keeper:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _keep(self, child: Child) -> None:
+    async def _keep(self, child: KeptProcess) -> None:
         """Start ``child`` whenever it is wanted and not there."""
         for need in child.process.needs:
             await until(functools.partial(satisfied, need), _POLL_S)
@@ -138,7 +138,7 @@ class Keeper:
             await until(lambda: child.pid != 0, _POLL_S / 5)
         return child.report()
 
-    async def _stop(self, child: Child) -> None:
+    async def _stop(self, child: KeptProcess) -> None:
         child.wanted = False
         deadline = time.monotonic() + _STOP_GRACE_S
         if child.pid:
@@ -188,7 +188,7 @@ def satisfied(need: str) -> bool:
     return True
 
 
-def start(child: Child) -> None:
+def start(child: KeptProcess) -> None:
     """Start the child's program in a session of its own, its output appended to its log."""
     process = child.process
     log = Path(process.log)
@@ -217,7 +217,7 @@ def _mount(*arguments: str) -> None:
     subprocess.run(["mount", *arguments], check=True)
 
 
-def prepare_node(plan: Plan) -> None:
+def prepare_node(plan: KeeperPlan) -> None:
     """Mounts, host name and link of the node; everything is visible in its namespaces only."""
     _mount("--make-rprivate", "/")
     _mount("-t", "proc", "-o", "nosuid,nodev,noexec", "proc", "/proc")
@@ -253,7 +253,7 @@ def prepare_node(plan: Plan) -> None:
 
 def _launch(plan_file: str, log_file: str) -> int:
     """Make the namespaces, leave the keeper as their first process, and print its pid as this machine knows it."""
-    plan = decode(Path(plan_file).read_bytes(), Plan)
+    plan = decode(Path(plan_file).read_bytes(), KeeperPlan)
     os.setsid()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWNET | _CLONE_NEWUTS | _CLONE_NEWIPC) != 0:
@@ -269,7 +269,7 @@ def _launch(plan_file: str, log_file: str) -> int:
     os.dup2(out, 1)
     os.dup2(out, 2)
     prepare_node(plan)
-    asyncio.run(Keeper(plan).run())
+    asyncio.run(ProcessKeeper(plan).run())
     return 1
 
 

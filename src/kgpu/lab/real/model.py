@@ -34,7 +34,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 class LabSpec:
     """What the user asked for. ``gpus`` None means as many as the profile has; ``agent`` False starts none.
 
-    ``audit``: the API server writes down what each account asks of it, in ``Paths.audit_log``. ``controller_rate``:
+    ``audit``: the API server writes down what each account asks of it, in ``LabPaths.audit_log``. ``controller_rate``:
     requests a second of the controller manager; Kubernetes' own default is 20. ``node_grace``: seconds without a sign
     of life after which a Node counts as lost, None for Kubernetes' own.
     """
@@ -57,13 +57,13 @@ class LabSpec:
         if self.gpus is not None and not 1 <= self.gpus <= 64:
             raise LabError(f"--gpus {self.gpus} is out of range", "1 to 64 simulated GPUs", "choose another --gpus")
 
-    def cgroup(self, network: Network) -> str:
+    def cgroup(self, network: LabNetwork) -> str:
         """The cgroup under which every pod of this lab lives; two labs of one name may be in two folders."""
         return f"kgpu-lab-{self.name}-{network.index}"
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class LabNetwork:
     """The lab's own /30: the host has its first address, the node its second. ``index`` names the host's link."""
 
     index: int
@@ -89,11 +89,11 @@ class Network:
         return f"https://{self.node_ip}:{API_PORT}"
 
 
-def plan_network(used: Iterable[ipaddress.IPv4Network]) -> Network:
+def plan_network(used: Iterable[ipaddress.IPv4Network]) -> LabNetwork:
     """The first of the lab /30s that overlaps no network in ``used``, default routes aside; LabError when none."""
     taken = [*(network for network in used if network.prefixlen > 0), *_INNER]
     for index in range(_LAB_NETWORK.num_addresses // 4):
-        network = Network(index)
+        network = LabNetwork(index)
         if not any(network.subnet.overlaps(other) for other in taken):
             return network
     raise LabError(
@@ -104,7 +104,7 @@ def plan_network(used: Iterable[ipaddress.IPv4Network]) -> Network:
 
 
 @dataclass(frozen=True, slots=True)
-class Paths:
+class LabPaths:
     """The lab's folder: everything that the lab writes on the host is under ``root``."""
 
     root: Path
@@ -185,6 +185,6 @@ KERNEL_TUNABLES: Final = {
 }
 
 
-def node_dir(paths: Paths, target: str) -> Path:
+def node_dir(paths: LabPaths, target: str) -> Path:
     """Where the node's folder ``target`` is kept: ``/var/lib/kubelet`` is ``node/var-lib-kubelet``."""
     return paths.node / target.strip("/").replace("/", "-")

@@ -17,13 +17,13 @@ from typing import Any, Final
 
 from kgpu.base import signals
 from kgpu.base.errors import LabError
-from kgpu.lab.real.model import NODE_LINK, Network, Paths
+from kgpu.lab.real.model import NODE_LINK, LabNetwork, LabPaths
 from kgpu.lab.real.plan import CONTROL_SOCKET
 
 _ORDER_TIMEOUT_S: Final = 30.0
 
 
-def start_keeper(paths: Paths) -> int:
+def start_keeper(paths: LabPaths) -> int:
     """Start the keeper on ``paths.plan``; its pid on this machine. Raises LabError."""
     log = paths.logs / "keeper.log"
     command = signals.with_defaults([sys.executable, "-m", "kgpu.lab.real.keeper", str(paths.plan), str(log)])
@@ -45,7 +45,7 @@ def child_env() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [source, path]))}
 
 
-def link_node(keeper: int, network: Network) -> None:
+def link_node(keeper: int, network: LabNetwork) -> None:
     """A veth pair: one end here, the other as the node's link. Removed by the kernel with the node's namespace."""
     for command in (
         ("link", "add", network.host_link, "type", "veth", "peer", "name", NODE_LINK, "netns", str(keeper)),

@@ -28,8 +28,8 @@ from kgpu.formats.names import IMAGE_REPOSITORY
 from kgpu.formats.programs import ENTRYPOINT, LINKS, PEERS_FOLDER
 from kgpu.lab.progress import PlainProgress, Progress
 from kgpu.lab.real import images, python_files
-from kgpu.lab.real.images import File, Image, Layer
-from kgpu.lab.real.python_files import HOME, PREFIX, SITE, Source
+from kgpu.lab.real.images import LabImage, Layer, LayerEntry
+from kgpu.lab.real.python_files import HOME, PREFIX, SITE, CopiedFile
 
 NAMES: Final = (f"{IMAGE_REPOSITORY}:dev", f"{IMAGE_REPOSITORY}:{kgpu.__version__}")
 """What the image is called: the name for trying things out, and the one that the chart asks for."""
@@ -65,15 +65,15 @@ def ensure_image(progress: Progress | None = None, *, cache: Path | None = None)
     return archive
 
 
-def _image(lower: Layer, own: Sequence[Source]) -> Image:
+def _image(lower: Layer, own: Sequence[CopiedFile]) -> LabImage:
     program = f"{HOME}/bin/kgpu"
     files = [
         *_contents(own),
-        File(path=program, data=f"#!/{HOME}/bin/python3\n{_START}".encode()),
-        *(File(path=f"{HOME}/bin/{name}", link="kgpu") for name in LINKS),
-        *(File(path=f"{PEERS_FOLDER}/{name}", link=f"/{program}") for name in LINKS),
+        LayerEntry(path=program, data=f"#!/{HOME}/bin/python3\n{_START}".encode()),
+        *(LayerEntry(path=f"{HOME}/bin/{name}", link="kgpu") for name in LINKS),
+        *(LayerEntry(path=f"{PEERS_FOLDER}/{name}", link=f"/{program}") for name in LINKS),
     ]
-    return Image(
+    return LabImage(
         names=NAMES,
         under=(lower,),
         files=(*images.folders(files), *files),
@@ -105,26 +105,26 @@ def ensure_base(progress: Progress, cache: Path) -> Layer:
     return layer
 
 
-def _system(shell: Mapping[str, bytes | str]) -> list[File]:
+def _system(shell: Mapping[str, bytes | str]) -> list[LayerEntry]:
     """What is neither Python nor a library: a shell where this machine has one to give, users, links."""
     name = python_files.VERSION
     config = f"home = /{PREFIX}/bin\ninclude-system-site-packages = false\nversion = {sys.version.split()[0]}\n"
     return [
-        *(File(path=top, link=f"usr/{top}") for top in ("bin", "sbin", "lib", "lib64")),
+        *(LayerEntry(path=top, link=f"usr/{top}") for top in ("bin", "sbin", "lib", "lib64")),
         *(
-            File(path=path, link=content) if isinstance(content, str) else File(path=path, data=content)
+            LayerEntry(path=path, link=content) if isinstance(content, str) else LayerEntry(path=path, data=content)
             for path, content in sorted(shell.items())
         ),
-        File(path=f"{PREFIX}/bin/python3", link=name),
-        File(path=f"{HOME}/bin/python3", link=f"/{PREFIX}/bin/{name}"),
-        File(path=f"{HOME}/pyvenv.cfg", data=config.encode(), mode=0o644),
-        File(path="etc/passwd", data=_PASSWD.encode(), mode=0o644),
-        File(path="etc/group", data=_GROUP.encode(), mode=0o644),
+        LayerEntry(path=f"{PREFIX}/bin/python3", link=name),
+        LayerEntry(path=f"{HOME}/bin/python3", link=f"/{PREFIX}/bin/{name}"),
+        LayerEntry(path=f"{HOME}/pyvenv.cfg", data=config.encode(), mode=0o644),
+        LayerEntry(path="etc/passwd", data=_PASSWD.encode(), mode=0o644),
+        LayerEntry(path="etc/group", data=_GROUP.encode(), mode=0o644),
         # Names are looked up in files, then in DNS, also by C libraries that want to be told.
-        File(path="etc/nsswitch.conf", data=b"passwd: files\ngroup: files\nhosts: files dns\n", mode=0o644),
-        File(path="usr/sbin"),
-        File(path="tmp", mode=0o1777),
-        File(path="root", mode=0o700),
+        LayerEntry(path="etc/nsswitch.conf", data=b"passwd: files\ngroup: files\nhosts: files dns\n", mode=0o644),
+        LayerEntry(path="usr/sbin"),
+        LayerEntry(path="tmp", mode=0o1777),
+        LayerEntry(path="root", mode=0o700),
     ]
 
 
@@ -138,7 +138,7 @@ def _shell() -> dict[str, bytes | str]:
     return {**links, "usr/bin/busybox": busybox}
 
 
-def _libraries(sources: Iterable[Source], *, strip: str) -> list[File]:
+def _libraries(sources: Iterable[CopiedFile], *, strip: str) -> list[LayerEntry]:
     """The loader and every shared library, in the one folder that the loader looks into by itself."""
     system = images.host_libraries()
     folder = next(os.path.dirname(path) for path in system if path.endswith("/libc.so.6"))
@@ -148,7 +148,7 @@ def _libraries(sources: Iterable[Source], *, strip: str) -> list[File]:
     for name in ("libnss_files.so.2", "libnss_dns.so.2"):
         if os.path.exists(path := f"{folder}/{name}"):
             files[path] = Path(path).read_bytes()
-    return [File(path=images.merged(path), data=data) for path, data in sorted(files.items())]
+    return [LayerEntry(path=images.merged(path), data=data) for path, data in sorted(files.items())]
 
 
 def _data(file: str, *, strip: str) -> bytes:
@@ -161,23 +161,23 @@ def _data(file: str, *, strip: str) -> bytes:
         return Path(out if done.returncode == 0 else file).read_bytes()
 
 
-def _contents(sources: Sequence[Source], *, strip: str = "") -> list[File]:
+def _contents(sources: Sequence[CopiedFile], *, strip: str = "") -> list[LayerEntry]:
     """The files with what they contain, each Python source followed by its compiled form."""
     with tempfile.TemporaryDirectory(prefix="kgpu-pyc-") as folder:
         compiled = _compile([source for source in sources if source.path.endswith(".py")], folder)
-        files: list[File] = []
+        files: list[LayerEntry] = []
         for source in sources:
             program = python_files.is_program(source.file)
             data = _data(source.file, strip=strip)
-            files.append(File(path=source.path, data=data, mode=0o755 if program else 0o644))
+            files.append(LayerEntry(path=source.path, data=data, mode=0o755 if program else 0o644))
             if (target := compiled.get(source.path)) and os.path.exists(target):
                 where, name = os.path.split(source.path)
                 cached = f"{where}/__pycache__/{name[:-3]}.{sys.implementation.cache_tag}.pyc"
-                files.append(File(path=cached, data=Path(target).read_bytes(), mode=0o644))
+                files.append(LayerEntry(path=cached, data=Path(target).read_bytes(), mode=0o644))
     return files
 
 
-def _compile(sources: Sequence[Source], folder: str) -> dict[str, str]:
+def _compile(sources: Sequence[CopiedFile], folder: str) -> dict[str, str]:
     targets = {source.path: os.path.join(folder, str(number)) for number, source in enumerate(sources)}
     orders = [[source.file, f"/{source.path}", targets[source.path]] for source in sources]
     command = [sys.executable, "-S", str(Path(__file__).with_name("bytecode.py"))]
@@ -192,7 +192,7 @@ def _compile(sources: Sequence[Source], folder: str) -> dict[str, str]:
     return targets
 
 
-def _key(words: Iterable[object], sources: Iterable[Source]) -> str:
+def _key(words: Iterable[object], sources: Iterable[CopiedFile]) -> str:
     digest = hashlib.sha256(repr((_FORMAT, sys.version, images.architecture(), *words)).encode())
     for source in sources:
         with open(source.file, "rb") as opened:

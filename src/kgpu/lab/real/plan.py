@@ -25,9 +25,9 @@ from kgpu.lab.real.model import (
     NODE_NAME,
     POD_CIDR,
     SERVICE_CIDR,
+    LabNetwork,
+    LabPaths,
     LabSpec,
-    Network,
-    Paths,
     node_dir,
 )
 
@@ -44,7 +44,7 @@ class Bind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target: str
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One program that the keeper starts and restarts. ``env`` is added to the keeper's own environment."""
 
     name: str
@@ -55,7 +55,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     autostart: bool = True
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KeeperPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that the keeper does."""
 
     hostname: str
@@ -63,10 +63,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     address: str
     gateway: str
     binds: tuple[Bind, ...]
-    processes: tuple[Process, ...]
+    processes: tuple[PlannedProcess, ...]
 
 
-def make_plan(spec: LabSpec, paths: Paths, network: Network, *, bin_dir: Path, environ: Mapping[str, str]) -> Plan:
+def make_plan(
+    spec: LabSpec, paths: LabPaths, network: LabNetwork, *, bin_dir: Path, environ: Mapping[str, str]
+) -> KeeperPlan:
     """The whole plan of one lab."""
     binds = [Bind(str(node_dir(paths, target)), target) for target in NODE_DIRS]
     binds += [Bind(str(paths.config / "tunables" / Path(target).name), target) for target in KERNEL_TUNABLES]
@@ -75,7 +77,7 @@ def make_plan(spec: LabSpec, paths: Paths, network: Network, *, bin_dir: Path, e
     processes = [*_control_plane(spec, paths, network), *_node(paths, network)]
     if spec.agent:
         processes.append(agent_process(paths, environ))
-    return Plan(
+    return KeeperPlan(
         hostname=NODE_NAME,
         link=NODE_LINK,
         address=f"{network.node_ip}/{network.subnet.prefixlen}",
@@ -97,11 +99,11 @@ def _program(bin_dir: Path, name: str) -> str:
     return name if name.startswith("/") else str(bin_dir / name)
 
 
-def _process(name: str, flags: Sequence[str], *, needs: tuple[str, ...] = ()) -> Process:
-    return Process(name=name, argv=(name, *flags), log="", needs=needs)
+def _process(name: str, flags: Sequence[str], *, needs: tuple[str, ...] = ()) -> PlannedProcess:
+    return PlannedProcess(name=name, argv=(name, *flags), log="", needs=needs)
 
 
-def _control_plane(spec: LabSpec, paths: Paths, network: Network) -> list[Process]:
+def _control_plane(spec: LabSpec, paths: LabPaths, network: LabNetwork) -> list[PlannedProcess]:
     pki = paths.pki
     audit = [f"--audit-policy-file={paths.config}/audit.yaml", f"--audit-log-path={paths.audit_log}"]
     api = f"tcp:{network.node_ip}:{API_PORT}"
@@ -178,7 +180,7 @@ def _control_plane(spec: LabSpec, paths: Paths, network: Network) -> list[Proces
     ]
 
 
-def _node(paths: Paths, network: Network) -> list[Process]:
+def _node(paths: LabPaths, network: LabNetwork) -> list[PlannedProcess]:
     api = f"tcp:{network.node_ip}:{API_PORT}"
     return [
         _process("containerd", ["--config=/etc/containerd/config.toml", "--log-level=info"]),
@@ -198,7 +200,7 @@ def _node(paths: Paths, network: Network) -> list[Process]:
     ]
 
 
-def agent_process(paths: Paths, environ: Mapping[str, str]) -> Process:
+def agent_process(paths: LabPaths, environ: Mapping[str, str]) -> PlannedProcess:
     """The kgpu agent, run from the same Python as this one; started by the lab once the node is there."""
     argv = (
         sys.executable, "-m", "kgpu", "agent",
@@ -218,4 +220,4 @@ def agent_process(paths: Paths, environ: Mapping[str, str]) -> Process:
         "PYTHONPATH": environ.get("PYTHONPATH", ""),
         "PYTHONSAFEPATH": "1",
     }
-    return Process(name=AGENT, argv=argv, log="", env=env, autostart=False)
+    return PlannedProcess(name=AGENT, argv=argv, log="", env=env, autostart=False)

@@ -40,17 +40,17 @@ _INSTALLATION: Final = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_ur
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Source:
+class CopiedFile:
     """One file: ``path`` in the image, without a leading slash, and ``file`` on this machine."""
 
     path: str
     file: str
 
 
-def interpreter() -> Source:
+def interpreter() -> CopiedFile:
     """The interpreter itself, not the virtual environment's link to it."""
     found = getattr(sys, "_base_executable", None) or sys.executable
-    return Source(f"{PREFIX}/bin/{VERSION}", os.path.realpath(found))
+    return CopiedFile(f"{PREFIX}/bin/{VERSION}", os.path.realpath(found))
 
 
 def _wanted(name: str) -> bool:
@@ -61,20 +61,20 @@ def _wanted_of_python(name: str) -> bool:
     return _wanted(name) and name not in _NOT_RUN and not name.startswith(_NOT_RUN_PREFIXES)
 
 
-def _tree(folder: Path, target: str, wanted: Callable[[str], bool]) -> Iterator[Source]:
+def _tree(folder: Path, target: str, wanted: Callable[[str], bool]) -> Iterator[CopiedFile]:
     for where, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if wanted(name))
         within = os.path.relpath(where, folder)
         base = target if within == "." else f"{target}/{within}"
-        yield from (Source(f"{base}/{name}", os.path.join(where, name)) for name in files if wanted(name))
+        yield from (CopiedFile(f"{base}/{name}", os.path.join(where, name)) for name in files if wanted(name))
 
 
-def standard_library() -> list[Source]:
+def standard_library() -> list[CopiedFile]:
     """Python's own modules, with the compiled ones."""
     return sorted(_tree(Path(os.path.dirname(os.__file__)), STDLIB, _wanted_of_python))
 
 
-def own_package() -> list[Source]:
+def own_package() -> list[CopiedFile]:
     """The package kgpu, from where it is imported."""
     # Its folders have names of their own: nothing is left out but compiled files.
     package = Path(kgpu.__file__).parent
@@ -106,9 +106,9 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def packages() -> list[Source]:
+def packages() -> list[CopiedFile]:
     """The files of every dependency, with their licences."""
-    found: set[Source] = set()
+    found: set[CopiedFile] = set()
     for name, distribution in sorted(dependencies().items()):
         if distribution.files is None:
             raise LabError(
@@ -123,7 +123,7 @@ def packages() -> list[Source]:
             if parts[0].endswith(".dist-info") and parts[-1] in _INSTALLATION:
                 continue
             if os.path.isfile(where := str(file.locate())):
-                found.add(Source(f"{SITE}/{file.as_posix()}", where))
+                found.add(CopiedFile(f"{SITE}/{file.as_posix()}", where))
     return sorted(found)
 
 

@@ -18,7 +18,7 @@ PROTOBUF: Final = b"k8s\x00"
 _TIMEOUT_S: Final = 60.0
 
 
-class Server:
+class ApiServerConnection:
     """One connection with a kubeconfig's client certificate.
 
     A call answers (HTTP status, decoded body); a body in bytes goes as it is. Raises OSError or HTTPException when the

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any, Final
 
-from kgpu.lab.scenarios.run import Result, StepResult
+from kgpu.lab.scenarios.run import ScenarioResult, StepResult
 
 # Applied in this order: what is replaced, and by what.
 _VARIABLE: Final = tuple(
@@ -63,7 +63,7 @@ def normal(text: str) -> str:
     return text
 
 
-def compare(one: Result, other: Result) -> tuple[Difference, ...]:
+def compare(one: ScenarioResult, other: ScenarioResult) -> tuple[Difference, ...]:
     """Where two runs of one scenario differ, in the order of the steps."""
     found = []
     for left, right in zip_longest(one.steps, other.steps):

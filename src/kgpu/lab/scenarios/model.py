@@ -62,7 +62,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     equals: str
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScenarioStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One step; see the module.
 
     ``varies`` says why its output may differ from lab to lab, ``repeats`` why lines of it may come any number of times,
@@ -91,9 +91,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     name: str
     title: str
-    steps: tuple[Step, ...]
+    steps: tuple[ScenarioStep, ...]
     story: str = ""
-    cleanup: tuple[Step, ...] = ()
+    cleanup: tuple[ScenarioStep, ...] = ()
 
     @property
     def namespace(self) -> str:
@@ -146,7 +146,7 @@ def _hint(error: Exception) -> str:
     unknown = re.search(r"unknown field `([^`]*)`", str(error))
     if unknown is None:
         return ""
-    known = {name for kind in (Scenario, Step, Expect, Wait) for name in kind.__struct_fields__}
+    known = {name for kind in (Scenario, ScenarioStep, Expect, Wait) for name in kind.__struct_fields__}
     hint = did_you_mean(unknown.group(1), known)
     return f"; {hint}" if hint else ""
 

@@ -26,7 +26,7 @@ import yaml
 from kgpu.base import signals
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
-from kgpu.lab.scenarios.model import Expect, Scenario, Step, fill, verdict
+from kgpu.lab.scenarios.model import Expect, Scenario, ScenarioStep, fill, verdict
 
 _REPEAT_S: Final = 0.5
 _COMMAND_S: Final = 180.0
@@ -34,7 +34,7 @@ _EVIDENCE_LINES: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommandOutput:
     """What a command printed (both streams) and its exit status."""
 
     code: int
@@ -50,7 +50,7 @@ class Backend(Protocol):
         """What ``${NODE}``, ``${HW_ROOT}`` and ``${KUBECONFIG}`` stand for."""
         ...
 
-    def command(self, words: Sequence[str], stdin: str | None = None) -> Outcome:
+    def command(self, words: Sequence[str], stdin: str | None = None) -> CommandOutput:
         """Run ``kubectl ...``, ``kgpu ...`` or ``sh -c ...`` against the lab."""
         ...
 
@@ -73,7 +73,7 @@ class LocalBackend:
     def values(self) -> Mapping[str, str]:
         return self._values
 
-    def command(self, words: Sequence[str], stdin: str | None = None) -> Outcome:
+    def command(self, words: Sequence[str], stdin: str | None = None) -> CommandOutput:
         program = self._programs().get(words[0], [words[0]])
         source = str(Path(__file__).resolve().parents[3])
         modules = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
@@ -101,7 +101,9 @@ class LocalBackend:
             )
 
 
-def run_command(argv: Sequence[str], stdin: str, env: Mapping[str, str], timeout_s: float = _COMMAND_S) -> Outcome:
+def run_command(
+    argv: Sequence[str], stdin: str, env: Mapping[str, str], timeout_s: float = _COMMAND_S
+) -> CommandOutput:
     """Run a command to its end; exit status 124 when it takes longer than ``timeout_s``, 127 when it can't be run."""
     try:
         # A session of its own: Ctrl-C is for the story, which then ends the command with all that it started.
@@ -110,14 +112,14 @@ def run_command(argv: Sequence[str], stdin: str, env: Mapping[str, str], timeout
             text=True, errors="replace", env=env, start_new_session=True,
         )  # fmt: skip
     except OSError as error:
-        return Outcome(127, str(error))
+        return CommandOutput(127, str(error))
     with process:
         try:
             text, _ = process.communicate(stdin, timeout=timeout_s)
-            return Outcome(process.returncode, text)
+            return CommandOutput(process.returncode, text)
         except subprocess.TimeoutExpired:
             _end(process)
-            return Outcome(124, f"{process.communicate()[0]}\nno answer within {timeout_s:.0f} s")
+            return CommandOutput(124, f"{process.communicate()[0]}\nno answer within {timeout_s:.0f} s")
         except BaseException:
             _end(process)
             process.wait()
@@ -152,7 +154,7 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class ScenarioResult:
     """How a scenario went on a backend."""
 
     scenario: str
@@ -186,7 +188,7 @@ def play(
     listener: Listener | None = None,
     say: Callable[[str], None] | None = None,
     keep: bool = False,
-) -> Result:
+) -> ScenarioResult:
     """Play ``scenario``; each finished step is told to ``listener`` at once. ``keep`` leaves its objects for a look.
 
     Interrupted (SIGINT, SIGTERM), while its steps are played or while it cleans up, it cleans up and then raises
@@ -219,7 +221,7 @@ def play(
             results.append(result)
             tell(result)
     seconds = round(time.monotonic() - begun, 2)
-    return Result(scenario=scenario.name, backend=backend.name, seconds=seconds, steps=tuple(results))
+    return ScenarioResult(scenario=scenario.name, backend=backend.name, seconds=seconds, steps=tuple(results))
 
 
 def _clean_up(scenario: Scenario, backend: Backend) -> list[StepResult]:
@@ -282,7 +284,7 @@ def _make_namespace(scenario: Scenario, backend: Backend) -> None:
     account = ["kubectl", "get", "serviceaccount", "default", "--namespace", scenario.namespace]
     while made.code == 0 and backend.command(account).code != 0:
         if time.monotonic() > deadline:
-            made = Outcome(1, "no default service account was made in it")
+            made = CommandOutput(1, "no default service account was made in it")
         time.sleep(_REPEAT_S / 5)
     if made.code != 0:
         raise LabError(
@@ -292,7 +294,7 @@ def _make_namespace(scenario: Scenario, backend: Backend) -> None:
         )
 
 
-def play_step(step: Step, backend: Backend) -> StepResult:
+def play_step(step: ScenarioStep, backend: Backend) -> StepResult:
     """One step, repeated for ``within`` seconds until it is as expected."""
     begun = time.monotonic()
     words, stdin, shown, expect = translate(step, backend.values())
@@ -324,7 +326,7 @@ def _evidence(backend: Backend) -> str:
     return "\n".join(line for lines in texts for line in [*lines[:1], *lines[1:][-_EVIDENCE_LINES:]])
 
 
-def translate(step: Step, values: Mapping[str, str]) -> tuple[list[str], str | None, str, Expect]:
+def translate(step: ScenarioStep, values: Mapping[str, str]) -> tuple[list[str], str | None, str, Expect]:
     """A step as (words to run, standard input, what a person would type, what to expect)."""
     action = step.action
     if action == "apply":

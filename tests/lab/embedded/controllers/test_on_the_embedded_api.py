@@ -11,11 +11,11 @@ from kgpu.lab.embedded.controllers.controller import refusal_text
 from kgpu.lab.embedded.controllers.daemonset_plan import target_node
 from kgpu.lab.embedded.controllers.job_indexes import index_of
 from kgpu.lab.embedded.controllers.kinds import NAMESPACES, SERVICE_ACCOUNTS
-from kgpu.lab.embedded.core import Core
-from kgpu.lab.embedded.core.model import User
+from kgpu.lab.embedded.core import ApiCore
+from kgpu.lab.embedded.core.model import ApiUser
 from kgpu.lab.embedded.kinds import Kinds
 from kgpu.lab.embedded.local import LocalApi
-from kgpu.lab.embedded.store import Store
+from kgpu.lab.embedded.store import ObjectStore
 from kgpu.lab.embedded.types.rules import BuiltinRules
 
 from . import story_batch
@@ -32,7 +32,7 @@ class Embedded:
 
     def __init__(self) -> None:
         rules = BuiltinRules()
-        self.api = LocalApi(Core(Kinds(), Store(), lambda _: rules, ()), User("admin", ("system:masters",)))
+        self.api = LocalApi(ApiCore(Kinds(), ObjectStore(), lambda _: rules, ()), ApiUser("admin", ("system:masters",)))
 
     async def create(self, resource: Resource, obj: Object) -> None:
         await self.api.create(resource, {**obj, "metadata": {**obj["metadata"], "namespace": NAMESPACE}})

@@ -17,7 +17,7 @@ from kgpu.lab.embedded.controllers.job_indexes import first_missing, parse, writ
 from kgpu.lab.embedded.controllers.meta import merge_patch, selects
 from kgpu.lab.embedded.controllers.node_plan import new_taints
 from kgpu.lab.embedded.controllers.pods import deletion_order
-from kgpu.lab.embedded.controllers.recorder import Correlator, Said
+from kgpu.lab.embedded.controllers.recorder import Correlator, RecordedEvent
 from kgpu.lab.embedded.controllers.taints import stays_for
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -202,7 +202,8 @@ def test_similar_events_are_combined_and_too_many_dropped():
     correlator = Correlator()
     about = {"metadata": {"name": "rs", "uid": "u"}}
     admitted = [
-        correlator.admit(Said("c", about, "Warning", "FailedCreate", f"pod {number}"), 0.0) for number in range(40)
+        correlator.admit(RecordedEvent("c", about, "Warning", "FailedCreate", f"pod {number}"), 0.0)
+        for number in range(40)
     ]
     texts = [found[1] for found in admitted if found]
     assert texts[:9] == [f"pod {number}" for number in range(9)]

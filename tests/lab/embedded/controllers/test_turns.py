@@ -6,7 +6,7 @@ import asyncio
 
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import CONFIG_MAPS, Change
-from kgpu.lab.embedded.controllers.turns import Paced, turn
+from kgpu.lab.embedded.controllers.turns import PacedApi, turn
 
 
 async def test_between_two_turns_the_loop_goes_round():
@@ -45,7 +45,7 @@ async def test_who_gave_up_waiting_costs_nobody_a_turn():
 
 async def test_a_paced_watch_says_the_same_and_ends_with_its_reader():
     fake = FakeApi()
-    api = Paced(fake)
+    api = PacedApi(fake)
     for index in range(50):
         await api.create(CONFIG_MAPS, {"metadata": {"name": f"m{index}", "namespace": "default"}})
     seen: list[str] = []

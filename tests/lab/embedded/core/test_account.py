@@ -10,10 +10,10 @@ import pytest
 from lab.embedded.support import CALL, make_core
 
 from kgpu.lab.embedded.core.account import LONGEST_S, LOOKS, SHORTEST_S, default_account
-from kgpu.lab.embedded.core.verbs import Core
+from kgpu.lab.embedded.core.verbs import ApiCore
 
 
-async def waited(core: Core, plural: str, namespace: str, obj: Any, subresource: str = "") -> float:
+async def waited(core: ApiCore, plural: str, namespace: str, obj: Any, subresource: str = "") -> float:
     begun = time.monotonic()
     await default_account(core, core.kinds.need("", plural), namespace, obj, subresource)
     return time.monotonic() - begun

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from kgpu.lab.embedded.core.model import Call, User
+from kgpu.lab.embedded.core.model import ApiUser, Call
 from kgpu.lab.embedded.core.patched import STRATEGIC
-from kgpu.lab.embedded.core.verbs import Core
+from kgpu.lab.embedded.core.verbs import ApiCore
 from kgpu.lab.embedded.kinds import Kinds
 from kgpu.lab.embedded.status import ApiError, Object
-from kgpu.lab.embedded.store import Store
+from kgpu.lab.embedded.store import ObjectStore
 from kgpu.lab.embedded.types.rules import BuiltinRules
 
-CALL = Call(user=User("admin", ("system:masters",)), manager="test")
+CALL = Call(user=ApiUser("admin", ("system:masters",)), manager="test")
 ROWS: list[tuple[Object, str, str]] = [
     ({"spec": {"replicas": "x"}}, "map[spec:map[replicas:x]]", "unrecognized type: int32"),
     ({"spec": {"replicas": 1.5}}, "map[spec:map[replicas:1.5]]", "cannot convert float64 to int32"),
@@ -29,7 +29,7 @@ ROWS: list[tuple[Object, str, str]] = [
 @pytest.mark.parametrize(("patch", "printed", "why"), ROWS)
 def test_are_refused_in_the_real_words(patch: Any, printed: str, why: str) -> None:
     rules = BuiltinRules()
-    core = Core(Kinds(), Store(), lambda _kind: rules)
+    core = ApiCore(Kinds(), ObjectStore(), lambda _kind: rules)
     core.create(core.kinds.need("", "namespaces"), "", {"metadata": {"name": "n"}}, CALL)
     kind = core.kinds.need("apps", "deployments")
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "x"}]}}

@@ -7,27 +7,27 @@ import asyncio
 import pytest
 from lab.embedded.support import CALL, config_map, kind, make_core, pod
 
-from kgpu.lab.embedded.core import Core
+from kgpu.lab.embedded.core import ApiCore
 from kgpu.lab.embedded.core.model import DeleteOptions
 from kgpu.lab.embedded.status import ApiError
-from kgpu.lab.embedded.watching import Watch
+from kgpu.lab.embedded.watching import ObjectWatch
 
 MERGE = "application/merge-patch+json"
 
 
 @pytest.fixture
-def core() -> Core:
+def core() -> ApiCore:
     made = make_core()
     for name in "abcde":
         made.create(kind(made, "configmaps"), "default", config_map(name, labels={"odd": str(name in "ace")}), CALL)
     return made
 
 
-def names(core: Core, **options: object) -> list[str]:
+def names(core: ApiCore, **options: object) -> list[str]:
     return [stored.name for stored in core.list(kind(core, "configmaps"), **options).items]  # type: ignore[arg-type]
 
 
-async def take(watch: Watch, count: int) -> list[tuple[str, str]]:
+async def take(watch: ObjectWatch, count: int) -> list[tuple[str, str]]:
     found = []
     async with asyncio.timeout(60):
         for _ in range(count):
@@ -36,7 +36,7 @@ async def take(watch: Watch, count: int) -> list[tuple[str, str]]:
     return found
 
 
-def test_pages_show_one_moment(core: Core) -> None:
+def test_pages_show_one_moment(core: ApiCore) -> None:
     maps = kind(core, "configmaps")
     first = core.list(maps, limit=2)
     assert ([one.name for one in first.items], first.remaining) == (["a", "b"], 3)
@@ -51,14 +51,14 @@ def test_pages_show_one_moment(core: Core) -> None:
     assert first.version == second.version == third.version
 
 
-def test_pages_with_selectors_do_not_count_the_rest(core: Core) -> None:
+def test_pages_with_selectors_do_not_count_the_rest(core: ApiCore) -> None:
     page = core.list(kind(core, "configmaps"), labels="odd=True", limit=2)
     assert ([one.name for one in page.items], page.remaining) == (["a", "c"], None)
     rest = core.list(kind(core, "configmaps"), labels="odd=True", limit=2, token=page.token)
     assert ([one.name for one in rest.items], rest.token) == (["e"], "")
 
 
-def test_a_token_that_is_too_old_comes_with_another(core: Core) -> None:
+def test_a_token_that_is_too_old_comes_with_another(core: ApiCore) -> None:
     maps = kind(core, "configmaps")
     first = core.list(maps, limit=2)
     core.create(maps, "default", config_map("bb"), CALL)
@@ -71,7 +71,7 @@ def test_a_token_that_is_too_old_comes_with_another(core: Core) -> None:
     assert names(core, limit=2, token=token) == ["bb", "c"]
 
 
-def test_tokens_outlive_one_compaction_but_not_two(core: Core) -> None:
+def test_tokens_outlive_one_compaction_but_not_two(core: ApiCore) -> None:
     maps = kind(core, "configmaps")
     first = core.list(maps, limit=2)
     core.store.compact()
@@ -90,14 +90,14 @@ def test_tokens_outlive_one_compaction_but_not_two(core: Core) -> None:
 
 
 @pytest.mark.parametrize("token", ["abc", "!", "e30", "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MCwic3RhcnQiOiJhIn0", "ü"])
-def test_tokens_that_are_nonsense(core: Core, token: str) -> None:
+def test_tokens_that_are_nonsense(core: ApiCore, token: str) -> None:
     with pytest.raises(ApiError) as caught:
         names(core, limit=2, token=token)
     assert caught.value.code == 400
     assert caught.value.message.startswith("invalid continue token: ")
 
 
-def test_what_a_resource_version_asks_for(core: Core) -> None:
+def test_what_a_resource_version_asks_for(core: ApiCore) -> None:
     maps, before = kind(core, "configmaps"), str(core.store.revision)
     core.delete(maps, "default", "a", DeleteOptions(), CALL)
     assert names(core, version=before, match="Exact") == ["a", "b", "c", "d", "e"]
@@ -116,7 +116,7 @@ def test_what_a_resource_version_asks_for(core: Core) -> None:
     assert (old.value.code, old.value.message) == (410, "The resourceVersion for the provided list is too old.")
 
 
-def test_lists_by_name_namespace_and_node(core: Core) -> None:
+def test_lists_by_name_namespace_and_node(core: ApiCore) -> None:
     pods = kind(core, "pods")
     for name, node in (("x", "n"), ("y", "m"), ("z", "n")):
         core.create(pods, "default", pod(name, nodeName=node), CALL)
@@ -129,7 +129,7 @@ def test_lists_by_name_namespace_and_node(core: Core) -> None:
     assert [one.name for one in core.list(pods, fields="spec.nodeName=n", limit=1, token=page.token).items] == ["z"]
 
 
-async def test_watches_follow_a_selector(core: Core) -> None:
+async def test_watches_follow_a_selector(core: ApiCore) -> None:
     maps = kind(core, "configmaps")
     watch = core.watch(maps, "default", labels="odd=True", version=str(core.store.revision))
     core.patch(maps, "default", "b", MERGE, {"metadata": {"labels": {"odd": "True"}}}, CALL)
@@ -146,7 +146,7 @@ async def test_watches_follow_a_selector(core: Core) -> None:
     assert len(core.store.table(maps.key).watching) == 0
 
 
-async def test_a_watch_can_begin_with_what_is_there(core: Core) -> None:
+async def test_a_watch_can_begin_with_what_is_there(core: ApiCore) -> None:
     maps = kind(core, "configmaps")
     plain = core.watch(maps, fields="metadata.name=c")
     assert await take(plain, 1) == [("ADDED", "c")]
@@ -160,7 +160,7 @@ async def test_a_watch_can_begin_with_what_is_there(core: Core) -> None:
     assert await take(full, 1) == [("DELETED", "e")]
 
 
-async def test_bookmarks_come_when_nothing_happens(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bookmarks_come_when_nothing_happens(core: ApiCore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgpu.lab.embedded.watching.BOOKMARK_SECONDS", 0.01)
     watch = core.watch(kind(core, "configmaps"), version=str(core.store.revision), bookmarks=True)
     core.create(kind(core, "secrets"), "default", {"metadata": {"name": "s"}}, CALL)
@@ -171,14 +171,14 @@ async def test_bookmarks_come_when_nothing_happens(core: Core, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("version", ["1", "99999999"])
-def test_watches_of_a_lost_past_or_another_life_are_410(core: Core, version: str) -> None:
+def test_watches_of_a_lost_past_or_another_life_are_410(core: ApiCore, version: str) -> None:
     core.store.expire()
     with pytest.raises(ApiError) as caught:
         core.watch(kind(core, "configmaps"), version=version)
     assert (caught.value.code, caught.value.message) == (410, f"too old resource version: {version} ({core.store.revision})")  # fmt: skip
 
 
-def test_versions_that_are_no_numbers_are_refused_as_by_the_real_one(core: Core) -> None:
+def test_versions_that_are_no_numbers_are_refused_as_by_the_real_one(core: ApiCore) -> None:
     maps = kind(core, "configmaps")
     with pytest.raises(ApiError) as watched:
         core.watch(maps, version="abc")

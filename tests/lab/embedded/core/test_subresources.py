@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from lab.embedded.support import ADMIN, CALL, kind, make_core, pod
 
-from kgpu.lab.embedded.core import Core
+from kgpu.lab.embedded.core import ApiCore
 from kgpu.lab.embedded.core.model import AllowAll
 from kgpu.lab.embedded.status import ApiError, Object
 
@@ -15,7 +15,7 @@ MERGE = "application/merge-patch+json"
 
 
 @pytest.fixture
-def core() -> Core:
+def core() -> ApiCore:
     return make_core()
 
 
@@ -23,7 +23,7 @@ def binding(name: str, node: str = "n", **metadata: Any) -> Object:
     return {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, **metadata}, "target": {"kind": "Node", "name": node}}  # fmt: skip
 
 
-def test_a_scale_shows_and_sets_the_replicas(core: Core) -> None:
+def test_a_scale_shows_and_sets_the_replicas(core: ApiCore) -> None:
     deployments = kind(core, "deployments", "apps")
     selector = {"matchLabels": {"b": "1", "a": "2"}}
     core.create(
@@ -48,7 +48,7 @@ def test_a_scale_shows_and_sets_the_replicas(core: Core) -> None:
     assert 'Scale.autoscaling "d" is invalid: spec.replicas: Invalid value: -1' in negative.value.message
 
 
-def test_a_binding_gives_a_pod_its_node_once(core: Core) -> None:
+def test_a_binding_gives_a_pod_its_node_once(core: ApiCore) -> None:
     pods = kind(core, "pods")
     core.create(pods, "default", pod("p"), CALL)
     answer = core.create(pods, "default", binding("p", annotations={"x": "1"}), CALL, name="p", subresource="binding")
@@ -67,7 +67,7 @@ def test_a_binding_gives_a_pod_its_node_once(core: Core) -> None:
     assert missing.value.message == 'pods "q" not found'
 
 
-def guarded(core: Core, **status: Any) -> None:
+def guarded(core: ApiCore, **status: Any) -> None:
     pods, budgets = kind(core, "pods"), kind(core, "poddisruptionbudgets", "policy")
     obj = pod("p", nodeName="n")
     obj["metadata"]["labels"] = {"app": "x"}
@@ -81,12 +81,12 @@ def guarded(core: Core, **status: Any) -> None:
     )
 
 
-def evict(core: Core) -> None:
+def evict(core: ApiCore) -> None:
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}}
     core.create(kind(core, "pods"), "default", eviction, CALL, name="p", subresource="eviction")
 
 
-def test_a_budget_without_room_refuses_an_eviction(core: Core) -> None:
+def test_a_budget_without_room_refuses_an_eviction(core: ApiCore) -> None:
     guarded(core, disruptionsAllowed=0, currentHealthy=1, desiredHealthy=1)
     with pytest.raises(ApiError) as caught:
         evict(core)
@@ -100,7 +100,7 @@ def test_a_budget_without_room_refuses_an_eviction(core: Core) -> None:
     assert "deletionTimestamp" not in core.get(kind(core, "pods"), "default", "p").obj["metadata"]
 
 
-def test_an_eviction_uses_the_budget_and_ends_the_pod(core: Core) -> None:
+def test_an_eviction_uses_the_budget_and_ends_the_pod(core: ApiCore) -> None:
     guarded(core, disruptionsAllowed=1, currentHealthy=2, desiredHealthy=1)
     evict(core)
     going = core.get(kind(core, "pods"), "default", "p").obj
@@ -111,7 +111,7 @@ def test_an_eviction_uses_the_budget_and_ends_the_pod(core: Core) -> None:
     assert set(budget["status"]["disruptedPods"]) == {"p"}
 
 
-def test_a_budget_that_is_not_seen_yet_asks_to_come_again(core: Core) -> None:
+def test_a_budget_that_is_not_seen_yet_asks_to_come_again(core: ApiCore) -> None:
     guarded(core, observedGeneration=0, disruptionsAllowed=1)
     with pytest.raises(ApiError) as caught:
         evict(core)
@@ -125,7 +125,7 @@ class Issuer(AllowAll):
         return f"token of {account['metadata']['name']} for {spec['expirationSeconds']}", "2030-01-01T00:00:00Z"
 
 
-def test_tokens_of_service_accounts_come_from_the_authority(core: Core) -> None:
+def test_tokens_of_service_accounts_come_from_the_authority(core: ApiCore) -> None:
     core.authority = Issuer()
     accounts = kind(core, "serviceaccounts")
     core.create(accounts, "default", {"metadata": {"name": "a"}}, CALL)
@@ -141,7 +141,7 @@ def test_tokens_of_service_accounts_come_from_the_authority(core: Core) -> None:
     assert caught.value.code == 422
 
 
-def test_reviews_are_answered(core: Core) -> None:
+def test_reviews_are_answered(core: ApiCore) -> None:
     reviews = kind(core, "selfsubjectaccessreviews", "authorization.k8s.io")
     spec = {"resourceAttributes": {"verb": "get", "resource": "pods"}}
     assert core.create(reviews, "", {"spec": spec}, CALL).obj["status"] == {"allowed": True}
@@ -154,7 +154,7 @@ def test_reviews_are_answered(core: Core) -> None:
     assert "authenticated" not in core.create(tokens, "", {"spec": {"token": "x"}}, CALL).obj["status"]
 
 
-def test_other_subresources_are_refused_plainly(core: Core) -> None:
+def test_other_subresources_are_refused_plainly(core: ApiCore) -> None:
     pods = kind(core, "pods")
     core.create(pods, "default", pod("p"), CALL)
     for change in ("resize", "ephemeralcontainers"):

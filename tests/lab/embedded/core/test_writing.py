@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from lab.embedded.support import CALL, config_map, kind, make_core, pod
 
-from kgpu.lab.embedded.core import Core
-from kgpu.lab.embedded.core.model import DeleteOptions, Reads, Review, copied
+from kgpu.lab.embedded.core import ApiCore
+from kgpu.lab.embedded.core.model import DeleteOptions, ObjectLookup, Review, copied
 from kgpu.lab.embedded.status import ApiError, Object, forbidden
 
 MERGE = "application/merge-patch+json"
@@ -16,7 +16,7 @@ NOW = DeleteOptions()
 
 
 @pytest.fixture
-def core() -> Core:
+def core() -> ApiCore:
     return make_core()
 
 
@@ -24,11 +24,11 @@ def refusal(error: pytest.ExceptionInfo[ApiError]) -> tuple[int, str, str]:
     return error.value.code, error.value.reason, error.value.message
 
 
-def make(core: Core, obj: Object, plural: str = "configmaps", group: str = "") -> Object:
+def make(core: ApiCore, obj: Object, plural: str = "configmaps", group: str = "") -> Object:
     return core.create(kind(core, plural, group), "default", obj, CALL).obj
 
 
-def test_create_fills_in_what_the_server_owns(core: Core) -> None:
+def test_create_fills_in_what_the_server_owns(core: ApiCore) -> None:
     given = config_map("a", {"x": "1"}, uid="mine", creationTimestamp="2000-01-01T00:00:00Z")
     made = make(core, given)
     metadata = made["metadata"]
@@ -40,7 +40,7 @@ def test_create_fills_in_what_the_server_owns(core: Core) -> None:
     assert given["metadata"]["uid"] == "mine", "what the caller gave is left alone"
 
 
-def test_names_are_generated(core: Core) -> None:
+def test_names_are_generated(core: ApiCore) -> None:
     names = {make(core, {"metadata": {"generateName": "x" * 80}})["metadata"]["name"] for _ in range(5)}
     assert len(names) == 5
     assert all(len(name) == 63 for name in names)
@@ -56,14 +56,14 @@ def test_names_are_generated(core: Core) -> None:
         ({"metadata": {}}, "default", (422, "Invalid", 'ConfigMap "" is invalid: metadata.name: Required value: name or generateName is required')),
     ],
 )  # fmt: skip
-def test_creates_that_are_refused(core: Core, obj: Object, namespace: str, wanted: tuple[int, str, str]) -> None:
+def test_creates_that_are_refused(core: ApiCore, obj: Object, namespace: str, wanted: tuple[int, str, str]) -> None:
     make(core, config_map("taken"))
     with pytest.raises(ApiError) as caught:
         core.create(kind(core, "configmaps"), namespace, obj, CALL)
     assert refusal(caught) == wanted
 
 
-def test_nothing_is_made_in_a_namespace_that_ends(core: Core) -> None:
+def test_nothing_is_made_in_a_namespace_that_ends(core: ApiCore) -> None:
     spaces = kind(core, "namespaces")
     marked, done = core.delete(spaces, "", "other", NOW, CALL)
     assert (done, marked["status"]["phase"]) == (False, "Terminating")
@@ -79,13 +79,13 @@ def test_nothing_is_made_in_a_namespace_that_ends(core: Core) -> None:
     assert gone.value.code == 404
 
 
-def test_the_first_namespaces_stay(core: Core) -> None:
+def test_the_first_namespaces_stay(core: ApiCore) -> None:
     with pytest.raises(ApiError) as caught:
         core.delete(kind(core, "namespaces"), "", "default", NOW, CALL)
     assert refusal(caught) == (403, "Forbidden", 'namespaces "default" is forbidden: this namespace may not be deleted')
 
 
-def test_updates_need_the_newest_version_or_none(core: Core) -> None:
+def test_updates_need_the_newest_version_or_none(core: ApiCore) -> None:
     maps = kind(core, "configmaps")
     first = make(core, config_map("a", {"x": "1"}))
     second = core.update(maps, "default", "a", {**first, "data": {"x": "2"}}, CALL).obj
@@ -97,14 +97,14 @@ def test_updates_need_the_newest_version_or_none(core: Core) -> None:
     assert second["data"] == {"x": "2"}, "what was handed out stays as it was"
 
 
-def test_an_update_that_changes_nothing_keeps_the_version(core: Core) -> None:
+def test_an_update_that_changes_nothing_keeps_the_version(core: ApiCore) -> None:
     first = make(core, config_map("a", {"x": "1"}))
     again = core.update(kind(core, "configmaps"), "default", "a", copied(first), CALL)
     assert again.obj == first
     assert core.store.revision == again.revision
 
 
-def test_leases_are_not_updated_without_a_version(core: Core) -> None:
+def test_leases_are_not_updated_without_a_version(core: ApiCore) -> None:
     make(core, {"metadata": {"name": "l"}, "spec": {}}, "leases", "coordination.k8s.io")
     with pytest.raises(ApiError) as caught:
         core.update(kind(core, "leases", "coordination.k8s.io"), "default", "l", {"metadata": {"name": "l"}}, CALL)
@@ -112,7 +112,7 @@ def test_leases_are_not_updated_without_a_version(core: Core) -> None:
     assert "metadata.resourceVersion: Invalid value: 0: must be specified for an update" in caught.value.message
 
 
-def test_updates_of_another_object_are_refused(core: Core) -> None:
+def test_updates_of_another_object_are_refused(core: ApiCore) -> None:
     maps, first = kind(core, "configmaps"), make(core, config_map("a"))
     with pytest.raises(ApiError) as caught:
         core.update(maps, "default", "a", config_map("b"), CALL)
@@ -124,7 +124,7 @@ def test_updates_of_another_object_are_refused(core: Core) -> None:
     assert why in other.value.message
 
 
-def test_the_generation_follows_the_spec_and_status_is_apart(core: Core) -> None:
+def test_the_generation_follows_the_spec_and_status_is_apart(core: ApiCore) -> None:
     deployments = kind(core, "deployments", "apps")
     made = make(core, {"metadata": {"name": "d"}, "spec": {"replicas": 1}}, "deployments", "apps")
     change = {"spec": {"replicas": 2}, "status": {"replicas": 9}}
@@ -136,14 +136,14 @@ def test_the_generation_follows_the_spec_and_status_is_apart(core: Core) -> None
     assert status.obj["metadata"]["generation"] == 2
 
 
-def test_a_wrong_content_type_is_415(core: Core) -> None:
+def test_a_wrong_content_type_is_415(core: ApiCore) -> None:
     make(core, config_map("a"))
     with pytest.raises(ApiError) as caught:
         core.patch(kind(core, "configmaps"), "default", "a", "text/plain", {}, CALL)
     assert caught.value.code == 415
 
 
-def test_dry_runs_change_nothing(core: Core) -> None:
+def test_dry_runs_change_nothing(core: ApiCore) -> None:
     dry, maps = dataclasses.replace(CALL, dry_run=True), kind(core, "configmaps")
     make(core, config_map("a"))
     before = core.store.revision
@@ -154,7 +154,7 @@ def test_dry_runs_change_nothing(core: Core) -> None:
     assert len(core.list(maps, "default").items) == 1
 
 
-def test_deleting_a_pod_on_a_node_waits_for_its_kubelet(core: Core) -> None:
+def test_deleting_a_pod_on_a_node_waits_for_its_kubelet(core: ApiCore) -> None:
     pods = kind(core, "pods")
     make(core, pod("p", nodeName="n"), "pods")
     first, done = core.delete(pods, "default", "p", NOW, CALL)
@@ -169,7 +169,7 @@ def test_deleting_a_pod_on_a_node_waits_for_its_kubelet(core: Core) -> None:
 
 
 @pytest.mark.parametrize("spec", [{}, {"nodeName": "n"}])
-def test_pods_that_do_not_run_go_at_once(core: Core, spec: dict[str, str]) -> None:
+def test_pods_that_do_not_run_go_at_once(core: ApiCore, spec: dict[str, str]) -> None:
     pods = kind(core, "pods")
     make(core, pod("p", **spec), "pods")
     if spec:
@@ -177,7 +177,7 @@ def test_pods_that_do_not_run_go_at_once(core: Core, spec: dict[str, str]) -> No
     assert core.delete(pods, "default", "p", NOW, CALL)[1]
 
 
-def test_finalizers_hold_and_propagation_sets_them(core: Core) -> None:
+def test_finalizers_hold_and_propagation_sets_them(core: ApiCore) -> None:
     jobs = kind(core, "jobs", "batch")
     make(core, {"metadata": {"name": "j"}, "spec": {}}, "jobs", "batch")
     held, done = core.delete(jobs, "default", "j", NOW, CALL)
@@ -192,7 +192,7 @@ def test_finalizers_hold_and_propagation_sets_them(core: Core) -> None:
     assert held["metadata"]["finalizers"] == ["foregroundDeletion"]
 
 
-def test_delete_answers_and_preconditions(core: Core) -> None:
+def test_delete_answers_and_preconditions(core: ApiCore) -> None:
     maps, made = kind(core, "configmaps"), make(core, config_map("a"))
     with pytest.raises(ApiError) as caught:
         core.delete(maps, "default", "a", DeleteOptions(uid="x"), CALL)
@@ -206,7 +206,7 @@ def test_delete_answers_and_preconditions(core: Core) -> None:
     assert status["details"] == {"name": "a", "kind": "configmaps", "uid": made["metadata"]["uid"]}
 
 
-def test_collections_are_deleted_by_selector(core: Core) -> None:
+def test_collections_are_deleted_by_selector(core: ApiCore) -> None:
     maps = kind(core, "configmaps")
     for name, colour in (("a", "red"), ("b", "blue"), ("c", "red")):
         make(core, config_map(name, labels={"c": colour}))
@@ -218,13 +218,13 @@ def test_collections_are_deleted_by_selector(core: Core) -> None:
 class Painter:
     mutating = True
 
-    def admit(self, review: Review, reads: Reads) -> None:
+    def admit(self, review: Review, reads: ObjectLookup) -> None:
         if review.operation == "CREATE":
             review.obj["metadata"].setdefault("labels", {})["painted"] = str(len(list(reads.list("", "configmaps"))))
 
 
 class NoRed:
-    def admit(self, review: Review, reads: Reads) -> None:
+    def admit(self, review: Review, reads: ObjectLookup) -> None:
         if review.obj.get("data", {}).get("colour") == "red":
             raise forbidden("", "configmaps", review.name, "no red")
 
@@ -237,7 +237,7 @@ def test_admission_changes_before_and_refuses_after_validation() -> None:
     assert refusal(caught) == (403, "Forbidden", 'configmaps "b" is forbidden: no red')
 
 
-def test_events_are_one_store_under_two_groups(core: Core) -> None:
+def test_events_are_one_store_under_two_groups(core: ApiCore) -> None:
     event = {"metadata": {"name": "e"}, "regarding": {"kind": "Pod", "name": "p"}, "note": "hello", "reportingController": "x"}  # fmt: skip
     made = make(core, event, "events", "events.k8s.io")
     assert (made["apiVersion"], made["note"]) == ("events.k8s.io/v1", "hello")
@@ -245,7 +245,7 @@ def test_events_are_one_store_under_two_groups(core: Core) -> None:
     assert (old["apiVersion"], old["message"], old["involvedObject"]["name"]) == ("v1", "hello", "p")
 
 
-def test_commits_are_told_to_listeners(core: Core) -> None:
+def test_commits_are_told_to_listeners(core: ApiCore) -> None:
     seen: list[tuple[tuple[str, str], str, str]] = []
     core.on_commit(lambda key, change, stored, _old: seen.append((key, change, stored.name)))
     make(core, config_map("a"))
@@ -253,7 +253,7 @@ def test_commits_are_told_to_listeners(core: Core) -> None:
     assert seen == [(("", "configmaps"), "ADDED", "a"), (("", "configmaps"), "DELETED", "a")]
 
 
-def test_what_etcd_would_not_take_is_not_stored(core: Core) -> None:
+def test_what_etcd_would_not_take_is_not_stored(core: ApiCore) -> None:
     before = core.store.revision
     with pytest.raises(ApiError) as caught:
         make(core, config_map("big", {"x": "y" * (2 << 20)}))
@@ -265,7 +265,7 @@ def test_what_etcd_would_not_take_is_not_stored(core: Core) -> None:
     assert core.get(kind(core, "configmaps"), "default", "grows").obj == made
 
 
-def test_owners_are_given_up_before_an_object_is(core: Core) -> None:
+def test_owners_are_given_up_before_an_object_is(core: ApiCore) -> None:
     many = {f"k{number:05}": "value!" for number in range(90_000)}
     made = make(core, config_map("many", many))
     assert made["data"] == many

@@ -8,16 +8,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from kgpu.lab.embedded.core.model import Call, User, copied
+from kgpu.lab.embedded.core.model import ApiUser, Call, copied
 from kgpu.lab.embedded.crd.conditions import update as with_conditions
 from kgpu.lab.embedded.crd.custom import CustomKinds
-from kgpu.lab.embedded.kinds import Kind, Kinds
+from kgpu.lab.embedded.kinds import ApiKind, Kinds
 from kgpu.lab.embedded.status import ApiError, invalid
 from kgpu.lab.embedded.types.rules import BuiltinRules
 
 Raw = dict[str, Any]
 VOLATILE = ("uid", "creationTimestamp", "resourceVersion", "managedFields", "selfLink")
-USER = User("test")
+USER = ApiUser("test")
 
 
 class Stored:
@@ -46,10 +46,10 @@ class Api:
     def on_commit(self, listener: Any) -> None:
         del listener
 
-    def end_watches(self, kind: Kind) -> None:
+    def end_watches(self, kind: ApiKind) -> None:
         del kind
 
-    def list(self, kind: Kind, namespace: str = "", **_: Any) -> Page:
+    def list(self, kind: ApiKind, namespace: str = "", **_: Any) -> Page:
         return Page([Stored(one) for one in self.crds])
 
     def install(self, definition: Raw) -> Raw:
@@ -62,7 +62,7 @@ class Api:
         self.custom._follow(found)
         return found
 
-    def kind_of(self, obj: Raw) -> Kind:
+    def kind_of(self, obj: Raw) -> ApiKind:
         kind = self.kinds.of(obj["apiVersion"], obj["kind"])
         assert kind is not None, obj
         return kind

@@ -17,7 +17,7 @@ from lab.embedded.crd.cases import SCHEMAS, crd, obj, rules, version
 from kgpu.lab.embedded.cel import program as cel
 from kgpu.lab.embedded.cel.patterns import go_pattern
 from kgpu.lab.embedded.crd.rules import rules_of
-from kgpu.lab.embedded.crd.values import Values
+from kgpu.lab.embedded.crd.values import SchemaChecks
 from kgpu.lab.embedded.status import FieldError
 from tests.budget import tries
 
@@ -161,7 +161,7 @@ LONG = list(range(3000))
 )
 def test_an_expression_that_would_go_on_for_ever_is_cut_off(expression: str) -> None:
     program = cel.Environment({"self": cel.Type.List(cel.Type.INT)}).compile(expression)
-    assert isinstance(program, cel.Program)
+    assert isinstance(program, cel.CompiledExpression)
     assert str(program.evaluate({"self": LONG})) == "operation cancelled: actual cost limit exceeded"
 
 
@@ -180,10 +180,10 @@ def test_a_rule_that_is_cut_off_refuses_the_object() -> None:
 def test_a_pattern_takes_time_in_proportion_to_the_text(pattern: str) -> None:
     assert not go_pattern(pattern).found_in("a" * 5000 + "!c") or pattern.startswith("(a?)")
     schema = {"type": "string", "pattern": pattern}
-    assert len(Values(schema).validate("a" * 28 + "!")) <= 1
+    assert len(SchemaChecks(schema).validate("a" * 28 + "!")) <= 1
     expression = f"self.find('{pattern}') == '' || self.matches('{pattern}')"
     program = cel.Environment({"self": cel.Type.STRING}).compile(expression)
-    assert isinstance(program, cel.Program), program
+    assert isinstance(program, cel.CompiledExpression), program
     program.evaluate({"self": "a" * 5000 + "!"})
 
 
@@ -196,7 +196,7 @@ def test_a_deep_expression_is_compiled_or_refused(depth: int) -> None:
         "1" + " + 1" * depth,
     ):
         found = cel.Environment({}).compile(text)
-        if isinstance(found, cel.Program):
+        if isinstance(found, cel.CompiledExpression):
             found.evaluate({})
         else:
             assert str(found)

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from lab.embedded.crd.cases import GROUP, SCHEMAS, STR, crd, obj, version
 
-from kgpu.lab.embedded.core import Core
-from kgpu.lab.embedded.core.model import Call, DeleteOptions, User
+from kgpu.lab.embedded.core import ApiCore
+from kgpu.lab.embedded.core.model import ApiUser, Call, DeleteOptions
 from kgpu.lab.embedded.crd.custom import CustomKinds
-from kgpu.lab.embedded.kinds import Kind, Kinds
+from kgpu.lab.embedded.kinds import ApiKind, Kinds
 from kgpu.lab.embedded.status import ApiError
-from kgpu.lab.embedded.store import Store
+from kgpu.lab.embedded.store import ObjectStore
 from kgpu.lab.embedded.types.rules import BuiltinRules
 
 Raw = dict[str, Any]
-ADMIN = User("admin", ("system:masters",))
+ADMIN = ApiUser("admin", ("system:masters",))
 MERGE, APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
 DEFAULT = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
 CRDS = ("apiextensions.k8s.io", "customresourcedefinitions")
@@ -30,11 +30,11 @@ def call(manager: str = "test", **more: Any) -> Call:
 class Cluster:
     """A core with the CRDs of ``SCHEMAS`` that a test installs."""
 
-    def __init__(self, store: Store | None = None) -> None:
-        self.store = store or Store()
+    def __init__(self, store: ObjectStore | None = None) -> None:
+        self.store = store or ObjectStore()
         self.kinds = Kinds()
         self.custom = CustomKinds(self.kinds)
-        self.core = Core(self.kinds, self.store, self.custom.rules_for(BuiltinRules()), ())
+        self.core = ApiCore(self.kinds, self.store, self.custom.rules_for(BuiltinRules()), ())
         self.core.custom = self.custom
         self.custom.attach(self.core)
         self.custom.settle()
@@ -42,10 +42,10 @@ class Cluster:
             self.core.create(self.kinds.need("", "namespaces"), "", DEFAULT, call())
 
     @property
-    def crds(self) -> Kind:
+    def crds(self) -> ApiKind:
         return self.kinds.need(*CRDS)
 
-    def kind(self, plural: str, wanted: str = "v1") -> Kind:
+    def kind(self, plural: str, wanted: str = "v1") -> ApiKind:
         found = self.kinds.find(GROUP, wanted, plural)
         assert found is not None, plural
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kgpu.lab.embedded.http.door import PATIENCE_S, Door, Guest
+from kgpu.lab.embedded.http.door import PATIENCE_S, ClientConnection, ConnectionLimiter
 
 
 class _Clock:
@@ -16,14 +16,14 @@ class _Clock:
         return self.now
 
 
-def _enter(door: Door, dropped: list[str], name: str) -> Guest:
+def _enter(door: ConnectionLimiter, dropped: list[str], name: str) -> ClientConnection:
     guest = door.enter(lambda: dropped.append(name))
     assert guest is not None
     return guest
 
 
 def test_the_stranger_who_came_first_goes_first() -> None:
-    door, dropped = Door(10, 2), list[str]()
+    door, dropped = ConnectionLimiter(10, 2), list[str]()
     for name in "abc":
         _enter(door, dropped, name)
     assert dropped == ["a"]
@@ -31,7 +31,7 @@ def test_the_stranger_who_came_first_goes_first() -> None:
 
 
 def test_known_ones_stay_while_there_are_strangers_then_the_longest_at_rest_goes() -> None:
-    door, dropped = Door(3, 3), list[str]()
+    door, dropped = ConnectionLimiter(3, 3), list[str]()
     for name in "ab":
         guest = _enter(door, dropped, name)
         door.works(guest)
@@ -53,7 +53,7 @@ def test_known_ones_stay_while_there_are_strangers_then_the_longest_at_rest_goes
 
 
 def test_nobody_is_dropped_in_the_middle_of_an_answer() -> None:
-    door, dropped = Door(2, 2), list[str]()
+    door, dropped = ConnectionLimiter(2, 2), list[str]()
     for name in "ab":
         guest = _enter(door, dropped, name)
         door.works(guest)
@@ -64,7 +64,7 @@ def test_nobody_is_dropped_in_the_middle_of_an_answer() -> None:
 
 def test_a_stranger_is_not_waited_for_without_end_but_is_answered() -> None:
     clock = _Clock()
-    door, dropped = Door(9, 9, clock=clock), list[str]()
+    door, dropped = ConnectionLimiter(9, 9, clock=clock), list[str]()
     _enter(door, dropped, "quiet")
     door.works(_enter(door, dropped, "asks"))
     clock.now += PATIENCE_S - 1
@@ -82,14 +82,14 @@ class DoorMachine(RuleBasedStateMachine):
     def begin(self, most: int, strangers: int) -> None:
         self.clock = _Clock()
         self.most, self.strangers = most, strangers
-        self.door = Door(most, strangers, clock=self.clock)
-        self.open: list[Guest] = []
-        self.answering: set[Guest] = set()
-        self.credible: set[Guest] = set()
+        self.door = ConnectionLimiter(most, strangers, clock=self.clock)
+        self.open: list[ClientConnection] = []
+        self.answering: set[ClientConnection] = set()
+        self.credible: set[ClientConnection] = set()
 
     @rule()
     def enter(self) -> None:
-        mine: list[Guest] = []
+        mine: list[ClientConnection] = []
 
         def drop() -> None:
             assert not (mine[0] in self.credible and mine[0] in self.answering)

@@ -22,7 +22,7 @@ import pytest
 from lab import container
 from lab.embedded.served import Answer, Server
 
-from kgpu.lab.embedded.http.proxy import Connected, HttpPodPrograms, Pieces, Place, rewritten
+from kgpu.lab.embedded.http.proxy import Connected, HttpPodPrograms, Pieces, ProxyTarget, rewritten
 from kgpu.lab.nodes.addresses import loopback
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -213,7 +213,7 @@ def test_redirects_are_handed_on_and_never_followed(
 
 
 def test_a_redirect_that_is_no_url_is_left_alone() -> None:
-    place = Place(scheme="http", address=ADDRESS, port="1", prefix="/api/v1/x/proxy")
+    place = ProxyTarget(scheme="http", address=ADDRESS, port="1", prefix="/api/v1/x/proxy")
     assert rewritten("http://[::1", place, frozenset()) == "http://[::1"
 
 
@@ -344,12 +344,12 @@ async def test_nothing_is_sent_before_the_listener_is_known() -> None:
         port = listening.sockets[0].getsockname()[1]
         asked: list[tuple[str, str, int]] = []
 
-        def answers(place: Place, address: str, number: int) -> bool:
+        def answers(place: ProxyTarget, address: str, number: int) -> bool:
             asked.append((place.uid, address, number))
             return False
 
         programs = HttpPodPrograms(lambda _: "127.0.0.1", answers)
-        place = Place(scheme="http", address=ADDRESS, port=str(port), prefix="/p", uid="u", node=NODE)
+        place = ProxyTarget(scheme="http", address=ADDRESS, port=str(port), prefix="/p", uid="u", node=NODE)
         with pytest.raises(OSError, match=r"none of the pod's; expected: .*; to do: "):
             await programs.send("POST", place, "/x", [], b"said")
         await heard.wait()

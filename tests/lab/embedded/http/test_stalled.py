@@ -48,14 +48,14 @@ class Client:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> server.Cluster:
-    settings = server.Settings(folder=tmp_path)
+def cluster(tmp_path: Path) -> server.ServerParts:
+    settings = server.ServerSettings(folder=tmp_path)
     auth.write_tokens(settings.tokens, [auth.StaticToken(token=TOKEN, user="admin", groups=("system:masters",))])
     return server.assemble(settings, 1, tls.ensure(tmp_path / "pki", hosts=()))
 
 
 async def test_a_reader_that_stands_still_is_cut_off_when_its_watch_has_ended(
-    cluster: server.Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: server.ServerParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(application, "LINGER_S", 0.01)
     namespaces = cluster.core.store.table(("", "namespaces")).watching
@@ -69,7 +69,7 @@ async def test_a_reader_that_stands_still_is_cut_off_when_its_watch_has_ended(
     cluster.core.close()
 
 
-async def test_who_reads_gets_the_end_of_the_watch(cluster: server.Cluster) -> None:
+async def test_who_reads_gets_the_end_of_the_watch(cluster: server.ServerParts) -> None:
     client = Client(reads=1000)
     serving = asyncio.create_task(cluster.app(client.scope(b"watch=1&timeoutSeconds=1"), client.receive, client.send))
     await asyncio.wait_for(serving, 20)

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.formats import names
-from kgpu.lab.embedded.kinds import Kind, Kinds, schema_data
+from kgpu.lab.embedded.kinds import ApiKind, Kinds, schema_data
 from kgpu.lab.embedded.patch.apply import server_side_apply
 from kgpu.lab.embedded.patch.fieldset import difference, intersection, parsed, paths, union, without_below
 from kgpu.lab.embedded.patch.managed import after_write, reset_fields, unchanged
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import ApiError
 
 NOW = "2026-01-01T00:00:00Z"
 LATER = "2026-01-02T00:00:00Z"
-CUSTOM = Node(
+CUSTOM = SchemaNode(
     {
         "type": "object",
         "properties": {
@@ -143,7 +143,7 @@ def test_true_is_not_one_where_the_form_is_open() -> None:
     assert [one["manager"] for one in account] == ["b"]
 
 
-POD = Node({"$ref": "io.k8s.api.core.v1.Pod"}, schema_data())
+POD = SchemaNode({"$ref": "io.k8s.api.core.v1.Pod"}, schema_data())
 
 
 def test_a_created_object_is_compared_with_an_empty_one_of_its_type() -> None:
@@ -196,7 +196,7 @@ def test_status_owns_nothing_of_the_spec() -> None:
     assert reset_fields(deployments) == (("status",),)
     assert reset_fields(deployments, "status") == (("spec",), ("metadata", "labels"))
     assert reset_fields(kinds.need("", "configmaps")) == ()
-    custom = Kind(group="x", version="v1", plural="ws", kind="W", custom=True, subresources={"status": {}})
+    custom = ApiKind(group="x", version="v1", plural="ws", kind="W", custom=True, subresources={"status": {}})
     assert reset_fields(custom, "status") == (("spec",),)
 
 

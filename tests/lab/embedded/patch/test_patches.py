@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from kgpu.lab.embedded.kinds import schema_data
 from kgpu.lab.embedded.patch import JSON, MERGE, STRATEGIC, apply_patch, unsupported
-from kgpu.lab.embedded.schema import ANYTHING, Node
+from kgpu.lab.embedded.schema import ANYTHING, SchemaNode
 from kgpu.lab.embedded.status import ApiError
 
-DEPLOYMENT = Node({"$ref": "io.k8s.api.apps.v1.Deployment"}, schema_data())
+DEPLOYMENT = SchemaNode({"$ref": "io.k8s.api.apps.v1.Deployment"}, schema_data())
 CONTAINER = {
     "name": "foo",
     "image": "foo",

@@ -10,7 +10,7 @@ from lab.embedded.policy.cases import GROUP, MAP_PARAMS, Raw, constraints, polic
 from lab.embedded.support import ADMIN, CALL, config_map, kind, make_core
 
 from kgpu.lab.embedded.core.model import Call, Review
-from kgpu.lab.embedded.core.verbs import Core
+from kgpu.lab.embedded.core.verbs import ApiCore
 from kgpu.lab.embedded.policy import compiled
 from kgpu.lab.embedded.policy.plugin import ValidatingPolicies
 from kgpu.lab.embedded.status import ApiError
@@ -19,7 +19,7 @@ POLICIES, BINDINGS = "validatingadmissionpolicies", "validatingadmissionpolicybi
 
 
 @pytest.fixture
-def core() -> Core:
+def core() -> ApiCore:
     plugin = ValidatingPolicies()
     found = make_core(admission=(plugin,))
     plugin.attach(found)
@@ -40,13 +40,13 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def install(core: Core, name: str, spec: Raw, **binding: Any) -> None:
+def install(core: ApiCore, name: str, spec: Raw, **binding: Any) -> None:
     core.create(kind(core, POLICIES, GROUP), "", {"metadata": {"name": name}, "spec": spec}, CALL)
     spec = {"policyName": name, "validationActions": ["Deny"], **binding}
     core.create(kind(core, BINDINGS, GROUP), "", {"metadata": {"name": name}, "spec": spec}, CALL)
 
 
-def write(core: Core, name: str = "x", data: dict[str, str] | None = None) -> str:
+def write(core: ApiCore, name: str = "x", data: dict[str, str] | None = None) -> str:
     """What a create is refused with, "" when it isn't."""
     try:
         core.create(kind(core, "configmaps"), "default", config_map(name, data), Call(user=ADMIN, dry_run=True))
@@ -63,7 +63,7 @@ class NoReads:
         raise AssertionError("looked something up")
 
 
-def test_without_policies_nothing_is_looked_up(core: Core) -> None:
+def test_without_policies_nothing_is_looked_up(core: ApiCore) -> None:
     plugin = ValidatingPolicies()
     plugin.attach(core)
     maps = kind(core, "configmaps")
@@ -74,7 +74,7 @@ def test_without_policies_nothing_is_looked_up(core: Core) -> None:
     plugin.admit(review, NoReads())
 
 
-def test_a_policy_is_compiled_once_for_each_version(core: Core, compilations: list[str]) -> None:
+def test_a_policy_is_compiled_once_for_each_version(core: ApiCore, compilations: list[str]) -> None:
     install(core, "p", policy("object.metadata.name != 'x'"))
     assert compilations == []
     assert [bool(write(core, name)) for name in ("x", "y", "x")] == [True, False, True]
@@ -92,13 +92,13 @@ def test_a_policy_is_compiled_once_for_each_version(core: Core, compilations: li
     assert compilations == ["p", "p"]
 
 
-def test_what_no_policy_is_about_compiles_nothing(core: Core, compilations: list[str]) -> None:
+def test_what_no_policy_is_about_compiles_nothing(core: ApiCore, compilations: list[str]) -> None:
     install(core, "p", policy("false", matchConstraints=constraints(rule("secrets"))))
     assert write(core) == ""
     assert compilations == []
 
 
-def test_policies_count_at_once_and_as_long_as_they_are_there(core: Core) -> None:
+def test_policies_count_at_once_and_as_long_as_they_are_there(core: ApiCore) -> None:
     assert write(core) == ""
     install(core, "p", policy("false"))
     assert "'p' with binding 'p' denied request: failed expression: false" in write(core)
@@ -106,13 +106,13 @@ def test_policies_count_at_once_and_as_long_as_they_are_there(core: Core) -> Non
     assert write(core) == ""
 
 
-def test_the_first_by_name_of_several_refusals_is_told(core: Core) -> None:
+def test_the_first_by_name_of_several_refusals_is_told(core: ApiCore) -> None:
     for name in ("c", "a", "b"):
         install(core, name, policy({"expression": "false", "message": name}))
     assert write(core).endswith("denied request: a")
 
 
-def test_parameters_are_read_when_a_request_comes(core: Core) -> None:
+def test_parameters_are_read_when_a_request_comes(core: ApiCore) -> None:
     (binding,) = reference(name="limits")
     install(core, "p", policy("size(object.data) <= int(params.data.most)", **MAP_PARAMS), **binding)
     assert "no params found" in write(core, data={"a": "1", "b": "2"})
@@ -124,7 +124,7 @@ def test_parameters_are_read_when_a_request_comes(core: Core) -> None:
     assert "no params found" in write(core, data={"a": "1"})
 
 
-def test_a_variable_is_worked_out_once_and_only_where_it_is_needed(core: Core) -> None:
+def test_a_variable_is_worked_out_once_and_only_where_it_is_needed(core: ApiCore) -> None:
     asked: list[str] = []
 
     class Authority:
@@ -145,7 +145,7 @@ def test_a_variable_is_worked_out_once_and_only_where_it_is_needed(core: Core) -
     assert asked == ["used"]
 
 
-def test_many_variables_and_odd_objects_do_no_harm(core: Core) -> None:
+def test_many_variables_and_odd_objects_do_no_harm(core: ApiCore) -> None:
     names = [f"v{number}" for number in range(60)]
     variables = [{"name": "v0", "expression": "1"}]
     variables += [{"name": name, "expression": f"variables.{before} + 1"} for before, name in itertools.pairwise(names)]

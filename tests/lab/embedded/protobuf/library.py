@@ -18,7 +18,7 @@ def plain(name: str) -> str:
     return name.replace(".", "_").replace("-", "_")
 
 
-def _type(field: Any, row: messages.Field) -> None:
+def _type(field: Any, row: messages.MessageField) -> None:
     if row.letter:
         field.type = Proto.Type.Value(f"TYPE_{_TYPES[row.letter]}")
     else:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from lab.embedded.protobuf.wire import MAGIC, envelope, field, named, varint
 
-from kgpu.lab.embedded.core.model import Call, User
+from kgpu.lab.embedded.core.model import ApiUser, Call
 from kgpu.lab.embedded.http import body
 from kgpu.lab.embedded.kinds import Kinds
 from kgpu.lab.embedded.protobuf import MEDIA
@@ -194,7 +194,7 @@ async def test_the_deepest_json_is_not_too_deep_for_the_rules() -> None:
     kind = Kinds().of(*want)
     assert kind is not None
     obj = await taken(envelope(*want, raw), want)
-    assert BuiltinRules().decode(kind, obj, Call(user=User("u")))["data"] == json.loads(text)
+    assert BuiltinRules().decode(kind, obj, Call(user=ApiUser("u")))["data"] == json.loads(text)
 
 
 async def test_messages_in_each_other_end_somewhere() -> None:

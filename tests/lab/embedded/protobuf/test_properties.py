@@ -12,7 +12,7 @@ from lab.embedded.protobuf import library
 from lab.embedded.protobuf.test_bodies import CASES
 from lab.embedded.protobuf.wire import MAGIC, envelope
 
-from kgpu.lab.embedded.core.model import Call, User
+from kgpu.lab.embedded.core.model import ApiUser, Call
 from kgpu.lab.embedded.http import body
 from kgpu.lab.embedded.kinds import Kinds, schema_data
 from kgpu.lab.embedded.protobuf import MEDIA, messages, types
@@ -151,7 +151,7 @@ async def judged(data: bytes, want: tuple[str, str]) -> None:
         found, _ = await body.object_of(data, MEDIA, want)
         obj = body.of_kind(found, want)
         if kind is not None:
-            BuiltinRules().decode(kind, obj, Call(user=User("u")))
+            BuiltinRules().decode(kind, obj, Call(user=ApiUser("u")))
     except ApiError as error:
         refused = error
     assert refused is None or (refused.code == 400 and refused.message)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kgpu.lab.embedded.kinds import Kind, Kinds
+from kgpu.lab.embedded.kinds import ApiKind, Kinds
 from kgpu.lab.embedded.tables import custom, render
 from kgpu.lab.embedded.tables.text import duration, selector_text
 
@@ -139,7 +139,7 @@ def test_custom_columns(path: str, kind: str, cell: Any) -> None:
 
 
 def test_custom_kinds_show_their_age_unless_they_say_otherwise() -> None:
-    kind = Kind(group="x", version="v1", plural="ws", kind="W", custom=True)
+    kind = ApiKind(group="x", version="v1", plural="ws", kind="W", custom=True)
     table = render(kind, [WIDGET], now=NOW)
     assert [one["name"] for one in table["columnDefinitions"]] == ["Name", "Age"]
     assert table["rows"][0]["cells"] == ["w", "5m"]

@@ -9,22 +9,22 @@ from typing import Any
 
 from lab.embedded.types.table import STANDING, Object, Row
 
-from kgpu.lab.embedded.core.model import Call, User
-from kgpu.lab.embedded.core.verbs import Core
-from kgpu.lab.embedded.kinds import Kind, Kinds
+from kgpu.lab.embedded.core.model import ApiUser, Call
+from kgpu.lab.embedded.core.verbs import ApiCore
+from kgpu.lab.embedded.kinds import ApiKind, Kinds
 from kgpu.lab.embedded.status import ApiError
-from kgpu.lab.embedded.store import Store
+from kgpu.lab.embedded.store import ObjectStore
 from kgpu.lab.embedded.types.admission import chain
 from kgpu.lab.embedded.types.rules import BuiltinRules
 
-ADMIN = User("admin", ("system:masters",))
+ADMIN = ApiUser("admin", ("system:masters",))
 KINDS = Kinds()
 _CHANCE = ("uid", "creationTimestamp", "resourceVersion", "managedFields")
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
 
-def kind_of(manifest: Object) -> Kind:
+def kind_of(manifest: Object) -> ApiKind:
     found = KINDS.of(manifest["apiVersion"], manifest["kind"])
     assert found is not None, manifest["kind"]
     return found
@@ -41,9 +41,9 @@ def settled(manifest: Object, namespace: str) -> Object:
     return found
 
 
-def core() -> Core:
+def core() -> ApiCore:
     """With the namespaces of the table, their accounts and what stands in them."""
-    made = Core(KINDS, Store(), lambda kind: BuiltinRules(), chain())
+    made = ApiCore(KINDS, ObjectStore(), lambda kind: BuiltinRules(), chain())
     call = Call(user=ADMIN, manager="test")
     for name in ("default", "kube-system", *STANDING):
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
@@ -56,7 +56,7 @@ def core() -> Core:
     return made
 
 
-def judged(served: Core, row: Row, namespace: str | None = None) -> tuple[int, Any]:
+def judged(served: ApiCore, row: Row, namespace: str | None = None) -> tuple[int, Any]:
     """The code, and the object or the message."""
     call = Call(user=ADMIN, manager="test", dry_run=True)
     manifest = settled(row.manifest, namespace or row.namespace)

@@ -18,7 +18,7 @@ from cel_expr_python import cel
 
 from kgpu.lab.embedded.cel import library as cel_library
 from kgpu.lab.embedded.cel import words as cel_words
-from kgpu.lab.embedded.cel.tree import Tree
+from kgpu.lab.embedded.cel.tree import ExpressionTree
 from kgpu.lab.embedded.cel.values import POOL
 
 Type = cel.Type
@@ -62,7 +62,7 @@ class Bindings:
         self.activation: Any = _evaluator().Activation(data=dict(bindings))
 
 
-class Program:
+class CompiledExpression:
     """A compiled expression. ``type`` is what it gives, ``result`` its name as cel-go prints it, ``dyn`` when it isn't
     known before.
     """
@@ -100,7 +100,7 @@ class Program:
 
     def _of_operand(self, activation: Any) -> str:
         """What was taken from a value that has no such thing, "" when it can't be told."""
-        tree = Tree(self._expression.serialize())
+        tree = ExpressionTree(self._expression.serialize())
         for operand, taken, key in tree.operands():
             value = _evaluator().deserialize(tree.part(operand)).eval(activation)
             kind = value.type()
@@ -154,7 +154,7 @@ class Environment:
             typed |= {_HAS_OLD + name: Type.BOOL, _OLD + name: variables[name]}
         self._checker = cel.NewEnv(pool or POOL, config=_config(), variables=typed, functions=cel_library.checked())
 
-    def compile(self, text: str) -> Program | CelError:
+    def compile(self, text: str) -> CompiledExpression | CelError:
         """The program, or what is wrong with the expression, as ``ERROR: <input>:1:6: undefined field ...``."""
         before, after = "", ""
         for name in sorted(self._optionals):
@@ -164,14 +164,14 @@ class Environment:
         full = before + text + after
         try:
             checked = self._checker.compile(self._tested.sub(_truth, full) if self._tested else full)
-            wrong = cel_words.literals(Tree(checked.serialize()), text, len(before), _converts)
+            wrong = cel_words.literals(ExpressionTree(checked.serialize()), text, len(before), _converts)
             if wrong:
                 return CelError(wrong)
             expression = self._unchecked(full)
         except (RuntimeError, UnicodeError) as error:
             lines = len(self._optionals)
             return CelError(cel_words.compiling(str(error), text, lines, self._names, lambda: _unchecked(text)))
-        return Program(text, expression, checked.return_type(), self._optionals)
+        return CompiledExpression(text, expression, checked.return_type(), self._optionals)
 
     def _unchecked(self, text: str) -> Any:
         """The expression as it is evaluated."""
@@ -186,7 +186,7 @@ class Environment:
                 wanted |= found.names()
         return _evaluator().deserialize(tree.serialized())
 
-    def _renamed_tree(self, text: str) -> Tree:
+    def _renamed_tree(self, text: str) -> ExpressionTree:
         tree = _unchecked(text)
         tree.rename(self._renamed)
         return tree
@@ -201,8 +201,8 @@ def _truth(found: re.Match[str]) -> str:
     return "true" + re.sub(r"[^\n]", " ", found[0][4:])
 
 
-def _unchecked(text: str) -> Tree:
-    return Tree(_evaluator().compile(text, disable_check=True).serialize())
+def _unchecked(text: str) -> ExpressionTree:
+    return ExpressionTree(_evaluator().compile(text, disable_check=True).serialize())
 
 
 @functools.cache

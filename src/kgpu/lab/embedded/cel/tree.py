@@ -70,7 +70,7 @@ def _pool() -> Any:
     return pool
 
 
-class Tree:
+class ExpressionTree:
     """A compiled expression's nodes, with the offset and, where it was checked, the type of each."""
 
     def __init__(self, serialized: bytes) -> None:
@@ -108,7 +108,7 @@ class Tree:
         """The names that occur in it."""
         return {node.name.name for node in self.nodes() if node.HasField("name")}
 
-    def bind(self, name: str, source: Tree) -> None:
+    def bind(self, name: str, source: ExpressionTree) -> None:
         """As ``cel.bind(name, source, ...)`` around the whole."""
         free = max(node.id for node in self.nodes()) + 1
         whole = type(self.root)(id=free)

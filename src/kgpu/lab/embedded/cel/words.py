@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kgpu.lab.embedded.cel.patterns import go_pattern
-from kgpu.lab.embedded.cel.tree import Tree
+from kgpu.lab.embedded.cel.tree import ExpressionTree
 
 _STATUS: Final = re.compile(r"^[A-Z_]+: (.*?)(?: \[[A-Z_]+\])?$", re.DOTALL)
 _BLOCK: Final = re.compile(r"ERROR: <input>:(\d+):(\d+): (.*?)(?=\nERROR: |\Z)", re.DOTALL)
@@ -74,7 +74,7 @@ class _Complaint:
         return f"ERROR: <input>:{self.line}:{self.column}: {self.words}\n | {text}\n | {'.' * (self.column - 1)}^"
 
 
-def compiling(text: str, source: str, shift: int, names: Mapping[str, str], tree: Callable[[], Tree]) -> str:
+def compiling(text: str, source: str, shift: int, names: Mapping[str, str], tree: Callable[[], ExpressionTree]) -> str:
     """The compiler's complaints about ``source``, which it was given with ``shift`` more lines above it.
 
     ``names`` are those of types that are called otherwise in complaints; ``tree`` is the expression, unchecked.
@@ -88,7 +88,7 @@ def compiling(text: str, source: str, shift: int, names: Mapping[str, str], tree
 
 
 def _reworded(
-    complaint: _Complaint, source: str, names: Mapping[str, str], tree: Callable[[], Tree]
+    complaint: _Complaint, source: str, names: Mapping[str, str], tree: Callable[[], ExpressionTree]
 ) -> _Complaint:  # fmt: skip
     words = complaint.words
     overload = _OVERLOAD.fullmatch(words)
@@ -128,7 +128,7 @@ def _split(parameters: str) -> list[str]:
     return [one.strip() for one in found]
 
 
-def _junction(complaint: _Complaint, source: str, types: list[str], tree: Callable[[], Tree]) -> _Complaint:
+def _junction(complaint: _Complaint, source: str, types: list[str], tree: Callable[[], ExpressionTree]) -> _Complaint:
     """Of ``a && b`` the operand that isn't a bool is complained of, where it stands."""
     wrong = next((index for index, one in enumerate(types) if one not in {"bool", "dyn"}), None)
     if wrong is None:
@@ -143,7 +143,7 @@ def _junction(complaint: _Complaint, source: str, types: list[str], tree: Callab
     return complaint
 
 
-def _first_name(complaint: _Complaint, source: str, words: str, tree: Tree) -> _Complaint:
+def _first_name(complaint: _Complaint, source: str, words: str, tree: ExpressionTree) -> _Complaint:
     """Of ``a.b.c``, where nothing is called a, a is complained of, where it stands."""
     for node in tree.nodes():
         if node.HasField("select") and _place(source, tree.offset(node)) == (complaint.line, complaint.column):
@@ -189,7 +189,7 @@ def _without_status(text: str) -> str:
 # --- what only cel-go complains of -----------------------------------------------------------------------------------
 
 
-def literals(tree: Tree, source: str, skipped: int, convert: Callable[[str, str], bool]) -> str:
+def literals(tree: ExpressionTree, source: str, skipped: int, convert: Callable[[str, str], bool]) -> str:
     """Texts that are no pattern, duration or time where one is wanted, and lists of several types; "" when all is well.
 
     ``skipped`` characters stand before ``source`` in what was compiled. ``convert`` tells whether a function can make
@@ -203,7 +203,7 @@ def literals(tree: Tree, source: str, skipped: int, convert: Callable[[str, str]
     return "\n".join(found)
 
 
-def _wrong_literals(tree: Tree, convert: Callable[[str, str], bool]) -> Iterator[tuple[Any, str]]:
+def _wrong_literals(tree: ExpressionTree, convert: Callable[[str, str], bool]) -> Iterator[tuple[Any, str]]:
     for node in tree.nodes():
         if node.HasField("items"):
             yield from _mixed(tree, list(node.items.elements))
@@ -218,7 +218,7 @@ def _wrong_literals(tree: Tree, convert: Callable[[str, str], bool]) -> Iterator
                 yield argument, f"invalid {function} argument"
 
 
-def _mixed(tree: Tree, elements: list[Any]) -> Iterator[tuple[Any, str]]:
+def _mixed(tree: ExpressionTree, elements: list[Any]) -> Iterator[tuple[Any, str]]:
     first = ""
     for element in elements:
         kind = tree.type_of(element)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kgpu.kube.port import KubeRefusedError, Object, Resource, namespace_of
 from kgpu.lab.embedded.controllers.cache import Cache
-from kgpu.lab.embedded.controllers.cluster import Cluster
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.meta import (
     controller_of,
     deleting,
@@ -63,7 +63,13 @@ def candidates(cache: Cache, owner: Object) -> list[Object]:
 
 
 async def settle_claims(
-    cluster: Cluster, owner_kind: Resource, owner: Object, cache: Cache, found: Iterable[Object], *, finalizer: str = ""
+    cluster: ControllerContext,
+    owner_kind: Resource,
+    owner: Object,
+    cache: Cache,
+    found: Iterable[Object],
+    *,
+    finalizer: str = "",
 ) -> list[Object]:
     """Claim, adopt (adding ``finalizer``) and release; returns the owner's. Raises KubeError."""
     claims = claim(owner, found)
@@ -81,7 +87,7 @@ async def settle_claims(
 
 
 async def _set_owners(
-    cluster: Cluster, cache: Cache, obj: Object, owners: list[Object], finalizers: list[str]
+    cluster: ControllerContext, cache: Cache, obj: Object, owners: list[Object], finalizers: list[str]
 ) -> Object | None:
     change: Object = {
         "metadata": {

@@ -18,7 +18,7 @@ def wall_clock() -> dt.datetime:
     return dt.datetime.now(UTC)
 
 
-class Cluster:
+class ControllerContext:
     """One API server as the controllers share it. Caches start when the first controller asks for them."""
 
     def __init__(self, api: KubeApi, *, now: Callable[[], dt.datetime] = wall_clock) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeAlias
 from kgpu.base.errors import KubeError
 from kgpu.base.supervise import RoleHandle
 from kgpu.kube.port import KubeRefusedError, Object, Resource
-from kgpu.lab.embedded.controllers.cluster import Cluster
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.meta import key_of
 from kgpu.lab.embedded.controllers.queue import WorkQueue
 from kgpu.lab.embedded.controllers.turns import turn
@@ -26,14 +26,14 @@ KeysOf: TypeAlias = Callable[[Object | None, Object | None], Iterable[Hashable]]
 """The keys that a change (object before, after) makes worth a look."""
 
 
-class Controller:
+class ObjectController:
     """Base of the controllers that follow objects by key."""
 
     name: ClassVar[str]
     """As kube-controller-manager calls it, also the source of its Events."""
     workers: ClassVar[int] = 4
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ControllerContext) -> None:
         self.cluster = cluster
         self.queue: WorkQueue[Any] = WorkQueue()
 

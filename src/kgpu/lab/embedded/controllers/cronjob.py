@@ -10,8 +10,8 @@ from kgpu.base.errors import KubeError
 from kgpu.kube.informer import Key
 from kgpu.kube.port import KubeRefusedError, Object, Resource, name_of, namespace_of
 from kgpu.lab.embedded.controllers import cronjob_plan as plan
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf, refusal_text
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, refusal_text
 from kgpu.lab.embedded.controllers.cron_schedule import Schedule, ScheduleError, zone_of
 from kgpu.lab.embedded.controllers.kinds import CRON_JOBS, JOBS
 from kgpu.lab.embedded.controllers.meta import (
@@ -28,10 +28,10 @@ from kgpu.lab.embedded.controllers.meta import (
 from kgpu.lab.embedded.controllers.podcontrol import namespace_is_ending
 
 
-class CronJobController(Controller):
+class CronJobController(ObjectController):
     name = "cronjob-controller"
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ControllerContext) -> None:
         super().__init__(cluster)
         self._crons = cluster.cache(CRON_JOBS)
         self._jobs = cluster.cache(JOBS)

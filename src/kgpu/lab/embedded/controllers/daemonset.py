@@ -8,11 +8,11 @@ from kgpu.base.errors import KubeError
 from kgpu.kube.informer import Key
 from kgpu.kube.port import NODES, PODS, Object, Resource, name_of
 from kgpu.lab.embedded.controllers import claim
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf, itself
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself
 from kgpu.lab.embedded.controllers.daemonset_plan import (
-    Observed,
-    Step,
+    DaemonSetStep,
+    ObservedDaemonSet,
     new_pod,
     plan,
     plan_status,
@@ -29,10 +29,10 @@ _GATHER = 0.05  # seconds: a thousand pods that start are looked at in a few loo
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 900.0  # seconds before a failed daemon pod is replaced
 
 
-class DaemonSetController(Controller):
+class DaemonSetController(ObjectController):
     name = "daemonset-controller"
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ControllerContext) -> None:
         super().__init__(cluster)
         self._sets = cluster.cache(DAEMON_SETS)
         self._pods = cluster.cache(PODS)
@@ -89,7 +89,7 @@ class DaemonSetController(Controller):
         soon = next_available(pods, seen.min_ready, self.cluster.now())
         return min([*again, *([soon] if soon is not None else [])], default=None)
 
-    async def _look(self, ds: Object, found: str) -> Observed:
+    async def _look(self, ds: Object, found: str) -> ObservedDaemonSet:
         pods = await claim.settle_claims(self.cluster, DAEMON_SETS, ds, self._pods, claim.candidates(self._pods, ds))
         by_node: dict[str, list[Object]] = {}
         gone = frozenset(uid_of(pod) for pod in pods if self._pods.is_doomed(pod))
@@ -97,9 +97,9 @@ class DaemonSetController(Controller):
             if not (is_terminal(pod) and uid_of(pod) in gone):
                 by_node.setdefault(target_node(pod), []).append(pod)
         nodes: Sequence[Object] = sorted(self._nodes, key=name_of)
-        return Observed(ds, nodes, by_node, gone, found, self.cluster.now())
+        return ObservedDaemonSet(ds, nodes, by_node, gone, found, self.cluster.now())
 
-    def _waits(self, ds: Object, seen: Observed) -> dict[str, float]:
+    def _waits(self, ds: Object, seen: ObservedDaemonSet) -> dict[str, float]:
         """Nodes whose failed pod must stay a little longer, and for how many seconds."""
         now = seen.now.timestamp()
         found = {}
@@ -109,7 +109,7 @@ class DaemonSetController(Controller):
                 found[node] = pause - (now - at)
         return found
 
-    async def _perform(self, ds: Object, step: Step, found: str) -> KubeError | None:
+    async def _perform(self, ds: Object, step: DaemonSetStep, found: str) -> KubeError | None:
         for kind, reason, message in step.said:
             self.say(ds, kind, reason, message)
         for node in step.failed:

@@ -136,7 +136,7 @@ class Placement:
 
 
 @dataclass(slots=True)
-class Step:
+class DaemonSetStep:
     """Nodes that need a pod, and pods to delete with what to say about it (type, reason, message), if anything."""
 
     create: list[str] = field(default_factory=list)
@@ -147,7 +147,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Observed:
+class ObservedDaemonSet:
     """One look at a DaemonSet. ``pods`` by node, without the ended ones that are being deleted."""
 
     ds: Object
@@ -191,9 +191,9 @@ def surge_and_unavailable(ds: Object, desired: int) -> tuple[int, int]:
     return surge, unavailable if unavailable or surge else 1
 
 
-def plan(seen: Observed, waiting: Iterable[str] = ()) -> Step:
+def plan(seen: ObservedDaemonSet, waiting: Iterable[str] = ()) -> DaemonSetStep:
     """Bring each node to one pod. ``waiting``: nodes whose failed pod is not replaced yet."""
-    step = Step()
+    step = DaemonSetStep()
     surges = surge_and_unavailable(seen.ds, 1)[0] > 0
     patient = frozenset(waiting)
     for name, (run, stay) in seen.places.items():
@@ -210,7 +210,7 @@ def plan(seen: Observed, waiting: Iterable[str] = ()) -> Step:
     return step
 
 
-def _tidy(seen: Observed, name: str, step: Step, *, surges: bool, patient: bool, run: bool) -> None:
+def _tidy(seen: ObservedDaemonSet, name: str, step: DaemonSetStep, *, surges: bool, patient: bool, run: bool) -> None:
     """A node that has pods: remove ended ones and those too many."""
     running = []
     for pod in seen.live(name):
@@ -242,9 +242,9 @@ def _tidy(seen: Observed, name: str, step: Step, *, surges: bool, patient: bool,
         step.delete.append(old)
 
 
-def plan_update(seen: Observed) -> Step:
+def plan_update(seen: ObservedDaemonSet) -> DaemonSetStep:
     """Replace pods of old templates, as many at once as the strategy allows."""
-    step = Step()
+    step = DaemonSetStep()
     desired = sum(run for run, _ in seen.places.values())
     surge, max_unavailable = surge_and_unavailable(seen.ds, desired)
     if surge:
@@ -268,9 +268,9 @@ def plan_update(seen: Observed) -> Step:
     return step
 
 
-def _plan_surge(seen: Observed, surge: int) -> Step:
+def _plan_surge(seen: ObservedDaemonSet, surge: int) -> DaemonSetStep:
     """New pods beside the old ones; an old one goes when its successor is available."""
-    step = Step()
+    step = DaemonSetStep()
     busy = 0
     candidates: list[str] = []
     for name in seen.pods:
@@ -296,7 +296,7 @@ def _plan_surge(seen: Observed, surge: int) -> Step:
     return step
 
 
-def plan_status(seen: Observed) -> Object:
+def plan_status(seen: ObservedDaemonSet) -> Object:
     """Counts by node."""
     desired = current = misscheduled = ready = updated = available = 0
     for name, (run, _) in seen.places.items():

@@ -9,8 +9,8 @@ from kgpu.base.errors import KubeError
 from kgpu.kube.port import PODS, KubeRefusedError, Object, Resource, name_of, namespace_of
 from kgpu.lab.embedded.controllers import claim
 from kgpu.lab.embedded.controllers.cache import Cache
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf, itself, refusal_text
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself, refusal_text
 from kgpu.lab.embedded.controllers.deployment_plan import (
     DESIRED,
     MAX,
@@ -20,7 +20,7 @@ from kgpu.lab.embedded.controllers.deployment_plan import (
     ChangeSet,
     CreateSet,
     DeleteSet,
-    Plan,
+    DeploymentPlan,
     Rollout,
     SetStatus,
     finish,
@@ -50,7 +50,7 @@ from kgpu.lab.embedded.controllers.podcontrol import namespace_is_ending
 from kgpu.lab.embedded.controllers.pods import is_terminal
 
 
-def plan(deployment: Object, sets: Sequence[Object], old_pods_left: bool, now: dt.datetime) -> Plan:
+def plan(deployment: Object, sets: Sequence[Object], old_pods_left: bool, now: dt.datetime) -> DeploymentPlan:
     """The next step. ``old_pods_left``: pods of other sets than the present template's have not ended."""
     rollout = Rollout(deployment, sets, owner_reference(DEPLOYMENTS, deployment), now)
     if deleting(deployment):
@@ -64,14 +64,14 @@ def plan(deployment: Object, sets: Sequence[Object], old_pods_left: bool, now: d
     return _rolling(rollout)
 
 
-def _status_only(rollout: Rollout) -> Plan:
+def _status_only(rollout: Rollout) -> DeploymentPlan:
     rollout.sync_revision(create=False)
     return _with_plain_status(rollout)
 
 
-def _with_plain_status(rollout: Rollout) -> Plan:
+def _with_plain_status(rollout: Rollout) -> DeploymentPlan:
     rollout.set_status(plan_status(rollout.view(rollout.new)))
-    return Plan(tuple(rollout.actions))
+    return DeploymentPlan(tuple(rollout.actions))
 
 
 def _note_pause(rollout: Rollout, paused: bool) -> None:
@@ -91,7 +91,7 @@ def _is_scaling(rollout: Rollout) -> bool:
     return any(text.isdecimal() and int(text) != rollout.wanted for text in remembered)
 
 
-def _spread(rollout: Rollout, paused: bool) -> Plan:
+def _spread(rollout: Rollout, paused: bool) -> DeploymentPlan:
     """Scale without rolling: the only active set, or all in proportion."""
     rollout.sync_revision(create=False)
     _scale(rollout)
@@ -155,9 +155,9 @@ def _share(rollout: Rollout, rs: Object, to_add: int, added: int) -> int:
     return min(share, allowed) if to_add > 0 else max(share, allowed)
 
 
-def _rolling(rollout: Rollout) -> Plan:
+def _rolling(rollout: Rollout) -> DeploymentPlan:
     if not rollout.sync_revision(create=True):
-        return Plan(tuple(rollout.actions))
+        return DeploymentPlan(tuple(rollout.actions))
     new = rollout.new
     assert new is not None
     size = rollout.size[uid_of(new)]
@@ -195,7 +195,7 @@ def _shrink_old(rollout: Rollout, new: Object) -> bool:
     return shrunk > 0
 
 
-def _recreate(rollout: Rollout, old_pods_left: bool) -> Plan:
+def _recreate(rollout: Rollout, old_pods_left: bool) -> DeploymentPlan:
     rollout.sync_revision(create=False)
     if any([rollout.scale(rs, 0) for rs in rollout.active(rollout.old)]):  # noqa: C419 - all of them, not the first
         return finish(rollout)
@@ -203,17 +203,17 @@ def _recreate(rollout: Rollout, old_pods_left: bool) -> Plan:
         return finish(rollout)
     if rollout.new is None:
         rollout.sync_revision(create=True)
-        return Plan(tuple(rollout.actions))
+        return DeploymentPlan(tuple(rollout.actions))
     rollout.scale(rollout.new, rollout.wanted)
     if is_complete(rollout.deployment, status_of(rollout.deployment)):
         rollout.clean_up()
     return finish(rollout)
 
 
-class DeploymentController(Controller):
+class DeploymentController(ObjectController):
     name = "deployment-controller"
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ControllerContext) -> None:
         super().__init__(cluster)
         self._deployments: Cache = cluster.cache(DEPLOYMENTS)
         self._sets: Cache = cluster.cache(REPLICA_SETS)

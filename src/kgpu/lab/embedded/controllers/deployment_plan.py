@@ -14,7 +14,12 @@ from typing import Any, Final
 
 from kgpu.formats.names import LAST_APPLIED
 from kgpu.kube.port import Object, name_of
-from kgpu.lab.embedded.controllers.deployment_status import View, plan_status, progress_check_in, rollout_status
+from kgpu.lab.embedded.controllers.deployment_status import (
+    DeploymentView,
+    plan_status,
+    progress_check_in,
+    rollout_status,
+)
 from kgpu.lab.embedded.controllers.meta import (
     annotations_of,
     condition,
@@ -91,7 +96,7 @@ Action = CreateSet | ChangeSet | DeleteSet | Annotate | SetStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DeploymentPlan:
     """What to do in this order, and after how many seconds to look again."""
 
     actions: tuple[Action, ...]
@@ -181,9 +186,9 @@ class Rollout:
     def total(self, sets: Iterable[Object]) -> int:
         return sum(self.size[uid_of(rs)] for rs in sets)
 
-    def view(self, new: Object | None) -> View:
+    def view(self, new: Object | None) -> DeploymentView:
         """What the status follows from."""
-        return View(
+        return DeploymentView(
             deployment=self.deployment,
             sets=self.all,
             new=new,
@@ -330,8 +335,8 @@ def has_deadline(deployment: Object) -> bool:
     return limit is not None and limit != _UNLIMITED
 
 
-def finish(rollout: Rollout) -> Plan:
+def finish(rollout: Rollout) -> DeploymentPlan:
     """Close a rollout's step with its status."""
     status = rollout_status(rollout.view(rollout.new))
     rollout.set_status(status)
-    return Plan(tuple(rollout.actions), progress_check_in(rollout.deployment, status, rollout.now))
+    return DeploymentPlan(tuple(rollout.actions), progress_check_in(rollout.deployment, status, rollout.now))

@@ -32,7 +32,7 @@ def _deadline(deployment: Object) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class DeploymentView:
     """What a status follows from: ``conditions`` as they are by now, ``max_unavailable`` in pods."""
 
     deployment: Object
@@ -43,7 +43,7 @@ class View:
     now: dt.datetime
 
 
-def plan_status(view: View) -> Object:
+def plan_status(view: DeploymentView) -> Object:
     """Counts and the Available condition."""
     deployment, sets, new = view.deployment, view.sets, view.new
     wanted = int(spec_of(deployment).get("replicas") or 0)
@@ -110,7 +110,7 @@ def _timed_out(deployment: Object, current: Object | None, now: dt.datetime) -> 
     return since is not None and since + dt.timedelta(seconds=limit) < now
 
 
-def rollout_status(view: View) -> Object:
+def rollout_status(view: DeploymentView) -> Object:
     """As ``plan_status``, with Progressing and ReplicaFailure."""
     status = plan_status(view)
     deployment, new = view.deployment, view.new
@@ -135,7 +135,7 @@ def rollout_status(view: View) -> Object:
     return {**status, "conditions": found}
 
 
-def _progressing(view: View, status: Object, found: list[Object], current: Object | None) -> list[Object]:
+def _progressing(view: DeploymentView, status: Object, found: list[Object], current: Object | None) -> list[Object]:
     deployment, new, now = view.deployment, view.new, view.now
     subject = f'ReplicaSet "{name_of(new)}"' if new is not None else f'Deployment "{name_of(deployment)}"'
     at = stamp(now)

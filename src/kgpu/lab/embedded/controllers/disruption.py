@@ -8,8 +8,8 @@ from typing import Final
 
 from kgpu.kube.informer import Key
 from kgpu.kube.port import PODS, Object, Resource, name_of, namespace_of
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf, itself
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself
 from kgpu.lab.embedded.controllers.deployment_plan import resolve
 from kgpu.lab.embedded.controllers.kinds import (
     DEPLOYMENTS,
@@ -97,10 +97,10 @@ def _conditions(budget: Object, reason: str, message: str, now: dt.datetime, *, 
     return [*rest, made]
 
 
-class DisruptionController(Controller):
+class DisruptionController(ObjectController):
     name = "controllermanager"
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ControllerContext) -> None:
         super().__init__(cluster)
         self._budgets = cluster.cache(DISRUPTION_BUDGETS)
         self._pods = cluster.cache(PODS)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from kgpu.kube.informer import Key
 from kgpu.kube.port import NODES, PODS, KubeRefusedError, Object, Resource, name_of, namespace_of
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf, itself_or_gone
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself_or_gone
 from kgpu.lab.embedded.controllers.endpoints_plan import (
     MANAGED_BY,
     MANAGER,
@@ -38,10 +38,10 @@ def _shown(pod: Object) -> tuple[object, ...]:
     return labels_of(pod), address_of(pod), is_ready(pod), is_terminal(pod), deleting(pod), node_of(pod)
 
 
-class _ForServices(Controller):
+class _ForServices(ObjectController):
     """By Service, for changes of Services and of the pods that they select."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ControllerContext) -> None:
         super().__init__(cluster)
         self._services = cluster.cache(SERVICES)
         self._pods = cluster.cache(PODS)
@@ -101,7 +101,7 @@ class EndpointController(_ForServices):
 class EndpointSliceController(_ForServices):
     name = "endpoint-slice-controller"
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ControllerContext) -> None:
         super().__init__(cluster)
         self._slices = cluster.cache(ENDPOINT_SLICES)
         self._slices.index("service", self._service_of)

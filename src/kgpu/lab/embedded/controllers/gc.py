@@ -9,23 +9,23 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kgpu.kube.port import KubeRefusedError, Object, Resource
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController
 from kgpu.lab.embedded.controllers.gc_graph import (
     FOREGROUND,
     ORPHAN,
+    CollectorAction,
     Graph,
-    Move,
-    Node,
-    Owner,
-    State,
+    GraphObject,
+    OwnerReference,
+    OwnerState,
     decide,
     node_of,
     same_edges,
     without_owners,
 )
 from kgpu.lab.embedded.controllers.meta import uid_of
-from kgpu.lab.embedded.controllers.served import Served, ServedKinds
+from kgpu.lab.embedded.controllers.served import ServedKind, ServedKinds
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +34,10 @@ _SYNC: Final = 30.0  # seconds to wait for the first lists; a kind that can't be
 _UNKNOWN_KIND: Final = 30.0  # seconds until an owner of a kind that isn't served is looked for again
 
 
-class GarbageCollector(Controller):
+class GarbageCollector(ObjectController):
     name = "garbage-collector-controller"
 
-    def __init__(self, cluster: Cluster, kinds: ServedKinds) -> None:
+    def __init__(self, cluster: ControllerContext, kinds: ServedKinds) -> None:
         super().__init__(cluster)
         self._kinds = kinds
         self._graph = Graph()
@@ -59,7 +59,7 @@ class GarbageCollector(Controller):
                 for resource in list(self._ends):
                     await self.cluster.cache(resource).synced.wait()
 
-    def _follow(self, served: Served) -> None:
+    def _follow(self, served: ServedKind) -> None:
         resource = served.resource
         if (resource.group, resource.plural) in _IGNORED or not {"delete", "list", "watch"} <= served.verbs:
             return
@@ -81,7 +81,7 @@ class GarbageCollector(Controller):
             end()
         self._ends.clear()
 
-    def _kind_changed(self, old: Served | None, new: Served | None) -> None:
+    def _kind_changed(self, old: ServedKind | None, new: ServedKind | None) -> None:
         if old is not None and old.custom:
             self._unfollow(old.resource)
             self.cluster.drop_cache(old.resource)
@@ -105,10 +105,10 @@ class GarbageCollector(Controller):
         node = self._graph.get(key)
         if node is None:
             return None
-        states: dict[str, State | None] = {owner.uid: await self._state(node, owner) for owner in node.owners}
+        states: dict[str, OwnerState | None] = {owner.uid: await self._state(node, owner) for owner in node.owners}
         if None in states.values():
             return _UNKNOWN_KIND
-        move, owners = decide(node, self._graph, lambda owner: states[owner.uid] or State.SOLID)
+        move, owners = decide(node, self._graph, lambda owner: states[owner.uid] or OwnerState.SOLID)
         obj = self.cluster.cache(node.resource).get(node.key)
         if obj is None or uid_of(obj) != key:
             return None
@@ -119,13 +119,13 @@ class GarbageCollector(Controller):
                 raise
         return None
 
-    async def _state(self, node: Node, owner: Owner) -> State | None:
+    async def _state(self, node: GraphObject, owner: OwnerReference) -> OwnerState | None:
         """How the owner is; None when its kind isn't served, so that nobody can say."""
         known = self._graph.get(owner.uid)
         if known is not None and known.key[0] in ("", node.key[0]):
-            return State.WAITING if known.deletes_dependents else State.SOLID
+            return OwnerState.WAITING if known.deletes_dependents else OwnerState.SOLID
         if node.deleting:
-            return State.SOLID  # not asked for
+            return OwnerState.SOLID  # not asked for
         served = self._kinds.of(owner.api_version, owner.kind)
         if served is None or (served.resource.namespaced and not node.key[0]):
             return None
@@ -133,33 +133,33 @@ class GarbageCollector(Controller):
         # Asked of the API itself: the owner may be younger than what its informer has seen.
         found = await self.cluster.api.get(served.resource, owner.name, namespace=namespace)
         if found is None or uid_of(found) != owner.uid:
-            return State.GONE
-        return State.WAITING if node_of(served.resource, found).deletes_dependents else State.SOLID
+            return OwnerState.GONE
+        return OwnerState.WAITING if node_of(served.resource, found).deletes_dependents else OwnerState.SOLID
 
-    async def _carry_out(self, move: Move, node: Node, obj: Object, owners: frozenset[str]) -> None:
+    async def _carry_out(self, move: CollectorAction, node: GraphObject, obj: Object, owners: frozenset[str]) -> None:
         match move:
-            case Move.UNLINK:
+            case CollectorAction.UNLINK:
                 await self._patch(node, obj, {"ownerReferences": without_owners(obj, owners) or None})
-            case Move.DELETE:
+            case CollectorAction.DELETE:
                 policy = {ORPHAN: "Orphan", FOREGROUND: "Foreground"}
                 kept = next((policy[one] for one in (ORPHAN, FOREGROUND) if one in node.finalizers), "Background")
                 await self.cluster.delete(node.resource, obj, propagation=kept)
-            case Move.DELETE_FOREGROUND:
+            case CollectorAction.DELETE_FOREGROUND:
                 if any(one.deletes_dependents for one in self._graph.dependents(node.uid)):
                     # Might be a circle: what waits for each other would wait for ever.
                     free = [{**one, "blockOwnerDeletion": False} for one in obj["metadata"]["ownerReferences"]]
                     await self._patch(node, obj, {"ownerReferences": free})
                 await self.cluster.delete(node.resource, obj, propagation="Foreground")
-            case Move.RELEASE:
+            case CollectorAction.RELEASE:
                 await self._remove_finalizer(node, obj, FOREGROUND)
-            case Move.DELETE_DEPENDENTS:
+            case CollectorAction.DELETE_DEPENDENTS:
                 self._look({one.uid for one in self._graph.blocking(node.uid) if not one.deletes_dependents})
-            case Move.ORPHAN:
+            case CollectorAction.ORPHAN:
                 await self._orphan(node, obj)
-            case Move.NOTHING:
+            case CollectorAction.NOTHING:
                 pass
 
-    async def _orphan(self, node: Node, obj: Object) -> None:
+    async def _orphan(self, node: GraphObject, obj: Object) -> None:
         for dependent in self._graph.dependents(node.uid):
             found = self.cluster.cache(dependent.resource).get(dependent.key)
             if found is not None:
@@ -167,11 +167,11 @@ class GarbageCollector(Controller):
                     await self._patch(dependent, found, {"ownerReferences": without_owners(found, [node.uid]) or None})
         await self._remove_finalizer(node, obj, ORPHAN)
 
-    async def _remove_finalizer(self, node: Node, obj: Object, finalizer: str) -> None:
+    async def _remove_finalizer(self, node: GraphObject, obj: Object, finalizer: str) -> None:
         rest = [one for one in obj["metadata"].get("finalizers") or () if one != finalizer]
         await self._patch(node, obj, {"finalizers": rest or None})
 
-    async def _patch(self, node: Node, obj: Object, metadata: dict[str, Any]) -> None:
+    async def _patch(self, node: GraphObject, obj: Object, metadata: dict[str, Any]) -> None:
         known = {"uid": node.uid, "resourceVersion": obj["metadata"]["resourceVersion"]}
         try:
             await self.cluster.patch(node.resource, node.key, {"metadata": {**metadata, **known}})

@@ -23,7 +23,7 @@ def _finalizers(obj: Object) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class OwnerReference:
     """One owner reference."""
 
     api_version: str
@@ -34,13 +34,13 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class GraphObject:
     """What the graph keeps of an object."""
 
     resource: Resource
     key: Key
     uid: str
-    owners: tuple[Owner, ...]
+    owners: tuple[OwnerReference, ...]
     deleting: bool
     finalizers: tuple[str, ...]
 
@@ -55,9 +55,9 @@ class Node:
         return self.deleting and ORPHAN in self.finalizers
 
 
-def node_of(resource: Resource, obj: Object) -> Node:
+def node_of(resource: Resource, obj: Object) -> GraphObject:
     owners = tuple(
-        Owner(
+        OwnerReference(
             str(one.get("apiVersion")),
             str(one.get("kind")),
             str(one.get("name")),
@@ -66,7 +66,7 @@ def node_of(resource: Resource, obj: Object) -> Node:
         )
         for one in owners_of(obj)
     )
-    return Node(resource, key_of(obj), uid_of(obj), owners, deleting(obj), _finalizers(obj))
+    return GraphObject(resource, key_of(obj), uid_of(obj), owners, deleting(obj), _finalizers(obj))
 
 
 def same_edges(old: Object, new: Object) -> bool:
@@ -80,25 +80,25 @@ class Graph:
     """All nodes and their dependents."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, GraphObject] = {}
         self._dependents: dict[str, dict[str, None]] = {}
 
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def get(self, uid: str) -> Node | None:
+    def get(self, uid: str) -> GraphObject | None:
         return self._nodes.get(uid)
 
-    def dependents(self, uid: str) -> Iterator[Node]:
+    def dependents(self, uid: str) -> Iterator[GraphObject]:
         """The nodes that refer to the owner."""
         for one in list(self._dependents.get(uid, ())):
             yield self._nodes[one]
 
-    def blocking(self, uid: str) -> list[Node]:
+    def blocking(self, uid: str) -> list[GraphObject]:
         """The dependents that a foreground deletion waits for."""
         return [node for node in self.dependents(uid) if any(o.uid == uid and o.blocks for o in node.owners)]
 
-    def put(self, node: Node) -> set[str]:
+    def put(self, node: GraphObject) -> set[str]:
         """Add or replace a node; returns the uids worth a look."""
         old = self._nodes.get(node.uid)
         self._nodes[node.uid] = node
@@ -146,7 +146,7 @@ class Graph:
                 del self._dependents[owner]
 
 
-class State(enum.Enum):
+class OwnerState(enum.Enum):
     """An owner as a dependent sees it."""
 
     SOLID = "solid"
@@ -154,7 +154,7 @@ class State(enum.Enum):
     GONE = "gone"
 
 
-class Move(enum.Enum):
+class CollectorAction(enum.Enum):
     """What to do with an object."""
 
     NOTHING = "nothing"
@@ -166,21 +166,23 @@ class Move(enum.Enum):
     ORPHAN = "orphan"
 
 
-def decide(node: Node, graph: Graph, state_of: Callable[[Owner], State]) -> tuple[Move, frozenset[str]]:
+def decide(
+    node: GraphObject, graph: Graph, state_of: Callable[[OwnerReference], OwnerState]
+) -> tuple[CollectorAction, frozenset[str]]:
     """What to do with the object, and for UNLINK the uids of the owners to remove."""
     if node.orphans_dependents:
-        return Move.ORPHAN, frozenset()
+        return CollectorAction.ORPHAN, frozenset()
     if node.deletes_dependents:
-        return (Move.DELETE_DEPENDENTS if graph.blocking(node.uid) else Move.RELEASE), frozenset()
+        return (CollectorAction.DELETE_DEPENDENTS if graph.blocking(node.uid) else CollectorAction.RELEASE), frozenset()
     if node.deleting or not node.owners:
-        return Move.NOTHING, frozenset()
+        return CollectorAction.NOTHING, frozenset()
     states = {owner.uid: state_of(owner) for owner in node.owners}
-    if State.SOLID in states.values():
-        rest = frozenset(uid for uid, state in states.items() if state is not State.SOLID)
-        return (Move.UNLINK if rest else Move.NOTHING), rest
-    if State.WAITING in states.values() and any(True for _ in graph.dependents(node.uid)):
-        return Move.DELETE_FOREGROUND, frozenset()
-    return Move.DELETE, frozenset()
+    if OwnerState.SOLID in states.values():
+        rest = frozenset(uid for uid, state in states.items() if state is not OwnerState.SOLID)
+        return (CollectorAction.UNLINK if rest else CollectorAction.NOTHING), rest
+    if OwnerState.WAITING in states.values() and any(True for _ in graph.dependents(node.uid)):
+        return CollectorAction.DELETE_FOREGROUND, frozenset()
+    return CollectorAction.DELETE, frozenset()
 
 
 def without_owners(obj: Object, uids: Iterable[str]) -> list[Object]:

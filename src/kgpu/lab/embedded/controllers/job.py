@@ -13,10 +13,10 @@ from kgpu.kube.port import PODS, KubeRefusedError, Object, Resource, name_of, na
 from kgpu.lab.embedded.controllers import claim
 from kgpu.lab.embedded.controllers import job_per_index as per_index
 from kgpu.lab.embedded.controllers.cache import Cache
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController
 from kgpu.lab.embedded.controllers.job_failures import Failures
-from kgpu.lab.embedded.controllers.job_plan import FINALIZER, Look, Outcome, Step, is_finished, is_tracked
+from kgpu.lab.embedded.controllers.job_plan import FINALIZER, JobStep, JobStepOutcome, JobSync, is_finished, is_tracked
 from kgpu.lab.embedded.controllers.kinds import JOBS
 from kgpu.lab.embedded.controllers.meta import controller_of, copy_of, key_of, owner_reference, spec_of, uid_of
 from kgpu.lab.embedded.controllers.podcontrol import create_pods, delete_pods
@@ -50,10 +50,10 @@ def new_pod(job: Object, index: int | None, after: Object | None = None) -> Obje
     return pod
 
 
-class JobController(Controller):
+class JobController(ObjectController):
     name = "job-controller"
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ControllerContext) -> None:
         super().__init__(cluster)
         self._jobs: Cache = cluster.cache(JOBS)
         self._pods: Cache = cluster.cache(PODS)
@@ -96,7 +96,7 @@ class JobController(Controller):
         pods = await claim.settle_claims(self.cluster, JOBS, job, self._pods, found, finalizer=FINALIZER)
         gone = frozenset(uid_of(pod) for pod in pods if self._pods.is_doomed(pod))
         failures = self._failures.get(uid_of(job), Failures())
-        look = Look(job, pods, gone, failures, self.cluster.now())
+        look = JobSync(job, pods, gone, failures, self.cluster.now())
         step = look.step()
         outcome, error = await self._perform(job, step)
         look.record(outcome)
@@ -105,8 +105,8 @@ class JobController(Controller):
             raise error
         return step.again
 
-    async def _perform(self, job: Object, step: Step) -> tuple[Outcome, KubeError | None]:
-        outcome = Outcome()
+    async def _perform(self, job: Object, step: JobStep) -> tuple[JobStepOutcome, KubeError | None]:
+        outcome = JobStepOutcome()
         error: KubeError | None = None
         for pod in step.delete:
             if step.untrack:
@@ -124,7 +124,7 @@ class JobController(Controller):
             )
         return outcome, error
 
-    async def _write(self, job: Object, look: Look) -> None:
+    async def _write(self, job: Object, look: JobSync) -> None:
         """The status with what is not counted yet, then the finalizers, then the counts."""
         first = look.flush()
         await self.cluster.set_status(JOBS, job, first)

@@ -16,7 +16,7 @@ _LONG_AGO: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PodFailureVerdict:
     """What a policy says about a failed pod: whether it counts, why the whole Job fails ("" when it does not), and
     whether the pod's index fails.
     """
@@ -42,7 +42,7 @@ def _exited(pod: Object, rule: Object) -> Object | None:
     return None
 
 
-def judge(policy: Object | None, pod: Object) -> Verdict:
+def judge(policy: Object | None, pod: Object) -> PodFailureVerdict:
     """Apply the first rule that matches."""
     for number, rule in enumerate((policy or {}).get("rules") or ()):
         action, where = rule.get("action"), f"{namespace_of(pod)}/{name_of(pod)}"
@@ -67,9 +67,9 @@ def judge(policy: Object | None, pod: Object) -> Verdict:
                 continue
             text = f"Pod {where} has condition {match.get('type')}"
         if action == "FailJob":
-            return Verdict(job_fails=f"{text} matching {action} rule at index {number}")
-        return Verdict(counts=action != "Ignore", index_fails=action == "FailIndex")
-    return Verdict()
+            return PodFailureVerdict(job_fails=f"{text} matching {action} rule at index {number}")
+        return PodFailureVerdict(counts=action != "Ignore", index_fails=action == "FailIndex")
+    return PodFailureVerdict()
 
 
 def finished_at(pod: Object) -> dt.datetime:

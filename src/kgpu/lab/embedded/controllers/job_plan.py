@@ -1,7 +1,7 @@
 """What a Job's controller does next, and how it counts: every ended pod once, with a finalizer until it is counted.
 
 Follows kube-controller-manager 1.35: an interim condition (SuccessCriteriaMet, FailureTarget) first, the final one when
-every pod has ended. Pure: ``Look`` never changes what it is given.
+every pod has ended. Pure: ``JobSync`` never changes what it is given.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def ensure_condition(conditions: list[Object], new: Object) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class JobStep:
     """Pods to delete (``untrack``: their finalizer goes first) or to create, by index where there is one; ``after``:
     the failed pods that they take the place of.
     """
@@ -71,7 +71,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Outcome:
+class JobStepOutcome:
     """How the step went."""
 
     deleted: int = 0
@@ -81,7 +81,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class JobEvent:
     """An Event about the Job."""
 
     type: str
@@ -90,7 +90,7 @@ class Said:
 
 
 @dataclass
-class Look:
+class JobSync:
     """One look at a Job: ``step``, then ``record`` how it went, then ``flush``, strip ``strip``, then ``close``."""
 
     job: Object
@@ -100,7 +100,7 @@ class Look:
     failures: Failures
     now: dt.datetime
     status: Object = field(init=False)
-    said: list[Said] = field(init=False, default_factory=list)
+    said: list[JobEvent] = field(init=False, default_factory=list)
     strip: list[Object] = field(init=False, default_factory=list)
     finished: Object | None = field(init=False, default=None)
 
@@ -162,7 +162,7 @@ class Look:
 
     # What to do
 
-    def step(self) -> Step:
+    def step(self) -> JobStep:
         """Decide."""
         again = None
         self.finished = self._known_end() or self._failure()
@@ -173,9 +173,9 @@ class Look:
         if self.finished is None and self._indexed:
             self.finished = self._index_failure() or self._success()
         if self.finished is not None:
-            return Step(delete=tuple(self._active))
+            return JobStep(delete=tuple(self._active))
         if deleting(self.job):
-            return Step()
+            return JobStep()
         self._managed = True
         return self._manage(again)
 
@@ -227,33 +227,33 @@ class Look:
             return len(self._active) if self._succeeded else parallelism
         return max(0, min(parallelism, self._completions - self._succeeded))
 
-    def _manage(self, again: float | None) -> Step:
+    def _manage(self, again: float | None) -> JobStep:
         if self._suspended:
-            return Step(delete=tuple(self._active), untrack=True, again=again)
+            return JobStep(delete=tuple(self._active), untrack=True, again=again)
         active, wanted = len(self._active), self._wanted()
         surplus = self._surplus(max(0, active - wanted))
         if surplus:
-            return Step(delete=tuple(surplus[:_AT_ONCE]), untrack=True, again=again)
+            return JobStep(delete=tuple(surplus[:_AT_ONCE]), untrack=True, again=again)
         missing = wanted - active - (self._terminating if self._only_failed else 0)
         if missing <= 0:
-            return Step(again=again)
+            return JobStep(again=again)
         pause = self.failures.pause(self.now) if self._failed_indexes is None else 0.0
         if pause > 0:
-            return Step(again=pause if again is None else min(again, pause))
+            return JobStep(again=pause if again is None else min(again, pause))
         missing = min(missing, _AT_ONCE)
         if not self._indexed:
-            return Step(create=(None,) * missing, again=again)
+            return JobStep(create=(None,) * missing, again=again)
         held = [
             pod for pod in self.pods if not is_terminal(pod) and (self._only_failed or uid_of(pod) not in self.gone)
         ]
         taken = self._done | {i for pod in held if (i := index_of(pod)) is not None} | (self._failed_indexes or set())
         pending = first_missing(taken, missing, self._completions or 0)
         if self._failed_indexes is None:
-            return Step(create=tuple(pending), again=again)
+            return JobStep(create=tuple(pending), again=again)
         ready, pause = per_index.ready_indexes(pending, self._held, self.now)
         if pause:
             again = pause if again is None else min(again, pause)
-        return Step(create=ready, after=self._held, again=again)
+        return JobStep(create=ready, after=self._held, again=again)
 
     def _surplus(self, at_least: int) -> list[Object]:
         """Pods with no or a repeated index, then as many more as there are too many."""
@@ -272,7 +272,7 @@ class Look:
 
     # How it went
 
-    def record(self, outcome: Outcome) -> None:
+    def record(self, outcome: JobStepOutcome) -> None:
         """Take the step's outcome; may find that the Job is complete."""
         active = len(self._active) - outcome.deleted + outcome.created
         if self.finished is not None:
@@ -297,11 +297,11 @@ class Look:
             if ensure_condition(
                 self._conditions, new_condition("Suspended", "True", "JobSuspended", "Job suspended", self.now)
             ):
-                self.said.append(Said("Normal", "Suspended", "Job suspended"))
+                self.said.append(JobEvent("Normal", "Suspended", "Job suspended"))
         elif ensure_condition(
             self._conditions, new_condition("Suspended", "False", "JobResumed", "Job resumed", self.now)
         ):
-            self.said.append(Said("Normal", "Resumed", "Job resumed"))
+            self.said.append(JobEvent("Normal", "Resumed", "Job resumed"))
             self.status["startTime"] = stamp(self.now)
 
     def _count(self) -> None:
@@ -372,8 +372,8 @@ class Look:
                 too_many = self._completions is not None and int(self.status.get("succeeded") or 0) > self._completions
                 if too_many:
                     text = "Too many succeeded pods running after completion count reached"
-                    self.said.append(Said("Warning", "TooManySucceededPods", text))
-                self.said.append(Said("Normal", "Completed", "Job completed"))
+                    self.said.append(JobEvent("Warning", "TooManySucceededPods", text))
+                self.said.append(JobEvent("Normal", "Completed", "Job completed"))
             else:
-                self.said.append(Said("Warning", last["reason"], last["message"]))
+                self.said.append(JobEvent("Warning", last["reason"], last["message"]))
         return self.flush()

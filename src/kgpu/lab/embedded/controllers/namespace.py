@@ -11,8 +11,8 @@ from typing import Final
 
 from kgpu.base.errors import KubeError
 from kgpu.kube.port import PODS, KubeRefusedError, Object, Resource, name_of, namespace_of
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf, itself, refusal_text
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself, refusal_text
 from kgpu.lab.embedded.controllers.kinds import NAMESPACES
 from kgpu.lab.embedded.controllers.meta import deleting, spec_of, stamp, status_of, time_of
 from kgpu.lab.embedded.controllers.pods import is_terminal
@@ -82,10 +82,10 @@ def pods_estimate(pods: list[Object], deleted_at: dt.datetime | None, now: dt.da
     return longest if deleted_at is None or (now - deleted_at).total_seconds() < longest else 0.0
 
 
-class NamespaceController(Controller):
+class NamespaceController(ObjectController):
     name = "namespace-controller"
 
-    def __init__(self, cluster: Cluster, kinds: ServedKinds) -> None:
+    def __init__(self, cluster: ControllerContext, kinds: ServedKinds) -> None:
         super().__init__(cluster)
         self._kinds = kinds
         self._namespaces = cluster.cache(NAMESPACES)

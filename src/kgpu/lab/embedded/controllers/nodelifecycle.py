@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.kube.port import LEASES, NODES, PODS, KubeRefusedError, Object, Resource, name_of, namespace_of
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController
 from kgpu.lab.embedded.controllers.meta import (
     condition,
     created_at,
@@ -35,7 +35,7 @@ _LEASES: Final = "kube-node-lease"
 
 
 @dataclass(slots=True)
-class Health:
+class NodeHeartbeat:
     """When a node was last heard of, by this process's clock: clocks of nodes are not trusted."""
 
     heard: dt.datetime
@@ -43,10 +43,10 @@ class Health:
     renewed: str = ""
 
 
-class NodeLifecycleController(Controller):
+class NodeLifecycleController(ObjectController):
     name = "node-controller"
 
-    def __init__(self, cluster: Cluster, *, grace: float = GRACE) -> None:
+    def __init__(self, cluster: ControllerContext, *, grace: float = GRACE) -> None:
         """``grace``: seconds of silence after which a node's state is unknown."""
         super().__init__(cluster)
         self._grace = grace
@@ -54,7 +54,7 @@ class NodeLifecycleController(Controller):
         self._pods = cluster.cache(PODS)
         self._leases = cluster.cache(LEASES)
         self._pods.index("node", lambda pod: (node,) if (node := node_of(pod)) else ())
-        self._health: dict[str, Health] = {}
+        self._health: dict[str, NodeHeartbeat] = {}
         self._known: dict[str, Object] = {}
         self._evict = True
 
@@ -80,7 +80,7 @@ class NodeLifecycleController(Controller):
                 self._hear(node)
         return []
 
-    def _hear(self, node: Object) -> Health:
+    def _hear(self, node: Object) -> NodeHeartbeat:
         """Note what the node and its Lease say of its last sign of life."""
         name = name_of(node)
         ready = condition(node, "Ready")
@@ -91,7 +91,7 @@ class NodeLifecycleController(Controller):
         if health is None:
             born = time_of(created_at(node))
             heard = self.cluster.now() if ready is not None or born is None else born
-            health = self._health[name] = Health(heard, heartbeat, renewed)
+            health = self._health[name] = NodeHeartbeat(heard, heartbeat, renewed)
         elif heartbeat != health.heartbeat or renewed > health.renewed:
             health.heard = self.cluster.now()
             health.heartbeat, health.renewed = heartbeat, max(renewed, health.renewed)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from kgpu.kube.port import NODES, Object, Resource, name_of
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController
 from kgpu.lab.embedded.controllers.meta import annotations_of, key_of
 
 TTL: Final = "node.alpha.kubernetes.io/ttl"
@@ -28,11 +28,11 @@ def next_step(step: int, nodes: int) -> int:
     return step
 
 
-class NodeTtlController(Controller):
+class NodeTtlController(ObjectController):
     name = "ttl-controller"
     workers = 1
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ControllerContext) -> None:
         super().__init__(cluster)
         self._nodes = cluster.cache(NODES)
         self._step = 0

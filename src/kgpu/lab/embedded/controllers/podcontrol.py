@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from kgpu.base.errors import KubeError
 from kgpu.kube.port import PODS, KubeRefusedError, Object, name_of
-from kgpu.lab.embedded.controllers.controller import Controller, refusal_text
+from kgpu.lab.embedded.controllers.controller import ObjectController, refusal_text
 
 BURST = 500  # pods created or deleted in one go
 
@@ -17,7 +17,9 @@ def namespace_is_ending(error: KubeError) -> bool:
     return getattr(error, "code", 0) == 403 and "because it is being terminated" in refusal_text(error)
 
 
-async def create_pods(controller: Controller, owner: Object, pods: Sequence[Object]) -> tuple[int, KubeError | None]:
+async def create_pods(
+    controller: ObjectController, owner: Object, pods: Sequence[Object]
+) -> tuple[int, KubeError | None]:
     """Create in batches of 1, 2, 4, ...: a batch with an error is the last. Returns how many, and the first error."""
     made, size, rest = 0, 1, list(pods[:BURST])
     while rest:
@@ -36,7 +38,7 @@ async def create_pods(controller: Controller, owner: Object, pods: Sequence[Obje
     return made, None
 
 
-async def create_pod(controller: Controller, owner: Object, pod: Object) -> KubeError | None:
+async def create_pod(controller: ObjectController, owner: Object, pod: Object) -> KubeError | None:
     """Create one pod and say so."""
     try:
         made = await controller.cluster.create(PODS, pod)
@@ -48,7 +50,7 @@ async def create_pod(controller: Controller, owner: Object, pod: Object) -> Kube
     return None
 
 
-async def delete_pods(controller: Controller, owner: Object, pods: Iterable[Object]) -> KubeError | None:
+async def delete_pods(controller: ObjectController, owner: Object, pods: Iterable[Object]) -> KubeError | None:
     """Delete all of them; returns the first error."""
     first = None
     for pod in pods:

@@ -15,8 +15,8 @@ from typing import Final
 from kgpu.base.errors import KubeError
 from kgpu.kube.informer import Key
 from kgpu.kube.port import NODES, PODS, KubeRefusedError, Object, Resource
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController
 from kgpu.lab.embedded.controllers.meta import created_at, deleting, key_of, status_of
 from kgpu.lab.embedded.controllers.node_plan import ready_status
 from kgpu.lab.embedded.controllers.pods import is_terminal, node_of
@@ -62,11 +62,11 @@ def doomed(
     return found
 
 
-class PodGarbageCollector(Controller):
+class PodGarbageCollector(ObjectController):
     name = "pod-garbage-collector-controller"
     workers = 1
 
-    def __init__(self, cluster: Cluster, *, period: float = PERIOD, quarantine: float = QUARANTINE) -> None:
+    def __init__(self, cluster: ControllerContext, *, period: float = PERIOD, quarantine: float = QUARANTINE) -> None:
         """``period`` and ``quarantine`` in seconds."""
         super().__init__(cluster)
         self._period, self._quarantine = period, quarantine

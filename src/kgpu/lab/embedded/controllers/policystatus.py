@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from kgpu.kube.port import Object, Resource, name_of
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController
 from kgpu.lab.embedded.controllers.kinds import CUSTOM_RESOURCE_DEFINITIONS
 from kgpu.lab.embedded.policy import typecheck
 
@@ -22,11 +22,11 @@ POLICIES: Final = Resource(
 MANAGER: Final = "validatingadmissionpolicy-status"
 
 
-class PolicyStatusController(Controller):
+class PolicyStatusController(ObjectController):
     name = "validatingadmissionpolicy-status-controller"
     workers = 1
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ControllerContext) -> None:
         super().__init__(cluster)
         self._policies = cluster.cache(POLICIES)
         self._crds = cluster.cache(CUSTOM_RESOURCE_DEFINITIONS)

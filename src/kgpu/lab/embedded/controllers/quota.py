@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kgpu.kube.informer import Key
 from kgpu.kube.port import PODS, Object, Resource, namespace_of
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf, itself
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself
 from kgpu.lab.embedded.controllers.kinds import RESOURCE_QUOTAS
 from kgpu.lab.embedded.controllers.meta import deleting, key_of, spec_of, status_of
 from kgpu.lab.embedded.controllers.pods import phase_of
@@ -18,10 +18,10 @@ from kgpu.lab.embedded.types import quota
 _GATHER = 0.05  # seconds
 
 
-class QuotaController(Controller):
+class QuotaController(ObjectController):
     name = "resourcequota-controller"
 
-    def __init__(self, cluster: Cluster, kinds: ServedKinds) -> None:
+    def __init__(self, cluster: ControllerContext, kinds: ServedKinds) -> None:
         super().__init__(cluster)
         self._kinds = kinds
         self._quotas = cluster.cache(RESOURCE_QUOTAS)

@@ -30,7 +30,7 @@ _WAITING: Final = 2000  # Events; more are dropped, as an API server that is dow
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class RecordedEvent:
     """One Event to write."""
 
     component: str
@@ -79,7 +79,7 @@ class Correlator:
         self._budgets: OrderedDict[tuple[str, str], _Budget] = OrderedDict()
         self._written: OrderedDict[tuple[str, ...], _Written] = OrderedDict()
 
-    def admit(self, said: Said, now: float) -> tuple[tuple[str, ...], str] | None:
+    def admit(self, said: RecordedEvent, now: float) -> tuple[tuple[str, ...], str] | None:
         """The Event's identity and message; None when there were too many. ``now`` in seconds."""
         about = (said.component, uid_of(said.about) or name_of(said.about))
         group = (*about, said.type, said.reason)
@@ -123,13 +123,13 @@ class Recorder:
     def __init__(self, api: KubeApi, now: Callable[[], dt.datetime]) -> None:
         self._api = api
         self._now = now
-        self._queue: asyncio.Queue[Said] = asyncio.Queue(_WAITING)
+        self._queue: asyncio.Queue[RecordedEvent] = asyncio.Queue(_WAITING)
         self._correlator = Correlator()
 
     def say(self, component: str, about: Object, type_: str, reason: str, message: str) -> None:
         """Have it written; never waits."""
         try:
-            self._queue.put_nowait(Said(component, about, type_, reason, message))
+            self._queue.put_nowait(RecordedEvent(component, about, type_, reason, message))
         except asyncio.QueueFull:
             log.debug("too many events waiting, dropped: %s %s", reason, message)
 
@@ -149,7 +149,7 @@ class Recorder:
         """Wait until everything said so far is written or given up."""
         await self._queue.join()
 
-    async def _write(self, said: Said) -> None:
+    async def _write(self, said: RecordedEvent) -> None:
         admitted = self._correlator.admit(said, self._now().timestamp())
         if admitted is None:
             return

@@ -13,8 +13,8 @@ from kgpu.base.errors import KubeError
 from kgpu.kube.port import PODS, Object, Resource, namespace_of
 from kgpu.lab.embedded.controllers import claim
 from kgpu.lab.embedded.controllers.cache import Cache
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf, itself, refusal_text
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself, refusal_text
 from kgpu.lab.embedded.controllers.kinds import REPLICA_SETS, REPLICATION_CONTROLLERS
 from kgpu.lab.embedded.controllers.meta import (
     condition,
@@ -84,16 +84,16 @@ def with_label_selector(controller: Object) -> Object:
     return {**controller, "spec": {**spec, "selector": {"matchLabels": spec.get("selector") or {}}}}
 
 
-def replication_controllers(cluster: Cluster) -> Cache:
+def replication_controllers(cluster: ControllerContext) -> Cache:
     """The cluster's ReplicationControllers, with selectors like those of ReplicaSets."""
     return cluster.cache(REPLICATION_CONTROLLERS, project=with_label_selector)
 
 
-class ReplicaSetController(Controller):
+class ReplicaSetController(ObjectController):
     name = "replicaset-controller"
     kind: ClassVar[Resource] = REPLICA_SETS
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ControllerContext) -> None:
         super().__init__(cluster)
         self._sets: Cache = self._followed()
         self._pods: Cache = cluster.cache(PODS)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.kube.port import KubeRefusedError, Object, Resource, name_of, namespace_of
-from kgpu.lab.embedded.controllers.cluster import Cluster
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.kinds import CONTROLLER_REVISIONS
 from kgpu.lab.embedded.controllers.meta import (
     created_at,
@@ -61,7 +61,7 @@ def new_revision(kind: Resource, owner: Object, number: int, collisions: int | N
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class RevisionHistory:
     """The present revision and the older ones, oldest first."""
 
     current: Object
@@ -77,7 +77,7 @@ def sort_out(owner: Object, revisions: Iterable[Object]) -> tuple[Object | None,
     return current, tuple(one for one in ordered if one is not current)
 
 
-async def sync_history(cluster: Cluster, kind: Resource, owner: Object) -> History:
+async def sync_history(cluster: ControllerContext, kind: Resource, owner: Object) -> RevisionHistory:
     """Make sure that the present template has the newest revision. Raises KubeError."""
     cache = cluster.cache(CONTROLLER_REVISIONS)
     current, old = sort_out(owner, cache.select("controller", uid_of(owner)))
@@ -93,10 +93,10 @@ async def sync_history(cluster: Cluster, kind: Resource, owner: Object) -> Histo
             raise
     elif number_of(current) < number:
         current = await cluster.patch(CONTROLLER_REVISIONS, key_of(current), {"revision": number})
-    return History(current, old)
+    return RevisionHistory(current, old)
 
 
-async def clean_up(cluster: Cluster, owner: Object, history: History, pods: Sequence[Object]) -> None:
+async def clean_up(cluster: ControllerContext, owner: Object, history: RevisionHistory, pods: Sequence[Object]) -> None:
     """Remove old revisions beyond the limit that no pod has."""
     limit = int(spec_of(owner).get("revisionHistoryLimit", 10))
     live = {labels_of(pod).get(HASH) for pod in pods}

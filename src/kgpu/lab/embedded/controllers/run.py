@@ -11,8 +11,8 @@ from typing import Final
 from kgpu.base.advice import Advice
 from kgpu.base.supervise import RoleFunction, RoleHandle, Supervisor
 from kgpu.kube.port import KubeApi
-from kgpu.lab.embedded.controllers.cluster import Cluster, wall_clock
-from kgpu.lab.embedded.controllers.controller import Controller
+from kgpu.lab.embedded.controllers.cluster import ControllerContext, wall_clock
+from kgpu.lab.embedded.controllers.controller import ObjectController
 from kgpu.lab.embedded.controllers.cronjob import CronJobController
 from kgpu.lab.embedded.controllers.daemonset import DaemonSetController
 from kgpu.lab.embedded.controllers.deployment import DeploymentController
@@ -33,7 +33,7 @@ from kgpu.lab.embedded.controllers.serviceaccount import RootCaPublisher, Servic
 from kgpu.lab.embedded.controllers.statefulset import StatefulSetController
 from kgpu.lab.embedded.controllers.tainteviction import TaintEvictionController
 from kgpu.lab.embedded.controllers.ttl import TtlAfterFinishedController
-from kgpu.lab.embedded.controllers.turns import Paced
+from kgpu.lab.embedded.controllers.turns import PacedApi
 from kgpu.lab.embedded.controllers.volumes import VolumeController
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 _STOP: Final = 5.0  # seconds for all of them to end
 
 
-def controllers(cluster: Cluster, *, root_ca: str = "", node_grace: float = GRACE) -> list[Controller]:
+def controllers(cluster: ControllerContext, *, root_ca: str = "", node_grace: float = GRACE) -> list[ObjectController]:
     """All of them, not yet running.
 
     ``root_ca`` (PEM) is what pods trust the API server by; ``node_grace`` the seconds of silence after which a node's
@@ -82,7 +82,7 @@ async def run(
     now: Callable[[], dt.datetime] = wall_clock,
 ) -> None:
     """Run all controllers against ``api`` until cancelled; ``now`` is the wall clock, in UTC. See ``controllers``."""
-    cluster = Cluster(Paced(api), now=now)
+    cluster = ControllerContext(PacedApi(api), now=now)
     supervisor = Supervisor(on_decision=_tell)
 
     async def record(handle: RoleHandle) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kgpu.kube.port import Object, Resource, name_of
-from kgpu.lab.embedded.controllers.cluster import Cluster
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.kinds import CUSTOM_RESOURCE_DEFINITIONS
 from kgpu.lab.embedded.controllers.meta import condition, spec_of
 from kgpu.lab.embedded.kinds import builtin
@@ -19,7 +19,7 @@ _TWICE = frozenset({("events.k8s.io", "events")})
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedKind:
     """A kind in the version that is asked for, and the verbs it knows."""
 
     resource: Resource
@@ -27,16 +27,16 @@ class Served:
     custom: bool = False
 
 
-def built_in() -> list[Served]:
+def built_in() -> list[ServedKind]:
     """One row for each stored built-in kind."""
-    found: dict[tuple[str, str], Served] = {}
+    found: dict[tuple[str, str], ServedKind] = {}
     for kind in builtin():
         if kind.stored and kind.key not in found and kind.key not in _TWICE:
-            found[kind.key] = Served(kind.resource, frozenset(kind.verbs))
+            found[kind.key] = ServedKind(kind.resource, frozenset(kind.verbs))
     return list(found.values())
 
 
-def of_crd(crd: Object) -> Served | None:
+def of_crd(crd: Object) -> ServedKind | None:
     """The kind of an established CRD, in its storage version if that is served; None while it serves nothing."""
     spec = spec_of(crd)
     established = condition(crd, "Established")
@@ -47,21 +47,23 @@ def of_crd(crd: Object) -> Served | None:
     names = spec.get("names") or {}
     namespaced = spec.get("scope") == "Namespaced"
     resource = Resource(spec["group"], version["name"], names["plural"], names["kind"], namespaced)
-    return Served(resource, frozenset({"list", "watch", "delete", "deletecollection", "patch", "create"}), custom=True)
+    return ServedKind(
+        resource, frozenset({"list", "watch", "delete", "deletecollection", "patch", "create"}), custom=True
+    )
 
 
 class ServedKinds:
     """All kinds, as they come and go. ``on_change`` listeners get (old, new)."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ControllerContext) -> None:
         self._cluster = cluster
         self._built_in = built_in()
-        self._custom: dict[str, Served] = {}
-        self._listeners: list[Callable[[Served | None, Served | None], None]] = []
+        self._custom: dict[str, ServedKind] = {}
+        self._listeners: list[Callable[[ServedKind | None, ServedKind | None], None]] = []
         self._crds = cluster.cache(CUSTOM_RESOURCE_DEFINITIONS)
         self._crds.subscribe(self._crd_changed)
 
-    def __iter__(self) -> Iterator[Served]:
+    def __iter__(self) -> Iterator[ServedKind]:
         yield from self._built_in
         yield from list(self._custom.values())
 
@@ -69,12 +71,12 @@ class ServedKinds:
         """Wait until the CRDs are known."""
         await self._crds.synced.wait()
 
-    def of(self, api_version: str, kind: str) -> Served | None:
+    def of(self, api_version: str, kind: str) -> ServedKind | None:
         """By an object's apiVersion and kind; any version of a group counts."""
         group = api_version.rpartition("/")[0]
         return next((one for one in self if one.resource.kind == kind and one.resource.group == group), None)
 
-    def on_change(self, listener: Callable[[Served | None, Served | None], None]) -> Callable[[], None]:
+    def on_change(self, listener: Callable[[ServedKind | None, ServedKind | None], None]) -> Callable[[], None]:
         """Call ``listener`` with each custom kind that comes, changes or goes; returns what ends it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from kgpu.kube.port import CONFIG_MAPS, KubeRefusedError, Object, Resource, name_of, namespace_of
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController
 from kgpu.lab.embedded.controllers.kinds import NAMESPACES, SERVICE_ACCOUNTS
 from kgpu.lab.embedded.controllers.meta import status_of
 from kgpu.lab.embedded.controllers.podcontrol import namespace_is_ending
@@ -35,7 +35,7 @@ def _namespace(_: Object | None, new: Object | None) -> list[str]:
     return [] if new is None else [name_of(new)]
 
 
-class _PerNamespace(Controller):
+class _PerNamespace(ObjectController):
     """One object of a fixed name in every active namespace."""
 
     def is_active(self, namespace: str) -> bool:
@@ -66,7 +66,7 @@ class RootCaPublisher(_PerNamespace):
     name = "root-ca-certificate-publisher"
     workers = 1
 
-    def __init__(self, cluster: Cluster, root_ca: str) -> None:
+    def __init__(self, cluster: ControllerContext, root_ca: str) -> None:
         """``root_ca`` in PEM."""
         super().__init__(cluster)
         self._data = {"ca.crt": root_ca}

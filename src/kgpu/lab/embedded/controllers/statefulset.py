@@ -8,20 +8,27 @@ from kgpu.base.errors import KubeError
 from kgpu.kube.informer import Key
 from kgpu.kube.port import PODS, KubeRefusedError, Object, Resource, name_of
 from kgpu.lab.embedded.controllers import claim
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf, itself, refusal_text
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself, refusal_text
 from kgpu.lab.embedded.controllers.kinds import CONTROLLER_REVISIONS, STATEFUL_SETS, VOLUME_CLAIMS
 from kgpu.lab.embedded.controllers.meta import deleting, is_empty_selector, spec_of, status_of, uid_of
 from kgpu.lab.embedded.controllers.podcontrol import namespace_is_ending
 from kgpu.lab.embedded.controllers.pods import next_available
 from kgpu.lab.embedded.controllers.revisions import clean_up, sync_history
-from kgpu.lab.embedded.controllers.statefulset_plan import Observed, new_claims, new_pod, ordinal_of, plan, plan_status
+from kgpu.lab.embedded.controllers.statefulset_plan import (
+    ObservedStatefulSet,
+    new_claims,
+    new_pod,
+    ordinal_of,
+    plan,
+    plan_status,
+)
 
 
-class StatefulSetController(Controller):
+class StatefulSetController(ObjectController):
     name = "statefulset-controller"
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ControllerContext) -> None:
         super().__init__(cluster)
         self._sets = cluster.cache(STATEFUL_SETS)
         self._pods = cluster.cache(PODS)
@@ -61,10 +68,10 @@ class StatefulSetController(Controller):
             raise problem
         return next_available(pods, int(spec_of(owner).get("minReadySeconds") or 0), self.cluster.now())
 
-    async def _look(self, owner: Object, current: str, update: str) -> Observed:
+    async def _look(self, owner: Object, current: str, update: str) -> ObservedStatefulSet:
         found = [pod for pod in claim.candidates(self._pods, owner) if ordinal_of(owner, pod) is not None]
         pods = await claim.settle_claims(self.cluster, STATEFUL_SETS, owner, self._pods, found)
-        return Observed(
+        return ObservedStatefulSet(
             owner=owner,
             pods={number: pod for pod in pods if (number := ordinal_of(owner, pod)) is not None},
             gone=frozenset(uid_of(pod) for pod in pods if self._pods.is_doomed(pod)),

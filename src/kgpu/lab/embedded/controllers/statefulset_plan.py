@@ -79,7 +79,7 @@ def new_claims(owner: Object, ordinal: int) -> list[Object]:
 
 
 @dataclass(slots=True)
-class Step:
+class StatefulSetStep:
     """Numbers to create, with the name of the revision to take, and pods to delete."""
 
     create: list[tuple[int, str]] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class ObservedStatefulSet:
     """One look at a StatefulSet. Revisions by name; ``gone`` are the uids of pods that are being deleted."""
 
     owner: Object
@@ -130,9 +130,9 @@ class Observed:
         return self.current if ordinal < self.start + self.partition else self.update
 
 
-def plan(seen: Observed) -> Step:
+def plan(seen: ObservedStatefulSet) -> StatefulSetStep:
     """The next step: of OrderedReady sets one pod, of Parallel ones all that there is to do."""
-    step = Step()
+    step = StatefulSetStep()
     parallel = spec_of(seen.owner).get("podManagementPolicy") == "Parallel"
     for ordinal in seen.numbers():
         pod = seen.pods.get(ordinal)
@@ -163,9 +163,9 @@ def plan(seen: Observed) -> Step:
     return _plan_update(seen)
 
 
-def _plan_update(seen: Observed) -> Step:
+def _plan_update(seen: ObservedStatefulSet) -> StatefulSetStep:
     """Replace pods of the old template from the highest number down to the partition."""
-    step = Step()
+    step = StatefulSetStep()
     if (spec_of(seen.owner).get("updateStrategy") or {}).get("type") == "OnDelete":
         return step
     most = max(1, resolve(seen.rolling().get("maxUnavailable", 1), seen.replicas, up=False))
@@ -180,7 +180,7 @@ def _plan_update(seen: Observed) -> Step:
     return step
 
 
-def plan_status(seen: Observed, pods: Sequence[Object]) -> Object:
+def plan_status(seen: ObservedStatefulSet, pods: Sequence[Object]) -> Object:
     """The counts, and the end of a rolling update."""
     staying = [pod for pod in pods if uid_of(pod) not in seen.gone]
     ready = sum(phase_of(pod) == "Running" and is_ready(pod) for pod in pods)

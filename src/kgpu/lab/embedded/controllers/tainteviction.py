@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from kgpu.kube.informer import Key
 from kgpu.kube.port import NODES, PODS, KubeRefusedError, Object, Resource, name_of, namespace_of
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController
 from kgpu.lab.embedded.controllers.meta import key_of, spec_of, stamp, status_of, without_condition
 from kgpu.lab.embedded.controllers.pods import node_of
 from kgpu.lab.embedded.controllers.taints import stays_for, taints_of
@@ -33,10 +33,10 @@ def with_disruption(pod: Object, reason: str, message: str, now: dt.datetime) ->
     return [*without_condition(status_of(pod).get("conditions") or (), "DisruptionTarget"), made]
 
 
-class TaintEvictionController(Controller):
+class TaintEvictionController(ObjectController):
     name = "taint-eviction-controller"
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ControllerContext) -> None:
         super().__init__(cluster)
         self._nodes = cluster.cache(NODES)
         self._pods = cluster.cache(PODS)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from kgpu.kube.informer import Key
 from kgpu.kube.port import Object, Resource
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf, itself
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself
 from kgpu.lab.embedded.controllers.job_plan import INTERIM
 from kgpu.lab.embedded.controllers.kinds import JOBS
 from kgpu.lab.embedded.controllers.meta import condition, deleting, spec_of, time_of
@@ -26,7 +26,7 @@ def time_left(job: Object, now: dt.datetime) -> float | None:
     return None
 
 
-class TtlAfterFinishedController(Controller):
+class TtlAfterFinishedController(ObjectController):
     name = "ttl-after-finished-controller"
     workers = 1
 

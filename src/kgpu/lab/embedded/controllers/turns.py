@@ -70,7 +70,7 @@ async def turn() -> None:
     await turns.take()
 
 
-class Paced:
+class PacedApi:
     """An API each call of which waits for its turn, and whose watches let others go first now and then."""
 
     def __init__(self, api: KubeApi) -> None:

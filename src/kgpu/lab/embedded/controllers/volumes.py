@@ -13,8 +13,8 @@ from kgpu.base.quantity import Quantity
 from kgpu.formats.names import LAB_PROVISIONER
 from kgpu.kube.informer import Key
 from kgpu.kube.port import PODS, KubeRefusedError, Object, Resource, name_of, namespace_of
-from kgpu.lab.embedded.controllers.cluster import Cluster
-from kgpu.lab.embedded.controllers.controller import Controller, KeysOf
+from kgpu.lab.embedded.controllers.cluster import ControllerContext
+from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController
 from kgpu.lab.embedded.controllers.kinds import STORAGE_CLASSES, VOLUME_CLAIMS, VOLUMES
 from kgpu.lab.embedded.controllers.meta import (
     annotations_of,
@@ -105,11 +105,11 @@ def claims_of(pod: Object) -> list[str]:
     ]
 
 
-class VolumeController(Controller):
+class VolumeController(ObjectController):
     name = "persistentvolume-controller"
     workers = 1
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ControllerContext) -> None:
         super().__init__(cluster)
         self._claims = cluster.cache(VOLUME_CLAIMS)
         self._volumes = cluster.cache(VOLUMES)

@@ -11,8 +11,8 @@ import random
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kgpu.lab.embedded.core.verbs import Core
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.core.verbs import ApiCore
+from kgpu.lab.embedded.kinds import ApiKind
 
 DEFAULT: Final = "default"
 LOOKS: Final = 10
@@ -20,7 +20,7 @@ SHORTEST_S: Final = 0.1
 LONGEST_S: Final = 0.2
 
 
-async def default_account(core: Core, kind: Kind, namespace: str, obj: Any, subresource: str = "") -> None:
+async def default_account(core: ApiCore, kind: ApiKind, namespace: str, obj: Any, subresource: str = "") -> None:
     """Return when a new pod's account may be looked up: at once unless it is ``default``, missing, of a namespace."""
     if kind.key != ("", "pods") or subresource or not _of_default(obj):
         return

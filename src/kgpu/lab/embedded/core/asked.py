@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from kgpu.lab.embedded.core.ground import Ground
-from kgpu.lab.embedded.core.model import Call, Stored, User
+from kgpu.lab.embedded.core.ground import VerbContext
+from kgpu.lab.embedded.core.model import ApiUser, Call, StoredObject
 from kgpu.lab.embedded.core.writing import metadata_of
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.status import FieldError, Object, bad_value, invalid
 
 _EITHER: Final = "cannot be specified in combination with resourceAttributes"
 _ONE_OF: Final = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
 
 
-def ask(ground: Ground, kind: Kind, namespace: str, obj: Object, call: Call) -> Stored:
+def ask(ground: VerbContext, kind: ApiKind, namespace: str, obj: Object, call: Call) -> StoredObject:
     """The answer. Raises ApiError 400 and 422."""
     rules = ground.rules(kind)
     new = rules.decode(kind, obj, call)
@@ -28,10 +28,10 @@ def ask(ground: Ground, kind: Kind, namespace: str, obj: Object, call: Call) -> 
         raise invalid(kind.group, kind.kind, "", errors)
     spec = new.setdefault("spec", {})
     new["status"] = _ANSWERS[kind.plural](ground, kind, spec, call)
-    return Stored(new, 0)
+    return StoredObject(new, 0)
 
 
-def _access(ground: Ground, kind: Kind, spec: Object, call: Call) -> Object:
+def _access(ground: VerbContext, kind: ApiKind, spec: Object, call: Call) -> Object:
     attributes, other = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     errors: list[FieldError] = []
     if attributes is not None and other is not None:
@@ -40,7 +40,7 @@ def _access(ground: Ground, kind: Kind, spec: Object, call: Call) -> Object:
         errors.append(bad_value("spec.resourceAttributes", None, _ONE_OF))
     user = call.user
     if kind.plural != "selfsubjectaccessreviews":
-        user = User(spec.get("user") or "", tuple(spec.get("groups") or ()), spec.get("uid") or "")
+        user = ApiUser(spec.get("user") or "", tuple(spec.get("groups") or ()), spec.get("uid") or "")
         if not user.name and not user.groups:
             errors.append(bad_value("spec.user", "", "at least one of user or group must be specified"))
     if errors:
@@ -49,18 +49,18 @@ def _access(ground: Ground, kind: Kind, spec: Object, call: Call) -> Object:
     return {"allowed": allowed, **({"reason": reason} if reason else {})}
 
 
-def _rules(ground: Ground, kind: Kind, spec: Object, call: Call) -> Object:
+def _rules(ground: VerbContext, kind: ApiKind, spec: Object, call: Call) -> Object:
     del kind
     resources, others = ground.authority.rules(call.user, spec.get("namespace") or "")
     return {"resourceRules": resources, "nonResourceRules": others, "incomplete": False}
 
 
-def _self(ground: Ground, kind: Kind, spec: Object, call: Call) -> Object:
+def _self(ground: VerbContext, kind: ApiKind, spec: Object, call: Call) -> Object:
     del ground, kind, spec
     return {"userInfo": call.user.info()}
 
 
-def _token(ground: Ground, kind: Kind, spec: Object, call: Call) -> Object:
+def _token(ground: VerbContext, kind: ApiKind, spec: Object, call: Call) -> Object:
     del kind, call
     user = ground.authority.review(spec.get("token") or "")
     if user is None:
@@ -69,7 +69,7 @@ def _token(ground: Ground, kind: Kind, spec: Object, call: Call) -> Object:
     return {"authenticated": True, "user": user.info(), **({"audiences": audiences} if audiences else {})}
 
 
-_ANSWERS: Final[dict[str, Callable[[Ground, Kind, Any, Call], Object]]] = {
+_ANSWERS: Final[dict[str, Callable[[VerbContext, ApiKind, Any, Call], Object]]] = {
     "selfsubjectaccessreviews": _access,
     "subjectaccessreviews": _access,
     "localsubjectaccessreviews": _access,

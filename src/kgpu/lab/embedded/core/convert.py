@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kgpu.lab.embedded.kinds import Kind, Kinds
+from kgpu.lab.embedded.kinds import ApiKind, Kinds
 from kgpu.lab.embedded.status import Object
 
 _EVENTS: Final = ("", "events")
@@ -27,12 +27,12 @@ _RENAMED: Final = {
 _RENAMED_BACK: Final = {new: old for old, new in _RENAMED.items()}
 
 
-def storage_key(kind: Kind) -> tuple[str, str]:
+def storage_key(kind: ApiKind) -> tuple[str, str]:
     """Where objects of the kind are kept."""
     return _EVENTS if kind.key == _NEW_EVENTS else kind.key
 
 
-def storage_kind(kinds: Kinds, kind: Kind) -> Kind:
+def storage_kind(kinds: Kinds, kind: ApiKind) -> ApiKind:
     """The kind whose version is stored."""
     if kind.key == _NEW_EVENTS:
         return kinds.find("", "v1", "events") or kind
@@ -41,7 +41,7 @@ def storage_kind(kinds: Kinds, kind: Kind) -> Kind:
     return kind
 
 
-def converted(obj: Object, kind: Kind) -> Object:
+def converted(obj: Object, kind: ApiKind) -> Object:
     """``obj`` in the version of ``kind``; shares parts with ``obj``."""
     found = {**obj, "apiVersion": kind.api_version, "kind": kind.kind}
     if kind.key == _NEW_EVENTS:

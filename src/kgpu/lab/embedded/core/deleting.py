@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.lab.embedded.core.convert import storage_key
-from kgpu.lab.embedded.core.ground import Ground, later, now, success
-from kgpu.lab.embedded.core.model import Call, DeleteOptions, Review, Stored, copied
-from kgpu.lab.embedded.core.reading import Reading
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.core.ground import VerbContext, later, now, success
+from kgpu.lab.embedded.core.model import Call, DeleteOptions, Review, StoredObject, copied
+from kgpu.lab.embedded.core.reading import ReadVerbs
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.status import ApiError, Object, conflict
 
 ORPHAN: Final = "orphan"
@@ -29,15 +29,15 @@ _RETURNED: Final = frozenset({
 })  # fmt: skip
 
 
-class Deleting:
+class DeleteVerbs:
     """Over one ground."""
 
-    def __init__(self, ground: Ground, reading: Reading) -> None:
+    def __init__(self, ground: VerbContext, reading: ReadVerbs) -> None:
         self._ground = ground
         self._reading = reading
 
     def delete(
-        self, kind: Kind, namespace: str, name: str, options: DeleteOptions, call: Call, *, named: bool = True
+        self, kind: ApiKind, namespace: str, name: str, options: DeleteOptions, call: Call, *, named: bool = True
     ) -> tuple[Object, bool]:
         """(the object or a Status, whether it is gone). ``named``: the request names it, and not a collection."""
         ground = self._ground
@@ -83,7 +83,7 @@ class Deleting:
             return ground.at(old, kind).obj, False
         return ground.at(self._put(kind, old, {**live, "metadata": changed}, dry_run=dry_run), kind).obj, False
 
-    def _marked(self, kind: Kind, obj: Object) -> Object:
+    def _marked(self, kind: ApiKind, obj: Object) -> Object:
         """As the kind's own rules would have it before a first delete, which CRDs use to stay until they are empty."""
         mark = getattr(self._ground.rules(kind), "deleting", None)
         if mark is None or "deletionTimestamp" in obj["metadata"]:
@@ -93,8 +93,8 @@ class Deleting:
         return found
 
     def delete_collection(
-        self, kind: Kind, namespace: str, options: DeleteOptions, call: Call, *, labels: str, fields: str
-    ) -> Iterator[Stored]:
+        self, kind: ApiKind, namespace: str, options: DeleteOptions, call: Call, *, labels: str, fields: str
+    ) -> Iterator[StoredObject]:
         """Deletes or marks one after the other and gives what it was. An object that goes meanwhile is no error."""
         page = self._reading.list(
             kind, namespace, labels=labels, fields=fields, limit=0, token="", version="", match=""
@@ -107,22 +107,24 @@ class Deleting:
                     raise
             yield stored
 
-    def _put(self, kind: Kind, old: Stored, obj: Object, *, dry_run: bool) -> Stored:
+    def _put(self, kind: ApiKind, old: StoredObject, obj: Object, *, dry_run: bool) -> StoredObject:
         if dry_run:
-            return Stored(obj, old.revision)
+            return StoredObject(obj, old.revision)
         return self._ground.store.put(storage_key(kind), {**obj, "metadata": dict(obj["metadata"])})
 
-    def _gone(self, kind: Kind, old: Stored, *, dry_run: bool) -> Object:
+    def _gone(self, kind: ApiKind, old: StoredObject, *, dry_run: bool) -> Object:
         last = old if dry_run else self._ground.store.remove(storage_key(kind), old)
         return self._answer(kind, last)
 
-    def _answer(self, kind: Kind, stored: Stored) -> Object:
+    def _answer(self, kind: ApiKind, stored: StoredObject) -> Object:
         if kind.key in _RETURNED:
             return self._ground.at(stored, kind).obj
         details = {"name": stored.name, "group": kind.group, "kind": kind.plural, "uid": stored.obj["metadata"]["uid"]}
         return success(details={key: value for key, value in details.items() if value})
 
-    def _mark_namespace(self, kind: Kind, old: Stored, options: DeleteOptions, *, dry_run: bool) -> Object | None:
+    def _mark_namespace(
+        self, kind: ApiKind, old: StoredObject, options: DeleteOptions, *, dry_run: bool
+    ) -> Object | None:
         """Namespaces end through their controller, which empties spec.finalizers; None when they may go now."""
         metadata, spec = old.obj["metadata"], old.obj.get("spec") or {}
         if "deletionTimestamp" in metadata:
@@ -137,7 +139,7 @@ class Deleting:
         return self._put(kind, old, {**old.obj, "metadata": changed, "status": status}, dry_run=dry_run).obj
 
 
-def _check(kind: Kind, old: Stored, options: DeleteOptions) -> None:
+def _check(kind: ApiKind, old: StoredObject, options: DeleteOptions) -> None:
     metadata = old.obj["metadata"]
     spaces = kind.key == ("", "namespaces")
     about = (kind.group, kind.plural if spaces else kind.kind, old.name)
@@ -161,7 +163,7 @@ def _check(kind: Kind, old: Stored, options: DeleteOptions) -> None:
         raise conflict(*about, why)
 
 
-def _grace(kind: Kind, obj: Object, options: DeleteOptions) -> tuple[tuple[int, str] | None, bool]:
+def _grace(kind: ApiKind, obj: Object, options: DeleteOptions) -> tuple[tuple[int, str] | None, bool]:
     """((seconds, deletionTimestamp) or None for kinds that know no grace, whether it ends already)."""
     if kind.key != ("", "pods"):
         return None, False
@@ -190,7 +192,7 @@ def _shortened(timestamp: str, left: int, asked: int) -> tuple[int, str]:
     return asked, ends.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _finalizers(kind: Kind, metadata: Object, options: DeleteOptions) -> list[str]:
+def _finalizers(kind: ApiKind, metadata: Object, options: DeleteOptions) -> list[str]:
     """The finalizers that the object has from now on."""
     present: list[str] = list(metadata.get("finalizers") or ())
     orphan = foreground = False

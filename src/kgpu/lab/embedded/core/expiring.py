@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from kgpu.lab.embedded.core.model import Stored
+from kgpu.lab.embedded.core.model import StoredObject
 from kgpu.lab.embedded.status import Object
-from kgpu.lab.embedded.store import Key, Store
+from kgpu.lab.embedded.store import Key, ObjectStore
 
 EVENTS: Final[Key] = ("", "events")
 TTL_SECONDS: Final = 3600.0  # the real server's default
@@ -25,17 +25,17 @@ _AT_ONCE: Final = 20  # that are dropped before others get their turn
 class Expiring:
     """Follows a store from now on. ``drop_due`` forgets what is due, ``run`` does so until it is cancelled."""
 
-    def __init__(self, store: Store, ttl: float = TTL_SECONDS, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: ObjectStore, ttl: float = TTL_SECONDS, *, clock: Callable[[], float] = time.time) -> None:
         """``ttl`` in seconds; ``clock`` gives seconds since 1970."""
         self._store = store
         self._ttl = ttl
         self._clock = clock
-        self._due: deque[tuple[float, Stored]] = deque()
+        self._due: deque[tuple[float, StoredObject]] = deque()
         kept = [(_changed(one.obj, clock()) + ttl, one) for one in store.table(EVENTS).scan("")]
         self._due.extend(sorted(kept, key=lambda row: row[0]))
         store.on_commit(self._note)
 
-    def _note(self, key: Key, change: str, stored: Stored, old: Stored | None) -> None:
+    def _note(self, key: Key, change: str, stored: StoredObject, old: StoredObject | None) -> None:
         del old
         if key == EVENTS and change != "DELETED":
             self._due.append((self._clock() + self._ttl, stored))

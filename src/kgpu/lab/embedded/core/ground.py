@@ -14,14 +14,14 @@ from kgpu.lab.embedded.core.model import (
     Call,
     Patching,
     Review,
-    Stored,
+    StoredObject,
     TypeRules,
 )
 from kgpu.lab.embedded.core.sizes import TooLargeError
-from kgpu.lab.embedded.kinds import Kind, Kinds
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.kinds import ApiKind, Kinds
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import ApiError, Object, forbidden, not_found
-from kgpu.lab.embedded.store import Store
+from kgpu.lab.embedded.store import ObjectStore
 
 IMMORTAL: Final = frozenset({"default", "kube-system", "kube-public"})
 
@@ -29,23 +29,23 @@ IMMORTAL: Final = frozenset({"default", "kube-system", "kube-public"})
 class CustomPort(Protocol):
     """What the core asks about custom kinds; ``crd.custom.CustomKinds``."""
 
-    def selectable_fields(self, kind: Kind) -> tuple[str, ...]:
+    def selectable_fields(self, kind: ApiKind) -> tuple[str, ...]:
         """Field selectors besides metadata.name and metadata.namespace."""
         ...
 
-    def convert(self, kind: Kind, obj: Object) -> Object:
+    def convert(self, kind: ApiKind, obj: Object) -> Object:
         """The object as that version shows it."""
         ...
 
-    def version(self, kind: Kind) -> object:
+    def version(self, kind: ApiKind) -> object:
         """Stands for the schema of that version: another one once that has changed."""
         ...
 
-    def scale_of(self, kind: Kind, obj: Object) -> Object:
+    def scale_of(self, kind: ApiKind, obj: Object) -> Object:
         """The Scale of an object."""
         ...
 
-    def with_scale(self, kind: Kind, obj: Object, scale: Object) -> Object:
+    def with_scale(self, kind: ApiKind, obj: Object, scale: Object) -> Object:
         """A copy of the object with the replicas of the Scale."""
         ...
 
@@ -53,14 +53,14 @@ class CustomPort(Protocol):
 class RealPatching:
     """``kgpu.lab.embedded.patch`` as the ``Patching`` port."""
 
-    def apply_patch(self, content_type: str, live: Object, body: Any, schema: Node) -> Object:
+    def apply_patch(self, content_type: str, live: Object, body: Any, schema: SchemaNode) -> Object:
         from kgpu.lab.embedded.patch import apply_patch
 
         return apply_patch(content_type, live, body, schema)
 
     def server_side_apply(
-        self, live: Object | None, config: Object, schema: Node, *, manager: str, force: bool, subresource: str,
-        kind: Kind, now: str,
+        self, live: Object | None, config: Object, schema: SchemaNode, *, manager: str, force: bool, subresource: str,
+        kind: ApiKind, now: str,
     ) -> Object:  # fmt: skip
         from kgpu.lab.embedded.patch.apply import server_side_apply
         from kgpu.lab.embedded.patch.managed import reset_fields
@@ -71,7 +71,15 @@ class RealPatching:
         )  # fmt: skip
 
     def after_write(
-        self, old: Object | None, new: Object, schema: Node, *, manager: str, subresource: str, kind: Kind, now: str
+        self,
+        old: Object | None,
+        new: Object,
+        schema: SchemaNode,
+        *,
+        manager: str,
+        subresource: str,
+        kind: ApiKind,
+        now: str,
     ) -> list[Object]:
         from kgpu.lab.embedded.patch.managed import after_write, reset_fields
 
@@ -81,12 +89,12 @@ class RealPatching:
         )  # fmt: skip
 
 
-class Ground:
+class VerbContext:
     """Shared by the verbs. ``custom`` and ``authority`` may be set after it was made."""
 
     def __init__(
-        self, kinds: Kinds, store: Store, rules: Callable[[Kind], TypeRules], admission: Sequence[Admission], *,
-        patching: Patching | None, authority: Authority | None,
+        self, kinds: Kinds, store: ObjectStore, rules: Callable[[ApiKind], TypeRules], admission: Sequence[Admission],
+        *, patching: Patching | None, authority: Authority | None,
     ) -> None:  # fmt: skip
         self.kinds = kinds
         self.store = store
@@ -96,36 +104,36 @@ class Ground:
         self.patching: Patching = patching or RealPatching()
         self.authority: Authority = authority or AllowAll()
         self.custom: CustomPort | None = None
-        self.reads = StoreReads(store)
+        self.reads = StoreLookup(store)
 
-    def at(self, stored: Stored, kind: Kind) -> Stored:
+    def at(self, stored: StoredObject, kind: ApiKind) -> StoredObject:
         """``stored`` in the version of ``kind``."""
         if kind.custom and self.custom is not None:
             return stored.under(self.custom.version(kind), kind, self.custom.convert)
         return stored.at(kind, lambda kind, obj: converted(obj, kind))
 
-    def is_outdated(self, stored: Stored, kind: Kind) -> bool:
+    def is_outdated(self, stored: StoredObject, kind: ApiKind) -> bool:
         """Whether it would be stored otherwise now: its kind's schema has changed since it was written."""
         return kind.custom and stored.obj["apiVersion"] == kind.api_version and self.at(stored, kind) is not stored
 
-    def find(self, kind: Kind, namespace: str, name: str) -> Stored | None:
+    def find(self, kind: ApiKind, namespace: str, name: str) -> StoredObject | None:
         """The object as it is stored."""
         return self.store.get(storage_key(kind), namespace, name)
 
-    def need(self, kind: Kind, namespace: str, name: str) -> Stored:
+    def need(self, kind: ApiKind, namespace: str, name: str) -> StoredObject:
         """As ``find``; 404 when there is none."""
         found = self.find(kind, namespace, name)
         if found is None:
             raise not_found(kind.group, kind.plural, name)
         return found
 
-    def commit(self, kind: Kind, obj: Object, call: Call, old: Stored | None = None) -> Stored:
+    def commit(self, kind: ApiKind, obj: Object, call: Call, old: StoredObject | None = None) -> StoredObject:
         """Write ``obj`` (in the version of ``kind``; handed over), unless it is a dry run."""
         stored_as = storage_kind(self.kinds, kind)
         if stored_as is not kind:
             obj = converted(obj, stored_as)
         if call.dry_run:
-            return self.at(Stored(obj, old.revision if old else 0), kind)
+            return self.at(StoredObject(obj, old.revision if old else 0), kind)
         try:
             stored = self.store.put(storage_key(kind), obj)
         except TooLargeError:
@@ -173,10 +181,10 @@ class Ground:
         raise error
 
 
-class StoreReads:
+class StoreLookup:
     """``Reads`` over the store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def get(self, group: str, plural: str, namespace: str, name: str) -> Object | None:

@@ -1,7 +1,8 @@
 """What the parts of the embedded API server hand each other: who asks, what is kept, what a list or a watch gives, and
 the ports to the rules of a type, to admission, to patches and to the authority over users.
 
-Objects (``Stored.obj``, ``WatchItem.stored.obj``, what ``Reads`` gives) are shared: change a copy (``copied``).
+Objects (``StoredObject.obj``, ``WatchItem.stored.obj``, what ``ObjectLookup`` gives) are shared: change a copy
+(``copied``).
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.repeated import Repeated
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import ApiError, FieldError, Object
 
 _encoder: Final = msgspec.json.Encoder()
@@ -45,7 +46,7 @@ def in_order(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class ApiUser:
     """Who asks. ``extra`` is what an authenticator tells besides, such as the pod and the node of a token."""
 
     name: str
@@ -74,7 +75,7 @@ class Call:
     like as far as they were given.
     """
 
-    user: User
+    user: ApiUser
     dry_run: bool = False
     manager: str = ""
     validation: str = "Warn"
@@ -103,7 +104,7 @@ class DeleteOptions:
         return {name: one for name, one in found.items() if one or one == 0}
 
 
-class Stored:
+class StoredObject:
     """An object as of one revision. It is never changed; a write makes a new one."""
 
     __slots__ = ("_encoded", "_others", "_under", "obj", "revision")
@@ -112,7 +113,7 @@ class Stored:
         self.obj = obj
         self.revision = revision
         self._encoded: bytes | None = None
-        self._others: dict[str, Stored] | None = None
+        self._others: dict[str, StoredObject] | None = None
         self._under: object = None
 
     def encoded(self) -> bytes:
@@ -129,18 +130,18 @@ class Stored:
     def namespace(self) -> str:
         return str(self.obj["metadata"].get("namespace", ""))
 
-    def at(self, kind: Kind, convert: Callable[[Kind, Object], Object]) -> Stored:
-        """The same object in the version (or group) of ``kind``; made once. ``Core`` has done it to what it returns."""
+    def at(self, kind: ApiKind, convert: Callable[[ApiKind, Object], Object]) -> StoredObject:
+        """The same object in the version (or group) of ``kind``; made once. What ``ApiCore`` returns is so already."""
         if self.obj.get("apiVersion") == kind.api_version:
             return self
         if self._others is None:
             self._others = {}
         found = self._others.get(kind.api_version)
         if found is None:
-            found = self._others[kind.api_version] = Stored(convert(kind, self.obj), self.revision)
+            found = self._others[kind.api_version] = StoredObject(convert(kind, self.obj), self.revision)
         return found
 
-    def under(self, schema: object, kind: Kind, convert: Callable[[Kind, Object], Object]) -> Stored:
+    def under(self, schema: object, kind: ApiKind, convert: Callable[[ApiKind, Object], Object]) -> StoredObject:
         """The same object as a custom kind shows it under its schema of now; made once for each.
 
         ``schema`` stands for it. An object that was written under an older one may lack a default or have too much.
@@ -156,11 +157,11 @@ class Stored:
             return self
         if self._others is None:
             self._others = {}
-        found = self._others[kind.api_version] = Stored(obj, self.revision)
+        found = self._others[kind.api_version] = StoredObject(obj, self.revision)
         found._under = schema
         return found
 
-    def written_under(self, schema: object) -> Stored:
+    def written_under(self, schema: object) -> StoredObject:
         """Itself, just written by the rules of that schema."""
         self._under = schema
         return self
@@ -170,12 +171,12 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListPage:
     """One page of a list. ``version`` is the collection's; ``token`` is "" on the last page; ``remaining`` is how many
     objects come after this page, where it is known (None on the last page and with selectors).
     """
 
-    items: list[Stored]
+    items: list[StoredObject]
     version: str
     token: str = ""
     remaining: int | None = None
@@ -186,7 +187,7 @@ class WatchItem:
     """One line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK, and the object (a bookmark's has little in it)."""
 
     type: str
-    stored: Stored
+    stored: StoredObject
 
     def encoded(self) -> bytes:
         """The line, with its end."""
@@ -201,7 +202,7 @@ class Review:
     """
 
     operation: str
-    kind: Kind
+    kind: ApiKind
     namespace: str
     name: str
     obj: Object
@@ -210,7 +211,7 @@ class Review:
     call: Call
 
 
-class Reads(Protocol):
+class ObjectLookup(Protocol):
     """What rules and admission may look up. What it gives is shared and must not be changed."""
 
     def get(self, group: str, plural: str, namespace: str, name: str) -> Object | None:
@@ -225,26 +226,26 @@ class Reads(Protocol):
 class TypeRules(Protocol):
     """What a kind's own strategy says. One instance may serve many kinds."""
 
-    def schema(self, kind: Kind) -> Node:
+    def schema(self, kind: ApiKind) -> SchemaNode:
         """The kind's type."""
         ...
 
-    def decode(self, kind: Kind, obj: Object, call: Call) -> Object:
+    def decode(self, kind: ApiKind, obj: Object, call: Call) -> Object:
         """The object as the type has it, a copy of its own; raises ApiError 400.
 
         ``call.validation`` says what becomes of unknown fields.
         """
         ...
 
-    def default(self, kind: Kind, obj: Object) -> None:
+    def default(self, kind: ApiKind, obj: Object) -> None:
         """Fill in defaults, in place."""
         ...
 
-    def prepare(self, kind: Kind, obj: Object, old: Object | None, subresource: str) -> None:
+    def prepare(self, kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> None:
         """What the strategy sets, keeps and clears before a create (``old`` None) or an update, in place."""
         ...
 
-    def validate(self, kind: Kind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
+    def validate(self, kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
         """Every complaint."""
         ...
 
@@ -252,7 +253,7 @@ class TypeRules(Protocol):
 class Admission(Protocol):
     """One admission plugin. ``mutating`` ones (attribute, False when absent) run before ``prepare`` and validation."""
 
-    def admit(self, review: Review, reads: Reads) -> None:
+    def admit(self, review: Review, reads: ObjectLookup) -> None:
         """Let it pass, change ``review.obj``, or raise ApiError."""
         ...
 
@@ -260,19 +261,27 @@ class Admission(Protocol):
 class Patching(Protocol):
     """Patches and managed fields; ``kgpu.lab.embedded.patch`` is the real one."""
 
-    def apply_patch(self, content_type: str, live: Object, body: Any, schema: Node) -> Object:
+    def apply_patch(self, content_type: str, live: Object, body: Any, schema: SchemaNode) -> Object:
         """JSON, merge and strategic merge patches; a new object. Raises ApiError."""
         ...
 
     def server_side_apply(
-        self, live: Object | None, config: Object, schema: Node, *, manager: str, force: bool, subresource: str,
-        kind: Kind, now: str,
+        self, live: Object | None, config: Object, schema: SchemaNode, *, manager: str, force: bool, subresource: str,
+        kind: ApiKind, now: str,
     ) -> Object:  # fmt: skip
         """The merged object with its managedFields. Raises ApiError, conflicts as the real one words them."""
         ...
 
     def after_write(
-        self, old: Object | None, new: Object, schema: Node, *, manager: str, subresource: str, kind: Kind, now: str
+        self,
+        old: Object | None,
+        new: Object,
+        schema: SchemaNode,
+        *,
+        manager: str,
+        subresource: str,
+        kind: ApiKind,
+        now: str,
     ) -> list[Object]:
         """The managedFields of ``new``."""
         ...
@@ -281,15 +290,15 @@ class Patching(Protocol):
 class Authority(Protocol):
     """Who users are and what they may do; the HTTP surface's tokens. ``AllowAll`` stands in for it."""
 
-    def allowed(self, user: User, attributes: Object) -> tuple[bool, str]:
+    def allowed(self, user: ApiUser, attributes: Object) -> tuple[bool, str]:
         """May ``user`` do it, and why. ``attributes`` is a review's resourceAttributes or nonResourceAttributes."""
         ...
 
-    def rules(self, user: User, namespace: str) -> tuple[list[Object], list[Object]]:
+    def rules(self, user: ApiUser, namespace: str) -> tuple[list[Object], list[Object]]:
         """The resourceRules and nonResourceRules of a SelfSubjectRulesReview."""
         ...
 
-    def review(self, token: str) -> User | None:
+    def review(self, token: str) -> ApiUser | None:
         """Whose token it is, None when it is nobody's."""
         ...
 
@@ -301,16 +310,16 @@ class Authority(Protocol):
 class AllowAll:
     """An ``Authority`` that lets everybody do everything and knows no tokens."""
 
-    def allowed(self, user: User, attributes: Object) -> tuple[bool, str]:
+    def allowed(self, user: ApiUser, attributes: Object) -> tuple[bool, str]:
         del user, attributes
         return True, ""
 
-    def rules(self, user: User, namespace: str) -> tuple[list[Object], list[Object]]:
+    def rules(self, user: ApiUser, namespace: str) -> tuple[list[Object], list[Object]]:
         del user, namespace
         every = ["*"]
         return [{"verbs": every, "apiGroups": every, "resources": every}], [{"verbs": every, "nonResourceURLs": every}]
 
-    def review(self, token: str) -> User | None:
+    def review(self, token: str) -> ApiUser | None:
         del token
         return None
 

@@ -21,7 +21,7 @@ _CONVERTIBLE: Final = frozenset({("number", "string")})  # in Go, where it would
 _HANDLED: Final = re.compile(r'^\S+ in version "\S+" cannot be handled as a \S+: ')
 
 
-class Patch(NamedTuple):
+class AppliedPatch(NamedTuple):
     """A patch, and what it has made of an object."""
 
     content_type: str
@@ -29,7 +29,7 @@ class Patch(NamedTuple):
     made: Object
 
     @classmethod
-    def of(cls, content_type: str, body: Any, changed: Object) -> Patch:
+    def of(cls, content_type: str, body: Any, changed: Object) -> AppliedPatch:
         """JSON and merge patches sort what they go through; complaints come in that order."""
         return cls(content_type, body, changed if content_type == STRATEGIC else in_order(changed))
 
@@ -45,14 +45,14 @@ class Patch(NamedTuple):
         return sorted(unknown) if self.content_type == STRATEGIC else unknown
 
 
-def complaints(patch: Patch, repeated: Repeated | None) -> list[str]:
+def complaints(patch: AppliedPatch, repeated: Repeated | None) -> list[str]:
     """What strict decoding says of the patch itself."""
     if patch.content_type == JSON:
         return [f"json patch {one}" for one in operations(patch.body if repeated is None else repeated.members)]
     return repeated.untyped() if repeated is not None else []
 
 
-def refused(patch: Patch, why: str) -> ApiError:
+def refused(patch: AppliedPatch, why: str) -> ApiError:
     """422 for the patch."""
     return invalid("", "", "", [bad_value("patch", patch.shown(), why)])
 
@@ -65,7 +65,7 @@ def settle_applied(repeated: Repeated, call: Call) -> None:
         call.warnings.extend(warnings([repeated.applied()]))
 
 
-def undecoded(patch: Patch, error: ApiError) -> ApiError:
+def undecoded(patch: AppliedPatch, error: ApiError) -> ApiError:
     """What the real server says instead of ``error``, the refusal to decode what the patch has made."""
     if error.code != 400:
         return error

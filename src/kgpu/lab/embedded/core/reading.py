@@ -15,13 +15,13 @@ from typing import Final
 import msgspec
 
 from kgpu.lab.embedded.core.convert import storage_key
-from kgpu.lab.embedded.core.ground import Ground, plain
-from kgpu.lab.embedded.core.model import Page, Stored
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.core.ground import VerbContext, plain
+from kgpu.lab.embedded.core.model import ListPage, StoredObject
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.selectors import FieldTerm, Match, field_match, fields_of, labels_of, named
 from kgpu.lab.embedded.status import ApiError, bad_request, expired, shown
 from kgpu.lab.embedded.store import INDEXED, ExpiredError, Key, Table
-from kgpu.lab.embedded.watching import EVERYTHING, Bucket, Watch
+from kgpu.lab.embedded.watching import EVERYTHING, Bucket, ObjectWatch
 
 _TOKEN_VERSION: Final = "meta.k8s.io/v1"  # noqa: S105 - of list pages
 _BASE64: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
@@ -34,7 +34,7 @@ _CONTINUE_ANYWAY: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class CollectionScope:
     """What a list or a watch is about."""
 
     key: Key
@@ -53,13 +53,13 @@ class Scope:
         return ("namespace", self.namespace) if self.namespace else EVERYTHING
 
 
-class Reading:
+class ReadVerbs:
     """Over one ground."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: VerbContext) -> None:
         self._ground = ground
 
-    def scope(self, kind: Kind, namespace: str, labels: str, fields: str) -> Scope:
+    def scope(self, kind: ApiKind, namespace: str, labels: str, fields: str) -> CollectionScope:
         """Raises ApiError 400 for selectors that can't be understood."""
         custom = self._ground.custom
         selectable = custom.selectable_fields(kind) if kind.custom and custom and fields else ()
@@ -71,15 +71,26 @@ class Reading:
         index = INDEXED.get(key)
         indexed = named(terms, ".".join(index)) if index else None
         left = tuple(term for term in terms if not _covered(term, namespace if kind.namespaced else ""))
-        return Scope(key, namespace, _both(by_label, field_match(kind, left)), named(terms, "metadata.name"), indexed)
+        return CollectionScope(
+            key, namespace, _both(by_label, field_match(kind, left)), named(terms, "metadata.name"), indexed
+        )
 
-    def get(self, kind: Kind, namespace: str, name: str) -> Stored:
+    def get(self, kind: ApiKind, namespace: str, name: str) -> StoredObject:
         """404 when there is none."""
         return self._ground.at(self._ground.need(kind, namespace, name), kind)
 
     def list(
-        self, kind: Kind, namespace: str, *, labels: str, fields: str, limit: int, token: str, version: str, match: str
-    ) -> Page:
+        self,
+        kind: ApiKind,
+        namespace: str,
+        *,
+        labels: str,
+        fields: str,
+        limit: int,
+        token: str,
+        version: str,
+        match: str,
+    ) -> ListPage:
         scope = self.scope(kind, namespace, labels, fields)
         table, latest = self._ground.store.table(scope.key), self._ground.store.revision
         start, revision, at = "", latest, False
@@ -106,11 +117,11 @@ class Reading:
             chosen = candidates if matches is None else (one for one in candidates if matches(one.obj))
             version_of_kind, at_kind = "" if kind.custom else kind.api_version, self._ground.at
             # Nearly always the stored version is the one that is asked for; thousands of calls tell.
-            return Page(
+            return ListPage(
                 [one if one.obj.get("apiVersion") == version_of_kind else at_kind(one, kind) for one in chosen],
                 str(revision),
             )
-        items: list[Stored] = []
+        items: list[StoredObject] = []
         last, more = "", False
         for stored in candidates:
             if len(items) >= limit:
@@ -120,14 +131,16 @@ class Reading:
                 items.append(self._ground.at(stored, kind))
             last = f"{stored.namespace}/{stored.name}"
         if not more:
-            return Page(items, str(revision))
+            return ListPage(items, str(revision))
         following = _encoded(f"{last}\0", revision)
         if labels or fields:
-            return Page(items, str(revision), following)
-        return Page(items, str(revision), following, 1 + sum(1 for _ in candidates))
+            return ListPage(items, str(revision), following)
+        return ListPage(items, str(revision), following, 1 + sum(1 for _ in candidates))
 
     @staticmethod
-    def _candidates(table: Table, scope: Scope, start: str, revision: int, *, at: bool) -> Iterator[Stored]:
+    def _candidates(
+        table: Table, scope: CollectionScope, start: str, revision: int, *, at: bool
+    ) -> Iterator[StoredObject]:
         if at and table.changed > revision:
             found = table.snapshot(scope.namespace, start, revision)
             return (one for one in found if one.name == scope.name) if scope.name is not None else found
@@ -143,9 +156,9 @@ class Reading:
         return table.scan(scope.namespace, start)
 
     def watch(
-        self, kind: Kind, namespace: str, *, labels: str, fields: str, version: str, bookmarks: bool,
+        self, kind: ApiKind, namespace: str, *, labels: str, fields: str, version: str, bookmarks: bool,
         initial_events: bool,
-    ) -> Watch:  # fmt: skip
+    ) -> ObjectWatch:  # fmt: skip
         scope = self.scope(kind, namespace, labels, fields)
         store = self._ground.store
         table = store.table(scope.key)
@@ -154,7 +167,7 @@ class Reading:
             # A version of an earlier life of this server: its holder must list again.
             raise expired(f"too old resource version: {wanted} ({store.revision})")
         ground = self._ground
-        watch = Watch(
+        watch = ObjectWatch(
             (kind.api_version, kind.kind), scope.namespace, scope.match, lambda: store.revision,
             bookmarks=bookmarks, convert=lambda stored: ground.at(stored, kind),
         )  # fmt: skip

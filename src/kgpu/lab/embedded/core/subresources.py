@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
-from kgpu.lab.embedded.core.deleting import Deleting
-from kgpu.lab.embedded.core.ground import Ground, now, plain, success
-from kgpu.lab.embedded.core.model import API_AUDIENCE, Call, DeleteOptions, Review, Stored, copied
-from kgpu.lab.embedded.core.patched import Patch, settle_applied
-from kgpu.lab.embedded.core.writing import APPLY, Writing, metadata_of
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.core.deleting import DeleteVerbs
+from kgpu.lab.embedded.core.ground import VerbContext, now, plain, success
+from kgpu.lab.embedded.core.model import API_AUDIENCE, Call, DeleteOptions, Review, StoredObject, copied
+from kgpu.lab.embedded.core.patched import AppliedPatch, settle_applied
+from kgpu.lab.embedded.core.writing import APPLY, WriteVerbs, metadata_of
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.selectors import matches, of_label_selector
 from kgpu.lab.embedded.status import (
     ApiError,
@@ -32,15 +32,15 @@ _MOST_DISRUPTED: Final = 2000
 _TOKEN_SECONDS: Final = 3600
 _LEAST_TOKEN_SECONDS: Final = 600
 # Bodies of requests that are no kinds of their own.
-_TOKEN_REQUEST: Final = Kind(
+_TOKEN_REQUEST: Final = ApiKind(
     group="authentication.k8s.io", version="v1", plural="tokenrequests", kind="TokenRequest", namespaced=True,
     schema="io.k8s.api.authentication.v1.TokenRequest",
 )  # fmt: skip
-_SCALE: Final = Kind(
+_SCALE: Final = ApiKind(
     group="autoscaling", version="v1", plural="scales", kind="Scale", namespaced=True,
     schema="io.k8s.api.autoscaling.v1.Scale",
 )  # fmt: skip
-_EVICTION: Final = Kind(
+_EVICTION: Final = ApiKind(
     group="policy", version="v1", plural="evictions", kind="Eviction", namespaced=True,
     schema="io.k8s.api.policy.v1.Eviction",
 )  # fmt: skip
@@ -49,19 +49,19 @@ _EVICTION: Final = Kind(
 class Subresources:
     """Over one ground."""
 
-    def __init__(self, ground: Ground, writing: Writing, deleting: Deleting) -> None:
+    def __init__(self, ground: VerbContext, writing: WriteVerbs, deleting: DeleteVerbs) -> None:
         self._ground = ground
         self._writing = writing
         self._deleting = deleting
 
     # Scale
 
-    def scale(self, kind: Kind, namespace: str, name: str) -> Stored:
+    def scale(self, kind: ApiKind, namespace: str, name: str) -> StoredObject:
         """The Scale of an object."""
         stored = self._ground.need(kind, namespace, name)
-        return Stored(self._scale_of(kind, self._ground.at(stored, kind).obj), stored.revision)
+        return StoredObject(self._scale_of(kind, self._ground.at(stored, kind).obj), stored.revision)
 
-    def _scale_of(self, kind: Kind, obj: Object) -> Object:
+    def _scale_of(self, kind: ApiKind, obj: Object) -> Object:
         if kind.custom:
             custom = self._ground.custom
             if custom is None:
@@ -78,7 +78,7 @@ class Subresources:
             "spec": {"replicas": spec["replicas"]} if spec.get("replicas") else {}, "status": shown_status,
         }  # fmt: skip
 
-    def update_scale(self, kind: Kind, namespace: str, name: str, scale: Any, call: Call) -> Stored:
+    def update_scale(self, kind: ApiKind, namespace: str, name: str, scale: Any, call: Call) -> StoredObject:
         """PUT of a Scale: the replicas go into the object, nothing else does."""
         old = self._ground.need(kind, namespace, name)
         live = self._ground.at(old, kind).obj
@@ -109,9 +109,11 @@ class Subresources:
         new["metadata"]["resourceVersion"] = metadata.get("resourceVersion") or live["metadata"]["resourceVersion"]
         seen = ({**scale, "spec": {"replicas": replicas}}, self._scale_of(kind, live))
         made = self._writing.replace(kind, old, new, call, "scale", admitted_as=seen)
-        return Stored(self._scale_of(kind, made.obj), made.revision)
+        return StoredObject(self._scale_of(kind, made.obj), made.revision)
 
-    def patch_scale(self, kind: Kind, namespace: str, name: str, content_type: str, body: Any, *, call: Call) -> Stored:
+    def patch_scale(
+        self, kind: ApiKind, namespace: str, name: str, content_type: str, body: Any, *, call: Call
+    ) -> StoredObject:
         """PATCH of a Scale with any type of patch."""
         live = self.scale(kind, namespace, name).obj
         if content_type == APPLY:
@@ -121,12 +123,12 @@ class Subresources:
             return self.update_scale(kind, namespace, name, changed, dataclasses.replace(call, repeated=None))
         schema = self._ground.rules(_SCALE).schema(_SCALE)
         changed = self._ground.patching.apply_patch(content_type, live, body, schema)
-        made = self._writing.patched(_SCALE, Patch.of(content_type, body, changed), call)
+        made = self._writing.patched(_SCALE, AppliedPatch.of(content_type, body, changed), call)
         return self.update_scale(kind, namespace, name, made, dataclasses.replace(call, repeated=None))
 
     # Pods
 
-    def bind(self, kind: Kind, namespace: str, name: str, binding: Object, call: Call) -> Stored:
+    def bind(self, kind: ApiKind, namespace: str, name: str, binding: Object, call: Call) -> StoredObject:
         """Give a pod its node."""
         metadata = metadata_of(binding)
         if (metadata.get("name") or "") != name:
@@ -161,9 +163,9 @@ class Subresources:
         status["conditions"] = with_condition(status.get("conditions"), {"type": "PodScheduled", "status": "True"})
         new = {**pod, "metadata": changed, "spec": {**spec, "nodeName": target["name"]}, "status": status}
         self._ground.commit(kind, new, call, old)
-        return Stored(success(201), 0)
+        return StoredObject(success(201), 0)
 
-    def evict(self, kind: Kind, namespace: str, name: str, eviction: Object, call: Call) -> Stored:
+    def evict(self, kind: ApiKind, namespace: str, name: str, eviction: Object, call: Call) -> StoredObject:
         """Delete a pod if its disruption budget allows it."""
         if (metadata_of(eviction).get("name") or "") != name:
             raise bad_request("name in URL does not match name in Eviction object")
@@ -201,9 +203,9 @@ class Subresources:
                 self._ground.commit(kind, marked, call, old)
             options = dataclasses.replace(options, version="")
         self._deleting.delete(kind, namespace, name, options, call)
-        return Stored(success(201), 0)
+        return StoredObject(success(201), 0)
 
-    def _admit(self, kind: Kind, namespace: str, name: str, obj: Object, *, subresource: str, call: Call) -> None:
+    def _admit(self, kind: ApiKind, namespace: str, name: str, obj: Object, *, subresource: str, call: Call) -> None:
         review = Review(
             operation="CREATE", kind=kind, namespace=namespace, name=name, obj=obj, old=None, subresource=subresource,
             call=call,
@@ -211,7 +213,7 @@ class Subresources:
         self._ground.admit(review)
         self._ground.admitted(review)
 
-    def _budgets(self, pod: Object) -> list[Stored]:
+    def _budgets(self, pod: Object) -> list[StoredObject]:
         found = []
         for stored in self._ground.store.table(("policy", "poddisruptionbudgets")).scan(pod["metadata"]["namespace"]):
             selector = of_label_selector((stored.obj.get("spec") or {}).get("selector"))
@@ -219,7 +221,7 @@ class Subresources:
                 found.append(stored)
         return found
 
-    def _use_budget(self, stored: Stored, pod: str, *, dry_run: bool) -> None:
+    def _use_budget(self, stored: StoredObject, pod: str, *, dry_run: bool) -> None:
         budget = stored.obj
         name, status = stored.name, dict(budget.get("status") or {})
         if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
@@ -248,7 +250,7 @@ class Subresources:
 
     # Service accounts
 
-    def token(self, kind: Kind, namespace: str, name: str, request: Object, call: Call) -> Stored:
+    def token(self, kind: ApiKind, namespace: str, name: str, request: Object, call: Call) -> StoredObject:
         """A TokenRequest, answered by the authority."""
         request = self._ground.rules(_TOKEN_REQUEST).decode(_TOKEN_REQUEST, request, call)
         metadata = metadata_of(request)
@@ -279,7 +281,7 @@ class Subresources:
             "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": about, "spec": spec,
             "status": {"token": text, "expirationTimestamp": expires},
         }  # fmt: skip
-        return Stored(answer, 0)
+        return StoredObject(answer, 0)
 
 
 def with_condition(conditions: Any, condition: Object, *, probe: bool = True) -> list[Object]:
@@ -295,7 +297,7 @@ def with_condition(conditions: Any, condition: Object, *, probe: bool = True) ->
     return [*kept[:position], made, *kept[position + 1 :]]
 
 
-def selector_text(kind: Kind, selector: Any) -> str:
+def selector_text(kind: ApiKind, selector: Any) -> str:
     """A selector as a Scale shows it: sorted by key."""
     if kind.key == ("", "replicationcontrollers"):
         selector = {"matchLabels": selector or {}}

@@ -1,4 +1,4 @@
-"""``Core``: the whole surface of the API server below HTTP.
+"""``ApiCore``: the whole surface of the API server below HTTP.
 
 Every method is synchronous and raises ``ApiError``. What it returns is shared: never change it in place.
 """
@@ -10,51 +10,51 @@ from typing import Any, Final
 
 from kgpu.lab.embedded.core.asked import ask
 from kgpu.lab.embedded.core.convert import storage_key
-from kgpu.lab.embedded.core.deleting import Deleting
-from kgpu.lab.embedded.core.ground import CustomPort, Ground
+from kgpu.lab.embedded.core.deleting import DeleteVerbs
+from kgpu.lab.embedded.core.ground import CustomPort, VerbContext
 from kgpu.lab.embedded.core.model import (
     Admission,
     Authority,
     Call,
     DeleteOptions,
-    Page,
+    ListPage,
+    ObjectLookup,
     Patching,
-    Reads,
     Review,
-    Stored,
+    StoredObject,
     TypeRules,
 )
-from kgpu.lab.embedded.core.reading import Reading
+from kgpu.lab.embedded.core.reading import ReadVerbs
 from kgpu.lab.embedded.core.subresources import Subresources
-from kgpu.lab.embedded.core.writing import Writing, metadata_of
-from kgpu.lab.embedded.kinds import Kind, Kinds
+from kgpu.lab.embedded.core.writing import WriteVerbs, metadata_of
+from kgpu.lab.embedded.kinds import ApiKind, Kinds
 from kgpu.lab.embedded.status import ApiError, Object
-from kgpu.lab.embedded.store import CommitListener, Store
-from kgpu.lab.embedded.watching import Watch
+from kgpu.lab.embedded.store import CommitListener, ObjectStore
+from kgpu.lab.embedded.watching import ObjectWatch
 
-__all__ = ["CommitListener", "Core"]
+__all__ = ["ApiCore", "CommitListener"]
 
 _WRITABLE: Final = frozenset({"", "status", "finalize", "approval"})
 
 
-class Core:
+class ApiCore:
     """One API server's state and verbs. Use from one event loop."""
 
     def __init__(
-        self, kinds: Kinds, store: Store, rules: Callable[[Kind], TypeRules], admission: Sequence[Admission] = (), *,
-        patching: Patching | None = None, authority: Authority | None = None,
+        self, kinds: Kinds, store: ObjectStore, rules: Callable[[ApiKind], TypeRules],
+        admission: Sequence[Admission] = (), *, patching: Patching | None = None, authority: Authority | None = None,
     ) -> None:  # fmt: skip
         """``patching`` defaults to ``kgpu.lab.embedded.patch``; ``authority`` answers reviews and issues tokens."""
-        self._ground = Ground(kinds, store, rules, admission, patching=patching, authority=authority)
-        self._reading = Reading(self._ground)
-        self._writing = Writing(self._ground)
-        self._deleting = Deleting(self._ground, self._reading)
+        self._ground = VerbContext(kinds, store, rules, admission, patching=patching, authority=authority)
+        self._reading = ReadVerbs(self._ground)
+        self._writing = WriteVerbs(self._ground)
+        self._deleting = DeleteVerbs(self._ground, self._reading)
         self._subresources = Subresources(self._ground, self._writing, self._deleting)
         self.kinds = kinds
         self.store = store
 
     @property
-    def reads(self) -> Reads:
+    def reads(self) -> ObjectLookup:
         """The objects as they are stored."""
         return self._ground.reads
 
@@ -76,33 +76,33 @@ class Core:
     def custom(self, custom: CustomPort | None) -> None:
         self._ground.custom = custom
 
-    def rules(self, kind: Kind) -> TypeRules:
+    def rules(self, kind: ApiKind) -> TypeRules:
         """The rules of a kind."""
         return self._ground.rules(kind)
 
-    def get(self, kind: Kind, namespace: str, name: str, *, subresource: str = "") -> Stored:
+    def get(self, kind: ApiKind, namespace: str, name: str, *, subresource: str = "") -> StoredObject:
         """The object (404 when there is none); ``scale`` gives the Scale of it. ``status`` gives the whole object."""
         if subresource == "scale":
             return self._subresources.scale(kind, namespace, name)
         return self._reading.get(kind, namespace, name)
 
-    def has(self, kind: Kind, namespace: str, name: str) -> bool:
+    def has(self, kind: ApiKind, namespace: str, name: str) -> bool:
         """Is there such an object."""
         return self._ground.find(kind, namespace, name) is not None
 
     def list(
-        self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = "", limit: int = 0, token: str = "",
-        version: str = "", match: str = "",
-    ) -> Page:  # fmt: skip
+        self, kind: ApiKind, namespace: str = "", *, labels: str = "", fields: str = "", limit: int = 0,
+        token: str = "", version: str = "", match: str = "",
+    ) -> ListPage:  # fmt: skip
         """One page; ``labels`` and ``fields`` are the query's selector texts."""
         return self._reading.list(
             kind, namespace, labels=labels, fields=fields, limit=limit, token=token, version=version, match=match
         )
 
     def watch(
-        self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = "", version: str = "",
+        self, kind: ApiKind, namespace: str = "", *, labels: str = "", fields: str = "", version: str = "",
         bookmarks: bool = False, initial_events: bool = False,
-    ) -> Watch:  # fmt: skip
+    ) -> ObjectWatch:  # fmt: skip
         """What happens after ``version``; "" or "0" begin with what is there. 410 when ``version`` is too old."""
         return self._reading.watch(
             kind, namespace, labels=labels, fields=fields, version=version, bookmarks=bookmarks,
@@ -110,9 +110,9 @@ class Core:
         )  # fmt: skip
 
     def create(
-        self, kind: Kind, namespace: str, obj: Object, call: Call, *, name: str = "", subresource: str = ""
-    ) -> Stored:
-        """Kinds that are only asked answer with a ``Stored`` of revision 0, as do binding, eviction and token.
+        self, kind: ApiKind, namespace: str, obj: Object, call: Call, *, name: str = "", subresource: str = ""
+    ) -> StoredObject:
+        """Kinds that are only asked answer with a ``StoredObject`` of revision 0, as do binding, eviction and token.
 
         ``name`` is the path's, for subresources.
         """
@@ -132,7 +132,7 @@ class Core:
             return ask(self._ground, kind, namespace, obj, call)
         return self._writing.create(kind, namespace, obj, call)
 
-    def prepared(self, kind: Kind, obj: Object, call: Call, *, new: bool) -> Object:
+    def prepared(self, kind: ApiKind, obj: Object, call: Call, *, new: bool) -> Object:
         """What a create (``new``) or an update of a large object of a built-in kind does without looking at any other.
 
         May be called in another thread; the ``create`` or ``update`` that follows must have ``prepared`` in its call.
@@ -141,8 +141,8 @@ class Core:
         return self._writing.prepared(kind, obj, call, new=new)
 
     def update(
-        self, kind: Kind, namespace: str, name: str, obj: Object, call: Call, *, subresource: str = ""
-    ) -> Stored:
+        self, kind: ApiKind, namespace: str, name: str, obj: Object, call: Call, *, subresource: str = ""
+    ) -> StoredObject:
         """Replace. An update that changes nothing keeps the resourceVersion."""
         if subresource == "scale":
             return self._subresources.update_scale(kind, namespace, name, obj, call)
@@ -150,19 +150,29 @@ class Core:
         return self._writing.update(kind, namespace, name, obj, call=call, subresource=subresource)
 
     def patch(  # noqa: PLR0917 - the address of an object, as in every verb, and the patch
-        self, kind: Kind, namespace: str, name: str, content_type: str, body: Any, call: Call, *, subresource: str = ""
-    ) -> tuple[Stored, bool]:
+        self,
+        kind: ApiKind,
+        namespace: str,
+        name: str,
+        content_type: str,
+        body: Any,
+        call: Call,
+        *,
+        subresource: str = "",
+    ) -> tuple[StoredObject, bool]:
         """The object and whether an apply has made it. ``body`` is decoded already (YAML too)."""
         if subresource == "scale":
             return self._subresources.patch_scale(kind, namespace, name, content_type, body, call=call), False
         _check_writable(subresource)
         return self._writing.patch(kind, namespace, name, content_type, body, call=call, subresource=subresource)
 
-    def delete(self, kind: Kind, namespace: str, name: str, options: DeleteOptions, call: Call) -> tuple[Object, bool]:
+    def delete(
+        self, kind: ApiKind, namespace: str, name: str, options: DeleteOptions, call: Call
+    ) -> tuple[Object, bool]:
         """(the object, or a Status for kinds that answer so; whether it is gone already)."""
         return self._deleting.delete(kind, namespace, name, options, call)
 
-    def connect(self, kind: Kind, namespace: str, name: str, obj: Object, call: Call, *, subresource: str) -> None:
+    def connect(self, kind: ApiKind, namespace: str, name: str, obj: Object, call: Call, *, subresource: str) -> None:
         """Raises ApiError for who may not connect to it; ``obj`` are the options, as PodExecOptions."""
         review = Review(
             operation="CONNECT", kind=kind, namespace=namespace, name=name, obj=obj, old=None, subresource=subresource,
@@ -172,12 +182,12 @@ class Core:
         self._ground.admitted(review)
 
     def delete_collection(
-        self, kind: Kind, namespace: str, options: DeleteOptions, call: Call, *, labels: str = "", fields: str = ""
-    ) -> Iterator[Stored]:
+        self, kind: ApiKind, namespace: str, options: DeleteOptions, call: Call, *, labels: str = "", fields: str = ""
+    ) -> Iterator[StoredObject]:
         """Each step deletes or marks one object and gives what it was; take a break where there are many."""
         return self._deleting.delete_collection(kind, namespace, options, call, labels=labels, fields=fields)
 
-    def end_watches(self, kind: Kind) -> None:
+    def end_watches(self, kind: ApiKind) -> None:
         """Close every watch of the kind: what it shows has changed, and who watches must list again."""
         self.store.table(storage_key(kind)).watching.end()
 

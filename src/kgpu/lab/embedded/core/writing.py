@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from kgpu.lab.embedded.core import patched, sizes
 from kgpu.lab.embedded.core.convert import storage_key
-from kgpu.lab.embedded.core.ground import Ground, now, plain
-from kgpu.lab.embedded.core.model import Call, Review, Stored
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.core.ground import VerbContext, now, plain
+from kgpu.lab.embedded.core.model import Call, Review, StoredObject
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.repeated import StrictError, words
 from kgpu.lab.embedded.status import (
     MODIFIED,
@@ -54,13 +54,13 @@ _PUT_CREATES: Final = frozenset({
 })  # fmt: skip
 
 
-class Writing:
+class WriteVerbs:
     """Over one ground."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: VerbContext) -> None:
         self._ground = ground
 
-    def create(self, kind: Kind, namespace: str, obj: Object, call: Call, name: str = "") -> Stored:
+    def create(self, kind: ApiKind, namespace: str, obj: Object, call: Call, name: str = "") -> StoredObject:
         """``name`` from the path, for kinds that are made by PUT."""
         new = obj if call.prepared else self._decoded(kind, obj, call)
         if name:
@@ -69,7 +69,7 @@ class Writing:
             metadata_of(new).pop(field, None)
         return self._retried(kind, namespace, new, call, applied=call.prepared)
 
-    def prepared(self, kind: Kind, obj: Object, call: Call, *, new: bool) -> Object:
+    def prepared(self, kind: ApiKind, obj: Object, call: Call, *, new: bool) -> Object:
         """As ``Core.prepared``."""
         made = self._decoded(kind, obj, call)
         sizes.check_parts(made)
@@ -79,7 +79,7 @@ class Writing:
             self._manage(kind, None, made, call, "")
         return made
 
-    def _retried(self, kind: Kind, namespace: str, new: Object, call: Call, *, applied: bool) -> Stored:
+    def _retried(self, kind: ApiKind, namespace: str, new: Object, call: Call, *, applied: bool) -> StoredObject:
         metadata = metadata_of(new)
         generated = metadata.get("generateName") and not metadata.get("name")
         for attempt in range(GENERATED_ATTEMPTS if generated else 1):
@@ -89,8 +89,8 @@ class Writing:
         raise AssertionError("the last attempt raises")
 
     def _created(
-        self, kind: Kind, namespace: str, new: Object, call: Call, *, applied: bool, last: bool
-    ) -> Stored | None:
+        self, kind: ApiKind, namespace: str, new: Object, call: Call, *, applied: bool, last: bool
+    ) -> StoredObject | None:
         ground = self._ground
         rules = ground.rules(kind)
         new = {**new, "metadata": dict(metadata_of(new))}
@@ -133,7 +133,9 @@ class Writing:
             raise error
         return ground.commit(kind, new, call)
 
-    def update(self, kind: Kind, namespace: str, name: str, obj: Object, *, call: Call, subresource: str) -> Stored:
+    def update(
+        self, kind: ApiKind, namespace: str, name: str, obj: Object, *, call: Call, subresource: str
+    ) -> StoredObject:
         """PUT of an object or of its status."""
         old = self._ground.find(kind, namespace, name)
         if old is None:
@@ -144,7 +146,7 @@ class Writing:
         _check_name(new, name, namespace)
         return self.replace(kind, old, new, call, subresource)
 
-    def _decoded(self, kind: Kind, obj: Object, call: Call) -> Object:
+    def _decoded(self, kind: ApiKind, obj: Object, call: Call) -> Object:
         """The object with its defaults. An empty list of owners stays, for it means that there are none any more."""
         rules = self._ground.rules(kind)
         new = rules.decode(kind, obj, call)
@@ -155,8 +157,8 @@ class Writing:
         return new
 
     def patch(
-        self, kind: Kind, namespace: str, name: str, content_type: str, body: Any, *, call: Call, subresource: str
-    ) -> tuple[Stored, bool]:
+        self, kind: ApiKind, namespace: str, name: str, content_type: str, body: Any, *, call: Call, subresource: str
+    ) -> tuple[StoredObject, bool]:
         """The object, and whether an apply has made it."""
         ground = self._ground
         old = ground.find(kind, namespace, name)
@@ -171,11 +173,11 @@ class Writing:
             raise not_found(kind.group, kind.plural, name)
         live = ground.at(old, kind).obj
         changed = ground.patching.apply_patch(content_type, live, body, rules.schema(kind))
-        new = self.patched(kind, patched.Patch.of(content_type, body, changed), call)
+        new = self.patched(kind, patched.AppliedPatch.of(content_type, body, changed), call)
         _check_name(new, name, namespace)
         return self.replace(kind, old, new, call, subresource, patched=True), False
 
-    def patched(self, kind: Kind, patch: patched.Patch, call: Call) -> Object:
+    def patched(self, kind: ApiKind, patch: patched.AppliedPatch, call: Call) -> Object:
         """What a patch has made, decoded; a refusal is about the patch."""
         own = patched.complaints(patch, call.repeated) if call.validation != "Ignore" else []
         if call.validation == "Warn":
@@ -191,8 +193,16 @@ class Writing:
         return new
 
     def _apply(
-        self, kind: Kind, namespace: str, name: str, old: Stored | None, body: Any, *, call: Call, subresource: str
-    ) -> tuple[Stored, bool]:
+        self,
+        kind: ApiKind,
+        namespace: str,
+        name: str,
+        old: StoredObject | None,
+        body: Any,
+        *,
+        call: Call,
+        subresource: str,
+    ) -> tuple[StoredObject, bool]:
         if not isinstance(body, dict):
             raise bad_request(
                 "error decoding YAML: json: cannot unmarshal it into Go value of type map[string]interface {}"
@@ -223,9 +233,9 @@ class Writing:
         return self._retried(kind, namespace, new, call, applied=True), True
 
     def replace(
-        self, kind: Kind, old: Stored, new: Object, call: Call, subresource: str, *, applied: bool = False,
+        self, kind: ApiKind, old: StoredObject, new: Object, call: Call, subresource: str, *, applied: bool = False,
         patched: bool = False, admitted_as: tuple[Object, Object] | None = None,
-    ) -> Stored:  # fmt: skip
+    ) -> StoredObject:  # fmt: skip
         """``new`` (decoded, handed over) in the place of ``old``. ``admitted_as``: what admission sees, (new, old).
 
         An update's uid is a precondition, a patch's is a change that validation refuses.
@@ -271,10 +281,10 @@ class Writing:
         if _ends(kind, new, live):
             if not call.dry_run:
                 ground.store.remove(storage_key(kind), old)
-            return Stored(new, old.revision)
+            return StoredObject(new, old.revision)
         return ground.commit(kind, new, call, old)
 
-    def _manage(self, kind: Kind, live: Object | None, new: Object, call: Call, subresource: str) -> None:
+    def _manage(self, kind: ApiKind, live: Object | None, new: Object, call: Call, subresource: str) -> None:
         metadata = metadata_of(new)
         managed = self._ground.patching.after_write(
             live, new, self._ground.rules(kind).schema(kind), manager=call.manager, subresource=subresource, kind=kind,
@@ -299,7 +309,7 @@ def suffix() -> str:
     return "".join(random.choices(_ALPHABET, k=5))  # noqa: S311 - no secret
 
 
-def uid_mismatch(kind: Kind, old: Stored, uid: str) -> str:
+def uid_mismatch(kind: ApiKind, old: StoredObject, uid: str) -> str:
     """The storage's complaint about a UID that an update names."""
     where = "/".join(
         filter(None, ("/registry", kind.group if kind.custom else "", kind.plural, old.namespace, old.name))
@@ -308,7 +318,7 @@ def uid_mismatch(kind: Kind, old: Stored, uid: str) -> str:
     return f"StorageError: invalid object, Code: 4, Key: {where}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
 
 
-def _check_version(kind: Kind, old: Stored, version: str) -> None:
+def _check_version(kind: ApiKind, old: StoredObject, version: str) -> None:
     if version in ("", "0"):
         if storage_key(kind) in _CONDITIONAL or kind.custom:
             error = bad_value("metadata.resourceVersion", 0, "must be specified for an update")
@@ -333,7 +343,7 @@ def _check_name(obj: Object, name: str, namespace: str) -> None:
         )
 
 
-def _check_namespace(kind: Kind, obj: Object, namespace: str) -> None:
+def _check_namespace(kind: ApiKind, obj: Object, namespace: str) -> None:
     metadata = metadata_of(obj)
     found = metadata.get("namespace") or ""
     wanted = namespace if kind.namespaced else ""
@@ -352,7 +362,7 @@ def _keep(metadata: Object, before: Object, field: str) -> None:
         metadata.pop(field, None)
 
 
-def _ends(kind: Kind, new: Object, live: Object) -> bool:
+def _ends(kind: ApiKind, new: Object, live: Object) -> bool:
     """Has this update taken the last finalizer of an object that is to go (ShouldDeleteDuringUpdate)."""
     before = live["metadata"]
     if new["metadata"].get("finalizers") or "deletionTimestamp" not in before:

@@ -10,18 +10,18 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from kgpu.lab.embedded.core.model import Call, DeleteOptions, Stored, TypeRules, User, copied
+from kgpu.lab.embedded.core.model import ApiUser, Call, DeleteOptions, StoredObject, TypeRules, copied
 from kgpu.lab.embedded.crd import conditions, defaulting, pruning
 from kgpu.lab.embedded.crd.definition import DefinitionRules
 from kgpu.lab.embedded.crd.objects import CustomRules, at_path
 from kgpu.lab.embedded.crd.version import Version, priority
-from kgpu.lab.embedded.kinds import Kind, Kinds
+from kgpu.lab.embedded.kinds import ApiKind, Kinds
 from kgpu.lab.embedded.status import ApiError, Object
 
 GROUP: Final = "apiextensions.k8s.io"
 PLURAL: Final = "customresourcedefinitions"
 _KEY: Final = (GROUP, PLURAL)
-_SYSTEM: Final = User("system:apiserver", ("system:masters", "system:authenticated"))
+_SYSTEM: Final = ApiUser("system:apiserver", ("system:masters", "system:authenticated"))
 _BATCH: Final = 200
 
 
@@ -36,18 +36,18 @@ class CustomKinds:
         self._core: Any = None
         self._todo: list[Callable[[], None]] = []
 
-    def rules_for(self, builtin: TypeRules) -> Callable[[Kind], TypeRules]:
+    def rules_for(self, builtin: TypeRules) -> Callable[[ApiKind], TypeRules]:
         """What Core wants as ``rules``: ``builtin`` for the real kinds, with CRDs' own checks over it for CRDs."""
         definitions = DefinitionRules(builtin)
 
-        def pick(kind: Kind) -> TypeRules:
+        def pick(kind: ApiKind) -> TypeRules:
             if kind.custom:
                 return self.rules
             return definitions if kind.key == _KEY else builtin
 
         return pick
 
-    def version(self, kind: Kind) -> Version:
+    def version(self, kind: ApiKind) -> Version:
         """What a custom kind's row stands for. Raises ApiError 404 for one that is served no more."""
         found = self._versions.get((kind.group, kind.version, kind.plural))
         if found is None:
@@ -61,19 +61,19 @@ class CustomKinds:
         for stored in core.list(self.kinds.need(*_KEY)).items:
             self._follow(stored.obj)
 
-    def printer_columns(self, kind: Kind) -> list[Object]:
+    def printer_columns(self, kind: ApiKind) -> list[Object]:
         """``additionalPrinterColumns`` of that version, the default Age column where it has none."""
         return self.version(kind).columns
 
-    def deprecation(self, kind: Kind) -> str:
+    def deprecation(self, kind: ApiKind) -> str:
         """What a deprecated version warns of, else ""."""
         return self.version(kind).deprecation
 
-    def selectable_fields(self, kind: Kind) -> tuple[str, ...]:
+    def selectable_fields(self, kind: ApiKind) -> tuple[str, ...]:
         """Field selectors besides metadata.name and metadata.namespace, as ``spec.color``."""
         return self.version(kind).selectable
 
-    def convert(self, kind: Kind, obj: Object) -> Object:
+    def convert(self, kind: ApiKind, obj: Object) -> Object:
         """A copy as that version shows it: conversion None, so that only apiVersion changes; pruned and defaulted."""
         found = copied(obj)
         meta = found["metadata"]
@@ -83,7 +83,7 @@ class CustomKinds:
         defaulting.fill(found, shape)
         return {**found, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
 
-    def scale_of(self, kind: Kind, obj: Object) -> Object:
+    def scale_of(self, kind: ApiKind, obj: Object) -> Object:
         """The autoscaling/v1 Scale of an object of a kind with the scale subresource."""
         paths = self.version(kind).scale
         assert paths is not None, kind
@@ -101,7 +101,7 @@ class CustomKinds:
             "status": status,
         }
 
-    def with_scale(self, kind: Kind, obj: Object, scale: Object) -> Object:
+    def with_scale(self, kind: ApiKind, obj: Object, scale: Object) -> Object:
         """A copy of the object with the replicas of the Scale, and its resourceVersion as a precondition."""
         paths = self.version(kind).scale
         assert paths is not None, kind
@@ -129,7 +129,7 @@ class CustomKinds:
         except RuntimeError:
             self._todo.append(action)
 
-    def _committed(self, key: tuple[str, str], change: str, stored: Stored, _old: Stored | None) -> None:
+    def _committed(self, key: tuple[str, str], change: str, stored: StoredObject, _old: StoredObject | None) -> None:
         if tuple(key)[:2] == _KEY:
             if change == "DELETED":
                 self._later(lambda: self._gone(stored.obj))
@@ -192,7 +192,7 @@ class CustomKinds:
         if changed is not None:
             self._write(kind, name, changed)
 
-    def _write(self, kind: Kind, name: str, changed: Object, subresource: str = "status") -> None:
+    def _write(self, kind: ApiKind, name: str, changed: Object, subresource: str = "status") -> None:
         try:
             self._core.update(
                 kind, "", name, changed, Call(user=_SYSTEM, manager="kube-apiserver"), subresource=subresource

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from kgpu.lab.embedded.core.model import decode, encode
-from kgpu.lab.embedded.crd.shape import MISSING, Shape
+from kgpu.lab.embedded.crd.shape import MISSING, StructuralSchema
 
 
 def _copy(value: Any) -> Any:
     return decode(encode(value)) if isinstance(value, dict | list) else value
 
 
-def drop_nulls(value: Any, shape: Shape | None) -> None:
+def drop_nulls(value: Any, shape: StructuralSchema | None) -> None:
     """Remove nulls that are neither nullable nor replaced by a default."""
     if isinstance(value, dict):
         for key, one in list(value.items()):
@@ -27,7 +27,7 @@ def drop_nulls(value: Any, shape: Shape | None) -> None:
             drop_nulls(item, shape.items if shape is not None else None)
 
 
-def fill(value: Any, shape: Shape | None) -> None:
+def fill(value: Any, shape: StructuralSchema | None) -> None:
     """Set what is missing, or null against the schema, to its default; also inside what was there before."""
     if shape is None or not shape.defaults:
         return

@@ -17,8 +17,8 @@ from kgpu.lab.embedded.crd.depth import refuse_deep
 from kgpu.lab.embedded.crd.formats import normalized
 from kgpu.lab.embedded.crd.schema_decoding import SchemaTypeError
 from kgpu.lab.embedded.crd.schemas import clean, each, go_struct
-from kgpu.lab.embedded.kinds import Kind
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.kinds import ApiKind
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import FieldError, Object, Verbatim, bad_request, bad_value, forbidden_field, required
 from kgpu.lab.embedded.types.rules import refusal
 from kgpu.lab.embedded.types.validate import base, texts
@@ -34,10 +34,10 @@ class DefinitionRules:
     def __init__(self, builtin: TypeRules) -> None:
         self._builtin = builtin
 
-    def schema(self, kind: Kind) -> Node:
+    def schema(self, kind: ApiKind) -> SchemaNode:
         return self._builtin.schema(kind)
 
-    def decode(self, kind: Kind, obj: Object, call: Call) -> Object:
+    def decode(self, kind: ApiKind, obj: Object, call: Call) -> Object:
         """A copy as Go prints it: empty fields that are optional are left out, also in schemas."""
         refuse_deep(kind, obj)
         found = self._builtin.decode(kind, obj, call)
@@ -50,7 +50,7 @@ class DefinitionRules:
             call.warnings.extend(_unknown_formats(found))
         return found
 
-    def default(self, kind: Kind, obj: Object) -> None:
+    def default(self, kind: ApiKind, obj: Object) -> None:
         """singular, listKind, conversion, and the stored version."""
         self._builtin.default(kind, obj)
         spec = obj["spec"]
@@ -61,7 +61,7 @@ class DefinitionRules:
         spec.setdefault("conversion", {"strategy": "None"})
         _store_version(obj)
 
-    def prepare(self, kind: Kind, obj: Object, old: Object | None, subresource: str) -> None:
+    def prepare(self, kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> None:
         """The status is the controllers'; a status update takes nothing else."""
         self._builtin.prepare(kind, obj, old, subresource)
         if old is None:
@@ -75,12 +75,12 @@ class DefinitionRules:
                 obj["metadata"]["generation"] = int(old["metadata"].get("generation", 0)) + 1
             _store_version(obj)
 
-    def deleting(self, kind: Kind, obj: Object) -> None:
+    def deleting(self, kind: ApiKind, obj: Object) -> None:
         """A first DELETE, in place, before it is decided whether finalizers keep the object."""
         del kind
         conditions.mark_dying(obj)
 
-    def validate(self, kind: Kind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
+    def validate(self, kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
         del kind
         errors: list[FieldError] = []
         status = obj.get("status") or {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from kgpu.lab.embedded.core.model import decode, encode
 from kgpu.lab.embedded.crd import embedded, pruning
 from kgpu.lab.embedded.crd.rules import rules_of
-from kgpu.lab.embedded.crd.shape import META, Schema, Shape
-from kgpu.lab.embedded.crd.values import Values
+from kgpu.lab.embedded.crd.shape import META, Schema, StructuralSchema
+from kgpu.lab.embedded.crd.values import SchemaChecks
 from kgpu.lab.embedded.status import FieldError, bad_value
 
 
@@ -33,7 +33,7 @@ def _walk(raw: Schema, path: str, errors: list[FieldError], *, resource: bool, i
 def _check(raw: Schema, path: str, *, in_meta: bool) -> list[FieldError]:
     value = raw["default"]
     found: list[FieldError] = []
-    shape = Shape(raw)
+    shape = StructuralSchema(raw)
     copy = decode(encode(value))
     if not in_meta:
         pruning.prune(copy, shape)
@@ -45,7 +45,7 @@ def _check(raw: Schema, path: str, *, in_meta: bool) -> list[FieldError]:
     wrong = embedded.complaints(copy, shape)
     if wrong:
         return found + wrong
-    wrong = Values(raw, path).validate(value)
+    wrong = SchemaChecks(raw, path).validate(value)
     if wrong:
         return found + wrong
     rules = rules_of(raw)

@@ -21,7 +21,7 @@ _RULES: Final = "x-kubernetes-validations"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _SchemaPlace:
     """Where in the schema, and what follows from that."""
 
     no_defaults: str | None = None  # why defaults are not allowed here, None when they are
@@ -32,7 +32,7 @@ class _Place:
 
 
 @dataclass(slots=True)
-class _Found:
+class _Complaints:
     schema: list[FieldError] = field(default_factory=list)
     rules: list[FieldError] = field(default_factory=list)
 
@@ -65,15 +65,15 @@ def schema(validation: Object | None, path: str, *, status: bool, old_rules: fro
     if not broken:
         shaped = structural.complaints(raw, at) or defaults(raw, at)
         errors += shaped
-    found = _Found()
-    _check(raw, at, _Place(resource=True, rules=not broken and not shaped), found, root=True)
+    found = _Complaints()
+    _check(raw, at, _SchemaPlace(resource=True, rules=not broken and not shaped), found, root=True)
     errors += found.schema + found.rules
     if not errors and broken:
         errors.append(bad_value(at, "", broken))
     return errors
 
 
-def _check(raw: Schema, path: str, place: _Place, found: _Found, *, root: bool = False) -> None:
+def _check(raw: Schema, path: str, place: _SchemaPlace, found: _Complaints, *, root: bool = False) -> None:
     errors = found.schema
     count = len(errors)
     _standard(raw, path, place, errors)
@@ -109,7 +109,7 @@ def _check(raw: Schema, path: str, place: _Place, found: _Found, *, root: bool =
             _compile(raw, path, place, found.rules)
 
 
-def _maps(raw: Schema, path: str, place: _Place, found: _Found, *, root: bool) -> None:
+def _maps(raw: Schema, path: str, place: _SchemaPlace, found: _Complaints, *, root: bool) -> None:
     properties, extra = raw.get("properties") or {}, raw.get("additionalProperties")
     if extra is not None:
         if properties and extra is not True:
@@ -130,7 +130,7 @@ def _maps(raw: Schema, path: str, place: _Place, found: _Found, *, root: bool) -
         _check(one, f"{path}.properties[{name}]", below, found)
 
 
-def _standard(raw: Schema, path: str, place: _Place, errors: list[FieldError]) -> None:
+def _standard(raw: Schema, path: str, place: _SchemaPlace, errors: list[FieldError]) -> None:
     kind = raw.get("type")
     if kind and kind not in _TYPES:
         errors.append(not_supported(f"{path}.type", kind, _TYPES))
@@ -280,7 +280,7 @@ def _field_path(raw: Schema, at: str, where: str, errors: list[FieldError]) -> N
         errors.append(bad_value(at, where, "must be a valid path"))
 
 
-def _compile(raw: Schema, path: str, place: _Place, errors: list[FieldError]) -> None:
+def _compile(raw: Schema, path: str, place: _SchemaPlace, errors: list[FieldError]) -> None:
     rules, declaration = compiled(raw, resource=place.resource)
     if declaration is None:
         words = (

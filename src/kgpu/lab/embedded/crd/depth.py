@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.status import Object, bad_request
 
 DEEPEST: Final = 200
 """Levels of objects and lists in each other. The real server's limit is 10,000, which nobody needs."""
 
 
-def refuse_deep(kind: Kind, obj: Object) -> None:
+def refuse_deep(kind: ApiKind, obj: Object) -> None:
     """Raises ApiError 400 for what is nested deeper than ``DEEPEST``."""
     level: list[Any] = [obj]
     for _ in range(DEEPEST):

@@ -7,26 +7,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from kgpu.lab.embedded.crd.shape import Shape
+from kgpu.lab.embedded.crd.shape import StructuralSchema
 from kgpu.lab.embedded.crd.version import OBJECT_META
 from kgpu.lab.embedded.kinds import schema_data
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import FieldError, bad_value, required
 from kgpu.lab.embedded.strict import check
 from kgpu.lab.embedded.types.shape import DecodeError
 from kgpu.lab.embedded.types.shape import shape as builtin_shape
 from kgpu.lab.embedded.types.validate import base, texts
 
-_META_NODE = Node({"$ref": OBJECT_META}, schema_data())
+_META_NODE = SchemaNode({"$ref": OBJECT_META}, schema_data())
 
 
-def has_embedded(shape: Shape) -> bool:
+def has_embedded(shape: StructuralSchema) -> bool:
     """Is there one below the root."""
     below = [*shape.properties.values(), shape.items, shape.additional]
     return any(one is not None and (one.embedded or has_embedded(one)) for one in below)
 
 
-def coerce(value: Any, shape: Shape) -> tuple[FieldError | None, list[str]]:
+def coerce(value: Any, shape: StructuralSchema) -> tuple[FieldError | None, list[str]]:
     """Clean the metadata of embedded objects in place: the first type error, and the fields that were dropped."""
     if not has_embedded(shape):
         return None, []
@@ -34,7 +34,9 @@ def coerce(value: Any, shape: Shape) -> tuple[FieldError | None, list[str]]:
     return _coerce(value, shape, "", lost, root=True), sorted(lost)
 
 
-def _coerce(value: Any, shape: Shape | None, path: str, lost: list[str], *, root: bool = False) -> FieldError | None:
+def _coerce(
+    value: Any, shape: StructuralSchema | None, path: str, lost: list[str], *, root: bool = False
+) -> FieldError | None:
     if shape is None:
         return None
     if isinstance(value, dict):
@@ -66,7 +68,7 @@ def _coerce(value: Any, shape: Shape | None, path: str, lost: list[str], *, root
     return None
 
 
-def complaints(value: Any, shape: Shape) -> list[FieldError]:
+def complaints(value: Any, shape: StructuralSchema) -> list[FieldError]:
     """About apiVersion, kind and metadata of embedded objects; the root's own are checked elsewhere."""
     errors: list[FieldError] = []
     if has_embedded(shape):
@@ -74,7 +76,9 @@ def complaints(value: Any, shape: Shape) -> list[FieldError]:
     return errors
 
 
-def _complain(value: Any, shape: Shape | None, path: str, errors: list[FieldError], *, root: bool = False) -> None:
+def _complain(
+    value: Any, shape: StructuralSchema | None, path: str, errors: list[FieldError], *, root: bool = False
+) -> None:
     if shape is None:
         return
     if isinstance(value, dict):
@@ -87,7 +91,7 @@ def _complain(value: Any, shape: Shape | None, path: str, errors: list[FieldErro
             _complain(item, shape.items, f"{path}[{index}]", errors)
 
 
-def _below(shape: Shape, path: str, key: str) -> str:
+def _below(shape: StructuralSchema, path: str, key: str) -> str:
     if key not in shape.properties:
         return f"{path}[{key}]"
     return f"{path}.{key}" if path else key

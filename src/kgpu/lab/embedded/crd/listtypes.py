@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from kgpu.lab.embedded.core.model import encode
-from kgpu.lab.embedded.crd.shape import Shape
+from kgpu.lab.embedded.crd.shape import StructuralSchema
 from kgpu.lab.embedded.status import FieldError, bad_value
 
 
-def duplicates(value: Any, shape: Shape, path: str = "") -> list[FieldError]:
+def duplicates(value: Any, shape: StructuralSchema, path: str = "") -> list[FieldError]:
     """A Duplicate value for the second of each, with the item or its keys."""
     found: list[FieldError] = []
     _walk(value, shape, path, found)
     return found
 
 
-def _walk(value: Any, shape: Shape, path: str, found: list[FieldError]) -> None:
+def _walk(value: Any, shape: StructuralSchema, path: str, found: list[FieldError]) -> None:
     if isinstance(value, list):
         if shape.list_type == "set":
             found += (FieldError("FieldValueDuplicate", f"{path}[{at}]", value[at]) for at in _repeated(value))
@@ -33,7 +33,7 @@ def _walk(value: Any, shape: Shape, path: str, found: list[FieldError]) -> None:
                 _walk(one, shape.additional, f"{path}[{key}]", found)
 
 
-def _map_list(value: list[Any], shape: Shape, path: str) -> list[FieldError]:
+def _map_list(value: list[Any], shape: StructuralSchema, path: str) -> list[FieldError]:
     for index, item in enumerate(value):
         if item is not None and not isinstance(item, dict):
             return [bad_value(f"{path}[{index}]", item, "must be an object for an array of list-type map")]

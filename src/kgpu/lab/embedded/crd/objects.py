@@ -11,8 +11,8 @@ from kgpu.lab.embedded.crd.depth import refuse_deep
 from kgpu.lab.embedded.crd.shape import MISSING
 from kgpu.lab.embedded.crd.values import NOWHERE
 from kgpu.lab.embedded.crd.version import OBJECT_META, Version
-from kgpu.lab.embedded.kinds import Kind, schema_data
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.kinds import ApiKind, schema_data
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import ApiError, FieldError, Object, bad_request, bad_value
 from kgpu.lab.embedded.strict import check
 from kgpu.lab.embedded.types.prepare import keep, keep_owned
@@ -21,7 +21,7 @@ from kgpu.lab.embedded.types.shape import DecodeError
 from kgpu.lab.embedded.types.shape import shape as builtin_shape
 from kgpu.lab.embedded.types.validate import base, texts
 
-_META_NODE: Final = Node({"$ref": OBJECT_META}, schema_data())
+_META_NODE: Final = SchemaNode({"$ref": OBJECT_META}, schema_data())
 _MOST_REPLICAS: Final = 2**31 - 1
 # What keeps rules from being asked: they could stumble over values of the wrong type or size.
 _BLOCKING: Final = frozenset(
@@ -36,14 +36,14 @@ _UNCHECKED: Final = (
 class CustomRules:
     """TypeRules of every custom kind. ``version_of`` finds the version that a kind's row stands for."""
 
-    def __init__(self, version_of: Callable[[Kind], Version]) -> None:
+    def __init__(self, version_of: Callable[[ApiKind], Version]) -> None:
         self._version = version_of
 
-    def schema(self, kind: Kind) -> Node:
+    def schema(self, kind: ApiKind) -> SchemaNode:
         """The kind's type tree, metadata included."""
         return self._version(kind).node
 
-    def decode(self, kind: Kind, obj: Object, call: Call) -> Object:
+    def decode(self, kind: ApiKind, obj: Object, call: Call) -> Object:
         """A pruned copy; ApiError 400 for metadata of the wrong type, and for unknown fields under Strict."""
         version = self._version(kind)
         refuse_deep(kind, obj)
@@ -67,11 +67,11 @@ class CustomRules:
         settle(kind, call, [*(call.repeated.untyped() if call.repeated else ()), *unknown])
         return found
 
-    def default(self, kind: Kind, obj: Object) -> None:
+    def default(self, kind: ApiKind, obj: Object) -> None:
         """The schema's defaults, in place."""
         defaulting.fill(obj, self._version(kind).shape)
 
-    def prepare(self, kind: Kind, obj: Object, old: Object | None, subresource: str) -> None:
+    def prepare(self, kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> None:
         """With the status subresource a main write leaves the status, and a status write all else, as it was."""
         version = self._version(kind)
         meta = obj["metadata"]
@@ -106,7 +106,7 @@ class CustomRules:
         if {k: v for k, v in obj.items() if k not in skipped} != {k: v for k, v in old.items() if k not in skipped}:
             meta["generation"] = int(old["metadata"].get("generation", 0)) + 1
 
-    def validate(self, kind: Kind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
+    def validate(self, kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
         """Every complaint, in the real order."""
         version = self._version(kind)
         errors = _types(kind, obj)
@@ -142,7 +142,7 @@ class CustomRules:
         return errors
 
 
-def _types(kind: Kind, obj: Object) -> list[FieldError]:
+def _types(kind: ApiKind, obj: Object) -> list[FieldError]:
     errors = []
     for name, wanted in (("kind", kind.kind), ("apiVersion", kind.api_version)):
         if obj.get(name) != wanted:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kgpu.lab.embedded.crd.shape import META, Shape
+from kgpu.lab.embedded.crd.shape import META, StructuralSchema
 
 
-def prune(value: Any, shape: Shape | None) -> list[str]:
+def prune(value: Any, shape: StructuralSchema | None) -> list[str]:
     """Drop unknown fields in place; their paths as ``spec.containers[0].foo``, sorted."""
     unknown: list[str] = []
     _prune(value, shape, "", unknown)
@@ -19,7 +19,7 @@ def _at(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def _prune(value: Any, shape: Shape | None, path: str, unknown: list[str]) -> None:
+def _prune(value: Any, shape: StructuralSchema | None, path: str, unknown: list[str]) -> None:
     if shape is not None and shape.preserve:
         _keep(value, shape, path, unknown)
     elif isinstance(value, dict):
@@ -42,7 +42,7 @@ def _prune(value: Any, shape: Shape | None, path: str, unknown: list[str]) -> No
             _prune(item, shape.items if shape is not None else None, f"{path}[{index}]", unknown)
 
 
-def _keep(value: Any, shape: Shape | None, path: str, unknown: list[str]) -> None:
+def _keep(value: Any, shape: StructuralSchema | None, path: str, unknown: list[str]) -> None:
     """Below x-kubernetes-preserve-unknown-fields only what is named again can be pruned again."""
     if shape is None:
         return

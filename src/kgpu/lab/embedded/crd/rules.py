@@ -31,13 +31,13 @@ _LONGEST_MESSAGE: Final = 5 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ValidationRule:
     """One compiled rule. ``error`` and ``message_error`` are what creating the CRD complains about."""
 
     raw: Schema
-    program: cel.Program | None = None
+    program: cel.CompiledExpression | None = None
     error: str = ""
-    message_program: cel.Program | None = None
+    message_program: cel.CompiledExpression | None = None
     message_error: str = ""
     uses_old: bool = False
     optional_old: bool = False
@@ -57,7 +57,7 @@ def names_old(text: str) -> bool:
     return "oldSelf" in text and _OLD.search(_LITERAL.sub("''", text)) is not None
 
 
-def compiled(raw: Schema, *, resource: bool) -> tuple[tuple[Rule, ...], Declaration | None]:
+def compiled(raw: Schema, *, resource: bool) -> tuple[tuple[ValidationRule, ...], Declaration | None]:
     """The rules of one schema, not of what is below it, and the type of its values."""
     return _compiled(encode(_without_prose(raw)), resource)
 
@@ -71,7 +71,7 @@ def _without_prose(raw: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=256)
-def _compiled(encoded: bytes, resource: bool) -> tuple[tuple[Rule, ...], Declaration | None]:
+def _compiled(encoded: bytes, resource: bool) -> tuple[tuple[ValidationRule, ...], Declaration | None]:
     raw: Schema = decode(encoded)
     declaration = declare(raw, resource=resource)
     if declaration is None:
@@ -87,18 +87,18 @@ def _compiled(encoded: bytes, resource: bool) -> tuple[tuple[Rule, ...], Declara
     return tuple(_rule(one, raw, environment) for one in raw.get("x-kubernetes-validations") or ()), declaration
 
 
-def _rule(raw: Schema, schema: Schema, environment: Callable[[bool], cel.Environment]) -> Rule:
+def _rule(raw: Schema, schema: Schema, environment: Callable[[bool], cel.Environment]) -> ValidationRule:
     text, message = str(raw.get("rule") or ""), str(raw.get("messageExpression") or "")
     optional = bool(raw.get("optionalOldSelf"))
     if not text.strip():
-        return Rule(raw=raw)
+        return ValidationRule(raw=raw)
     compiler = environment(optional)
     program = compiler.compile(text)
     if isinstance(program, cel.CelError):
-        return Rule(raw=raw, error=f"compilation failed: {program}")
+        return ValidationRule(raw=raw, error=f"compilation failed: {program}")
     if program.result != "bool":
-        return Rule(raw=raw, error="cel expression must evaluate to a bool")
-    words: cel.Program | cel.CelError | None = None
+        return ValidationRule(raw=raw, error="cel expression must evaluate to a bool")
+    words: cel.CompiledExpression | cel.CelError | None = None
     complaint = ""
     if message:
         words = compiler.compile(message)
@@ -110,10 +110,10 @@ def _rule(raw: Schema, schema: Schema, environment: Callable[[bool], cel.Environ
         field = resolve(raw["fieldPath"], schema)[0] if raw.get("fieldPath") else ""
     except PathError:
         field = ""
-    return Rule(
+    return ValidationRule(
         raw=raw,
         program=program,
-        message_program=words if isinstance(words, cel.Program) and not complaint else None,
+        message_program=words if isinstance(words, cel.CompiledExpression) and not complaint else None,
         message_error=complaint,
         uses_old=names_old(text),
         optional_old=optional,
@@ -121,7 +121,7 @@ def _rule(raw: Schema, schema: Schema, environment: Callable[[bool], cel.Environ
     )
 
 
-class Rules:
+class SchemaRules:
     """The rules of a schema and of all below it. ``below`` is False when there are none."""
 
     __slots__ = ("_additional", "_compiled", "_items", "_keys", "_kind", "_properties", "_raw", "_resource")
@@ -129,7 +129,7 @@ class Rules:
     def __init__(self, raw: Schema, *, resource: bool = False) -> None:
         self._raw = raw
         self._resource = resource
-        self._compiled: tuple[tuple[Rule, ...], Declaration | None] | None = None
+        self._compiled: tuple[tuple[ValidationRule, ...], Declaration | None] | None = None
         self._kind = raw.get("type")
         self._properties = {
             name: found for name, one in (raw.get("properties") or {}).items() if (found := rules_of(one)) is not None
@@ -196,7 +196,7 @@ class Rules:
     def _plain(self, path: str, detail: str) -> FieldError:
         return FieldError("FieldValueInvalid", path or NOWHERE, self._kind or "", detail)
 
-    def _failed(self, rule: Rule, value: Any, path: str, bindings: dict[str, Any]) -> FieldError:
+    def _failed(self, rule: ValidationRule, value: Any, path: str, bindings: dict[str, Any]) -> FieldError:
         detail = rule.default_message()
         if rule.message_program is not None:
             words = rule.message_program.evaluate(bindings)
@@ -210,17 +210,17 @@ class Rules:
         return FieldError(kind, where, shown, "" if kind == "FieldValueDuplicate" else detail)
 
 
-def _failure(words: str, rule: Rule) -> str:
+def _failure(words: str, rule: ValidationRule) -> str:
     if words.startswith("no such overload"):
         sentence = "call arguments did not match a supported operator, function or macro signature for rule"
         return f"'{words}': {sentence}: {rule.shown}"
     return f"{words} evaluating rule: {rule.shown}"
 
 
-def rules_of(raw: Schema, *, resource: bool = False) -> Rules | None:
+def rules_of(raw: Schema, *, resource: bool = False) -> SchemaRules | None:
     """None when the schema has no rules anywhere that apply to objects."""
     resource = resource or bool(raw.get("x-kubernetes-embedded-resource"))
-    return Rules(raw, resource=resource) if _has_rules(raw) else None
+    return SchemaRules(raw, resource=resource) if _has_rules(raw) else None
 
 
 def _has_rules(raw: Schema) -> bool:

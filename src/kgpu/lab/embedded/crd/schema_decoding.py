@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kgpu.lab.embedded.crd.shape import Schema
 from kgpu.lab.embedded.kinds import schema_data
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.strict import check
 
 _PROPS: Final = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps"
@@ -25,8 +25,8 @@ class SchemaTypeError(ValueError):
 
 
 @functools.cache
-def _node() -> Node:
-    return Node({"$ref": _PROPS}, schema_data())
+def _node() -> SchemaNode:
+    return SchemaNode({"$ref": _PROPS}, schema_data())
 
 
 def decode(raw: Schema) -> None:

@@ -12,7 +12,7 @@ MISSING: Final[Any] = object()
 META: Final = frozenset({"apiVersion", "kind", "metadata"})
 
 
-class Shape:
+class StructuralSchema:
     """One node of a structural schema."""
 
     __slots__ = (
@@ -41,26 +41,26 @@ class Shape:
         self.list_type = str(raw.get("x-kubernetes-list-type") or "atomic")
         self.map_keys = tuple(raw.get("x-kubernetes-list-map-keys") or ())
         self.map_type = str(raw.get("x-kubernetes-map-type") or "granular")
-        self.properties = {name: Shape(one) for name, one in (raw.get("properties") or {}).items()}
+        self.properties = {name: StructuralSchema(one) for name, one in (raw.get("properties") or {}).items()}
         items, additional = raw.get("items"), raw.get("additionalProperties")
-        self.items = Shape(items) if isinstance(items, dict) else None
-        self.additional = Shape(additional) if isinstance(additional, dict) else None
+        self.items = StructuralSchema(items) if isinstance(items, dict) else None
+        self.additional = StructuralSchema(additional) if isinstance(additional, dict) else None
         # additionalProperties is there at all: keys are kept, whatever they are.
         self.open = additional is not None
         self.rules = list(raw.get("x-kubernetes-validations") or ())
         below = [*self.properties.values(), self.items, self.additional]
         self.defaults: bool = self.default is not MISSING or any(one is not None and one.defaults for one in below)
 
-    def field(self, name: str) -> Shape | None:
+    def field(self, name: str) -> StructuralSchema | None:
         """The shape of an object's field: a property's, else what additionalProperties says."""
         return self.properties.get(name) or self.additional
 
 
-EMPTY: Final = Shape({})
+EMPTY: Final = StructuralSchema({})
 
 
-def root(raw: Schema) -> Shape:
+def root(raw: Schema) -> StructuralSchema:
     """The whole object's shape: apiVersion, kind and metadata are never pruned there."""
-    found = Shape(raw)
+    found = StructuralSchema(raw)
     found.embedded = True
     return found

@@ -19,7 +19,7 @@ _TYPES: Final = {bool: "boolean", str: "string", int: "integer", float: "number"
 _GO_FORMATS: Final = {int: "int64", float: "float64"}
 
 
-class Result:
+class ValidationResult:
     """What checking found. ``matches`` counts what did hold, to tell which of several branches was meant."""
 
     __slots__ = ("errors", "matches")
@@ -34,16 +34,16 @@ class Result:
         ):
             self.errors.append(error)
 
-    def merge(self, other: Result) -> None:
+    def merge(self, other: ValidationResult) -> None:
         self.matches += other.matches
         for error in other.errors:
             self.add(error)
 
 
-Check = Callable[[Any, str, Any, Result], None]
+Check = Callable[[Any, str, Any, ValidationResult], None]
 
 
-class Values:
+class SchemaChecks:
     """One schema's checks. ``prefix`` goes before fields (not before the paths inside messages), as for /status."""
 
     __slots__ = ("_checks", "_common", "_type")
@@ -62,11 +62,11 @@ class Values:
 
     def validate(self, value: Any, old: Any = MISSING) -> list[FieldError]:
         """Every complaint about a whole value. Complaints about what ``old`` had just so are left out."""
-        result = Result()
+        result = ValidationResult()
         self.check(value, "", old, result)
         return result.errors
 
-    def check(self, value: Any, path: str, old: Any, result: Result) -> None:
+    def check(self, value: Any, path: str, old: Any, result: ValidationResult) -> None:
         if self._type is not None:
             self._type(value, path, old, result)
             result.matches += 2
@@ -103,7 +103,7 @@ def _type_check(raw: Schema, prefix: str) -> Check | None:
         detail = f"{path} in body must be of type {expected}: {shown(found)}"
         return FieldError("FieldValueTypeInvalid", _field(path, prefix), found, detail)
 
-    def check(value: Any, path: str, _old: Any, result: Result) -> None:
+    def check(value: Any, path: str, _old: Any, result: ValidationResult) -> None:
         kind = type(value)
         if kind in accepted:
             return
@@ -133,7 +133,7 @@ def _enum_check(raw: Schema, prefix: str) -> Check | None:
         return None
     words = ", ".join(shown(one if isinstance(one, str) else shown(one)) for one in allowed)
 
-    def check(value: Any, path: str, _old: Any, result: Result) -> None:
+    def check(value: Any, path: str, _old: Any, result: ValidationResult) -> None:
         if not any(_same(value, one) for one in allowed if one is not None):
             result.add(FieldError("FieldValueNotSupported", _field(path, prefix), value, f"supported values: {words}"))
 
@@ -150,7 +150,7 @@ def _string_check(raw: Schema, prefix: str) -> Check | None:
         return None
     compiled = go_pattern(pattern) if pattern else None
 
-    def check(value: Any, path: str, _old: Any, result: Result) -> None:
+    def check(value: Any, path: str, _old: Any, result: ValidationResult) -> None:
         if longest is not None and len(value) > longest:
             unit = "byte" if longest == 1 else "bytes"
             result.add(
@@ -170,7 +170,7 @@ def _format_check(raw: Schema, prefix: str) -> Check | None:
     if form is None:
         return None
 
-    def check(value: Any, path: str, _old: Any, result: Result) -> None:
+    def check(value: Any, path: str, _old: Any, result: ValidationResult) -> None:
         if not form(value):
             detail = f"{path} in body must be of type {name}: {shown(value)}"
             result.add(FieldError("FieldValueTypeInvalid", _field(path, prefix), value, detail))
@@ -190,7 +190,7 @@ def _number_check(raw: Schema, prefix: str) -> Check | None:
     if factor is None and top is None and bottom is None:
         return None
 
-    def check(value: Any, path: str, _old: Any, result: Result) -> None:
+    def check(value: Any, path: str, _old: Any, result: ValidationResult) -> None:
         if factor is not None:
             step = int(factor) if isinstance(value, int) else float(factor)
             if step <= 0:
@@ -212,12 +212,12 @@ def _number_check(raw: Schema, prefix: str) -> Check | None:
     return check
 
 
-def _below(checks: Values, value: Any, path: str, old: Any, result: Result) -> None:
+def _below(checks: SchemaChecks, value: Any, path: str, old: Any, result: ValidationResult) -> None:
     """One field or item; what was wrong with it before stays allowed while it doesn't change."""
     if old is MISSING:
         checks.check(value, path, old, result)
         return
-    inner = Result()
+    inner = ValidationResult()
     checks.check(value, path, old, inner)
     if inner.errors and old == value:
         inner.errors = []
@@ -225,13 +225,13 @@ def _below(checks: Values, value: Any, path: str, old: Any, result: Result) -> N
 
 
 def _list_check(raw: Schema, prefix: str) -> Check | None:
-    items = Values(raw["items"], prefix) if isinstance(raw.get("items"), dict) else None
+    items = SchemaChecks(raw["items"], prefix) if isinstance(raw.get("items"), dict) else None
     fewest, most, unique = raw.get("minItems"), raw.get("maxItems"), bool(raw.get("uniqueItems"))
     keys = tuple(raw.get("x-kubernetes-list-map-keys") or ()) if raw.get("x-kubernetes-list-type") == "map" else ()
     if items is None and fewest is None and most is None and not unique:
         return None
 
-    def check(value: Any, path: str, old: Any, result: Result) -> None:
+    def check(value: Any, path: str, old: Any, result: ValidationResult) -> None:
         if items is not None:
             before = by_key(old, keys) if keys and isinstance(old, list) else {}
             for index, item in enumerate(value):
@@ -275,15 +275,15 @@ def _too_many(path: str, prefix: str, count: int, most: int) -> FieldError:
 
 
 def _object_check(raw: Schema, prefix: str) -> Check | None:
-    properties = {name: Values(one, prefix) for name, one in (raw.get("properties") or {}).items()}
+    properties = {name: SchemaChecks(one, prefix) for name, one in (raw.get("properties") or {}).items()}
     extra = raw.get("additionalProperties")
-    additional = Values(extra, prefix) if isinstance(extra, dict) else None
+    additional = SchemaChecks(extra, prefix) if isinstance(extra, dict) else None
     needed, fewest, most = tuple(raw.get("required") or ()), raw.get("minProperties"), raw.get("maxProperties")
     anything = extra is None or extra is True
     if anything and not properties and not needed and fewest is None and most is None:
         return None
 
-    def check(value: Any, path: str, old: Any, result: Result) -> None:
+    def check(value: Any, path: str, old: Any, result: ValidationResult) -> None:
         before = old if isinstance(old, dict) else {}
         if fewest is not None and len(value) < fewest:
             result.add(_invalid(path, prefix, len(value), f"should have at least {fewest} properties"))
@@ -313,17 +313,19 @@ def _plain(prefix: str, words: str) -> FieldError:
 
 def _junctors(raw: Schema, prefix: str) -> Check | None:
     """allOf, anyOf, oneOf and not."""
-    some, every, only = ([Values(one, prefix) for one in raw.get(name) or ()] for name in ("anyOf", "allOf", "oneOf"))
-    never = Values(raw["not"], prefix) if isinstance(raw.get("not"), dict) else None
+    some, every, only = (
+        [SchemaChecks(one, prefix) for one in raw.get(name) or ()] for name in ("anyOf", "allOf", "oneOf")
+    )
+    never = SchemaChecks(raw["not"], prefix) if isinstance(raw.get("not"), dict) else None
     if not some and not every and not only and never is None:
         return None
 
-    def tried(checks: Values, value: Any, path: str, old: Any) -> Result:
-        found = Result()
+    def tried(checks: SchemaChecks, value: Any, path: str, old: Any) -> ValidationResult:
+        found = ValidationResult()
         checks.check(value, path, old, found)
         return found
 
-    def check(value: Any, path: str, old: Any, result: Result) -> None:
+    def check(value: Any, path: str, old: Any, result: ValidationResult) -> None:
         name = shown(path)
         if some:
             good, best = _branches([tried(one, value, path, old) for one in some])
@@ -352,8 +354,8 @@ def _junctors(raw: Schema, prefix: str) -> Check | None:
     return check
 
 
-def _branches(results: list[Result]) -> tuple[list[Result], Result]:
+def _branches(results: list[ValidationResult]) -> tuple[list[ValidationResult], ValidationResult]:
     """Those that hold, and of the others the first that matched most."""
     good = [one for one in results if not one.errors]
     failed = [one for one in results if one.errors]
-    return good, max(failed, key=lambda one: one.matches, default=Result())
+    return good, max(failed, key=lambda one: one.matches, default=ValidationResult())

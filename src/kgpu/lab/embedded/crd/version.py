@@ -7,11 +7,11 @@ import re
 from typing import Any, Final
 
 from kgpu.lab.embedded.crd import shape
-from kgpu.lab.embedded.crd.rules import Rules, rules_of
-from kgpu.lab.embedded.crd.shape import Schema, Shape
-from kgpu.lab.embedded.crd.values import Values
-from kgpu.lab.embedded.kinds import Kind, schema_data
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.crd.rules import SchemaRules, rules_of
+from kgpu.lab.embedded.crd.shape import Schema, StructuralSchema
+from kgpu.lab.embedded.crd.values import SchemaChecks
+from kgpu.lab.embedded.kinds import ApiKind, schema_data
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import Object
 
 OBJECT_META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
@@ -49,7 +49,7 @@ class Version:
         self.deprecation = _deprecation(definition, raw)
 
     @functools.cached_property
-    def kind(self) -> Kind:
+    def kind(self) -> ApiKind:
         """The row of ``Kinds``: with the names that were accepted."""
         spec = self.definition["spec"]
         names = {**spec["names"], **(self.definition.get("status") or {}).get("acceptedNames", {})}
@@ -65,7 +65,7 @@ class Version:
                 **row, "name": f"{names['plural']}/scale", "group": "autoscaling", "version": "v1", "kind": "Scale",
                 "verbs": list(_PARTS),
             }  # fmt: skip
-        return Kind(
+        return ApiKind(
             group=spec["group"],
             version=self.name,
             plural=names["plural"],
@@ -87,26 +87,26 @@ class Version:
         return f"{meta.get('uid', '')} {meta.get('generation', 0)} {meta['name']} {self.name}"
 
     @functools.cached_property
-    def node(self) -> Node:
+    def node(self) -> SchemaNode:
         """For patches, server-side apply and managed fields: the schema with a whole object's own fields."""
         table = schema_data()
-        return Node(_with_meta(self.schema), table)
+        return SchemaNode(_with_meta(self.schema), table)
 
     @functools.cached_property
-    def shape(self) -> Shape:
+    def shape(self) -> StructuralSchema:
         return shape.root(self.schema)
 
     @functools.cached_property
-    def values(self) -> Values:
-        return Values(self.schema)
+    def values(self) -> SchemaChecks:
+        return SchemaChecks(self.schema)
 
     @functools.cached_property
-    def status_values(self) -> Values | None:
+    def status_values(self) -> SchemaChecks | None:
         status = (self.schema.get("properties") or {}).get("status")
-        return Values(status, "status") if status is not None else None
+        return SchemaChecks(status, "status") if status is not None else None
 
     @functools.cached_property
-    def rules(self) -> Rules | None:
+    def rules(self) -> SchemaRules | None:
         return rules_of(self.schema, resource=True)
 
     @property

@@ -1,6 +1,6 @@
 """Answers: objects, lists, tables and Status in the form that was asked for.
 
-Objects are encoded once per revision (``Stored.encoded``); a list is put together from those bytes.
+Objects are encoded once per revision (``StoredObject.encoded``); a list is put together from those bytes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.formats import yaml
-from kgpu.lab.embedded.core.model import Page, Stored, decode, encode
-from kgpu.lab.embedded.http.negotiate import JSON, YAML, Wanted, choose, pretty
-from kgpu.lab.embedded.http.request import Request
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.core.model import ListPage, StoredObject, decode, encode
+from kgpu.lab.embedded.http.negotiate import JSON, YAML, Representation, choose, pretty
+from kgpu.lab.embedded.http.request import ApiRequest
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.status import ApiError, Object, bad_request
 from kgpu.lab.embedded.tables import render
 
@@ -33,7 +33,7 @@ _INCLUDES: Final = frozenset({"", "None", "Metadata", "Object"})
 
 
 @dataclass(slots=True)
-class Answer:
+class ApiAnswer:
     """What is sent: ``body``, or what ``stream`` gives while the client listens.
 
     ``over`` is set once nothing more will come into the stream: a client that does not read the rest is cut off.
@@ -47,12 +47,12 @@ class Answer:
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-def text(content: str, status: int = 200) -> Answer:
+def text(content: str, status: int = 200) -> ApiAnswer:
     """Plain text, as from Go's http.Error."""
-    return Answer(status, content.encode(), TEXT, [("X-Content-Type-Options", "nosniff")])
+    return ApiAnswer(status, content.encode(), TEXT, [("X-Content-Type-Options", "nosniff")])
 
 
-def of_error(error: ApiError, request: Request | None) -> Answer:
+def of_error(error: ApiError, request: ApiRequest | None) -> ApiAnswer:
     """A Status."""
     status = error.to_status()
     headers = []
@@ -60,12 +60,12 @@ def of_error(error: ApiError, request: Request | None) -> Answer:
     if after:
         headers.append(("Retry-After", str(after)))
     if request is not None and _wants_yaml(request):
-        return Answer(error.code, _as_yaml(encode(status)), YAML, headers)
+        return ApiAnswer(error.code, _as_yaml(encode(status)), YAML, headers)
     for_person = request is not None and pretty(request)
-    return Answer(error.code, dumped(status) if for_person else encode(status) + b"\n", JSON, headers)
+    return ApiAnswer(error.code, dumped(status) if for_person else encode(status) + b"\n", JSON, headers)
 
 
-def _wants_yaml(request: Request) -> bool:
+def _wants_yaml(request: ApiRequest) -> bool:
     try:
         return choose(request).media == YAML
     except ApiError:
@@ -77,18 +77,18 @@ def dumped(value: Any) -> bytes:
     return json.dumps(value, indent=2, ensure_ascii=False).encode()
 
 
-async def of_value(value: Any, request: Request, wanted: Wanted, status: int = 200) -> Answer:
+async def of_value(value: Any, request: ApiRequest, wanted: Representation, status: int = 200) -> ApiAnswer:
     """Plain JSON data."""
     return await of_encoded(encode(value), request, wanted, status)
 
 
-async def of_encoded(data: bytes, request: Request, wanted: Wanted, status: int = 200) -> Answer:
+async def of_encoded(data: bytes, request: ApiRequest, wanted: Representation, status: int = 200) -> ApiAnswer:
     """JSON that is encoded already."""
     if wanted.media == YAML:
-        return Answer(status, (await _maybe_later(len(data), _as_yaml, data)), YAML)
+        return ApiAnswer(status, (await _maybe_later(len(data), _as_yaml, data)), YAML)
     if pretty(request):
-        return Answer(status, await _maybe_later(len(data), _as_pretty, data))
-    return Answer(status, data + b"\n")
+        return ApiAnswer(status, await _maybe_later(len(data), _as_pretty, data))
+    return ApiAnswer(status, data + b"\n")
 
 
 async def _maybe_later(size: int, work: Any, data: bytes) -> bytes:
@@ -114,13 +114,13 @@ def metadata_only(obj: Object, version: str) -> Object:
 class Columns:
     """How tables of one kind are made: a CRD's own columns, () for a built-in kind."""
 
-    kind: Kind
+    kind: ApiKind
     printer: Sequence[Object] = ()
 
 
 def table_of(
-    columns: Columns, objects: Sequence[Object], request: Request, wanted: Wanted, *, meta: Object | None = None,
-    headers: bool = True,
+    columns: Columns, objects: Sequence[Object], request: ApiRequest, wanted: Representation, *,
+    meta: Object | None = None, headers: bool = True,
 ) -> Object:  # fmt: skip
     """A Table. Raises ApiError 400 for an unknown includeObject."""
     include = request.query.text("includeObject")
@@ -145,7 +145,9 @@ def _beta(table: Object, version: str) -> Object:
     return {**table, "apiVersion": api_version, "rows": rows}
 
 
-async def of_stored(stored: Stored, columns: Columns, request: Request, wanted: Wanted, status: int = 200) -> Answer:
+async def of_stored(
+    stored: StoredObject, columns: Columns, request: ApiRequest, wanted: Representation, status: int = 200
+) -> ApiAnswer:
     """One object, as itself, a table or its metadata."""
     if not wanted.kind or stored.obj.get("kind") == "Status":
         return await of_encoded(stored.encoded(), request, wanted, status)
@@ -161,7 +163,7 @@ def _not_acceptable() -> ApiError:
     return ApiError(406, "NotAcceptable", message, {})
 
 
-def list_meta(page: Page) -> Object:
+def list_meta(page: ListPage) -> Object:
     """A list's metadata."""
     meta: Object = {"resourceVersion": page.version}
     if page.token:
@@ -171,7 +173,7 @@ def list_meta(page: Page) -> Object:
     return meta
 
 
-async def of_page(page: Page, columns: Columns, request: Request, wanted: Wanted) -> Answer:
+async def of_page(page: ListPage, columns: Columns, request: ApiRequest, wanted: Representation) -> ApiAnswer:
     """A list, as itself, a table or a list of metadata."""
     meta = list_meta(page)
     if wanted.kind == "Table":
@@ -195,11 +197,11 @@ async def of_page(page: Page, columns: Columns, request: Request, wanted: Wanted
     kind = columns.kind
     head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": meta}
     # Items of built-in kinds come without apiVersion and kind, as the real server sends them.
-    form = Stored.encoded if kind.custom else functools.partial(_bare, kind)
+    form = StoredObject.encoded if kind.custom else functools.partial(_bare, kind)
     return await of_encoded(await _joined(head, page.items, form), request, wanted)
 
 
-async def _joined(head: Object, items: Sequence[Stored], form: Callable[[Stored], bytes]) -> bytes:
+async def _joined(head: Object, items: Sequence[StoredObject], form: Callable[[StoredObject], bytes]) -> bytes:
     """The list's bytes."""
     parts: list[bytes] = []
     for number, one in enumerate(items):
@@ -209,7 +211,7 @@ async def _joined(head: Object, items: Sequence[Stored], form: Callable[[Stored]
     return b'%s,"items":[%s]}' % (encode(head)[:-1], b",".join(parts))
 
 
-def _bare(kind: Kind, stored: Stored) -> bytes:
+def _bare(kind: ApiKind, stored: StoredObject) -> bytes:
     data = stored.encoded()
     names = (kind.kind.encode(), kind.api_version.encode())
     begun = b'{"kind":"%s","apiVersion":"%s",' % names
@@ -218,7 +220,7 @@ def _bare(kind: Kind, stored: Stored) -> bytes:
     return encode({name: value for name, value in stored.obj.items() if name not in ("kind", "apiVersion")})
 
 
-async def compressed(answer: Answer, request: Request) -> Answer:
+async def compressed(answer: ApiAnswer, request: ApiRequest) -> ApiAnswer:
     """The answer gzipped when it is big and the client takes that."""
     if len(answer.body) < GZIP_BYTES or answer.stream is not None:
         return answer

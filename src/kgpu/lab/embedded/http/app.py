@@ -16,14 +16,14 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, Protocol
 
 from kgpu.lab.embedded.auth import ANONYMOUS, Auth, denial
-from kgpu.lab.embedded.core.model import User
+from kgpu.lab.embedded.core.model import ApiUser
 from kgpu.lab.embedded.http import answers, body, paths, resources
 from kgpu.lab.embedded.http import request as requests
-from kgpu.lab.embedded.http.answers import Answer
+from kgpu.lab.embedded.http.answers import ApiAnswer
 from kgpu.lab.embedded.http.metrics import Labels
 from kgpu.lab.embedded.http.options import check_timeout
-from kgpu.lab.embedded.http.request import Request
-from kgpu.lab.embedded.http.resources import Asked, Served
+from kgpu.lab.embedded.http.request import ApiRequest
+from kgpu.lab.embedded.http.resources import HandlerContext, ResourceRequest
 from kgpu.lab.embedded.status import ApiError, bad_request
 
 log = logging.getLogger(__name__)
@@ -41,10 +41,10 @@ LINGER_S: Final = 10.0  # for a client to read the rest of a stream that is over
 _HEAD_OF_WARNING: Final = 2048  # characters of all warnings together; the rest is left out, as by the real server
 
 
-class Handler(Protocol):
+class PathHandler(Protocol):
     """Answers paths that are no resources; ``paths.Paths``."""
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: ApiRequest) -> ApiAnswer:
         """Raises ApiError."""
         ...
 
@@ -52,7 +52,7 @@ class Handler(Protocol):
 class App:
     """An ASGI application. ``close`` ends what it holds."""
 
-    def __init__(self, served: Served, auth: Auth, others: Handler) -> None:
+    def __init__(self, served: HandlerContext, auth: Auth, others: PathHandler) -> None:
         self._served = served
         self._auth = auth
         self._others = others
@@ -81,7 +81,7 @@ class App:
             metrics.end(labels[0] if labels else ("OTHER", "", "", "", "", "", ""), code, seconds)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, labels: list[Labels]) -> int:
-        request: Request | None = None
+        request: ApiRequest | None = None
         warnings: list[str] = []
         try:
             raw = scope.get("raw_path") or scope["path"].encode()
@@ -109,8 +109,8 @@ class App:
         return found.status
 
     async def _handled(
-        self, user: User, request: Request, receive: Receive, warnings: list[str], client: str
-    ) -> Answer:
+        self, user: ApiUser, request: ApiRequest, receive: Receive, warnings: list[str], client: str
+    ) -> ApiAnswer:
         user = self._impersonated(user, request)
         attributes = request.attributes()
         allowed, reason = self._auth.allowed(user, attributes)
@@ -120,10 +120,10 @@ class App:
             return await self._others.answer(request)
         kind = resources.find(self._served.kinds, request)
         read = functools.partial(body.read, receive, request.header("content-length"))
-        asked = Asked(request=request, kind=kind, user=user, read=read, warnings=warnings, client=client)
+        asked = ResourceRequest(request=request, kind=kind, user=user, read=read, warnings=warnings, client=client)
         return await resources.answer(self._served, asked)
 
-    def _impersonated(self, user: User, request: Request) -> User:
+    def _impersonated(self, user: ApiUser, request: ApiRequest) -> ApiUser:
         """The user that ``kubectl --as`` names. Raises ApiError 403 for who may not take its place."""
         name = request.header("impersonate-user")
         groups = tuple(filter(None, (one.strip() for one in request.header("impersonate-group").split(","))))
@@ -147,12 +147,12 @@ class App:
             if not allowed:
                 raise denial(user, attributes, reason)
         extra = () if name == "system:anonymous" else ("system:authenticated",)
-        return User(name, tuple(dict.fromkeys((*groups, *extra))))
+        return ApiUser(name, tuple(dict.fromkeys((*groups, *extra))))
 
     # --- the wire -------------------------------------------------------------------------------------------------
 
     async def _send(
-        self, found: Answer, warnings: list[str], request: Request | None, receive: Receive, send: Send, *,
+        self, found: ApiAnswer, warnings: list[str], request: ApiRequest | None, receive: Receive, send: Send, *,
         abort: Callable[[], None],
     ) -> None:  # fmt: skip
         headers = [
@@ -176,8 +176,8 @@ class App:
         await self._stream(found, headers, request, receive, send, abort=abort)
 
     async def _stream(
-        self, found: Answer, headers: list[tuple[bytes, bytes]], request: Request | None, receive: Receive, send: Send,
-        *, abort: Callable[[], None],
+        self, found: ApiAnswer, headers: list[tuple[bytes, bytes]], request: ApiRequest | None, receive: Receive,
+        send: Send, *, abort: Callable[[], None],
     ) -> None:  # fmt: skip
         assert found.stream is not None
         metrics = self._served.metrics
@@ -217,7 +217,7 @@ def _call(scope: Scope, extension: str) -> None:
         call()
 
 
-async def _pump(found: Answer, headers: list[tuple[bytes, bytes]], send: Send) -> None:
+async def _pump(found: ApiAnswer, headers: list[tuple[bytes, bytes]], send: Send) -> None:
     assert found.stream is not None
     await send({"type": "http.response.start", "status": found.status, "headers": headers})
     # So that a client that waits for a first change knows at once that its watch stands.
@@ -244,7 +244,7 @@ def _warnings(warnings: list[str]) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def _labels(request: Request) -> Labels:
+def _labels(request: ApiRequest) -> Labels:
     if not request.resource:
         top = "/" + request.path.split("/")[1] if request.path.count("/") else ""
         verb = request.method if top in paths.KNOWN else "OTHER"

@@ -15,7 +15,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.formats import yaml
 from kgpu.lab.embedded import protobuf
 from kgpu.lab.embedded.core.model import in_order
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.repeated import Repeated, yaml_lines
 from kgpu.lab.embedded.status import ApiError, Object, bad_request, bad_value, invalid
 from kgpu.lab.embedded.strict import Members
@@ -271,7 +271,7 @@ def _json_in_protobuf(data: bytes) -> Any:
         raise protobuf.BadMessageError(str(error)) from None
 
 
-def wanted(kind: Kind, row: Object) -> tuple[str, str]:
+def wanted(kind: ApiKind, row: Object) -> tuple[str, str]:
     """(apiVersion, kind) of a body. ``row`` is the discovery row of a subresource, {} for the kind itself."""
     version = row.get("version") or kind.version
     group = row.get("group") or ("" if row.get("version") else kind.group)

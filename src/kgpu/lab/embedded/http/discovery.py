@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kgpu.lab.embedded.core.model import encode
 from kgpu.lab.embedded.http.negotiate import clauses
-from kgpu.lab.embedded.kinds import Kind, Kinds, discovery_data
+from kgpu.lab.embedded.kinds import ApiKind, Kinds, discovery_data
 from kgpu.lab.embedded.status import Object
 
 AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
@@ -89,7 +89,7 @@ class Discovery:
 
     # --- resources ------------------------------------------------------------------------------------------------
 
-    def _of(self, group: str, version: str) -> list[Kind]:
+    def _of(self, group: str, version: str) -> list[ApiKind]:
         found = [kind for kind in self._kinds if kind.group == group and kind.version == version]
         return sorted(found, key=lambda kind: kind.plural) if found and found[0].custom else found
 
@@ -101,7 +101,7 @@ class Discovery:
         head: Object = {"kind": "APIResourceList"} | ({"apiVersion": "v1"} if group else {})
         return {**head, "groupVersion": group_version, "resources": rows}
 
-    def _rows_of(self, kind: Kind) -> list[Object]:
+    def _rows_of(self, kind: ApiKind) -> list[Object]:
         key = kind.api_version, kind.plural
         return self._rows[key] if not kind.custom and key in self._rows else _custom_rows(kind)
 
@@ -144,7 +144,7 @@ def _builtin_rows() -> dict[tuple[str, str], list[Object]]:
     return found
 
 
-def _custom_rows(kind: Kind) -> list[Object]:
+def _custom_rows(kind: ApiKind) -> list[Object]:
     text = f"{kind.group}/{kind.version}/{kind.kind}".encode()
     optional = {"shortNames": list(kind.short_names), "categories": list(kind.categories)}
     row: Object = {
@@ -172,7 +172,7 @@ def _custom_rows(kind: Kind) -> list[Object]:
     return rows
 
 
-def _aggregated(row: Object, head: Object, kind: Kind) -> Object:
+def _aggregated(row: Object, head: Object, kind: ApiKind) -> Object:
     # The real server leaves group and version of built-in kinds empty, and has them for CRDs.
     own = {"group": kind.group, "version": kind.version} if kind.custom else {"group": "", "version": ""}
     kept = {"group": row.get("group", own["group"]), "version": row.get("version", own["version"]), "kind": row["kind"]}

@@ -16,7 +16,7 @@ PATIENCE_S: Final = 30.0
 """Seconds for which a stranger may be connected without being answered."""
 
 
-class Guest:
+class ClientConnection:
     """One connection. ``drop`` ends it at once; it is replaced as the connection grows up."""
 
     __slots__ = ("drop", "quiet_since")
@@ -26,7 +26,7 @@ class Guest:
         self.quiet_since: float | None = now
 
 
-class Door:
+class ConnectionLimiter:
     """At most ``most`` connections, of them at most ``strangers`` without credentials.
 
     ``dropped`` and ``refused`` count since the beginning.
@@ -36,22 +36,22 @@ class Door:
         self._most = most
         self._most_strangers = strangers
         self._clock = clock
-        self._strangers: dict[Guest, None] = {}  # in the order in which they came
-        self._busy: set[Guest] = set()
-        self._resting: dict[Guest, None] = {}  # known; in the order in which they began to rest
+        self._strangers: dict[ClientConnection, None] = {}  # in the order in which they came
+        self._busy: set[ClientConnection] = set()
+        self._resting: dict[ClientConnection, None] = {}  # known; in the order in which they began to rest
         self.dropped = 0
         self.refused = 0
 
     def __len__(self) -> int:
         return len(self._strangers) + len(self._busy) + len(self._resting)
 
-    def enter(self, drop: Callable[[], object]) -> Guest | None:
+    def enter(self, drop: Callable[[], object]) -> ClientConnection | None:
         """A new connection, in the place of another where there is none left; None when it can't be let in."""
         full = len(self) >= self._most or len(self._strangers) >= self._most_strangers
         if full and not self.make_room():
             self.refused += 1
             return None
-        guest = Guest(drop, self._clock())
+        guest = ClientConnection(drop, self._clock())
         self._strangers[guest] = None
         return guest
 
@@ -63,26 +63,26 @@ class Door:
                 return True
         return False
 
-    def leave(self, guest: Guest) -> None:
+    def leave(self, guest: ClientConnection) -> None:
         """The connection is over. May be said again."""
         self._strangers.pop(guest, None)
         self._resting.pop(guest, None)
         self._busy.discard(guest)
 
-    def known(self, guest: Guest) -> None:
+    def known(self, guest: ClientConnection) -> None:
         """A request on it, which is being answered, came with valid credentials."""
         if guest in self._strangers:
             del self._strangers[guest]
             self._busy.add(guest)
 
-    def works(self, guest: Guest) -> None:
+    def works(self, guest: ClientConnection) -> None:
         """A request on it has come."""
         guest.quiet_since = None
         if guest in self._resting:
             del self._resting[guest]
             self._busy.add(guest)
 
-    def rests(self, guest: Guest) -> None:
+    def rests(self, guest: ClientConnection) -> None:
         """Every request on it is answered."""
         guest.quiet_since = self._clock()
         if guest in self._busy:
@@ -100,7 +100,7 @@ class Door:
         for guest in [one for one in self._strangers if one.quiet_since is not None] + list(self._resting):
             self._drop(guest)
 
-    def _drop(self, guest: Guest) -> None:
+    def _drop(self, guest: ClientConnection) -> None:
         self.leave(guest)
         self.dropped += 1
         guest.drop()

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, urlencode
 
-from kgpu.lab.embedded.http.answers import TEXT, Answer
-from kgpu.lab.embedded.http.request import Request
+from kgpu.lab.embedded.http.answers import TEXT, ApiAnswer
+from kgpu.lab.embedded.http.request import ApiRequest
 from kgpu.lab.embedded.status import (
     ApiError,
     FieldError,
@@ -94,7 +94,7 @@ async def _whole(answer: httpx2.Response) -> AsyncIterator[bytes]:
         await answer.aclose()
 
 
-def checked(request: Request, name: str) -> list[tuple[str, str]]:
+def checked(request: ApiRequest, name: str) -> list[tuple[str, str]]:
     """The kubelet's query, without the container. Raises ApiError 400 and 422."""
     query = request.query
     numbers = {key: query.number(key) for key in _NUMBERS}
@@ -157,7 +157,9 @@ def internal(why: str) -> ApiError:
     return ApiError(500, "InternalError", message, {"causes": [{"message": why}]})
 
 
-async def answer(request: Request, pod: Object, node: Callable[[str], Object | None], kubelets: Kubelets) -> Answer:
+async def answer(
+    request: ApiRequest, pod: Object, node: Callable[[str], Object | None], kubelets: Kubelets
+) -> ApiAnswer:
     """The log, or why there is none. ``node`` finds a Node by name."""
     metadata = pod["metadata"]
     name = metadata["name"]
@@ -165,7 +167,7 @@ async def answer(request: Request, pod: Object, node: Callable[[str], Object | N
     container = container_of(pod, request.query.text("container"))
     on = str((pod.get("spec") or {}).get("nodeName") or "")
     if not on:
-        return Answer(204, media=TEXT)
+        return ApiAnswer(204, media=TEXT)
     found = node(on)
     if found is None:
         raise ApiError(404, "NotFound", f'nodes "{on}" not found', {"name": on, "kind": "nodes"})
@@ -182,7 +184,7 @@ async def answer(request: Request, pod: Object, node: Callable[[str], Object | N
             raise await _refusal(status, body, name)
         finally:
             await close()
-    return Answer(200, media="text/plain", stream=body)
+    return ApiAnswer(200, media="text/plain", stream=body)
 
 
 async def _refusal(status: int, body: AsyncIterator[bytes], name: str) -> ApiError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.lab.embedded.http.request import Request
+from kgpu.lab.embedded.http.request import ApiRequest
 from kgpu.lab.embedded.status import ApiError
 
 JSON: Final = "application/json"
@@ -19,7 +19,7 @@ _META: Final = "meta.k8s.io"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Representation:
     """``kind`` is "" for the object itself; ``version`` is of meta.k8s.io, such as ``v1``."""
 
     media: str = JSON
@@ -51,7 +51,7 @@ def clauses(accept: str) -> list[Clause]:
     return [clause for _, clause in sorted(found, key=lambda row: row[0])]
 
 
-def choose(request: Request, *, watch: bool = False, tables: bool = True) -> Wanted:
+def choose(request: ApiRequest, *, watch: bool = False, tables: bool = True) -> Representation:
     """What to answer with. Raises ApiError 406 when nothing that is accepted can be made.
 
     ``tables``: whether what is asked for can be shown as one.
@@ -60,25 +60,25 @@ def choose(request: Request, *, watch: bool = False, tables: bool = True) -> Wan
     message = f"406: Not Acceptable\n\nAvailable representations: {offered}"
     accept = request.header("accept")
     if not accept:
-        return Wanted()
+        return Representation()
     for clause in clauses(accept):
         media = JSON if clause.media in _ANY else clause.media
         if media not in (JSON, YAML) or (media == YAML and watch):
             continue
         kind = clause.parameters.get("as", "")
         if not kind:
-            return Wanted(media)
+            return Representation(media)
         version = clause.parameters.get("v", "")
         # It is the conversion that fails, and another part of the real server that says so.
         message = f"only the following media types are accepted: {offered}"
         if kind == "Table" and not tables:
             continue
         if kind in _AS and clause.parameters.get("g") == _META and version in ("v1", "v1beta1"):
-            return Wanted(media, kind, version)
+            return Representation(media, kind, version)
     raise ApiError(406, "NotAcceptable", message, {})
 
 
-def pretty(request: Request) -> bool:
+def pretty(request: ApiRequest) -> bool:
     """Whether the answer is for a person: ``?pretty``, and by default for browsers, curl and wget."""
     if "pretty" in request.query:
         return request.query.text("pretty").lower() in ("1", "t", "true")

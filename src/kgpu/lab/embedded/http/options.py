@@ -1,4 +1,4 @@
-"""Query options of each verb, checked as the real server checks them, as what ``Core`` takes."""
+"""Query options of each verb, checked as the real server checks them, as what ``ApiCore`` takes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 from kgpu.base.errors import ConfigError
 from kgpu.formats.duration import UNITS, parse_duration
 from kgpu.lab.embedded import protobuf
-from kgpu.lab.embedded.core.model import Call, DeleteOptions, User
+from kgpu.lab.embedded.core.model import ApiUser, Call, DeleteOptions
 from kgpu.lab.embedded.http import body
-from kgpu.lab.embedded.http.request import Request
+from kgpu.lab.embedded.http.request import ApiRequest
 from kgpu.lab.embedded.status import (
     FieldError,
     Object,
@@ -53,7 +53,7 @@ class ListOptions:
     seconds: int = 0
 
 
-def check_timeout(request: Request) -> None:
+def check_timeout(request: ApiRequest) -> None:
     """``?timeout=`` of a request that may not take for ever. Raises ApiError 400, whoever asks."""
     text = request.query.text("timeout")
     if not text or (request.resource and request.verb in _LONG_VERBS) or request.subresource in _LONG:
@@ -77,7 +77,7 @@ def _go_problem(text: str) -> str:
     return f"invalid duration {quoted}"
 
 
-def of_list(request: Request, *, watch: bool) -> ListOptions:
+def of_list(request: ApiRequest, *, watch: bool) -> ListOptions:
     """Raises ApiError 400 and 422."""
     query = request.query
     made = ListOptions(
@@ -97,7 +97,7 @@ def of_list(request: Request, *, watch: bool) -> ListOptions:
     return made
 
 
-def _watch_errors(request: Request, made: ListOptions) -> list[FieldError]:
+def _watch_errors(request: ApiRequest, made: ListOptions) -> list[FieldError]:
     sent = "sendInitialEvents" in request.query
     if sent and made.match != "NotOlderThan":
         why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
@@ -111,7 +111,7 @@ def _watch_errors(request: Request, made: ListOptions) -> list[FieldError]:
     return found
 
 
-def _list_errors(request: Request, made: ListOptions) -> list[FieldError]:
+def _list_errors(request: ApiRequest, made: ListOptions) -> list[FieldError]:
     found: list[FieldError] = []
     name = "resourceVersionMatch"
     if made.match:
@@ -130,7 +130,7 @@ def _list_errors(request: Request, made: ListOptions) -> list[FieldError]:
     return found
 
 
-def of_write(request: Request, user: User, options: str, *, media: str = "") -> Call:
+def of_write(request: ApiRequest, user: ApiUser, options: str, *, media: str = "") -> Call:
     """``options`` is the kind: CreateOptions, UpdateOptions or PatchOptions. Raises ApiError 422."""
     query = request.query
     manager = query.text("fieldManager")
@@ -172,7 +172,7 @@ def _dry_run_errors(dry_run: list[str]) -> list[FieldError]:
     return [unsupported("dryRun", dry_run, ("All",))] if bad else []
 
 
-async def of_delete(request: Request, data: bytes) -> DeleteOptions:
+async def of_delete(request: ApiRequest, data: bytes) -> DeleteOptions:
     """From the body when there is one, else from the query. Raises ApiError 400, 415 and 422."""
     found: Object = await _delete_body(data, request) if data else _delete_query(request)
     grace = found.get("gracePeriodSeconds")
@@ -214,7 +214,7 @@ async def of_delete(request: Request, data: bytes) -> DeleteOptions:
     )
 
 
-async def _delete_body(data: bytes, request: Request) -> Object:
+async def _delete_body(data: bytes, request: ApiRequest) -> Object:
     media = body.media_of(request.header("content-type"))
     if media not in body.KNOWN_TYPES:
         raise body.unsupported()
@@ -246,7 +246,7 @@ async def _delete_body(data: bytes, request: Request) -> Object:
     return found
 
 
-def _delete_query(request: Request) -> Object:
+def _delete_query(request: ApiRequest) -> Object:
     query = request.query
     found: Object = {
         "gracePeriodSeconds": query.number("gracePeriodSeconds"),

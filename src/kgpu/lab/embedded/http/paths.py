@@ -11,8 +11,8 @@ from kgpu.formats.names import METRICS_TYPE
 from kgpu.lab.embedded.auth import ISSUER
 from kgpu.lab.embedded.core.model import encode
 from kgpu.lab.embedded.http import answers, discovery, metrics, negotiate
-from kgpu.lab.embedded.http.answers import Answer
-from kgpu.lab.embedded.http.request import Request, not_there
+from kgpu.lab.embedded.http.answers import ApiAnswer
+from kgpu.lab.embedded.http.request import ApiRequest, not_there
 from kgpu.lab.embedded.kinds import discovery_data
 from kgpu.lab.embedded.status import ApiError, Object
 
@@ -66,7 +66,7 @@ class Issuer(Protocol):
         ...
 
 
-class Paths:
+class NonResourcePaths:
     """Answers what ``App`` hands on."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Paths:
         self._documents = documents
         self._checks: dict[str, Check] = {"ping": lambda: "", "log": lambda: "", **(ready or {})}
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: ApiRequest) -> ApiAnswer:
         """Raises ApiError 404 and 405."""
         path = request.path.rstrip("/") or "/"
         top = path if path == "/" else "/" + path.split("/")[1]
@@ -93,18 +93,18 @@ class Paths:
         if request.method not in ("GET", "HEAD") and top not in _HEALTH:
             message = "the server does not allow this method on the requested resource"
             raise ApiError(405, "MethodNotAllowed", message, {})
-        answer: Answer = await handler(self, request, path)
+        answer: ApiAnswer = await handler(self, request, path)
         return answer
 
-    async def _root(self, request: Request, path: str) -> Answer:
+    async def _root(self, request: ApiRequest, path: str) -> ApiAnswer:
         del path
         health = [one for top in _HEALTH for one in (top, *(f"{top}/{name}" for name in self._checks))]
         openapi = ["/openapi/v2", "/openapi/v3", "/openapi/v3/"] if self._documents is not None else []
         issuer = [ISSUER_PATH, KEYS_PATH] if self._issuer is not None else []
         found = sorted([*self._discovery.paths(), *health, *issuer, "/metrics", *openapi, "/version"])
-        return await answers.of_value({"paths": found}, request, negotiate.Wanted())
+        return await answers.of_value({"paths": found}, request, negotiate.Representation())
 
-    async def _discovery_document(self, request: Request, path: str) -> Answer:
+    async def _discovery_document(self, request: ApiRequest, path: str) -> ApiAnswer:
         if path in ("/api", "/apis"):
             version = discovery.wanted_version(request.header("accept"))
             if version:
@@ -119,15 +119,15 @@ class Paths:
             return answers.text("404 page not found\n", 404)
         if negotiate.pretty(request) or "yaml" in request.header("accept"):
             return await answers.of_encoded(found, request, negotiate.choose(request))
-        return Answer(200, found + b"\n")
+        return ApiAnswer(200, found + b"\n")
 
-    async def _version(self, request: Request, path: str) -> Answer:
+    async def _version(self, request: ApiRequest, path: str) -> ApiAnswer:
         if path != "/version":
             return answers.text("404 page not found\n", 404)
         del request
-        return Answer(200, answers.dumped(version()))
+        return ApiAnswer(200, answers.dumped(version()))
 
-    async def _health(self, request: Request, path: str) -> Answer:
+    async def _health(self, request: ApiRequest, path: str) -> ApiAnswer:
         top, _, single = path[1:].partition("/")
         if single and single not in self._checks:
             return answers.text("404 page not found\n", 404)
@@ -152,7 +152,7 @@ class Paths:
             return answers.text("ok")
         return answers.text("\n".join([*lines, f"{top} check passed", ""]))
 
-    async def _issuer_document(self, request: Request, path: str) -> Answer:
+    async def _issuer_document(self, request: ApiRequest, path: str) -> ApiAnswer:
         """Who signs service accounts' tokens, and with which keys (OpenID Connect discovery)."""
         if self._issuer is None or path not in (ISSUER_PATH, KEYS_PATH):
             return answers.text("404 page not found\n", 404)
@@ -161,7 +161,7 @@ class Paths:
         if not taken & {media, "*/*"}:
             return answers.text(f"406: Not Acceptable\n\nAvailable representations: {media}", 406)
         if path == KEYS_PATH:
-            return Answer(200, encode({"keys": self._issuer.public_keys()}), media, _FOR_AN_HOUR)
+            return ApiAnswer(200, encode({"keys": self._issuer.public_keys()}), media, _FOR_AN_HOUR)
         about = {
             "issuer": ISSUER,
             "jwks_uri": f"https://{self._address}{KEYS_PATH}",
@@ -169,15 +169,15 @@ class Paths:
             "subject_types_supported": ["public"],
             "id_token_signing_alg_values_supported": sorted({key["alg"] for key in self._issuer.public_keys()}),
         }
-        return Answer(200, encode(about), media, _FOR_AN_HOUR)
+        return ApiAnswer(200, encode(about), media, _FOR_AN_HOUR)
 
-    async def _metrics_text(self, request: Request, path: str) -> Answer:
+    async def _metrics_text(self, request: ApiRequest, path: str) -> ApiAnswer:
         del request
         if path != "/metrics":
             return answers.text("404 page not found\n", 404)
-        return Answer(200, self._metrics.render(), METRICS_TYPE)
+        return ApiAnswer(200, self._metrics.render(), METRICS_TYPE)
 
-    async def _openapi(self, request: Request, path: str) -> Answer:
+    async def _openapi(self, request: ApiRequest, path: str) -> ApiAnswer:
         if path == _OPENAPI_2 and self._documents is not None:
             protobuf = _OPENAPI_2_MEDIA in request.header("accept").replace("@", ".")
             tag, media = f'"{self._documents.older_hash()}"', _OPENAPI_2_MEDIA if protobuf else "application/json"
@@ -189,14 +189,14 @@ class Paths:
             return answers.text("404 page not found\n", 404)
         name = path.removeprefix(_OPENAPI).strip("/")
         if not name:
-            return Answer(200, encode(self._documents.index()) + b"\n")
+            return ApiAnswer(200, encode(self._documents.index()) + b"\n")
         digest = self._documents.hash_of(name)
         if not digest:
             return answers.text("404 page not found\n", 404)
         asked = request.query.text("hash")
         if asked and asked != digest:
             headers = [("Location", f"{_OPENAPI}/{quote(name)}?hash={digest}"), ("ETag", f'"{digest}"')]
-            return Answer(301, headers=[*headers, ("Vary", "Accept")])
+            return ApiAnswer(301, headers=[*headers, ("Vary", "Accept")])
         data = await asyncio.to_thread(self._documents.document, name)
         found = _with_etag(request, data or b"{}", "application/json", f'"{digest}"')
         if asked:
@@ -238,14 +238,14 @@ def version() -> Object:
     }
 
 
-def _is_known(request: Request, tag: str) -> bool:
+def _is_known(request: ApiRequest, tag: str) -> bool:
     return tag in (one.strip() for one in request.header("if-none-match").split(","))
 
 
-def _with_etag(request: Request, data: bytes, media: str, tag: str, *, public: bool = False) -> Answer:
+def _with_etag(request: ApiRequest, data: bytes, media: str, tag: str, *, public: bool = False) -> ApiAnswer:
     headers = [("ETag", tag), ("Vary", "Accept")]
     if public:
         headers.append(("Cache-Control", "public"))
     if _is_known(request, tag):
-        return Answer(304, media=media, headers=headers)
-    return Answer(200, data, media, headers)
+        return ApiAnswer(304, media=media, headers=headers)
+    return ApiAnswer(200, data, media, headers)

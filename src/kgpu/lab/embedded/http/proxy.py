@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import SplitResult, quote, urlsplit
 
-from kgpu.lab.embedded.http.answers import Answer
-from kgpu.lab.embedded.http.request import Request, not_there
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.http.answers import ApiAnswer
+from kgpu.lab.embedded.http.request import ApiRequest, not_there
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.status import ApiError, Object, bad_request
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ Headers = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ProxyTarget:
     """Which port of which pod is meant, and the path of this API that stands for its ``/``. ``address``: the pod's."""
 
     scheme: str
@@ -69,7 +69,7 @@ class PodPrograms(Protocol):
     """How pods' programs are reached."""
 
     async def send(
-        self, method: str, place: Place, target: str, headers: Headers, body: bytes
+        self, method: str, place: ProxyTarget, target: str, headers: Headers, body: bytes
     ) -> tuple[int, Headers, AsyncIterable[bytes]]:
         """(status, headers, body as it comes). Raises OSError, worded as the real server words it."""
         ...
@@ -79,7 +79,7 @@ class PodPrograms(Protocol):
         ...
 
 
-def fits(kind: Kind, request: Request) -> bool:
+def fits(kind: ApiKind, request: ApiRequest) -> bool:
     """Whether the path and the method are for here. Raises ApiError 404."""
     if request.subresource != "proxy" or kind.group or kind.plural not in KINDS:
         return False
@@ -88,7 +88,7 @@ def fits(kind: Kind, request: Request) -> bool:
     return True
 
 
-def name_of(request: Request) -> tuple[str, str, str]:
+def name_of(request: ApiRequest) -> tuple[str, str, str]:
     """(scheme, name, port) of ``[SCHEME:]NAME[:PORT]``; a port alone may be there, too. Raises ApiError 400."""
     parts = request.name.split(":")
     scheme, name, port = ("", *parts, "")[:3] if len(parts) < 3 else (*parts, "")[:3]
@@ -97,7 +97,7 @@ def name_of(request: Request) -> tuple[str, str, str]:
     return scheme, name, port
 
 
-def place_of(request: Request, get: Get) -> Place:
+def place_of(request: ApiRequest, get: Get) -> ProxyTarget:
     """Where the request is to go. Raises ApiError 400, 404 and 503."""
     scheme, name, port = name_of(request)
     prefix = f"/api/v1/namespaces/{request.namespace}/{request.plural}/{request.name}/proxy"
@@ -106,7 +106,7 @@ def place_of(request: Request, get: Get) -> Place:
     else:
         pod = get("pods", request.namespace, name)
         port = port or _first_port(pod)
-    return Place(
+    return ProxyTarget(
         scheme=scheme or "http", address=_address(pod), port=port, prefix=prefix,
         uid=str(pod["metadata"].get("uid") or ""), node=str((pod.get("spec") or {}).get("nodeName") or ""),
     )  # fmt: skip
@@ -128,7 +128,7 @@ def _first_port(pod: Object) -> str:
     return next((str(one["ports"][0].get("containerPort")) for one in containers if one.get("ports")), "")
 
 
-def _behind(request: Request, name: str, port: str, get: Get) -> tuple[Object, str]:
+def _behind(request: ApiRequest, name: str, port: str, get: Get) -> tuple[Object, str]:
     """A ready pod behind a Service, and its port."""
     service = get("services", request.namespace, name)
     if port.isascii() and port.isdecimal():
@@ -158,14 +158,14 @@ def unavailable(message: str) -> ApiError:
     return ApiError(503, "ServiceUnavailable", message)
 
 
-def path_of(request: Request, place: Place) -> str:
+def path_of(request: ApiRequest, place: ProxyTarget) -> str:
     """What the program is asked for: the rest of the path, without ``..`` and doubled slashes; "" for no slash."""
     rest = request.path[len(place.prefix) :]
     clean = posixpath.normpath("/" + rest.lstrip("/")) if rest else ""
     return clean + "/" if rest.endswith("/") and clean != "/" else clean
 
 
-def headers_of(request: Request, path: str, place: Place, client: str) -> Headers:
+def headers_of(request: ApiRequest, path: str, place: ProxyTarget, client: str) -> Headers:
     """What the program is sent: without credentials, and with who asked for what."""
     listed = {one.strip().lower() for one in request.header("connection").split(",")} - {"host"}
     left_out = _HOP | _OURS | listed
@@ -178,7 +178,7 @@ def headers_of(request: Request, path: str, place: Place, client: str) -> Header
     return found
 
 
-def rewritten(location: str, place: Place, hosts: frozenset[str]) -> str:
+def rewritten(location: str, place: ProxyTarget, hosts: frozenset[str]) -> str:
     """A redirect's target: paths of the program's own are below ours; other hosts and relative paths are left alone."""
     try:
         url = urlsplit(location)
@@ -192,7 +192,7 @@ def rewritten(location: str, place: Place, hosts: frozenset[str]) -> str:
 
 
 def answer_headers(
-    found: Headers, place: Place, hosts: frozenset[str], *, bodiless: bool = False
+    found: Headers, place: ProxyTarget, hosts: frozenset[str], *, bodiless: bool = False
 ) -> tuple[str, Headers]:
     """(media type, the other headers) for the client."""
     left_out = {one.strip().lower() for name, value in found if name == "connection" for one in value.split(",")}
@@ -210,8 +210,8 @@ def answer_headers(
 
 
 async def answer(
-    request: Request, client: str, get: Get, read: Callable[[], Awaitable[bytes]], programs: PodPrograms
-) -> Answer:
+    request: ApiRequest, client: str, get: Get, read: Callable[[], Awaitable[bytes]], programs: PodPrograms
+) -> ApiAnswer:
     """What the program says, or why it can't be asked. Raises ApiError."""
     if "dryRun" in request.query:
         raise bad_request("dryRun is not supported")
@@ -219,7 +219,7 @@ async def answer(
     path = path_of(request, place)
     query = f"?{request.query.raw}" if request.query.raw else ""
     if not path:
-        return Answer(301, media="", headers=[("Location", quote(request.path, safe=_SAFE) + "/" + query)])
+        return ApiAnswer(301, media="", headers=[("Location", quote(request.path, safe=_SAFE) + "/" + query)])
     headers = headers_of(request, path, place, client)
     body = await read()
     try:
@@ -230,7 +230,7 @@ async def answer(
         raise unavailable(f"error trying to reach service: {error}") from error
     hosts = frozenset({f"{place.address}:{place.port}", request.header("host")})
     media, kept = answer_headers(said, place, hosts, bodiless=status in _BODILESS)
-    return Answer(status, media=media, headers=kept, stream=pieces)
+    return ApiAnswer(status, media=media, headers=kept, stream=pieces)
 
 
 class HttpPodPrograms:
@@ -240,13 +240,13 @@ class HttpPodPrograms:
     listens; it is called in a thread, with a connection that stands.
     """
 
-    def __init__(self, reached: Callable[[str], str], answers: Callable[[Place, str, int], bool]) -> None:
+    def __init__(self, reached: Callable[[str], str], answers: Callable[[ProxyTarget, str, int], bool]) -> None:
         self._reached = reached
         self._answers = answers
         self._client: httpx2.AsyncClient | None = None
 
     async def send(
-        self, method: str, place: Place, target: str, headers: Headers, body: bytes
+        self, method: str, place: ProxyTarget, target: str, headers: Headers, body: bytes
     ) -> tuple[int, Headers, AsyncIterable[bytes]]:
         import httpx2
 

@@ -66,7 +66,7 @@ class Query:
 
 
 @dataclass(slots=True, kw_only=True)
-class Request:
+class ApiRequest:
     """``path`` is decoded and begins with a slash. ``resource`` False means a path such as ``/version``.
 
     ``headers`` have lower-case names. ``verb`` is the API's word (``list``), "" for methods that the API does not know.
@@ -107,7 +107,7 @@ class Request:
         return {name: value for name, value in found.items() if value}
 
 
-def parse(method: str, raw_path: str, query: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> Request:
+def parse(method: str, raw_path: str, query: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> ApiRequest:
     """The request of a method, an undecoded path and an undecoded query."""
     try:
         wanted = Query(query)
@@ -115,7 +115,7 @@ def parse(method: str, raw_path: str, query: str, headers: Iterable[tuple[bytes,
         raise bad_request("too many query parameters") from None
     # Decoded as a whole, as the real server does: an escaped slash is a slash.
     path = unquote(raw_path, errors="replace") or "/"
-    made = Request(
+    made = ApiRequest(
         method=method,
         path=path,
         query=wanted,
@@ -134,7 +134,7 @@ def parse(method: str, raw_path: str, query: str, headers: Iterable[tuple[bytes,
     return made
 
 
-def _resource(made: Request, parts: list[str]) -> None:
+def _resource(made: ApiRequest, parts: list[str]) -> None:
     made.resource = True
     made.verb = _VERBS.get(made.method, "")
     if parts[0] == "namespaces" and len(parts) > 1:

@@ -1,4 +1,4 @@
-"""Every verb on resources: from a checked request to what ``Core`` does, and back to an answer."""
+"""Every verb on resources: from a checked request to what ``ApiCore`` does, and back to an answer."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kgpu.lab.embedded.core.account import default_account
-from kgpu.lab.embedded.core.model import Call, Page, Stored, TypeRules, User
+from kgpu.lab.embedded.core.model import ApiUser, Call, ListPage, StoredObject, TypeRules
 from kgpu.lab.embedded.http import answers, body, logs, negotiate, options, proxy, watch
-from kgpu.lab.embedded.http.answers import Answer, Columns
+from kgpu.lab.embedded.http.answers import ApiAnswer, Columns
 from kgpu.lab.embedded.http.metrics import Metrics
-from kgpu.lab.embedded.http.request import Request, not_allowed, not_there
-from kgpu.lab.embedded.kinds import Kind, Kinds
+from kgpu.lab.embedded.http.request import ApiRequest, not_allowed, not_there
+from kgpu.lab.embedded.kinds import ApiKind, Kinds
 from kgpu.lab.embedded.patch import unsupported
 from kgpu.lab.embedded.repeated import Repeated, warnings, words
 from kgpu.lab.embedded.status import ApiError, Object, bad_request
 
 if TYPE_CHECKING:
-    from kgpu.lab.embedded.core import Core
+    from kgpu.lab.embedded.core import ApiCore
 
 _TOGETHER: Final = 10  # objects of a collection that are deleted before others get their turn
 _WRITES: Final = frozenset({"create", "update", "patch", "delete", "deletecollection"})
@@ -47,39 +47,39 @@ Read = Callable[[], Awaitable[bytes]]
 class Custom(Protocol):
     """What is asked of the CRDs."""
 
-    def printer_columns(self, kind: Kind) -> list[Object]:
+    def printer_columns(self, kind: ApiKind) -> list[Object]:
         """``additionalPrinterColumns`` of the version."""
         ...
 
-    def deprecation(self, kind: Kind) -> str:
+    def deprecation(self, kind: ApiKind) -> str:
         """What every answer of a deprecated version warns of, else ""."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
-class Served:
+class HandlerContext:
     """What the handlers work on."""
 
-    core: Core
+    core: ApiCore
     kinds: Kinds
     metrics: Metrics
     kubelets: logs.Kubelets
     programs: proxy.PodPrograms
-    rules: Callable[[Kind], TypeRules]
+    rules: Callable[[ApiKind], TypeRules]
     custom: Custom | None = None
 
-    def columns(self, kind: Kind) -> Columns:
+    def columns(self, kind: ApiKind) -> Columns:
         printer = self.custom.printer_columns(kind) if kind.custom and self.custom is not None else ()
         return Columns(kind, printer)
 
 
 @dataclass(slots=True, kw_only=True)
-class Asked:
+class ResourceRequest:
     """One request on a resource. ``read`` gives the body; ``warnings`` become headers; ``client``: its address."""
 
-    request: Request
-    kind: Kind
-    user: User
+    request: ApiRequest
+    kind: ApiKind
+    user: ApiUser
     read: Read
     warnings: list[str] = field(default_factory=list)
     client: str = ""
@@ -95,7 +95,7 @@ class Asked:
         return self.kind.subresources.get(self.request.subresource, {}) if self.request.subresource else {}
 
 
-def find(kinds: Kinds, request: Request) -> Kind:
+def find(kinds: Kinds, request: ApiRequest) -> ApiKind:
     """The kind, when the path and the verb fit it. Raises ApiError 404 and 405."""
     kind = kinds.find(request.group, request.version, request.plural)
     if kind is None or (request.rest and not _goes_on(kind, request)):
@@ -124,12 +124,12 @@ def find(kinds: Kinds, request: Request) -> Kind:
     return kind
 
 
-def _goes_on(kind: Kind, request: Request) -> bool:
+def _goes_on(kind: ApiKind, request: ApiRequest) -> bool:
     """Whether a path may go on behind the subresource; what is asked of a node's kubelet is refused later, in words."""
     return proxy.fits(kind, request) or (kind.key == ("", "nodes") and request.subresource == "proxy")
 
 
-def _fits(kind: Kind, request: Request) -> bool:
+def _fits(kind: ApiKind, request: ApiRequest) -> bool:
     """Whether the verb can be used on an object, or on a collection."""
     if request.name:
         return request.verb != "create"
@@ -138,7 +138,7 @@ def _fits(kind: Kind, request: Request) -> bool:
     return request.verb not in ("update", "patch")
 
 
-async def answer(served: Served, asked: Asked) -> Answer:
+async def answer(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
     """What the request comes to. Raises ApiError."""
     request = asked.request
     proxied = proxy.fits(asked.kind, request)
@@ -159,7 +159,7 @@ async def answer(served: Served, asked: Asked) -> Answer:
     return found
 
 
-def _connect(served: Served, asked: Asked) -> None:
+def _connect(served: HandlerContext, asked: ResourceRequest) -> None:
     """Admission's word on a connection."""
     request, row = asked.request, asked.row
     group = f"{row['group']}/" if row.get("group") else ""
@@ -175,7 +175,7 @@ def _connect(served: Served, asked: Asked) -> None:
         served.core.connect(asked.kind, asked.namespace, request.name, obj, call, subresource=request.subresource)
 
 
-def _no_streams(request: Request, obj: Object) -> ApiError:
+def _no_streams(request: ApiRequest, obj: Object) -> ApiError:
     """Pods that the real server could not reach either are refused in its words."""
     if request.plural == "pods":
         if request.subresource in ("exec", "attach"):
@@ -187,7 +187,7 @@ def _no_streams(request: Request, obj: Object) -> ApiError:
     return ApiError(501, "NotImplemented", message, {"name": request.name, "kind": request.plural})
 
 
-async def _get(served: Served, asked: Asked) -> Answer:
+async def _get(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
     request, kind = asked.request, asked.kind
     if request.subresource == "log":
         pod = served.core.get(kind, asked.namespace, request.name).obj
@@ -197,11 +197,11 @@ async def _get(served: Served, asked: Asked) -> Answer:
     return await answers.of_stored(stored, served.columns(kind), request, wanted)
 
 
-def _of_core(served: Served, plural: str, namespace: str, name: str) -> Object:
+def _of_core(served: HandlerContext, plural: str, namespace: str, name: str) -> Object:
     return served.core.get(served.kinds.need("", plural), namespace, name).obj
 
 
-def _node(served: Served, name: str) -> Object | None:
+def _node(served: HandlerContext, name: str) -> Object | None:
     try:
         return served.core.get(served.kinds.need("", "nodes"), "", name).obj
     except ApiError as error:
@@ -210,7 +210,7 @@ def _node(served: Served, name: str) -> Object | None:
         raise
 
 
-async def _list(served: Served, asked: Asked) -> Answer:
+async def _list(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
     request, kind = asked.request, asked.kind
     wanted = negotiate.choose(request)
     given = options.of_list(request, watch=False)
@@ -221,19 +221,19 @@ async def _list(served: Served, asked: Asked) -> Answer:
     return await answers.of_page(page, served.columns(kind), request, wanted)
 
 
-async def _watch(served: Served, asked: Asked) -> Answer:
+async def _watch(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
     request, columns = asked.request, served.columns(asked.kind)
     wanted = negotiate.choose(request, watch=True)
     given = options.of_list(request, watch=True)
     return watch.answer(served.core, columns, asked.namespace, given, watch.form_of(columns, request, wanted))
 
 
-def _has_table(asked: Asked) -> bool:
+def _has_table(asked: ResourceRequest) -> bool:
     """Whether there is a table of it: what is only asked, and never listed, has none."""
     return "list" in asked.kind.verbs and asked.request.subresource not in _ANSWERED
 
 
-async def _create(served: Served, asked: Asked) -> Answer:
+async def _create(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
     request, kind = asked.request, asked.kind
     wanted = negotiate.choose(request, tables=_has_table(asked))
     obj, call = await _object(served, asked, "CreateOptions")
@@ -245,7 +245,7 @@ async def _create(served: Served, asked: Asked) -> Answer:
     return await answers.of_stored(found, served.columns(kind), request, wanted, 201)
 
 
-async def _update(served: Served, asked: Asked) -> Answer:
+async def _update(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
     request, kind = asked.request, asked.kind
     wanted = negotiate.choose(request)
     obj, call = await _object(served, asked, "UpdateOptions")
@@ -256,7 +256,7 @@ async def _update(served: Served, asked: Asked) -> Answer:
 
 
 @contextlib.contextmanager
-def _warned(asked: Asked, call: Call) -> Iterator[None]:
+def _warned(asked: ResourceRequest, call: Call) -> Iterator[None]:
     """The call's warnings reach the client, also when it is refused."""
     try:
         yield
@@ -264,7 +264,7 @@ def _warned(asked: Asked, call: Call) -> Iterator[None]:
         asked.warnings.extend(call.warnings)
 
 
-async def _object(served: Served, asked: Asked, name: str) -> tuple[Object, Call]:
+async def _object(served: HandlerContext, asked: ResourceRequest, name: str) -> tuple[Object, Call]:
     """The body's object and the call."""
     request, kind = asked.request, asked.kind
     data = await asked.read()
@@ -289,7 +289,7 @@ async def _object(served: Served, asked: Asked, name: str) -> tuple[Object, Call
     return obj, call
 
 
-def _repeated(asked: Asked, call: Call, repeated: Repeated, name: str = "") -> Call:
+def _repeated(asked: ResourceRequest, call: Call, repeated: Repeated, name: str = "") -> Call:
     """The call with what its body has twice; bindings, which are read without their type, are looked at here.
 
     ``name`` is the kind of a whole object, "" for a patch.
@@ -305,7 +305,7 @@ def _repeated(asked: Asked, call: Call, repeated: Repeated, name: str = "") -> C
     return call
 
 
-async def _patch(served: Served, asked: Asked) -> Answer:
+async def _patch(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
     request, kind = asked.request, asked.kind
     wanted = negotiate.choose(request)
     media = body.media_of(request.header("content-type"))
@@ -352,17 +352,17 @@ async def _change(data: bytes, media: str) -> tuple[Any, Repeated | None]:
     raise bad_request(f"{said}: json: cannot unmarshal {have} into Go value of type {target}")
 
 
-async def _delete(served: Served, asked: Asked) -> Answer:
+async def _delete(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
     request, kind = asked.request, asked.kind
     wanted = negotiate.choose(request)
     given = await options.of_delete(request, await asked.read())
     call = Call(user=asked.user, dry_run=given.dry_run, manager=request.agent, options=given.shown())
     with _warned(asked, call):
         obj, _ = served.core.delete(kind, asked.namespace, request.name, given, call)
-    return await answers.of_stored(Stored(obj, 0), served.columns(kind), request, wanted)
+    return await answers.of_stored(StoredObject(obj, 0), served.columns(kind), request, wanted)
 
 
-async def _delete_collection(served: Served, asked: Asked) -> Answer:
+async def _delete_collection(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
     request, kind = asked.request, asked.kind
     wanted = negotiate.choose(request)
     listed = options.of_list(request, watch=False)
@@ -377,10 +377,10 @@ async def _delete_collection(served: Served, asked: Asked) -> Answer:
             if len(gone) % _TOGETHER == 0:
                 await asyncio.sleep(0)
     version = str(served.core.store.revision)
-    return await answers.of_page(Page(gone, version), served.columns(kind), request, wanted)
+    return await answers.of_page(ListPage(gone, version), served.columns(kind), request, wanted)
 
 
-_VERBS: Final[dict[str, Callable[[Served, Asked], Awaitable[Answer]]]] = {
+_VERBS: Final[dict[str, Callable[[HandlerContext, ResourceRequest], Awaitable[ApiAnswer]]]] = {
     "get": _get,
     "list": _list,
     "watch": _watch,

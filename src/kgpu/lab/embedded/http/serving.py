@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from kgpu.lab.embedded import tls
 from kgpu.lab.embedded.http.app import ABORT, KNOWN, App
-from kgpu.lab.embedded.http.door import Door, Guest
+from kgpu.lab.embedded.http.door import ClientConnection, ConnectionLimiter
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +49,16 @@ def raise_descriptor_limit() -> int:
     return MOST + RESERVE if soft == resource.RLIM_INFINITY else soft
 
 
-def door_for(descriptors: int) -> Door:
+def door_for(descriptors: int) -> ConnectionLimiter:
     """For a process that may have that many descriptors."""
     most = min(MOST, max(descriptors - RESERVE, 8))
-    return Door(most, min(STRANGERS, most // 2))
+    return ConnectionLimiter(most, min(STRANGERS, most // 2))
 
 
 class Protocol(HttpToolsProtocol):
     """One connection, which tells the door how it is doing."""
 
-    def __init__(self, door: Door, guest: Guest, **options: Any) -> None:
+    def __init__(self, door: ConnectionLimiter, guest: ClientConnection, **options: Any) -> None:
         super().__init__(**options)
         self._door = door
         self._guest = guest
@@ -88,10 +88,10 @@ class Protocol(HttpToolsProtocol):
         self._door.known(self._guest)
 
 
-class Server(uvicorn.Server):
+class HttpsServer(uvicorn.Server):
     """``serve`` until ``should_exit``. Signals are the caller's."""
 
-    def __init__(self, config: uvicorn.Config, door: Door) -> None:
+    def __init__(self, config: uvicorn.Config, door: ConnectionLimiter) -> None:
         super().__init__(config)
         self._door = door
         self._handshakes: set[asyncio.Task[None]] = set()  # a loop alone does not keep them
@@ -158,7 +158,7 @@ class Server(uvicorn.Server):
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
 
-    async def _welcome(self, made: socket.socket, guest: Guest) -> None:
+    async def _welcome(self, made: socket.socket, guest: ClientConnection) -> None:
         loop = asyncio.get_running_loop()
 
         def protocol() -> Protocol:
@@ -197,7 +197,7 @@ class Server(uvicorn.Server):
         self._told, self._told_at = found, now
 
 
-def server(app: App, pki: tls.Pki, *, descriptors: int, stop_s: float) -> Server:
+def server(app: App, pki: tls.Pki, *, descriptors: int, stop_s: float) -> HttpsServer:
     """``descriptors``: how many the process may have; ``stop_s``: seconds for requests when it ends."""
     config = uvicorn.Config(
         app, http=HttpToolsProtocol, ws="none", loop="asyncio", lifespan="off", interface="asgi3",
@@ -205,4 +205,4 @@ def server(app: App, pki: tls.Pki, *, descriptors: int, stop_s: float) -> Server
         log_config=None, access_log=False, server_header=False, proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=int(stop_s),
     )  # fmt: skip
-    return Server(config, door_for(descriptors))
+    return HttpsServer(config, door_for(descriptors))

@@ -12,15 +12,15 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
 
 from kgpu.lab.embedded.core.model import WatchItem, encode
-from kgpu.lab.embedded.http.answers import Answer, Columns, metadata_only, table_of
-from kgpu.lab.embedded.http.negotiate import Wanted
+from kgpu.lab.embedded.http.answers import ApiAnswer, Columns, metadata_only, table_of
+from kgpu.lab.embedded.http.negotiate import Representation
 from kgpu.lab.embedded.http.options import ListOptions
-from kgpu.lab.embedded.http.request import Request
+from kgpu.lab.embedded.http.request import ApiRequest
 from kgpu.lab.embedded.status import ApiError, Object
 
 if TYPE_CHECKING:
-    from kgpu.lab.embedded.core import Core
-    from kgpu.lab.embedded.store import Watch
+    from kgpu.lab.embedded.core import ApiCore
+    from kgpu.lab.embedded.store import ObjectWatch
 
 LEAST_SECONDS: Final = 1800  # of a watch whose client does not say; up to twice of it
 _CHUNK: Final = 64 * 1024  # bytes that are sent together
@@ -34,7 +34,7 @@ def error_line(error: ApiError) -> bytes:
     return b'{"type":"ERROR","object":%s}\n' % encode(error.to_status())
 
 
-def form_of(columns: Columns, request: Request, wanted: Wanted) -> Form:
+def form_of(columns: Columns, request: ApiRequest, wanted: Representation) -> Form:
     """How one line is made."""
     if wanted.kind == "Table":
         return _Tables(columns, request, wanted)
@@ -51,7 +51,7 @@ def form_of(columns: Columns, request: Request, wanted: Wanted) -> Form:
 class _Tables:
     """Column definitions go with the first line only."""
 
-    def __init__(self, columns: Columns, request: Request, wanted: Wanted) -> None:
+    def __init__(self, columns: Columns, request: ApiRequest, wanted: Representation) -> None:
         self._columns = columns
         self._request = request
         self._wanted = wanted
@@ -67,7 +67,7 @@ def _line(item: WatchItem, obj: Object) -> bytes:
     return b'{"type":"%s","object":%s}\n' % (item.type.encode(), encode(obj))
 
 
-def answer(core: Core, columns: Columns, namespace: str, options: ListOptions, form: Form) -> Answer:
+def answer(core: ApiCore, columns: Columns, namespace: str, options: ListOptions, form: Form) -> ApiAnswer:
     """The watch. Raises ApiError, but not for a version that is too old: that is told in the stream."""
     try:
         watch = core.watch(
@@ -77,8 +77,8 @@ def answer(core: Core, columns: Columns, namespace: str, options: ListOptions, f
     except ApiError as error:
         if error.code != 410:
             raise
-        return Answer(stream=_only(error_line(error)))
-    found = Answer(stream=_lines(watch, options.seconds, form))
+        return ApiAnswer(stream=_only(error_line(error)))
+    found = ApiAnswer(stream=_lines(watch, options.seconds, form))
     forget = watch.on_close
 
     def ended() -> None:
@@ -93,7 +93,7 @@ async def _only(line: bytes) -> AsyncIterator[bytes]:
     yield line
 
 
-async def _lines(watch: Watch, seconds: int, form: Form) -> AsyncIterator[bytes]:
+async def _lines(watch: ObjectWatch, seconds: int, form: Form) -> AsyncIterator[bytes]:
     seconds = seconds or LEAST_SECONDS + random.randrange(LEAST_SECONDS)  # noqa: S311 - spreads reconnections
     timer = asyncio.get_running_loop().call_later(seconds, watch.close)
     try:

@@ -21,7 +21,7 @@ _OTHERS: Final = ("api", "apis", "version")
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _PublishedDocument:
     """One document: whether there is a recorded one, the custom kinds in it, and the hash of both."""
 
     builtin: bool
@@ -35,7 +35,7 @@ class OpenApi:
     def __init__(self, kinds: Kinds, custom_kinds: CustomKinds | None = None) -> None:
         self._kinds = kinds
         self._custom = custom_kinds
-        self._entries: Mapping[str, _Entry] | None = None
+        self._entries: Mapping[str, _PublishedDocument] | None = None
         self._made: tuple[str, str, bytes] = ("", "", b"")
         kinds.on_change(self._changed)
 
@@ -79,13 +79,13 @@ class OpenApi:
     def _changed(self) -> None:
         self._entries = None
 
-    def _table(self) -> Mapping[str, _Entry]:
+    def _table(self) -> Mapping[str, _PublishedDocument]:
         found = self._entries
         if found is None:
             found = self._entries = self._collect()
         return found
 
-    def _collect(self) -> dict[str, _Entry]:
+    def _collect(self) -> dict[str, _PublishedDocument]:
         builtin = set(_paths())
         versions: dict[str, list[Version]] = {}
         for kind in tuple(self._kinds):
@@ -97,7 +97,7 @@ class OpenApi:
             digest = hashlib.sha512(f"{recorded.digest()} {path}".encode())
             for one in own:
                 digest.update(one.identity.encode())
-            found[path] = _Entry(path in builtin, own, digest.hexdigest().upper())
+            found[path] = _PublishedDocument(path in builtin, own, digest.hexdigest().upper())
         return found
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.lab.embedded.patch import json, merge, strategic
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import ApiError, Object
 
 JSON: Final = "application/json-patch+json"
@@ -20,7 +20,7 @@ STRATEGIC: Final = "application/strategic-merge-patch+json"
 APPLY: Final = "application/apply-patch+yaml"
 
 
-def apply_patch(content_type: str, live: Object, body: Any, schema: Node) -> Object:
+def apply_patch(content_type: str, live: Object, body: Any, schema: SchemaNode) -> Object:
     """``live`` with ``body`` (decoded JSON) applied. The result may share parts with ``live`` and ``body``.
 
     ``schema`` matters to the strategic merge alone, which custom resources do not have: the caller refuses that with

@@ -28,8 +28,8 @@ from kgpu.lab.embedded.patch.fieldset import (
 )
 from kgpu.lab.embedded.patch.managed import (
     Account,
-    Entry,
-    Manager,
+    FieldManager,
+    ManagedFieldsEntry,
     Path,
     bare,
     blank,
@@ -40,13 +40,13 @@ from kgpu.lab.embedded.patch.managed import (
     ownable,
     written,
 )
-from kgpu.lab.embedded.patch.shape import Rule, Shape, ShapeError, root_shape
+from kgpu.lab.embedded.patch.shape import MergeRule, MergeShape, ShapeError, root_shape
 from kgpu.lab.embedded.patch.values import same
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import ApiError, Object, bad_request
 
 MAX_ANNOTATIONS: Final = 256 * 1024  # bytes of names and values together
-_Conflicts: TypeAlias = dict[Manager, Fields]
+_Conflicts: TypeAlias = dict[FieldManager, Fields]
 
 
 class _ConflictingError(Exception):
@@ -58,7 +58,7 @@ class _ConflictingError(Exception):
 def server_side_apply(
     live: Object | None,
     config: Object,
-    schema: Node,
+    schema: SchemaNode,
     *,
     manager: str,
     force: bool = False,
@@ -112,8 +112,8 @@ class _Apply:
     """One apply; run again with force when the conflicts turn out to be allowed."""
 
     def __init__(  # noqa: PLR0917 - made in one place
-        self, shape: Shape, live: Object, config: Object, account: Account, applier: Manager, version: str, now: str,
-        reset: Fields,
+        self, shape: MergeShape, live: Object, config: Object, account: Account, applier: FieldManager, version: str,
+        now: str, reset: Fields,
     ) -> None:  # fmt: skip
         self.shape, self.live, self.config = shape, live, config
         self.account, self.applier, self.version, self.now, self.reset = account, applier, version, now, reset
@@ -123,7 +123,7 @@ class _Apply:
         account = dict(self.account)
         owned = without_below(field_set(shape, self.config), self.reset)
         before = account.get(self.applier)
-        account[self.applier] = Entry(owned, self.version, before.time if before else None)
+        account[self.applier] = ManagedFieldsEntry(owned, self.version, before.time if before else None)
         new = merged(shape, live, self.config)
         if before is not None and not covers(owned, before.fields):
             new = _pruned(shape, new, before.fields, account)
@@ -142,11 +142,11 @@ class _Apply:
         else:
             # Without a change to the object the time stays, and is missing for a new co-owner.
             time = self.now if not same(new, live) else account[self.applier].time
-            account[self.applier] = Entry(fields, self.version, time)
+            account[self.applier] = ManagedFieldsEntry(fields, self.version, time)
         return new, account
 
 
-def _pruned(shape: Shape, new: Object, last: Fields, account: Account) -> Object:
+def _pruned(shape: MergeShape, new: Object, last: Fields, account: Account) -> Object:
     """``new`` less what the applier owned before, does not apply any more, and nobody else owns."""
     owned: Fields = {}
     for entry in account.values():
@@ -161,7 +161,7 @@ def _pruned(shape: Shape, new: Object, last: Fields, account: Account) -> Object
     return found
 
 
-def _once_applied(shape: Shape, live: Object, api_version: str) -> Fields:
+def _once_applied(shape: MergeShape, live: Object, api_version: str) -> Fields:
     """What client-side apply has set and nobody has changed since, by its annotation."""
     try:
         text = live["metadata"]["annotations"][names.LAST_APPLIED]
@@ -192,22 +192,22 @@ def _with_last_applied(new: Object, config: Object) -> Object:
     return {**new, "metadata": {**new["metadata"], "annotations": annotations}}
 
 
-def _null_free(shape: Shape, value: Any) -> Any:
+def _null_free(shape: MergeShape, value: Any) -> Any:
     """Typed objects have no nulls: one that was applied, or is left of an emptied map, means nothing."""
     if isinstance(value, dict):
-        if shape.map is not Rule.EACH:
+        if shape.map is not MergeRule.EACH:
             return value
         return {
             key: _null_free(shape.child(key), one) if isinstance(one, dict | list) else one
             for key, one in value.items()
             if one is not None
         }
-    if isinstance(value, list) and shape.list is Rule.EACH:
+    if isinstance(value, list) and shape.list is MergeRule.EACH:
         return [_null_free(shape.item, one) for one in value]
     return value
 
 
-def _check(config: Object, schema: Node, api_version: str, live: Object | None) -> None:
+def _check(config: Object, schema: SchemaNode, api_version: str, live: Object | None) -> None:
     kinds = {one["kind"] for one in schema.raw.get("x-kubernetes-group-version-kind", ())}
     if live is not None and "kind" in live:
         kinds = {live["kind"]}

@@ -8,32 +8,32 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kgpu.lab.embedded.patch.fieldset import HERE, LEAF, Fields, member
-from kgpu.lab.embedded.patch.shape import Rule, Shape, ShapeError
+from kgpu.lab.embedded.patch.shape import MergeRule, MergeShape, ShapeError
 
 _ABSENT: Final[Any] = object()
 
 
-def merged(shape: Shape, live: Any, applied: Any) -> Any:
+def merged(shape: MergeShape, live: Any, applied: Any) -> Any:
     """``live`` with ``applied`` over it: nothing is removed, lists with keys are merged item by item."""
     if isinstance(applied, dict) or (applied is None and isinstance(live, dict)):
         below = live if isinstance(live, dict) else {}
-        if shape.map is Rule.EACH and (applied or below):
+        if shape.map is MergeRule.EACH and (applied or below):
             return _merged_maps(shape, below, applied or {})
     elif isinstance(applied, list) or (applied is None and isinstance(live, list)):
         items = live if isinstance(live, list) else []
-        if shape.list is Rule.EACH and (applied or items):
+        if shape.list is MergeRule.EACH and (applied or items):
             return _merged_lists(shape, items, applied or [])
     return applied
 
 
-def _merged_maps(shape: Shape, live: dict[str, Any], applied: dict[str, Any]) -> dict[str, Any]:
+def _merged_maps(shape: MergeShape, live: dict[str, Any], applied: dict[str, Any]) -> dict[str, Any]:
     result = dict(live)
     for name, value in applied.items():
         result[name] = merged(shape.child(name), live[name], value) if name in live else value
     return result
 
 
-def _merged_lists(shape: Shape, live: list[Any], applied: list[Any]) -> list[Any]:
+def _merged_lists(shape: MergeShape, live: list[Any], applied: list[Any]) -> list[Any]:
     """The applied items in their order; live ones that are not applied stay near where they were."""
     wanted: dict[str, Any] = {}
     for item in applied:
@@ -80,10 +80,10 @@ def _merged_lists(shape: Shape, live: list[Any], applied: list[Any]) -> list[Any
     return result
 
 
-def without(shape: Shape, value: Any, fields: Fields) -> Any:
+def without(shape: MergeShape, value: Any, fields: Fields) -> Any:
     """``value`` less the fields and items in the set; None where nothing is left."""
     if isinstance(value, dict) and value:
-        if shape.map is not Rule.EACH:
+        if shape.map is not MergeRule.EACH:
             return None
         kept: dict[str, Any] = {}
         for name, one in value.items():
@@ -94,7 +94,7 @@ def without(shape: Shape, value: Any, fields: Fields) -> Any:
                 kept[name] = without(shape.child(name), one, node)
         return kept or None
     if isinstance(value, list) and value:
-        if shape.list is not Rule.EACH:
+        if shape.list is not MergeRule.EACH:
             return None
         items: list[Any] = []
         for item in value:
@@ -107,19 +107,19 @@ def without(shape: Shape, value: Any, fields: Fields) -> Any:
     return value if not isinstance(value, dict | list) else None
 
 
-def with_named(shape: Shape | None, fields: Fields) -> Fields:
+def with_named(shape: MergeShape | None, fields: Fields) -> Fields:
     """The set with the named fields above its paths, which are not owned as such, in it as well."""
     result: Fields = {}
     for key, node in fields.items():
         if key == HERE or not node:
             result[key] = node
             continue
-        below: Shape | None = None
+        below: MergeShape | None = None
         named = False
-        if shape is not None and key.startswith("f:") and shape.map is not Rule.NO:
+        if shape is not None and key.startswith("f:") and shape.map is not MergeRule.NO:
             named = key[2:] in shape.fields
             below = shape.fields.get(key[2:]) or shape.values
-        elif shape is not None and key.startswith("k:") and shape.list is not Rule.NO:
+        elif shape is not None and key.startswith("k:") and shape.list is not MergeRule.NO:
             below = shape.item
         found = with_named(below, node)
         result[key] = {HERE: LEAF, **found} if named and HERE not in found else found

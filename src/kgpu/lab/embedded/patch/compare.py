@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kgpu.lab.embedded.patch.fieldset import HERE, LEAF, Fields
-from kgpu.lab.embedded.patch.shape import Rule, Shape
+from kgpu.lab.embedded.patch.shape import MergeRule, MergeShape
 from kgpu.lab.embedded.patch.values import same
 
 _ABSENT: Final[Any] = object()
 _SAME: Final[tuple[Fields | None, Fields | None]] = (None, None)
 
 
-def compared(shape: Shape, old: Any, new: Any) -> tuple[Fields, Fields]:
+def compared(shape: MergeShape, old: Any, new: Any) -> tuple[Fields, Fields]:
     """``(touched, removed)``: what ``new`` adds or changes, and what it no longer has."""
     touched, removed = _compare(shape, old, new)
     return touched or {}, removed or {}
 
 
-def _compare(shape: Shape, old: Any, new: Any) -> tuple[Fields | None, Fields | None]:
+def _compare(shape: MergeShape, old: Any, new: Any) -> tuple[Fields | None, Fields | None]:
     """The two sets below this path; LEAF where the path itself is meant, None for nothing."""
     if _equal(shape, old, new):
         return _SAME
@@ -37,23 +37,23 @@ def _compare(shape: Shape, old: Any, new: Any) -> tuple[Fields | None, Fields | 
     return touched, removed
 
 
-def _equal(shape: Shape, old: Any, new: Any) -> bool:
+def _equal(shape: MergeShape, old: Any, new: Any) -> bool:
     # Only where a type leaves the form open can a value turn from 1 into true.
     return bool(old == new) and (not shape.open or same(old, new))
 
 
-def _each(shape: Shape, value: Any) -> bool:
+def _each(shape: MergeShape, value: Any) -> bool:
     """Whether the value is merged part by part."""
     if isinstance(value, dict):
-        return shape.map is Rule.EACH
-    return isinstance(value, list) and shape.list is Rule.EACH
+        return shape.map is MergeRule.EACH
+    return isinstance(value, list) and shape.list is MergeRule.EACH
 
 
 def _below(node: Fields) -> Fields:
     return {key: one for key, one in node.items() if key != HERE}
 
 
-def everything(shape: Shape, value: Any) -> Fields:
+def everything(shape: MergeShape, value: Any) -> Fields:
     """A path and all paths below it."""
     if not value or not _each(shape, value):
         return LEAF
@@ -70,7 +70,7 @@ def everything(shape: Shape, value: Any) -> Fields:
     return result
 
 
-def _compare_maps(shape: Shape, old: Fields, new: Fields) -> tuple[Fields | None, Fields | None]:
+def _compare_maps(shape: MergeShape, old: Fields, new: Fields) -> tuple[Fields | None, Fields | None]:
     touched: Fields = {}
     removed: Fields = {}
     for name, value in new.items():
@@ -89,7 +89,7 @@ def _compare_maps(shape: Shape, old: Fields, new: Fields) -> tuple[Fields | None
     return touched or None, removed or None
 
 
-def _compare_lists(shape: Shape, old: list[Any], new: list[Any]) -> tuple[Fields | None, Fields | None]:
+def _compare_lists(shape: MergeShape, old: list[Any], new: list[Any]) -> tuple[Fields | None, Fields | None]:
     touched: Fields = {}
     removed: Fields = {}
     olds, news = _by_element(shape, old), _by_element(shape, new)
@@ -119,19 +119,19 @@ def _compare_lists(shape: Shape, old: list[Any], new: list[Any]) -> tuple[Fields
     return touched or None, removed or None
 
 
-def _by_element(shape: Shape, items: list[Any]) -> dict[str, list[Any]]:
+def _by_element(shape: MergeShape, items: list[Any]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for item in items:
         found.setdefault(shape.element(item), []).append(item)
     return found
 
 
-def field_set(shape: Shape, value: Any) -> Fields:
+def field_set(shape: MergeShape, value: Any) -> Fields:
     """Every field and item that the object mentions: what its applier owns."""
     return _field_set(shape, value)[0]
 
 
-def _field_set(shape: Shape, value: Any) -> tuple[Fields, bool]:
+def _field_set(shape: MergeShape, value: Any) -> tuple[Fields, bool]:
     """What is below this path, and whether the value is in itself something to own."""
     if value is None:
         return LEAF, True

@@ -6,18 +6,20 @@ from typing import Any
 
 from kgpu.lab.embedded.patch.fieldset import described
 from kgpu.lab.embedded.patch.gotext import go_type, printed
-from kgpu.lab.embedded.patch.shape import Rule, Shape, ShapeError
+from kgpu.lab.embedded.patch.shape import MergeRule, MergeShape, ShapeError
 
 
-def problems(shape: Shape, value: Any, path: str = "", *, duplicates: bool = False) -> list[str]:
+def problems(shape: MergeShape, value: Any, path: str = "", *, duplicates: bool = False) -> list[str]:
     """``PATH: COMPLAINT`` for each; ``duplicates`` are allowed in a live object."""
     if value is None:
         return []
-    if shape.map is not Rule.NO and (isinstance(value, dict) or not (shape.scalar or shape.list is not Rule.NO)):
+    if shape.map is not MergeRule.NO and (
+        isinstance(value, dict) or not (shape.scalar or shape.list is not MergeRule.NO)
+    ):
         if not isinstance(value, dict):
             return [f"{path}: expected map, got &{{{printed(value)}}}"]
         return _in_map(shape, value, path, duplicates)
-    if shape.list is not Rule.NO and (isinstance(value, list) or not shape.scalar):
+    if shape.list is not MergeRule.NO and (isinstance(value, list) or not shape.scalar):
         if not isinstance(value, list):
             return [f"{path}: expected list, got &{{{printed(value)}}}"]
         return _in_list(shape, value, path, duplicates)
@@ -25,7 +27,7 @@ def problems(shape: Shape, value: Any, path: str = "", *, duplicates: bool = Fal
     return [f"{path}: {complaint}"] if complaint else []
 
 
-def _in_map(shape: Shape, value: dict[str, Any], path: str, duplicates: bool) -> list[str]:
+def _in_map(shape: MergeShape, value: dict[str, Any], path: str, duplicates: bool) -> list[str]:
     found: list[str] = []
     for name, one in value.items():
         child = shape.fields.get(name) or shape.values
@@ -35,12 +37,12 @@ def _in_map(shape: Shape, value: dict[str, Any], path: str, duplicates: bool) ->
     return found
 
 
-def _in_list(shape: Shape, value: list[Any], path: str, duplicates: bool) -> list[str]:
+def _in_list(shape: MergeShape, value: list[Any], path: str, duplicates: bool) -> list[str]:
     found: list[str] = []
     seen: set[str] = set()
     for index, item in enumerate(value):
         where = f"[{index}]"
-        if shape.list is Rule.EACH:
+        if shape.list is MergeRule.EACH:
             try:
                 element = shape.element(item)
             except ShapeError as error:

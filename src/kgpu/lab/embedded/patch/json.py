@@ -24,7 +24,7 @@ class _NotApplicableError(Exception):
     """An operation can't be applied; the real server does not say why."""
 
 
-class _Place(NamedTuple):
+class _Target(NamedTuple):
     """A dictionary or list and the last token of a path into it."""
 
     holder: Any
@@ -77,13 +77,13 @@ def _index(key: str, end: int) -> int:
     return index + end if index < 0 else index
 
 
-def _get(place: _Place) -> Any:
+def _get(place: _Target) -> Any:
     if isinstance(place.holder, dict):
         return place.holder.get(place.key, _ABSENT)
     return place.holder[_index(place.key, len(place.holder))]
 
 
-def _add(place: _Place, value: Any) -> None:
+def _add(place: _Target, value: Any) -> None:
     holder, key = place
     value = None if value is _ABSENT else value
     if isinstance(holder, dict):
@@ -94,7 +94,7 @@ def _add(place: _Place, value: Any) -> None:
         holder.insert(_index(key, len(holder) + 1), value)
 
 
-def _remove(place: _Place) -> None:
+def _remove(place: _Target) -> None:
     if isinstance(place.holder, list):
         del place.holder[_index(place.key, len(place.holder))]
     elif place.key in place.holder:
@@ -103,7 +103,7 @@ def _remove(place: _Place) -> None:
         raise _NotApplicableError
 
 
-def _find(live: Any, operation: Object, field: str = "path") -> _Place:
+def _find(live: Any, operation: Object, field: str = "path") -> _Target:
     path = operation.get(field)
     if path is None:
         raise _NotApplicableError
@@ -112,10 +112,10 @@ def _find(live: Any, operation: Object, field: str = "path") -> _Place:
         raise _NotApplicableError
     holder = live
     for token in tokens[1:-1]:
-        holder = _get(_Place(holder, token))
+        holder = _get(_Target(holder, token))
         if not isinstance(holder, dict | list):
             raise _NotApplicableError
-    return _Place(holder, tokens[-1])
+    return _Target(holder, tokens[-1])
 
 
 def _do_add(live: Any, operation: Object) -> Any:

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.patch.compare import compared
 from kgpu.lab.embedded.patch.fieldset import Fields, difference, of_paths, parsed, union, without_below
-from kgpu.lab.embedded.patch.shape import Shape, ShapeError, root_shape, zero
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.patch.shape import MergeShape, ShapeError, root_shape, zero
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import Object
 
 Path: TypeAlias = tuple[str, ...]
@@ -44,7 +44,7 @@ _META_TOO: Final = frozenset(
 )  # fmt: skip
 
 
-def reset_fields(kind: Kind, subresource: str = "") -> tuple[Path, ...]:
+def reset_fields(kind: ApiKind, subresource: str = "") -> tuple[Path, ...]:
     """The fields that a write of ``kind`` (or of its subresource) can't change and so never owns.
 
     From the registry strategies of Kubernetes 1.35 and, for custom resources, those of apiextensions.
@@ -58,7 +58,7 @@ def reset_fields(kind: Kind, subresource: str = "") -> tuple[Path, ...]:
     return () if subresource else _STATUS
 
 
-class Manager(NamedTuple):
+class FieldManager(NamedTuple):
     """What tells one entry of managedFields from another; ``api_version`` is "" for appliers."""
 
     name: str
@@ -81,7 +81,7 @@ class Manager(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ManagedFieldsEntry:
     """One manager's fields."""
 
     fields: Fields
@@ -89,11 +89,11 @@ class Entry:
     time: str | None = None
 
 
-Account: TypeAlias = dict[Manager, Entry]
+Account: TypeAlias = dict[FieldManager, ManagedFieldsEntry]
 
 
-def manager_of(name: str, operation: str, api_version: str, subresource: str) -> Manager:
-    return Manager(name or "unknown", operation, api_version if operation == "Update" else "", subresource)
+def manager_of(name: str, operation: str, api_version: str, subresource: str) -> FieldManager:
+    return FieldManager(name or "unknown", operation, api_version if operation == "Update" else "", subresource)
 
 
 def decoded(entries: Any, *, trusted: bool = False) -> Account | None:
@@ -109,10 +109,10 @@ def decoded(entries: Any, *, trusted: bool = False) -> Account | None:
         canonical = fields if trusted else parsed(fields)
         if canonical is None:
             return None
-        manager = Manager(
+        manager = FieldManager(
             entry.get("manager", ""), operation, version if operation == "Update" else "", entry.get("subresource", "")
         )
-        found[manager] = Entry(canonical, version, entry.get("time"))
+        found[manager] = ManagedFieldsEntry(canonical, version, entry.get("time"))
     return found
 
 
@@ -125,7 +125,7 @@ def encoded(account: Account) -> list[Object]:
     return [_entry(manager, entry) for manager, entry in order]
 
 
-def _entry(manager: Manager, entry: Entry) -> Object:
+def _entry(manager: FieldManager, entry: ManagedFieldsEntry) -> Object:
     shown: Object = {
         "manager": manager.name, "operation": manager.operation, "apiVersion": entry.api_version, "time": entry.time,
         "fieldsType": "FieldsV1", "fieldsV1": entry.fields, "subresource": manager.subresource,
@@ -150,7 +150,7 @@ def bare(obj: Object) -> Object:
     return {**obj, "metadata": {key: value for key, value in meta.items() if key != "managedFields"}}
 
 
-def blank(schema: Node, obj: Object) -> Object:
+def blank(schema: SchemaNode, obj: Object) -> Object:
     """What a new object is compared with."""
     if schema.name:
         return zero(schema)
@@ -160,7 +160,7 @@ def blank(schema: Node, obj: Object) -> Object:
 def after_write(
     old: Object | None,
     new: Object,
-    schema: Node,
+    schema: SchemaNode,
     *,
     manager: str,
     operation: str = "Update",
@@ -206,8 +206,8 @@ def _sent(old: Object | None, new: Object, subresource: str) -> Account:
 
 
 def written(  # noqa: PLR0917
-    account: Account, shape: Shape, old: Object, new: Object, writer: Manager, api_version: str, now: str | None,
-    reset: Fields,
+    account: Account, shape: MergeShape, old: Object, new: Object, writer: FieldManager, api_version: str,
+    now: str | None, reset: Fields,
 ) -> Account:  # fmt: skip
     """The account after ``writer`` has made ``new`` of ``old``; ``now`` None makes an entry without a time."""
     touched, removed = (without_below(one, reset) for one in compared(shape, old, new))
@@ -215,11 +215,11 @@ def written(  # noqa: PLR0917
     owned = difference(touched, _NEVER)
     if owned:
         before = account.get(writer)
-        account[writer] = Entry(union(owned, before.fields) if before else owned, api_version, now)
+        account[writer] = ManagedFieldsEntry(union(owned, before.fields) if before else owned, api_version, now)
     return _capped(account)
 
 
-def less(account: Account, *taken: Fields, but: Manager | None = None) -> Account:
+def less(account: Account, *taken: Fields, but: FieldManager | None = None) -> Account:
     """The account without ``taken`` (except for the manager ``but``) and without managers that own nothing."""
     result: Account = {}
     for manager, entry in account.items():
@@ -227,7 +227,9 @@ def less(account: Account, *taken: Fields, but: Manager | None = None) -> Accoun
         for one in taken if manager != but else ():
             fields = difference(fields, one)
         if fields:
-            result[manager] = entry if fields is entry.fields else Entry(fields, entry.api_version, entry.time)
+            result[manager] = (
+                entry if fields is entry.fields else ManagedFieldsEntry(fields, entry.api_version, entry.time)
+            )
     return result
 
 
@@ -243,10 +245,10 @@ def _capped(account: Account) -> Account:
     if surplus <= 0:
         return account
     updaters.sort(key=lambda manager: (account[manager].time or "", manager.sort_key))
-    first: dict[str, Manager] = {}
+    first: dict[str, FieldManager] = {}
     for manager in updaters:
         entry = account[manager]
-        bucket = Manager("ancient-changes", "Update", entry.api_version, "")
+        bucket = FieldManager("ancient-changes", "Update", entry.api_version, "")
         if surplus <= 0:
             break
         if entry.api_version not in first:
@@ -257,7 +259,7 @@ def _capped(account: Account) -> Account:
         fields = union(entry.fields, account[bucket].fields)
         if manager != bucket:
             del account[manager]
-        account[bucket] = Entry(fields, entry.api_version, entry.time)
+        account[bucket] = ManagedFieldsEntry(fields, entry.api_version, entry.time)
         surplus -= 1
     return account
 

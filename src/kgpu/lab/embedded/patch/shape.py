@@ -1,6 +1,6 @@
 """A type as server-side apply sees it: what is one value, what is merged by field, and what by key.
 
-Derived from a ``Node`` as the API server derives it from its OpenAPI document, and kept with the node.
+Derived from a ``SchemaNode`` as the API server derives it from its OpenAPI document, and kept with the node.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kgpu.lab.embedded.kinds import schema_data
 from kgpu.lab.embedded.patch.fieldset import key_element, value_element
-from kgpu.lab.embedded.schema import ANYTHING, Node
+from kgpu.lab.embedded.schema import ANYTHING, SchemaNode
 
 _QUANTITY: Final = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _RAW: Final = "io.k8s.apimachinery.pkg.runtime.RawExtension"
@@ -22,7 +22,7 @@ class ShapeError(Exception):
     """A value that its type does not allow."""
 
 
-class Rule(enum.Enum):
+class MergeRule(enum.Enum):
     """What a list or map of this type is, if the type can be one."""
 
     NO = enum.auto()
@@ -30,20 +30,20 @@ class Rule(enum.Enum):
     EACH = enum.auto()  # a map by field, a list by item
 
 
-class Shape:
+class MergeShape:
     """One type. ``map`` and ``list`` say what such a value would be, ``scalar`` which scalars are allowed ("" none)."""
 
     __slots__ = ("_fields", "_item", "_loose", "_node", "_open", "_values", "keys", "list", "map", "scalar")
 
-    def __init__(self, node: Node, *, loose: bool = False) -> None:
+    def __init__(self, node: SchemaNode, *, loose: bool = False) -> None:
         self._node = node
         self._loose = loose or node.preserves_unknown
-        self._fields: dict[str, Shape] | None = None
-        self._values: Shape | None = None
-        self._item: Shape | None = None
+        self._fields: dict[str, MergeShape] | None = None
+        self._values: MergeShape | None = None
+        self._item: MergeShape | None = None
         self._open: bool | None = None
         self.keys: tuple[tuple[str, Any], ...] = ()
-        self.map = self.list = Rule.NO
+        self.map = self.list = MergeRule.NO
         kind = node.type
         self.scalar = _SCALARS.get(kind, "" if kind else "untyped")
         if kind == "string" and node.raw.get("format", "byte") != "byte":
@@ -51,21 +51,21 @@ class Shape:
         if node.name == _QUANTITY:
             return
         if node.name == _RAW:
-            self.scalar, self.map, self.list = "untyped", Rule.ATOMIC, Rule.ATOMIC
+            self.scalar, self.map, self.list = "untyped", MergeRule.ATOMIC, MergeRule.ATOMIC
             return
         if kind in ("", "object"):
-            self.map = Rule.ATOMIC if node.map_type == "atomic" else Rule.EACH
+            self.map = MergeRule.ATOMIC if node.map_type == "atomic" else MergeRule.EACH
         if kind in ("", "array"):
-            self.list = Rule.ATOMIC if self._list_type() == "atomic" else Rule.EACH
+            self.list = MergeRule.ATOMIC if self._list_type() == "atomic" else MergeRule.EACH
             items = node.items
-            if self.list is Rule.EACH and items is not None:
+            if self.list is MergeRule.EACH and items is not None:
                 self.keys = tuple((key, items.properties.get(key, {}).get("default")) for key in node.map_keys)
 
     def _list_type(self) -> str:
         return self._node.list_type
 
     @property
-    def fields(self) -> dict[str, Shape]:
+    def fields(self) -> dict[str, MergeShape]:
         """The fields that the type names."""
         if self._fields is None:
             nodes = {name: self._node.field(name) for name in self._node.properties}
@@ -75,9 +75,9 @@ class Shape:
         return self._fields
 
     @property
-    def values(self) -> Shape | None:
+    def values(self) -> MergeShape | None:
         """Of fields that the type does not name; None where there must not be any."""
-        if self._values is None and self.map is not Rule.NO:
+        if self._values is None and self.map is not MergeRule.NO:
             node, additional = self._node.values, self._node.raw.get("additionalProperties")
             if node is not None:
                 self._values = self._child(node)
@@ -86,7 +86,7 @@ class Shape:
         return self._values
 
     @property
-    def item(self) -> Shape:
+    def item(self) -> MergeShape:
         if self._item is None:
             node = self._node.items
             self._item = UNTYPED if node is None else self._child(node)
@@ -96,17 +96,17 @@ class Shape:
     def open(self) -> bool:
         """Whether a custom type leaves the form of something in it open."""
         if self._open is None:
-            below = [*self.fields.values(), self.values, self.item if self.list is Rule.EACH else None]
+            below = [*self.fields.values(), self.values, self.item if self.list is MergeRule.EACH else None]
             self._open = not self._node.name and (
                 self.scalar == "untyped" or self._loose or any(one is not None and one.open for one in below)
             )
         return self._open
 
-    def _child(self, node: Node) -> Shape:
+    def _child(self, node: SchemaNode) -> MergeShape:
         # A named type does not know what its users allow.
         return shape_of(node, loose=self._loose and not node.name)
 
-    def child(self, name: str) -> Shape:
+    def child(self, name: str) -> MergeShape:
         """Of a field; what a type does not know is taken as it comes."""
         return self.fields.get(name) or self.values or DEDUCED
 
@@ -135,13 +135,13 @@ class Shape:
         return key_element(keys)
 
 
-class _Untyped(Shape):
+class _Untyped(MergeShape):
     """Anything, as one value."""
 
     __slots__ = ()
 
     @property
-    def values(self) -> Shape | None:
+    def values(self) -> MergeShape | None:
         return self
 
     @property
@@ -155,21 +155,21 @@ class _Deduced(_Untyped):
     __slots__ = ()
 
 
-UNTYPED: Final[Shape] = _Untyped(ANYTHING)
-UNTYPED.scalar, UNTYPED.map, UNTYPED.list = "untyped", Rule.ATOMIC, Rule.ATOMIC
-DEDUCED: Final[Shape] = _Deduced(ANYTHING)
-DEDUCED.scalar, DEDUCED.map, DEDUCED.list = "untyped", Rule.EACH, Rule.ATOMIC
+UNTYPED: Final[MergeShape] = _Untyped(ANYTHING)
+UNTYPED.scalar, UNTYPED.map, UNTYPED.list = "untyped", MergeRule.ATOMIC, MergeRule.ATOMIC
+DEDUCED: Final[MergeShape] = _Deduced(ANYTHING)
+DEDUCED.scalar, DEDUCED.map, DEDUCED.list = "untyped", MergeRule.EACH, MergeRule.ATOMIC
 
 
-def shape_of(node: Node, *, loose: bool = False) -> Shape:
+def shape_of(node: SchemaNode, *, loose: bool = False) -> MergeShape:
     """The shape of a type; ``loose`` when something above it keeps unknown fields."""
-    found: Shape | None = node.shape
+    found: MergeShape | None = node.shape
     if found is None:
-        found = node.shape = Shape(node, loose=loose)
+        found = node.shape = MergeShape(node, loose=loose)
     return found
 
 
-def root_shape(node: Node) -> Shape:
+def root_shape(node: SchemaNode) -> MergeShape:
     """Of a whole object; a custom resource's schema leaves out what every object has."""
     shape = shape_of(node)
     if (not node.name and "apiVersion" not in shape.fields) or (
@@ -179,13 +179,13 @@ def root_shape(node: Node) -> Shape:
     return shape
 
 
-def _envelope() -> dict[str, Shape]:
-    text = Node({"type": "string"}, {})
-    meta = Node({"$ref": _META}, schema_data())
+def _envelope() -> dict[str, MergeShape]:
+    text = SchemaNode({"type": "string"}, {})
+    meta = SchemaNode({"$ref": _META}, schema_data())
     return {"apiVersion": shape_of(text), "kind": shape_of(text), "metadata": shape_of(meta)}
 
 
-def zero(node: Node) -> dict[str, Any]:
+def zero(node: SchemaNode) -> dict[str, Any]:
     """An object of a built-in type that nobody has filled in: Go's zero value, which a new object is compared with."""
     # Imported here as the types' rules stand above the patches.
     from kgpu.lab.embedded.types.shape import shape

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kgpu.lab.embedded.patch.gotext import go_type, json_name, printed
-from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import ApiError, Object, bad_request
 
 DIRECTIVE: Final = "$patch"
@@ -21,7 +21,7 @@ _BAD_DELETE: Final = "invalid patch format of primitive list"
 _BAD_RETAIN: Final = "invalid patch format of retainKeys"
 
 
-def apply(live: Object, patch: Any, schema: Node) -> Object:
+def apply(live: Object, patch: Any, schema: SchemaNode) -> Object:
     """``live`` with ``patch``; malformed patches are 400, lists of lists 422, everything else that fails 500."""
     if patch is not None and not isinstance(patch, dict):
         raise bad_request(f"json: cannot unmarshal {json_name(patch)} into Go value of type map[string]interface {{}}")
@@ -41,7 +41,7 @@ def _no_key(item: Object, key: str) -> ApiError:
     return _failed(f"map: {printed(item)} does not contain declared merge key: {key}")
 
 
-def _field(schema: Node | None, name: str) -> Node:
+def _field(schema: SchemaNode | None, name: str) -> SchemaNode:
     """The field's schema; only types with named fields can hold something to merge."""
     if schema is None or not schema.properties:
         raise _failed("merging an object in json but data type is not struct, instead is: map")
@@ -52,12 +52,12 @@ def _field(schema: Node | None, name: str) -> Node:
     return found
 
 
-def _strategy(schema: Node) -> str:
+def _strategy(schema: SchemaNode) -> str:
     """``merge``, ``replace`` or "": what remains when ``retainKeys`` is taken away."""
     return next((one for one in schema.patch_strategy if one != "retainKeys"), "")
 
 
-def _merge_maps(live: Object | None, patch: Object, schema: Node | None) -> Object:
+def _merge_maps(live: Object | None, patch: Object, schema: SchemaNode | None) -> Object:
     if DIRECTIVE in patch:
         kind = patch.pop(DIRECTIVE)
         if kind == "replace":
@@ -138,7 +138,7 @@ def _retain_keys(live: Object, patch: Object) -> None:
         del live[key]
 
 
-def _merge_ordered(live: Object, patch: Object, schema: Node | None) -> None:
+def _merge_ordered(live: Object, patch: Object, schema: SchemaNode | None) -> None:
     """The lists that have a ``$setElementOrder`` beside them."""
     for directive in [key for key in patch if key.startswith(ORDER)]:
         order = patch.pop(directive)
@@ -206,7 +206,7 @@ def _element_type(*lists: list[Any]) -> type:
     return types.pop()
 
 
-def _merge_lists(live: list[Any], patch: list[Any], schema: Node, *, deletes: bool) -> list[Any]:
+def _merge_lists(live: list[Any], patch: list[Any], schema: SchemaNode, *, deletes: bool) -> list[Any]:
     if not deletes and _strategy(schema) != "merge":
         return patch
     if not live and not patch:

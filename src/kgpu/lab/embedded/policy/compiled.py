@@ -13,9 +13,9 @@ from typing import Any, Final
 from kgpu.lab.embedded.cel import authorizer as cel_authorizer
 from kgpu.lab.embedded.cel import scope as cel_scope
 from kgpu.lab.embedded.cel import values as cel_values
-from kgpu.lab.embedded.cel.program import Bindings, CelError, Program
-from kgpu.lab.embedded.core.model import Authority, User
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.cel.program import Bindings, CelError, CompiledExpression
+from kgpu.lab.embedded.core.model import ApiUser, Authority
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.policy.environment import Names, PolicyVariable, compiled, composed
 from kgpu.lab.embedded.policy.request import AdmissionRequest, namespace_object
 from kgpu.lab.embedded.status import Object
@@ -40,7 +40,7 @@ class Case:
     """What a policy is evaluated on. The request is seen as one for ``kind``, of which ``obj`` and ``old`` are."""
 
     request: AdmissionRequest
-    kind: Kind
+    kind: ApiKind
     obj: Object | None
     old: Object | None
     params: Any
@@ -99,8 +99,8 @@ class CompiledPolicy:
             return None
         return [Denial(errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]")] if self._fails else []
 
-    def _words(self, row: Object, message: Program | CelError | None, case: Case) -> str:
-        if isinstance(message, Program):
+    def _words(self, row: Object, message: CompiledExpression | CelError | None, case: Case) -> str:
+        if isinstance(message, CompiledExpression):
             value = _Run(self._variables, case, case.kind, authorizer=False).evaluate(message, message.text)
             if isinstance(value, str):
                 text = value.strip()
@@ -123,7 +123,7 @@ class _Run:
         self,
         variables: Mapping[str, PolicyVariable],
         case: Case,
-        kind: Kind,
+        kind: ApiKind,
         *,
         authorizer: bool = True,
         namespace: bool = True,
@@ -145,7 +145,7 @@ class _Run:
             variable=self._variable, user=request.user, account=_account, decide=case.authority.allowed
         )
 
-    def evaluate(self, program: Program | CelError, text: str) -> Any:
+    def evaluate(self, program: CompiledExpression | CelError, text: str) -> Any:
         """The value, or a CelError as a refusal words it."""
         if isinstance(program, CelError):
             return CelError(f"compilation error: {program}")
@@ -170,6 +170,6 @@ class _Run:
         return cel_values.inward(value)
 
 
-def _account(namespace: str, name: str) -> User:
+def _account(namespace: str, name: str) -> ApiUser:
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
-    return User(f"system:serviceaccount:{namespace}:{name}", groups)
+    return ApiUser(f"system:serviceaccount:{namespace}:{name}", groups)

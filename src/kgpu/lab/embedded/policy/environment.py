@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2
 
 from kgpu.lab.embedded.cel import library as cel_library
 from kgpu.lab.embedded.cel import values as cel_values
-from kgpu.lab.embedded.cel.program import CelError, Environment, Program, Type
+from kgpu.lab.embedded.cel.program import CelError, CompiledExpression, Environment, Type
 
 _FIELD: Final = descriptor_pb2.FieldDescriptorProto
 _PACKAGE: Final = "kubernetes"
@@ -58,17 +58,19 @@ class PolicyVariable:
 
     name: str
     text: str
-    program: Program | CelError
+    program: CompiledExpression | CelError
 
     @property
     def type(self) -> Any:
         """As later expressions see it."""
-        return _seen(self.program.type, self.program.result) if isinstance(self.program, Program) else Type.DYN
+        return (
+            _seen(self.program.type, self.program.result) if isinstance(self.program, CompiledExpression) else Type.DYN
+        )
 
     @property
     def source(self) -> str:
         """The expression that gives its value within others."""
-        known = isinstance(self.program, Program) and any(one in self.program.result for one in _REPEATED)
+        known = isinstance(self.program, CompiledExpression) and any(one in self.program.result for one in _REPEATED)
         return self.text if known else f"{cel_library.VARIABLE}('{self.name}')"
 
 
@@ -127,7 +129,7 @@ class Names:
         return pool
 
 
-def compiled(environment: Environment, text: str, results: Sequence[str] = ()) -> Program | CelError:
+def compiled(environment: Environment, text: str, results: Sequence[str] = ()) -> CompiledExpression | CelError:
     """The program, or why it is none: what the compiler says, or a result that is none of ``results``."""
     found = environment.compile(text)
     if isinstance(found, CelError):

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from kgpu.lab.embedded import selectors
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.policy.request import NAMESPACES, AdmissionRequest
 from kgpu.lab.embedded.status import Object
 
 _WRITES: Final = frozenset({"CREATE", "UPDATE"})
-Equivalents = Callable[[Kind], Sequence[Kind]]
+Equivalents = Callable[[ApiKind], Sequence[ApiKind]]
 """The other kinds (versions, groups) in which the same objects are served."""
 
 
@@ -36,7 +36,7 @@ class Matcher:
         kinds = (request.kind, *(equivalents(request.kind) if self._equivalent else ()))
         return any(_is_about(rule, request, kind) for kind in kinds for rule in self._rules)
 
-    def match(self, request: AdmissionRequest, equivalents: Equivalents, space: Object | None) -> Kind | None:
+    def match(self, request: AdmissionRequest, equivalents: Equivalents, space: Object | None) -> ApiKind | None:
         """The kind as which the request is to be seen, None when it doesn't match. ``space`` is its namespace."""
         if self._spaces and not self._in_space(request, space):
             return None
@@ -55,7 +55,7 @@ class Matcher:
         fresh = whole and not request.subresource and request.operation in _WRITES
         return selectors.matches(self._spaces, _labels((request.obj if fresh else space) or {}))
 
-    def _by_rules(self, rules: Iterable[Object], request: AdmissionRequest, equivalents: Equivalents) -> Kind | None:
+    def _by_rules(self, rules: Iterable[Object], request: AdmissionRequest, equivalents: Equivalents) -> ApiKind | None:
         kinds = (request.kind, *(equivalents(request.kind) if self._equivalent else ()))
         for kind in kinds:
             for rule in rules:
@@ -70,7 +70,7 @@ def _labels(obj: Object) -> Mapping[str, str]:
     return found
 
 
-def _is_about(rule: Object, request: AdmissionRequest, kind: Kind) -> bool:
+def _is_about(rule: Object, request: AdmissionRequest, kind: ApiKind) -> bool:
     return (
         _has(rule.get("operations"), request.operation)
         and _has(rule.get("apiGroups"), kind.group)

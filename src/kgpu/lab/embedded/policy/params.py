@@ -10,18 +10,18 @@ from typing import Any
 
 from kgpu.lab.embedded import selectors
 from kgpu.lab.embedded.core.convert import storage_key
-from kgpu.lab.embedded.core.model import Reads
-from kgpu.lab.embedded.kinds import Kind, Kinds
+from kgpu.lab.embedded.core.model import ObjectLookup
+from kgpu.lab.embedded.kinds import ApiKind, Kinds
 from kgpu.lab.embedded.status import Object
 
-Convert = Callable[[Kind, Object], Object]
+Convert = Callable[[ApiKind, Object], Object]
 
 
 class ParamError(Exception):
     """A policy or a binding that can't be used as it is; in the real server's words."""
 
 
-def kind_of(kinds: Kinds, wanted: Object | None) -> Kind | None:
+def kind_of(kinds: Kinds, wanted: Object | None) -> ApiKind | None:
     """The kind of a paramKind, None where there is none. Raises ParamError for one that isn't served."""
     if not wanted:
         return None
@@ -32,7 +32,9 @@ def kind_of(kinds: Kinds, wanted: Object | None) -> Kind | None:
     return found
 
 
-def collect(kind: Kind | None, reference: Object | None, namespace: str, reads: Reads, convert: Convert) -> list[Any]:
+def collect(
+    kind: ApiKind | None, reference: Object | None, namespace: str, reads: ObjectLookup, convert: Convert
+) -> list[Any]:
     """What ``params`` is, one after the other; [None] where the policy or the binding wants none. Raises ParamError."""
     if kind is None or reference is None:
         return [None]

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from kgpu.lab.embedded.core.convert import converted, storage_key
-from kgpu.lab.embedded.core.model import Reads, Review
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.core.model import ObjectLookup, Review
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.policy import params, rights
 from kgpu.lab.embedded.policy.matching import Matcher
 from kgpu.lab.embedded.policy.params import ParamError
@@ -22,7 +22,7 @@ from kgpu.lab.embedded.policy.request import NAMESPACES, AdmissionRequest
 from kgpu.lab.embedded.status import ApiError, Object, forbidden
 
 if TYPE_CHECKING:
-    from kgpu.lab.embedded.core.verbs import Core
+    from kgpu.lab.embedded.core.verbs import ApiCore
     from kgpu.lab.embedded.policy.compiled import CompiledPolicy, Denial
 
 GROUP: Final = "admissionregistration.k8s.io"
@@ -63,13 +63,13 @@ class ValidatingPolicies:
     """Attached to a core it follows its policies and bindings."""
 
     def __init__(self) -> None:
-        self._core: Core | None = None
+        self._core: ApiCore | None = None
         self._bound: dict[str, _Bound] = {}
         self._concerned: dict[tuple[Any, ...], tuple[_Bound, ...]] = {}
-        self._twins: dict[Kind, Sequence[Kind]] = {}
+        self._twins: dict[ApiKind, Sequence[ApiKind]] = {}
         self._stale = False
 
-    def attach(self, core: Core) -> None:
+    def attach(self, core: ApiCore) -> None:
         """Follow what is written to ``core``."""
         self._core = core
         core.on_commit(self._committed)
@@ -85,7 +85,7 @@ class ValidatingPolicies:
         if key in (POLICIES, BINDINGS):
             self._stale = True
 
-    def admit(self, review: Review, reads: Reads) -> None:
+    def admit(self, review: Review, reads: ObjectLookup) -> None:
         """Raises ApiError when a policy refuses it; adds what they warn of to the call."""
         if review.kind.key in (POLICIES, BINDINGS) and self._core is not None:
             rights.check(review, reads, self._core)
@@ -98,7 +98,7 @@ class ValidatingPolicies:
         if concerned:
             _Asking(self._core, review, request, reads, self._equivalents).ask(concerned)
 
-    def _read(self, reads: Reads) -> None:
+    def _read(self, reads: ObjectLookup) -> None:
         before, found = self._bound, {}
         policies = {one["metadata"]["name"]: one for one in reads.list(*POLICIES)}
         for binding in sorted(reads.list(*BINDINGS), key=lambda one: str(one["metadata"]["name"])):
@@ -125,7 +125,7 @@ class ValidatingPolicies:
             self._concerned[key] = found
         return found
 
-    def _equivalents(self, kind: Kind) -> Sequence[Kind]:
+    def _equivalents(self, kind: ApiKind) -> Sequence[ApiKind]:
         found = self._twins.get(kind)
         if found is None:
             assert self._core is not None
@@ -137,7 +137,9 @@ class ValidatingPolicies:
 class _Asking:
     """One request put to the policies that may concern it."""
 
-    def __init__(self, core: Core, review: Review, request: AdmissionRequest, reads: Reads, equivalents: Any) -> None:
+    def __init__(
+        self, core: ApiCore, review: Review, request: AdmissionRequest, reads: ObjectLookup, equivalents: Any
+    ) -> None:
         self._core = core
         self._review = review
         self._request = request
@@ -197,7 +199,7 @@ class _Asking:
             text = f"Validation failed for ValidatingAdmissionPolicy {who}: {denial.message}"
             self._review.call.warnings.append(text)
 
-    def _evaluated(self, bound: _Bound, kind: Kind, param: Any) -> list[Denial]:
+    def _evaluated(self, bound: _Bound, kind: ApiKind, param: Any) -> list[Denial]:
         from kgpu.lab.embedded.policy.compiled import Case
 
         request = self._request
@@ -212,13 +214,13 @@ class _Asking:
     def _space(self) -> Object | None:
         return self._reads.get("", "namespaces", "", self._request.namespace) if self._request.namespace else None
 
-    def _seen(self, kind: Kind, obj: Object | None) -> Object | None:
+    def _seen(self, kind: ApiKind, obj: Object | None) -> Object | None:
         """An object of the request in the version that the policy wants."""
         if obj is None or kind == self._request.kind or self._request.subresource == "scale":
             return obj
         return self._as_kind(kind, obj)
 
-    def _as_kind(self, kind: Kind, obj: Object) -> Object:
+    def _as_kind(self, kind: ApiKind, obj: Object) -> Object:
         if obj.get("apiVersion") == kind.api_version:
             return obj
         custom = self._core.custom

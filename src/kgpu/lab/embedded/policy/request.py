@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kgpu.lab.embedded.core.model import Review, User
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.core.model import ApiUser, Review
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.status import Object
 
 NAMESPACES: Final = ("", "namespaces")
@@ -25,13 +25,13 @@ class AdmissionRequest:
     """``namespace`` of a Namespace is its own name; ``obj`` is None for DELETE, ``old`` for CREATE and CONNECT."""
 
     operation: str
-    kind: Kind
+    kind: ApiKind
     subresource: str
     namespace: str
     name: str
     obj: Object | None
     old: Object | None
-    user: User
+    user: ApiUser
     dry_run: bool
     options: Object
 
@@ -48,13 +48,13 @@ class AdmissionRequest:
         """Group, version and kind of what is sent; subresources have kinds of their own."""
         return self.type_in(self.kind)
 
-    def type_in(self, kind: Kind) -> Object:
+    def type_in(self, kind: ApiKind) -> Object:
         """As ``type``, where the request is seen as one for ``kind``."""
         row = kind.subresources.get(self.subresource) or {}
         group = row.get("group", kind.group) if row.get("version") else kind.group
         return {"group": group, "version": row.get("version") or kind.version, "kind": row.get("kind") or kind.kind}
 
-    def shown(self, kind: Kind) -> Object:
+    def shown(self, kind: ApiKind) -> Object:
         """The variable ``request``, seen as one for ``kind``."""
         found: Object = {
             "uid": "", "kind": self.type_in(kind), "resource": _resource(kind), "requestKind": self.type,
@@ -81,5 +81,5 @@ def namespace_object(space: Object) -> Object:
     return {"metadata": metadata, "spec": space.get("spec") or {}, "status": space.get("status") or {}}
 
 
-def _resource(kind: Kind) -> Any:
+def _resource(kind: ApiKind) -> Any:
     return {"group": kind.group, "version": kind.version, "resource": kind.plural}

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kgpu.lab.embedded.core.model import Reads, Review, User
+from kgpu.lab.embedded.core.model import ApiUser, ObjectLookup, Review
 from kgpu.lab.embedded.status import FieldError, Object, forbidden_field, invalid
 
 if TYPE_CHECKING:
-    from kgpu.lab.embedded.core.verbs import Core
+    from kgpu.lab.embedded.core.verbs import ApiCore
 
 _POLICIES: Final = ("admissionregistration.k8s.io", "validatingadmissionpolicies")
 _MASTERS: Final = "system:masters"
 
 
-def check(review: Review, reads: Reads, core: Core) -> None:
+def check(review: Review, reads: ObjectLookup, core: ApiCore) -> None:
     """Raises ApiError 422 where the writer of a policy or a binding lacks the right."""
     if review.subresource or review.operation not in ("CREATE", "UPDATE") or _MASTERS in review.call.user.groups:
         return
@@ -27,7 +27,7 @@ def check(review: Review, reads: Reads, core: Core) -> None:
         raise invalid(review.kind.group, review.kind.kind, review.name, [wrong])
 
 
-def _of_policy(review: Review, reads: Reads, core: Core) -> FieldError | None:
+def _of_policy(review: Review, reads: ObjectLookup, core: ApiCore) -> FieldError | None:
     del reads
     wanted = review.obj["spec"].get("paramKind")
     if not wanted or (review.old is not None and review.old["spec"].get("paramKind") == wanted):
@@ -42,7 +42,7 @@ def _of_policy(review: Review, reads: Reads, core: Core) -> FieldError | None:
     return forbidden_field("spec.paramKind", why)
 
 
-def _of_binding(review: Review, reads: Reads, core: Core) -> FieldError | None:
+def _of_binding(review: Review, reads: ObjectLookup, core: ApiCore) -> FieldError | None:
     spec = review.obj["spec"]
     reference, old = spec.get("paramRef"), (review.old or {}).get("spec") or {}
     if not reference or (old.get("paramRef") == reference and old.get("policyName") == spec["policyName"]):
@@ -67,7 +67,7 @@ def _of_binding(review: Review, reads: Reads, core: Core) -> FieldError | None:
     return forbidden_field("spec.paramRef", why)
 
 
-def _resource(core: Core, wanted: Object | None) -> dict[str, Any]:
+def _resource(core: ApiCore, wanted: Object | None) -> dict[str, Any]:
     if not wanted:
         return {"group": "*", "resource": "*", "version": "*"}
     group, _, version = wanted["apiVersion"].rpartition("/")
@@ -75,7 +75,7 @@ def _resource(core: Core, wanted: Object | None) -> dict[str, Any]:
     return {"group": group, "version": version, "resource": kind.plural if kind is not None else "*"}
 
 
-def _shown(user: User) -> str:
+def _shown(user: ApiUser) -> str:
     """As Go prints a user."""
     extra = " ".join(f"{key}:[{' '.join(values)}]" for key, values in sorted(user.extra.items()))
     return f"&{{{user.name} {user.uid} [{' '.join(user.groups)}] map[{extra}]}}"

@@ -30,7 +30,7 @@ _ZEROS: Final[dict[str, Any]] = {"i": 0, "l": 0, "b": False, "s": "", "y": "", "
 JsonReader = Callable[[bytes], Any]
 
 
-class Field:
+class MessageField:
     """One row. ``many`` is "*" for lists, "%" for maps; ``letter`` is "" for messages."""
 
     __slots__ = ("droppable", "go", "json", "letter", "many", "message", "wire")
@@ -48,14 +48,14 @@ class Field:
         self.wire = BYTES if self.many == "%" else number.get(self.letter, BYTES)
 
 
-class Message:
+class MessageType:
     """A compiled row of the table."""
 
     __slots__ = ("fields", "go", "is_list", "special")
 
     def __init__(self, name: str, rows: dict[str, list[str]]) -> None:
         self.go = GO_MESSAGES.get(name, name.rpartition(".")[2])
-        self.fields = {int(number): Field(name, row) for number, row in rows.items()}
+        self.fields = {int(number): MessageField(name, row) for number, row in rows.items()}
         self.special = SPECIAL.get(name)
         self.is_list = any(not field.json and field.many for field in self.fields.values())
 
@@ -73,9 +73,9 @@ def _table() -> dict[str, dict[str, list[str]]]:
 
 
 @functools.cache
-def message(name: str) -> Message:
+def message(name: str) -> MessageType:
     """The message by its name in the OpenAPI schemas. Raises KeyError."""
-    return Message(name, _table()[name])
+    return MessageType(name, _table()[name])
 
 
 def known(name: str) -> bool:
@@ -94,12 +94,12 @@ class _Reader:
     def __init__(self, data: bytes, json: JsonReader) -> None:
         self._data, self._json = data, json
 
-    def value(self, of: Message, at: int, end: int, depth: int) -> Any:
+    def value(self, of: MessageType, at: int, end: int, depth: int) -> Any:
         found: dict[str, Any] = {}
         self._fill(found, of, at, end, depth)
         return of.result(found)
 
-    def _fill(self, into: dict[str, Any], of: Message, at: int, end: int, depth: int) -> None:
+    def _fill(self, into: dict[str, Any], of: MessageType, at: int, end: int, depth: int) -> None:
         if depth > MAX_DEPTH:
             raise BadMessageError("exceeded max depth")
         data, fields = self._data, of.fields
@@ -116,7 +116,7 @@ class _Reader:
             else:
                 raise BadMessageError(f"proto: wrong wireType = {wire} for field {field.go}")
 
-    def _field(self, into: dict[str, Any], field: Field, at: int, end: int, depth: int) -> int:
+    def _field(self, into: dict[str, Any], field: MessageField, at: int, end: int, depth: int) -> int:
         if field.wire == BYTES:
             begin, stop = length(self._data, at, end)
         else:
@@ -134,7 +134,7 @@ class _Reader:
             self._message(into, field, begin, stop, depth)
         return stop
 
-    def _message(self, into: dict[str, Any], field: Field, at: int, end: int, depth: int) -> None:
+    def _message(self, into: dict[str, Any], field: MessageField, at: int, end: int, depth: int) -> None:
         """A message that comes in parts is put together, as Go does."""
         of = message(field.message)
         if not field.json:
@@ -144,7 +144,7 @@ class _Reader:
         else:
             _put(into, field, self.value(of, at, end, depth + 1))
 
-    def _packed(self, into: dict[str, Any], field: Field, at: int, end: int) -> int:
+    def _packed(self, into: dict[str, Any], field: MessageField, at: int, end: int) -> int:
         at, stop = length(self._data, at, end)
         values = into.setdefault(field.json, [])
         while at < stop:
@@ -152,7 +152,7 @@ class _Reader:
             values.append(_NUMBERS[field.letter](value))
         return stop
 
-    def _entry(self, field: Field, at: int, end: int, depth: int) -> tuple[str, Any]:
+    def _entry(self, field: MessageField, at: int, end: int, depth: int) -> tuple[str, Any]:
         key = ""
         value = _ZEROS[field.letter] if field.letter else message(field.message).result({})
         while at < end:
@@ -171,7 +171,7 @@ class _Reader:
             at = stop
         return key, value
 
-    def _one(self, field: Field, at: int, end: int, depth: int) -> Any:
+    def _one(self, field: MessageField, at: int, end: int, depth: int) -> Any:
         """A single value in ``data[at:end]``."""
         letter = field.letter
         if not letter:
@@ -190,7 +190,7 @@ class _Reader:
         return self._data[at:end].decode("utf-8", "replace")
 
 
-def _put(into: dict[str, Any], field: Field, value: Any) -> None:
+def _put(into: dict[str, Any], field: MessageField, value: Any) -> None:
     if value is None or (field.droppable and not value):
         into.pop(field.json, None)
     else:

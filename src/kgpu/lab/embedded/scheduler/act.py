@@ -25,7 +25,7 @@ _LONGEST: Final = 1024
 _CUT: Final = " ..."
 
 
-class Actions:
+class SchedulerWriter:
     """The writing half of a scheduler."""
 
     def __init__(self, api: KubeApi, recorder: Recorder, name: str, now: Callable[[], dt.datetime]) -> None:

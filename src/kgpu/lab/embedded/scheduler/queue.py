@@ -19,7 +19,7 @@ LONGEST: Final = 10.0
 GIVEN_UP: Final = 300.0
 
 
-class News(enum.Enum):
+class ClusterEvent(enum.Enum):
     """What has happened that may make room."""
 
     NODE = "node"
@@ -31,26 +31,26 @@ class News(enum.Enum):
     OTHER = "other"
 
 
-_PODS: Final = frozenset({News.POD_GONE, News.POD_PLACED, News.POD_LABELS})
-CARES: Final[Mapping[str, frozenset[News]]] = {
-    "NodeUnschedulable": frozenset({News.NODE}),
-    "NodeName": frozenset({News.NODE}),
-    "TaintToleration": frozenset({News.NODE}),
-    "NodeAffinity": frozenset({News.NODE}),
-    "NodePorts": frozenset({News.NODE, News.POD_GONE}),
-    "NodeResourcesFit": frozenset({News.NODE, News.POD_GONE}),
-    "VolumeRestrictions": frozenset({News.VOLUME, News.POD_GONE}),
-    "VolumeBinding": frozenset({News.NODE, News.VOLUME}),
-    "VolumeZone": frozenset({News.NODE, News.VOLUME}),
-    "PodTopologySpread": frozenset({News.NODE, *_PODS}),
-    "InterPodAffinity": frozenset({News.NODE, *_PODS}),
-    "DynamicResources": frozenset({News.NODE, News.CLAIM, News.POD_GONE}),
+_PODS: Final = frozenset({ClusterEvent.POD_GONE, ClusterEvent.POD_PLACED, ClusterEvent.POD_LABELS})
+CARES: Final[Mapping[str, frozenset[ClusterEvent]]] = {
+    "NodeUnschedulable": frozenset({ClusterEvent.NODE}),
+    "NodeName": frozenset({ClusterEvent.NODE}),
+    "TaintToleration": frozenset({ClusterEvent.NODE}),
+    "NodeAffinity": frozenset({ClusterEvent.NODE}),
+    "NodePorts": frozenset({ClusterEvent.NODE, ClusterEvent.POD_GONE}),
+    "NodeResourcesFit": frozenset({ClusterEvent.NODE, ClusterEvent.POD_GONE}),
+    "VolumeRestrictions": frozenset({ClusterEvent.VOLUME, ClusterEvent.POD_GONE}),
+    "VolumeBinding": frozenset({ClusterEvent.NODE, ClusterEvent.VOLUME}),
+    "VolumeZone": frozenset({ClusterEvent.NODE, ClusterEvent.VOLUME}),
+    "PodTopologySpread": frozenset({ClusterEvent.NODE, *_PODS}),
+    "InterPodAffinity": frozenset({ClusterEvent.NODE, *_PODS}),
+    "DynamicResources": frozenset({ClusterEvent.NODE, ClusterEvent.CLAIM, ClusterEvent.POD_GONE}),
 }
 """By filter: the news that its refusals may not outlive."""
 
 
 @dataclass(slots=True)
-class Entry:
+class QueuedPod:
     """A pod in the queue."""
 
     uid: str
@@ -66,19 +66,19 @@ class Entry:
 class Queue:
     """Pods by uid. A pod that was popped is gone until it is added or refused again."""
 
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, QueuedPod] = field(default_factory=dict)
     _ready: list[tuple[int, float, int, str]] = field(default_factory=list)
     _backing: list[tuple[float, int, str]] = field(default_factory=list)
-    _waiting: dict[str, Entry] = field(default_factory=dict)
-    _trying: dict[str, Entry] = field(default_factory=dict)
-    _missed: dict[str, set[News]] = field(default_factory=dict)
+    _waiting: dict[str, QueuedPod] = field(default_factory=dict)
+    _trying: dict[str, QueuedPod] = field(default_factory=dict)
+    _missed: dict[str, set[ClusterEvent]] = field(default_factory=dict)
     _order: itertools.count[int] = field(default_factory=itertools.count)
 
     def add(self, uid: str, priority: int, now: float) -> None:
         """A pod that is new, or has changed so that it is worth a try at once."""
         known = self.entries.get(uid)
         if known is None:
-            known = self.entries[uid] = Entry(uid, priority, now)
+            known = self.entries[uid] = QueuedPod(uid, priority, now)
         elif uid not in self._waiting:
             return
         del_waiting = self._waiting.pop(uid, None)
@@ -91,7 +91,7 @@ class Queue:
         self._trying.pop(uid, None)
         self._missed.pop(uid, None)
 
-    def pop(self, now: float) -> Entry | None:
+    def pop(self, now: float) -> QueuedPod | None:
         """The next to try, None when nobody is ready."""
         self._ripen(now)
         while self._ready:
@@ -129,12 +129,12 @@ class Queue:
         self._punish(entry, now)
         self._admit(entry, now)
 
-    def _punish(self, entry: Entry, now: float) -> None:
+    def _punish(self, entry: QueuedPod, now: float) -> None:
         entry.attempts += 1
         entry.not_before = now + min(LONGEST, FIRST * 2.0 ** min(entry.attempts - 1, 10))
         entry.parked = now
 
-    def tell(self, news: News, now: float) -> None:
+    def tell(self, news: ClusterEvent, now: float) -> None:
         """Wake the pods that the news may help, and remember it for those that are being tried."""
         for uid in [uid for uid, entry in self._waiting.items() if _concerns(entry, news)]:
             self._admit(self._waiting.pop(uid), now)
@@ -157,7 +157,7 @@ class Queue:
         for uid in [uid for uid, entry in self._waiting.items() if entry.parked + GIVEN_UP <= now]:
             self._admit(self._waiting.pop(uid), now)
 
-    def _admit(self, entry: Entry, now: float) -> None:
+    def _admit(self, entry: QueuedPod, now: float) -> None:
         if entry.not_before > now:
             heapq.heappush(self._backing, (entry.not_before, next(self._order), entry.uid))
         else:
@@ -167,5 +167,5 @@ class Queue:
         return len(self.entries)
 
 
-def _concerns(entry: Entry, news: News) -> bool:
-    return news is News.OTHER or any(news in CARES.get(name, frozenset({news})) for name in entry.refused_by)
+def _concerns(entry: QueuedPod, news: ClusterEvent) -> bool:
+    return news is ClusterEvent.OTHER or any(news in CARES.get(name, frozenset({news})) for name in entry.refused_by)

@@ -24,9 +24,9 @@ from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object, Resource, name_
 from kgpu.lab.embedded.controllers import kinds
 from kgpu.lab.embedded.controllers.cluster import wall_clock
 from kgpu.lab.embedded.controllers.recorder import Recorder
-from kgpu.lab.embedded.controllers.turns import Paced, turn
-from kgpu.lab.embedded.scheduler.act import Actions
-from kgpu.lab.embedded.scheduler.queue import News, Queue
+from kgpu.lab.embedded.controllers.turns import PacedApi, turn
+from kgpu.lab.embedded.scheduler.act import SchedulerWriter
+from kgpu.lab.embedded.scheduler.queue import ClusterEvent, Queue
 from kgpu.lab.embedded.scheduler.score import scores
 
 log = logging.getLogger(__name__)
@@ -35,15 +35,15 @@ DEFAULT_NAME: Final = "default-scheduler"
 RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 DEVICE_CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
 
-_FOLLOWED: Final[tuple[tuple[Resource, News], ...]] = (
-    (kinds.NAMESPACES, News.POD_LABELS),
-    (kinds.VOLUME_CLAIMS, News.VOLUME),
-    (kinds.VOLUMES, News.VOLUME),
-    (kinds.STORAGE_CLASSES, News.VOLUME),
-    (kinds.DISRUPTION_BUDGETS, News.POD_GONE),
-    (RESOURCE_CLAIMS, News.CLAIM),
-    (DEVICE_CLASSES, News.CLAIM),
-    (NODES, News.NODE),
+_FOLLOWED: Final[tuple[tuple[Resource, ClusterEvent], ...]] = (
+    (kinds.NAMESPACES, ClusterEvent.POD_LABELS),
+    (kinds.VOLUME_CLAIMS, ClusterEvent.VOLUME),
+    (kinds.VOLUMES, ClusterEvent.VOLUME),
+    (kinds.STORAGE_CLASSES, ClusterEvent.VOLUME),
+    (kinds.DISRUPTION_BUDGETS, ClusterEvent.POD_GONE),
+    (RESOURCE_CLAIMS, ClusterEvent.CLAIM),
+    (DEVICE_CLASSES, ClusterEvent.CLAIM),
+    (NODES, ClusterEvent.NODE),
 )
 """Everything but pods, with what a change of it may help."""
 _SMALL: Final = 100  # so many nodes that fit are enough to choose from, or the share below of a large cluster
@@ -73,7 +73,7 @@ class Scheduler:
         self._clock = clock or SystemClock()
         self._dice = dice or random.Random()  # noqa: S311 - nothing secret is drawn
         self._recorder = Recorder(api, now)
-        self._actions = Actions(api, self._recorder, name, now)
+        self._actions = SchedulerWriter(api, self._recorder, name, now)
         self._objects: dict[str, Object] = {}
         self._assumed: dict[str, str] = {}
         self._news = asyncio.Event()
@@ -145,7 +145,7 @@ class Scheduler:
             self.snapshot.drop(view)
             self.queue.remove(view.id)
             if before is not None and (before.node or before.nominated):
-                self._tell(News.POD_GONE)
+                self._tell(ClusterEvent.POD_GONE)
             return
         self._objects[view.id] = obj
         if view.node:
@@ -166,13 +166,13 @@ class Scheduler:
 
     def _placed(self, before: PodView | None, view: PodView) -> None:
         if before is None or not before.node:
-            self._tell(News.POD_PLACED)
+            self._tell(ClusterEvent.POD_PLACED)
         elif before.labels != view.labels:
-            self._tell(News.POD_LABELS)
+            self._tell(ClusterEvent.POD_LABELS)
         if before is not None and before.node and any(view.used.get(n, 0) < have for n, have in before.used.items()):
-            self._tell(News.POD_GONE)
+            self._tell(ClusterEvent.POD_GONE)
 
-    def _other(self, news: News) -> Callable[[Change, Object], None]:
+    def _other(self, news: ClusterEvent) -> Callable[[Change, Object], None]:
         def follow(change: Change, obj: Object) -> None:
             try:
                 views = list(read.views((obj,)))
@@ -184,7 +184,7 @@ class Scheduler:
                     self.snapshot.drop(view)
                 else:
                     self.snapshot.put(view)
-            if news is News.CLAIM:
+            if news is ClusterEvent.CLAIM:
                 self._wait_for_claims()
             self._tell(news)
 
@@ -197,7 +197,7 @@ class Scheduler:
             if idle and pod.id not in self.queue.entries and not claims.gate(pod, self.snapshot):
                 self.queue.add(pod.id, pod.priority, self._clock.monotonic())
 
-    def _tell(self, news: News) -> None:
+    def _tell(self, news: ClusterEvent) -> None:
         self.queue.tell(news, self._clock.monotonic())
         self._news.set()
 
@@ -267,7 +267,7 @@ class Scheduler:
         if self._assumed.pop(pod.id, None) is not None and pod.id in self.snapshot.pods:
             self.snapshot.put(pod)
             self.queue.failed(pod.id, self._clock.monotonic())
-            self._tell(News.POD_GONE)
+            self._tell(ClusterEvent.POD_GONE)
         self._news.set()
 
     async def _preempt(self, pod: PodView, found: FitVerdict) -> None:
@@ -303,4 +303,4 @@ def _worth_a_try(before: PodView, view: PodView) -> bool:
 
 async def run(api: KubeApi, *, name: str = DEFAULT_NAME) -> None:
     """Schedule the pods whose ``schedulerName`` is ``name`` until cancelled."""
-    await Scheduler(Paced(api), name=name).run()
+    await Scheduler(PacedApi(api), name=name).run()

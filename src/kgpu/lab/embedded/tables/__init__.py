@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.status import Object
 from kgpu.lab.embedded.tables import custom, pods
 from kgpu.lab.embedded.tables.rows import DEFAULT, POD_COLUMNS, ROWS
@@ -18,7 +18,7 @@ _AGE: Final = ({"name": "Age", "type": "date", "jsonPath": ".metadata.creationTi
 
 
 def render(
-    kind: Kind,
+    kind: ApiKind,
     objects: Sequence[Object],
     *,
     now: datetime,
@@ -45,7 +45,7 @@ def render(
     return {**table, "columnDefinitions": columns if headers else None, "rows": rows}
 
 
-def _row(kind: Kind, obj: Object, cells: list[Any], show: Callable[[Object], Object | None]) -> Object:
+def _row(kind: ApiKind, obj: Object, cells: list[Any], show: Callable[[Object], Object | None]) -> Object:
     row: Object = {"cells": cells}
     if kind.key == ("", "pods"):
         conditions = pods.CONDITIONS.get(obj.get("status", {}).get("phase", ""))
@@ -68,7 +68,7 @@ _OBJECTS: Final[dict[str, Callable[[Object], Object | None]]] = {
 
 
 def _plan(
-    kind: Kind, printer_columns: Sequence[Mapping[str, Any]]
+    kind: ApiKind, printer_columns: Sequence[Mapping[str, Any]]
 ) -> tuple[list[Object], Callable[[Object, datetime], list[Any]]]:
     if kind.custom:
         columns = printer_columns or _AGE

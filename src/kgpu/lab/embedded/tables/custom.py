@@ -21,20 +21,20 @@ _STEP: Final = re.compile(
 _Step: TypeAlias = tuple[str, Any]
 
 
-class PathError(ValueError):
+class JSONPathError(ValueError):
     """A JSONPath beyond what a column may use."""
 
 
 @functools.lru_cache(1024)
 def steps(path: str) -> tuple[_Step, ...]:
-    """The steps of ``.a['b'][0][*][?(@.c=="d")]``; a leading dot may be missing. Raises PathError."""
+    """The steps of ``.a['b'][0][*][?(@.c=="d")]``; a leading dot may be missing. Raises JSONPathError."""
     text = path if path.startswith((".", "[")) else f".{path}"
     found: list[_Step] = []
     position = 0
     while position < len(text):
         match = _STEP.match(text, position)
         if match is None:
-            raise PathError(path)
+            raise JSONPathError(path)
         position = match.end()
         groups = match.groupdict()
         if groups["field"] is not None or groups["quoted"] is not None:
@@ -98,7 +98,7 @@ def cell(column: Mapping[str, Any]) -> Cell:
     convert = _CONVERT.get(str(column.get("type", "")), _nothing)
     try:
         path = steps(str(column.get("jsonPath", "")))
-    except PathError:
+    except JSONPathError:
         return lambda _obj, _now: None
 
     def show(obj: Object, now: datetime) -> Any:

@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Final
 
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.status import Object
 from kgpu.lab.embedded.types.prepare_pod import pod_created, pod_updated
 from kgpu.lab.embedded.types.shape import shape
@@ -56,7 +56,7 @@ _RESET: Final = (*_OWNED, "labels", "annotations", "finalizers", "ownerReference
 _CORE: Final = frozenset({"apiVersion", "kind", "metadata"})
 
 
-def prepare(kind: Kind, obj: Object, old: Object | None, subresource: str) -> None:
+def prepare(kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> None:
     """In place; ``old`` is None on a create."""
     if old is None:
         _create(kind, obj)
@@ -66,7 +66,7 @@ def prepare(kind: Kind, obj: Object, old: Object | None, subresource: str) -> No
         _update_part(kind, obj, old, subresource)
 
 
-def _create(kind: Kind, obj: Object) -> None:
+def _create(kind: ApiKind, obj: Object) -> None:
     meta = obj["metadata"]
     for name in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
         meta.pop(name, None)
@@ -81,7 +81,7 @@ def _create(kind: Kind, obj: Object) -> None:
         special(obj)
 
 
-def _update(kind: Kind, obj: Object, old: Object) -> None:
+def _update(kind: ApiKind, obj: Object, old: Object) -> None:
     keep_owned(obj, old)
     if "status" in kind.subresources:
         keep(obj, old, "status")
@@ -93,7 +93,7 @@ def _update(kind: Kind, obj: Object, old: Object) -> None:
         obj["metadata"]["generation"] = int(old["metadata"].get("generation", 0)) + 1
 
 
-def _update_part(kind: Kind, obj: Object, old: Object, subresource: str) -> None:
+def _update_part(kind: ApiKind, obj: Object, old: Object, subresource: str) -> None:
     """The old object, but for what the subresource is about (and metadata, where the real one takes it)."""
     if kind.key == ("", "pods") and subresource in {"ephemeralcontainers", "resize"}:
         pod_updated(obj, old, subresource)
@@ -130,7 +130,7 @@ def keep(obj: Object, old: Object, name: str) -> None:
         obj.pop(name, None)
 
 
-def clear_status(kind: Kind, obj: Object) -> None:
+def clear_status(kind: ApiKind, obj: Object) -> None:
     """An empty status, as the type prints one."""
     obj.pop("status", None)
     shape(kind.schema).settle_field(obj, "status")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 
 from kgpu.lab.embedded.core.model import Call, copied
-from kgpu.lab.embedded.kinds import Kind, schema_data
+from kgpu.lab.embedded.kinds import ApiKind, schema_data
 from kgpu.lab.embedded.repeated import StrictError, warnings, words
-from kgpu.lab.embedded.schema import ANYTHING, Node
+from kgpu.lab.embedded.schema import ANYTHING, SchemaNode
 from kgpu.lab.embedded.status import FieldError, Object, bad_request
 from kgpu.lab.embedded.strict import check
 from kgpu.lab.embedded.types import prepare, validate
@@ -21,11 +21,11 @@ from kgpu.lab.embedded.types.shape import DecodeError, shape
 class BuiltinRules:
     """TypeRules of every kind that is not a CRD's. One instance serves all; it keeps no state."""
 
-    def schema(self, kind: Kind) -> Node:
+    def schema(self, kind: ApiKind) -> SchemaNode:
         """The kind's type tree."""
         return _schema(kind.schema)
 
-    def decode(self, kind: Kind, obj: Object, call: Call) -> Object:
+    def decode(self, kind: ApiKind, obj: Object, call: Call) -> Object:
         """A copy as the type has it; ApiError 400 for wrong JSON types, and for unknown fields under Strict."""
         cleaned, unknown, wrong = check(obj, self.schema(kind))
         if wrong:
@@ -38,26 +38,26 @@ class BuiltinRules:
             raise bad_request(refusal(kind, [str(error)])) from error
         return found
 
-    def default(self, kind: Kind, obj: Object) -> None:
+    def default(self, kind: ApiKind, obj: Object) -> None:
         """Fill in the real server's defaults, in place."""
         shape(kind.schema).default(obj)
 
-    def prepare(self, kind: Kind, obj: Object, old: Object | None, subresource: str) -> None:
+    def prepare(self, kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> None:
         """What the strategy sets, keeps and clears, in place, and what storage does not give back as it was."""
         prepare.prepare(kind, obj, old, subresource)
         shape(kind.schema).store(obj)
 
-    def validate(self, kind: Kind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
+    def validate(self, kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
         """Every complaint, in the real order."""
         return validate.validate(kind, obj, old, subresource)
 
 
-def refusal(kind: Kind, reasons: list[str]) -> str:
+def refusal(kind: ApiKind, reasons: list[str]) -> str:
     """The sentence around decoding errors."""
     return f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {", ".join(reasons)}'
 
 
-def settle(kind: Kind, call: Call, complaints: list[str]) -> None:
+def settle(kind: ApiKind, call: Call, complaints: list[str]) -> None:
     """Refuse an object for what strict decoding has found, or warn of it, as the call wants it. Raises StrictError."""
     if complaints and call.validation == "Strict":
         raise StrictError(refusal(kind, [words(complaints)]), complaints)
@@ -66,8 +66,8 @@ def settle(kind: Kind, call: Call, complaints: list[str]) -> None:
 
 
 @functools.cache
-def _schema(name: str) -> Node:
-    return Node({"$ref": name}, schema_data()) if name else ANYTHING
+def _schema(name: str) -> SchemaNode:
+    return SchemaNode({"$ref": name}, schema_data()) if name else ANYTHING
 
 
 __all__ = ["BuiltinRules", "copied", "refusal", "settle"]

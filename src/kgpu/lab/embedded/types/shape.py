@@ -1,9 +1,9 @@
 """Built-in types compiled for walking: how Go prints unset fields, where quantities and times are, what has defaults.
 
-``Shape.settle`` makes an object look as if a Go server had decoded and printed it: nulls and empty ``omitempty`` fields
-go, structs and required fields appear, quantities and times get their canonical text. ``Shape.default`` applies a table
-of functions by type, parents first, and the schemas' own defaults; ``Shape.store`` makes an object as the real storage
-gives it back. All change in place. Compiled once per type.
+``TypeShape.settle`` makes an object look as if a Go server had decoded and printed it: nulls and empty ``omitempty``
+fields go, structs and required fields appear, quantities and times get their canonical text. ``TypeShape.default``
+applies a table of functions by type, parents first, and the schemas' own defaults; ``TypeShape.store`` makes an
+object as the real storage gives it back. All change in place. Compiled once per type.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class DecodeError(Exception):
     """A value that Go could not have decoded; the text is Go's."""
 
 
-class _Row(msgspec.Struct):
+class _TypeRow(msgspec.Struct):
     drop: frozenset[str] = frozenset()
     zero: dict[str, Any] = {}
     struct: frozenset[str] = frozenset()
 
 
 @functools.cache
-def _rows() -> dict[str, _Row]:
+def _rows() -> dict[str, _TypeRow]:
     data = resources.files(__package__).joinpath("data", "fields.json").read_bytes()
-    return decode(data, dict[str, _Row])
+    return decode(data, dict[str, _TypeRow])
 
 
 def _quantity(value: Any) -> Any:
@@ -79,7 +79,7 @@ _LEAVES: Final[dict[str, Callable[[Any], Any]]] = {
 Defaulter = Callable[[Object], None]
 
 
-class Shape:
+class TypeShape:
     """One type. ``leaf`` types have a function from value to value; others their fields' shapes."""
 
     __slots__ = ("_defaults", "_fields", "_lists", "_maps", "_row", "_stored", "_structs", "leaf", "name", "texts")
@@ -87,14 +87,14 @@ class Shape:
     def __init__(self, name: str) -> None:
         self.name = name
         self.leaf = _LEAVES.get(name)
-        self._row = _rows().get(name, _Row())
-        self._fields: dict[str, Shape] = {}
-        self._lists: dict[str, Shape] = {}
-        self._maps: dict[str, Shape] = {}
+        self._row = _rows().get(name, _TypeRow())
+        self._fields: dict[str, TypeShape] = {}
+        self._lists: dict[str, TypeShape] = {}
+        self._maps: dict[str, TypeShape] = {}
         self.texts: frozenset[str] = frozenset()
-        self._structs: tuple[tuple[str, Shape], ...] = ()
+        self._structs: tuple[tuple[str, TypeShape], ...] = ()
         self._defaults: _Plan | None = None
-        self._stored: _Stored | None = None
+        self._stored: _NullableParts | None = None
 
     def _compile(self) -> None:
         properties: Mapping[str, Any] = schema_data().get(self.name, {}).get("properties", {})
@@ -154,7 +154,7 @@ class Shape:
     def store(self, obj: Object) -> None:
         """As it comes back from the real server's storage, in place: what is always shown is null when it is empty."""
         if self._stored is None:
-            self._stored = _Stored(self)
+            self._stored = _NullableParts(self)
         self._stored.run(obj)
 
     def settle_field(self, obj: Object, name: str) -> None:
@@ -175,7 +175,7 @@ class _Plan:
 
     __slots__ = ("functions", "nested", "own")
 
-    def __init__(self, of: Shape) -> None:
+    def __init__(self, of: TypeShape) -> None:
         from kgpu.lab.embedded.types.defaults import DEFAULTS
 
         raw = schema_data().get(of.name, {}).get("properties", {})
@@ -207,12 +207,12 @@ class _Plan:
                     child.default(one)
 
 
-class _Stored:
+class _NullableParts:
     """The part of a type below which an empty list is null once it was stored."""
 
     __slots__ = ("nested", "own")
 
-    def __init__(self, of: Shape) -> None:
+    def __init__(self, of: TypeShape) -> None:
         self.own = _nullable(of)
         self.nested = tuple(
             (name, child, how)
@@ -232,7 +232,7 @@ class _Stored:
                     child.store(one)
 
 
-def _nullable(of: Shape) -> tuple[str, ...]:
+def _nullable(of: TypeShape) -> tuple[str, ...]:
     raw = schema_data().get(of.name, {}).get("properties", {})
     return tuple(
         name for name, zero in of._row.zero.items() if zero is None and raw.get(name, {}).get("type") == "array"
@@ -261,7 +261,7 @@ def _plain_default(raw: Mapping[str, Any]) -> bool:
     return isinstance(raw.get("default"), str | int) and bool(raw["default"])
 
 
-def _below(name: str) -> Iterator[Shape]:
+def _below(name: str) -> Iterator[TypeShape]:
     """The type and every type below it, each once."""
     seen: set[str] = set()
     todo = [name]
@@ -274,23 +274,23 @@ def _below(name: str) -> Iterator[Shape]:
             todo += [child.name for table in (known._fields, known._lists, known._maps) for child in table.values()]
 
 
-_shapes: dict[str, Shape] = {}
-_making: dict[str, Shape] = {}  # types may hold themselves; nobody else sees them half done
+_shapes: dict[str, TypeShape] = {}
+_making: dict[str, TypeShape] = {}  # types may hold themselves; nobody else sees them half done
 _compiling: Final = threading.RLock()
 
 
-def shape(name: str) -> Shape:
+def shape(name: str) -> TypeShape:
     """The type of that schema name; the same one each time, for every thread."""
     found = _shapes.get(name)
     return _made(name) if found is None else found
 
 
-def _made(name: str) -> Shape:
+def _made(name: str) -> TypeShape:
     with _compiling:
         found = _shapes.get(name) or _making.get(name)
         if found is None:
             first = not _making
-            found = _making[name] = Shape(name)
+            found = _making[name] = TypeShape(name)
             found._compile()
             if first:
                 _shapes.update(_making)

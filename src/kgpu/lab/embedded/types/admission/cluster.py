@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.formats.names import TAINT_NOT_READY
-from kgpu.lab.embedded.core.model import Reads, Review
+from kgpu.lab.embedded.core.model import ObjectLookup, Review
 from kgpu.lab.embedded.status import Object, not_found
 from kgpu.lab.embedded.types.admission.base import refused
 
@@ -24,7 +24,7 @@ class NamespaceLifecycle:
 
     mutating = True
 
-    def admit(self, review: Review, reads: Reads) -> None:
+    def admit(self, review: Review, reads: ObjectLookup) -> None:
         kind = review.kind
         if kind.key == ("", "namespaces"):
             if review.operation == "DELETE" and review.name in _KEPT:
@@ -52,7 +52,7 @@ class TaintNodesByCondition:
 
     mutating = True
 
-    def admit(self, review: Review, reads: Reads) -> None:
+    def admit(self, review: Review, reads: ObjectLookup) -> None:
         del reads
         if review.kind.key != ("", "nodes") or review.operation != "CREATE" or review.subresource:
             return
@@ -68,7 +68,7 @@ class StorageObjectInUseProtection:
 
     mutating = True
 
-    def admit(self, review: Review, reads: Reads) -> None:
+    def admit(self, review: Review, reads: ObjectLookup) -> None:
         del reads
         finalizer = _PROTECTION.get(review.kind.key)
         if finalizer is None or review.operation != "CREATE" or review.subresource:
@@ -83,7 +83,7 @@ class DefaultStorageClass:
 
     mutating = True
 
-    def admit(self, review: Review, reads: Reads) -> None:
+    def admit(self, review: Review, reads: ObjectLookup) -> None:
         if review.kind.key != ("", "persistentvolumeclaims") or review.operation != "CREATE" or review.subresource:
             return
         if review.obj["spec"].get("storageClassName") is not None:
@@ -103,7 +103,7 @@ class DefaultStorageClass:
 class NodeRestriction:
     """A node's own user changes its own Node and pods, and nobody else's."""
 
-    def admit(self, review: Review, reads: Reads) -> None:
+    def admit(self, review: Review, reads: ObjectLookup) -> None:
         user = review.call.user
         if "system:nodes" not in user.groups or not user.name.startswith("system:node:"):
             return
@@ -119,7 +119,7 @@ class NodeRestriction:
             self._pod(review, reads, node)
 
     @staticmethod
-    def _pod(review: Review, reads: Reads, node: str) -> None:
+    def _pod(review: Review, reads: ObjectLookup, node: str) -> None:
         if review.operation == "CREATE":
             annotations = review.obj["metadata"].get("annotations") or {}
             if not review.subresource and _MIRROR not in annotations:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kgpu.base.quantity import Quantity
-from kgpu.lab.embedded.core.model import Reads, Review
+from kgpu.lab.embedded.core.model import ObjectLookup, Review
 from kgpu.lab.embedded.status import Object
 from kgpu.lab.embedded.types.admission.base import PODS, refused
 from kgpu.lab.embedded.types.quota import Usage, pod_amounts
@@ -15,7 +15,7 @@ ANNOTATION: Final = "kubernetes.io/limit-ranger"
 _CONTAINERS: Final = (("containers", "container"), ("initContainers", "init container"))
 
 
-def _ranges(review: Review, reads: Reads) -> list[Object]:
+def _ranges(review: Review, reads: ObjectLookup) -> list[Object]:
     if review.subresource or review.operation not in {"CREATE", "UPDATE"}:
         return []
     claim = review.kind.key == ("", "persistentvolumeclaims")
@@ -33,7 +33,7 @@ class LimitDefaults:
 
     mutating = True
 
-    def admit(self, review: Review, reads: Reads) -> None:
+    def admit(self, review: Review, reads: ObjectLookup) -> None:
         if review.kind.key != PODS:
             return
         for one in _ranges(review, reads):
@@ -67,7 +67,7 @@ def _filled(container: Object, called: str, requests: Object, limits: Object) ->
 class LimitBounds:
     """Refuses what is above or below a LimitRange."""
 
-    def admit(self, review: Review, reads: Reads) -> None:
+    def admit(self, review: Review, reads: ObjectLookup) -> None:
         for one in _ranges(review, reads):
             wrong: list[str] = []
             for item in one["spec"].get("limits") or ():

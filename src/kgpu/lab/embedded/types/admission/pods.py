@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from kgpu.base.quantity import Quantity
 from kgpu.formats.names import TAINT_NOT_READY, TAINT_UNREACHABLE
-from kgpu.lab.embedded.core.model import Reads, Review
+from kgpu.lab.embedded.core.model import ObjectLookup, Review
 from kgpu.lab.embedded.status import Object
 from kgpu.lab.embedded.types.admission.base import PODS, new_pod, refused
 from kgpu.lab.embedded.types.validate.others import SYSTEM_PRIORITIES
@@ -24,7 +24,7 @@ class ServiceAccount:
 
     mutating = True
 
-    def admit(self, review: Review, reads: Reads) -> None:
+    def admit(self, review: Review, reads: ObjectLookup) -> None:
         if not new_pod(review):
             return
         spec, namespace = review.obj["spec"], review.namespace
@@ -81,7 +81,7 @@ class Priority:
 
     mutating = True
 
-    def admit(self, review: Review, reads: Reads) -> None:
+    def admit(self, review: Review, reads: ObjectLookup) -> None:
         if review.kind.key == PODS and not review.subresource:
             spec = review.obj["spec"] if review.obj else {}
             if review.operation == "CREATE":
@@ -98,7 +98,7 @@ class Priority:
                     raise refused(review, why)
 
     @staticmethod
-    def _pod(review: Review, reads: Reads, spec: Object) -> None:
+    def _pod(review: Review, reads: ObjectLookup, spec: Object) -> None:
         name = spec.get("priorityClassName", "")
         found: Object | None
         if name:
@@ -138,7 +138,7 @@ class DefaultTolerationSeconds:
 
     mutating = True
 
-    def admit(self, review: Review, reads: Reads) -> None:
+    def admit(self, review: Review, reads: ObjectLookup) -> None:
         del reads
         if review.kind.key != PODS or review.subresource or review.operation not in {"CREATE", "UPDATE"}:
             return
@@ -158,7 +158,7 @@ class RuntimeClass:
 
     mutating = True
 
-    def admit(self, review: Review, reads: Reads) -> None:
+    def admit(self, review: Review, reads: ObjectLookup) -> None:
         if not new_pod(review):
             return
         spec = review.obj["spec"]

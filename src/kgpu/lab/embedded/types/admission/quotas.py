@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kgpu.base.quantity import ZERO, Quantity
-from kgpu.lab.embedded.core.model import Reads, Review
+from kgpu.lab.embedded.core.model import ObjectLookup, Review
 from kgpu.lab.embedded.status import Object
 from kgpu.lab.embedded.types import quota as rules
 from kgpu.lab.embedded.types.admission.base import PODS, refused
 from kgpu.lab.embedded.types.admission.used import Used
 
 if TYPE_CHECKING:
-    from kgpu.lab.embedded.core import Core
+    from kgpu.lab.embedded.core import ApiCore
 
 
 class ResourceQuota:
@@ -25,7 +25,7 @@ class ResourceQuota:
     def __init__(self) -> None:
         self._used: Used | None = None
 
-    def attach(self, core: Core) -> None:
+    def attach(self, core: ApiCore) -> None:
         """Follow what is written from now on."""
         reads = core.reads
         used = self._used = Used(reads.list)
@@ -35,7 +35,7 @@ class ResourceQuota:
             )
         )
 
-    def admit(self, review: Review, reads: Reads) -> None:
+    def admit(self, review: Review, reads: ObjectLookup) -> None:
         if review.operation not in {"CREATE", "UPDATE"} or not review.namespace or review.subresource:
             return
         kind = review.kind
@@ -45,7 +45,7 @@ class ResourceQuota:
             if rules.matches(quota, kind.group, kind.plural, review.obj):
                 self._check(review, reads, quota)
 
-    def _check(self, review: Review, reads: Reads, quota: Object) -> None:
+    def _check(self, review: Review, reads: ObjectLookup, quota: Object) -> None:
         kind, hard = review.kind, _limits(quota)
         if kind.key == PODS:
             missing = rules.unstated(hard, review.obj["spec"])

@@ -6,7 +6,7 @@ import ipaddress
 import random
 from typing import Final
 
-from kgpu.lab.embedded.core.model import Reads, Review
+from kgpu.lab.embedded.core.model import ObjectLookup, Review
 from kgpu.lab.embedded.status import Object, bad_value, invalid
 
 NETWORK: Final = ipaddress.ip_network("10.96.0.0/12")
@@ -19,7 +19,7 @@ class ServiceAddresses:
 
     mutating = True
 
-    def admit(self, review: Review, reads: Reads) -> None:
+    def admit(self, review: Review, reads: ObjectLookup) -> None:
         if review.kind.key != ("", "services") or review.subresource or review.operation not in {"CREATE", "UPDATE"}:
             return
         spec = review.obj["spec"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.status import FieldError, Object
 from kgpu.lab.embedded.types.validate import (
     claims,
@@ -44,7 +44,7 @@ CHECKS: Final[dict[tuple[str, str], Check]] = {
 }
 
 
-def validate(kind: Kind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
+def validate(kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
     """Every complaint; ``old`` is None on a create."""
     errors: Errors = []
     if old is not None:
