@@ -9,6 +9,7 @@ import functools
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 from kgpu.formats import names
@@ -32,6 +33,16 @@ NAMES = {
     for name, value in vars(names).items()
     if name.isupper() and isinstance(value, str) and re.search(r"[/_.]", value) and not value.startswith(".")
 }
+
+
+# Class names that still stand for more than one thing: the set only shrinks.
+_SHARED = """
+    Actions Api Asked Change Child Cluster Component Container Door Entry Event File Guest Handler Image Kind Log Look
+    Machine Missing Move Network News Node Observed Outcome Owner Part Patch PathError Paths Place Plan Probe Process
+    Reading Recorder Request Requirement Result Rule Said Scope Served Server Shape Source State Step StoreReads Taint
+    Told Toleration Tree Verdict Wanted _Found _List _Place _Row
+"""
+SHARED_CLASS_NAMES = frozenset(_SHARED.split())
 
 
 @functools.cache
@@ -137,6 +148,13 @@ def test_the_check_for_names_finds_one(tmp_path):
     file = tmp_path / "module.py"
     file.write_text(f'"""Doc of {names.GPU_RESOURCE}."""\nRESOURCE = "{names.GPU_RESOURCE}"\n')
     assert literals(file) == [(2, names.GPU_RESOURCE)]
+
+
+def test_a_class_name_stands_for_one_thing():
+    defined = [node.name for path in MODULES for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)]
+    shared = {name for name, count in Counter(defined).items() if count > 1}
+    assert shared - SHARED_CLASS_NAMES == set(), "another class has this name: a new one says what it is"
+    assert SHARED_CLASS_NAMES - shared == set(), "unique by now: the name leaves the set"
 
 
 def typed_by_msgspec(path: Path) -> list[int]:
