@@ -23,7 +23,7 @@ from kgpu.formats.names import GPU_RESOURCE, LABEL_PRODUCT
 from kgpu.kube.client import connect
 from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object, Resource, name_of, namespace_of
 from kgpu.lab.nodes import manage
-from kgpu.lab.nodes.feed import Feed
+from kgpu.lab.nodes.feed import ObjectFeed
 from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import build
 from kgpu.lab.real.cluster import RealLab
@@ -166,7 +166,7 @@ async def _until(api: KubeApi, resource: Resource, good: Callable[[Object], bool
         if len(those) >= count:
             enough.set()
 
-    feed = asyncio.create_task(Feed(api, resource, changed, keep=_version_only).run())
+    feed = asyncio.create_task(ObjectFeed(api, resource, changed, keep=_version_only).run())
     try:
         async with asyncio.timeout(seconds):
             await enough.wait()

@@ -135,6 +135,8 @@ BLOCKS = (
     common.EnvVar, common.Probe, common.Rdma, common.UpgradePolicy, core.ServiceMonitor,
 )  # fmt: skip
 BLOCK_NAMES = {block: f"{block.__name__[0].lower()}{block.__name__[1:]}" for block in BLOCKS}
+# As users call them: a policy has containers of operands only, and no other resources.
+BLOCK_NAMES |= {common.OperandContainer: "container", common.ComputeResources: "resources"}
 
 
 def _words(kind: Type) -> str:

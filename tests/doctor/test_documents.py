@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kgpu.doctor.sources import documents
-from kgpu.doctor.sources.files import Reading
+from kgpu.doctor.sources.files import PathReading
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "ml"}}
 NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
@@ -18,7 +18,7 @@ NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
 
 def read(value: Any, name: str = "all.json") -> tuple[set[str], list[tuple[str, str]]]:
     """The names of what was found, and what was told."""
-    reading = Reading()
+    reading = PathReading()
     reading.file(name, value if isinstance(value, bytes) else msgspec.json.encode(value))
     found = reading.finish()
     names = {name for _, name in found.pods} | set(found.nodes)
@@ -84,10 +84,10 @@ HOSTILE = {
 def test_tens_of_megabytes_of_small_values_do_not_become_gigabytes(kind: str) -> None:
     code = f"""
 import resource
-from kgpu.doctor.sources.files import Reading
+from kgpu.doctor.sources.files import PathReading
 data = ({HOSTILE[kind]}).encode()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-reading = Reading()
+reading = PathReading()
 reading.file("all.json", data)
 found = reading.finish()
 assert found.missing, "nothing is told"

@@ -6,7 +6,7 @@ import pytest
 
 from kgpu.fit.model import HostPort
 from kgpu.fit.read import label_selector, node_terms
-from kgpu.fit.selectors import Taint, Toleration
+from kgpu.fit.selectors import PodToleration, Taint
 
 LABELS = {"a": "1", "memory": "81559", "word": "x"}
 
@@ -73,13 +73,13 @@ def test_an_absent_selector_selects_nothing_and_an_empty_one_everything():
 @pytest.mark.parametrize(
     ("toleration", "tolerates"),
     [
-        (Toleration(operator="Exists"), True),
-        (Toleration("k", "Exists"), True),
-        (Toleration("k", "", "v"), True),
-        (Toleration("k", "Equal", "other"), False),
-        (Toleration("k", "Exists", "", "NoExecute"), False),
-        (Toleration("k", "Gt", "0"), False),
-        (Toleration("other", "Exists"), False),
+        (PodToleration(operator="Exists"), True),
+        (PodToleration("k", "Exists"), True),
+        (PodToleration("k", "", "v"), True),
+        (PodToleration("k", "Equal", "other"), False),
+        (PodToleration("k", "Exists", "", "NoExecute"), False),
+        (PodToleration("k", "Gt", "0"), False),
+        (PodToleration("other", "Exists"), False),
     ],
 )
 def test_tolerations(toleration, tolerates):

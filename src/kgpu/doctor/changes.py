@@ -37,7 +37,7 @@ class What(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ReportChange:
     """One change. ``finding`` is the present one, of ``ENDED`` the last; ``under`` the root that explains it now."""
 
     what: What
@@ -57,21 +57,21 @@ class Change:
         return found
 
 
-def changes(before: Report | None, after: Report) -> tuple[Change, ...]:
+def changes(before: Report | None, after: Report) -> tuple[ReportChange, ...]:
     """What has ended, then what has changed, then what has appeared; ``before`` is None at the first look."""
     old, new = _by_key(before.findings if before else ()), _by_key(after.findings)
     folded = {(one.id, one.subject): root for root in after.findings for one in root.all() if one is not root}
     found = [
-        Change(what=What.ENDED, finding=one, under=folded.get((one.id, one.subject)))
+        ReportChange(what=What.ENDED, finding=one, under=folded.get((one.id, one.subject)))
         for key, one in old.items()
         if key not in new
     ]
     found += [
-        Change(what=What.CHANGED, finding=one)
+        ReportChange(what=What.CHANGED, finding=one)
         for key, one in new.items()
         if key in old and _read(old[key]) != _read(one)
     ]
-    found += [Change(what=What.APPEARED, finding=one) for key, one in new.items() if key not in old]
+    found += [ReportChange(what=What.APPEARED, finding=one) for key, one in new.items() if key not in old]
     return (*found, *_evidence(before, after))
 
 
@@ -99,13 +99,17 @@ def _lasting(hit: re.Match[str]) -> str:
     return hit["before"] or hit["after"] or hit["what"]
 
 
-def _evidence(before: Report | None, after: Report) -> Iterator[Change]:
+def _evidence(before: Report | None, after: Report) -> Iterator[ReportChange]:
     """Sources that fail, and those that do no more; by what they are, for an error may say the time."""
     old = {gap.what: gap for gap in before.missing} if before else {}
     new = {gap.what: gap for gap in after.missing}
     counting = {gap.what for gap in (*after.gaps_that_count, *(before.gaps_that_count if before else ()))}
-    yield from (Change(what=What.LOST, gap=gap) for what, gap in new.items() if what not in old and what in counting)
-    yield from (Change(what=What.BACK, gap=gap) for what, gap in old.items() if what not in new and what in counting)
+    yield from (
+        ReportChange(what=What.LOST, gap=gap) for what, gap in new.items() if what not in old and what in counting
+    )
+    yield from (
+        ReportChange(what=What.BACK, gap=gap) for what, gap in old.items() if what not in new and what in counting
+    )
 
 
 def stamp(seconds: float) -> str:
@@ -113,7 +117,7 @@ def stamp(seconds: float) -> str:
     return dt.datetime.fromtimestamp(seconds, tz=dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def as_lines(found: Iterable[Change], when: str, width: int) -> Iterator[str]:
+def as_lines(found: Iterable[ReportChange], when: str, width: int) -> Iterator[str]:
     """A line for each; below what has appeared stands the rest of it."""
     for change in found:
         if change.gap is not None:

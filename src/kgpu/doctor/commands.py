@@ -20,7 +20,7 @@ from kgpu.doctor.obj import Obj
 from kgpu.doctor.secrets import cleaned
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting
-from kgpu.doctor.whatif import Change, named
+from kgpu.doctor.whatif import FittingChange, named
 
 LONGEST: Final = 800
 """Characters of a command; what is longer is told in words, for a line that is cut can't be pasted."""
@@ -58,7 +58,7 @@ def owner_of(pod: Pod, snapshot: Snapshot) -> Owner:
     return Owner(kind, pod.namespace, name, obj)
 
 
-def steps(one: Waiting, change: Change) -> tuple[Remedy, ...]:
+def steps(one: Waiting, change: FittingChange) -> tuple[Remedy, ...]:
     """A change of ``whatif`` as commands; the proof stands behind the first."""
     proof = f"{change.what}; then it fits {named(change.fits)}" if change.fits else change.what
     if change.kind == whatif.UNCORDON:
@@ -68,7 +68,7 @@ def steps(one: Waiting, change: Change) -> tuple[Remedy, ...]:
     return patched(one, change.edits, proof, words=_words(change))
 
 
-def _words(change: Change) -> str:
+def _words(change: FittingChange) -> str:
     return f"{change.what} (then it fits {named(change.fits)})" if change.fits else change.what
 
 

@@ -17,7 +17,7 @@ from kgpu.base.plain import items, mapping, number, text
 from kgpu.base.quantity import Quantity, QuantityError
 from kgpu.doctor.obj import Obj
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.fit.selectors import Taint, Toleration, tolerated
+from kgpu.fit.selectors import PodToleration, Taint, tolerated
 
 MAX_DEVICES: Final = 2000
 """So many devices are judged for one request."""
@@ -46,7 +46,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ClaimRequest:
     """One request of a claim (or one choice of it), with the selectors of its class."""
 
     claim: Obj
@@ -56,7 +56,7 @@ class Request:
     selectors: tuple[str, ...] = ()
     class_selectors: tuple[str, ...] = ()
     count: int = 1
-    tolerations: tuple[Toleration, ...] = ()
+    tolerations: tuple[PodToleration, ...] = ()
     admin: bool = False
 
 
@@ -135,9 +135,9 @@ def _amount(said: Any) -> int | None:
         return None
 
 
-def requests(snapshot: Snapshot, claim: Obj) -> tuple[Request, ...]:
+def requests(snapshot: Snapshot, claim: Obj) -> tuple[ClaimRequest, ...]:
     """What a claim asks for; of a request with choices, each choice."""
-    found: list[Request] = []
+    found: list[ClaimRequest] = []
     for position, row in enumerate(items(claim.at("spec.devices.requests"))):
         entry = mapping(row)
         path = f"spec.devices.requests[{position}]"
@@ -153,16 +153,16 @@ def requests(snapshot: Snapshot, claim: Obj) -> tuple[Request, ...]:
     return tuple(found)
 
 
-def _request(snapshot: Snapshot, claim: Obj, name: str, ask: Mapping[str, Any], path: str) -> Request:
+def _request(snapshot: Snapshot, claim: Obj, name: str, ask: Mapping[str, Any], path: str) -> ClaimRequest:
     device_class = text(ask.get("deviceClassName"))
     known = snapshot.get("DeviceClass", device_class)
-    return Request(
+    return ClaimRequest(
         claim=claim, path=path, name=name, device_class=device_class,
         selectors=_selectors(ask.get("selectors")),
         class_selectors=_selectors(known.at("spec.selectors")) if known else (),
         count=max(number(ask.get("count"), 1), 1),
         tolerations=tuple(
-            Toleration(*(text(mapping(one).get(key)) for key in ("key", "operator", "value", "effect")))
+            PodToleration(*(text(mapping(one).get(key)) for key in ("key", "operator", "value", "effect")))
             for one in items(ask.get("tolerations"))
         ),
         admin=ask.get("adminAccess") is True,
@@ -189,7 +189,7 @@ def _taken(snapshot: Snapshot) -> dict[tuple[str, str, str], str]:
     return found
 
 
-def judge(snapshot: Snapshot, request: Request) -> tuple[Verdict, ...]:
+def judge(snapshot: Snapshot, request: ClaimRequest) -> tuple[Verdict, ...]:
     """Every device (up to a bound) with how it stands to the request. Devices of other classes are ``OTHER``."""
     held = taken(snapshot)
     key = (request.class_selectors, request.selectors)
@@ -203,7 +203,7 @@ def _memory(_: Snapshot) -> dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[
     return {}
 
 
-def _selected(device: Device, request: Request) -> Verdict:
+def _selected(device: Device, request: ClaimRequest) -> Verdict:
     """What the selectors say; ``FREE`` where all are true."""
     for expression in request.class_selectors:
         said = evaluate(expression, device)
@@ -218,7 +218,7 @@ def _selected(device: Device, request: Request) -> Verdict:
     return Verdict(device, Stand.FREE)
 
 
-def _standing(found: Verdict, request: Request, held: Mapping[tuple[str, str, str], str]) -> Verdict:
+def _standing(found: Verdict, request: ClaimRequest, held: Mapping[tuple[str, str, str], str]) -> Verdict:
     device = found.device
     if found.stand is not Stand.FREE:
         return found

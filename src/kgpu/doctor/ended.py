@@ -20,7 +20,7 @@ NEWS: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PodFailure:
     """Why a pod has failed for good, the container that it failed by, and since when."""
 
     why: str
@@ -35,7 +35,7 @@ def by_others(snapshot: Snapshot, pod: Pod) -> bool:
     return bool(pod.reason or pod.message) or any(one.end_reason in UNSTARTED for one in pod.containers)
 
 
-def for_good(snapshot: Snapshot, pod: Pod) -> Verdict | None:
+def for_good(snapshot: Snapshot, pod: Pod) -> PodFailure | None:
     """Why nobody does the work of a pod again that has failed: nobody owns it, or its Job (or its index of that) has
     failed with it. None where somebody may.
     """
@@ -44,14 +44,14 @@ def for_good(snapshot: Snapshot, pod: Pod) -> Verdict | None:
         return None
     ended = text(mapping(mapping(bad.status.get("state")).get("terminated")).get("finishedAt"))
     if not pod.owner:
-        return Verdict("nobody makes it anew", bad, ended)
+        return PodFailure("nobody makes it anew", bad, ended)
     kind, _, name = pod.owner.partition("/")
     job = snapshot.get(kind, name, pod.namespace) if kind == "Job" else None
     failed = job.holding("Failed") if job is not None else None
     if failed is not None:
-        return Verdict(f"its Job has failed ({failed.reason or 'Failed'})", bad, failed.since)
+        return PodFailure(f"its Job has failed ({failed.reason or 'Failed'})", bad, failed.since)
     if job is not None and is_in(index_of(pod), job.text("status.failedIndexes")):
-        return Verdict(f"index {index_of(pod)} of its Job has failed for good", bad, ended)
+        return PodFailure(f"index {index_of(pod)} of its Job has failed for good", bad, ended)
     return None
 
 

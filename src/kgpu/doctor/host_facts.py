@@ -115,7 +115,7 @@ class Xid(_Facts, frozen=True):
     """Before the last boot that the log has."""
 
 
-class Process(_Facts, frozen=True):
+class HostProcess(_Facts, frozen=True):
     """A process that matters: it holds device files, or hangs. ``state`` as in /proc (``D``: can't be killed)."""
 
     pid: int
@@ -162,7 +162,7 @@ class HostFacts(_Facts, frozen=True):
     files: dict[str, File] = {}
     present: dict[str, bool] = {}
     units: tuple[str, ...] | None = None
-    processes: tuple[Process, ...] | None = None
+    processes: tuple[HostProcess, ...] | None = None
     gpus: tuple[Gpu, ...] | None = None
     cuda: str = ""
     nvml_error: str = ""

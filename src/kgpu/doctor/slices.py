@@ -14,7 +14,7 @@ from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import Evidence
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import blocks_of, memory_of, mig_config, mig_state, mig_strategy, profile_of, wanted_mig
-from kgpu.doctor.whatif import Change
+from kgpu.doctor.whatif import FittingChange
 from kgpu.fit.model import PodView
 from kgpu.formats import names
 
@@ -50,7 +50,7 @@ def makeable(snapshot: Snapshot, resource: str) -> Slices:
     return Slices(words, _shown(right), _steps(snapshot, min(right, key=lambda node: _users(snapshot, node)), wanted))
 
 
-def swapped(pod: PodView, change: Change) -> tuple[str, str]:
+def swapped(pod: PodView, change: FittingChange) -> tuple[str, str]:
     """The accelerator resource that a change takes out of what a pod asks for and the one that it puts in; "" twice."""
     after = (change.pod(pod) if change.pod else pod).requests
     old = next((name for name in pod.requests if matching.is_accelerator(name) and name not in after), "")
@@ -58,7 +58,7 @@ def swapped(pod: PodView, change: Change) -> tuple[str, str]:
     return (old, new) if old and new else ("", "")
 
 
-def priced(snapshot: Snapshot, pod: PodView, change: Change) -> Change:
+def priced(snapshot: Snapshot, pod: PodView, change: FittingChange) -> FittingChange:
     """A change to another resource with what it costs, where a slice takes a GPU's place or the other way round."""
     cost = price(snapshot, *swapped(pod, change))
     return replace(change, what=f"{change.what}, {cost}") if cost else change

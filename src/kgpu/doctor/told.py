@@ -37,7 +37,7 @@ FRESH_SECONDS: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class UnwellGpu:
     """One GPU that is not well, in the agent's words. ``works``: it takes work all the same.
 
     ``parts`` are all that is known of it, in words, and ``facts`` the names of that evidence, such as ``xid:79``.
@@ -66,12 +66,12 @@ class Told:
         return next((part for name, part in zip(self.facts, self.parts, strict=False) if name == fact), self.what)
 
 
-def told(snapshot: Snapshot) -> tuple[Told, ...]:
+def told(snapshot: Snapshot) -> tuple[UnwellGpu, ...]:
     """Of every node, what is so now."""
     return snapshot.once(_all)
 
 
-def _all(snapshot: Snapshot) -> tuple[Told, ...]:
+def _all(snapshot: Snapshot) -> tuple[UnwellGpu, ...]:
     return tuple(one for node in snapshot.nodes.values() for one in _of(snapshot, node))
 
 
@@ -85,12 +85,12 @@ def _reports(snapshot: Snapshot) -> dict[str, GpuReport]:
     return {name: report for name, report in read.items() if report is not None}
 
 
-def _of(snapshot: Snapshot, node: Node) -> Iterator[Told]:
+def _of(snapshot: Snapshot, node: Node) -> Iterator[UnwellGpu]:
     report, condition = report_of(snapshot, node), node.condition(names.GPUS_HEALTHY_CONDITION)
     ill = [gpu for gpu in report.gpus if not gpu.muted] if report is not None and condition is not None else []
     sure = _sureness(snapshot, node)
     for gpu in ill:
-        yield Told(
+        yield UnwellGpu(
             node=node, gpu=gpu.name, uuid=gpu.uuid or gpu.pci, pci=gpu.pci, what=gpu.what,
             parts=gpu.evidence or (gpu.what,), facts=gpu.facts, xids=gpu.xids, remedy=gpu.remedy, works=gpu.works,
             since=_time(gpu.since), evidence=_cited(node, condition, gpu), reason=gpu.reason, sure=sure,
@@ -105,9 +105,9 @@ def _of(snapshot: Snapshot, node: Node) -> Iterator[Told]:
             yield _unproven(node, device, checked, sure)
 
 
-def _unproven(node: Node, device: UnpassedDevice, checked: Condition, sure: float) -> Told:
+def _unproven(node: Node, device: UnpassedDevice, checked: Condition, sure: float) -> UnwellGpu:
     trouble = device.trouble
-    return Told(
+    return UnwellGpu(
         node=node, gpu=device.name.partition(" (")[0], uuid=device.uuid, what=trouble.what, parts=(trouble.what,),
         facts=(f"driver:{trouble.problem}",) if trouble.problem else (), works=False, since=checked.since,
         evidence=(checked.cite(),), sure=sure,
@@ -188,7 +188,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _ROOM else f"{text[:_ROOM].rpartition(' ')[0]} ..."
 
 
-def as_told(one: Told, cause: str, *, drain: bool = False) -> Finding:
+def as_told(one: UnwellGpu, cause: str, *, drain: bool = False) -> Finding:
     """A finding of what is told, with the remedy that is told."""
     first = (remedies.drain(one.node.name),) if drain else ()
     return Finding(
@@ -361,7 +361,7 @@ def _all_said(snapshot: Snapshot) -> dict[str, Condition]:
     return found
 
 
-def is_of(one: Told, host: HostFacts, xid: Xid) -> bool:
+def is_of(one: UnwellGpu, host: HostFacts, xid: Xid) -> bool:
     """Whether a number in the log of the same node's kernel is told, or may be: of that GPU, where both are known."""
     if xid.code not in one.xids:
         return False

@@ -15,7 +15,7 @@ from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import Evidence, NodeRow
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import ill
-from kgpu.doctor.whatif import Change
+from kgpu.doctor.whatif import FittingChange
 from kgpu.fit.explain import explain, explain_pod
 from kgpu.fit.filters_node import AFFINITY, RESOURCES, TAINTS, UNSCHEDULABLE_FILTER
 from kgpu.fit.model import PodView, Reason
@@ -60,7 +60,7 @@ class Judged:
         self._only: dict[tuple[str, str], tuple[str, ...]] = {}
 
     @cached_property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[FittingChange, ...]:
         found = whatif.smallest(self.view, self._fit, self.reasons)
         # A node that is not well is mended before anybody puts work on it.
         return tuple(one for one in found if one.kind != whatif.UNCORDON or one.subject not in self._ill)
@@ -136,7 +136,7 @@ class Waiting:
         return self.judged.reasons
 
     @property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[FittingChange, ...]:
         """The changes that are enough, the smallest first."""
         return self.judged.changes
 
@@ -162,7 +162,7 @@ class Waiting:
         """Every reason of a filter, over all nodes in question."""
         return self.judged.against(filter_name, subject)
 
-    def change(self, *kinds: str) -> Change | None:
+    def change(self, *kinds: str) -> FittingChange | None:
         """The smallest change of one of these kinds that is enough."""
         return next((one for one in self.changes if one.kind in kinds), None)
 

@@ -20,7 +20,7 @@ from kgpu.fit.explain import explain
 from kgpu.fit.filters_node import AFFINITY, RESOURCES, TAINTS, UNSCHEDULABLE_FILTER
 from kgpu.fit.model import NodeView, PodView, Reason
 from kgpu.fit.resources import say
-from kgpu.fit.selectors import NodeTerm, Requirement, Taint, Toleration, integer
+from kgpu.fit.selectors import NodeTerm, PodToleration, Requirement, Taint, integer
 from kgpu.fit.snapshot import ClusterSnapshot
 
 LIFECYCLE: Final = re.compile(
@@ -42,7 +42,7 @@ BOTH: Final = "both"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class FittingChange:
     """A change with what it is (a sentence in the imperative), and the nodes that the pod fits then.
 
     ``subject`` is the taint, label key or resource that it is about; ``value`` what it is set to, "" for removed.
@@ -79,7 +79,7 @@ def fitting(pod: PodView, snapshot: ClusterSnapshot, nodes: Mapping[str, NodeVie
 
 def smallest(
     pod: PodView, snapshot: ClusterSnapshot, reasons: Mapping[str, tuple[Reason, ...]]
-) -> tuple[Change, ...]:  # fmt: skip
+) -> tuple[FittingChange, ...]:  # fmt: skip
     """Every single change that is enough, the smallest first; where none is, the pairs that are."""
     tried = list(itertools.islice(_candidates(pod, snapshot, reasons), MAX_CANDIDATES))
     enough = [proven for one in tried if (proven := _proven(one, pod, snapshot))]
@@ -89,20 +89,20 @@ def smallest(
     return tuple(sorted(enough, key=lambda one: one.cost))
 
 
-def _proven(change: Change, pod: PodView, snapshot: ClusterSnapshot) -> Change | None:
+def _proven(change: FittingChange, pod: PodView, snapshot: ClusterSnapshot) -> FittingChange | None:
     changed = change.pod(pod) if change.pod else pod
     fits = fitting(changed, snapshot, change.nodes)
     return replace(change, fits=fits) if fits else None
 
 
-def _both(one: Change, other: Change) -> Change:
+def _both(one: FittingChange, other: FittingChange) -> FittingChange:
     first, second = one.pod, other.pod
 
     def apply(pod: PodView) -> PodView:
         changed = first(pod) if first else pod
         return second(changed) if second else changed
 
-    return Change(
+    return FittingChange(
         kind=BOTH, what=f"{one.what}, and {other.what}", subject=f"{one.kind}+{other.kind}",
         cost=one.cost + other.cost, pod=apply, edits=(*one.edits, *other.edits),
     )  # fmt: skip
@@ -110,7 +110,7 @@ def _both(one: Change, other: Change) -> Change:
 
 def _candidates(
     pod: PodView, snapshot: ClusterSnapshot, reasons: Mapping[str, tuple[Reason, ...]]
-) -> Iterator[Change]:  # fmt: skip
+) -> Iterator[FittingChange]:  # fmt: skip
     every = [reason for found in reasons.values() for reason in found]
     seen: set[tuple[str, str, str]] = set()
     for make in (_tolerations, _selectors, _terms, _renames, _cordons, _counts, _rooms):
@@ -121,7 +121,7 @@ def _candidates(
                 yield change
 
 
-def _tolerations(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+def _tolerations(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[FittingChange]:
     del pod
     for reason in reasons:
         if reason.filter != TAINTS or LIFECYCLE.match(reason.subject):
@@ -130,8 +130,8 @@ def _tolerations(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reas
         taint = next((one for one in state.hard_taints if str(one) == reason.subject), None) if state else None
         if taint is None:
             continue
-        toleration = Toleration(taint.key, "Exists", "", taint.effect)
-        yield Change(
+        toleration = PodToleration(taint.key, "Exists", "", taint.effect)
+        yield FittingChange(
             kind=TOLERATION,
             what=f"add the toleration {{key: {taint.key}, operator: Exists, effect: {taint.effect}}}",
             subject=str(taint), value=taint.key,
@@ -140,12 +140,12 @@ def _tolerations(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reas
         )  # fmt: skip
 
 
-def tolerating(pod: PodView, taints: Iterable[Taint], snapshot: ClusterSnapshot) -> Change:
+def tolerating(pod: PodView, taints: Iterable[Taint], snapshot: ClusterSnapshot) -> FittingChange:
     """Tolerations for all of these taints; ``fits`` is empty where even they are not enough."""
     found = list(taints)
     rows = ", ".join(f"{{key: {one.key}, operator: Exists, effect: {one.effect}}}" for one in found)
-    more = tuple(Toleration(one.key, "Exists", "", one.effect) for one in found)
-    change = Change(
+    more = tuple(PodToleration(one.key, "Exists", "", one.effect) for one in found)
+    change = FittingChange(
         kind=TOLERATION, what=f"add the toleration{'s' if len(found) > 1 else ''} {rows}",
         subject=", ".join(map(str, found)), cost=len(found),
         pod=lambda one: replace(one, tolerations=(*one.tolerations, *more)),
@@ -175,14 +175,14 @@ def nearest(wanted: str, known: Iterable[str]) -> str:
     return lower[close[0]] if close else ""
 
 
-def _selectors(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+def _selectors(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[FittingChange]:
     keys = {reason.subject for reason in reasons if reason.filter == AFFINITY}
     for key, value in pod.node_selector:
         if key not in keys:
             continue
         other = "" if values_of(snapshot, key) else nearest(key, _labels(snapshot, value))
         if other:
-            yield Change(
+            yield FittingChange(
                 kind=SELECTOR, what=f"change nodeSelector {key} to {other}", subject=key, value=value,
                 pod=lambda one, name=key, to=other, same=value: _with_selector(  # type: ignore[misc]
                     _with_selector(one, name, ""), to, same
@@ -191,12 +191,12 @@ def _selectors(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason
             )  # fmt: skip
         near = nearest(value, (one for one in values_of(snapshot, key) if one != value))
         if near:
-            yield Change(
+            yield FittingChange(
                 kind=SELECTOR, what=f"change nodeSelector {key} from {value!r} to {near!r}", subject=key, value=near,
                 pod=lambda one, name=key, new=near: _with_selector(one, name, new),  # type: ignore[misc]
                 edits=(edits.select(key, near),),
             )  # fmt: skip
-        yield Change(
+        yield FittingChange(
             kind=SELECTOR, what=f"remove nodeSelector {key}={value}", subject=key, cost=3,
             pod=lambda one, name=key: _with_selector(one, name, ""),  # type: ignore[misc]
             edits=(edits.select(key, ""),),
@@ -214,7 +214,7 @@ def _with_selector(pod: PodView, key: str, value: str) -> PodView:
     return replace(pod, node_selector=tuple(sorted([*rest, (key, value)] if value else rest)))
 
 
-def _terms(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+def _terms(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[FittingChange]:
     keys = {reason.subject for reason in reasons if reason.filter == AFFINITY}
     for position, term in enumerate(pod.node_terms or ()):
         if term.error:
@@ -225,7 +225,7 @@ def _terms(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -
             for new in _loosened(wanted, snapshot):
                 to = f"change {wanted} to {new}" if new else f"remove {wanted}"
                 where = f"term {position + 1} of the required node affinity"
-                yield Change(
+                yield FittingChange(
                     kind=SELECTOR, what=f"in {where}: {to}", subject=wanted.key,
                     value=", ".join(new.values) if new else "", cost=1 if new else 3,
                     pod=lambda one, at=position, row=which, instead=new: _with_term(one, at, row, instead),  # type: ignore[misc]
@@ -267,7 +267,7 @@ def _lacking(pod: PodView, reasons: Iterable[Reason]) -> dict[str, list[str]]:
     return found
 
 
-def _renames(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+def _renames(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[FittingChange]:
     for name in _lacking(pod, reasons):
         if not matching.is_accelerator(name):
             continue
@@ -279,7 +279,7 @@ def _renames(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason])
         }
         same = {other for other in others if matching.vendor_of(other) == matching.vendor_of(name)}
         for other in sorted(same or others, key=lambda one: (not one.startswith(name), one)):
-            yield Change(
+            yield FittingChange(
                 kind=RENAME, what=f"ask for {other} instead of {name}", subject=name, value=other,
                 cost=2 if other in same else 4,
                 pod=lambda one, old=name, new=other: _renamed(one, old, new),  # type: ignore[misc]
@@ -291,13 +291,13 @@ def _renamed(pod: PodView, old: str, new: str) -> PodView:
     return replace(pod, requests={new if key == old else key: amount for key, amount in pod.requests.items()})
 
 
-def _counts(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+def _counts(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[FittingChange]:
     for name, nodes in _lacking(pod, reasons).items():
         wanted = pod.requests[name]
         free = max((snapshot.nodes[node].free(name) for node in nodes if node in snapshot.nodes), default=0)
         if 0 < free < wanted:
             what = f"ask for {say(name, free)} {name} instead of {say(name, wanted)}"
-            yield Change(
+            yield FittingChange(
                 kind=COUNT, what=what, subject=name, value=str(free), cost=4,
                 pod=lambda one, key=name, less=free: replace(one, requests={**one.requests, key: less}),  # type: ignore[misc]
                 edits=(edits.ask(name, _written(name, free)),),
@@ -310,19 +310,19 @@ def _written(name: str, amount: int) -> str:
     return f"{amount >> 20}Mi" if "." in said else said
 
 
-def _cordons(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+def _cordons(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[FittingChange]:
     del pod
     for reason in reasons:
         state = snapshot.nodes.get(reason.node)
         if reason.filter == UNSCHEDULABLE_FILTER and state is not None:
             keep = tuple(one for one in state.view.taints if one.key != reason.subject)
-            yield Change(
+            yield FittingChange(
                 kind=UNCORDON, what=f"uncordon node {reason.node}", subject=reason.node, cost=3,
                 nodes={reason.node: replace(state.view, unschedulable=False, taints=keep)},
             )  # fmt: skip
 
 
-def _rooms(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+def _rooms(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -> Iterator[FittingChange]:
     """Enough of the resource on a node where nothing else is in the way: what the end of a holder would bring."""
     for reason in reasons:
         state = snapshot.nodes.get(reason.node)
@@ -330,7 +330,7 @@ def _rooms(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -
         if reason.filter != RESOURCES or not reason.resolvable or state is None or not wanted:
             continue
         more = state.used.get(reason.subject, 0) + wanted
-        yield Change(
+        yield FittingChange(
             kind=ROOM, what=f"free {say(reason.subject, wanted)} {reason.subject} on node {reason.node}",
             subject=reason.subject, value=reason.node, cost=5,
             nodes={reason.node: replace(state.view, allocatable={**state.view.allocatable, reason.subject: more})},

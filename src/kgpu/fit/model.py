@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, TypeAlias
 
-from kgpu.fit.selectors import EVERYTHING, NOTHING, Labels, LabelSelector, NodeTerm, Taint, Toleration
+from kgpu.fit.selectors import EVERYTHING, NOTHING, Labels, LabelSelector, NodeTerm, PodToleration, Taint
 
 Amounts: TypeAlias = Mapping[str, int]
 Key: TypeAlias = tuple[str, str]
@@ -99,7 +99,7 @@ class PodView:
     terminal: bool = False
     deleting: bool = False
     being_preempted: bool = False
-    tolerations: tuple[Toleration, ...] = ()
+    tolerations: tuple[PodToleration, ...] = ()
     node_selector: tuple[tuple[str, str], ...] = ()
     node_terms: tuple[NodeTerm, ...] | None = None
     preferred_nodes: tuple[WeightedNodeTerm, ...] = ()

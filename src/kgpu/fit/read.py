@@ -34,9 +34,9 @@ from kgpu.fit.selectors import (
     NOTHING,
     LabelSelector,
     NodeTerm,
+    PodToleration,
     Requirement,
     Taint,
-    Toleration,
     field_problem,
     problem,
 )
@@ -223,7 +223,7 @@ def pod(obj: Object) -> PodView | None:
         deleting=bool(metadata.get("deletionTimestamp")),
         being_preempted=evicted,
         tolerations=tuple(
-            Toleration(*(text(entry.get(key)) for key in ("key", "operator", "value", "effect")))
+            PodToleration(*(text(entry.get(key)) for key in ("key", "operator", "value", "effect")))
             for entry in map(mapping, items(spec.get("tolerations")))
         ),
         node_selector=tuple(sorted(strings(spec.get("nodeSelector")).items())),

@@ -195,7 +195,7 @@ UNSCHEDULABLE: Final = Taint(names.TAINT_UNSCHEDULABLE, "", "NoSchedule")
 
 
 @dataclass(frozen=True, slots=True)
-class Toleration:
+class PodToleration:
     key: str = ""
     operator: str = ""
     value: str = ""
@@ -208,5 +208,5 @@ class Toleration:
         return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
 
 
-def tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
+def tolerated(taint: Taint, tolerations: tuple[PodToleration, ...]) -> bool:
     return any(toleration.tolerates(taint) for toleration in tolerations)

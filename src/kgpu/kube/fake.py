@@ -45,7 +45,7 @@ _FINALIZERS: Final = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 
 
 @dataclass(slots=True)
-class StoredObject:
+class FakeObject:
     """One object and which manager has applied which leaf fields."""
 
     obj: Object
@@ -76,7 +76,7 @@ class FakeApi:
     """A ``KubeApi`` without a server, with the means to make it fail."""
 
     def __init__(self) -> None:
-        self._objects: dict[tuple[Resource, str, str], StoredObject] = {}
+        self._objects: dict[tuple[Resource, str, str], FakeObject] = {}
         self._versions = itertools.count(1)
         self._names = itertools.count(1)
         self._version = 0
@@ -107,7 +107,7 @@ class FakeApi:
         body = copy.deepcopy(obj)
         body["metadata"].pop("managedFields", None)
         if found is None:
-            return self._write(resource, StoredObject(body), Change.ADDED)
+            return self._write(resource, FakeObject(body), Change.ADDED)
         body["metadata"] = {**found.obj["metadata"], **body["metadata"]}
         before, found.obj = found.obj, body
         _lost(found, before)
@@ -188,7 +188,7 @@ class FakeApi:
             if subresource:
                 raise _refused("apply", resource, 404, "NotFound", f'"{name_of(obj)}" not found')
             body = {**copy.deepcopy(obj), "apiVersion": resource.api_version, "kind": resource.kind}
-            return self._write(resource, StoredObject(body, {(manager, ""): set(wanted)}), Change.ADDED)
+            return self._write(resource, FakeObject(body, {(manager, ""): set(wanted)}), Change.ADDED)
         _check_version("apply", resource, obj, stored.obj)
         before = copy.deepcopy(stored.obj)
         me = (manager, subresource)
@@ -240,7 +240,7 @@ class FakeApi:
         prefix = body.get("metadata", {}).get("generateName")
         if prefix and not name_of(body):
             body["metadata"]["name"] = f"{prefix}{next(self._names):05d}"
-        return self._write(resource, StoredObject(body), Change.ADDED)
+        return self._write(resource, FakeObject(body), Change.ADDED)
 
     async def _create_sub(self, resource: Resource, obj: Object, subresource: str) -> Object:
         stored = self._objects.get(_key(resource, namespace_of(obj), name_of(obj)))
@@ -284,14 +284,14 @@ class FakeApi:
             self._write(resource, stored, Change.MODIFIED)
         return True
 
-    def _changed(self, resource: Resource, stored: StoredObject, before: Object) -> Object:
+    def _changed(self, resource: Resource, stored: FakeObject, before: Object) -> Object:
         metadata = stored.obj["metadata"]
         if "deletionTimestamp" in metadata and before["metadata"].get("finalizers") and not metadata.get("finalizers"):
             self._drop(resource, stored)  # the last finalizer is gone
             return stored.shown()
         return self._write(resource, stored, Change.MODIFIED) if stored.obj != before else stored.shown()
 
-    def _drop(self, resource: Resource, stored: StoredObject) -> None:
+    def _drop(self, resource: Resource, stored: FakeObject) -> None:
         del self._objects[_key(resource, namespace_of(stored.obj), name_of(stored.obj))]
         self._write(resource, stored, Change.DELETED)
 
@@ -326,7 +326,7 @@ class FakeApi:
         if code is not None:
             raise _refused(verb, resource, code, "Forbidden" if code == 403 else "", "refused by the test")
 
-    def _write(self, resource: Resource, stored: StoredObject, change: Change) -> Object:
+    def _write(self, resource: Resource, stored: FakeObject, change: Change) -> Object:
         self._version = next(self._versions)
         metadata = stored.obj.setdefault("metadata", {})
         metadata.setdefault("uid", str(uuid.uuid5(uuid.NAMESPACE_OID, f"{resource.plural}/{self._version}")))
@@ -443,14 +443,14 @@ def _at(obj: Object, path: Path) -> Any:
     return value
 
 
-def _disown(stored: StoredObject, path: Path, *, but: tuple[str, str] | None = None) -> None:
+def _disown(stored: FakeObject, path: Path, *, but: tuple[str, str] | None = None) -> None:
     """Whoever had applied this field has it no longer: another has changed it."""
     for who, paths in stored.managers.items():
         if who != but:
             paths.discard(path)
 
 
-def _lost(stored: StoredObject, before: Object) -> None:
+def _lost(stored: FakeObject, before: Object) -> None:
     """After a write that is no apply: managers lose the fields whose values changed."""
     for paths in stored.managers.values():
         for path in [path for path in paths if _at(before, path) != _at(stored.obj, path)]:
@@ -464,7 +464,7 @@ def _check_version(verb: str, resource: Resource, change: Object, live: Object) 
         raise _refused(verb, resource, 409, "Conflict", "the object has been modified")
 
 
-def _check_owners(resource: Resource, stored: StoredObject, me: tuple[str, str], wanted: dict[Path, Any]) -> None:
+def _check_owners(resource: Resource, stored: FakeObject, me: tuple[str, str], wanted: dict[Path, Any]) -> None:
     for who, paths in stored.managers.items():
         for path in paths & wanted.keys() if who != me else ():
             if _at(stored.obj, path) != wanted[path]:

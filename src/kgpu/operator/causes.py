@@ -18,7 +18,7 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import UserError, to_do
 from kgpu.base.plain import items, mapping, text
 from kgpu.base.printable import one_line
-from kgpu.fit.selectors import Taint, Toleration, tolerated
+from kgpu.fit.selectors import PodToleration, Taint, tolerated
 from kgpu.formats import names
 from kgpu.formats.agent_report import MAX_REASON
 from kgpu.formats.config_choice import REFUSED
@@ -61,12 +61,12 @@ class Cause(Advice):
 
 # What the DaemonSet controller adds to every pod of a DaemonSet.
 DAEMON_TOLERATIONS: Final = (
-    Toleration(names.TAINT_NOT_READY, "Exists", "", "NoExecute"),
-    Toleration(names.TAINT_UNREACHABLE, "Exists", "", "NoExecute"),
-    Toleration(names.TAINT_DISK_PRESSURE, "Exists", "", "NoSchedule"),
-    Toleration(names.TAINT_MEMORY_PRESSURE, "Exists", "", "NoSchedule"),
-    Toleration(names.TAINT_PID_PRESSURE, "Exists", "", "NoSchedule"),
-    Toleration(names.TAINT_UNSCHEDULABLE, "Exists", "", "NoSchedule"),
+    PodToleration(names.TAINT_NOT_READY, "Exists", "", "NoExecute"),
+    PodToleration(names.TAINT_UNREACHABLE, "Exists", "", "NoExecute"),
+    PodToleration(names.TAINT_DISK_PRESSURE, "Exists", "", "NoSchedule"),
+    PodToleration(names.TAINT_MEMORY_PRESSURE, "Exists", "", "NoSchedule"),
+    PodToleration(names.TAINT_PID_PRESSURE, "Exists", "", "NoSchedule"),
+    PodToleration(names.TAINT_UNSCHEDULABLE, "Exists", "", "NoSchedule"),
 )
 DEFAULT_TOLERATION: Final[Object] = {"key": names.GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
 # Taints that go by themselves, or with the condition that is told anyway.
@@ -174,11 +174,11 @@ class CauseView:
         return BySelector({name: node_selector(one) for name, one in self.wanted.items() if is_driver(one)})
 
     @cached_property
-    def _tainted(self) -> dict[tuple[Toleration, ...], Mapping[str, tuple[Taint, ...]]]:
+    def _tainted(self) -> dict[tuple[PodToleration, ...], Mapping[str, tuple[Taint, ...]]]:
         return {}
 
     @cached_property
-    def _bearing(self) -> dict[str, tuple[Toleration, ...]]:
+    def _bearing(self) -> dict[str, tuple[PodToleration, ...]]:
         return {}
 
     @cached_property
@@ -204,7 +204,7 @@ class CauseView:
             }
         return known[bearing]
 
-    def _tolerations(self, daemon_set: str) -> tuple[Toleration, ...]:
+    def _tolerations(self, daemon_set: str) -> tuple[PodToleration, ...]:
         wanted = self.wanted.get(daemon_set) or self.observed.daemon_sets.get(daemon_set)
         if wanted is None:
             given = msgspec.to_builtins(self.policy.spec.daemonsets.tolerations) or [DEFAULT_TOLERATION]
@@ -325,11 +325,11 @@ def unrendered(error: UserError) -> Cause:
     )
 
 
-def _toleration(value: Mapping[str, Any]) -> Toleration:
-    return Toleration(*(text(value.get(key)) for key in ("key", "operator", "value", "effect")))
+def _toleration(value: Mapping[str, Any]) -> PodToleration:
+    return PodToleration(*(text(value.get(key)) for key in ("key", "operator", "value", "effect")))
 
 
-def untolerated(node: ClusterNode, tolerations: tuple[Toleration, ...]) -> tuple[Taint, ...]:
+def untolerated(node: ClusterNode, tolerations: tuple[PodToleration, ...]) -> tuple[Taint, ...]:
     """The taints that keep pods with these tolerations away from a node."""
     found = []
     for entry in node.taints:

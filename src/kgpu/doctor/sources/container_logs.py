@@ -110,7 +110,9 @@ class ContainerLogs:
         self.take(name, found, previous=previous)
         return bool(found)
 
-    def take(self, name: str, found: tuple[tailed.Part, ...] | list[tailed.Part], *, previous: bool = False) -> None:
+    def take(
+        self, name: str, found: tuple[tailed.TailedLog, ...] | list[tailed.TailedLog], *, previous: bool = False
+    ) -> None:
         """Logs that stood in one text."""
         for one in found:
             self._found.append(
@@ -190,7 +192,7 @@ def is_written(name: str) -> bool:
     return _WRITTEN.search(name) is not None
 
 
-def _says(name: str, part: tailed.Part) -> bool:
+def _says(name: str, part: tailed.TailedLog) -> bool:
     """Whether a file's name says that it is the log of a part's pod."""
     dumped = _DUMPED.search(name)
     if dumped is not None:

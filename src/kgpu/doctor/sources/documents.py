@@ -25,7 +25,7 @@ _LIST_ENDS: Final = frozenset({"apiVersion", "kind", "metadata"})
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-class Reading(Protocol):
+class DocumentSink(Protocol):
     """Where objects go, and what could not be read."""
 
     def take(self, one: dict[str, Any], /) -> None:
@@ -46,7 +46,7 @@ class _List(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
-def of_json(reading: Reading, name: str, data: bytes) -> None:
+def of_json(reading: DocumentSink, name: str, data: bytes) -> None:
     """A List's items one by one, or any value; where it is no JSON as a whole, value after value."""
     if data.count(b",") + data.count(b"{") + data.count(b"[") > MAX_VALUES:
         reading.problem(name, f"it has more than {MAX_VALUES} values", "give it in smaller files")
@@ -59,7 +59,7 @@ def of_json(reading: Reading, name: str, data: bytes) -> None:
         _values(reading, name, data, f"it is not JSON: {error}")
 
 
-def _values(reading: Reading, name: str, data: bytes, why: str) -> None:
+def _values(reading: DocumentSink, name: str, data: bytes, why: str) -> None:
     """Value after value; ``why`` it is not a single one."""
     problems: list[tuple[int, str]] = []
     read_any = False
@@ -75,7 +75,7 @@ def _values(reading: Reading, name: str, data: bytes, why: str) -> None:
         reading.problem(f"what begins at line {line + 1} of {name}", said)
 
 
-def _why(reading: Reading, name: str, data: bytes) -> str:
+def _why(reading: DocumentSink, name: str, data: bytes) -> str:
     """Why a value can't be read, "" where it was."""
     try:
         _value(reading, name, data)
@@ -84,7 +84,7 @@ def _why(reading: Reading, name: str, data: bytes) -> str:
     return ""
 
 
-def _value(reading: Reading, name: str, data: bytes | msgspec.Raw, depth: int = 0) -> None:
+def _value(reading: DocumentSink, name: str, data: bytes | msgspec.Raw, depth: int = 0) -> None:
     """Raises _RefusedError, and one of _UNREADABLE for what is no JSON."""
     if depth > MAX_LISTS:
         raise _RefusedError(f"more than {MAX_LISTS} lists within each other")
@@ -110,7 +110,7 @@ def _listed(data: bytes | msgspec.Raw) -> _List:
         return _List()
 
 
-def _item(reading: Reading, name: str, raw: msgspec.Raw, of: str, depth: int) -> None:
+def _item(reading: DocumentSink, name: str, raw: msgspec.Raw, of: str, depth: int) -> None:
     """One of a list of the kind ``of``."""
     if len(memoryview(raw)) > MAX_OBJECT:
         _value(reading, name, raw, depth)
@@ -127,7 +127,7 @@ def _single(data: bytes | msgspec.Raw) -> Any:
     return msgspec.json.decode(data)
 
 
-def _add(reading: Reading, data: Any, name: str, depth: int = 0) -> None:
+def _add(reading: DocumentSink, data: Any, name: str, depth: int = 0) -> None:
     if depth > MAX_LISTS:
         reading.problem(name, f"more than {MAX_LISTS} lists within each other")
     elif isinstance(data, list):
@@ -141,7 +141,7 @@ def _add(reading: Reading, data: Any, name: str, depth: int = 0) -> None:
         reading.take(data)
 
 
-def of_yaml(reading: Reading, name: str, data: bytes) -> None:
+def of_yaml(reading: DocumentSink, name: str, data: bytes) -> None:
     """Document by document, and a List's items one by one: a broken one spoils no other, and memory stays small."""
     for line, chunk, loose in texts.yaml_chunks(data):
         where = f"what begins at line {line + 1} of {name}"

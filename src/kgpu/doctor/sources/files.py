@@ -52,7 +52,7 @@ _GZIP: Final = b"\x1f\x8b"
 _HEAD: Final = 4096
 
 
-class Reading:
+class PathReading:
     """One reading of a path into a snapshot."""
 
     def __init__(self) -> None:
@@ -230,7 +230,7 @@ class Reading:
 
 def read(path: str) -> Snapshot:
     """Everything at a path ("-" for standard input). Raises ConfigError when there is nothing that can be read."""
-    reading = Reading()
+    reading = PathReading()
     if path == "-":
         _stream("standard input", io.BufferedReader(io.BytesIO(sys.stdin.buffer.read(MAX_FILE))), reading)
     elif os.path.isdir(path):
@@ -254,7 +254,7 @@ def read(path: str) -> Snapshot:
     return found
 
 
-def _stream(name: str, file: io.BufferedReader, reading: Reading) -> None:
+def _stream(name: str, file: io.BufferedReader, reading: PathReading) -> None:
     """One file that the user has named: an archive, or all that there is."""
     head = file.read(262)
     file.seek(0)
@@ -279,7 +279,7 @@ def _opened(path: str) -> io.BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
-def _folder(path: str, reading: Reading) -> Iterator[tuple[str, bytes]]:
+def _folder(path: str, reading: PathReading) -> Iterator[tuple[str, bytes]]:
     for folder, folders, files in os.walk(path):
         folders.sort()
         for name in sorted(files):
@@ -318,7 +318,7 @@ def _plain_file(path: str, most: int) -> bytes | None:
         return file.read(most)
 
 
-def _archive(path: str, file: io.BufferedReader, reading: Reading) -> None:
+def _archive(path: str, file: io.BufferedReader, reading: PathReading) -> None:
     packed = file.peek(2)[:2] == b"\x1f\x8b"
     stream: Any = gzip.GzipFile(fileobj=file) if packed else file
     try:
@@ -352,7 +352,7 @@ def _is_tar(stream: Any) -> bool:
     return bool(stream.peek(512)[257:262] == b"ustar")
 
 
-def _meta(reading: Reading, name: str, data: bytes) -> None:
+def _meta(reading: PathReading, name: str, data: bytes) -> None:
     try:
         if len(data) > MAX_OBJECT:
             raise ValueError("too large")
@@ -378,11 +378,11 @@ def _meta(reading: Reading, name: str, data: bytes) -> None:
             snapshot.missing.append(Missing(what, why, how, slight=row.get("slight") is True))
 
 
-READERS: Final[tuple[tuple[re.Pattern[str], Callable[[Reading, str, bytes], None]], ...]] = (
+READERS: Final[tuple[tuple[re.Pattern[str], Callable[[PathReading, str, bytes], None]], ...]] = (
     (re.compile(rf"(?:^|/){re.escape(META)}$"), _meta),
     (re.compile(r"\.json$"), of_json),
     (re.compile(r"\.ya?ml$"), of_yaml),
 )
 """The first row whose pattern is in a file's name reads it."""
 
-__all__ = ["META", "Reading", "lines", "read"]
+__all__ = ["META", "PathReading", "lines", "read"]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kgpu.base.errors import UserError
 from kgpu.doctor import host_facts
-from kgpu.doctor.host_facts import File, Gpu, HostFacts, PciDevice, Process, Xid
+from kgpu.doctor.host_facts import File, Gpu, HostFacts, HostProcess, PciDevice, Xid
 from kgpu.doctor.model import Missing
 from kgpu.doctor.secrets import cleaned
 from kgpu.formats import names
@@ -376,7 +376,7 @@ def _pci(paths: MountedPaths) -> Iterator[PciDevice]:
         )  # fmt: skip
 
 
-def _processes(paths: MountedPaths) -> Iterator[Process]:
+def _processes(paths: MountedPaths) -> Iterator[HostProcess]:
     """Processes that hold a device file of an accelerator, or hang in the kernel and belong to a driver."""
     proc = paths.local("/proc")
     for name in os.listdir(proc):
@@ -394,4 +394,4 @@ def _processes(paths: MountedPaths) -> Iterator[Process]:
             pass
         title = words[0].partition("(")[2]
         if held or (state == ["D"] and title.startswith("nvidia")):
-            yield Process(pid=int(name), name=title, state="".join(state), holds=tuple(sorted(held)))
+            yield HostProcess(pid=int(name), name=title, state="".join(state), holds=tuple(sorted(held)))

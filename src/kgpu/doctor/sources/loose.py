@@ -94,7 +94,7 @@ def _named(pod: dict[str, Any]) -> dict[str, Any]:
     return {**pod, "metadata": {**pod["metadata"], **({"labels": {"app": app}} if app else {})}}
 
 
-def _befallen(rows: list[printed.Told]) -> Iterator[dict[str, Any]]:
+def _befallen(rows: list[printed.PrintedEvent]) -> Iterator[dict[str, Any]]:
     """Pods of which warnings alone tell."""
     for row in rows:
         about = row.event["involvedObject"]
@@ -137,7 +137,7 @@ def _moment(snapshot: Snapshot, every: list[printed.Printed]) -> float:
     return max(found)
 
 
-def _dated(row: printed.Told, now: float) -> dict[str, Any]:
+def _dated(row: printed.PrintedEvent, now: float) -> dict[str, Any]:
     times = {"firstTimestamp": _time(now - row.first), "lastTimestamp": _time(now - row.last)}
     return {**row.event, **times}
 

@@ -42,7 +42,7 @@ NODE, POD, CONTAINER = "NODE", "POD", "CONTAINER"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PrintedEvent:
     """An event, and how many seconds before the print it came first and last."""
 
     event: dict[str, Any]
@@ -55,7 +55,7 @@ class Printed:
     """What a text has. ``rows``: pods of a list, which says nothing of what they ask for or run."""
 
     objects: list[dict[str, Any]] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)
+    told: list[PrintedEvent] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -206,7 +206,7 @@ def _map(tree: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name} if isinstance(found, dict) else {}
 
 
-def _events(rows: Sequence[str], kind: str, name: str, namespace: str) -> list[Told]:
+def _events(rows: Sequence[str], kind: str, name: str, namespace: str) -> list[PrintedEvent]:
     """The table at the end of a description: Type, Reason, Age, From, Message."""
     found = []
     for row in rows[:MAX_ROWS]:
@@ -217,7 +217,7 @@ def _events(rows: Sequence[str], kind: str, name: str, namespace: str) -> list[T
     return found
 
 
-def _table(text: str) -> list[Told]:
+def _table(text: str) -> list[PrintedEvent]:
     """``kubectl get events``: the rows below the head, until one has another form."""
     head, *rows = text.splitlines()[:MAX_ROWS]
     everywhere, wide = head.startswith("NAMESPACE"), "SUBOBJECT" in head
@@ -278,7 +278,7 @@ def _row(cells: list[str], columns: dict[str, int], count: re.Match[str]) -> dic
     }  # fmt: skip
 
 
-def _told(words: tuple[str, str, str, str], age: str, about: tuple[str, str, str]) -> Told:
+def _told(words: tuple[str, str, str, str], age: str, about: tuple[str, str, str]) -> PrintedEvent:
     level, reason, message, source = words
     hit = _OFTEN.match(age)
     last = seconds(hit["last"]) if hit else 0.0
@@ -298,4 +298,4 @@ def _told(words: tuple[str, str, str, str], age: str, about: tuple[str, str, str
         "source": {"component": source},
         "count": int(hit["count"]) if hit and hit["count"] else 1,
     }
-    return Told(event, first, last)
+    return PrintedEvent(event, first, last)

@@ -43,7 +43,7 @@ _SAMPLE: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TailedLog:
     """The log of one container; ``namespace`` is "" where the text does not say it."""
 
     namespace: str
@@ -61,7 +61,7 @@ class _Json(msgspec.Struct):
     namespace: str = ""
 
 
-def parts(data: bytes) -> tuple[Part, ...]:
+def parts(data: bytes) -> tuple[TailedLog, ...]:
     """The logs of a text in which each line says whose it is; none for any other text."""
     lines = data[:_SAMPLE].split(b"\n")
     sample = [line for raw in (lines[:-1] if len(data) > _SAMPLE else lines) if (line := _plain(raw)).strip()]
@@ -72,7 +72,7 @@ def parts(data: bytes) -> tuple[Part, ...]:
     return ()
 
 
-def _gathered(data: bytes, reader: Reader) -> Iterator[Part]:
+def _gathered(data: bytes, reader: Reader) -> Iterator[TailedLog]:
     found: dict[tuple[str, str, str], list[bytes]] = {}
     last: list[bytes] = []
     for raw in data.split(b"\n"):
@@ -84,7 +84,7 @@ def _gathered(data: bytes, reader: Reader) -> Iterator[Part]:
         elif line.strip() and not _NOTICE.fullmatch(line):
             last.append(line)  # the rest of what was printed last
     for whose, lines in found.items():
-        yield Part(*whose, b"\n".join(lines) + b"\n")
+        yield TailedLog(*whose, b"\n".join(lines) + b"\n")
 
 
 def _plain(line: bytes) -> bytes:
@@ -121,14 +121,14 @@ def _stern_json(line: bytes) -> Row | None:
 _READERS: Final[tuple[Reader, ...]] = (_prefixed, _stern_json, _stern_everywhere, _stern)
 
 
-def sections(data: bytes) -> tuple[bytes, list[Part]]:
+def sections(data: bytes) -> tuple[bytes, list[TailedLog]]:
     """What a dump has beside logs, and the logs that stand in it between marks."""
     if _START not in data:
         return data, []
     marks = list(_MARK.finditer(data))
     ends = {hit["whose"]: hit for hit in marks if hit["end"]}
     rest: list[bytes] = []
-    found: list[Part] = []
+    found: list[TailedLog] = []
     at = 0
     for hit in marks:
         if hit.start() < at or not hit["mark"]:
@@ -137,7 +137,7 @@ def sections(data: bytes) -> tuple[bytes, list[Part]]:
         last, after = (end.start(), end.end()) if end and end.start() >= hit.end() else (len(data), len(data))
         body = data[hit.end() : last]
         namespace, pod, container = (hit[key].decode() for key in ("namespace", "pod", "container"))
-        found.append(Part(namespace, pod, container, body, forged=_MARK.search(body) is not None))
+        found.append(TailedLog(namespace, pod, container, body, forged=_MARK.search(body) is not None))
         rest.append(data[at : hit.start()])
         at = after
     return b"".join((*rest, data[at:])), found

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from kgpu.kube.fake import FakeApi, StoredObject
+from kgpu.kube.fake import FakeApi, FakeObject
 from kgpu.kube.port import (
     EVENTS,
     NODES,
@@ -47,7 +47,7 @@ class Api(FakeApi):
             change = {"status": change.get("status") or made.get("status") or {}}
         return await super().patch(resource, name, change, subresource=subresource, **options)
 
-    def _write(self, resource: Resource, stored: StoredObject, change: Change) -> Object:
+    def _write(self, resource: Resource, stored: FakeObject, change: Change) -> Object:
         metadata = stored.obj.setdefault("metadata", {})
         metadata.setdefault("creationTimestamp", stamp())
         super_uid = metadata.get("uid")

@@ -9,7 +9,7 @@ from typing import Final
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import devices as dra
 from kgpu.doctor import matching, remedies, whatif
-from kgpu.doctor.devices import Device, Request, Stand, Verdict
+from kgpu.doctor.devices import ClaimRequest, Device, Stand, Verdict
 from kgpu.doctor.matching import DRA
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
 from kgpu.doctor.obj import Obj
@@ -30,7 +30,7 @@ def _claims(snapshot: Snapshot) -> Iterator[tuple[Waiting, Obj]]:
                 yield one, claim
 
 
-Fate = tuple[Waiting, Request, str, tuple[Verdict, ...]]
+Fate = tuple[Waiting, ClaimRequest, str, tuple[Verdict, ...]]
 
 
 def _fates(snapshot: Snapshot) -> tuple[Fate, ...]:
@@ -49,7 +49,7 @@ def _fates(snapshot: Snapshot) -> tuple[Fate, ...]:
     return tuple(found)
 
 
-def _fate(request: Request, mine: tuple[Verdict, ...]) -> str:
+def _fate(request: ClaimRequest, mine: tuple[Verdict, ...]) -> str:
     stands = {row.stand for row in mine}
     if Stand.UNJUDGED in stands:
         return ""
@@ -70,11 +70,11 @@ def _most(rows: tuple[Verdict, ...], *stands: Stand) -> int:
     return counts.pop("", 0) + max(counts.values(), default=0)
 
 
-def _named(request: Request) -> str:
+def _named(request: ClaimRequest) -> str:
     return f"request {request.name or '?'} of claim {request.claim.path}"
 
 
-def _selector(request: Request) -> Evidence:
+def _selector(request: ClaimRequest) -> Evidence:
     return request.claim.cite(f"{request.path}.selectors")
 
 

@@ -21,7 +21,7 @@ from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Leve
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.kernel.devices import gpus_of
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import Told, as_told, is_of, is_over, is_watched, is_well, told, unread
+from kgpu.doctor.told import UnwellGpu, as_told, is_of, is_over, is_watched, is_well, told, unread
 
 _LOST: Final = 79
 _ECC: Final = frozenset({48, 63, 64, 94, 95})
@@ -101,7 +101,7 @@ def _sureness(snapshot: Snapshot, host: HostFacts, xid: Xid) -> tuple[float, str
 
 def _open(snapshot: Snapshot) -> Iterator[_Seen]:
     """What is not over: from the nodes' own logs, and of the rest what the agents tell."""
-    known: set[tuple[Told, int]] = set()
+    known: set[tuple[UnwellGpu, int]] = set()
     for host in snapshot.hosts.values():
         for xid in host.xids:
             if xid.kind == "xid" and not xid.over and not is_over(snapshot, host, xid):
@@ -121,7 +121,7 @@ def _open(snapshot: Snapshot) -> Iterator[_Seen]:
                 yield _Seen(one.node.name, one.gpu, xid, one.evidence, one.sure, but)
 
 
-def is_lost(one: Told) -> bool:
+def is_lost(one: UnwellGpu) -> bool:
     """Whether the driver says of a GPU that it can't reach it."""
     return "driver:lost" in one.facts
 

@@ -14,7 +14,7 @@ from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.kernel.devices import gpus_of
 from kgpu.doctor.secrets import HIDDEN
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import Told, as_told, is_well_now, told
+from kgpu.doctor.told import UnwellGpu, as_told, is_well_now, told
 from kgpu.formats.names import LABEL_GPU_PRODUCT
 
 _ABOVE: Final = ("SCH-03", "DPL-*")
@@ -244,7 +244,7 @@ def switch_errors(snapshot: Snapshot) -> Iterator[Finding]:
 _HUNG: Final = re.compile(r"task (?P<task>[\w.:/-]+):(?P<pid>\d+) blocked for more than")
 
 
-def is_hung(one: Told) -> bool:
+def is_hung(one: UnwellGpu) -> bool:
     """Whether the driver does not answer about a GPU."""
     return HUNG in one.facts
 

@@ -17,7 +17,7 @@ from kgpu.doctor.model import Finding, Level, Place
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.hardware import errors, readings
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import APPLICATION_ERROR, Told, as_told, told
+from kgpu.doctor.told import APPLICATION_ERROR, UnwellGpu, as_told, told
 
 _ROOM: Final = 4  # pieces of evidence in one sentence
 _COOL: Final = "check fans, air flow and room temperature"
@@ -124,7 +124,7 @@ def not_well(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _is_known(one: Told) -> bool:
+def _is_known(one: UnwellGpu) -> bool:
     """Whether a rule that goes by numbers, or by names of its own, tells of it."""
     by_name = errors.is_lost(one) or readings.WAITS in one.facts or readings.is_hung(one)
     return by_name or not errors.KNOWN.isdisjoint(one.xids)

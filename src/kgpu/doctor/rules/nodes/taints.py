@@ -19,7 +19,7 @@ from kgpu.doctor.stack_config import PLUGIN_SWITCHES, plugin_off
 from kgpu.doctor.waiting import TAINTS, Waiting, waiting
 from kgpu.fit.model import Reason
 from kgpu.fit.read import node_terms
-from kgpu.fit.selectors import Taint, Toleration, tolerated
+from kgpu.fit.selectors import PodToleration, Taint, tolerated
 from kgpu.formats import names
 
 _OWN: Final = "node.kubernetes.io/"
@@ -99,7 +99,7 @@ def _tainted(snapshot: Snapshot, *, near_miss: bool) -> Iterator[Finding]:
             yield _not_tolerated(one, taints, change)
 
 
-def _tolerating(one: Waiting, subjects: tuple[str, ...]) -> whatif.Change:
+def _tolerating(one: Waiting, subjects: tuple[str, ...]) -> whatif.FittingChange:
     """Worked out once for all pods that ask alike."""
     known = one.snapshot.once(_tolerated_before)
     key = (id(one.judged), subjects)
@@ -108,7 +108,7 @@ def _tolerating(one: Waiting, subjects: tuple[str, ...]) -> whatif.Change:
     return known[key]
 
 
-def _tolerated_before(snapshot: Snapshot) -> dict[tuple[int, tuple[str, ...]], whatif.Change]:
+def _tolerated_before(snapshot: Snapshot) -> dict[tuple[int, tuple[str, ...]], whatif.FittingChange]:
     del snapshot
     return {}
 
@@ -142,7 +142,7 @@ def _taint(subject: str) -> Taint:
     return Taint(key, value, subject.rsplit(":", 1)[-1])
 
 
-def _not_tolerated(one: Waiting, reasons: Mapping[str, Reason], change: whatif.Change) -> Finding:
+def _not_tolerated(one: Waiting, reasons: Mapping[str, Reason], change: whatif.FittingChange) -> Finding:
     taints = [_taint(subject) for subject in reasons]
     first = next(iter(reasons.values()))
     node = one.snapshot.nodes[first.node]
@@ -257,9 +257,9 @@ def _tolerating_operands(snapshot: Snapshot, taints: list[Taint]) -> Remedy:
     return cluster_policy.change(snapshot, {"daemonsets": {"tolerations": rows}})
 
 
-def _toleration(row: object) -> Toleration:
+def _toleration(row: object) -> PodToleration:
     found = row if isinstance(row, dict) else {}
-    return Toleration(*(text(found.get(key)) for key in ("key", "operator", "value", "effect")))
+    return PodToleration(*(text(found.get(key)) for key in ("key", "operator", "value", "effect")))
 
 
 def _selected(obj: Obj, node: Node) -> bool:

@@ -33,7 +33,7 @@ _RELOAD: Final = "the plugin reads its configuration when it starts"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PolicyConfig:
     """What a ClusterPolicy says of the device plugin's configuration."""
 
     policy: Obj
@@ -46,13 +46,13 @@ class Told:
         return node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL, "") or self.default
 
 
-def _told(snapshot: Snapshot) -> list[Told]:
+def _told(snapshot: Snapshot) -> list[PolicyConfig]:
     found = []
     for policy in snapshot.all("ClusterPolicy"):
         name = plain(policy.text("spec.devicePlugin.config.name"))
         if name:
             default = plain(policy.text("spec.devicePlugin.config.default"))
-            found.append(Told(policy, name, default, named_map(snapshot, name, PLUGIN)))
+            found.append(PolicyConfig(policy, name, default, named_map(snapshot, name, PLUGIN)))
     return found
 
 
@@ -98,7 +98,7 @@ def not_taken_over(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _behind(
-    snapshot: Snapshot, told: Told, by_key: dict[str, SharingConfig], node: Node
+    snapshot: Snapshot, told: PolicyConfig, by_key: dict[str, SharingConfig], node: Node
 ) -> tuple[Node, SharingConfig, int, Pod] | None:
     config, cards = by_key.get(told.key(node)), cards_of(node)
     pods = [pod for pod in matching.pods_of_part(snapshot, PLUGIN, node=node.name) if pod.ready]
@@ -298,7 +298,7 @@ def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-def _wrong_default(snapshot: Snapshot, told: Told, source: Obj, keys: list[str]) -> Finding:
+def _wrong_default(snapshot: Snapshot, told: PolicyConfig, source: Obj, keys: list[str]) -> Finding:
     near = whatif.nearest(told.default, keys)
     nodes = [node for node in matching.gpu_nodes(snapshot, matching.NVIDIA) if told.key(node) == told.default]
     return Finding(

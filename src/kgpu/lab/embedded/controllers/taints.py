@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kgpu.fit.selectors import Taint, Toleration
+from kgpu.fit.selectors import PodToleration, Taint
 from kgpu.formats import names
 from kgpu.kube.port import Object
 
@@ -27,8 +27,8 @@ def taint(obj: Object) -> Taint:
     return Taint(*(str(obj.get(key) or "") for key in ("key", "value", "effect")))
 
 
-def toleration(obj: Object) -> Toleration:
-    return Toleration(*(str(obj.get(key) or "") for key in ("key", "operator", "value", "effect")))
+def toleration(obj: Object) -> PodToleration:
+    return PodToleration(*(str(obj.get(key) or "") for key in ("key", "operator", "value", "effect")))
 
 
 def stays_for(taints: Sequence[Object], tolerations: Sequence[Object]) -> float | None:
