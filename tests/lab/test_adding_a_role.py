@@ -36,13 +36,13 @@ OPERATOR: Final = '''
 """The operand of the role ``dummy``."""
 
 from kgpu.formats.operands import BY_ROLE
-from kgpu.operator.operand_spec import OperandSpec, Pod, Variable
+from kgpu.operator.operand_spec import OperandPod, OperandSpec, Variable
 
 SPEC = OperandSpec(
     operand=BY_ROLE["dummy"],
     enabled=lambda _policy, _settings: True,
     env=(Variable("DUMMY_WORD", "hello"),),
-    pod=Pod(container="kgpu-dummy", volumes=("state",)),
+    pod=OperandPod(container="kgpu-dummy", volumes=("state",)),
 )
 '''
 FILES: Final = {"agent/roles/dummy.py": AGENT, "operator/operands/dummy.py": OPERATOR}
@@ -94,13 +94,13 @@ def test_the_agent_runs_it_and_the_operator_judges_it(copy: Copy, cluster: Clust
 
 
 RENDER: Final = """
-from kgpu.operator.model import Layout, Observed, Policy, Settings
+from kgpu.operator.model import NodeLayout, ObservedCluster, OperatorSettings, Policy
 from kgpu.operator.rendering.render import render
 from kgpu.formats.crd.decode import clusterpolicy
 spec = clusterpolicy({"metadata": {"name": "p"}, "spec": {"driver": {"enabled": False}}}).spec
 policy = Policy(name="p", uid="u", generation=1, created="", spec=spec)
-settings = Settings(namespace="gpu-operator", image="kgpu:1", layout=Layout.OPERANDS)
-for one in render(policy, settings, Observed()).objects:
+settings = OperatorSettings(namespace="gpu-operator", image="kgpu:1", layout=NodeLayout.OPERANDS)
+for one in render(policy, settings, ObservedCluster()).objects:
     print(one["kind"], one["metadata"]["name"])
 """
 
