@@ -36,7 +36,7 @@ conformance: $(STAMP) ## Kubernetes' own conformance tests on both labs (root), 
 coverage: $(STAMP) ## every test, and which lines and branches they reach: build/coverage/html
 	@tools/coverage.sh $(PY)
 
-lint: $(STAMP) ## style, types, layers, spelling
+lint: $(STAMP) ## style, types of src, bench and tools, layers, spelling
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy

@@ -118,7 +118,7 @@ class Churn:
         self._api = api
         self._names = names
         self._random = random.Random(plan.seed)  # noqa: S311 - which pods come and go
-        self._ends: dict[str, float] = {}
+        self._due: dict[str, float] = {}
         self._number = 0
 
     async def run(self) -> Result:
@@ -157,7 +157,7 @@ class Churn:
 
     async def _drain(self) -> None:
         """Every pod goes; then nothing may be held anywhere."""
-        for name in list(self._ends):
+        for name in list(self._due):
             await self._delete(name)
         if not await self._until(self._no_pods, SETTLE_S):
             left = (await self._api.list(PODS, namespace=NAMESPACE)).items
@@ -196,11 +196,11 @@ class Churn:
             self.result.most_held < self.plan.enough and time.monotonic() < over + _ENOUGH_S
         ):
             now = time.monotonic()
-            for name in [name for name, end in self._ends.items() if end <= now]:
+            for name in [name for name, end in self._due.items() if end <= now]:
                 await self._delete(name)
-            for _ in range(min(8, self.plan.pods - len(self._ends))):
+            for _ in range(min(8, self.plan.pods - len(self._due))):
                 await self._create()
-            self.result.alive.append(len(self._ends))
+            self.result.alive.append(len(self._due))
             await asyncio.sleep(0.2)
 
     async def _create(self) -> None:
@@ -208,7 +208,7 @@ class Churn:
         name = f"p{self._number}"
         gpus, image = self._pick(GPUS), self._pick(IMAGES)
         # Known before it is made: when a neighbouring task fails in between, it is drained like the others.
-        self._ends[name] = time.monotonic() + self._random.expovariate(1 / self.plan.life)
+        self._due[name] = time.monotonic() + self._random.expovariate(1 / self.plan.life)
         await self._api.create(PODS, pod(name, image=image, gpus=gpus))
         self.result.created += 1
 
@@ -222,7 +222,7 @@ class Churn:
         with contextlib.suppress(KubeRefusedError):
             await self._api.delete(PODS, name, namespace=NAMESPACE)
             self.result.deleted += 1
-        self._ends.pop(name, None)
+        self._due.pop(name, None)
 
     def _pick(self, rows: Iterable[tuple[Any, int]]) -> Any:
         values, weights = zip(*rows, strict=True)

@@ -22,6 +22,7 @@ from kgpu.base.errors import LabError
 from kgpu.formats.names import GPU_RESOURCE, LABEL_PRODUCT
 from kgpu.kube.client import connect
 from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object, Resource, name_of, namespace_of
+from kgpu.lab.built import cache_root
 from kgpu.lab.nodes import manage
 from kgpu.lab.nodes.feed import ObjectFeed
 from kgpu.lab.progress import QuietProgress
@@ -75,7 +76,7 @@ def require_real_lab() -> None:
     if sys.platform != "linux" or os.geteuid() != 0:
         raise SkippedError("the real control plane needs Linux and root")
     try:
-        home = build.cache_root() / build.cache_key(build.find_toolchain().version) / "bin"
+        home = cache_root() / build.cache_key(build.find_toolchain().version) / "bin"
     except LabError as error:
         raise SkippedError(f"the real control plane can't be built here: {error.one_line()}") from error
     if any(not (home / component.name).is_file() for component in COMPONENTS):

@@ -169,7 +169,7 @@ def kept(have: dict[str, str]) -> dict[str, str]:
 
 def in_labs() -> dict[str, str]:
     """Break a lab in every way that a page asks for and it knows. Some minutes."""
-    found = {}
+    found: dict[str, str] = {}
     wanted = {row.example.partition("_")[0] for row in ROWS}
     plain = (courses, stack, scheduling, workloads, operators, vendors)
     tables = [one for module in plain for one in module.BREAKS], operated.BREAKS

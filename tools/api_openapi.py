@@ -64,6 +64,7 @@ def probe(run: Any, raw: Any) -> dict[str, Any]:
     crds = [definition(plural, scope) for plural, scope in PROBES.items()]
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": crds})
     found: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     try:
         for crd in crds:
             # One after the other: both have the same kind, which the second would not get beside the first.

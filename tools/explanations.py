@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from answers import ROWS  # noqa: E402 - found through the path above
-from doctor.example import all_examples  # noqa: E402
+
+from doctor.example import all_examples  # noqa: E402 - found through the path above
 
 from kgpu.cli.doctor import xids_in  # noqa: E402
 from kgpu.doctor.plan import diagnose  # noqa: E402
 from kgpu.doctor.rules import all_rules  # noqa: E402
+from tools.answers import ROWS  # noqa: E402
 
 FILE = ROOT / "src" / "kgpu" / "doctor" / "explained.json"
 MOST_EVIDENCE = 3

@@ -62,8 +62,9 @@ def go_tags(folder: Path) -> dict[str, Tags]:
                 number, tag = PROTO_TAG.search(tags), JSON_TAG.search(tags)
                 if number is None:
                     continue
-                key, *options = tag[1].split(",") if tag else [None]
-                rows[number[1]] = (key, options, field or kind.rpartition(".")[2], kind.startswith("*"))
+                key, *options = tag[1].split(",") if tag else [""]
+                go_name = field or kind.rpartition(".")[2]
+                rows[number[1]] = (key if tag else None, options, go_name, kind.startswith("*"))
     return found
 
 
@@ -115,7 +116,10 @@ def main() -> None:
     for pattern in FOLDERS:
         for path in sorted((cache / "k8s.io").glob(f"{pattern.format(sys.argv[1])}/generated.proto")):
             text, tags = path.read_text(), go_tags(path.parent)
-            package = PACKAGE.search(text)[1]
+            declared = PACKAGE.search(text)
+            if declared is None:
+                raise ValueError(f"{path} has no package line")
+            package = declared[1]
             for name, body in MESSAGE.findall(text):
                 everything[message_name(f"{package}.{name}")] = rows_of(package, name, body, tags.get(name))
     kept: dict[str, Any] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from kgpu.cli.cdi import OPTIONS as CDI_OPTIONS
@@ -47,7 +47,7 @@ from kgpu.validator.metrics import METRICS
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
@@ -154,7 +154,7 @@ def _words(kind: Type) -> str:
 
 def _crd_rows(struct: type, above: str = "") -> list[tuple[str, ...]]:
     """The fields of a struct that its shared base does not have, and those of the sections in it."""
-    found = []
+    found: list[tuple[str, ...]] = []
     inherited = {
         (row.name, str(row.default)) for base in struct.__mro__[1:] if base in BLOCK_NAMES for row in rows(base)
     }
@@ -204,7 +204,7 @@ def _cdi_flags() -> str:
 def _runtime_flags() -> str:
     rows = [
         (
-            ", ".join(f"`{flag}`" for flag in ([flags] if isinstance(flags, str) else flags)),
+            ", ".join(f"`{flag}`" for flag in flags),
             "-" if default in ("", (), USUAL) else str(default),
             text,
         )
