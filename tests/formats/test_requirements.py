@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
-from kgpu.formats.requirements import Fulfilment, GpuFacts, parse_requirement, unmet
+from kgpu.formats.requirements import Fulfillment, GpuFacts, parse_requirement, unmet
 
 H100 = GpuFacts(cuda="12.4", driver="550.54.15", arch="9.0", brand="nvidia", subject="GPU 0 (H100)")
 
@@ -15,49 +15,49 @@ H100 = GpuFacts(cuda="12.4", driver="550.54.15", arch="9.0", brand="nvidia", sub
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        ("cuda>=12.4", Fulfilment.MET),
-        ("cuda>=12.10", Fulfilment.UNMET),
-        ("cuda>12.4", Fulfilment.UNMET),
-        ("cuda=12.4.0", Fulfilment.MET),
-        ("cuda!=12.4", Fulfilment.UNMET),
-        ("cuda<13", Fulfilment.MET),
-        ("cuda<=12.3.9", Fulfilment.UNMET),
-        ("driver>=550,driver<551", Fulfilment.MET),
-        ("driver>=535,driver<536", Fulfilment.UNMET),
-        ("driver>=535,driver<536 cuda>=12", Fulfilment.MET),
-        ("arch>=8.9", Fulfilment.MET),
-        ("arch>=10.0", Fulfilment.UNMET),
-        ("brand=nvidia", Fulfilment.MET),
-        ("brand=NVIDIA", Fulfilment.MET),
-        ("brand!=tesla", Fulfilment.MET),
-        ("brand=tesla,driver>=550 cuda>=13", Fulfilment.UNMET),
+        ("cuda>=12.4", Fulfillment.MET),
+        ("cuda>=12.10", Fulfillment.UNMET),
+        ("cuda>12.4", Fulfillment.UNMET),
+        ("cuda=12.4.0", Fulfillment.MET),
+        ("cuda!=12.4", Fulfillment.UNMET),
+        ("cuda<13", Fulfillment.MET),
+        ("cuda<=12.3.9", Fulfillment.UNMET),
+        ("driver>=550,driver<551", Fulfillment.MET),
+        ("driver>=535,driver<536", Fulfillment.UNMET),
+        ("driver>=535,driver<536 cuda>=12", Fulfillment.MET),
+        ("arch>=8.9", Fulfillment.MET),
+        ("arch>=10.0", Fulfillment.UNMET),
+        ("brand=nvidia", Fulfillment.MET),
+        ("brand=NVIDIA", Fulfillment.MET),
+        ("brand!=tesla", Fulfillment.MET),
+        ("brand=tesla,driver>=550 cuda>=13", Fulfillment.UNMET),
         (
             "cuda>=12.5 brand=unknown,driver>=535,driver<536 brand=nvidia,driver>=550,driver<551",
-            Fulfilment.MET,
+            Fulfillment.MET,
         ),
     ],
 )
-def test_verdicts(text: str, verdict: Fulfilment) -> None:
+def test_verdicts(text: str, verdict: Fulfillment) -> None:
     assert parse_requirement(text).verdict(H100) is verdict
 
 
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        ("brand=tesla", Fulfilment.UNKNOWN),
-        ("brand=tesla,driver>=600", Fulfilment.UNMET),  # whatever the brand is
-        ("brand=tesla driver>=500", Fulfilment.MET),
-        ("brand=tesla,driver>=500", Fulfilment.UNKNOWN),
-        ("arch>=9.0", Fulfilment.UNKNOWN),
+        ("brand=tesla", Fulfillment.UNKNOWN),
+        ("brand=tesla,driver>=600", Fulfillment.UNMET),  # whatever the brand is
+        ("brand=tesla driver>=500", Fulfillment.MET),
+        ("brand=tesla,driver>=500", Fulfillment.UNKNOWN),
+        ("arch>=9.0", Fulfillment.UNKNOWN),
     ],
 )
-def test_what_is_not_known_decides_nothing(text: str, verdict: Fulfilment) -> None:
+def test_what_is_not_known_decides_nothing(text: str, verdict: Fulfillment) -> None:
     assert parse_requirement(text).verdict(GpuFacts(cuda="12.4", driver="550.54")) is verdict
 
 
 def test_a_driver_version_with_an_ending() -> None:
-    assert parse_requirement("driver>=550").verdict(GpuFacts(driver="550.54.15-grid")) is Fulfilment.MET
-    assert parse_requirement("driver>=550").verdict(GpuFacts(driver="unknown")) is Fulfilment.UNKNOWN
+    assert parse_requirement("driver>=550").verdict(GpuFacts(driver="550.54.15-grid")) is Fulfillment.MET
+    assert parse_requirement("driver>=550").verdict(GpuFacts(driver="unknown")) is Fulfillment.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_versions_compare_as_numbers(first: list[int], second: list[int]) -> Non
     text = ".".join(map(str, second))
     for sign, truth in ((">=", a >= b), ("<", a < b), ("=", a == b), ("!=", a != b), (">", a > b), ("<=", a <= b)):
         assert parse_requirement(f"driver{sign}{text}").verdict(facts) is (
-            Fulfilment.MET if truth else Fulfilment.UNMET
+            Fulfillment.MET if truth else Fulfillment.UNMET
         )
 
 
@@ -115,7 +115,7 @@ def test_any_text_is_understood_or_refused(text: str) -> None:
         requirement = parse_requirement(text)
     except ConfigError:
         return
-    assert requirement.verdict(GpuFacts()) is Fulfilment.UNKNOWN
+    assert requirement.verdict(GpuFacts()) is Fulfillment.UNKNOWN
 
 
 def test_an_image_can_not_keep_the_runtime_waiting_with_very_many_requirements() -> None:

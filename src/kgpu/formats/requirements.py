@@ -34,7 +34,7 @@ _OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 }
 
 
-class Fulfilment(enum.Enum):
+class Fulfillment(enum.Enum):
     """Whether something holds; UNKNOWN when that depends on what is not known."""
 
     UNMET = 0
@@ -71,18 +71,18 @@ class Comparison:
     def __str__(self) -> str:
         return f"{self.name}{self.sign}{self.value}"
 
-    def verdict(self, facts: GpuFacts) -> Fulfilment:
+    def verdict(self, facts: GpuFacts) -> Fulfillment:
         """Whether it holds."""
         found = facts.of(self.name)
         if not found:
-            return Fulfilment.UNKNOWN
+            return Fulfillment.UNKNOWN
         compare = _OPERATORS[self.sign]
         if self.name in WORDS:
-            return Fulfilment.MET if compare(found.lower(), self.value.lower()) else Fulfilment.UNMET
+            return Fulfillment.MET if compare(found.lower(), self.value.lower()) else Fulfillment.UNMET
         known = _VERSION.match(found)
         if known is None:
-            return Fulfilment.UNKNOWN
-        return Fulfilment.MET if compare(_numbers(known[0]), _numbers(self.value)) else Fulfilment.UNMET
+            return Fulfillment.UNKNOWN
+        return Fulfillment.MET if compare(_numbers(known[0]), _numbers(self.value)) else Fulfillment.UNMET
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class DriverRequirement:
 
     alternatives: tuple[tuple[Comparison, ...], ...]
 
-    def verdict(self, facts: GpuFacts) -> Fulfilment:
+    def verdict(self, facts: GpuFacts) -> Fulfillment:
         """Whether one alternative holds."""
         return max((_all(one, facts) for one in self.alternatives), key=lambda verdict: verdict.value)
 
@@ -120,7 +120,7 @@ def unmet(requirements: Mapping[str, str], gpus: Iterable[GpuFacts]) -> ConfigEr
         alike.setdefault((gpu.cuda, gpu.driver, gpu.arch, gpu.brand), gpu)
     for gpu in alike.values():
         for name, requirement in parsed.items():
-            if requirement.verdict(gpu) is Fulfilment.UNMET:
+            if requirement.verdict(gpu) is Fulfillment.UNMET:
                 return ConfigError(
                     f'the image\'s requirement {name} "{requirements[name][:200]}" is not met here: {_known(gpu)}',
                     "a driver and GPU as the image requires them",
@@ -134,7 +134,7 @@ def _known(gpu: GpuFacts) -> str:
     return (f"{gpu.subject} has " if gpu.subject else "") + ", ".join(said)
 
 
-def _all(conditions: tuple[Comparison, ...], facts: GpuFacts) -> Fulfilment:
+def _all(conditions: tuple[Comparison, ...], facts: GpuFacts) -> Fulfillment:
     return min((one.verdict(facts) for one in conditions), key=lambda verdict: verdict.value)
 
 

@@ -18,7 +18,7 @@ from kgpu.base.clock import VirtualClock
 from kgpu.base.errors import HwError, KubeError, KubeletError, Reason, line_of
 from kgpu.base.files import write_atomic
 from kgpu.formats.cdi import dump_spec
-from kgpu.formats.requirements import Fulfilment, parse_requirement
+from kgpu.formats.requirements import Fulfillment, parse_requirement
 from kgpu.hw.fake.operate import opened
 from kgpu.hw.open import open_reader
 from kgpu.hw.port import Accelerator, Inventory
@@ -287,8 +287,8 @@ async def test_cuda_minor_versions_beyond_nine(sim_root: Callable[..., Path], nu
         await reader.close()
     assert whole.cuda == text
     assert (by_minor[0].cuda, by_minor[0].brand) == (text, "nvidia")
-    assert parse_requirement(f"cuda={text}").verdict(whole) is Fulfilment.MET
-    assert parse_requirement(f"cuda>={text}9").verdict(whole) is Fulfilment.UNMET
+    assert parse_requirement(f"cuda={text}").verdict(whole) is Fulfillment.MET
+    assert parse_requirement(f"cuda>={text}9").verdict(whole) is Fulfillment.UNMET
 
 
 async def test_an_account_is_that_of_the_very_pod() -> None:
