@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from exporter.made import gpu, holding, inventory, look, partition, uuid
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kgpu.exporter import made as exporter_made
@@ -26,6 +25,7 @@ from kgpu.operator.metrics import OperatorFigures
 from kgpu.operator.plan import plan as plan_operator
 from kgpu.validator.metrics import SeenStatus
 from kgpu.validator.metrics import render as render_node
+from tests.exporter.made import gpu, holding, inventory, look, partition, uuid
 from tests.operator.world import SETTINGS, healthy_node, world
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"

@@ -14,18 +14,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "tests")]
-
-from doctor.example import FOLDER, load  # noqa: E402 - found through the path above
-from doctor.lab.breaking import play  # noqa: E402
-from doctor.lab.breaks import courses, operated, operators, scheduling, stack, vendors, workloads  # noqa: E402
-from doctor.lab.labs import brought_up  # noqa: E402
-from doctor.lab.peers import defined  # noqa: E402
+sys.path.insert(0, str(ROOT))
 
 from kgpu.doctor.model import Report  # noqa: E402
 from kgpu.doctor.plan import diagnose  # noqa: E402
 from kgpu.doctor.render import as_text  # noqa: E402
 from kgpu.doctor.rules import by_id  # noqa: E402
+from tests.doctor.example import FOLDER, load  # noqa: E402 - found through the path above
+from tests.doctor.lab.breaking import play  # noqa: E402
+from tests.doctor.lab.breaks import courses, operated, operators, scheduling, stack, vendors, workloads  # noqa: E402
+from tests.doctor.lab.labs import brought_up  # noqa: E402
+from tests.doctor.lab.peers import defined  # noqa: E402
 
 ANSWERS = ROOT / "docs" / "answers"
 WIDTH = 110

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT))
 
-
-from doctor.example import all_examples  # noqa: E402 - found through the path above
 
 from kgpu.cli.doctor import xids_in  # noqa: E402
 from kgpu.doctor.plan import diagnose  # noqa: E402
 from kgpu.doctor.rules import all_rules  # noqa: E402
+from tests.doctor.example import all_examples  # noqa: E402 - found through the path above
 from tools.answers import ROWS  # noqa: E402
 
 FILE = ROOT / "src" / "kgpu" / "doctor" / "explained.json"

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from deaf import BLOCKED, IGNORED, parent, unheard
 
 from kgpu.base import signals
+from tests.deaf import BLOCKED, IGNORED, parent, unheard
 
 LOOK = ("cat", "/proc/self/status")
 

@@ -6,10 +6,10 @@ import json
 
 import kubernetes_validate
 import pytest
-from charts.conftest import NAMESPACE, Chart, Made
 
 from kgpu.formats.names import AGENT_DAEMON_SET
 from kgpu.formats.operands import BY_ROLE, OPERANDS
+from tests.charts.conftest import NAMESPACE, Chart, Made
 
 KIND = "ValidatingAdmissionPolicy"
 NAME = "kgpu-agent-own-node"

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from charts.conftest import NAMESPACE, chart_in
-from charts.test_admission import FEATURES, KIND, KUBERNETES, NAME, NAMES, RIGHTS, SERVED
-from lab.embedded import served
-from lab.embedded.served import Server
 
+from tests.charts.conftest import NAMESPACE, chart_in
+from tests.charts.test_admission import FEATURES, KIND, KUBERNETES, NAME, NAMES, RIGHTS, SERVED
+from tests.lab.embedded import served
+from tests.lab.embedded.served import Server
 from tests.operator.own_node import (
     FEATURES_CRD,
     GRANTED,

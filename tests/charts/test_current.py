@@ -8,11 +8,11 @@ import sys
 import jsonschema
 import pytest
 import yaml
-from charts.conftest import CHART
 
 import kgpu
 from kgpu.formats.names import IMAGE_REPOSITORY
 from kgpu.lab.real import components, own_image
+from tests.charts.conftest import CHART
 
 ROOT = CHART.parents[1]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import yaml
-from charts.conftest import CHART, NAMESPACE, Chart, Made, Object
 
 from kgpu.formats.names import AGENT_DAEMON_SET
 from kgpu.formats.operands import BY_ROLE
 from kgpu.operator.objects import rbac
+from tests.charts.conftest import CHART, NAMESPACE, Chart, Made, Object
 from tests.operator.rights import NAMESPACE_RULES, OF_EXPORTER, cluster_rules
 
 Right = tuple[str, str, str]

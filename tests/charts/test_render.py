@@ -8,14 +8,14 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 import pytest
-from charts.conftest import CHART, NAMESPACE, Chart, Made, Object
-from charts.value_sets import FILES, SETS
 
 from kgpu.base.room import HOST_IP
 from kgpu.formats.crd import decode
 from kgpu.formats.crd.definitions import crds
 from kgpu.formats.names import AGENT_DAEMON_SET, AGENT_HEALTH_PORT
 from kgpu.formats.operands import OPERANDS
+from tests.charts.conftest import CHART, NAMESPACE, Chart, Made, Object
+from tests.charts.value_sets import FILES, SETS
 
 KUBERNETES = ("1.28", "1.35")
 OWN = {crd["spec"]["names"]["kind"]: crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for crd in crds()}

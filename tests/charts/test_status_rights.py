@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import yaml
-from charts.conftest import CHART
 
 from kgpu.formats.names import GPU_OPERATOR_NAMESPACE
 from kgpu.kube import kinds
 from kgpu.operator import reading
 from kgpu.operator.watching import feeds
+from tests.charts.conftest import CHART
 
 MANIFEST = CHART.parents[1] / "docs" / "how-to" / "status-rights.yaml"
 

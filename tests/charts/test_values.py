@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
-from charts.conftest import CHART, Chart, Object
-from charts.value_sets import FILES, SETS
 
 from kgpu.formats.crd import decode, provided
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from tests.charts.conftest import CHART, Chart, Object
+from tests.charts.value_sets import FILES, SETS
 
 
 def test_the_documents_defaults(chart: Chart) -> None:

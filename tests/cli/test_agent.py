@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 import pytest
-from host.tree import simulated
 
 from kgpu.agent.options import ConfigMapRef, LabelsSink
 from kgpu.cli import agent as command
@@ -16,6 +15,7 @@ from kgpu.deviceplugin.config import FLAGS, resolve
 from kgpu.discovery.config import OPTIONS
 from kgpu.formats.names import ENV_HW_STATE
 from kgpu.formats.plugin_config import PluginConfig
+from tests.host.tree import simulated
 
 FILES = {
     "malformed.yaml": "version: v1\nsharing: [unclosed",

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from host.tree import driver, touch, write
 
 from kgpu.cli.cdi import OPTIONS, generate
 from kgpu.cli.main import main
 from kgpu.formats.cdi import parse_spec
 from kgpu.hw.fake import mig
+from tests.host.tree import driver, touch, write
 
 
 def run(*arguments: object, env: dict[str, str] | None = None):

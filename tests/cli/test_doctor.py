@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from doctor.example import Example, all_examples
 
 from kgpu.cli import doctor as module
 from kgpu.cli.main import main
 from kgpu.doctor import explain
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules import all_rules
+from tests.doctor.example import Example, all_examples
 
 EXAMPLES: dict[str, Example] = {one.name: one for one in all_examples()}
 Said = pytest.CaptureFixture[str]

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from deviceplugin.running import Node
+
+from tests.deviceplugin.running import Node
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from deviceplugin.nodes import GPU, entry, gpus, shared, with_mig
 
 from kgpu.deviceplugin.allocate import AllocationError, allocate
 from kgpu.deviceplugin.config import PluginSettings
@@ -13,6 +12,7 @@ from kgpu.deviceplugin.model import HostDevices, PluginResource
 from kgpu.deviceplugin.plan import plan
 from kgpu.formats.plugin_config import SharingKind
 from kgpu.kubelet.model import ContainerAllocation, DeviceNode, Mount
+from tests.deviceplugin.nodes import GPU, entry, gpus, shared, with_mig
 
 NOTHING = HostDevices()
 CDI = "k8s.device-plugin.nvidia.com"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from deviceplugin.nodes import broken, gpus, with_mig
 
 from kgpu.deviceplugin.config import PluginSettings
 from kgpu.deviceplugin.health import (
@@ -22,6 +21,7 @@ from kgpu.deviceplugin.plan import plan
 from kgpu.hw.nvidia.facts import unreachable
 from kgpu.hw.port import EventKind, HardwareEvent, HardwareFinding, Problem
 from kgpu.hw.verdicts import GpuVerdict
+from tests.deviceplugin.nodes import broken, gpus, with_mig
 
 DISABLE, ENABLE = "DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"
 NODES = gpus(2)

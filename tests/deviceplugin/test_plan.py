@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from deviceplugin.nodes import GPU, broken, entry, gpus, shared, with_mig
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from kgpu.deviceplugin.config import PluginSettings
 from kgpu.deviceplugin.model import PluginResource, ResourcePlan
 from kgpu.deviceplugin.plan import plan
 from kgpu.formats.plugin_config import NamePattern, SharingKind
+from tests.deviceplugin.nodes import GPU, broken, entry, gpus, shared, with_mig
 
 
 def counts(made: ResourcePlan) -> dict[str, int]:

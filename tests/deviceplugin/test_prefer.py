@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from deviceplugin.nodes import GPU, broken, entry, gpus, shared, with_mig
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from kgpu.deviceplugin.topology import GpuTopology, pair_score
 from kgpu.hw.memory import sample_inventory
 from kgpu.hw.port import Accelerator, Link, TopologyLevel
 from kgpu.kubelet.model import PreferenceRequest
+from tests.deviceplugin.nodes import GPU, broken, entry, gpus, shared, with_mig
 
 NODES = gpus(4)
 

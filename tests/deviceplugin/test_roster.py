@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from deviceplugin.nodes import broken, with_mig
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from kgpu.deviceplugin.health import Illness
 from kgpu.deviceplugin.roster import PluginMemory, load, merge, save
 from kgpu.hw.memory import sample_inventory
 from kgpu.hw.port import Accelerator, HardwareFinding, Problem
+from tests.deviceplugin.nodes import broken, with_mig
 
 INVENTORY = sample_inventory(4)
 NODES = INVENTORY.accelerators

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from deviceplugin.nodes import GPU
-from deviceplugin.running import GPUS, INVENTORY, NO_DRIVER, Node
 from msgspec import structs
 
 from kgpu.base.clock import VirtualClock
@@ -25,6 +23,8 @@ from kgpu.kubelet.fake import AdmissionError
 from kgpu.kubelet.methods import LIST_AND_WATCH
 from kgpu.kubelet.pb import deviceplugin_v1beta1_pb2 as dp
 from kgpu.kubelet.rpc import RpcClient
+from tests.deviceplugin.nodes import GPU
+from tests.deviceplugin.running import GPUS, INVENTORY, NO_DRIVER, Node
 
 
 async def test_eight_gpus_are_registered_and_allocated(node: Node) -> None:

@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from deviceplugin.nodes import GPU
-from deviceplugin.running import GPUS, INVENTORY, Node
-from kubelet import followers
 
 from kgpu.base.errors import HostError
 from kgpu.deviceplugin import run
 from kgpu.deviceplugin.core import PluginCore
 from kgpu.hw.memory import sample_partitions
 from kgpu.hw.port import EventKind, HardwareEvent, Inventory
+from tests.deviceplugin.nodes import GPU
+from tests.deviceplugin.running import GPUS, INVENTORY, Node
+from tests.kubelet import followers
 
 
 async def test_cdi_specs_are_written_before_devices_are_offered(node: Node) -> None:

@@ -6,13 +6,13 @@ import itertools
 import random
 
 import pytest
-from deviceplugin.splits import best_by_walking, score
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.deviceplugin import search
 from kgpu.deviceplugin.search import best_set
 from tests.budget import tries
+from tests.deviceplugin.splits import best_by_walking, score
 
 PCIE_SOCKET, PCIE_SWITCH, PCIE_BRIDGE, PCIE_SYSTEM = 20, 50, 30, 10
 

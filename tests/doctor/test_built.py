@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from doctor.pasting import problems
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import remedies
 from tests.budget import tries
+from tests.doctor.pasting import problems
 
 FOLDER = Path(remedies.__file__).parent
 HOSTILE = st.text(st.sampled_from("ab-./ \t\n'\"`$\\;&|<>(){}[]*?!#~=%,:@é\u2028"), min_size=1, max_size=12)

@@ -6,11 +6,11 @@ import copy
 import re
 
 import pytest
-from doctor.example import all_examples
 
 from kgpu.doctor import cluster_policy
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
+from tests.doctor.example import all_examples
 
 NAMED = re.compile(r"clusterpolicy[ /](?!-)(\S+)")
 EXAMPLES = [one for one in all_examples() if one.broken]

@@ -9,7 +9,6 @@ import shlex
 from typing import Any
 
 import pytest
-from doctor.example import FOLDER, all_examples, load
 
 from kgpu.doctor import commands, edits
 from kgpu.doctor.kinds import Pod
@@ -21,6 +20,7 @@ from kgpu.fit import read
 from kgpu.lab.embedded.kinds import schema_data
 from kgpu.lab.embedded.patch import STRATEGIC, apply_patch
 from kgpu.lab.embedded.schema import SchemaNode
+from tests.doctor.example import FOLDER, all_examples, load
 
 POD = SchemaNode({"$ref": "io.k8s.api.core.v1.Pod"}, schema_data())
 GPU = "nvidia.com/gpu"

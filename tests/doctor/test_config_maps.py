@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doctor.example import Example, all_examples
 
 from kgpu.doctor import archive, config_maps
 from kgpu.doctor.plan import diagnose
@@ -15,6 +14,7 @@ from kgpu.doctor.render import as_json
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources.files import read
 from kgpu.formats import yaml
+from tests.doctor.example import Example, all_examples
 
 WITH_MAPS = [one for one in all_examples() if any(obj["kind"] == "ConfigMap" for obj in one.broken)]
 PLAIN = "what tenants have: 4711-tenant"

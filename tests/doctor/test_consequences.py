@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from doctor.example import FOLDER, base, load, merged
-from doctor.gpu_words import FIFTH, THIRD, XID_79, gpus_said, saying, with_said
 
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Finding, Level, Report
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats.gpu_report import ReportedGpu
 from kgpu.formats.xid.action import Action
+from tests.doctor.example import FOLDER, base, load, merged
+from tests.doctor.gpu_words import FIFTH, THIRD, XID_79, gpus_said, saying, with_said
 
 TAKEN = 1767268800.0  # 2026-01-01T12:00:00Z
 WELL = gpus_said()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from doctor.catalogue import ROWS
-
 from kgpu.doctor.rules import by_id
+from tests.doctor.catalogue import ROWS
 
 COVERED = 350
 """Raise it with every package of rules. What is left, TNT-11, shows in no object: who has set a label before another one."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from doctor.example import Example, all_examples
 
 from kgpu.doctor import matching
 from kgpu.doctor.hearsay import takes_from_others
@@ -16,6 +15,7 @@ from kgpu.doctor.model import Finding
 from kgpu.doctor.obj import Obj
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
+from tests.doctor.example import Example, all_examples
 
 TENANT = "tenant"
 STACK: dict[str, Any] = {

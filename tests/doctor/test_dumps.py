@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from budget import tries
-from doctor import dumps
-from doctor.example import all_examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +19,9 @@ from kgpu.cli.doctor import xids_in
 from kgpu.doctor.model import Report
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.sources import engine_lines, files, smi, tailed
+from tests.budget import tries
+from tests.doctor import dumps
+from tests.doctor.example import all_examples
 
 EXAMPLES = {one.name: one for one in all_examples()}
 Writer = Callable[[dumps.Objects, Path], Path]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from doctor.small import EARLY, LATE, container, ended, found, node, plugin, pod, told
 
 from kgpu.doctor import matching
 from kgpu.doctor.ended import is_in
@@ -13,6 +12,7 @@ from kgpu.doctor.model import Level
 from kgpu.doctor.obj import Obj
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
+from tests.doctor.small import EARLY, LATE, container, ended, found, node, plugin, pod, told
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 OWNER = {"ownerReferences": [{"kind": "Job", "name": "tune", "controller": True}]}

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from doctor.example import Example, all_examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from kgpu.doctor import archive
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.sources import described, files
 from tests.budget import tries
+from tests.doctor.example import Example, all_examples
 
 EXAMPLES = {one.name: one for one in all_examples()}
 DESCRIBED = """Name:               gpu-7

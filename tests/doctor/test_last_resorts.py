@@ -7,7 +7,6 @@ import datetime as dt
 from typing import Any
 
 import pytest
-from doctor.example import base, merged
 
 from kgpu.doctor.model import Level, Report
 from kgpu.doctor.plan import diagnose
@@ -15,6 +14,7 @@ from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import FRESH_SECONDS
 from kgpu.formats import names
 from kgpu.health.run import HEARTBEAT_SECONDS
+from tests.doctor.example import base, merged
 
 TAKEN = 1767268800.0  # 2026-01-01T12:00:00Z
 NOW, LATELY, BEFORE = "2026-01-01T11:59:50Z", "2026-01-01T11:58:00Z", "2025-12-01T00:00:00Z"

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from doctor.example import all_examples
 
 from kgpu.base.errors import KubeError
 from kgpu.doctor.plan import diagnose
@@ -19,6 +18,7 @@ from kgpu.doctor.wanted import KINDS
 from kgpu.kube.client import PAGE
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import KubeRefusedError
+from tests.doctor.example import all_examples
 
 MANIFEST = Path(__file__).parents[2] / "docs" / "how-to" / "doctor-rights.yaml"
 RESOURCES = {one.resource.kind: one.resource for one in KINDS}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from doctor.example import base, merged
 
 from kgpu.doctor.model import Level, Report
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources.logs import worth_reading
+from tests.doctor.example import base, merged
 
 TAKEN = 1767268800.0  # 2026-01-01T12:00:00Z
 GPU = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}

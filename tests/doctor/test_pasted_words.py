@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from doctor.example import Example, all_examples
 
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.rules import by_id
 from tests.budget import sample
+from tests.doctor.example import Example, all_examples
 
 BAD = "; $(id)\nkubectl delete namespace prod"
 COMMAND = re.compile(

@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from doctor.example import Example, all_examples
-from doctor.pasting import problems
-from doctor.shells import parsed, zsh
 
 from kgpu.base.remedy import is_command
 from kgpu.doctor.model import Finding
 from kgpu.doctor.plan import diagnose
+from tests.doctor.example import Example, all_examples
+from tests.doctor.pasting import problems
+from tests.doctor.shells import parsed, zsh
 
 EXAMPLES = all_examples()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from doctor.small import READY, container, ended, node, plugin, report
 
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Report
+from tests.doctor.small import READY, container, ended, node, plugin, report
 
 CRASHES = {"waiting": {"reason": "CrashLoopBackOff"}}
 AWAY = plugin(seen=[container(restartCount=9, state=CRASHES, lastState=ended(1))])

@@ -6,7 +6,6 @@ import io
 from pathlib import Path
 
 import pytest
-from budget import tries
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.doctor.model import Report
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.sources import files, printed
+from tests.budget import tries
 
 POD = """\
 Name:             train-0

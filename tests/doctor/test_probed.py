@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from doctor.test_live import FakeLogs, api_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from kgpu.doctor.sources.host import READINGS
 from kgpu.doctor.sources.live import LOG_BYTES, MAX_LOGS, collect
 from kgpu.doctor.sources.logs import MAX_NODES, nodes_that_matter, worth_reading
 from tests.budget import tries
+from tests.doctor.test_live import FakeLogs, api_of
 
 TAKEN = "2026-01-01T10:00:00Z"
 SINCE_1970 = 1767261600.0

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from doctor.example import FOLDER, load, merged
 
 from kgpu.doctor.model import Finding, Level, Subject
 from kgpu.doctor.plan import diagnose
+from tests.doctor.example import FOLDER, load, merged
 
 SERVE = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "serve-1", "controller": True}]}
 

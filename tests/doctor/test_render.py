@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doctor.example import FOLDER, load
 
 from kgpu.doctor import host_facts
 from kgpu.doctor.model import CERTAIN, LIKELY, WHY_PENDING, Finding, Level, Missing, Place, Report, Subject
@@ -18,6 +17,7 @@ from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources import files
 from kgpu.doctor.sources.logs import host_gaps
 from kgpu.formats import yaml
+from tests.doctor.example import FOLDER, load
 
 CLUSTER, NODE, POD = Subject("ClusterPolicy", "p"), Subject("Node", "gpu-1"), Subject("Pod", "train", "ml")
 ABSENT = Missing("kernel modules of node gpu-1", "No such file or directory", "kgpu doctor --host", slight=True)

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from doctor.gpu_words import saying
 
 from kgpu.cli.doctor import xids_in
 from kgpu.doctor import hami, matching
@@ -19,6 +18,7 @@ from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats.gpu_report import ReportedGpu
 from kgpu.formats.xid.action import Action
 from kgpu.formats.xid.catalogue import guidance
+from tests.doctor.gpu_words import saying
 
 _NOON = 1767268800.0  # 2026-01-01T12:00:00Z
 _MORNING = "2026-01-01T08:00:00Z"

@@ -6,8 +6,6 @@ import copy
 from typing import Any
 
 import pytest
-from doctor.gpu_words import THIRD, XID_79, checks_said, gpus_said, with_said
-from doctor.test_consequences import AGENT, TAKEN, UNREAD, WELL, facts, node, pod, report, roots
 
 from kgpu.doctor import waiting, whatif
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Report
@@ -15,6 +13,8 @@ from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats.gpu_report import ReportedGpu
 from kgpu.formats.validation_report import Trouble, UnpassedDevice
 from kgpu.formats.xid.action import Action
+from tests.doctor.gpu_words import THIRD, XID_79, checks_said, gpus_said, with_said
+from tests.doctor.test_consequences import AGENT, TAKEN, UNREAD, WELL, facts, node, pod, report, roots
 
 LOST = gpus_said(XID_79)
 REPLAYS = gpus_said(

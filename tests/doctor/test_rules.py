@@ -7,7 +7,6 @@ import random
 from typing import Any
 
 import pytest
-from doctor.example import Example, all_examples
 
 from kgpu.doctor.model import Report
 from kgpu.doctor.plan import diagnose
@@ -15,6 +14,7 @@ from kgpu.doctor.render import as_json, as_sarif, as_text, as_yaml
 from kgpu.doctor.rules import all_rules, by_id
 from kgpu.doctor.snapshot import Snapshot
 from tests.budget import count
+from tests.doctor.example import Example, all_examples
 
 EXAMPLES = all_examples()
 IDS = [one.name for one in EXAMPLES]
@@ -110,7 +110,7 @@ def test_names_and_words_of_others_change_nothing(example: Example) -> None:
 
 def test_ids_are_the_catalogues() -> None:
     """Beside them are last resorts, and the group POD: what the kubelet says of any pod, about which it has no rows."""
-    from doctor.catalogue import ROWS
+    from tests.doctor.catalogue import ROWS
 
     assert not any(name.startswith("POD-") for name in ROWS)
     own = {name for name, rule in by_id().items() if rule.last_resort or name.startswith("POD-")}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from doctor.example import FOLDER, Example, load
 
 from kgpu.doctor import matching
 from kgpu.doctor.model import CERTAIN, Finding, Level, Place, Subject
@@ -13,6 +12,7 @@ from kgpu.doctor.plan import diagnose
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules import all_rules
 from kgpu.doctor.snapshot import Snapshot
+from tests.doctor.example import FOLDER, Example, load
 
 
 def example(name: str) -> Example:

@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doctor import forms
-from doctor.planted import cluster_with, log_with, secrets_of
-from doctor.test_live import RESOURCES
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +27,9 @@ from kgpu.doctor.sources.files import lines, read
 from kgpu.host.engines.paths import MountedPaths
 from kgpu.kube.fake import FakeApi
 from tests.budget import count, sample, tries
+from tests.doctor import forms
+from tests.doctor.planted import cluster_with, log_with, secrets_of
+from tests.doctor.test_live import RESOURCES
 
 SEEDS = st.text("abcdefghkmnpqrstuvwxyzABCDEFGHKMNPQRSTUVWXYZ23456789", min_size=6, max_size=16)
 

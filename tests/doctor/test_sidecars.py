@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from doctor.small import EARLY, LATE, container, ended, found, pod
-
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Pod
+from tests.doctor.small import EARLY, LATE, container, ended, found, pod
 
 PROXY = {"initContainers": [{"name": "proxy", "image": "p", "restartPolicy": "Always"}]}
 RUNS = {"running": {"startedAt": EARLY}}

@@ -6,11 +6,11 @@ import copy
 from typing import Any
 
 import pytest
-from doctor.example import base, merged
 
 from kgpu.doctor.model import Finding, Level, Report
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
+from tests.doctor.example import base, merged
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 PRODUCT, STRATEGY = "nvidia.com/gpu.product", "nvidia.com/mig.strategy"

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from doctor.example import FOLDER, Example, all_examples, load, merged
-from doctor.pasting import simple
 
 from kgpu.base.remedy import Remedy, is_command
 from kgpu.doctor.model import Finding, Subject
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.steps import against_the_state, without
+from tests.doctor.example import FOLDER, Example, all_examples, load, merged
+from tests.doctor.pasting import simple
 
 CHANGING = {
     "kubectl": [

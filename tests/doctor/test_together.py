@@ -11,7 +11,6 @@ import re
 from typing import Any
 
 import pytest
-from doctor.example import Example, all_examples
 
 from kgpu.doctor.model import Finding, Report
 from kgpu.doctor.plan import diagnose
@@ -19,6 +18,7 @@ from kgpu.doctor.render import as_text
 from kgpu.doctor.rules import by_id, is_named
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.whatif import fitting
+from tests.doctor.example import Example, all_examples
 
 EXAMPLES = all_examples()
 BY_NAME = {one.name: one for one in EXAMPLES}

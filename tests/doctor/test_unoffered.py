@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from doctor.small import GPU, node, plugin, report, waits
+
+from tests.doctor.small import GPU, node, plugin, report, waits
 
 DAEMONS = {
     "kind": "DaemonSet", "metadata": {"name": "nvidia-device-plugin-daemonset", "namespace": "gpu-operator", "uid": "d"},

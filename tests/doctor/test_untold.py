@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from doctor.small import EARLY, LATE, NOW, READY, container, ended, found, node, plugin, pod, report, told, waits
 
 from kgpu.doctor.model import LIKELY, Level, Missing
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
+from tests.doctor.small import EARLY, LATE, NOW, READY, container, ended, found, node, plugin, pod, report, told, waits
 
 RUNS = {"running": {"startedAt": EARLY}}
 GATES = {

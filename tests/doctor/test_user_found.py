@@ -6,11 +6,11 @@ import copy
 from typing import Any
 
 import pytest
-from doctor.example import all_examples, base, merged
 
 from kgpu.doctor.model import Level, Report, Subject
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
+from tests.doctor.example import all_examples, base, merged
 
 TAKEN = 1767268800.0  # 2026-01-01T12:00:00Z
 POD = Subject("Pod", "train", "ml")

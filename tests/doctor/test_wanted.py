@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doctor.small import node, plugin, report
 
 from kgpu.doctor import snapshot as snapshots
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.wanted import KINDS, kind_of
+from tests.doctor.small import node, plugin, report
 
 SOURCE = Path(__file__).resolve().parents[2] / "src/kgpu/doctor"
 FOREIGN: list[dict[str, Any]] = [

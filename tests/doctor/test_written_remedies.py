@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from doctor.pasting import problems
 
 from kgpu.base.remedy import is_command
 from kgpu.doctor import cluster_policy, rules
@@ -16,6 +15,7 @@ from kgpu.doctor.draining import with_bare_pods
 from kgpu.doctor.model import Finding, Subject
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
+from tests.doctor.pasting import problems
 
 HELPERS = ("commands", "edits", "hami", "idle_daemons", "remedies", "slices", "stack_config", "volumes", "whatif")
 """Modules beside the rules that write remedies."""

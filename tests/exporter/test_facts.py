@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from exporter.made import DRIVER, gpu, inventory, partition, uuid
-
 from kgpu.exporter.facts import gather
 from kgpu.exporter.model import Unit
 from kgpu.hw.port import Reading
+from tests.exporter.made import DRIVER, gpu, inventory, partition, uuid
 
 
 def test_facts_and_telemetry_come_together():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from exporter.made import gpu, holding, look, mig_uuid, partition, series, uuid
 
 from kgpu.exporter.counters import parse_counters
 from kgpu.exporter.devices import parse_selector
@@ -11,6 +10,7 @@ from kgpu.exporter.labels import Style
 from kgpu.exporter.model import Unit
 from kgpu.exporter.plan import plan
 from kgpu.exporter.settings import ExporterSettings
+from tests.exporter.made import gpu, holding, look, mig_uuid, partition, series, uuid
 
 POWER, USED, XID = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_XID_ERRORS"
 ROWS = parse_counters(f"{POWER}, gauge, P\n{USED}, gauge, U\n{XID}, gauge, X").rows

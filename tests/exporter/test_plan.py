@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from exporter.made import DRIVER, gpu, holding, inventory, look, mig_uuid, partition, read_both, series, uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from kgpu.exporter.ticks import Ticks
 from kgpu.hw.port import HardwareFinding, Problem, Reading
 from kgpu.kubelet.pod_resources import DeviceClaim
 from tests.budget import tries
+from tests.exporter.made import DRIVER, gpu, holding, inventory, look, mig_uuid, partition, read_both, series, uuid
 
 POWER, USED, BUSY, XID = (f"DCGM_FI_DEV_{name}" for name in ("POWER_USAGE", "FB_USED", "GPU_UTIL", "XID_ERRORS"))
 STYLE = Style(hostname="node-1")

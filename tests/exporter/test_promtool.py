@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from exporter.made import gpu, holding, look, partition
-from monitoring.conftest import prometheus_bin  # noqa: F401 - a fixture
-
 from kgpu.exporter.labels import Style
 from kgpu.exporter.model import Generation
 from kgpu.exporter.plan import plan
 from kgpu.exporter.render import render
 from kgpu.exporter.settings import ExporterSettings
+from tests.exporter.made import gpu, holding, look, partition
+from tests.monitoring.conftest import prometheus_bin  # noqa: F401 - a fixture
 
 KEPT = ("camelCase", '"_total" suffix', "should not include type")
 

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
-from exporter.serving import serving
 
 from kgpu.exporter.config import resolve
 from kgpu.exporter.reload import SHIPPED, CountersSource
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import CONFIG_MAPS
+from tests.exporter.serving import serving
 
 TEMPERATURE, POWER, CLOCK = "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_SM_CLOCK"
 CURRENT, PROBLEMS = "kgpu_exporter_counters_current", "kgpu_exporter_counters_problems"

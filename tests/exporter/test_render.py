@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from exporter.made import read_both
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.exporter.labels import Texts
 from kgpu.exporter.model import Family, MetricKind, SeriesSample
 from kgpu.exporter.render import ExpositionFormat, escape, negotiate, render
+from tests.exporter.made import read_both
 
 ANY = st.text(st.characters(blacklist_categories=("Cs",)), max_size=30)
 

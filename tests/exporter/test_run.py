@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from exporter.made import holding
-from exporter.serving import fetch, read, reader_of, serving, set_values
 
 from kgpu.base.errors import HostError, HwError
 from kgpu.exporter.model import Users
@@ -14,6 +12,8 @@ from kgpu.exporter.users import FakeUsers
 from kgpu.hw.memory import MemoryReader
 from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Problem, Reading
 from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts
+from tests.exporter.made import holding
+from tests.exporter.serving import fetch, read, reader_of, serving, set_values
 
 TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
 UP = "kgpu_gpu_up"

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exporter.made import gpu, holding, inventory, partition, uuid
 
 from kgpu.base.clock import VirtualClock, settle
 from kgpu.base.errors import HwError, KubeletError
@@ -28,6 +27,7 @@ from kgpu.hw.port import Process
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import PODS, Resource, Selector
 from kgpu.kubelet.pod_resources import DeviceClaim, FakeHoldings
+from tests.exporter.made import gpu, holding, inventory, partition, uuid
 
 HELD = holding("p", uuid(0))
 CID = "ab" * 32

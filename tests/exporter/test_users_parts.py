@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from exporter.made import gpu, holding, inventory, mig_uuid, partition, uuid
 
 from kgpu.base.clock import VirtualClock
 from kgpu.base.errors import HostError, HwError, KubeletError
@@ -28,6 +27,7 @@ from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import PODS, KubeRefusedError, KubeUnreachableError
 from kgpu.kubelet.pod_resources import DeviceClaim
 from kgpu.kubelet.rpc import RpcError
+from tests.exporter.made import gpu, holding, inventory, mig_uuid, partition, uuid
 
 DRA = "gpu.nvidia.com"
 CID = "ab" * 32

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exporter.made import gpu, inventory, look, mig_uuid, partition, series, uuid
 
 from kgpu.base.clock import VirtualClock
 from kgpu.exporter.config import resolve
@@ -20,6 +19,7 @@ from kgpu.hw.memory import MemoryReader
 from kgpu.kubelet.methods import POD_RESOURCES
 from kgpu.kubelet.pb import podresources_v1_pb2 as pb
 from kgpu.kubelet.rpc import RpcServer, Service
+from tests.exporter.made import gpu, inventory, look, mig_uuid, partition, series, uuid
 
 GPUS = (gpu(0, partition(0, 7)), gpu(1), gpu(2))
 

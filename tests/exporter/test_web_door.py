@@ -13,10 +13,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from exporter.serving import fetch, serving
 
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.exporter.web_door import WebDoor
+from tests.exporter.serving import fetch, serving
 
 NOW = dt.datetime.now(dt.UTC)
 CURRENT = "kgpu_exporter_web_config_current"

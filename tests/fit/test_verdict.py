@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from fit.generate import GPU, HOST, ZONE, Generator, Object, backdrop
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.fit import ClusterSnapshot, ClusterView, explain, explain_pod, read, verdict
 from tests.budget import tries
+from tests.fit.generate import GPU, HOST, ZONE, Generator, Object, backdrop
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from host.tree import driver, simulated
 
 from kgpu.formats.simulated import MAGIC, state_file
 from kgpu.hw.fake import schema
 from kgpu.hw.fake.create import create_root
 from kgpu.hw.fake.state import DriverState
+from tests.host.tree import driver, simulated
 
 
 def test_a_root_that_was_made_is_simulated(tmp_path: Path) -> None:

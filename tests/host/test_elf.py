@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from host.tree import elf
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.host.elf import Elf, read_elf, soname
 from tests.budget import tries
+from tests.host.tree import elf
 
 WHOLE = elf(soname="libx.so.1", interpreter="/lib64/ld-linux-x86-64.so.2")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from host.go_program import go_program
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.host.go_binary import has_symbols, modules
+from tests.host.go_program import go_program
 
 LINES = (
     "path\texample.com/engine",

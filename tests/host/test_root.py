@@ -7,9 +7,9 @@ import stat
 from pathlib import Path
 
 import pytest
-from host.tree import driver, link, simulated, touch
 
 from kgpu.host.root import DriverRoot, Tree, read_some
+from tests.host.tree import driver, link, simulated, touch
 
 
 def test_absolute_link_means_the_tree_itself(tmp_path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hw.contract import ReaderContract
 
 from kgpu.base.errors import HwError
 from kgpu.hw.memory import MemoryReader, sample_inventory, sample_partitions
 from kgpu.hw.port import EventKind, HardwareEvent, Link, Problem, Process, Reading, TopologyLevel
 from kgpu.hw.subscription import LIMIT, Subscriptions
+from tests.hw.contract import ReaderContract
 
 
 class MemoryNode:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from kube.contract import Contract, Place
 
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import CONFIG_MAPS, KubeRefusedError, KubeUnreachableError
+from tests.kube.contract import Contract, Place
 
 
 class TestFake(Contract):

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from kubelet import followers
 
 from kgpu.base.errors import KubeletError, UserError
 from kgpu.kubelet.convert import decode_allocation
 from kgpu.kubelet.device_plugin import DevicePluginServer, register
 from kgpu.kubelet.fake import CHECKPOINT, AdmissionError, FakeKubelet
 from kgpu.kubelet.model import ContainerAllocation, DeviceState, PreferenceRequest, Registration
+from tests.kubelet import followers
 
 NAME = "example.com/dev"
 

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from lab.played import Played
 
 from kgpu.base.errors import LabError
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode
 from kgpu.lab.real import build
+from tests.lab.played import Played
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
-from lab.copied import Cluster, Copy, until
 
 from kgpu.formats import names
+from tests.lab.copied import Cluster, Copy, until
 
 pytestmark = pytest.mark.timeout(300)
 

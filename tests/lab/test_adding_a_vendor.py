@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from lab.copied import Cluster, Copy, until
+
+from tests.lab.copied import Cluster, Copy, until
 
 pytestmark = pytest.mark.timeout(300)
 NODE: Final = "plain-1"

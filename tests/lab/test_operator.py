@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.played import Played, wrong
 
 from kgpu.base.errors import LabError
 from kgpu.formats.crd.definitions import crds
@@ -34,6 +33,7 @@ from kgpu.lab.nodes.folder import has_operator
 from kgpu.lab.port import kubectl as run_kubectl
 from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import build
+from tests.lab.played import Played, wrong
 
 pytestmark = pytest.mark.timeout(300)
 WAIT_S = 90.0

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 
 import pytest
-from lab.played import Played, check_on_embedded, stories
 
 from kgpu.lab.embedded.lab import EmbeddedLab
 from tests import on_real
+from tests.lab.played import Played, check_on_embedded, stories
 
 REQUIRED = os.environ.get(on_real.REQUIRE) == "1"
 

@@ -7,8 +7,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from deaf import parent, unheard, unheard_by
-from lab.container import running
 
 from kgpu.lab import processes
 from kgpu.lab.embedded.lab import EmbeddedLab
@@ -18,6 +16,8 @@ from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import keeper
 from kgpu.lab.real.plan import PlannedProcess
 from kgpu.lab.scenarios.run import run_command
+from tests.deaf import parent, unheard, unheard_by
+from tests.lab.container import running
 
 # Python itself ignores these, in every program that is written in it.
 OF_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hw.fake.nvml_process import Nvml
 
 from kgpu.hw.fake.state import DriverState
+from tests.hw.fake.nvml_process import Nvml
 
 RootMaker = Callable[..., Path]
 MODULE = Path(__file__).with_name("gonvml")

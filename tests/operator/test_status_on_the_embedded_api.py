@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from lab.embedded.support import Whole, whole
 
 from kgpu.formats import agent_report, names
 from kgpu.formats.crd.definitions import crds
@@ -16,6 +15,7 @@ from kgpu.operator import conditions
 from kgpu.operator.overview import Overview, overview
 from kgpu.operator.plan import plan
 from kgpu.operator.reading import look
+from tests.lab.embedded.support import Whole, whole
 from tests.operator.test_breakages import CASES
 from tests.operator.world import FEATURES, NAMESPACE, PCI, SETTINGS, report
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from charts.conftest import chart, helm
 
 from kgpu.formats.crd.definitions import crds
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import build
+from tests.charts.conftest import chart, helm
 
 __all__ = ["chart", "helm"]
 

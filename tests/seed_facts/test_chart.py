@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from charts.conftest import NAMESPACE, Chart
-from charts.value_sets import FILES, SETS
-from seed_facts.support import bare_node, daemon_sets, lacks, planned, told, why
 
 from kgpu.formats import names
 from kgpu.formats.crd import decode
 from kgpu.operator.model import NodeLayout
+from tests.charts.conftest import NAMESPACE, Chart
+from tests.charts.value_sets import FILES, SETS
 from tests.operator.world import condition_of, healthy_node, node_object
+from tests.seed_facts.support import bare_node, daemon_sets, lacks, planned, told, why
 
 # Helm may have to be built first.
 pytestmark = pytest.mark.timeout(900)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from seed_facts.support import bare_node, lacks, planned, told, why
 
 from kgpu.agent.gate import gated, judge
 from kgpu.formats import agent_report, names
@@ -30,6 +29,7 @@ from tests.operator.world import (
     trouble,
     world,
 )
+from tests.seed_facts.support import bare_node, lacks, planned, told, why
 
 AGENT = names.AGENT_DAEMON_SET
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
-from charts.conftest import Chart
-from formats.crd import samples
-from seed_facts.conftest import Kubectl
-from seed_facts.support import lacks, planned, told
 
 from kgpu.formats.crd import decode
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from tests.charts.conftest import Chart
+from tests.formats.crd import samples
 from tests.operator.world import healthy_node
+from tests.seed_facts.conftest import Kubectl
+from tests.seed_facts.support import lacks, planned, told
 
 pytestmark = pytest.mark.timeout(900)
 NAME = ("clusterpolicy", "cluster-policy")

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from seed_facts.test_kubectl import MERGE_CONFIG, NAME, SET_CONFIG
 
 from kgpu.formats import names
 from kgpu.hw.fake import operate
@@ -23,6 +22,7 @@ from kgpu.lab.nodes.spec import CPU_PROFILE
 from kgpu.lab.port import kubectl
 from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import build
+from tests.seed_facts.test_kubectl import MERGE_CONFIG, NAME, SET_CONFIG
 
 pytestmark = pytest.mark.timeout(300)
 WAIT_S = 300.0

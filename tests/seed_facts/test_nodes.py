@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from seed_facts.support import AS_OPERANDS, bare_node, daemon_sets, lacks, planned, told, why
 
 from kgpu.discovery.features.model import CpuFacts, FeatureFacts, PciFunction
 from kgpu.discovery.features.plan import plan as features
@@ -27,6 +26,7 @@ from tests.operator.world import (
     policy,
     report,
 )
+from tests.seed_facts.support import AS_OPERANDS, bare_node, daemon_sets, lacks, planned, told, why
 
 NFD = "feature.node.kubernetes.io/"
 

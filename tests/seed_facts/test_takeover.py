@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from charts.conftest import CHART, NAMESPACE
 
 from kgpu.formats import names
 from kgpu.formats.crd.definitions import crds
@@ -25,6 +24,7 @@ from kgpu.lab.embedded.model import FirstNode
 from kgpu.lab.port import kubectl
 from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import build
+from tests.charts.conftest import CHART, NAMESPACE
 
 pytestmark = pytest.mark.timeout(900)
 WAIT_S = 300.0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from host.go_program import go_program
-from host.tree import link, write
 
 from kgpu.host.root import Tree
 from kgpu.toolkit.cdi_support import EngineSupport, find_engines, oldest_support
+from tests.host.go_program import go_program
+from tests.host.tree import link, write
 
 LIBRARY = "tags.cncf.io/container-device-interface"
 OLD = "github.com/container-orchestrated-devices/container-device-interface"

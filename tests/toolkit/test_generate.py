@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from host.tree import driver, touch
-from toolkit.generation import edits, make, names
 
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.formats.cdi import CdiDevice, build_spec, parse_spec
@@ -20,6 +18,8 @@ from kgpu.toolkit.config import FEATURES, Output, generate_config
 from kgpu.toolkit.report import as_data, as_lines, twin_notes, write_report
 from kgpu.toolkit.run import IncompleteError, generate, write_specs
 from kgpu.toolkit.specs import FoundSpec
+from tests.host.tree import driver, touch
+from tests.toolkit.generation import edits, make, names
 
 NEW = (EngineSupport("/usr/bin/containerd", "1.0.0"),)
 OLD = (*NEW, EngineSupport("/usr/bin/podman", "0.6.0"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from host.tree import link, touch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from kgpu.base.errors import ConfigError, HostError
 from kgpu.host.root import Tree
 from kgpu.toolkit.config import HOOKS, HookConfig, hook_config
 from kgpu.toolkit.hooks import Hooks, find_hooks
+from tests.host.tree import link, touch
 
 PATH = "/usr/bin/nvidia-cdi-hook"
 WORDS = st.lists(st.text(max_size=20), max_size=4)

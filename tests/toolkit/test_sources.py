@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from host.tree import driver, link, touch
 
 from kgpu.base.inotify import Inotify
 from kgpu.host.root import DriverRoot, Tree
 from kgpu.hw.memory import sample_inventory
 from kgpu.toolkit.sources import PAUSE_SECONDS, SpecSources, stirred
 from kgpu.toolkit.spec_keeper import make_spec
+from tests.host.tree import driver, link, touch
 
 PERSISTENCED = "run/nvidia-persistenced/socket"
 

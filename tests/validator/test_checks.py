@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from msgspec import structs
-from validator.made import driver_facts, inventory, specs
 
 from kgpu.base.errors import HwError
 from kgpu.hw.port import HardwareFinding, Problem
@@ -15,6 +14,7 @@ from kgpu.validator.checks.plugin import NodeResources
 from kgpu.validator.cuda import CudaOutcome
 from kgpu.validator.look import CdiName, PciGpu
 from kgpu.validator.model import Status
+from tests.validator.made import driver_facts, inventory, specs
 
 NO_NVML = HwError("nvml init failed: ERROR_DRIVER_NOT_LOADED", "a loaded driver", "load it")
 

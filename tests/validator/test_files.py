@@ -8,12 +8,12 @@ import subprocess
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from validator.made import cuda, device, passed
 
 from kgpu.base.errors import HostError
 from kgpu.validator import files
 from kgpu.validator.files import Folder
 from kgpu.validator.model import Check, NodeValidation, Roots, Status
+from tests.validator.made import cuda, device, passed
 
 REPORT = NodeValidation(
     results=(passed(Check.DRIVER), cuda(device("a"), device("b", Status.FAILED))),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
-from validator.made import cuda, device, passed
 
 from kgpu.validator import plan
 from kgpu.validator.files import Folder
 from kgpu.validator.metrics import METRICS, look, render
 from kgpu.validator.model import Check, NodeValidation, Status
+from tests.validator.made import cuda, device, passed
 
 NAMES = {
     "gpu_operator_node_metrics_ready_ts_seconds", "gpu_operator_node_driver_ready", "gpu_operator_node_toolkit_ready",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from validator.test_run_again import Steps, proven, shows
 
 from kgpu.validator.checks.plugin import NodeResources
 from kgpu.validator.model import Check, CheckResult, CheckTrouble, NodeValidation, Status, waiting
 from kgpu.validator.patience import Patience
 from kgpu.validator.plan import lacks_the_plugin_alone
+from tests.validator.test_run_again import Steps, proven, shows
 
 WAITS = waiting(Check.PLUGIN, CheckTrouble(what="the Node has no nvidia.com resource yet"))
 

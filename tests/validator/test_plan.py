@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from validator.made import cuda, device, inventory, passed
 
 from kgpu.base.advice import Severity
 from kgpu.validator import files, plan
 from kgpu.validator.model import Check, CheckResult, CheckTrouble, NodeValidation, Status, failed, waiting
+from tests.validator.made import cuda, device, inventory, passed
 
 BAD = CheckTrouble(what="no driver", expected="a driver", remedy="install it")
 GOOD = tuple(passed(check) for check in Check)

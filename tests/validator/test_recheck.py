@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from validator.made import device
 
 from kgpu.validator.checks.cuda import CudaTarget
 from kgpu.validator.cuda import CudaOutcome
 from kgpu.validator.model import DeviceResult, Status
 from kgpu.validator.recheck import CONFIRM_SECONDS, Rechecks, idle
+from tests.validator.made import device
 
 PACE = 600.0
 TARGET = CudaTarget(uuid="a", gpu="a", name="GPU a")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from validator.test_run import BROKEN, Node
 
 from kgpu.agent.gate import Gate
 from kgpu.base.errors import HwError
@@ -20,6 +19,7 @@ from kgpu.validator.model import Check, NodeValidation, Status
 from kgpu.validator.patience import DIFFERENT_SECONDS
 from kgpu.validator.recheck import CONFIRM_SECONDS
 from kgpu.validator.run import NodeValidator
+from tests.validator.test_run import BROKEN, Node
 
 DOWN = HwError("nvmlInit did not answer", "an answer", "wait")
 SEEN = {"utilization_percent": 0.0, "memory_utilization_percent": 0.0, "memory_used_mib": 4.0}

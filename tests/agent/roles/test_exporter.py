@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 
-from exporter.serving import fetch, read
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kgpu.agent.options import AgentOptions, LabelsSink
@@ -17,6 +16,7 @@ from kgpu.agent.run import Agent
 from kgpu.formats.names import ENV_LAB_POD_ADDRESS, ENV_RUN_DIR
 from kgpu.hw.fake import operate
 from kgpu.hw.verdicts import GpuVerdict, VerdictFile, verdicts_path
+from tests.exporter.serving import fetch, read
 
 LIMIT = 60.0
 TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agent.test_end_to_end import Node
 
 from kgpu.agent import host
 from kgpu.agent.options import AgentOptions
@@ -23,6 +22,7 @@ from kgpu.hw.fake import kernel_log, operate
 from kgpu.hw.verdicts import VerdictFile, verdicts_path
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODES
+from tests.agent.test_end_to_end import Node
 
 SECONDS = 30.0
 

@@ -15,9 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from doctor.lab.urgency import sureness
-from doctor.pasting import problems
-
 from kgpu.cli.doctor import look, parse_target
 from kgpu.cli.main import main
 from kgpu.doctor.model import Report
@@ -28,6 +25,8 @@ from kgpu.kube.port import KubeRefusedError, Object, Patch, Resource
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.nodes import manage
 from kgpu.lab.nodes.folder import has_operator
+from tests.doctor.lab.urgency import sureness
+from tests.doctor.pasting import problems
 
 WAIT_S = 300.0
 POLL_S = 0.4

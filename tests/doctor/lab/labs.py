@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from doctor.lab.breaking import Ground, healthy, until
-from doctor.lab.things import CUDA, SPACE, obj
 
 from kgpu.kube.port import Object
 from kgpu.lab.embedded.lab import EmbeddedLab
@@ -15,6 +13,8 @@ from kgpu.lab.embedded.model import FirstNode
 from kgpu.lab.nodes import manage
 from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import build
+from tests.doctor.lab.breaking import Ground, healthy, until
+from tests.doctor.lab.things import CUDA, SPACE, obj
 
 FIRST = "gpu-node-1"
 SMALL = "small-1"

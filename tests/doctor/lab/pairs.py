@@ -8,15 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final
 
-from doctor.lab import peers
-from doctor.lab.breaking import Break, Ground, Undo, healthy, until
-from doctor.lab.labs import space
-from doctor.lab.things import SPACE
-from doctor.lab.touching import exclude, touched
-from doctor.lab.urgency import urgency
-
 from kgpu.doctor.model import Finding, Report
 from kgpu.doctor.render import as_text
+from tests.doctor.lab import peers
+from tests.doctor.lab.breaking import Break, Ground, Undo, healthy, until
+from tests.doctor.lab.labs import space
+from tests.doctor.lab.things import SPACE
+from tests.doctor.lab.touching import exclude, touched
+from tests.doctor.lab.urgency import urgency
 
 SPACES: Final = (SPACE, peers.SPACE)
 """Namespaces of what is broken; the second of a pair has its own ones, with this behind their names."""

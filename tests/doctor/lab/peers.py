@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from doctor.lab.breaking import Change, Ground, Make, Step
-from doctor.lab.labs import PLAIN
-from doctor.lab.things import SHELL, obj, relabel, says
-
 from kgpu.formats.crd.definitions import crds
 from kgpu.kube.port import Object
+from tests.doctor.lab.breaking import Change, Ground, Make, Step
+from tests.doctor.lab.labs import PLAIN
+from tests.doctor.lab.things import SHELL, obj, relabel, says
 
 PLUGIN = "nvidia-device-plugin-daemonset"
 FOLDER = "/run/nvidia"

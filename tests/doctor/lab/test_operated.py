@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from doctor.lab import pairs
-from doctor.lab.breaking import Break, Ground, healthy, play, until
-from doctor.lab.breaks import operated, scheduling, workloads
-from doctor.lab.labs import brought_up
-from doctor.lab.pairs import Pair
 
 from tests.budget import count
+from tests.doctor.lab import pairs
+from tests.doctor.lab.breaking import Break, Ground, healthy, play, until
+from tests.doctor.lab.breaks import operated, scheduling, workloads
+from tests.doctor.lab.labs import brought_up
+from tests.doctor.lab.pairs import Pair
 
 NONE_HERE = {
     "RUN-02": "the operator makes the RuntimeClass that nobody has made elsewhere",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from doctor.lab.breaking import Break
-from doctor.lab.breaks import hosts
-from doctor.lab.labs import FIRST, SMALL
-from doctor.lab.pairs import Pair, drawn, moved, place, wrong
-from doctor.lab.test_tables import ALL
-from doctor.lab.things import make, pod, relabel, taint, xid
-from doctor.lab.touching import exclude, touched
-from doctor.lab.urgency import ROWS
-
 from kgpu.doctor.model import Finding, Report, Subject
+from tests.doctor.lab.breaking import Break
+from tests.doctor.lab.breaks import hosts
+from tests.doctor.lab.labs import FIRST, SMALL
+from tests.doctor.lab.pairs import Pair, drawn, moved, place, wrong
+from tests.doctor.lab.test_tables import ALL
+from tests.doctor.lab.things import make, pod, relabel, taint, xid
+from tests.doctor.lab.touching import exclude, touched
+from tests.doctor.lab.urgency import ROWS
 
 
 def broken(first: str, *steps: object, names: str = "team-a/broken") -> Break:

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from doctor.lab.breaking import Break, Ground, first_rightly, healthy, until
-from doctor.lab.labs import FIRST, brought_up
-from doctor.lab.things import SPACE, deployment, job, make, pod, taint
 
 from kgpu.doctor.model import Finding
 from kgpu.formats import names
 from kgpu.kube.port import Object
+from tests.doctor.lab.breaking import Break, Ground, first_rightly, healthy, until
+from tests.doctor.lab.labs import FIRST, brought_up
+from tests.doctor.lab.things import SPACE, deployment, job, make, pod, taint
 
 WRONG = {"nodeSelector": {names.LABEL_GPU_PRODUCT: "H100-80GB-HBM3"}}
 

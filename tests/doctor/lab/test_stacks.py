@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from doctor.lab import pairs
-from doctor.lab.breaking import Break, Ground, healthy, play
-from doctor.lab.breaks import courses, hosts, operators, scheduling, stack, vendors, workloads
-from doctor.lab.labs import brought_up
-from doctor.lab.pairs import Pair
-from doctor.lab.peers import defined
 
 from tests.budget import count
+from tests.doctor.lab import pairs
+from tests.doctor.lab.breaking import Break, Ground, healthy, play
+from tests.doctor.lab.breaks import courses, hosts, operators, scheduling, stack, vendors, workloads
+from tests.doctor.lab.labs import brought_up
+from tests.doctor.lab.pairs import Pair
+from tests.doctor.lab.peers import defined
 
 STACKS = (*stack.BREAKS, *vendors.BREAKS, *operators.BREAKS, *courses.BREAKS)
 CARRIED = (*STACKS, *scheduling.BREAKS, *workloads.BREAKS, *hosts.BREAKS)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from doctor.catalogue import ROWS
-from doctor.lab.breaking import Break
-from doctor.lab.breaks import courses, hosts, operated, operators, scheduling, stack, vendors, workloads
+from tests.doctor.catalogue import ROWS
+from tests.doctor.lab.breaking import Break
+from tests.doctor.lab.breaks import courses, hosts, operated, operators, scheduling, stack, vendors, workloads
 
 WANTED = 60
 ALL: tuple[Break, ...] = tuple(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from doctor.lab.breaking import Break, Ground, healthy, play
-from doctor.lab.breaks import hosts, scheduling, workloads
-from doctor.lab.labs import FIRST, brought_up
+
+from tests.doctor.lab.breaking import Break, Ground, healthy, play
+from tests.doctor.lab.breaks import hosts, scheduling, workloads
+from tests.doctor.lab.labs import FIRST, brought_up
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from doctor.lab.breaking import Change, Fault, Make, Step
-
 from kgpu.kube.port import Object
+from tests.doctor.lab.breaking import Change, Fault, Make, Step
 
 GPU = "nvidia.com/gpu"
 CUDA = "nvidia/cuda:12.8.0-base-ubuntu24.04"

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from doctor.lab.breaking import Break, Change, Conditioned, Gone, HostFile, KernelLine, Make, Until
-from doctor.lab.breaks.operated import OPERATOR
-from doctor.lab.labs import FIRST, PLAIN, SMALL
-from doctor.lab.things import GPU
-
 from kgpu.base.quantity import Quantity
 from kgpu.formats import names
 from kgpu.kube.port import Object
+from tests.doctor.lab.breaking import Break, Change, Conditioned, Gone, HostFile, KernelLine, Make, Until
+from tests.doctor.lab.breaks.operated import OPERATOR
+from tests.doctor.lab.labs import FIRST, PLAIN, SMALL
+from tests.doctor.lab.things import GPU
 
 Thing: TypeAlias = tuple[str, ...]
 SPARE: Final = {FIRST: 4, SMALL: 2}

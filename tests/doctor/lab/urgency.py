@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from doctor.lab.breaking import Break
+    from tests.doctor.lab.breaking import Break
 
 PROVEN: Final = (
     # Of nodes and of the stack.

@@ -6,7 +6,7 @@ import copy
 import re
 from typing import Any
 
-from formats.crd.sheet import Entry, entries
+from tests.formats.crd.sheet import Entry, entries
 
 Raw = dict[str, Any]
 

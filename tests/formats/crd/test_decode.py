@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from formats.crd import samples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from kgpu.formats.crd.decode import MOST, Decoded, clusterpolicy, nvidiadriver
 from kgpu.formats.crd.definitions import DEFINITIONS
 from kgpu.formats.crd.fields import Type, rows
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
+from tests.formats.crd import samples
 
 Raw = dict[str, Any]
 READERS = {"ClusterPolicy": clusterpolicy, "NVIDIADriver": nvidiadriver}

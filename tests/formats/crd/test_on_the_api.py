@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from formats.crd import samples
 
 from kgpu.formats.crd.decode import clusterpolicy, nvidiadriver
 from kgpu.formats.crd.definitions import crds
 from kgpu.lab.embedded.lab import EmbeddedLab
+from tests.formats.crd import samples
 
 pytestmark = pytest.mark.timeout(120)
 Raw = dict[str, Any]

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from formats.crd import sheet
 
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.definitions import DEFINITIONS, crds
 from kgpu.formats.crd.fields import rows
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.lab.embedded.openapi import recorded
+from tests.formats.crd import sheet
 
 Schema = dict[str, Any]
 BLOCKS = {"ClusterPolicy": "CLUSTERPOLICY", "NVIDIADriver": "NVIDIADRIVER"}

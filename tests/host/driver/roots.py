@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from host.tree import elf, library, link, touch, write
+from tests.host.tree import elf, library, link, touch, write
 
 VERSION = "570.133.20"
 NIX_DRIVER = "/nix/store/0kz3-nvidia-x11-570.133.20-6.12.20"

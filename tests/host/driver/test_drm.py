@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from host.tree import simulated, touch
 
 from kgpu.host.driver.drm import DrmNodes, drm_edits, drm_links, drm_nodes
 from kgpu.host.root import DriverRoot
+from tests.host.tree import simulated, touch
 
 BUS = "0000:07:00.0"
 

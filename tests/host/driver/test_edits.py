@@ -5,14 +5,14 @@ from __future__ import annotations
 import posixpath
 
 import pytest
-from host.driver import roots
-from host.tree import driver, elf, library, link, simulated, touch, write
 
 from kgpu.formats.cdi import CdiDevice, build_spec
 from kgpu.host.driver.edits import driver_edits, host_edits, library_folders, link_pairs
 from kgpu.host.driver.find import find_driver_files
 from kgpu.host.driver.model import DriverFiles, Library, Search
 from kgpu.host.root import DriverRoot
+from tests.host.driver import roots
+from tests.host.tree import driver, elf, library, link, simulated, touch, write
 
 PLACE = "/usr/lib/x86_64-linux-gnu"
 V = "550.54.15"

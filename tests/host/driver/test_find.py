@@ -6,13 +6,13 @@ import os
 import posixpath
 
 import pytest
-from host.tree import driver, elf, library, link, touch, write
 
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.host.driver.find import find_driver_files, module_version
 from kgpu.host.driver.layouts import LIBRARY_DIRS
 from kgpu.host.driver.model import DriverFiles, Search
 from kgpu.host.root import DriverRoot
+from tests.host.tree import driver, elf, library, link, touch, write
 
 PLACE = "/usr/lib/x86_64-linux-gnu"
 V = "550.54.15"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from host.tree import driver, link, touch
 
 from kgpu.host.driver.edits import driver_edits
 from kgpu.host.driver.find import find_driver_files
 from kgpu.host.driver.graphics import CONFIGS
 from kgpu.host.driver.model import Search
 from kgpu.host.root import DriverRoot
+from tests.host.tree import driver, link, touch
 
 PLACE = "/usr/lib/x86_64-linux-gnu"
 V = "550.54.15"

@@ -6,7 +6,6 @@ import os
 import stat
 from pathlib import Path
 
-from host.tree import elf
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from kgpu.host.driver.find import find_driver_files
 from kgpu.host.driver.model import Search
 from kgpu.host.root import DriverRoot
 from tests.budget import tries
+from tests.host.tree import elf
 
 V = "550.54.15"
 PLACES = (

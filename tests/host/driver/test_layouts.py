@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from host.driver import roots
-from host.driver.roots import LAYOUTS, NIX_DRIVER, NIX_LOADER, VERSION
 
 from kgpu.formats.cdi import CdiMount
 from kgpu.host.driver.edits import driver_edits, library_dirs
@@ -17,6 +15,8 @@ from kgpu.host.driver.layouts import BINARY_DIRS, LIBRARY_DIRS
 from kgpu.host.driver.model import DriverFiles
 from kgpu.host.root import DriverRoot
 from kgpu.hw import roots as nvml
+from tests.host.driver import roots
+from tests.host.driver.roots import LAYOUTS, NIX_DRIVER, NIX_LOADER, VERSION
 
 Make = Callable[[Path], Path]
 EXPECTED = {

@@ -7,7 +7,6 @@ import struct
 import subprocess
 
 import pytest
-from host.tree import driver, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from kgpu.base.errors import HostError
 from kgpu.host.driver.find import find_driver_files
 from kgpu.host.driver.ldcache import CacheEntry, parse_ld_cache
 from kgpu.host.root import DriverRoot
+from tests.host.tree import driver, write
 
 X86_64, I386, AARCH64 = 0x0303, 0x0003, 0x0A03
 Row = tuple[int, str, str]

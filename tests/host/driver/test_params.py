@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from host.tree import driver, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from kgpu.host.driver.find import find_driver_files
 from kgpu.host.driver.model import Search
 from kgpu.host.driver.params import modifies_device_files, prepared_params
 from kgpu.host.root import DriverRoot
+from tests.host.tree import driver, write
 
 TEXT = "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: {}\nDeviceFileUID: 0\nDeviceFileModeX: 1\n"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 
 import pytest
-from host.tree import driver, elf, link, simulated, touch, write
 
 from kgpu.host.driver import programs
 from kgpu.host.driver.edits import driver_edits
 from kgpu.host.driver.find import find_driver_files
 from kgpu.host.driver.model import DriverFiles, Search
 from kgpu.host.root import DriverRoot
+from tests.host.tree import driver, elf, link, simulated, touch, write
 
 V = "550.54.15"
 PARAMETER = "sys/module/firmware_class/parameters/path"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from host.driver import roots
-
 from kgpu.host.driver.find import find_driver_files
 from kgpu.host.driver.model import DriverReport, Item, Search
 from kgpu.host.root import DriverRoot
+from tests.host.driver import roots
 
 
 def whole(tmp_path) -> DriverReport:

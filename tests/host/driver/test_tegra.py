@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from host.tree import touch, write
 
 from kgpu.host.driver.tegra import is_integrated_gpu, is_orin, is_tegra
 from kgpu.host.root import DriverRoot
+from tests.host.tree import touch, write
 
 
 @pytest.mark.parametrize(

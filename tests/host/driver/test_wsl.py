@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from host.tree import elf, link, touch, write
 
 from kgpu.base.errors import HostError
 from kgpu.host.driver.wsl import find_wsl_store, is_wsl, wsl_edits
 from kgpu.host.root import DriverRoot
+from tests.host.tree import elf, link, touch, write
 
 LIB = "/usr/lib/wsl/lib"
 STORE = "/usr/lib/wsl/drivers/nv_dispi.inf_amd64_3f1a"

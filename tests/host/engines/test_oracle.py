@@ -6,9 +6,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from host.engines.documents import containerd_configs
-from host.engines.real_engine import containerd_binary, dump
-from host.engines.test_random_configs import V2, V3, WANTED, changed_leaves
 from hypothesis import HealthCheck, given
 
 from kgpu.host.engines import rules
@@ -16,6 +13,9 @@ from kgpu.host.engines.edited import lookup
 from kgpu.host.engines.model import NVIDIA_HANDLERS, Engine, EnginePlace
 from kgpu.toolkit.engine.programs import parse_version
 from tests.budget import tries
+from tests.host.engines.documents import containerd_configs
+from tests.host.engines.real_engine import containerd_binary, dump
+from tests.host.engines.test_random_configs import V2, V3, WANTED, changed_leaves
 
 CRI3 = ("plugins", "io.containerd.cri.v1.runtime")
 

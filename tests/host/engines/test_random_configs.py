@@ -7,7 +7,6 @@ import json
 import tomllib
 
 import pytest
-from host.engines.documents import TEXTS, WORDS, containerd_configs, toml_text
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from kgpu.host.engines.edited import lookup, same
 from kgpu.host.engines.model import NVIDIA_HANDLERS, Engine, EngineOffer, EnginePlace
 from kgpu.host.engines.undo import ChangedFile, kind_of, without
 from tests.budget import tries
+from tests.host.engines.documents import TEXTS, WORDS, containerd_configs, toml_text
 
 MAIN, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"
 WANTED = st.builds(

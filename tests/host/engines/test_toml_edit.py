@@ -6,7 +6,6 @@ import copy
 import tomllib
 
 import pytest
-from host.engines.documents import TABLES, VALUES, WORDS, toml_documents
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from kgpu.host.engines.edited import lookup, same
 from kgpu.host.engines.toml_edit import TomlFile
 from kgpu.host.engines.toml_text import key_text, statements, value_text
 from tests.budget import tries
+from tests.host.engines.documents import TABLES, VALUES, WORDS, toml_documents
 
 PATHS = st.lists(WORDS, min_size=1, max_size=4).map(tuple)
 

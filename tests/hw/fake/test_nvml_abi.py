@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from hw.fake.nvml_process import Nvml, NvmlFailure
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from kgpu.hw.fake import schema
 from kgpu.hw.fake.build import find_compiler, source_dir
 from kgpu.hw.fake.state import DriverState
 from tests.budget import tries
+from tests.hw.fake.nvml_process import Nvml, NvmlFailure
 
 RootMaker = Callable[..., Path]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from hw.fake.nvml_process import Nvml
+
+from tests.hw.fake.nvml_process import Nvml
 
 RootMaker = Callable[..., Path]
 

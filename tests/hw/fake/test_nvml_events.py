@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from hw.fake.nvml_process import Nvml
 
 from kgpu.hw.fake import schema
 from kgpu.hw.fake.state import EVENT_DOUBLE_BIT_ECC, EVENT_XID, DriverState
+from tests.hw.fake.nvml_process import Nvml
 
 RootMaker = Callable[..., Path]
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from hw.fake.mig_oracle import Oracle
-from hw.fake.nvml_process import Nvml
-from hw.fake.test_mig_tables import layouts, maximal
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
@@ -19,6 +16,9 @@ from kgpu.formats.mig_geometry import GEOMETRIES, InstanceProfile
 from kgpu.hw.fake import mig, operate
 from kgpu.hw.fake.state import DriverState
 from tests.budget import tries
+from tests.hw.fake.mig_oracle import Oracle
+from tests.hw.fake.nvml_process import Nvml
+from tests.hw.fake.test_mig_tables import layouts, maximal
 
 RootMaker = Callable[..., Path]
 IN_USE = pynvml.NVML_ERROR_IN_USE

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from hw.fake.nvml_process import Nvml
 
 from kgpu.hw.fake import schema
 from kgpu.hw.fake.state import DriverState
+from tests.hw.fake.nvml_process import Nvml
 
 RootMaker = Callable[..., Path]
 UNSUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED

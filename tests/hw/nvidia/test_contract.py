@@ -11,15 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-from hw.contract import (
-    PATIENCE,
-    ReaderContract,
-    problems,
-    usable,
-    wait_for,
-    wait_for_error,
-    wait_for_event,
-)
 
 from kgpu.base.errors import HwError
 from kgpu.hw.fake import mig, operate, processes
@@ -29,6 +20,15 @@ from kgpu.hw.nvidia.faults import NvmlInitError
 from kgpu.hw.nvidia.process import Stalled
 from kgpu.hw.port import EventKind, Problem, TopologyLevel
 from tests.child import child
+from tests.hw.contract import (
+    PATIENCE,
+    ReaderContract,
+    problems,
+    usable,
+    wait_for,
+    wait_for_error,
+    wait_for_event,
+)
 
 
 class SimulatedNode:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pynvml
 import pytest
-from hw.nvidia.stub import StubLibrary
 
 from kgpu.hw.nvidia.codes import FUNCTION_NOT_FOUND, GPU_IS_LOST, NEXT_WAY, NOT_SUPPORTED, VERSION_MISMATCH
 from kgpu.hw.nvidia.fallbacks import CALLS, Nvml, NvmlError
+from tests.hw.nvidia.stub import StubLibrary
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pynvml
 import pytest
-from hw.nvidia.stub import StubLibrary, healthy_gpu
 
 from kgpu.hw.nvidia.codes import GPU_IS_LOST, NOT_FOUND, NOT_SUPPORTED, RESET_REQUIRED
 from kgpu.hw.nvidia.facts import accelerator
 from kgpu.hw.nvidia.fallbacks import Nvml, NvmlError
 from kgpu.hw.nvidia.gather import Gatherer
 from kgpu.hw.nvidia.wire import GpuReply, Pulse
+from tests.hw.nvidia.stub import StubLibrary, healthy_gpu
 
 
 def gatherer(stub: StubLibrary, tmp_path) -> Gatherer:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pynvml
 import pytest
-from hw.nvidia.stub import StubLibrary, target
 
 from kgpu.hw.nvidia.codes import GPU_IS_LOST, NOT_FOUND, NOT_SUPPORTED
 from kgpu.hw.nvidia.fallbacks import Calls, Nvml, NvmlError
 from kgpu.hw.nvidia.slices import KEPT_S, KEPT_WITH_EVENTS_S, GpuSlices
+from tests.hw.nvidia.stub import StubLibrary, target
 
 UUID = "GPU-00000000"
 

@@ -10,7 +10,6 @@ import struct
 import msgspec
 import pynvml
 import pytest
-from hw.nvidia.stub import StubLibrary, healthy_gpu
 
 from kgpu.exporter.rows import ROWS
 from kgpu.hw.nvidia import facts, gpm, telemetry_rows
@@ -21,6 +20,7 @@ from kgpu.hw.nvidia.telemetry import FIELD, Telemetry
 from kgpu.hw.nvidia.users import processes
 from kgpu.hw.nvidia.wire import Readings
 from kgpu.hw.port import Reading
+from tests.hw.nvidia.stub import StubLibrary, healthy_gpu
 
 UUID = "GPU-00000000"
 # Not the driver's telemetry: the inventory's, the events', the CPU's; and a call that takes 20 ms.

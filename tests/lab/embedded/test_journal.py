@@ -6,12 +6,12 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from lab.embedded.support import CALL, config_map, kind, make_core
 
 from kgpu.base.errors import LabError
 from kgpu.lab.embedded.core.model import DeleteOptions
 from kgpu.lab.embedded.journal import FILE, Journal
 from kgpu.lab.embedded.status import ApiError
+from tests.lab.embedded.support import CALL, config_map, kind, make_core
 
 
 def test_objects_and_the_revision_survive(tmp_path: Path) -> None:

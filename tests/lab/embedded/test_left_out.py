@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from lab.embedded.support import Whole, whole
 
 from kgpu.kube.kinds import DEPLOYMENTS, SERVICE_ACCOUNTS, SERVICES
 from kgpu.kube.port import NODES, PODS, Object, Resource
 from kgpu.lab.embedded.controllers.kinds import ENDPOINT_SLICES, STORAGE_CLASSES, VOLUME_CLAIMS, VOLUMES
+from tests.lab.embedded.support import Whole, whole
 
 AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
 TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from kube.contract import Contract, Place
-from lab.embedded.support import ADMIN, make_core
 
 from kgpu.kube.port import CONFIG_MAPS, PODS, KubeRefusedError, KubeUnreachableError, Resource, Selector
 from kgpu.lab.embedded.local import LocalApi
+from tests.kube.contract import Contract, Place
+from tests.lab.embedded.support import ADMIN, make_core
 
 
 class TestLocal(Contract):

@@ -11,10 +11,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from lab.embedded.served import Server, running, start
 
 from kgpu.base.errors import LabError
 from kgpu.lab.embedded.server import reserve
+from tests.lab.embedded.served import Server, running, start
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 

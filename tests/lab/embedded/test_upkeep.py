@@ -14,9 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lab.embedded.served import Server, running
-
 from kgpu.lab.embedded import upkeep
+from tests.lab.embedded.served import Server, running
 
 DESCRIPTORS = 256
 MAPS = "/api/v1/namespaces/default/configmaps"

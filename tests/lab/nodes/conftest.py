@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from lab.nodes.support import Bench, bench
+
+from tests.lab.nodes.support import Bench, bench
 
 
 @pytest.fixture

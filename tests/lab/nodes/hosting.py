@@ -7,14 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from lab.nodes.support import until
-
 from kgpu.formats.names import GPU_RESOURCE
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import LEASES, NODES, Object
 from kgpu.lab.nodes import objects, spec
 from kgpu.lab.nodes.host import NodeHost
 from kgpu.lab.nodes.spec import NodeSpec
+from tests.lab.nodes.support import until
 
 
 def light(name: str, **fields: object) -> NodeSpec:

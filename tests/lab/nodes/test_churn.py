@@ -9,7 +9,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from lab.nodes.support import until
 
 from bench import churn
 from kgpu.formats.names import GPU_RESOURCE
@@ -18,6 +17,7 @@ from kgpu.kube.port import NODES, PODS
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.nodes import leftovers, manage
 from tests.budget import count
+from tests.lab.nodes.support import until
 
 CUDA = "nvidia/cuda:12.8.0-base-ubuntu24.04"
 

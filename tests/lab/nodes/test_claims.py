@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.nodes.support import GPU, Bench, Logic, gpus, pod, until
 
 from kgpu.kube.port import PODS
 from kgpu.kubelet.device_plugin import DevicePluginServer
@@ -19,6 +18,7 @@ from kgpu.kubelet.pb import pluginregistration_v1_pb2 as registry
 from kgpu.kubelet.pb import podresources_v1_pb2 as pb
 from kgpu.kubelet.rpc import RpcClient, RpcServer, Service
 from kgpu.lab.nodes.claims import CLAIMS
+from tests.lab.nodes.support import GPU, Bench, Logic, gpus, pod, until
 
 DRIVER = "gpu.example.com"
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lab.nodes.support import Bench, pod, until, until_said
 
 from kgpu.formats.names import ENV_LAB_CONTAINER
 from kgpu.lab import processes
 from kgpu.lab.nodes import contained, leftovers, manage
 from kgpu.lab.nodes.contained import is_alive
+from tests.lab.nodes.support import Bench, pod, until, until_said
 
 # What a container may do so that its processes are not below its first one.
 WAYS = {

@@ -6,13 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from lab.nodes.support import GPU, NODE, Bench, bench, gpus, plugin, pod, until
 
 from kgpu.kube.port import NODES, PODS
 from kgpu.kubelet import fake
 from kgpu.kubelet.methods import GET_ALLOCATABLE, GET_POD_RESOURCES, LIST_POD_RESOURCES
 from kgpu.kubelet.pb import podresources_v1_pb2 as pb
 from kgpu.kubelet.rpc import RpcClient, RpcError
+from tests.lab.nodes.support import GPU, NODE, Bench, bench, gpus, plugin, pod, until
 
 
 def allocatable(lab: Bench) -> str:

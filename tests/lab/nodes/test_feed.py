@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from lab.nodes.support import until
 
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import CONFIG_MAPS, Change, Object
 from kgpu.lab.nodes import feed as feed_module
 from kgpu.lab.nodes.feed import ObjectFeed
+from tests.lab.nodes.support import until
 
 
 class Heard:

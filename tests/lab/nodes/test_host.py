@@ -7,8 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from lab.nodes.hosting import allocatable, hosting, lease, light, node, ready, write
-from lab.nodes.support import until
 
 from kgpu.base.errors import LabError
 from kgpu.kube.fake import FakeApi
@@ -19,6 +17,8 @@ from kgpu.lab.nodes import node as node_module
 from kgpu.lab.nodes import objects
 from kgpu.lab.nodes.host import NodeHost
 from kgpu.lab.nodes.spec import SPEC_FILE
+from tests.lab.nodes.hosting import allocatable, hosting, lease, light, node, ready, write
+from tests.lab.nodes.support import until
 
 
 @pytest.fixture(autouse=True)

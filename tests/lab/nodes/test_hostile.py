@@ -9,10 +9,10 @@ import ssl
 from pathlib import Path
 
 import pytest
-from lab.nodes.support import Bench, gpus, plugin, pod, until
 
 from kgpu.kube.port import CONFIG_MAPS, PODS
 from kgpu.lab.nodes import logs, shim
+from tests.lab.nodes.support import Bench, gpus, plugin, pod, until
 
 SECRET = "the secret"
 

@@ -7,9 +7,6 @@ import stat
 from pathlib import Path
 
 import pytest
-from lab.nodes.hosting import hosting as host_of
-from lab.nodes.hosting import light, node, ready, write
-from lab.nodes.support import until
 
 from kgpu.formats.names import NODE_HOST_LABEL
 from kgpu.kube.fake import FakeApi
@@ -17,6 +14,9 @@ from kgpu.kube.port import NODES, PODS
 from kgpu.lab import processes
 from kgpu.lab.nodes import hosting, manage
 from kgpu.lab.nodes.hosting import ShortPaths
+from tests.lab.nodes.hosting import hosting as host_of
+from tests.lab.nodes.hosting import light, node, ready, write
+from tests.lab.nodes.support import until
 
 
 def mode(path: Path) -> int:

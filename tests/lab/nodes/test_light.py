@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from lab.nodes.hosting import hosting, light, node, ready, write
-from lab.nodes.support import until
 
 from kgpu.base.errors import ConfigError
 from kgpu.deviceplugin.topology import GpuTopology
@@ -27,6 +25,8 @@ from kgpu.kubelet.fake import FakeKubelet
 from kgpu.lab.nodes.light import LightAgent, inventory_of, labels_of, links_of, profile_of
 from kgpu.lab.nodes.logserver import ContainerLog
 from kgpu.lab.nodes.spec import NodeSpec
+from tests.lab.nodes.hosting import hosting, light, node, ready, write
+from tests.lab.nodes.support import until
 
 
 @contextlib.asynccontextmanager

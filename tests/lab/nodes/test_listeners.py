@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab import container
 
 from kgpu.lab.nodes.listeners import Listener, is_pods, parse, taking
+from tests.lab import container
 
 ADDRESS = "127.31.5.6"
 

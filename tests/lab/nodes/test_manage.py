@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.nodes.hosting import light
-from lab.nodes.support import until
 
 from kgpu.base.errors import ConfigError, LabError
 from kgpu.formats.names import GPU_RESOURCE
@@ -27,6 +25,8 @@ from kgpu.lab.nodes import manage, objects, spec
 from kgpu.lab.nodes.contained import is_alive
 from kgpu.lab.nodes.spec import SPEC_FILE, NodeTaint
 from kgpu.lab.progress import QuietProgress
+from tests.lab.nodes.hosting import light
+from tests.lab.nodes.support import until
 
 
 def test_nodes_are_added_listed_and_numbered_on(folder: Path) -> None:

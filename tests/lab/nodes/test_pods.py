@@ -7,11 +7,11 @@ import shutil
 import socket
 
 import pytest
-from lab.nodes.support import Bench, bench, pod, until, until_said
 
 from kgpu.kube.port import CONFIG_MAPS, PODS
 from kgpu.lab.nodes import probes
 from kgpu.lab.nodes.context import SECRETS
+from tests.lab.nodes.support import Bench, bench, pod, until, until_said
 
 
 def config_map(name: str, **data: str) -> dict:

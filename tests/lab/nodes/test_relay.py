@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from lab.nodes.support import Bench, bench, pod, until
 
 from kgpu.kube.port import PODS
 from kgpu.lab import samples
 from kgpu.lab.nodes import relay
 from kgpu.lab.nodes.addresses import loopback
 from kgpu.lab.nodes.runtime import NAMESPACES, detect_networks
+from tests.lab.nodes.support import Bench, bench, pod, until
 
 TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 import pytest
-from lab.nodes.support import GPU, Bench, gpus, plugin, pod, until, until_said
 
 from kgpu.kube.port import PODS
 from kgpu.kubelet.fake import CHECKPOINT
 from kgpu.lab.nodes import leftovers
+from tests.lab.nodes.support import GPU, Bench, gpus, plugin, pod, until, until_said
 
 
 def pids(lab: Bench) -> dict[str, int]:

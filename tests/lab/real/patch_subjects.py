@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from lab.real.patch_play import LETTERS, Object, Subject
-
 from kgpu.lab.embedded.kinds import ApiKind, Kinds, schema_data
 from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.types.rules import BuiltinRules
 from kgpu.lab.embedded.types.shape import shape
+from tests.lab.real.patch_play import LETTERS, Object, Subject
 
 KINDS = Kinds()
 RULES = BuiltinRules()

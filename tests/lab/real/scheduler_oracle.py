@@ -14,13 +14,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from fit.generate import NAMESPACES, Generator, Object, backdrop
-
 from kgpu.fit import ClusterSnapshot, ClusterView, FitVerdict, PodView, read, verdict
 from kgpu.fit.cycle import Cycle
 from kgpu.fit.model import Preemption
 from kgpu.fit.preempt import _harm, victims_on
 from kgpu.kube.port import NODES, PODS, Change, KubeApi, KubeRefusedError, Patch, Resource, WatchEvent
+from tests.fit.generate import NAMESPACES, Generator, Object, backdrop
 
 CORE = {
     "Namespace": Resource("", "v1", "namespaces", "Namespace", namespaced=False),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lab.played import Played, check_on_embedded, stories, wrong
 
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.scenarios.conform import compare
+from tests.lab.played import Played, check_on_embedded, stories, wrong
 
 
 @pytest.mark.parametrize("story", stories())

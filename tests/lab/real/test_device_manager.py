@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kubelet import followers
+from tests.kubelet import followers
 
 
 def test_the_end_of_a_plugin_that_was_followed_drops_its_follower(gpus: Any) -> None:

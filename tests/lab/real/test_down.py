@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from lab.real.conftest import Cluster
 
 from kgpu.base.errors import LabError
 from kgpu.lab import lock, processes
@@ -19,6 +18,7 @@ from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real import mountpoints
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import KERNEL_TUNABLES, NODE_DIRS, LabSpec
+from tests.lab.real.conftest import Cluster
 
 POD = {
     "apiVersion": "v1",

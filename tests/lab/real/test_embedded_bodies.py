@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lab.embedded.http import body_cases
-
 from kgpu.lab.real.server import ApiServerConnection
+from tests.lab.embedded.http import body_cases
 
 from .conftest import Cluster, until
 

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeAlias
 
 import pytest
-from lab.embedded.controllers import story, story_batch
-from lab.embedded.controllers.test_on_the_embedded_api import embedded
 
 from kgpu.base.errors import LabError
 from kgpu.kube.port import Object, Resource
+from tests.lab.embedded.controllers import story, story_batch
+from tests.lab.embedded.controllers.test_on_the_embedded_api import embedded
 
 from .conftest import Cluster
 

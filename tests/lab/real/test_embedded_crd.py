@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lab.embedded.crd import real_answers
+from tests.lab.embedded.crd import real_answers
 
 from .both import Both, beside
 from .conftest import Cluster, until

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.embedded.crd.cases import GROUP, SCHEMAS
+
+from tests.lab.embedded.crd.cases import GROUP, SCHEMAS
 
 from .both import Both, beside
 from .conftest import Cluster, until

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from lab.real.conftest import Cluster, until
-from lab.real.patch_play import History
-from lab.real.patch_subjects import GROUP, SUBJECTS, WIDGET_CRD
 
 from kgpu.lab.real.server import ApiServerConnection
+from tests.lab.real.conftest import Cluster, until
+from tests.lab.real.patch_play import History
+from tests.lab.real.patch_subjects import GROUP, SUBJECTS, WIDGET_CRD
 
 NAMESPACE = "patches"
 SEQUENCES = 80  # of each kind

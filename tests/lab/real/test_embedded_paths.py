@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from lab.embedded.http import path_cases
-
 from kgpu.lab.real.server import ApiServerConnection
+from tests.lab.embedded.http import path_cases
 
 from .conftest import Cluster
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.embedded.policy import play, real_answers
+from tests.lab.embedded.policy import play, real_answers
 
 from .conftest import Cluster
 

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from lab.embedded.protobuf.full import FULL
-from lab.embedded.types import verdicts
-from lab.embedded.types.table import Object, rows
 
 from kgpu.lab.embedded import protobuf
 from kgpu.lab.embedded.kinds import ApiKind, Kinds
 from kgpu.lab.embedded.protobuf.messages import read
 from kgpu.lab.embedded.protobuf.wire import length, tag
 from kgpu.lab.real.server import ApiServerConnection
+from tests.lab.embedded.protobuf.full import FULL
+from tests.lab.embedded.types import verdicts
+from tests.lab.embedded.types.table import Object, rows
 
 from .conftest import Cluster, until
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from lab.embedded.types import verdicts
-from lab.embedded.types.table import OWNED, STANDING, Object, Row, laid, rows
 
 from kgpu.base.quantity import Quantity
+from tests.lab.embedded.types import verdicts
+from tests.lab.embedded.types.table import OWNED, STANDING, Object, Row, laid, rows
 
 from .conftest import Cluster, until
 

@@ -6,11 +6,10 @@ import json
 import time
 from typing import Any
 
-from lab.real.conftest import until
-
 from kgpu.lab import reset
 from kgpu.lab.real import status
 from kgpu.lab.real.model import NODE_NAME
+from tests.lab.real.conftest import until
 
 # The kubelet of the lab updates the node's status every second; the fault must be in the update after next at the latest.
 STATUS_PERIOD_S = 1.0

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 
-from lab.real.conftest import Cluster
-from lab.real.scheduler_oracle import open_oracle
-
 from kgpu.kube.client import connect
+from tests.lab.real.conftest import Cluster
+from tests.lab.real.scheduler_oracle import open_oracle
 
 CASES = int(os.environ.get("KGPU_FIT_CASES", "300"))
 SEED = int(os.environ.get("KGPU_FIT_SEED", "20000"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from kube.contract import Contract, Place
-from lab.real.conftest import Cluster
 
 from kgpu.kube.client import connect
 from kgpu.kube.port import CONFIG_MAPS, KubeApi
+from tests.kube.contract import Contract, Place
+from tests.lab.real.conftest import Cluster
 
 
 class TestRealApiServer(Contract):

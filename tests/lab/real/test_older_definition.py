@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from lab.real.conftest import Cluster
-
 from kgpu.kube.client import connect
+from tests.lab.real.conftest import Cluster
 from tests.operator.older_definition import the_rest_is_written
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.embedded.support import Whole, whole
 
 from kgpu.formats import names
 from kgpu.formats.crd.definitions import crds
@@ -19,6 +18,7 @@ from kgpu.manager.run import ManagerProcess, Options
 from kgpu.operator.cleanup import clean_up
 from kgpu.operator.model import NodeLayout, OperatorSettings
 from kgpu.operator.run import OperatorController
+from tests.lab.embedded.support import Whole, whole
 from tests.operator import older_definition
 from tests.operator.world import FEATURES, NAMESPACE, PCI
 

@@ -7,12 +7,12 @@ import shutil
 import tomllib
 
 import pytest
-from toolkit.engine.killing import KILLED, run_and_kill
-from toolkit.engine.support import HOSTS, Host, containerd_host
 
 from kgpu.host.engines import rules
 from kgpu.host.engines.model import EngineOffer, FileChange, RuntimeHandler
 from kgpu.toolkit.engine.files import apply
+from tests.toolkit.engine.killing import KILLED, run_and_kill
+from tests.toolkit.engine.support import HOSTS, Host, containerd_host
 
 FOLDERS = {"k3s": ("var/lib/rancher",)}
 OTHER = EngineOffer(handlers=(RuntimeHandler("nvidia"), RuntimeHandler("other", "/opt/crun")), default="nvidia")

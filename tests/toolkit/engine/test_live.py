@@ -8,7 +8,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from host.engines.real_engine import containerd_binary
 
 from kgpu.base import signals
 from kgpu.base.clock import SystemClock
@@ -19,6 +18,7 @@ from kgpu.toolkit.engine import run
 from kgpu.toolkit.engine.model import Check, EngineContext
 from kgpu.toolkit.engine.programs import EngineValidator, with_version
 from kgpu.toolkit.engine.restart import SignalRestart, connects
+from tests.host.engines.real_engine import containerd_binary
 
 UNNEEDED = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime", "io.containerd.nri.v1.nri"] + [
     f"io.containerd.snapshotter.v1.{name}" for name in ("overlayfs", "btrfs", "zfs", "devmapper", "blockfile", "erofs")

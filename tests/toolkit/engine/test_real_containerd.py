@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from host.engines.real_engine import containerd_binary, dump
-from toolkit.engine.killing import run_and_kill
-from toolkit.engine.support import Host, containerd_host
 
 from kgpu.host.engines import rules
 from kgpu.host.engines.model import Engine, EngineOffer, EnginePlace
 from kgpu.host.engines.paths import MountedPaths
 from kgpu.toolkit.engine.programs import EngineValidator, with_version
+from tests.host.engines.real_engine import containerd_binary, dump
+from tests.toolkit.engine.killing import run_and_kill
+from tests.toolkit.engine.support import Host, containerd_host
 
 HOST = MountedPaths.at("/")
 MOST_STEPS = 200

@@ -8,13 +8,13 @@ import os
 import stat
 
 import pytest
-from toolkit.engine.support import CONFIG, HOSTS, containerd_host, docker_host
 
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.host.engines.model import EngineOffer, RuntimeHandler
 from kgpu.toolkit.engine import run
 from kgpu.toolkit.engine.fake import FakeEngine
 from kgpu.toolkit.engine.store import EngineChanges, EngineStore
+from tests.toolkit.engine.support import CONFIG, HOSTS, containerd_host, docker_host
 
 MAIN, DROP_IN = "etc/containerd/config.toml", "etc/containerd/conf.d/99-nvidia.toml"
 

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from toolkit.engine.support import containerd_host
-from toolkit.engine.test_restart import PLACE, listener
 
 from kgpu.base.errors import HostError
 from kgpu.host.engines.model import Engine, EngineOffer
@@ -19,6 +17,8 @@ from kgpu.toolkit.engine.fake import FakeEngine
 from kgpu.toolkit.engine.programs import ProgramAnswer
 from kgpu.toolkit.engine.restart import SignalRestart
 from kgpu.toolkit.engine.unheard import Means, ProcessFacts, next_means
+from tests.toolkit.engine.support import containerd_host
+from tests.toolkit.engine.test_restart import PLACE, listener
 
 __all__ = ["listener"]
 

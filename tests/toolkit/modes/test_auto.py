@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from host.tree import driver, simulated, touch, write
-from toolkit.generation import Never, make
 
 from kgpu.base.errors import HwError
 from kgpu.hw.memory import sample_inventory
+from tests.host.tree import driver, simulated, touch, write
+from tests.toolkit.generation import Never, make
 
 
 def no_nvml():

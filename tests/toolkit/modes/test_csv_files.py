@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from host.tree import elf, link, touch, write
-from toolkit.generation import edits, hooks, make, names, node_paths, targets
 
 from kgpu.base.errors import ConfigError, HostError, HwError
 from kgpu.hw.memory import sample_inventory
 from kgpu.toolkit.config import csv_config, hook_config
+from tests.host.tree import elf, link, touch, write
+from tests.toolkit.generation import edits, hooks, make, names, node_paths, targets
 
 FOLDER = "/etc/nvidia-container-runtime/host-files-for-container.d"
 PLACE = "/usr/lib/aarch64-linux-gnu"

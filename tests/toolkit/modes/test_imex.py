@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from host.tree import touch
-from toolkit.generation import Never, edits, make, names, node_paths
 
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.toolkit.run import IncompleteError
+from tests.host.tree import touch
+from tests.toolkit.generation import Never, edits, make, names, node_paths
 
 FOLDER = "/dev/nvidia-caps-imex-channels"
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from host.tree import driver, touch
-from toolkit.generation import Never, edits, hooks, make, names, node_paths, targets
 
 from kgpu.base.errors import HostError
+from tests.host.tree import driver, touch
+from tests.toolkit.generation import Never, edits, hooks, make, names, node_paths, targets
 
 
 @pytest.fixture

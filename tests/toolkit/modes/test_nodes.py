@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from host.tree import touch
-from toolkit.generation import Never, edits, make, names, node_paths, targets
 
 from kgpu.base.errors import ConfigError, HostError
+from tests.host.tree import touch
+from tests.toolkit.generation import Never, edits, make, names, node_paths, targets
 
 NODES = {
     "gds": ["/dev/nvidia-fs0", "/dev/nvidia-fs15"],

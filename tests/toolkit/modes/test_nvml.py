@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from host.tree import driver, touch
-from toolkit.generation import edits, hooks, make, names, node_paths, targets
 
 from kgpu.hw.memory import sample_inventory, sample_partitions
 from kgpu.toolkit.config import hook_config
+from tests.host.tree import driver, touch
+from tests.toolkit.generation import edits, hooks, make, names, node_paths, targets
 
 VERSION = "550.54.15"
 BUS = "0000:07:00.0"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from host.tree import touch
-from toolkit.generation import Never, edits, hooks, make, names, node_paths, targets
 
 from kgpu.base.errors import HostError
 from kgpu.toolkit.config import hook_config
+from tests.host.tree import touch
+from tests.toolkit.generation import Never, edits, hooks, make, names, node_paths, targets
 
 STORE = "/usr/lib/wsl/drivers/nv_dispi.inf_amd64_1"
 

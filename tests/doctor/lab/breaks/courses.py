@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from doctor.lab.breaking import Break, Change
-from doctor.lab.breaks.operated import shared
-from doctor.lab.breaks.stack import DRIVER, EXPORTER, TOOLKIT, says
-from doctor.lab.breaks.workloads import fails
-from doctor.lab.labs import ELSEWHERE, FIRST, PLAIN
-from doctor.lab.peers import PLUGIN, nvidia, offers, part, parts
-from doctor.lab.peers import SPACE as STACK
-from doctor.lab.things import GPU, SHELL, SPACE, at, deployment, event, job, make, obj, played, pod
-
 from kgpu.kube.port import Object
+from tests.doctor.lab.breaking import Break, Change
+from tests.doctor.lab.breaks.operated import shared
+from tests.doctor.lab.breaks.stack import DRIVER, EXPORTER, TOOLKIT, says
+from tests.doctor.lab.breaks.workloads import fails
+from tests.doctor.lab.labs import ELSEWHERE, FIRST, PLAIN
+from tests.doctor.lab.peers import PLUGIN, nvidia, offers, part, parts
+from tests.doctor.lab.peers import SPACE as STACK
+from tests.doctor.lab.things import GPU, SHELL, SPACE, at, deployment, event, job, make, obj, played, pod
 
 BROKEN = f"{SPACE}/broken"
 FOUR = shared(4)

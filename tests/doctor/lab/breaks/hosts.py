@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from doctor.lab.breaking import Break, HostFile, KernelLine
-from doctor.lab.labs import FIRST
+from tests.doctor.lab.breaking import Break, HostFile, KernelLine
+from tests.doctor.lab.labs import FIRST
 
 CONTAINERD = "etc/containerd/config.toml"
 DROP_IN = "etc/containerd/conf.d/99-nvidia.toml"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from doctor.lab.breaking import Break, Change, Fault, Ground, KernelSays, Sliced, Undo, Until, until
-from doctor.lab.labs import FIRST, SMALL
-from doctor.lab.things import GPU, SPACE, make, obj, pod, relabel, says, taint, xid
-
 from kgpu.formats import names
+from tests.doctor.lab.breaking import Break, Change, Fault, Ground, KernelSays, Sliced, Undo, Until, until
+from tests.doctor.lab.labs import FIRST, SMALL
+from tests.doctor.lab.things import GPU, SPACE, make, obj, pod, relabel, says, taint, xid
 
 BROKEN = f"{SPACE}/broken"
 OPERATOR = "gpu-operator"

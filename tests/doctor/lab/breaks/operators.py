@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from doctor.lab.breaking import Break, Conditioned
-from doctor.lab.labs import ELSEWHERE, FIRST, PLAIN
-from doctor.lab.peers import PLUGIN, SPACE, nvidia, part, parts
-from doctor.lab.things import GPU, event, make, obj, played, pod, relabel, taint
-from doctor.lab.things import SPACE as TEAM
-
 from kgpu.kube.port import Object
+from tests.doctor.lab.breaking import Break, Conditioned
+from tests.doctor.lab.labs import ELSEWHERE, FIRST, PLAIN
+from tests.doctor.lab.peers import PLUGIN, SPACE, nvidia, part, parts
+from tests.doctor.lab.things import GPU, event, make, obj, played, pod, relabel, taint
+from tests.doctor.lab.things import SPACE as TEAM
 
 BROKEN = f"{TEAM}/broken"
 EXPORTER = "nvidia-dcgm-exporter"

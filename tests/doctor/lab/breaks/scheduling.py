@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from doctor.lab.breaking import Break, Change, Until
-from doctor.lab.labs import FIRST, PLAIN, SMALL
-from doctor.lab.things import GPU, SPACE, deployment, job, make, obj, pod, relabel, taint
+from tests.doctor.lab.breaking import Break, Change, Until
+from tests.doctor.lab.labs import FIRST, PLAIN, SMALL
+from tests.doctor.lab.things import GPU, SPACE, deployment, job, make, obj, pod, relabel, taint
 
 BROKEN = f"{SPACE}/broken"
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from doctor.lab.breaking import Break, Step
-from doctor.lab.peers import PLUGIN, SPACE, nvidia, part, parts
-
 from kgpu.kube.port import Object
+from tests.doctor.lab.breaking import Break, Step
+from tests.doctor.lab.peers import PLUGIN, SPACE, nvidia, part, parts
 
 DRIVER = "nvidia-driver-daemonset"
 TOOLKIT = "nvidia-container-toolkit-daemonset"

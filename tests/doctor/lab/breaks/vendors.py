@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from doctor.lab.breaking import Break, Gone, Step
-from doctor.lab.labs import FIRST, PLAIN
-from doctor.lab.peers import AMD_LABELS, INTEL_LABELS, SPACE, amd, gaudi, offers, part, parts
-from doctor.lab.things import SPACE as TEAM
-from doctor.lab.things import make, obj, pod, relabel, says, taint
-
 from kgpu.kube.port import Object
+from tests.doctor.lab.breaking import Break, Gone, Step
+from tests.doctor.lab.labs import FIRST, PLAIN
+from tests.doctor.lab.peers import AMD_LABELS, INTEL_LABELS, SPACE, amd, gaudi, offers, part, parts
+from tests.doctor.lab.things import SPACE as TEAM
+from tests.doctor.lab.things import make, obj, pod, relabel, says, taint
 
 BROKEN = f"{TEAM}/broken"
 AMD_PLUGIN = "amdgpu-dp-ds"

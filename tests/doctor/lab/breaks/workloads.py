@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from doctor.lab.breaking import Break, Replaced
-from doctor.lab.labs import ELSEWHERE, FIRST
-from doctor.lab.things import CUDA, GPU, SHELL, SPACE, deployment, job, make, obj, pod, says
+from tests.doctor.lab.breaking import Break, Replaced
+from tests.doctor.lab.labs import ELSEWHERE, FIRST
+from tests.doctor.lab.things import CUDA, GPU, SHELL, SPACE, deployment, job, make, obj, pod, says
 
 ON_FIRST = {"kubernetes.io/hostname": FIRST}
 BROKEN = f"{SPACE}/broken"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.embedded.support import Whole, whole
 
 from kgpu.base.supervise import RoleHandle
 from kgpu.kube.fake import FakeApi
@@ -19,6 +18,7 @@ from kgpu.lab.embedded.controllers.kinds import CRON_JOBS, DEPLOYMENTS, JOBS, RE
 from kgpu.lab.embedded.controllers.replicaset import ReplicaSetController
 from kgpu.lab.embedded.local import LocalApi
 from kgpu.lab.embedded.scheduler.run import Scheduler
+from tests.lab.embedded.support import Whole, whole
 
 from .conftest import World, until, workload
 

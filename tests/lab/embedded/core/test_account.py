@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 import pytest
-from lab.embedded.support import CALL, make_core
 
 from kgpu.lab.embedded.core.account import LONGEST_S, LOOKS, SHORTEST_S, default_account
 from kgpu.lab.embedded.core.verbs import ApiCore
+from tests.lab.embedded.support import CALL, make_core
 
 
 async def waited(core: ApiCore, plural: str, namespace: str, obj: Any, subresource: str = "") -> float:

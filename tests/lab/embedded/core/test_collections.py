@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from lab.embedded.support import CALL, config_map, kind, make_core
 
 from kgpu.lab.embedded.core.model import DeleteOptions
 from kgpu.lab.embedded.status import ApiError
+from tests.lab.embedded.support import CALL, config_map, kind, make_core
 
 
 def test_each_step_deletes_one() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.embedded.support import CALL, config_map, kind, make_core
-
 from kgpu.lab.embedded.core.expiring import Expiring
+from tests.lab.embedded.support import CALL, config_map, kind, make_core
 
 
 def _event(name: str, **rest: Any) -> dict[str, Any]:

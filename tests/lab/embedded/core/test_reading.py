@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from lab.embedded.support import CALL, config_map, kind, make_core, pod
 
 from kgpu.lab.embedded.core import ApiCore
 from kgpu.lab.embedded.core.model import DeleteOptions
 from kgpu.lab.embedded.status import ApiError
 from kgpu.lab.embedded.watching import ObjectWatch
+from tests.lab.embedded.support import CALL, config_map, kind, make_core, pod
 
 MERGE = "application/merge-patch+json"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lab.embedded.support import ADMIN, CALL, kind, make_core, pod
 
 from kgpu.lab.embedded.core import ApiCore
 from kgpu.lab.embedded.core.model import AllowAll
 from kgpu.lab.embedded.status import ApiError, Object
+from tests.lab.embedded.support import ADMIN, CALL, kind, make_core, pod
 
 MERGE = "application/merge-patch+json"
 

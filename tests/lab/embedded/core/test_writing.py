@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from lab.embedded.support import CALL, config_map, kind, make_core, pod
 
 from kgpu.lab.embedded.core import ApiCore
 from kgpu.lab.embedded.core.model import DeleteOptions, ObjectLookup, Review, copied
 from kgpu.lab.embedded.status import ApiError, Object, forbidden
+from tests.lab.embedded.support import CALL, config_map, kind, make_core, pod
 
 MERGE = "application/merge-patch+json"
 NOW = DeleteOptions()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.embedded.crd.cases import ANY, BOOL, INT, IOS, NUM, STR, Raw, arr, crd, obj, rules, version
+from tests.lab.embedded.crd.cases import ANY, BOOL, INT, IOS, NUM, STR, Raw, arr, crd, obj, rules, version
 
 FINE: Raw = obj(spec=obj(a=STR))
 BAD_RULES = [

@@ -1,6 +1,6 @@
 """Asks a real API server every case.
 
-``PYTHONPATH=tests python -m lab.embedded.crd.real_answers KUBECTL KUBECONFIG`` writes ``answers.json``.
+``python -m tests.lab.embedded.crd.real_answers KUBECTL KUBECONFIG`` writes ``answers.json``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lab.embedded.crd.asking import answer
-from lab.embedded.crd.cases import GROUP, OBJECTS, SCHEMAS
-from lab.embedded.crd.definition_cases import DEFINITIONS
-from lab.embedded.crd.update_cases import UPDATES
+from tests.lab.embedded.crd.asking import answer
+from tests.lab.embedded.crd.cases import GROUP, OBJECTS, SCHEMAS
+from tests.lab.embedded.crd.definition_cases import DEFINITIONS
+from tests.lab.embedded.crd.update_cases import UPDATES
 
 Raw = dict[str, Any]
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -6,10 +6,11 @@ import copy
 from typing import Any
 
 import pytest
-from lab.embedded.crd import real_answers
-from lab.embedded.crd.asking import Api
-from lab.embedded.crd.cases import OBJECTS, SCHEMAS
-from lab.embedded.crd.update_cases import UPDATES
+
+from tests.lab.embedded.crd import real_answers
+from tests.lab.embedded.crd.asking import Api
+from tests.lab.embedded.crd.cases import OBJECTS, SCHEMAS
+from tests.lab.embedded.crd.update_cases import UPDATES
 
 Raw = dict[str, Any]
 MODES = ("Warn", "Strict")

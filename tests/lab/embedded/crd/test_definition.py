@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lab.embedded.crd import real_answers
-from lab.embedded.crd.asking import Api
-from lab.embedded.crd.cases import SCHEMAS
-from lab.embedded.crd.definition_cases import DEFINITIONS
+
+from tests.lab.embedded.crd import real_answers
+from tests.lab.embedded.crd.asking import Api
+from tests.lab.embedded.crd.cases import SCHEMAS
+from tests.lab.embedded.crd.definition_cases import DEFINITIONS
 
 ANSWERS = real_answers.recorded()
 # Refused here too, in other words.

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from lab.embedded.crd.asking import Api
-from lab.embedded.crd.cases import SCHEMAS, crd, obj, rules, version
 
 from kgpu.lab.embedded.cel import program as cel
 from kgpu.lab.embedded.cel.patterns import go_pattern
@@ -20,6 +18,8 @@ from kgpu.lab.embedded.crd.rules import rules_of
 from kgpu.lab.embedded.crd.values import SchemaChecks
 from kgpu.lab.embedded.status import FieldError
 from tests.budget import tries
+from tests.lab.embedded.crd.asking import Api
+from tests.lab.embedded.crd.cases import SCHEMAS, crd, obj, rules, version
 
 Raw = dict[str, Any]
 SEVERAL = tries(150, suppress_health_check=list(HealthCheck))

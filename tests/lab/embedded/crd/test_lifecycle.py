@@ -6,7 +6,6 @@ import copy
 from typing import Any
 
 import pytest
-from lab.embedded.crd.cases import GROUP, SCHEMAS, STR, crd, obj, version
 
 from kgpu.lab.embedded.core import ApiCore
 from kgpu.lab.embedded.core.model import ApiUser, Call, DeleteOptions
@@ -15,6 +14,7 @@ from kgpu.lab.embedded.kinds import ApiKind, Kinds
 from kgpu.lab.embedded.status import ApiError
 from kgpu.lab.embedded.store import ObjectStore
 from kgpu.lab.embedded.types.rules import BuiltinRules
+from tests.lab.embedded.crd.cases import GROUP, SCHEMAS, STR, crd, obj, version
 
 Raw = dict[str, Any]
 ADMIN = ApiUser("admin", ("system:masters",))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.embedded.crd.cases import Raw
+from tests.lab.embedded.crd.cases import Raw
 
 # (plural, label, before, after, subresource)
 UPDATES: list[tuple[str, str, Raw, Raw, str]] = [

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from lab.embedded.served import Server, running
+
+from tests.lab.embedded.served import Server, running
 
 
 @pytest.fixture(scope="session")

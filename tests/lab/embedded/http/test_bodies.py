@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lab.embedded.http import body_cases
-from lab.embedded.served import Server
+from tests.lab.embedded.http import body_cases
+from tests.lab.embedded.served import Server
 
 
 def test_are_refused_or_warned_of_in_the_real_words(server: Server) -> None:

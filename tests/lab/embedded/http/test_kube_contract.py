@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from kube.contract import Contract, Place
-from lab.embedded.served import Server
 
 from kgpu.kube.client import connect
 from kgpu.kube.port import KubeApi
+from tests.kube.contract import Contract, Place
+from tests.lab.embedded.served import Server
 
 
 class TestEmbeddedServer(Contract):

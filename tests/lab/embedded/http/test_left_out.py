@@ -11,7 +11,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from lab.embedded.served import Server
+
+from tests.lab.embedded.served import Server
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 MAPS = "/api/v1/namespaces/default/configmaps"

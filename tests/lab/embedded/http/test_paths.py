@@ -6,8 +6,8 @@ import base64
 import json
 from typing import Any
 
-from lab.embedded.http import path_cases
-from lab.embedded.served import Server
+from tests.lab.embedded.http import path_cases
+from tests.lab.embedded.served import Server
 
 
 def asker(server: Server) -> path_cases.Ask:

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from lab import container
-from lab.embedded.served import Answer, Server
 
 from kgpu.lab.embedded.http.proxy import Connected, HttpPodPrograms, Pieces, ProxyTarget, rewritten
 from kgpu.lab.nodes.addresses import loopback
+from tests.lab import container
+from tests.lab.embedded.served import Answer, Server
 
 PODS = "/api/v1/namespaces/default/pods"
 SERVICES = "/api/v1/namespaces/default/services"

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from lab.embedded.served import Server
 
 from kgpu.lab.embedded.kinds import Kinds
+from tests.lab.embedded.served import Server
 
 MERGE = "application/merge-patch+json"
 MAPS = "/api/v1/namespaces/default/configmaps"

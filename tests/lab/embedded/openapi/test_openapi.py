@@ -8,11 +8,11 @@ import re
 from typing import Any
 
 import pytest
-from lab.embedded.crd.asking import Api
-from lab.embedded.crd.cases import GROUP, SCHEMAS, arr, crd, obj, version
 
 from kgpu.lab.embedded.kinds import Kinds, schema_data
 from kgpu.lab.embedded.openapi import OpenApi, recorded
+from tests.lab.embedded.crd.asking import Api
+from tests.lab.embedded.crd.cases import GROUP, SCHEMAS, arr, crd, obj, version
 
 V1 = f"apis/{GROUP}/v1"
 

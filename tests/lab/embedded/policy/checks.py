@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.embedded.policy.cases import MAP_PARAMS, Raw, constraints, policy, rule
+from tests.lab.embedded.policy.cases import MAP_PARAMS, Raw, constraints, policy, rule
 
 DEPLOYMENTS = constraints(rule("deployments", groups="apps"))
 BOUNDS = constraints(rule("bounds", groups="policies.test.kgpu.dev"))

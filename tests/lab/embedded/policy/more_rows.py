@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.embedded.policy.cases import (
+from tests.lab.embedded.policy.cases import (
     BIG,
     CUSTOM,
     LIMIT,

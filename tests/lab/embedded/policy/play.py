@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lab.embedded.policy import checks, more_rows, rows, writes
-from lab.embedded.policy.cases import CRD, GROUP, MAP_PARAMS, Ask, Case, Raw, policy, reference
+from tests.lab.embedded.policy import checks, more_rows, rows, writes
+from tests.lab.embedded.policy.cases import CRD, GROUP, MAP_PARAMS, Ask, Case, Raw, policy, reference
 
 Call = Callable[[Ask], tuple[int, Raw, list[str]]]
 CASES: dict[str, Case] = {**rows.CASES, **more_rows.CASES}

@@ -1,6 +1,6 @@
 """Asks a real API server every case.
 
-``PYTHONPATH=tests python -m lab.embedded.policy.real_answers KUBECTL KUBECONFIG`` writes ``answers.json``.
+``python -m tests.lab.embedded.policy.real_answers KUBECTL KUBECONFIG`` writes ``answers.json``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from lab.embedded.policy import play
-from lab.embedded.policy.cases import Ask, Raw
+from tests.lab.embedded.policy import play
+from tests.lab.embedded.policy.cases import Ask, Raw
 
 ANSWERS = Path(__file__).parent / "answers.json"
 

@@ -6,14 +6,14 @@ import itertools
 from typing import Any
 
 import pytest
-from lab.embedded.policy.cases import GROUP, MAP_PARAMS, Raw, constraints, policy, reference, rule
-from lab.embedded.support import ADMIN, CALL, config_map, kind, make_core
 
 from kgpu.lab.embedded.core.model import Call, Review
 from kgpu.lab.embedded.core.verbs import ApiCore
 from kgpu.lab.embedded.policy import compiled
 from kgpu.lab.embedded.policy.plugin import ValidatingPolicies
 from kgpu.lab.embedded.status import ApiError
+from tests.lab.embedded.policy.cases import GROUP, MAP_PARAMS, Raw, constraints, policy, reference, rule
+from tests.lab.embedded.support import ADMIN, CALL, config_map, kind, make_core
 
 POLICIES, BINDINGS = "validatingadmissionpolicies", "validatingadmissionpolicybindings"
 

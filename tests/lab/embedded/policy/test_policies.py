@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab.embedded import served
-from lab.embedded.policy import play, real_answers
-from lab.embedded.policy.cases import Ask, Raw
-from lab.embedded.served import Server
+
+from tests.lab.embedded import served
+from tests.lab.embedded.policy import play, real_answers
+from tests.lab.embedded.policy.cases import Ask, Raw
+from tests.lab.embedded.served import Server
 
 RECORDED = real_answers.recorded()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.embedded.policy.cases import MAP_PARAMS, Raw, constraints, policy, rule
+from tests.lab.embedded.policy.cases import MAP_PARAMS, Raw, constraints, policy, rule
 
 MAPS = constraints(rule("configmaps"))
 

@@ -7,7 +7,6 @@ from importlib import resources
 from typing import Any
 
 import pytest
-from lab.embedded.protobuf.wire import MAGIC, envelope, field, named, varint
 
 from kgpu.lab.embedded.core.model import ApiUser, Call
 from kgpu.lab.embedded.http import body
@@ -15,6 +14,7 @@ from kgpu.lab.embedded.kinds import Kinds
 from kgpu.lab.embedded.protobuf import MEDIA
 from kgpu.lab.embedded.status import ApiError, Object
 from kgpu.lab.embedded.types.rules import BuiltinRules
+from tests.lab.embedded.protobuf.wire import MAGIC, envelope, field, named, varint
 
 CONFIG_MAP = ("v1", "ConfigMap")
 QUANTITY = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"

@@ -8,9 +8,6 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from lab.embedded.protobuf import library
-from lab.embedded.protobuf.test_bodies import CASES
-from lab.embedded.protobuf.wire import MAGIC, envelope
 
 from kgpu.lab.embedded.core.model import ApiUser, Call
 from kgpu.lab.embedded.http import body
@@ -20,6 +17,9 @@ from kgpu.lab.embedded.protobuf.special import SPECIAL
 from kgpu.lab.embedded.status import ApiError
 from kgpu.lab.embedded.types.rules import BuiltinRules
 from tests.budget import tries
+from tests.lab.embedded.protobuf import library
+from tests.lab.embedded.protobuf.test_bodies import CASES
+from tests.lab.embedded.protobuf.wire import MAGIC, envelope
 
 META = "io.k8s.apimachinery.pkg.apis.meta.v1."
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from lab.embedded.support import Whole, whole
 
 from kgpu.kube.port import NODES, PODS, Object, Resource
 from kgpu.lab.embedded.controllers.kinds import DEPLOYMENTS, SERVICE_ACCOUNTS
 from kgpu.lab.embedded.controllers.meta import condition
+from tests.lab.embedded.support import Whole, whole
 
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 GPU = "nvidia.com/gpu"

@@ -7,11 +7,11 @@ import random
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from fit.generate import GPU, Object
 
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import EVENTS, NODES, PODS
 from kgpu.lab.embedded.scheduler.run import Scheduler, enough_of
+from tests.fit.generate import GPU, Object
 
 
 def node(name: str, gpus: int = 8, **spec: object) -> Object:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.embedded.types.row import GPU, Object, Row, laid
+from tests.lab.embedded.types.row import GPU, Object, Row, laid
 
 CONTAINER: Object = {"name": "a", "image": "busybox"}
 POD: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [CONTAINER]}}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from lab.embedded.types.table import GPU, Object
 
 from kgpu.base.quantity import Quantity
 from kgpu.lab.embedded.types import quota
+from tests.lab.embedded.types.table import GPU, Object
 
 
 def pod(gpus: int, phase: str = "Running", **spec: object) -> Object:

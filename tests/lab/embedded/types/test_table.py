@@ -6,11 +6,11 @@ import dataclasses
 from typing import Any
 
 import pytest
-from lab.embedded.types import verdicts
-from lab.embedded.types.table import GPU, OWNED, Object, Row, rows
 
 from kgpu.lab.embedded.core.model import Call, copied
 from kgpu.lab.embedded.types.rules import BuiltinRules
+from tests.lab.embedded.types import verdicts
+from tests.lab.embedded.types.table import GPU, OWNED, Object, Row, rows
 
 ROWS = {row.id: row for row in rows()}
 SERVED = verdicts.core()

@@ -7,8 +7,6 @@ import json
 import re
 from typing import Any
 
-from lab.embedded.types.table import STANDING, Object, Row
-
 from kgpu.lab.embedded.core.model import ApiUser, Call
 from kgpu.lab.embedded.core.verbs import ApiCore
 from kgpu.lab.embedded.kinds import ApiKind, Kinds
@@ -16,6 +14,7 @@ from kgpu.lab.embedded.status import ApiError
 from kgpu.lab.embedded.store import ObjectStore
 from kgpu.lab.embedded.types.admission import chain
 from kgpu.lab.embedded.types.rules import BuiltinRules
+from tests.lab.embedded.types.table import STANDING, Object, Row
 
 ADMIN = ApiUser("admin", ("system:masters",))
 KINDS = Kinds()
