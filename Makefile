@@ -36,10 +36,11 @@ conformance: $(STAMP) ## Kubernetes' own conformance tests on both labs (root), 
 coverage: $(STAMP) ## every test, and which lines and branches they reach: build/coverage/html
 	@tools/coverage.sh $(PY)
 
-lint: $(STAMP) ## style, types of src, bench and tools, layers, spelling
+lint: $(STAMP) ## style, types, layers, spelling
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+	@$(PY) -m mypy --config-file tests/mypy.ini
 	@$(VENV)/bin/lint-imports --no-cache
 	@$(PY) tools/circles.py
 	@$(VENV)/bin/codespell src tests docs bench tools native README.md CHANGELOG.md

@@ -96,6 +96,12 @@ class Started:
         return start
 
 
+class WatchedAgent(AutoAgent):
+    """An agent whose readers of the hardware a test can ask."""
+
+    readers: list[MemoryReader]
+
+
 @contextlib.asynccontextmanager
 async def hosted(cluster: Cluster, tmp_path, roles=ROLES, only=(), **given):
     """A running agent."""
@@ -112,7 +118,7 @@ async def hosted(cluster: Cluster, tmp_path, roles=ROLES, only=(), **given):
     }  # fmt: skip
     opener = given.pop("open_reader", open_reader)
     patience = given.pop("patience", 0.2)
-    agent = AutoAgent(
+    agent = WatchedAgent(
         AgentOptions(**{**options, **given}), roles, open_reader=opener, api=cluster.api, patience=patience
     )
     agent.readers = readers

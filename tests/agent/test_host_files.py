@@ -126,7 +126,9 @@ def test_roles_that_write_at_once_lose_nothing(tmp_path):
     threads = [threading.Thread(target=write_many, args=(tmp_path / "state", one, start)) for one in places[2:]]
     for thread in threads:
         thread.start()
-    for one in (*processes, *threads):
-        one.join(60)
+    for process in processes:
+        process.join(60)
+    for thread in threads:
+        thread.join(60)
     listed = json.loads((tmp_path / "state" / LEDGER).read_text())
     assert listed.keys() == {str(one / str(number)) for one in places for number in range(MANY)}

@@ -175,7 +175,7 @@ async def test_clients_that_do_not_take_their_answer_take_the_page_from_nobody(a
         writer.transport.pause_reading()
         writer.write(b"GET /large HTTP/1.1\r\n\r\n")
     await eventually(lambda: sum(one.sending and not one.answered for one in server._open) == room.MOST)
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port, local_addr=("127.8.0.1", 0))
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port, local_addr=("127.8.0.1", 0))  # type: ignore[attr-defined]
     writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
     assert b"200 OK" in await asyncio.wait_for(reader.read(), 60)
     for _, one in (*slow, (reader, writer)):

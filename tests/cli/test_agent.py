@@ -99,14 +99,13 @@ def test_environment_that_is_wrong(capsys, monkeypatch):
 def options_of(monkeypatch):
     """The options that the agent would have been started with."""
 
+    real = command.settle
+
     def build(*words: str):
-        seen = []
-        monkeypatch.setattr(command, "settle", lambda options: seen.append(command_settle(options)) or Stop.now())
-        command_settle = settle
+        seen: list = []
+        monkeypatch.setattr(command, "settle", lambda options: seen.append(real(options)) or Stop.now())
         assert main(["kgpu", "agent", *words]) == 77
         return seen[0]
-
-    settle = command.settle
 
     class Stop:
         @staticmethod

@@ -125,7 +125,8 @@ async def serving(reader: MemoryReader | None = None, users: FakeUsers | None = 
     exporter = Exporter(context)
     task = asyncio.create_task(exporter.run())
     try:
-        await asyncio.wait({task, listening}, return_when=asyncio.FIRST_COMPLETED, timeout=LIMIT)
+        waited: list[asyncio.Future] = [task, listening]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED, timeout=LIMIT)
         if task.done():
             await task
         yield Served(exporter, reader, users, decisions, states, await listening)

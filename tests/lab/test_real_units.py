@@ -411,8 +411,8 @@ def test_cgroups_are_made_in_every_tree_and_removed(tmp_path: Path, version: int
     if version == 1:
         assert (tmp_path / "cpuset/kgpu-lab-x/cpuset.cpus").read_text() == "0-1\n"
     for folder in made:
-        for file in Path(folder).iterdir():
-            file.unlink()  # the kernel's own files vanish with the folder
+        for kept in Path(folder).iterdir():
+            kept.unlink()  # the kernel's own files vanish with the folder
         (Path(folder) / "kubepods/pod1").mkdir(parents=True)
     assert cgroups.remove(made, deadline_s=1) == []
     assert not any(Path(folder).exists() for folder in made)

@@ -37,8 +37,8 @@ def begin(request: pytest.FixtureRequest, tmp_path: Path) -> Begin:
     shell = f"#!{busybox} sh\n" if request.param == "busybox" else "#!/bin/sh\n"
     program.write_text(shell + samples.script("script:torchrun").decode().partition("\n")[2])
     smi.write_text(SMI)
-    for one in (program, smi):
-        one.chmod(0o755)
+    for script in (program, smi):
+        script.chmod(0o755)
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
     started: list[subprocess.Popen[str]] = []
@@ -59,10 +59,10 @@ def begin(request: pytest.FixtureRequest, tmp_path: Path) -> Begin:
 
     run.master = "127.0.0.1" if request.param == "busybox" else IPS[0]  # type: ignore[attr-defined]
     yield run
-    for one in started:
+    for process in started:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(one.pid, signal.SIGKILL)  # with the listener that it may have started
-        one.communicate()
+            os.killpg(process.pid, signal.SIGKILL)  # with the listener that it may have started
+        process.communicate()
 
 
 def said(process: subprocess.Popen[str]) -> tuple[int, str]:

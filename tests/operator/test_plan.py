@@ -16,13 +16,13 @@ from kgpu.operator.model import NodeLayout, ObservedCluster, OperatorSettings
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
 from tests.budget import tries
-from tests.operator import golden
+from tests.operator import golden_plans
 from tests.operator.world import NAMESPACE, SETTINGS, driver, node_object, policy, report, settle, trouble
 
 
-@pytest.mark.parametrize("case", golden.cases())
+@pytest.mark.parametrize("case", golden_plans.cases())
 def test_golden(case: str) -> None:
-    assert golden.plan_for(case) == golden.load(case)["plan"]
+    assert golden_plans.plan_for(case) == golden_plans.load(case)["plan"]
 
 
 ROLE = st.builds(

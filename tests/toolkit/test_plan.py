@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kgpu.base.errors import ConfigError
 from kgpu.formats.cdi import CdiDeviceNode, ContainerEdits
 from kgpu.hw.memory import MemoryReader, sample_inventory, sample_partitions
-from kgpu.hw.port import HardwareFinding, Inventory, Problem
+from kgpu.hw.port import Accelerator, HardwareFinding, Inventory, Problem
 from kgpu.toolkit.config import GenerateConfig
 from kgpu.toolkit.model import Generated, ListedSpec
 from kgpu.toolkit.plan import plan_devices, plan_spec, resolve_names
@@ -156,7 +156,7 @@ def test_near_miss_of_a_uuid_is_named() -> None:
 def inventories(draw: st.DrawFn) -> tuple[Inventory, frozenset[str]]:
     """GPUs whole, in slices, or in MIG mode without any; some of their nodes are not there; some don't work."""
     inventory = sample_inventory(draw(st.integers(1, 4)))
-    gpus = []
+    gpus: list[Accelerator] = []
     for gpu in inventory.accelerators:
         count = draw(st.sampled_from([None, 0, 1, 3, 7]))
         lost = HardwareFinding(subject=gpu.uuid, problem=Problem.LOST, what="lost", expected="", remedy="")
@@ -164,7 +164,8 @@ def inventories(draw: st.DrawFn) -> tuple[Inventory, frozenset[str]]:
         if count is not None:
             changed = replace(changed, mig_enabled=True, partitions=sample_partitions(gpu, count=count))
         gpus.append(changed)
-    nodes = {path for gpu in gpus for device in (gpu, *gpu.partitions) for path in device.device_nodes}
+    nodes = {path for gpu in gpus for path in gpu.device_nodes}
+    nodes |= {path for gpu in gpus for partition in gpu.partitions for path in partition.device_nodes}
     return replace(inventory, accelerators=tuple(gpus)), draw(st.frozensets(st.sampled_from(sorted(nodes)), max_size=4))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -95,7 +95,7 @@ class PluginSpecs:
             self._on_write(path)
         self._written = (key, texts)
 
-    async def changes(self) -> AsyncIterator[None]:
+    async def changes(self) -> AsyncGenerator[None, None]:
         """Yields when a daemon whose socket or folder containers get has begun or ended since the last call."""
         while self._sources is None:  # noqa: ASYNC110 - the first specs are written in a thread, which sets no asyncio.Event
             await asyncio.sleep(PAUSE_SECONDS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_INSTEAD: Final = "\N{REPLACEMENT CHARACTER}"
+_INSTEAD: Final = "\ufffd"  # by its number: its name needs a table of 1 MiB when this is compiled
 
 
 def printable(text: str) -> str:

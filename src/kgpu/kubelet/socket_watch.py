@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -43,7 +43,7 @@ class SocketWatch:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    async def folder_changes(self, poll_seconds: float = POLL_SECONDS) -> AsyncIterator[SocketIdentity | None]:
+    async def folder_changes(self, poll_seconds: float = POLL_SECONDS) -> AsyncGenerator[SocketIdentity | None, None]:
         """The socket's identity now, and again after every change in its folder or ``poll_seconds``."""
         async with Inotify() as inotify:
             while True:
@@ -52,7 +52,7 @@ class SocketWatch:
                 yield socket_identity(self.path)
                 await inotify.wait(poll_seconds)
 
-    async def changes(self, poll_seconds: float = POLL_SECONDS) -> AsyncIterator[SocketIdentity | None]:
+    async def changes(self, poll_seconds: float = POLL_SECONDS) -> AsyncGenerator[SocketIdentity | None, None]:
         """The socket's identity now, and again whenever it is another one."""
         last: SocketIdentity | None = None
         first = True

@@ -7,7 +7,7 @@ away may come back as somebody's link to any other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -65,7 +65,7 @@ class SpecSources:
 
 async def stirred(
     inotify: Inotify, folders: Callable[[], Iterable[Path]], state: Callable[[], Hashable], calm: float
-) -> AsyncIterator[None]:
+) -> AsyncGenerator[None, None]:
     """Yields when specs have to be looked at: ``state`` is what is so now where they may be wrong, None where not.
 
     Also what happened before the folders were watched is seen. What stays wrong is yielded once, and again after

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from tests.formats.crd import samples
 
 Raw = dict[str, Any]
-READERS = {"ClusterPolicy": clusterpolicy, "NVIDIADriver": nvidiadriver}
+READERS: dict[str, Callable[[Any], Decoded[Any]]] = {"ClusterPolicy": clusterpolicy, "NVIDIADriver": nvidiadriver}
 BLOCKS = {"ClusterPolicy": "CLUSTERPOLICY", "NVIDIADriver": "NVIDIADRIVER"}
 
 

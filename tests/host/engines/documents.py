@@ -63,7 +63,7 @@ def containerd_configs(draw: st.DrawFn, version: int | None, plugin: str) -> tup
         data["disabled_plugins"] = ["io.containerd.internal.v1.opt"]
     cri = draw(st.none() | CRI)
     if cri is not None:
-        engine = cri.get("containerd", {})
+        engine: Any = cri.get("containerd", {})
         name = engine.get("default_runtime_name")
         if name and name != "runc":
             engine.setdefault("runtimes", {}).setdefault(name, {"runtime_type": "io.containerd.runc.v2"})

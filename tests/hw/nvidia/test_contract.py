@@ -259,7 +259,7 @@ class Unkillable:
         self.all: list[subprocess.Popen[bytes]] = []
         real = subprocess.Popen
 
-        class Popen(real):
+        class Popen(real):  # type: ignore[valid-type]
             def __init__(popen, *arguments, **options) -> None:
                 super().__init__(*arguments, **options)
                 self.all.append(popen)

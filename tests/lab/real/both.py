@@ -49,8 +49,8 @@ class Both:
 
     def difference(self, *words: str, stdin: str | None = None) -> str:
         """Lines that differ, "" when the answers are the same."""
-        answers = [self.run(one, *words, stdin=stdin).splitlines() for one in (self.real, self.embedded)]
-        return "\n".join(difflib.unified_diff(*answers, "real", "embedded", lineterm=""))
+        real, embedded = (self.run(lab, *words, stdin=stdin).splitlines() for lab in (self.real, self.embedded))
+        return "\n".join(difflib.unified_diff(real, embedded, "real", "embedded", lineterm=""))
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Golden plans: ``golden/<case>.yaml`` has a cluster under ``given`` and the whole plan for it under ``plan``.
 
-``python -m tests.operator.golden`` writes the plans anew; what changed is then read in the diff. Objects are listed by
+``python -m tests.operator.golden_plans`` writes the plans anew; what changed is then read in the diff. Objects are listed by
 kind, name and state: their content has golden files of its own.
 """
 
