@@ -15,20 +15,20 @@ from kgpu.doctor.rule import Rule, declared
 @functools.cache
 def all_rules() -> tuple[Rule, ...]:
     """Sorted by id. Two rows of one id are a defect."""
-    found: dict[str, Rule] = {}
+    rules: dict[str, Rule] = {}
     for module in pkgutil.walk_packages(__path__, f"{__name__}."):
         for rule in () if module.ispkg else rules_in(module.name):
-            assert rule.id not in found, f"rule {rule.id} is there twice"
-            found[rule.id] = rule
-    return tuple(found[name] for name in sorted(found))
+            assert rule.id not in rules, f"rule {rule.id} is there twice"
+            rules[rule.id] = rule
+    return tuple(rules[name] for name in sorted(rules))
 
 
 def rules_in(module: str) -> tuple[Rule, ...]:
     """A module's rules. One without any is a defect: nobody would miss what it was to find."""
     rows: tuple[Rule, ...] = getattr(importlib.import_module(module), "RULES", ())
-    found = (*declared(module), *rows)
-    assert found, f"{module} declares no rule"
-    return found
+    rules = (*declared(module), *rows)
+    assert rules, f"{module} declares no rule"
+    return rules
 
 
 @functools.cache

@@ -23,11 +23,11 @@ _MATCH: Final = frozenset({Stand.FREE, Stand.TAKEN, Stand.TAINTED})
 
 def _claims(snapshot: Snapshot) -> Iterator[tuple[Waiting, Obj]]:
     """Claims that pods wait with and that have no devices yet."""
-    for one in waiting(snapshot):
-        for entry in one.view.claims:
-            claim = snapshot.get("ResourceClaim", entry.claim or "", one.pod.namespace)
+    for pending in waiting(snapshot):
+        for entry in pending.view.claims:
+            claim = snapshot.get("ResourceClaim", entry.claim or "", pending.pod.namespace)
             if claim is not None and not claim.map("status.allocation"):
-                yield one, claim
+                yield pending, claim
 
 
 Fate = tuple[Waiting, ClaimRequest, str, tuple[Verdict, ...]]
@@ -35,8 +35,8 @@ Fate = tuple[Waiting, ClaimRequest, str, tuple[Verdict, ...]]
 
 def _fates(snapshot: Snapshot) -> tuple[Fate, ...]:
     """Each request of such a claim with what is in its way: none, error, false, tainted or taken."""
-    found: list[Fate] = []
-    for one, claim in _claims(snapshot):
+    fates: list[Fate] = []
+    for pending, claim in _claims(snapshot):
         requests = dra.requests(snapshot, claim)
         if any("firstAvailable" in request.path for request in requests):
             continue
@@ -45,8 +45,8 @@ def _fates(snapshot: Snapshot) -> tuple[Fate, ...]:
                 continue
             mine = tuple(row for row in dra.judge(snapshot, request) if row.stand is not Stand.OTHER)
             if word := _fate(request, mine):
-                found.append((one, request, word, mine))
-    return tuple(found)
+                fates.append((pending, request, word, mine))
+    return tuple(fates)
 
 
 def _fate(request: ClaimRequest, mine: tuple[Verdict, ...]) -> str:
@@ -81,17 +81,17 @@ def _selector(request: ClaimRequest) -> Evidence:
 def _values(device: Device, expression: str) -> tuple[Evidence, ...]:
     """What the device says of the names that a selector uses."""
     base = f"{device.path}.basic" if device.slice.map(f"{device.path}.basic") else device.path
-    found = []
+    evidence = []
     for field in ("attributes", "capacity"):
         for key, value in device.slice.map(f"{base}.{field}").items():
             if str(key).rpartition("/")[2] in expression:
-                found.append(
+                evidence.append(
                     device.slice.cite(
                         f"{base}.{field}.{key} ({device.name})",
                         next(iter(value.values()), value) if isinstance(value, dict) else value,
                     )
                 )
-    return tuple(found[:_SHOWN])
+    return tuple(evidence[:_SHOWN])
 
 
 @rule("DRA-01", "No device is free", Place.CLUSTER)
@@ -99,24 +99,24 @@ def _taken(snapshot: Snapshot) -> Iterator[Finding]:
     """The scheduler says one sentence for all: cannot allocate all claims. Here each selector is evaluated on each
     device, and what other claims hold is counted.
     """
-    for one, request, word, rows in snapshot.once(_fates):
+    for pending, request, word, rows in snapshot.once(_fates):
         if word != "taken":
             continue
         held = [row for row in rows if row.stand is Stand.TAKEN]
-        there = [row for row in rows if row.stand in _MATCH]
+        matches = [row for row in rows if row.stand in _MATCH]
         holders = list(dict.fromkeys(row.why for row in held))
         claims = [snapshot.get("ResourceClaim", *reversed(path.split("/", 1))) for path in holders[:_SHOWN]]
-        taken = f", {len(held)} are taken by {', '.join(holders[:5])}" if held else ""
+        taken_by = f", {len(held)} are taken by {', '.join(holders[:5])}" if held else ""
         yield Finding(
             cause=(
-                f"{one.who} waits: {_named(request)} wants {request.count} on one node; of {len(rows)} devices of "
-                f"class {request.device_class} {len(there)} match{taken}, "
+                f"{pending.who} waits: {_named(request)} wants {request.count} on one node; of {len(rows)} devices of "
+                f"class {request.device_class} {len(matches)} match{taken_by}, "
                 f"and at most {_most(rows, Stand.FREE)} are free on one node"
             ),
             evidence=(
                 request.claim.cite(request.path),
                 *(claim.cite("status.allocation.devices.results") for claim in claims if claim),
-                *(row.device.slice.cite(f"{row.device.path}.name") for row in there[:_SHOWN]),
+                *(row.device.slice.cite(f"{row.device.path}.name") for row in matches[:_SHOWN]),
             ),
             remedy=(
                 *(
@@ -131,7 +131,7 @@ def _taken(snapshot: Snapshot) -> Iterator[Finding]:
                 Remedy("or ask for fewer devices, or add a node with more of them"),
             ),
             confidence=CERTAIN,
-            **one.shared(table=()),
+            **pending.shared(table=()),
         )
 
 
@@ -140,14 +140,14 @@ def _fails(snapshot: Snapshot) -> Iterator[Finding]:
     """An attribute or capacity that a device lacks is an error in CEL, not false, and ends the search. Ask with has()
     or in first.
     """
-    for one, request, word, rows in snapshot.once(_fates):
+    for pending, request, word, rows in snapshot.once(_fates):
         if word != "error":
             continue
         bad = next(row for row in rows if row.stand is Stand.ERROR)
         key = bad.why.rpartition(" ")[2]
         yield Finding(
             cause=(
-                f"{one.who} waits: a selector of {_named(request)} fails on device {bad.device.name} of "
+                f"{pending.who} waits: a selector of {_named(request)} fails on device {bad.device.name} of "
                 f"{bad.device.driver} ({bad.why}), and a selector that fails on one device fails the claim"
             ),
             evidence=(_selector(request), bad.device.slice.cite(bad.device.path)),
@@ -157,7 +157,7 @@ def _fails(snapshot: Snapshot) -> Iterator[Finding]:
                 Remedy("kubectl get resourceslice {} -o yaml", bad.device.slice.name),
             ),
             confidence=CERTAIN,
-            **one.shared(table=()),
+            **pending.shared(table=()),
         )
 
 
@@ -166,7 +166,7 @@ def _never_true(snapshot: Snapshot) -> Iterator[Finding]:
     """The selector is valid and false for every device. Memory is in MiB: 81559Mi on a card of 80 GB, which is less
     than 80Gi.
     """
-    for one, request, word, rows in snapshot.once(_fates):
+    for pending, request, word, rows in snapshot.once(_fates):
         if word != "false":
             continue
         # The device that passes the most selectors is the nearest miss.
@@ -174,10 +174,10 @@ def _never_true(snapshot: Snapshot) -> Iterator[Finding]:
             rows, key=lambda row: request.selectors.index(row.selector) if row.selector in request.selectors else 0
         )
         values = _values(near.device, near.selector)
-        has = "; ".join(f"{one.field.split('.')[-1]} is {one.value}" for one in values)
+        has = "; ".join(f"{fact.field.split('.')[-1]} is {fact.value}" for fact in values)
         yield Finding(
             cause=(
-                f"{one.who} waits: a selector of {_named(request)} is false for all {len(rows)} devices of class "
+                f"{pending.who} waits: a selector of {_named(request)} is false for all {len(rows)} devices of class "
                 f"{request.device_class}" + (f"; the nearest, {near.device.name}: {has}" if has else "")
             ),
             evidence=(_selector(request), *values, near.device.slice.cite(f"{near.device.path}.name")),
@@ -190,7 +190,7 @@ def _never_true(snapshot: Snapshot) -> Iterator[Finding]:
                 Remedy("kubectl -n {} get resourceclaim {} -o yaml", request.claim.namespace, request.claim.name),
             ),
             confidence=CERTAIN,
-            **one.shared(table=()),
+            **pending.shared(table=()),
         )
 
 
@@ -201,7 +201,7 @@ def _no_slices(snapshot: Snapshot) -> Iterator[Finding]:
     """
     if not snapshot.knows("ResourceSlice"):
         return
-    for one, request, word, _ in snapshot.once(_fates):
+    for pending, request, word, _ in snapshot.once(_fates):
         if word != "none":
             continue
         pods = matching.pods_of_part(snapshot, DRA)
@@ -214,7 +214,9 @@ def _no_slices(snapshot: Snapshot) -> Iterator[Finding]:
         )
         who = f", and {ill[0]} is not ready" if ill else "" if pods else ", and no pod of a DRA driver runs"
         yield Finding(
-            cause=f"{one.who} waits: no ResourceSlice offers a device of class {request.device_class}{offered}{who}",
+            cause=(
+                f"{pending.who} waits: no ResourceSlice offers a device of class {request.device_class}{offered}{who}"
+            ),
             evidence=(
                 request.claim.cite(f"{request.path}.deviceClassName"),
                 Evidence(object="ResourceSlices", field="count", value=str(len(list(snapshot.all("ResourceSlice"))))),
@@ -228,7 +230,7 @@ def _no_slices(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
             ),
             confidence=CERTAIN if not drivers else LIKELY,
-            **one.shared(table=(), nodes=tuple(node.name for node in one.nodes)),
+            **pending.shared(table=(), nodes=tuple(node.name for node in pending.nodes)),
         )
 
 
@@ -237,7 +239,7 @@ def _tainted(snapshot: Snapshot) -> Iterator[Finding]:
     """Health monitors and DeviceTaintRules taint devices (gpu.nvidia.com/xid, gpu-lost, unmonitored); a request needs a
     toleration to get one.
     """
-    for one, request, word, rows in snapshot.once(_fates):
+    for pending, request, word, rows in snapshot.once(_fates):
         if word != "tainted":
             continue
         bad = [row for row in rows if row.stand is Stand.TAINTED]
@@ -245,12 +247,12 @@ def _tainted(snapshot: Snapshot) -> Iterator[Finding]:
         rules = list(snapshot.all("DeviceTaintRule"))
         yield Finding(
             cause=(
-                f"{one.who} waits: {len(bad)} devices for {_named(request)} are free but tainted "
+                f"{pending.who} waits: {len(bad)} devices for {_named(request)} are free but tainted "
                 f"({', '.join(sorted({row.why for row in bad})[:3])})"
             ),
             evidence=(
                 first.slice.cite(first.path, [str(taint) for taint in first.taints]),
-                request.claim.cite(request.path), *(one.cite("spec") for one in rules[:1]),
+                request.claim.cite(request.path), *(taint_rule.cite("spec") for taint_rule in rules[:1]),
             ),
             remedy=(
                 Remedy("mend what the taint stands for:"), remedies.ask_doctor(first.node or "NODE"),
@@ -260,7 +262,7 @@ def _tainted(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
             ),
             confidence=CERTAIN,
-            **one.shared(table=(), nodes=tuple(dict.fromkeys(row.device.node for row in bad if row.device.node))),
+            **pending.shared(table=(), nodes=tuple(dict.fromkeys(row.device.node for row in bad if row.device.node))),
         )  # fmt: skip
 
 
@@ -270,7 +272,7 @@ def _no_class(snapshot: Snapshot) -> Iterator[Finding]:
     if not snapshot.knows("DeviceClass"):
         return
     known = sorted(obj.name for obj in snapshot.all("DeviceClass"))
-    for one, claim in _claims(snapshot):
+    for pending, claim in _claims(snapshot):
         for request in dra.requests(snapshot, claim):
             name = request.device_class
             if not name or name in known:
@@ -278,7 +280,7 @@ def _no_class(snapshot: Snapshot) -> Iterator[Finding]:
             near = whatif.nearest(name, known)
             yield Finding(
                 cause=(
-                    f"{one.who} waits: {_named(request)} names DeviceClass {name}, which does not exist (there is: "
+                    f"{pending.who} waits: {_named(request)} names DeviceClass {name}, which does not exist (there is: "
                     f"{', '.join(known[:5]) or 'none'})"
                 ),
                 evidence=(
@@ -295,14 +297,14 @@ def _no_class(snapshot: Snapshot) -> Iterator[Finding]:
                     ),
                 ),
                 confidence=CERTAIN,
-                **one.shared(table=()),
+                **pending.shared(table=()),
             )
 
 
 def _lost_claims(snapshot: Snapshot) -> Iterator[tuple[Waiting, str, str, str]]:
     """Claims and templates that a pod names and that are not in its namespace: kind, name, path in the pod."""
-    for one in waiting(snapshot):
-        for position, row in enumerate(one.pod.maps("spec.resourceClaims")):
+    for pending in waiting(snapshot):
+        for position, row in enumerate(pending.pod.maps("spec.resourceClaims")):
             for field, kind in (
                 ("resourceClaimName", "ResourceClaim"),
                 ("resourceClaimTemplateName", "ResourceClaimTemplate"),
@@ -310,8 +312,8 @@ def _lost_claims(snapshot: Snapshot) -> Iterator[tuple[Waiting, str, str, str]]:
                 name = row.get(field)
                 if not isinstance(name, str) or not name or not snapshot.knows(kind):
                     continue
-                if snapshot.get(kind, name, one.pod.namespace) is None:
-                    yield one, kind, name, f"spec.resourceClaims[{position}].{field}"
+                if snapshot.get(kind, name, pending.pod.namespace) is None:
+                    yield pending, kind, name, f"spec.resourceClaims[{position}].{field}"
 
 
 @rule("DRA-02", "The claim is not there", Place.CLUSTER)
@@ -327,20 +329,20 @@ def claim_elsewhere(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _no_claim(snapshot: Snapshot, *, elsewhere: bool) -> Iterator[Finding]:
-    for one, kind, name, path in _lost_claims(snapshot):
+    for pending, kind, name, path in _lost_claims(snapshot):
         others = sorted(obj.namespace for obj in snapshot.all(kind) if obj.name == name)
         if bool(others) is not elsewhere:
             continue
-        there = (
+        hint = (
             f"; one of that name is in namespace {', '.join(others[:3])}, and claims are not shared between namespaces"
             if others
             else ""
         )
-        near = whatif.nearest(name, (obj.name for obj in snapshot.all(kind) if obj.namespace == one.pod.namespace))
+        near = whatif.nearest(name, (obj.name for obj in snapshot.all(kind) if obj.namespace == pending.pod.namespace))
         step = (
             Remedy("name {} in the pod, or create {}", near, name)
             if near
-            else Remedy("create {} {} in namespace {}", kind, name, one.pod.namespace)
+            else Remedy("create {} {} in namespace {}", kind, name, pending.pod.namespace)
         )
         copied = (
             Remedy(
@@ -348,20 +350,20 @@ def _no_claim(snapshot: Snapshot, *, elsewhere: bool) -> Iterator[Finding]:
                 others[0],
                 kind.lower(),
                 name,
-                one.pod.namespace,
+                pending.pod.namespace,
             )
             if others
             else step
         )
         yield Finding(
-            cause=f"{one.who} waits for {kind} {name}, which is not in namespace {one.pod.namespace}{there}",
+            cause=f"{pending.who} waits for {kind} {name}, which is not in namespace {pending.pod.namespace}{hint}",
             evidence=(
-                one.pod.cite(path),
-                Evidence(object=f"{kind}s of {one.pod.namespace}", value="none of that name"),
+                pending.pod.cite(path),
+                Evidence(object=f"{kind}s of {pending.pod.namespace}", value="none of that name"),
             ),
             remedy=(copied, Remedy("a template (resourceClaimTemplateName) gives every pod a claim of its own")),
             confidence=CERTAIN,
-            **one.shared(table=()),
+            **pending.shared(table=()),
         )
 
 
@@ -371,14 +373,18 @@ def _extended(snapshot: Snapshot) -> Iterator[Finding]:
     DeviceClass.spec.extendedResourceName and the gate DRAExtendedResource.
     """
     drivers = Counter(device.driver for device in dra.devices(snapshot))
-    for one in waiting(snapshot):
-        if not one.resource or any((node.allocatable(one.resource) or 0) > 0 for node in snapshot.nodes.values()):
+    for pending in waiting(snapshot):
+        if not pending.resource or any(
+            (node.allocatable(pending.resource) or 0) > 0 for node in snapshot.nodes.values()
+        ):
             continue
-        domain = one.resource.split("/", 1)[0]
+        domain = pending.resource.split("/", 1)[0]
         mine = [name for name in drivers if name.endswith(domain) and "compute-domain" not in name]
-        if not mine or matching.is_mig(one.resource):
+        if not mine or matching.is_mig(pending.resource):
             continue
-        classes = [obj for obj in snapshot.all("DeviceClass") if obj.text("spec.extendedResourceName") == one.resource]
+        classes = [
+            obj for obj in snapshot.all("DeviceClass") if obj.text("spec.extendedResourceName") == pending.resource
+        ]
         why = (
             f"DeviceClass {classes[0].name} stands for it, but the gate DRAExtendedResource is off"
             if classes
@@ -389,15 +395,15 @@ def _extended(snapshot: Snapshot) -> Iterator[Finding]:
             'kubectl patch deviceclass {} --type merge -p \'{{"spec":{{"extendedResourceName":"{}"}}}}\'  # needs the '
             "gate DRAExtendedResource",
             known,
-            one.resource,
+            pending.resource,
         )
         yield Finding(
             cause=(
-                f"{one.who} asks for {one.resource}, which no node offers: {drivers[mine[0]]} devices are offered by "
-                f"DRA driver {mine[0]} alone, and {why}"
+                f"{pending.who} asks for {pending.resource}, which no node offers: {drivers[mine[0]]} devices are "
+                f"offered by DRA driver {mine[0]} alone, and {why}"
             ),
             evidence=(
-                one.asked(),
+                pending.asked(),
                 next(d.slice for d in dra.devices(snapshot) if d.driver == mine[0]).cite("spec.driver"),
                 *(obj.cite("spec.extendedResourceName") for obj in classes[:1]),
             ),
@@ -408,7 +414,7 @@ def _extended(snapshot: Snapshot) -> Iterator[Finding]:
                 Remedy("or use a ResourceClaim in place of the resource"),
             ),
             confidence=LIKELY if classes else CERTAIN,
-            **one.shared(),
+            **pending.shared(),
         )
 
 
@@ -417,18 +423,18 @@ def _gates(snapshot: Snapshot) -> Iterator[Finding]:
     """DynamicResourceAllocation has to be the same in API server, controller manager, scheduler and kubelets."""
     off, others = [], 0
     for pod in snapshot.pods.values():
-        for one in pod.containers:
-            program = next((word.rsplit("/", 1)[-1] for word in one.words[:1]), "")
+        for container in pod.containers:
+            program = next((word.rsplit("/", 1)[-1] for word in container.words[:1]), "")
             if program not in ("kube-scheduler", "kube-apiserver", "kube-controller-manager"):
                 continue
-            said = [word for word in one.words if "DynamicResourceAllocation=false" in word]
-            others += not said
-            if said:
-                off.append((program, pod, one))
-    if not off or not any(one.view.claims for one in waiting(snapshot)):
+            switches = [word for word in container.words if "DynamicResourceAllocation=false" in word]
+            others += not switches
+            if switches:
+                off.append((program, pod, container))
+    if not off or not any(pending.view.claims for pending in waiting(snapshot)):
         return
     program, pod, container = off[0]
-    hurt = [one for one in waiting(snapshot) if one.view.claims]
+    hurt = [pending for pending in waiting(snapshot) if pending.view.claims]
     yield Finding(
         subject=pod.subject,
         cause=(
@@ -443,5 +449,5 @@ def _gates(snapshot: Snapshot) -> Iterator[Finding]:
             ),
         ),
         confidence=CERTAIN if others else LIKELY,
-        pods=tuple(pod.path for one in hurt for pod in one.pods),
+        pods=tuple(pod.path for pending in hurt for pod in pending.pods),
     )

@@ -51,7 +51,7 @@ def _two_releases(snapshot: Snapshot) -> Iterator[Finding]:
     """After a rename of the chart the old and the new release both publish slices."""
     by_node: dict[str, dict[str, Obj]] = {}
     for pod in matching.pods_of_part(snapshot, DRA):
-        plugin = any("gpu-kubelet-plugin" in " ".join(one.words) for one in pod.containers)
+        plugin = any("gpu-kubelet-plugin" in " ".join(container.words) for container in pod.containers)
         if plugin and pod.node and not pod.ended and not pod.deleting:
             by_node.setdefault(pod.node, {})[f"{pod.namespace}/{pod.owner}"] = pod
     nodes = sorted(node for node, owners in by_node.items() if len(owners) > 1)

@@ -49,22 +49,22 @@ def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
     looked = {host.node for host in snapshot.hosts.values() if host.driver_version and host.library_version}
-    for one in unread(snapshot).values():
-        if one.node not in looked and _MISMATCH.search(one.said):
+    for unreadable in unread(snapshot).values():
+        if unreadable.node not in looked and _MISMATCH.search(unreadable.said):
             yield Finding(
-                subject=Subject("Node", one.node),
+                subject=Subject("Node", unreadable.node),
                 cause=(
-                    f"on node {one.node} the loaded kernel module and the driver's libraries are of two versions: "
-                    "every NVML and CUDA call fails"
+                    f"on node {unreadable.node} the loaded kernel module and the driver's libraries are of two "
+                    "versions: every NVML and CUDA call fails"
                 ),
-                evidence=one.evidence,
+                evidence=unreadable.evidence,
                 remedy=(
-                    *remedies.reboot(one.node),
+                    *remedies.reboot(unreadable.node),
                     *_HOLD,
                 ),
-                confidence=CERTAIN if one.now else LIKELY,
-                since=one.since,
-                nodes=(one.node,),
+                confidence=CERTAIN if unreadable.now else LIKELY,
+                since=unreadable.since,
+                nodes=(unreadable.node,),
             )
 
 
@@ -72,20 +72,20 @@ def not_loaded(snapshot: Snapshot) -> Iterator[Finding]:
     """DRV-01 as the agent or the node itself tells it: NVML finds no driver. A driver's pod that is at fault, or still
     at work, is told of in this one's place.
     """
-    by_pod = {node for found in (*held_up(snapshot), *compiling(snapshot)) for node in found.nodes}
-    for one in unread(snapshot).values():
-        if one.node in by_pod or not _NOT_LOADED.search(one.said):
+    by_pod = {node for finding in (*held_up(snapshot), *compiling(snapshot)) for node in finding.nodes}
+    for unreadable in unread(snapshot).values():
+        if unreadable.node in by_pod or not _NOT_LOADED.search(unreadable.said):
             continue
-        pods = matching.pods_of_part(snapshot, DRIVER, node=one.node)
+        pods = matching.pods_of_part(snapshot, DRIVER, node=unreadable.node)
         yield Finding(
-            subject=Subject("Node", one.node),
+            subject=Subject("Node", unreadable.node),
             cause=(
-                f"the NVIDIA kernel module is not loaded on node {one.node}, or its device files are not there: "
+                f"the NVIDIA kernel module is not loaded on node {unreadable.node}, or its device files are not there: "
                 "none of its GPUs can be used"
             ),
-            evidence=one.evidence,
+            evidence=unreadable.evidence,
             remedy=(
-                Remedy("on node {}:", one.node),
+                Remedy("on node {}:", unreadable.node),
                 Remedy("lsmod | grep nvidia; ls -l /dev/nvidiactl; dkms status; uname -r"),
                 *(
                     remedies.delete_pod(pod.namespace, pod.name).why("the driver's pod: it loads the module anew")
@@ -101,9 +101,9 @@ def not_loaded(snapshot: Snapshot) -> Iterator[Finding]:
                     )
                 ),
             ),
-            confidence=CERTAIN if one.now else LIKELY,
-            since=one.since,
-            nodes=(one.node,),
+            confidence=CERTAIN if unreadable.now else LIKELY,
+            since=unreadable.since,
+            nodes=(unreadable.node,),
         )
 
 
@@ -116,7 +116,7 @@ def not_loaded(snapshot: Snapshot) -> Iterator[Finding]:
 def compiling(snapshot: Snapshot) -> Iterator[Finding]:
     """The driver's container compiles for 3 to 10 minutes; its startup probe gives it about 20."""
     for pod in matching.pods_of_part(snapshot, DRIVER):
-        main = next((one for one in pod.containers if not one.init and not one.ready), None)
+        main = next((container for container in pod.containers if not container.init and not container.ready), None)
         if main is None or main.state != "running" or main.restarts or pod.ended:
             continue
         began = text(at(main.status, "state.running.startedAt"))
@@ -160,12 +160,12 @@ def held_up(snapshot: Snapshot) -> Iterator[Finding]:
         ]
         more = f"; {len(waits)} pods there wait for it" if waits else ""
         line = last_line(snapshot, pod, bad)
-        said = f'; it said last: "{line.value}"' if line is not None else ""
+        quoted = f'; it said last: "{line.value}"' if line is not None else ""
         yield Finding(
             subject=pod.subject,
             cause=(
                 f"{pod} on node {pod.node} fails: container {bad.name} is at "
-                f"{bad.waiting or bad.end_reason or 'Error'}{said}{more}"
+                f"{bad.waiting or bad.end_reason or 'Error'}{quoted}{more}"
             ),
             evidence=(
                 bad.cite_status(),

@@ -33,8 +33,12 @@ def compat_path(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...]:
     """Where the container looks for libraries first."""
     del snapshot
     pod = hit.pod
-    rows = [one for one in pod.containers if "compat" in one.env.get("LD_LIBRARY_PATH", "")] if pod else []
-    return tuple(matching.cite_env(pod, one, "LD_LIBRARY_PATH") for one in rows if pod)
+    rows = (
+        [container for container in pod.containers if "compat" in container.env.get("LD_LIBRARY_PATH", "")]
+        if pod
+        else []
+    )
+    return tuple(matching.cite_env(pod, container, "LD_LIBRARY_PATH") for container in rows if pod)
 
 
 RULES: Final = rules_of(

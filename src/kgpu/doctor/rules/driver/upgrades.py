@@ -33,7 +33,10 @@ def upgrade_stuck(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             subject=node.subject,
             cause=f"the driver's upgrade of node {node.name} stands at {state}{why}",
-            evidence=(node.cite(f"metadata.labels[{label}]"), *(one.cite("status.disruptionsAllowed") for one in held)),
+            evidence=(
+                node.cite(f"metadata.labels[{label}]"),
+                *(budget.cite("status.disruptionsAllowed") for budget in held),
+            ),
             remedy=(
                 Remedy("kubectl get events -A --field-selector involvedObject.name={}", node.name),
                 Remedy("end the pods that can't be evicted (no controller, emptyDir, a budget)"),
@@ -47,14 +50,14 @@ def upgrade_stuck(snapshot: Snapshot) -> Iterator[Finding]:
 def _protected(snapshot: Snapshot, node: str) -> tuple[Obj, ...]:
     """Budgets that let none of their pods on a node go."""
     pods = [pod for pod in snapshot.pods_by_node.get(node, ()) if matching.uses_accelerators(pod) and not pod.ended]
-    found = []
+    budgets = []
     for budget in snapshot.all("PodDisruptionBudget"):
         wanted = strings(budget.at("spec.selector.matchLabels"))
         if wanted and budget.at("status.disruptionsAllowed") == 0:
-            found += [
+            budgets += [
                 budget for pod in pods if pod.namespace == budget.namespace and wanted.items() <= pod.labels.items()
             ][:1]
-    return tuple(found)
+    return tuple(budgets)
 
 
 @rule("DRV-28", "The next driver takes all nodes at once", Place.DRIVER)

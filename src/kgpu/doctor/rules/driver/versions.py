@@ -120,9 +120,9 @@ _ABSENT: Final = re.compile(r"not found|unknown|does not exist")
 
 def _not_missing(snapshot: Snapshot, pod: Pod) -> bool:
     """Whether the runtime has said why it could not pull an image of the pod, and it is not that there is none."""
-    said = [event.message for event in snapshot.events(pod) if _PULLED.search(event.message)]
-    said += [message for one in pod.containers for _, message in one.messages if _PULLED.search(message)]
-    return bool(said) and not any(map(_ABSENT.search, said))
+    texts = [event.message for event in snapshot.events(pod) if _PULLED.search(event.message)]
+    texts += [message for container in pod.containers for _, message in container.messages if _PULLED.search(message)]
+    return bool(texts) and not any(map(_ABSENT.search, texts))
 
 
 def _missing_image(
@@ -144,13 +144,13 @@ def _missing_image(
 @rule("DRV-07", "No precompiled driver for this kernel", Place.KERNEL, explains=_BELOW)
 def precompiled_missing(snapshot: Snapshot) -> Iterator[Finding]:
     """The tag of a precompiled driver is branch, kernel and system; NVIDIA publishes some kernels."""
-    return (one for one in no_image(snapshot) if one.id == "DRV-07")
+    return (finding for finding in no_image(snapshot) if finding.id == "DRV-07")
 
 
 @rule("DRV-08", "No driver container for this system", Place.KERNEL, explains=_BELOW)
 def system_missing(snapshot: Snapshot) -> Iterator[Finding]:
     """Driver containers are published for Ubuntu, RHEL, Rocky, RHCOS and SLES; others bring their own driver."""
-    return (one for one in no_image(snapshot) if one.id == "DRV-08")
+    return (finding for finding in no_image(snapshot) if finding.id == "DRV-08")
 
 
 _MIXED: Final = re.compile(r"different OS versions found for the same kernel version")
@@ -184,17 +184,19 @@ _CONFLICT: Final = re.compile(
 def overlapping(snapshot: Snapshot) -> Iterator[Finding]:
     """Every node may be selected by one NVIDIADriver at most."""
     # Two NVIDIADrivers for one node; said by the operator, or seen in their selectors.
-    drivers = [one for one in snapshot.all("NVIDIADriver") if not one.deleting]
-    selectors = {one.name: strings(one.at("spec.nodeSelector")) for one in drivers}
+    drivers = [driver for driver in snapshot.all("NVIDIADriver") if not driver.deleting]
+    selectors = {driver.name: strings(driver.at("spec.nodeSelector")) for driver in drivers}
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         labels = node.labels
-        both = [one for one in drivers if selectors[one.name] and selectors[one.name].items() <= labels.items()]
+        both = [
+            driver for driver in drivers if selectors[driver.name] and selectors[driver.name].items() <= labels.items()
+        ]
         if len(both) > 1:
-            said = [
+            conditions = [
                 row for row in messages.in_conditions(snapshot, _CONFLICT, kinds=("NVIDIADriver",)) if row[0] in both
             ]
             yield _overlap(
-                both, (*(one.cite("spec.nodeSelector") for one in both), *(row[2] for row in said)), node.name
+                both, (*(node.cite("spec.nodeSelector") for node in both), *(row[2] for row in conditions)), node.name
             )
             return
     for obj, _, seen in messages.in_conditions(snapshot, _CONFLICT, kinds=("NVIDIADriver",)):
@@ -311,9 +313,9 @@ def switched_off(snapshot: Snapshot) -> Iterator[Finding]:
     """DRV-21: links below /dev/char are switched off, and are missing."""
     for pod in matching.pods_of_part(snapshot, VALIDATOR):
         host = snapshot.hosts.get(pod.node)
-        for one in pod.containers:
+        for container in pod.containers:
             name = names.ENV_NO_DEVICE_LINKS
-            if one.env.get(name, "").lower() != "true" or host is None or not host.devices:
+            if container.env.get(name, "").lower() != "true" or host is None or not host.devices:
                 continue
             if "nvidia0" not in host.devices or any(device.startswith("char/195:") for device in host.devices):
                 continue
@@ -323,7 +325,7 @@ def switched_off(snapshot: Snapshot) -> Iterator[Finding]:
                     f"{pod} may not make links below /dev/char on node {pod.node}, where there are none: running pods "
                     "lose their GPU at the next systemctl daemon-reload"
                 ),
-                evidence=(matching.cite_env(pod, one, name), host.cite("devices")),
+                evidence=(matching.cite_env(pod, container, name), host.cite("devices")),
                 remedy=(
                     Remedy("take {} out of validator.driver.env of the ClusterPolicy", name),
                     Remedy("on node {}:", pod.node),

@@ -105,25 +105,29 @@ def _open(snapshot: Snapshot) -> Iterator[_Seen]:
     for host in snapshot.hosts.values():
         for xid in host.xids:
             if xid.kind == "xid" and not xid.over and not is_over(snapshot, host, xid):
-                same = [one for one in told(snapshot) if one.node.name == host.node and is_of(one, host, xid)]
-                known |= {(one, xid.code) for one in same}
-                began = _since(host, xid) or next((one.since for one in same), "")
+                same = [
+                    unwell for unwell in told(snapshot) if unwell.node.name == host.node and is_of(unwell, host, xid)
+                ]
+                known |= {(unwell, xid.code) for unwell in same}
+                began = _since(host, xid) or next((unwell.since for unwell in same), "")
                 sure, but, more = _sureness(snapshot, host, xid)
                 timed = msgspec.structs.replace(xid, first=began)
                 yield _Seen(host.node, f"GPU {xid.pci}", timed, (_line(host, xid), *more), sure, but)
-    for one in told(snapshot):
-        for code in one.xids:
-            if (one, code) not in known:
+    for unwell in told(snapshot):
+        for code in unwell.xids:
+            if (unwell, code) not in known:
                 # The words of what is to be done are the verdict's, and its first number is the one that decided.
                 action = "" if code in _APPLICATION else "told"
-                xid = Xid(code=code, action=action, first=one.since, advice=one.remedy if code == one.xids[0] else "")
-                but = _BEFORE if one.sure < LIKELY else ""
-                yield _Seen(one.node.name, one.gpu, xid, one.evidence, one.sure, but)
+                xid = Xid(
+                    code=code, action=action, first=unwell.since, advice=unwell.remedy if code == unwell.xids[0] else ""
+                )
+                but = _BEFORE if unwell.sure < LIKELY else ""
+                yield _Seen(unwell.node.name, unwell.gpu, xid, unwell.evidence, unwell.sure, but)
 
 
-def is_lost(one: UnwellGpu) -> bool:
+def is_lost(unwell: UnwellGpu) -> bool:
     """Whether the driver says of a GPU that it can't reach it."""
-    return "driver:lost" in one.facts
+    return "driver:lost" in unwell.facts
 
 
 @rule("HW-01", "A GPU has fallen off the bus", Place.HARDWARE, explains=(*_ABOVE, "HW-09"))
@@ -138,15 +142,15 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
             yield _finding(seen, f"{seen.gpu} of node {seen.node} has fallen off the bus (Xid 79)", reboot=True)
     for host in snapshot.hosts.values():
         for gpu in host.gpus or ():
-            said = next((one for one in gpu.problems if one.startswith(_LOST_PROBLEM)), "")
-            if said and not numbered[host.node] and not host.told_by:
+            why_lost = next((problem for problem in gpu.problems if problem.startswith(_LOST_PROBLEM)), "")
+            if why_lost and not numbered[host.node] and not host.told_by:
                 yield Finding(
                     subject=Subject("Node", host.node),
                     cause=(
                         f"GPU {gpu.pci or gpu.index} of node {host.node} can't be reached by its driver: "
-                        f"{said.removeprefix(_LOST_PROBLEM)}"
+                        f"{why_lost.removeprefix(_LOST_PROBLEM)}"
                     ),
-                    evidence=(host.cite("gpus", f"GPU {gpu.pci or gpu.index}: {said}"),),
+                    evidence=(host.cite("gpus", f"GPU {gpu.pci or gpu.index}: {why_lost}"),),
                     remedy=(
                         Remedy("see on node {} which error it was:", host.node),
                         Remedy("dmesg | grep -E 'Xid|NVRM'"),
@@ -158,15 +162,16 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
                     nodes=(host.node,),
                 )
     silent = sorted(
-        (one for one in told(snapshot) if is_lost(one) and not one.works), key=lambda one: _LOST not in one.xids
+        (unwell for unwell in told(snapshot) if is_lost(unwell) and not unwell.works),
+        key=lambda unwell: _LOST not in unwell.xids,
     )
-    for one in silent:
+    for unwell in silent:
         # As many as have the number are told already, whether or not the agent names it still.
-        numbered[one.node.name] -= 1
-        if numbered[one.node.name] < 0 and _LOST not in one.xids:
+        numbered[unwell.node.name] -= 1
+        if numbered[unwell.node.name] < 0 and _LOST not in unwell.xids:
             yield as_told(
-                one,
-                f"{one.gpu} of node {one.node.name} has fallen off the bus: the driver says that it is lost",
+                unwell,
+                f"{unwell.gpu} of node {unwell.node.name} has fallen off the bus: the driver says that it is lost",
                 drain=True,
             )
 
@@ -238,18 +243,18 @@ def missing_gpu(snapshot: Snapshot) -> Iterator[Finding]:
     for host in snapshot.hosts.values():
         if host.gpus is None or host.pci is None or not host.gpus:
             continue
-        there = {one.address.lower() for one in gpus_of(host)}
-        seen = {one.pci.lower() for one in host.gpus if one.pci}
-        gone = sorted(there - seen)
-        if not seen or not gone or not seen <= there:
+        on_bus = {device.address.lower() for device in gpus_of(host)}
+        seen = {gpu.pci.lower() for gpu in host.gpus if gpu.pci}
+        gone = sorted(on_bus - seen)
+        if not seen or not gone or not seen <= on_bus:
             continue
         yield Finding(
             subject=Subject("Node", host.node),
             cause=(
-                f"node {host.node} has {len(there)} GPUs on its bus, and the driver shows {len(seen)}: "
+                f"node {host.node} has {len(on_bus)} GPUs on its bus, and the driver shows {len(seen)}: "
                 f"{', '.join(gone)} is missing"
             ),
-            evidence=(host.cite("pci", ", ".join(sorted(there))), host.cite("gpus", ", ".join(sorted(seen)))),
+            evidence=(host.cite("pci", ", ".join(sorted(on_bus))), host.cite("gpus", ", ".join(sorted(seen)))),
             remedy=(
                 Remedy("dmesg | grep -i {}", gone[0]),
                 *remedies.reboot(host.node, "reseat the card if it stays away"),
@@ -265,7 +270,7 @@ def verdict(snapshot: Snapshot) -> Iterator[Finding]:
     for host in snapshot.hosts.values():
         for gpu in () if is_well(snapshot, host) else host.gpus or ():
             if gpu.recovery in ("none", "unknown", "") or any(
-                gpu.uuid and gpu.uuid in one.gpu for one in told(snapshot) if one.node.name == host.node
+                gpu.uuid and gpu.uuid in unwell.gpu for unwell in told(snapshot) if unwell.node.name == host.node
             ):  # the agent says it too, with its reasons: HW-00, or the row of the Xid behind it
                 continue
             yield Finding(

@@ -52,8 +52,8 @@ def _ill(snapshot: Snapshot) -> Iterator[tuple[HostFacts, Gpu]]:
 
 def number(gpu: Gpu, name: str) -> float | None:
     """A reading as a number, None where there is none."""
-    found = gpu.readings.get(name)
-    return found if isinstance(found, float | int) else None
+    reading = gpu.readings.get(name)
+    return reading if isinstance(reading, float | int) else None
 
 
 def _about(
@@ -121,11 +121,12 @@ def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
                 remedies.uncordon(host.node),
             ),
         )
-    for one in told(snapshot):
+    for unwell in told(snapshot):
         # After an error that ended programs the memory itself is the finding, and the row only follows.
-        if WAITS in one.facts and one.node.name not in seen and not {48, 95}.intersection(one.xids):
+        if WAITS in unwell.facts and unwell.node.name not in seen and not {48, 95}.intersection(unwell.xids):
             yield as_told(
-                one, f"a bad row of the memory of {one.gpu} of node {one.node.name} waits for a reset to be replaced"
+                unwell,
+                f"a bad row of the memory of {unwell.gpu} of node {unwell.node.name} waits for a reset to be replaced",
             )
 
 
@@ -184,18 +185,21 @@ def narrow_link(snapshot: Snapshot) -> Iterator[Finding]:
     for host in snapshot.hosts.values():
         if any("pcie_width" in gpu.readings for gpu in host.gpus or ()) or host.hypervisor:
             continue
-        for one in gpus_of(host):
-            if one.link_width and one.link_width_max and one.link_width < one.link_width_max:
+        for device in gpus_of(host):
+            if device.link_width and device.link_width_max and device.link_width < device.link_width_max:
                 yield Finding(
                     subject=Subject("Node", host.node),
                     cause=(
-                        f"the GPU at {one.address} of node {host.node} has a PCIe link of {one.link_width} lanes, and "
-                        f"could have {one.link_width_max}"
+                        f"the GPU at {device.address} of node {host.node} has a PCIe link of {device.link_width} "
+                        f"lanes, and could have {device.link_width_max}"
                     ),
                     evidence=(
                         host.cite(
                             "pci",
-                            f"{one.address}: current_link_width {one.link_width}, max_link_width {one.link_width_max}",
+                            (
+                                f"{device.address}: current_link_width {device.link_width}, max_link_width "
+                                f"{device.link_width_max}"
+                            ),
                         ),
                     ),
                     remedy=_RESEAT,
@@ -244,40 +248,42 @@ def switch_errors(snapshot: Snapshot) -> Iterator[Finding]:
 _HUNG: Final = re.compile(r"task (?P<task>[\w.:/-]+):(?P<pid>\d+) blocked for more than")
 
 
-def is_hung(one: UnwellGpu) -> bool:
+def is_hung(unwell: UnwellGpu) -> bool:
     """Whether the driver does not answer about a GPU."""
-    return HUNG in one.facts
+    return HUNG in unwell.facts
 
 
 @rule("HW-12", "Processes hang in the driver", Place.HARDWARE, explains=(*_ABOVE, "MET-*"))
 def hanging(snapshot: Snapshot) -> Iterator[Finding]:
     """State D of nvidia's processes, with the kernel's own words about it. Only a reboot ends them."""
-    for one in told(snapshot):
-        if not one.works and is_hung(one):
-            yield as_told(one, f"{one.gpu} of node {one.node.name} hangs: {one.said(HUNG)}", drain=True)
+    for unwell in told(snapshot):
+        if not unwell.works and is_hung(unwell):
+            yield as_told(unwell, f"{unwell.gpu} of node {unwell.node.name} hangs: {unwell.said(HUNG)}", drain=True)
     for host in snapshot.hosts.values():
         stuck = [
-            one
-            for one in host.processes or ()
-            if one.state == "D" and one.name.lower().startswith(("nvidia", "nv-", "dcgm"))
+            process
+            for process in host.processes or ()
+            if process.state == "D" and process.name.lower().startswith(("nvidia", "nv-", "dcgm"))
         ]
-        said = {
+        blocked_at = {
             int(hit["pid"]): at
             for at, line in enumerate(host.kernel_log or ())
             if "blocked for more" in line and (hit := _HUNG.search(line))
         }
-        proven = [one for one in stuck if one.pid in said]
+        proven = [process for process in stuck if process.pid in blocked_at]
         if not stuck:
             continue
-        lines = tuple(host.cite_log(said[one.pid]) for one in proven[:2])
+        lines = tuple(host.cite_log(blocked_at[process.pid]) for process in proven[:2])
         yield Finding(
             subject=Subject("Node", host.node),
             cause=(
-                f"{', '.join(f'{one.name} ({one.pid})' for one in stuck[:4])} on node {host.node} hang in the driver "
-                "and can't be ended"
+                f"{', '.join(f'{process.name} ({process.pid})' for process in stuck[:4])} on node {host.node} hang in "
+                "the driver and can't be ended"
             ),
             evidence=(
-                host.cite("processes", ", ".join(f"{one.pid} {one.name} {one.state}" for one in stuck[:4])),
+                host.cite(
+                    "processes", ", ".join(f"{process.pid} {process.name} {process.state}" for process in stuck[:4])
+                ),
                 *lines,
             ),
             remedy=(
@@ -347,22 +353,22 @@ def debugging(snapshot: Snapshot) -> Iterator[Finding]:
     for pod in snapshot.pods.values():
         if (
             pod.ended
-            or not any("env" in one for one in pod.maps("spec.containers"))
+            or not any("env" in container for container in pod.maps("spec.containers"))
             or not matching.uses_accelerators(pod)
         ):
             continue
-        found: list[Evidence] = []
-        for one in pod.containers:
-            found += [
-                matching.cite_env(pod, one, name)
-                for name, value in one.env.items()
+        variables: list[Evidence] = []
+        for container in pod.containers:
+            variables += [
+                matching.cite_env(pod, container, name)
+                for name, value in container.env.items()
                 if _DEBUG.fullmatch(name) and value not in _OFF
             ]
-        if found:
+        if variables:
             yield Finding(
                 subject=pod.subject,
                 cause=f"{pod} runs with variables that are for debugging and make CUDA programs slow",
-                evidence=tuple(found[:4]),
+                evidence=tuple(variables[:4]),
                 remedy=(Remedy("take them out of the manifest of {}", pod.owner or pod),),
                 confidence=LIKELY,
                 level=Level.NOTE,
@@ -376,19 +382,21 @@ def false_alarm(snapshot: Snapshot) -> Iterator[Finding]:
     """Watchers tell of NVLinks that PCIe cards do not have, and of the software's power cap, which is no fault."""
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         product = node.labels.get(LABEL_GPU_PRODUCT, "")
-        for one in node.conditions():
-            if one.status != "True" or one.type.endswith("Ready"):
+        for condition in node.conditions():
+            if condition.status != "True" or condition.type.endswith("Ready"):
                 continue
-            said = f"{one.type} {one.reason} {one.message}"
-            why = next((why for pattern, cards, why in _FALSE if pattern.search(said) and cards.search(product)), "")
+            description = f"{condition.type} {condition.reason} {condition.message}"
+            why = next(
+                (why for pattern, cards, why in _FALSE if pattern.search(description) and cards.search(product)), ""
+            )
             if why:
                 yield Finding(
                     subject=node.subject,
                     cause=(
-                        f"the condition {one.type} of node {node.name} ({product or 'no product known'}) "
+                        f"the condition {condition.type} of node {node.name} ({product or 'no product known'}) "
                         f"is a false alarm: {why}"
                     ),
-                    evidence=(one.cite(), node.cite(f"metadata.labels[{LABEL_GPU_PRODUCT}]")),
+                    evidence=(condition.cite(), node.cite(f"metadata.labels[{LABEL_GPU_PRODUCT}]")),
                     remedy=(
                         Remedy("switch that check off for such nodes, or upgrade the watcher"),
                         Remedy("if it has cordoned the node:"),

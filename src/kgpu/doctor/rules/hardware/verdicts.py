@@ -97,34 +97,36 @@ def not_well(snapshot: Snapshot) -> Iterator[Finding]:
     seen = {
         (row, node, uuid)
         for row, look in _READ.items()
-        for one in look(snapshot)
-        for node in one.nodes
-        for uuid in re.findall(r"GPU-[0-9a-fA-F-]+", one.cause)
+        for finding in look(snapshot)
+        for node in finding.nodes
+        for uuid in re.findall(r"GPU-[0-9a-fA-F-]+", finding.cause)
     }
-    for one in told(snapshot):
-        if _is_known(one):
+    for unwell in told(snapshot):
+        if _is_known(unwell):
             continue
-        usual = _USUAL if one.works else _WITHDRAWN
-        row = next((row for row in _ROWS if any(map(row.has, one.facts))), usual)
-        if (row.id, one.node.name, one.uuid) in seen:
+        usual = _USUAL if unwell.works else _WITHDRAWN
+        row = next((row for row in _ROWS if any(map(row.has, unwell.facts))), usual)
+        if (row.id, unwell.node.name, unwell.uuid) in seen:
             continue
-        by_program = one.reason == APPLICATION_ERROR
-        found = as_told(one, f"{one.gpu} of node {one.node.name} {row.means}: {'; '.join(one.parts[:_ROOM])}")
+        by_program = unwell.reason == APPLICATION_ERROR
+        finding = as_told(
+            unwell, f"{unwell.gpu} of node {unwell.node.name} {row.means}: {'; '.join(unwell.parts[:_ROOM])}"
+        )
         steps = dict.fromkeys(
             [
-                *found.remedy[:-1],
+                *finding.remedy[:-1],
                 *map(Remedy, row.steps),
-                *(remedies.explain_xid(code) for code in one.xids),
-                found.remedy[-1],
+                *(remedies.explain_xid(code) for code in unwell.xids),
+                finding.remedy[-1],
             ]
         )
         yield replace(
-            found, id="HW-08" if by_program else row.id, remedy=tuple(steps), stays=True,
+            finding, id="HW-08" if by_program else row.id, remedy=tuple(steps), stays=True,
             level=Level.NOTE if by_program else Level.PROBLEM,
         )  # fmt: skip
 
 
-def _is_known(one: UnwellGpu) -> bool:
+def _is_known(unwell: UnwellGpu) -> bool:
     """Whether a rule that goes by numbers, or by names of its own, tells of it."""
-    by_name = errors.is_lost(one) or readings.WAITS in one.facts or readings.is_hung(one)
-    return by_name or not errors.KNOWN.isdisjoint(one.xids)
+    by_name = errors.is_lost(unwell) or readings.WAITS in unwell.facts or readings.is_hung(unwell)
+    return by_name or not errors.KNOWN.isdisjoint(unwell.xids)

@@ -30,13 +30,13 @@ _OPEN: Final = Remedy("with a driver of the host: install its open flavour (nvid
 
 def gpus_of(host: HostFacts) -> list[PciDevice]:
     """NVIDIA's GPUs on the bus of a host."""
-    return [one for one in host.pci or () if one.vendor == "10de" and one.pci_class[:4] in ("0300", "0302")]
+    return [device for device in host.pci or () if device.vendor == "10de" and device.pci_class[:4] in ("0300", "0302")]
 
 
 def closed_module(snapshot: Snapshot) -> Iterator[Finding]:
     """KRN-08 by the host's facts: Blackwell with the proprietary module."""
     for host in snapshot.hosts.values():
-        cards = [one for one in gpus_of(host) if _BLACKWELL.fullmatch(one.device)]
+        cards = [device for device in gpus_of(host) if _BLACKWELL.fullmatch(device.device)]
         if not cards or host.driver_open is not False or host.gpus:
             continue
         yield Finding(
@@ -69,9 +69,9 @@ def unsupported(snapshot: Snapshot) -> Iterator[Finding]:
         if at is None or host.gpus:
             continue
         near = range(max(at - _AROUND, 0), min(at + _AROUND, len(lines)))
-        which = next((hit for one in near if (hit := _WHICH.search(lines[one]))), None)
-        release = next((hit for one in near if (hit := _RELEASE.search(lines[one]))), None)
-        told = [one for one in near if _WHICH.search(lines[one]) or one == at or _RELEASE.search(lines[one])]
+        which = next((hit for index in near if (hit := _WHICH.search(lines[index]))), None)
+        release = next((hit for index in near if (hit := _RELEASE.search(lines[index]))), None)
+        shown = [index for index in near if _WHICH.search(lines[index]) or index == at or _RELEASE.search(lines[index])]
         yield Finding(
             subject=Subject("Node", host.node),
             cause=(
@@ -79,7 +79,7 @@ def unsupported(snapshot: Snapshot) -> Iterator[Finding]:
                 f"supported by this driver{' ' + release['version'] if release else ''}: it is newer or older than "
                 "the driver's list, or a virtual GPU, which needs NVIDIA's vGPU guest driver"
             ),
-            evidence=tuple(host.cite_log(one) for one in told),
+            evidence=tuple(host.cite_log(index) for index in shown),
             remedy=(
                 Remedy("on node {}:", host.node),
                 Remedy("lspci -nn -d 10de: ; systemd-detect-virt"),
@@ -111,13 +111,17 @@ def other_system(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
         return None
     if hit.pod is None or node is None:
         return ()
-    found: list[Evidence] = []
+    evidence: list[Evidence] = []
     system = node.text("status.nodeInfo.osImage")
-    for one in hit.pod.containers:
-        tag = _TAG_SYSTEM.search(one.image)
-        if tag and not one.init and (_OS_WORDS[tag["system"]] not in system.lower() or tag["release"] not in system):
-            found += [one.cite("image"), node.cite("status.nodeInfo.osImage")]
-    return tuple(found)
+    for container in hit.pod.containers:
+        tag = _TAG_SYSTEM.search(container.image)
+        if (
+            tag
+            and not container.init
+            and (_OS_WORDS[tag["system"]] not in system.lower() or tag["release"] not in system)
+        ):
+            evidence += [container.cite("image"), node.cite("status.nodeInfo.osImage")]
+    return tuple(evidence)
 
 
 def no_power(snapshot: Snapshot) -> Iterator[Finding]:
@@ -146,15 +150,15 @@ def fallen_off(snapshot: Snapshot) -> Iterator[Finding]:
     for host in snapshot.hosts.values():
         if any(xid.code == _LOST and not xid.over for xid in host.xids):
             continue
-        for one in host.pci or ():
-            if one.vendor == "10de" and one.lost:
+        for device in host.pci or ():
+            if device.vendor == "10de" and device.lost:
                 yield Finding(
                     subject=Subject("Node", host.node),
                     cause=(
-                        f"the GPU at {one.address} of node {host.node} is on the bus and does not answer (lspci: "
+                        f"the GPU at {device.address} of node {host.node} is on the bus and does not answer (lspci: "
                         "rev ff)"
                     ),
-                    evidence=(host.cite("pci", f"{one.address}: its config space reads as ones"),),
+                    evidence=(host.cite("pci", f"{device.address}: its config space reads as ones"),),
                     remedy=(
                         remedies.drain(host.node),
                         Remedy(
@@ -176,10 +180,10 @@ def passed_through(snapshot: Snapshot) -> Iterator[Finding]:
     """nvidia.com/gpu.workload.config=vm-passthrough (or vm-vgpu) binds the GPUs to vfio-pci; containers
     need container.
     """
-    wanted = [one for one in waiting(snapshot) if matching.vendor_of(one.resource) == matching.NVIDIA]
+    wanted = [pending for pending in waiting(snapshot) if matching.vendor_of(pending.resource) == matching.NVIDIA]
     for node in snapshot.nodes.values():
         host = snapshot.hosts.get(node.name)
-        held = [one for one in (gpus_of(host) if host else ()) if one.driver == "vfio-pci"]
+        held = [device for device in (gpus_of(host) if host else ()) if device.driver == "vfio-pci"]
         mode = node.labels.get(names.LABEL_WORKLOAD_CONFIG, "")
         for_machines = mode.startswith("vm-")
         offered = any(
@@ -201,7 +205,12 @@ def passed_through(snapshot: Snapshot) -> Iterator[Finding]:
             remedy=(remedies.label(node.name, names.LABEL_WORKLOAD_CONFIG, "container", anew=True),),
             confidence=CERTAIN,
             nodes=(node.name,),
-            pods=tuple(pod.path for one in wanted for pod in one.pods if node.name in one.reasons or not one.reasons),
+            pods=tuple(
+                pod.path
+                for pending in wanted
+                for pod in pending.pods
+                if node.name in pending.reasons or not pending.reasons
+            ),
         )
 
 

@@ -20,7 +20,7 @@ _REBUILD: Final = (Remedy("apt install linux-headers-$(uname -r)"), Remedy("dkms
 def nouveau_owns(snapshot: Snapshot) -> Iterator[Finding]:
     """KRN-03 by the host's facts: the device is bound to nouveau."""
     for host in snapshot.hosts.values():
-        bound = [one for one in host.pci or () if one.vendor == _NVIDIA and one.driver == "nouveau"]
+        bound = [device for device in host.pci or () if device.vendor == _NVIDIA and device.driver == "nouveau"]
         if not bound and "nouveau" not in (host.modules or {}):
             continue
         if not bound and "nvidia" in (host.modules or {}):

@@ -35,7 +35,11 @@ def _exporters(snapshot: Snapshot) -> Iterator[tuple[Pod, Container]]:
     seen: set[tuple[str, str]] = set()
     for pod in matching.pods_of_part(snapshot, EXPORTER, vendor=matching.NVIDIA):
         key = (pod.namespace, pod.owner or pod.name)
-        mains = [one for one in pod.containers if not one.init and "dcgm" in one.image + " ".join(one.words)]
+        mains = [
+            container
+            for container in pod.containers
+            if not container.init and "dcgm" in container.image + " ".join(container.words)
+        ]
         if key not in seen and mains:
             seen.add(key)
             yield pod, mains[0]
@@ -50,18 +54,18 @@ def no_users(snapshot: Snapshot) -> Iterator[Finding]:
     """The exporter asks the kubelet's pod-resources socket who has which device; it must be told to, and see the
     socket.
     """
-    for pod, one in _exporters(snapshot):
-        asks = _on(one, _ENV) or {"-k", "--kubernetes", "--kubernetes=true"} & set(one.words)
+    for pod, container in _exporters(snapshot):
+        asks = _on(container, _ENV) or {"-k", "--kubernetes", "--kubernetes=true"} & set(container.words)
         mounted = any(
-            "pod-resources" in text(mapping(row).get("mountPath")) for row in items(one.spec.get("volumeMounts"))
+            "pod-resources" in text(mapping(row).get("mountPath")) for row in items(container.spec.get("volumeMounts"))
         )
-        if not one.env or "volumeMounts" not in one.spec or (asks and mounted):
+        if not container.env or "volumeMounts" not in container.spec or (asks and mounted):
             continue
         what = "has no mount of /var/lib/kubelet/pod-resources" if asks else f"is not told {_ENV}=true"
         yield Finding(
             subject=pod.subject,
             cause=f"the series of {pod} say nothing of pods and namespaces: it {what}",
-            evidence=(one.cite("volumeMounts" if asks else "env"),),
+            evidence=(container.cite("volumeMounts" if asks else "env"),),
             remedy=(
                 remedies.set_env(pod.namespace, pod.owner.lower() or "daemonset/NAME", f"{_ENV}=true"),
                 Remedy("mount the host's /var/lib/kubelet/pod-resources into it at the same path"),
@@ -79,7 +83,7 @@ def bad_counters(snapshot: Snapshot) -> Iterator[Finding]:
     file = counter_file(snapshot)
     if file is None or (file.source is None and not snapshot.knows("ConfigMap")):
         return
-    told = file.told_by.cite("spec.dcgmExporter.config.name")
+    named_by = file.told_by.cite("spec.dcgmExporter.config.name")
     if file.source is None or file.key not in ("dcgm-metrics.csv", "metrics"):
         keys = ", ".join(file.source.map("data")) if file.source else ""
         yield Finding(
@@ -89,7 +93,7 @@ def bad_counters(snapshot: Snapshot) -> Iterator[Finding]:
                 if file.source
                 else f"{file.told_by} tells the exporter to use ConfigMap {file.name}, which does not exist"
             ),
-            evidence=(told, file.source.cite("data", keys)) if file.source else (told,),
+            evidence=(named_by, file.source.cite("data", keys)) if file.source else (named_by,),
             remedy=(
                 Remedy("with the file of counters in place of FILE:"),
                 remedies.config_map_of_file(
@@ -105,7 +109,7 @@ def bad_counters(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 subject=file.source.subject,
                 cause=f"line {position} of the counters in {file.source} is wrong: {problem}",
-                evidence=(told, Evidence(file=f"{file.source}, {file.key}", line=position, value=line)),
+                evidence=(named_by, Evidence(file=f"{file.source}, {file.key}", line=position, value=line)),
                 remedy=(
                     Remedy(
                         "a line is a field, its type (gauge, counter or label) and its help, with commas between them:"
@@ -131,15 +135,15 @@ def _bad_line(line: str) -> str:
 @rule("MET-12", "Every pod label on every series", Place.CLUSTER)
 def unlimited_labels(snapshot: Snapshot) -> Iterator[Finding]:
     """Labels such as a job's id or a commit make new series without end: allow a few names only."""
-    for pod, one in _exporters(snapshot):
-        if _on(one, _LABELS) and not one.env.get(_ALLOWED) and _ALLOWED not in one.env:
+    for pod, container in _exporters(snapshot):
+        if _on(container, _LABELS) and not container.env.get(_ALLOWED) and _ALLOWED not in container.env:
             yield Finding(
                 subject=pod.subject,
                 cause=(
                     f"{pod} gives its series every label of the pods, also those that differ from job to job: "
                     "Prometheus keeps each as a series of its own"
                 ),
-                evidence=(matching.cite_env(pod, one, _LABELS),),
+                evidence=(matching.cite_env(pod, container, _LABELS),),
                 remedy=(
                     remedies.set_env(pod.namespace, pod.owner.lower() or "daemonset/NAME", f"{_ALLOWED}=^(app|team)$"),
                 ),
@@ -150,9 +154,13 @@ def unlimited_labels(snapshot: Snapshot) -> Iterator[Finding]:
 @rule("MET-23", "A series for every replica", Place.CLUSTER)
 def replica_series(snapshot: Snapshot) -> Iterator[Finding]:
     """With pod labels and virtual GPUs each metric has a series per GPU, replica and container."""
-    shared = [one for one in stack_config.sharing_configs(snapshot) if one.block("timeSlicing") or one.block("mps")]
-    for pod, one in _exporters(snapshot):
-        if shared and _on(one, _VIRTUAL) and _on(one, _LABELS):
+    shared = [
+        config
+        for config in stack_config.sharing_configs(snapshot)
+        if config.block("timeSlicing") or config.block("mps")
+    ]
+    for pod, container in _exporters(snapshot):
+        if shared and _on(container, _VIRTUAL) and _on(container, _LABELS):
             kind = "timeSlicing" if shared[0].block("timeSlicing") else "mps"
             yield Finding(
                 subject=pod.subject,
@@ -161,8 +169,8 @@ def replica_series(snapshot: Snapshot) -> Iterator[Finding]:
                     f"{shared[0].source} makes many: metrics times replicas times pods"
                 ),
                 evidence=(
-                    matching.cite_env(pod, one, _VIRTUAL),
-                    matching.cite_env(pod, one, _LABELS),
+                    matching.cite_env(pod, container, _VIRTUAL),
+                    matching.cite_env(pod, container, _LABELS),
                     shared[0].cite(kind),
                 ),
                 remedy=(
@@ -181,25 +189,25 @@ def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
     """Nodes with 8 or 16 GPUs, MIG or profiling need more than small defaults."""
     by_owner: dict[str, list[tuple[Pod, Container]]] = {}
     for pod in matching.pods_of_part(snapshot, EXPORTER):
-        for one in pod.containers:
-            if one.end_reason == "OOMKilled":
-                by_owner.setdefault(f"{pod.namespace}/{pod.owner}", []).append((pod, one))
+        for container in pod.containers:
+            if container.end_reason == "OOMKilled":
+                by_owner.setdefault(f"{pod.namespace}/{pod.owner}", []).append((pod, container))
     for rows in by_owner.values():
-        pod, one = rows[0]
-        limit = text(one.limits.get("memory")) or "its limit"
+        pod, container = rows[0]
+        limit = text(container.limits.get("memory")) or "its limit"
         yield Finding(
             subject=pod.subject,
             cause=(
-                f"container {one.name} of {pod} was killed at its memory limit "
+                f"container {container.name} of {pod} was killed at its memory limit "
                 f"({limit}){f', as on {len(rows) - 1} more nodes' if len(rows) > 1 else ''}"
             ),
-            evidence=(one.cite_status(), one.cite("resources.limits.memory")),
+            evidence=(container.cite_status(), container.cite("resources.limits.memory")),
             remedy=(
                 Remedy(
                     "kubectl -n {} set resources {} -c {} --limits=memory=1Gi",
                     pod.namespace,
                     pod.owner.lower() or "daemonset/NAME",
-                    one.name,
+                    container.name,
                 ),
             ),
             confidence=CERTAIN,
@@ -297,8 +305,8 @@ def held_idle(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _reading(readings: Any, name: str) -> float | None:
-    found = readings.get(name)
-    return float(found) if isinstance(found, int | float) else None
+    reading = readings.get(name)
+    return float(reading) if isinstance(reading, int | float) else None
 
 
 def _note(host: HostFacts, cause: str, evidence: Evidence, *steps: Remedy, **more: Any) -> Finding:
@@ -351,8 +359,8 @@ def empty_panels(snapshot: Snapshot) -> Iterator[Finding]:
     for obj in snapshot.all("ConfigMap"):
         if "grafana_dashboard" not in obj.labels:
             continue
-        asked = {name for value in obj.map("data").values() for name in _DASHBOARD_FIELD.findall(text(value))}
-        gone = sorted(asked - fields)
+        queried = {name for value in obj.map("data").values() for name in _DASHBOARD_FIELD.findall(text(value))}
+        gone = sorted(queried - fields)
         if gone:
             more = f" and {len(gone) - _MAX_SHOWN} more" if len(gone) > _MAX_SHOWN else ""
             yield Finding(
@@ -375,24 +383,24 @@ def _unready(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """How the exporter's container stands; of a healthy one a word about something else counts for nothing."""
     if hit.pod is None:
         return None
-    one = matching.failing(hit.pod)
-    return (one.cite_status(),) if one else ()
+    container = matching.failing(hit.pod)
+    return (container.cite_status(),) if container else ()
 
 
 def _hung(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """What the kernel of the node says of a GPU that hangs."""
     host = snapshot.hosts.get(hit.node)
-    open_ = [one for one in (host.xids if host else ()) if not one.over and one.code in (79, 119, 120)]
-    return tuple(host.cite("xids", f"xid {one.code} on {one.pci}") for one in open_[:2]) if host else ()
+    open_ = [xid for xid in (host.xids if host else ()) if not xid.over and xid.code in (79, 119, 120)]
+    return tuple(host.cite("xids", f"xid {xid.code} on {xid.pci}") for xid in open_[:2]) if host else ()
 
 
 def _profiling(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """Whether the exporter may profile at all."""
     if hit.pod is None:
         return None
-    for one in hit.pod.containers:
-        if not one.init and "SYS_ADMIN" not in items(at(one.spec, "securityContext.capabilities.add")):
-            return (one.cite("securityContext"),)
+    for container in hit.pod.containers:
+        if not container.init and "SYS_ADMIN" not in items(at(container.spec, "securityContext.capabilities.add")):
+            return (container.cite("securityContext"),)
     return ()
 
 

@@ -54,32 +54,34 @@ def _monitors(snapshot: Snapshot) -> list[Monitor]:
 
 def _found_monitors(snapshot: Snapshot) -> list[Monitor]:
     services = snapshot.once(_services)
-    found = []
+    monitors = []
     for obj in snapshot.all("ServiceMonitor"):
         mine = tuple(
-            one for one in services if _covers(obj, one.namespace) and _matches(obj.map("spec.selector"), one.labels)
+            service
+            for service in services
+            if _covers(obj, service.namespace) and _matches(obj.map("spec.selector"), service.labels)
         )
         if mine:
-            found.append(Monitor(obj, mine))
+            monitors.append(Monitor(obj, mine))
     for obj in snapshot.all("PodMonitor"):
         pods = matching.pods_of_part(snapshot, EXPORTER)
         if any(_covers(obj, pod.namespace) and _matches(obj.map("spec.selector"), pod.labels) for pod in pods):
-            found.append(Monitor(obj, ()))
-    return found
+            monitors.append(Monitor(obj, ()))
+    return monitors
 
 
 def _services(snapshot: Snapshot) -> list[Obj]:
     """The Services of exporters."""
     pods = matching.pods_of_part(snapshot, EXPORTER)
-    found = []
+    services = []
     for service in snapshot.all("Service"):
         selector = service.map("spec.selector")
         if selector and any(
             pod.namespace == service.namespace and all(pod.labels.get(key) == value for key, value in selector.items())
             for pod in pods
         ):
-            found.append(service)
-    return found
+            services.append(service)
+    return services
 
 
 def _covers(monitor: Obj, namespace: str) -> bool:
@@ -113,15 +115,21 @@ def wrong_port(snapshot: Snapshot) -> Iterator[Finding]:
     for monitor in _monitors(snapshot):
         for position, endpoint in enumerate(monitor.endpoints):
             port = text(endpoint.get("port"))
-            bad = [one for one in monitor.services if port and port not in _ports(one)]
+            bad = [service for service in monitor.services if port and port not in _ports(service)]
             if bad and len(bad) == len(monitor.services):
-                there = ", ".join(_ports(bad[0])) or "no named port"
+                named_ports = ", ".join(_ports(bad[0])) or "no named port"
                 right = next(iter(_ports(bad[0])), "gpu-metrics")
                 path = f"/spec/endpoints/{position}/port"
                 yield Finding(
                     subject=monitor.obj.subject,
-                    cause=f"{monitor.obj} scrapes the port {port}, and {bad[0]} has {there}: Prometheus has no target",
-                    evidence=(monitor.obj.cite(f"spec.endpoints[{position}].port"), bad[0].cite("spec.ports", there)),
+                    cause=(
+                        f"{monitor.obj} scrapes the port {port}, and {bad[0]} has {named_ports}: Prometheus "
+                        "has no target"
+                    ),
+                    evidence=(
+                        monitor.obj.cite(f"spec.endpoints[{position}].port"),
+                        bad[0].cite("spec.ports", named_ports),
+                    ),
                     remedy=(
                         Remedy(
                             "kubectl -n {} patch servicemonitor {} --type json -p "
@@ -148,7 +156,7 @@ def not_selected(snapshot: Snapshot) -> Iterator[Finding]:
     servers = list(snapshot.all("Prometheus"))
     for monitor in _monitors(snapshot):
         kind = "podMonitor" if monitor.obj.kind == "PodMonitor" else "serviceMonitor"
-        missed = [(one, field) for one in servers if (field := _misses(snapshot, one, monitor.obj, kind))]
+        missed = [(server, field) for server in servers if (field := _misses(snapshot, server, monitor.obj, kind))]
         if not servers or len(missed) < len(servers):
             continue
         server, field = missed[0]
@@ -227,14 +235,14 @@ def twice(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _named(monitor: Monitor, endpoint: Mapping[str, Any]) -> bool:
     port = text(endpoint.get("port"))
-    return not monitor.services or not port or any(port in _ports(one) for one in monitor.services)
+    return not monitor.services or not port or any(port in _ports(service) for service in monitor.services)
 
 
-def _doubled(one: tuple[Obj, Evidence], other: tuple[Obj, Evidence]) -> Finding:
+def _doubled(first: tuple[Obj, Evidence], second: tuple[Obj, Evidence]) -> Finding:
     return Finding(
-        subject=one[0].subject,
-        cause=f"the GPU exporter is scraped twice, by {one[0]} and by {other[0]}: sums over its series are doubled",
-        evidence=(one[1], other[1]),
+        subject=first[0].subject,
+        cause=f"the GPU exporter is scraped twice, by {first[0]} and by {second[0]}: sums over its series are doubled",
+        evidence=(first[1], second[1]),
         remedy=(Remedy("take one of both away"), Remedy("to see it: count by (UUID, job) (DCGM_FI_DEV_GPU_TEMP)")),
         confidence=LIKELY,
     )
@@ -258,9 +266,9 @@ def _spaces(job: Mapping[str, Any]) -> list[str]:
 
 def _whole_namespace(job: Mapping[str, Any]) -> bool:
     """Everything in a namespace is scraped: no relabelling keeps or drops anything."""
-    found = [mapping(row) for row in items(job.get("kubernetes_sd_configs"))]
+    configs = [mapping(row) for row in items(job.get("kubernetes_sd_configs"))]
     steps = {text(mapping(row).get("action")) for row in items(job.get("relabel_configs"))}
-    roles = {text(row.get("role")) for row in found}
+    roles = {text(row.get("role")) for row in configs}
     return bool(roles & _WIDE) and not steps & {"keep", "drop", "keepequal", "dropequal"}
 
 
@@ -379,16 +387,16 @@ def _written(snapshot: Snapshot) -> list[Written]:
 
 
 def _found_rules(snapshot: Snapshot) -> list[Written]:
-    found = []
+    written = []
     for obj in snapshot.all("PrometheusRule"):
         for place, group in enumerate(items(obj.at("spec.groups"))):
             for position, row in enumerate(items(mapping(group).get("rules"))):
-                one = mapping(row)
-                expr = one.get("expr")
+                fields = mapping(row)
+                expr = fields.get("expr")
                 if isinstance(expr, str) and _GPU_FIELD in expr and _OWN not in expr:
-                    name = text(one.get("alert")) or text(one.get("record"))
-                    found.append(Written(obj, f"spec.groups[{place}].rules[{position}]", name, expr, one))
-    return found
+                    name = text(fields.get("alert")) or text(fields.get("record"))
+                    written.append(Written(obj, f"spec.groups[{place}].rules[{position}]", name, expr, fields))
+    return written
 
 
 def _of_rule(entry: Written, cause: str, step: Remedy, *, confidence: float = CERTAIN) -> Finding:

@@ -69,7 +69,7 @@ def _valid(node: Node, rows: tuple[Layout, ...]) -> bool:
 
 def _foreign(row: Layout, size: int) -> list[str]:
     """The profiles of a layout that a card whose smallest slice has ``size`` GB does not have."""
-    return [name for name in row.profiles if (one := profile_of(name)) is not None and not blocks_of(one, size)]
+    return [name for name in row.profiles if (profile := profile_of(name)) is not None and not blocks_of(profile, size)]
 
 
 @rule("MIG-01", "A MIG layout that does not exist", Place.CLUSTER, explains=(*_ABOVE, "MIG-11"))
@@ -109,12 +109,12 @@ def reboot_wanted(snapshot: Snapshot) -> Iterator[Finding]:
         node = snapshot.nodes.get(host.node)
         if not waits or host.hypervisor is not True or node is None or mig_state(node) in ("pending", "rebooting"):
             continue
-        said = ", ".join(f"GPU {gpu.index}: now {gpu.mig_enabled}, pending {gpu.mig_pending}" for gpu in waits)
+        modes = ", ".join(f"GPU {gpu.index}: now {gpu.mig_enabled}, pending {gpu.mig_pending}" for gpu in waits)
         yield _of_node(
             node,
             f"the MIG mode of {len(waits)} GPUs of node {node.name} waits for a reboot: it is a virtual machine, "
             "where a GPU can't be reset",
-            (host.cite("gpus", said), host.cite("hypervisor")),
+            (host.cite("gpus", modes), host.cite("hypervisor")),
             (
                 *remedies.reboot(node.name),
                 Remedy("for the next time: WITH_REBOOT=true in migManager.env of the ClusterPolicy"),
@@ -179,8 +179,8 @@ def _count(snapshot: Snapshot, node: Node) -> int | None:
     host = snapshot.hosts.get(node.name)
     if host is not None and host.gpus:
         return len(host.gpus)
-    said = node.labels.get(names.LABEL_GPU_COUNT, "")
-    return int(said) if said.isdecimal() and len(said) < 4 and not has_mig(node) else None
+    label = node.labels.get(names.LABEL_GPU_COUNT, "")
+    return int(label) if label.isdecimal() and len(label) < 4 and not has_mig(node) else None
 
 
 @rule(
@@ -228,16 +228,16 @@ def broken_driver(snapshot: Snapshot) -> Iterator[Finding]:
 def validator_whole(snapshot: Snapshot) -> Iterator[Finding]:
     """Under strategy mixed a node that is all slices offers no nvidia.com/gpu, which older validators ask for."""
     for pod in matching.pods_of_part(snapshot, VALIDATOR):
-        asked = matching.accelerators(pod)
+        resources = matching.accelerators(pod)
         node = snapshot.nodes.get(pod.node) or next(
             (
-                one
-                for one in snapshot.nodes.values()
-                if one.name == pod.text("spec.nodeSelector[kubernetes.io/hostname]")
+                node
+                for node in snapshot.nodes.values()
+                if node.name == pod.text("spec.nodeSelector[kubernetes.io/hostname]")
             ),
             None,
         )
-        if node is None or pod.ready or pod.ended or names.GPU_RESOURCE not in asked:
+        if node is None or pod.ready or pod.ended or names.GPU_RESOURCE not in resources:
             continue
         slices = sorted(name for name in node.resources() if matching.is_mig(name) and node.allocatable(name))
         if slices and not node.allocatable(names.GPU_RESOURCE):
@@ -304,8 +304,8 @@ def _gave_up(snapshot: Snapshot, node: Node) -> tuple[Evidence, ...]:
             failed = next((at for at in reversed(lines[:-1]) if _ENDED.search(log.lines[at])), None)
             begun = next((at for at in reversed(lines[:-1]) if "Updating to MIG config" in log.lines[at]), -1)
             if failed is not None and failed > begun:
-                said = [at for at in lines if begun < at <= failed and _ENDED.search(log.lines[at])]
-                return tuple(log.cite(at) for at in said[:2])
+                failures = [at for at in lines if begun < at <= failed and _ENDED.search(log.lines[at])]
+                return tuple(log.cite(at) for at in failures[:2])
     return ()
 
 
@@ -392,7 +392,7 @@ def by_hand(snapshot: Snapshot) -> Iterator[Finding]:
         if stack_config.mig_strategy(snapshot, node) != "mixed":
             continue
         plugins = [pod for pod in matching.pods_of_part(snapshot, matching.PLUGIN, node=node.name) if pod.ready]
-        there = _whole_slices(host.gpus)
+        slices = _whole_slices(host.gpus)
         offered = {name: node.capacity(name) or 0 for name in node.resources() if matching.is_mig(name)}
         shared = (  # or renamed
             any(
@@ -402,14 +402,17 @@ def by_hand(snapshot: Snapshot) -> Iterator[Finding]:
             or any(matching.is_shared(name) for name in node.resources())
             or node.labels.get(names.LABEL_GPU_SHARING_STRATEGY, "none") != "none"
         )
-        different = sorted(name for name in {*there, *offered} if there.get(name, 0) != offered.get(name, 0))
+        different = sorted(name for name in {*slices, *offered} if slices.get(name, 0) != offered.get(name, 0))
         if plugins and different and not shared and any(gpu.mig_enabled for gpu in host.gpus):
-            one, pod = different[0], plugins[0]
+            resource, pod = different[0], plugins[0]
             yield _of_node(
                 node,
-                f"node {node.name} has {there.get(one, 0)} {one.removeprefix(names.MIG_RESOURCE_PREFIX)} slices and "
-                f"offers {offered.get(one, 0)}: they were changed after {pod} started",
-                (host.cite("gpus", f"{there.get(one, 0)} of {one}"), node.cite(f"status.capacity[{one}]")),
+                f"node {node.name} has {slices.get(resource, 0)} {resource.removeprefix(names.MIG_RESOURCE_PREFIX)} "
+                f"slices and offers {offered.get(resource, 0)}: they were changed after {pod} started",
+                (
+                    host.cite("gpus", f"{slices.get(resource, 0)} of {resource}"),
+                    node.cite(f"status.capacity[{resource}]"),
+                ),
                 (
                     remedies.delete_pod(pod.namespace, pod.name),
                     Remedy(
@@ -422,13 +425,13 @@ def by_hand(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _whole_slices(gpus: Any) -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for gpu in gpus:
         for name in gpu.instances:
             profile = profile_of(name)
             if profile is not None and profile.whole:
-                found[profile.resource_name] = found.get(profile.resource_name, 0) + 1
-    return found
+                counts[profile.resource_name] = counts.get(profile.resource_name, 0) + 1
+    return counts
 
 
 @rule("MIG-15", "More slices than fit", Place.HARDWARE, explains=_ABOVE)
@@ -441,17 +444,21 @@ def no_room(snapshot: Snapshot) -> Iterator[Finding]:
         size, blocks = memory
         for row in rows:
             profiles = [(profile_of(each), count) for each, count in row.profiles.items()]
-            if row.filtered or not profiles or any(one is None or not blocks_of(one, size) for one, _ in profiles):
+            if (
+                row.filtered
+                or not profiles
+                or any(profile is None or not blocks_of(profile, size) for profile, _ in profiles)
+            ):
                 continue
-            asked = sum(blocks_of(one, size) * count for one, count in profiles if one)
-            slices = sum(one.g * count for one, count in profiles if one)
+            needed = sum(blocks_of(profile, size) * count for profile, count in profiles if profile)
+            slices = sum(profile.g * count for profile, count in profiles if profile)
             limit = 4 if size == 6 else 7
-            if asked > blocks or slices > limit:
-                said = ", ".join(f"{count} x {each}" for each, count in row.profiles.items())
+            if needed > blocks or slices > limit:
+                layout = ", ".join(f"{count} x {each}" for each, count in row.profiles.items())
                 yield _of_node(
                     node,
-                    f"the MIG layout {name} ({said}) does not fit on the cards of node {node.name}: it takes {slices} "
-                    f"of {limit} compute slices and {asked} of {blocks} blocks of memory",
+                    f"the MIG layout {name} ({layout}) does not fit on the cards of node {node.name}: it takes "
+                    f"{slices} of {limit} compute slices and {needed} of {blocks} blocks of memory",
                     (_cite(node, _LABEL), mig_config(snapshot).cite(), _cite(node, names.LABEL_GPU_PRODUCT)),
                     (
                         Remedy("on the node:"),
@@ -469,7 +476,11 @@ def mixed_under_single(snapshot: Snapshot) -> Iterator[Finding]:
     """
     for node, name, rows in _chosen(snapshot):
         row = next(
-            (one for one in rows if one.enabled and len({key for key, count in one.profiles.items() if count}) > 1),
+            (
+                layout
+                for layout in rows
+                if layout.enabled and len({key for key, count in layout.profiles.items() if count}) > 1
+            ),
             None,
         )
         if (

@@ -41,9 +41,16 @@ def _not_done(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 def _users(snapshot: Snapshot, node: str) -> tuple[Evidence, ...]:
     host = snapshot.hosts.get(node)
-    held = [one for one in (host.processes if host else None) or () if any("nvidia" in name for name in one.holds)]
+    held = [
+        process
+        for process in (host.processes if host else None) or ()
+        if any("nvidia" in name for name in process.holds)
+    ]
     shown = (
-        tuple(host.cite("processes", f"{one.pid} {one.name} holds {', '.join(one.holds[:3])}") for one in held[:3])
+        tuple(
+            host.cite("processes", f"{process.pid} {process.name} holds {', '.join(process.holds[:3])}")
+            for process in held[:3]
+        )
         if host
         else ()
     )
@@ -88,12 +95,12 @@ def held_by_host(snapshot: Snapshot) -> Iterator[Finding]:
         if host is None or mig_state(node) != "failed":
             continue
         held = [
-            one
-            for one in host.processes or ()
-            if one.name.startswith(_HOST_USERS) and any("nvidia" in name for name in one.holds)
+            process
+            for process in host.processes or ()
+            if process.name.startswith(_HOST_USERS) and any("nvidia" in name for name in process.holds)
         ]
         if held:
-            who = ", ".join(dict.fromkeys(plain(one.name) for one in held))
+            who = ", ".join(dict.fromkeys(plain(process.name) for process in held))
             yield Finding(
                 subject=node.subject,
                 cause=(

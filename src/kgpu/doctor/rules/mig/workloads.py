@@ -26,25 +26,25 @@ _KILL_SECONDS: Final = 180.0
 def many_slices(snapshot: Snapshot) -> Iterator[Finding]:
     """CUDA shows a process one MIG device, and slices can't reach each other's memory: NCCL hangs or fails."""
     for pod in snapshot.pods.values():
-        for one in pod.containers:
-            slices = [name for name in one.limits if matching.is_mig(str(name))]
-            total = sum(_pieces(one.limits[name]) for name in slices)
-            program = _DISTRIBUTED.search(" ".join(one.words))
-            variable = next((key for key in one.env if key.startswith("NCCL_")), "")
+        for container in pod.containers:
+            slices = [name for name in container.limits if matching.is_mig(str(name))]
+            total = sum(_pieces(container.limits[name]) for name in slices)
+            program = _DISTRIBUTED.search(" ".join(container.words))
+            variable = next((key for key in container.env if key.startswith("NCCL_")), "")
             if total < 2 or not (program or variable):
                 continue
-            told = (
-                Evidence(str(pod), f"container {one.name}, program", program[0], pod.source)
+            proof = (
+                Evidence(str(pod), f"container {container.name}, program", program[0], pod.source)
                 if program
-                else matching.cite_env(pod, one, variable)
+                else matching.cite_env(pod, container, variable)
             )
             yield Finding(
                 subject=pod.subject,
                 cause=(
-                    f"{pod} spreads one program over {total} MIG slices in container {one.name}: a process sees one "
-                    "slice only, and there is no way from slice to slice for NCCL"
+                    f"{pod} spreads one program over {total} MIG slices in container {container.name}: a process sees "
+                    "one slice only, and there is no way from slice to slice for NCCL"
                 ),
-                evidence=(one.cite(f"resources.limits[{slices[0]}]"), told),
+                evidence=(container.cite(f"resources.limits[{slices[0]}]"), proof),
                 remedy=(Remedy("ask for whole GPUs (nvidia.com/gpu) on a node without MIG, or for one larger slice"),),
                 pods=(pod.path,),
                 nodes=(pod.node,) if pod.node else (),
@@ -69,7 +69,11 @@ def killed_pods(snapshot: Snapshot) -> Iterator[Finding]:
         if began is None or node is None:
             continue
         for pod in snapshot.pods_by_node.get(node.name, ()):
-            ended = [one for one in pod.containers if one.exit_code not in (0, None) and _near(one, began)]
+            ended = [
+                container
+                for container in pod.containers
+                if container.exit_code not in (0, None) and _near(container, began)
+            ]
             if ended and matching.accelerators(pod):
                 yield Finding(
                     subject=pod.subject,

@@ -94,9 +94,9 @@ def not_registered(snapshot: Snapshot) -> Iterator[Finding]:
     the node, which tolerates its taints.
     """
     for claim in snapshot.all("NodeClaim"):
-        found = claim.condition("Initialized")
-        hit = _UNREGISTERED.search(found.message) if found and found.status != "True" else None
-        if found is None or hit is None or not matching.is_accelerator(hit["resource"]):
+        condition = claim.condition("Initialized")
+        hit = _UNREGISTERED.search(condition.message) if condition and condition.status != "True" else None
+        if condition is None or hit is None or not matching.is_accelerator(hit["resource"]):
             continue
         name = plain(claim.text("status.nodeName"))
         node = snapshot.nodes.get(name)
@@ -105,7 +105,7 @@ def not_registered(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             subject=claim.subject,
             cause=f"{claim} is never initialized: node {name or '?'} does not offer {hit['resource']}; {why}",
-            evidence=(found.cite(), *((node.cite("status.capacity"), node.cite("spec.taints")) if node else ())),
+            evidence=(condition.cite(), *((node.cite("status.capacity"), node.cite("spec.taints")) if node else ())),
             remedy=(
                 Remedy(
                     "install the device plugin for this image of nodes, "
@@ -114,9 +114,11 @@ def not_registered(snapshot: Snapshot) -> Iterator[Finding]:
                 remedies.ask_doctor(name or "NODE"),
             ),
             confidence=CERTAIN,
-            since=found.since,
+            since=condition.since,
             nodes=(name,) if name else (),
-            pods=tuple(pod.path for one in waiting(snapshot) if one.resource == hit["resource"] for pod in one.pods),
+            pods=tuple(
+                pod.path for pending in waiting(snapshot) if pending.resource == hit["resource"] for pod in pending.pods
+            ),
         )
 
 
@@ -173,16 +175,19 @@ def idle(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         pod = holders[0]
         hurt = tuple(
-            p.path for one in waiting(snapshot) if one.resource in matching.accelerators(pod) for p in one.pods
+            p.path
+            for pending in waiting(snapshot)
+            if pending.resource in matching.accelerators(pod)
+            for p in pending.pods
         )
         yield Finding(
             subject=node.subject,
             cause=(
-                f"all {len(gpus)} GPUs of node {node.name} are held by {', '.join(one.path for one in holders[:5])} "
+                f"all {len(gpus)} GPUs of node {node.name} are held by {', '.join(pod.path for pod in holders[:5])} "
                 f"for {int(min(age or 0 for age in ages) // 3600)} hours or more, and none of them works: "
                 "nothing runs on them"
             ),
-            evidence=(_reading(host.node, gpus[0]), *(one.cite("spec.nodeName") for one in holders[:3])),
+            evidence=(_reading(host.node, gpus[0]), *(pod.cite("spec.nodeName") for pod in holders[:3])),
             remedy=(
                 remedies.delete_pod(pod.namespace, pod.name).why("after asking its owner"),
                 Remedy("let notebooks end by themselves when idle, and alert on GPUs that are held and not used"),
@@ -202,8 +207,8 @@ def _unused(gpu: Gpu) -> bool:
 
 
 def _reading(node: str, gpu: Gpu) -> Evidence:
-    said = f"utilization {gpu.readings['utilization_percent']} %, memory used {gpu.readings['memory_used_mib']} MiB"
-    return Evidence(object=f"Node {node}, on the host", field=f"GPU {gpu.index}", value=said)
+    readings = f"utilization {gpu.readings['utilization_percent']} %, memory used {gpu.readings['memory_used_mib']} MiB"
+    return Evidence(object=f"Node {node}, on the host", field=f"GPU {gpu.index}", value=readings)
 
 
 @rule("TS-10", "The autoscaler does not know shares", Place.CLUSTER)
@@ -244,7 +249,7 @@ def fewer_than_come(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             confidence=LIKELY,
             level=Level.NOTE,
-            nodes=tuple(one.name for one in shared),
+            nodes=tuple(node.name for node in shared),
         )
 
 
@@ -252,15 +257,15 @@ def _groups(snapshot: Snapshot) -> Iterator[tuple[Obj, str, str, int, list[Node]
     """Groups of nodes as autoscalers see them: where it says what a new node has, and the nodes there are."""
     for kind in ("MachineDeployment", "MachineSet", "MachinePool"):
         for group in snapshot.all(kind):
-            said = group.annotations.get(names.CAPI_GPU_COUNT, "")
+            count = group.annotations.get(names.CAPI_GPU_COUNT, "")
             nodes = [
                 node
                 for node in snapshot.nodes.values()
                 if f"{node.annotations.get(names.CAPI_OWNER_NAME, '')}-".startswith(f"{group.name}-")
             ]
-            if said.isdecimal() and len(said) < 6:
+            if count.isdecimal() and len(count) < 6:
                 resource = group.annotations.get(names.CAPI_GPU_TYPE) or names.GPU_RESOURCE
-                yield group, f"metadata.annotations[{names.CAPI_GPU_COUNT}]", resource, int(said), nodes
+                yield group, f"metadata.annotations[{names.CAPI_GPU_COUNT}]", resource, int(count), nodes
     for claim in snapshot.all("NodeClaim"):
         node = snapshot.nodes.get(claim.text("status.nodeName"))
         for resource in claim.map("status.capacity") if node else ():
@@ -302,8 +307,10 @@ def no_metric(snapshot: Snapshot) -> Iterator[Finding]:
     """A HorizontalPodAutoscaler on DCGM metrics needs prometheus-adapter, with a rule that serves the
     metric for pods.
     """
-    told = (one for one in snapshot.all_events() if one.about[0] == "HorizontalPodAutoscaler" and one.warning)
-    for about, event in matching.latest(told).items():
+    warnings = (
+        event for event in snapshot.all_events() if event.about[0] == "HorizontalPodAutoscaler" and event.warning
+    )
+    for about, event in matching.latest(warnings).items():
         hit = re.search(
             r"unable to (?:get|fetch) (?:metrics?|pods metric|object metric)[^:]*?"
             r"(?P<name>DCGM_\w+|\w*[Gg][Pp][Uu]\w*)",
@@ -338,7 +345,7 @@ def taken_away(snapshot: Snapshot) -> Iterator[Finding]:
     """Spot and preemptible nodes go with a short notice."""
     for node in matching.gpu_nodes(snapshot):
         taint = next((at for at, row in enumerate(node.taints) if _ENDING.fullmatch(text(row.get("key")))), None)
-        event = next((one for one in snapshot.events(node) if one.reason in _SPOT), None)
+        event = next((event for event in snapshot.events(node) if event.reason in _SPOT), None)
         if taint is None and (event is None or node.ready):
             continue
         shown = (

@@ -33,7 +33,10 @@ def on_plain_node(snapshot: Snapshot) -> Iterator[Finding]:
         keys = [str(row.get("key") or "") for row in pod.maps("spec.tolerations")]
         if not any(matching.is_accelerator(key) for key in keys) or matching.uses_accelerators(pod):
             continue
-        image = next((one for one in pod.containers if not one.init and _GPU_IMAGE.search(one.image)), None)
+        image = next(
+            (container for container in pod.containers if not container.init and _GPU_IMAGE.search(container.image)),
+            None,
+        )
         if image is None or matching.parts_of(pod):
             continue
         yield Finding(
@@ -64,16 +67,27 @@ def master_killed(snapshot: Snapshot) -> Iterator[Finding]:
     from under running pods.
     """
     for pod in matching.pods_of_part(snapshot, NFD_MASTER):
-        one = next((one for one in pod.containers if one.end_reason == "OOMKilled" and one.restarts > 0), None)
-        if one is None:
+        container = next(
+            (
+                container
+                for container in pod.containers
+                if container.end_reason == "OOMKilled" and container.restarts > 0
+            ),
+            None,
+        )
+        if container is None:
             continue
         yield Finding(
             subject=pod.subject,
             cause=(
-                f"{pod} was killed for lack of memory ({one.restarts} restarts): while it is away labels of GPU nodes "
-                "can go, and the operator takes their driver down"
+                f"{pod} was killed for lack of memory ({container.restarts} restarts): while it is away labels of GPU "
+                "nodes can go, and the operator takes their driver down"
             ),
-            evidence=(one.cite_status("lastState"), one.cite_status("restartCount"), one.cite("resources")),
+            evidence=(
+                container.cite_status("lastState"),
+                container.cite_status("restartCount"),
+                container.cite("resources"),
+            ),
             remedy=(
                 Remedy("give it memory, here or in the chart's values:"),
                 Remedy(
@@ -119,7 +133,9 @@ def stale(snapshot: Snapshot) -> Iterator[Finding]:
     if not snapshot.nodes or not snapshot.knows("NodeFeature"):
         return
     gone = [
-        one for one in snapshot.all("NodeFeature") if (name := one.labels.get(_NFD_NODE)) and name not in snapshot.nodes
+        feature
+        for feature in snapshot.all("NodeFeature")
+        if (name := feature.labels.get(_NFD_NODE)) and name not in snapshot.nodes
     ]
     if gone and not any(pod.ready for pod in matching.pods_of_part(snapshot, matching.NFD_GC)):
         yield Finding(
@@ -128,7 +144,7 @@ def stale(snapshot: Snapshot) -> Iterator[Finding]:
                 f"{len(gone)} NodeFeatures are of nodes that are gone, and nothing cleans them up: "
                 "a new node of such a name gets the old labels"
             ),
-            evidence=tuple(one.cite(f"metadata.labels[{_NFD_NODE}]") for one in gone[:3]),
+            evidence=tuple(feature.cite(f"metadata.labels[{_NFD_NODE}]") for feature in gone[:3]),
             remedy=(
                 remedies.delete(gone[0].namespace, "nodefeature", gone[0].name),
                 Remedy("turn nfd-gc on (chart value gc.enable)"),
@@ -147,7 +163,7 @@ def rule_taints(snapshot: Snapshot) -> Iterator[Finding]:
     for feature in snapshot.all("NodeFeatureRule"):
         for position, row in enumerate(feature.maps("spec.rules")):
             if row.get("taints"):
-                main = next((one for one in masters[0].containers if not one.init), None)
+                main = next((container for container in masters[0].containers if not container.init), None)
                 yield Finding(
                     subject=feature.subject,
                     cause=f"{feature} sets taints, which nfd-master leaves out: it runs without -enable-taints",
@@ -162,12 +178,15 @@ def rule_taints(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _taints_on(snapshot: Snapshot, masters: list[Pod]) -> bool:
-    words = " ".join(word for pod in masters for one in pod.containers for word in one.words)
+    words = " ".join(word for pod in masters for container in pod.containers for word in container.words)
     if re.search(r"-enable-taints(?:=true)?(?:\s|$)", words):
         return True
     spaces = {pod.namespace for pod in masters}
     texts = (
-        str(text) for one in snapshot.all("ConfigMap") if one.namespace in spaces for text in one.map("data").values()
+        str(text)
+        for config_map in snapshot.all("ConfigMap")
+        if config_map.namespace in spaces
+        for text in config_map.map("data").values()
     )
     return any(re.search(r"enableTaints:\s*true", text) for text in texts)
 
@@ -177,14 +196,14 @@ def wrong_product(snapshot: Snapshot) -> Iterator[Finding]:
     """Labels set by hand stay after a card was changed."""
     for node in snapshot.nodes.values():
         host = snapshot.hosts.get(node.name)
-        said = node.labels.get(names.LABEL_GPU_PRODUCT, "")
+        product = node.labels.get(names.LABEL_GPU_PRODUCT, "")
         known = [gpu for gpu in (host.gpus if host else None) or () if gpu.name]
-        if host is None or not said or not known or any(_plain(gpu.name) in _plain(said) for gpu in known):
+        if host is None or not product or not known or any(_plain(gpu.name) in _plain(product) for gpu in known):
             continue
         yield Finding(
             subject=node.subject,
             cause=(
-                f"node {node.name} is labelled as {said}, and its driver says {known[0].name}: "
+                f"node {node.name} is labelled as {product}, and its driver says {known[0].name}: "
                 "the label was set by hand, or is of another card"
             ),
             evidence=(

@@ -72,39 +72,39 @@ def _taint_cite(node: Node, subject: str) -> Evidence:
 
 
 def _tainted(snapshot: Snapshot, *, near_miss: bool) -> Iterator[Finding]:
-    for one in waiting(snapshot):
-        if one.fits:
+    for pending in waiting(snapshot):
+        if pending.fits:
             continue
         groups: dict[tuple[str, ...], dict[str, Reason]] = {}
-        others = [c for c in one.changes if c.kind != whatif.BOTH]
-        for subject, reason in {reason.subject: reason for reason in one.against(TAINTS)}.items():
+        others = [c for c in pending.changes if c.kind != whatif.BOTH]
+        for subject, reason in {reason.subject: reason for reason in pending.against(TAINTS)}.items():
             passing = _lifecycle(subject)
             if not passing and subject.startswith(_OWN):
                 continue
-            change = next((c for c in one.changes if c.kind == whatif.TOLERATION and c.subject == subject), None)
+            change = next((c for c in pending.changes if c.kind == whatif.TOLERATION and c.subject == subject), None)
             if passing:
-                if _names_key(one, reason) is near_miss and (change or not others):
-                    made = _not_tolerated(one, {subject: reason}, _tolerating(one, (subject,)))
-                    yield _passing(made, subject, reason.node)
+                if _names_key(pending, reason) is near_miss and (change or not others):
+                    finding = _not_tolerated(pending, {subject: reason}, _tolerating(pending, (subject,)))
+                    yield _passing(finding, subject, reason.node)
                 continue
             # Taints of the same nodes have the same remedy, unless one of them alone is enough.
-            nodes = dict.fromkeys(other.node for other in one.against(TAINTS, subject))
+            nodes = dict.fromkeys(other.node for other in pending.against(TAINTS, subject))
             groups.setdefault((*nodes, "", subject) if change else tuple(nodes), {})[subject] = reason
         for taints in groups.values():
-            if all(_names_key(one, reason) for reason in taints.values()) is not near_miss:
+            if all(_names_key(pending, reason) for reason in taints.values()) is not near_miss:
                 continue
-            change = _tolerating(one, tuple(taints))
+            change = _tolerating(pending, tuple(taints))
             if others and not (change.fits and change.cost <= min(c.cost for c in others)):
                 continue  # something smaller helps, on nodes without that taint
-            yield _not_tolerated(one, taints, change)
+            yield _not_tolerated(pending, taints, change)
 
 
-def _tolerating(one: Waiting, subjects: tuple[str, ...]) -> whatif.FittingChange:
+def _tolerating(pending: Waiting, subjects: tuple[str, ...]) -> whatif.FittingChange:
     """Worked out once for all pods that ask alike."""
-    known = one.snapshot.once(_tolerated_before)
-    key = (id(one.judged), subjects)
+    known = pending.snapshot.once(_tolerated_before)
+    key = (id(pending.judged), subjects)
     if key not in known:
-        known[key] = whatif.tolerating(one.view, map(_taint, subjects), one.snapshot.fit)
+        known[key] = whatif.tolerating(pending.view, map(_taint, subjects), pending.snapshot.fit)
     return known[key]
 
 
@@ -117,12 +117,12 @@ def _lifecycle(subject: str) -> tuple[str, tuple[str, ...], Level] | None:
     return next(((cause, steps, level) for pattern, cause, steps, level in _LIFECYCLE if pattern.match(subject)), None)
 
 
-def _passing(made: Finding, subject: str, node: str) -> Finding:
+def _passing(finding: Finding, subject: str, node: str) -> Finding:
     """The same of a taint that a controller sets and takes away: what it means, instead of how to get around it."""
-    cause, steps, level = _lifecycle(subject) or ("", (), made.level)
+    cause, steps, level = _lifecycle(subject) or ("", (), finding.level)
     return replace(
-        made,
-        cause=f"Pod {made.subject.namespace}/{made.subject.name} waits: node {node} {cause} (taint {subject})",
+        finding,
+        cause=f"Pod {finding.subject.namespace}/{finding.subject.name} waits: node {node} {cause} (taint {subject})",
         remedy=(
             *(Remedy(step, node=node) for step in steps),
             Remedy("do not tolerate or remove the taint: its controller does that"),
@@ -132,9 +132,9 @@ def _passing(made: Finding, subject: str, node: str) -> Finding:
     )
 
 
-def _names_key(one: Waiting, reason: Reason) -> bool:
+def _names_key(pending: Waiting, reason: Reason) -> bool:
     key = reason.subject.split(":", 1)[0].split("=", 1)[0]
-    return any(toleration.key == key for toleration in one.view.tolerations)
+    return any(toleration.key == key for toleration in pending.view.tolerations)
 
 
 def _taint(subject: str) -> Taint:
@@ -142,28 +142,30 @@ def _taint(subject: str) -> Taint:
     return Taint(key, value, subject.rsplit(":", 1)[-1])
 
 
-def _not_tolerated(one: Waiting, reasons: Mapping[str, Reason], change: whatif.FittingChange) -> Finding:
+def _not_tolerated(pending: Waiting, reasons: Mapping[str, Reason], change: whatif.FittingChange) -> Finding:
     taints = [_taint(subject) for subject in reasons]
     first = next(iter(reasons.values()))
-    node = one.snapshot.nodes[first.node]
-    nodes = tuple(dict.fromkeys(other.node for subject in reasons for other in one.against(TAINTS, subject)))
+    node = pending.snapshot.nodes[first.node]
+    nodes = tuple(dict.fromkeys(other.node for subject in reasons for other in pending.against(TAINTS, subject)))
     keys = {taint.key for taint in taints}
-    given = [row for row in one.pod.list("spec.tolerations") if isinstance(row, dict) and text(row.get("key")) in keys]
+    tolerations = [
+        row for row in pending.pod.list("spec.tolerations") if isinstance(row, dict) and text(row.get("key")) in keys
+    ]
     away = [f"{taint.key}:{taint.effect}-" for taint in taints]
     steps = (
-        commands.steps(one, change)
+        commands.steps(pending, change)
         if change.fits
-        else commands.patched(one, change.edits, f"{change.what}; see what else is against it", words=change.what)
+        else commands.patched(pending, change.edits, f"{change.what}; see what else is against it", words=change.what)
     )
     return Finding(
         cause=(
-            f"{one.who} does not tolerate the taint{'s' if len(taints) > 1 else ''} {' and '.join(reasons)} of "
+            f"{pending.who} does not tolerate the taint{'s' if len(taints) > 1 else ''} {' and '.join(reasons)} of "
             f"{len(nodes)} of the nodes that would do: {'; '.join(reason.sentence for reason in reasons.values())}"
         ),
         evidence=(
             *(_taint_cite(node, subject) for subject in reasons),
-            one.pod.cite("spec.tolerations", given or one.pod.at("spec.tolerations")),
-            *one.said(),
+            pending.pod.cite("spec.tolerations", tolerations or pending.pod.at("spec.tolerations")),
+            *pending.said(),
         ),
         remedy=(
             *steps,
@@ -172,7 +174,7 @@ def _not_tolerated(one: Waiting, reasons: Mapping[str, Reason], change: whatif.F
             ),
         ),
         confidence=CERTAIN if change.fits else LIKELY,
-        **one.shared(nodes=nodes),
+        **pending.shared(nodes=nodes),
     )
 
 
@@ -205,7 +207,7 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         bears = tuple(_toleration(row) for row in obj.maps("spec.template.spec.tolerations"))
         kept: list[tuple[Node, Taint]] = []
-        there = {pod.node for pod in snapshot.pods_of(obj) if not pod.ended and not pod.deleting}
+        running_on = {pod.node for pod in snapshot.pods_of(obj) if not pod.ended and not pod.deleting}
         for node in matching.gpu_nodes(snapshot, parts[0].vendor):
             if not _selected(obj, node):
                 continue
@@ -215,11 +217,11 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
                     kept.append((node, taint))
         if not kept:
             continue
-        lacking = [row for row in kept if row[0].name not in there]
+        lacking = [row for row in kept if row[0].name not in running_on]
         node, taint = (lacking or kept)[0]
-        nodes = tuple(dict.fromkeys(one.name for one, _ in lacking or kept))
-        taints = list(dict.fromkeys(one for other, one in lacking or kept if other is node))
-        away = [f"{one.key}:{one.effect}-" for one in taints]
+        nodes = tuple(dict.fromkeys(node.name for node, _ in lacking or kept))
+        taints = list(dict.fromkeys(taint for other, taint in lacking or kept if other is node))
+        away = [f"{taint.key}:{taint.effect}-" for taint in taints]
         yield Finding(
             subject=obj.subject,
             cause=(
@@ -247,19 +249,19 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _tolerating_operands(snapshot: Snapshot, taints: list[Taint]) -> Remedy:
     """The command that gives all operands tolerations for these taints, besides those that they have."""
-    found = cluster_policy.in_force(snapshot)
+    policy = cluster_policy.in_force(snapshot)
     usual = [{"key": names.GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}]
-    given = found.list("spec.daemonsets.tolerations") if found is not None else []
+    tolerations = policy.list("spec.daemonsets.tolerations") if policy is not None else []
     rows = [
-        *(given or usual),
-        *({"key": key, "operator": "Exists"} for key in dict.fromkeys(one.key for one in taints)),
+        *(tolerations or usual),
+        *({"key": key, "operator": "Exists"} for key in dict.fromkeys(taint.key for taint in taints)),
     ]
     return cluster_policy.change(snapshot, {"daemonsets": {"tolerations": rows}})
 
 
 def _toleration(row: object) -> PodToleration:
-    found = row if isinstance(row, dict) else {}
-    return PodToleration(*(text(found.get(key)) for key in ("key", "operator", "value", "effect")))
+    fields = row if isinstance(row, dict) else {}
+    return PodToleration(*(text(fields.get(key)) for key in ("key", "operator", "value", "effect")))
 
 
 def _selected(obj: Obj, node: Node) -> bool:
@@ -283,7 +285,7 @@ def no_features(snapshot: Snapshot) -> Iterator[Finding]:
     if any(key.startswith(names.NFD_PREFIX) for node in snapshot.nodes.values() for key in node.labels):
         return
     policy = policies[0]
-    said = [one.cite() for one in policy.conditions() if one.reason == "NFDLabelsMissing"]
+    conditions = [condition.cite() for condition in policy.conditions() if condition.reason == "NFDLabelsMissing"]
     workers = matching.daemon_sets_of_part(snapshot, matching.NFD_WORKER)
     node = next(iter(snapshot.nodes.values()))
     yield Finding(
@@ -292,7 +294,11 @@ def no_features(snapshot: Snapshot) -> Iterator[Finding]:
             "no node has labels of node feature discovery, so no GPU node can be found: "
             + (f"{workers[0]} has put no label on any node" if workers else "it is not installed")
         ),
-        evidence=(node.cite("metadata.labels"), *said, *(one.cite("status") for one in workers[:1])),
+        evidence=(
+            node.cite("metadata.labels"),
+            *conditions,
+            *(daemon_set.cite("status") for daemon_set in workers[:1]),
+        ),
         remedy=(
             (Remedy("look at its pods:"), Remedy("kubectl -n {} get pods -o wide", workers[0].namespace))
             if workers
@@ -301,7 +307,7 @@ def no_features(snapshot: Snapshot) -> Iterator[Finding]:
                 Remedy("kubectl get nodes --show-labels | grep pci-"),
             )
         ),
-        confidence=CERTAIN if said else LIKELY,
+        confidence=CERTAIN if conditions else LIKELY,
         nodes=tuple(snapshot.nodes),
     )
 
@@ -319,21 +325,21 @@ def odd_features(snapshot: Snapshot) -> Iterator[Finding]:
     if not odd or usual:
         return
     node, key = odd[0]
-    said = [
-        one.cite()
+    conditions = [
+        condition.cite()
         for policy in snapshot.all("ClusterPolicy")
-        for one in policy.conditions()
-        if one.reason == "NoGPUNodes"
+        for condition in policy.conditions()
+        if condition.reason == "NoGPUNodes"
     ]
     yield Finding(
         subject=node.subject,
         cause=f"the label {key} has a shape that operators do not look for, so that no GPU node is found",
-        evidence=(node.cite(f"metadata.labels[{key}]"), *said),
+        evidence=(node.cite(f"metadata.labels[{key}]"), *conditions),
         remedy=(
             Remedy("set sources.pci.deviceLabelFields: [vendor] in the configuration of nfd-worker, then restart it"),
         ),
-        confidence=CERTAIN if said else LIKELY,
-        nodes=tuple(dict.fromkeys(one.name for one, _ in odd)),
+        confidence=CERTAIN if conditions else LIKELY,
+        nodes=tuple(dict.fromkeys(node.name for node, _ in odd)),
     )
 
 
@@ -351,7 +357,7 @@ def opted_out(snapshot: Snapshot) -> Iterator[Finding]:
     yield from _without_plugin(snapshot)
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         keys = [
-            key for key, said in node.labels.items() if key.startswith(names.LABEL_DEPLOY_PREFIX) and said == "false"
+            key for key, value in node.labels.items() if key.startswith(names.LABEL_DEPLOY_PREFIX) and value == "false"
         ]
         if not keys or (
             node.labels.get(names.LABEL_DEPLOY_OPERANDS) == "false" and (node.allocatable(names.GPU_RESOURCE) or 0)
@@ -395,33 +401,39 @@ def _without_plugin(snapshot: Snapshot) -> Iterator[Finding]:
             confidence=CERTAIN,
             level=level,
             nodes=tuple(off),
-            pods=tuple(pod.path for one, nodes in snapshot.once(_asking) if nodes <= set(off) for pod in one.pods),
+            pods=tuple(
+                pod.path for pending, nodes in snapshot.once(_asking) if nodes <= set(off) for pod in pending.pods
+            ),
         )
 
 
-def _nodes(found: list[str]) -> str:
-    return f"node {found[0]}" if len(found) == 1 else f"{len(found)} nodes"
+def _nodes(node_names: list[str]) -> str:
+    return f"node {node_names[0]}" if len(node_names) == 1 else f"{len(node_names)} nodes"
 
 
 def _off_level(snapshot: Snapshot, off: list[str]) -> Level:
     """A switch hurts where pods wait for what it keeps away, or where it was turned while devices were offered."""
     had = any(
-        snapshot.nodes[name].capacity(one)
+        snapshot.nodes[name].capacity(resource)
         for name in off
-        for one in snapshot.nodes[name].resources()
-        if matching.vendor_of(one) == matching.NVIDIA
+        for resource in snapshot.nodes[name].resources()
+        if matching.vendor_of(resource) == matching.NVIDIA
     )
-    asked = any(not nodes.isdisjoint(off) for _, nodes in snapshot.once(_asking))
-    return Level.PROBLEM if had or asked else Level.NOTE
+    wanted = any(not nodes.isdisjoint(off) for _, nodes in snapshot.once(_asking))
+    return Level.PROBLEM if had or wanted else Level.NOTE
 
 
 def _asking(snapshot: Snapshot) -> list[tuple[Waiting, frozenset[str]]]:
     """Who waits for NVIDIA's devices, each with the nodes whose devices are why."""
-    ours = (one for one in waiting(snapshot) if matching.vendor_of(one.resource) == matching.NVIDIA)
-    return [(one, frozenset(one.blamed)) for one in ours if one.blamed]
+    ours = (pending for pending in waiting(snapshot) if matching.vendor_of(pending.resource) == matching.NVIDIA)
+    return [(pending, frozenset(pending.blamed)) for pending in ours if pending.blamed]
 
 
 def _by_claim(snapshot: Snapshot) -> frozenset[str]:
     """The nodes whose GPUs a DRA driver publishes."""
-    slices = (one for one in snapshot.all("ResourceSlice") if one.text("spec.driver") == names.DRA_GPU_DRIVER)
-    return frozenset(one.text("spec.nodeName") for one in slices)
+    slices = (
+        resource_slice
+        for resource_slice in snapshot.all("ResourceSlice")
+        if resource_slice.text("spec.driver") == names.DRA_GPU_DRIVER
+    )
+    return frozenset(resource_slice.text("spec.nodeName") for resource_slice in slices)

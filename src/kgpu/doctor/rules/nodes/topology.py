@@ -65,8 +65,8 @@ def again_and_again(snapshot: Snapshot) -> Iterator[Finding]:
 def _numa(host: HostFacts) -> dict[str, int]:
     """The NUMA node of each GPU by its UUID."""
     places = {device.address[-12:].lower(): device.numa_node for device in host.pci or ()}
-    found = {gpu.uuid: places.get(gpu.pci[-12:].lower()) for gpu in host.gpus or () if gpu.uuid and gpu.pci}
-    return {uuid: node for uuid, node in found.items() if node is not None and node >= 0}
+    nodes = {gpu.uuid: places.get(gpu.pci[-12:].lower()) for gpu in host.gpus or () if gpu.uuid and gpu.pci}
+    return {uuid: node for uuid, node in nodes.items() if node is not None and node >= 0}
 
 
 @rule("TOP-03", "GPUs far apart", Place.CLUSTER)
@@ -117,13 +117,13 @@ def far_apart(snapshot: Snapshot) -> Iterator[Finding]:
 def no_numa(snapshot: Snapshot) -> Iterator[Finding]:
     """A VM or BIOS that does not tell the NUMA node of PCI devices (-1) makes topology policies blind to GPUs."""
     for host in snapshot.hosts.values():
-        gpus = [one for one in host.pci or () if one.vendor in _VENDORS and one.pci_class[:2] in _DISPLAY]
+        gpus = [device for device in host.pci or () if device.vendor in _VENDORS and device.pci_class[:2] in _DISPLAY]
         policy = setting(host, "topologyManagerPolicy")
         if (
             policy is None
             or policy[0] in ("none", "best-effort")
             or not gpus
-            or any(one.numa_node != -1 for one in gpus)
+            or any(device.numa_node != -1 for device in gpus)
         ):
             continue
         yield Finding(
@@ -205,7 +205,7 @@ def not_pinned(snapshot: Snapshot) -> Iterator[Finding]:
             confidence=CERTAIN,
             level=Level.NOTE,
             nodes=(host.node,),
-            pods=tuple(one.path for one, _ in loose),
+            pods=tuple(pod.path for pod, _ in loose),
         )
 
 
@@ -214,7 +214,11 @@ def _loose(pod: Pod) -> str:
     quality = pod.text("status.qosClass")
     if quality and quality != "Guaranteed":
         return f"its class is {quality}, not Guaranteed"
-    parts = [str(one.limits.get("cpu")) for one in pod.containers if not one.init and "cpu" in one.limits]
+    parts = [
+        str(container.limits.get("cpu"))
+        for container in pod.containers
+        if not container.init and "cpu" in container.limits
+    ]
     return next((f"it asks for {part} cpu, no whole number" for part in parts if quality and not _whole(part)), "")
 
 
@@ -226,13 +230,13 @@ def _many(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """That the pod has several GPUs, or slices, which have no way to each other but the host's memory."""
     if hit.pod is None:
         return None
-    asked = {
+    requests = {
         name: count
         for name, count in matching.accelerators(hit.pod).items()
         if matching.vendor_of(name) == matching.NVIDIA
     }
-    slices = any(matching.is_mig(name) for name in asked)
-    return (hit.pod.cite("spec.containers[0].resources"),) if sum(asked.values()) > 1 or slices else None
+    slices = any(matching.is_mig(name) for name in requests)
+    return (hit.pod.cite("spec.containers[0].resources"),) if sum(requests.values()) > 1 or slices else None
 
 
 RULES: Final = rules_of(

@@ -63,15 +63,15 @@ def version_of(text: str) -> Version:
 def releases(snapshot: Snapshot) -> Iterator[tuple[Pod, Version, Evidence]]:
     """The replaced operator's pods with their release."""
     for pod in matching.pods_of_part(snapshot, OPERATOR, vendor=matching.NVIDIA):
-        for one in pod.containers:
-            if hit := _RELEASE.search(one.image):
-                yield pod, (int(hit[1]), int(hit[2])), one.cite("image")
+        for container in pod.containers:
+            if hit := _RELEASE.search(container.image):
+                yield pod, (int(hit[1]), int(hit[2])), container.cite("image")
 
 
 def old_schema(snapshot: Snapshot) -> Iterator[Finding]:
     """OPR-01: the CRD is of an older release than the operator."""
     crd = snapshot.get("CustomResourceDefinition", _CRD)
-    versions = [one for one in (crd.maps("spec.versions") if crd else ()) if one.get("served") is not False]
+    versions = [version for version in (crd.maps("spec.versions") if crd else ()) if version.get("served") is not False]
     if crd is None or not versions:
         return
     if not crd.map(_SCHEMA):
@@ -101,7 +101,7 @@ def ignored(snapshot: Snapshot) -> Iterator[Finding]:
     """There is one ClusterPolicy for a cluster; further ones are ignored."""
     for policy in snapshot.all("ClusterPolicy"):
         if policy.text("status.state") == "ignored":
-            others = [one.name for one in snapshot.all("ClusterPolicy") if one.text("status.state") != "ignored"]
+            others = [other.name for other in snapshot.all("ClusterPolicy") if other.text("status.state") != "ignored"]
             yield Finding(
                 subject=policy.subject,
                 cause=(
@@ -142,9 +142,9 @@ def outside_matrix(snapshot: Snapshot) -> Iterator[Finding]:
     """The documents' matrix: Kubernetes {kubernetes}, {runtimes}. It may work; nobody tests it."""
     # The operator's own condition counts, else the documents' numbers.
     for policy in snapshot.all("ClusterPolicy"):
-        said = policy.condition("SupportedVersions")
-        if said is not None and said.status == "False":
-            yield _outside(policy, said.message or said.reason, said.cite())
+        condition = policy.condition("SupportedVersions")
+        if condition is not None and condition.status == "False":
+            yield _outside(policy, condition.message or condition.reason, condition.cite())
             continue
         for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
             runtime, running = node.runtime
@@ -240,13 +240,13 @@ def env_unused(snapshot: Snapshot) -> Iterator[Finding]:
     """The operator's *_IMAGE variables count only where the ClusterPolicy names nothing."""
     policy = next(iter(snapshot.all("ClusterPolicy")), None)
     for pod in matching.pods_of_part(snapshot, OPERATOR) if policy else ():
-        for one in pod.containers:
+        for container in pod.containers:
             for variable, part in _ENV:
-                given = one.env.get(variable, "")
+                from_env = container.env.get(variable, "")
                 base = policy.map(f"spec.{part}") if policy else {}
                 image, version = base.get("image"), base.get("version")
                 if (
-                    given in ("", HIDDEN)
+                    from_env in ("", HIDDEN)
                     or not policy
                     or not isinstance(image, str)
                     or not isinstance(version, str)
@@ -257,11 +257,11 @@ def env_unused(snapshot: Snapshot) -> Iterator[Finding]:
                 repository = base.get("repository")
                 folder = f"{repository}/" if isinstance(repository, str) and repository else ""
                 wanted = f"{folder}{image}{'@' if version.startswith('sha256:') else ':'}{version}"
-                if given != wanted:
+                if from_env != wanted:
                     yield Finding(
                         subject=policy.subject,
-                        cause=f"{variable}={given} of the operator has no effect: {policy} names {wanted}",
-                        evidence=(matching.cite_env(pod, one, variable), policy.cite(f"spec.{part}.version")),
+                        cause=f"{variable}={from_env} of the operator has no effect: {policy} names {wanted}",
+                        evidence=(matching.cite_env(pod, container, variable), policy.cite(f"spec.{part}.version")),
                         remedy=(
                             Remedy(
                                 "set spec.{}.repository, image and version in the ClusterPolicy, "
@@ -308,8 +308,8 @@ _TOOLKIT_FOR_2: Final[Version] = (1, 17)
 def pinned(snapshot: Snapshot) -> Iterator[Finding]:
     """Toolkits before 1.17 do not know containerd 2."""
     for policy in snapshot.all("ClusterPolicy"):
-        said = policy.text("spec.toolkit.version")
-        if not version_of(said) or version_of(said) >= _TOOLKIT_FOR_2:
+        version = policy.text("spec.toolkit.version")
+        if not version_of(version) or version_of(version) >= _TOOLKIT_FOR_2:
             continue
         newer = [
             node
@@ -320,7 +320,7 @@ def pinned(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 subject=policy.subject,
                 cause=(
-                    f"{policy} pins the toolkit to {said}, which does not know the configuration of containerd "
+                    f"{policy} pins the toolkit to {version}, which does not know the configuration of containerd "
                     f"{newer[0].runtime[1]} on {len(newer)} nodes"
                 ),
                 evidence=(

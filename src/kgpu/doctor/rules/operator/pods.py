@@ -28,15 +28,15 @@ _CLOUD: Final = re.compile(
 def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
     """Its limit of 350Mi is not enough for some hundred nodes."""
     for pod in matching.pods_of_part(snapshot, OPERATOR):
-        for one in pod.containers:
-            if one.end_reason == "OOMKilled" and (not pod.ready or one.restarts > 1):
+        for container in pod.containers:
+            if container.end_reason == "OOMKilled" and (not pod.ready or container.restarts > 1):
                 yield Finding(
                     subject=pod.subject,
                     cause=(
-                        f"{pod}, the operator, is killed for memory (limit {one.limits.get('memory', 'none')}, "
+                        f"{pod}, the operator, is killed for memory (limit {container.limits.get('memory', 'none')}, "
                         f"{len(snapshot.nodes)} nodes)"
                     ),
-                    evidence=(one.cite_status("lastState"), one.cite("resources.limits")),
+                    evidence=(container.cite_status("lastState"), container.cite("resources.limits")),
                     remedy=(remedies.helm_set("operator.resources.limits.memory=1400Mi"),),
                     confidence=CERTAIN,
                     pods=(pod.path,),
@@ -95,13 +95,17 @@ def not_mirrored(snapshot: Snapshot) -> Iterator[Finding]:
     if not stuck:
         return
     own = [
-        one
+        container
         for pod in pods.values()
         if pod.ready
-        for one in pod.containers
-        if "/" in one.image and not _PUBLIC.match(one.image) and "." in one.image.split("/")[0]
+        for container in pod.containers
+        if "/" in container.image and not _PUBLIC.match(container.image) and "." in container.image.split("/")[0]
     ]
-    public = [pod for pod in pods.values() if pod.ready and any(_PUBLIC.match(one.image) for one in pod.containers)]
+    public = [
+        pod
+        for pod in pods.values()
+        if pod.ready and any(_PUBLIC.match(container.image) for container in pod.containers)
+    ]
     for pod, bad in stuck if own and not public else ():
         yield Finding(
             subject=pod.subject,
@@ -130,15 +134,15 @@ def no_gpu_nodes(snapshot: Snapshot) -> Iterator[Finding]:
     if matching.gpu_nodes(snapshot) or not snapshot.nodes:
         return
     for policy in snapshot.all("ClusterPolicy"):
-        said = next((one for one in policy.conditions() if one.reason == "NoGPUNodes"), None)
-        if said is not None:
+        condition = next((condition for condition in policy.conditions() if condition.reason == "NoGPUNodes"), None)
+        if condition is not None:
             yield Finding(
                 subject=policy.subject,
                 cause=(
                     f"no node of this cluster has a GPU: {policy} has nothing to do, "
                     "and only the operator and feature discovery run"
                 ),
-                evidence=(said.cite(), policy.cite("status.state")),
+                evidence=(condition.cite(), policy.cite("status.state")),
                 remedy=(
                     Remedy("none on a machine without GPUs; with GPUs:"),
                     Remedy("kubectl get nodes -L feature.node.kubernetes.io/pci-10de.present"),
@@ -157,13 +161,13 @@ def validating(snapshot: Snapshot) -> Iterator[Finding]:
     """
     # Which of the validator's steps stands; what it waits for is another rule's.
     for pod in matching.pods_of_part(snapshot, VALIDATOR):
-        steps = [one for one in pod.containers if one.init]
+        steps = [container for container in pod.containers if container.init]
         at = matching.initialising(pod)
         if at is None or len(steps) < 2 or not pod.node:
             continue
         age = snapshot.age(pod.created)
         late = age is None or age > _PATIENCE
-        done = sum(one.state == "terminated" and one.exit_code == 0 for one in steps)
+        done = sum(step.state == "terminated" and step.exit_code == 0 for step in steps)
         yield Finding(
             subject=pod.subject,
             cause=f"{pod} on node {pod.node} stands at Init:{done}/{len(steps)}: the step {at.name} is not done",
@@ -184,14 +188,14 @@ def no_room(snapshot: Snapshot) -> Iterator[Finding]:
     for pod in matching.pods_of_part(snapshot, VALIDATOR):
         if not pod.unplaced or pod.labels.get("app") not in _TESTS or not matching.accelerators(pod):
             continue
-        found = pod.condition("PodScheduled")
+        condition = pod.condition("PodScheduled")
         yield Finding(
             subject=pod.subject,
             cause=(
                 f"{pod}, the validator's test, waits for a GPU: all are in use, or a quota of its namespace is; "
                 "validation can't end"
             ),
-            evidence=((found.cite(),) if found else (pod.cite("status.phase"),)),
+            evidence=((condition.cite(),) if condition else (pod.cite("status.phase"),)),
             remedy=(
                 Remedy("free one GPU of that node for a moment"),
                 Remedy(
@@ -209,20 +213,20 @@ def no_room(snapshot: Snapshot) -> Iterator[Finding]:
 def managed_too(snapshot: Snapshot) -> Iterator[Finding]:
     """GKE, AKS and EKS can install their own device plugin and driver."""
     sets = [
-        one
-        for one in matching.daemon_sets_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA)
-        if one.number("status.desiredNumberScheduled") > 0
+        daemon_set
+        for daemon_set in matching.daemon_sets_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA)
+        if daemon_set.number("status.desiredNumberScheduled") > 0
     ]
     clouds = [
-        one
-        for one in sets
+        daemon_set
+        for daemon_set in sets
         if any(
             _CLOUD.search(c.get("image") or "")
-            for c in one.maps("spec.template.spec.containers")
+            for c in daemon_set.maps("spec.template.spec.containers")
             if isinstance(c.get("image") or "", str)
         )
     ]
-    others = [one for one in sets if one not in clouds]
+    others = [daemon_set for daemon_set in sets if daemon_set not in clouds]
     if clouds and others and snapshot.knows("ClusterPolicy"):
         yield Finding(
             subject=clouds[0].subject,
@@ -251,8 +255,8 @@ def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
     for node in snapshot.nodes.values():
         keys = [
             key
-            for key, said in node.labels.items()
-            if key.startswith(names.LABEL_DEPLOY_PREFIX) and said == names.PAUSED_FOR_DRIVER_UPGRADE
+            for key, value in node.labels.items()
+            if key.startswith(names.LABEL_DEPLOY_PREFIX) and value == names.PAUSED_FOR_DRIVER_UPGRADE
         ]
         state = node.labels.get(names.DRIVER_UPGRADE_STATE_LABEL, "")
         if not keys or state not in ("", "upgrade-done"):

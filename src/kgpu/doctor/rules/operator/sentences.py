@@ -23,7 +23,7 @@ _PSA: Final = "pod-security.kubernetes.io/enforce"
 
 def _refused(snapshot: Snapshot, pattern: str, words: str) -> dict[str, list[Hit]]:
     """Events of controllers whose pods are refused, by namespace."""
-    found: dict[str, list[Hit]] = {}
+    refusals: dict[str, list[Hit]] = {}
     kinds = frozenset({"DaemonSet", "ReplicaSet", "StatefulSet", "Job"})
     for event in snapshot.all_events():
         kind, namespace, name = event.about
@@ -37,8 +37,8 @@ def _refused(snapshot: Snapshot, pattern: str, words: str) -> dict[str, list[Hit
             and maker.number("status.numberReady") >= maker.number("status.desiredNumberScheduled")
         ):
             continue
-        found.setdefault(namespace, []).append(Hit(hit, event.quote()))
-    return found
+        refusals.setdefault(namespace, []).append(Hit(hit, event.quote()))
+    return refusals
 
 
 def _of_stack(maker: Obj) -> bool:
@@ -129,21 +129,21 @@ _PARTS: Final = (
 def forbidden(snapshot: Snapshot) -> Iterator[Finding]:
     """OPR-18: the API server refuses a part of the stack what its ClusterRole or Role does not give it."""
     for hit in messages.in_logs(snapshot, _FORBIDDEN, "is forbidden: User", parts=_PARTS):
-        pod, said = hit.pod, hit.match
-        if pod is None or pod.ready or said["space"] != pod.namespace:
+        pod, denial = hit.pod, hit.match
+        if pod is None or pod.ready or denial["space"] != pod.namespace:
             continue
-        account = f"system:serviceaccount:{said['space']}:{said['account']}"
-        everywhere = said["where"].startswith(" at")
+        account = f"system:serviceaccount:{denial['space']}:{denial['account']}"
+        everywhere = denial["where"].startswith(" at")
         kind = "ClusterRole" if everywhere else "Role"
-        of_group = f"{said['resource']}.{said['group']}" if said["group"] else said["resource"]
+        of_group = f"{denial['resource']}.{denial['group']}" if denial["group"] else denial["resource"]
         # An informer lists first, and then watches.
-        verbs = "get, list and watch" if said["verb"] in ("get", "list", "watch") else said["verb"]
-        place = () if everywhere else ("-n", said["where"].split('"')[1].rstrip("\\"))
+        verbs = "get, list and watch" if denial["verb"] in ("get", "list", "watch") else denial["verb"]
+        place = () if everywhere else ("-n", denial["where"].split('"')[1].rstrip("\\"))
         yield Finding(
             subject=pod.subject,
             cause=(
-                f"{pod} may not {said['verb']} {of_group}{said['where'].replace(chr(92), '')}: its account's rights "
-                "lack it, as after an upgrade whose role was not brought along"
+                f"{pod} may not {denial['verb']} {of_group}{denial['where'].replace(chr(92), '')}: its account's "
+                "rights lack it, as after an upgrade whose role was not brought along"
             ),
             evidence=(hit.evidence,),
             remedy=(
@@ -153,7 +153,7 @@ def forbidden(snapshot: Snapshot) -> Iterator[Finding]:
                         *place,
                         "auth",
                         "can-i",
-                        said["verb"],
+                        denial["verb"],
                         of_group,
                         "--as",
                         account,
@@ -216,9 +216,9 @@ _MOFED: Final = re.compile(r"/(?:doca-driver|mofed)\b")
 def mofed_later(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """The network driver's pod that is still at work on that node; without one it is another row."""
     for pod in snapshot.pods_by_node.get(hit.node, ()):
-        for one in pod.containers:
-            if _MOFED.search(one.image) and not pod.ready:
-                return (one.cite("image"), one.cite_status())
+        for container in pod.containers:
+            if _MOFED.search(container.image) and not pod.ready:
+                return (container.cite("image"), container.cite_status())
     return None
 
 

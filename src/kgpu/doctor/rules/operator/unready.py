@@ -51,13 +51,19 @@ def unready(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _wrong(obj: Obj) -> list[Condition]:
     """The conditions by which something is wrong, those about one part before those about the whole."""
-    found = [
-        one
-        for one in obj.conditions()
-        if one.reason not in _MEANT
-        and ((one.status == "False" and _GOOD.search(one.type)) or (one.status == "True" and _BAD.search(one.type)))
+    conditions = [
+        condition
+        for condition in obj.conditions()
+        if condition.reason not in _MEANT
+        and (
+            (condition.status == "False" and _GOOD.search(condition.type))
+            or (condition.status == "True" and _BAD.search(condition.type))
+        )
     ]
-    return sorted(found, key=lambda one: one.type in ("Ready", "Available") or _BAD.search(one.type) is not None)
+    return sorted(
+        conditions,
+        key=lambda condition: condition.type in ("Ready", "Available") or _BAD.search(condition.type) is not None,
+    )
 
 
 def _explained(snapshot: Snapshot, obj: Obj, wrong: list[Condition]) -> bool:
@@ -79,20 +85,20 @@ def _explained(snapshot: Snapshot, obj: Obj, wrong: list[Condition]) -> bool:
     )
 
 
-def _is_refused(one: Condition) -> bool:
-    return one.reason in _REFUSED or _REFUSAL.search(one.message) is not None
+def _is_refused(condition: Condition) -> bool:
+    return condition.reason in _REFUSED or _REFUSAL.search(condition.message) is not None
 
 
 def _finding(snapshot: Snapshot, obj: Obj, wrong: list[Condition]) -> Finding:
     first = wrong[0]
-    said = ": ".join(word for word in (first.reason, first.message) if word)
+    message = ": ".join(word for word in (first.reason, first.message) if word)
     age = snapshot.age(first.since)
     young = age is not None and age < _SETTLING
     space = ("-n", obj.namespace) if obj.namespace else ()
     return Finding(
         subject=obj.subject,
-        cause=f"{obj} calls itself not ready ({first.type}={first.status})" + (f": {said}" if said else ""),
-        evidence=tuple(one.cite() for one in wrong[:_SHOWN]),
+        cause=f"{obj} calls itself not ready ({first.type}={first.status})" + (f": {message}" if message else ""),
+        evidence=tuple(condition.cite() for condition in wrong[:_SHOWN]),
         remedy=(Remedy("kubectl {}", words(*space, "describe", obj.kind.lower(), obj.name)), Remedy("kgpu status")),
         confidence=POSSIBLE,
         level=Level.WAIT if young else Level.PROBLEM,

@@ -27,27 +27,27 @@ from kgpu.formats.plugin_config_parse import examine
 def lost_device(snapshot: Snapshot) -> Iterator[Finding]:
     """After a restart without its checkpoint a kubelet may admit containers again without devices."""
     for host in snapshot.hosts.values():
-        entries, taken = given(host), seconds(host.taken)
-        if entries is None or taken is None:
+        entries, read_at = given(host), seconds(host.taken)
+        if entries is None or read_at is None:
             continue
         known = {row.pod_uid for row in entries[1]}
         for pod in snapshot.pods_by_node.get(host.node, ()):
             began = seconds(pod.text("status.startTime"))
-            asked = [name for name in matching.accelerators(pod) if matching.vendor_of(name) == matching.NVIDIA]
+            resources = [name for name in matching.accelerators(pod) if matching.vendor_of(name) == matching.NVIDIA]
             if (
-                not asked
+                not resources
                 or pod.phase != "Running"
                 or not pod.uid
                 or pod.uid in known
                 or began is None
-                or began + 60 > taken
+                or began + 60 > read_at
             ):
                 continue
             yield Finding(
                 subject=pod.subject,
                 cause=(
-                    f"{pod} runs without its {asked[0]}: the kubelet of node {host.node} has no device down for it, "
-                    "as after a restart that lost its checkpoint"
+                    f"{pod} runs without its {resources[0]}: the kubelet of node {host.node} has no device down for "
+                    "it, as after a restart that lost its checkpoint"
                 ),
                 evidence=(host.cite_file(entries[0], 0, f"no entry for pod uid {pod.uid}"), pod.cite("metadata.uid")),
                 remedy=(
@@ -77,7 +77,10 @@ def unknown_keys(snapshot: Snapshot) -> Iterator[Finding]:
         for key, content in source.map("data").items():
             if not isinstance(content, str) or "version:" not in content or content.startswith("#!"):
                 continue
-            bad = next((one for one in examine(content, source=f"data[{key}]")[1] if "unknown key" in one.what), None)
+            bad = next(
+                (problem for problem in examine(content, source=f"data[{key}]")[1] if "unknown key" in problem.what),
+                None,
+            )
             if bad is None:
                 continue
             where = bad.what.partition("data[")[2].partition("]")[2].lstrip(", ")
@@ -134,7 +137,7 @@ def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
             Remedy("or leave GPUs out of the DRA driver: --set resources.gpus.enabled=false"),
         ),
         confidence=CERTAIN,
-        nodes=tuple(one.name for one in both),
+        nodes=tuple(node.name for node in both),
     )
 
 
@@ -152,9 +155,9 @@ def wrong_vendor(snapshot: Snapshot) -> Iterator[Finding]:
             ):
                 continue
             others = [
-                (one, label)
-                for one in (matching.NVIDIA, matching.AMD, matching.GAUDI, matching.INTEL)
-                if one != vendor and (label := matching.pci_label(node, one))
+                (other, label)
+                for other in (matching.NVIDIA, matching.AMD, matching.GAUDI, matching.INTEL)
+                if other != vendor and (label := matching.pci_label(node, other))
             ]
             if not others:
                 continue
@@ -181,27 +184,27 @@ def wrong_vendor(snapshot: Snapshot) -> Iterator[Finding]:
 def old_figure(snapshot: Snapshot) -> Iterator[Finding]:
     """nvidia.com/gpu.replicas times nvidia.com/gpu.count is what a node offers while sharing is on."""
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
-        said = [node.labels.get(key, "") for key in (names.LABEL_GPU_COUNT, names.LABEL_GPU_REPLICAS)]
+        counts = [node.labels.get(key, "") for key in (names.LABEL_GPU_COUNT, names.LABEL_GPU_REPLICAS)]
         slices = any(matching.is_mig(name) for name in node.resources()) or "-MIG-" in node.labels.get(
             names.LABEL_GPU_PRODUCT, ""
         )
         if (
             slices
             or uses_mps(snapshot, node.name)
-            or not all(one.isdecimal() and len(one) < 6 for one in said)
-            or int(said[1]) < 2
+            or not all(count.isdecimal() and len(count) < 6 for count in counts)
+            or int(counts[1]) < 2
         ):
             continue
         offered = sum(
             node.capacity(name) or 0 for name in (names.GPU_RESOURCE, names.GPU_RESOURCE + names.SHARED_SUFFIX)
         )
-        if not offered or offered != int(said[0]):
+        if not offered or offered != int(counts[0]):
             continue
         yield Finding(
             subject=node.subject,
             cause=(
-                f"labels of node {node.name} say {said[1]} shares of each of {said[0]} GPUs, and it offers {offered}: "
-                "the figure with shares is from an earlier configuration"
+                f"labels of node {node.name} say {counts[1]} shares of each of {counts[0]} GPUs, and it offers "
+                f"{offered}: the figure with shares is from an earlier configuration"
             ),
             evidence=(
                 node.cite("metadata.labels[nvidia.com/gpu.replicas]"),

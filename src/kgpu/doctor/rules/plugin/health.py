@@ -87,15 +87,15 @@ def never_back(snapshot: Snapshot) -> Iterator[Finding]:
 def _all_well(host: HostFacts) -> bool:
     gpus = host.gpus or ()
     bad = any(gpu.problems or gpu.recovery not in ("none", "") for gpu in gpus)
-    return bool(gpus) and not bad and not any(one.action in _RESET and not one.over for one in host.xids)
+    return bool(gpus) and not bad and not any(xid.action in _RESET and not xid.over for xid in host.xids)
 
 
 @rule("DPL-06", "One share of an ill GPU withdrawn", Place.PLUGIN, explains=("SCH-03",))
 def one_of_many(snapshot: Snapshot) -> Iterator[Finding]:
     """Older plugins keep one device for each physical GPU in their health map: of its shares only one goes."""
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
-        said = node.labels.get(names.LABEL_GPU_REPLICAS, "")
-        replicas = int(said) if said.isdecimal() and len(said) < 6 else 1
+        label = node.labels.get(names.LABEL_GPU_REPLICAS, "")
+        replicas = int(label) if label.isdecimal() and len(label) < 6 else 1
         for name in _withdrawn(node):
             less = (node.capacity(name) or 0) - (node.allocatable(name) or 0)
             if replicas < 2 or matching.is_mig(name) or not node.allocatable(name) or less % replicas == 0:
@@ -128,24 +128,26 @@ def checks_off(snapshot: Snapshot) -> Iterator[Finding]:
     """
     for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA):
         node, host = snapshot.nodes.get(pod.node), snapshot.hosts.get(pod.node)
-        off = next((one for one in pod.containers if one.env.get(_OFF, "").strip().lower() in _ALL), None)
+        off = next(
+            (container for container in pod.containers if container.env.get(_OFF, "").strip().lower() in _ALL), None
+        )
         if node is None or _withdrawn(node):
             continue
         bad = [
-            one
-            for one in (host.xids if host else ())
-            if not one.over and (one.action in _RESET or one.code == _IGNORED)
+            xid
+            for xid in (host.xids if host else ())
+            if not xid.over and (xid.action in _RESET or xid.code == _IGNORED)
         ]
-        ignored = [one for one in bad if one.code == _IGNORED]
+        ignored = [xid for xid in bad if xid.code == _IGNORED]
         if not (off and (bad or host is None or not host.xids)) and not ignored:
             continue
         xid = next(iter((*ignored, *bad)), None)
-        main = off or next((one for one in pod.containers if not one.init), None)
+        main = off or next((container for container in pod.containers if not container.init), None)
         why = f"{_OFF}={off.env[_OFF]}" if off else f"Xid {_IGNORED} is on its list of errors to ignore"
-        told = f", although the kernel's log has Xid {xid.code} on {xid.pci}" if xid else ""
+        although = f", although the kernel's log has Xid {xid.code} on {xid.pci}" if xid else ""
         yield Finding(
             subject=pod.subject,
-            cause=f"{pod} does not withdraw GPUs that are ill{told}: {why}",
+            cause=f"{pod} does not withdraw GPUs that are ill{although}: {why}",
             evidence=(
                 *((matching.cite_env(pod, main, _OFF),) if main else ()),
                 *((host.cite("xids", f"xid {xid.code} on {xid.pci}: {xid.text}"),) if host and xid else ()),
@@ -175,11 +177,16 @@ def stuck_plugin(snapshot: Snapshot) -> Iterator[Finding]:
     """NVML waits for a GPU or its GSP that does not answer; the process is in state D."""
     for host in snapshot.hosts.values():
         hung = next(
-            (one for one in host.processes or () if one.state == "D" and one.name.lower().startswith(_HANGS)), None
+            (
+                process
+                for process in host.processes or ()
+                if process.state == "D" and process.name.lower().startswith(_HANGS)
+            ),
+            None,
         )
         if hung is None:
             continue
-        xid = next((one for one in host.xids if one.code in (119, 120) and not one.over), None)
+        xid = next((xid for xid in host.xids if xid.code in (119, 120) and not xid.over), None)
         pods = _plugins(snapshot, host.node)
         yield Finding(
             subject=pods[0].subject if pods else Subject("Node", host.node),

@@ -89,7 +89,7 @@ def zeroed(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 confidence=LIKELY,
                 nodes=(node.name,),
-                pods=tuple(p.path for one in waits if one.resource == resource for p in one.pods),
+                pods=tuple(p.path for pending in waits if pending.resource == resource for p in pending.pods),
             )
 
 
@@ -103,10 +103,10 @@ def _closed(snapshot: Snapshot) -> Iterator[Finding]:
             if not is_closed(snapshot, node, resource):
                 continue
             vendor = matching.vendor_of(resource)
-            here = [
+            plugins = [
                 pod for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=vendor, node=node.name) if not pod.ended
             ]
-            seen = f"{here[0]} is not ready there" if here else "none is seen there"
+            seen = f"{plugins[0]} is not ready there" if plugins else "none is seen there"
             yield Finding(
                 subject=node.subject,
                 cause=(
@@ -115,24 +115,26 @@ def _closed(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 evidence=(
                     node.cite(f"status.capacity[{resource}]"), node.cite(f"status.allocatable[{resource}]"),
-                    *(pod.cite("status.phase") for pod in here[:1]),
+                    *(pod.cite("status.phase") for pod in plugins[:1]),
                 ),
-                remedy=_plugin_steps(snapshot, node, vendor, here),
-                confidence=POSSIBLE if here else LIKELY,  # what is told of the pod itself explains it
+                remedy=_plugin_steps(snapshot, node, vendor, plugins),
+                confidence=POSSIBLE if plugins else LIKELY,  # what is told of the pod itself explains it
                 nodes=(node.name,),
-                pods=tuple(p.path for one in waiting(snapshot) if one.resource == resource for p in one.pods),
+                pods=tuple(
+                    pod.path for pending in waiting(snapshot) if pending.resource == resource for pod in pending.pods
+                ),
             )  # fmt: skip
 
 
-def _plugin_steps(snapshot: Snapshot, node: Node, vendor: str, here: list[Pod]) -> tuple[Remedy, ...]:
+def _plugin_steps(snapshot: Snapshot, node: Node, vendor: str, plugins: list[Pod]) -> tuple[Remedy, ...]:
     """Where it is to be seen why a plugin is not there."""
-    if here:
+    if plugins:
         return (
-            remedies.describe(here[0].namespace, "pod", here[0].name),
+            remedies.describe(plugins[0].namespace, "pod", plugins[0].name),
             remedies.describe_node(node.name),
         )
     brings = matching.daemon_sets_of_part(snapshot, PLUGIN, vendor=vendor)[:1]
-    steps = tuple(remedies.describe(one.namespace, "daemonset", one.name) for one in brings)
+    steps = tuple(remedies.describe(daemon_set.namespace, "daemonset", daemon_set.name) for daemon_set in brings)
     return (*steps, remedies.pods_on(node.name, wide=True))
 
 
@@ -162,15 +164,15 @@ def _emptied(snapshot: Snapshot, node: Node) -> list[str]:
     mine = sorted(name for name in node.resources() if matching.is_accelerator(name))
     if any(node.allocatable(name) for name in mine):
         return []
-    asked = snapshot.once(_asked)
-    found: list[str] = []
+    requested = snapshot.once(_asked)
+    empty: list[str] = []
     for vendor in dict.fromkeys(map(matching.vendor_of, mine)):
         own = [name for name in mine if matching.vendor_of(name) == vendor]
         zero = [name for name in own if node.capacity(name) == 0]
-        wanted = [name for name in zero if name in asked]
+        wanted = [name for name in zero if name in requested]
         # One of them stands for all where nobody asks for any: whole devices before shares and slices.
-        found += wanted or ([min(zero, key=_special)] if zero == own else [])
-    return found
+        empty += wanted or ([min(zero, key=_special)] if zero == own else [])
+    return empty
 
 
 def _special(name: str) -> tuple[bool, str]:

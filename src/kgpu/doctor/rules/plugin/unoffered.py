@@ -30,18 +30,18 @@ def unoffered(snapshot: Snapshot) -> Iterator[Finding]:
     """
     if not snapshot.knows("Pod") and not snapshot.pods:
         return  # who offers devices is not known
-    told = snapshot.once(_told)
+    explained = snapshot.once(_told)
     for node in matching.gpu_nodes(snapshot):
         if not _offers_nothing(snapshot, node):
             continue
         for vendor in sorted(matching.vendors_of(node, snapshot)):
-            if (vendor, node.name) in told:
+            if (vendor, node.name) in explained:
                 continue
             pods = matching.pods_of_part(snapshot, matching.PLUGIN, vendor=vendor, node=node.name)
-            here = [pod for pod in pods if not pod.ended]
-            ready = [pod for pod in here if pod.ready]
+            running = [pod for pod in pods if not pod.ended]
+            ready = [pod for pod in running if pod.ready]
             # A plugin that is not ready is told by itself.
-            if bool(here) is bool(ready) and _should_offer(snapshot, node, vendor):
+            if bool(running) is bool(ready) and _should_offer(snapshot, node, vendor):
                 yield _finding(snapshot, node, vendor, ready)
 
 
@@ -49,22 +49,26 @@ def _told(snapshot: Snapshot) -> frozenset[tuple[str, str]]:
     """The vendors and nodes of which others tell that nothing is offered: pods wait for devices of a vendor that no
     node offers at all, or its plugin matches no node and none runs. Whatever else pods wait for says nothing of a node.
     """
-    waits = {matching.vendor_of(one.resource) for one in waiting(snapshot) if not one.fits and _names_nodes(one)}
-    idle = {matching.parts_of(one.daemons)[0].vendor for one in idle_plugins(snapshot)}
-    found: set[tuple[str, str]] = set()
+    waits = {
+        matching.vendor_of(pending.resource)
+        for pending in waiting(snapshot)
+        if not pending.fits and _names_nodes(pending)
+    }
+    idle = {matching.parts_of(plugin.daemons)[0].vendor for plugin in idle_plugins(snapshot)}
+    explained: set[tuple[str, str]] = set()
     for vendor in (waits | idle) - {""}:
         nodes = matching.gpu_nodes(snapshot, vendor)
         offered = any(matching.is_accelerator(name) for node in nodes for name in node.resources())
         runs = vendor in idle and matching.pods_of_part(snapshot, matching.PLUGIN, vendor=vendor)
         if (vendor in waits and not offered) or (vendor in idle and not runs):
-            found |= {(vendor, node.name) for node in nodes}
-    return frozenset(found)
+            explained |= {(vendor, node.name) for node in nodes}
+    return frozenset(explained)
 
 
-def _names_nodes(one: Waiting) -> bool:
+def _names_nodes(pending: Waiting) -> bool:
     """Whether it is told with the nodes that offer nothing: whole devices always, parts where they are the reason."""
-    parts = matching.is_mig(one.resource) or matching.is_shared(one.resource)
-    return not parts or not one.anywhere
+    parts = matching.is_mig(pending.resource) or matching.is_shared(pending.resource)
+    return not parts or not pending.anywhere
 
 
 def _offers_nothing(snapshot: Snapshot, node: Node) -> bool:
@@ -86,8 +90,8 @@ def _is_by_hand(snapshot: Snapshot, node: Node, vendor: str) -> bool:
     """Whether a label alone says that there are devices, where discovery has looked at the node and has seen none."""
     host = snapshot.hosts.get(node.name)
     looked = any(key.startswith(f"{names.NFD_PREFIX}pci-") for key in node.labels) or (host and host.pci is not None)
-    found = matching.pci_label(node, vendor) if vendor in _BY_BUS else ""
-    return bool(looked) and not found and not (host and host.pci)
+    label = matching.pci_label(node, vendor) if vendor in _BY_BUS else ""
+    return bool(looked) and not label and not (host and host.pci)
 
 
 def _finding(snapshot: Snapshot, node: Node, vendor: str, ready: list[Pod]) -> Finding:
@@ -97,7 +101,7 @@ def _finding(snapshot: Snapshot, node: Node, vendor: str, ready: list[Pod]) -> F
     elif everywhere:
         why = "no device plugin runs there"
         brings = matching.daemon_sets_of_part(snapshot, matching.PLUGIN, vendor=vendor)[:1]
-        steps = tuple(remedies.describe(one.namespace, "daemonset", one.name) for one in brings)
+        steps = tuple(remedies.describe(daemon_set.namespace, "daemonset", daemon_set.name) for daemon_set in brings)
     else:
         why = "no device plugin is installed in this cluster"
         steps = (Remedy("install one (kgpu's chart, or the vendor's operator), if pods are to use them"),)
@@ -132,7 +136,7 @@ def _seen(node: Node, vendor: str) -> Evidence:
 
 def _with_slices(snapshot: Snapshot) -> frozenset[str]:
     """The nodes whose devices are offered to claims."""
-    return frozenset(one.text("spec.nodeName") for one in snapshot.all("ResourceSlice"))
+    return frozenset(resource_slice.text("spec.nodeName") for resource_slice in snapshot.all("ResourceSlice"))
 
 
 def _is_for_machines(node: Node) -> bool:

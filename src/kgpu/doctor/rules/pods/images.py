@@ -30,7 +30,7 @@ def of_gpu(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
         return None
     bad = matching.failing(pod)
     waits = bad is not None and bad.waiting in matching.IMAGE_WORDS
-    return () if waits or any(one.waiting == "ContainerCreating" for one in pod.containers) else None
+    return () if waits or any(container.waiting == "ContainerCreating" for container in pod.containers) else None
 
 
 def machine(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
@@ -83,21 +83,21 @@ def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
     for pod in snapshot.pods.values():
         if pod.ready or not matching.uses_accelerators(pod) or matching.superseded(snapshot, pod):
             continue
-        for one in pod.containers:
-            if one.end_reason != "OOMKilled" or one.ready:
+        for container in pod.containers:
+            if container.end_reason != "OOMKilled" or container.ready:
                 continue
             yield Finding(
                 subject=pod.subject,
                 cause=(
-                    f"container {one.name} of {pod} was killed for the machine's memory (limit "
-                    f"{one.limits.get('memory', 'none')}), not for the GPU's"
+                    f"container {container.name} of {pod} was killed for the machine's memory (limit "
+                    f"{container.limits.get('memory', 'none')}), not for the GPU's"
                 ),
                 evidence=(
-                    one.cite_status("state" if one.state == "terminated" else "lastState"),
-                    one.cite("resources.limits"),
+                    container.cite_status("state" if container.state == "terminated" else "lastState"),
+                    container.cite("resources.limits"),
                 ),
                 remedy=(
-                    Remedy("raise resources.limits.memory of container {}", one.name),
+                    Remedy("raise resources.limits.memory of container {}", container.name),
                     Remedy("memory of the GPU that runs out is said in the log (CUDA out of memory), and ends with 1"),
                 ),
                 confidence=LIKELY if _says_cuda(snapshot, pod) else CERTAIN,
@@ -117,14 +117,16 @@ _NO_NAME: Final = re.compile(r"couldn't parse image name \\?\"[^\"]*\": (?P<why>
 def no_name(snapshot: Snapshot) -> Iterator[Finding]:
     """IMG-07: what is no image's name at all."""
     for pod in snapshot.pods.values():
-        for one in pod.containers if not pod.ready else ():
-            if one.waiting != "InvalidImageName" or not (matching.uses_accelerators(pod) or matching.parts_of(pod)):
+        for container in pod.containers if not pod.ready else ():
+            if container.waiting != "InvalidImageName" or not (
+                matching.uses_accelerators(pod) or matching.parts_of(pod)
+            ):
                 continue
-            hit = _NO_NAME.search(one.message)
+            hit = _NO_NAME.search(container.message)
             yield Finding(
                 subject=pod.subject,
-                cause=f"{pod}: {one.image} is no image's name" + (f": {hit['why']}" if hit else ""),
-                evidence=(one.cite_status(), one.cite("image")),
+                cause=f"{pod}: {container.image} is no image's name" + (f": {hit['why']}" if hit else ""),
+                evidence=(container.cite_status(), container.cite("image")),
                 remedy=(Remedy("correct the image in the manifest: HOST/PATH:TAG, in small letters but for the tag"),),
                 confidence=CERTAIN,
                 nodes=(pod.node,) if pod.node else (),

@@ -54,17 +54,17 @@ def _small_shm(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """That no container of the pod has its own /dev/shm."""
     if hit.pod is None or hit.pod.at("spec.hostIPC") is True:
         return None
-    mains = [one for one in hit.pod.containers if not one.init]
-    if any(shm_volume(hit.pod, one) for one in mains):
+    mains = [container for container in hit.pod.containers if not container.init]
+    if any(shm_volume(hit.pod, container) for container in mains):
         return None
-    return tuple(one.cite("volumeMounts") for one in mains[:1])
+    return tuple(container.cite("volumeMounts") for container in mains[:1])
 
 
 def _full_shm(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """That the pod has its own /dev/shm, and is old."""
     if hit.pod is None or (snapshot.age(hit.pod.created) or 0) < _OLD_SECONDS:
         return None
-    paths = [path for one in hit.pod.containers if (path := shm_volume(hit.pod, one))]
+    paths = [path for container in hit.pod.containers if (path := shm_volume(hit.pod, container))]
     return (hit.pod.cite(paths[0]), hit.pod.cite("metadata.creationTimestamp")) if paths else None
 
 
@@ -82,9 +82,9 @@ def _still_down(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """Nothing when the same device has come up again since."""
     host = snapshot.hosts.get(hit.node)
     last = [
-        said
+        change
         for line in (host.kernel_log if host else None) or ()
-        if (said := _LINK.search(line)) and said["device"] == hit.match["device"]
+        if (change := _LINK.search(line)) and change["device"] == hit.match["device"]
     ]
     return () if last and last[-1]["state"].lower() == "down" else None
 
@@ -96,16 +96,16 @@ def _first_dead(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     peers = snapshot.pods_by_owner.get((hit.pod.namespace, hit.pod.owner), ())
     ended = [
         (
-            text(at(one.status, "state.terminated.finishedAt"))
-            or text(at(one.status, "lastState.terminated.finishedAt")),
-            one,
+            text(at(container.status, "state.terminated.finishedAt"))
+            or text(at(container.status, "lastState.terminated.finishedAt")),
+            container,
         )
         for pod in peers
         if pod.key != hit.pod.key
-        for one in pod.containers
-        if one.exit_code not in (0, None)
+        for container in pod.containers
+        if container.exit_code not in (0, None)
     ]
-    return tuple(one.cite_status() for _, one in sorted(ended, key=lambda row: row[0])[:2])
+    return tuple(container.cite_status() for _, container in sorted(ended, key=lambda row: row[0])[:2])
 
 
 @rule("NET-12", "An RDMA resource that nobody offers", Place.PLUGIN, explains=("SCH-*",))
@@ -114,13 +114,13 @@ def no_rdma(snapshot: Snapshot) -> Iterator[Finding]:
     for pod in snapshot.pods.values():
         if not pod.unplaced or not snapshot.nodes:
             continue
-        for one in pod.containers:
-            for name in one.limits:
+        for container in pod.containers:
+            for name in container.limits:
                 if not _RDMA.fullmatch(str(name)) or any(
                     node.allocatable(str(name)) for node in snapshot.nodes.values()
                 ):
                     continue
-                there = sorted(
+                offered = sorted(
                     {
                         key
                         for node in snapshot.nodes.values()
@@ -128,18 +128,18 @@ def no_rdma(snapshot: Snapshot) -> Iterator[Finding]:
                         if _RDMA.fullmatch(key) and node.allocatable(key)
                     }
                 )
-                other = f" (there is: {', '.join(there)})"
-                if not there:
+                other = f" (there is: {', '.join(offered)})"
+                if not offered:
                     other = ": the RDMA device plugin does not run, or is configured with another name"
                 yield Finding(
                     subject=pod.subject,
                     cause=f"{pod} asks for {name}, which no node offers{other}",
                     evidence=(
-                        one.cite(f"resources.limits[{name}]"),
+                        container.cite(f"resources.limits[{name}]"),
                         *(node.cite("status.allocatable") for node in matching.gpu_nodes(snapshot)[:1]),
                     ),
-                    remedy=(Remedy("ask for {}", there[0]),)
-                    if there
+                    remedy=(Remedy("ask for {}", offered[0]),)
+                    if offered
                     else (
                         Remedy("see whether its plugin runs; the resource's name is in that plugin's ConfigMap:"),
                         Remedy("kubectl get pods -A | grep -E 'rdma|sriov'"),
@@ -159,12 +159,14 @@ def no_meeting(snapshot: Snapshot) -> Iterator[Finding]:
             by_owner.setdefault((pod.namespace, pod.owner or pod.name), []).append(pod)
     for pods in by_owner.values():
         pod = pods[0]
-        for one in pod.containers:
-            words = " ".join(one.words)
+        for container in pod.containers:
+            words = " ".join(container.words)
             hit = _NODES.search(words) if "torchrun" in words or "torch.distributed" in words else None
             if hit is None or len(hit["count"]) > 5 or int(hit["count"]) < 2 or _MEETING.search(words):
                 continue
-            if any(key.startswith(("MASTER_", "PET_", "RANK")) for key in one.env) or items(one.spec.get("envFrom")):
+            if any(key.startswith(("MASTER_", "PET_", "RANK")) for key in container.env) or items(
+                container.spec.get("envFrom")
+            ):
                 continue
             yield Finding(
                 subject=pod.subject,
@@ -172,7 +174,10 @@ def no_meeting(snapshot: Snapshot) -> Iterator[Finding]:
                     f"every one of {hit['count']} pods like {pod} waits for the others on its own localhost: torchrun "
                     f"--nnodes={hit['count']} has no --rdzv-endpoint"
                 ),
-                evidence=(one.cite("args" if not one.spec.get("command") else "command"), one.cite("env")),
+                evidence=(
+                    container.cite("args" if not container.spec.get("command") else "command"),
+                    container.cite("env"),
+                ),
                 remedy=(
                     Remedy(
                         "make the Job Indexed (completionMode: Indexed) and give it a headless Service "
@@ -191,27 +196,35 @@ def no_meeting(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _interface(_: Snapshot, hit: Hit) -> tuple[Evidence, ...]:
-    rows = [one for one in (hit.pod.containers if hit.pod else ()) if one.env.get("NCCL_SOCKET_IFNAME")]
-    return tuple(one.cite("env") for one in rows[:1])
+    rows = [
+        container for container in (hit.pod.containers if hit.pod else ()) if container.env.get("NCCL_SOCKET_IFNAME")
+    ]
+    return tuple(container.cite("env") for container in rows[:1])
 
 
 def _mofed(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """That RDMA is on and nobody brings Mellanox' driver. Where somebody does, it is a matter of order (OPR-17)."""
     host = snapshot.hosts.get(hit.node)
-    there = host.present.get(_MOFED_READY) if host else None
-    told = [
+    ready = host.present.get(_MOFED_READY) if host else None
+    enabled = [
         *(
-            one.cite("spec.driver.rdma.enabled")
-            for one in snapshot.all("ClusterPolicy")
-            if one.at("spec.driver.rdma.enabled") is True
+            policy.cite("spec.driver.rdma.enabled")
+            for policy in snapshot.all("ClusterPolicy")
+            if policy.at("spec.driver.rdma.enabled") is True
         ),
-        *(one.cite("spec.rdma.enabled") for one in snapshot.all("NVIDIADriver") if one.at("spec.rdma.enabled") is True),
+        *(
+            driver.cite("spec.rdma.enabled")
+            for driver in snapshot.all("NVIDIADriver")
+            if driver.at("spec.rdma.enabled") is True
+        ),
     ]
-    brought = any(_MOFED_IMAGE.search(one.image) for pod in snapshot.pods.values() for one in pod.containers)
-    if there or brought or not told:
+    brought = any(
+        _MOFED_IMAGE.search(container.image) for pod in snapshot.pods.values() for container in pod.containers
+    )
+    if ready or brought or not enabled:
         return None
-    said = (host.cite("present", f"{_MOFED_READY}: not there"),) if host and there is False else ()
-    return (*said, *told[:1])
+    absent = (host.cite("present", f"{_MOFED_READY}: not there"),) if host and ready is False else ()
+    return (*absent, *enabled[:1])
 
 
 RULES: Final = rules_of(

@@ -84,18 +84,18 @@ def _complaining(snapshot: Snapshot) -> Iterator[_Case]:
             continue
         if pod.phase == "Succeeded" or matching.superseded(snapshot, pod) or matching.parts_of_pod(snapshot, pod):
             continue
-        for one in pod.containers:
-            found = _said(snapshot, pod, one)
-            if found is not None:
-                yield _Case(snapshot, pod, one, *found)
+        for container in pod.containers:
+            complaint = _said(snapshot, pod, container)
+            if complaint is not None:
+                yield _Case(snapshot, pod, container, *complaint)
 
 
 def _said(snapshot: Snapshot, pod: Pod, container: Container) -> tuple[Evidence, bool] | None:
     for log in snapshot.logs_of(pod):
-        if log.container in ("", container.name) and (found := _line(log)) is not None:
-            return log.cite(found[0]), found[1]
-    for field, said in container.messages:
-        if hit := _SAID.search(said):
+        if log.container in ("", container.name) and (line := _line(log)) is not None:
+            return log.cite(line[0]), line[1]
+    for field, message in container.messages:
+        if hit := _SAID.search(message):
             return container.cite_status(field), bool(hit["strong"])
     return None
 
@@ -119,13 +119,13 @@ def _asks(container: Container) -> bool:
 def without_gpu(snapshot: Snapshot) -> Iterator[Finding]:
     """Devices are given to containers, not to pods: one without a limit gets no driver files and no device."""
     for case in snapshot.once(_cases):
-        pod, one = case.pod, case.container
-        if not one.image:
+        pod, container = case.pod, case.container
+        if not container.image:
             if case.strong and not _OTHER.search(case.logged):
                 yield _unknown(case)
             continue
         claims = pod_claims.accelerator_claims(snapshot, pod)
-        if _asks(one) or pod_claims.held_by(one) & set(claims) or one.env.get(_SEES) in _NONE:
+        if _asks(container) or pod_claims.held_by(container) & set(claims) or container.env.get(_SEES) in _NONE:
             continue
         others = [each for each in pod.containers if _asks(each)]
         node = snapshot.nodes.get(pod.node)
@@ -140,12 +140,16 @@ def without_gpu(snapshot: Snapshot) -> Iterator[Finding]:
             if claims
             else "nvidia.com/gpu: 1 into resources.limits"
         )
-        by_env = f"; {_SEES} alone gives one only where the runtime nvidia runs it" if _SEES in one.env else ""
+        by_env = f"; {_SEES} alone gives one only where the runtime nvidia runs it" if _SEES in container.env else ""
         yield Finding(
             subject=pod.subject,
-            cause=f"container {one.name} of {pod} sees no GPU, because it asks for none{where}{by_env}",
-            evidence=(case.seen, one.cite("resources"), *((matching.cite_env(pod, one, _SEES),) if by_env else ())),
-            remedy=(Remedy("put {} of container {}", put, one.name), _PUT),
+            cause=f"container {container.name} of {pod} sees no GPU, because it asks for none{where}{by_env}",
+            evidence=(
+                case.seen,
+                container.cite("resources"),
+                *((matching.cite_env(pod, container, _SEES),) if by_env else ()),
+            ),
+            remedy=(Remedy("put {} of container {}", put, container.name), _PUT),
             confidence=CERTAIN if others else LIKELY,
             level=Level.NOTE if elsewhere and pod.ready else Level.PROBLEM,
             nodes=(pod.node,) if pod.node else (),
@@ -195,26 +199,30 @@ def _without_cuda(case: _Case) -> _Why | None:
 
 
 def _hidden(case: _Case) -> _Why | None:
-    one, env = case.container, case.container.env
+    container, env = case.container, case.container.env
     name = _SEES if env.get(_SEES) in _NONE else _CUDA_SEES if env.get(_CUDA_SEES) in _NO_INDEX else ""
     if not name:
         return None
     return _Why(
         f"its variable {name}={env[name]} takes it away",
-        (Remedy("take {} out of the env of container {}: the device plugin says which GPU it has", name, one.name),),
-        (matching.cite_env(case.pod, one, name),),
+        (
+            Remedy(
+                "take {} out of the env of container {}: the device plugin says which GPU it has", name, container.name
+            ),
+        ),
+        (matching.cite_env(case.pod, container, name),),
         CERTAIN,
     )
 
 
 def _capability(case: _Case) -> _Why | None:
     """``utility`` brings nvidia-smi and NVML, ``compute`` CUDA."""
-    said = case.container.env.get(_CAPABILITIES)
+    capabilities = case.container.env.get(_CAPABILITIES)
     wanted = "utility" if _OF_TOOL.search(case.seen.value) or "nvidia-ml" in case.seen.value else "compute"
-    if not said or "all" in said or wanted in said:
+    if not capabilities or "all" in capabilities or wanted in capabilities:
         return None
     return _Why(
-        f"{_CAPABILITIES}={said} leaves out {wanted}",
+        f"{_CAPABILITIES}={capabilities} leaves out {wanted}",
         (
             Remedy(
                 "set {}=compute,utility in the env of container {}, or take it out", _CAPABILITIES, case.container.name
@@ -231,7 +239,7 @@ def _class(case: _Case) -> _Why | None:
     if pod.runtime_class or snapshot.once(toolkits).get(pod.node):
         return None
     plugins = matching.pods_of_part(snapshot, matching.PLUGIN, vendor=matching.NVIDIA, node=pod.node)
-    under = next((one for one in plugins if one.runtime_class), None)
+    under = next((plugin for plugin in plugins if plugin.runtime_class), None)
     if under is None:
         return None
     wanted = under.runtime_class
@@ -249,7 +257,7 @@ def _class(case: _Case) -> _Why | None:
 
 def _toolkit(case: _Case) -> _Why | None:
     pods = case.snapshot.once(toolkits).get(case.pod.node, [])
-    bad = next((one for one in pods if not one.ready), None)
+    bad = next((toolkit for toolkit in pods if not toolkit.ready), None)
     if bad is None:
         return None
     return _Why(
@@ -297,19 +305,21 @@ def not_injected(snapshot: Snapshot) -> Iterator[Finding]:
     """
     yield from signs.findings(snapshot, _NO_TOOL, _NO_TOOL_PATTERN)
     for case in snapshot.once(_cases):
-        pod, one = case.pod, case.container
-        claimed = bool(pod_claims.held_by(one) & set(pod_claims.accelerator_claims(snapshot, pod)))
-        nvidia = any(matching.vendor_of(str(name)) == matching.NVIDIA for name in (*one.limits, *one.requests))
-        if not one.image or not (nvidia or claimed) or _OTHER.search(case.logged):
+        pod, container = case.pod, case.container
+        claimed = bool(pod_claims.held_by(container) & set(pod_claims.accelerator_claims(snapshot, pod)))
+        nvidia = any(
+            matching.vendor_of(str(name)) == matching.NVIDIA for name in (*container.limits, *container.requests)
+        )
+        if not container.image or not (nvidia or claimed) or _OTHER.search(case.logged):
             continue
-        why = next(found for cause in _CAUSES if (found := cause(case)) is not None)
+        why = next(reason for cause in _CAUSES if (reason := cause(case)) is not None)
         yield Finding(
             subject=pod.subject,
             cause=(
-                f"container {one.name} of {pod}{f' on node {pod.node}' if pod.node else ''} has asked for a GPU and "
-                f"sees none: {why.cause}"
+                f"container {container.name} of {pod}{f' on node {pod.node}' if pod.node else ''} has asked for a GPU "
+                f"and sees none: {why.cause}"
             ),
-            evidence=(case.seen, one.cite("resources"), *why.evidence),
+            evidence=(case.seen, container.cite("resources"), *why.evidence),
             remedy=why.remedy,
             confidence=why.confidence,
             nodes=(pod.node,) if pod.node else (),
@@ -324,7 +334,7 @@ def _nobody_asks(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
         return ()
     if matching.uses_accelerators(hit.pod):
         return None
-    return tuple(one.cite("resources") for one in hit.pod.containers if not one.init)[:1]
+    return tuple(container.cite("resources") for container in hit.pod.containers if not container.init)[:1]
 
 
 _NO_TOOL: Final = Sign(

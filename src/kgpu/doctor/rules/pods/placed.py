@@ -95,8 +95,8 @@ class _Stuck:
     @property
     def word(self) -> str:
         """The kubelet's word for it, by which pods of one owner are told together."""
-        said = self.container.waiting or self.container.end_reason if self.container else ""
-        return said if said not in matching.STARTING_WORDS else self.warning.reason if self.warning else said
+        word = self.container.waiting or self.container.end_reason if self.container else ""
+        return word if word not in matching.STARTING_WORDS else self.warning.reason if self.warning else word
 
 
 @rule("POD-00", "A GPU pod does not start", Place.CLUSTER, last_resort=True)
@@ -121,27 +121,29 @@ def operands(snapshot: Snapshot) -> Iterator[Finding]:
     scheduler says, or the kubelet of its container, the latest warning about it, and the last line of its log.
     """
     # Pods of a GPU stack. What waits for another part of its node is that part's consequence.
-    found = list(_stuck(snapshot, stack=True))
+    stuck_pods = list(_stuck(snapshot, stack=True))
     first: dict[str, int] = {}
-    for one in found:
-        first[one.pod.node] = min(first.get(one.pod.node, len(_ORDER)), _position(one))
+    for stuck in stuck_pods:
+        first[stuck.pod.node] = min(first.get(stuck.pod.node, len(_ORDER)), _position(stuck))
     for rows in _grouped(
-        one for one in found if _is_bad(one) or not one.pod.node or _position(one) <= first[one.pod.node]
+        stuck
+        for stuck in stuck_pods
+        if _is_bad(stuck) or not stuck.pod.node or _position(stuck) <= first[stuck.pod.node]
     ):
-        nodes = dict.fromkeys(one.pod.node for one in rows if one.pod.node)
+        nodes = dict.fromkeys(stuck.pod.node for stuck in rows if stuck.pod.node)
         if any(part.name == matching.OPERATOR for part in matching.parts_of(rows[0].pod)):  # it serves every node
             nodes |= dict.fromkeys(node.name for node in matching.gpu_nodes(snapshot))
         yield _told(snapshot, rows, tuple(nodes))
 
 
-def _position(one: _Stuck) -> int:
+def _position(stuck: _Stuck) -> int:
     """Its place in the order in which the parts wait for each other; the last are those that nobody waits for."""
-    parts = [_ORDER.index(part.name) for part in matching.parts_of(one.pod) if part.name in _ORDER]
+    parts = [_ORDER.index(part.name) for part in matching.parts_of(stuck.pod) if part.name in _ORDER]
     return min(parts, default=len(_ORDER))
 
 
-def _is_bad(one: _Stuck) -> bool:
-    return one.container is not None and matching.failing(one.pod) is not None
+def _is_bad(stuck: _Stuck) -> bool:
+    return stuck.container is not None and matching.failing(stuck.pod) is not None
 
 
 def _stuck(snapshot: Snapshot, *, stack: bool) -> Iterator[_Stuck]:
@@ -158,26 +160,26 @@ def _stuck(snapshot: Snapshot, *, stack: bool) -> Iterator[_Stuck]:
         ):
             continue
         judge = _leaving if pod.deleting else _ended if pod.ended else _how if pod.node else _without_node
-        found = judge(snapshot, pod)
-        if found is not None:
-            yield found
+        stuck = judge(snapshot, pod)
+        if stuck is not None:
+            yield stuck
 
 
 def _ended(snapshot: Snapshot, pod: Pod) -> _Stuck:
     """A pod that others have ended: refused or not started it is in need of somebody, else it is worth knowing. Or one
     that has failed for good: for an hour somebody may wait for it.
     """
-    ran = [one for one in pod.blamed if one.end_reason and one.end_reason not in UNSTARTED]
-    at = next((one for one in pod.blamed if one.end_reason in UNSTARTED), None)
+    ran = [container for container in pod.blamed if container.end_reason and container.end_reason not in UNSTARTED]
+    at = next((container for container in pod.blamed if container.end_reason in UNSTARTED), None)
     verdict = for_good(snapshot, pod)
     if verdict is not None and not by_others(snapshot, pod):
         age = snapshot.age(verdict.since)
         level = Level.PROBLEM if age is not None and age < NEWS else Level.NOTE
         how = f"it has ended with {_code(verdict.at)}, and {verdict.why}"
         return _Stuck(pod=pod, how=how, container=verdict.at, warning=None, level=level, ends=True, over=True)
-    said = ": ".join(filter(None, (pod.reason or (at.end_reason if at else ""), pod.message)))
+    why = ": ".join(filter(None, (pod.reason or (at.end_reason if at else ""), pod.message)))
     level = Level.NOTE if ran and at is None else Level.PROBLEM
-    return _Stuck(pod=pod, how=said, container=at, warning=None, level=level, over=bool(ran))
+    return _Stuck(pod=pod, how=why, container=at, warning=None, level=level, over=bool(ran))
 
 
 def _leaving(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
@@ -185,9 +187,9 @@ def _leaving(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
     age = snapshot.overdue(pod)
     if age is None:
         return None
-    held = ", ".join(plain(text(one)) for one in pod.list("metadata.finalizers"))
+    held = ", ".join(plain(text(finalizer)) for finalizer in pod.list("metadata.finalizers"))
     how = f"it is being deleted, and should have gone {int(age // 60)} minutes ago"
-    warning = next((one for one in snapshot.events(pod) if one.warning and one.reason == "FailedKillPod"), None)
+    warning = next((event for event in snapshot.events(pod) if event.warning and event.reason == "FailedKillPod"), None)
     return _Stuck(
         pod=pod,
         how=how + (f"; finalizers hold it: {held}" if held else ""),
@@ -203,8 +205,8 @@ def _without_node(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
     if age is None or age < OLD:
         return None
     placed = pod.condition("PodScheduled")
-    said = f": {placed.message}" if placed is not None and placed.message else ""
-    return _Stuck(pod=pod, how=f"it has had no node {_for(age)}{said}", container=None, warning=None)
+    message = f": {placed.message}" if placed is not None and placed.message else ""
+    return _Stuck(pod=pod, how=f"it has had no node {_for(age)}{message}", container=None, warning=None)
 
 
 def _how(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
@@ -212,7 +214,7 @@ def _how(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
     if pod.phase == "Pending" and pod.node not in snapshot.nodes and snapshot.once(_all_nodes):
         return _nowhere(snapshot, pod)
     stack = matching.is_part(snapshot, pod)
-    warning = next((one for one in snapshot.events(pod) if one.warning and one.reason not in _NO_CAUSE), None)
+    warning = next((event for event in snapshot.events(pod) if event.warning and event.reason not in _NO_CAUSE), None)
     at = matching.failing(pod)
     if at is not None:
         return _ending(pod, at, warning, age_of(snapshot, pod, at), stack=stack)
@@ -221,13 +223,15 @@ def _how(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
         return _initialising(snapshot, pod, at, warning, stack=stack)
     if pod.phase == "Pending":
         return _creating(snapshot, pod, warning, age_of(snapshot, pod, None))
-    at = next((one for one in pod.blamed if not one.ready and one.state == "running"), None)
+    at = next((container for container in pod.blamed if not container.ready and container.state == "running"), None)
     age = age_of(snapshot, pod, at)
     if not stack and at is not None and at.restarts and at.exit_code:
         if _was_ready(pod, at):
             late = age is not None and age >= OLD
-            said = next((one for one in snapshot.events(pod) if one.warning and one.reason == "Unhealthy"), None)
-            return _Stuck(pod=pod, how=_not_ready(age), container=at, warning=said) if late else None
+            unhealthy = next(
+                (event for event in snapshot.events(pod) if event.warning and event.reason == "Unhealthy"), None
+            )
+            return _Stuck(pod=pod, how=_not_ready(age), container=at, warning=unhealthy) if late else None
         how = f"it has ended with {_code(at)}, was started again, and is not ready yet"
         late = age is not None and age >= OLD
         return _Stuck(
@@ -251,7 +255,7 @@ def _all_nodes(snapshot: Snapshot) -> bool:
 def _nowhere(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
     """A pod whose manifest names a node that there is not: no scheduler has looked at it, and no kubelet will."""
     age = age_of(snapshot, pod, None)
-    began = any(one.state in ("running", "terminated") for one in pod.containers)
+    began = any(container.state in ("running", "terminated") for container in pod.containers)
     if began or age is None or age < _JOINING:
         return None
     near = difflib.get_close_matches(pod.node, snapshot.nodes, n=1)
@@ -289,7 +293,7 @@ def _not_ready(age: float | None) -> str:
 def age_of(snapshot: Snapshot, pod: Pod, at: Container | None) -> float | None:
     """For how many seconds a pod stands as it does: a node's boot and a container's restart begin it anew."""
     own = snapshot.age(pod.text("status.startTime") or pod.created)
-    times = [one.since for one in pod.conditions() if one.type in _STATES]
+    times = [condition.since for condition in pod.conditions() if condition.type in _STATES]
     if at is not None:
         state = mapping(at.status.get("state"))
         times += [text(mapping(state.get("running")).get("startedAt"))]
@@ -323,11 +327,14 @@ def _code(at: Container) -> str:
 
 def _creating(snapshot: Snapshot, pod: Pod, warning: Event | None, age: float | None) -> _Stuck | None:
     """Containers that are not made yet: a volume, the network or the runtime is in the way, or an image is pulled."""
-    at = next((one for one in pod.containers if one.waiting in ("ContainerCreating", "PodInitializing")), None)
+    at = next(
+        (container for container in pod.containers if container.waiting in ("ContainerCreating", "PodInitializing")),
+        None,
+    )
     often = warning is not None and warning.number("count", 1) >= _MANY
     if not often and (age is None or age < OLD):
         return None
-    pulls = next((one for one in snapshot.events(pod) if one.reason in ("Pulling", "Pulled")), None)
+    pulls = next((event for event in snapshot.events(pod) if event.reason in ("Pulling", "Pulled")), None)
     if warning is None and pulls is not None and pulls.reason == "Pulling" and (age or 0.0) < PATIENCE:
         how = f"its image is being pulled {_for(age)}"
         return _Stuck(pod=pod, how=how, container=at, warning=pulls, level=Level.WAIT, expected=_PULL)
@@ -338,12 +345,17 @@ def _for(age: float | None) -> str:
     return f"for {int(age // 60)} minutes" if age is not None else "for long"
 
 
-def _grouped(found: Iterator[_Stuck]) -> Iterator[list[_Stuck]]:
+def _grouped(stuck_pods: Iterator[_Stuck]) -> Iterator[list[_Stuck]]:
     """Pods of one owner that stand alike."""
     groups: dict[tuple[str, str, str, str], list[_Stuck]] = {}
-    for one in found:
-        key = (one.pod.namespace, one.pod.owner or one.pod.name, one.container.name if one.container else "", one.word)
-        groups.setdefault(key, []).append(one)
+    for stuck in stuck_pods:
+        key = (
+            stuck.pod.namespace,
+            stuck.pod.owner or stuck.pod.name,
+            stuck.container.name if stuck.container else "",
+            stuck.word,
+        )
+        groups.setdefault(key, []).append(stuck)
     yield from groups.values()
 
 
@@ -367,8 +379,8 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
         if runs
         else "does not start"
     )
-    said = _said(first)
-    line = last_line(snapshot, pod, at) if at is not None and (first.ends or not said or at.init) else None
+    message = _said(first)
+    line = last_line(snapshot, pod, at) if at is not None and (first.ends or not message or at.init) else None
     quoted: list[Evidence] = []
     if at is not None:
         quoted.append(at.cite_status())
@@ -394,7 +406,7 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
     return Finding(
         subject=pod.subject,
         cause=f"{pod}{f' on node {pod.node}' if pod.node else ''}{more} {verb}{what}"
-        + (f"; {said}" if said else "")
+        + (f"; {message}" if message else "")
         + (f'; it said last: "{line.value}"' if line else ""),
         evidence=tuple(quoted) or (pod.cite("status.phase"),),
         remedy=(*steps, *(() if any(describe in step for step in steps) else (describe,))),
@@ -403,14 +415,16 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
         expected=first.expected,
         since=lost or pod.created,
         nodes=nodes,
-        pods=tuple(one.pod.path for one in rows),
+        pods=tuple(stuck.pod.path for stuck in rows),
     )
 
 
-def _said(one: _Stuck) -> str:
+def _said(stuck: _Stuck) -> str:
     """What the kubelet says of it, without what only says that it waits."""
-    own = [said for _, said in one.container.messages if not _BACK_OFF.match(said)] if one.container else []
-    event = [f"{one.warning.reason}: {one.warning.message}"] if one.warning is not None else []
+    own = (
+        [message for _, message in stuck.container.messages if not _BACK_OFF.match(message)] if stuck.container else []
+    )
+    event = [f"{stuck.warning.reason}: {stuck.warning.message}"] if stuck.warning is not None else []
     return "; ".join(dict.fromkeys([*own, *event]))
 
 
@@ -421,33 +435,43 @@ def troubled(snapshot: Snapshot) -> Iterator[Finding]:
     """
     known = ill(snapshot)
     for node in matching.gpu_nodes(snapshot):
-        for one in node.conditions():
+        for condition in node.conditions():
             if (
-                one.type in _AGENTS
-                and one.status == "False"
+                condition.type in _AGENTS
+                and condition.status == "False"
                 and node.name in known
-                and not says_more(snapshot, node, one)
+                and not says_more(snapshot, node, condition)
             ):
                 continue  # rows HW tell of each GPU that it is about
-            is_ready = one.type == "Ready"
-            unread = one.status == "Unknown" and one.type == names.GPUS_HEALTHY_CONDITION and one.reason == UNREADABLE
-            if not is_ready and not unread and (one.status == "Unknown" or not _GPU_CONDITION.search(one.type)):
+            is_ready = condition.type == "Ready"
+            unread = (
+                condition.status == "Unknown"
+                and condition.type == names.GPUS_HEALTHY_CONDITION
+                and condition.reason == UNREADABLE
+            )
+            if (
+                not is_ready
+                and not unread
+                and (condition.status == "Unknown" or not _GPU_CONDITION.search(condition.type))
+            ):
                 continue
-            if _GOOD.search(one.type):
-                good = one.status == "True"
+            if _GOOD.search(condition.type):
+                good = condition.status == "True"
             else:
-                good = one.status != "True" or not (_FAULT.search(one.type) or _UNWELL.search(one.reason))
-            if good or not one.status:
+                good = condition.status != "True" or not (
+                    _FAULT.search(condition.type) or _UNWELL.search(condition.reason)
+                )
+            if good or not condition.status:
                 continue
             age = snapshot.age(node.created)
             joins = is_ready and age is not None and age < _JOINING
-            said = ": ".join(word for word in (one.reason, one.message) if word)
-            what = "is not Ready" if is_ready else f"has the condition {one.type}={one.status}"
+            message = ": ".join(word for word in (condition.reason, condition.message) if word)
+            what = "is not Ready" if is_ready else f"has the condition {condition.type}={condition.status}"
             warning = next((event for event in snapshot.events(node) if event.warning), None)
             yield Finding(
                 subject=node.subject,
-                cause=f"Node {node.name} {what}" + (f": {said}" if said else ""),
-                evidence=(one.cite(), *((warning.quote(),) if warning else ())),
+                cause=f"Node {node.name} {what}" + (f": {message}" if message else ""),
+                evidence=(condition.cite(), *((warning.quote(),) if warning else ())),
                 remedy=(
                     remedies.describe_node(node.name),
                     Remedy("on the node:"),
@@ -456,7 +480,7 @@ def troubled(snapshot: Snapshot) -> Iterator[Finding]:
                 confidence=CERTAIN,
                 level=Level.WAIT if joins else Level.PROBLEM,
                 expected="2 minutes after it has joined" if joins else "",
-                since=one.since,
+                since=condition.since,
                 nodes=(node.name,),
                 stays=is_ready,
             )

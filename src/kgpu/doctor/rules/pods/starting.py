@@ -31,9 +31,9 @@ def _by_kubelet(pod: Pod, message: str) -> bool:
     """Whether a container's message is none that its own program has left at its end."""
     places = (("state.waiting", None), ("state.terminated", UNSTARTED), ("lastState.terminated", UNSTARTED))
     return any(
-        text(at(one.status, f"{place}.message")) == message
-        and (reasons is None or text(at(one.status, f"{place}.reason")) in reasons)
-        for one in pod.containers
+        text(at(container.status, f"{place}.message")) == message
+        and (reasons is None or text(at(container.status, f"{place}.reason")) in reasons)
+        for container in pod.containers
         for place, reasons in places
     )
 
@@ -43,10 +43,10 @@ def _program(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     if hit.pod is None or hit.match["program"].rpartition("/")[2] in _INJECTED or _work(snapshot, hit) is None:
         return None
     return tuple(
-        one.cite(field)
-        for one in hit.pod.containers
+        container.cite(field)
+        for container in hit.pod.containers
         for field in ("command", "args")
-        if hit.match["program"] in str(one.spec.get(field))
+        if hit.match["program"] in str(container.spec.get(field))
     )[:2]
 
 
@@ -55,9 +55,9 @@ def _near(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     if hit.pod is None or _work(snapshot, hit) is None:
         return None
     kind = _KINDS[hit.match["kind"].lower()]
-    there = [one for one in snapshot.all(kind) if one.namespace == hit.pod.namespace]
-    near = difflib.get_close_matches(hit.match["wanted"], [one.name for one in there], n=1)
-    return tuple(one.cite("metadata.name") for one in there if one.name in near)
+    existing = [other for other in snapshot.all(kind) if other.namespace == hit.pod.namespace]
+    near = difflib.get_close_matches(hit.match["wanted"], [other.name for other in existing], n=1)
+    return tuple(other.cite("metadata.name") for other in existing if other.name in near)
 
 
 RULES: Final = rules_of(

@@ -40,8 +40,10 @@ _UNNAMED: Final = {"resource": "a device"}
 
 def refused(snapshot: Snapshot) -> Iterator[Event]:
     """Events of controllers whose pods the API server refuses, one for each controller that still lacks pods."""
-    told = (one for one in snapshot.all_events() if one.about[0] in _MAKERS and one.reason == "FailedCreate")
-    for (kind, namespace, name), event in matching.latest(told).items():
+    failures = (
+        event for event in snapshot.all_events() if event.about[0] in _MAKERS and event.reason == "FailedCreate"
+    )
+    for (kind, namespace, name), event in matching.latest(failures).items():
         maker = snapshot.get(kind, name, namespace)
         # Events outlive by an hour what they are about.
         if _lacks_pods(maker) and not _made_since(snapshot, maker, event) if maker else not snapshot.knows(kind):
@@ -57,7 +59,8 @@ def _lacks_pods(maker: Obj) -> bool:
     """Whether a controller still has fewer pods than it wants, as far as it says."""
     if maker.kind == "Job":
         ended = any(
-            one.type in ("Complete", "SuccessCriteriaMet") and one.status == "True" for one in maker.conditions()
+            condition.type in ("Complete", "SuccessCriteriaMet") and condition.status == "True"
+            for condition in maker.conditions()
         )
         had = maker.number("status.active") + maker.number("status.succeeded")
         return not ended and had < maker.number("spec.parallelism", 1)
@@ -95,14 +98,14 @@ def over_quota(snapshot: Snapshot) -> Iterator[Finding]:
             if pod.namespace == subject.namespace and not pod.ended and resource in matching.accelerators(pod)
         ]  # fmt: skip
         held = f"; held by {', '.join(pod.name for pod in holders[:5])}" if holders else ""
-        said = f", {hit['used']} used, {hit['limit']} allowed" if hit["used"] and hit["limit"] else ""
+        amounts = f", {hit['used']} used, {hit['limit']} allowed" if hit["used"] and hit["limit"] else ""
         alone = _amount(hit["asked"]) > _amount(hit["limit"] or "") >= 0
         why = "allows less than one pod asks for" if alone else "is used up"
         yield Finding(
             subject=subject,
             cause=(
                 f"{subject} lacks pods: quota {hit['quota']} of namespace {subject.namespace} {why} ({hit['asked']} "
-                f"asked{said}){held}"
+                f"asked{amounts}){held}"
             ),
             evidence=(
                 event.quote(),
@@ -124,9 +127,9 @@ def over_quota(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _amount(said: str) -> int:
+def _amount(quantity: str) -> int:
     """The number in ``resource=number``, -1 where there is none."""
-    number = said.rpartition("=")[2]
+    number = quantity.rpartition("=")[2]
     return int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else -1
 
 
@@ -138,14 +141,14 @@ def limit_range(snapshot: Snapshot) -> Iterator[Finding]:
         if not hit or not matching.is_accelerator(hit["resource"]):
             continue
         subject = maker_of(snapshot, event)
-        ranges = [one for one in snapshot.all("LimitRange") if one.namespace == subject.namespace]
+        ranges = [limit for limit in snapshot.all("LimitRange") if limit.namespace == subject.namespace]
         yield Finding(
             subject=subject,
             cause=(
                 f"{subject} has no pods: a LimitRange of namespace {subject.namespace} allows {hit['which']} "
                 f"{hit['most']} {hit['resource']} for one {hit['per'].lower()}, and {hit['asked']} are asked for"
             ),
-            evidence=(event.quote(), *(one.cite("spec.limits") for one in ranges[:2])),
+            evidence=(event.quote(), *(limit.cite("spec.limits") for limit in ranges[:2])),
             remedy=(
                 Remedy("ask for less in each container, or raise the LimitRange:"),
                 Remedy("kubectl -n {} edit limitrange", subject.namespace),
@@ -237,35 +240,35 @@ def wrong_prefix(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _was_given(pod: Pod, resource: str) -> bool:
     """Whether the LimitRange's plugin has put it into a pod, as it says itself; of one that waits asking is enough."""
-    said = pod.annotations.get(_RANGER)
-    return resource in said if said is not None else pod.unplaced and resource in matching.accelerators(pod)
+    annotation = pod.annotations.get(_RANGER)
+    return resource in annotation if annotation is not None else pod.unplaced and resource in matching.accelerators(pod)
 
 
 @rule("QTA-07", "A LimitRange gives GPUs to everybody", Place.CLUSTER, explains=("SCH-01", "SCH-02"))
 def default_gpu(snapshot: Snapshot) -> Iterator[Finding]:
     """A default for a GPU in a LimitRange is put into every container that does not ask for any."""
-    for one in snapshot.all("LimitRange"):
-        for position, row in enumerate(one.list("spec.limits")):
+    for limit in snapshot.all("LimitRange"):
+        for position, row in enumerate(limit.list("spec.limits")):
             limits = row if isinstance(row, dict) else {}
             for field in ("default", "defaultRequest"):
-                given = mapping(limits.get(field))
-                found = [key for key in given if matching.is_accelerator(str(key))]
-                if not found or str(given[found[0]]) == "0":
+                defaults = mapping(limits.get(field))
+                resources = [key for key in defaults if matching.is_accelerator(str(key))]
+                if not resources or str(defaults[resources[0]]) == "0":
                     continue
                 pods = tuple(
                     pod.path for pod in snapshot.pods.values()
-                    if pod.namespace == one.namespace and not pod.ended and _was_given(pod, found[0])
+                    if pod.namespace == limit.namespace and not pod.ended and _was_given(pod, resources[0])
                 )  # fmt: skip
                 yield Finding(
-                    subject=one.subject,
+                    subject=limit.subject,
                     cause=(
-                        f"{one} gives {given[found[0]]} {found[0]} to every container in namespace {one.namespace} "
-                        "that does not ask for any"
+                        f"{limit} gives {defaults[resources[0]]} {resources[0]} to every container in namespace "
+                        f"{limit.namespace} that does not ask for any"
                     ),
-                    evidence=(one.cite(f"spec.limits[{position}].{field}[{found[0]}]"),),
+                    evidence=(limit.cite(f"spec.limits[{position}].{field}[{resources[0]}]"),),
                     remedy=(
-                        Remedy("set {} in default and defaultRequest to 0, and keep max:", found[0]),
-                        remedies.edit(one.namespace, "limitrange", one.name),
+                        Remedy("set {} in default and defaultRequest to 0, and keep max:", resources[0]),
+                        remedies.edit(limit.namespace, "limitrange", limit.name),
                         Remedy("a max without a default is taken for the default too"),
                     ),
                     confidence=CERTAIN,

@@ -59,10 +59,10 @@ def passed_by(snapshot: Snapshot) -> Iterator[Finding]:
 def kueue(snapshot: Snapshot) -> Iterator[Finding]:
     """Kueue keeps a job suspended until its ClusterQueue has quota for all of it."""
     for work in snapshot.all("Workload"):
-        found = work.condition("QuotaReserved")
-        if found is None or found.status != "False" or "insufficient" not in found.message:
+        condition = work.condition("QuotaReserved")
+        if condition is None or condition.status != "False" or "insufficient" not in condition.message:
             continue
-        hit = re.search(r"insufficient (?:unused )?quota (?:for|in flavor) (?P<resource>\S+)", found.message)
+        hit = re.search(r"insufficient (?:unused )?quota (?:for|in flavor) (?P<resource>\S+)", condition.message)
         owners = work.maps("metadata.ownerReferences")
         owner = f"{owners[0].get('kind')} {work.namespace}/{owners[0].get('name')}" if owners else str(work)
         queues = list(snapshot.all("ClusterQueue"))
@@ -74,16 +74,16 @@ def kueue(snapshot: Snapshot) -> Iterator[Finding]:
             )
             + (f" of {hit['resource']}" if hit else ""),
             evidence=(
-                found.cite(),
+                condition.cite(),
                 work.cite("spec.queueName"),
-                *(one.cite("spec.resourceGroups") for one in queues[:1]),
+                *(queue.cite("spec.resourceGroups") for queue in queues[:1]),
             ),
             remedy=(
                 Remedy("kubectl get clusterqueues -o wide; kubectl get workloads -A"),
                 Remedy("raise nominalQuota, allow borrowing in a cohort, or let admitted work end"),
             ),
             confidence=CERTAIN,
-            since=found.since,
+            since=condition.since,
         )
 
 
@@ -97,7 +97,9 @@ def uncounted(snapshot: Snapshot) -> Iterator[Finding]:
         node = nodes.get(pod.node)
         if node is None or pod.ended or pod.owner.startswith("DaemonSet/"):
             continue
-        bad = next((one for one in pod.containers if one.env.get(_SEES) in _ALL and not one.init), None)
+        bad = next(
+            (container for container in pod.containers if container.env.get(_SEES) in _ALL and not container.init), None
+        )
         if bad is None or matching.uses_accelerators(pod) or matching.parts_of(pod):
             continue
         yield Finding(

@@ -28,17 +28,18 @@ _CAPABILITIES: Final = names.ENV_DRIVER_CAPABILITIES
 def never_started(snapshot: Snapshot) -> Iterator[Finding]:
     """containerd was restarted while the kubelet was starting containers; such a container stands still for ever."""
     for node, pods in snapshot.pods_by_node.items():
-        restarts = [when for one in snapshot.once(toolkits).get(node, []) if (when := started(one)) is not None]
+        restarts = [when for toolkit in snapshot.once(toolkits).get(node, []) if (when := started(toolkit)) is not None]
         for pod in pods if restarts else ():
             if pod.ready or pod.ended or matching.failing(pod):
                 continue
             events = snapshot.events(pod)
             last = next(
-                (one for one in events if one.reason in ("Created", "Started", "Killing", "Failed", "BackOff")), None
+                (event for event in events if event.reason in ("Created", "Started", "Killing", "Failed", "BackOff")),
+                None,
             )
             if last is None or last.reason != "Created" or (snapshot.age(last.last) or 0) < _STUCK:
                 continue
-            if any(one.reason == "Started" and one.when >= last.when for one in events):
+            if any(event.reason == "Started" and event.when >= last.when for event in events):
                 continue
             if any(abs(last.when - when) < _NEAR for when in restarts):
                 yield Finding(
@@ -109,7 +110,7 @@ def too_early(snapshot: Snapshot) -> Iterator[Finding]:
         pod = hit.pod
         if pod is None or pod.ready or not pod.node or matching.parts_of(pod):
             continue
-        last = max((one.when for one in snapshot.events(pod) if _SANDBOX.search(one.message)), default=0.0)
+        last = max((event.when for event in snapshot.events(pod) if _SANDBOX.search(event.message)), default=0.0)
         for toolkit in snapshot.once(toolkits).get(pod.node, []):
             ready = started(toolkit)
             if not toolkit.ready or ready is None or not last or last >= ready or snapshot.taken - ready < _NEAR:
@@ -172,20 +173,20 @@ def links(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...]:
     host = snapshot.hosts.get(hit.node)
     if host is None or host.devices is None:
         return ()
-    found = [name for name in host.devices if name.startswith("char/195:")]
-    return (host.cite("devices", ", ".join(found) or "no links /dev/char/195:*"),)
+    device_links = [name for name in host.devices if name.startswith("char/195:")]
+    return (host.cite("devices", ", ".join(device_links) or "no links /dev/char/195:*"),)
 
 
 def _main(pod: Pod) -> list[Container]:
-    return [one for one in pod.containers if not one.init]
+    return [container for container in pod.containers if not container.init]
 
 
 def without_video(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """None where the container has all capabilities: then the library is missing for another reason."""
     del snapshot
-    if hit.pod is None or any("all" in one.env.get(_CAPABILITIES, "") for one in _main(hit.pod)):
+    if hit.pod is None or any("all" in container.env.get(_CAPABILITIES, "") for container in _main(hit.pod)):
         return None
-    return tuple(matching.cite_env(hit.pod, one, _CAPABILITIES) for one in _main(hit.pod)[:1])
+    return tuple(matching.cite_env(hit.pod, container, _CAPABILITIES) for container in _main(hit.pod)[:1])
 
 
 RULES: Final = rules_of(

@@ -38,11 +38,11 @@ def no_class(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         kind, namespace, name = event.about
         maker = snapshot.get(kind, name, namespace)
-        said = _NO_CLASS.search(event.message)
-        if maker is None and (said is None or snapshot.knows(kind)):
+        missing = _NO_CLASS.search(event.message)
+        if maker is None and (missing is None or snapshot.knows(kind)):
             continue  # where its kind is known it is gone, and the event is all that is left of it
         named = maker.text("spec.template.spec.runtimeClassName") if maker else ""
-        wanted = plain(named or (said["name"] if said else "nvidia"))
+        wanted = plain(named or (missing["name"] if missing else "nvidia"))
         if snapshot.get("RuntimeClass", wanted) is not None:
             continue
         subject = maker.subject if maker else Subject(kind, name, namespace)
@@ -96,7 +96,7 @@ def nri_too_old(snapshot: Snapshot) -> Iterator[Finding]:
                 Remedy("or upgrade the runtime of these nodes"),
             ),
             confidence=CERTAIN,
-            nodes=tuple(one.name for one, _ in bad),
+            nodes=tuple(node.name for node, _ in bad),
         )
 
 

@@ -46,18 +46,18 @@ def drop_ins(host: HostFacts) -> list[str]:
 def started(pod: Pod) -> float | None:
     """When a pod's last container started, in seconds since 1970."""
     times = [
-        seconds(text(mapping(mapping(one.status.get("state")).get("running")).get("startedAt")))
-        for one in pod.containers
+        seconds(text(mapping(mapping(container.status.get("state")).get("running")).get("startedAt")))
+        for container in pod.containers
     ]
     return max((when for when in times if when is not None), default=None)
 
 
 def toolkits(snapshot: Snapshot) -> dict[str, list[Pod]]:
     """The toolkit's pods by node; ask for it with ``snapshot.once``."""
-    found: dict[str, list[Pod]] = {}
+    by_node: dict[str, list[Pod]] = {}
     for pod in matching.pods_of_part(snapshot, TOOLKIT):
-        found.setdefault(pod.node, []).append(pod)
-    return found
+        by_node.setdefault(pod.node, []).append(pod)
+    return by_node
 
 
 @rule("RUN-03", "The runtime's configuration was overwritten", Place.RUNTIME, explains=_BELOW)
@@ -128,9 +128,9 @@ def _distribution(node: Node) -> tuple[str, str, str] | None:
 
 
 def _toolkit_env(pod: Pod, name: str) -> tuple[str, Evidence]:
-    for one in pod.containers:
-        if name in one.env:
-            return one.env[name], matching.cite_env(pod, one, name)
+    for container in pod.containers:
+        if name in container.env:
+            return container.env[name], matching.cite_env(pod, container, name)
     return "", Evidence(str(pod), f"env {name}", "<none>")
 
 
@@ -139,12 +139,12 @@ _NO_HANDLER: Final = re.compile(r"no runtime for \"")
 
 def _no_handler(snapshot: Snapshot) -> dict[str, Evidence]:
     """The nodes on which a pod was refused for want of its runtime."""
-    found = {}
+    refusals = {}
     for search in (messages.in_events, messages.in_status):
         for hit in search(snapshot, _NO_HANDLER, "no runtime for"):
             if hit.pod and hit.node and not hit.pod.ready:
-                found[hit.node] = hit.evidence
-    return found
+                refusals[hit.node] = hit.evidence
+    return refusals
 
 
 @rule("RUN-10", "The toolkit writes where nobody reads", Place.RUNTIME, explains=_BELOW)
@@ -160,7 +160,7 @@ def other_folder(snapshot: Snapshot) -> Iterator[Finding]:
         own = [
             file.text for path, file in (host.files if host else {}).items() if path.startswith(folder) and file.text
         ]
-        without = bool(own) and not any("nvidia" in one for one in own)
+        without = bool(own) and not any("nvidia" in content for content in own)
         for pod in snapshot.once(toolkits).get(node.name, []):
             path, seen = _toolkit_env(pod, "CONTAINERD_CONFIG")
             if path.startswith(folder) or not (
@@ -222,10 +222,10 @@ def higher_version(snapshot: Snapshot) -> Iterator[Finding]:
     """containerd refuses to load a file of a higher version than the one that imports it; the node becomes NotReady."""
     for host in snapshot.hosts.values():
         root = host.files.get(ROOT)
-        said = _VERSION.search(root.text) if root else None
+        root_version = _VERSION.search(root.text) if root else None
         if root is None or not root.text:
             continue
-        low = int(said[1]) if said else 1
+        low = int(root_version[1]) if root_version else 1
         for path in drop_ins(host):
             hit = _VERSION.search(host.files[path].text)
             if hit is None or int(hit[1]) <= low:
@@ -235,7 +235,7 @@ def higher_version(snapshot: Snapshot) -> Iterator[Finding]:
                 f"on node {host.node} {path} has configuration version {hit[1]} and {ROOT} has {low}: "
                 "containerd refuses to start",
                 host.cite_file(path, value=hit[0].strip()),
-                host.cite_file(ROOT, value=said[0].strip() if said else "no version"),
+                host.cite_file(ROOT, value=root_version[0].strip() if root_version else "no version"),
                 remedy=(
                     Remedy(
                         "set RUNTIME_CONFIG_SOURCE=file in toolkit.env of the ClusterPolicy, "
@@ -254,9 +254,9 @@ def _runtimes(content: str) -> Mapping[str, Any]:
     except (tomllib.TOMLDecodeError, RecursionError):
         return {}
     for name in ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri"):
-        found = mapping(mapping(mapping(plugins.get(name)).get("containerd")).get("runtimes"))
-        if found:
-            return found
+        runtimes = mapping(mapping(mapping(plugins.get(name)).get("containerd")).get("runtimes"))
+        if runtimes:
+            return runtimes
     return {}
 
 
@@ -331,16 +331,16 @@ def wrong_runtime(snapshot: Snapshot) -> Iterator[Finding]:
     bad: list[tuple[Pod, Node, Evidence, str]] = []
     for pod in matching.pods_of_part(snapshot, TOOLKIT):
         node = snapshot.nodes.get(pod.node)
-        said, seen = _toolkit_env(pod, "RUNTIME")
+        runtime, seen = _toolkit_env(pod, "RUNTIME")
         real = kinds.get(node.runtime[0]) if node else None
-        if node and said in kinds.values() and real and real != said:
-            bad.append((pod, node, seen, said))
+        if node and runtime in kinds.values() and real and real != runtime:
+            bad.append((pod, node, seen, runtime))
     if bad:
-        pod, node, seen, said = bad[0]
+        pod, node, seen, runtime = bad[0]
         yield Finding(
             subject=pod.subject,
             cause=(
-                f"{pod} configures {said} on node {node.name}, which runs {node.runtime[0]}: "
+                f"{pod} configures {runtime} on node {node.name}, which runs {node.runtime[0]}: "
                 "the operator takes one runtime for all nodes"
             ),
             evidence=(seen, node.cite("status.nodeInfo.containerRuntimeVersion")),
@@ -396,7 +396,7 @@ def for_docker(snapshot: Snapshot) -> Iterator[Finding]:
             for path, file in host.files.items()
             if path.startswith(("/etc/containerd/", "/etc/crio/", "/var/lib/rancher/"))
         ]
-        if not others or any("nvidia" in one for one in others) or snapshot.once(toolkits).get(node.name, []):
+        if not others or any("nvidia" in content for content in others) or snapshot.once(toolkits).get(node.name, []):
             continue
         kind = "crio" if node.runtime[0] == "cri-o" else "containerd"
         yield _on(
@@ -425,27 +425,27 @@ def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
     for host in snapshot.hosts.values():
         if not snapshot.once(toolkits).get(host.node, []):
             continue
-        found: dict[str, str] = {}
+        by_folder: dict[str, str] = {}
         for path, file in host.files.items():
             if path.startswith("/etc/containerd/"):
                 for binary in _BINARY.findall(file.text):
-                    found.setdefault(binary.rpartition("/")[0], path)
-        own = [folder for folder in found if folder.startswith("/usr/local/nvidia/toolkit")]
-        others = [folder for folder in found if folder not in own]
+                    by_folder.setdefault(binary.rpartition("/")[0], path)
+        own = [folder for folder in by_folder if folder.startswith("/usr/local/nvidia/toolkit")]
+        others = [folder for folder in by_folder if folder not in own]
         if own and others:
             yield _on(
                 host,
                 f"on node {host.node} two installations of the toolkit are configured: {own[0]} (the operator's) and "
                 f"{others[0]} (the host's); which one runs depends on the order of files",
                 *(
-                    host.cite_file(found[folder], value=f"BinaryName = {folder}/nvidia-container-runtime")
+                    host.cite_file(by_folder[folder], value=f"BinaryName = {folder}/nvidia-container-runtime")
                     for folder in (own[0], others[0])
                 ),
                 remedy=(
                     Remedy("choose one: toolkit.enabled=false in the ClusterPolicy, or"),
                     Remedy("on node {}:", host.node),
                     Remedy("apt remove nvidia-container-toolkit"),
-                    Remedy("and take its runtime out of {}", found[others[0]]),
+                    Remedy("and take its runtime out of {}", by_folder[others[0]]),
                 ),
                 confidence=LIKELY,
             )
@@ -459,7 +459,7 @@ def old_kubelet(snapshot: Snapshot) -> Iterator[Finding]:
         version = re.match(r"v?1\.(\d+)", node.kubelet) if node else None
         if node is None or version is None or int(version[1]) >= 29:
             continue
-        seen = next((row for one in pod.containers if (row := _cdi_cri(pod, one)) is not None), None)
+        seen = next((row for container in pod.containers if (row := _cdi_cri(pod, container)) is not None), None)
         if seen is None:
             continue
         yield Finding(

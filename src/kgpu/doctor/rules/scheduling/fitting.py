@@ -26,10 +26,10 @@ def _many(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
-def _changes(one: Waiting, *kinds: str) -> tuple[Remedy, ...]:
+def _changes(pending: Waiting, *kinds: str) -> tuple[Remedy, ...]:
     """The proven changes of these kinds as steps; the smallest of all where there is none of them."""
-    found = [change for change in one.changes if change.kind in kinds][:2] or list(one.changes[:1])
-    return tuple(step for change in found for step in commands.steps(one, change))
+    changes = [change for change in pending.changes if change.kind in kinds][:2] or list(pending.changes[:1])
+    return tuple(step for change in changes for step in commands.steps(pending, change))
 
 
 @rule("SCH-02", "GPUs that nothing offers", Place.CLUSTER)
@@ -38,10 +38,10 @@ def not_offered(snapshot: Snapshot) -> Iterator[Finding]:
     scheduled there, or found no driver. Walk up: driver, runtime, plugin.
     """
     yield from idle_daemons.unlabelled(snapshot, by_discovery=False)
-    for one in waiting(snapshot):
-        if not one.resource or matching.is_mig(one.resource) or matching.is_shared(one.resource):
+    for pending in waiting(snapshot):
+        if not pending.resource or matching.is_mig(pending.resource) or matching.is_shared(pending.resource):
             continue
-        vendor = matching.vendor_of(one.resource)
+        vendor = matching.vendor_of(pending.resource)
         nodes = matching.gpu_nodes(snapshot, vendor)
         if not nodes or any(name for node in nodes for name in node.resources() if matching.is_accelerator(name)):
             continue
@@ -49,13 +49,13 @@ def not_offered(snapshot: Snapshot) -> Iterator[Finding]:
         seen = nodes[0].cite(f"metadata.labels[{label}]") if label else nodes[0].cite("metadata.labels")
         yield Finding(
             cause=(
-                f"{one.who} waits: {_many(len(nodes), 'node')} with {vendor} devices, and none offers {one.resource}: "
-                "no device plugin has registered it"
+                f"{pending.who} waits: {_many(len(nodes), 'node')} with {vendor} devices, and none offers "
+                f"{pending.resource}: no device plugin has registered it"
             ),
-            evidence=(one.asked(), seen, nodes[0].cite("status.allocatable"), *one.said()),
+            evidence=(pending.asked(), seen, nodes[0].cite("status.allocatable"), *pending.said()),
             remedy=(Remedy("kgpu status"), remedies.ask_doctor(nodes[0].name)),
             confidence=LIKELY,
-            **one.shared(nodes=tuple(node.name for node in nodes)),
+            **pending.shared(nodes=tuple(node.name for node in nodes)),
         )
 
 
@@ -66,10 +66,10 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
     follow from it only where they would fit with all devices back.
     """
     waits: dict[str, list[Waiting]] = {}
-    for one in waiting(snapshot):
-        for node_name in one.reasons:
-            if one.fits_with_all(node_name):
-                waits.setdefault(node_name, []).append(one)
+    for pending in waiting(snapshot):
+        for node_name in pending.reasons:
+            if pending.fits_with_all(node_name):
+                waits.setdefault(node_name, []).append(pending)
     for node in matching.gpu_nodes(snapshot):
         for resource in sorted(node.resources()):
             have, can = node.capacity(resource) or 0, node.allocatable(resource)
@@ -79,7 +79,7 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             if is_closed(snapshot, node, resource):
                 continue  # all at once: DPL-03 tells that their plugin is not there
-            hurt = [one for one in waits.get(node.name, ()) if one.resource == resource]
+            hurt = [pending for pending in waits.get(node.name, ()) if pending.resource == resource]
             yield Finding(
                 subject=node.subject,
                 cause=(
@@ -90,7 +90,7 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
                 remedy=(remedies.ask_doctor(node.name), *_why(resource)),
                 confidence=CERTAIN,
                 nodes=(node.name,),
-                pods=tuple(pod.path for one in hurt for pod in one.pods),
+                pods=tuple(pod.path for pending in hurt for pod in pending.pods),
             )
 
 
@@ -111,49 +111,51 @@ def no_such_label(snapshot: Snapshot) -> Iterator[Finding]:
     """A nodeSelector or a required node affinity names a value that no node has, often a product name without its
     NVIDIA- prefix, or without the suffix that sharing adds (-SHARED) or MIG (-MIG-1g.10gb).
     """
-    for one in waiting(snapshot):
-        for key, value, path in _wanted_labels(one):
+    for pending in waiting(snapshot):
+        for key, value, path in _wanted_labels(pending):
             known = whatif.values_of(snapshot.fit, key)
             if value in known:
                 continue
             near = whatif.nearest(value, known)
-            said = f"the nodes have {', '.join(known[:4])}" if known else "no node has that label at all"
+            existing = f"the nodes have {', '.join(known[:4])}" if known else "no node has that label at all"
             yield Finding(
-                cause=f"{one.who} wants nodes with {key}={value}, and there is none: {said}",
+                cause=f"{pending.who} wants nodes with {key}={value}, and there is none: {existing}",
                 evidence=(
-                    one.pod.cite(path),
+                    pending.pod.cite(path),
                     *(node.cite(f"metadata.labels[{key}]") for node in _having(snapshot, key)[:3]),
-                    *one.said(),
+                    *pending.said(),
                 ),
-                remedy=_other_value(one, key, value, near) if near else _changes(one, whatif.SELECTOR),
+                remedy=_other_value(pending, key, value, near) if near else _changes(pending, whatif.SELECTOR),
                 confidence=CERTAIN,
-                **one.shared(nodes=()),  # the fault is the pod's, whatever the nodes have
+                **pending.shared(nodes=()),  # the fault is the pod's, whatever the nodes have
             )
 
 
-def _other_value(one: Waiting, key: str, value: str, near: str) -> tuple[Remedy, ...]:
+def _other_value(pending: Waiting, key: str, value: str, near: str) -> tuple[Remedy, ...]:
     """The value that was probably meant, with the proof where it alone is enough."""
-    change = next((c for c in one.changes if c.kind == whatif.SELECTOR and c.subject == key and c.value == near), None)
+    change = next(
+        (c for c in pending.changes if c.kind == whatif.SELECTOR and c.subject == key and c.value == near), None
+    )
     if change is not None:
-        return commands.steps(one, change)
+        return commands.steps(pending, change)
     words = f"change {key} from {value} to {near}"
     proof = f"{words}; what else keeps it from a node then, stands above"
-    return commands.patched(one, (edits.relabel(key, value, near),), proof, words=words)
+    return commands.patched(pending, (edits.relabel(key, value, near),), proof, words=words)
 
 
 def _having(snapshot: Snapshot, key: str) -> list[Node]:
     return [node for node in snapshot.nodes.values() if key in node.labels]
 
 
-def _wanted_labels(one: Waiting) -> Iterator[tuple[str, str, str]]:
+def _wanted_labels(pending: Waiting) -> Iterator[tuple[str, str, str]]:
     """Label values that a node must have: key, value, and the path in the pod; not where one of several is enough."""
-    for key, value in one.view.node_selector:
+    for key, value in pending.view.node_selector:
         yield key, value, f"spec.nodeSelector[{key}]"
-    terms = one.view.node_terms or ()
+    terms = pending.view.node_terms or ()
     if len(terms) != 1 or terms[0].error:
         return
     base = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]"
-    known = one.snapshot.fit
+    known = pending.snapshot.fit
     for position, wanted in enumerate(terms[0].expressions):
         if wanted.operator == "In" and not set(wanted.values) & set(whatif.values_of(known, wanted.key)):
             yield wanted.key, wanted.values[0], f"{base}.matchExpressions[{position}]"
@@ -162,8 +164,8 @@ def _wanted_labels(one: Waiting) -> Iterator[tuple[str, str, str]]:
 @rule("SCH-09", "The bound is not passed", Place.CLUSTER, by_hand=True)
 def strict_bound(snapshot: Snapshot) -> Iterator[Finding]:
     """Gt and Lt are strict, and nvidia.com/gpu.memory is in MiB of what is offered: 81559 on an H100 with 80 GB."""
-    for one in waiting(snapshot):
-        for position, term in enumerate(one.view.node_terms or ()):
+    for pending in waiting(snapshot):
+        for position, term in enumerate(pending.view.node_terms or ()):
             for row, wanted in enumerate(term.expressions):
                 if (
                     wanted.operator not in ("Gt", "Lt")
@@ -175,48 +177,49 @@ def strict_bound(snapshot: Snapshot) -> Iterator[Finding]:
                 if not having:
                     continue
                 change = next(
-                    (c for c in one.changes if c.kind == whatif.SELECTOR and c.subject == wanted.key and c.value), None
+                    (c for c in pending.changes if c.kind == whatif.SELECTOR and c.subject == wanted.key and c.value),
+                    None,
                 )
                 known = sorted({node.labels[wanted.key] for node in having})
                 yield Finding(
                     cause=(
-                        f"{one.who} wants {wanted.key} {wanted.operator} {wanted.values[0]}, which is strict, and the "
-                        f"nodes have {', '.join(known[:4])}"
+                        f"{pending.who} wants {wanted.key} {wanted.operator} {wanted.values[0]}, which is strict, and "
+                        f"the nodes have {', '.join(known[:4])}"
                     ),
                     evidence=(
-                        one.pod.cite(
+                        pending.pod.cite(
                             "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution."
                             f"nodeSelectorTerms[{position}].matchExpressions[{row}]"
                         ),
                         having[0].cite(f"metadata.labels[{wanted.key}]"),
                     ),
-                    remedy=commands.steps(one, change) if change else _changes(one, whatif.SELECTOR),
+                    remedy=commands.steps(pending, change) if change else _changes(pending, whatif.SELECTOR),
                     confidence=CERTAIN,
-                    **one.shared(nodes=()),
+                    **pending.shared(nodes=()),
                 )
 
 
 @rule("SCH-12", "The GPU nodes are cordoned", Place.CLUSTER)
 def cordoned(snapshot: Snapshot) -> Iterator[Finding]:
     """A driver upgrade, a MIG change or a person has cordoned the node and nobody has uncordoned it."""
-    for one in waiting(snapshot):
-        found = one.only(UNSCHEDULABLE_FILTER)
-        if not found or one.fits:
+    for pending in waiting(snapshot):
+        candidates = pending.only(UNSCHEDULABLE_FILTER)
+        if not candidates or pending.fits:
             continue
-        nodes = tuple(name for name in found if name not in ill(snapshot))
+        nodes = tuple(name for name in candidates if name not in ill(snapshot))
         if not nodes:
-            yield _ill(one, found)
+            yield _ill(pending, candidates)
             continue
         node = snapshot.nodes[nodes[0]]
         state, upgrade = _upgrade(node)
         shown = (node.cite(f"metadata.labels[{names.DRIVER_UPGRADE_STATE_LABEL}]"),) if state else ()
         first = (Remedy("let the driver upgrade end, or mend what holds it up; then:"),) if upgrade else ()
         yield Finding(
-            cause=f"{one.who} waits: {named(nodes)} would do, but is cordoned{upgrade}",
-            evidence=(node.cite("spec.unschedulable"), *shown, *one.said()),
+            cause=f"{pending.who} waits: {named(nodes)} would do, but is cordoned{upgrade}",
+            evidence=(node.cite("spec.unschedulable"), *shown, *pending.said()),
             remedy=(*first, *(remedies.uncordon(name) for name in nodes[:3])),
             confidence=CERTAIN,
-            **one.shared(nodes=nodes),
+            **pending.shared(nodes=nodes),
         )
 
 
@@ -226,16 +229,16 @@ def _upgrade(node: Node) -> tuple[str, str]:
     return state, f"; its driver upgrade is at {state}" if state and state != "upgrade-done" else ""
 
 
-def _ill(one: Waiting, nodes: tuple[str, ...]) -> Finding:
+def _ill(pending: Waiting, nodes: tuple[str, ...]) -> Finding:
     """Less sure than what is wrong with these nodes, so that it comes after that."""
-    node = one.snapshot.nodes[nodes[0]]
+    node = pending.snapshot.nodes[nodes[0]]
     many = len(nodes) > 1
     return Finding(
         cause=(
-            f"{one.who} waits: {named(nodes)} would do, but {'are' if many else 'is'} cordoned, and what is told of "
-            f"{'their' if many else 'its'} GPUs is to be mended first{_upgrade(node)[1]}"
+            f"{pending.who} waits: {named(nodes)} would do, but {'are' if many else 'is'} cordoned, and what is told "
+            f"of {'their' if many else 'its'} GPUs is to be mended first{_upgrade(node)[1]}"
         ),
-        evidence=(node.cite("spec.unschedulable"), *ill_by(one.snapshot, node.name), *one.said()),
+        evidence=(node.cite("spec.unschedulable"), *ill_by(pending.snapshot, node.name), *pending.said()),
         remedy=(
             *(remedies.describe_node(name) for name in nodes[:3]),
             Remedy(
@@ -243,23 +246,23 @@ def _ill(one: Waiting, nodes: tuple[str, ...]) -> Finding:
             ),
         ),
         confidence=LIKELY,
-        **one.shared(nodes=nodes),
+        **pending.shared(nodes=nodes),
     )
 
 
 @rule("SCH-13", "GPUs are free, processors or memory are not", Place.CLUSTER)
 def stranded(snapshot: Snapshot) -> Iterator[Finding]:
     """Pods without GPUs fill the node's processors or memory, so that its GPUs are stranded."""
-    for one in waiting(snapshot):
-        if one.fits:
+    for pending in waiting(snapshot):
+        if pending.fits:
             continue
         for what in ("cpu", "memory"):
-            nodes = one.only(RESOURCES, what)
-            if not nodes or not one.resource:
+            nodes = pending.only(RESOURCES, what)
+            if not nodes or not pending.resource:
                 continue
             node = snapshot.nodes[nodes[0]]
             state = snapshot.fit.nodes[node.name]
-            wanted = one.view.requests.get(what, 0)
+            wanted = pending.view.requests.get(what, 0)
             using = [pod for pod in state.pods.values() if pod.used.get(what, 0) > 0]
             holders = sorted(using, key=lambda pod: -pod.used[what])[:3]
             held = ", ".join(f"{pod} ({say(what, pod.used[what])})" for pod in holders)
@@ -271,8 +274,8 @@ def stranded(snapshot: Snapshot) -> Iterator[Finding]:
             )
             yield Finding(
                 cause=(
-                    f"{one.who} waits for {what}, not for GPUs: node {node.name} has {one.free(node.name)} "
-                    f"{one.resource} free, but only {say(what, max(state.free(what), 0))} of the "
+                    f"{pending.who} waits for {what}, not for GPUs: node {node.name} has {pending.free(node.name)} "
+                    f"{pending.resource} free, but only {say(what, max(state.free(what), 0))} of the "
                     f"{say(what, wanted)} {what} asked for"
                     + (
                         "; empty it would not have as much either"
@@ -283,16 +286,16 @@ def stranded(snapshot: Snapshot) -> Iterator[Finding]:
                     )
                 ),
                 evidence=(
-                    one.pod.cite("spec.containers[0].resources"),
+                    pending.pod.cite("spec.containers[0].resources"),
                     node.cite(f"status.allocatable[{what}]"),
-                    *one.said(),
+                    *pending.said(),
                 ),
                 remedy=(
-                    *_less(one, what, max(state.free(what), 0)),
+                    *_less(pending, what, max(state.free(what), 0)),
                     *(_apart(node.name) if others and not never else ()),
                 ),
                 confidence=CERTAIN,
-                **one.shared(nodes=nodes),
+                **pending.shared(nodes=nodes),
             )
             break
 
@@ -304,36 +307,36 @@ def _apart(node: str) -> tuple[Remedy, ...]:
     )
 
 
-def _less(one: Waiting, what: str, free: int) -> tuple[Remedy, ...]:
-    change = next((c for c in one.changes if c.kind == whatif.COUNT and c.subject == what), None)
-    return commands.steps(one, change) if change else (Remedy("ask for {} {} or less", say(what, free), what),)
+def _less(pending: Waiting, what: str, free: int) -> tuple[Remedy, ...]:
+    change = next((c for c in pending.changes if c.kind == whatif.COUNT and c.subject == what), None)
+    return commands.steps(pending, change) if change else (Remedy("ask for {} {} or less", say(what, free), what),)
 
 
 @rule("SCH-14", "Label on one node, room on another", Place.CLUSTER)
 def contradictory(snapshot: Snapshot) -> Iterator[Finding]:
     """No node meets all conditions at once: one lacks the label, the other the room."""
-    for one in waiting(snapshot):
-        if one.fits or len(one.reasons) < 2:
+    for pending in waiting(snapshot):
+        if pending.fits or len(pending.reasons) < 2:
             continue
-        kinds = {name: {reason.filter for reason in found} for name, found in one.reasons.items()}
-        by_label = [name for name, found in kinds.items() if found == {AFFINITY}]
-        by_room = [name for name, found in kinds.items() if found == {RESOURCES}]
+        kinds = {name: {reason.filter for reason in reasons} for name, reasons in pending.reasons.items()}
+        by_label = [name for name, filters in kinds.items() if filters == {AFFINITY}]
+        by_room = [name for name, filters in kinds.items() if filters == {RESOURCES}]
         if not by_label or not by_room:
             continue
-        label = one.reasons[by_label[0]][0]
-        room = one.reasons[by_room[0]][0]
+        label = pending.reasons[by_label[0]][0]
+        room = pending.reasons[by_room[0]][0]
         yield Finding(
             cause=(
-                f"{one.who} fits no node: {named(tuple(by_room))} has the labels and no room, "
+                f"{pending.who} fits no node: {named(tuple(by_room))} has the labels and no room, "
                 f"{named(tuple(by_label))} has room and not the labels"
             ),
             evidence=(
                 Evidence(object=f"Node {by_label[0]}", field=label.subject, value=label.sentence),
                 Evidence(object=f"Node {by_room[0]}", field=room.subject, value=room.sentence),
             ),
-            remedy=_changes(one, whatif.SELECTOR, whatif.ROOM),
+            remedy=_changes(pending, whatif.SELECTOR, whatif.ROOM),
             confidence=LIKELY,
-            **one.shared(),
+            **pending.shared(),
         )
 
 
@@ -344,28 +347,28 @@ def no_scheduler(snapshot: Snapshot) -> Iterator[Finding]:
     something of every pod within seconds.
     """
     yield from silent_scheduler(snapshot)
-    for one in waiting(snapshot):
-        name = one.pod.scheduler
-        if name == _DEFAULT_SCHEDULER or snapshot.events(one.pod) or one.pod.condition("PodScheduled"):
+    for pending in waiting(snapshot):
+        name = pending.pod.scheduler
+        if name == _DEFAULT_SCHEDULER or snapshot.events(pending.pod) or pending.pod.condition("PodScheduled"):
             continue
         word = name.removesuffix("-scheduler")
         running = [
             pod
             for pod in snapshot.pods.values()
-            if not pod.ended and pod.key != one.pod.key and word in pod.name and pod.node and pod.ready
+            if not pod.ended and pod.key != pending.pod.key and word in pod.name and pod.node and pod.ready
         ]
         if running:
             continue
         yield Finding(
-            cause=f"{one.who} names the scheduler {name}, and nothing by that name runs here",
+            cause=f"{pending.who} names the scheduler {name}, and nothing by that name runs here",
             evidence=(
-                one.pod.cite("spec.schedulerName"),
-                Evidence(object=str(one.pod), field="events", value="none at all"),
+                pending.pod.cite("spec.schedulerName"),
+                Evidence(object=str(pending.pod), field="events", value="none at all"),
             ),
             remedy=(
                 Remedy("install {}, or take spec.schedulerName out of the manifest", name),
                 Remedy("kubectl get pods -A | grep -i scheduler"),
             ),
             confidence=LIKELY,
-            **one.shared(),
+            **pending.shared(),
         )

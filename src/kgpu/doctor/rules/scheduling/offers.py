@@ -30,8 +30,8 @@ def renamed(snapshot: Snapshot) -> Iterator[Finding]:
 @rule("SCH-05", "Slices are offered as plain GPUs", Place.CLUSTER)
 def single_strategy(snapshot: Snapshot) -> Iterator[Finding]:
     """MIG strategy single offers slices as nvidia.com/gpu; only mixed offers nvidia.com/mig-*."""
-    for one in waiting(snapshot):
-        if not matching.is_mig(one.resource) or one.view.gates:
+    for pending in waiting(snapshot):
+        if not matching.is_mig(pending.resource) or pending.view.gates:
             continue
         nodes = [
             node
@@ -40,26 +40,26 @@ def single_strategy(snapshot: Snapshot) -> Iterator[Finding]:
             and (node.allocatable(names.GPU_RESOURCE) or 0) > 0
             and _is_cut(snapshot, node)
         ]
-        if not nodes or any((node.capacity(one.resource) or 0) > 0 for node in snapshot.nodes.values()):
+        if not nodes or any((node.capacity(pending.resource) or 0) > 0 for node in snapshot.nodes.values()):
             continue
         node = nodes[0]
         yield Finding(
             cause=(
-                f"{one.who} asks for {one.resource}, but the MIG strategy of node {node.name} is single: its slices "
-                f"are offered as {names.GPU_RESOURCE}"
+                f"{pending.who} asks for {pending.resource}, but the MIG strategy of node {node.name} is single: its "
+                f"slices are offered as {names.GPU_RESOURCE}"
             ),
             evidence=(
-                one.asked(),
+                pending.asked(),
                 node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]"),
                 node.cite(f"status.allocatable[{names.GPU_RESOURCE}]"),
             ),
             remedy=(
-                *_ask_for(one, names.GPU_RESOURCE),
+                *_ask_for(pending, names.GPU_RESOURCE),
                 Remedy("or offer slices by their size:"),
                 cluster_policy.change(snapshot, cluster_policy.MIXED),
             ),
             confidence=CERTAIN,
-            **one.shared(nodes=tuple(one.name for one in nodes)),
+            **pending.shared(nodes=tuple(node.name for node in nodes)),
         )
 
 
@@ -84,56 +84,58 @@ def all_partitioned(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _other_name(snapshot: Snapshot, is_it: Callable[[str, str], bool], because: str) -> Iterator[Finding]:
-    for one in waiting(snapshot):
-        offered = {node.name for node in snapshot.nodes.values() if one.resource and node.allocatable(one.resource)}
-        if not one.resource or one.view.gates or any(_may_run(one, node, is_it) for node in one.nodes):
+    for pending in waiting(snapshot):
+        offered = {
+            node.name for node in snapshot.nodes.values() if pending.resource and node.allocatable(pending.resource)
+        }
+        if not pending.resource or pending.view.gates or any(_may_run(pending, node, is_it) for node in pending.nodes):
             continue
-        found = [
-            (node, there)
-            for node in matching.gpu_nodes(snapshot, matching.vendor_of(one.resource))
-            for there in sorted(node.resources())
-            if is_it(one.resource, there) and (node.allocatable(there) or 0) > 0
-            and (not offered or _lacks_only(one, node))  # what is offered where it may not run is of no use to it
+        offers = [
+            (node, name)
+            for node in matching.gpu_nodes(snapshot, matching.vendor_of(pending.resource))
+            for name in sorted(node.resources())
+            if is_it(pending.resource, name) and (node.allocatable(name) or 0) > 0
+            and (not offered or _lacks_only(pending, node))  # what is offered where it may not run is of no use to it
         ]  # fmt: skip
-        if not found:
+        if not offers:
             continue
-        node, there = found[0]
-        renames = (c for c in one.changes if c.kind == whatif.RENAME and c.value == there)
-        change = next((priced(snapshot, one.view, c) for c in renames), None)
+        node, name = offers[0]
+        renames = (c for c in pending.changes if c.kind == whatif.RENAME and c.value == name)
+        change = next((priced(snapshot, pending.view, c) for c in renames), None)
         yield Finding(
             cause=(
-                f"{one.who} asks for {one.resource}, which no node {'where it may run ' if offered else ''}offers: "
-                + because.format(there=there)
+                f"{pending.who} asks for {pending.resource}, which no node "
+                f"{'where it may run ' if offered else ''}offers: " + because.format(there=name)
             ),
-            evidence=(one.asked(), node.cite(f"status.allocatable[{there}]"), *one.said()),
-            remedy=commands.steps(one, change) if change else _ask_for(one, there),
+            evidence=(pending.asked(), node.cite(f"status.allocatable[{name}]"), *pending.said()),
+            remedy=commands.steps(pending, change) if change else _ask_for(pending, name),
             confidence=CERTAIN,
-            **one.shared(nodes=tuple(dict.fromkeys(node.name for node, _ in found))),
+            **pending.shared(nodes=tuple(dict.fromkeys(node.name for node, _ in offers))),
         )
 
 
-def _ask_for(one: Waiting, there: str) -> tuple[Remedy, ...]:
+def _ask_for(pending: Waiting, name: str) -> tuple[Remedy, ...]:
     """The resource's other name, of which nobody can prove now that it is enough."""
-    cost = price(one.snapshot, one.resource, there) if matching.is_mig(there) else ""
-    words = f"ask for {there} in place of {one.resource}{', ' if cost else ''}{cost}"
-    return commands.patched(one, (edits.rename(one.resource, there),), words, words=words)
+    cost = price(pending.snapshot, pending.resource, name) if matching.is_mig(name) else ""
+    words = f"ask for {name} in place of {pending.resource}{', ' if cost else ''}{cost}"
+    return commands.patched(pending, (edits.rename(pending.resource, name),), words, words=words)
 
 
-def _may_run(one: Waiting, node: Node, is_it: Callable[[str, str], bool]) -> bool:
+def _may_run(pending: Waiting, node: Node, is_it: Callable[[str, str], bool]) -> bool:
     """Whether a node has the resource, and selector, affinity and taints let the pod there; taints of its state pass.
 
     A count of which nothing can be used, beside the other name, is left from before the GPUs were offered by that.
     """
-    instead = any(is_it(one.resource, name) and node.allocatable(name) for name in node.resources())
-    has = node.allocatable(one.resource) or (node.capacity(one.resource) and not instead)
+    instead = any(is_it(pending.resource, name) and node.allocatable(name) for name in node.resources())
+    has = node.allocatable(pending.resource) or (node.capacity(pending.resource) and not instead)
     passing = names.TAINT_NOT_READY.partition("/")[0] + "/"
     return bool(has) and not any(
         row.filter == AFFINITY or (row.filter == TAINTS and not row.subject.startswith(passing))
-        for row in one.reasons[node.name]
+        for row in pending.reasons[node.name]
     )
 
 
-def _lacks_only(one: Waiting, node: Node) -> bool:
+def _lacks_only(pending: Waiting, node: Node) -> bool:
     """Whether a node would take the pod if it had the resource."""
-    found = one.reasons.get(node.name) or explain(one.view, node.name, one.snapshot.fit)
-    return bool(found) and all(row.filter == RESOURCES and row.subject == one.resource for row in found)
+    reasons = pending.reasons.get(node.name) or explain(pending.view, node.name, pending.snapshot.fit)
+    return bool(reasons) and all(row.filter == RESOURCES and row.subject == pending.resource for row in reasons)

@@ -89,29 +89,30 @@ def small_on_big(snapshot: Snapshot) -> Iterator[Finding]:
     """Without an affinity the scheduler takes any node with the resource, so that jobs that would do with a small card
     hold the big ones.
     """
-    for one in waiting(snapshot):
-        if one.fits or not one.resource or not (one.view.node_selector or one.view.node_terms):
+    for pending in waiting(snapshot):
+        if pending.fits or not pending.resource or not (pending.view.node_selector or pending.view.node_terms):
             continue
-        nodes = one.only(RESOURCES, one.resource)
-        free = [name for name in one.only(AFFINITY) if one.free(name) > 0]
-        easy = [pod for pod in one.holders(100) if pod.node in nodes and _anywhere(snapshot, pod)]
+        nodes = pending.only(RESOURCES, pending.resource)
+        free = [name for name in pending.only(AFFINITY) if pending.free(name) > 0]
+        easy = [pod for pod in pending.holders(100) if pod.node in nodes and _anywhere(snapshot, pod)]
         if not nodes or not free or not easy:
             continue
         other = snapshot.nodes[free[0]]
         if matching.product(other) == matching.product(snapshot.nodes[nodes[0]]):
             continue
-        if one.free(other.name) < matching.accelerators(easy[0]).get(one.resource, 0):
+        if pending.free(other.name) < matching.accelerators(easy[0]).get(pending.resource, 0):
             continue
         yield Finding(
             cause=(
-                f"{one.who} waits for {matching.product(snapshot.nodes[nodes[0]]) or 'these GPUs'}, which {easy[0]} "
-                f"holds without asking for that product, while {one.free(other.name)} {one.resource} are free on node "
-                f"{other.name} ({matching.product(other) or 'another product'})"
+                f"{pending.who} waits for {matching.product(snapshot.nodes[nodes[0]]) or 'these GPUs'}, which "
+                f"{easy[0]} "
+                f"holds without asking for that product, while {pending.free(other.name)} {pending.resource} are free "
+                f"on node {other.name} ({matching.product(other) or 'another product'})"
             ),
             evidence=(
                 easy[0].cite("spec.nodeSelector"),
                 easy[0].cite("spec.nodeName"),
-                one.asked(),
+                pending.asked(),
                 other.cite(f"metadata.labels[{names.LABEL_GPU_PRODUCT}]"),
             ),
             remedy=(
@@ -124,7 +125,7 @@ def small_on_big(snapshot: Snapshot) -> Iterator[Finding]:
                 Remedy("the scheduler treats every unit of a resource alike; a DRA claim can choose by memory"),
             ),
             confidence=CERTAIN,
-            **one.shared(),
+            **pending.shared(),
         )
 
 
@@ -138,12 +139,12 @@ def queue_says_no(snapshot: Snapshot) -> Iterator[Finding]:
     """KAI writes into the PodGroup why its queue does not admit it."""
     for group in snapshot.all("PodGroup"):
         for position, row in enumerate(group.maps("status.schedulingConditions")):
-            said = (
-                [one for one in row.get("reasons") or () if isinstance(one, dict)]
+            reasons = (
+                [reason for reason in row.get("reasons") or () if isinstance(reason, dict)]
                 if isinstance(row.get("reasons"), list)
                 else []
             )
-            known = [one for one in said if text(one.get("reason")) in _KAI]
+            known = [reason for reason in reasons if text(reason.get("reason")) in _KAI]
             if text(row.get("status")) == "False" or "Unschedulable" not in text(row.get("type")) or not known:
                 continue
             pods = tuple(
@@ -169,28 +170,28 @@ def queue_says_no(snapshot: Snapshot) -> Iterator[Finding]:
 def gang(snapshot: Snapshot) -> Iterator[Finding]:
     """Without gang scheduling two jobs can each get part of their workers and wait for the rest for ever."""
     partly: dict[str, list[tuple[Waiting, list[Pod]]]] = {}
-    for one in waiting(snapshot):
-        owner = one.pod.owner
-        if one.fits or not owner or not _all_or_none(snapshot, one.pod):
+    for pending in waiting(snapshot):
+        owner = pending.pod.owner
+        if pending.fits or not owner or not _all_or_none(snapshot, pending.pod):
             continue
         bound = [
-            pod for pod in snapshot.pods_by_owner.get((one.pod.namespace, owner), ()) if pod.node and not pod.ended
+            pod for pod in snapshot.pods_by_owner.get((pending.pod.namespace, owner), ()) if pod.node and not pod.ended
         ]
-        held = [pod for pod in bound if one.resource in matching.accelerators(pod)]
-        if held and one.only(RESOURCES, one.resource):
-            partly.setdefault(one.resource, []).append((one, held))
+        held = [pod for pod in bound if pending.resource in matching.accelerators(pod)]
+        if held and pending.only(RESOURCES, pending.resource):
+            partly.setdefault(pending.resource, []).append((pending, held))
     for resource, rows in partly.items():
         if len(rows) < 2:
             continue
-        (one, held), (other, theirs) = sorted(rows, key=lambda row: row[0].pod.key)[:2]
+        (pending, held), (other, theirs) = sorted(rows, key=lambda row: row[0].pod.key)[:2]
         yield Finding(
             cause=(
-                f"{one.pod.owner} and {other.pod.owner} block each other: {len(held)} workers of the one and "
+                f"{pending.pod.owner} and {other.pod.owner} block each other: {len(held)} workers of the one and "
                 f"{len(theirs)} of the other hold {resource}, and the rest of both wait for ever"
             ),
             evidence=(
                 held[0].cite("spec.nodeName"),
-                one.pod.cite("status.phase"),
+                pending.pod.cite("status.phase"),
                 theirs[0].cite("spec.nodeName"),
                 other.pod.cite("status.phase"),
             ),
@@ -200,7 +201,7 @@ def gang(snapshot: Snapshot) -> Iterator[Finding]:
                 Remedy("schedule such jobs as a gang: Kueue, KAI or Volcano admit all workers or none"),
             ),
             confidence=LIKELY,
-            **one.shared(pods=tuple(pod.path for row, _ in rows for pod in row.pods)),
+            **pending.shared(pods=tuple(pod.path for row, _ in rows for pod in row.pods)),
         )
 
 
@@ -228,7 +229,7 @@ def preempted(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         winner = next((pod for uid, pod in by_uid.items() if uid in event.message), None)
         pod = hurt[0]
-        shown = [one.cite("spec.priority") for one in (pod, winner) if one is not None]
+        shown = [pod.cite("spec.priority") for pod in (pod, winner) if pod is not None]
         yield Finding(
             subject=pod.subject,
             cause=f"{pod} has lost its place to {winner or 'a pod'} of higher priority"
@@ -241,7 +242,7 @@ def preempted(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             confidence=CERTAIN if winner else LIKELY,
             since=event.first,
-            pods=tuple(one.path for one in hurt),
+            pods=tuple(pod.path for pod in hurt),
         )
 
 
@@ -254,8 +255,9 @@ def _successors(snapshot: Snapshot, key: tuple[str, str]) -> list[Pod]:
         )
     stem = key[1].rpartition("-")[0]
     return [
-        one.pod for one in waiting(snapshot)
-        if stem and one.pod.namespace == key[0] and one.pod.owner and one.pod.name.rpartition("-")[0] == stem
+        pending.pod for pending in waiting(snapshot)
+        if stem and pending.pod.namespace == key[0]
+        and pending.pod.owner and pending.pod.name.rpartition("-")[0] == stem
     ]  # fmt: skip
 
 
@@ -264,18 +266,18 @@ def rollout(snapshot: Snapshot) -> Iterator[Finding]:
     """By default maxSurge rounds up to 1 and maxUnavailable down to 0: the new pod needs a GPU that the
     old one holds.
     """
-    for one in waiting(snapshot):
-        kind, _, name = one.pod.owner.partition("/")
-        maker = snapshot.get("ReplicaSet", name, one.pod.namespace) if kind == "ReplicaSet" else None
+    for pending in waiting(snapshot):
+        kind, _, name = pending.pod.owner.partition("/")
+        maker = snapshot.get("ReplicaSet", name, pending.pod.namespace) if kind == "ReplicaSet" else None
         parent = maker.owner.removeprefix("Deployment/") if maker and maker.owner.startswith("Deployment/") else ""
-        deployment = snapshot.get("Deployment", parent, one.pod.namespace)
-        if one.fits or deployment is None or not _surges(deployment):
+        deployment = snapshot.get("Deployment", parent, pending.pod.namespace)
+        if pending.fits or deployment is None or not _surges(deployment):
             continue
         old = [
             pod
-            for pod in one.holders(100)
-            if pod.namespace == one.pod.namespace
-            and pod.owner != one.pod.owner
+            for pod in pending.holders(100)
+            if pod.namespace == pending.pod.namespace
+            and pod.owner != pending.pod.owner
             and _deployment_of(snapshot, pod) == parent
         ]
         if not old:
@@ -283,21 +285,22 @@ def rollout(snapshot: Snapshot) -> Iterator[Finding]:
         patch = '{"spec":{"strategy":{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1}}}}'
         yield Finding(
             cause=(
-                f"the rollout of {deployment} stands still: its new pod {one.pod.name} waits for {one.resource} that "
+                f"the rollout of {deployment} stands still: its new pod {pending.pod.name} waits for "
+                f"{pending.resource} that "
                 f"its old pod {old[0].name} holds, and the strategy ends no old pod before a new one is ready"
             ),
             evidence=(
                 deployment.cite("spec.strategy"),
                 deployment.cite("spec.replicas"),
                 old[0].cite("metadata.ownerReferences[0].name"),
-                one.asked(),
+                pending.asked(),
             ),
             remedy=(
                 Remedy("kubectl -n {} patch deployment {} -p '{}'", deployment.namespace, deployment.name, patch),
                 Remedy("or set spec.strategy.type: Recreate, or keep one GPU to spare"),
             ),
             confidence=CERTAIN,
-            **one.shared(subject=deployment.subject, nodes=()),
+            **pending.shared(subject=deployment.subject, nodes=()),
         )
 
 
@@ -316,10 +319,10 @@ def _surges(deployment: Obj) -> bool:
     return surge > 0 and _share(deployment.at("spec.strategy.rollingUpdate.maxUnavailable"), replicas, up=False) == 0
 
 
-def _share(said: Any, of: int, *, up: bool) -> int:
-    if isinstance(said, int) and not isinstance(said, bool):
-        return said
-    number = text(said).removesuffix("%") if text(said).endswith("%") else "25"
+def _share(setting: Any, of: int, *, up: bool) -> int:
+    if isinstance(setting, int) and not isinstance(setting, bool):
+        return setting
+    number = text(setting).removesuffix("%") if text(setting).endswith("%") else "25"
     exact = of * (int(number) if number.isdecimal() and len(number) < 5 else 25) / 100
     return math.ceil(exact) if up else math.floor(exact)
 
@@ -329,23 +332,23 @@ def volumes(snapshot: Snapshot) -> Iterator[Finding]:
     """A volume that is bound in a zone can be used in that zone only, and one with ReadWriteOnce at one
     node at a time.
     """
-    for one in waiting(snapshot):
+    for pending in waiting(snapshot):
         # Of what is wrong with a claim itself SCH-00 tells.
-        if not one.view.volume_claims or one.fits or stuck_claim(one) is not None:
+        if not pending.view.volume_claims or pending.fits or stuck_claim(pending) is not None:
             continue
-        reasons = (*one.against(BINDING), *one.against(ZONE))
-        nodes = tuple(dict.fromkeys((*one.only(BINDING), *one.only(ZONE), *_only_volumes(one))))
+        reasons = (*pending.against(BINDING), *pending.against(ZONE))
+        nodes = tuple(dict.fromkeys((*pending.only(BINDING), *pending.only(ZONE), *_only_volumes(pending))))
         if not reasons or not nodes:
             continue
         volume = snapshot.get("PersistentVolume", reasons[0].subject)
-        claims = [name for name, _ in one.view.volume_claims]
+        claims = [name for name, _ in pending.view.volume_claims]
         yield Finding(
-            cause=f"{one.who} waits: {reasons[0].sentence}, so that its data can't be used where the GPUs are",
+            cause=f"{pending.who} waits: {reasons[0].sentence}, so that its data can't be used where the GPUs are",
             evidence=(
                 *((volume.cite("spec.nodeAffinity"),) if volume else ()),
-                one.pod.cite("spec.volumes"),
+                pending.pod.cite("spec.volumes"),
                 *(snapshot.nodes[name].cite("metadata.labels[topology.kubernetes.io/zone]") for name in nodes[:1]),
-                *one.said(),
+                *pending.said(),
             ),
             remedy=(
                 Remedy(
@@ -358,14 +361,16 @@ def volumes(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
             ),
             confidence=CERTAIN,
-            **one.shared(nodes=nodes),
+            **pending.shared(nodes=nodes),
         )
     yield from _attached_twice(snapshot)
 
 
-def _only_volumes(one: Waiting) -> list[str]:
+def _only_volumes(pending: Waiting) -> list[str]:
     return [
-        name for name, found in one.reasons.items() if found and all(row.filter in (BINDING, ZONE) for row in found)
+        name
+        for name, reasons in pending.reasons.items()
+        if reasons and all(row.filter in (BINDING, ZONE) for row in reasons)
     ]
 
 
@@ -375,9 +380,9 @@ def _attached_twice(snapshot: Snapshot) -> Iterator[Finding]:
         if pod is None or "Multi-Attach error" not in event.message or pod.ready or not matching.uses_accelerators(pod):
             continue
         names_ = {
-            text(one.get("persistentVolumeClaim", {}).get("claimName"))
-            for one in pod.maps("spec.volumes")
-            if isinstance(one.get("persistentVolumeClaim"), dict)
+            text(volume.get("persistentVolumeClaim", {}).get("claimName"))
+            for volume in pod.maps("spec.volumes")
+            if isinstance(volume.get("persistentVolumeClaim"), dict)
         }
         claims = [
             claim for name in sorted(names_) if (claim := snapshot.get("PersistentVolumeClaim", name, pod.namespace))

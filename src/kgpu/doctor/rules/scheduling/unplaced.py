@@ -39,173 +39,179 @@ def unplaced(snapshot: Snapshot) -> Iterator[Finding]:
     node has as many, each node has a reason of its own, or a volume claim of the pod is not there or has no volume.
     Told only of pods that no other rule explains.
     """
-    for one in waiting(snapshot):
-        if one.view.gates:
-            yield _gated(one)
-        elif (one.fits or one.view.claims) and (said := _scheduler_says(one)):
-            yield _unknown(one, said)
+    for pending in waiting(snapshot):
+        if pending.view.gates:
+            yield _gated(pending)
+        elif (pending.fits or pending.view.claims) and (verdict := _scheduler_says(pending)):
+            yield _unknown(pending, verdict)
         if (
-            one.view.gates or one.fits or one.view.claims or not snapshot.knows("Node")
+            pending.view.gates or pending.fits or pending.view.claims or not snapshot.knows("Node")
         ):  # claims have rules of their own
             continue
-        claim = stuck_claim(one)
+        claim = stuck_claim(pending)
         if claim is not None:
             yield Finding(
-                cause=f"{one.who} waits: {claim.why}",
-                evidence=(*claim.evidence, *one.said()),
+                cause=f"{pending.who} waits: {claim.why}",
+                evidence=(*claim.evidence, *pending.said()),
                 remedy=claim.remedy,
                 confidence=CERTAIN,
                 stays=True,
-                **one.shared(nodes=(), table=()),
+                **pending.shared(nodes=(), table=()),
             )
             continue
-        cause, certain = _cause(one)
+        cause, certain = _cause(pending)
         if not cause:
             continue
-        slices = makeable(snapshot, one.resource) if matching.is_mig(one.resource) and not _most(one) else None
-        scaling = one.scaling
-        too_many = one.wanted > max(_most(one).values(), default=one.wanted)
+        slices = (
+            makeable(snapshot, pending.resource) if matching.is_mig(pending.resource) and not _most(pending) else None
+        )
+        scaling = pending.scaling
+        too_many = pending.wanted > max(_most(pending).values(), default=pending.wanted)
         yield Finding(
-            cause=f"{one.who} waits: "
+            cause=f"{pending.who} waits: "
             + "; ".join([*([scaling.sentence] if scaling else ()), cause, *([slices.words] if slices else ())]),
             evidence=(
                 *((scaling.evidence,) if scaling else ()),
-                one.asked(),
-                *_offers(one),
+                pending.asked(),
+                *_offers(pending),
                 *(slices.evidence if slices else ()),
-                *one.said(),
+                *pending.said(),
             ),
-            remedy=_steps(one, slices)
+            remedy=_steps(pending, slices)
             or (
-                remedies.describe(one.pod.namespace, "pod", one.pod.name),
+                remedies.describe(pending.pod.namespace, "pod", pending.pod.name),
                 Remedy("add a node that fits it"),
             ),
             confidence=CERTAIN if certain else LIKELY,
-            level=_level(one, certain),
+            level=_level(pending, certain),
             expected=scaling.expected if scaling else "",
-            **one.shared(**({"nodes": ()} if one.anywhere or too_many else {})),
+            **pending.shared(**({"nodes": ()} if pending.anywhere or too_many else {})),
         )
 
 
-def _level(one: Waiting, certain: bool) -> Level:
+def _level(pending: Waiting, certain: bool) -> Level:
     """What waits for seconds only is a note where it may pass: another pod may be ending at this moment."""
-    if one.scaling and one.scaling.expected:
+    if pending.scaling and pending.scaling.expected:
         return Level.WAIT
-    age = one.snapshot.age(one.since)
+    age = pending.snapshot.age(pending.since)
     return Level.NOTE if not certain and age is not None and age < _YOUNG else Level.PROBLEM
 
 
-def _steps(one: Waiting, slices: Slices | None) -> tuple[Remedy, ...]:
+def _steps(pending: Waiting, slices: Slices | None) -> tuple[Remedy, ...]:
     """The smallest changes; those that make slices come before them, and another resource in a slice's place last."""
-    changes = [priced(one.snapshot, one.view, change) for change in one.changes[:3]]
-    last = [change for change in changes if slices is not None and any(swapped(one.view, change))]
-    first = tuple(step for change in changes if change not in last for step in commands.steps(one, change))
-    other = tuple(step for change in last for step in commands.steps(one, change))
-    return (*(slices.steps if slices else ()), *first, *(other or (() if first else _other_name(one))))
+    changes = [priced(pending.snapshot, pending.view, change) for change in pending.changes[:3]]
+    last = [change for change in changes if slices is not None and any(swapped(pending.view, change))]
+    first = tuple(step for change in changes if change not in last for step in commands.steps(pending, change))
+    other = tuple(step for change in last for step in commands.steps(pending, change))
+    return (*(slices.steps if slices else ()), *first, *(other or (() if first else _other_name(pending))))
 
 
-def _gated(one: Waiting) -> Finding:
+def _gated(pending: Waiting) -> Finding:
     """The scheduler does not look at the pod before somebody takes its gates off."""
-    gate, pod = one.view.gates[0], one.pod
+    gate, pod = pending.view.gates[0], pending.pod
     row = next((row for row in _GATES if row[0].match(gate)), None)
-    age = one.snapshot.age(pod.created)
+    age = pending.snapshot.age(pod.created)
     who, missing, steps = f"whoever has put {gate} into its manifest", False, _ASK
     if row is not None:
         _, who, program, steps = row
-        pods = one.snapshot.pods.values()
+        pods = pending.snapshot.pods.values()
         missing = not any(program.search(container.image) for other in pods for container in other.containers)
-    found = pod.condition("PodScheduled")
+    condition = pod.condition("PodScheduled")
     words = {"namespace": pod.namespace, "name": pod.name, "gate": gate}
     return Finding(
         cause=(
-            f"{one.who} waits for its scheduling gate {gate}, which {who} has to take off"
+            f"{pending.who} waits for its scheduling gate {gate}, which {who} has to take off"
             + (f"; {who} does not seem to run here" if missing else "")
         ),
-        evidence=(pod.cite("spec.schedulingGates"), *((found.cite(),) if found else ())),
+        evidence=(pod.cite("spec.schedulingGates"), *((condition.cite(),) if condition else ())),
         remedy=tuple(Remedy(step, **words) for step in steps),
         confidence=CERTAIN if not missing else LIKELY,
         level=Level.PROBLEM if missing else Level.NOTE if age is not None and age < _YOUNG else Level.WAIT,
         expected="" if missing or (age is not None and age < _YOUNG) else f"until {who} admits it",
-        **one.shared(nodes=(), table=()),
+        **pending.shared(nodes=(), table=()),
     )
 
 
-def _scheduler_says(one: Waiting) -> str:
+def _scheduler_says(pending: Waiting) -> str:
     """Why the scheduler does not place a pod for minutes that fits by all that is known here."""
-    found = one.pod.condition("PodScheduled")
-    age = one.snapshot.age(found.since) if found else None
-    if found is not None and found.status == "False" and found.message:
-        return found.message if age is not None and age >= _STALE else ""
+    condition = pending.pod.condition("PodScheduled")
+    age = pending.snapshot.age(condition.since) if condition else None
+    if condition is not None and condition.status == "False" and condition.message:
+        return condition.message if age is not None and age >= _STALE else ""
     # Where its own code fails it sets no condition, and says so by an event alone.
-    for event in one.snapshot.events(one.pod):
-        age = one.snapshot.age(event.first)
+    for event in pending.snapshot.events(pending.pod):
+        age = pending.snapshot.age(event.first)
         if event.reason == "FailedScheduling" and age is not None and age >= _STALE:
             return event.message
     return ""
 
 
-def _unknown(one: Waiting, said: str) -> Finding:
-    known = f"by what is known here it fits node {one.fits[0]}" if one.fits else "nothing known here is against it"
+def _unknown(pending: Waiting, verdict: str) -> Finding:
+    known = (
+        f"by what is known here it fits node {pending.fits[0]}" if pending.fits else "nothing known here is against it"
+    )
     look = (
         (
             Remedy("what its claims ask for and who has it:"),
-            Remedy("kubectl -n {} get resourceclaims -o yaml", one.pod.namespace),
+            Remedy("kubectl -n {} get resourceclaims -o yaml", pending.pod.namespace),
         )
-        if one.view.claims
+        if pending.view.claims
         else (Remedy("look at what it names beside nodes, volumes above all:"), Remedy("kubectl get pvc,pv,sc -A"))
     )
     return Finding(
-        cause=f'{one.who} waits, and {known}; the scheduler says: "{said}"',
-        evidence=(*one.said(), one.asked()),
-        remedy=(remedies.describe(one.pod.namespace, "pod", one.pod.name), *look),
+        cause=f'{pending.who} waits, and {known}; the scheduler says: "{verdict}"',
+        evidence=(*pending.said(), pending.asked()),
+        remedy=(remedies.describe(pending.pod.namespace, "pod", pending.pod.name), *look),
         confidence=POSSIBLE,
-        **one.shared(nodes=()),
+        **pending.shared(nodes=()),
     )
 
 
-def _cause(one: Waiting) -> tuple[str, bool]:
+def _cause(pending: Waiting) -> tuple[str, bool]:
     """In words, and whether nothing else can be meant; "" where nothing is known."""
-    if one.anywhere:
-        return one.anywhere[0].sentence, True
-    most = _most(one)
-    if one.resource and not most:
+    if pending.anywhere:
+        return pending.anywhere[0].sentence, True
+    most = _most(pending)
+    if pending.resource and not most:
         other = sorted(
             {
                 name
-                for node in one.snapshot.nodes.values()
+                for node in pending.snapshot.nodes.values()
                 for name in node.resources()
                 if matching.is_accelerator(name) and node.allocatable(name)
             }
         )
-        return f"no node offers {one.resource}" + (f"; nodes offer {', '.join(other)}" if other else ""), True
-    if one.resource and one.wanted > max(most.values()):
+        return f"no node offers {pending.resource}" + (f"; nodes offer {', '.join(other)}" if other else ""), True
+    if pending.resource and pending.wanted > max(most.values()):
         node = max(most, key=lambda name: (most[name], name))
-        return f"it asks for {one.wanted} {one.resource}, and the largest node, {node}, has {most[node]}", True
-    sentences = dict.fromkeys(reason.sentence for reasons in one.reasons.values() for reason in reasons)
+        return f"it asks for {pending.wanted} {pending.resource}, and the largest node, {node}, has {most[node]}", True
+    sentences = dict.fromkeys(reason.sentence for reasons in pending.reasons.values() for reason in reasons)
     return ("no node takes it: " + "; ".join(list(sentences)[:4]) if sentences else ""), False
 
 
-def _most(one: Waiting) -> dict[str, int]:
+def _most(pending: Waiting) -> dict[str, int]:
     """How many of the resource each node offers, where it offers any."""
-    states = one.snapshot.fit.nodes
-    return {name: amount for name in sorted(states) if (amount := states[name].view.allocatable.get(one.resource, 0))}
+    states = pending.snapshot.fit.nodes
+    return {
+        name: amount for name in sorted(states) if (amount := states[name].view.allocatable.get(pending.resource, 0))
+    }
 
 
-def _other_name(one: Waiting) -> tuple[Remedy, ...]:
+def _other_name(pending: Waiting) -> tuple[Remedy, ...]:
     """The resource that nodes offer in place of one that none does, where they are of one vendor."""
-    if not one.resource or _most(one):
+    if not pending.resource or _most(pending):
         return ()
-    vendor, states = matching.vendor_of(one.resource), one.snapshot.fit.nodes
-    there = {name for state in states.values() for name, amount in state.view.allocatable.items() if amount > 0}
-    near = sorted(name for name in there if matching.is_accelerator(name) and matching.vendor_of(name) == vendor)
+    vendor, states = matching.vendor_of(pending.resource), pending.snapshot.fit.nodes
+    offered = {name for state in states.values() for name, amount in state.view.allocatable.items() if amount > 0}
+    near = sorted(name for name in offered if matching.is_accelerator(name) and matching.vendor_of(name) == vendor)
     if not near:
         return ()
-    cost = price(one.snapshot, one.resource, near[0])
-    words = f"ask for {near[0]} in place of {one.resource}" + (f", {cost}" if cost else "")
-    return commands.patched(one, (edits.rename(one.resource, near[0]),), words, words=words)
+    cost = price(pending.snapshot, pending.resource, near[0])
+    words = f"ask for {near[0]} in place of {pending.resource}" + (f", {cost}" if cost else "")
+    return commands.patched(pending, (edits.rename(pending.resource, near[0]),), words, words=words)
 
 
-def _offers(one: Waiting) -> tuple[Evidence, ...]:
-    most = _most(one)
+def _offers(pending: Waiting) -> tuple[Evidence, ...]:
+    most = _most(pending)
     names = sorted(most, key=lambda name: (-most[name], name))[:3]
-    return tuple(one.snapshot.nodes[name].cite(f"status.allocatable[{one.resource}]") for name in names)
+    return tuple(pending.snapshot.nodes[name].cite(f"status.allocatable[{pending.resource}]") for name in names)

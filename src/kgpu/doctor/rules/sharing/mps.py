@@ -131,7 +131,7 @@ def server_fault(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             lines = file.text.splitlines()
             position = next((at for at in range(len(lines) - 1, -1, -1) if _SERVER_FAULT.search(lines[at])), None)
-            xids = [one for one in host.xids if one.code in _CLIENT_XIDS and not one.over]
+            xids = [xid for xid in host.xids if xid.code in _CLIENT_XIDS and not xid.over]
             if position is None or not xids:
                 continue
             yield Finding(
@@ -156,13 +156,13 @@ def server_fault(snapshot: Snapshot) -> Iterator[Finding]:
 @rule("MPS-11", "A plugin from before MPS", Place.PLUGIN, explains=_ABOVE)
 def too_old(snapshot: Snapshot) -> Iterator[Finding]:
     """MPS is supported since version 0.15 of the device plugin; guides that say it is not are older."""
-    configs = [one for one in sharing_configs(snapshot) if one.block("mps")]
+    configs = [config for config in sharing_configs(snapshot) if config.block("mps")]
     old: dict[str, list[Pod]] = {}
     for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA):
-        for one in pod.containers:
-            hit = _VERSION.search(one.image)
+        for container in pod.containers:
+            hit = _VERSION.search(container.image)
             if hit and len(hit[1]) < 4 and int(hit[1]) < 15:
-                old.setdefault(one.image, []).append(pod)
+                old.setdefault(container.image, []).append(pod)
     for image, pods in old.items() if configs else ():
         yield Finding(
             subject=pods[0].subject,

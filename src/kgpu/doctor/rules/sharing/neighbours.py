@@ -41,9 +41,9 @@ def many_shares(snapshot: Snapshot) -> Iterator[Finding]:
             name: count for name, count in matching.accelerators(pod).items() if count > 1 and not matching.is_mig(name)
         }
         others = [
-            one
-            for one in snapshot.pods_by_node.get(node.name, ())
-            if one.key != pod.key and not one.ended and matching.accelerators(one)
+            other
+            for other in snapshot.pods_by_node.get(node.name, ())
+            if other.key != pod.key and not other.ended and matching.accelerators(other)
         ]
         if not many or not others or cards_of(node) != 1:
             continue
@@ -75,10 +75,10 @@ def no_pod_labels(snapshot: Snapshot) -> Iterator[Finding]:
     """dcgm-exporter knows shares (GPU-...::N) only with KUBERNETES_VIRTUAL_GPUS."""
     bare = []
     for pod in matching.pods_of_part(snapshot, EXPORTER, vendor=matching.NVIDIA):
-        env = {name for one in pod.containers for name in one.env}
+        env = {name for container in pod.containers for name in container.env}
         if (
             pod.node
-            and "dcgm-exporter" in " ".join(one.image for one in pod.containers)
+            and "dcgm-exporter" in " ".join(container.image for container in pod.containers)
             and _VIRTUAL not in env
             and is_time_sliced(snapshot, snapshot.nodes.get(pod.node))
         ):
@@ -122,13 +122,13 @@ def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         pods = tuple(dict.fromkeys(pod.path for row in close for pod in row))
         host = snapshot.hosts.get(node.name)
-        xid = next((one for one in (host.xids if host else ()) if not one.over), None)
-        told = f", with Xid {xid.code} in the kernel's log" if xid else ""
+        xid = next((xid for xid in (host.xids if host else ()) if not xid.over), None)
+        with_xid = f", with Xid {xid.code} in the kernel's log" if xid else ""
         yield Finding(
             subject=node.subject,
             cause=(
-                f"{len(pods)} pods that share GPUs of node {node.name} ended within seconds of each other{told}: one "
-                "fault ends all that share a GPU by time-slicing"
+                f"{len(pods)} pods that share GPUs of node {node.name} ended within seconds of each other{with_xid}: "
+                "one fault ends all that share a GPU by time-slicing"
             ),
             evidence=(
                 *(_end(pod) for pod in close[0]),
@@ -146,9 +146,9 @@ def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _crashed(pod: Pod) -> float:
-    for one in pod.containers:
+    for container in pod.containers:
         for place in ("state", "lastState"):
-            end = one.status.get(place)
+            end = container.status.get(place)
             end = end.get("terminated") if isinstance(end, dict) else None
             if isinstance(end, dict) and end.get("exitCode") not in (0, None):
                 return seconds(end.get("finishedAt")) or 0.0
@@ -156,7 +156,7 @@ def _crashed(pod: Pod) -> float:
 
 
 def _end(pod: Pod) -> Evidence:
-    bad = next((one for one in pod.containers if one.exit_code), None)
+    bad = next((container for container in pod.containers if container.exit_code), None)
     return bad.cite_status() if bad else pod.cite("status.phase")
 
 
@@ -166,12 +166,15 @@ def _neighbours(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     if node is None or hit.pod is None or not is_time_sliced(snapshot, node):
         return None
     others = [
-        one
-        for one in snapshot.pods_by_node.get(node.name, ())
-        if one.key != hit.pod.key and not one.ended and matching.accelerators(one)
+        pod
+        for pod in snapshot.pods_by_node.get(node.name, ())
+        if pod.key != hit.pod.key and not pod.ended and matching.accelerators(pod)
     ]
     return (
-        (node.cite(f"metadata.labels[{_REPLICAS}]"), *(one.cite("spec.containers[0].resources") for one in others[:3]))
+        (
+            node.cite(f"metadata.labels[{_REPLICAS}]"),
+            *(other.cite("spec.containers[0].resources") for other in others[:3]),
+        )
         if others
         else None
     )

@@ -47,13 +47,13 @@ class PolicyConfig:
 
 
 def _told(snapshot: Snapshot) -> list[PolicyConfig]:
-    found = []
+    configs = []
     for policy in snapshot.all("ClusterPolicy"):
         name = plain(policy.text("spec.devicePlugin.config.name"))
         if name:
             default = plain(policy.text("spec.devicePlugin.config.default"))
-            found.append(PolicyConfig(policy, name, default, named_map(snapshot, name, PLUGIN)))
-    return found
+            configs.append(PolicyConfig(policy, name, default, named_map(snapshot, name, PLUGIN)))
+    return configs
 
 
 def _offered(node: Node) -> int:
@@ -63,14 +63,16 @@ def _offered(node: Node) -> int:
 @rule("TS-01", "The change was not taken over", Place.PLUGIN, explains=("DPL-23", "SCH-01", "SCH-04"))
 def not_taken_over(snapshot: Snapshot) -> Iterator[Finding]:
     """The plugin reads its configuration when it starts; the operator does not watch the ConfigMap."""
-    for told in _told(snapshot):
+    for policy_config in _told(snapshot):
         by_key = {
-            one.key: one for one in sharing_configs(snapshot) if told.source and one.source.key == told.source.key
+            config.key: config
+            for config in sharing_configs(snapshot)
+            if policy_config.source and config.source.key == policy_config.source.key
         }
         hit = [
             row
             for node in matching.gpu_nodes(snapshot, matching.NVIDIA)
-            if (row := _behind(snapshot, told, by_key, node))
+            if (row := _behind(snapshot, policy_config, by_key, node))
         ]
         if not hit:
             continue
@@ -98,9 +100,9 @@ def not_taken_over(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _behind(
-    snapshot: Snapshot, told: PolicyConfig, by_key: dict[str, SharingConfig], node: Node
+    snapshot: Snapshot, policy_config: PolicyConfig, by_key: dict[str, SharingConfig], node: Node
 ) -> tuple[Node, SharingConfig, int, Pod] | None:
-    config, cards = by_key.get(told.key(node)), cards_of(node)
+    config, cards = by_key.get(policy_config.key(node)), cards_of(node)
     pods = [pod for pod in matching.pods_of_part(snapshot, PLUGIN, node=node.name) if pod.ready]
     if config is None or not cards or not pods or not _offered(node) or uses_mps(snapshot, node.name):
         return None
@@ -116,22 +118,34 @@ def no_such_map(snapshot: Snapshot) -> Iterator[Finding]:
     """spec.devicePlugin.config.name has to be a ConfigMap in the operator's namespace; plugin pods wait for it in
     ContainerCreating.
     """
-    for told in _told(snapshot):
-        if told.source is not None or not snapshot.knows("ConfigMap"):
+    for policy_config in _told(snapshot):
+        if policy_config.source is not None or not snapshot.knows("ConfigMap"):
             continue
         spaces = _spaces(snapshot)
         stuck = [pod for pod in matching.pods_of_part(snapshot, PLUGIN) if not pod.ready]
-        said = [one.quote() for pod in stuck for one in snapshot.events(pod) if told.name in one.message][:1]
-        near = whatif.nearest(told.name, (one.source.name for one in sharing_configs(snapshot))) or whatif.nearest(
-            told.name, (one.name for one in snapshot.all("ConfigMap") if one.namespace in spaces and one.name != _CA)
+        events = [
+            event.quote() for pod in stuck for event in snapshot.events(pod) if policy_config.name in event.message
+        ][:1]
+        near = whatif.nearest(
+            policy_config.name, (config.source.name for config in sharing_configs(snapshot))
+        ) or whatif.nearest(
+            policy_config.name,
+            (
+                config_map.name
+                for config_map in snapshot.all("ConfigMap")
+                if config_map.namespace in spaces and config_map.name != _CA
+            ),
         )
-        make = Remedy("kubectl -n {} create configmap {} --from-file=any=config.yaml", spaces[0], told.name)
+        make = Remedy("kubectl -n {} create configmap {} --from-file=any=config.yaml", spaces[0], policy_config.name)
         yield Finding(
-            subject=told.policy.subject,
-            cause=f"{told.policy} names ConfigMap {told.name} for the device plugin, and there is none of that name"
+            subject=policy_config.policy.subject,
+            cause=(
+                f"{policy_config.policy} names ConfigMap {policy_config.name} for the device plugin, and "
+                "there is none of that name"
+            )
             + (f"; did you mean {near}?" if near else ""),
-            evidence=(told.policy.cite("spec.devicePlugin.config"), *said),
-            remedy=(_patched(told.policy, "name", near), Remedy("or make it:"), make) if near else (make,),
+            evidence=(policy_config.policy.cite("spec.devicePlugin.config"), *events),
+            remedy=(_patched(policy_config.policy, "name", near), Remedy("or make it:"), make) if near else (make,),
             confidence=CERTAIN,
             nodes=tuple(node.name for node in matching.gpu_nodes(snapshot, matching.NVIDIA)),
             pods=tuple(pod.path for pod in stuck),
@@ -141,8 +155,8 @@ def no_such_map(snapshot: Snapshot) -> Iterator[Finding]:
 def _spaces(snapshot: Snapshot) -> list[str]:
     """Where the stack looks for its ConfigMaps, the likeliest first."""
     parts = (PLUGIN, matching.AGENT, matching.OPERATOR)
-    found = dict.fromkeys(pod.namespace for part in parts for pod in matching.pods_of_part(snapshot, part))
-    return list(found) or ["gpu-operator"]
+    namespaces = dict.fromkeys(pod.namespace for part in parts for pod in matching.pods_of_part(snapshot, part))
+    return list(namespaces) or ["gpu-operator"]
 
 
 def _patched(policy: Obj, field: str, value: str) -> Remedy:
@@ -152,27 +166,35 @@ def _patched(policy: Obj, field: str, value: str) -> Remedy:
 @rule("TS-03", "A configuration that no node uses", Place.PLUGIN, explains=("SCH-01",))
 def no_default(snapshot: Snapshot) -> Iterator[Finding]:
     """Without a default only nodes with the label nvidia.com/device-plugin.config use a configuration."""
-    for told in _told(snapshot):
+    for policy_config in _told(snapshot):
         nodes = matching.gpu_nodes(snapshot, matching.NVIDIA)
-        if told.source is None or told.default or not nodes or any(told.key(node) for node in nodes):
+        if (
+            policy_config.source is None
+            or policy_config.default
+            or not nodes
+            or any(policy_config.key(node) for node in nodes)
+        ):
             continue
-        keys = [str(key) for key, said in told.source.map("data").items() if _does_something(said)]
+        keys = [str(key) for key, content in policy_config.source.map("data").items() if _does_something(content)]
         if not keys or any(replicas_of(node) > 1 for node in nodes):
             continue
-        shares = any("timeSlicing" in str(said) or "mps" in str(said) for said in told.source.map("data").values())
+        shares = any(
+            "timeSlicing" in str(content) or "mps" in str(content)
+            for content in policy_config.source.map("data").values()
+        )
         yield Finding(
-            subject=told.policy.subject,
+            subject=policy_config.policy.subject,
             cause=(
-                f"{told.source} ({', '.join(keys[:4])}) is used by no node: {told.policy} has no default, and no node "
-                f"is labelled {names.DEVICE_PLUGIN_CONFIG_LABEL}"
+                f"{policy_config.source} ({', '.join(keys[:4])}) is used by no node: {policy_config.policy} has no "
+                f"default, and no node is labelled {names.DEVICE_PLUGIN_CONFIG_LABEL}"
             ),
             evidence=(
-                told.policy.cite("spec.devicePlugin.config"),
+                policy_config.policy.cite("spec.devicePlugin.config"),
                 nodes[0].cite(f"metadata.labels[{names.DEVICE_PLUGIN_CONFIG_LABEL}]"),
-                told.source.cite("data", keys),
+                policy_config.source.cite("data", keys),
             ),
             remedy=(
-                _patched(told.policy, "default", keys[0]),
+                _patched(policy_config.policy, "default", keys[0]),
                 Remedy("or for one node:"),
                 remedies.label(nodes[0].name, names.DEVICE_PLUGIN_CONFIG_LABEL, keys[0]),
             ),
@@ -184,9 +206,9 @@ def no_default(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _does_something(said: object) -> bool:
+def _does_something(content: object) -> bool:
     """Whether a configuration has more than its version, so that somebody could miss it."""
-    lines = (line.partition("#")[0].strip() for line in str(said).splitlines())
+    lines = (line.partition("#")[0].strip() for line in str(content).splitlines())
     return any(line and line != "---" and not line.startswith("version:") for line in lines)
 
 
@@ -199,7 +221,9 @@ def not_named(snapshot: Snapshot) -> Iterator[Finding]:
     # policy that was changed since it was made may have named it once: somebody has gone back to whole GPUs.
     hurt = _would_share(snapshot)
     yield from unread(snapshot, hurt)
-    policies = [one for one in snapshot.all("ClusterPolicy") if hurt and not one.map("spec.devicePlugin.config")]
+    policies = [
+        policy for policy in snapshot.all("ClusterPolicy") if hurt and not policy.map("spec.devicePlugin.config")
+    ]
     plugins = matching.pods_of_part(snapshot, PLUGIN)
     spaces = {pod.namespace for pod in (*plugins, *matching.pods_of_part(snapshot, matching.OPERATOR))}
     mounted = frozenset[str]().union(*map(mounted_config_maps, plugins))
@@ -246,14 +270,14 @@ def _would_share(snapshot: Snapshot) -> tuple[str, ...]:
     """
     return tuple(
         pod.path
-        for one in waiting(snapshot)
-        if one.resource.startswith(names.GPU_RESOURCE) and not one.fits
+        for pending in waiting(snapshot)
+        if pending.resource.startswith(names.GPU_RESOURCE) and not pending.fits
         if any(
-            not 0 < (node.allocatable(one.resource) or 0) < one.wanted
+            not 0 < (node.allocatable(pending.resource) or 0) < pending.wanted
             for node in matching.gpu_nodes(snapshot, matching.NVIDIA)
-            if node.name in one.only(RESOURCES, one.resource)
+            if node.name in pending.only(RESOURCES, pending.resource)
         )
-        for pod in one.pods
+        for pod in pending.pods
     )
 
 
@@ -268,44 +292,49 @@ def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
     """Per-node configurations need one key of the ConfigMap for each value of nvidia.com/device-plugin.config, and so
     does spec.devicePlugin.config.default for all other nodes.
     """
-    for told in _told(snapshot):
-        keys = sorted(str(key) for key in told.source.map("data")) if told.source else []
-        if told.source is not None and told.default and told.default not in keys:
-            yield _wrong_default(snapshot, told, told.source, keys)
+    for policy_config in _told(snapshot):
+        keys = sorted(str(key) for key in policy_config.source.map("data")) if policy_config.source else []
+        if policy_config.source is not None and policy_config.default and policy_config.default not in keys:
+            yield _wrong_default(snapshot, policy_config, policy_config.source, keys)
         for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
-            said = node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL, "")
-            if told.source is None or not said or said in keys:
+            label = node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL, "")
+            if policy_config.source is None or not label or label in keys:
                 continue
-            near = whatif.nearest(said, keys)
+            near = whatif.nearest(label, keys)
             yield Finding(
                 subject=node.subject,
                 cause=(
-                    f"node {node.name} is labelled {names.DEVICE_PLUGIN_CONFIG_LABEL}={said}, and {told.source} has "
+                    f"node {node.name} is labelled {names.DEVICE_PLUGIN_CONFIG_LABEL}={label}, and "
+                    f"{policy_config.source} has "
                     f"only {', '.join(keys) or 'nothing'}: the plugin there keeps what it had"
                 ),
                 evidence=(
                     node.cite(f"metadata.labels[{names.DEVICE_PLUGIN_CONFIG_LABEL}]"),
-                    told.source.cite("data", keys),
+                    policy_config.source.cite("data", keys),
                 ),
                 remedy=(
                     remedies.labels(
                         node.name, f"{names.DEVICE_PLUGIN_CONFIG_LABEL}={near or (keys[0] if keys else 'KEY')}"
                     ),
-                    Remedy("or add the key {} to {}", said, told.source),
+                    Remedy("or add the key {} to {}", label, policy_config.source),
                 ),
                 confidence=CERTAIN,
                 nodes=(node.name,),
             )
 
 
-def _wrong_default(snapshot: Snapshot, told: PolicyConfig, source: Obj, keys: list[str]) -> Finding:
-    near = whatif.nearest(told.default, keys)
-    nodes = [node for node in matching.gpu_nodes(snapshot, matching.NVIDIA) if told.key(node) == told.default]
+def _wrong_default(snapshot: Snapshot, policy_config: PolicyConfig, source: Obj, keys: list[str]) -> Finding:
+    near = whatif.nearest(policy_config.default, keys)
+    nodes = [
+        node
+        for node in matching.gpu_nodes(snapshot, matching.NVIDIA)
+        if policy_config.key(node) == policy_config.default
+    ]
     return Finding(
-        subject=told.policy.subject,
+        subject=policy_config.policy.subject,
         cause=(
-            f"{told.policy} chooses the configuration {told.default} by default, and {source} has only "
-            f"{', '.join(keys) or 'nothing'}"
+            f"{policy_config.policy} chooses the configuration {policy_config.default} by default, and {source} has "
+            f"only {', '.join(keys) or 'nothing'}"
         )
         + (f"; did you mean {near}?" if near else "")
         + (
@@ -315,10 +344,10 @@ def _wrong_default(snapshot: Snapshot, told: PolicyConfig, source: Obj, keys: li
             if nodes
             else ""
         ),
-        evidence=(told.policy.cite("spec.devicePlugin.config"), source.cite("data", keys)),
+        evidence=(policy_config.policy.cite("spec.devicePlugin.config"), source.cite("data", keys)),
         remedy=(
-            _patched(told.policy, "default", near or (keys[0] if len(keys) == 1 else "KEY")),
-            Remedy("or add the key {} to {}", told.default, source),
+            _patched(policy_config.policy, "default", near or (keys[0] if len(keys) == 1 else "KEY")),
+            Remedy("or add the key {} to {}", policy_config.default, source),
         ),
         confidence=CERTAIN,
         nodes=tuple(node.name for node in nodes),
@@ -328,12 +357,14 @@ def _wrong_default(snapshot: Snapshot, told: PolicyConfig, source: Obj, keys: li
 @rule("TS-12", "Sharing for the wrong resource", Place.PLUGIN, explains=("TS-01",))
 def other_resource(snapshot: Snapshot) -> Iterator[Finding]:
     """With MIG strategy mixed the slices have names of their own, and sharing has to name them."""
-    for told in _told(snapshot):
+    for policy_config in _told(snapshot):
         by_key = {
-            one.key: one for one in sharing_configs(snapshot) if told.source and one.source.key == told.source.key
+            config.key: config
+            for config in sharing_configs(snapshot)
+            if policy_config.source and config.source.key == policy_config.source.key
         }
         for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
-            config = by_key.get(told.key(node))
+            config = by_key.get(policy_config.key(node))
             slices = sorted(name for name in node.resources() if matching.is_mig(name) and node.allocatable(name))
             rows = {text(row.get("name")) for row in config.block("timeSlicing")} if config else set()
             if config is None or not slices or node.allocatable(names.GPU_RESOURCE) or rows != {names.GPU_RESOURCE}:

@@ -57,14 +57,14 @@ def no_driver(snapshot: Snapshot) -> Iterator[Finding]:
     for node, host in _hosts(snapshot):
         if host.modules is None or "amdgpu" in host.modules or host.present.get("/sys/module/amdgpu/drivers"):
             continue
-        if node.allocatable(_RESOURCE) or not any(one.vendor == "1002" for one in host.pci or ()):
+        if node.allocatable(_RESOURCE) or not any(device.vendor == "1002" for device in host.pci or ()):
             continue
         yield _of_node(
             node,
             f"node {node.name} has AMD GPUs on its bus, and the module amdgpu is not loaded",
             (
                 host.cite("present", "/sys/module/amdgpu/drivers: not there"),
-                host.cite("pci", ", ".join(one.address for one in host.pci or () if one.vendor == "1002")),
+                host.cite("pci", ", ".join(device.address for device in host.pci or () if device.vendor == "1002")),
             ),
             (
                 Remedy("on {}:", node.name),
@@ -104,19 +104,19 @@ def waits_for_driver(snapshot: Snapshot) -> Iterator[Finding]:
             if pod.node and matching.initialising(pod) is not None:
                 by_node.setdefault(pod.node, []).append(pod)
     for name, pods in by_node.items():
-        node, one = snapshot.nodes.get(name), matching.initialising(pods[0])
-        if node is None or one is None:
+        node, container = snapshot.nodes.get(name), matching.initialising(pods[0])
+        if node is None or container is None:
             continue
-        age = snapshot.age(text(at(one.status, "state.running.startedAt"))) or 0.0
+        age = snapshot.age(text(at(container.status, "state.running.startedAt"))) or 0.0
         state = next((row for row in _module_states(snapshot, name)), None)
         yield _of_node(
             node,
-            f"{pods[0]} on node {name} waits in {one.name} for the module "
+            f"{pods[0]} on node {name} waits in {container.name} for the module "
             f"amdgpu{f', which is in the state {state[1]}' if state else ''}",
-            (one.cite_status(), *((state[2],) if state else ())),
+            (container.cite_status(), *((state[2],) if state else ())),
             (
                 Remedy("kubectl get modules.kmm.sigs.x-k8s.io -A; kubectl get pods -A | grep -E 'build|kmm'"),
-                remedies.logs(pods[0].namespace, pods[0].name, "-c", one.name),
+                remedies.logs(pods[0].namespace, pods[0].name, "-c", container.name),
             ),
             level=Level.PROBLEM if age > _WAIT_SECONDS else Level.WAIT,
             expected="" if age > _WAIT_SECONDS else "up to half an hour while the driver is built",
@@ -138,7 +138,7 @@ def inbox_driver(snapshot: Snapshot) -> Iterator[Finding]:
     """KMM does not replace a module that is loaded: it has to be on the blacklist before the machine starts."""
     for node, host in _hosts(snapshot):
         ready = any(key.startswith("kmm.node.kubernetes.io/") and key.endswith(".ready") for key in node.labels)
-        if "amdgpu" not in (host.modules or {}) or ready or any("amdgpu" in one for one in host.dkms or ()):
+        if "amdgpu" not in (host.modules or {}) or ready or any("amdgpu" in module for module in host.dkms or ()):
             continue
         for config in snapshot.all("DeviceConfig"):
             if config.at("spec.driver.enable") is True and config.at("spec.driver.blacklist") is not True:
@@ -219,13 +219,13 @@ _TAINTS: Final = {
 @rule("AMD-09", "The taint of a change of partitions", Place.CLUSTER, explains=("TNT-*", "SCH-*"))
 def taint_of_partitions(snapshot: Snapshot) -> Iterator[Finding]:
     """The device config manager's procedure sets amd-dcm=up:NoExecute by hand, and it is taken off by hand."""
-    yield from (one for one in left_taint(snapshot) if one.id == "AMD-09")
+    yield from (finding for finding in left_taint(snapshot) if finding.id == "AMD-09")
 
 
 @rule("AMD-16", "The taint of a remediation", Place.CLUSTER, explains=("TNT-*", "SCH-*"))
 def taint_of_remediation(snapshot: Snapshot) -> Iterator[Finding]:
     """A workflow that has stopped, or waits for somebody, leaves its taint."""
-    yield from (one for one in left_taint(snapshot) if one.id == "AMD-16")
+    yield from (finding for finding in left_taint(snapshot) if finding.id == "AMD-16")
 
 
 @rule("AMD-10", "A GPU withdrawn by the exporter", Place.HARDWARE, explains=("SCH-01", "SCH-03", "DPL-*"))
@@ -277,8 +277,8 @@ def hook_waits(snapshot: Snapshot) -> Iterator[Finding]:
     """The chart's pre-delete hook waits until all DeviceConfigs are gone."""
     for job in snapshot.all("Job"):
         hooks = job.annotations.get("helm.sh/hook", "")
-        images = [text(one.get("image")) for one in job.maps("spec.template.spec.containers")]
-        left = [one for one in snapshot.all("DeviceConfig") if one.namespace == job.namespace]
+        images = [text(container.get("image")) for container in job.maps("spec.template.spec.containers")]
+        left = [config for config in snapshot.all("DeviceConfig") if config.namespace == job.namespace]
         ours = "amd" in job.name or any(re.search(r"rocm/|amd[-/]gpu", image) for image in images)
         if "pre-delete" in hooks and ours and left and not job.number("status.succeeded"):
             yield Finding(
@@ -311,7 +311,9 @@ def installing(snapshot: Snapshot) -> Iterator[Finding]:
 @rule("AMD-15", "No workflow for this fault", Place.CLUSTER)
 def no_remediation(snapshot: Snapshot) -> Iterator[Finding]:
     """Remediation starts for node conditions that the ConfigMap of workflows names exactly."""
-    enabled = [one for one in snapshot.all("DeviceConfig") if one.at("spec.remediationWorkflow.enable") is True]
+    enabled = [
+        config for config in snapshot.all("DeviceConfig") if config.at("spec.remediationWorkflow.enable") is True
+    ]
     maps = [
         (obj, str(value))
         for obj in snapshot.all("ConfigMap")
@@ -320,19 +322,22 @@ def no_remediation(snapshot: Snapshot) -> Iterator[Finding]:
     ]
     for config in enabled[:1] if maps else ():
         for node in matching.gpu_nodes(snapshot, AMD):
-            for one in node.conditions():
+            for condition in node.conditions():
                 if (
-                    one.type.startswith("AMDGPU")
-                    and one.status == "True"
-                    and not any(re.search(rf"nodeCondition:\s*[\"']?{re.escape(one.type)}\b", said) for _, said in maps)
+                    condition.type.startswith("AMDGPU")
+                    and condition.status == "True"
+                    and not any(
+                        re.search(rf"nodeCondition:\s*[\"']?{re.escape(condition.type)}\b", workflow)
+                        for _, workflow in maps
+                    )
                 ):
                     yield _of_node(
                         node,
-                        f"node {node.name} has the condition {one.type}, for which {maps[0][0]} has no workflow: "
+                        f"node {node.name} has the condition {condition.type}, for which {maps[0][0]} has no workflow: "
                         f"{config} repairs nothing",
-                        (one.cite(), maps[0][0].cite("data", maps[0][1])),
+                        (condition.cite(), maps[0][0].cite("data", maps[0][1])),
                         (
-                            Remedy("add nodeCondition: {} there:", plain(one.type)),
+                            Remedy("add nodeCondition: {} there:", plain(condition.type)),
                             remedies.edit(maps[0][0].namespace, "configmap", maps[0][0].name),
                         ),
                     )

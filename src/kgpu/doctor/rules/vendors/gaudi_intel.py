@@ -30,11 +30,11 @@ _WHOLE_MACHINE: Final = 8
 def no_modules(snapshot: Snapshot) -> Iterator[Finding]:
     """The driver has four modules: habanalabs, habanalabs_cn, habanalabs_ib and habanalabs_en."""
     for name, host in snapshot.hosts.items():
-        cards = [one.address for one in host.pci or () if one.vendor == "1da3"]
+        cards = [device.address for device in host.pci or () if device.vendor == "1da3"]
         node = snapshot.nodes.get(name)
         if not cards or host.modules is None or (node is not None and node.allocatable(_GAUDI)):
             continue
-        gone = [one for one in _MODULES if one not in host.modules]
+        gone = [module for module in _MODULES if module not in host.modules]
         if gone:
             yield Finding(
                 subject=Subject("Node", name),
@@ -45,7 +45,8 @@ def no_modules(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=(
                     host.cite("pci", ", ".join(cards)),
                     host.cite(
-                        "modules", ", ".join(one for one in _MODULES if one in host.modules) or "none of habanalabs"
+                        "modules",
+                        ", ".join(module for module in _MODULES if module in host.modules) or "none of habanalabs",
                     ),
                 ),
                 remedy=(
@@ -76,7 +77,7 @@ def no_network_file(snapshot: Snapshot) -> Iterator[Finding]:
                 if (host := snapshot.hosts.get(pod.node)) and host.present.get(_GAUDINET) is False
             }
         )
-        over = any("HCCL_OVER_OFI" in one.env for pod in pods for one in pod.containers)
+        over = any("HCCL_OVER_OFI" in container.env for pod in pods for container in pod.containers)
         if len({pod.node for pod in pods}) > 1 and bad and not over:
             yield Finding(
                 subject=Subject("Node", bad[0]),
@@ -105,18 +106,18 @@ def no_network_file(snapshot: Snapshot) -> Iterator[Finding]:
 @rule("INT-01", "The resource of the other driver", Place.PLUGIN, explains=("SCH-01", "SCH-02", "SCH-04", "SCH-14"))
 def other_driver(snapshot: Snapshot) -> Iterator[Finding]:
     """Cards on the module i915 are gpu.intel.com/i915, on xe gpu.intel.com/xe."""
-    for one in waiting(snapshot):
-        other = _PAIRS.get(one.resource, "")
+    for pending in waiting(snapshot):
+        other = _PAIRS.get(pending.resource, "")
         offered = [node for node in snapshot.nodes.values() if other and node.allocatable(other)]
-        if offered and not any(node.capacity(one.resource) for node in snapshot.nodes.values()):
+        if offered and not any(node.capacity(pending.resource) for node in snapshot.nodes.values()):
             yield Finding(
-                **one.shared(
+                **pending.shared(
                     cause=(
-                        f"{one.who} asks for {one.resource}, and node {offered[0].name} offers {other}: its cards are "
-                        f"driven by the module {other.rpartition('/')[2]}"
+                        f"{pending.who} asks for {pending.resource}, and node {offered[0].name} offers {other}: its "
+                        f"cards are driven by the module {other.rpartition('/')[2]}"
                     ),
-                    evidence=(one.asked(), offered[0].cite(f"status.allocatable[{other}]")),
-                    remedy=(Remedy("ask for {}: 1 instead of {}", other, one.resource),),
+                    evidence=(pending.asked(), offered[0].cite(f"status.allocatable[{other}]")),
+                    remedy=(Remedy("ask for {}: 1 instead of {}", other, pending.resource),),
                     confidence=CERTAIN,
                 )
             )
@@ -126,7 +127,7 @@ def other_driver(snapshot: Snapshot) -> Iterator[Finding]:
 def no_health(snapshot: Snapshot) -> Iterator[Finding]:
     """Intel's plugin calls every card healthy unless -health-management is on (limit 100 C)."""
     for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=INTEL):
-        main = next((one for one in pod.containers if not one.init), None)
+        main = next((container for container in pod.containers if not container.init), None)
         host = snapshot.hosts.get(pod.node)
         if main is None or host is None or any("health-management" in word for word in main.words):
             continue
@@ -157,10 +158,10 @@ def _asks_gaudi(pod: Pod | None) -> bool:
 def _holders(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """Who else on the node sees all cards."""
     others = [
-        one.cite("env")
+        container.cite("env")
         for pod in snapshot.pods_by_node.get(hit.node, ())
-        for one in pod.containers
-        if one.env.get("HABANA_VISIBLE_DEVICES") == "all"
+        for container in pod.containers
+        if container.env.get("HABANA_VISIBLE_DEVICES") == "all"
     ]
     return tuple(others[:3])
 
@@ -171,10 +172,10 @@ def _no_pages(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     if (
         pod is None
         or not _asks_gaudi(pod)
-        or any(str(key).startswith("hugepages-") for one in pod.containers for key in one.limits)
+        or any(str(key).startswith("hugepages-") for container in pod.containers for key in container.limits)
     ):
         return None
-    return tuple(one.cite("resources.limits") for one in pod.containers if not one.init)[:1]
+    return tuple(container.cite("resources.limits") for container in pod.containers if not container.init)[:1]
 
 
 def _gaudi(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
@@ -184,9 +185,9 @@ def _gaudi(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 def _by_path(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """How the plugin of the node mounts devices."""
     for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=INTEL, node=hit.node):
-        for one in pod.containers:
-            if not one.init and not re.search(r"-bypath[= ]none", " ".join(one.words)):
-                return (one.cite("args"),)
+        for container in pod.containers:
+            if not container.init and not re.search(r"-bypath[= ]none", " ".join(container.words)):
+                return (container.cite("args"),)
     return None
 
 
