@@ -58,7 +58,7 @@ def rules(output: str, changes: tuple[str, ...], namespace: str, labels: tuple[s
     if output == "list":
         for alert in wanted:
             about = "" if alert.threshold is None else f", threshold {alert.threshold:g}"
-            click.echo(f"{alert.name}: {alert.severity} after {alert.lasting}{about}: {alert.told(alert.expr)}")
+            click.echo(f"{alert.name}: {alert.severity} after {alert.lasting}{about}: {alert.filled(alert.expr)}")
     elif output == "object":
         click.echo(yaml.dump(prometheus_rule(wanted, namespace=namespace, labels=read_labels(labels))), nl=False)
     elif output == "json":

@@ -51,7 +51,7 @@ class Panel:
         """The panel without its place."""
         steps = zip(("green", "yellow", "red"), (None, *(self.steps or ())), strict=False)
         at_once = self.look is not PanelType.LINES
-        found: Object = {
+        panel: Object = {
             "type": str(self.look),
             "title": self.title,
             "datasource": SOURCE,
@@ -82,15 +82,15 @@ class Panel:
             },
         }
         if self.look is PanelType.LINES:
-            found["options"] = {
+            panel["options"] = {
                 "legend": {"displayMode": "table", "placement": "right", "calcs": ["lastNotNull", "max"]}
             }
         elif self.look is PanelType.TABLE:
             hidden = dict.fromkeys(HIDDEN, True)
-            found["transformations"] = [{"id": "organize", "options": {"excludeByName": hidden}}]
+            panel["transformations"] = [{"id": "organize", "options": {"excludeByName": hidden}}]
         else:
-            found["options"] = {"reduceOptions": {"calcs": ["lastNotNull"], "values": False}}
-        return found
+            panel["options"] = {"reduceOptions": {"calcs": ["lastNotNull"], "values": False}}
+        return panel
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class PanelRow:
 
 @dataclass(frozen=True, slots=True)
 class BoardVariable:
-    """What is chosen at the top of a board, from the values that a query gives; all of them at first."""
+    """A variable chosen at the top of a board from the values of a query; at first all of them."""
 
     name: str
     query: str

@@ -47,8 +47,8 @@ class Alert:
     severity: str
     threshold: float | None = None
 
-    def told(self, text: str) -> str:
-        """A text of the row with what is in force."""
+    def filled(self, text: str) -> str:
+        """A text of the row with the threshold and duration in force."""
         threshold = "" if self.threshold is None else f"{self.threshold:g}"
         return text.replace("{threshold}", threshold).replace("{for}", self.lasting)
 
@@ -56,10 +56,10 @@ class Alert:
         """As a rules file has it."""
         return {
             "alert": self.name,
-            "expr": self.told(self.expr),
+            "expr": self.filled(self.expr),
             "for": self.lasting,
             "labels": {"severity": self.severity},
-            "annotations": {"summary": self.told(self.summary), "description": self.told(self.remedy)},
+            "annotations": {"summary": self.filled(self.summary), "description": self.filled(self.remedy)},
         }
 
 
@@ -74,13 +74,13 @@ class RecordingRule:
 
     def rule(self) -> Object:
         """As a rules file has it."""
-        found: Object = {"record": self.name, "expr": self.expr}
-        return found | ({"labels": dict(self.labels)} if self.labels else {})
+        rule: Object = {"record": self.name, "expr": self.expr}
+        return rule | ({"labels": dict(self.labels)} if self.labels else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertAdjustment:
-    """What differs from the row; None where nothing does. ``enabled`` False leaves the alert out."""
+    """What differs from the row; a field is None where nothing does. ``enabled`` False leaves the alert out."""
 
     enabled: bool = True
     threshold: float | None = None
@@ -88,7 +88,7 @@ class AlertAdjustment:
     severity: str | None = None
 
     def of(self, alert: Alert) -> Alert:
-        """The alert as it is wanted."""
+        """The alert with these changes."""
         return replace(
             alert,
             threshold=alert.threshold if self.threshold is None else self.threshold,
@@ -103,16 +103,16 @@ DURATION: Final = re.compile(r"([0-9]+y)?([0-9]+w)?([0-9]+d)?([0-9]+h)?([0-9]+m)
 _SEVERITY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}", re.ASCII)
 
 
-def read_adjustment(alert: Alert, told: Mapping[str, Any], where: str) -> AlertAdjustment:
+def read_adjustment(alert: Alert, settings: Mapping[str, Any], where: str) -> AlertAdjustment:
     """One alert's entry, as values and flags have it. ``where`` says which, for the message. Raises ConfigError."""
-    for key in told:
+    for key in settings:
         if key not in KEYS:
             raise ConfigError(
                 f'{where} has no "{str(key)[:40]}"', f"one of {', '.join(KEYS)}",
                 did_you_mean(str(key)[:40], KEYS) or "remove it",
             )  # fmt: skip
-    enabled, threshold = told.get("enabled", True), told.get("threshold")
-    lasting, severity = told.get("for"), told.get("severity")
+    enabled, threshold = settings.get("enabled", True), settings.get("threshold")
+    lasting, severity = settings.get("for"), settings.get("severity")
     if not isinstance(enabled, bool):
         raise _wrong(where, "enabled", enabled, "true or false")
     if threshold is not None:

@@ -1,6 +1,6 @@
 """Rules as files and objects: which alerts are wanted and how, and the groups that Prometheus loads.
 
-``adjusted`` is where a person's wishes meet the rows; everything else is writing it down.
+``adjusted`` applies a person's settings to the rows; everything else formats the outcome.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ OF_EXPORTER: Final = (RuleGroup.GPUS, RuleGroup.HEALTH, RuleGroup.EXPORTER)
 _BY_NAME: Final = {alert.name: alert for alert in ALERTS}
 
 
-def adjusted(told: Mapping[str, Any], where: str = "alerts") -> tuple[Alert, ...]:
-    """The alerts that are wanted. ``told`` has an entry per alert that is not as its row says. Raises ConfigError."""
+def adjusted(adjustments: Mapping[str, Any], where: str = "alerts") -> tuple[Alert, ...]:
+    """Return the wanted alerts; ``adjustments`` has an entry per alert that differs from its row. Raises
+    ConfigError.
+    """
     wishes = {}
-    for name, entry in told.items():
+    for name, entry in adjustments.items():
         alert = _BY_NAME.get(name)
         if alert is None:
             hint = did_you_mean(str(name)[:80], _BY_NAME)
@@ -38,14 +40,14 @@ def adjusted(told: Mapping[str, Any], where: str = "alerts") -> tuple[Alert, ...
                 f"{where}.{name} is {str(entry)[:60]!r}", "settings such as {threshold: 90, for: 10m}", "correct it"
             )
         wishes[name] = read_adjustment(alert, entry, f"{where}.{name}")
-    found = []
+    alerts = []
     for alert in ALERTS:
         wish = wishes.get(alert.name)
         if wish is None:
-            found.append(alert)
+            alerts.append(alert)
         elif wish.enabled:
-            found.append(wish.of(alert))
-    return tuple(found)
+            alerts.append(wish.of(alert))
+    return tuple(alerts)
 
 
 def groups(
@@ -53,12 +55,12 @@ def groups(
 ) -> list[Object]:
     """The groups of a rules file; those without rules are left out."""
     alerts = list(wanted)
-    found: list[Object] = [{"name": RECORDING, "rules": [record.rule() for record in RECORDS]}] if records else []
+    filled: list[Object] = [{"name": RECORDING, "rules": [record.rule() for record in RECORDS]}] if records else []
     for group in of:
         rules = [alert.rule() for alert in alerts if alert.group is group]
         if rules:
-            found.append({"name": str(group), "rules": rules})
-    return found
+            filled.append({"name": str(group), "rules": rules})
+    return filled
 
 
 def prometheus_rule(wanted: Iterable[Alert], *, namespace: str, labels: Mapping[str, str]) -> Object:

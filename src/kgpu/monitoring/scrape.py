@@ -1,4 +1,4 @@
-"""How Prometheus asks the exporters: by ServiceMonitor or PodMonitor, with TLS and a password where they want that.
+"""How Prometheus scrapes the exporters: by ServiceMonitor or PodMonitor, with TLS and a password where they want that.
 
 The keys are those of the Prometheus operator's endpoints. Secrets are named, never given.
 """
@@ -50,19 +50,19 @@ _SHAPE: Final = _KeyedMap(
 )
 
 
-def read_scrape(told: Mapping[str, Any], where: str = "scrape") -> Scrape:
-    """What a person wants; an empty key says nothing. Raises ConfigError."""
-    given = {key: value for key, value in told.items() if value not in (None, "", {})}
-    _check(given, _SHAPE, where)
-    tls = given.get("tlsConfig")
-    if tls and given.get("scheme") == HTTP:
+def read_scrape(settings: Mapping[str, Any], where: str = "scrape") -> Scrape:
+    """Read a person's settings; an empty key counts as absent. Raises ConfigError."""
+    wanted = {key: value for key, value in settings.items() if value not in (None, "", {})}
+    _check(wanted, _SHAPE, where)
+    tls = wanted.get("tlsConfig")
+    if tls and wanted.get("scheme") == HTTP:
         raise ConfigError(f"{where} has a tlsConfig and the scheme http", "the scheme https", "correct one of them")
-    endpoint: dict[str, Any] = {key: given[key] for key in ("scheme", "tlsConfig", "basicAuth") if key in given}
+    endpoint: dict[str, Any] = {key: wanted[key] for key in ("scheme", "tlsConfig", "basicAuth") if key in wanted}
     if tls:
         endpoint["scheme"] = HTTPS
     if endpoint.get("scheme") == HTTP:
         del endpoint["scheme"]
-    return Scrape(kind=given.get("kind", SERVICE), endpoint=endpoint)
+    return Scrape(kind=wanted.get("kind", SERVICE), endpoint=endpoint)
 
 
 def _check(value: Any, shape: Any, where: str) -> None:

@@ -32,7 +32,7 @@ def curve(percents: Sequence[int], width: int, *, ascii_only: bool = False) -> s
     """The last ``width`` readings, the newest on the right."""
     levels = _ASCII_LEVELS if ascii_only else _LEVELS
     shown = percents[-width:] if width > 0 else ()
-    text = "".join(levels[min(7, max(0, one) * 8 // 101)] for one in shown)
+    text = "".join(levels[min(7, max(0, reading) * 8 // 101)] for reading in shown)
     return text.rjust(max(0, width))
 
 

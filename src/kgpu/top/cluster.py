@@ -1,9 +1,9 @@
 """The exporters of a cluster: found by the API server, anew every minute and when one fails, read by ``Exporters``.
 
-One that goes on failing makes them be found more and more rarely, up to the minute: nobody knows more of it by listing.
+When one keeps failing, they are listed again less and less often, down to once a minute: listing tells no more of it.
 
 Anybody who may make a pod can give it an exporter's labels. So only pods of kgpu's own namespace count, and those of
-namespaces that were named: nobody else's are asked, believed or sent a password.
+namespaces that were named: no other exporter is asked, believed or sent a password.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ each time that it still does not, until it has done nothing but answer from one 
 
 
 class ClusterApi(KubeApi, PodPages, Protocol):
-    """What this needs of an API server."""
+    """The calls of an API server that this module uses."""
 
 
 class ClusterSource:
@@ -54,7 +54,7 @@ class ClusterSource:
         self.notes: tuple[str, ...] = ()
 
     async def targets(self) -> tuple[NodeRoutes, ...]:
-        """As found last; raises KubeError when that never worked."""
+        """The exporters as last found. Raises KubeError when finding them has never worked."""
         now = asyncio.get_running_loop().time()
         soonest = min([FIND_AGAIN, *(self._waits.get(node, MISSED_AGAIN) for node in self._missed)])
         if self._found is None or now - self._found_at >= soonest:
@@ -80,20 +80,20 @@ class ClusterSource:
     async def close(self) -> None:
         await self._api.close()
 
-    def _wait_longer(self, found: tuple[NodeRoutes, ...]) -> None:
-        """For those that have failed before this finding too; those that neither failed nor answered wait as before."""
+    def _wait_longer(self, routes: tuple[NodeRoutes, ...]) -> None:
+        """Double the wait of nodes that failed again; those that neither failed nor answered keep theirs."""
         longer = {node: min(self._waits.get(node, MISSED_AGAIN) * 2, FIND_AGAIN) for node in self._missed}
-        there = {one.node for one in found}
-        kept = {node: wait for node, wait in self._waits.items() if node in there and node not in self._answered}
+        nodes = {route.node for route in routes}
+        kept = {node: wait for node, wait in self._waits.items() if node in nodes and node not in self._answered}
         self._waits = kept | longer
         self._missed, self._answered = set(), set()
 
     async def _find(self) -> tuple[NodeRoutes, ...]:
         where = sorted(self._namespaces) or [await own_namespace(self._api)]
-        asked = [(place, namespace) for namespace in where for place in range(len(SELECTORS))]
-        *pods, nodes = await asyncio.gather(*(self._pods(*one) for one in asked), self._nodes())
-        found = [(place, pod) for (place, _), listed in zip(asked, pods, strict=True) for pod in listed or ()]
-        return targets(found, nodes, via=self._via, inside=self._inside, scheme=self._scheme)
+        queries = [(place, namespace) for namespace in where for place in range(len(SELECTORS))]
+        *pods, nodes = await asyncio.gather(*(self._pods(*query) for query in queries), self._nodes())
+        candidates = [(place, pod) for (place, _), listed in zip(queries, pods, strict=True) for pod in listed or ()]
+        return targets(candidates, nodes, via=self._via, inside=self._inside, scheme=self._scheme)
 
     async def _pods(self, place: int, namespace: str) -> tuple[Object, ...]:
         selector = Selector(labels=(SELECTORS[place],))
@@ -110,7 +110,7 @@ class ClusterSource:
 
 
 async def own_namespace(api: KubeApi) -> str:
-    """Kgpu's: the one that a ClusterPolicy's status names, else the usual one. Raises KubeError.
+    """Kgpu's namespace: the one that a ClusterPolicy's status names, else the usual one. Raises KubeError.
 
     A Deployment that looks like the operator's, which anybody can make in a namespace of theirs, says nothing here.
     """
@@ -120,7 +120,7 @@ async def own_namespace(api: KubeApi) -> str:
         return names.GPU_OPERATOR_NAMESPACE
     for policy in policies.items:
         status = policy.get("status")
-        said = status.get("namespace") if isinstance(status, Mapping) else None
-        if isinstance(said, str) and said:
-            return said
+        namespace = status.get("namespace") if isinstance(status, Mapping) else None
+        if isinstance(namespace, str) and namespace:
+            return namespace
     return names.GPU_OPERATOR_NAMESPACE

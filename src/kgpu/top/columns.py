@@ -73,7 +73,7 @@ _STATES: Final[Mapping[GpuHealth, Cell]] = {
 
 
 def row_cells(row: Row, look: DrawingStyle) -> dict[str, Cell]:
-    """What stands in which column; a trouble is not in columns."""
+    """The cells of a row by column; a TroubleRow has none."""
     match row:
         case GpuRow():
             return _gpu(row, look)
@@ -124,10 +124,10 @@ def _power(used: float | None, limit: float | None) -> Cell:
 
 
 def state(gpu: ShownGpu, xid_age: float | None = None) -> Cell:
-    """How the GPU is, and what to do.
+    """The GPU's state, and what to do about it.
 
-    An exporter tells the last Xid for ever. Once health has judged the GPU to be well, it is shown only with its age,
-    which is known if it came during this look. Where nobody judges, it is shown as what it is: the last one.
+    An exporter shows the last Xid for ever. Once health has judged the GPU to be well, the Xid is shown only with its
+    age, which is known if it came while kgpu top ran. Where nothing judges, it is shown as the last one.
     """
     word, style = _STATES[gpu.health]
     if gpu.health in {GpuHealth.WARN, GpuHealth.BAD, GpuHealth.LOST}:
@@ -151,7 +151,7 @@ def _gpu(row: GpuRow, look: DrawingStyle) -> dict[str, Cell]:
     stale = row.node.trouble is not None
     users = gpu.everybody
     used = who(users) or (f"{len(gpu.processes)} processes" if gpu.processes else "")
-    found = {
+    by_column = {
         "node": (row.node.name, "bold"),
         "gpu": (str(gpu.index) if gpu.index >= 0 else "?", "bold"),
         "model": (cells.short_model(gpu.name), ""),
@@ -165,7 +165,7 @@ def _gpu(row: GpuRow, look: DrawingStyle) -> dict[str, Cell]:
         "state": state(gpu, row.xid_age),
         "who": (used, ""),
     }
-    return {key: (text, "dim") for key, (text, _) in found.items()} if stale else found
+    return {key: (text, "dim") for key, (text, _) in by_column.items()} if stale else by_column
 
 
 def _part(row: PartRow, look: DrawingStyle) -> dict[str, Cell]:
@@ -186,12 +186,12 @@ def _user(user: GpuUser, total: float | None, look: DrawingStyle) -> dict[str, C
 
 
 def _process(row: ProcessRow, look: DrawingStyle) -> dict[str, Cell]:
-    one = row.process
+    process = row.process
     return {
-        "busy": _busy(one.sm_percent, look) if one.sm_percent is not None else ("", ""),
-        **(_memory(one.memory_mib, row.total_mib, look) if one.memory_mib is not None else {}),
-        "state": (one.kind, "dim"),
-        "who": (" ".join(part for part in (str(one.pid), one.user, one.command) if part), "dim"),
+        "busy": _busy(process.sm_percent, look) if process.sm_percent is not None else ("", ""),
+        **(_memory(process.memory_mib, row.total_mib, look) if process.memory_mib is not None else {}),
+        "state": (process.kind, "dim"),
+        "who": (" ".join(part for part in (str(process.pid), process.user, process.command) if part), "dim"),
     }
 
 
@@ -204,7 +204,7 @@ def _count(whole: Whole) -> Cell:
 
 def _node(row: NodeTotals, look: DrawingStyle) -> dict[str, Cell]:
     whole = row.whole
-    found = {
+    by_column = {
         "node": (row.node.name, "bold"),
         "gpu": (str(whole.gpus), ""),
         "used": (str(whole.used), ""),
@@ -216,7 +216,7 @@ def _node(row: NodeTotals, look: DrawingStyle) -> dict[str, Cell]:
         "state": ("silent", "dim") if row.node.trouble else _count(whole),
         "model": (", ".join(map(cells.short_model, whole.models)), ""),
     }
-    return {key: (text, "dim") for key, (text, _) in found.items()} if row.node.trouble else found
+    return {key: (text, "dim") for key, (text, _) in by_column.items()} if row.node.trouble else by_column
 
 
 def _pod(row: PodRow, look: DrawingStyle) -> dict[str, Cell]:

@@ -25,18 +25,18 @@ def table(
 
     Without ``cut_troubles`` they are as long as what is to be said.
     """
-    made = [row_cells(row, look) for row in rows]
-    _name_once(rows, made)
+    cell_rows = [row_cells(row, look) for row in rows]
+    _name_once(rows, cell_rows)
     columns = COLUMNS[view]
-    widths = _widths(columns, made, width)
+    widths = _widths(columns, cell_rows, width)
     shown = [column for column in columns if column.key in widths]
     heads = {column.key: (column.head, "bold reverse") for column in shown}
     lines = [_line(shown, widths, heads, width, "bold reverse")]
-    for place, (row, found) in enumerate(zip(rows, made, strict=True)):
+    for place, (row, line_cells) in enumerate(zip(rows, cell_rows, strict=True)):
         line = (
             _trouble(row, width if cut_troubles else 0)
             if isinstance(row, TroubleRow)
-            else _line(shown, widths, found, width)
+            else _line(shown, widths, line_cells, width)
         )
         if place == marked:
             line.stylize("reverse")
@@ -44,42 +44,42 @@ def table(
     return lines
 
 
-def _name_once(rows: Sequence[Row], made: Sequence[dict[str, Cell]]) -> None:
-    """A node is named at the first of its GPUs that are seen."""
+def _name_once(rows: Sequence[Row], cell_rows: Sequence[dict[str, Cell]]) -> None:
+    """Leave a node's name only in the first of its GPU rows that are shown."""
     last = ""
-    for row, found in zip(rows, made, strict=True):
+    for row, line_cells in zip(rows, cell_rows, strict=True):
         if isinstance(row, GpuRow):
             if row.node.name == last:
-                found["node"] = ("", "")
+                line_cells["node"] = ("", "")
             last = row.node.name
 
 
-def _widths(columns: Sequence[Column], made: Sequence[dict[str, Cell]], width: int) -> dict[str, int]:
-    """Cells by column; without those that are dropped or that no row has anything in."""
-    found: dict[str, int] = {}
+def _widths(columns: Sequence[Column], cell_rows: Sequence[dict[str, Cell]], width: int) -> dict[str, int]:
+    """The width of each column in cells, without columns that are dropped or empty in all rows."""
+    fitted: dict[str, int] = {}
     for column in columns:
-        texts = [row[column.key][0] for row in made if column.key in row]
+        texts = [row[column.key][0] for row in cell_rows if column.key in row]
         # A column in which nothing is known only takes room.
         longest = max((cells.width_of(text) for text in texts if text != "-"), default=0)
         if longest or column.drop == 0:
             longest = max(longest, cells.width_of(column.head))
-            found[column.key] = min(longest, column.most) if column.most else longest
+            fitted[column.key] = min(longest, column.most) if column.most else longest
     rest = next((column for column in columns if column.most == 0), None)
-    droppable = sorted((column for column in columns if column.drop), key=lambda one: -one.drop)
-    least = dict(found)
-    if rest is not None and rest.key in found:
-        least[rest.key] = min(found[rest.key], 16)
+    droppable = sorted((column for column in columns if column.drop), key=lambda column: -column.drop)
+    least = dict(fitted)
+    if rest is not None and rest.key in fitted:
+        least[rest.key] = min(fitted[rest.key], 16)
     for column in droppable:
         if _total(least) <= width:
             break
-        found.pop(column.key, None)
+        fitted.pop(column.key, None)
         least.pop(column.key, None)
-    while _total(found) > width:
-        widest = max(found, key=lambda key: found[key])
-        if found[widest] <= LEAST:
+    while _total(fitted) > width:
+        widest = max(fitted, key=lambda key: fitted[key])
+        if fitted[widest] <= LEAST:
             break
-        found[widest] -= min(found[widest] - LEAST, _total(found) - width)
-    return found
+        fitted[widest] -= min(fitted[widest] - LEAST, _total(fitted) - width)
+    return fitted
 
 
 def _total(widths: dict[str, int]) -> int:
@@ -87,12 +87,12 @@ def _total(widths: dict[str, int]) -> int:
 
 
 def _line(
-    columns: Sequence[Column], widths: dict[str, int], found: dict[str, Cell], width: int, gap_style: str = ""
+    columns: Sequence[Column], widths: dict[str, int], line_cells: dict[str, Cell], width: int, gap_style: str = ""
 ) -> Text:
     line = Text(no_wrap=True)
     left = width
     for place, column in enumerate(columns):
-        text, style = found.get(column.key, ("", ""))
+        text, style = line_cells.get(column.key, ("", ""))
         gap = GAP if place else 0
         room = min(widths[column.key], left - gap)
         if room <= 0:
@@ -106,7 +106,7 @@ def _line(
 
 
 def _trouble(row: TroubleRow, width: int) -> Text:
-    """Of any length with ``width`` 0."""
+    """The line of a trouble; of any length with ``width`` 0."""
     more = f" (+{len(row.nodes) - MOST_NAMES} more)" if len(row.nodes) > MOST_NAMES else ""
     names = ", ".join(row.nodes[:MOST_NAMES]) + more
     line = Text(no_wrap=True)
@@ -120,13 +120,13 @@ def _trouble(row: TroubleRow, width: int) -> Text:
 def summary(screen: Screen, width: int, look: DrawingStyle, *, clock: str = "") -> list[Text]:
     """Two lines about the whole."""
     whole = screen.whole
-    said = [f"{screen.nodes} node{'' if screen.nodes == 1 else 's'}"]
+    parts = [f"{screen.nodes} node{'' if screen.nodes == 1 else 's'}"]
     if screen.silent:
-        said[0] += f" ({screen.silent} silent)"
-    said.append(f"{whole.gpus} GPU{'' if whole.gpus == 1 else 's'}, {whole.used} in use")
-    said += [f"{count} {word}" for count, word in ((whole.lost, "lost"), (whole.bad, "to see to")) if count]
-    said.append(f"{whole.pods} pod{'' if whole.pods == 1 else 's'}")
-    title = f"kgpu top  {'  '.join(said)}"
+        parts[0] += f" ({screen.silent} silent)"
+    parts.append(f"{whole.gpus} GPU{'' if whole.gpus == 1 else 's'}, {whole.used} in use")
+    parts += [f"{count} {word}" for count, word in ((whole.lost, "lost"), (whole.bad, "to see to")) if count]
+    parts.append(f"{whole.pods} pod{'' if whole.pods == 1 else 's'}")
+    title = f"kgpu top  {'  '.join(parts)}"
     gap = width - cells.width_of(title) - cells.width_of(clock)
     first = Text(cells.fit(f"{title}{' ' * gap}{clock}" if gap > 1 else title, width), "bold", no_wrap=True)
     second = Text(no_wrap=True)

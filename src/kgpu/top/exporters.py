@@ -1,7 +1,7 @@
 """Exporters over HTTP: directly, or through the API server's pod proxy, whichever way works; then that way is kept.
 
 An exporter gets no more than its deadline and a bounded answer: one that hangs, streams for ever or is another program
-is told as its node's trouble and holds nobody up.
+becomes its node's trouble and delays no other node.
 """
 
 from __future__ import annotations

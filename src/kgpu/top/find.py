@@ -1,7 +1,7 @@
 """Pure: which nodes have GPUs, and by which ways each one's exporter can be asked.
 
 An exporter is a pod by one of the labels below, in a namespace that is trusted: kgpu's, or another dcgm-exporter. A
-GPU node without one is told as such. Which way comes first depends on where this runs: pods reach each other directly,
+GPU node without one is shown as such. Which way comes first depends on where this runs: pods reach each other directly,
 a person's machine reaches them through the API server.
 """
 
@@ -36,7 +36,7 @@ class Via(enum.StrEnum):
 
 
 def slim_pod(pod: Object) -> Object:
-    """What is needed of a pod."""
+    """The fields of a pod that finding exporters needs."""
     spec, status = _map(pod.get("spec")), _map(pod.get("status"))
     return {
         "metadata": {key: _map(pod.get("metadata")).get(key) for key in ("name", "namespace", "resourceVersion")},
@@ -49,7 +49,7 @@ def slim_pod(pod: Object) -> Object:
 
 
 def slim_node(node: Object) -> Object:
-    """What is needed of a Node."""
+    """The fields of a Node that finding exporters needs."""
     metadata = _map(node.get("metadata"))
     return {
         "metadata": {key: metadata.get(key) for key in ("name", "resourceVersion")},
@@ -68,16 +68,18 @@ def targets(
     by_node: dict[str, list[tuple[int, Object]]] = {}
     for place, pod in pods:
         by_node.setdefault(str(pod["node"] or ""), []).append((place, pod))
-    found: list[NodeRoutes] = []
-    for node, here in sorted(by_node.items()):
-        agents_only = all(SELECTORS[place][1] == names.AGENT_DAEMON_SET for place, _ in here)
+    routes: list[NodeRoutes] = []
+    for node, candidates in sorted(by_node.items()):
+        agents_only = all(SELECTORS[place][1] == names.AGENT_DAEMON_SET for place, _ in candidates)
         # The agent runs on every node, with GPUs or without.
         if node and (gpu_nodes is None or node in gpu_nodes or not agents_only):
-            found.append(_target(node, sorted(here, key=lambda one: one[0]), via, inside=inside, scheme=scheme))
+            routes.append(
+                _target(node, sorted(candidates, key=lambda pair: pair[0]), via, inside=inside, scheme=scheme)
+            )
     for node in sorted((gpu_nodes or set()) - set(by_node)):
         trouble = NodeTrouble(what="no metrics exporter runs there", remedy="kgpu status, or --exporter-namespace")
-        found.append(NodeRoutes(node=one_line(node), trouble=trouble))
-    return tuple(found)
+        routes.append(NodeRoutes(node=one_line(node), trouble=trouble))
+    return tuple(routes)
 
 
 def _target(node: str, pods: list[tuple[int, Object]], via: Via, *, inside: bool, scheme: str) -> NodeRoutes:
@@ -114,8 +116,8 @@ def _port(spec: Mapping[str, Any]) -> int | None:
 
 
 def _waiting(status: Mapping[str, Any]) -> str:
-    for one in status.get("containerStatuses") or ():
-        reason = _map(_map(_map(one).get("state")).get("waiting")).get("reason")
+    for container in status.get("containerStatuses") or ():
+        reason = _map(_map(_map(container).get("state")).get("waiting")).get("reason")
         if reason:
             return str(reason)
     return ""

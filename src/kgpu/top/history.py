@@ -1,4 +1,4 @@
-"""What GPUs did since this look began: activity for the bars, since when each is idle, and when it had an Xid."""
+"""What GPUs did since kgpu top started: activity for the bars, since when each is idle, and when it had an Xid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUSY: Final = ("utilization_percent", "sm_percent", "engine_percent")
 
 
 class IdleTime(NamedTuple):
-    """How long a GPU has done nothing; ``at_least``: it was idle when this look began."""
+    """How long a GPU has done nothing; ``at_least``: it was idle when kgpu top started."""
 
     seconds: float
     at_least: bool
@@ -32,7 +32,7 @@ class _Track:
 
 @dataclass(slots=True)
 class _Xid:
-    """The last Xid as an exporter tells it, for ever; ``came_at`` is None for one from before this look."""
+    """The last Xid, which an exporter shows for ever; ``came_at`` is None for one from before kgpu top started."""
 
     code: int
     seen_at: float
@@ -49,7 +49,7 @@ class GpuHistory:
         self.whole: deque[int] = deque(maxlen=KEPT)
 
     def add(self, node: GpuNode, now: float) -> None:
-        """A node has just been read; values that its exporter has told already are no news."""
+        """Add a node that has just been read; values that its exporter has given before are ignored."""
         for gpu in node.gpus:
             self._take_xid(gpu, now)  # an Xid is told at once, between two readings of everything else
         if node.read_at and self._read_at.get(node.name) == node.read_at:
@@ -92,7 +92,7 @@ class GpuHistory:
             del self._xids[uuid]
 
     def xid_age(self, uuid: str, now: float) -> float | None:
-        """Seconds since the GPU's last Xid came; None where it had none since this look began."""
+        """Seconds since the GPU's last Xid came; None where it had none since kgpu top started."""
         xid = self._xids.get(uuid)
         return None if xid is None or xid.came_at is None else max(0.0, now - xid.came_at)
 
@@ -111,18 +111,18 @@ class GpuHistory:
 
 
 def _works(gpu: ShownGpu) -> bool:
-    """By any measure: one may not see what another does, such as a copy without a kernel."""
+    """Whether any measure shows work: one may miss what another sees, such as a copy without a kernel."""
     return any(values.get(name, 0.0) > 0 for values in (gpu.values, *(p.values for p in gpu.parts)) for name in BUSY)
 
 
 def activity(gpu: ShownGpu) -> float | None:
-    """How busy it is in percent, by the first measure that it has; with MIG the busiest instance's."""
+    """The GPU's utilisation in percent, by the first measure that it has; with MIG the busiest instance's."""
     own = busy(gpu.values)
     if own is not None:
         return own
-    return max((found for part in gpu.parts if (found := busy(part.values)) is not None), default=None)
+    return max((percent for part in gpu.parts if (percent := busy(part.values)) is not None), default=None)
 
 
 def busy(values: Mapping[str, float]) -> float | None:
-    """By the first measure that there is."""
+    """Utilisation in percent by the first measure that there is; None without one."""
     return next((values[name] for name in BUSY if name in values), None)

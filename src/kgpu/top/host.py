@@ -47,23 +47,24 @@ class HostSource:
         inventory = await self._reader.inventory()
         readings = await self._reader.readings(KEYS)
         processes = await self._reader.processes()
-        return self.made(inventory, readings, processes, target.node)
+        return self.node_of(inventory, readings, processes, target.node)
 
     async def close(self) -> None:
         await self._reader.close()
 
-    def made(
+    def node_of(
         self, inventory: Inventory, readings: tuple[Reading, ...], processes: tuple[Seen, ...], name: str
     ) -> GpuNode:
-        """The node from what the driver said."""
-        values = {(one.uuid, one.gpu_instance): one.numbers for one in readings if one.link is None}
+        """Build the node from what the driver returned."""
+        values = {(reading.uuid, reading.gpu_instance): reading.numbers for reading in readings if reading.link is None}
         seen: dict[str, list[GpuProcess]] = {}
         for process in processes:
             seen.setdefault(process.uuid, []).append(self._process(process))
         verdicts = self._verdicts.read() if self._verdicts is not None else None
         judged = verdicts.by_uuid if verdicts is not None else {}
         gpus = [
-            _gpu(one, values, tuple(seen.get(one.uuid, ())), judged.get(one.uuid)) for one in inventory.accelerators
+            _gpu(accelerator, values, tuple(seen.get(accelerator.uuid, ())), judged.get(accelerator.uuid))
+            for accelerator in inventory.accelerators
         ]
         return GpuNode(
             name=name, hostname=name, driver_version=inventory.driver_version, gpus=tuple(gpus), at=time.time(),
@@ -84,7 +85,7 @@ def _gpu(
     processes: tuple[GpuProcess, ...],
     verdict: GpuVerdict | None,
 ) -> ShownGpu:
-    profiles = {one.gpu_instance: one.profile for one in gpu.partitions} if gpu.mig_enabled else {}
+    profiles = {partition.gpu_instance: partition.profile for partition in gpu.partitions} if gpu.mig_enabled else {}
     parts = tuple(
         GpuInstance(gpu_instance=number, profile=profile, values=with_total(values.get((gpu.uuid, number), {})))
         for number, profile in sorted(profiles.items())
@@ -93,13 +94,13 @@ def _gpu(
     return ShownGpu(
         index=gpu.index, uuid=gpu.uuid, name=one_line(gpu.name), values=with_total(values.get((gpu.uuid, None), {})),
         health=health, reason=one_line(reason), action=one_line(action, 60), parts=parts,
-        processes=tuple(sorted(processes, key=lambda one: (-(one.memory_mib or 0), one.pid))),
+        processes=tuple(sorted(processes, key=lambda process: (-(process.memory_mib or 0), process.pid))),
     )  # fmt: skip
 
 
 def _judged(gpu: Accelerator, verdict: GpuVerdict | None) -> tuple[GpuHealth, str, str]:
-    """Health, why, and what to do: a GPU that does not answer, then the health role's word, then the driver's."""
-    worst = next((one for one in gpu.findings if one.problem in _SILENT), None)
+    """Health, reason and action: of a GPU that does not answer, else by health's verdict, else by the driver."""
+    worst = next((finding for finding in gpu.findings if finding.problem in _SILENT), None)
     if worst is not None:
         # It may only be slow, or hang for a moment: health waits a while before it calls that a fault.
         well = verdict is not None and verdict.action == _NOTHING_TO_DO and not verdict.muted

@@ -16,20 +16,20 @@ _UNFINISHED: Final = re.compile(r"\x1b(?:\[[0-9;<?]{0,32}|O)?")
 
 
 def keys(text: str, *, last: bool = False) -> tuple[list[str], str]:
-    """The keys, and what is the beginning of one that is still to come; ``last``: nothing comes."""
-    found: list[str] = []
+    """Return the keys, and the rest that may begin another key; with ``last`` nothing more comes."""
+    pressed: list[str] = []
     at = 0
     while at < len(text):
         char = text[at]
         if char == "\x1b":
             whole = _SEQUENCE.match(text, at)
             if whole is None and not last and _UNFINISHED.fullmatch(text, at):
-                return found, text[at:]
+                return pressed, text[at:]
             sequence = whole[0] if whole else char
             name = _NAMES.get(sequence) or ("" if whole else "esc")
-            found += [name] if name else []
+            pressed += [name] if name else []
             at += len(sequence)
             continue
-        found.append(_NAMES.get(char) or (f"ctrl-{chr(ord(char) + 96)}" if "\0" < char < "\x1b" else char))
+        pressed.append(_NAMES.get(char) or (f"ctrl-{chr(ord(char) + 96)}" if "\0" < char < "\x1b" else char))
         at += 1
-    return found, ""
+    return pressed, ""

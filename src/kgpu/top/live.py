@@ -1,4 +1,4 @@
-"""The live screen: draws when there is news or a key, and leaves the terminal as it found it, whatever happens.
+"""The live screen: draws after new readings or a key, and leaves the terminal as it found it, whatever happens.
 
 The alternate screen and the terminal's settings are given back at the end, on an error, and while the program is
 stopped with Ctrl-Z.
@@ -52,7 +52,7 @@ class LiveTop:
         self._dirty = asyncio.Event()
 
     async def run(self) -> None:
-        """Until the user ends it."""
+        """Run until the user ends it."""
         from rich.live import Live
 
         live = Live(console=self._console, screen=True, auto_refresh=False, transient=True, redirect_stdout=False,
@@ -72,12 +72,12 @@ class LiveTop:
                     for task in (reading, news):
                         task.cancel()
             done = await asyncio.gather(reading, news, return_exceptions=True)
-        for one in done:
-            if isinstance(one, Exception):
-                raise one
+        for outcome in done:
+            if isinstance(outcome, Exception):
+                raise outcome
 
     async def _follow(self) -> None:
-        """News come in hundreds a second; the eye needs four."""
+        """Redraw after new readings: they may come hundreds of times a second, and four drawings are enough."""
         while True:
             await self._watch.changed.wait()
             self._watch.changed.clear()
@@ -85,8 +85,8 @@ class LiveTop:
             self._dirty.set()
             await asyncio.sleep(max(MOST_OFTEN, self._cost * IDLE_PER_DRAWING))
 
-    def _typed(self, found: list[str]) -> None:
-        for key in found:
+    def _typed(self, pressed: list[str]) -> None:
+        for key in pressed:
             screen = self._planned()
             before = self._ui
             self._ui = press(before, key, rows=len(screen.rows), height=self._height())
@@ -121,24 +121,24 @@ class LiveTop:
         width, height = self._console.size
         screen = self._planned()
         self._ui = ui = at(self._ui, rows=len(screen.rows), height=self._height())
-        found = draw.summary(screen, width, self._look, clock=time.strftime("%H:%M:%S"))
-        found += [Text(cells.fit(line, width), "yellow", no_wrap=True) for line in self._said()]
+        lines = draw.summary(screen, width, self._look, clock=time.strftime("%H:%M:%S"))
+        lines += [Text(cells.fit(line, width), "yellow", no_wrap=True) for line in self._said()]
         if ui.help:
-            found += _help(width)
+            lines += _help(width)
         else:
             seen = screen.rows[ui.top : ui.top + self._height()]
-            found += draw.table(seen, ui.wish.view, width, self._look, marked=ui.cursor - ui.top)
+            lines += draw.table(seen, ui.wish.view, width, self._look, marked=ui.cursor - ui.top)
             if not screen.rows:
-                found.append(Text(self._empty(), "dim", no_wrap=True))
-        found = found[: height - 1]
-        found += [Text("")] * (height - 1 - len(found))
+                lines.append(Text(self._empty(), "dim", no_wrap=True))
+        lines = lines[: height - 1]
+        lines += [Text("")] * (height - 1 - len(lines))
         foot = Text(
             cells.fit(self._foot(screen), width), "reverse" if ui.typed is not None else "dim", no_wrap=True, end=""
         )
-        for line in found:
+        for line in lines:
             line.truncate(width)
             line.end = "\n"
-        return [*found, foot]
+        return [*lines, foot]
 
     def _empty(self) -> str:
         if self._watch.rounds == 0 and self._watch.trouble is None:
@@ -153,7 +153,7 @@ class LiveTop:
         if ui.ordering:
             from kgpu.top.sorts import SORTS
 
-            return "sort by " + ", ".join(f"{one.letter} {one.name}" for one in SORTS.values())
+            return "sort by " + ", ".join(f"{sort.letter} {sort.name}" for sort in SORTS.values())
         count = len(screen.rows)
         place = f"{ui.top + 1}-{min(count, ui.top + self._height())} of {count}" if count > self._height() else ""
         parts = [

@@ -1,6 +1,6 @@
 """What ``kgpu top`` shows, as data: nodes, their GPUs and MIG instances, who uses them, and what is not known and why.
 
-Values are plain numbers by name, with the unit in the name as in ``hw.port.Reading``; a value that nobody gave is
+Values are plain numbers by name, with the unit in the name as in ``hw.port.Reading``; a value that no source gave is
 absent. All text has come through ``printable``: nothing from outside can drive a terminal.
 """
 
@@ -111,7 +111,7 @@ class GpuNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One way to an exporter's text. ``url`` is reached directly; with ``pod`` it is asked of the API server."""
+    """One way to an exporter's text. ``url`` is reached directly; with ``pod`` the API server forwards the request."""
 
     url: str = ""
     namespace: str = ""

@@ -1,4 +1,4 @@
-"""Prometheus' text format, read strictly and only as far as asked: lines of other metrics cost next to nothing.
+"""Prometheus' text format, read strictly and only for the wanted metrics: other lines cost next to nothing.
 
 A line that is no sample is an error, as it is for Prometheus: what answered is then no exporter, or a broken one. The
 label sets of a GPU come again with every metric and every round, so each text of labels is taken apart once.
@@ -42,17 +42,17 @@ class LabelSets:
         self.names: set[str] = set()
 
     def of(self, text: str) -> Labels:
-        """Raises _NoLabelsError."""
-        found = self._made.get(text)
-        if found is None:
-            found = _labels(text)
+        """Return the label set of a text. Raises _NoLabelsError."""
+        labels = self._made.get(text)
+        if labels is None:
+            labels = _labels(text)
             self._characters += len(text)
             if self._characters > MOST_CHARACTERS:
                 self._made.clear()
                 self.names.clear()
                 self._characters = len(text)
-            self._made[text] = found
-        return found
+            self._made[text] = labels
+        return labels
 
     def is_name(self, text: str) -> bool:
         """Whether it is a metric's name."""
@@ -91,18 +91,18 @@ def samples(text: str, wanted: Container[str], known: LabelSets) -> Iterator[tup
 
 
 def _labels(text: str) -> Labels:
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     at = 0
     while at < len(text):
-        one = _LABEL.match(text, at)
-        if one is None or one[1] in found or len(found) == MOST_LABELS:
+        match = _LABEL.match(text, at)
+        if match is None or match[1] in labels or len(labels) == MOST_LABELS:
             raise _NoLabelsError
-        value = one[2]
+        value = match[2]
         if "\\" in value:
             value = _ESCAPED.sub(lambda seen: _MEANT.get(seen[1], seen[0]), value)
-        found[one[1]] = printable(value)
-        at = one.end()
-    return found
+        labels[match[1]] = printable(value)
+        at = match.end()
+    return labels
 
 
 def _broken(number: int, line: str) -> NotMetricsError:

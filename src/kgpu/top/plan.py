@@ -1,6 +1,6 @@
-"""Pure: nodes as last read in; the rows of one view out, filtered and sorted, and what the whole comes to.
+"""Pure: nodes as last read in; the rows of one view out, filtered and sorted, and the totals.
 
-Three views: GPUs (with MIG instances, users and processes under each), nodes, pods. Nodes that can't be read are told
+Three views: GPUs (with MIG instances, users and processes under each), nodes, pods. Nodes that can't be read are shown
 in every view, those with the same trouble together.
 """
 
@@ -34,7 +34,7 @@ def plan(nodes: Iterable[GpuNode], wish: Wish, history: GpuHistory, now: float) 
     shown = [node for node in nodes if not wish.nodes or node.name in wish.nodes]
     shown.sort(key=lambda node: natural(node.name))
     words = wish.words.lower().split()
-    found = [
+    rows = [
         GpuRow(
             node=node,
             gpu=gpu,
@@ -46,25 +46,25 @@ def plan(nodes: Iterable[GpuNode], wish: Wish, history: GpuHistory, now: float) 
         for gpu in node.gpus
         if _wanted(node, gpu, words, wish.namespaces)
     ]
-    found = _sorted(found, wish)
+    rows = _sorted(rows, wish)
     silent = [node for node in shown if node.trouble and (not words or _has(words, node.name, node.trouble.what))]
-    told = _troubles((node.name, node.trouble) for node in silent if node.trouble)
-    told += _troubles((node.name, node.remark) for node in shown if node.remark and not node.trouble)
+    troubles = _troubles((node.name, node.trouble) for node in silent if node.trouble)
+    troubles += _troubles((node.name, node.remark) for node in shown if node.remark and not node.trouble)
     make = {TableView.GPUS: _gpu_rows, TableView.NODES: _node_rows, TableView.PODS: pod_rows}[wish.view]
     return Screen(
-        rows=(*told, *make(found, wish)),
-        whole=whole([row.gpu for row in found]),
+        rows=(*troubles, *make(rows, wish)),
+        whole=whole([row.gpu for row in rows]),
         nodes=len(shown),
         silent=sum(node.trouble is not None for node in shown),
-        # It is of everything, so it says nothing of a part.
+        # The history is of all GPUs, so it does not fit a filtered view.
         history=() if words or wish.namespaces else tuple(history.whole),
-        gpus=tuple(found),
+        gpus=tuple(rows),
     )
 
 
 def whole(gpus: Sequence[ShownGpu]) -> Whole:
-    """What they come to."""
-    busy = [found for gpu in gpus if (found := activity(gpu)) is not None]
+    """The totals of these GPUs."""
+    busy = [percent for gpu in gpus if (percent := activity(gpu)) is not None]
     return Whole(
         gpus=len(gpus),
         used=sum(bool(gpu.everybody or gpu.processes) for gpu in gpus),
@@ -82,12 +82,12 @@ def whole(gpus: Sequence[ShownGpu]) -> Whole:
 
 
 def _sum(gpus: Iterable[ShownGpu], name: str) -> float | None:
-    told = [gpu.values[name] for gpu in gpus if name in gpu.values]
-    return sum(told) if told else None
+    values = [gpu.values[name] for gpu in gpus if name in gpu.values]
+    return sum(values) if values else None
 
 
 def _sorted(rows: list[GpuRow], wish: Wish) -> list[GpuRow]:
-    """They come by node and number, which is the order among equals."""
+    """GPUs come in by node and number, which stays the order among equals."""
     sort = SORTS[wish.sort]
     if wish.sort != "natural" or wish.reverse:
         rows.sort(key=sort.key, reverse=sort.largest != wish.reverse)  # type: ignore[arg-type]
@@ -123,9 +123,9 @@ def _troubles(nodes: Iterable[tuple[str, NodeTrouble]]) -> list[TroubleRow]:
     return sorted(rows, key=lambda row: (-len(row.nodes), row.nodes))
 
 
-def _gpu_rows(found: Iterable[GpuRow], wish: Wish) -> list[Row]:
+def _gpu_rows(gpu_rows: Iterable[GpuRow], wish: Wish) -> list[Row]:
     rows: list[Row] = []
-    for row in found:
+    for row in gpu_rows:
         rows.append(row)
         if wish.detail is not Detail.COMPACT:
             rows += _under(row.gpu, full=wish.detail is Detail.FULL)
@@ -145,10 +145,10 @@ def _under(gpu: ShownGpu, *, full: bool) -> list[Row]:
     return rows
 
 
-def _node_rows(found: Iterable[GpuRow], wish: Wish) -> list[Row]:
-    """In the order in which the sort brings their first GPU; by a sum where that says more."""
+def _node_rows(gpu_rows: Iterable[GpuRow], wish: Wish) -> list[Row]:
+    """Rows of nodes in the order of their first sorted GPU; by a sum where that says more."""
     groups: dict[str, list[GpuRow]] = {}
-    for row in found:
+    for row in gpu_rows:
         groups.setdefault(row.node.name, []).append(row)
     rows = [NodeTotals(node=rows[0].node, whole=whole([row.gpu for row in rows])) for rows in groups.values()]
     key = _NODE_KEYS.get(wish.sort)

@@ -10,10 +10,10 @@ from kgpu.top.rows import GpuRow, PodRow, Row, Wish
 from kgpu.top.sorts import BADNESS, natural
 
 
-def pod_rows(found: Iterable[GpuRow], wish: Wish) -> list[Row]:
-    """In the order in which the sort brings the first device of each."""
+def pod_rows(gpu_rows: Iterable[GpuRow], wish: Wish) -> list[Row]:
+    """Rows of pods in the order of their first sorted device."""
     held: dict[tuple[str, str], list[tuple[GpuRow, GpuInstance | None, GpuUser]]] = {}
-    for row in found:
+    for row in gpu_rows:
         for part, user in _holders(row.gpu):
             if not wish.namespaces or user.namespace in wish.namespaces:
                 held.setdefault((user.namespace, user.pod), []).append((row, part, user))
@@ -41,26 +41,26 @@ def _pod(namespace: str, pod: str, held: Sequence[tuple[GpuRow, GpuInstance | No
         if len({user.name for user in (part.users if part else row.gpu.users)}) > 1
     }  # fmt: skip
     memory = [_memory(own[key], values[key], alone=key not in shared) for key in devices]
-    totals = [one["memory_total_mib"] for one in values.values() if "memory_total_mib" in one]
+    totals = [readings["memory_total_mib"] for readings in values.values() if "memory_total_mib" in readings]
     whole_gpus = {row.gpu.uuid: row.gpu for row, part in devices.values() if part is None}
     power = [gpu.values["power_w"] for gpu in whole_gpus.values() if "power_w" in gpu.values]
-    told = [found for one in values.values() if (found := busy(one)) is not None]
+    utilizations = [percent for readings in values.values() if (percent := busy(readings)) is not None]
     rows = [row for row, _ in devices.values()]
     idle = [row.idle for row in rows if row.idle]
     return PodRow(
         namespace=namespace, pod=pod, nodes=tuple(dict.fromkeys(row.node.name for row in rows)), devices=len(devices),
-        shared=len(shared), utilization=sum(told) / len(told) if told else None,
-        memory_mib=sum(known) if (known := [one for one in memory if one is not None]) else None,
+        shared=len(shared), utilization=sum(utilizations) / len(utilizations) if utilizations else None,
+        memory_mib=sum(known) if (known := [mib for mib in memory if mib is not None]) else None,
         total_mib=sum(totals) if totals else None, power_w=sum(power) if power else None,
         models=tuple(sorted({row.gpu.name for row in rows if row.gpu.name})),
-        health=max((row.gpu.health for row in rows), key=lambda one: BADNESS[one]),
-        idle=min(idle, key=lambda one: one.seconds) if len(idle) == len(rows) else None,
+        health=max((row.gpu.health for row in rows), key=lambda health: BADNESS[health]),
+        idle=min(idle, key=lambda period: period.seconds) if len(idle) == len(rows) else None,
     )  # fmt: skip
 
 
 def _memory(own: Sequence[float | None], values: Mapping[str, float], *, alone: bool) -> float | None:
-    """What a pod's processes hold of a device; all that is used, where it is the device's only user."""
-    told = [one for one in own if one is not None]
-    if told:
-        return sum(told)
+    """MiB that a pod's processes hold of a device; all that is used where the pod is the only user."""
+    known = [mib for mib in own if mib is not None]
+    if known:
+        return sum(known)
     return values.get("memory_used_mib") if alone else None

@@ -74,30 +74,31 @@ class _GpuRead:
 
 def read(text: str, name: str, known: LabelSets, *, at: float = 0.0, through: str = "") -> GpuNode:
     """The node of that name. Raises NotMetricsError."""
-    found: dict[str, _GpuRead] = {}
-    told: dict[str, float] = {}
+    by_uuid: dict[str, _GpuRead] = {}
+    of_node: dict[str, float] = {}
     hostname = driver = ""
     for metric, labels, value in samples(text, tables.WANTED, known):
         uuid = _first(labels, tables.UUID)
         if not uuid:
             if metric in tables.OF_NODE:
-                told[metric] = value
+                of_node[metric] = value
             continue
-        gpu = found.get(uuid)
+        gpu = by_uuid.get(uuid)
         if gpu is None:
-            if len(found) == MOST_GPUS:
+            if len(by_uuid) == MOST_GPUS:
                 continue
-            gpu = found[uuid] = _GpuRead(_number(labels.get(tables.INDEX, "")), _first(labels, tables.MODEL))
+            gpu = by_uuid[uuid] = _GpuRead(_number(labels.get(tables.INDEX, "")), _first(labels, tables.MODEL))
         hostname = hostname or _first(labels, tables.HOST)
         driver = driver or labels.get(tables.DRIVER, "")
         _take(gpu, metric, labels, value)
-    gpus = sorted((_gpu(uuid, one) for uuid, one in found.items()), key=lambda one: (one.index, one.uuid))
+    gpus = sorted((_gpu(uuid, gpu) for uuid, gpu in by_uuid.items()), key=lambda gpu: (gpu.index, gpu.uuid))
     trouble, remark = (
-        next((words for metric, words in row.items() if told.get(metric, 1) == 0), None) for row in (_SILENT, _MISSING)
+        next((words for metric, words in row.items() if of_node.get(metric, 1) == 0), None)
+        for row in (_SILENT, _MISSING)
     )
     return GpuNode(
         name=name, hostname=hostname, driver_version=driver, gpus=tuple(gpus), trouble=trouble, remark=remark, at=at,
-        read_at=told.get(tables.READ_AT, 0.0), through=through,
+        read_at=of_node.get(tables.READ_AT, 0.0), through=through,
     )  # fmt: skip
 
 
@@ -126,34 +127,34 @@ def _take(gpu: _GpuRead, metric: str, labels: Labels, value: float) -> None:
             where.values.setdefault(attr, value * factor)
 
 
-def _gpu(uuid: str, found: _GpuRead) -> ShownGpu:
+def _gpu(uuid: str, reading: _GpuRead) -> ShownGpu:
     parts = tuple(
-        GpuInstance(gpu_instance=number, profile=one.profile, values=with_total(one.values), users=one.holders())
-        for number, one in sorted(found.parts.items())
+        GpuInstance(gpu_instance=number, profile=part.profile, values=with_total(part.values), users=part.holders())
+        for number, part in sorted(reading.parts.items())
     )
-    action, reason = found.action, found.reason
-    if found.up is False and action in {"", _NOTHING_TO_DO}:
-        action, reason = "", reason if found.muted else _NO_READINGS
+    action, reason = reading.action, reading.reason
+    if reading.up is False and action in {"", _NOTHING_TO_DO}:
+        action, reason = "", reason if reading.muted else _NO_READINGS
     return ShownGpu(
-        index=found.index, uuid=uuid, name=found.name, values=_summed(with_total(found.own.values), parts),
-        health=_health(found), action=action, reason=reason, users=found.own.holders(), parts=parts,
+        index=reading.index, uuid=uuid, name=reading.name, values=_summed(with_total(reading.own.values), parts),
+        health=_health(reading), action=action, reason=reason, users=reading.own.holders(), parts=parts,
     )  # fmt: skip
 
 
-def _health(found: _GpuRead) -> GpuHealth:
+def _health(reading: _GpuRead) -> GpuHealth:
     """Without readings a GPU is lost, unless health says that it is well: it answers, but slowly, or hangs just now."""
-    if found.up is False:
-        well = found.healthy is True and found.action == _NOTHING_TO_DO and not found.muted
+    if reading.up is False:
+        well = reading.healthy is True and reading.action == _NOTHING_TO_DO and not reading.muted
         return GpuHealth.WARN if well else GpuHealth.LOST
-    if found.healthy is False:
+    if reading.healthy is False:
         return GpuHealth.BAD
-    if found.action not in {"", _NOTHING_TO_DO}:
+    if reading.action not in {"", _NOTHING_TO_DO}:
         return GpuHealth.WARN
-    return GpuHealth.UNKNOWN if found.up is None and found.healthy is None else GpuHealth.OK
+    return GpuHealth.UNKNOWN if reading.up is None and reading.healthy is None else GpuHealth.OK
 
 
 def with_total(values: Mapping[str, float]) -> dict[str, float]:
-    """With the memory in all, which exporters leave to be added up."""
+    """The values with the total memory, which exporters leave to be summed."""
     whole = dict(values)
     if "memory_used_mib" in whole and "memory_free_mib" in whole:
         total = sum(whole.get(f"memory_{name}_mib", 0.0) for name in ("used", "free", "reserved"))
@@ -164,9 +165,9 @@ def with_total(values: Mapping[str, float]) -> dict[str, float]:
 def _summed(values: dict[str, float], parts: Iterable[GpuInstance]) -> dict[str, float]:
     """A GPU in MIG mode has its memory in its instances."""
     for attr in ("memory_used_mib", "memory_total_mib"):
-        told = [part.values[attr] for part in parts if attr in part.values]
-        if told and attr not in values:
-            values[attr] = sum(told)
+        amounts = [part.values[attr] for part in parts if attr in part.values]
+        if amounts and attr not in values:
+            values[attr] = sum(amounts)
     return values
 
 

@@ -90,14 +90,14 @@ def _user(user: GpuUser) -> dict[str, Any]:
 
 
 def _processes(gpu: ShownGpu) -> list[dict[str, Any]]:
-    return [_process(one) for one in gpu.processes]
+    return [_process(process) for process in gpu.processes]
 
 
-def _process(one: GpuProcess) -> dict[str, Any]:
+def _process(process: GpuProcess) -> dict[str, Any]:
     return {
-        "pid": one.pid, "username": one.user or None, "command": one.command or None, "type": one.kind,
-        "gpu_memory_usage": _number(one.memory_mib), "gpu_instance": one.gpu_instance,
-        "utilization.sm": _number(one.sm_percent),
+        "pid": process.pid, "username": process.user or None, "command": process.command or None, "type": process.kind,
+        "gpu_memory_usage": _number(process.memory_mib), "gpu_instance": process.gpu_instance,
+        "utilization.sm": _number(process.sm_percent),
     }  # fmt: skip
 
 

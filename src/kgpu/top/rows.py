@@ -1,4 +1,4 @@
-"""What a screen consists of: the wish that made it, and rows of each kind, ready to be drawn or written as JSON."""
+"""What a screen consists of: the wish behind it, and rows of each kind, ready to be drawn or written as JSON."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ProcessRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTotals:
-    """One node with what its GPUs come to."""
+    """One node with the totals of its GPUs."""
 
     node: GpuNode
     whole: Whole
@@ -117,7 +117,7 @@ Row = GpuRow | PartRow | UserRow | ProcessRow | NodeTotals | PodRow | TroubleRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """What several GPUs come to. Sums are over those that tell; None where none does."""
+    """The totals of several GPUs. Sums are over those with a value; None where none has one."""
 
     gpus: int = 0
     used: int = 0

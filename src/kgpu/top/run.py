@@ -1,4 +1,4 @@
-"""The loop: every node is read again and again, each at its own pace, and whoever draws is told that there is news.
+"""The loop: every node is read again and again, each at its own pace, and ``changed`` is set after each reading.
 
 A round never waits for a node that hangs, a node that failed is tried again more rarely, and reading takes at most a
 quarter of a core: with a thousand nodes the rounds get longer by themselves.
@@ -30,7 +30,7 @@ SHORTEST: Final = 0.05  # seconds between two rounds, whatever was asked for
 
 
 class NodeWatch:
-    """What is known of every node."""
+    """Reads every node in rounds and keeps what was last read."""
 
     def __init__(
         self, source: GpuNodeSource, *, only: frozenset[str] = frozenset(), now: Callable[[], float] = time.monotonic
@@ -62,7 +62,7 @@ class NodeWatch:
         return len(self._pending)
 
     async def once(self) -> None:
-        """Read every node one time. Raises UserError when it can't be told which nodes there are."""
+        """Read every node one time. Raises UserError when the nodes can't be listed."""
         await self._round(patience=None)
         if self.trouble is not None:
             raise self.trouble
@@ -88,7 +88,7 @@ class NodeWatch:
         self._hurry.set()
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel the readings under way."""
         await end(*self._pending.values())
 
     async def _round(self, *, patience: float | None) -> None:
@@ -100,15 +100,15 @@ class NodeWatch:
             self.trouble = error
             self.changed.set()
             return
-        targets = tuple(one for one in targets if not self._only or one.node in self._only)
-        names = {one.node for one in targets} | (self._only or set())
+        targets = tuple(target for target in targets if not self._only or target.node in self._only)
+        names = {target.node for target in targets} | (self._only or set())
         for gone in self._found.keys() - names:
             del self._found[gone]
-        for name in self._only - {one.node for one in targets}:
+        for name in self._only - {target.node for target in targets}:
             self._put(
                 GpuNode(name=name, trouble=NodeTrouble(what="there is no GPU node of that name", remedy="kgpu status"))
             )
-        started = [self._start(one) for one in targets if self._due(one)]
+        started = [self._start(target) for target in targets if self._due(target)]
         if started:
             await asyncio.wait(started, timeout=patience)
         gpus = [gpu for node in self._found.values() if node.trouble is None for gpu in node.gpus]

@@ -73,9 +73,9 @@ SORTS: Final[Mapping[str, Sort]] = {
 
 def check_sort(name: str) -> str:
     """The sort of that name or beginning. Raises ConfigError."""
-    found = [one for one in SORTS if one.startswith(name)]
-    if name and (name in SORTS or len(found) == 1):
-        return name if name in SORTS else found[0]
+    matches = [known for known in SORTS if known.startswith(name)]
+    if name and (name in SORTS or len(matches) == 1):
+        return name if name in SORTS else matches[0]
     hint = did_you_mean(name, SORTS)
     raise ConfigError(
         f'GPUs can\'t be sorted by "{name}"' + (f"; {hint}" if hint else ""), f"one of: {', '.join(SORTS)}",

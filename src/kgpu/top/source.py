@@ -1,6 +1,6 @@
 """Where nodes come from, as a port: exporters of a cluster, exporters by address, or this node's own driver.
 
-``FakeSource`` beside it is for tests of whatever stands on it.
+``FakeSource`` is for tests of the code that uses the port.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class GpuNodeSource(Protocol):
     """Finds nodes and reads them. Calls of ``look`` may overlap."""
 
     async def targets(self) -> tuple[NodeRoutes, ...]:
-        """The nodes that there are. Raises UserError when that can't be told."""
+        """The existing nodes. Raises UserError when they can't be listed."""
         ...
 
     async def look(self, target: NodeRoutes) -> GpuNode:
@@ -24,7 +24,7 @@ class GpuNodeSource(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections and the driver."""
+        """Release connections and the driver."""
         ...
 
 
@@ -41,10 +41,10 @@ class FakeSource:
 
     async def look(self, target: NodeRoutes) -> GpuNode:
         self.looks += 1
-        found = self.nodes[target.node]
-        if isinstance(found, UserError):
-            raise found
-        return found
+        node = self.nodes[target.node]
+        if isinstance(node, UserError):
+            raise node
+        return node
 
     async def close(self) -> None:
         self.closed = True

@@ -45,13 +45,13 @@ class Terminal:
         self.restore()
 
     def take(self) -> None:
-        """Keys come one by one and unseen."""
+        """Switch the terminal to single keys without echo."""
         if self._descriptor >= 0:
             self._before = self._before or termios.tcgetattr(self._descriptor)
             tty.setcbreak(self._descriptor)
 
     def restore(self) -> None:
-        """As it was found."""
+        """Restore the settings that the terminal had."""
         if self._before is not None:
             with contextlib.suppress(termios.error):  # the terminal is gone
                 termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
@@ -68,12 +68,12 @@ class Terminal:
             asyncio.get_running_loop().remove_reader(self._descriptor)
             self._typed(["ctrl-c"])
             return
-        found, self._rest = keys(self._rest + self._decoder.decode(data))
+        pressed, self._rest = keys(self._rest + self._decoder.decode(data))
         if self._rest:
             self._later = asyncio.get_running_loop().call_later(ESCAPE_WAIT, self._flush)
-        if found:
-            self._typed(found)
+        if pressed:
+            self._typed(pressed)
 
     def _flush(self) -> None:
-        found, self._rest = keys(self._rest, last=True)
-        self._typed(found)
+        pressed, self._rest = keys(self._rest, last=True)
+        self._typed(pressed)

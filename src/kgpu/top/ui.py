@@ -17,7 +17,7 @@ _DETAILS: Final = {"a": Detail.AUTO, "f": Detail.FULL, "c": Detail.COMPACT}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ui:
-    """What the screen shows of what there is.
+    """Which part of the rows the screen shows.
 
     ``cursor`` is the row that is marked, ``top`` the first that is seen. ``typed`` is the filter while it is typed,
     else None. ``ordering``: the next key is the letter of a sort.
@@ -34,7 +34,7 @@ class Ui:
 
 
 def press(ui: Ui, key: str, *, rows: int, height: int) -> Ui:
-    """After one key, with ``rows`` rows of which ``height`` are seen. Keys that mean nothing change nothing."""
+    """The state after one key, with ``rows`` rows of which ``height`` are seen. Unknown keys change nothing."""
     ui = replace(ui, refresh=False)
     if ui.typed is not None:
         return _typing(ui, key)
@@ -50,7 +50,7 @@ def press(ui: Ui, key: str, *, rows: int, height: int) -> Ui:
 
 
 def at(ui: Ui, *, rows: int, height: int) -> Ui:
-    """With the cursor on a row that there is, and that row in sight."""
+    """The state with the cursor on an existing row, and that row on the screen."""
     cursor = max(0, min(ui.cursor, rows - 1))
     height = max(1, height)
     top = min(max(ui.top, cursor - height + 1), cursor, max(0, rows - height))

@@ -1,5 +1,5 @@
-"""All rules: functions under ``@rule``, and rows of data in a module's tuple ``RULES``. Each folder is a topic; modules
-are found by themselves.
+"""All rules: functions under ``@rule``, and rows of data in a module's tuple ``RULES``. Each folder is a topic; its
+modules are found automatically.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kgpu.doctor.rule import Rule, declared
 
 @functools.cache
 def all_rules() -> tuple[Rule, ...]:
-    """Sorted by id. Two rows of one id are a defect."""
+    """Return all rules, sorted by id. Two rules with the same id are a defect."""
     rules: dict[str, Rule] = {}
     for module in pkgutil.walk_packages(__path__, f"{__name__}."):
         for rule in () if module.ispkg else rules_in(module.name):
@@ -24,7 +24,7 @@ def all_rules() -> tuple[Rule, ...]:
 
 
 def rules_in(module: str) -> tuple[Rule, ...]:
-    """A module's rules. One without any is a defect: nobody would miss what it was to find."""
+    """Return a module's rules. A module without any is a defect: nobody would notice that it finds nothing."""
     rows: tuple[Rule, ...] = getattr(importlib.import_module(module), "RULES", ())
     rules = (*declared(module), *rows)
     assert rules, f"{module} declares no rule"
@@ -33,11 +33,11 @@ def rules_in(module: str) -> tuple[Rule, ...]:
 
 @functools.cache
 def by_id() -> dict[str, Rule]:
-    """Rules by the rows of the catalogue that they cover."""
+    """Return the rules by id, and by the ids of further catalogue rows that they cover."""
     rules = all_rules()
     return {name: rule for rule in rules for name in rule.also} | {rule.id: rule for rule in rules}
 
 
 def is_named(rule_id: str, patterns: tuple[str, ...]) -> bool:
-    """Whether an id is one of the ids or groups (``DPL-*``)."""
+    """Whether an id matches one of the ids or patterns (``DPL-*``)."""
     return any(fnmatch.fnmatchcase(rule_id, pattern) for pattern in patterns)

@@ -1,4 +1,4 @@
-"""Rows DRA: claims that get no device, by evaluating every selector on every device; and what the DRA drivers say."""
+"""Rows DRA: claims that get no device, found by evaluating every selector on every device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MATCH: Final = frozenset({Stand.FREE, Stand.TAKEN, Stand.TAINTED})
 
 
 def _claims(snapshot: Snapshot) -> Iterator[tuple[Waiting, Obj]]:
-    """Claims that pods wait with and that have no devices yet."""
+    """Claims of waiting pods to which no devices are allocated yet."""
     for pending in waiting(snapshot):
         for entry in pending.view.claims:
             claim = snapshot.get("ResourceClaim", entry.claim or "", pending.pod.namespace)
@@ -34,7 +34,7 @@ Fate = tuple[Waiting, ClaimRequest, str, tuple[Verdict, ...]]
 
 
 def _fates(snapshot: Snapshot) -> tuple[Fate, ...]:
-    """Each request of such a claim with what is in its way: none, error, false, tainted or taken."""
+    """Each request of such a claim with what blocks it: none, error, false, tainted or taken."""
     fates: list[Fate] = []
     for pending, claim in _claims(snapshot):
         requests = dra.requests(snapshot, claim)
@@ -65,7 +65,7 @@ def _fate(request: ClaimRequest, mine: tuple[Verdict, ...]) -> str:
 
 
 def _most(rows: tuple[Verdict, ...], *stands: Stand) -> int:
-    """How many devices of these stands the best node can use."""
+    """How many devices with these stands a single node can use at most; devices without a node count everywhere."""
     counts = Counter(row.device.node for row in rows if row.stand in stands)
     return counts.pop("", 0) + max(counts.values(), default=0)
 
@@ -79,7 +79,7 @@ def _selector(request: ClaimRequest) -> Evidence:
 
 
 def _values(device: Device, expression: str) -> tuple[Evidence, ...]:
-    """What the device says of the names that a selector uses."""
+    """The device's values of the attributes and capacities that a selector uses."""
     base = f"{device.path}.basic" if device.slice.map(f"{device.path}.basic") else device.path
     evidence = []
     for field in ("attributes", "capacity"):
@@ -302,7 +302,7 @@ def _no_class(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _lost_claims(snapshot: Snapshot) -> Iterator[tuple[Waiting, str, str, str]]:
-    """Claims and templates that a pod names and that are not in its namespace: kind, name, path in the pod."""
+    """Claims and templates that a pod names and that its namespace lacks: pod, kind, name, path in the pod."""
     for pending in waiting(snapshot):
         for position, row in enumerate(pending.pod.maps("spec.resourceClaims")):
             for field, kind in (

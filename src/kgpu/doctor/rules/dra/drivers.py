@@ -1,4 +1,4 @@
-"""Rows DRA that the drivers themselves tell: in logs and events, and by what runs on the nodes."""
+"""Rows DRA that the drivers report in logs and events, or that show in what runs on the nodes."""
 
 from __future__ import annotations
 

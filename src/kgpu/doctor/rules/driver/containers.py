@@ -69,8 +69,8 @@ def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def not_loaded(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRV-01 as the agent or the node itself tells it: NVML finds no driver. A driver's pod that is at fault, or still
-    at work, is told of in this one's place.
+    """DRV-01 as the agent or the node itself reports it: NVML finds no driver. Where a driver pod of the node fails or
+    is still at work, that pod is reported instead.
     """
     by_pod = {node for finding in (*held_up(snapshot), *compiling(snapshot)) for node in finding.nodes}
     for unreadable in unread(snapshot).values():

@@ -48,7 +48,7 @@ def upgrade_stuck(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _protected(snapshot: Snapshot, node: str) -> tuple[Obj, ...]:
-    """Budgets that let none of their pods on a node go."""
+    """The PodDisruptionBudgets that allow none of the GPU pods on a node to be evicted."""
     pods = [pod for pod in snapshot.pods_by_node.get(node, ()) if matching.uses_accelerators(pod) and not pod.ended]
     budgets = []
     for budget in snapshot.all("PodDisruptionBudget"):

@@ -119,7 +119,7 @@ _ABSENT: Final = re.compile(r"not found|unknown|does not exist")
 
 
 def _not_missing(snapshot: Snapshot, pod: Pod) -> bool:
-    """Whether the runtime has said why it could not pull an image of the pod, and it is not that there is none."""
+    """Whether the runtime's reason for not pulling an image of the pod is another than that it does not exist."""
     texts = [event.message for event in snapshot.events(pod) if _PULLED.search(event.message)]
     texts += [message for container in pod.containers for _, message in container.messages if _PULLED.search(message)]
     return bool(texts) and not any(map(_ABSENT.search, texts))
@@ -183,7 +183,7 @@ _CONFLICT: Final = re.compile(
 @rule("DRV-10", "Two NVIDIADrivers for one node", Place.DRIVER, explains=("DRV-02", "SCH-02", "OPR-15"))
 def overlapping(snapshot: Snapshot) -> Iterator[Finding]:
     """Every node may be selected by one NVIDIADriver at most."""
-    # Two NVIDIADrivers for one node; said by the operator, or seen in their selectors.
+    # The operator reports the conflict, or the selectors of two NVIDIADrivers match one node.
     drivers = [driver for driver in snapshot.all("NVIDIADriver") if not driver.deleting]
     selectors = {driver.name: strings(driver.at("spec.nodeSelector")) for driver in drivers}
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):

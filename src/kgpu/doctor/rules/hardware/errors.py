@@ -39,9 +39,9 @@ _ABOVE: Final = ("SCH-03", "DPL-*", "MET-15")
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A number of the kernel's log, as the node itself shows it or as the agent tells of it.
+    """An Xid, as the kernel's log of the node shows it or as the agent reports it.
 
-    ``but``: what speaks for it being over, "" for nothing; ``sure``: how sure it is that it still counts.
+    ``but``: what suggests that it is over, "" for nothing; ``sure``: how sure it is that it still counts.
     """
 
     node: str
@@ -70,7 +70,7 @@ def _finding(seen: _Seen, cause: str, *, reboot: bool = False) -> Finding:
 
 
 def _line(host: HostFacts, xid: Xid) -> Evidence:
-    """The line in the kernel's log where it is there, else what was made of it."""
+    """The line in the kernel's log where that was read, else the Xid as parsed."""
     position = host.line_of(xid)
     if position >= 0:
         return host.cite_log(position)
@@ -79,7 +79,7 @@ def _line(host: HostFacts, xid: Xid) -> Evidence:
 
 
 def _since(host: HostFacts, xid: Xid) -> str:
-    """When it was said first, as a time of the day; the kernel's own clock, which counts from the boot, is none."""
+    """When it was first logged, as a time of day; a kernel timestamp, which counts from the boot, is not one."""
     at = host.said_at(host.line_of(xid, first=True))
     if at is not None:
         return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -87,7 +87,7 @@ def _since(host: HostFacts, xid: Xid) -> str:
 
 
 def _sureness(snapshot: Snapshot, host: HostFacts, xid: Xid) -> tuple[float, str, tuple[Evidence, ...]]:
-    """How sure it is that a line of the log still counts, what speaks against it in words, and the evidence of that."""
+    """How sure it is that a log line still counts, what suggests otherwise in words, and the evidence for that."""
     later = host.loaded_after(host.line_of(xid))
     if later >= 0:
         return POSSIBLE, "; but the driver was loaded anew after that", (host.cite_log(later),)
@@ -100,7 +100,7 @@ def _sureness(snapshot: Snapshot, host: HostFacts, xid: Xid) -> tuple[float, str
 
 
 def _open(snapshot: Snapshot) -> Iterator[_Seen]:
-    """What is not over: from the nodes' own logs, and of the rest what the agents tell."""
+    """The Xids that still count: from the nodes' kernel logs, then those that only the agents report."""
     known: set[tuple[UnwellGpu, int]] = set()
     for host in snapshot.hosts.values():
         for xid in host.xids:
@@ -116,7 +116,7 @@ def _open(snapshot: Snapshot) -> Iterator[_Seen]:
     for unwell in told(snapshot):
         for code in unwell.xids:
             if (unwell, code) not in known:
-                # The words of what is to be done are the verdict's, and its first number is the one that decided.
+                # The verdict's remedy belongs to its first Xid, which decided it.
                 action = "" if code in _APPLICATION else "told"
                 xid = Xid(
                     code=code, action=action, first=unwell.since, advice=unwell.remedy if code == unwell.xids[0] else ""
@@ -126,7 +126,7 @@ def _open(snapshot: Snapshot) -> Iterator[_Seen]:
 
 
 def is_lost(unwell: UnwellGpu) -> bool:
-    """Whether the driver says of a GPU that it can't reach it."""
+    """Whether the driver says that it can't reach a GPU."""
     return "driver:lost" in unwell.facts
 
 
@@ -166,7 +166,7 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
         key=lambda unwell: _LOST not in unwell.xids,
     )
     for unwell in silent:
-        # As many as have the number are told already, whether or not the agent names it still.
+        # GPUs with an Xid 79 are reported above, whether or not the agent still names it.
         numbered[unwell.node.name] -= 1
         if numbered[unwell.node.name] < 0 and _LOST not in unwell.xids:
             yield as_told(

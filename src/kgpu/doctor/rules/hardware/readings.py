@@ -46,7 +46,7 @@ def _readings(snapshot: Snapshot) -> Iterator[tuple[HostFacts, Gpu]]:
 
 
 def _ill(snapshot: Snapshot) -> Iterator[tuple[HostFacts, Gpu]]:
-    """Without those whose readings an agent took before it found them to be well."""
+    """GPUs with their hosts, without those that an agent has found well since it took the readings."""
     return ((host, gpu) for host, gpu in _readings(snapshot) if not is_well_now(snapshot, host, gpu.uuid))
 
 

@@ -1,7 +1,7 @@
 """Rows HW that only kgpu's agent tells: counts of memory errors, heat, links, and numbers that no other row knows.
 
-Health's verdicts reach the cluster as a node's condition and events. What another rule does not recognise by its Xid is
-told here under the catalogue's row for it, and where there is none as it is: no GPU that is not well is passed over.
+Health's verdicts reach the cluster as a node's condition and events. A verdict that no other rule recognises by its Xid
+is reported here under its row of the catalogue, or as it is where there is no row: every unwell GPU is reported.
 """
 
 from __future__ import annotations
@@ -127,6 +127,6 @@ def not_well(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _is_known(unwell: UnwellGpu) -> bool:
-    """Whether a rule that goes by numbers, or by names of its own, tells of it."""
+    """Whether another rule reports it, by its Xid or by the name of its evidence."""
     by_name = errors.is_lost(unwell) or readings.WAITS in unwell.facts or readings.is_hung(unwell)
     return by_name or not errors.KNOWN.isdisjoint(unwell.xids)

@@ -105,7 +105,7 @@ _OS_WORDS: Final = {
 
 
 def other_system(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """The image and the node's system, where the one is not made for the other; None where the driver works by now."""
+    """The image and the node's system where they do not match; None where the driver works by now."""
     host, node = snapshot.hosts.get(hit.node), snapshot.nodes.get(hit.node)
     if hit.pod is None and host is not None and host.gpus:
         return None

@@ -1,4 +1,4 @@
-"""Rows MET about the exporter: what it is told, what it says, and how it fares."""
+"""Rows MET about the exporter: its settings, its messages and its state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_SHOWN: Final = 6
 
 
 def _exporters(snapshot: Snapshot) -> Iterator[tuple[Pod, Container]]:
-    """One pod of each owner, with the container that exports."""
+    """One exporter pod of each owner, with the container that exports."""
     seen: set[tuple[str, str]] = set()
     for pod in matching.pods_of_part(snapshot, EXPORTER, vendor=matching.NVIDIA):
         key = (pod.namespace, pod.owner or pod.name)
@@ -257,7 +257,7 @@ def _selected(snapshot: Snapshot, service: Obj, vendor: str = "") -> list[Pod]:
 
 
 def _looked_at(snapshot: Snapshot) -> Iterator[HostFacts]:
-    """Hosts as they are now: what an agent read an hour ago says nothing of how busy a GPU is."""
+    """Hosts that no agent reported: what an agent read an hour ago does not show how busy a GPU is."""
     return (host for host in snapshot.hosts.values() if not host.told_by)
 
 
@@ -380,7 +380,7 @@ def empty_panels(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _unready(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """How the exporter's container stands; of a healthy one a word about something else counts for nothing."""
+    """The state of the exporter's failing container; () where none fails, None where the line is no pod's."""
     if hit.pod is None:
         return None
     container = matching.failing(hit.pod)
@@ -388,7 +388,7 @@ def _unready(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 
 def _hung(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """What the kernel of the node says of a GPU that hangs."""
+    """The Xids of a hung GPU in the kernel log of the node."""
     host = snapshot.hosts.get(hit.node)
     open_ = [xid for xid in (host.xids if host else ()) if not xid.over and xid.code in (79, 119, 120)]
     return tuple(host.cite("xids", f"xid {xid.code} on {xid.pci}") for xid in open_[:2]) if host else ()

@@ -92,7 +92,7 @@ def _covers(monitor: Obj, namespace: str) -> bool:
 
 
 def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """A label selector; what this can't judge matches."""
+    """Whether a label selector matches; an operator that is not known here counts as a match."""
     if any(labels.get(key) != value for key, value in mapping(selector.get("matchLabels")).items()):
         return False
     return all(_holds(mapping(row), labels) for row in items(selector.get("matchExpressions")))
@@ -196,7 +196,7 @@ def not_selected(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _misses(snapshot: Snapshot, server: Obj, monitor: Obj, kind: str) -> str:
-    """The field by which a Prometheus leaves a monitor out, "" where it takes it. An absent selector takes nothing."""
+    """The field by which a Prometheus excludes a monitor, "" where it takes it. An absent selector takes nothing."""
     selector = server.at(f"spec.{kind}Selector")
     if not isinstance(selector, dict) or not _matches(selector, monitor.labels):
         return f"{kind}Selector"
@@ -265,7 +265,7 @@ def _spaces(job: Mapping[str, Any]) -> list[str]:
 
 
 def _whole_namespace(job: Mapping[str, Any]) -> bool:
-    """Everything in a namespace is scraped: no relabelling keeps or drops anything."""
+    """Whether a job scrapes everything in a namespace, with no relabelling that keeps or drops targets."""
     configs = [mapping(row) for row in items(job.get("kubernetes_sd_configs"))]
     steps = {text(mapping(row).get("action")) for row in items(job.get("relabel_configs"))}
     roles = {text(row.get("role")) for row in configs}

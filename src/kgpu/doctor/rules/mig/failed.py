@@ -1,4 +1,4 @@
-"""Changes of a MIG layout that failed, or that nobody acts on, of which no other rule tells anything."""
+"""Changes of a MIG layout that failed or that nobody acts on, where no other rule reports the node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kgpu.formats import names
 
 
 def _nobody_acts(snapshot: Snapshot, node: Node) -> bool:
-    """Whether a layout is asked for, nothing has been said of it, and no MIG manager is there to read the label."""
+    """Whether a layout is asked for, the node has no state for it, and no MIG manager is there to read the label."""
     if node.labels.get(names.MIG_CONFIG_STATE_LABEL) or not snapshot.pods:
         return False
     return (

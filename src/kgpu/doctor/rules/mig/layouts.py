@@ -52,7 +52,7 @@ def _relabel(node: Node, name: str) -> Remedy:
 
 
 def _chosen(snapshot: Snapshot) -> Iterator[tuple[Node, str, tuple[Layout, ...]]]:
-    """Nodes that are to have a layout that the configuration knows."""
+    """Nodes with the name and rows of the layout that they ask for, where the configuration has it."""
     known = mig_config(snapshot).layouts or {}
     for node in snapshot.nodes.values():
         name = wanted_mig(node)
@@ -61,7 +61,7 @@ def _chosen(snapshot: Snapshot) -> Iterator[tuple[Node, str, tuple[Layout, ...]]
 
 
 def _valid(node: Node, rows: tuple[Layout, ...]) -> bool:
-    """Whether a layout could be for a node's cards, as far as its product tells."""
+    """Whether a layout can be for a node's cards, judged by the product label."""
     memory = memory_of(node.labels.get(names.LABEL_GPU_PRODUCT, ""))
     cut = [row for row in rows if row.enabled and row.profiles]
     return memory is None or not cut or any(not _foreign(row, memory[0]) for row in cut)
@@ -295,7 +295,7 @@ _ENDED: Final = re.compile(r"Error: |error: timed out|exit status [1-9]")
 
 
 def _gave_up(snapshot: Snapshot, node: Node) -> tuple[Evidence, ...]:
-    """The last lines of a MIG manager that has failed and waits for the label to change; () where it is at work."""
+    """The last errors of a MIG manager that has failed and waits for the label to change; () while it is at work."""
     for pod in matching.pods_of_part(snapshot, MIG_MANAGER, node=node.name):
         for log in snapshot.logs_of(pod):
             lines = [at for at, line in enumerate(log.lines) if line.strip()]

@@ -32,7 +32,7 @@ _HOST_USERS: Final = (
 
 
 def _not_done(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """The state of the node's change of layout; a sentence of a change that has succeeded since means nothing."""
+    """The state of the node's layout change; None where it has succeeded since, so that the line no longer counts."""
     node = snapshot.nodes.get(hit.node)
     if node is None or mig_state(node) == "success":
         return None

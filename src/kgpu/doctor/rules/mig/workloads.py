@@ -1,4 +1,4 @@
-"""Rows MIG about pods with slices: one program over several, and what a change of the layout ended."""
+"""Rows MIG about pods with slices: one program spread over several, and pods that a layout change ended."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ def fewer_than_come(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _groups(snapshot: Snapshot) -> Iterator[tuple[Obj, str, str, int, list[Node]]]:
-    """Groups of nodes as autoscalers see them: where it says what a new node has, and the nodes there are."""
+    """Node groups as autoscalers see them: object, field with the count of a new node, resource, count, nodes."""
     for kind in ("MachineDeployment", "MachineSet", "MachinePool"):
         for group in snapshot.all(kind):
             count = group.annotations.get(names.CAPI_GPU_COUNT, "")

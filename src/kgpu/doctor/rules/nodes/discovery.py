@@ -252,7 +252,7 @@ def not_a_gpu_node(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _bare(snapshot: Snapshot, node: Node) -> bool:
-    """Whether all who could have seen a device say that there is none."""
+    """Whether every source that could have seen a device reports none."""
     if any(_PCI in key for key in node.labels) or any(
         matching.vendor_of(name) == matching.NVIDIA for name in node.resources()
     ):
@@ -260,7 +260,7 @@ def _bare(snapshot: Snapshot, node: Node) -> bool:
     host = snapshot.hosts.get(node.name)
     if host is not None and host.pci is not None:
         return not any(device.vendor == _PCI for device in host.pci)
-    # Feature discovery was there and has seen devices of others, but none of NVIDIA's.
+    # Feature discovery has run and found devices of other vendors, but none of NVIDIA's.
     return any(key.startswith(f"{names.NFD_PREFIX}pci-") for key in node.labels)
 
 

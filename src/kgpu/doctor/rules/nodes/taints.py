@@ -100,7 +100,7 @@ def _tainted(snapshot: Snapshot, *, near_miss: bool) -> Iterator[Finding]:
 
 
 def _tolerating(pending: Waiting, subjects: tuple[str, ...]) -> whatif.FittingChange:
-    """Worked out once for all pods that ask alike."""
+    """The change that adds tolerations, computed once for all pods with the same requests."""
     known = pending.snapshot.once(_tolerated_before)
     key = (id(pending.judged), subjects)
     if key not in known:
@@ -118,7 +118,7 @@ def _lifecycle(subject: str) -> tuple[str, tuple[str, ...], Level] | None:
 
 
 def _passing(finding: Finding, subject: str, node: str) -> Finding:
-    """The same of a taint that a controller sets and takes away: what it means, instead of how to get around it."""
+    """The finding for a taint that a controller sets and removes: it explains the taint and advises no toleration."""
     cause, steps, level = _lifecycle(subject) or ("", (), finding.level)
     return replace(
         finding,
@@ -248,7 +248,7 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _tolerating_operands(snapshot: Snapshot, taints: list[Taint]) -> Remedy:
-    """The command that gives all operands tolerations for these taints, besides those that they have."""
+    """The command that adds tolerations for these taints to those that all operands have."""
     policy = cluster_policy.in_force(snapshot)
     usual = [{"key": names.GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}]
     tolerations = policy.list("spec.daemonsets.tolerations") if policy is not None else []
@@ -265,7 +265,7 @@ def _toleration(row: object) -> PodToleration:
 
 
 def _selected(obj: Obj, node: Node) -> bool:
-    """Whether the pods of a DaemonSet are for this node, by selector and affinity."""
+    """Whether selector and affinity of a DaemonSet allow its pods on this node."""
     wanted = obj.map("spec.template.spec.nodeSelector")
     affinity = obj.map("spec.template.spec.affinity.nodeAffinity")
     terms = node_terms(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
@@ -383,7 +383,7 @@ def _without_plugin(snapshot: Snapshot) -> Iterator[Finding]:
     for policy, off in by_policy.values():
         level = _off_level(snapshot, off)
         if level is Level.NOTE and set(off) <= snapshot.once(_by_claim):
-            continue  # they are handed out by claims instead: that is meant
+            continue  # resource claims give them out instead, on purpose
         yield Finding(
             subject=policy.subject,
             cause=(
@@ -412,7 +412,7 @@ def _nodes(node_names: list[str]) -> str:
 
 
 def _off_level(snapshot: Snapshot, off: list[str]) -> Level:
-    """A switch hurts where pods wait for what it keeps away, or where it was turned while devices were offered."""
+    """PROBLEM where pods wait for the plugin's devices, or where the nodes offered some before; else NOTE."""
     had = any(
         snapshot.nodes[name].capacity(resource)
         for name in off
@@ -424,7 +424,7 @@ def _off_level(snapshot: Snapshot, off: list[str]) -> Level:
 
 
 def _asking(snapshot: Snapshot) -> list[tuple[Waiting, frozenset[str]]]:
-    """Who waits for NVIDIA's devices, each with the nodes whose devices are why."""
+    """The pods that wait for NVIDIA's devices, each with the nodes that lack them."""
     ours = (pending for pending in waiting(snapshot) if matching.vendor_of(pending.resource) == matching.NVIDIA)
     return [(pending, frozenset(pending.blamed)) for pending in ours if pending.blamed]
 

@@ -210,7 +210,7 @@ def not_pinned(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _loose(pod: Pod) -> str:
-    """Why a pod's processors are not pinned, "" where they are or nobody knows."""
+    """Why a pod's processors are not pinned, "" where they are or where that is not known."""
     quality = pod.text("status.qosClass")
     if quality and quality != "Guaranteed":
         return f"its class is {quality}, not Guaranteed"
@@ -227,7 +227,7 @@ def _whole(amount: str) -> bool:
 
 
 def _many(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """That the pod has several GPUs, or slices, which have no way to each other but the host's memory."""
+    """The pod's resources where it has several GPUs, or slices, which reach each other only by the host's memory."""
     if hit.pod is None:
         return None
     requests = {

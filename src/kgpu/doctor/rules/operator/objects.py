@@ -55,13 +55,13 @@ _RELEASE: Final = re.compile(r"nvidia[^ ]*/gpu-operator:v(\d+)\.(\d+)")
 
 
 def version_of(text: str) -> Version:
-    """The numbers of ``v1.14.3-ubuntu20.04``: (1, 14, 3); () for what begins with no version."""
+    """The numbers of ``v1.14.3-ubuntu20.04``: (1, 14, 3); () where the text does not begin with a version."""
     hit = re.match(r"v?(\d{1,4}(?:\.\d{1,4}){1,2})(?:[-+]|$)", text)
     return tuple(map(int, hit[1].split("."))) if hit else ()
 
 
 def releases(snapshot: Snapshot) -> Iterator[tuple[Pod, Version, Evidence]]:
-    """The replaced operator's pods with their release."""
+    """Pods of NVIDIA's GPU Operator with their release and its evidence."""
     for pod in matching.pods_of_part(snapshot, OPERATOR, vendor=matching.NVIDIA):
         for container in pod.containers:
             if hit := _RELEASE.search(container.image):
@@ -140,7 +140,7 @@ def both_kinds(snapshot: Snapshot) -> Iterator[Finding]:
 )
 def outside_matrix(snapshot: Snapshot) -> Iterator[Finding]:
     """The documents' matrix: Kubernetes {kubernetes}, {runtimes}. It may work; nobody tests it."""
-    # The operator's own condition counts, else the documents' numbers.
+    # The operator's own condition comes first, then the versions in the documents.
     for policy in snapshot.all("ClusterPolicy"):
         condition = policy.condition("SupportedVersions")
         if condition is not None and condition.status == "False":
@@ -280,7 +280,7 @@ def by_hand(snapshot: Snapshot) -> Iterator[Finding]:
     served = frozenset(map(str, crd.map(_SCHEMA))) if crd else frozenset()
     for policy in snapshot.all("ClusterPolicy"):
         spec = policy.map("spec")
-        # What an API server has taken has no strange field, unless its schema says so.
+        # An API server accepts no unknown field unless its schema allows it.
         new = not policy.uid and policy.at("status") is None
         known = served or FIELDS
         strange = sorted(str(key) for key in spec if key not in known) if new or served else []

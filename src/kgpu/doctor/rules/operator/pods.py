@@ -46,7 +46,7 @@ def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
 @rule("OPR-07", "Still installing", Place.CLUSTER, explains=("DRV-03", "OPR-15", "DPL-18", "RUN-16"))
 def still_installing(snapshot: Snapshot) -> Iterator[Finding]:
     """helm --wait has 5 minutes; the driver's build takes up to 10 and its startup probe allows 20."""
-    # Just installed by Helm, and the driver is not up yet: longer than ``--wait`` does.
+    # Just installed by Helm, and the driver takes longer to start than ``--wait`` waits.
     for policy in snapshot.all("ClusterPolicy"):
         age = snapshot.age(policy.created)
         if age is None or age > _INSTALL or policy.labels.get(names.MANAGED_BY_LABEL) != "Helm":
@@ -159,7 +159,7 @@ def validating(snapshot: Snapshot) -> Iterator[Finding]:
     """The validator's init containers are its steps: driver, toolkit, cuda, plugin. Its main container stays Running
     when all are done.
     """
-    # Which of the validator's steps stands; what it waits for is another rule's.
+    # Only which of the validator's steps is not done; other rules say what it waits for.
     for pod in matching.pods_of_part(snapshot, VALIDATOR):
         steps = [container for container in pod.containers if container.init]
         at = matching.initialising(pod)

@@ -1,4 +1,4 @@
-"""Rows OPR that are said: in events of DaemonSets, in conditions, in logs of the operator and of Helm."""
+"""Rows OPR known by a message: in events of DaemonSets, in conditions, in logs of the operator and of Helm."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ _PARTS: Final = (
 
 
 def forbidden(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-18: the API server refuses a part of the stack what its ClusterRole or Role does not give it."""
+    """OPR-18: the API server denies a part of the stack a request that its ClusterRole or Role does not allow."""
     for hit in messages.in_logs(snapshot, _FORBIDDEN, "is forbidden: User", parts=_PARTS):
         pod, denial = hit.pod, hit.match
         if pod is None or pod.ready or denial["space"] != pod.namespace:
@@ -195,7 +195,7 @@ def unknown_field(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 
 def finished(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """Only when what was waited for has done its work: that pod, or, where it is gone, another of the validator's."""
+    """Evidence that the awaited pod, or another of the validator's where it is gone, has finished; else None."""
     name = hit.match["waited"]
     named = [pod for pod in snapshot.pods.values() if pod.name == name]
     tests = (pod for pod in snapshot.pods.values() if pod.phase == "Succeeded" and _is_test(pod))

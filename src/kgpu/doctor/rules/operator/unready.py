@@ -1,4 +1,4 @@
-"""Objects of a GPU stack that call themselves not ready where nothing else that is told could be why."""
+"""Objects of a GPU stack that report themselves as not ready where no other finding could be the reason."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def unready(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _wrong(obj: Obj) -> list[Condition]:
-    """The conditions by which something is wrong, those about one part before those about the whole."""
+    """The conditions that report a problem, those about one part before those about the whole."""
     conditions = [
         condition
         for condition in obj.conditions()

@@ -32,7 +32,7 @@ _MARKED: Final = "marked unhealthy"
 
 
 def _withdrawn(node: Node) -> list[str]:
-    """Resources of which fewer can be used than there are."""
+    """Resources of which a node allows fewer than it has."""
     return [
         name
         for name in sorted(node.resources())
@@ -207,7 +207,7 @@ def stuck_plugin(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _less(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """That devices of the plugin's node are withdrawn now."""
+    """Evidence that devices of the plugin's node are withdrawn now."""
     node = snapshot.nodes.get(hit.node)
     gone = _withdrawn(node) if node else []
     return (node.cite(f"status.allocatable[{gone[0]}]"),) if node and gone else None

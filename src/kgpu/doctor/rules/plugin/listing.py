@@ -57,7 +57,7 @@ def cut_short(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _cut(lines: Sequence[str]) -> int | None:
-    """Where a listing begins that has no line of an accelerator and ends before its own end."""
+    """Where a listing begins that has no line about an accelerator and was cut before its end."""
     for at, line in enumerate(lines):
         if not _HEAD.match(line) or at + 1 >= len(lines) or not _FIRST.match(lines[at + 1]):
             continue

@@ -26,7 +26,7 @@ _NO_DEVICE: Final = re.compile(
 
 
 def replaced(snapshot: Snapshot) -> Iterator[Finding]:
-    """DPL-11 as history: pods that the kubelet refused while the plugin was away, whose work others do by now."""
+    """DPL-11 as history: pods that the kubelet refused while the plugin was down, and that were replaced since."""
     rows: dict[tuple[str, str], list[Pod]] = {}
     for pod in snapshot.pods.values():
         if (
@@ -56,7 +56,7 @@ def zeroed(snapshot: Snapshot) -> Iterator[Finding]:
     alone, after five minutes in capacity too. A plugin that does not notice a restart of the kubelet stays
     unregistered.
     """
-    # The resource is there with an amount of 0 although its plugin runs, or because it does not.
+    # The resource exists with an amount of 0, although its plugin runs or because it does not.
     yield from _closed(snapshot)
     waits = list(waiting(snapshot))
     off = plugin_off(snapshot)
@@ -118,7 +118,7 @@ def _closed(snapshot: Snapshot) -> Iterator[Finding]:
                     *(pod.cite("status.phase") for pod in plugins[:1]),
                 ),
                 remedy=_plugin_steps(snapshot, node, vendor, plugins),
-                confidence=POSSIBLE if plugins else LIKELY,  # what is told of the pod itself explains it
+                confidence=POSSIBLE if plugins else LIKELY,  # the finding about the pod itself explains it
                 nodes=(node.name,),
                 pods=tuple(
                     pod.path for pending in waiting(snapshot) if pending.resource == resource for pod in pending.pods
@@ -127,7 +127,7 @@ def _closed(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _plugin_steps(snapshot: Snapshot, node: Node, vendor: str, plugins: list[Pod]) -> tuple[Remedy, ...]:
-    """Where it is to be seen why a plugin is not there."""
+    """The commands that show why a plugin is missing."""
     if plugins:
         return (
             remedies.describe(plugins[0].namespace, "pod", plugins[0].name),
@@ -190,7 +190,7 @@ def twice(snapshot: Snapshot) -> Iterator[Finding]:
     by_node: dict[tuple[str, str], list[Pod]] = {}
     for vendor in (matching.NVIDIA, matching.AMD, matching.GAUDI, matching.INTEL):
         for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=vendor):
-            # Without a folder of its node none reaches the kubelet, whatever it is called.
+            # Without a directory of its node no socket reaches the kubelet, whatever its name.
             if pod.node and not pod.ended and not pod.deleting and (is_mighty(pod) or not pod.uid):
                 by_node.setdefault((pod.node, vendor), []).append(pod)
     groups: dict[tuple[str, ...], list[tuple[str, list[Pod]]]] = {}

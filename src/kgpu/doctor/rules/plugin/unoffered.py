@@ -29,7 +29,7 @@ def unoffered(snapshot: Snapshot) -> Iterator[Finding]:
     registered nothing. Told only where no other rule knows why.
     """
     if not snapshot.knows("Pod") and not snapshot.pods:
-        return  # who offers devices is not known
+        return  # which plugins run is not known
     explained = snapshot.once(_told)
     for node in matching.gpu_nodes(snapshot):
         if not _offers_nothing(snapshot, node):
@@ -40,7 +40,7 @@ def unoffered(snapshot: Snapshot) -> Iterator[Finding]:
             pods = matching.pods_of_part(snapshot, matching.PLUGIN, vendor=vendor, node=node.name)
             running = [pod for pod in pods if not pod.ended]
             ready = [pod for pod in running if pod.ready]
-            # A plugin that is not ready is told by itself.
+            # A plugin that is not ready has a finding of its own.
             if bool(running) is bool(ready) and _should_offer(snapshot, node, vendor):
                 yield _finding(snapshot, node, vendor, ready)
 
@@ -66,13 +66,13 @@ def _told(snapshot: Snapshot) -> frozenset[tuple[str, str]]:
 
 
 def _names_nodes(pending: Waiting) -> bool:
-    """Whether it is told with the nodes that offer nothing: whole devices always, parts where they are the reason."""
+    """Whether its finding names the nodes that offer nothing: for whole devices always, for parts where they are why."""
     parts = matching.is_mig(pending.resource) or matching.is_shared(pending.resource)
     return not parts or not pending.anywhere
 
 
 def _offers_nothing(snapshot: Snapshot, node: Node) -> bool:
-    """Whether it offers nothing, though containers are to use its devices by resources, and it had the time to."""
+    """Whether a node offers no resource although containers should get its devices that way, and it had the time to."""
     if any(matching.is_accelerator(name) for name in node.resources()):
         return False
     if node.ready is False or node.name in plugin_off(snapshot) or node.name in snapshot.once(_with_slices):
@@ -82,12 +82,12 @@ def _offers_nothing(snapshot: Snapshot, node: Node) -> bool:
 
 
 def _should_offer(snapshot: Snapshot, node: Node, vendor: str) -> bool:
-    """Whether a vendor's devices are there to compute on."""
+    """Whether a vendor's devices on a node are meant for computing."""
     return not _is_by_hand(snapshot, node, vendor) and (vendor in _FOR_WORK or _brought(snapshot, vendor))
 
 
 def _is_by_hand(snapshot: Snapshot, node: Node, vendor: str) -> bool:
-    """Whether a label alone says that there are devices, where discovery has looked at the node and has seen none."""
+    """Whether only a label claims devices, while discovery has looked at the node and found none."""
     host = snapshot.hosts.get(node.name)
     looked = any(key.startswith(f"{names.NFD_PREFIX}pci-") for key in node.labels) or (host and host.pci is not None)
     label = matching.pci_label(node, vendor) if vendor in _BY_BUS else ""
@@ -118,7 +118,7 @@ def _finding(snapshot: Snapshot, node: Node, vendor: str, ready: list[Pod]) -> F
 
 
 def _brought(snapshot: Snapshot, vendor: str) -> bool:
-    """Whether somebody has installed a device plugin for such devices."""
+    """Whether a device plugin for such devices is installed."""
     return bool(
         matching.daemon_sets_of_part(snapshot, matching.PLUGIN, vendor=vendor)
         or matching.pods_of_part(snapshot, matching.PLUGIN, vendor=vendor)

@@ -23,7 +23,7 @@ _SLOW: Final = r"(?:context deadline exceeded|DeadlineExceeded|no progress|pull[
 
 
 def of_gpu(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """Only of pods that use accelerators or are part of a stack, while they still wait for their image."""
+    """() for pods that use accelerators or are part of a stack while they wait for an image, else None."""
     del snapshot
     pod = hit.pod
     if pod is None or not (matching.uses_accelerators(pod) or matching.parts_of(pod)):
@@ -44,7 +44,7 @@ def machine(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 @rule("IMG-02", "Evicted for the disk", Place.CLUSTER)
 def evicted(snapshot: Snapshot) -> Iterator[Finding]:
     """The kubelet evicts pods when the node's disk is nearly full; large images and models fill it."""
-    # Pods that the kubelet ended because the node's disk was full; not where new ones run already.
+    # Pods that the kubelet evicted because the node's disk was full, unless replacements run already.
     for pod in snapshot.pods.values():
         if pod.reason != "Evicted" or "ephemeral-storage" not in pod.message or not matching.uses_accelerators(pod):
             continue
@@ -115,7 +115,7 @@ _NO_NAME: Final = re.compile(r"couldn't parse image name \\?\"[^\"]*\": (?P<why>
 
 
 def no_name(snapshot: Snapshot) -> Iterator[Finding]:
-    """IMG-07: what is no image's name at all."""
+    """IMG-07: an image name that is not valid."""
     for pod in snapshot.pods.values():
         for container in pod.containers if not pod.ready else ():
             if container.waiting != "InvalidImageName" or not (

@@ -35,7 +35,7 @@ _EARLIER: Final = ("NET-10", "NET-11")
 
 
 def shm_volume(pod: Pod, container: Container) -> str:
-    """The path of the volume that is mounted at /dev/shm, "" where the runtime's 64 MiB are."""
+    """The path of the volume mounted at /dev/shm, "" where a container has the runtime's 64 MiB."""
     name = next(
         (
             text(mapping(row).get("name"))
@@ -51,7 +51,7 @@ def shm_volume(pod: Pod, container: Container) -> str:
 
 
 def _small_shm(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """That no container of the pod has its own /dev/shm."""
+    """Evidence that no container of the pod has its own /dev/shm, else None."""
     if hit.pod is None or hit.pod.at("spec.hostIPC") is True:
         return None
     mains = [container for container in hit.pod.containers if not container.init]
@@ -61,7 +61,7 @@ def _small_shm(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 
 def _full_shm(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """That the pod has its own /dev/shm, and is old."""
+    """Evidence that the pod has its own /dev/shm and is old, else None."""
     if hit.pod is None or (snapshot.age(hit.pod.created) or 0) < _OLD_SECONDS:
         return None
     paths = [path for container in hit.pod.containers if (path := shm_volume(hit.pod, container))]
@@ -79,7 +79,7 @@ def _peer_memory(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 
 def _still_down(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """Nothing when the same device has come up again since."""
+    """() while the device is down, None where it has come up again since."""
     host = snapshot.hosts.get(hit.node)
     last = [
         change
@@ -90,7 +90,7 @@ def _still_down(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 
 def _first_dead(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """The ranks of the same job that have ended badly, the first one first."""
+    """The failed ranks of the same job, the earliest first."""
     if hit.pod is None:
         return None
     peers = snapshot.pods_by_owner.get((hit.pod.namespace, hit.pod.owner), ())
@@ -203,7 +203,7 @@ def _interface(_: Snapshot, hit: Hit) -> tuple[Evidence, ...]:
 
 
 def _mofed(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """That RDMA is on and nobody brings Mellanox' driver. Where somebody does, it is a matter of order (OPR-17)."""
+    """Evidence that RDMA is on and nothing brings Mellanox' driver; where something does, OPR-17 applies."""
     host = snapshot.hosts.get(hit.node)
     ready = host.present.get(_MOFED_READY) if host else None
     enabled = [

@@ -65,7 +65,7 @@ class _Case:
 
     @property
     def logged(self) -> str:
-        """All that it has written."""
+        """All lines that it has logged."""
         return "\n".join(
             line
             for log in self.snapshot.logs_of(self.pod)
@@ -101,7 +101,7 @@ def _said(snapshot: Snapshot, pod: Pod, container: Container) -> tuple[Evidence,
 
 
 def _line(log: Log) -> tuple[int, bool] | None:
-    """The last line that says it, and whether it is one that only who wants a GPU says."""
+    """The last line that says it, and whether only a program that needs a GPU would say so."""
     soft = None
     for at in range(len(log.lines) - 1, -1, -1):
         hit = _SAID.search(log.lines[at])
@@ -328,7 +328,7 @@ def not_injected(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _nobody_asks(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """What the pod asks for, where it is no accelerator at all: else it is said above, or by QTA-10."""
+    """The pod's resources where it asks for no accelerator, else None: rules above or QTA-10 report that."""
     del snapshot
     if hit.pod is None:
         return ()

@@ -1,7 +1,7 @@
-"""Pods that have a node and do not start, parts of a stack without one, and nodes in trouble, of which no other rule
-tells anything.
+"""Pods that have a node and do not start, parts of a stack without one, and nodes in trouble, where no other rule
+reports them.
 
-What the kubelet or the node says of them is told as it is, so that none is passed over.
+The finding quotes what the kubelet or the node says, so that none of them is missed.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Stuck:
 
     @property
     def word(self) -> str:
-        """The kubelet's word for it, by which pods of one owner are told together."""
+        """The kubelet's reason, by which pods of one owner are grouped into one finding."""
         word = self.container.waiting or self.container.end_reason if self.container else ""
         return word if word not in matching.STARTING_WORDS else self.warning.reason if self.warning else word
 
@@ -137,7 +137,7 @@ def operands(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _position(stuck: _Stuck) -> int:
-    """Its place in the order in which the parts wait for each other; the last are those that nobody waits for."""
+    """Its position in the order in which the parts wait for each other; parts that no other waits for come last."""
     parts = [_ORDER.index(part.name) for part in matching.parts_of(stuck.pod) if part.name in _ORDER]
     return min(parts, default=len(_ORDER))
 
@@ -147,7 +147,7 @@ def _is_bad(stuck: _Stuck) -> bool:
 
 
 def _stuck(snapshot: Snapshot, *, stack: bool) -> Iterator[_Stuck]:
-    away = {node.name for node in matching.gpu_nodes(snapshot) if node.ready is False}  # NODE-00 tells of these
+    away = {node.name for node in matching.gpu_nodes(snapshot) if node.ready is False}  # NODE-00 reports these
     for pod in snapshot.pods.values():
         over = pod.ready or (pod.ended and not by_others(snapshot, pod) and for_good(snapshot, pod) is None)
         # Pods with accelerators that have no node are what rows SCH are about.
@@ -166,8 +166,8 @@ def _stuck(snapshot: Snapshot, *, stack: bool) -> Iterator[_Stuck]:
 
 
 def _ended(snapshot: Snapshot, pod: Pod) -> _Stuck:
-    """A pod that others have ended: refused or not started it is in need of somebody, else it is worth knowing. Or one
-    that has failed for good: for an hour somebody may wait for it.
+    """A pod that something else ended: a problem where it was refused or never started, else a note. Or a pod that has
+    failed for good: a problem for an hour, in which somebody may wait for it, then a note.
     """
     ran = [container for container in pod.blamed if container.end_reason and container.end_reason not in UNSTARTED]
     at = next((container for container in pod.blamed if container.end_reason in UNSTARTED), None)
@@ -245,7 +245,7 @@ def _how(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
 
 
 def _all_nodes(snapshot: Snapshot) -> bool:
-    """Whether every node there is was given: all were listed, or no pod runs on another one than those that were."""
+    """Whether the snapshot has every node: all were listed, or every running pod's node is among those that were read."""
     if "Node" in snapshot.listed:
         return True
     elsewhere = (pod for pod in snapshot.pods.values() if pod.phase == "Running" and pod.node not in snapshot.nodes)
@@ -253,7 +253,7 @@ def _all_nodes(snapshot: Snapshot) -> bool:
 
 
 def _nowhere(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
-    """A pod whose manifest names a node that there is not: no scheduler has looked at it, and no kubelet will."""
+    """A pod whose manifest names a node that does not exist: no scheduler looks at it, and no kubelet starts it."""
     age = age_of(snapshot, pod, None)
     began = any(container.state in ("running", "terminated") for container in pod.containers)
     if began or age is None or age < _JOINING:
@@ -265,7 +265,7 @@ def _nowhere(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
 
 
 def _initialising(snapshot: Snapshot, pod: Pod, at: Container, warning: Event | None, *, stack: bool) -> _Stuck | None:
-    """An init container that has not ended, unless it can be seen to work. It is not known how long it should take."""
+    """An init container that has not ended, unless it shows progress. How long it should take is not known."""
     age = age_of(snapshot, pod, at)
     if age is None or age < (PATIENCE if stack else SHORT) or (not stack and works(snapshot, pod, at)):
         return None
@@ -279,7 +279,7 @@ def _initialising(snapshot: Snapshot, pod: Pod, at: Container, warning: Event | 
 
 
 def _was_ready(pod: Pod, at: Container) -> str:
-    """Until when a pod was ready after its container was started last, "" where it was not, or nobody knows."""
+    """Until when a pod was ready after the last start of its container, "" where it was not or that is not known."""
     ready = pod.condition("Ready")
     lost = seconds(ready.since) if ready is not None else None
     began = seconds(mapping(mapping(at.status.get("state")).get("running")).get("startedAt"))
@@ -291,7 +291,7 @@ def _not_ready(age: float | None) -> str:
 
 
 def age_of(snapshot: Snapshot, pod: Pod, at: Container | None) -> float | None:
-    """For how many seconds a pod stands as it does: a node's boot and a container's restart begin it anew."""
+    """For how many seconds a pod has been in this state; a node's boot and a container's restart reset it."""
     own = snapshot.age(pod.text("status.startTime") or pod.created)
     times = [condition.since for condition in pod.conditions() if condition.type in _STATES]
     if at is not None:
@@ -303,7 +303,7 @@ def age_of(snapshot: Snapshot, pod: Pod, at: Container | None) -> float | None:
 
 
 def _ending(pod: Pod, at: Container, warning: Event | None, age: float | None, *, stack: bool) -> _Stuck | None:
-    """A container that ends, or can't be started. Parts of a stack are given time: they wait for each other so."""
+    """A container that ends or can't be started. Parts of a stack get more time: some fail while they wait for others."""
     ended = at.exit_code is not None and (at.waiting in ("", "CrashLoopBackOff"))
     firm = at.waiting in _FIRM or (ended and not stack)
     if not firm and at.restarts < _MANY and (age is None or age < OLD):
@@ -320,7 +320,7 @@ def _ending(pod: Pod, at: Container, warning: Event | None, age: float | None, *
 
 
 def _code(at: Container) -> str:
-    """With what the system says of it where that is more than the number."""
+    """The exit code, with the runtime's reason where that says more than the number."""
     why = at.end_reason if at.end_reason not in ("", "Error", "Completed") else ""
     return f"exit code {at.exit_code}" + (f" ({why})" if why else "")
 
@@ -346,7 +346,7 @@ def _for(age: float | None) -> str:
 
 
 def _grouped(stuck_pods: Iterator[_Stuck]) -> Iterator[list[_Stuck]]:
-    """Pods of one owner that stand alike."""
+    """Pods of one owner with the same container and reason, as lists."""
     groups: dict[tuple[str, str, str, str], list[_Stuck]] = {}
     for stuck in stuck_pods:
         key = (
@@ -420,7 +420,7 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
 
 
 def _said(stuck: _Stuck) -> str:
-    """What the kubelet says of it, without what only says that it waits."""
+    """The kubelet's messages about it, without those that only say that it backs off."""
     own = (
         [message for _, message in stuck.container.messages if not _BACK_OFF.match(message)] if stuck.container else []
     )
@@ -442,7 +442,7 @@ def troubled(snapshot: Snapshot) -> Iterator[Finding]:
                 and node.name in known
                 and not says_more(snapshot, node, condition)
             ):
-                continue  # rows HW tell of each GPU that it is about
+                continue  # rows HW report each GPU that it is about
             is_ready = condition.type == "Ready"
             unread = (
                 condition.status == "Unknown"

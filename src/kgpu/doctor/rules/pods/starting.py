@@ -1,4 +1,4 @@
-"""Why a container of a GPU pod can't be started, where the kubelet's own sentence says all that there is to know."""
+"""Why a container of a GPU pod can't be started, where the kubelet's message says it all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap", "config": "Config
 
 
 def _work(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """Nothing more, of somebody's work with accelerators alone: a stack's parts have rules of their own."""
+    """() for workloads with accelerators where the kubelet says it; None for a stack's parts, which have other rules."""
     pod = hit.pod
     if pod is None or not matching.uses_accelerators(pod) or matching.is_part(snapshot, pod):
         return None
@@ -28,7 +28,7 @@ def _work(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 
 def _by_kubelet(pod: Pod, message: str) -> bool:
-    """Whether a container's message is none that its own program has left at its end."""
+    """Whether a message is the kubelet's, and not one that the container's program left when it ended."""
     places = (("state.waiting", None), ("state.terminated", UNSTARTED), ("lastState.terminated", UNSTARTED))
     return any(
         text(at(container.status, f"{place}.message")) == message
@@ -39,7 +39,7 @@ def _by_kubelet(pod: Pod, message: str) -> bool:
 
 
 def _program(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """The words that name the program."""
+    """The fields of the containers that name the program."""
     if hit.pod is None or hit.match["program"].rpartition("/")[2] in _INJECTED or _work(snapshot, hit) is None:
         return None
     return tuple(
@@ -51,7 +51,7 @@ def _program(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 
 def _near(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """What of that kind has almost that name, where such things were read."""
+    """Objects of that kind in the namespace with almost that name."""
     if hit.pod is None or _work(snapshot, hit) is None:
         return None
     kind = _KINDS[hit.match["kind"].lower()]

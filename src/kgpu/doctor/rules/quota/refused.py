@@ -45,13 +45,13 @@ def refused(snapshot: Snapshot) -> Iterator[Event]:
     )
     for (kind, namespace, name), event in matching.latest(failures).items():
         maker = snapshot.get(kind, name, namespace)
-        # Events outlive by an hour what they are about.
+        # Events stay for an hour after what they are about is over.
         if _lacks_pods(maker) and not _made_since(snapshot, maker, event) if maker else not snapshot.knows(kind):
             yield event
 
 
 def _made_since(snapshot: Snapshot, maker: Obj, event: Event) -> bool:
-    """Whether a pod of a controller was made after it was refused one: then that is over, whatever the pod came to."""
+    """Whether a controller has made a pod since it was refused one, which ends the refusal whatever became of the pod."""
     return any((seconds(pod.created) or 0.0) > event.when for pod in snapshot.pods_of(maker))
 
 
@@ -239,7 +239,7 @@ def wrong_prefix(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _was_given(pod: Pod, resource: str) -> bool:
-    """Whether the LimitRange's plugin has put it into a pod, as it says itself; of one that waits asking is enough."""
+    """Whether the LimitRanger plugin added the resource, by its annotation; without one any waiting pod that asks."""
     annotation = pod.annotations.get(_RANGER)
     return resource in annotation if annotation is not None else pod.unplaced and resource in matching.accelerators(pod)
 

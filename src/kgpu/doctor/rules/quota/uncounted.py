@@ -1,4 +1,4 @@
-"""Rows QTA that need the pods: quotas that are passed by, queues that hold work back, GPUs that nobody counts."""
+"""Rows QTA that need the pods: quotas that are bypassed, queues that hold work back, GPUs that nobody counts."""
 
 from __future__ import annotations
 

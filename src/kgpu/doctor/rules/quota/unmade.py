@@ -1,4 +1,4 @@
-"""Pods that were never made and of which no other rule tells anything: the API server's refusal is told as it is."""
+"""Pods that were never created, where no other rule says why: the finding quotes the API server's refusal."""
 
 from __future__ import annotations
 

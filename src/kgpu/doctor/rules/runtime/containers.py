@@ -1,4 +1,4 @@
-"""Rows RUN that are known by a sentence, or by the order in which a node's containers came."""
+"""Rows RUN known by a message, or by the order in which a node's containers started."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def by_toolkit(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 
 def links(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...]:
-    """Whether the host has the links that keep devices allowed."""
+    """The host's links below /dev/char, which keep devices allowed after a daemon-reload."""
     host = snapshot.hosts.get(hit.node)
     if host is None or host.devices is None:
         return ()
@@ -182,7 +182,7 @@ def _main(pod: Pod) -> list[Container]:
 
 
 def without_video(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """None where the container has all capabilities: then the library is missing for another reason."""
+    """The capabilities variable; None where it has all of them, so that the library is missing for another reason."""
     del snapshot
     if hit.pod is None or any("all" in container.env.get(_CAPABILITIES, "") for container in _main(hit.pod)):
         return None

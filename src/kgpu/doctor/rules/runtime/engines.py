@@ -40,7 +40,7 @@ def no_class(snapshot: Snapshot) -> Iterator[Finding]:
         maker = snapshot.get(kind, name, namespace)
         missing = _NO_CLASS.search(event.message)
         if maker is None and (missing is None or snapshot.knows(kind)):
-            continue  # where its kind is known it is gone, and the event is all that is left of it
+            continue  # its kind was read, so it is gone, and only the event is left of it
         named = maker.text("spec.template.spec.runtimeClassName") if maker else ""
         wanted = plain(named or (missing["name"] if missing else "nvidia"))
         if snapshot.get("RuntimeClass", wanted) is not None:
@@ -75,7 +75,7 @@ def _named(maker: Obj, snapshot: Snapshot) -> tuple[Evidence, ...]:
 @rule("RUN-15", "The runtime is too old for the NRI plugin", Place.RUNTIME, also=("RUN-13",))
 def nri_too_old(snapshot: Snapshot) -> Iterator[Finding]:
     """Injection by NRI needs containerd 1.7.30, 2.1 or 2.2 or later; CRI-O does not deliver management devices."""
-    # The NRI plugin is on, and the runtime does not do its part.
+    # The NRI plugin is on, and the runtime does not support it.
     for policy in snapshot.all("ClusterPolicy"):
         if policy.at("spec.cdi.nriPluginEnabled") is not True:
             continue

@@ -138,7 +138,7 @@ _NO_HANDLER: Final = re.compile(r"no runtime for \"")
 
 
 def _no_handler(snapshot: Snapshot) -> dict[str, Evidence]:
-    """The nodes on which a pod was refused for want of its runtime."""
+    """The nodes on which a pod was refused because its runtime is missing, with the message."""
     refusals = {}
     for search in (messages.in_events, messages.in_status):
         for hit in search(snapshot, _NO_HANDLER, "no runtime for"):
@@ -248,7 +248,7 @@ def higher_version(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _runtimes(content: str) -> Mapping[str, Any]:
-    """The runtimes of any version of containerd's configuration, {} for what is no TOML."""
+    """The runtimes in containerd's configuration, whatever its version; {} where it is not TOML."""
     try:
         plugins = mapping(tomllib.loads(content).get("plugins"))
     except (tomllib.TOMLDecodeError, RecursionError):

@@ -27,7 +27,7 @@ def _many(count: int, word: str) -> str:
 
 
 def _changes(pending: Waiting, *kinds: str) -> tuple[Remedy, ...]:
-    """The proven changes of these kinds as steps; the smallest of all where there is none of them."""
+    """The proven changes of these kinds as steps; where there is none, the smallest change of any kind."""
     changes = [change for change in pending.changes if change.kind in kinds][:2] or list(pending.changes[:1])
     return tuple(step for change in changes for step in commands.steps(pending, change))
 
@@ -78,7 +78,7 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
             if can == 0 and node.ready is False:
                 continue
             if is_closed(snapshot, node, resource):
-                continue  # all at once: DPL-03 tells that their plugin is not there
+                continue  # all at once: DPL-03 reports that their plugin is missing
             hurt = [pending for pending in waits.get(node.name, ()) if pending.resource == resource]
             yield Finding(
                 subject=node.subject,
@@ -95,7 +95,7 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _why(resource: str) -> tuple[Remedy, ...]:
-    """Where the reason is to be read: only drivers of NVIDIA's write Xids."""
+    """Where the reason can be read: only NVIDIA's drivers log Xids."""
     if matching.vendor_of(resource) != matching.NVIDIA:
         return (Remedy("what the kernel says of the device, on the node:"), Remedy("journalctl -k --since -1h"))
     return (
@@ -132,7 +132,7 @@ def no_such_label(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _other_value(pending: Waiting, key: str, value: str, near: str) -> tuple[Remedy, ...]:
-    """The value that was probably meant, with the proof where it alone is enough."""
+    """Steps to the value that was probably meant, with the proof where that change alone is enough."""
     change = next(
         (c for c in pending.changes if c.kind == whatif.SELECTOR and c.subject == key and c.value == near), None
     )
@@ -148,7 +148,7 @@ def _having(snapshot: Snapshot, key: str) -> list[Node]:
 
 
 def _wanted_labels(pending: Waiting) -> Iterator[tuple[str, str, str]]:
-    """Label values that a node must have: key, value, and the path in the pod; not where one of several is enough."""
+    """Label values that a node must have, as key, value and path in the pod; not where one of several is enough."""
     for key, value in pending.view.node_selector:
         yield key, value, f"spec.nodeSelector[{key}]"
     terms = pending.view.node_terms or ()
@@ -224,13 +224,13 @@ def cordoned(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _upgrade(node: Node) -> tuple[str, str]:
-    """How far the upgrade of a node's driver is, and that in words where it is under way."""
+    """The state of the driver upgrade on a node, and a phrase about it while it is under way."""
     state = node.labels.get(names.DRIVER_UPGRADE_STATE_LABEL, "")
     return state, f"; its driver upgrade is at {state}" if state and state != "upgrade-done" else ""
 
 
 def _ill(pending: Waiting, nodes: tuple[str, ...]) -> Finding:
-    """Less sure than what is wrong with these nodes, so that it comes after that."""
+    """A less certain finding than those about the nodes' GPUs, so that it comes after them."""
     node = pending.snapshot.nodes[nodes[0]]
     many = len(nodes) > 1
     return Finding(

@@ -64,7 +64,7 @@ def single_strategy(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _is_cut(snapshot: Snapshot, node: Node) -> bool:
-    """Whether there are slices, or nobody says what is there: the strategy alone makes none."""
+    """Whether a node has slices or its state is not known: the strategy alone makes none."""
     host = snapshot.hosts.get(node.name)
     return (
         has_mig(node)
@@ -95,7 +95,7 @@ def _other_name(snapshot: Snapshot, is_it: Callable[[str, str], bool], because: 
             for node in matching.gpu_nodes(snapshot, matching.vendor_of(pending.resource))
             for name in sorted(node.resources())
             if is_it(pending.resource, name) and (node.allocatable(name) or 0) > 0
-            and (not offered or _lacks_only(pending, node))  # what is offered where it may not run is of no use to it
+            and (not offered or _lacks_only(pending, node))  # offers where the pod may not run do not help
         ]  # fmt: skip
         if not offers:
             continue
@@ -115,7 +115,7 @@ def _other_name(snapshot: Snapshot, is_it: Callable[[str, str], bool], because: 
 
 
 def _ask_for(pending: Waiting, name: str) -> tuple[Remedy, ...]:
-    """The resource's other name, of which nobody can prove now that it is enough."""
+    """Steps to ask for the resource's other name, without a proof that the pod then fits."""
     cost = price(pending.snapshot, pending.resource, name) if matching.is_mig(name) else ""
     words = f"ask for {name} in place of {pending.resource}{', ' if cost else ''}{cost}"
     return commands.patched(pending, (edits.rename(pending.resource, name),), words, words=words)
@@ -124,7 +124,7 @@ def _ask_for(pending: Waiting, name: str) -> tuple[Remedy, ...]:
 def _may_run(pending: Waiting, node: Node, is_it: Callable[[str, str], bool]) -> bool:
     """Whether a node has the resource, and selector, affinity and taints let the pod there; taints of its state pass.
 
-    A count of which nothing can be used, beside the other name, is left from before the GPUs were offered by that.
+    A capacity with nothing allocatable, beside the other name, is left from before the GPUs were offered under that.
     """
     instead = any(is_it(pending.resource, name) and node.allocatable(name) for name in node.resources())
     has = node.allocatable(pending.resource) or (node.capacity(pending.resource) and not instead)

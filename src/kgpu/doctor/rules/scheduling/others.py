@@ -1,4 +1,4 @@
-"""Rows SCH of which more than the pod is to blame: other schedulers' verdicts, neighbours, rollouts, gangs, volumes."""
+"""Rows SCH where more than the pod is to blame: other schedulers' verdicts, neighbours, rollouts, gangs, volumes."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ def _deployment_of(snapshot: Snapshot, pod: Pod) -> str:
 
 
 def _surges(deployment: Obj) -> bool:
-    """Whether it makes a new pod first and may lack none: what the defaults come to with up to three replicas."""
+    """Whether a rollout starts a new pod before it ends an old one, as the defaults do with up to three replicas."""
     if deployment.text("spec.strategy.type") not in ("", "RollingUpdate"):
         return False
     replicas = deployment.number("spec.replicas", 1)
@@ -333,7 +333,7 @@ def volumes(snapshot: Snapshot) -> Iterator[Finding]:
     node at a time.
     """
     for pending in waiting(snapshot):
-        # Of what is wrong with a claim itself SCH-00 tells.
+        # SCH-00 reports what is wrong with a claim itself.
         if not pending.view.volume_claims or pending.fits or stuck_claim(pending) is not None:
             continue
         reasons = (*pending.against(BINDING), *pending.against(ZONE))

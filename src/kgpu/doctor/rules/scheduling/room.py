@@ -55,7 +55,7 @@ def busy(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _on(pending: Waiting, nodes: Iterable[str]) -> tuple[Pod, ...]:
-    """The holders on these nodes alone: who ends elsewhere makes no room here."""
+    """The pods that hold the resource on these nodes: ending those on other nodes makes no room here."""
     wanted = frozenset(nodes)
     return tuple(pod for pod in pending.holders(100) if pod.node in wanted)
 
@@ -69,7 +69,7 @@ def _scaled_by(pending: Waiting) -> tuple[Evidence, ...]:
 
 
 def _ends(pending: Waiting, nodes: Iterable[str]) -> str:
-    """Until when waiting is right: where pods that end by themselves (of Jobs, or being deleted) hold enough."""
+    """Until when to wait, where pods that end by themselves (of Jobs, or being deleted) hold enough; else ""."""
     for name in nodes:
         state = pending.snapshot.fit.nodes[name]
         ending: dict[str, int] = {}
@@ -84,7 +84,7 @@ def _ends(pending: Waiting, nodes: Iterable[str]) -> str:
 
 
 def _end_of(snapshot: Snapshot, pod: Pod) -> str:
-    """In words when a pod ends by itself, "" when it does not."""
+    """A phrase for when a pod ends by itself, "" where it does not."""
     if pod.deleting:
         late = snapshot.overdue(pod) is not None
         return "" if late else f"{pod}, which is being deleted, is gone"
@@ -103,7 +103,7 @@ def _holder(pod: Pod) -> str:
 
 
 def _make_room(holders: tuple[Pod, ...], pending: Waiting) -> tuple[Remedy, ...]:
-    """Ending somebody's work comes last, with its owner named; that of its own owner would come back and wait too."""
+    """Steps that free devices. Ending another pod comes last; a pod of the same owner would come back and wait too."""
     mine, namespace = pending.pod.owner, pending.pod.namespace
     others = tuple(pod for pod in holders if not mine or (pod.owner, pod.namespace) != (mine, namespace))
     if holders and not others:
@@ -176,7 +176,7 @@ def fragmented(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _moved(pending: Waiting, nodes: tuple[str, ...]) -> tuple[Remedy, ...]:
-    """The pod that would make room elsewhere, where ``fit`` proves one."""
+    """Steps to move a pod to another node, where ``fit`` proves that this makes room."""
     move = whatif.move(pending.view, nodes, pending.resource, pending.snapshot.fit)
     if move is None:
         return ()

@@ -1,4 +1,4 @@
-"""A pod that waits and of which no other rule tells anything: what ``fit`` says is told, so none is passed over."""
+"""Waiting pods that no other rule explains: the finding says what ``fit`` says, so that none is missed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def unplaced(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _level(pending: Waiting, certain: bool) -> Level:
-    """What waits for seconds only is a note where it may pass: another pod may be ending at this moment."""
+    """NOTE for a pod that has waited only seconds for an uncertain cause: another pod may be ending just now."""
     if pending.scaling and pending.scaling.expected:
         return Level.WAIT
     age = pending.snapshot.age(pending.since)
@@ -98,7 +98,7 @@ def _level(pending: Waiting, certain: bool) -> Level:
 
 
 def _steps(pending: Waiting, slices: Slices | None) -> tuple[Remedy, ...]:
-    """The smallest changes; those that make slices come before them, and another resource in a slice's place last."""
+    """Steps: those that make slices first, then the smallest changes, then another resource in place of a slice."""
     changes = [priced(pending.snapshot, pending.view, change) for change in pending.changes[:3]]
     last = [change for change in changes if slices is not None and any(swapped(pending.view, change))]
     first = tuple(step for change in changes if change not in last for step in commands.steps(pending, change))
@@ -107,7 +107,7 @@ def _steps(pending: Waiting, slices: Slices | None) -> tuple[Remedy, ...]:
 
 
 def _gated(pending: Waiting) -> Finding:
-    """The scheduler does not look at the pod before somebody takes its gates off."""
+    """The finding for a gated pod, which the scheduler ignores until its gates are removed."""
     gate, pod = pending.view.gates[0], pending.pod
     row = next((row for row in _GATES if row[0].match(gate)), None)
     age = pending.snapshot.age(pod.created)
@@ -133,12 +133,12 @@ def _gated(pending: Waiting) -> Finding:
 
 
 def _scheduler_says(pending: Waiting) -> str:
-    """Why the scheduler does not place a pod for minutes that fits by all that is known here."""
+    """The scheduler's message about a pod that fits by all that is known here and has waited for minutes; else ""."""
     condition = pending.pod.condition("PodScheduled")
     age = pending.snapshot.age(condition.since) if condition else None
     if condition is not None and condition.status == "False" and condition.message:
         return condition.message if age is not None and age >= _STALE else ""
-    # Where its own code fails it sets no condition, and says so by an event alone.
+    # When its own code fails, it sets no condition and only writes an event.
     for event in pending.snapshot.events(pending.pod):
         age = pending.snapshot.age(event.first)
         if event.reason == "FailedScheduling" and age is not None and age >= _STALE:
@@ -168,7 +168,7 @@ def _unknown(pending: Waiting, verdict: str) -> Finding:
 
 
 def _cause(pending: Waiting) -> tuple[str, bool]:
-    """In words, and whether nothing else can be meant; "" where nothing is known."""
+    """Why no node takes the pod, "" where that is not known, and whether that is certain."""
     if pending.anywhere:
         return pending.anywhere[0].sentence, True
     most = _most(pending)
@@ -198,7 +198,7 @@ def _most(pending: Waiting) -> dict[str, int]:
 
 
 def _other_name(pending: Waiting) -> tuple[Remedy, ...]:
-    """The resource that nodes offer in place of one that none does, where they are of one vendor."""
+    """Steps to ask for a resource of the same vendor that nodes offer, where none offers the one asked for."""
     if not pending.resource or _most(pending):
         return ()
     vendor, states = matching.vendor_of(pending.resource), pending.snapshot.fit.nodes

@@ -52,7 +52,7 @@ def _daemon(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 
 def _shared_node(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """That MPS works on the node of a pod, or that its GPUs are in exclusive mode."""
+    """Evidence that MPS runs on the node of a pod, and its exclusive mode where that is on; None without MPS."""
     host = snapshot.hosts.get(hit.node)
     if host is not None and _exclusive(host):
         return (_mode(host),) if uses_mps(snapshot, hit.node) else None  # else it is MPS-04

@@ -181,7 +181,7 @@ def _neighbours(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 
 def _alone(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """That the GPU was its own, so that it filled it itself."""
+    """Evidence that the pod had the GPU to itself, so that it filled the memory itself."""
     node = snapshot.nodes.get(hit.node)
     if node is None or hit.pod is None or is_time_sliced(snapshot, node) or uses_mps(snapshot, node.name):
         return None

@@ -34,7 +34,7 @@ _RELOAD: Final = "the plugin reads its configuration when it starts"
 
 @dataclass(frozen=True, slots=True)
 class PolicyConfig:
-    """What a ClusterPolicy says of the device plugin's configuration."""
+    """The device plugin's configuration that a ClusterPolicy names."""
 
     policy: Obj
     name: str
@@ -42,7 +42,7 @@ class PolicyConfig:
     source: Obj | None
 
     def key(self, node: Node) -> str:
-        """The configuration of a node: its label, else the default."""
+        """The key of the configuration that a node uses: its label, else the default."""
         return node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL, "") or self.default
 
 
@@ -153,7 +153,7 @@ def no_such_map(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _spaces(snapshot: Snapshot) -> list[str]:
-    """Where the stack looks for its ConfigMaps, the likeliest first."""
+    """The namespaces in which the stack looks for its ConfigMaps, the likeliest first."""
     parts = (PLUGIN, matching.AGENT, matching.OPERATOR)
     namespaces = dict.fromkeys(pod.namespace for part in parts for pod in matching.pods_of_part(snapshot, part))
     return list(namespaces) or ["gpu-operator"]
@@ -199,15 +199,15 @@ def no_default(snapshot: Snapshot) -> Iterator[Finding]:
                 remedies.label(nodes[0].name, names.DEVICE_PLUGIN_CONFIG_LABEL, keys[0]),
             ),
             confidence=CERTAIN,
-            # Left behind by who has gone back to whole GPUs it hurts nobody; where pods wait, it may be what they wait
-            # for.
+            # An unused configuration may be left from before a return to whole GPUs; only where pods wait may they
+            # need it.
             level=Level.PROBLEM if shares and _would_share(snapshot) else Level.NOTE,
             nodes=tuple(node.name for node in nodes),
         )
 
 
 def _does_something(content: object) -> bool:
-    """Whether a configuration has more than its version, so that somebody could miss it."""
+    """Whether a configuration sets anything besides its version."""
     lines = (line.partition("#")[0].strip() for line in str(content).splitlines())
     return any(line and line != "---" and not line.startswith("version:") for line in lines)
 
@@ -217,8 +217,8 @@ def not_named(snapshot: Snapshot) -> Iterator[Finding]:
     """A ConfigMap alone does nothing. On a fresh chart the path /spec/devicePlugin/config is not there, so that a JSON
     patch with replace fails.
     """
-    # Pods wait, and the configuration that shares GPUs is not named: the path that a JSON patch wants is not there. A
-    # policy that was changed since it was made may have named it once: somebody has gone back to whole GPUs.
+    # Pods wait, and the policy does not name the configuration that shares GPUs. A policy that was changed since it
+    # was created may have named it before, and somebody went back to whole GPUs on purpose.
     hurt = _would_share(snapshot)
     yield from unread(snapshot, hurt)
     policies = [
@@ -264,9 +264,9 @@ def not_named(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _would_share(snapshot: Snapshot) -> tuple[str, ...]:
-    """The pods for which there are too few GPUs and nothing else is wrong on some node: shares might be for them.
+    """The waiting pods that shares might help: too few GPUs are all that is wrong on some node.
 
-    Not for who wants more GPUs at once than the node has: shares are no more of them.
+    Not pods that want more GPUs at once than the node has: shares do not add GPUs.
     """
     return tuple(
         pod.path

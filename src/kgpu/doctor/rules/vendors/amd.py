@@ -36,7 +36,7 @@ _PARTS: Final = (PLUGIN, GFD, EXPORTER, OPERATOR)
 
 
 def _hosts(snapshot: Snapshot) -> Iterator[tuple[Node, HostFacts]]:
-    """Nodes with AMD's cards of which the host's facts are known."""
+    """Nodes with AMD cards whose host facts are known, with those facts."""
     for node in matching.gpu_nodes(snapshot, AMD):
         host = snapshot.hosts.get(node.name)
         if host is not None:
@@ -126,7 +126,7 @@ def waits_for_driver(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _module_states(snapshot: Snapshot, node: str) -> Iterator[tuple[Obj, str, Evidence]]:
-    """What DeviceConfigs say of the driver on a node."""
+    """The driver states of a node in DeviceConfigs."""
     for config in snapshot.all("DeviceConfig"):
         state = text(mapping(config.map("status.nodeModuleStatus").get(node)).get("status"))
         if state:
@@ -359,7 +359,7 @@ def _vendor(pod: Pod) -> str:
 
 
 def _no_group(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """That the pod has an AMD GPU and no group to open its files with."""
+    """Evidence that the pod has an AMD GPU and no group that may open its device files."""
     pod = hit.pod
     if pod is None or not any(name.startswith("amd.com/") for name in matching.accelerators(pod)):
         return None
@@ -369,7 +369,7 @@ def _no_group(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 
 def _version_slip(snapshot: Snapshot) -> Iterator[Finding]:
-    """AMD-05 by the DeviceConfig: nothing is said by it alone, the build has to fail as well."""
+    """AMD-05 by the DeviceConfig: counts only where the build fails as well."""
     for config in snapshot.all("DeviceConfig"):
         version = config.text("spec.driver.version")
         short = re.fullmatch(r"(\d+\.\d+)\.0", version)

@@ -156,7 +156,7 @@ def _asks_gaudi(pod: Pod | None) -> bool:
 
 
 def _holders(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """Who else on the node sees all cards."""
+    """Other containers on the node that see all cards."""
     others = [
         container.cite("env")
         for pod in snapshot.pods_by_node.get(hit.node, ())
@@ -167,7 +167,7 @@ def _holders(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 
 def _no_pages(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """That the pod has a Gaudi card and no huge pages."""
+    """Evidence that the pod has a Gaudi card and no huge pages."""
     pod = hit.pod
     if (
         pod is None
@@ -183,7 +183,7 @@ def _gaudi(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 
 def _by_path(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """How the plugin of the node mounts devices."""
+    """The arguments of the node's plugin where it mounts devices by path."""
     for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=INTEL, node=hit.node):
         for container in pod.containers:
             if not container.init and not re.search(r"-bypath[= ]none", " ".join(container.words)):
