@@ -15,7 +15,7 @@ from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import POSSIBLE, Evidence, Finding, Level
 from kgpu.doctor.obj import Condition
 from kgpu.doctor.progress import works
-from kgpu.doctor.rules.pods.placed import OLD, PATIENCE, SHORT, age_of
+from kgpu.doctor.rules.pods.not_starting import OLD, PATIENCE, SHORT, age_of
 from kgpu.doctor.snapshot import Snapshot
 
 _POD, _PART, _UNPLACED = "POD-00", "OPR-00", "SCH-00"

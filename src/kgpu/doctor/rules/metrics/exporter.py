@@ -45,7 +45,7 @@ def _exporters(snapshot: Snapshot) -> Iterator[tuple[Pod, Container]]:
             yield pod, mains[0]
 
 
-def _on(container: Container, name: str) -> bool:
+def _is_on(container: Container, name: str) -> bool:
     return container.env.get(name, "").lower() in ("true", "1", "t")
 
 
@@ -55,7 +55,7 @@ def no_users(snapshot: Snapshot) -> Iterator[Finding]:
     socket.
     """
     for pod, container in _exporters(snapshot):
-        asks = _on(container, _ENV) or {"-k", "--kubernetes", "--kubernetes=true"} & set(container.words)
+        asks = _is_on(container, _ENV) or {"-k", "--kubernetes", "--kubernetes=true"} & set(container.words)
         mounted = any(
             "pod-resources" in text(mapping(row).get("mountPath")) for row in items(container.spec.get("volumeMounts"))
         )
@@ -136,7 +136,7 @@ def _bad_line(line: str) -> str:
 def unlimited_labels(snapshot: Snapshot) -> Iterator[Finding]:
     """Labels such as a job's id or a commit make new series without end: allow a few names only."""
     for pod, container in _exporters(snapshot):
-        if _on(container, _LABELS) and not container.env.get(_ALLOWED) and _ALLOWED not in container.env:
+        if _is_on(container, _LABELS) and not container.env.get(_ALLOWED) and _ALLOWED not in container.env:
             yield Finding(
                 subject=pod.subject,
                 cause=(
@@ -160,7 +160,7 @@ def replica_series(snapshot: Snapshot) -> Iterator[Finding]:
         if config.block("timeSlicing") or config.block("mps")
     ]
     for pod, container in _exporters(snapshot):
-        if shared and _on(container, _VIRTUAL) and _on(container, _LABELS):
+        if shared and _is_on(container, _VIRTUAL) and _is_on(container, _LABELS):
             kind = "timeSlicing" if shared[0].block("timeSlicing") else "mps"
             yield Finding(
                 subject=pod.subject,

@@ -49,10 +49,10 @@ class Monitor:
 
 
 def _monitors(snapshot: Snapshot) -> list[Monitor]:
-    return snapshot.once(_found_monitors)
+    return snapshot.once(_collected_monitors)
 
 
-def _found_monitors(snapshot: Snapshot) -> list[Monitor]:
+def _collected_monitors(snapshot: Snapshot) -> list[Monitor]:
     services = snapshot.once(_services)
     monitors = []
     for obj in snapshot.all("ServiceMonitor"):
@@ -383,10 +383,10 @@ class Written:
 
 
 def _written(snapshot: Snapshot) -> list[Written]:
-    return snapshot.once(_found_rules)
+    return snapshot.once(_collected_rules)
 
 
-def _found_rules(snapshot: Snapshot) -> list[Written]:
+def _collected_rules(snapshot: Snapshot) -> list[Written]:
     written = []
     for obj in snapshot.all("PrometheusRule"):
         for place, group in enumerate(items(obj.at("spec.groups"))):

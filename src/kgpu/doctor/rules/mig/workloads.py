@@ -72,7 +72,7 @@ def killed_pods(snapshot: Snapshot) -> Iterator[Finding]:
             ended = [
                 container
                 for container in pod.containers
-                if container.exit_code not in (0, None) and _near(container, began)
+                if container.exit_code not in (0, None) and _ended_near(container, began)
             ]
             if ended and matching.accelerators(pod):
                 yield Finding(
@@ -91,6 +91,6 @@ def killed_pods(snapshot: Snapshot) -> Iterator[Finding]:
                 )
 
 
-def _near(container: Container, began: float) -> bool:
+def _ended_near(container: Container, began: float) -> bool:
     ends = (seconds(at(container.status, f"{state}.terminated.finishedAt")) for state in ("state", "lastState"))
     return any(end is not None and 0 <= end - began <= _KILL_SECONDS for end in ends)

@@ -206,7 +206,7 @@ def stuck_plugin(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _less(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+def _withdrawn_now(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """Evidence that devices of the plugin's node are withdrawn now."""
     node = snapshot.nodes.get(hit.node)
     gone = _withdrawn(node) if node else []
@@ -214,7 +214,7 @@ def _less(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 
 def _of_application(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    return _less(snapshot, hit) if int(hit.match["xid"]) in _APPLICATION else None
+    return _withdrawn_now(snapshot, hit) if int(hit.match["xid"]) in _APPLICATION else None
 
 
 _WITHDRAWS: Final = ("SCH-03", "SCH-01", "DPL-05")
@@ -284,7 +284,7 @@ RULES: Final = rules_of(
         always=True,
         pattern=r"Error waiting for event: (?P<said>[^;]+); [Mm]arking all devices as unhealthy",
         words="Error waiting for event",
-        proof=_less,
+        proof=_withdrawn_now,
         cause=(
             "{who} has withdrawn every GPU of its node, because waiting for the driver's events failed ({said}): the "
             "driver was reloaded, or a GPU was lost"

@@ -30,7 +30,7 @@ def unoffered(snapshot: Snapshot) -> Iterator[Finding]:
     """
     if not snapshot.knows("Pod") and not snapshot.pods:
         return  # which plugins run is not known
-    explained = snapshot.once(_told)
+    explained = snapshot.once(_explained_nodes)
     for node in matching.gpu_nodes(snapshot):
         if not _offers_nothing(snapshot, node):
             continue
@@ -45,7 +45,7 @@ def unoffered(snapshot: Snapshot) -> Iterator[Finding]:
                 yield _finding(snapshot, node, vendor, ready)
 
 
-def _told(snapshot: Snapshot) -> frozenset[tuple[str, str]]:
+def _explained_nodes(snapshot: Snapshot) -> frozenset[tuple[str, str]]:
     """The vendors and nodes of which others tell that nothing is offered: pods wait for devices of a vendor that no
     node offers at all, or its plugin matches no node and none runs. Whatever else pods wait for says nothing of a node.
     """
@@ -66,7 +66,7 @@ def _told(snapshot: Snapshot) -> frozenset[tuple[str, str]]:
 
 
 def _names_nodes(pending: Waiting) -> bool:
-    """Whether its finding names the nodes that offer nothing: for whole devices always, for parts where they are why."""
+    """Whether its finding names the nodes that offer nothing: always for whole devices, else where that is why."""
     parts = matching.is_mig(pending.resource) or matching.is_shared(pending.resource)
     return not parts or not pending.anywhere
 

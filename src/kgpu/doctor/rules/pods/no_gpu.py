@@ -85,12 +85,12 @@ def _complaining(snapshot: Snapshot) -> Iterator[_Case]:
         if pod.phase == "Succeeded" or matching.superseded(snapshot, pod) or matching.parts_of_pod(snapshot, pod):
             continue
         for container in pod.containers:
-            complaint = _said(snapshot, pod, container)
+            complaint = _complaint_of(snapshot, pod, container)
             if complaint is not None:
                 yield _Case(snapshot, pod, container, *complaint)
 
 
-def _said(snapshot: Snapshot, pod: Pod, container: Container) -> tuple[Evidence, bool] | None:
+def _complaint_of(snapshot: Snapshot, pod: Pod, container: Container) -> tuple[Evidence, bool] | None:
     for log in snapshot.logs_of(pod):
         if log.container in ("", container.name) and (line := _line(log)) is not None:
             return log.cite(line[0]), line[1]

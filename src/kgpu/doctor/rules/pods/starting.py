@@ -20,7 +20,7 @@ _KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap", "config": "Config
 
 
 def _work(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """() for workloads with accelerators where the kubelet says it; None for a stack's parts, which have other rules."""
+    """() for accelerator workloads where the kubelet says it; None for a stack's parts: they have other rules."""
     pod = hit.pod
     if pod is None or not matching.uses_accelerators(pod) or matching.is_part(snapshot, pod):
         return None
@@ -50,7 +50,7 @@ def _program(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     )[:2]
 
 
-def _near(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+def _similar_names(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """Objects of that kind in the namespace with almost that name."""
     if hit.pod is None or _work(snapshot, hit) is None:
         return None
@@ -111,7 +111,7 @@ RULES: Final = rules_of(
             "unless they say optional: true."
         ),
         confidence=CERTAIN,
-        proof=_near,
+        proof=_similar_names,
     ),
     Sign(
         id="POD-03",
@@ -130,6 +130,6 @@ RULES: Final = rules_of(
         ),
         explain="A variable that is read from a key needs that key, unless it says optional: true.",
         confidence=CERTAIN,
-        proof=_near,
+        proof=_similar_names,
     ),
 )

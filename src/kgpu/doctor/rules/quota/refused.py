@@ -51,7 +51,7 @@ def refused(snapshot: Snapshot) -> Iterator[Event]:
 
 
 def _made_since(snapshot: Snapshot, maker: Obj, event: Event) -> bool:
-    """Whether a controller has made a pod since it was refused one, which ends the refusal whatever became of the pod."""
+    """Whether a controller has made a pod since it was refused one, which ends the refusal whatever became of it."""
     return any((seconds(pod.created) or 0.0) > event.when for pod in snapshot.pods_of(maker))
 
 

@@ -25,7 +25,7 @@ _VERSION: Final = re.compile(r"^\s*version\s*=\s*(\d+)", re.MULTILINE)
 _SLACK: Final = 60.0
 
 
-def _on(
+def _finding(
     host: HostFacts, cause: str, *evidence: Evidence, remedy: tuple[Remedy, ...], confidence: float = CERTAIN
 ) -> Finding:
     return Finding(
@@ -80,7 +80,7 @@ def overwritten(snapshot: Snapshot) -> Iterator[Finding]:
             when = started(pod)
             if not pod.ready or when is None or root.modified <= when + _SLACK:
                 continue
-            yield _on(
+            yield _finding(
                 host,
                 f"{ROOT} of node {host.node} was overwritten after the toolkit had written it: "
                 "the runtime nvidia is gone",
@@ -230,7 +230,7 @@ def higher_version(snapshot: Snapshot) -> Iterator[Finding]:
             hit = _VERSION.search(host.files[path].text)
             if hit is None or int(hit[1]) <= low:
                 continue
-            yield _on(
+            yield _finding(
                 host,
                 f"on node {host.node} {path} has configuration version {hit[1]} and {ROOT} has {low}: "
                 "containerd refuses to start",
@@ -312,7 +312,7 @@ def untyped(snapshot: Snapshot) -> Iterator[Finding]:
         for path, rows in tables.items():
             bad = sorted(name for name in rows if "nvidia" in name and name not in typed)
             if bad:
-                yield _on(
+                yield _finding(
                     host,
                     f"{path} of node {host.node} has the runtime {bad[0]} without a runtime_type: containerd says: "
                     "container.Runtime.Name must be set",
@@ -399,7 +399,7 @@ def for_docker(snapshot: Snapshot) -> Iterator[Finding]:
         if not others or any("nvidia" in content for content in others) or snapshot.once(toolkits).get(node.name, []):
             continue
         kind = "crio" if node.runtime[0] == "cri-o" else "containerd"
-        yield _on(
+        yield _finding(
             host,
             f"on node {node.name} the runtime nvidia is configured for Docker alone (nvidia-docker2), "
             f"and the kubelet uses {node.runtime[0]}",
@@ -433,7 +433,7 @@ def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
         own = [folder for folder in by_folder if folder.startswith("/usr/local/nvidia/toolkit")]
         others = [folder for folder in by_folder if folder not in own]
         if own and others:
-            yield _on(
+            yield _finding(
                 host,
                 f"on node {host.node} two installations of the toolkit are configured: {own[0]} (the operator's) and "
                 f"{others[0]} (the host's); which one runs depends on the order of files",
@@ -498,7 +498,7 @@ def old_spec(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             versions = set(_CUDA.findall(file.text))
             if versions and host.driver_version not in versions:
-                yield _on(
+                yield _finding(
                     host,
                     f"the CDI spec {path} of node {host.node} names files of driver {', '.join(sorted(versions))}, "
                     f"and {host.driver_version} is installed",

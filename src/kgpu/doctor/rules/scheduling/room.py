@@ -33,7 +33,7 @@ def busy(snapshot: Snapshot) -> Iterator[Finding]:
         ]
         if not enough or any(pending.free(name) > 0 for name in enough):
             continue
-        holders = _on(pending, enough)[:8]
+        holders = _holders_on(pending, enough)[:8]
         shown = tuple(pod.cite("spec.nodeName") for pod in holders[:5])
         age = snapshot.age(pending.since)
         scaling, expected = pending.scaling, _ends(pending, enough)
@@ -54,7 +54,7 @@ def busy(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _on(pending: Waiting, nodes: Iterable[str]) -> tuple[Pod, ...]:
+def _holders_on(pending: Waiting, nodes: Iterable[str]) -> tuple[Pod, ...]:
     """The pods that hold the resource on these nodes: ending those on other nodes makes no room here."""
     wanted = frozenset(nodes)
     return tuple(pod for pod in pending.holders(100) if pod.node in wanted)
@@ -167,7 +167,7 @@ def fragmented(snapshot: Snapshot) -> Iterator[Finding]:
                 *((Remedy("or split the work over several pods"),) if change else ()),
                 Remedy(
                     "wait for one of these to end: {}",
-                    ", ".join(pod.path for pod in _on(pending, nodes)[:5]) or "the pods that hold the rest",
+                    ", ".join(pod.path for pod in _holders_on(pending, nodes)[:5]) or "the pods that hold the rest",
                 ),
             ),
             confidence=CERTAIN,

@@ -46,7 +46,7 @@ class PolicyConfig:
         return node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL, "") or self.default
 
 
-def _told(snapshot: Snapshot) -> list[PolicyConfig]:
+def _policy_configs(snapshot: Snapshot) -> list[PolicyConfig]:
     configs = []
     for policy in snapshot.all("ClusterPolicy"):
         name = plain(policy.text("spec.devicePlugin.config.name"))
@@ -63,7 +63,7 @@ def _offered(node: Node) -> int:
 @rule("TS-01", "The change was not taken over", Place.PLUGIN, explains=("DPL-23", "SCH-01", "SCH-04"))
 def not_taken_over(snapshot: Snapshot) -> Iterator[Finding]:
     """The plugin reads its configuration when it starts; the operator does not watch the ConfigMap."""
-    for policy_config in _told(snapshot):
+    for policy_config in _policy_configs(snapshot):
         by_key = {
             config.key: config
             for config in sharing_configs(snapshot)
@@ -118,7 +118,7 @@ def no_such_map(snapshot: Snapshot) -> Iterator[Finding]:
     """spec.devicePlugin.config.name has to be a ConfigMap in the operator's namespace; plugin pods wait for it in
     ContainerCreating.
     """
-    for policy_config in _told(snapshot):
+    for policy_config in _policy_configs(snapshot):
         if policy_config.source is not None or not snapshot.knows("ConfigMap"):
             continue
         spaces = _spaces(snapshot)
@@ -166,7 +166,7 @@ def _patched(policy: Obj, field: str, value: str) -> Remedy:
 @rule("TS-03", "A configuration that no node uses", Place.PLUGIN, explains=("SCH-01",))
 def no_default(snapshot: Snapshot) -> Iterator[Finding]:
     """Without a default only nodes with the label nvidia.com/device-plugin.config use a configuration."""
-    for policy_config in _told(snapshot):
+    for policy_config in _policy_configs(snapshot):
         nodes = matching.gpu_nodes(snapshot, matching.NVIDIA)
         if (
             policy_config.source is None
@@ -292,7 +292,7 @@ def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
     """Per-node configurations need one key of the ConfigMap for each value of nvidia.com/device-plugin.config, and so
     does spec.devicePlugin.config.default for all other nodes.
     """
-    for policy_config in _told(snapshot):
+    for policy_config in _policy_configs(snapshot):
         keys = sorted(str(key) for key in policy_config.source.map("data")) if policy_config.source else []
         if policy_config.source is not None and policy_config.default and policy_config.default not in keys:
             yield _wrong_default(snapshot, policy_config, policy_config.source, keys)
@@ -357,7 +357,7 @@ def _wrong_default(snapshot: Snapshot, policy_config: PolicyConfig, source: Obj,
 @rule("TS-12", "Sharing for the wrong resource", Place.PLUGIN, explains=("TS-01",))
 def other_resource(snapshot: Snapshot) -> Iterator[Finding]:
     """With MIG strategy mixed the slices have names of their own, and sharing has to name them."""
-    for policy_config in _told(snapshot):
+    for policy_config in _policy_configs(snapshot):
         by_key = {
             config.key: config
             for config in sharing_configs(snapshot)

@@ -1,5 +1,5 @@
-"""Pods that have a node and do not start, parts of a stack without one, and nodes in trouble, where no other rule
-reports them.
+"""Pods with a node that do not start, parts of a stack without one, and nodes in trouble, where no other rule reports
+them.
 
 The finding quotes what the kubelet or the node says, so that none of them is missed.
 """
@@ -105,7 +105,7 @@ def apps(snapshot: Snapshot) -> Iterator[Finding]:
     its container, the latest warning about it, and the last line of its log. Often it is the program's own error.
     """
     for rows in _grouped(_stuck(snapshot, stack=False)):
-        yield _told(snapshot, rows, ())
+        yield _finding(snapshot, rows, ())
     yield from lost_work(snapshot)
 
 
@@ -133,7 +133,7 @@ def operands(snapshot: Snapshot) -> Iterator[Finding]:
         nodes = dict.fromkeys(stuck.pod.node for stuck in rows if stuck.pod.node)
         if any(part.name == matching.OPERATOR for part in matching.parts_of(rows[0].pod)):  # it serves every node
             nodes |= dict.fromkeys(node.name for node in matching.gpu_nodes(snapshot))
-        yield _told(snapshot, rows, tuple(nodes))
+        yield _finding(snapshot, rows, tuple(nodes))
 
 
 def _position(stuck: _Stuck) -> int:
@@ -245,7 +245,7 @@ def _how(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
 
 
 def _all_nodes(snapshot: Snapshot) -> bool:
-    """Whether the snapshot has every node: all were listed, or every running pod's node is among those that were read."""
+    """Whether the snapshot has every node: all were listed, or every running pod's node was read."""
     if "Node" in snapshot.listed:
         return True
     elsewhere = (pod for pod in snapshot.pods.values() if pod.phase == "Running" and pod.node not in snapshot.nodes)
@@ -303,7 +303,7 @@ def age_of(snapshot: Snapshot, pod: Pod, at: Container | None) -> float | None:
 
 
 def _ending(pod: Pod, at: Container, warning: Event | None, age: float | None, *, stack: bool) -> _Stuck | None:
-    """A container that ends or can't be started. Parts of a stack get more time: some fail while they wait for others."""
+    """A container that ends or can't be started. Parts of a stack get more time: they may fail while they wait."""
     ended = at.exit_code is not None and (at.waiting in ("", "CrashLoopBackOff"))
     firm = at.waiting in _FIRM or (ended and not stack)
     if not firm and at.restarts < _MANY and (age is None or age < OLD):
@@ -359,7 +359,7 @@ def _grouped(stuck_pods: Iterator[_Stuck]) -> Iterator[list[_Stuck]]:
     yield from groups.values()
 
 
-def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Finding:
+def _finding(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Finding:
     first = rows[0]
     pod, at = first.pod, first.container
     more = f" (and {len(rows) - 1} more of {pod.owner})" if len(rows) > 1 else ""
@@ -379,7 +379,7 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
         if runs
         else "does not start"
     )
-    message = _said(first)
+    message = _messages_of(first)
     line = last_line(snapshot, pod, at) if at is not None and (first.ends or not message or at.init) else None
     quoted: list[Evidence] = []
     if at is not None:
@@ -419,7 +419,7 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
     )
 
 
-def _said(stuck: _Stuck) -> str:
+def _messages_of(stuck: _Stuck) -> str:
     """The kubelet's messages about it, without those that only say that it backs off."""
     own = (
         [message for _, message in stuck.container.messages if not _BACK_OFF.match(message)] if stuck.container else []

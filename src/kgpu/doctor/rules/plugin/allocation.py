@@ -1,4 +1,4 @@
-"""Rows DPL about what a device plugin is given, and who else gives out the devices of its node."""
+"""Rows DPL about a plugin's settings and what it allocates, and what else hands out the devices of its node."""
 
 from __future__ import annotations
 
