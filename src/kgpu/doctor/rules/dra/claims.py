@@ -96,8 +96,8 @@ def _values(device: Device, expression: str) -> tuple[Evidence, ...]:
 
 @rule("DRA-01", "No device is free", Place.CLUSTER)
 def _taken(snapshot: Snapshot) -> Iterator[Finding]:
-    """The scheduler says one sentence for all: cannot allocate all claims. Here each selector is evaluated on each
-    device, and what other claims hold is counted.
+    """The scheduler's message is the same for every cause: cannot allocate all claims. This rule evaluates each
+    selector on each device and counts what other claims hold.
     """
     for pending, request, word, rows in snapshot.once(_fates):
         if word != "taken":
@@ -196,8 +196,8 @@ def _never_true(snapshot: Snapshot) -> Iterator[Finding]:
 
 @rule("DRA-07", "No slices", Place.PLUGIN, explains=("SCH-02",))
 def _no_slices(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRA drivers publish devices in ResourceSlices. None: the kubelet plugin does not run, or the API group or gates
-    are off.
+    """DRA drivers publish devices in ResourceSlices. Without any, the kubelet plugin does not run, or the API group or
+    feature gates are off.
     """
     if not snapshot.knows("ResourceSlice"):
         return

@@ -148,7 +148,7 @@ def compiling(snapshot: Snapshot) -> Iterator[Finding]:
     explains=("DPL-18", "SCH-02", "SCH-03", "OPR-15", "RUN-01", "DPL-01"),
 )
 def held_up(snapshot: Snapshot) -> Iterator[Finding]:
-    """Everything on the node waits for the file driver-ready; the driver's pod is the one to mend."""
+    """Everything on the node waits for the file driver-ready; the driver's pod is the one to fix."""
     for pod in matching.pods_of_part(snapshot, DRIVER):
         bad = matching.failing(pod)
         if bad is None or not pod.node:

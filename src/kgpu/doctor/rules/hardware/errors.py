@@ -196,7 +196,7 @@ def memory_errors(snapshot: Snapshot) -> Iterator[Finding]:
 
 @rule("HW-06", "An NVLink has failed", Place.HARDWARE, explains=_ABOVE)
 def link_errors(snapshot: Snapshot) -> Iterator[Finding]:
-    """Xid 74 and 144 to 150; the words of the line decide what is to be done."""
+    """Xid 74 and 144 to 150; the text of the line decides what to do."""
     for seen in _open(snapshot):
         if seen.xid.code in _NVLINK and seen.xid.action not in _NOTHING:
             yield _finding(seen, f"an NVLink of {seen.gpu} of node {seen.node} has failed (Xid {seen.xid.code})")

@@ -140,7 +140,7 @@ _SLOW: Final = (
 
 @rule("HW-05", "Clocks are held back by the hardware", Place.HARDWARE)
 def slowed(snapshot: Snapshot) -> Iterator[Finding]:
-    """Bits 0x8, 0x40 and 0x80 of the clock event reasons. Idle and the software's power cap are no faults."""
+    """Bits 0x8, 0x40 and 0x80 of the clock event reasons. Idle clocks and the software power cap are no faults."""
     for host, gpu in _ill(snapshot):
         mask = int(number(gpu, "clock_event_reasons") or 0)
         row = next(((why, remedy) for bit, why, remedy in _SLOW if mask & bit), None)
@@ -379,7 +379,7 @@ def debugging(snapshot: Snapshot) -> Iterator[Finding]:
 
 @rule("HW-16", "A false alarm", Place.HARDWARE, explains=("NODE-00", "SCH-12"))
 def false_alarm(snapshot: Snapshot) -> Iterator[Finding]:
-    """Watchers tell of NVLinks that PCIe cards do not have, and of the software's power cap, which is no fault."""
+    """Watchers report NVLinks that PCIe cards do not have, and the software power cap, which is no fault."""
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         product = node.labels.get(LABEL_GPU_PRODUCT, "")
         for condition in node.conditions():

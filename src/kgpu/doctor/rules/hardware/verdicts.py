@@ -90,8 +90,8 @@ _READ: Final[dict[str, Callable[[Snapshot], Iterable[Finding]]]] = {
 
 @rule("HW-00", "A GPU is not well", Place.HARDWARE, last_resort=True)
 def not_well(snapshot: Snapshot) -> Iterator[Finding]:
-    """kgpu's agent calls a GPU ill, or asks somebody to look at it, for a reason that no other row has: an Xid that is
-    not in NVIDIA's catalogue, a driver library that crashes, a check of CUDA that fails. What is to be done is the
+    """kgpu's agent reports a GPU as unwell, or asks for a look at it, for a reason that no other rule covers: an Xid
+    that is not in NVIDIA's catalogue, a driver library that crashes, a CUDA check that fails. The remedy is the
     verdict's own: kgpu health on the node shows all of its evidence.
     """
     seen = {

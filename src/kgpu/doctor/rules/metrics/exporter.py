@@ -51,8 +51,8 @@ def _is_on(container: Container, name: str) -> bool:
 
 @rule("MET-05", "Metrics without pods", Place.CLUSTER)
 def no_users(snapshot: Snapshot) -> Iterator[Finding]:
-    """The exporter asks the kubelet's pod-resources socket who has which device; it must be told to, and see the
-    socket.
+    """The exporter asks the kubelet's pod-resources socket which pod has which device; it needs the setting for that
+    and access to the socket.
     """
     for pod, container in _exporters(snapshot):
         asks = _is_on(container, _ENV) or {"-k", "--kubernetes", "--kubernetes=true"} & set(container.words)
@@ -351,7 +351,7 @@ def blind_under_mig(snapshot: Snapshot) -> Iterator[Finding]:
 
 @rule("MET-18", "Dashboards of what is not exported", Place.CLUSTER)
 def empty_panels(snapshot: Snapshot) -> Iterator[Finding]:
-    """A counters file of one's own replaces the usual set: what dashboards show has to be in it."""
+    """A custom counters file replaces the default set: it has to contain what the dashboards show."""
     file = counter_file(snapshot)
     fields = file.names() if file else frozenset()
     if file is None or file.source is None or not fields:

@@ -330,7 +330,7 @@ def pods_hidden(snapshot: Snapshot) -> Iterator[Finding]:
 
 @rule("MET-13", "Scraped more often than measured", Place.CLUSTER)
 def too_often(snapshot: Snapshot) -> Iterator[Finding]:
-    """DCGM collects every 30 s by default: more scrapes cost the node and Prometheus, and tell nothing."""
+    """DCGM collects every 30 s by default: more scrapes cost the node and Prometheus, and show nothing new."""
     rows: list[tuple[Obj, str, Evidence]] = []
     for monitor in _monitors(snapshot):
         for position, endpoint in enumerate(monitor.endpoints):

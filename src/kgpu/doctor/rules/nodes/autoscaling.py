@@ -124,7 +124,7 @@ def not_registered(snapshot: Snapshot) -> Iterator[Finding]:
 
 @rule("ASC-04", "A startup taint stays", Place.CLUSTER, explains=("TNT-01", "TNT-02", "TNT-04"))
 def startup_taint(snapshot: Snapshot) -> Iterator[Finding]:
-    """Startup taints are to be taken away by a program of yours; Karpenter does not."""
+    """A program of yours has to remove startup taints; Karpenter does not."""
     temporary = {
         (text(row.get("key")), text(row.get("effect"))): pool
         for pool in snapshot.all("NodePool")
@@ -342,7 +342,7 @@ def _turned(about: tuple[str, str, str]) -> tuple[str, str, str]:
 
 @rule("ASC-07", "The spot node is taken back", Place.CLUSTER)
 def taken_away(snapshot: Snapshot) -> Iterator[Finding]:
-    """Spot and preemptible nodes go with a short notice."""
+    """The cloud takes spot and preemptible nodes back at short notice."""
     for node in matching.gpu_nodes(snapshot):
         taint = next((at for at, row in enumerate(node.taints) if _ENDING.fullmatch(text(row.get("key")))), None)
         event = next((event for event in snapshot.events(node) if event.reason in _SPOT), None)

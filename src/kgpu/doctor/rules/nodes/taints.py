@@ -181,7 +181,7 @@ def _not_tolerated(pending: Waiting, reasons: Mapping[str, Reason], change: what
 @rule("TNT-01", "A taint that the pod does not tolerate", Place.CLUSTER)
 def untolerated(snapshot: Snapshot) -> Iterator[Finding]:
     """GPU nodes carry a taint so that only GPU pods come; the pod needs a toleration for it. Newer schedulers do not
-    name the taint: it is worked out from spec.taints and spec.tolerations.
+    name the taint: the doctor derives it from spec.taints and spec.tolerations.
     """
     yield from _tainted(snapshot, near_miss=False)
 

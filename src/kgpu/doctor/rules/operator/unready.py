@@ -37,8 +37,8 @@ _SHOWN: Final = 3
 
 @rule("OBJ-00", "An object of the GPU stack is not ready", Place.CLUSTER, last_resort=True)
 def unready(snapshot: Snapshot) -> Iterator[Finding]:
-    """The ClusterPolicy, or another object by which a GPU stack is configured, says by a condition that it is not
-    ready, and neither its pods nor the nodes show why: what it says itself is told.
+    """The ClusterPolicy, or another object that configures a GPU stack, has a condition that says that it is not ready,
+    and neither its pods nor the nodes show why: the finding quotes the condition.
     """
     for kind in _KINDS:
         for obj in snapshot.all(kind):

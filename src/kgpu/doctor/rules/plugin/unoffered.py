@@ -26,7 +26,7 @@ _JOINS: Final = 900.0
 @rule("DPL-00", "A GPU node offers none of its devices", Place.PLUGIN, explains=("SCH-00", "SCH-02"), last_resort=True)
 def unoffered(snapshot: Snapshot) -> Iterator[Finding]:
     """By its labels or its bus a node has devices, and no resource counts them: no device plugin runs there, or it has
-    registered nothing. Told only where no other rule knows why.
+    registered nothing. Reported only where no other rule knows why.
     """
     if not snapshot.knows("Pod") and not snapshot.pods:
         return  # which plugins run is not known

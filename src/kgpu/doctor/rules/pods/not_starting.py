@@ -101,8 +101,9 @@ class _Stuck:
 
 @rule("POD-00", "A GPU pod does not start", Place.CLUSTER, last_resort=True)
 def apps(snapshot: Snapshot) -> Iterator[Finding]:
-    """A pod that uses accelerators has a node, does not start, and no other rule knows why: what the kubelet says of
-    its container, the latest warning about it, and the last line of its log. Often it is the program's own error.
+    """A pod that uses accelerators has a node, does not start, and no other rule knows why. The finding has what the
+    kubelet says of its container, the latest warning about it, and the last line of its log. Often it is the program's
+    own error.
     """
     for rows in _grouped(_stuck(snapshot, stack=False)):
         yield _finding(snapshot, rows, ())
@@ -117,8 +118,9 @@ def apps(snapshot: Snapshot) -> Iterator[Finding]:
     last_resort=True,
 )
 def operands(snapshot: Snapshot) -> Iterator[Finding]:
-    """A pod of the GPU stack has no node, does not start or is not ready, and no other rule knows why: what the
-    scheduler says, or the kubelet of its container, the latest warning about it, and the last line of its log.
+    """A pod of the GPU stack has no node, does not start or is not ready, and no other rule knows why. The finding has
+    what the scheduler says, or what the kubelet says of its container, the latest warning about it, and the last line
+    of its log.
     """
     # Pods of a GPU stack. What waits for another part of its node is that part's consequence.
     stuck_pods = list(_stuck(snapshot, stack=True))

@@ -59,8 +59,8 @@ def _steps(event: Event, namespace: str) -> tuple[Remedy, ...]:
 
 @rule("QTA-00", "Pods are refused", Place.CLUSTER, last_resort=True)
 def unmade(snapshot: Snapshot) -> Iterator[Finding]:
-    """The API server, a quota or a webhook refuses the pods of a controller that are for GPUs; told only where no other
-    rule knows why.
+    """The API server, a quota or a webhook refuses the pods of a controller that are for GPUs. Reported only where no
+    other rule knows why.
     """
     for event in refused(snapshot):
         if not _is_ours(snapshot, event):

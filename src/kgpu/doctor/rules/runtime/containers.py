@@ -26,7 +26,7 @@ _CAPABILITIES: Final = names.ENV_DRIVER_CAPABILITIES
 
 @rule("RUN-04", "Created and never started", Place.RUNTIME)
 def never_started(snapshot: Snapshot) -> Iterator[Finding]:
-    """containerd was restarted while the kubelet was starting containers; such a container stands still for ever."""
+    """containerd was restarted while the kubelet was starting containers; such a container never starts."""
     for node, pods in snapshot.pods_by_node.items():
         restarts = [when for toolkit in snapshot.once(toolkits).get(node, []) if (when := started(toolkit)) is not None]
         for pod in pods if restarts else ():

@@ -421,7 +421,7 @@ _BINARY: Final = re.compile(r"BinaryName\s*=\s*[\"']([^\"']*nvidia-container-run
 
 @rule("RUN-27", "Two installations of the toolkit", Place.RUNTIME)
 def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
-    """Configured by hand on the host and by the operator as well."""
+    """Configured both by hand on the host and by the operator."""
     for host in snapshot.hosts.values():
         if not snapshot.once(toolkits).get(host.node, []):
             continue

@@ -38,9 +38,7 @@ _KAI: Final = {
 
 @rule("SCH-10", "The count is one of slices", Place.CLUSTER)
 def count_of_slices(snapshot: Snapshot) -> Iterator[Finding]:
-    """With MIG strategy single nvidia.com/gpu.count is the number of slices; sharing is told by
-    nvidia.com/gpu.replicas.
-    """
+    """With MIG strategy single nvidia.com/gpu.count is the number of slices; nvidia.com/gpu.replicas shows sharing."""
     for pod in snapshot.pods.values():
         node = snapshot.nodes.get(pod.node)
         if node is None or pod.ended or node.labels.get(names.LABEL_MIG_STRATEGY) != "single":
@@ -168,7 +166,7 @@ def queue_says_no(snapshot: Snapshot) -> Iterator[Finding]:
 
 @rule("SCH-18", "Two jobs block each other", Place.CLUSTER, explains=("SCH-01", "SCH-07"))
 def gang(snapshot: Snapshot) -> Iterator[Finding]:
-    """Without gang scheduling two jobs can each get part of their workers and wait for the rest for ever."""
+    """Without gang scheduling two jobs can each get some of their workers and wait for the rest for ever."""
     partly: dict[str, list[tuple[Waiting, list[Pod]]]] = {}
     for pending in waiting(snapshot):
         owner = pending.pod.owner

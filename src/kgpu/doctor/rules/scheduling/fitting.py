@@ -343,8 +343,8 @@ def contradictory(snapshot: Snapshot) -> Iterator[Finding]:
 @rule("SCH-15", "Nobody schedules the pod", Place.CLUSTER, by_hand=True)
 def no_scheduler(snapshot: Snapshot) -> Iterator[Finding]:
     """spec.schedulerName names a scheduler that does not run: the pod has no events at all. Or the cluster's own
-    scheduler has said nothing of pods that fit, neither by a condition nor by an event, for five minutes: it says
-    something of every pod within seconds.
+    scheduler has reported nothing about pods that fit, neither by a condition nor by an event, for five minutes: it
+    reports on every pod within seconds.
     """
     yield from silent_scheduler(snapshot)
     for pending in waiting(snapshot):

@@ -35,9 +35,9 @@ _GATES: Final[tuple[tuple[re.Pattern[str], str, re.Pattern[str], tuple[str, ...]
 
 @rule("SCH-00", "No node takes the pod", Place.CLUSTER, last_resort=True)
 def unplaced(snapshot: Snapshot) -> Iterator[Finding]:
-    """What the scheduler's filters have against the pod, node by node, recomputed: the resource is offered nowhere, no
-    node has as many, each node has a reason of its own, or a volume claim of the pod is not there or has no volume.
-    Told only of pods that no other rule explains.
+    """Why the scheduler's filters reject the pod, recomputed node by node: no node offers the resource, no node has
+    enough, each node has a reason of its own, or a volume claim of the pod does not exist or has no volume. Reported
+    only for pods that no other rule explains.
     """
     for pending in waiting(snapshot):
         if pending.view.gates:

@@ -214,8 +214,8 @@ def _does_something(content: object) -> bool:
 
 @rule("TS-04", "A configuration that the policy does not name", Place.PLUGIN, explains=("SCH-01",))
 def not_named(snapshot: Snapshot) -> Iterator[Finding]:
-    """A ConfigMap alone does nothing. On a fresh chart the path /spec/devicePlugin/config is not there, so that a JSON
-    patch with replace fails.
+    """A ConfigMap alone does nothing. On a fresh chart the path /spec/devicePlugin/config does not exist, so that a
+    JSON patch with replace fails.
     """
     # Pods wait, and the policy does not name the configuration that shares GPUs. A policy that was changed since it
     # was created may have named it before, and somebody went back to whole GPUs on purpose.

@@ -230,7 +230,7 @@ def taint_of_remediation(snapshot: Snapshot) -> Iterator[Finding]:
 
 @rule("AMD-10", "A GPU withdrawn by the exporter", Place.HARDWARE, explains=("SCH-01", "SCH-03", "DPL-*"))
 def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
-    """The metrics exporter looks every 30 s; its thresholds are 0 unless configured."""
+    """The metrics exporter checks every 30 s; its thresholds are 0 unless configured."""
     for node in snapshot.nodes.values():
         for label, value in node.labels.items():
             hit = _HEALTH.fullmatch(label)

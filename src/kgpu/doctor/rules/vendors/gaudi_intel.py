@@ -125,7 +125,7 @@ def other_driver(snapshot: Snapshot) -> Iterator[Finding]:
 
 @rule("INT-02", "A hot card stays on offer", Place.PLUGIN)
 def no_health(snapshot: Snapshot) -> Iterator[Finding]:
-    """Intel's plugin calls every card healthy unless -health-management is on (limit 100 C)."""
+    """Intel's plugin reports every card as healthy unless -health-management is on (limit 100 C)."""
     for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=INTEL):
         main = next((container for container in pod.containers if not container.init), None)
         host = snapshot.hosts.get(pod.node)
