@@ -138,7 +138,7 @@ def _refused(error: KubeRefusedError) -> UnreadableError:
 def _reason(error: Exception) -> str:
     cause = error.__cause__ or error
     number = cause.errno if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) else None
-    # What asyncio says names the address once more, and nothing else.
+    # The message of asyncio only repeats the address.
     return os.strerror(number).lower() if number and number > 0 else one_line(str(error), 120)
 
 

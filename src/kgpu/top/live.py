@@ -103,9 +103,9 @@ class LiveTop:
 
     def _height(self) -> int:
         """Rows that are seen: the terminal's without two of summary, the head and the foot."""
-        return max(1, self._console.size.height - 4 - len(self._said()))
+        return max(1, self._console.size.height - 4 - len(self._trouble_and_notes()))
 
-    def _said(self) -> tuple[str, ...]:
+    def _trouble_and_notes(self) -> tuple[str, ...]:
         trouble = self._watch.trouble
         return (*([trouble.one_line()] if trouble else []), *self._notes())[:3]
 
@@ -122,7 +122,7 @@ class LiveTop:
         screen = self._planned()
         self._ui = ui = at(self._ui, rows=len(screen.rows), height=self._height())
         lines = draw.summary(screen, width, self._look, clock=time.strftime("%H:%M:%S"))
-        lines += [Text(cells.fit(line, width), "yellow", no_wrap=True) for line in self._said()]
+        lines += [Text(cells.fit(line, width), "yellow", no_wrap=True) for line in self._trouble_and_notes()]
         if ui.help:
             lines += _help(width)
         else:

@@ -164,7 +164,7 @@ def _emptied(snapshot: Snapshot, node: Node) -> list[str]:
     mine = sorted(name for name in node.resources() if matching.is_accelerator(name))
     if any(node.allocatable(name) for name in mine):
         return []
-    requested = snapshot.once(_asked)
+    requested = snapshot.once(_requested_resources)
     empty: list[str] = []
     for vendor in dict.fromkeys(map(matching.vendor_of, mine)):
         own = [name for name in mine if matching.vendor_of(name) == vendor]
@@ -179,7 +179,7 @@ def _special(name: str) -> tuple[bool, str]:
     return matching.is_shared(name) or matching.is_mig(name), name
 
 
-def _asked(snapshot: Snapshot) -> frozenset[str]:
+def _requested_resources(snapshot: Snapshot) -> frozenset[str]:
     """The resources that pods ask for."""
     return frozenset(name for pod in snapshot.pods.values() if not pod.ended for name in matching.accelerators(pod))
 

@@ -105,7 +105,7 @@ def _finding(snapshot: Snapshot, node: Node, vendor: str, ready: list[Pod]) -> F
     else:
         why = "no device plugin is installed in this cluster"
         steps = (Remedy("install one (kgpu's chart, or the vendor's operator), if pods are to use them"),)
-    evidence: tuple[Evidence, ...] = (node.cite("status.allocatable"), _seen(node, vendor))
+    evidence: tuple[Evidence, ...] = (node.cite("status.allocatable"), _cited_device(node, vendor))
     return Finding(
         subject=node.subject,
         cause=f"node {node.name} has {vendor} devices and offers none of them: {why}",
@@ -129,7 +129,7 @@ def _log(pod: Pod) -> tuple[Remedy, ...]:
     return (remedies.logs(pod.namespace, pod.name, "--all-containers", "--tail=50"),)
 
 
-def _seen(node: Node, vendor: str) -> Evidence:
+def _cited_device(node: Node, vendor: str) -> Evidence:
     label = matching.pci_label(node, vendor) if vendor in _BY_BUS else ""
     return node.cite(f"metadata.labels[{label}]") if label else node.cite("metadata.labels")
 
