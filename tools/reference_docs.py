@@ -25,6 +25,7 @@ from kgpu.formats.crd import common, core, provided
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.fields import Type, rows
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
+from kgpu.formats.settings import Setting
 from kgpu.formats.toolkit_config import BY_NAME, KEYS
 from kgpu.formats.toolkit_values import toml
 from kgpu.formats.xid.action import WORDS
@@ -288,15 +289,14 @@ def _recovery() -> str:
     return _table(("value", "the driver asks for", "kgpu"), rows)
 
 
-def _time(value: object, row: health.HealthSetting) -> str:
+def _health_default(row: Setting) -> str:
     if row.key.startswith("times.") or row.key.endswith(("Window", ".window")):
-        return f"{value:g}s"
-    return "-" if value in (frozenset(), {}) else _default(value)
+        return f"{row.default:g}s"
+    return "-" if row.default in (frozenset(), {}) else _default(row.default)
 
 
 def _health() -> str:
-    usual = health.HealthConfig()
-    rows = [(f"`{row.key}`", _time(getattr(usual, row.attr), row), row.doc) for row in health.ROWS]
+    rows = [(f"`{row.key}`", _health_default(row), row.help) for row in health.ROWS]
     return _table(("key", "default", "meaning"), rows)
 
 

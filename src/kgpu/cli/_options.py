@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import click
 
-from kgpu.formats.settings import FlagShape, Setting
+from kgpu.formats.settings import FlagShape, Setting, resolve, without_effect
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,27 +22,63 @@ SHAPES: Final[Mapping[FlagShape, dict[str, Any]]] = {
 }
 
 
+def help_of(row: Setting) -> str:
+    """What it means, and the variables that say the same."""
+    return f"{row.help}  [env: {', '.join(row.envs)}]"
+
+
+def help_with_default(row: Setting) -> str:
+    """What it means, and what counts without it, as click shows that."""
+    return f"{row.help}  [default: {row.default}]" if row.default else row.help
+
+
+def help_with_variables(row: Setting) -> str:
+    """What it means, the variables that say the same, and what counts without them, as click shows that."""
+    default = f"; default: {row.default}" if row.default else ""
+    return f"{row.help}  [env var: {', '.join(row.envs)}{default}]"
+
+
 def option(
     row: Setting, *, names: Iterable[str] = (), parameter: str = "", text: str = "", **changes: Any
 ) -> click.Option:
     """One option. ``names`` are those of its flags that are free, by default all; ``text`` is its help."""
     words = [*(tuple(names) or row.flags), parameter or row.attr]
-    return click.Option(words, help=text or help_of(row), **{**SHAPES[row.shape], **changes})
+    return click.Option(words, help=text or help_of(row), **{**_shape(row), **changes})
 
 
-def options(rows: Iterable[Setting], **changes: Any) -> Callable[[F], F]:
-    """A decorator that adds an option for each row, in their order."""
-    every = tuple(rows)
+def options(rows: Iterable[Setting], *, text: Callable[[Setting], str] = help_of, **changes: Any) -> Callable[[F], F]:
+    """A decorator that adds an option for each row that has a flag, in their order; ``text`` makes its help."""
+    every = tuple(row for row in rows if row.flag)
 
     def add(function: F) -> F:
         for row in reversed(every):
-            shape = {**SHAPES[row.shape], **changes}
-            function = click.option(*row.flags, row.attr, help=help_of(row), **shape)(function)
+            function = click.option(*row.flags, row.attr, help=text(row), **{**_shape(row), **changes})(function)
         return function
 
     return add
 
 
-def help_of(row: Setting) -> str:
-    """What it means, and the variables that say the same."""
-    return f"{row.help}  [env: {', '.join(row.envs)}]"
+def settled(rows: Iterable[Setting], *, text: Callable[[Setting], str] = help_with_default) -> Callable[[F], F]:
+    """The same for a function that takes what is in force instead of what was given.
+
+    What was given and changes nothing is told on standard error.
+    """
+    every = tuple(rows)
+
+    def add(function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: Any, **given: Any) -> Any:
+            flags = {row.attr: given.pop(row.attr, None) for row in every}
+            resolved = resolve(every, flags=flags, env=os.environ)
+            for advice in without_effect(every, resolved):
+                click.echo(f"warning: {advice.one_line()}", err=True)
+            return function(*args, **given, **resolved.values)
+
+        return options(every, text=text)(call)  # type: ignore[return-value]
+
+    return add
+
+
+def _shape(row: Setting) -> dict[str, Any]:
+    shape = SHAPES[row.shape]
+    return {**shape, "metavar": row.metavar} if row.metavar else shape

@@ -10,13 +10,15 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.cli._common import ExampleGroup, output_option, print_json
+from kgpu.cli._options import settled
 from kgpu.formats.names import ENV_HOST_ROOT, HEALTH_HISTORY, STATE_DIR
+from kgpu.formats.settings import Setting
 
 if TYPE_CHECKING:
     from kgpu.health.history import HealthHistory
@@ -45,16 +47,13 @@ class _Group(ExampleGroup):
         return super().parse_args(ctx, args)
 
 
-def _places(function: Any) -> Any:
-    root = click.option(
-        "--host-root", default="/", envvar=ENV_HOST_ROOT, metavar="DIR", show_default=True,
-        help="The host's / as it is seen here.",
-    )  # fmt: skip
-    state = click.option(
-        "--state-dir", default=STATE_DIR, envvar="STATE_DIR", metavar="DIR", show_default=True,
-        help="Where the agent keeps what it remembers.",
-    )  # fmt: skip
-    return root(state(function))
+PLACES: Final = (
+    Setting(attr="host_root", flag="--host-root", envs=(ENV_HOST_ROOT,), default="/", metavar="DIR",
+            help="The host's / as it is seen here."),
+    Setting(attr="state_dir", flag="--state-dir", envs=("STATE_DIR",), default=STATE_DIR, metavar="DIR",
+            help="Where the agent keeps what it remembers."),
+)  # fmt: skip
+_places: Final = settled(PLACES)
 
 
 @click.group("health", cls=_Group, examples=EXAMPLES)

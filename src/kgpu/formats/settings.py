@@ -11,12 +11,15 @@ import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats.go_flags import read_bool
+
+if TYPE_CHECKING:
+    from kgpu.formats import strict
 
 Reader: TypeAlias = Callable[[Any, str], Any]
 """The value from what was given, and the name of the place it was given at, for the error. Raises ConfigError."""
@@ -39,15 +42,23 @@ def read_text(value: Any, where: str) -> str:
     return str(value)
 
 
+def read_unchanged(value: Any, where: str) -> Any:
+    """The value itself, where its file's reader has checked it."""
+    del where
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """One setting.
 
     ``attr`` is its name in the component's settings. ``envs`` are variables in order of precedence, ``key`` is the path
-    in the config file, "" for none. ``default`` counts where nothing is given; with ``reads_default`` it is a text that
-    is read as if it were given. ``empty_counts``: a variable that is set to nothing is given all the same. ``idle`` is
-    why a value has no effect here, but for the default and those that are ``usual``, which say what is so anyway;
-    ``instead`` is what to use in its place where it is refused for that.
+    in the config file, "" for none. A file whose problems are told with their lines is read by ``read_file``, and
+    ``read`` gets what that makes of it (``kgpu.formats.settings_file``). ``metavar`` stands for the flag's value in its
+    help. ``default`` counts where nothing is given; with ``reads_default`` it is a text that is read as if it were
+    given. ``empty_counts``: a variable that is set to nothing is given all the same. ``idle`` is why a value has no
+    effect here, but for the default and those that are ``usual``, which say what is so anyway; ``instead`` is what to
+    use in its place where it is refused for that.
     """
 
     attr: str
@@ -58,7 +69,9 @@ class Setting:
     aliases: tuple[str, ...] = ()
     envs: tuple[str, ...] = ()
     key: str = ""
+    read_file: strict.Reader | None = None
     shape: FlagShape = FlagShape.TEXT
+    metavar: str = ""
     choices: tuple[str, ...] = ()
     reads_default: bool = False
     empty_counts: bool = False
@@ -70,6 +83,11 @@ class Setting:
     def flags(self) -> tuple[str, ...]:
         """The flag and its other names."""
         return (self.flag, *self.aliases)
+
+    @property
+    def name(self) -> str:
+        """What it is called where nobody has given it: its flag, else a variable, else the file's key."""
+        return next(iter(self.places), self.attr)
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -124,7 +142,7 @@ def resolve(
             given[row.attr] = found
             values[row.attr] = row.read(found.value, found.where)
         else:
-            values[row.attr] = row.read(row.default, row.flag) if row.reads_default else row.default
+            values[row.attr] = row.read(row.default, row.name) if row.reads_default else row.default
     return Resolved(values, given)
 
 
@@ -171,12 +189,17 @@ def choice(choices: Iterable[str], known: str) -> Reader:
     return read
 
 
-def read_list(value: Any, where: str) -> tuple[str, ...]:
-    """Comma lists, joined, each word once."""
+def read_words(value: Any, where: str) -> tuple[str, ...]:
+    """Comma lists, joined; a word that stands twice stays so."""
     del where
     texts = [value] if isinstance(value, str) else list(value)
     words = (word.strip() for text in texts for word in str(text).split(","))
-    return tuple(dict.fromkeys(word for word in words if word))
+    return tuple(word for word in words if word)
+
+
+def read_list(value: Any, where: str) -> tuple[str, ...]:
+    """Comma lists, joined, each word once."""
+    return tuple(dict.fromkeys(read_words(value, where)))
 
 
 def some_of(choices: Iterable[str], known: str, *, needed: bool = False) -> Reader:

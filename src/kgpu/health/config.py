@@ -7,13 +7,15 @@ A YAML file, read strictly: an unknown key is an error that says which one was p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats.duration import INFINITE, parse_duration
+from kgpu.formats.settings import Setting, read_unchanged, resolve
+from kgpu.formats.settings_file import table_of, values_of
 from kgpu.formats.strict import Problems, Reader, boolean, raw, read_table, whole
 from kgpu.formats.xid.action import Action
 from kgpu.formats.yaml import Path, load_document
@@ -150,59 +152,57 @@ def _real(least: float, most: float) -> Reader:
     return read
 
 
-@dataclass(frozen=True, slots=True)
-class HealthSetting:
-    """One setting: its key in the file, the attribute, how it is read, and what it means."""
+_DEFAULTS: Final = HealthConfig()
 
-    key: str
-    attr: str
-    read: Callable[[Problems, Path, Any], Any]
-    doc: str
+
+def _row(key: str, attr: str, read: Reader, text: str) -> Setting:
+    default = getattr(_DEFAULTS, attr)
+    return Setting(attr=attr, key=key, read_file=read, read=read_unchanged, default=default, help=text)
 
 
 ROWS: Final = (
-    HealthSetting("ignore.xids", "ignore_xids", _codes, "Xids that are never evidence"),
-    HealthSetting("ignore.sxids", "ignore_sxids", _codes, "SXids that are never evidence"),
-    HealthSetting("ignore.checks", "ignore_checks", _checks, "kinds of evidence that are not looked at, such as pcie"),
-    HealthSetting("actions.xids", "xid_actions", _actions,
-                  "another action than the catalogue's, such as {94: reset-gpu}"),
-    HealthSetting("actions.sxids", "sxid_actions", _actions, "the same for SXids"),
-    HealthSetting("maintenance", "maintenance", _gpus,
-                  "GPUs (UUID, index, all) whose evidence is kept but not acted on"),
-    HealthSetting("driverFirst", "driver_first", boolean,
-                  "the driver's own verdict beats the catalogue, where it gives one"),
-    HealthSetting("thresholds.uncorrectableRows", "uncorrectable_rows", _count(1),
-                  "rows replaced for uncorrectable errors from which a person should look"),
-    HealthSetting("thresholds.retiredPages", "retired_pages", _count(1),
-                  "retired pages from which the GPU is to be replaced"),
-    HealthSetting("thresholds.pcieReplayFactor", "pcie_replay_factor", _real(0.01, 1e6),
-                  "PCIe replays per minute, as a multiple of what is normal for the link's speed and width"),
-    HealthSetting("thresholds.nvlinkCrcPerSecond", "nvlink_crc_per_second", _real(0.01, 1e9),
-                  "CRC errors of all NVLinks"),
-    HealthSetting("thresholds.nvlinkErrorsPerHour", "nvlink_errors_per_hour", _real(0.01, 1e9),
-                  "replays and recoveries of all NVLinks"),
-    HealthSetting("thresholds.nvlinkLinks", "nvlink_links", _count(0),
-                  "NVLinks that must be up; 0: as many as ever were"),
-    HealthSetting("thresholds.throttleShare", "throttle_share", _real(0.01, 1.0),
-                  "share of the window's minutes in which hardware slowed the GPU down"),
-    HealthSetting("thresholds.throttleWindow", "throttle_window", _seconds, "the window of throttleShare"),
-    HealthSetting("thresholds.marginCelsius", "margin_c", _real(-50, 50),
-                  "how near to its limit a GPU's temperature may be"),
-    HealthSetting("times.raiseAfter", "raise_after", _seconds, "how long a check must be true before it counts"),
-    HealthSetting("times.clearAfter", "clear_after", _seconds, "how long it must be false before it is over"),
-    HealthSetting("times.hungAfter", "hung_after", _seconds,
-                  "the same as raiseAfter, for a driver that does not answer"),
-    HealthSetting("times.burst", "burst", _seconds, "Xids of one GPU that are no further apart are one trouble"),
-    HealthSetting("times.settle", "settle", _seconds,
-                  "how long the driver may take to give its own verdict after an Xid"),
-    HealthSetting("times.appForget", "app_forget", _seconds, "an error of a program is over after this"),
-    HealthSetting("times.inspectForget", "inspect_forget", _seconds, "what a person should look at is over after this"),
-    HealthSetting("repeats.reset", "reset_repeats", _count(1),
-                  "resets for one reason after which a reboot is called for"),
-    HealthSetting("repeats.resetWindow", "reset_window", _seconds, "the time in which resets are counted"),
-    HealthSetting("repeats.reboot", "reboot_repeats", _count(1),
-                  "reboots for one reason after which replacing is called for"),
-    HealthSetting("repeats.window", "repeat_window", _seconds, "the time in which reboots are counted"),
+    _row("ignore.xids", "ignore_xids", _codes, "Xids that are never evidence"),
+    _row("ignore.sxids", "ignore_sxids", _codes, "SXids that are never evidence"),
+    _row("ignore.checks", "ignore_checks", _checks, "kinds of evidence that are not looked at, such as pcie"),
+    _row("actions.xids", "xid_actions", _actions,
+         "another action than the catalogue's, such as {94: reset-gpu}"),
+    _row("actions.sxids", "sxid_actions", _actions, "the same for SXids"),
+    _row("maintenance", "maintenance", _gpus,
+         "GPUs (UUID, index, all) whose evidence is kept but not acted on"),
+    _row("driverFirst", "driver_first", boolean,
+         "the driver's own verdict beats the catalogue, where it gives one"),
+    _row("thresholds.uncorrectableRows", "uncorrectable_rows", _count(1),
+         "rows replaced for uncorrectable errors from which a person should look"),
+    _row("thresholds.retiredPages", "retired_pages", _count(1),
+         "retired pages from which the GPU is to be replaced"),
+    _row("thresholds.pcieReplayFactor", "pcie_replay_factor", _real(0.01, 1e6),
+         "PCIe replays per minute, as a multiple of what is normal for the link's speed and width"),
+    _row("thresholds.nvlinkCrcPerSecond", "nvlink_crc_per_second", _real(0.01, 1e9),
+         "CRC errors of all NVLinks"),
+    _row("thresholds.nvlinkErrorsPerHour", "nvlink_errors_per_hour", _real(0.01, 1e9),
+         "replays and recoveries of all NVLinks"),
+    _row("thresholds.nvlinkLinks", "nvlink_links", _count(0),
+         "NVLinks that must be up; 0: as many as ever were"),
+    _row("thresholds.throttleShare", "throttle_share", _real(0.01, 1.0),
+         "share of the window's minutes in which hardware slowed the GPU down"),
+    _row("thresholds.throttleWindow", "throttle_window", _seconds, "the window of throttleShare"),
+    _row("thresholds.marginCelsius", "margin_c", _real(-50, 50),
+         "how near to its limit a GPU's temperature may be"),
+    _row("times.raiseAfter", "raise_after", _seconds, "how long a check must be true before it counts"),
+    _row("times.clearAfter", "clear_after", _seconds, "how long it must be false before it is over"),
+    _row("times.hungAfter", "hung_after", _seconds,
+         "the same as raiseAfter, for a driver that does not answer"),
+    _row("times.burst", "burst", _seconds, "Xids of one GPU that are no further apart are one trouble"),
+    _row("times.settle", "settle", _seconds,
+         "how long the driver may take to give its own verdict after an Xid"),
+    _row("times.appForget", "app_forget", _seconds, "an error of a program is over after this"),
+    _row("times.inspectForget", "inspect_forget", _seconds, "what a person should look at is over after this"),
+    _row("repeats.reset", "reset_repeats", _count(1),
+         "resets for one reason after which a reboot is called for"),
+    _row("repeats.resetWindow", "reset_window", _seconds, "the time in which resets are counted"),
+    _row("repeats.reboot", "reboot_repeats", _count(1),
+         "reboots for one reason after which replacing is called for"),
+    _row("repeats.window", "repeat_window", _seconds, "the time in which reboots are counted"),
 )  # fmt: skip
 
 
@@ -212,18 +212,7 @@ def _version(problems: Problems, path: Path, value: Any) -> str | None:
     return "v1"
 
 
-def _table() -> dict[str, Any]:
-    tree: dict[str, Any] = {"version": _version}
-    for row in ROWS:
-        *above, name = row.key.split(".")
-        place = tree
-        for part in above:
-            place = place.setdefault(part, {})
-        place[name] = row.read
-    return tree
-
-
-TABLE: Final = _table()
+TABLE: Final = {"version": _version, **table_of(ROWS)}
 
 
 def parse_config(content: str | bytes, *, source: str = "health config") -> HealthConfig:
@@ -231,15 +220,8 @@ def parse_config(content: str | bytes, *, source: str = "health config") -> Heal
     document = load_document(content, source=source)
     problems = Problems(source, document, TABLE)
     tree = read_table(problems, (), document.value, TABLE)
-    values: dict[str, Any] = {}
-    for row in ROWS:
-        value: Any = tree
-        for part in row.key.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        if value is not None:
-            values[row.attr] = value
     if problems.found:
         first = problems.found[0]
         rest = [problem.what.rpartition(": ")[2] for problem in problems.found[1:SHOWN]]
         raise ConfigError("; ".join([first.what, *rest]), first.expected, first.remedy)
-    return HealthConfig(**values)
+    return HealthConfig(**resolve(ROWS, file=values_of(ROWS, tree)).values)

@@ -16,19 +16,32 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.inotify import follow_folders, homes
 from kgpu.base.service import Complaint, running
 from kgpu.formats.names import ENV_HEALTH_CONFIG, ENV_HEALTH_CONFIG_FILE
+from kgpu.formats.settings import Setting, resolve
 from kgpu.health.config import HealthConfig, parse_config
 
 LOOK_SECONDS: Final = 10.0
 MAX_BYTES: Final = 1 << 20
 
 
+def _read_path(value: str, where: str) -> Path:
+    del where
+    return Path(value)
+
+
+SOURCES: Final = (
+    Setting(attr="text", envs=(ENV_HEALTH_CONFIG,), help="The configuration itself."),
+    Setting(attr="file", envs=(ENV_HEALTH_CONFIG_FILE,), read=_read_path, default=None, help="Its file; followed."),
+)
+"""Where the configuration comes from; a file that can be read counts more."""
+
+
 class HealthSettings:
     """Follows the configuration within ``following``."""
 
     def __init__(self, env: Mapping[str, str], report: AdviceSink, *, look_seconds: float = LOOK_SECONDS) -> None:
-        self._text = env.get(ENV_HEALTH_CONFIG, "")
-        file = env.get(ENV_HEALTH_CONFIG_FILE, "")
-        self._file = Path(file) if file else None
+        sources = resolve(SOURCES, env=env).values
+        self._text: str = sources["text"]
+        self._file: Path | None = sources["file"]
         self._look_seconds = look_seconds
         self._config = HealthConfig()
         self._seen: bytes | None = None
@@ -41,7 +54,7 @@ class HealthSettings:
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[Self]:
         """Within the block, changes of the file are taken over."""
-        if self._text.strip():
+        if self._text:
             self._take(self._text.encode(), ENV_HEALTH_CONFIG)
         self.look()
         async with running(health_config=self._follow()):
