@@ -13,7 +13,7 @@ from kgpu.base.advice import Severity
 from kgpu.base.errors import ConfigError
 from kgpu.formats.settings import Setting
 from kgpu.host.engines.model import Engine, RuntimeHandler
-from kgpu.toolkit.settings import OPTIONS, WITHOUT, ToolkitSettings, toolkit_settings
+from kgpu.toolkit.settings import OF_NRI, OPTIONS, WITHOUT, ToolkitSettings, toolkit_settings
 
 
 def test_without_a_word_the_node_decides() -> None:
@@ -135,6 +135,11 @@ def test_each_variable_that_changes_nothing_is_told_unless_it_says_what_is_so(ro
         assert [one.subject for one in toolkit_settings({name: "something else"}).without_effect] == [name]
         for usual in ("", *row.usual):
             assert toolkit_settings({name: usual}).without_effect == ()
+
+
+@pytest.mark.parametrize("row", OF_NRI, ids=lambda row: row.envs[0])
+def test_settings_of_the_nri_plugin_are_not_told_where_it_runs(row: Setting) -> None:
+    assert toolkit_settings({row.envs[0]: "something else"}, nri=True).without_effect == ()
 
 
 VARIABLES = sorted({name for row in (*OPTIONS, *WITHOUT) for name in row.envs})

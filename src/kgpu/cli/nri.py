@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, log_options, root_option, run_async, spec_dir_option
+from kgpu.cli._options import help_with_default, options, settled
 from kgpu.formats import names
+from kgpu.formats.settings import FlagShape, Setting
+from kgpu.toolkit.nri.config import ROWS, nri_config
 
 if TYPE_CHECKING:
     from kgpu.hw.port import Reader
@@ -21,81 +26,23 @@ kgpu nri --namespace gpu-operator
 kgpu nri --namespace gpu-operator --allow ml-dev --allow team/trainer
 kgpu nri --namespace gpu-operator --socket /var/run/nri/nri.sock --index 20
 """
-# How an error names a setting: the flag, and the variable that may have been what gave it.
-SPELLINGS: Final = {
-    variable: f"{flag} (or {variable})"
-    for flag, variable in (
-        ("--namespace", names.ENV_NRI_NAMESPACE),
-        ("--allow", names.ENV_NRI_ALLOWED),
-        ("--management-namespace", names.ENV_NRI_MANAGEMENT_NAMESPACES),
-        ("--socket", names.ENV_NRI_SOCKET),
-        ("--index", names.ENV_NRI_INDEX),
-    )
-}
+PLACES: Final = (
+    Setting(attr="pod_resources", flag="--pod-resources-socket", default=names.POD_RESOURCES_SOCKET, metavar="FILE",
+            help="Where the kubelet says which pod holds which devices."),
+    Setting(attr="kubeconfig", flag="--kubeconfig", envs=("KUBECONFIG",), metavar="FILE",
+            help="How to reach the API server; needed for service accounts in --allow only."),
+)  # fmt: skip
 
 
 @click.command("nri", cls=ExampleCommand, examples=EXAMPLES)
-@click.option(
-    "--namespace",
-    default=names.GPU_OPERATOR_NAMESPACE,
-    show_default=True,
-    metavar="NS",
-    envvar=names.ENV_NRI_NAMESPACE,
-    help="The operator's own namespace: its pods may ask, also for GPUs that others use.",
-)
-@click.option(
-    "--allow",
-    "allowed",
-    multiple=True,
-    metavar="NS|NS/ACCOUNT",
-    envvar=names.ENV_NRI_ALLOWED,
-    help="A namespace or service account whose pods may ask for GPUs that nobody holds; may be given several times.",
-)
-@click.option(
-    "--management-namespace",
-    "management",
-    multiple=True,
-    metavar="NS",
-    envvar=names.ENV_NRI_MANAGEMENT_NAMESPACES,
-    help=f"A namespace whose pods may have {names.CDI_MANAGEMENT_KIND}: every GPU, whoever uses it.",
-)
-@click.option(
-    "--socket",
-    default=names.NRI_SOCKET,
-    show_default=True,
-    metavar="FILE",
-    envvar=names.ENV_NRI_SOCKET,
-    help="Where the container runtime takes NRI plugins.",
-)
-@click.option(
-    "--index",
-    default="10",
-    show_default=True,
-    metavar="0..99",
-    envvar=names.ENV_NRI_INDEX,
-    help="The place among NRI plugins; lower ones are asked first.",
-)
+@options(ROWS, text=help_with_default)
 @spec_dir_option("A folder of CDI specs that the runtime reads; later ones win. Default: /etc/cdi and /var/run/cdi.")
-@click.option(
-    "--pod-resources-socket",
-    "pod_resources",
-    default=names.POD_RESOURCES_SOCKET,
-    show_default=True,
-    metavar="FILE",
-    help="Where the kubelet says which pod holds which devices.",
-)
-@click.option(
-    "--kubeconfig",
-    envvar="KUBECONFIG",
-    default="",
-    metavar="FILE",
-    help="How to reach the API server; needed for service accounts in --allow only.",
-)
+@settled(PLACES)
 @root_option
 @log_options
 def nri(
-    *, namespace: str, allowed: tuple[str, ...], management: tuple[str, ...], socket: str, index: str,
-    folders: tuple[str, ...], pod_resources: str, kubeconfig: str, root: str, log_level: str, log_format: str,
+    *, folders: tuple[str, ...], pod_resources: str, kubeconfig: str, root: str, log_level: str, log_format: str,
+    **given: Any,
 ) -> None:  # fmt: skip
     """Give GPUs to containers that ask by annotation or environment, as far as the policy allows it.
 
@@ -104,16 +51,18 @@ def nri(
     container has is cut down to its NVIDIA_DRIVER_CAPABILITIES, and NVIDIA_REQUIRE_* is checked. Runs until stopped.
     """
     from kgpu.base.log import configure
-    from kgpu.toolkit.nri.config import nri_config
 
     check_kubeconfig(click.get_current_context(), kubeconfig)
-    config = nri_config(
-        namespace=namespace, allowed=",".join(allowed), management=",".join(management), socket=socket, index=index,
-        said=SPELLINGS,
-    )  # fmt: skip
+    config = nri_config(_env(), **given)
     configure(level=log_level, form=log_format)
     dirs = [Path(part) for item in folders for part in item.split(",") if part]
     run_async(_run(config, dirs, Path(pod_resources), kubeconfig, root))
+
+
+def _env() -> Mapping[str, str]:
+    """The environment, where blanks separate the words of a list as commas do."""
+    lists = {name for row in ROWS if row.shape is FlagShape.LIST for name in row.envs}
+    return {name: ",".join(text.split()) if name in lists else text for name, text in os.environ.items()}
 
 
 async def _run(config: NriConfig, folders: list[Path], pod_resources: Path, kubeconfig: str, root: str) -> None:

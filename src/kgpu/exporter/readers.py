@@ -17,7 +17,7 @@ from kgpu.exporter.model import Generation
 from kgpu.exporter.settings import Pods, Virtual
 from kgpu.formats.duration import INFINITE, parse_duration
 from kgpu.formats.go_flags import read_bool
-from kgpu.formats.settings import Reader
+from kgpu.formats.settings import Reader, read_list, read_words
 
 NO_CONFIG_MAP: Final = "none"
 _MILLISECONDS: Final = 10_000_000
@@ -33,16 +33,9 @@ class ListenAddress:
     port: int = 9400
 
 
-def _words(value: Any) -> tuple[str, ...]:
-    """Comma lists, joined; a word that stands twice stays so."""
-    texts = [value] if isinstance(value, str) else list(value)
-    return tuple(word.strip() for text in texts for word in str(text).split(",") if word.strip())
-
-
 def read_names(value: Any, where: str) -> frozenset[str]:
     """A set of resource names."""
-    del where
-    return frozenset(_words(value))
+    return frozenset(read_list(value, where))
 
 
 def read_milliseconds(value: Any, where: str) -> float:
@@ -85,7 +78,7 @@ def read_config_map(value: Any, where: str) -> tuple[str, str] | None:
 
 def read_generations(value: Any, where: str) -> tuple[Generation, ...]:
     """One generation, or two with a comma between, each once."""
-    found = [_generation(word.lower(), where) for word in _words(value)]
+    found = [_generation(word.lower(), where) for word in read_words(value, where)]
     if not found or len(set(found)) != len(found):
         raise ConfigError(f"{where}: {value!s:.40} names none, or one twice", "b, or b,c", f"correct {where}")
     return tuple(found)

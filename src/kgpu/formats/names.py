@@ -234,6 +234,8 @@ ENV_NRI_SOCKET: Final = "NRI_SOCKET"
 ENV_NRI_NAMESPACE: Final = "NRI_NAMESPACE"
 ENV_NRI_MANAGEMENT_NAMESPACES: Final = "NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES"
 ENV_NRI_ALLOWED: Final = "KGPU_NRI_ALLOWED"  # namespaces, and service accounts as namespace/name, that may ask too
+ENV_ACCEPT_BY_ENV: Final = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
+ENV_ACCEPT_BY_MOUNTS: Final = "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS"
 
 # CDI specs: variables of the replaced program, and what kgpu records in a spec when asked to
 ENV_EMPTY_DEVICE: Final = "NVCT_EMPTY_DEVICE"  # a device without nodes must change something

@@ -18,7 +18,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats import names, settings
 from kgpu.formats.names import CDI_MANAGEMENT_KIND, CDI_NVIDIA_KIND
-from kgpu.formats.settings import Setting
+from kgpu.formats.settings import Setting, read_list
 from kgpu.host.engines.model import NVIDIA_HANDLERS, Engine, EngineOffer, RuntimeHandler
 
 RESTART_MODES: Final = ("signal", "systemd", "none")
@@ -125,18 +125,13 @@ def _handler(text: str, name: str) -> str:
     return word
 
 
-def _words(text: str, name: str) -> tuple[str, ...]:
-    del name
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
 def _text(text: str, name: str) -> str:
     del name
     return text.strip()
 
 
 def _control(text: str, name: str) -> bool:
-    words = _words(text, name)
+    words = read_list(text, name)
     unknown = [word for word in words if word not in {"control", "none"}]
     if unknown:
         raise _wrong(name, unknown[0], "control, or none", known=("control", "none"))
@@ -169,7 +164,7 @@ OPTIONS: Final = (
             envs=("NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT", "DOCKER_SET_AS_DEFAULT")),
     Setting(attr="cdi", envs=("RUNTIME_ENABLE_CDI",), read=_bool, default=True),
     Setting(attr="cdi_dir", envs=("CDI_OUTPUT_DIR",), read=_path),
-    Setting(attr="annotations", envs=("NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES",), read=_words,
+    Setting(attr="annotations", envs=("NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES",), read=read_list,
             default=()),
     Setting(attr="runtime_type", envs=("CONTAINERD_RUNTIME_TYPE",), read=_text),
     Setting(attr="options", envs=("RUNTIME_CONFIG_OVERRIDE", "CONTAINERD_RUNTIME_CONFIG_OVERRIDE"), read=_options,
@@ -193,7 +188,13 @@ _NO_SHIM: Final = "kgpu installs no container runtime of its own: the engine's r
 _NO_HOOK: Final = "kgpu's CDI specs have no hooks"
 _NOTHING: Final = "kgpu installs no programs on the host"
 _IN_FILES: Final = "the engine's config is read from its files"
-_POLICY: Final = "who may ask for devices by a variable is the NRI plugin's own setting"
+_NO_NRI: Final = f"only the NRI plugin hears containers' variables and mounts, and {names.ENV_NRI_ENABLED} is not true"
+
+OF_NRI: Final = (
+    _without(_NO_NRI, names.ENV_ACCEPT_BY_ENV, usual=("true",)),
+    _without(_NO_NRI, names.ENV_ACCEPT_BY_MOUNTS, usual=("false",)),
+)
+"""Variables of the replaced installer that are settings of the NRI plugin, and change nothing without it."""
 
 WITHOUT: Final = (
     _without(_CDI, "NVIDIA_CONTAINER_RUNTIME_MODE", usual=("auto", "cdi", "jit-cdi")),
@@ -211,8 +212,7 @@ WITHOUT: Final = (
     _without(_NO_SHIM, "NVIDIA_CONTAINER_RUNTIME_RUNTIMES"),
     _without(_NO_SHIM, "NVIDIA_CONTAINER_CLI_DEBUG"),
     _without(_NO_HOOK, "NVIDIA_CONTAINER_RUNTIME_HOOK_SKIP_MODE_DETECTION", usual=("true",)),
-    _without(_POLICY, "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED", usual=("true",)),
-    _without(_POLICY, "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS", usual=("false",)),
+    *OF_NRI,
     _without(_NOTHING, "TOOLKIT_INSTALL_DIR", usual=("/usr/local/nvidia",)),
     _without(_NOTHING, "TOOLKIT_SOURCE_ROOT"),
     _without(_NOTHING, "TOOLKIT_PACKAGE_TYPE", usual=("auto",)),
@@ -237,7 +237,8 @@ def toolkit_settings(env: Mapping[str, str], *, nri: bool = False) -> ToolkitSet
         found["why_not"] = "NO_RUNTIME_CONFIG says so"
     elif nri:
         found |= {"configure": False, "why_not": "the NRI plugin gives containers their devices"}
-    idle = tuple(settings.without_effect(WITHOUT, settings.resolve(WITHOUT, env=env)))
+    rows = [row for row in WITHOUT if not (nri and row in OF_NRI)]
+    idle = tuple(settings.without_effect(rows, settings.resolve(rows, env=env)))
     return ToolkitSettings(**found, without_effect=idle)
 
 

@@ -74,6 +74,42 @@ def test_the_environment_of_the_replaced_program() -> None:
     assert config.policy.namespaces == {"gpu-operator", "ml"}
 
 
+def test_variables_and_mounts_are_heard_unless_the_installers_variables_say_no() -> None:
+    by_env, by_mounts = (
+        f"ACCEPT_NVIDIA_VISIBLE_DEVICES_{end}" for end in ("ENVVAR_WHEN_UNPRIVILEGED", "AS_VOLUME_MOUNTS")
+    )
+    for env, heard in (
+        ({}, (True, True)),
+        ({by_env: "true", by_mounts: "true"}, (True, True)),
+        ({by_env: "false"}, (False, True)),
+        ({by_mounts: "false"}, (True, False)),
+    ):
+        config = config_from_env({"ENABLE_NRI_PLUGIN": "true", **env}, namespace="ops")
+        assert config is not None
+        for policy in (config.policy, nri_config(env).policy):
+            assert (policy.by_env, policy.by_mounts) == heard
+    with pytest.raises(ConfigError, match=by_env):
+        config_from_env({"ENABLE_NRI_PLUGIN": "true", by_env: "perhaps"}, namespace="ops")
+
+
+@pytest.mark.parametrize(
+    ("read", "named"),
+    [
+        (lambda: nri_config({"NRI_PLUGIN_INDEX": "x"}), "correct --index (or NRI_PLUGIN_INDEX)"),
+        (lambda: nri_config(index="x"), "correct --index (or NRI_PLUGIN_INDEX)"),
+        (
+            lambda: config_from_env({"ENABLE_NRI_PLUGIN": "1", "NRI_PLUGIN_INDEX": "x"}, namespace="ops"),
+            "correct NRI_PLUGIN_INDEX",
+        ),
+        (lambda: config_from_env({"ENABLE_NRI_PLUGIN": "1"}), "correct NRI_NAMESPACE"),
+    ],
+)
+def test_the_program_names_flag_and_variable_and_the_role_the_variable(read, named) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read()
+    assert refused.value.remedy == named
+
+
 def test_it_is_off_unless_switched_on() -> None:
     for env in ({}, {"ENABLE_NRI_PLUGIN": "false"}, {"ENABLE_NRI_PLUGIN": "0"}, {"ENABLE_NRI_PLUGIN": ""}):
         assert config_from_env(env, namespace="ops") is None
