@@ -205,11 +205,11 @@ def _cdi_flags() -> str:
 def _runtime_flags() -> str:
     rows = [
         (
-            ", ".join(f"`{flag}`" for flag in flags),
-            "-" if default in ("", (), USUAL) else str(default),
-            text,
+            ", ".join(f"`{flag}`" for flag in row.flags),
+            "-" if row.default == USUAL else _default(row.default),
+            row.help,
         )
-        for flags, _, _, default, _, text in (*PLACE_FLAGS, *WANTED_FLAGS, *RESTART_FLAGS)
+        for row in (*PLACE_FLAGS, *WANTED_FLAGS, *RESTART_FLAGS)
     ]
     return _table(("flag", "default", "meaning"), rows)
 

@@ -74,6 +74,8 @@ def test_flags_of_the_replaced_program(root) -> None:
     )  # fmt: skip
     assert result.exit_code == 0
     assert "a dump would freeze every default" in result.stderr
+    assert "warning: --nvidia-runtime-hook-path has no effect, because containers get their devices" in result.stderr
+    assert "--config-source has no effect" not in result.stderr
     engine = tomllib.loads(files(root)["etc/containerd/config.toml"])["plugins"]["io.containerd.grpc.v1.cri"]
     assert engine["enable_cdi"] is True
     assert engine["containerd"]["default_runtime_name"] == "gpu"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import difflib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +19,6 @@ import click
 
 from kgpu.base.errors import ConfigError, UserError
 from kgpu.cli._common import (
-    OPTION_SHAPES,
     ExampleCommand,
     ExampleGroup,
     output_option,
@@ -26,7 +26,9 @@ from kgpu.cli._common import (
     print_json,
     run_async,
 )  # fmt: skip
+from kgpu.cli._options import settled
 from kgpu.formats.names import STATE_DIR
+from kgpu.formats.settings import FlagShape, Setting, read_list
 
 if TYPE_CHECKING:
     from kgpu.host.engines.model import EngineOffer, EnginePlace, EngineState, FileChange
@@ -34,66 +36,142 @@ if TYPE_CHECKING:
     from kgpu.toolkit.engine.model import EngineContext
 
 ENGINES: Final = ("containerd", "crio", "docker")
+SOURCES: Final = ("file", "command")
 USUAL: Final = "RUNTIME_SPECIFIC_DEFAULT"
 BROKEN: Final = 1
 NOTHING: Final = 3
-DROP_IN_PROMISE: Final = (
-    "kgpu's own file beside the main one; \"\" edits the main file. Default: the engine's usual one."
-)
 EXAMPLES: Final = """
 kgpu runtime configure --dry-run
 kgpu runtime configure --runtime containerd --restart systemd
 kgpu runtime unconfigure --restart systemd
 kgpu runtime status -o json
 """
-# Names, parameter, shape (as in _common.OPTION_SHAPES), default, metavar, help
+
+
+def _read_bool(value: Any, where: str) -> bool:
+    words = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
+    if str(value).lower() not in words:
+        raise ConfigError(f"{where} {value} is neither true nor false", "true or false", "correct it")
+    return words[str(value).lower()]
+
+
+def _read_engine(value: Any, where: str) -> str:
+    del where
+    if value and value not in ENGINES:
+        raise _unknown("container engine", value, ENGINES)
+    return str(value)
+
+
+def _read_path(value: Any, where: str) -> str:
+    """A path of the host, or a socket with its scheme; "" for where it was found."""
+    text = str(value)
+    if text and not text.startswith("/") and "://" not in text:
+        raise ConfigError(f"{where} {text} isn't an absolute path", "a path of the host such as /etc/...", "correct it")
+    return text
+
+
+def _read_drop_in(value: Any, where: str) -> str | None:
+    """The same; None for the engine's usual one."""
+    return None if value == USUAL else _read_path(value, where)
+
+
+def _read_runtime(value: Any, where: str) -> str:
+    text = str(value)
+    if text and not text.startswith("/"):
+        raise ConfigError(f"{where} {text} isn't an absolute path", "a path on the host", "correct it")
+    return text
+
+
+def _read_mode(value: Any, where: str) -> str:
+    if value != "config-file":
+        raise ConfigError(
+            f"there is no config mode {value} here: containers get their devices through CDI, without hooks",
+            "config-file",
+            f"leave out {where}",
+        )
+    return str(value)
+
+
+def _read_source(value: Any, where: str) -> str:
+    del where
+    if str(value).partition("=")[0] not in SOURCES:
+        raise _unknown("config source", value, SOURCES)
+    return str(value)
+
+
+_text = partial(Setting, reads_default=True)
+_switch = partial(Setting, read=_read_bool, shape=FlagShape.SWITCH, metavar="BOOL", default=False)
+
 PLACE_FLAGS: Final = (
-    (("--runtime",), "engine", "text", "", "|".join(ENGINES), "The engine. Default: the one that the kubelet uses."),
-    (("--config",), "config", "text", "", "FILE", "Its main config file. Default: where it was found."),
-    (("--drop-in-config",), "drop_in", "text", USUAL, "FILE", DROP_IN_PROMISE),
-    (("--executable-path",), "binary", "text", "", "FILE", "Its program, asked for its version and about the config."),
-    (("--engine-version",), "version", "text", "", "X.Y.Z", "Its version, where its program can't be asked."),
-    (("--socket",), "socket", "text", "", "FILE", "Its socket."),
-    (("--service",), "service", "text", "", "UNIT", "Its systemd unit."),
-    (("--root", "--host-root"), "root", "text", "/", "DIR", "The host's root as it is seen here."),
-    (("--state-dir",), "state_dir", "text", "", "DIR",
-     f"Where the original config is kept. Default: {STATE_DIR} of the host, so below --root."),
+    _text(attr="engine", flag="--runtime", read=_read_engine, metavar="|".join(ENGINES),
+          help="The engine. Default: the one that the kubelet uses."),
+    _text(attr="config", flag="--config", read=_read_path, metavar="FILE",
+          help="Its main config file. Default: where it was found."),
+    _text(attr="drop_in", flag="--drop-in-config", read=_read_drop_in, default=USUAL, metavar="FILE",
+          help="kgpu's own file beside the main one; \"\" edits the main file. Default: the engine's usual one."),
+    _text(attr="binary", flag="--executable-path", metavar="FILE",
+          help="Its program, asked for its version and about the config."),
+    _text(attr="version", flag="--engine-version", metavar="X.Y.Z",
+          help="Its version, where its program can't be asked."),
+    _text(attr="socket", flag="--socket", read=_read_path, metavar="FILE", help="Its socket."),
+    _text(attr="service", flag="--service", metavar="UNIT", help="Its systemd unit."),
+    _text(attr="root", flag="--root", aliases=("--host-root",), default="/", metavar="DIR",
+          help="The host's root as it is seen here."),
+    _text(attr="state_dir", flag="--state-dir", metavar="DIR",
+          help=f"Where the original config is kept. Default: {STATE_DIR} of the host, so below --root."),
 )  # fmt: skip
 # A command with one of these is about one engine.
 ONE_ENGINE: Final = ("engine", "config", "binary", "version", "socket", "service")
 RESTART_FLAGS: Final = (
-    (("--restart", "--restart-mode"), "restart", "text", "none", "signal|systemd|none",
-     "How the engine is made to read a changed config; it is then waited for, and all is put back if it isn't well."),
+    _text(attr="restart", flag="--restart", aliases=("--restart-mode",), default="none", metavar="signal|systemd|none",
+          help="How the engine is made to read a changed config; it is then waited for, and all is put back if it "
+          "isn't well."),
 )  # fmt: skip
+DRY_RUN: Final = _switch(attr="dry_run", flag="--dry-run", help="Show what would change, and change nothing.")
 WANTED_FLAGS: Final = (
-    (("--nvidia-runtime-name",), "names", "list", (), "NAME",
-     "A handler; may be given several times. Default: nvidia, nvidia-cdi and nvidia-legacy."),
-    (("--nvidia-runtime-path", "--runtime-path"), "path", "text", "", "FILE",
-     "The handlers' OCI runtime. Default: the engine's own."),
-    (("--nvidia-set-as-default", "--set-as-default"), "as_default", "bool", "false", "BOOL",
-     "Make the first handler the default."),
-    (("--cdi.enabled", "--cdi.enable", "--enable-cdi"), "cdi", "bool", "true", "BOOL", "Turn the engine's CDI on."),
-    (("--dry-run",), "dry_run", "bool", "false", "BOOL", "Show what would change, and change nothing."),
+    _text(attr="names", flag="--nvidia-runtime-name", read=read_list, shape=FlagShape.LIST, default=(), metavar="NAME",
+          help="A handler; may be given several times. Default: nvidia, nvidia-cdi and nvidia-legacy."),
+    _text(attr="path", flag="--nvidia-runtime-path", aliases=("--runtime-path",), read=_read_runtime, metavar="FILE",
+          help="The handlers' OCI runtime. Default: the engine's own."),
+    _switch(attr="as_default", flag="--nvidia-set-as-default", aliases=("--set-as-default",),
+            help="Make the first handler the default."),
+    _switch(attr="cdi", flag="--cdi.enabled", aliases=("--cdi.enable", "--enable-cdi"), default=True,
+            help="Turn the engine's CDI on."),
+    DRY_RUN,
 )  # fmt: skip
 GONE_FLAGS: Final = (
-    (("--nvidia-runtime-name",), "names", "list", (), "NAME",
-     "Take this handler out even if kgpu doesn't remember having added it; may be given several times."),
+    replace(WANTED_FLAGS[0], help="Take this handler out even if kgpu doesn't remember having added it; may be given "
+            "several times."),
 )  # fmt: skip
 # Flags of the replaced program that have no meaning where the engine's own runtime is used.
 PEER_FLAGS: Final = (
-    (("--config-source",), "source", "text", "file", "file|command", "The config's files are always what is read."),
-    (("--config-mode",), "mode", "text", "config-file", "MODE", "Only config-file."),
-    (("--nvidia-runtime-hook-path",), "hook_path", "text", "", "FILE", "Accepted; no hook is used."),
-    (("--oci-hook-path",), "oci_hook_path", "text", "", "FILE", "Accepted; no hook is used."),
+    _text(attr="source", flag="--config-source", read=_read_source, default="file", usual=("command",),
+          metavar="file|command", help="The config's files are always what is read.",
+          idle="the config is read from the engine's own files"),
+    _text(attr="mode", flag="--config-mode", read=_read_mode, default="config-file", metavar="MODE",
+          help="Only config-file."),
+    _text(attr="hook_path", flag="--nvidia-runtime-hook-path", metavar="FILE", help="Accepted; no hook is used.",
+          idle="containers get their devices through CDI, without hooks"),
+    _text(attr="oci_hook_path", flag="--oci-hook-path", metavar="FILE", help="Accepted; no hook is used.",
+          idle="containers get their devices through CDI, without hooks"),
 )  # fmt: skip
-# Parameter to default and help, where the replaced program has others.
-PEER_TEXTS: Final = {
-    "engine": ("docker", "The engine."),
-    "names": ((), "The runtime's name; may be given several times. Default: nvidia."),
-    "as_default": ("false", "Make it the default runtime."),
-    "path": ("", "The runtime's program. Default: the engine's own OCI runtime."),
-    "dry_run": ("false", "Print the files as they would be, and change nothing."),
+# What the replaced program has otherwise, by attribute.
+PEER_CHANGES: Final[Mapping[str, dict[str, Any]]] = {
+    "engine": {"default": "docker", "help": "The engine."},
+    "names": {"help": "The runtime's name; may be given several times. Default: nvidia."},
+    "as_default": {"help": "Make it the default runtime."},
+    "path": {"help": "The runtime's program. Default: the engine's own OCI runtime."},
+    "dry_run": {"help": "Print the files as they would be, and change nothing."},
 }
+
+
+def help_text(row: Setting) -> str:
+    """What it means, and the default that the text does not name yet."""
+    default = row.default if row.shape is FlagShape.TEXT and row.default != USUAL else ""
+    return f"{row.help} Default: {default}." if default else row.help
+
+
+_options = partial(settled, text=help_text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,23 +181,6 @@ class _At:
     place: EnginePlace
     paths: MountedPaths
     ctx: EngineContext
-
-
-def _options(rows: Iterable[tuple[Any, ...]]) -> Callable[[Any], Any]:
-    def add(function: Any) -> Any:
-        for flags, name, shape, default, metavar, text in reversed(tuple(rows)):
-            kind = {**OPTION_SHAPES[shape], "default": default}
-            shown = f" Default: {default}." if shape == "text" and default and default != USUAL else ""
-            function = click.option(*flags, name, metavar=metavar, help=text + shown, **kind)(function)
-        return function
-
-    return add
-
-
-def _as_peer(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    flags, name, shape, default, metavar, text = row
-    default, text = PEER_TEXTS.get(name, (default, text))
-    return flags, name, shape, default, metavar, text
 
 
 @click.group(cls=ExampleGroup, examples=EXAMPLES)
@@ -136,12 +197,12 @@ def configure(*, output: str, **given: Any) -> None:
     The original config is kept, byte for byte, for unconfigure. Nothing is written that the engine's own program would
     not load; nothing is restarted when nothing changed.
     """
-    _refuse_peer_modes(given)
+    _note_source(given)
     run_async(_configure(given, output))
 
 
 @runtime.command(examples="kgpu runtime unconfigure --restart systemd")
-@_options((*PLACE_FLAGS, *GONE_FLAGS, WANTED_FLAGS[-1], *RESTART_FLAGS))
+@_options((*PLACE_FLAGS, *GONE_FLAGS, DRY_RUN, *RESTART_FLAGS))
 @output_option()
 def unconfigure(*, output: str, **given: Any) -> None:
     """Give container engines back their own config, byte for byte.
@@ -167,10 +228,10 @@ def status(*, output: str, **given: Any) -> None:
 
 
 @click.command("configure", cls=ExampleCommand, examples="nvidia-ctk runtime configure --runtime docker --dry-run")
-@_options(_as_peer(row) for row in (*PLACE_FLAGS, *WANTED_FLAGS, *PEER_FLAGS))
+@_options(replace(row, **PEER_CHANGES.get(row.attr, {})) for row in (*PLACE_FLAGS, *WANTED_FLAGS, *PEER_FLAGS))
 def peer(**given: Any) -> None:
     """Add the NVIDIA runtime to an engine's config."""
-    _refuse_peer_modes(given)
+    _note_source(given)
     given["engine"] = given["engine"] or "docker"
     given["names"] = given["names"] or ("nvidia",)
     given["restart"] = "none"
@@ -182,7 +243,7 @@ async def _configure(given: dict[str, Any], output: str) -> None:
 
     at = await _at(given)
     wanted = _wanted(given)
-    if _true("--dry-run", given["dry_run"]):
+    if given["dry_run"]:
         plan = await asyncio.to_thread(run.preview, at.place, wanted, at.ctx)
         row, changes = _plan_row(at.place, plan.changes, plan.notes, done=False), plan.changes
     else:
@@ -198,8 +259,8 @@ async def _configure(given: dict[str, Any], output: str) -> None:
 async def _unconfigure(given: dict[str, Any], output: str) -> None:
     from kgpu.toolkit.engine import run
 
-    dry = _true("--dry-run", given["dry_run"])
-    handlers = _list(given["names"])  # never by their usual names alone: they may be another toolkit's
+    dry = given["dry_run"]
+    handlers = given["names"]  # never by their usual names alone: they may be another toolkit's
     engines, hints = await _configured(given)
     rows: list[dict[str, Any]] = []
     failed: list[UserError] = []
@@ -234,7 +295,7 @@ async def _configured(given: dict[str, Any]) -> tuple[list[_At], list[str]]:
     from kgpu.host.engines.places import find_places
     from kgpu.toolkit.engine.store import EngineStore, remembered
 
-    if any(given[name] for name in ONE_ENGINE) or given["drop_in"] != USUAL:
+    if any(given[name] for name in ONE_ENGINE) or given["drop_in"] is not None:
         return [await _at(given)], []
     paths = MountedPaths.at(given["root"])
     state_dir = _state_dir(given, paths)
@@ -265,7 +326,7 @@ async def _peer(given: dict[str, Any]) -> None:
     at = await _at(given)
     # The replaced program adds to what is there: a second run with another name takes nothing away.
     wanted = await asyncio.to_thread(run.beside_others, at.place, _wanted(given), at.ctx)
-    if _true("--dry-run", given["dry_run"]):
+    if given["dry_run"]:
         plan = await asyncio.to_thread(run.preview, at.place, wanted, at.ctx)
         for change in plan.changes:
             click.echo((change.after or b"").decode(), nl=False)
@@ -288,7 +349,7 @@ async def _status(given: dict[str, Any], output: str) -> int:
     found = find_places(paths)
     if not found and not given["engine"] and not given["config"]:
         places: list[EnginePlace] = []
-    elif any(given[name] for name in ONE_ENGINE) or given["drop_in"] != USUAL:
+    elif any(given[name] for name in ONE_ENGINE) or given["drop_in"] is not None:
         places = [(await _at(given)).place]
     else:
         places = [await with_version(place, paths) for place in found]
@@ -358,15 +419,7 @@ async def _at(given: dict[str, Any]) -> _At:
     from kgpu.toolkit.engine.restart import restarter
 
     paths = MountedPaths.at(given["root"])
-    drop_in = None if given["drop_in"] == USUAL else given["drop_in"]
-    for flag, value in (("--config", given["config"]), ("--drop-in-config", drop_in), ("--socket", given["socket"])):
-        if value and not value.startswith("/") and "://" not in value:
-            raise ConfigError(
-                f"{flag} {value} isn't an absolute path", "a path of the host such as /etc/...", "correct it"
-            )
     engine = given["engine"]
-    if engine and engine not in ENGINES:
-        raise _unknown("container engine", engine, ENGINES)
     if not engine:
         found = find_places(paths)
         if not found:
@@ -375,9 +428,14 @@ async def _at(given: dict[str, Any]) -> _At:
             )
         engine = found[0].engine.value
     place = place_for(
-        Engine(engine), paths, config=given["config"], drop_in=drop_in, socket=given["socket"], service=given["service"]
+        Engine(engine),
+        paths,
+        config=given["config"],
+        drop_in=given["drop_in"],
+        socket=given["socket"],
+        service=given["service"],
     )
-    if drop_in and place.engine is Engine.DOCKER:
+    if given["drop_in"] and place.engine is Engine.DOCKER:
         raise ConfigError("Docker reads no drop-in config", "its one file, daemon.json", "leave out --drop-in-config")
     version = parse_version(given["version"]) if given["version"] else None
     if given["version"] and version is None:
@@ -406,32 +464,20 @@ def _state_dir(given: dict[str, Any], paths: MountedPaths) -> Path:
 def _wanted(given: dict[str, Any]) -> EngineOffer:
     from kgpu.host.engines.model import NVIDIA_HANDLERS, EngineOffer, RuntimeHandler
 
-    names = _list(given["names"]) or NVIDIA_HANDLERS
+    names = given["names"] or NVIDIA_HANDLERS
     for name in names:
         if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
             raise ConfigError(
                 f'"{name}" is no name of a runtime', "letters, digits and -", "correct --nvidia-runtime-name"
             )
-    path = given["path"]
-    if path and not path.startswith("/"):
-        raise ConfigError(f"--nvidia-runtime-path {path} isn't an absolute path", "a path on the host", "correct it")
     return EngineOffer(
-        handlers=tuple(RuntimeHandler(name, path) for name in names),
-        default=names[0] if _true("--nvidia-set-as-default", given["as_default"]) else "",
-        cdi=_true("--cdi.enabled", given["cdi"]),
+        handlers=tuple(RuntimeHandler(name, given["path"]) for name in names),
+        default=names[0] if given["as_default"] else "",
+        cdi=given["cdi"],
     )
 
 
-def _refuse_peer_modes(given: dict[str, Any]) -> None:
-    if given["mode"] != "config-file":
-        raise ConfigError(
-            f"there is no config mode {given['mode']} here: containers get their devices through CDI, without hooks",
-            "config-file",
-            "leave out --config-mode",
-        )
-    kinds = ("file", "command")
-    if given["source"].partition("=")[0] not in kinds:
-        raise _unknown("config source", given["source"], kinds)
+def _note_source(given: dict[str, Any]) -> None:
     if given["source"] == "command":
         click.echo(
             "note: the config's files are read, because a dump would freeze every default of the engine", err=True
@@ -472,17 +518,6 @@ def _diff(change: FileChange) -> str:
     old, new = (change.path if raw is not None else "/dev/null" for raw in (change.before, change.after))
     lines = difflib.unified_diff(before, after, old, new)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-
-
-def _list(values: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(part for value in values for part in value.split(",") if part))
-
-
-def _true(flag: str, value: str) -> bool:
-    rows = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
-    if value.lower() not in rows:
-        raise ConfigError(f"{flag} {value} is neither true nor false", "true or false", "correct it")
-    return rows[value.lower()]
 
 
 def _unknown(what: str, value: str, known: Sequence[str]) -> ConfigError:
