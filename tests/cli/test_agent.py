@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -211,7 +212,7 @@ def test_auto_takes_its_environment(monkeypatch):
         monkeypatch.setenv(variable, value)
     context = command.agent.make_context("agent", [])
     given = {name: value for name, value in context.params.items() if name not in {"log_level", "log_format"}}
-    options = command.build_options(given, {})
+    options = command.build_options(given, os.environ)
     assert (options.auto, options.node_name, options.namespace) == (True, "n", "gpu")
     assert (options.host_root, options.validations_dir) == (Path("/host"), None)
 

@@ -58,6 +58,14 @@ def options(rows: Iterable[Setting], *, text: Callable[[Setting], str] = help_of
     return add
 
 
+def checked_by_click(row: Setting, **shape: Any) -> Callable[[F], F]:
+    """A decorator for an option of a type of click's, which reads flag, variable and default by itself."""
+    (variable,) = row.envs
+    return click.option(
+        *row.flags, row.attr, envvar=variable, default=row.default, show_envvar=True, help=row.help, **shape
+    )
+
+
 def settled(rows: Iterable[Setting], *, text: Callable[[Setting], str] = help_with_default) -> Callable[[F], F]:
     """The same for a function that takes what is in force instead of what was given.
 

@@ -10,9 +10,10 @@ import dataclasses
 import logging
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -24,7 +25,7 @@ from kgpu.cli._common import (
     run_async,
     with_state,
 )
-from kgpu.cli._options import option
+from kgpu.cli._options import checked_by_click, help_with_variables, option, options
 from kgpu.formats.names import (
     CDI_DIR,
     DRIVER_INSTALL_DIR,
@@ -34,11 +35,12 @@ from kgpu.formats.names import (
     NFD_FEATURE_FILE,
     STATE_DIR,
 )
+from kgpu.formats.settings import FlagShape, Setting, read_list, read_unchanged, resolve
 
 if TYPE_CHECKING:
-    from kgpu.agent.options import AgentOptions
-
-F = TypeVar("F", bound=Callable[..., Any])
+    from kgpu.agent.options import AgentOptions, LabelsSink
+    from kgpu.base.http import Address
+    from kgpu.formats.config_choice import Fallback
 
 DEFAULT_ROLES: Final = ("deviceplugin", "labels")
 SINKS: Final = ("auto", "nodefeature", "file", "node", "none")
@@ -51,41 +53,89 @@ kgpu agent --auto --roles deviceplugin --node-name "$NODE_NAME" --namespace gpu-
 kgpu agent --auto --roles exporter --node-name "$NODE_NAME" --namespace gpu-operator -- -f /etc/counters.csv
 """
 
-# (flag, environment, parameter, default, metavar, help) of what the agent itself is told.
+
+def _read_path(value: Any, where: str) -> Path:
+    del where
+    return Path(value)
+
+
+def _read_path_or_none(value: Any, where: str) -> Path | None:
+    return _read_path(value, where) if value else None
+
+
+def _read_fallbacks(value: Any, where: str) -> tuple[Fallback, ...]:
+    from kgpu.formats.config_choice import parse_fallbacks
+
+    del where
+    return parse_fallbacks(str(value))
+
+
+def _read_address(value: Any, where: str) -> Address | None:
+    from kgpu.base.http import parse_address
+
+    del where
+    return parse_address(str(value)) if value else None
+
+
+def _read_sink(value: Any, where: str) -> LabelsSink:
+    from kgpu.agent.options import LabelsSink
+
+    del where
+    return LabelsSink(value)
+
+
+_text = partial(Setting, reads_default=True)
+_file = partial(_text, read=_read_path)
+_optional = partial(_text, read=_read_path_or_none)
+
 TEXT_OPTIONS: Final = (
-    ("--roles", ("KGPU_ROLES",), "roles", None, "ROLES",
-     "What to run, separated by commas. Default: deviceplugin,labels; with --auto everything."),
-    ("--root", ("KGPU_ROOT",), "root", "", "DIR", "The driver root here (and on the host: --driver-root)."),
-    ("--node-name", ("NODE_NAME",), "node_name", "", "NAME", "This node's name in the cluster."),
-    ("--kubeconfig", ("KUBECONFIG",), "kubeconfig", "", "FILE", "How to reach the API server. Default: in-cluster."),
-    ("--namespace", ("NAMESPACE",), "namespace", "default", "NS", "Where to write namespaced objects."),
-    ("--kubelet-socket", ("KUBELET_SOCKET",), "kubelet_socket", KUBELET_SOCKET, "FILE", "The kubelet's socket."),
-    ("--config-file", ("CONFIG_FILE",), "config_file", "", "FILE", "Device plugin config (v1); followed."),
-    ("--config-map", ("CONFIG_MAP",), "config_map", "", "NS/NAME", "Configs by name; followed with the node's label."),
-    ("--default-config", ("DEFAULT_CONFIG",), "default_config", "", "KEY", "The config of a node without a label."),
-    ("--fallback-strategies", ("FALLBACK_STRATEGIES",), "fallbacks", "named,single", "LIST",
-     "What to try without label and default: named, single, empty."),
-    ("--labels-file", ("GFD_OUTPUT_FILE",), "labels_file", NFD_FEATURE_FILE, "FILE", "Where the sink `file` writes."),
-    ("--cdi-dir", ("CDI_DIR",), "cdi_dir", CDI_DIR, "DIR", "Where CDI specs are written."),
-    ("--health-address", ("HEALTH_ADDRESS",), "health_address", "", "HOST:PORT",
-     "Serve /healthz, /readyz and /statusz there."),
-    ("--host-root", (ENV_HOST_ROOT,), "host_root", "/", "DIR", "The host's / as this process sees it."),
-    ("--driver-install-dir", ("DRIVER_INSTALL_DIR",), "driver_install_dir", DRIVER_INSTALL_DIR, "DIR",
-     "Where a driver container puts the driver; the operator's word counts with --auto."),
-    ("--wait-for-validation", (ENV_WAIT_FOR_VALIDATION,), "validations_dir", "", "DIR",
-     "Offer devices only after the validator's files are in this folder."),
-    ("--state-dir", ("STATE_DIR",), "state_dir", STATE_DIR, "DIR", "What the agent remembers over restarts."),
+    Setting(attr="roles", flag="--roles", envs=("KGPU_ROLES",), read=read_list, default=None, metavar="ROLES",
+            help="What to run, separated by commas. Default: deviceplugin,labels; with --auto everything."),
+    _optional(attr="root", flag="--root", envs=("KGPU_ROOT",), metavar="DIR",
+              help="The driver root here (and on the host: --driver-root)."),
+    _text(attr="node_name", flag="--node-name", envs=("NODE_NAME",), metavar="NAME",
+          help="This node's name in the cluster."),
+    _text(attr="kubeconfig", flag="--kubeconfig", envs=("KUBECONFIG",), metavar="FILE",
+          help="How to reach the API server. Default: in-cluster."),
+    _text(attr="namespace", flag="--namespace", envs=("NAMESPACE",), default="default", metavar="NS",
+          help="Where to write namespaced objects."),
+    _file(attr="kubelet_socket", flag="--kubelet-socket", envs=("KUBELET_SOCKET",), default=KUBELET_SOCKET,
+          metavar="FILE", help="The kubelet's socket."),
+    _optional(attr="config_file", flag="--config-file", envs=("CONFIG_FILE",), metavar="FILE",
+              help="Device plugin config (v1); followed."),
+    _text(attr="config_map", flag="--config-map", envs=("CONFIG_MAP",), metavar="NS/NAME",
+          help="Configs by name; followed with the node's label."),
+    _text(attr="default_config", flag="--default-config", envs=("DEFAULT_CONFIG",), metavar="KEY",
+          help="The config of a node without a label."),
+    _text(attr="fallbacks", flag="--fallback-strategies", envs=("FALLBACK_STRATEGIES",), read=_read_fallbacks,
+          default="named,single", metavar="LIST",
+          help="What to try without label and default: named, single, empty."),
+    _file(attr="labels_file", flag="--labels-file", envs=("GFD_OUTPUT_FILE",), default=NFD_FEATURE_FILE, metavar="FILE",
+          help="Where the sink `file` writes."),
+    _file(attr="cdi_dir", flag="--cdi-dir", envs=("CDI_DIR",), default=CDI_DIR, metavar="DIR",
+          help="Where CDI specs are written."),
+    _text(attr="health_address", flag="--health-address", envs=("HEALTH_ADDRESS",), read=_read_address,
+          metavar="HOST:PORT", help="Serve /healthz, /readyz and /statusz there."),
+    _file(attr="host_root", flag="--host-root", envs=(ENV_HOST_ROOT,), default="/", metavar="DIR",
+          help="The host's / as this process sees it."),
+    _file(attr="driver_install_dir", flag="--driver-install-dir", envs=("DRIVER_INSTALL_DIR",),
+          default=DRIVER_INSTALL_DIR, metavar="DIR",
+          help="Where a driver container puts the driver; the operator's word counts with --auto."),
+    _optional(attr="validations_dir", flag="--wait-for-validation", envs=(ENV_WAIT_FOR_VALIDATION,), metavar="DIR",
+              help="Offer devices only after the validator's files are in this folder."),
+    _file(attr="state_dir", flag="--state-dir", envs=("STATE_DIR",), default=STATE_DIR, metavar="DIR",
+          help="What the agent remembers over restarts."),
 )  # fmt: skip
-
-
-def agent_options(function: F) -> F:
-    """The options of ``TEXT_OPTIONS``."""
-    for flag, envs, parameter, default, metavar, text in reversed(TEXT_OPTIONS):
-        function = click.option(
-            flag, parameter, envvar=list(envs), default=default, metavar=metavar, help=text,
-            show_default=bool(default), show_envvar=True,
-        )(function)  # fmt: skip
-    return function
+AUTO: Final = Setting(
+    attr="auto", flag="--auto", envs=("KGPU_AUTO",), read=read_unchanged, default=False, shape=FlagShape.SWITCH,
+    help="Run the roles that the operator and the Node's labels ask for, of those in --roles if it is given.",
+)  # fmt: skip
+LABELS_SINK: Final = _text(
+    attr="labels_sink", flag="--labels-sink", envs=("LABELS_SINK",), read=_read_sink, default="auto", choices=SINKS,
+    help="Where labels go. auto: a NodeFeature if there is an API server, else nowhere.",
+)  # fmt: skip
+OPTIONS: Final = (AUTO, *TEXT_OPTIONS, LABELS_SINK)
+"""What the agent itself is told."""
 
 
 class AgentCommand(ExampleCommand):
@@ -109,9 +159,9 @@ class AgentCommand(ExampleCommand):
 def component_rows() -> tuple[tuple[str, Any], ...]:
     """(component, row) of the components' tables of flags; a flag that both have is told to both."""
     from kgpu.deviceplugin.config import FLAGS
-    from kgpu.discovery.config import OPTIONS
+    from kgpu.discovery.config import OPTIONS as LABEL_OPTIONS
 
-    labels = [row for row in OPTIONS if row.attr not in REPLACED_LABEL_OPTIONS]
+    labels = [row for row in LABEL_OPTIONS if row.attr not in REPLACED_LABEL_OPTIONS]
     return (*(("device plugin", row) for row in FLAGS), *(("labels", row) for row in labels))
 
 
@@ -153,23 +203,9 @@ def overrides_for(component: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @click.command("agent", cls=AgentCommand, examples=EXAMPLES)
-@click.option(
-    "--auto",
-    is_flag=True,
-    envvar="KGPU_AUTO",
-    show_envvar=True,
-    help="Run the roles that the operator and the Node's labels ask for, of those in --roles if it is given.",
-)
-@agent_options
-@click.option(
-    "--labels-sink",
-    type=click.Choice(SINKS),
-    default="auto",
-    envvar="LABELS_SINK",
-    show_default=True,
-    show_envvar=True,
-    help="Where labels go. auto: a NodeFeature if there is an API server, else nowhere.",
-)
+@checked_by_click(AUTO, is_flag=True)
+@options(TEXT_OPTIONS, text=help_with_variables)
+@checked_by_click(LABELS_SINK, type=click.Choice(SINKS), show_default=True)
 @log_options
 def agent(*, log_level: str, log_format: str, **given: Any) -> None:
     """Run this node's roles in one process, beside the child that talks to the driver.
@@ -180,7 +216,7 @@ def agent(*, log_level: str, log_format: str, **given: Any) -> None:
     """
     from kgpu.base.log import configure
 
-    check_kubeconfig(click.get_current_context(), given["kubeconfig"])
+    check_kubeconfig(click.get_current_context(), given["kubeconfig"] or "")
     running = _serve(build_options(given, os.environ))
     configure(level=log_level, form=log_format)
     stuck = run_async(running)
@@ -206,38 +242,18 @@ def _serve(options: AgentOptions) -> Coroutine[Any, Any, tuple[str, ...]]:
 
 
 def build_options(given: Mapping[str, Any], env: Mapping[str, str]) -> AgentOptions:
-    """``AgentOptions`` from click's parameters. Raises ConfigError."""
-    from kgpu.agent.options import AgentOptions, LabelsSink, parse_config_map
-    from kgpu.base.http import parse_address
-    from kgpu.formats.config_choice import parse_fallbacks
+    """``AgentOptions`` from click's parameters and the environment. Raises ConfigError."""
+    from kgpu.agent.options import AgentOptions, parse_config_map
 
-    def path(name: str) -> Path | None:
-        return Path(given[name]) if given[name] else None
-
-    overrides = overrides_for("device plugin", given)
-    namespace = given["namespace"]
+    found = dict(resolve(OPTIONS, flags=given, env=env).values)
+    if found["roles"] is None:
+        found["roles"] = () if found["auto"] else DEFAULT_ROLES
+    name = found["config_map"]
+    found["config_map"] = parse_config_map(name, found["namespace"]) if name else None
     options = AgentOptions(
-        roles=_words(given["roles"], () if given["auto"] else DEFAULT_ROLES),
-        auto=given["auto"],
+        **found,
         role_args=given.get("role_args", ()),
-        root=path("root"),
-        host_root=Path(given["host_root"]),
-        driver_install_dir=Path(given["driver_install_dir"]),
-        validations_dir=path("validations_dir"),
-        node_name=given["node_name"],
-        kubeconfig=given["kubeconfig"],
-        namespace=namespace,
-        kubelet_socket=Path(given["kubelet_socket"]),
-        config_file=path("config_file"),
-        config_map=parse_config_map(given["config_map"], namespace) if given["config_map"] else None,
-        default_config=given["default_config"],
-        fallbacks=parse_fallbacks(given["fallbacks"]),
-        labels_sink=LabelsSink(given["labels_sink"]),
-        labels_file=Path(given["labels_file"]),
-        cdi_dir=Path(given["cdi_dir"]),
-        health_address=parse_address(given["health_address"]) if given["health_address"] else None,
-        state_dir=Path(given["state_dir"]),
-        plugin_overrides=overrides,
+        plugin_overrides=overrides_for("device plugin", given),
         labels_overrides=overrides_for("labels", given),
         env=dict(env),
     )
@@ -245,16 +261,13 @@ def build_options(given: Mapping[str, Any], env: Mapping[str, str]) -> AgentOpti
     return options
 
 
-def _words(text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
-    return default if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
-
-
 def settle(options: AgentOptions) -> AgentOptions:
     """Refuse what is wrong from the start, while someone is looking, and settle which driver root is read.
 
     Raises ConfigError for a flag, variable or config file that can't be accepted.
     """
-    from kgpu.deviceplugin.config import FLAGS, resolve
+    from kgpu.deviceplugin.config import FLAGS
+    from kgpu.deviceplugin.config import resolve as resolve_plugin
     from kgpu.discovery.config import resolve as resolve_labels
     from kgpu.formats.plugin_config import PluginConfig
 
@@ -267,7 +280,7 @@ def settle(options: AgentOptions) -> AgentOptions:
         if found.problem is not None:
             raise found.problem
         config = parse_config(found.text, source=found.name)
-    settings = resolve(config, overrides=options.plugin_overrides, env=options.env)
+    settings = resolve_plugin(config, overrides=options.plugin_overrides, env=options.env)
     resolve_labels(config, overrides=options.labels_overrides, env=options.env)
     root = options.root or driver_root_here(settings)
     overrides: dict[str, Any] = {"container_driver_root": str(root), **options.plugin_overrides}
