@@ -108,7 +108,7 @@ def test_a_counters_file_decides_and_its_problems_go_to_standard_error(sim_root:
 
 def test_flags_that_do_nothing_are_told(sim_root: MakeRoot):
     result = run("--root", sim_root("dgx-h100", gpus=1), "-r", "localhost:5555", "-rbmn", "-d", "g:0")
-    assert "--remote-hostengine-info does nothing" in result.stderr
+    assert "--remote-hostengine-info has no effect" in result.stderr
     assert 'modelName="NVIDIA-H100-80GB-HBM3"' in result.stdout
 
 

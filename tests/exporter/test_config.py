@@ -75,7 +75,7 @@ def test_defaults():
     assert (given.interval, given.xid_window, given.write_timeout) == (30.0, 300.0, 30.0)
     assert given.compat == (Generation.B,)
     assert not given.kubernetes
-    assert given.notes == ()
+    assert given.without_effect == ()
     assert not given.collectors_given
     assert len(given.settings(hostname="n").counters) == 29
 
@@ -112,9 +112,10 @@ def test_settings_follow():
 
 def test_what_does_nothing_is_told_with_the_reason():
     given = resolve({"remote_hostengine_info": "localhost:5555"}, {"DCGM_EXPORTER_ENABLE_DCGM_LOG": "true"})
-    assert [note.split(":")[0] for note in given.notes] == [
-        "--remote-hostengine-info does nothing", "DCGM_EXPORTER_ENABLE_DCGM_LOG does nothing",
+    assert [advice.what for advice in given.without_effect] == [
+        "--remote-hostengine-info has no effect", "DCGM_EXPORTER_ENABLE_DCGM_LOG has no effect",
     ]  # fmt: skip
+    assert all(advice.why for advice in given.without_effect)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_what_would_export_something_else_is_refused_with_what_there_is(flags, e
     with pytest.raises(ConfigError, match=f"^{where} is refused: ") as refused:
         resolve(flags, env)
     assert "--configmap-data" in refused.value.remedy
-    assert resolve({}, {"DCGM_EXPORTER_CONFIG_FILE": ""}).notes == ()
+    assert resolve({}, {"DCGM_EXPORTER_CONFIG_FILE": ""}).without_effect == ()
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_a_list_has_each_word_once_and_none_that_is_empty(texts: list[str]) -> N
 def test_what_changes_nothing_is_told_where_another_value_is_given() -> None:
     assert list(without_effect((ROW, IDLE), resolve((ROW, IDLE), env={"HOOK": "x", "COLOR": "blue"}))) == []
     (told,) = without_effect((ROW, IDLE), resolve((ROW, IDLE), env={"HOOK": "/opt/hook"}))
-    assert (told.reason, told.subject, told.what) == (WITHOUT_EFFECT, "--hook", "--hook has no effect")
+    assert (told.reason, told.subject, told.what) == (WITHOUT_EFFECT, "HOOK", "HOOK has no effect")
     assert told.remedy == "take --hook or HOOK or a.hook out"
 
 

@@ -73,8 +73,8 @@ def exporter(
             raise ConfigError("--openmetrics is for --once", "scrapers ask for it by themselves", "leave it out")
         run_async(_serve(place, given))
         return
-    for note in given.notes:
-        click.echo(f"kgpu exporter: {note}", err=True)
+    for advice in given.without_effect:
+        _echo(advice)
     counters = _counters(given)
     from kgpu.exporter.render import ExpositionFormat, render
 
@@ -203,8 +203,8 @@ async def _serve(place: ExporterPlace, given: ExporterOptions) -> None:
 
     configure(level="debug" if given.debug else "info", form=given.log_format)
     log = logging.getLogger("kgpu.exporter")
-    for note in given.notes:
-        log.warning("%s", note)
+    for advice in given.without_effect:
+        log_decision(log, advice)
 
     async def open_now() -> Reader:
         return open_reader(driver_root=Path(place.root) if place.root else None, poll=LOOK_SECONDS)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kgpu.base.advice import Advice
 from kgpu.exporter.counters import CountedMetric, default_counters
 from kgpu.exporter.devices import DeviceSelector
 from kgpu.exporter.labels import PodLabels, Style
@@ -24,7 +25,7 @@ from kgpu.formats.exporter_flags import REFUSED, WITHOUT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExporterOptions:
-    """Everything that the exporter is told. Times are seconds. ``notes`` are for a person: what does nothing, and why.
+    """Everything that the exporter is told. Times are seconds. ``without_effect`` has what does nothing here.
 
     ``collectors_given``: somebody named the counters file, so it has to be there.
     """
@@ -63,7 +64,7 @@ class ExporterOptions:
     pods: Pods
     series_limit: int
     collectors_given: bool = False
-    notes: tuple[str, ...] = ()
+    without_effect: tuple[Advice, ...] = ()
 
     def settings(self, *, hostname: str, counters: tuple[CountedMetric, ...] | None = None) -> ExporterSettings:
         """What the plan needs; ``counters`` None: the usual set. Two generations have the labels of the first."""
@@ -95,6 +96,5 @@ def resolve(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | Non
     flags, env = flags or {}, env or {}
     found = settings.resolve(OPTIONS, flags=flags, env=env)
     settings.refuse(REFUSED, flags=flags, env=env, among="the replaced exporter's other flags and variables")
-    idle = ((row, settings.find(row, flags=flags, env=env)) for row in WITHOUT)
-    notes = tuple(f"{given.where} does nothing: {row.idle}" for row, given in idle if given is not None)
-    return ExporterOptions(**found.values, collectors_given="collectors" in found.given, notes=notes)
+    idle = tuple(settings.without_effect(WITHOUT, settings.resolve(WITHOUT, flags=flags, env=env)))
+    return ExporterOptions(**found.values, collectors_given="collectors" in found.given, without_effect=idle)

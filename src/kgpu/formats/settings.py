@@ -159,7 +159,7 @@ def without_effect(rows: Iterable[Setting], resolved: Resolved) -> Iterator[Advi
     for row in rows:
         value, given = resolved.values[row.attr], resolved.given.get(row.attr)
         if row.idle and value not in (row.default, *row.usual):
-            name = row.flag or (given.where if given is not None else row.attr)
+            name = given.where if given is not None else row.name
             yield Advice(
                 subject=name,
                 what=f"{name} has no effect",

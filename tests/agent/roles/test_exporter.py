@@ -134,7 +134,7 @@ async def test_the_program_under_the_replaced_name(sim_root, tmp_path):
         assert {one.labels["hostname"] for f in read(body, headers) if f.name == TEMPERATURE for one in f.samples} == {
             "a-node"
         }
-        assert b"does nothing" in log
+        assert b"has no effect" in log
         process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(LIMIT):
             assert await process.wait() == 0

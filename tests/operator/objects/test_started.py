@@ -99,7 +99,7 @@ def test_no_role_is_told_by_the_operator_what_changes_nothing(text: str) -> None
     case = Case(policy=policy(text))
     roles = agent_config(case.policy, case.settings, case.observed).roles
     assert toolkit_settings(roles["toolkit"].env).without_effect == ()
-    assert exporter_settings(env=roles["exporter"].env).notes == ()
+    assert exporter_settings(env=roles["exporter"].env).without_effect == ()
     assert list(validator_without_effect(roles["validator"].env)) == []
 
 

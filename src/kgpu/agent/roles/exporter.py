@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from kgpu.agent.host import Closing, Host, Role, own_address
-from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import Reason
 from kgpu.base.http import Address
 from kgpu.base.supervise import RoleHandle
@@ -29,8 +28,8 @@ async def _exporter(host: Host, handle: RoleHandle) -> None:
         socket_there = options.kubelet_socket.parent.parent.joinpath(*Path(POD_RESOURCES_SOCKET).parts[-2:])
         flags = {**flags, pod_resources.attr: str(socket_there)}
     given = resolve(flags, options.env)
-    for note in given.notes:
-        host.decide(Advice(what=note, severity=Severity.WARNING, reason="SettingWithoutEffect"))
+    for advice in given.without_effect:
+        host.decide(advice)
     given = replace(given, address=replace(given.address, host=given.address.host or own_address(options)))
     view = host.reader.view()
     listening: list[Address] = []
