@@ -15,6 +15,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats.cdi import FORMATS, VERSIONS, kind_of
 from kgpu.formats.names import CDI_DIR, CDI_STATIC_DIR, NVIDIA_DOMAIN
+from kgpu.formats.settings import read_list
 from kgpu.host.driver.model import Search
 
 STRATEGIES: Final = ("index", "uuid", "type-index")
@@ -220,7 +221,7 @@ def output(path: str, form: str) -> Output:
 
 def split(items: Sequence[str]) -> tuple[str, ...]:
     """The words of repeated and comma-separated lists, each once, without blanks around them."""
-    return tuple(dict.fromkeys(word for item in items for part in item.split(",") if (word := part.strip())))
+    return read_list(items, "")
 
 
 def unknown(what: str, value: str, known: Sequence[str]) -> ConfigError:
