@@ -165,9 +165,9 @@ def component_rows() -> tuple[tuple[str, Any], ...]:
     return (*(("device plugin", row) for row in FLAGS), *(("labels", row) for row in labels))
 
 
-def component_parameters(taken: Iterable[str]) -> list[click.Parameter]:
+def component_parameters(own_flags: Iterable[str]) -> list[click.Parameter]:
     """One click option per flag of the components, except those that the agent has itself."""
-    used = set(taken)
+    used = set(own_flags)
     parameters: list[click.Parameter] = []
     for component, row in component_rows():
         names = [name for name in (row.flag, *row.aliases) if name.startswith("--") and name not in used]
@@ -245,13 +245,13 @@ def build_options(given: Mapping[str, Any], env: Mapping[str, str]) -> AgentOpti
     """``AgentOptions`` from click's parameters and the environment. Raises ConfigError."""
     from kgpu.agent.options import AgentOptions, parse_config_map
 
-    found = dict(resolve(OPTIONS, flags=given, env=env).values)
-    if found["roles"] is None:
-        found["roles"] = () if found["auto"] else DEFAULT_ROLES
-    name = found["config_map"]
-    found["config_map"] = parse_config_map(name, found["namespace"]) if name else None
+    values = dict(resolve(OPTIONS, flags=given, env=env).values)
+    if values["roles"] is None:
+        values["roles"] = () if values["auto"] else DEFAULT_ROLES
+    name = values["config_map"]
+    values["config_map"] = parse_config_map(name, values["namespace"]) if name else None
     options = AgentOptions(
-        **found,
+        **values,
         role_args=given.get("role_args", ()),
         plugin_overrides=overrides_for("device plugin", given),
         labels_overrides=overrides_for("labels", given),
@@ -276,17 +276,19 @@ def settle(options: AgentOptions) -> AgentOptions:
         from kgpu.agent.config_file import read_config
         from kgpu.formats.plugin_config_parse import parse_config
 
-        found = read_config(options.config_file)
-        if found.problem is not None:
-            raise found.problem
-        config = parse_config(found.text, source=found.name)
+        config_text = read_config(options.config_file)
+        if config_text.problem is not None:
+            raise config_text.problem
+        config = parse_config(config_text.text, source=config_text.name)
     settings = resolve_plugin(config, overrides=options.plugin_overrides, env=options.env)
     resolve_labels(config, overrides=options.labels_overrides, env=options.env)
     root = options.root or driver_root_here(settings)
     overrides: dict[str, Any] = {"container_driver_root": str(root), **options.plugin_overrides}
     row = next(row for row in FLAGS if row.attr == "driver_root")
-    told = row.attr in overrides or row.key in config.flags or any(name in options.env for name in row.envs)
-    if options.root is not None and not told:
+    driver_root_given = (
+        row.attr in overrides or row.key in config.flags or any(name in options.env for name in row.envs)
+    )
+    if options.root is not None and not driver_root_given:
         # Told of one place only: then the host has the driver there too.
         overrides[row.attr] = str(root)
     return dataclasses.replace(

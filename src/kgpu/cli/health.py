@@ -123,14 +123,14 @@ def history(
     """Show what happened: Xids, verdicts, and what people said; the newest last."""
     begin = time.time() - _seconds(since) if since else 0.0
     names = tuple(row.uuid or row.pci for row in _chosen(gpus, _known(host_root))) if gpus else ()
-    found = _history(state_dir).notes(gpus=names, since=begin, limit=limit)
+    notes = _history(state_dir).notes(gpus=names, since=begin, limit=limit)
     if output == "json":
         keys = ("at", "gpu", "kind", "name", "action", "text")
-        print_json([{key: getattr(note, key) for key in keys} for note in found])
+        print_json([{key: getattr(note, key) for key in keys} for note in notes])
         return
-    for note in found:
+    for note in notes:
         click.echo(_note(note))
-    if not found:
+    if not notes:
         click.echo("nothing has happened" + (" since then" if since else ""), err=True)
 
 
@@ -172,9 +172,9 @@ def _order(kind: str, gpus: Sequence[str], host_root: str, state_dir: str, until
             click.echo(f"written down; no health role has taken it in {WAIT_SECONDS:.0f} s: is one running?", err=True)
             return
         time.sleep(0.2)
-    found = _file(host_root).read()
-    if found is not None:
-        click.echo("\n".join(lines([row for row in found.gpus if (row.uuid or row.pci) in names])))
+    file = _file(host_root).read()
+    if file is not None:
+        click.echo("\n".join(lines([row for row in file.gpus if (row.uuid or row.pci) in names])))
 
 
 def _file(host_root: str) -> VerdictFile:
@@ -210,15 +210,15 @@ def _history(state_dir: str) -> HealthHistory:
 
 def _chosen(words: Sequence[str], rows: Sequence[GpuVerdict]) -> tuple[GpuVerdict, ...]:
     """The rows that the words name; all without words. Raises ConfigError."""
-    found: list[GpuVerdict] = []
+    chosen: list[GpuVerdict] = []
     for word in words:
         hits = [row for row in rows if word in {"all", str(row.index), row.uuid, row.pci}]
         hits = hits or [row for row in rows if len(word) >= MIN_PREFIX and row.uuid.startswith(word)]
         if not hits:
             names = ", ".join(f"{row.index} ({row.uuid})" for row in rows) or "none"
             raise ConfigError(f"no GPU of this node is named {word!r:.60}", f"one of: {names}", "correct it")
-        found += [row for row in hits if row not in found]
-    return tuple(found) if words else tuple(rows)
+        chosen += [row for row in hits if row not in chosen]
+    return tuple(chosen) if words else tuple(rows)
 
 
 def _seconds(text: str) -> float:

@@ -79,13 +79,13 @@ async def _run(config: NriConfig, folders: list[Path], pod_resources: Path, kube
     def report(decision: Advice) -> None:
         log.log(logging.WARNING if decision.severity.notable else logging.INFO, "%s", decision.one_line())
 
-    told = ""
+    last_line = ""
 
     def on_state(ready: bool, reason: Reason) -> None:
-        nonlocal told
+        nonlocal last_line
         line = f"{'serving' if ready else 'waiting'}: {line_of(reason)}"
-        if line != told:
-            told = line
+        if line != last_line:
+            last_line = line
             log.info("%s", line)
 
     async with contextlib.AsyncExitStack() as stack:
@@ -123,6 +123,6 @@ def _reader(root: str) -> Reader | None:
         return open_reader(driver_root=Path(root) if root else None)
     except HwError:
         place = f"under {root}" if root else "on this node"
-        said = f"requirements of images are not checked: no driver was found {place} (--root names another place)"
-        click.echo(f"note: {said}", err=True)
+        note = f"requirements of images are not checked: no driver was found {place} (--root names another place)"
+        click.echo(f"note: {note}", err=True)
         return None

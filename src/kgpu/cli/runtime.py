@@ -191,59 +191,59 @@ def runtime() -> None:
 @runtime.command(examples=EXAMPLES.splitlines()[1])
 @_options((*PLACE_FLAGS, *WANTED_FLAGS, *RESTART_FLAGS, *PEER_FLAGS))
 @output_option()
-def configure(*, output: str, **given: Any) -> None:
+def configure(*, output: str, **flags: Any) -> None:
     """Add runtime handlers for GPUs to a container engine, and turn its CDI on.
 
     The original config is kept, byte for byte, for unconfigure. Nothing is written that the engine's own program would
     not load; nothing is restarted when nothing changed.
     """
-    _note_source(given)
-    run_async(_configure(given, output))
+    _note_source(flags)
+    run_async(_configure(flags, output))
 
 
 @runtime.command(examples="kgpu runtime unconfigure --restart systemd")
 @_options((*PLACE_FLAGS, *GONE_FLAGS, DRY_RUN, *RESTART_FLAGS))
 @output_option()
-def unconfigure(*, output: str, **given: Any) -> None:
+def unconfigure(*, output: str, **flags: Any) -> None:
     """Give container engines back their own config, byte for byte.
 
     Of a file that was edited since, only kgpu's keys are taken out. Without --runtime or --config it is every engine
     that kgpu remembers to have configured. JSON is a list with one entry for each engine.
     """
-    run_async(_unconfigure(given, output))
+    run_async(_unconfigure(flags, output))
 
 
 @runtime.command(examples="kgpu runtime status\nkgpu runtime status -o json")
 @_options(PLACE_FLAGS)
 @output_option()
-def status(*, output: str, **given: Any) -> None:
+def status(*, output: str, **flags: Any) -> None:
     """Show the engines found on this host, their files, and the handlers that these name.
 
     A flag about an engine (--engine-version, --socket, ...) is about the one named, or that the kubelet uses. Exit
     code 1 when a config can't be read, 3 when there is no engine.
     """
-    code = run_async(_status(given, output))
+    code = run_async(_status(flags, output))
     if code:
         raise click.exceptions.Exit(code)
 
 
 @click.command("configure", cls=ExampleCommand, examples="nvidia-ctk runtime configure --runtime docker --dry-run")
 @_options(replace(row, **PEER_CHANGES.get(row.attr, {})) for row in (*PLACE_FLAGS, *WANTED_FLAGS, *PEER_FLAGS))
-def peer(**given: Any) -> None:
+def peer(**flags: Any) -> None:
     """Add the NVIDIA runtime to an engine's config."""
-    _note_source(given)
-    given["engine"] = given["engine"] or "docker"
-    given["names"] = given["names"] or ("nvidia",)
-    given["restart"] = "none"
-    run_async(_peer(given))
+    _note_source(flags)
+    flags["engine"] = flags["engine"] or "docker"
+    flags["names"] = flags["names"] or ("nvidia",)
+    flags["restart"] = "none"
+    run_async(_peer(flags))
 
 
-async def _configure(given: dict[str, Any], output: str) -> None:
+async def _configure(flags: dict[str, Any], output: str) -> None:
     from kgpu.toolkit.engine import run
 
-    at = await _at(given)
-    wanted = _wanted(given)
-    if given["dry_run"]:
+    at = await _at(flags)
+    wanted = _wanted(flags)
+    if flags["dry_run"]:
         plan = await asyncio.to_thread(run.preview, at.place, wanted, at.ctx)
         row, changes = _plan_row(at.place, plan.changes, plan.notes, done=False), plan.changes
     else:
@@ -256,12 +256,12 @@ async def _configure(given: dict[str, Any], output: str) -> None:
         _print_plan(at.place, row, changes)
 
 
-async def _unconfigure(given: dict[str, Any], output: str) -> None:
+async def _unconfigure(flags: dict[str, Any], output: str) -> None:
     from kgpu.toolkit.engine import run
 
-    dry = given["dry_run"]
-    handlers = given["names"]  # never by their usual names alone: they may be another toolkit's
-    engines, hints = await _configured(given)
+    dry = flags["dry_run"]
+    handlers = flags["names"]  # never by their usual names alone: they may be another toolkit's
+    engines, hints = await _configured(flags)
     rows: list[dict[str, Any]] = []
     failed: list[UserError] = []
     for at in engines:
@@ -289,22 +289,22 @@ async def _unconfigure(given: dict[str, Any], output: str) -> None:
         raise failed[0]
 
 
-async def _configured(given: dict[str, Any]) -> tuple[list[_At], list[str]]:
+async def _configured(flags: dict[str, Any]) -> tuple[list[_At], list[str]]:
     """The engines to give back: the one named, else all that kgpu remembers, else the kubelet's; and hints."""
     from kgpu.host.engines.paths import MountedPaths
     from kgpu.host.engines.places import find_places
     from kgpu.toolkit.engine.store import EngineStore, remembered
 
-    if any(given[name] for name in ONE_ENGINE) or given["drop_in"] is not None:
-        return [await _at(given)], []
-    paths = MountedPaths.at(given["root"])
-    state_dir = _state_dir(given, paths)
+    if any(flags[name] for name in ONE_ENGINE) or flags["drop_in"] is not None:
+        return [await _at(flags)], []
+    paths = MountedPaths.at(flags["root"])
+    state_dir = _state_dir(flags, paths)
     places = find_places(paths)
     known = remembered(state_dir)
     mine = [place for place in places if EngineStore(state_dir, place).folder in known]
     if not mine:
         mine = [*places[:1]]
-    ats = [await _at({**given, "engine": place.engine.value, "config": place.config}) for place in mine]
+    ats = [await _at({**flags, "engine": place.engine.value, "config": place.config}) for place in mine]
     hints = [
         f"kgpu has also changed {', '.join(files) or f'what {folder} says'}, of no engine that was found: "
         "name it with --runtime and --config"
@@ -317,16 +317,16 @@ async def _configured(given: dict[str, Any]) -> tuple[list[_At], list[str]]:
             f"kgpu remembers no config of its own in {state_dir}; {', '.join(left)} was left alone: name an "
             "engine with --runtime"
         )
-    return ats or [await _at(given)], hints
+    return ats or [await _at(flags)], hints
 
 
-async def _peer(given: dict[str, Any]) -> None:
+async def _peer(flags: dict[str, Any]) -> None:
     from kgpu.toolkit.engine import run
 
-    at = await _at(given)
+    at = await _at(flags)
     # The replaced program adds to what is there: a second run with another name takes nothing away.
-    wanted = await asyncio.to_thread(run.beside_others, at.place, _wanted(given), at.ctx)
-    if given["dry_run"]:
+    wanted = await asyncio.to_thread(run.beside_others, at.place, _wanted(flags), at.ctx)
+    if flags["dry_run"]:
         plan = await asyncio.to_thread(run.preview, at.place, wanted, at.ctx)
         for change in plan.changes:
             click.echo((change.after or b"").decode(), nl=False)
@@ -340,19 +340,19 @@ async def _peer(given: dict[str, Any]) -> None:
         click.echo(f"note: {note}", err=True)
 
 
-async def _status(given: dict[str, Any], output: str) -> int:
+async def _status(flags: dict[str, Any], output: str) -> int:
     from kgpu.host.engines.paths import MountedPaths
     from kgpu.host.engines.places import find_places
     from kgpu.toolkit.engine.programs import with_version
 
-    paths = MountedPaths.at(given["root"])
-    found = find_places(paths)
-    if not found and not given["engine"] and not given["config"]:
+    paths = MountedPaths.at(flags["root"])
+    found_places = find_places(paths)
+    if not found_places and not flags["engine"] and not flags["config"]:
         places: list[EnginePlace] = []
-    elif any(given[name] for name in ONE_ENGINE) or given["drop_in"] is not None:
-        places = [(await _at(given)).place]
+    elif any(flags[name] for name in ONE_ENGINE) or flags["drop_in"] is not None:
+        places = [(await _at(flags)).place]
     else:
-        places = [await with_version(place, paths) for place in found]
+        places = [await with_version(place, paths) for place in found_places]
     failed: list[UserError] = []
     rows = [_described(place, paths, failed) for place in places]
     if output == "json":
@@ -394,22 +394,22 @@ def _described(place: EnginePlace, paths: MountedPaths, failed: list[UserError])
         "template": place.template,
     }
     try:
-        found: EngineState = state(place, paths)
+        engine_state: EngineState = state(place, paths)
     except UserError as error:
         failed.append(error)
         return {**row, "problem": error.what, "expected": error.expected, "todo": error.remedy}
     return {
         **row,
-        "files": list(found.files),
-        "handlers": dict(found.handlers),
-        "default": found.default,
-        "cdi": found.cdi,
-        "cdiDirs": list(found.cdi_dirs),
-        "notes": list(found.notes),
+        "files": list(engine_state.files),
+        "handlers": dict(engine_state.handlers),
+        "default": engine_state.default,
+        "cdi": engine_state.cdi,
+        "cdiDirs": list(engine_state.cdi_dirs),
+        "notes": list(engine_state.notes),
     }
 
 
-async def _at(given: dict[str, Any]) -> _At:
+async def _at(flags: dict[str, Any]) -> _At:
     """The engine meant, its version, and what is needed to change its config. Raises ConfigError."""
     from kgpu.host.engines.model import Engine
     from kgpu.host.engines.paths import MountedPaths
@@ -418,67 +418,67 @@ async def _at(given: dict[str, Any]) -> _At:
     from kgpu.toolkit.engine.programs import EngineValidator, parse_version, with_version
     from kgpu.toolkit.engine.restart import restarter
 
-    paths = MountedPaths.at(given["root"])
-    engine = given["engine"]
+    paths = MountedPaths.at(flags["root"])
+    engine = flags["engine"]
     if not engine:
-        found = find_places(paths)
-        if not found:
+        places = find_places(paths)
+        if not places:
             raise ConfigError(
                 "no container engine was found on this host", f"one of: {', '.join(ENGINES)}", "name it with --runtime"
             )
-        engine = found[0].engine.value
+        engine = places[0].engine.value
     place = place_for(
         Engine(engine),
         paths,
-        config=given["config"],
-        drop_in=given["drop_in"],
-        socket=given["socket"],
-        service=given["service"],
+        config=flags["config"],
+        drop_in=flags["drop_in"],
+        socket=flags["socket"],
+        service=flags["service"],
     )
-    if given["drop_in"] and place.engine is Engine.DOCKER:
+    if flags["drop_in"] and place.engine is Engine.DOCKER:
         raise ConfigError("Docker reads no drop-in config", "its one file, daemon.json", "leave out --drop-in-config")
-    version = parse_version(given["version"]) if given["version"] else None
-    if given["version"] and version is None:
-        raise ConfigError(f"--engine-version {given['version']} isn't a version", "three numbers: 1.7.30", "correct it")
-    place = await with_version(replace(place, version=version, binary=given["binary"] or place.binary), paths)
-    state_dir = _state_dir(given, paths)
+    version = parse_version(flags["version"]) if flags["version"] else None
+    if flags["version"] and version is None:
+        raise ConfigError(f"--engine-version {flags['version']} isn't a version", "three numbers: 1.7.30", "correct it")
+    place = await with_version(replace(place, version=version, binary=flags["binary"] or place.binary), paths)
+    state_dir = _state_dir(flags, paths)
     return _At(
         place=place,
         paths=paths,
         ctx=EngineContext(
             paths=paths,
             state_dir=state_dir,
-            restarter=restarter(given.get("restart") or "none", paths, place),
+            restarter=restarter(flags.get("restart") or "none", paths, place),
             validator=EngineValidator(
-                paths, f"{STATE_DIR}/engines" if given["root"] != "/" else f"{state_dir}/engines"
+                paths, f"{STATE_DIR}/engines" if flags["root"] != "/" else f"{state_dir}/engines"
             ),
         ),
     )
 
 
-def _state_dir(given: dict[str, Any], paths: MountedPaths) -> Path:
+def _state_dir(flags: dict[str, Any], paths: MountedPaths) -> Path:
     """On the host's own disk unless another is named: originals must outlive a container that has configured it."""
-    return Path(os.path.abspath(given["state_dir"] or paths.local(STATE_DIR)))
+    return Path(os.path.abspath(flags["state_dir"] or paths.local(STATE_DIR)))
 
 
-def _wanted(given: dict[str, Any]) -> EngineOffer:
+def _wanted(flags: dict[str, Any]) -> EngineOffer:
     from kgpu.host.engines.model import NVIDIA_HANDLERS, EngineOffer, RuntimeHandler
 
-    names = given["names"] or NVIDIA_HANDLERS
+    names = flags["names"] or NVIDIA_HANDLERS
     for name in names:
         if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
             raise ConfigError(
                 f'"{name}" is no name of a runtime', "letters, digits and -", "correct --nvidia-runtime-name"
             )
     return EngineOffer(
-        handlers=tuple(RuntimeHandler(name, given["path"]) for name in names),
-        default=names[0] if given["as_default"] else "",
-        cdi=given["cdi"],
+        handlers=tuple(RuntimeHandler(name, flags["path"]) for name in names),
+        default=names[0] if flags["as_default"] else "",
+        cdi=flags["cdi"],
     )
 
 
-def _note_source(given: dict[str, Any]) -> None:
-    if given["source"] == "command":
+def _note_source(flags: dict[str, Any]) -> None:
+    if flags["source"] == "command":
         click.echo(
             "note: the config's files are read, because a dump would freeze every default of the engine", err=True
         )
@@ -492,7 +492,7 @@ def _plan_row(
         "flavour": place.flavour,
         "changed": bool(changes) and done,
         "restarted": restarted,
-        "changes": [{"path": one.path, "why": one.why, "diff": _diff(one)} for one in changes],
+        "changes": [{"path": change.path, "why": change.why, "diff": _diff(change)} for change in changes],
         "notes": list(notes),
     }
 

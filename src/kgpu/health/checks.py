@@ -90,12 +90,12 @@ def _recovery(memory: RememberedGpu, reading: HealthReading, config: HealthConfi
     del memory, config
     if reading.recovery in {"unknown", ""}:
         return None
-    asked = RECOVERY.get(reading.recovery)
-    if asked is None:
+    guidance = RECOVERY.get(reading.recovery)
+    if guidance is None:
         return WELL
     return _found(
-        (EvidenceSource.RECOVERY, "recovery"), f"the driver asks for: {reading.recovery}", asked.action, asked.key,
-        value=asked.action.rank, severity=asked.severity,
+        (EvidenceSource.RECOVERY, "recovery"), f"the driver asks for: {reading.recovery}", guidance.action,
+        guidance.key, value=guidance.action.rank, severity=guidance.severity,
     )  # fmt: skip
 
 

@@ -96,18 +96,18 @@ def _actions(problems: Problems, path: Path, value: Any) -> Mapping[int, Action]
     if not isinstance(value, dict):
         problems.add(path, f"{raw(value)} is not a mapping", "Xid numbers with actions, such as {94: reset-gpu}")
         return None
-    found: dict[int, Action] = {}
+    actions: dict[int, Action] = {}
     for key, item in value.items():
         text = str(key)
-        here = (*path, key)
+        place = (*path, key)
         if not (text.isascii() and text.isdecimal() and 0 < int(text[:6]) <= MAX_CODE and len(text) <= 5):
-            problems.add(here, f"{raw(key)} is no Xid number", "a number")
+            problems.add(place, f"{raw(key)} is no Xid number", "a number")
         elif not isinstance(item, str) or item not in known:
             hint = did_you_mean(item, known) if isinstance(item, str) else ""
-            problems.add(here, f"there is no action {raw(item)}", f"one of {', '.join(known)}", hint)
+            problems.add(place, f"there is no action {raw(item)}", f"one of {', '.join(known)}", hint)
         else:
-            found[int(text)] = known[item]
-    return found
+            actions[int(text)] = known[item]
+    return actions
 
 
 def _gpus(problems: Problems, path: Path, value: Any) -> frozenset[str] | None:

@@ -23,14 +23,14 @@ def evidence_of(fault: Fault, config: HealthConfig) -> GpuEvidence | None:
     if source in config.ignore_checks:
         return None
     usual, what = _switch(fault) if fault.sxid else _gpu(fault)
-    told = (config.sxid_actions if fault.sxid else config.xid_actions).get(fault.code)
+    configured_action = (config.sxid_actions if fault.sxid else config.xid_actions).get(fault.code)
     where = "" if fault.gpu_instance is None else f" in GPU instance {fault.gpu_instance}"
     return GpuEvidence(
         source=source,
         key=str(fault.code),
         what=f"{'SXid' if fault.sxid else 'Xid'} {fault.code}{where}: {what}",
-        action=told or usual.action,
-        remedy_key=usual.key if told in {None, usual.action} else configured(told),
+        action=configured_action or usual.action,
+        remedy_key=usual.key if configured_action in {None, usual.action} else configured(configured_action),
         severity=usual.severity,
         first=fault.at,
         last=fault.at,

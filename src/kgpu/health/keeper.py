@@ -96,7 +96,7 @@ class HealthKeeper:
             return None
         loading, self._loading = self._loading, None
         try:
-            found, decisions = loading.result()
+            remembered, decisions = loading.result()
         except HostError as error:
             self._problems.trouble(WHAT, error)
             return None
@@ -104,7 +104,7 @@ class HealthKeeper:
         self._problems.well(WHAT)
         for decision in decisions:
             self._report(decision)
-        return found
+        return remembered
 
     async def save(self, *, began: float, sequence: Callable[[], int], force: bool) -> None:
         """Write what has changed; what the disk does not take in time is tried again at the next look."""
@@ -117,12 +117,12 @@ class HealthKeeper:
             return
         self._settle()
         if not self.loaded:
-            found = await self.load()
-            if found is None:
+            saved = await self.load()
+            if saved is None:
                 self._trim()
                 return
             # What was saved is taken in after work has begun without it.
-            self._node.recall(found.memories, same_boot=found.boot == self._boot != "")
+            self._node.recall(saved.memories, same_boot=saved.boot == self._boot != "")
             self._recalled()
         now, outline = self._clock.monotonic(), self._outline()
         if not (force or self.unsaved or self.done or outline != self._saved or now - self._saved_at > SAVE_SECONDS):
@@ -165,21 +165,21 @@ class HealthKeeper:
             self._problems.well(WHAT)
             self._saved, self._saved_at = saving.outline, saving.at
             del self.unsaved[: saving.notes]
-            self.done = [one for one in self.done if one not in saving.done]
+            self.done = [order for order in self.done if order not in saving.done]
 
     def _outline(self) -> tuple[object, ...]:
         """What must not be lost; readings come again."""
         return tuple(
             (
                 name,
-                one.events,
-                one.xids,
-                tuple((check.evidence.name, check.raised) for check in one.conditions),
-                one.accepted_at,
-                one.maintenance_until,
-                one.links,
+                memory.events,
+                memory.xids,
+                tuple((check.evidence.name, check.raised) for check in memory.conditions),
+                memory.accepted_at,
+                memory.maintenance_until,
+                memory.links,
             )
-            for name, one in self._node.memories.items()
+            for name, memory in self._node.memories.items()
         )
 
 

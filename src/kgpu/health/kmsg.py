@@ -75,7 +75,7 @@ class MemoryLog:
             self._wake.clear()
             if self._error is not None:
                 raise self._error
-            batch = _batch([one for one in self.records if one.sequence > after], after)
+            batch = _batch([record for record in self.records if record.sequence > after], after)
             if batch.records:
                 after = batch.sequence
                 yield batch
@@ -97,7 +97,7 @@ class DeviceLog:
             try:
                 while True:
                     records, more = self._read(fd)
-                    batch = _batch([one for one in records if one.sequence > after], after)
+                    batch = _batch([record for record in records if record.sequence > after], after)
                     if batch.records:
                         after = batch.sequence
                         yield batch
@@ -154,7 +154,7 @@ class FileLog:
     async def _rest(self, fd: int, inotify: Inotify, after: int) -> AsyncIterator[Batch]:
         """Until the file is another one, or shorter than it was."""
         left = b""
-        here = os.fstat(fd)
+        opened = os.fstat(fd)
         while True:
             try:
                 raw = os.read(fd, _CHUNK)
@@ -162,8 +162,8 @@ class FileLog:
                 raise _unreadable(self._path, error) from error
             *lines, left = (left + raw).split(b"\n")
             left = left[:MAX_LINE]
-            found = (parse_record(line + b"\n") for line in lines)
-            batch = _batch([one for one in found if one is not None and one.sequence > after], after)
+            records = (parse_record(line + b"\n") for line in lines)
+            batch = _batch([record for record in records if record is not None and record.sequence > after], after)
             if batch.records:
                 after = batch.sequence
                 yield batch
@@ -171,7 +171,7 @@ class FileLog:
                 await asyncio.sleep(0)
                 continue
             now = self._now()
-            if (now.st_dev, now.st_ino) != (here.st_dev, here.st_ino) or now.st_size < os.lseek(fd, 0, os.SEEK_CUR):
+            if (now.st_dev, now.st_ino) != (opened.st_dev, opened.st_ino) or now.st_size < os.lseek(fd, 0, os.SEEK_CUR):
                 return
             await inotify.wait(self._look_seconds)
 

@@ -66,11 +66,11 @@ class LogDevice:
         codes = {row.code for row in open_rows}
         if CONTAINED in codes and not codes & WORSE:
             open_rows = [row for row in open_rows if row.code != DOUBLE_BIT]
-        found = [row.guidance for row in open_rows]
+        guidances = [row.guidance for row in open_rows]
         if self.recovery in RECOVERY:
-            found.append(RECOVERY[self.recovery])
+            guidances.append(RECOVERY[self.recovery])
         nothing = Guidance(Action.IGNORE, Severity.INFO, "nothing")
-        return max(found, key=lambda one: one.action.rank, default=nothing)
+        return max(guidances, key=lambda one: one.action.rank, default=nothing)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -186,7 +186,7 @@ class HealthVerdict:
             subject=self.gpu,
             what=self.what,
             why=f"the evidence calls for: {WORDS[self.action]}" if self.evidence else "nothing speaks against it",
-            evidence=tuple(one.quoted for one in self.evidence),
+            evidence=tuple(evidence.quoted for evidence in self.evidence),
             severity=self.severity,
             remedy=self.remedy,
             reason=REASONS[self.action] if not self.muted else "GPUMuted",

@@ -87,7 +87,7 @@ class NodeHealth:
                 if name.startswith(ADDRESS):
                     continue
                 # As at a boot, also where the clock is behind what the memory knows.
-                latest = max(memory.read_at, memory.booted_at, *(one.last for one in memory.events), 0.0)
+                latest = max(memory.read_at, memory.booted_at, *(event.last for event in memory.events), 0.0)
                 old, before = plan.on_boot(memory, max(self.booted_at, latest + 1.0)), self.booted_at - 1.0
                 old = replace(old, read_at=min(old.read_at, before), accepted_at=min(old.accepted_at, before))
             old = replace(old, booted_at=self.booted_at)
@@ -158,16 +158,16 @@ class NodeHealth:
 
     def judge(self, now: float) -> dict[str, HealthVerdict]:
         """Every GPU's verdict, in the driver's order; news become notes and decisions."""
-        found = {}
+        verdicts = {}
         for name in sorted(self.memories, key=lambda name: (_order(self.memories[name]), name)):
             before = self.memories[name].action
             self.memories[name], verdict = plan.judge(self.memories[name], self.config, now)
             if name in self.gpus or self._is_of_now(name):
-                found[name] = verdict
+                verdicts[name] = verdict
                 self._news(name, verdict, before, now)
-        for name in [name for name in self._told if name not in found]:
+        for name in [name for name in self._told if name not in verdicts]:
             del self._told[name]
-        return found
+        return verdicts
 
     def take(self) -> tuple[list[HistoryNote], list[Advice]]:
         """What is to be written down and told, once."""
@@ -274,14 +274,14 @@ class NodeHealth:
         # More evidence for the same is no news, but for errors of programs, each of which is somebody else's.
         mild = verdict.action is not Action.IGNORE and not verdict.action.withdraws
         state = (verdict.action, verdict.evidence[0].name if mild else "", verdict.muted)
-        told = self._told.get(name)
+        former_state = self._told.get(name)
         self._told[name] = state
-        if state == (told or _NOTHING):
+        if state == (former_state or _NOTHING):
             return
         record = verdict.decision()
         what = record.what.replace(f"GPU {name}", self.title(name), 1)
         self.decisions.append(replace(record, what=what[:1].upper() + what[1:]))
-        if told is not None or verdict.action is not former:
+        if former_state is not None or verdict.action is not former:
             self.notes.append(
                 HistoryNote(at=now, gpu=name, kind="verdict", name=record.reason, action=str(verdict.action), text=what)
             )

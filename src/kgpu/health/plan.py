@@ -56,7 +56,7 @@ def on_fault(memory: RememberedGpu, fault: Fault, config: HealthConfig) -> Remem
     evidence = evidence_of(fault, config)
     if evidence is None or fault.at <= memory.accepted_at or _in_maintenance(memory, config, fault.at):
         return memory
-    known = next((one for one in memory.events if one.name == evidence.name), None)
+    known = next((event for event in memory.events if event.name == evidence.name), None)
     if fault.at < memory.booted_at:
         return _begun(memory, evidence, config)
     if known is None:
@@ -73,7 +73,7 @@ def on_fault(memory: RememberedGpu, fault: Fault, config: HealthConfig) -> Remem
             count=known.count + (0 if twice else 1),
             text=evidence.text or known.text,
         )
-        events = (*(one for one in memory.events if one is not known), merged)
+        events = (*(event for event in memory.events if event is not known), merged)
     return replace(memory, events=events[-MAX_EVENTS:])
 
 
@@ -91,7 +91,9 @@ def on_reading(memory: RememberedGpu, reading: HealthReading, config: HealthConf
         memory = on_reset(memory, reading.at)
     if _came_back(memory, reading):
         memory = on_reset(memory, reading.at)
-        memory = replace(memory, events=tuple(one for one in memory.events if one.key != LOST or one.last > reading.at))
+        memory = replace(
+            memory, events=tuple(event for event in memory.events if event.key != LOST or event.last > reading.at)
+        )
     minute = int(reading.at // 60)
     slow = memory.slow_minutes
     if reading.slowdown is not None and reading.slowdown & SLOW and minute not in slow:
@@ -99,12 +101,12 @@ def on_reading(memory: RememberedGpu, reading: HealthReading, config: HealthConf
     oldest = (reading.at - config.throttle_window) // 60
     memory = replace(
         memory,
-        slow_minutes=tuple(one for one in slow if oldest < one <= minute),
+        slow_minutes=tuple(slow_minute for slow_minute in slow if oldest < slow_minute <= minute),
         links=max(memory.links, reading.links_active or 0),
     )
     conditions: list[CheckState] = []
     accepted = dict(memory.accepted)
-    held = {one.evidence.name: one for one in memory.conditions}
+    held = {condition.evidence.name: condition for condition in memory.conditions}
     for check in CHECKS:
         old = held.pop(check.name, None)
         new = None
@@ -116,14 +118,14 @@ def on_reading(memory: RememberedGpu, reading: HealthReading, config: HealthConf
             conditions.append(new)
         if new is not None and new.raised and not (old and old.raised):
             memory = _begun(memory, new.evidence, config)
-    told = reading.recovery not in {"unknown", ""}
+    answered = reading.recovery not in {"unknown", ""}
     return replace(
         memory,
         conditions=tuple(conditions),
         accepted=accepted,
         samples=_sampled(memory, reading),
-        recovery=reading.recovery if told else memory.recovery,
-        recovery_at=reading.at if told else memory.recovery_at,
+        recovery=reading.recovery if answered else memory.recovery,
+        recovery_at=reading.at if answered else memory.recovery_at,
         ecc=reading.ecc_uncorrected if reading.ecc_uncorrected is not None else memory.ecc,
         read_at=reading.at,
     )
@@ -146,7 +148,7 @@ def on_boot(memory: RememberedGpu, booted_at: float) -> RememberedGpu:
         return memory
     return replace(
         memory,
-        events=tuple(one for one in memory.events if one.last >= booted_at),
+        events=tuple(event for event in memory.events if event.last >= booted_at),
         conditions=(),
         samples=(),
         slow_minutes=(),
@@ -176,16 +178,20 @@ def set_maintenance(memory: RememberedGpu, *, until: float = FOREVER) -> Remembe
 
 def judge(memory: RememberedGpu, config: HealthConfig, now: float) -> tuple[RememberedGpu, HealthVerdict]:
     """The verdict at ``now``, and the memory without what is over."""
-    found = [_in_context(event, memory, config) for event in memory.events]
+    effective_events = [_in_context(event, memory, config) for event in memory.events]
     kept = tuple(
         event
-        for event, effective in zip(memory.events, found, strict=True)
+        for event, effective in zip(memory.events, effective_events, strict=True)
         if not _is_over(event, effective, memory, config, now)
     )
     memory = replace(memory, events=kept, episodes=_recent(memory.episodes, config, now))
     evidence = [
         *(_in_context(event, memory, config) for event in kept),
-        *(_escalated(one.evidence, memory, config) for one in memory.conditions if _counts(one, memory)),
+        *(
+            _escalated(condition.evidence, memory, config)
+            for condition in memory.conditions
+            if _counts(condition, memory)
+        ),
     ]
     evidence.sort(key=lambda one: (one.action.rank, one.urgent, _SEVERITIES[one.severity], one.last), reverse=True)
     if _in_maintenance(memory, config, now):
@@ -198,7 +204,7 @@ def judge(memory: RememberedGpu, config: HealthConfig, now: float) -> tuple[Reme
     return memory, HealthVerdict(
         gpu=memory.gpu,
         action=action,
-        healthy=not any(one.urgent and one.action.withdraws for one in evidence),
+        healthy=not any(fact.urgent and fact.action.withdraws for fact in evidence),
         severity=evidence[0].severity if action is not Action.IGNORE else Severity.INFO,
         evidence=tuple(evidence),
         remedy_key=evidence[0].remedy_key if action is not Action.IGNORE else "",
@@ -215,13 +221,13 @@ def _on_recovery_line(memory: RememberedGpu, fault: Fault, config: HealthConfig)
         return memory
     check = CHECKS[0]
     answer = check.look(memory, HealthReading(at=fault.at, recovery=word), config)
-    old = next((one for one in memory.conditions if one.evidence.name == check.name), None)
+    old = next((condition for condition in memory.conditions if condition.evidence.name == check.name), None)
     new = _condition(check, old, answer, fault.at, config)
     if new is not None and not old:
         memory = _begun(memory, new.evidence, config)
     if word == "none" and memory.recovery in RECOVERY:
         memory = on_reset(memory, fault.at)
-    others = tuple(one for one in memory.conditions if one.evidence.name != check.name)
+    others = tuple(condition for condition in memory.conditions if condition.evidence.name != check.name)
     conditions = (*others, *((new,) if new else ()))
     return replace(memory, conditions=conditions, recovery=word, recovery_at=fault.at, read_at=fault.at)
 
@@ -352,7 +358,7 @@ def _sampled(memory: RememberedGpu, reading: HealthReading) -> tuple[CounterSamp
         nvlink_crc=reading.nvlink_crc,
         nvlink_errors=reading.nvlink_errors,
     )
-    past = tuple(one for one in memory.samples if one.at < reading.at)
+    past = tuple(sample for sample in memory.samples if sample.at < reading.at)
     return (*past, new)[-MAX_SAMPLES:]
 
 

@@ -51,7 +51,7 @@ def gpu_verdict(verdict: HealthVerdict, memory: RememberedGpu, *, pci: str = "")
         pci=verdict.gpu.removeprefix(ADDRESS) if stranger else pci,
         action=str(verdict.action),
         withdraws=not verdict.healthy,
-        causes=tuple(one.name for one in verdict.evidence if one.urgent and one.action.withdraws)
+        causes=tuple(fact.name for fact in verdict.evidence if fact.urgent and fact.action.withdraws)
         if not verdict.healthy
         else (),
         reason=MUTED if verdict.muted else REASONS[verdict.action],
@@ -59,8 +59,8 @@ def gpu_verdict(verdict: HealthVerdict, memory: RememberedGpu, *, pci: str = "")
         what=_what(verdict),
         remedy=verdict.remedy,
         remedy_key=verdict.remedy_key,
-        facts=tuple(one.name for one in verdict.evidence[:MAX_EVIDENCE]),
-        evidence=tuple(_shown(one) for one in verdict.evidence[:MAX_EVIDENCE]),
+        facts=tuple(fact.name for fact in verdict.evidence[:MAX_EVIDENCE]),
+        evidence=tuple(_shown(fact) for fact in verdict.evidence[:MAX_EVIDENCE]),
         since=verdict.since,
         muted=verdict.muted,
         xids=tuple(_counts(memory.xids)),
@@ -83,7 +83,7 @@ def report_of(rows: Sequence[tuple[GpuVerdict, HealthVerdict]], *, unreadable: s
 
 def _gpu(row: GpuVerdict, verdict: HealthVerdict) -> ReportedGpu:
     # How often something came is left out: it would be another report each time.
-    evidence = (one.quoted for one in verdict.evidence)
+    evidence = (fact.quoted for fact in verdict.evidence)
     return ReportedGpu(
         uuid=row.uuid,
         index=row.index,

@@ -53,29 +53,29 @@ _MASK: Final = (
 def reading_of(gpu: Accelerator, values: Mapping[str, Any], at: float) -> HealthReading:
     """One GPU at ``at``; ``values`` by the names of ``hw.port.Reading``."""
     numbers = {name: value for name, value in values.items() if _is_number(value)}
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for attr, names in _COUNTS.items():
         known = [int(numbers[name]) for name in names if name in numbers]
-        found[attr] = sum(known) if known else None
+        fields[attr] = sum(known) if known else None
     for attr, name in _FLAGS.items():
-        found[attr] = bool(numbers[name]) if name in numbers else None
+        fields[attr] = bool(numbers[name]) if name in numbers else None
     busy = numbers.get("utilization_percent")
     # Where the driver says what it asks for, that says it better. NVML's "reset required" comes without.
-    said = Problem.NEEDS_RESET if gpu.recovery_action not in {"none", "unknown"} else None
+    redundant = Problem.NEEDS_RESET if gpu.recovery_action not in {"none", "unknown"} else None
     return HealthReading(
         at=at,
         recovery=gpu.recovery_action,
         problems=tuple(
-            (str(one.problem), one.what.removeprefix(f"GPU {gpu.index}: "))
-            for one in gpu.findings
-            if one.problem is not said
+            (str(finding.problem), finding.what.removeprefix(f"GPU {gpu.index}: "))
+            for finding in gpu.findings
+            if finding.problem is not redundant
         ),
         busy=None if busy is None else busy >= BUSY_PERCENT,
         mig=gpu.mig_enabled,
         margin_c=_margin(numbers, "temperature_c", "slowdown_temperature_c", "temperature_margin_c"),
         memory_margin_c=_margin(numbers, "memory_temperature_c", "memory_max_temperature_c"),
         **_fabric(numbers),
-        **found,
+        **fields,
     )
 
 

@@ -19,17 +19,23 @@ def merged(old: RememberedGpu, new: RememberedGpu, config: HealthConfig) -> Reme
     if (old.recovery in RECOVERY and new.recovery == "none") or fewer:
         old = plan.on_reset(old, new.read_at)
     accepted_at = max(old.accepted_at, new.accepted_at)
-    known = {one.name: one for one in old.events}
+    known = {event.name: event for event in old.events}
     settled = old.read_at - config.settle
     fresh = {
-        one.name: one for one in new.events if one.last > accepted_at and (one.name in known or one.last > settled)
+        event.name: event
+        for event in new.events
+        if event.last > accepted_at and (event.name in known or event.last > settled)
     }
     episodes = {*old.episodes}
     for name, at in new.episodes:
-        if at > accepted_at and not any(name == one and abs(at - when) <= config.burst for one, when in old.episodes):
+        if at > accepted_at and not any(
+            name == known_name and abs(at - when) <= config.burst for known_name, when in old.episodes
+        ):
             episodes.add((name, at))
-    held = {one.evidence.name: one for one in old.conditions}
-    held |= {one.evidence.name: _longer(held.get(one.evidence.name), one) for one in new.conditions}
+    held = {condition.evidence.name: condition for condition in old.conditions}
+    held |= {
+        condition.evidence.name: _longer(held.get(condition.evidence.name), condition) for condition in new.conditions
+    }
     return replace(
         new,
         events=tuple({**known, **fresh}.values())[-plan.MAX_EVENTS :],

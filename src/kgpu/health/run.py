@@ -153,15 +153,15 @@ class HealthWatch:
             self.well("driver")
             node.inventory(inventory, values, now())
         self._take_in()
-        found = node.judge(now())
+        verdicts = node.judge(now())
         pci = {gpu.uuid: gpu.pci_bus_id for gpu in node.gpus.values()}
         self.rows = tuple(
             gpu_verdict(
-                replace(one, since=self._shown_time(one.since)),
+                replace(verdict, since=self._shown_time(verdict.since)),
                 node.memories[name],
                 pci=pci.get(name, ""),
             )
-            for name, one in found.items()
+            for name, verdict in verdicts.items()
         )
         decisions = self._take_notes()
         await self._save(force=bool(self._keeper.unsaved))
@@ -169,7 +169,7 @@ class HealthWatch:
         for decision in decisions:
             self._ctx.report(decision)
         unreadable = self._problems.get("driver", "")
-        self._show(report_of(tuple(zip(self.rows, found.values(), strict=True)), unreadable=unreadable))
+        self._show(report_of(tuple(zip(self.rows, verdicts.values(), strict=True)), unreadable=unreadable))
         self._ctx.on_state(*self._state())
 
     def _take_in(self) -> None:
@@ -241,7 +241,7 @@ class HealthWatch:
                 async for batch in opened().follow(self._sequence):
                     self.well("kernel log")
                     backoff.reset()
-                    lines = [(self._now() - age(one), parse_record_event(one)) for one in batch.records]
+                    lines = [(self._now() - age(record), parse_record_event(record)) for record in batch.records]
                     while self._waiting and len(self._waiting) + len(lines) > MAX_WAITING:
                         self._taken.clear()
                         self._wake.set()
@@ -293,14 +293,14 @@ class HealthWatch:
     # --- memory ---
 
     async def _remember(self) -> None:
-        found = await self._keeper.load() or Remembered()
-        self._node.memories = dict(found.memories)
-        if found.boot == self._ctx.boot != "" and found.began:
-            self._began, self._sequence = found.began, found.sequence
+        remembered = await self._keeper.load() or Remembered()
+        self._node.memories = dict(remembered.memories)
+        if remembered.boot == self._ctx.boot != "" and remembered.began:
+            self._began, self._sequence = remembered.began, remembered.sequence
             self._node.booted_at = self._began
         else:
             # A clock that is not set yet at the start of the machine may be years back.
-            latest = max((_latest(one) for one in found.memories.values()), default=0.0)
+            latest = max((_latest(memory) for memory in remembered.memories.values()), default=0.0)
             self._began = max(self._ctx.wall() - self._ctx.uptime(), latest + 1.0)
             self._node.boot(self._began)
 

@@ -50,16 +50,16 @@ class EngineSupport:
 
 def find_engines(tree: Tree) -> tuple[EngineSupport, ...]:
     """Every engine in the usual places that reads CDI specs at all."""
-    found: dict[str, EngineSupport] = {}
+    engines: dict[str, EngineSupport] = {}
     for folder in FOLDERS:
         for name in PROGRAMS:
             path = tree.resolve(f"{folder}/{name}")
-            if path is None or path in found or not tree.local(path).is_file():
+            if path is None or path in engines or not tree.local(path).is_file():
                 continue
             newest = _newest(tree, path)
             if newest is not None:
-                found[path] = EngineSupport(path, newest)
-    return tuple(found.values())
+                engines[path] = EngineSupport(path, newest)
+    return tuple(engines.values())
 
 
 def oldest_support(engines: Iterable[EngineSupport]) -> str:

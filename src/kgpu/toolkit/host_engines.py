@@ -137,10 +137,10 @@ class HostEngines:
 
 def _choose(settings: ToolkitSettings, paths: MountedPaths) -> EnginePlace | None:
     if settings.engine is None and not settings.config:
-        found = find_places(paths, kubelet_socket=settings.socket)
-        if not found:
+        places = find_places(paths, kubelet_socket=settings.socket)
+        if not places:
             return None
-        place = found[0]
+        place = places[0]
         return place if settings.drop_in is None else replace(place, drop_in=settings.drop_in, imported=False)
     return place_for(
         settings.engine or Engine.CONTAINERD,

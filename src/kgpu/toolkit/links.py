@@ -54,7 +54,7 @@ class LinksContext:
 
 async def run(ctx: LinksContext, tell: Callable[[bool, str], None]) -> None:
     """Keep them right until cancelled. A folder that can't be written is told once, and tried again."""
-    told = ""
+    reported = ""
     async with Inotify() as inotify:
         while True:
             inotify.watch({nearest_existing(folder) for folder in _folders(ctx)}, ENTRIES)
@@ -65,9 +65,9 @@ async def run(ctx: LinksContext, tell: Callable[[bool, str], None]) -> None:
             except (OSError, HostError) as error:
                 why = error.one_line() if isinstance(error, HostError) else error.strerror
                 problem = f"the links in {DEV_CHAR} can't be made: {why}"
-            if problem and problem != told:
+            if problem and problem != reported:
                 ctx.report(_decision(problem))
-            told = problem
+            reported = problem
             tell(True, problem)
             if await inotify.wait(CALM_SECONDS):
                 await ctx.clock.sleep(PAUSE_SECONDS)

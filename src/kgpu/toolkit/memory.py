@@ -57,7 +57,7 @@ class EngineMemory:
 
     def drop(self, place: EnginePlace) -> None:
         """It is as it was before kgpu; with the last one, what was remembered of originals goes too."""
-        rest = tuple(one for one in self.engines() if not _same(one, place))
+        rest = tuple(engine for engine in self.engines() if not _same(engine, place))
         with contextlib.suppress(OSError):  # undoing again what is undone changes nothing
             self._save(rest)
         if not rest:

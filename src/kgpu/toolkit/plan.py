@@ -69,9 +69,9 @@ def plan_spec(
 
     Raises ConfigError when nothing at all could be offered.
     """
-    found = plan_devices(inventory, config, node=node, has_node=has_node, beside=beside)
-    spec = build_spec(kind=config.kind, devices=found.devices, common=common, all_device=config.all_device)
-    return Generated(spec, tuple(dict.fromkeys((*notes, *found.notes, *found.gaps))))
+    finding = plan_devices(inventory, config, node=node, has_node=has_node, beside=beside)
+    spec = build_spec(kind=config.kind, devices=finding.devices, common=common, all_device=config.all_device)
+    return Generated(spec, tuple(dict.fromkeys((*notes, *finding.notes, *finding.gaps))))
 
 
 def plan_devices(
@@ -89,8 +89,8 @@ def plan_devices(
     its nodes, ``gid_of`` which group a process must be in to open a node. Raises ConfigError for a device that is asked
     for by a name that nothing has.
     """
-    notes = [found.what for found in inventory.findings]
-    notes += [found.what for gpu in inventory.accelerators for found in gpu.findings]
+    notes = [finding.what for finding in inventory.findings]
+    notes += [finding.what for gpu in inventory.accelerators for finding in gpu.findings]
     gaps: list[str] = []
     devices: list[CdiDevice] = []
     extras: dict[str, Beside] = {}
@@ -106,7 +106,7 @@ def plan_devices(
                 extras[entry.gpu.uuid] = beside(entry.gpu) if beside else Beside()
             more = extras[entry.gpu.uuid]
             nodes = tuple(node(path) for path in entry.nodes) + (more.nodes if entry.graphics else ())
-            gids = (gid for one in nodes if (gid := gid_of(one.path)) is not None)
+            gids = (gid for cdi_node in nodes if (gid := gid_of(cdi_node.path)) is not None)
             devices.append(
                 CdiDevice(
                     names=names,
@@ -143,17 +143,17 @@ def resolve_names(specs: Iterable[ListedSpec]) -> DeviceListing:
 
 def _chosen(inventory: Inventory, ids: Iterable[str], notes: list[str]) -> list[_OfferedDevice]:
     """What is asked for, each once, in the driver's order."""
-    here = [
-        gpu for gpu in inventory.accelerators if all(found.problem is not Problem.MISSING for found in gpu.findings)
+    present = [
+        gpu for gpu in inventory.accelerators if all(finding.problem is not Problem.MISSING for finding in gpu.findings)
     ]
-    whole = {name: entry for entry in map(_OfferedDevice, here) for name in entry.ids}
-    parts = {name: entry for gpu in here for entry in _slices(gpu) for name in entry.ids}
+    whole = {name: entry for entry in map(_OfferedDevice, present) for name in entry.ids}
+    parts = {name: entry for gpu in present for entry in _slices(gpu) for name in entry.ids}
     chosen: list[_OfferedDevice] = []
     for wanted in ids:
         if wanted == NONE:
             continue
         if wanted == ALL:
-            chosen += _everything(here, notes)
+            chosen += _everything(present, notes)
         elif wanted in parts:
             chosen.append(parts[wanted])
         elif wanted in whole:
@@ -162,7 +162,7 @@ def _chosen(inventory: Inventory, ids: Iterable[str], notes: list[str]) -> list[
                 notes.append(f"GPU {wanted} is in MIG mode: programs that are given it whole can't compute on it")
         else:
             raise _no_device(wanted, [*whole, *parts])
-    order = {gpu.uuid: position for position, gpu in enumerate(here)}
+    order = {gpu.uuid: position for position, gpu in enumerate(present)}
     return sorted({entry.ids: entry for entry in chosen}.values(), key=lambda entry: order[entry.gpu.uuid])
 
 

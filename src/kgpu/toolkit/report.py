@@ -57,13 +57,13 @@ def as_data(generated: Generated, files: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def twin_notes(files: Iterable[str], found: Sequence[FoundSpec]) -> list[str]:
+def twin_notes(files: Iterable[str], specs: Sequence[FoundSpec]) -> list[str]:
     """What files of the spec folders say of the devices that were written to ``files`` (CDI's rules of priority)."""
     written = {os.path.realpath(file) for file in files}
-    ours = [spec for spec in found if os.path.realpath(spec.path) in written]
+    ours = [spec for spec in specs if os.path.realpath(spec.path) in written]
     notes = []
     for mine in ours:
-        for other in found:
+        for other in specs:
             both = len(set(mine.names) & set(other.names))
             if not both or other in ours:
                 continue

@@ -68,19 +68,23 @@ def generate(
         hooks=find_hooks(config.hooks, host),
         gids=NO_GIDS not in config.features and _reads(newest, GIDS_VERSION),
     )
-    found = mode.find(look)
-    missing = (*(item.note() for item in found.driver.missing(essential=True)), *found.gaps)
-    if missing and not found.devices:
+    finding = mode.find(look)
+    missing = (*(item.note() for item in finding.driver.missing(essential=True)), *finding.gaps)
+    if missing and not finding.devices:
         raise _incomplete(missing, "make what is missing: without it there is no device to write a spec for")
     kind = mode.kind(config)
-    spec = _build(kind, found, config)
+    spec = _build(kind, finding, config)
     siblings = {}
     for value, label in _COHERENCE.items():
-        devices = tuple(device for device in found.devices if device.annotations.get(CDI_COHERENT_ANNOTATION) == value)
+        devices = tuple(
+            device for device in finding.devices if device.annotations.get(CDI_COHERENT_ANNOTATION) == value
+        )
         if devices:
-            siblings[label] = _build(f"{kind}.{label}", replace(found, devices=devices), config)
-    notes = (*found.notes, *found.gaps, *_version_notes(spec, config.newest, engines))
-    generated = Generated(spec, tuple(dict.fromkeys(notes)), mode=name, why=why, driver=found.driver, siblings=siblings)
+            siblings[label] = _build(f"{kind}.{label}", replace(finding, devices=devices), config)
+    notes = (*finding.notes, *finding.gaps, *_version_notes(spec, config.newest, engines))
+    generated = Generated(
+        spec, tuple(dict.fromkeys(notes)), mode=name, why=why, driver=finding.driver, siblings=siblings
+    )
     if missing and not config.allow_incomplete:
         raise _incomplete(missing, ALLOW, generated)
     return generated
@@ -157,17 +161,17 @@ def _incomplete(missing: Sequence[str], remedy: str, generated: Generated | None
     )
 
 
-def _build(kind: str, found: ModeFinding, config: GenerateConfig) -> Spec:
+def _build(kind: str, finding: ModeFinding, config: GenerateConfig) -> Spec:
     """The annotation tells devices apart for the sibling specs; no spec has it."""
     return build_spec(
         kind=kind,
         devices=(
             replace(device, annotations=dict(_others(device.annotations))) if device.annotations else device
-            for device in found.devices
+            for device in finding.devices
         ),
-        common=found.common,
+        common=finding.common,
         all_device=config.all_device,
-        annotations=_annotations(found) if config.annotate else None,
+        annotations=_annotations(finding) if config.annotate else None,
     )
 
 
@@ -175,9 +179,9 @@ def _others(annotations: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     return ((key, value) for key, value in annotations.items() if key != CDI_COHERENT_ANNOTATION)
 
 
-def _annotations(found: ModeFinding) -> dict[str, str]:
+def _annotations(finding: ModeFinding) -> dict[str, str]:
     """What a spec was made for: by it a check sees that the driver or the boot is another one now."""
-    annotations = {CDI_DRIVER_ANNOTATION: found.driver.version} if found.driver.version else {}
+    annotations = {CDI_DRIVER_ANNOTATION: finding.driver.version} if finding.driver.version else {}
     boot = boot_id()
     if boot:  # not every kernel says it, and no check fails without
         annotations[CDI_BOOT_ANNOTATION] = boot
@@ -188,11 +192,11 @@ def _reads(newest: str, version: str) -> bool:
     return bool(newest) and VERSIONS.index(newest) >= VERSIONS.index(version)
 
 
-def _version_notes(spec: Spec, asked: str, engines: Iterable[EngineSupport]) -> list[str]:
+def _version_notes(spec: Spec, limit: str, engines: Iterable[EngineSupport]) -> list[str]:
     """Raises ConfigError when the spec needs a newer version than was asked for."""
-    if asked and not _reads(asked, spec.cdi_version):
+    if limit and not _reads(limit, spec.cdi_version):
         raise ConfigError(
-            f"the spec needs CDI {spec.cdi_version}, newer than {asked}",
+            f"the spec needs CDI {spec.cdi_version}, newer than {limit}",
             f"--max-cdi-version {spec.cdi_version} or later",
             "raise it, or leave out what is new: names that begin with a digit (--device-name-strategy type-index), "
             "--annotate, features",

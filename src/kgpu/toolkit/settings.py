@@ -229,17 +229,17 @@ def toolkit_settings(env: Mapping[str, str], *, nri: bool = False) -> ToolkitSet
     Raises ConfigError, which names the variable.
     """
     resolved = settings.resolve(OPTIONS, env=env)
-    found = dict(resolved.values)
+    values = dict(resolved.values)
     config = resolved.given.get("config")
-    if found["engine"] is None and config is not None and config.where != "RUNTIME_CONFIG":
-        found["engine"] = _ENGINES[config.where.partition("_")[0].lower()]
-    if not found["configure"]:
-        found["why_not"] = "NO_RUNTIME_CONFIG says so"
+    if values["engine"] is None and config is not None and config.where != "RUNTIME_CONFIG":
+        values["engine"] = _ENGINES[config.where.partition("_")[0].lower()]
+    if not values["configure"]:
+        values["why_not"] = "NO_RUNTIME_CONFIG says so"
     elif nri:
-        found |= {"configure": False, "why_not": "the NRI plugin gives containers their devices"}
+        values |= {"configure": False, "why_not": "the NRI plugin gives containers their devices"}
     rows = [row for row in WITHOUT if not (nri and row in OF_NRI)]
     idle = tuple(settings.without_effect(rows, settings.resolve(rows, env=env)))
-    return ToolkitSettings(**found, without_effect=idle)
+    return ToolkitSettings(**values, without_effect=idle)
 
 
 def _wrong(name: str, text: str, expected: str, *, known: tuple[str, ...] = ()) -> ConfigError:

@@ -170,7 +170,7 @@ def read_folders(folders: Sequence[Path | str], *, known: Mapping[str, Spec] | N
 
     ``known``: specs by real path, which are not read again. A dot at a name's beginning hides no file from runtimes.
     """
-    found: list[FoundSpec] = []
+    specs: list[FoundSpec] = []
     for priority, folder in enumerate(folders):
         try:
             names = sorted(os.listdir(folder))
@@ -179,10 +179,10 @@ def read_folders(folders: Sequence[Path | str], *, known: Mapping[str, Spec] | N
         for path in (Path(folder, name) for name in names):
             spec = known.get(os.path.realpath(path)) if known else None
             if spec is not None:
-                found.append(FoundSpec(path=str(path), priority=priority, spec=spec))
+                specs.append(FoundSpec(path=str(path), priority=priority, spec=spec))
             elif path.suffix in SUFFIXES or (path.suffix == ".yml" and not path.name.startswith(".")):
-                found.append(read_spec(path, priority))
-    return tuple(found)
+                specs.append(read_spec(path, priority))
+    return tuple(specs)
 
 
 def list_found(found: Sequence[FoundSpec]) -> DeviceListing:

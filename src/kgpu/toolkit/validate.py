@@ -58,7 +58,7 @@ _Said = tuple[FlawSeverity, str, str]
 
 
 def validate_specs(
-    found: Sequence[FoundSpec],
+    specs: Sequence[FoundSpec],
     node: SpecFacts | None,
     *,
     static_dirs: Iterable[str] = (),
@@ -71,16 +71,16 @@ def validate_specs(
     """
     flaws: list[Flaw] = []
     lasting = tuple(f"{folder.rstrip('/')}/" for folder in static_dirs)
-    given = frozenset(name for spec in found for name in spec.names)
-    for spec in found:
-        flaws += _file_flaws(spec, given)
+    resolvable = frozenset(name for spec in specs for name in spec.names)
+    for spec in specs:
+        flaws += _file_flaws(spec, resolvable)
     notes: list[str] = []
     if node is None:
         notes.append("the node was not looked at")
     else:
         version, majors = node.driver_version(), frozenset(node.majors().values())
         notes += [] if version else ["the running driver's version is not known: versions were not compared"]
-        for spec in found:
+        for spec in specs:
             if spec.spec is not None:
                 place = _Surroundings(node, spec.path.startswith(lasting), version, majors)
                 flaws += [
@@ -92,47 +92,47 @@ def validate_specs(
                     for where, (how, what, remedy) in _node_flaws(spec.spec, place)
                 ]
     if inventory is not None:
-        flaws += layout_flaws(found, inventory)
-    flaws += _name_flaws(found)
+        flaws += layout_flaws(specs, inventory)
+    flaws += _name_flaws(specs)
     unresolvable = {
         flaw.where for flaw in flaws if flaw.severity is FlawSeverity.ERROR and flaw.what.startswith(_TWICE)
     }
-    names = dict.fromkeys(name for spec in found for name in spec.names if name not in unresolvable)
+    names = dict.fromkeys(name for spec in specs for name in spec.names if name not in unresolvable)
     flaws.sort(key=lambda flaw: flaw.severity is not FlawSeverity.ERROR)
-    return Validation(tuple(spec.path for spec in found), tuple(names), tuple(dict.fromkeys(flaws)), tuple(notes))
+    return Validation(tuple(spec.path for spec in specs), tuple(names), tuple(dict.fromkeys(flaws)), tuple(notes))
 
 
 _TWICE: Final = "this name is in"
 
 
-def _file_flaws(found: FoundSpec, given: frozenset[str]) -> Iterator[Flaw]:
-    """``given``: the devices that runtimes find in any file."""
-    if found.problem is not None:
-        what = found.problem.what.removeprefix(f"{found.path}: ")
-        yield Flaw(severity=FlawSeverity.ERROR, path=found.path, what=what, remedy=found.problem.remedy)
-    if found.ignored:
-        lost = found.spec is not None and any(
-            qualified_name(found.spec.kind, device.name) not in given for device in found.spec.devices
+def _file_flaws(file: FoundSpec, resolvable: frozenset[str]) -> Iterator[Flaw]:
+    """``resolvable``: the devices that runtimes find in any file."""
+    if file.problem is not None:
+        what = file.problem.what.removeprefix(f"{file.path}: ")
+        yield Flaw(severity=FlawSeverity.ERROR, path=file.path, what=what, remedy=file.problem.remedy)
+    if file.ignored:
+        lost = file.spec is not None and any(
+            qualified_name(file.spec.kind, device.name) not in resolvable for device in file.spec.devices
         )
         yield Flaw(
             severity=FlawSeverity.ERROR if lost else FlawSeverity.WARNING,
-            path=found.path,
+            path=file.path,
             what="runtimes don't read it: they read *.yaml and *.json"
             + (", so its devices can't be given" if lost else ""),
             remedy="rename or remove it",
         )
-    if found.open_to_all:
+    if file.open_to_all:
         yield Flaw(
             severity=FlawSeverity.ERROR,
-            path=found.path,
+            path=file.path,
             what="every user of the node may change it, and with it mount anything into containers",
             remedy="take the right to write from others (chmod o-w) for the file and its folder",
         )
 
 
-def _name_flaws(found: Sequence[FoundSpec]) -> Iterator[Flaw]:
+def _name_flaws(files_read: Sequence[FoundSpec]) -> Iterator[Flaw]:
     holders: dict[str, list[FoundSpec]] = defaultdict(list)
-    for spec in found:
+    for spec in files_read:
         for name in spec.names:
             holders[name].append(spec)
     for name, specs in holders.items():
@@ -183,16 +183,16 @@ def _node_flaws(spec: Spec, place: _Surroundings) -> Iterator[tuple[str, _Said]]
         (lambda edits: edits.mounts, _mount),
         (lambda edits: edits.hooks, _hook),
     )
-    for things, rule in tables:
+    for entries_of, rule in tables:
         owners: dict[object, list[str]] = defaultdict(list)
-        for thing in things(spec.container_edits):
-            owners[thing].append(_COMMON)
+        for edit in entries_of(spec.container_edits):
+            owners[edit].append(_COMMON)
         for device in spec.devices:
-            for thing in dict.fromkeys(things(device.container_edits)):
-                owners[thing].append(device.name)
-        for thing, names in owners.items():
+            for edit in dict.fromkeys(entries_of(device.container_edits)):
+                owners[edit].append(device.name)
+        for edit, names in owners.items():
             where = _COMMON if _COMMON in names else f"device {_some(names)}"
-            yield from ((where, said) for said in rule(thing, place))
+            yield from ((where, complaint) for complaint in rule(edit, place))
 
 
 def _device(node: CdiDeviceNode, place: _Surroundings) -> Iterator[_Said]:
@@ -204,8 +204,8 @@ def _device(node: CdiDeviceNode, place: _Surroundings) -> Iterator[_Said]:
         return
     real = place.node.numbers(host)
     recorded = Numbers(node.major, node.minor)
-    said = recorded != Numbers(0, 0)
-    if said and real is not None and recorded != real:
+    has_numbers = recorded != Numbers(0, 0)
+    if has_numbers and real is not None and recorded != real:
         yield FlawSeverity.ERROR, f"it says {recorded} for {host}, which is {real}", AGAIN
     elif real is not None and kind == "char" and place.majors and real.major not in place.majors:
         yield (
@@ -213,7 +213,7 @@ def _device(node: CdiDeviceNode, place: _Surroundings) -> Iterator[_Said]:
             f"{host} is stale: no driver has its major {real.major}",
             "make the node again, or reboot",
         )
-    if said and place.lasting and any(recorded.major in numbers for numbers in DYNAMIC_MAJORS):
+    if has_numbers and place.lasting and any(recorded.major in numbers for numbers in DYNAMIC_MAJORS):
         yield (
             FlawSeverity.WARNING,
             f"it records the major {recorded.major} of {host}, which may be another after a reboot",

@@ -36,25 +36,25 @@ class _Layout:
     mig: set[Nodes] = field(default_factory=set)
 
 
-def layout_flaws(found: Sequence[FoundSpec], inventory: Inventory) -> Iterator[Flaw]:
+def layout_flaws(specs: Sequence[FoundSpec], inventory: Inventory) -> Iterator[Flaw]:
     """Devices that are no longer what they were, and devices of the node that no spec has."""
     if any(is_integrated_gpu(gpu.name) for gpu in inventory.accelerators):
         return  # a board's own list says which nodes such a GPU has
     now = _layout_of(inventory)
     offered: set[Nodes] = set()
     first = ""
-    for one in found:
-        if one.spec is None or one.ignored or one.spec.kind == CDI_MANAGEMENT_KIND:
+    for file in specs:
+        if file.spec is None or file.ignored or file.spec.kind == CDI_MANAGEMENT_KIND:
             continue
-        for device in one.spec.devices:
-            nodes = _nodes(one.spec, device)
+        for device in file.spec.devices:
+            nodes = _nodes(file.spec, device)
             if not nodes:
                 continue
-            first = first or one.path
+            first = first or file.path
             if device.name != ALL_DEVICE:
                 offered.add(nodes)
                 for how, what in _changed(device.name, nodes, now):
-                    yield Flaw(severity=how, path=one.path, where=f"device {device.name}", what=what, remedy=AGAIN)
+                    yield Flaw(severity=how, path=file.path, where=f"device {device.name}", what=what, remedy=AGAIN)
     if first:
         for nodes, name in now.usable.items():
             if nodes not in offered:

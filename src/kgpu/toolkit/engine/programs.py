@@ -116,10 +116,10 @@ class EngineValidator:
         if not place.binary:
             return ""
         check = CHECKS[place.engine]
-        here = self._paths.local(self._scratch)
+        scratch = self._paths.local(self._scratch)
         try:
-            here.mkdir(parents=True, exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix="candidate-", dir=here))  # only its owner may read it
+            scratch.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix="candidate-", dir=scratch))  # only its owner may read it
         except OSError:
             return ""
         try:

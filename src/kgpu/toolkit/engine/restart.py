@@ -91,20 +91,20 @@ class SignalRestart:
 
     async def _otherwise(self, handle: int, place: EnginePlace, pid: int, unheard: str) -> str:
         """Take the next means; what was done, and why. Raises HostError where there is none, or it has no effect."""
-        said = f"{place.flavour} (process {pid}) {unheard}"
+        message = f"{place.flavour} (process {pid}) {unheard}"
         means = next_means(_facts(pid), place.service, systemd=self._paths.exists(SYSTEMD_SIGN))
         if place.engine is Engine.DOCKER:
             means = Means.NONE  # a restart may end its containers: not unasked
         if means is Means.SYSTEMD:
             await SystemdRestart(self._paths).restart(place)
-            return f"{said}; systemd has restarted {place.service}"
+            return f"{message}; systemd has restarted {place.service}"
         if means is Means.SIGTERM:
             signal.pidfd_send_signal(handle, signal.SIGTERM)
             if await beside(_ended, handle, TERM_SECONDS):
-                return f"{said}; it was sent SIGTERM"
-            said += f", nor {TERM_SECONDS:.0f} s after SIGTERM"
+                return f"{message}; it was sent SIGTERM"
+            message += f", nor {TERM_SECONDS:.0f} s after SIGTERM"
         raise HostError(
-            said,
+            message,
             "that it reads its config: that it ends and is started again, or, as Docker, does so at a SIGHUP",
             f"restart it by hand, so that it hears SIGHUP: systemctl restart {place.service or place.flavour}",
         )
@@ -147,9 +147,9 @@ class SystemdRestart:
             self._paths, ("systemctl", "restart", place.service or place.flavour), seconds=SYSTEMCTL_SECONDS
         )
         if answer is None or answer.code:
-            said = answer.text.strip() if answer else "systemctl can't be run here"
+            output = answer.text.strip() if answer else "systemctl can't be run here"
             raise HostError(
-                f"{place.service} can't be restarted: {said}",
+                f"{place.service} can't be restarted: {output}",
                 "systemd on this host, and a unit of that name",
                 "correct --service, or use --restart-mode signal or none",
             )
@@ -179,10 +179,10 @@ def _answering(sock: socket.socket) -> int:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         sock.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
-        _, said, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(struct.calcsize("3i")))
+        _, ancillary, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(struct.calcsize("3i")))
     except OSError:
         return 0
-    for level, kind, raw in said:
+    for level, kind, raw in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             return int(struct.unpack("3i", raw[: struct.calcsize("3i")])[0])
     return 0

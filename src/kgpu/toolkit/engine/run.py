@@ -107,8 +107,8 @@ def beside_others(place: EnginePlace, wanted: EngineOffer, ctx: EngineContext) -
     kept = EngineStore(ctx.state_dir, place).load()
     now = {**_recorded_files(kept, ctx.paths), **rules.gather(place, ctx.paths)}
     before, is_now = rules.state(place, _base(place, kept, now)[0]), rules.state(place, now)
-    asked = {handler.name for handler in wanted.handlers}
-    ours = {name: path for name, path in is_now.handlers.items() if name not in {*before.handlers, *asked}}
+    names = {handler.name for handler in wanted.handlers}
+    ours = {name: path for name, path in is_now.handlers.items() if name not in {*before.handlers, *names}}
     return replace(
         wanted,
         handlers=(*wanted.handlers, *(RuntimeHandler(name, path) for name, path in ours.items())),
@@ -197,32 +197,34 @@ async def _reach(aim: _Aim, place: EnginePlace, ctx: EngineContext, store: Engin
         await beside(sweep, record.path, ctx.paths)
     quiet = await _ask_engine(aim, place, ctx)
     previous = tuple(dict.fromkeys((*aim.kept.records, *aim.kept.previous)))
-    made = dict.fromkeys(aim.kept.folders)
+    folders_made = dict.fromkeys(aim.kept.folders)
     for change in aim.changes:
-        made.update(dict.fromkeys(missing_folders(change.path, ctx.paths) if change.after is not None else ()))
-    unsettled = EngineChanges(records=aim.records, previous=previous, settled=False, folders=tuple(made))
+        folders_made.update(dict.fromkeys(missing_folders(change.path, ctx.paths) if change.after is not None else ()))
+    unsettled = EngineChanges(records=aim.records, previous=previous, settled=False, folders=tuple(folders_made))
     await beside(store.save, unsettled)
     written: list[FileChange] = []
-    told = False
+    reread = False
     try:
         for change in aim.changes:
             written.append(change)
             await beside(apply, change, ctx.paths, like=place.config)
-        told = ctx.restarter.mode != "none" and not quiet
+        reread = ctx.restarter.mode != "none" and not quiet
         restarted, note = (False, (quiet,)) if quiet else await _tell(place, ctx)
     except UserError as problem:
-        trouble = await _put_back(written, place, ctx, told=told)
+        trouble = await _put_back(written, place, ctx, reread=reread)
         if not trouble and aim.kept.settled:
-            await beside(remove_folders, tuple(folder for folder in made if folder not in aim.kept.folders), ctx.paths)
+            await beside(
+                remove_folders, tuple(folder for folder in folders_made if folder not in aim.kept.folders), ctx.paths
+            )
             await beside(store.save, aim.kept)
-        said = trouble or "its config was put back as it was before"
-        raise HostError(problem.what, problem.expected, f"{problem.remedy}; {said}") from problem
+        outcome = trouble or "its config was put back as it was before"
+        raise HostError(problem.what, problem.expected, f"{problem.remedy}; {outcome}") from problem
     if restarted and place.engine is Engine.DOCKER and ctx.restarter.mode == "signal" and not aim.leaving:
         is_now = rules.state(place, {**aim.now, **{change.path: change.after for change in aim.changes}})
         note = (*note, *((DOCKER_CDI,) if is_now.cdi else ()))
-    folders = tuple(made) if aim.records else ()
+    folders = tuple(folders_made) if aim.records else ()
     if not folders:
-        await beside(remove_folders, tuple(made), ctx.paths)
+        await beside(remove_folders, tuple(folders_made), ctx.paths)
     await beside(store.save, EngineChanges(records=aim.records, folders=folders))
     return EngineOutcome(changes=aim.changes, restarted=restarted, notes=(*aim.notes, *note))
 
@@ -287,7 +289,7 @@ async def _wait(place: EnginePlace, ctx: EngineContext, check: Check | None) -> 
         await ctx.clock.sleep(PAUSE_SECONDS)
 
 
-async def _put_back(written: list[FileChange], place: EnginePlace, ctx: EngineContext, *, told: bool) -> str:
+async def _put_back(written: list[FileChange], place: EnginePlace, ctx: EngineContext, *, reread: bool) -> str:
     """Put back what was there, in reverse order, and have the engine read it; why that failed, "" when it didn't."""
     try:
         for change in reversed(written):
@@ -295,7 +297,7 @@ async def _put_back(written: list[FileChange], place: EnginePlace, ctx: EngineCo
                 await beside(apply, change, ctx.paths, back=True, like=place.config)
     except UserError as worse:
         return f"its config could NOT be put back: {worse.one_line()}; run the command again, or put it back by hand"
-    if not told:
+    if not reread:
         return ""
     with contextlib.suppress(UserError):  # one that has ended is started again by its supervisor
         await ctx.restarter.restart(place)

@@ -133,17 +133,17 @@ class EngineStore:
 
 def remembered(state_dir: Path) -> dict[Path, tuple[str, ...]]:
     """The files of each engine that kgpu has changed, by the folder of its memory; one that can't be read has none."""
-    found: dict[Path, tuple[str, ...]] = {}
+    files: dict[Path, tuple[str, ...]] = {}
     for path in sorted((state_dir / FOLDER).glob(f"*/{RECORD}")):
         try:
             stored = decode(path.read_bytes(), _StoredMemory)
         except (OSError, ValueError, msgspec.DecodeError):
-            found[path.parent] = ()
+            files[path.parent] = ()
             continue
         rows = (*stored.records, *stored.previous)
         if rows:
-            found[path.parent] = tuple(dict.fromkeys(row.path for row in rows))
-    return found
+            files[path.parent] = tuple(dict.fromkeys(row.path for row in rows))
+    return files
 
 
 def _unwritable(folder: Path, error: OSError) -> HostError:

@@ -48,16 +48,18 @@ class Mode:
 def matching(root: DriverRoot, patterns: Iterable[str], excluded: Iterable[str] = ()) -> tuple[str, ...]:
     """The device nodes whose paths match a pattern of their folder's names (``/dev/nvidia*``); folders don't count."""
     without = tuple(excluded)
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for pattern in patterns:
         folder, name_pattern = posixpath.split(pattern)
         for name in root.dev.names(folder):
             path = f"{folder}/{name}"
-            if not fnmatch.fnmatchcase(name, name_pattern) or any(fnmatch.fnmatchcase(path, one) for one in without):
+            if not fnmatch.fnmatchcase(name, name_pattern) or any(
+                fnmatch.fnmatchcase(path, exclusion) for exclusion in without
+            ):
                 continue
             if root.has_node(path) and not root.dev.local(path).is_dir():
-                found[path] = None
-    return tuple(found)
+                paths[path] = None
+    return tuple(paths)
 
 
 def gid_of(look: ModeInput) -> Callable[[str], int | None]:

@@ -49,7 +49,7 @@ def find(look: ModeInput) -> ModeFinding:
             "correct --driver-root and --csv.file, or choose another --mode",
         )
     gpus, strategies = _gpus(look, nodes)
-    found = plan_devices(
+    finding = plan_devices(
         gpus,
         dataclasses.replace(look.config, strategies=strategies),
         node=look.root.device_node,
@@ -58,7 +58,7 @@ def find(look: ModeInput) -> ModeFinding:
     )
     report = DriverReport(root=str(look.root.files.here), layout="tegra", items=(*_node_items(look, rows), *items))
     return dataclasses.replace(
-        found, common=_with_hooks(look, common), notes=(*notes, *report.notes(), *found.notes), driver=report
+        finding, common=_with_hooks(look, common), notes=(*notes, *report.notes(), *finding.notes), driver=report
     )
 
 
@@ -71,10 +71,10 @@ def _rows(look: ModeInput) -> tuple[tuple[CsvRow, ...], list[str]]:
         if not tree.is_file(path):
             notes.append(f"{path} is left out: there is no such file")
             continue
-        found = parse_rows(tree.read(path, MAX_BYTES + 1), source=path)
+        listed = parse_rows(tree.read(path, MAX_BYTES + 1), source=path)
         read += 1
-        rows |= dict.fromkeys(found.rows)
-        notes += found.complaints
+        rows |= dict.fromkeys(listed.rows)
+        notes += listed.complaints
     if not read:
         raise HostError(
             f"none of {', '.join(look.config.csv.files)} can be read under {tree.here}",
@@ -90,7 +90,7 @@ def _gpus(look: ModeInput, nodes: tuple[str, ...]) -> tuple[Inventory, tuple[str
     """The GPUs with the nodes that each has here, and the naming strategies that can be used."""
     known = look.inventory
     if known is None or not known.accelerators:
-        strategies = tuple(one for one in look.config.strategies if one != "uuid")
+        strategies = tuple(strategy for strategy in look.config.strategies if strategy != "uuid")
         if not strategies:
             raise ConfigError(
                 "mode csv has no UUIDs where NVML is not there", "--device-name-strategy index or type-index",

@@ -72,8 +72,8 @@ def without_links(rows: Iterable[CsvRow], patterns: Iterable[str]) -> tuple[CsvR
 
     def ignored(path: str) -> bool:
         name = posixpath.basename(path)
-        return any(fnmatch.fnmatchcase(name, one) for one in by_name) or any(
-            fnmatch.fnmatchcase(path, one) for one in by_path
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in by_name) or any(
+            fnmatch.fnmatchcase(path, pattern) for pattern in by_path
         )
 
     return tuple(row for row in rows if row.kind is not CsvKind.SYM or not ignored(row.path))

@@ -18,7 +18,7 @@ def common_edits(look: ModeInput, files: DriverFiles, *, whole: bool = True) -> 
     """The edits for every container. ``whole``: with the control nodes and the hooks about single GPUs."""
     edits = host_edits(look.root, files) if look.hooks.wanted else driver_edits(look.root, files, machine=look.machine)
     nodes = edits.device_nodes if whole else ()
-    env = [one for one in edits.env if one != VOID and not one.startswith(f"{ENV_LIBCUDA_DIR}=")]
+    env = [variable for variable in edits.env if variable != VOID and not variable.startswith(f"{ENV_LIBCUDA_DIR}=")]
     if folders := _libcuda_folders(edits):
         env.insert(0, f"{ENV_LIBCUDA_DIR}={':'.join(folders)}")
     hooks = look.hooks

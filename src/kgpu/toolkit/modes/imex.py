@@ -20,11 +20,11 @@ _CHANNEL: Final = re.compile(r"(?:channel)?([0-9]{1,7})", re.ASCII)
 
 def find(look: ModeInput) -> ModeFinding:
     """Channels by number, ``channelN`` or ``all``; one that is not there is a gap."""
-    there = sorted(int(path.rpartition("channel")[2]) for path in _all(look))
-    wanted = list(dict.fromkeys(_wanted(look, there)))
-    missing = [number for number in wanted if number not in there]
-    found = [number for number in wanted if number in there]
-    if not found:
+    channels = sorted(int(path.rpartition("channel")[2]) for path in _all(look))
+    wanted = list(dict.fromkeys(_wanted(look, channels)))
+    missing = [number for number in wanted if number not in channels]
+    offered = [number for number in wanted if number in channels]
+    if not offered:
         absent = "no channel is" if not missing else f"channel {', '.join(map(str, missing))} is not"
         raise HostError(
             f"mode imex found nothing to offer: {absent} under {look.root.dev.local(FOLDER)}",
@@ -32,7 +32,7 @@ def find(look: ModeInput) -> ModeFinding:
             "create channels (module parameter NVreg_ImexChannelCount, or `nvidia-modprobe -c`), or correct --dev-root",
         )
     devices = []
-    for number in found:
+    for number in offered:
         nodes = (look.root.device_node(f"{FOLDER}/channel{number}"),)
         devices.append(CdiDevice(names=(str(number),), nodes=nodes, gids=gids(look, nodes)))
     gaps = tuple(f"channel {number} is left out: {FOLDER}/channel{number} not there" for number in missing)
@@ -45,11 +45,11 @@ def _all(look: ModeInput) -> Iterator[str]:
     )
 
 
-def _wanted(look: ModeInput, there: list[int]) -> Iterator[int]:
+def _wanted(look: ModeInput, channels: list[int]) -> Iterator[int]:
     for word in look.config.device_ids:
         match = _CHANNEL.fullmatch(word)
         if word in {ALL, f"channel{ALL}"}:
-            yield from there
+            yield from channels
         elif match and int(match[1]) <= MOST:
             yield int(match[1])
         else:

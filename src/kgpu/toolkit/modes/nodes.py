@@ -37,26 +37,26 @@ def node_mode(row: NodeMode) -> Mode:
 def _find(row: NodeMode, look: ModeInput) -> ModeFinding:
     check_only_all(look, row.name)
     root = look.root
-    found = matching(root, row.nodes)
-    if not found:
+    paths = matching(root, row.nodes)
+    if not paths:
         raise HostError(
             f"mode {row.name} found no device: {' or '.join(row.nodes)} is not under {root.dev.here}",
             f"the device nodes of {row.needs}",
             f"load {row.needs} on this node, point --dev-root at the folder that has /dev, or choose another --mode",
         )
-    items = [Item(kind="node", name=path, found=True, path=path, why=row.help) for path in found]
+    items = [Item(kind="node", name=path, found=True, path=path, why=row.help) for path in paths]
     for path, breaks in row.optional:
-        there = root.has_node(path)
-        why = row.help if there else f"{path} is not there"
-        items.append(Item(kind="node", name=path, found=there, path=path if there else "", why=why, breaks=breaks))
-        found += (path,) if there else ()
+        exists = root.has_node(path)
+        why = row.help if exists else f"{path} is not there"
+        items.append(Item(kind="node", name=path, found=exists, path=path if exists else "", why=why, breaks=breaks))
+        paths += (path,) if exists else ()
     mounts = tuple(
         CdiMount(host_path=tree.on_host(path), container_path=path, options=MOUNT_OPTIONS)
-        for tree, paths in ((root.dev, row.dev_mounts), (root.files, row.mounts))
-        for path in paths
+        for tree, optional_paths in ((root.dev, row.dev_mounts), (root.files, row.mounts))
+        for path in optional_paths
         if tree.resolve(path) is not None
     )
-    nodes = tuple(root.device_node(path) for path in found)
+    nodes = tuple(root.device_node(path) for path in paths)
     report = DriverReport(root=str(root.dev.here), items=tuple(items))
     return ModeFinding(
         devices=(CdiDevice(names=(ALL_DEVICE,), nodes=nodes, mounts=mounts, gids=gids(look, nodes)),),

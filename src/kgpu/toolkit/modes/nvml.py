@@ -20,7 +20,7 @@ def find(look: ModeInput) -> ModeFinding:
     inventory = look.inventory
     assert inventory is not None, "mode nvml reads the hardware first"
     files = find_driver_files(look.root, version=inventory.driver_version, search=look.config.search)
-    found = plan_devices(
+    finding = plan_devices(
         inventory,
         look.config,
         node=look.root.device_node,
@@ -29,7 +29,7 @@ def find(look: ModeInput) -> ModeFinding:
         gid_of=gid_of(look),
     )
     return replace(
-        found, common=common_edits(look, files), notes=(*files.notes, *found.notes), driver=files.report
+        finding, common=common_edits(look, files), notes=(*files.notes, *finding.notes), driver=files.report
     )  # fmt: skip
 
 

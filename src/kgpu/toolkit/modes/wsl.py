@@ -24,7 +24,7 @@ def find(look: ModeInput) -> ModeFinding:
         )
     store = find_wsl_store(look.root)
     edits = _with_hooks(look, store) if look.hooks.wanted else wsl_edits(look.root, store, machine=look.machine)
-    env = tuple(one for one in edits.env if one != VOID)
+    env = tuple(variable for variable in edits.env if variable != VOID)
     node = look.root.device_node(DXG)
     return ModeFinding(
         devices=(CdiDevice(names=(ALL_DEVICE,), nodes=(node,), gids=gids(look, (node,))),),

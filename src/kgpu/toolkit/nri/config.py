@@ -175,16 +175,16 @@ def _naming_both(row: Setting) -> Reader:
 
 
 def _config(rows: Iterable[Setting], flags: Mapping[str, Any], env: Mapping[str, str]) -> NriConfig:
-    found = resolve(rows, flags=flags, env=env).values
-    own, (namespaces, accounts) = found["namespace"], found["allowed"]
+    values = resolve(rows, flags=flags, env=env).values
+    own, (namespaces, accounts) = values["namespace"], values["allowed"]
     policy = NriPolicy(
         namespaces=namespaces | {own},
         accounts=accounts,
-        management=found["management"] | {own},
-        by_env=found["by_env"],
-        by_mounts=found["by_mounts"],
+        management=values["management"] | {own},
+        by_env=values["by_env"],
+        by_mounts=values["by_mounts"],
     )
-    return NriConfig(policy=policy, socket=found["socket"], index=found["index"])
+    return NriConfig(policy=policy, socket=values["socket"], index=values["index"])
 
 
 def honouring(policy: NriPolicy, toolkit: ToolkitConfig) -> NriPolicy:

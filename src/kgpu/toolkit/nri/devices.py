@@ -72,30 +72,30 @@ class DeviceIndex:
         if device != ALL_DEVICE:
             return (name,)
         whole = self.entries[name].units
-        found: dict[Units, str] = {}
+        by_units: dict[Units, str] = {}
         for other, entry in self.entries.items():
             inside = entry.units.gpus <= whole.gpus and entry.units.slices <= whole.slices
             if other != name and other.startswith(f"{kind}=") and entry.units and inside:
-                found.setdefault(entry.units, other)
-        return tuple(found.values()) or (name,)
+                by_units.setdefault(entry.units, other)
+        return tuple(by_units.values()) or (name,)
 
     def held(self, holding: Holding) -> tuple[Units, ...] | None:
         """What is behind the devices that somebody has; None when it is GPUs that no spec tells of."""
-        found: list[Units] = []
+        units: list[Units] = []
         for name in holding.cdi_devices:
             if name in self.entries:
-                found.append(self.entries[name].units)
+                units.append(self.entries[name].units)
             elif holding.resource == _DRA_DRIVER:
                 return None
         if holding.cdi_devices:
-            return tuple(found)
+            return tuple(units)
         for device in holding.devices:
             name = self.bare(device.partition(REPLICA)[0])
             if name:
-                found.append(self.entries[name].units)
+                units.append(self.entries[name].units)
             elif device.startswith(_DEVICE_IDS) or holding.resource == _DRA_DRIVER:
                 return None
-        return tuple(found)
+        return tuple(units)
 
 
 def is_nvidia_kind(kind: str) -> bool:
@@ -120,12 +120,14 @@ def index_of(specs: Iterable[tuple[int, Spec]]) -> DeviceIndex:
             name = qualified_name(spec.kind, device.name)
             entry = _entry(spec.container_edits, device.container_edits)
             mounts.update(entry.mounts)
-            top, found = best.get(name, (priority, []))
+            top, entries = best.get(name, (priority, []))
             if priority > top:
-                top, found = priority, []
+                top, entries = priority, []
             if priority == top:
-                best[name] = (top, [*found, entry])
-    return DeviceIndex({name: found[0] for name, (_, found) in best.items() if len(found) == 1}, frozenset(mounts))
+                best[name] = (top, [*entries, entry])
+    return DeviceIndex(
+        {name: entries[0] for name, (_, entries) in best.items() if len(entries) == 1}, frozenset(mounts)
+    )
 
 
 def units_of_nodes(paths: Iterable[str]) -> Units:

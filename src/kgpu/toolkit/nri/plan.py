@@ -69,8 +69,8 @@ def needs_holdings(policy: NriPolicy, ask: Ask, account: str) -> bool:
 def decide(policy: NriPolicy, ask: Ask, facts: Facts, *, wanted: Wanted) -> Outcome:
     """What happens to the container."""
     try:
-        given, why = _given(policy, ask, facts)
-        return _outcome(policy, ask, facts, given, why, wanted=wanted)
+        devices, why = _given(policy, ask, facts)
+        return _outcome(policy, ask, facts, devices, why, wanted=wanted)
     except UserError as problem:
         return ContainerRefusal(problem)
 
@@ -89,8 +89,10 @@ def _keys(container: NriContainer) -> tuple[str, ...]:
     return f"{base}/container.{container.name}", f"{base}/pod", base
 
 
-def _outcome(policy: NriPolicy, ask: Ask, facts: Facts, given: tuple[str, ...], why: str, *, wanted: Wanted) -> Outcome:
-    entries = [facts.index.entries[name] for name in given]
+def _outcome(
+    policy: NriPolicy, ask: Ask, facts: Facts, devices: tuple[str, ...], why: str, *, wanted: Wanted
+) -> Outcome:
+    entries = [facts.index.entries[name] for name in devices]
     # What the kubelet's CDI devices have brought stands in the container already.
     brought = facts.index.mounts & {(mount.destination, mount.source) for mount in ask.container.mounts}
     if not entries and not brought:
@@ -105,14 +107,14 @@ def _outcome(policy: NriPolicy, ask: Ask, facts: Facts, given: tuple[str, ...], 
     if capabilities is not None:
         mounts = brought.union(*(entry.mounts for entry in entries))
         dropped = tuple(sorted({path for path, _ in mounts if not wanted(path, capabilities)}))
-    new = tuple(name for name in given if name not in ask.container.cdi_devices)
+    new = tuple(name for name in devices if name not in ask.container.cdi_devices)
     if not new and not dropped:
         return Nothing(why)
-    said = [f"{', '.join(new)} as {ask.source} asks"] if new else []
+    parts = [f"{', '.join(new)} as {ask.source} asks"] if new else []
     if dropped:
         files = "1 driver file" if len(dropped) == 1 else f"{len(dropped)} driver files"
-        said.append(f"without {files} of other capabilities than {', '.join(sorted(capabilities or ()))}")
-    return Adjust(ContainerAdjustment(cdi_devices=new, without_mounts=dropped), "; ".join(said))
+        parts.append(f"without {files} of other capabilities than {', '.join(sorted(capabilities or ()))}")
+    return Adjust(ContainerAdjustment(cdi_devices=new, without_mounts=dropped), "; ".join(parts))
 
 
 def _facts(facts: Facts, gpus: Iterable[int]) -> list[GpuFacts]:
@@ -128,21 +130,21 @@ def _given(policy: NriPolicy, ask: Ask, facts: Facts) -> tuple[tuple[str, ...], 
         return (), _not_allowed(ask)
     if ask.annotated:
         return _annotated(policy, ask, facts, allowed=allowed), ""
-    given: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
     why = ""
     if ask.visible.none and not allowed:
         why = _not_allowed(ask)
     elif ask.visible.none:
         # The driver without a GPU; where no spec has that, nothing is what comes nearest.
-        given = tuple(name for name in (_NO_GPU,) if name in facts.index.entries)
+        devices = tuple(name for name in (_NO_GPU,) if name in facts.index.entries)
     elif ask.visible.all:
-        given, why = _all(policy, ask, facts, allowed=allowed)
+        devices, why = _all(policy, ask, facts, allowed=allowed)
     elif ask.visible.ids:
-        given, why = _ids(policy, ask, facts, allowed=allowed)
+        devices, why = _ids(policy, ask, facts, allowed=allowed)
     if allowed:
         _check_resolvable(ask, facts, ask.extra)
-        given += tuple(name for name in ask.extra if name not in given)
-    return given, why
+        devices += tuple(name for name in ask.extra if name not in devices)
+    return devices, why
 
 
 def _annotated(policy: NriPolicy, ask: Ask, facts: Facts, *, allowed: bool) -> tuple[str, ...]:
@@ -178,30 +180,30 @@ def _all(policy: NriPolicy, ask: Ask, facts: Facts, *, allowed: bool) -> tuple[t
     if _ALL_GPUS not in facts.index.entries:
         return (), f"no CDI spec on this node has {_ALL_GPUS}"
     members = facts.index.members(_ALL_GPUS)
-    taken = {name: holder for name in members for holder in _holders(ask, facts, name) if not _own(ask, facts, name)}
-    free = tuple(name for name in members if name not in taken)
-    if not taken:
+    holders = {name: holder for name in members for holder in _holders(ask, facts, name) if not _own(ask, facts, name)}
+    free = tuple(name for name in members if name not in holders)
+    if not holders:
         return (_ALL_GPUS,), ""
     if not free:
-        raise _taken(ask, taken)
+        raise _taken(ask, holders)
     return free, ""
 
 
 def _ids(policy: NriPolicy, ask: Ask, facts: Facts, *, allowed: bool) -> tuple[tuple[str, ...], str]:
-    found = tuple(dict.fromkeys(facts.index.bare(word) or word for word in ask.visible.ids))
-    for name in found:
+    devices = tuple(dict.fromkeys(facts.index.bare(word) or word for word in ask.visible.ids))
+    for name in devices:
         if is_management(name) and not policy.manages(ask.pod.namespace):
             raise _denied(ask, name, policy.management, names.ENV_NRI_MANAGEMENT_NAMESPACES)
     if not allowed:
         mine = {device.partition(REPLICA)[0] for holding in _mine(ask, facts) for device in holding.devices}
-        lost = [word for word in ask.visible.ids if word in mine and word in found]
+        lost = [word for word in ask.visible.ids if word in mine and word in devices]
         if lost:  # the kubelet gave it, but no spec has it
             _check_resolvable(ask, facts, lost)
-        if not all(_own(ask, facts, name) for name in found):
+        if not all(_own(ask, facts, name) for name in devices):
             return (), _not_allowed(ask)
-    _check_resolvable(ask, facts, found)
-    _check_free(ask, facts, found)
-    return found, ""
+    _check_resolvable(ask, facts, devices)
+    _check_free(ask, facts, devices)
+    return devices, ""
 
 
 def _check_resolvable(ask: Ask, facts: Facts, wanted: Iterable[str]) -> None:
@@ -217,7 +219,7 @@ def _check_resolvable(ask: Ask, facts: Facts, wanted: Iterable[str]) -> None:
 
 
 def _check_free(ask: Ask, facts: Facts, wanted: Iterable[str]) -> None:
-    taken = {
+    holders = {
         member: holder
         for name in wanted
         if not is_management(name)
@@ -225,8 +227,8 @@ def _check_free(ask: Ask, facts: Facts, wanted: Iterable[str]) -> None:
         if not _own(ask, facts, member)  # a share of a GPU: the kubelet gave it to both
         for holder in _holders(ask, facts, member)
     }
-    if taken:
-        raise _taken(ask, taken)
+    if holders:
+        raise _taken(ask, holders)
 
 
 def _holders(ask: Ask, facts: Facts, name: str) -> Iterator[str]:
@@ -242,7 +244,7 @@ def _holders(ask: Ask, facts: Facts, name: str) -> Iterator[str]:
                     "specs that name every GPU of this node",
                     "write the specs again: `kgpu cdi generate`",
                 )
-            if any(units.meets(one) for one in theirs):
+            if any(units.meets(other) for other in theirs):
                 yield f"{holding.namespace}/{holding.pod}"
 
 

@@ -86,7 +86,7 @@ def gpu_facts(inventory: Inventory) -> tuple[dict[int, GpuFacts], GpuFacts]:
     """The facts of an inventory: by minor number, and what all GPUs have in common."""
     cuda = "" if inventory.cuda_version is None else "{}.{}".format(*inventory.cuda_version)
     node = GpuFacts(cuda=cuda, driver=inventory.driver_version, subject="this node")
-    found = {
+    by_minor = {
         gpu.minor: GpuFacts(
             cuda=cuda,
             driver=inventory.driver_version,
@@ -96,4 +96,4 @@ def gpu_facts(inventory: Inventory) -> tuple[dict[int, GpuFacts], GpuFacts]:
         )
         for gpu in inventory.accelerators
     }
-    return found, node
+    return by_minor, node

@@ -68,7 +68,7 @@ def _spec(path: Path, mark: _Mark, before: _SpecsLook) -> tuple[_Mark, Spec | No
 
 
 def _entries(folder: Path) -> list[tuple[Path, _Mark]]:
-    found = []
+    marks = []
     try:
         names = sorted(os.listdir(folder))
     except OSError:
@@ -81,5 +81,5 @@ def _entries(folder: Path) -> list[tuple[Path, _Mark]]:
             except OSError:
                 continue
             if stat.S_ISREG(status.st_mode):
-                found.append((path, (status.st_ino, status.st_mtime_ns, status.st_size)))
-    return found
+                marks.append((path, (status.st_ino, status.st_mtime_ns, status.st_size)))
+    return marks
