@@ -12,7 +12,7 @@ import pytest
 from kgpu.base.inotify import Inotify
 from kgpu.host.root import DriverRoot, Tree
 from kgpu.hw.memory import sample_inventory
-from kgpu.toolkit.sources import PAUSE_SECONDS, SpecSources, stirred
+from kgpu.toolkit.sources import PAUSE_SECONDS, SpecSources, follow_sources
 from kgpu.toolkit.spec_keeper import make_spec
 from tests.host.tree import driver, link, touch
 
@@ -30,16 +30,16 @@ def root(tmp_path: Path) -> DriverRoot:
 
 
 def sources(root: DriverRoot) -> SpecSources:
-    before = SpecSources.before(root)
+    before = SpecSources.snapshot(root)
     made = make_spec(sample_inventory(1, driver_version="550.54.15"), root)
-    return before.of([made.spec])
+    return before.of_specs([made.spec])
 
 
 def test_nothing_happened(root: DriverRoot) -> None:
     known = sources(root)
     touch(root.files.here, "/tmp/else", "/run/else", "/usr/lib/else")
     assert not known.changed()
-    assert known.news() is None
+    assert known.changed_daemons() is None
 
 
 def library_gone(here: Path) -> None:
@@ -85,16 +85,16 @@ def test_what_changes_is_seen(root: DriverRoot, happens: Callable[[Path], None],
     known = sources(root)
     happens(root.files.here)
     assert known.changed()
-    assert (known.news() is not None) == is_daemon
+    assert (known.changed_daemons() is not None) == is_daemon
 
 
 @pytest.mark.parametrize("happens", [daemon_gone, daemon_begun, mps_begun, library_gone])
 def test_what_happens_while_the_spec_is_made_is_seen(root: DriverRoot, happens: Callable[[Path], None]) -> None:
     """Between the look and the writing down."""
-    before = SpecSources.before(root)
+    before = SpecSources.snapshot(root)
     made = make_spec(sample_inventory(1, driver_version="550.54.15"), root)
     happens(root.files.here)
-    assert before.of([made.spec]).changed()
+    assert before.of_specs([made.spec]).changed()
 
 
 def test_a_folder_that_is_not_there_is_watched_for_from_above(root: DriverRoot) -> None:
@@ -122,7 +122,7 @@ async def test_what_happened_before_the_folders_were_watched_is_seen_and_what_st
 ) -> None:
     wrong: list[str] = ["before"]
     async with Inotify() as inotify, asyncio.timeout(30):
-        looks = stirred(inotify, lambda: {tmp_path}, lambda: tuple(wrong) or None, calm=60.0)
+        looks = follow_sources(inotify, lambda: {tmp_path}, lambda: tuple(wrong) or None, calm=60.0)
         await anext(looks)
         again = asyncio.ensure_future(anext(looks))
         (tmp_path / "else").touch()  # wakes it, and changes nothing of what is wrong
@@ -143,7 +143,7 @@ async def test_what_happened_before_the_folders_were_watched_is_seen_and_what_st
 
 async def test_what_stays_wrong_is_yielded_again_after_a_while(tmp_path: Path) -> None:
     async with Inotify() as inotify, asyncio.timeout(30):
-        looks = stirred(inotify, lambda: {tmp_path}, lambda: "wrong", calm=0.01)
+        looks = follow_sources(inotify, lambda: {tmp_path}, lambda: "wrong", calm=0.01)
         await anext(looks)
         await anext(looks)
         await looks.aclose()

@@ -25,7 +25,7 @@ from kgpu.hw.port import Inventory
 from kgpu.hw.vendor import vendor_of
 from kgpu.toolkit.config import GenerateConfig
 from kgpu.toolkit.run import generate, keep_spec
-from kgpu.toolkit.sources import PAUSE_SECONDS, SpecSources, stirred
+from kgpu.toolkit.sources import PAUSE_SECONDS, SpecSources, follow_sources
 
 log = logging.getLogger(__name__)
 
@@ -86,9 +86,9 @@ class PluginSpecs:
         whole = all(path.is_file() for path in self._written[1])
         if key == self._written[0] and whole and self._sources is not None and not self._sources.changed():
             return
-        before = SpecSources.before(root)
+        before = SpecSources.snapshot(root)
         specs = (self._gpus(inventory, settings, root), *_extras(settings, root))
-        self._sources = before.of(specs)
+        self._sources = before.of_specs(specs)
         texts = {self._folder / f"{spec.kind.replace('/', '-')}.json": dump_spec(spec, "json") for spec in specs}
         for path, text in texts.items():
             keep_spec(path, text)
@@ -100,14 +100,14 @@ class PluginSpecs:
         while self._sources is None:  # noqa: ASYNC110 - the first specs are written in a thread, which sets no asyncio.Event
             await asyncio.sleep(PAUSE_SECONDS)
         async with Inotify() as inotify:
-            async for _ in stirred(inotify, self._folders, self._stale, CALM_SECONDS):
+            async for _ in follow_sources(inotify, self._folders, self._stale, CALM_SECONDS):
                 yield
 
     def _folders(self) -> set[Path]:
         return self._sources.folders() if self._sources is not None else set()
 
     def _stale(self) -> Hashable:
-        return self._sources.news() if self._sources is not None else None
+        return self._sources.changed_daemons() if self._sources is not None else None
 
     def _gpus(self, inventory: Inventory, settings: PluginSettings, root: DriverRoot) -> Spec:
         config = GenerateConfig(

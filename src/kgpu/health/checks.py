@@ -196,7 +196,7 @@ def _rate(memory: RememberedGpu, reading: HealthReading, attr: str, span: float)
 
 
 def _coarse(value: float) -> float:
-    """A measure that moves all the time, in steps of two: within one it has not got worse."""
+    """A fluctuating rate as a power of two, so that it has got worse only when it has doubled."""
     return math.floor(math.log2(max(1.0, value)))
 
 

@@ -1,4 +1,4 @@
-"""What health is told: what to ignore, what to call for instead, thresholds, and how long things have to hold.
+"""The health role's config file: what to ignore, which actions replace the catalogue's, thresholds, and times.
 
 A YAML file, read strictly: an unknown key is an error that says which one was probably meant. Every setting is a row of
 ``ROWS``; the file's sections are the part of the key before the dot.
@@ -29,7 +29,7 @@ _GPU: Final = re.compile(r"all|GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthConfig:
-    """Everything that can be told. Times are seconds.
+    """What the file can set. Times are seconds.
 
     ``ignore_xids``, ``ignore_sxids`` and ``ignore_checks`` are evidence that is not looked at. ``xid_actions`` and
     ``sxid_actions`` replace the catalogue's. ``maintenance`` names GPUs (UUID, index or ``all``) whose evidence is not

@@ -49,7 +49,7 @@ _REMEDY: Final = "look at the disk and the rights of the folder; health goes on 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """What a run goes on with. ``sequence`` is the last record of the kernel log of ``boot`` that counted.
+    """What a run continues from. ``sequence`` is the last record of the kernel log of ``boot`` that counted.
 
     ``began`` is when that boot was, in the seconds since 1970 in which the memories have their times.
     """
@@ -61,7 +61,7 @@ class Remembered:
 
 
 class HealthHistory:
-    """The file at ``path``. Every method raises HostError when the disk does not let it."""
+    """The file at ``path``. Every method raises HostError when the disk fails."""
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, max_notes: int = MAX_NOTES) -> None:
         self.path = path
@@ -122,7 +122,7 @@ class HealthHistory:
         ]
 
     def put(self, order: HealthOrder) -> None:
-        """A person's word, for whoever keeps the memories."""
+        """Add a person's order, for the process that keeps the memories."""
         with self._translated(), self._open() as db:
             db.execute("INSERT INTO orders (value) VALUES (?)", (msgspec.json.encode(order),))
         try:
@@ -131,7 +131,7 @@ class HealthHistory:
         except OSError as error:
             raise HostError(f"{self._bell} can't be written: {error.strerror or error}", "a file", _REMEDY) from error
 
-    def rung(self) -> int:
+    def order_mark(self) -> int:
         """Changes when somebody has put an order; cheap, so that it can be asked all the time."""
         try:
             return self._bell.stat().st_size
@@ -139,7 +139,7 @@ class HealthHistory:
             return 0
 
     def orders(self) -> list[tuple[int, HealthOrder]]:
-        """Those that are not done, the oldest first."""
+        """Orders that are not carried out yet, oldest first."""
         with self._translated(), self._open() as db:
             rows = db.execute("SELECT id, value FROM orders ORDER BY id LIMIT ?", (MAX_ORDERS,)).fetchall()
         found = []
@@ -207,7 +207,7 @@ class HealthHistory:
         return _lost(f"{self.path} is broken and was set aside as {aside.name}", str(error))
 
     def _clean(self, db: sqlite3.Connection) -> None:
-        """Let go of what is too old or too much, now and then."""
+        """Delete notes that are too old or too many, once in a while."""
         now = time.monotonic()
         if now - self._cleaned < 600.0:
             return

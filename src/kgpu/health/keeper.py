@@ -29,20 +29,20 @@ WHAT: Final = "history"
 
 
 class DiskProblems(Protocol):
-    """Where it is told how the disk does; both may be called again and again."""
+    """Hears whether the disk works; both methods may be called repeatedly."""
 
     def trouble(self, what: str, error: UserError) -> None:
-        """It does not work."""
+        """``what`` fails, for this reason."""
         ...
 
     def well(self, what: str) -> None:
-        """It works."""
+        """``what`` works."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Saving:
-    """A writing that is under way, and what of ours it takes along."""
+    """A write in progress, and how much of what is unsaved it covers."""
 
     task: asyncio.Task[None]
     outline: object
@@ -84,7 +84,7 @@ class HealthKeeper:
         self._loading: asyncio.Task[tuple[Remembered, list[Advice]]] | None = None
 
     async def load(self) -> Remembered | None:
-        """What was saved; None while the disk does not give it."""
+        """What was saved; None while it can't be read."""
         history = self._history
         if history is None:
             return None
@@ -107,7 +107,7 @@ class HealthKeeper:
         return remembered
 
     async def save(self, *, began: float, sequence: Callable[[], int], force: bool) -> None:
-        """Write what has changed; what the disk does not take in time is tried again at the next look."""
+        """Write what has changed; a write that takes too long is tried again at the next look."""
         history = self._history
         if history is None:
             self.unsaved.clear()
@@ -140,18 +140,18 @@ class HealthKeeper:
             self._problems.trouble(WHAT, _slow(history.path))
 
     async def finish(self, *, began: float, sequence: Callable[[], int]) -> None:
-        """Write the rest, after what is under way."""
+        """Wait for the write in progress, then write the rest."""
         for task in (self._saving.task if self._saving else None, self._loading):
             if task is not None:
                 await asyncio.wait([task], timeout=DISK_SECONDS)
         await self.save(began=began, sequence=sequence, force=True)
 
     def _trim(self, under_way: int = 0) -> None:
-        """Keep the latest, and the first ones that are under way to the disk: these are taken out by their number."""
+        """Drop the oldest notes over the limit, but not the first ``under_way``: their write removes them by number."""
         del self.unsaved[under_way : max(under_way, len(self.unsaved) - MAX_UNSAVED)]
 
     def _settle(self) -> None:
-        """Take over how the last writing has ended."""
+        """Take over the result of the last write."""
         saving, self._saving = self._saving, None
         if saving is None:
             return
@@ -168,7 +168,7 @@ class HealthKeeper:
             self.done = [order for order in self.done if order not in saving.done]
 
     def _outline(self) -> tuple[object, ...]:
-        """What must not be lost; readings come again."""
+        """What must not be lost of the memories; readings are read again."""
         return tuple(
             (
                 name,

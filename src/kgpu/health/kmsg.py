@@ -58,7 +58,7 @@ class MemoryLog:
         self._error: HostError | None = None
 
     def add(self, message: str, *, microseconds: int | None = None, skip: int = 0) -> None:
-        """``skip`` leaves out so many sequence numbers before it."""
+        """Append a message; ``skip`` sequence numbers before it are left out."""
         last = self.records[-1].sequence if self.records else -1
         at = time.monotonic_ns() // 1000 if microseconds is None else microseconds
         new = KernelRecord(level=4, facility=0, sequence=last + 1 + skip, microseconds=at, message=message)
@@ -66,7 +66,7 @@ class MemoryLog:
         self._wake.set()
 
     def fail(self, error: HostError | None) -> None:
-        """From now on."""
+        """Make readers fail with this from now on; None ends that."""
         self._error = error
         self._wake.set()
 
@@ -152,7 +152,7 @@ class FileLog:
                         yield batch
 
     async def _rest(self, fd: int, inotify: Inotify, after: int) -> AsyncIterator[Batch]:
-        """Until the file is another one, or shorter than it was."""
+        """Yield batches until the file is replaced or truncated."""
         left = b""
         opened = os.fstat(fd)
         while True:
@@ -192,7 +192,7 @@ def open_log(path: Path) -> KernelLog:
 
 
 def age(record: KernelRecord) -> float:
-    """How many seconds ago a record of this boot was written, never less than none."""
+    """How many seconds ago a record of this boot was written, never negative."""
     return max(0.0, time.monotonic() - record.microseconds / 1e6)
 
 

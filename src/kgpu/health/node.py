@@ -1,4 +1,4 @@
-"""All GPUs of one node: which of them an event, a log line or a person's word is about, and what is told of it. Pure.
+"""All GPUs of one node: which of them an event, a log line or a person's order concerns, and what to report. Pure.
 
 Inputs come with their time, in seconds since 1970. An input never fails. A GPU is known by its uuid; one that only the
 kernel log names has its address as its name until the driver lists a GPU there.
@@ -44,7 +44,7 @@ class HistoryNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthOrder:
-    """A person's word: ``healthy``, or ``maintenance`` ``until`` then (0: it is over), about a uuid, index, or all."""
+    """A person's order: ``healthy``, or ``maintenance`` ``until`` then (0: it is over), about a uuid, index, or all."""
 
     kind: str
     gpu: str
@@ -80,7 +80,7 @@ class NodeHealth:
         }
 
     def recall(self, memories: Mapping[str, RememberedGpu], *, same_boot: bool) -> None:
-        """What was remembered, read only after the work has begun."""
+        """Merge memories that could be read only after work had begun."""
         for name, memory in memories.items():
             old, new = memory, self.memories.get(name)
             if not same_boot:
@@ -105,7 +105,7 @@ class NodeHealth:
             self._missing(name, at)
 
     def event(self, event: HardwareEvent, at: float) -> None:
-        """What the driver reports."""
+        """Take in an event of the driver."""
         if event.kind is not EventKind.XID:
             return
         if event.uuid is None:
@@ -121,7 +121,7 @@ class NodeHealth:
         )  # fmt: skip
 
     def line(self, line: LogEvent, at: float) -> None:
-        """What the kernel log says."""
+        """Take in a line of the kernel log."""
         if line.kind is LineKind.IDENTITY:
             if len(self._addresses) < MAX_GPUS:
                 self._addresses[line.pci] = line.uuid
@@ -140,7 +140,7 @@ class NodeHealth:
                 self._xid(name, line, at)
 
     def order(self, order: HealthOrder) -> tuple[str, ...]:
-        """A person's word; returns whom it was about."""
+        """Carry out a person's order; return the GPUs that it concerned."""
         about = tuple(name for name, memory in self.memories.items() if _is_meant(order.gpu, name, memory))
         for name in about:
             memory = self.memories[name]
@@ -157,7 +157,7 @@ class NodeHealth:
     # --- outputs ---
 
     def judge(self, now: float) -> dict[str, HealthVerdict]:
-        """Every GPU's verdict, in the driver's order; news become notes and decisions."""
+        """Every GPU's verdict, in the driver's order; changes become notes and decisions."""
         verdicts = {}
         for name in sorted(self.memories, key=lambda name: (_order(self.memories[name]), name)):
             before = self.memories[name].action
@@ -170,7 +170,7 @@ class NodeHealth:
         return verdicts
 
     def take(self) -> tuple[list[HistoryNote], list[Advice]]:
-        """What is to be written down and told, once."""
+        """Return the notes to save and the decisions to report, and forget them."""
         taken = self.notes, self.decisions
         self.notes, self.decisions = [], []
         return taken
@@ -250,7 +250,7 @@ class NodeHealth:
             )  # fmt: skip
 
     def _is_of_now(self, name: str) -> bool:
-        """Whether a GPU that is not listed was there since the boot."""
+        """Whether a GPU that is not listed was seen since the boot."""
         memory = self.memories[name]
         return memory.read_at >= self.booted_at or any(event.last >= self.booted_at for event in memory.events)
 
@@ -270,8 +270,8 @@ class NodeHealth:
             )
 
     def _news(self, name: str, verdict: HealthVerdict, former: Action, now: float) -> None:
-        """Tell what is new; ``former`` is what was called for before, also by an earlier run, which wrote it down."""
-        # More evidence for the same is no news, but for errors of programs, each of which is somebody else's.
+        """Report a changed verdict; ``former`` is the action before, also an earlier run's, which has reported it."""
+        # More evidence for the same action is not reported, except errors of programs: each may be another program's.
         mild = verdict.action is not Action.IGNORE and not verdict.action.withdraws
         state = (verdict.action, verdict.evidence[0].name if mild else "", verdict.muted)
         former_state = self._told.get(name)
@@ -295,7 +295,7 @@ class NodeHealth:
 
 
 def _told_of(memory: RememberedGpu, fault: Fault) -> tuple[float, bool]:
-    """When an earlier run last heard of the same, and whether it had the log's words."""
+    """When an earlier run last saw the same fault, and whether it had the log's text."""
     source = EvidenceSource.SXID if fault.sxid else EvidenceSource.XID
     wanted = (source, str(fault.code), fault.gpu_instance)
     known = [one for one in memory.events if (one.source, one.key, one.gpu_instance) == wanted]

@@ -324,7 +324,7 @@ def _is_over(
 
 
 def _begun(memory: RememberedGpu, evidence: GpuEvidence, config: HealthConfig) -> RememberedGpu:
-    """Note that a trouble begins; those of the same burst are one."""
+    """Record the start of an episode; faults of one burst are one episode."""
     at = evidence.last
     if any(name == evidence.name and abs(at - when) <= config.burst for name, when in memory.episodes):
         return memory

@@ -1,4 +1,4 @@
-"""What is told of the verdicts: the rows of the verdict file, and the Node condition. Pure but for the port's fakes."""
+"""Verdicts as they are published: rows of the verdict file, and the Node condition. Pure but for the port's fake."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _counts(xids: Mapping[str, int]) -> Iterator[XidCount]:
 
 
 def report_of(rows: Sequence[tuple[GpuVerdict, HealthVerdict]], *, unreadable: str = "") -> GpuReport:
-    """Of all GPUs. ``unreadable``: why the driver can't be read, "" when it can."""
+    """The report about all GPUs. ``unreadable``: why the driver can't be read, "" when it can."""
     notable = [_gpu(row, verdict) for row, verdict in rows if row.muted or row.action != Action.IGNORE]
     return report(notable, count=len(rows), unreadable=unreadable)
 

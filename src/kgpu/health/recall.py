@@ -1,4 +1,4 @@
-"""What was remembered of a GPU, where it could be read only after the GPU was looked at anew. Pure.
+"""Merges what was remembered of a GPU with what was learnt before that could be read. Pure.
 
 The new memory may have read the whole kernel log again: what the old one had settled does not come back.
 """
@@ -14,7 +14,7 @@ from kgpu.health.model import CheckState, RememberedGpu
 
 
 def merged(old: RememberedGpu, new: RememberedGpu, config: HealthConfig) -> RememberedGpu:
-    """Both of one GPU and one boot; where they differ, what was seen last counts."""
+    """Merge two memories of one GPU and one boot; where they differ, what was seen last counts."""
     fewer = old.ecc is not None and new.ecc is not None and new.ecc < old.ecc
     if (old.recovery in RECOVERY and new.recovery == "none") or fewer:
         old = plan.on_reset(old, new.read_at)

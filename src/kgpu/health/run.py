@@ -141,7 +141,7 @@ class HealthWatch:
     # --- one look ---
 
     async def look(self) -> None:
-        """Read the driver, judge, write down, tell."""
+        """Read the driver, judge, save, report."""
         node, now = self._node, self._now
         node.config = self._ctx.config()
         try:
@@ -173,7 +173,7 @@ class HealthWatch:
         self._ctx.on_state(*self._state())
 
     def _take_in(self) -> None:
-        """Give the GPUs what was heard of them."""
+        """Apply the waiting events and log lines."""
         while self._waiting:
             at, news = self._waiting.popleft()
             if isinstance(news, HardwareEvent):
@@ -186,7 +186,7 @@ class HealthWatch:
             self._dropped = 0
 
     def _take_notes(self) -> list[Advice]:
-        """What is to be told; what is to be written down goes to the rest of that."""
+        """Return the decisions to report; new notes wait for the next save."""
         notes, decisions = self._node.take()
         self._keeper.unsaved += [replace(note, at=self._shown_time(note.at)) for note in notes]
         return decisions
@@ -263,10 +263,10 @@ class HealthWatch:
         if history is None:
             await asyncio.Event().wait()
             return
-        rung: int | None = None
+        mark: int | None = None
         while True:
-            now = history.rung()
-            if now != rung and self._keeper.loaded:  # what was remembered must not undo them
+            now = history.order_mark()
+            if now != mark and self._keeper.loaded:  # what was remembered must not undo them
                 with contextlib.suppress(HostError):
                     for number, order in await beside(history.orders):
                         if number not in self._keeper.done:
@@ -276,7 +276,7 @@ class HealthWatch:
                             )
                             self._keeper.done.append(number)
                             self._wake.set()
-                    rung = now
+                    mark = now
             await self._ctx.clock.sleep(ORDER_SECONDS)
 
     # --- time ---
@@ -312,7 +312,7 @@ class HealthWatch:
             self._shown_changed.set()
 
     async def _tell_node(self) -> None:
-        """Keep the Node's condition as it should be."""
+        """Keep the Node's condition up to date."""
         backoff = Backoff(RETRY)
         writer = self._ctx.reports
         if writer is None:
@@ -338,7 +338,7 @@ class HealthWatch:
                 await self._ctx.clock.sleep(PAUSE_SECONDS)
 
     def trouble(self, what: str, error: UserError, *, tell: bool = True) -> None:
-        """Something does not work; told once, until it works again."""
+        """Report that something fails, once until it works again."""
         if self._problems.get(what) != error.what:
             log.warning("%s: %s", what, error.one_line())
             if tell:

@@ -1,7 +1,7 @@
 """The health role's configuration as it is now: the text of one variable, or a file that may change.
 
-A configuration that is wrong at the start, or becomes so, is told; the last good one stays in force, and until there is
-one the defaults hold, because GPUs fail whether or not somebody has made a typing error.
+A configuration that is wrong at the start, or becomes so, is reported; the last good one stays in force, and until
+there is one the defaults hold, because GPUs fail whether or not somebody has made a typing error.
 """
 
 from __future__ import annotations

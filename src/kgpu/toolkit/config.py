@@ -1,4 +1,4 @@
-"""What ``kgpu cdi generate`` is told: mode, names, kind, devices, hooks, features, output.
+"""Settings of ``kgpu cdi generate``: mode, names, kind, devices, hooks, features, output.
 
 Checked here, so that a typo never reaches a spec: unknown words are errors with a suggestion, and lists may repeat or
 be separated by commas, as the replaced program takes them.

@@ -1,4 +1,4 @@
-"""The toolkit on a node, for as long as it runs: the parts of the role beside each other, and one word about them all.
+"""The toolkit on a node, for as long as it runs: the parts of the role side by side, and one state for all.
 
 Parts: the CDI spec of this node's GPUs, and what the agent adds: the container engine, links to device nodes, the NRI
 plugin. One that fails starts again alone and takes no other along. The spec is written once the engine has been looked
@@ -51,7 +51,7 @@ class ToolkitContext(SpecContext):
 
 async def run(ctx: ToolkitContext) -> None:
     """Run every part until cancelled."""
-    word = _Word(ctx.on_state, (*([RUNTIME] if ctx.runtime else []), SPEC, *ctx.parts))
+    states = _PartStates(ctx.on_state, (*([RUNTIME] if ctx.runtime else []), SPEC, *ctx.parts))
     looked = asyncio.Event()
     parts: dict[str, Part] = {SPEC: _spec(ctx, looked), **ctx.parts}
     if ctx.runtime is not None:
@@ -60,7 +60,7 @@ async def run(ctx: ToolkitContext) -> None:
         looked.set()
     supervisor = Supervisor(clock=ctx.clock, policy=POLICY, on_decision=ctx.report)
     for name, part in parts.items():
-        supervisor.start(name, _told(part, word.of(name)))
+        supervisor.start(name, _told(part, states.of(name)))
     try:
         await asyncio.Event().wait()
     finally:
@@ -101,8 +101,8 @@ def _told(part: Part, tell: Tell) -> Callable[[RoleHandle], Awaitable[None]]:
     return function
 
 
-class _Word:
-    """What the parts say, as one state: ready when all are."""
+class _PartStates:
+    """The states of the parts as one: ready when all are."""
 
     def __init__(self, on_state: Tell, names: tuple[str, ...]) -> None:
         self._on_state = on_state

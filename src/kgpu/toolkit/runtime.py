@@ -97,7 +97,7 @@ async def run(ctx: RuntimeContext, tell: Callable[[bool, Reason], None]) -> None
 
 
 class EngineKeeper:
-    """One engine's story. ``folders`` are those to watch."""
+    """Keeps one engine configured. ``folders`` are those to watch."""
 
     def __init__(self, ctx: RuntimeContext) -> None:
         self._ctx = ctx
@@ -184,7 +184,7 @@ class EngineKeeper:
         if lacks:
             remedy = advice(place, settings)
             return EngineLook(ready=False, reason=f"{lacks}; {remedy}", wait=TROUBLE_SECONDS)
-        return EngineLook(ready=True, reason=said(status, settings))
+        return EngineLook(ready=True, reason=engine_summary(status, settings))
 
 
 async def _ask(runtime: ContainerRuntime | None) -> RuntimeStatus | str | None:
@@ -198,7 +198,7 @@ async def _ask(runtime: ContainerRuntime | None) -> RuntimeStatus | str | None:
 
 
 def missing(status: RuntimeStatus, settings: ToolkitSettings) -> str:
-    """What a running engine lacks, "" for nothing. What it does not tell is not held against it."""
+    """What a running engine lacks, "" for nothing. What it does not report is not missing."""
     if not status.ready:
         return f"{status} is not ready: {status.problem}"
     if settings.cdi and status.cdi is False:
@@ -222,7 +222,7 @@ def advice(place: EnginePlace, settings: ToolkitSettings) -> str:
     return "restart it, and see its log for why it does not follow its config"
 
 
-def said(status: RuntimeStatus, settings: ToolkitSettings) -> str:
+def engine_summary(status: RuntimeStatus, settings: ToolkitSettings) -> str:
     """One line about an engine that is as wanted."""
     facts = [f"handlers {', '.join(settings.handlers)}"] if settings.configure and status.handlers else []
     facts += ["CDI on"] if status.cdi else []
@@ -241,14 +241,14 @@ class EnginePatience:
         self._due = 0.0
 
     def wait(self, key: str) -> float:
-        """Seconds until it may be; 0 for now."""
+        """Seconds until the next attempt may be made; 0 for now."""
         left = max(0.0, self._due - self._clock.monotonic())
         if key in self._seen or self._last is None:
             return left
         return max(0.0, min(left, self._last + NEW_SECONDS - self._clock.monotonic()))
 
     def tried(self, key: str) -> None:
-        """It is done now, for a config that was like this before."""
+        """Note an attempt; ``key`` stands for the config before it."""
         now = self._clock.monotonic()
         calm = 0.0 if self._last is None else now - self._last
         self._seen.add(key)

@@ -1,7 +1,7 @@
-"""What the toolkit role is told by its environment: the replaced installer's variables, as rows, checked as a whole.
+"""Settings of the toolkit role from its environment: the replaced installer's variables, as rows.
 
-Paths are the host's. What is not told is found on the node. Variables that only concern what kgpu does not install (a
-runtime shim, hooks, programs) are accepted, and told where they ask for something else than what is so anyway.
+Paths are the host's. What is not set is found on the node. Variables about what kgpu does not install (a runtime shim,
+hooks, programs) are accepted, with a warning where they ask for anything but what is so anyway.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _Place: TypeAlias = tuple[Tree, str]
 
 @dataclass(frozen=True, slots=True)
 class SpecSources:
-    """``mounted`` are the places that a spec names, ``looked_for`` those where a daemon may begin or end to be met;
+    """``mounted`` are the places that a spec names, ``looked_for`` the sockets of daemons, which may come and go;
     ``seen`` is what was there.
     """
 
@@ -35,13 +35,13 @@ class SpecSources:
     seen: tuple[Hashable, ...]
 
     @classmethod
-    def before(cls, root: DriverRoot) -> SpecSources:
-        """To be asked before specs are made: a daemon that comes while they are is not in them, and has to be news."""
+    def snapshot(cls, root: DriverRoot) -> SpecSources:
+        """The daemons' sockets before specs are made: one that comes later is in no spec, and is a change."""
         looked_for = tuple((root.files, place) for place in IPC_PLACES)
         return cls(root, (), looked_for, _identities(looked_for))
 
-    def of(self, specs: Iterable[Spec]) -> SpecSources:
-        """What these specs, made since then, rest on; of what they name, what is under the root."""
+    def of_specs(self, specs: Iterable[Spec]) -> SpecSources:
+        """The sources of specs that were made since then: what they name under the root, and the daemons' sockets."""
         mounted = tuple(dict.fromkeys(place for spec in specs for place in _places(self.root, spec)))
         return SpecSources(self.root, mounted, self.looked_for, (*_identities(mounted), *self.seen))
 
@@ -50,9 +50,9 @@ class SpecSources:
         now = _identities((*self.mounted, *self.looked_for))
         return now != self.seen or None in now[: len(self.mounted)]
 
-    def news(self) -> Hashable:
-        """None while the daemons are as they were, which come and go while the driver stays; else what is so now. A few
-        calls of the kernel.
+    def changed_daemons(self) -> Hashable:
+        """None while the daemons, which come and go while the driver stays, are as they were; else what was and what is
+        there. Takes a few system calls.
         """
         now = _identities(self.looked_for)
         return None if now == self.seen[len(self.mounted) :] else (self.seen, now)
@@ -63,12 +63,12 @@ class SpecSources:
         return {tree.local(inside) for tree, inside in near}
 
 
-async def stirred(
+async def follow_sources(
     inotify: Inotify, folders: Callable[[], Iterable[Path]], state: Callable[[], Hashable], calm: float
 ) -> AsyncGenerator[None, None]:
-    """Yields when specs have to be looked at: ``state`` is what is so now where they may be wrong, None where not.
+    """Yield whenever specs may be wrong: ``state`` is then not None, and differs for each new reason.
 
-    Also what happened before the folders were watched is seen. What stays wrong is yielded once, and again after
+    Changes from before the folders were watched are seen, too. A state that stays is yielded once, and again after
     ``calm`` seconds.
     """
     yielded: Hashable = None

@@ -33,7 +33,7 @@ from kgpu.toolkit.cdi_support import EngineSupport
 from kgpu.toolkit.config import AUTO, GenerateConfig
 from kgpu.toolkit.model import Generated
 from kgpu.toolkit.run import generate, keep_spec
-from kgpu.toolkit.sources import PAUSE_SECONDS, SpecSources, stirred
+from kgpu.toolkit.sources import PAUSE_SECONDS, SpecSources, follow_sources
 from kgpu.toolkit.specs import read_folders
 
 log = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ class _Keeper:
         if key == self._key and (self._other or (self._path.is_file() and not stale)):
             return None
         engines = tuple(ctx.engines())
-        before = SpecSources.before(ctx.root)
+        before = SpecSources.snapshot(ctx.root)
         generated = make_spec(inventory, ctx.root, engines=engines)
         specs = [generated.spec]
         is_news = key != self._key
@@ -182,7 +182,7 @@ class _Keeper:
                 self._write(self._path.with_name(MANAGEMENT_NAME), management)
             except UserError as error:
                 log.info("CDI: no devices for management: %s", error.one_line())
-        self._sources = before.of(specs)
+        self._sources = before.of_specs(specs)
         self._key = key
         return generated if is_news else None
 
@@ -201,7 +201,7 @@ class _Keeper:
 
     async def _follow_folder(self, inotify: Inotify) -> None:
         """Somebody may empty the folder: it is on a file system that does not last; and daemons begin and end."""
-        async for _ in stirred(inotify, self._folders, self._stale, CALM_SECONDS):
+        async for _ in follow_sources(inotify, self._folders, self._stale, CALM_SECONDS):
             self._wake.set()
 
     def _folders(self) -> set[Path]:
@@ -210,10 +210,10 @@ class _Keeper:
         return {nearest_existing(self._ctx.cdi_dir), *daemons}
 
     def _stale(self) -> Hashable:
-        """What is so now, where that concerns the spec."""
+        """The state now where it affects the spec, else None."""
         listing = _listing(self._ctx.cdi_dir)
         missing = not (self._other or self._path.is_file())
-        news = self._sources.news() if self._sources is not None else None
+        news = self._sources.changed_daemons() if self._sources is not None else None
         is_so = listing == self._seen and not missing and news is None
         return None if is_so else (self._seen, listing, missing, news)
 

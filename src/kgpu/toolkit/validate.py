@@ -46,7 +46,7 @@ class Validation:
 
 @dataclass(frozen=True, slots=True)
 class _Surroundings:
-    """What the rules for one thing see beside it."""
+    """What the rules know beside the entry that they check."""
 
     node: SpecFacts
     lasting: bool  # the folder survives a reboot
@@ -164,7 +164,7 @@ def _name_flaws(files_read: Sequence[FoundSpec]) -> Iterator[Flaw]:
 
 
 def _made_for(spec: Spec, place: _Surroundings) -> Iterator[_Said]:
-    """By what ``kgpu cdi generate --annotate`` has recorded."""
+    """Compare with what ``kgpu cdi generate --annotate`` has recorded."""
     version = spec.annotations.get(CDI_DRIVER_ANNOTATION, "")
     if version and place.version and version != place.version:
         yield FlawSeverity.ERROR, f"it was made for driver {version}, but {place.version} runs", AGAIN

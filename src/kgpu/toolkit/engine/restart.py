@@ -3,7 +3,7 @@
 The signal is SIGHUP, as the replaced toolkit sends it. Docker reads its config then and goes on (its runtimes, that is;
 CDI it turns on only at a start); containerd and CRI-O end, and whoever supervises them (systemd, k3s, k0s) starts them
 again. Containers keep running meanwhile. One that ignores SIGHUP, or does not end by it within seconds, is restarted by
-the next means that is safe (``unheard``), and that is told.
+the next means that is safe (``restart_means``), and that is reported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kgpu.host.engines.model import Engine, EnginePlace
 from kgpu.host.engines.paths import MountedPaths
 from kgpu.toolkit.engine.model import Restarter
 from kgpu.toolkit.engine.programs import run_program
-from kgpu.toolkit.engine.unheard import Means, ProcessFacts, next_means
+from kgpu.toolkit.engine.restart_means import Means, ProcessFacts, next_means
 
 MODES: Final = ("signal", "systemd", "none")
 USUAL_MODE: Final[Mapping[Engine, str]] = {
@@ -67,8 +67,8 @@ class SignalRestart:
         except ProcessLookupError:
             return ""  # it has just ended by itself: it will come back with the new config
         try:
-            unheard = await beside(self._hang_up, handle, place, pid)
-            return await self._otherwise(handle, place, pid, unheard) if unheard else ""
+            no_effect = await beside(self._hang_up, handle, place, pid)
+            return await self._otherwise(handle, place, pid, no_effect) if no_effect else ""
         except ProcessLookupError:
             return ""
         except OSError as error:
@@ -89,9 +89,9 @@ class SignalRestart:
             return ""
         return f"has not ended {HANGUP_SECONDS:.0f} s after SIGHUP"
 
-    async def _otherwise(self, handle: int, place: EnginePlace, pid: int, unheard: str) -> str:
+    async def _otherwise(self, handle: int, place: EnginePlace, pid: int, no_effect: str) -> str:
         """Take the next means; what was done, and why. Raises HostError where there is none, or it has no effect."""
-        message = f"{place.flavour} (process {pid}) {unheard}"
+        message = f"{place.flavour} (process {pid}) {no_effect}"
         means = next_means(_facts(pid), place.service, systemd=self._paths.exists(SYSTEMD_SIGN))
         if place.engine is Engine.DOCKER:
             means = Means.NONE  # a restart may end its containers: not unasked

@@ -16,7 +16,7 @@ from kgpu.toolkit.engine import restart, run
 from kgpu.toolkit.engine.fake import FakeEngine
 from kgpu.toolkit.engine.programs import ProgramAnswer
 from kgpu.toolkit.engine.restart import SignalRestart
-from kgpu.toolkit.engine.unheard import Means, ProcessFacts, next_means
+from kgpu.toolkit.engine.restart_means import Means, ProcessFacts, next_means
 from tests.toolkit.engine.support import containerd_host
 from tests.toolkit.engine.test_restart import PLACE, listener
 
