@@ -216,7 +216,12 @@ WITHOUT: Final = (
     _without(_NOTHING, "TOOLKIT_INSTALL_DIR", usual=("/usr/local/nvidia",)),
     _without(_NOTHING, "TOOLKIT_SOURCE_ROOT"),
     _without(_NOTHING, "TOOLKIT_PACKAGE_TYPE", usual=("auto",)),
-    _without(_NOTHING, "TOOLKIT_PID_FILE"),
+    _without(_NOTHING, "TOOLKIT_PID_FILE", "PID_FILE"),
+    _without(_NOTHING, "TOOLKIT_DEBUG", usual=("false",)),
+    _without(_NOTHING, "NO_DAEMON", usual=("false",)),
+    _without(_NO_SHIM, "NVIDIA_CONTAINER_TOOLKIT_OPT_IN_FEATURES"),
+    _without("the host's files are written where the agent sees the host", "HOST_ROOT_MOUNT", usual=("/host",)),
+    _without("paths are the host's everywhere", "RUNTIME_DROP_IN_CONFIG_HOST_PATH"),
     _without(_IN_FILES, "RUNTIME_CONFIG_SOURCES", "RUNTIME_CONFIG_SOURCE", usual=("file",)),
     _without(_IN_FILES, "RUNTIME_EXECUTABLE_PATH"),
 )  # fmt: skip
