@@ -220,7 +220,7 @@ WITHOUT: Final = (
     _without(_NOTHING, "TOOLKIT_DEBUG", usual=("false",)),
     _without(_NOTHING, "NO_DAEMON", usual=("false",)),
     _without(_NO_SHIM, "NVIDIA_CONTAINER_TOOLKIT_OPT_IN_FEATURES"),
-    _without("the host's files are written where the agent sees the host", "HOST_ROOT_MOUNT", usual=("/host",)),
+    _without("the host's files are written where the agent sees the host", "HOST_ROOT_MOUNT", usual=(names.HOST_ROOT,)),
     _without("paths are the host's everywhere", "RUNTIME_DROP_IN_CONFIG_HOST_PATH"),
     _without(_IN_FILES, "RUNTIME_CONFIG_SOURCES", "RUNTIME_CONFIG_SOURCE", usual=("file",)),
     _without(_IN_FILES, "RUNTIME_EXECUTABLE_PATH"),
