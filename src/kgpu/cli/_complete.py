@@ -105,18 +105,18 @@ def within(seconds: float, ask: Callable[[], Coroutine[Any, Any, Names]]) -> Nam
     """
     import asyncio
 
-    found: Names = []
+    names: Names = []
 
     def run() -> None:
         try:
-            found.extend(asyncio.run(ask()))
+            names.extend(asyncio.run(ask()))
         except BaseException:
-            found.clear()  # nothing is told: the shell would put it into the line
+            names.clear()  # nothing is told: the shell would put it into the line
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(seconds)
-    return [] if thread.is_alive() else sorted(found)
+    return [] if thread.is_alive() else sorted(names)
 
 
 async def _listed(path: str, kind: str, namespace: str) -> Names:

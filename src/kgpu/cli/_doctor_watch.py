@@ -62,7 +62,7 @@ class DoctorWatch:
         from kgpu.doctor import changes, render
 
         when, before = changes.stamp(self._now()), self.last
-        found = changes.changes(before, report)
+        differences = changes.changes(before, report)
         self.last = report
         if self._trouble:
             self._trouble = ""
@@ -70,14 +70,14 @@ class DoctorWatch:
                 when, {"change": "works again", "exit_code": report.exit_code}, f"{when} it can be looked at again"
             )
         if self._output != "text":
-            for one in found:
-                self._say(when, {**one.data(), "exit_code": report.exit_code}, "")
+            for difference in differences:
+                self._say(when, {**difference.data(), "exit_code": report.exit_code}, "")
             return
         if before is None:
             click.echo(render.as_text(report, self._width, verbose=self._verbose))
             click.echo(f"\n{when} watching; what changes is told here, and Ctrl-C ends it", err=True)
             return
-        for line in changes.as_lines(found, when, self._width):
+        for line in changes.as_lines(differences, when, self._width):
             click.echo(line)
         if before.real and not report.real:
             click.echo(f"{when} " + "\n".join(render.headline(report, self._width)))

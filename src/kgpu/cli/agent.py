@@ -241,20 +241,20 @@ def _serve(options: AgentOptions) -> Coroutine[Any, Any, tuple[str, ...]]:
     return serve(settled, choose_roles(settled.roles))
 
 
-def build_options(given: Mapping[str, Any], env: Mapping[str, str]) -> AgentOptions:
+def build_options(flags: Mapping[str, Any], env: Mapping[str, str]) -> AgentOptions:
     """``AgentOptions`` from click's parameters and the environment. Raises ConfigError."""
     from kgpu.agent.options import AgentOptions, parse_config_map
 
-    values = dict(resolve(OPTIONS, flags=given, env=env).values)
+    values = dict(resolve(OPTIONS, flags=flags, env=env).values)
     if values["roles"] is None:
         values["roles"] = () if values["auto"] else DEFAULT_ROLES
     name = values["config_map"]
     values["config_map"] = parse_config_map(name, values["namespace"]) if name else None
     options = AgentOptions(
         **values,
-        role_args=given.get("role_args", ()),
-        plugin_overrides=overrides_for("device plugin", given),
-        labels_overrides=overrides_for("labels", given),
+        role_args=flags.get("role_args", ()),
+        plugin_overrides=overrides_for("device plugin", flags),
+        labels_overrides=overrides_for("labels", flags),
         env=dict(env),
     )
     options.check()

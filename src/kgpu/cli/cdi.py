@@ -186,47 +186,47 @@ def generate(about: object, /, *, printed: str, **given: Any) -> None:
     _finish(generated, target, as_json, given["report"])
 
 
-def _config(given: Mapping[str, Any]) -> GenerateConfig:
+def _config(options: Mapping[str, Any]) -> GenerateConfig:
     from kgpu.toolkit import config as settings
 
     hooks = None
-    if given["hooks"] or given["hook_path"]:
+    if options["hooks"] or options["hook_path"]:
         hooks = settings.hook_config(
-            path=given["hook_path"],
-            ldconfig=given["ldconfig"],
-            disabled=given["disabled_hooks"],
-            enabled=given["enabled_hooks"],
+            path=options["hook_path"],
+            ldconfig=options["ldconfig"],
+            disabled=options["disabled_hooks"],
+            enabled=options["enabled_hooks"],
         )
-    elif given["enabled_hooks"]:
+    elif options["enabled_hooks"]:
         click.echo("note: --enable-hook has no effect without --hooks", err=True)
     return settings.generate_config(
-        vendor=given["vendor"],
-        device_class=given["device_class"],
-        strategies=given["strategies"],
-        all_device=not given["no_all_device"],
-        mode=given["mode"] or settings.AUTO,
-        device_ids=given["device_ids"],
-        features=given["features"],
-        library_dirs=given["library_dirs"],
-        config_dirs=given["config_dirs"],
+        vendor=options["vendor"],
+        device_class=options["device_class"],
+        strategies=options["strategies"],
+        all_device=not options["no_all_device"],
+        mode=options["mode"] or settings.AUTO,
+        device_ids=options["device_ids"],
+        features=options["features"],
+        library_dirs=options["library_dirs"],
+        config_dirs=options["config_dirs"],
         hooks=hooks,
         csv=settings.csv_config(
-            files=given["csv_files"], ignore=given["csv_ignore"], compat_root=given["csv_compat"]
+            files=options["csv_files"], ignore=options["csv_ignore"], compat_root=options["csv_compat"]
         ),
-        allow_incomplete=given["allow_incomplete"],
-        newest=given["newest"],
-        annotate=given["annotate"],
+        allow_incomplete=options["allow_incomplete"],
+        newest=options["newest"],
+        annotate=options["annotate"],
     )  # fmt: skip
 
 
-def _driver_root(given: Mapping[str, Any]) -> str:
+def _driver_root(options: Mapping[str, Any]) -> str:
     """As given, else as the toolkit's configuration says, else the host's own root."""
-    if given["driver_root"]:
-        return str(given["driver_root"])
+    if options["driver_root"]:
+        return str(options["driver_root"])
     from kgpu.host.toolkit_files import config_path, read_config
 
-    path = given["config"] or config_path(os.environ)
-    if not given["config"] and not os.path.exists(path):
+    path = options["config"] or config_path(os.environ)
+    if not options["config"] and not os.path.exists(path):
         return "/"
     if not os.path.exists(path):
         from kgpu.base.errors import ConfigError
@@ -260,9 +260,9 @@ def _early_reading(mode: str, root: str) -> Iterator[QuickReading | None]:
 
 
 def _read(root: DriverRoot, quick: QuickReading | None) -> Inventory:
-    found = quick.inventory() if quick is not None else None
-    if found is not None:
-        return found
+    inventory = quick.inventory() if quick is not None else None
+    if inventory is not None:
+        return inventory
     from kgpu.hw.open import open_reader
 
     async def read() -> Inventory:
@@ -311,12 +311,12 @@ def _with_twins(generated: Generated, files: list[str]) -> Generated:
 
     folder = os.path.realpath(os.path.dirname(os.path.abspath(files[0])))
     folders = split((os.environ.get(ENV_SPEC_DIRS, ""),)) or SPEC_DIRS
-    if folder not in {os.path.realpath(one) for one in (*folders, RUN_DIR)}:
+    if folder not in {os.path.realpath(place) for place in (*folders, RUN_DIR)}:
         return generated
-    if folder == RUN_DIR and not any(os.path.realpath(one) == RUN_DIR for one in folders):
+    if folder == RUN_DIR and not any(os.path.realpath(place) == RUN_DIR for place in folders):
         folders = (*folders, RUN_DIR)
     written = dict(zip(map(os.path.realpath, files), generated.specs.values(), strict=True))
-    if not any(_others(one, written) for one in folders):
+    if not any(_others(place, written) for place in folders):
         return generated
     from dataclasses import replace
 

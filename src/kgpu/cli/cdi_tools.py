@@ -104,10 +104,10 @@ def _spec(source: str) -> Spec:
     from kgpu.toolkit.specs import MAX_BYTES, read_spec
 
     if source != "-":
-        found = read_spec(source)
-        if found.spec is None:
-            raise found.problem or AssertionError(source)
-        return found.spec
+        spec_file = read_spec(source)
+        if spec_file.spec is None:
+            raise spec_file.problem or AssertionError(source)
+        return spec_file.spec
     text = sys.stdin.buffer.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
         raise ConfigError(f"standard input has more than {MAX_BYTES} bytes", "a CDI spec", "give a smaller one")
@@ -145,10 +145,10 @@ def validate(
         if not Path(file).exists():
             raise HostError(f"there is no file {file}", "a CDI spec", "correct the name")
     places = _folders(folders, host_root) if folders or not files else ()
-    found = (*read_folders(places), *(read_spec(file, len(places)) for file in files))
+    spec_files = (*read_folders(places), *(read_spec(file, len(places)) for file in files))
     node = None if spec_only else RealNode(host_root, driver_root)
-    inventory, problem = (None, "") if spec_only or not found else _gpus(driver_root)
-    result = validate_specs(found, node, static_dirs=_folders((), host_root)[:1], inventory=inventory)
+    inventory, problem = (None, "") if spec_only or not spec_files else _gpus(driver_root)
+    result = validate_specs(spec_files, node, static_dirs=_folders((), host_root)[:1], inventory=inventory)
     if problem:
         result = replace(result, notes=(*result.notes, problem))
     if output == "json":

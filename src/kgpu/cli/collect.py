@@ -36,15 +36,15 @@ def collect(context: click.Context, *, file: str, host: bool, root: str, kubecon
     from kgpu.doctor.archive import write
 
     check_kubeconfig(context, kubeconfig)
-    found = run_async(snapshot_of("", kubeconfig, root if host else ""))
-    check_root(found, root if host else "")
-    size = write(found, file)
-    looked = ", ".join(f"{count} {what}" for what, count in found.counts().items() if count)
+    snapshot = run_async(snapshot_of("", kubeconfig, root if host else ""))
+    check_root(snapshot, root if host else "")
+    size = write(snapshot, file)
+    looked = ", ".join(f"{count} {what}" for what, count in snapshot.counts().items() if count)
     click.echo(f"{file}: {size // 1024 + 1} KiB; {looked}")
-    if without := config_maps.left_out(found):
+    if without := config_maps.left_out(snapshot):
         click.echo(
             f"left out: the data of {without} ConfigMaps that no rule of kgpu doctor reads; their keys are in it"
         )
-    for gap in found.missing:
+    for gap in snapshot.missing:
         click.echo(f"not in it: {gap.what}" + (f" ({gap.why})" if gap.why else ""))
     click.echo(f"look at it with: kgpu doctor --from {file}")

@@ -57,32 +57,32 @@ def config_manager(**given: str) -> None:
     run_async(_run(settings, given["kubeconfig"], once=once))
 
 
-def read_settings(given: dict[str, str]) -> ConfigManagerSettings:
+def read_settings(options: dict[str, str]) -> ConfigManagerSettings:
     """Checked settings of the flags by parameter. Raises ConfigError."""
     from kgpu.agent.config_manager import ConfigManagerSettings
     from kgpu.formats.config_choice import parse_fallbacks
 
     for name, flag in REQUIRED:
-        if not given[name]:
+        if not options[name]:
             raise ConfigError(
                 f"invalid <{flag}>: must not be empty string", f"a value for --{flag}",
                 f"give --{flag}, or set {next(row[1] for row in FLAGS if row[2] == name)}",
             )  # fmt: skip
-    number = given["signal"]
+    number = options["signal"]
     if not (number.isascii() and number.isdecimal() and len(number) < 4 and 0 < int(number) <= LAST_SIGNAL):
         raise ConfigError(
             f"--signal (SIGNAL) is {number!r:.40}", f"a signal's number from 1 to {LAST_SIGNAL}, such as 1 for SIGHUP",
             "correct it, or set --send-signal=false",
         )  # fmt: skip
     return ConfigManagerSettings(
-        node=given["node_name"],
-        label=given["node_label"],
-        source=Path(given["srcdir"]),
-        target=Path(given["dst"]),
-        default=given["default_config"],
-        fallbacks=parse_fallbacks(given["fallbacks"]),
-        signal=int(number) if _bool("--send-signal (SEND_SIGNAL)", given["send_signal"]) else None,
-        process=given["process"],
+        node=options["node_name"],
+        label=options["node_label"],
+        source=Path(options["srcdir"]),
+        target=Path(options["dst"]),
+        default=options["default_config"],
+        fallbacks=parse_fallbacks(options["fallbacks"]),
+        signal=int(number) if _bool("--send-signal (SEND_SIGNAL)", options["send_signal"]) else None,
+        process=options["process"],
     )
 
 

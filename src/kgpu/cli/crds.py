@@ -120,18 +120,18 @@ def definitions(paths: Sequence[str]) -> list[Object]:
     from kgpu.formats import yaml
     from kgpu.formats.crd.definitions import crds as own
 
-    found = [
+    documents = [
         _checked(item, file)
         for path in paths
         for file in _files(Path(path))
         for item in yaml.load_all(file.read_bytes(), source=str(file))
         if item is not None
     ]
-    if paths and not found:
+    if paths and not documents:
         raise ConfigError(
             f"there is no definition in {', '.join(paths)}", f"objects of kind {KIND}", "correct --filepath"
         )
-    return found or own()
+    return documents or own()
 
 
 def _files(path: Path) -> list[Path]:
@@ -182,14 +182,14 @@ async def install(api: KubeApi, wanted: Sequence[Object], seconds: float) -> Non
     await _until(api, wanted, established, seconds=seconds, word="installed", late=late)
 
 
-def established(found: Object | None) -> bool:
+def established(crd: Object | None) -> bool:
     """Whether the API server serves it. Raises KubeError when it has refused the names."""
-    status = (found or {}).get("status")
+    status = (crd or {}).get("status")
     conditions = status.get("conditions") if isinstance(status, dict) else None
     by_type = {item.get("type"): item for item in conditions or () if isinstance(item, dict)}
     names = by_type.get("NamesAccepted", {})
     if names.get("status") == "False":
-        metadata = (found or {}).get("metadata") or {}
+        metadata = (crd or {}).get("metadata") or {}
         raise KubeError(
             f"the API server does not take the names of {metadata.get('name')}: {names.get('message')}",
             "names that no other definition has",
@@ -203,30 +203,30 @@ async def remove(api: KubeApi, wanted: Sequence[Object], seconds: float, *, forc
 
     Raises KubeError.
     """
-    there = []
+    existing = []
     for item in wanted:
-        found = await api.get(_resource(), item["metadata"]["name"])
-        if found is None:
+        crd = await api.get(_resource(), item["metadata"]["name"])
+        if crd is None:
             click.echo(f"{item['metadata']['name']} is not there")
             continue
         try:
             if unused:
-                _check_own(found)
-            await _check_unused(api, found, force=force)
+                _check_own(crd)
+            await _check_unused(api, crd, force=force)
         except KeptError as error:
             if not unused:
                 raise
             click.echo(f"{item['metadata']['name']} stays: {error.what}")
         else:
-            there.append(found)
-    for item in there:
+            existing.append(crd)
+    for item in existing:
         await api.delete(_resource(), item["metadata"]["name"])
     late = KubeError(
         f"the definitions are still there after {seconds:g} s",
         "no object with a finalizer that nobody takes away",
         "see `kubectl describe crd` for what holds them",
     )
-    await _until(api, there, lambda found: found is None, seconds=seconds, word="deleted", late=late)
+    await _until(api, existing, lambda crd: crd is None, seconds=seconds, word="deleted", late=late)
 
 
 async def _until(
@@ -264,13 +264,13 @@ def _check_own(found: Object) -> None:
         )
 
 
-async def _check_unused(api: KubeApi, found: Object, *, force: bool) -> None:
+async def _check_unused(api: KubeApi, crd: Object, *, force: bool) -> None:
     """Raises KeptError when there are objects of the definition, unless ``force``."""
     from kgpu.kube.port import Resource
 
-    spec = found["spec"]
+    spec = crd["spec"]
     served = [version["name"] for version in spec["versions"] if version.get("served")]
-    if force or not served or not established(found):
+    if force or not served or not established(crd):
         return
     resource = Resource(
         spec["group"],

@@ -91,16 +91,16 @@ def create_dev_char_symlinks(*, dev_char: str, root: str, every: str, load: str,
     files = RealDevFiles()
     facts = read_facts(root)
     dev = dev_folder(files, root)
-    made: tuple[DeviceFileStep, ...] = ()
+    steps: tuple[DeviceFileStep, ...] = ()
     notes: list[str] = []
     if _true("--create-device-nodes", nodes):
         control = control_nodes(facts.majors, dev=dev)
         notes += control.notes
-        made = plan_nodes(files, control.nodes)
-        _carry_out(files, made, dry=dry)
-    there = existing_nodes(files, dev=dev)
+        steps = plan_nodes(files, control.nodes)
+        _carry_out(files, steps, dry=dry)
+    existing = existing_nodes(files, dev=dev)
     expected = every_node(facts.majors, facts.gpu_minors, facts.cap_minors, dev=dev)
-    wanted = join_nodes(there, expected.nodes) if _true("--create-all", every) else there
+    wanted = join_nodes(existing, expected.nodes) if _true("--create-all", every) else existing
     notes += expected.notes if _true("--create-all", every) else ()
     _say(notes)
     if not wanted:

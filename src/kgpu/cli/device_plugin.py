@@ -225,12 +225,12 @@ def _refuse_manifest(text: ConfigText) -> None:
     from kgpu.formats.yaml import load_document
 
     try:
-        found = load_document(text.text, source=text.name).value
+        document = load_document(text.text, source=text.name).value
     except ConfigError:
         return  # told with the other problems
-    if isinstance(found, dict) and "apiVersion" in found and "kind" in found:
+    if isinstance(document, dict) and "apiVersion" in document and "kind" in document:
         raise ConfigError(
-            f"{text.name}: this is a Kubernetes manifest (kind {found['kind']!s:.80})",
+            f"{text.name}: this is a Kubernetes manifest (kind {document['kind']!s:.80})",
             "a config file (v1); in a ConfigMap the config is the value under data.<key>",
             "take that value alone: kubectl get configmap NAME -o jsonpath='{.data.KEY}' | kgpu device-plugin"
             " check-config -",

@@ -113,26 +113,28 @@ def parse_target(words: tuple[str, ...], namespace: str) -> Subject | None:
     return Subject(kind, name, (space if slash else namespace) or "default")
 
 
-def _explain(asked: str, output: str) -> str:
+def _explain(wanted: str, output: str) -> str:
     """About one rule, or those of a group (``SCH``), or all."""
     from kgpu.doctor import explain
     from kgpu.doctor.rules import all_rules, by_id
 
-    rule = by_id().get(asked.upper())
+    rule = by_id().get(wanted.upper())
     if rule is not None:
-        found = explain.about(rule, asked.upper())
-        return explain.as_text(found) if output == "text" else _data(found.data(), output)
-    group = [] if asked == ALL else [one for one in all_rules() if one.id.startswith(f"{asked.upper().rstrip('-*')}-")]
-    if asked != ALL and not group:
-        near = did_you_mean(asked, by_id())
+        explanation = explain.about(rule, wanted.upper())
+        return explain.as_text(explanation) if output == "text" else _data(explanation.data(), output)
+    prefix = f"{wanted.upper().rstrip('-*')}-"
+    group = [] if wanted == ALL else [row for row in all_rules() if row.id.startswith(prefix)]
+    if wanted != ALL and not group:
+        near = did_you_mean(wanted, by_id())
         raise ConfigError(
-            f"there is no rule {asked}" + (f"; {near}" if near else ""), "an id such as SCH-08, or a group such as SCH",
+            f"there is no rule {wanted}" + (f"; {near}" if near else ""),
+            "an id such as SCH-08, or a group such as SCH",
             "see which there are: kgpu doctor --explain",
         )  # fmt: skip
     rows = group or list(all_rules())
     if output == "text":
-        return "\n".join(f"{one.id:<7} {one.title}" for one in rows)
-    return _data([{"id": one.id, "title": one.title, "place": one.place.title} for one in rows], output)
+        return "\n".join(f"{row.id:<7} {row.title}" for row in rows)
+    return _data([{"id": row.id, "title": row.title, "place": row.place.title} for row in rows], output)
 
 
 def _data(data: object, output: str) -> str:
@@ -155,12 +157,12 @@ async def look(wanted: Subject | None, path: str, kubeconfig: str, root: str) ->
 
     gc.disable()  # a large cluster is millions of objects that all stay: there is no garbage to look for
     try:
-        found = await snapshot_of(path, kubeconfig, root, wanted)
-        if wanted is not None and found.get(wanted.kind, wanted.name, wanted.namespace) is None:
-            raise _unknown(wanted, found, path)
-        report = diagnose(found, target=wanted)
+        snapshot = await snapshot_of(path, kubeconfig, root, wanted)
+        if wanted is not None and snapshot.get(wanted.kind, wanted.name, wanted.namespace) is None:
+            raise _unknown(wanted, snapshot, path)
+        report = diagnose(snapshot, target=wanted)
         if not report.real:
-            check_root(found, root)
+            check_root(snapshot, root)
         return report
     finally:
         gc.enable()
@@ -214,11 +216,11 @@ def xids_in(lines: Iterable[str]) -> tuple[Xid, ...]:
     )  # fmt: skip
 
 
-def _unknown(wanted: Subject, found: Snapshot, path: str) -> ConfigError:
+def _unknown(wanted: Subject, snapshot: Snapshot, path: str) -> ConfigError:
     known = (
-        list(found.nodes)
+        list(snapshot.nodes)
         if wanted.kind == "Node"
-        else [one.path for one in (found.pods.values() if wanted.kind == "Pod" else found.all(wanted.kind))]
+        else [obj.path for obj in (snapshot.pods.values() if wanted.kind == "Pod" else snapshot.all(wanted.kind))]
     )
     name = f"{wanted.namespace}/{wanted.name}" if wanted.namespace else wanted.name
     near = did_you_mean(name, known)

@@ -21,15 +21,15 @@ def meant(arguments: Sequence[str], env: Mapping[str, str]) -> str:
     """The replaced program whose manifest gives these flags and variables. Raises ConfigError where it is none."""
     flags = {word.lstrip("-").partition("=")[0] for word in arguments if word.startswith("-")}
     known = {EXPORTER: set(_exporter_flags()), PLUGIN: set(_plugin_flags())}
-    found = [program for program, names in known.items() if flags & names]
-    if len(found) == 1:
-        return found[0]
+    programs = [program for program, names in known.items() if flags & names]
+    if len(programs) == 1:
+        return programs[0]
     for program, variables in ((EXPORTER, _exporter_variables()), (PLUGIN, _plugin_variables())):
-        if not env.keys().isdisjoint(variables) and not found:
+        if not env.keys().isdisjoint(variables) and not programs:
             return program
-    given = f", its arguments are {' '.join(arguments):.200}" if arguments else " and no arguments"
+    shown = f", its arguments are {' '.join(arguments):.200}" if arguments else " and no arguments"
     raise ConfigError(
-        f"the container has no command{given}, and nothing in its environment says which program it is for",
+        f"the container has no command{shown}, and nothing in its environment says which program it is for",
         f"a command of kgpu's such as agent, or a program that kgpu stands for: {', '.join(PROGRAMS)}",
         f"name it in the container's command, for example command: [{EXPORTER}]",
     )

@@ -66,19 +66,19 @@ def exporter(
 ) -> None:
     """What every accelerator does and for whom, as metrics that Prometheus reads."""
     check_kubeconfig(ctx, kubeconfig)
-    given = resolve(flags, os.environ)
+    choices = resolve(flags, os.environ)
     place = ExporterPlace(root=root, kubeconfig=kubeconfig, host_root=host_root)
     if not once:
         if openmetrics:
             raise ConfigError("--openmetrics is for --once", "scrapers ask for it by themselves", "leave it out")
-        run_async(_serve(place, given))
+        run_async(_serve(place, choices))
         return
-    for advice in given.without_effect:
+    for advice in choices.without_effect:
         _echo(advice)
-    counters = _counters(given)
+    counters = _counters(choices)
     from kgpu.exporter.render import ExpositionFormat, render
 
-    families = run_async(_look(place, given, counters))
+    families = run_async(_look(place, choices, counters))
     sys.stdout.write(render(families, ExpositionFormat.OPENMETRICS if openmetrics else ExpositionFormat.TEXT))
 
 
@@ -119,7 +119,7 @@ def _echo(decision: Advice) -> None:
 
 
 async def _look(
-    place: ExporterPlace, given: ExporterOptions, counters: tuple[CountedMetric, ...]
+    place: ExporterPlace, options: ExporterOptions, counters: tuple[CountedMetric, ...]
 ) -> tuple[Family, ...]:
     """The families of one moment: of two readings, since rates and averages are over the time between two."""
     import asyncio
@@ -130,7 +130,7 @@ async def _look(
     from kgpu.hw.open import open_reader
     from kgpu.hw.verdicts import VerdictFile, verdicts_path
 
-    ticks = Ticks(given.settings(hostname=_hostname(), counters=counters), xid_text=_xid_text)
+    ticks = Ticks(options.settings(hostname=_hostname(), counters=counters), xid_text=_xid_text)
     try:
         reader = open_reader(driver_root=Path(place.root) if place.root else None)
         try:
@@ -138,11 +138,11 @@ async def _look(
             for pause in (0.0, BETWEEN):
                 await asyncio.sleep(pause)
                 ticks.read(time.monotonic(), inventory, await reader.readings(ticks.keys))
-            users = await _users(place, given, reader)
+            users = await _users(place, options, reader)
         finally:
             await reader.close()
     except HwError:
-        if not given.fake_gpus:
+        if not options.fake_gpus:
             raise
         users = Users()
     verdicts = VerdictFile(verdicts_path(place.host_root, os.environ)).read()
@@ -153,13 +153,13 @@ async def _look(
     return outcome.families
 
 
-async def _users(place: ExporterPlace, given: ExporterOptions, reader: Reader) -> Users:
+async def _users(place: ExporterPlace, options: ExporterOptions, reader: Reader) -> Users:
     """Who uses what; what can't be had is told."""
     from kgpu.exporter.users_open import open_users
 
-    api = place.api() if given.kubernetes else None
+    api = place.api() if options.kubernetes else None
     users = open_users(
-        given,
+        options,
         reader,
         tell=_echo,
         api=api,
@@ -168,14 +168,14 @@ async def _users(place: ExporterPlace, given: ExporterOptions, reader: Reader) -
         driver_root=Path(place.root) if place.root else None,
     )
     try:
-        found = await users.seen()
+        usage = await users.seen()
     finally:
         await users.close()
         if api is not None:
             await api.close()
-    if found.holdings is None:
+    if usage.holdings is None:
         click.echo("kgpu exporter: pods are not shown", err=True)
-    return found
+    return usage
 
 
 def _hostname() -> str:
@@ -188,7 +188,7 @@ def _xid_text(code: int) -> str:
     return short_name(code)
 
 
-async def _serve(place: ExporterPlace, given: ExporterOptions) -> None:
+async def _serve(place: ExporterPlace, options: ExporterOptions) -> None:
     """Serve until SIGTERM or SIGINT; SIGHUP looks at every file at once."""
     import asyncio
     import logging
@@ -201,9 +201,9 @@ async def _serve(place: ExporterPlace, given: ExporterOptions) -> None:
     from kgpu.exporter.run import Exporter
     from kgpu.hw.open import open_reader
 
-    configure(level="debug" if given.debug else "info", form=given.log_format)
+    configure(level="debug" if options.debug else "info", form=options.log_format)
     log = logging.getLogger("kgpu.exporter")
-    for advice in given.without_effect:
+    for advice in options.without_effect:
         log_decision(log, advice)
 
     async def open_now() -> Reader:
@@ -215,7 +215,7 @@ async def _serve(place: ExporterPlace, given: ExporterOptions) -> None:
     loop = asyncio.get_running_loop()
     try:
         context = make_context(
-            given,
+            options,
             reader.view(),
             report=lambda decision: log_decision(log, decision),
             api=api,

@@ -62,13 +62,13 @@ def lab() -> None:
 
 
 @contextmanager
-def told_when_interrupted(there: Lab, folder: Path | None) -> Iterator[None]:
+def told_when_interrupted(lab: Lab, folder: Path | None) -> Iterator[None]:
     """After Ctrl-C, say what still runs and what to do about it."""
     try:
         yield
     except KeyboardInterrupt:
-        about = there.about
-        if there.running:
+        about = lab.about
+        if lab.running:
             text = f'Interrupted. The lab "{about.name}" is incomplete, and what was started of it runs on.\n'
             text += f"  go on:     {up_line(about, folder)}\n  remove it: {line('down', about.name, folder)}"
         else:
@@ -109,28 +109,28 @@ def up(
     no_node: bool, data: Path | None, port: int | None, install_tools: bool,
 ) -> None:  # fmt: skip
     """Bring a cluster up; what is already there is kept."""
-    made: Lab
+    lab: Lab
     if real:
         _only_embedded({"--no-node": no_node, "--data": data, "--port": port, "--operator": operator})
-        made = _real(name, folder, profile=profile, gpus=gpus, agent=not no_agent, install_tools=install_tools)
+        lab = _real(name, folder, profile=profile, gpus=gpus, agent=not no_agent, install_tools=install_tools)
     else:
         from kgpu.lab import progress
         from kgpu.lab.embedded.lab import EmbeddedLab
         from kgpu.lab.embedded.model import FirstNode
 
         first = None if no_node else FirstNode(profile=profile, gpus=gpus, agent=not no_agent)
-        made = EmbeddedLab(
+        lab = EmbeddedLab(
             name, folder, progress.for_terminal(), data=data, port=port or 0, first=first, operator=operator
         )
         if install_tools:
             from kgpu.lab.real import build
 
-            build.ensure_kubectl(made.progress)
-    with told_when_interrupted(made, folder):
-        made.up()
-    nodes = ", ".join(one.node for one in made.hardware()) or "no nodes with GPUs yet"
-    click.echo(f"The lab is up: {nodes}, API {made.about.url}")
-    click.echo(f"  export KUBECONFIG={shlex.quote(str(made.about.kubeconfig))}")
+            build.ensure_kubectl(lab.progress)
+    with told_when_interrupted(lab, folder):
+        lab.up()
+    nodes = ", ".join(gpu_node.node for gpu_node in lab.hardware()) or "no nodes with GPUs yet"
+    click.echo(f"The lab is up: {nodes}, API {lab.about.url}")
+    click.echo(f"  export KUBECONFIG={shlex.quote(str(lab.about.kubeconfig))}")
     # The stories are about a node with eight GPUs.
     eight = profile == "hgx-h100" and gpus in {None, 8} and not no_node
     story = "run first-gpu-pod" if eight else "run --list"
@@ -181,11 +181,11 @@ def reset(*, name: str, folder: Path | None) -> None:
     """
     from kgpu.lab import reset as lab_reset
 
-    there = open_lab(name, folder)
-    found = lab_reset.reset(there)
-    for one in found:
-        click.echo(f"  was: {one}")
-    click.echo("The lab is as it was made." if found else "Nothing to do: the lab is as it was made.")
+    lab = open_lab(name, folder)
+    changes = lab_reset.reset(lab)
+    for change in changes:
+        click.echo(f"  was: {change}")
+    click.echo("The lab is as it was made." if changes else "Nothing to do: the lab is as it was made.")
 
 
 KUBECTL_EXAMPLES: Final = "kgpu lab kubectl get pods -A\nkgpu lab kubectl --name second logs my-pod -f"
@@ -202,9 +202,9 @@ def kubectl(*, name: str, folder: Path | None, arguments: tuple[str, ...]) -> No
     """
     from kgpu.cli._lab import require_running
 
-    there = open_lab(name, folder)
-    require_running(there, folder)
-    about = there.about
+    lab = open_lab(name, folder)
+    require_running(lab, folder)
+    about = lab.about
     if not about.kubectl:
         raise LabError("there is no kubectl", "kubectl on PATH, or built by kgpu", '"kgpu lab build --embedded"')
     sys.stdout.flush()

@@ -35,14 +35,14 @@ def build(*, install_tools: bool, embedded: bool, helm: bool, end_to_end: bool, 
     with reporter.step("the simulated driver"):
         native = native_dir()
     if embedded:
-        made = {"native": str(native), "kubectl": real_build.ensure_kubectl(reporter)}
+        programs = {"native": str(native), "kubectl": real_build.ensure_kubectl(reporter)}
     else:
-        made = {"native": str(native), "programs": str(real_build.ensure_binaries(reporter))}
+        programs = {"native": str(native), "programs": str(real_build.ensure_binaries(reporter))}
     if helm:
-        made["helm"] = real_build.ensure_helm(reporter)
+        programs["helm"] = real_build.ensure_helm(reporter)
     if end_to_end:
-        made["end_to_end"] = str(real_build.ensure_end_to_end(reporter))
+        programs["end_to_end"] = str(real_build.ensure_end_to_end(reporter))
     if output == "json":
-        print_json(made)
+        print_json(programs)
     else:
-        click.echo("\n".join(f"{TITLES[name]}: {where}" for name, where in made.items()))
+        click.echo("\n".join(f"{TITLES[name]}: {where}" for name, where in programs.items()))

@@ -61,7 +61,7 @@ def conformance(
             check()
             runs.append(run(kind, order, reporter))
     if output == "json":
-        print_json({"runs": [render.to_builtins(one.lab, one.results, wall_s=one.wall_s) for one in runs]})
+        print_json({"runs": [render.to_builtins(run.lab, run.results, wall_s=run.wall_s) for run in runs]})
     else:
-        click.echo("\n\n".join(render.text(one.lab, one.results, wall_s=one.wall_s) for one in runs))
-    sys.exit(any(one.state is ResultState.FAILED for each in runs for one in each.results))
+        click.echo("\n\n".join(render.text(run.lab, run.results, wall_s=run.wall_s) for run in runs))
+    sys.exit(any(result.state is ResultState.FAILED for lab_run in runs for result in lab_run.results))

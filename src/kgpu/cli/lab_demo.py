@@ -61,7 +61,7 @@ class DemoScreen:
         report = lab.report()
         width = max(len(node["name"]) for node in report["nodes"])
         self.say(f"{len(report['nodes'])} nodes joined in {ready_s:.1f} s, with kgpu's agent where there are GPUs:")
-        what = {one.prefix or one.profile: one.what for one in FLEET}
+        what = {row.prefix or row.profile: row.what for row in FLEET}
         for node in report["nodes"]:
             offers = ", ".join(f"{count} {name}" for name, count in sorted(node["allocatable"].items()) if count != "0")
             self.say(

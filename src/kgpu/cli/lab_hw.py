@@ -78,14 +78,14 @@ def create_command(
     """Make a simulated driver root of PROFILE (`kgpu lab hw list`, or a YAML file)."""
     from kgpu.hw.fake import create, operate
 
-    made = create.create_root(profile, root, gpus=gpus, topology=topology, seed=seed, force=force, driver=driver)
-    environment = create.environment(made)
+    created = create.create_root(profile, root, gpus=gpus, topology=topology, seed=seed, force=force, driver=driver)
+    environment = create.environment(created)
     if output == "json":
-        print_json({"root": str(made), "environment": environment, "gpus": len(operate.snapshot(made)["gpus"])})
+        print_json({"root": str(created), "environment": environment, "gpus": len(operate.snapshot(created)["gpus"])})
         return
-    node = operate.snapshot(made)
+    node = operate.snapshot(created)
     names = ", ".join(f"{count} x {name}" for name, count in _counts([gpu["name"] for gpu in node["gpus"]]).items())
-    click.echo(f"{made}: {names}, driver {node['driver_version']}")
+    click.echo(f"{created}: {names}, driver {node['driver_version']}")
     click.echo("Programs use it with:")
     for name, value in environment.items():
         click.echo(f"  export {name}={value}")
@@ -101,18 +101,18 @@ def list_command(output: str) -> None:
     if output == "json":
         rows = [
             {
-                "name": one.name,
-                "title": one.title,
-                "gpus": [gpu.model.name for gpu in one.gpus],
-                "driver_version": one.driver.version,
-                "cuda_version": one.driver.cuda,
+                "name": profile.name,
+                "title": profile.title,
+                "gpus": [gpu.model.name for gpu in profile.gpus],
+                "driver_version": profile.driver.version,
+                "cuda_version": profile.driver.cuda,
             }
-            for one in loaded
+            for profile in loaded
         ]
         print_json(rows)
         return
-    for one in loaded:
-        click.echo(f"{one.name:14} {len(one.gpus):2d} GPUs  {one.title}")
+    for profile in loaded:
+        click.echo(f"{profile.name:14} {len(profile.gpus):2d} GPUs  {profile.title}")
 
 
 @hw_group.command("show", examples="kgpu lab hw show --root /tmp/node1\nkgpu lab hw show --root /tmp/node1 -o json")

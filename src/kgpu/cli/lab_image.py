@@ -56,16 +56,16 @@ def import_(*, name: str, folder: Path | None, archive: Path | None) -> None:
     from kgpu.lab.real import bootstrap, own_image
     from kgpu.lab.real.cluster import RealLab
 
-    there = open_lab(name, folder)
-    require_running(there, folder)
-    if not isinstance(there, RealLab):
+    lab = open_lab(name, folder)
+    require_running(lab, folder)
+    if not isinstance(lab, RealLab):
         raise LabError(
             f'the lab "{name}" is embedded: it has no container runtime',
             "a lab of real Kubernetes",
             '"kgpu lab up --real" makes one',
         )
     own = ", ".join(own_image.NAMES)
-    archive = archive or own_image.ensure_image(there.progress)
-    with there.progress.step(f"import {archive.name}"):
-        bootstrap.import_archive(there, archive.absolute())
+    archive = archive or own_image.ensure_image(lab.progress)
+    with lab.progress.step(f"import {archive.name}"):
+        bootstrap.import_archive(lab, archive.absolute())
     click.echo(f"Its pods find the image{f': {own}' if archive.parent == own_image.cache_folder() else ''}.")

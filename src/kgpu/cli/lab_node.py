@@ -147,12 +147,12 @@ def list_(*, name: str, folder: Path | None, output: str) -> None:
     lab = _lab(name, folder)
     if not lab.exists():
         raise LabError(f"there is no lab in {lab}", "a lab", "`kgpu lab up`, or give its --name or --dir")
-    found = manage.status(lab)
+    status = manage.status(lab)
     if output == "json":
-        print_json(found)
+        print_json(status)
         return
-    rows = found["nodes"]
-    for problem in found["problems"]:
+    rows = status["nodes"]
+    for problem in status["problems"]:
         click.echo(f"can't be read: {problem}", err=True)
     if not rows:
         click.echo("There are no simulated nodes.")
@@ -163,7 +163,7 @@ def list_(*, name: str, folder: Path | None, output: str) -> None:
         has = not row.get("light") and row["profile"] != "cpu"
         where = str(manage.nodes_dir(lab) / row["name"] / "hw") if has else "-"
         click.echo(f"{row['name']:24}{Path(row['profile']).stem:18}{form:8}{where}")
-    click.echo(f"host: {'pid ' + str(found['host']) if found['host'] else 'not running'}; log {found['log']}")
+    click.echo(f"host: {'pid ' + str(status['host']) if status['host'] else 'not running'}; log {status['log']}")
 
 
 @node_group.command("hw-root", examples='kgpu lab hw inject --root "$(kgpu lab node hw-root l4-1)" xid 79 --gpu 0')
@@ -178,5 +178,5 @@ def hw_root(*, name: str, folder: Path | None, node: str) -> None:
     from kgpu.lab.nodes import manage
 
     # A real lab's first node is not among the simulated ones.
-    roots = {one.node: one.root for one in open_lab(name, folder).hardware() if one.root.exists()}
+    roots = {machine.node: machine.root for machine in open_lab(name, folder).hardware() if machine.root.exists()}
     click.echo(str(roots.get(node) or manage.hw_root(_lab(name, folder), node)))

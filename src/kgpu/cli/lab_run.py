@@ -47,18 +47,18 @@ def run(
         _list_scenarios(output)
         return
     story = model.load(scenario)
-    there = open_lab(name, folder, kind=backend or "")
-    ensure_up(there, folder)
+    lab = open_lab(name, folder, kind=backend or "")
+    ensure_up(lab, folder)
     if story.name in model.bundled():
-        _require_gpus(there, folder)
-    _warn_of_leftovers(there, folder)
+        _require_gpus(lab, folder)
+    _warn_of_leftovers(lab, folder)
     text = output == "text"
     if text:
         click.echo(f"{story.title}\n\n{story.story.rstrip()}\n")
-    result = runner.play(story, there.backend(), listener=print_step if text else None, say=_say, keep=keep)
+    result = runner.play(story, lab.backend(), listener=print_step if text else None, say=_say, keep=keep)
     if text:
         verdict = "as expected" if result.ok else "NOT as expected"
-        kind = there.about.kind
+        kind = lab.about.kind
         click.echo(f"{story.name}: {verdict}, {len(result.steps)} steps in {result.seconds:.1f} s on the {kind} lab")
     else:
         print_json(result.to_json())
@@ -66,31 +66,31 @@ def run(
         raise click.exceptions.Exit(3)
 
 
-def ensure_up(there: Lab, folder: Path | None) -> None:
+def ensure_up(lab: Lab, folder: Path | None) -> None:
     """Bring it up unless it is; Ctrl-C tells what is left."""
     from kgpu.cli.lab import told_when_interrupted
 
-    if there.running and there.about.complete:
+    if lab.running and lab.about.complete:
         return
-    if not there.about.kubectl:
+    if not lab.about.kubectl:
         from kgpu.lab.real import build
 
-        build.ensure_kubectl(there.progress)
-    with told_when_interrupted(there, folder):
-        there.up()
+        build.ensure_kubectl(lab.progress)
+    with told_when_interrupted(lab, folder):
+        lab.up()
 
 
-def _require_gpus(there: Lab, folder: Path | None) -> None:
+def _require_gpus(lab: Lab, folder: Path | None) -> None:
     """The stories that come with kgpu are about a node with eight GPUs. Raises LabError when there is none."""
     from kgpu.hw.fake import operate
 
-    have = {one.node: len(operate.snapshot(one.root)["gpus"]) for one in there.hardware() if not one.sliced}
+    have = {node.node: len(operate.snapshot(node.root)["gpus"]) for node in lab.hardware() if not node.sliced}
     if max(have.values(), default=0) < STORY_GPUS:
-        told = ", ".join(f"{node} has {count}" for node, count in have.items()) or "there is no node with whole GPUs"
+        counts = ", ".join(f"{node} has {count}" for node, count in have.items()) or "there is no node with whole GPUs"
         raise LabError(
-            f"the stories that come with kgpu need a node with {STORY_GPUS} GPUs: {told}",
+            f"the stories that come with kgpu need a node with {STORY_GPUS} GPUs: {counts}",
             "such a node, not a light one",
-            line("node add hgx-h100 --wait", there.about.name, folder),
+            line("node add hgx-h100 --wait", lab.about.name, folder),
         )
 
 
@@ -131,8 +131,8 @@ def print_step(step: StepResult) -> None:
         click.echo(f"    ... {len(lines) - OUTPUT_LINES} more lines")
     if step.why:
         click.echo(click.style(f"    {step.why}", fg="red"))
-        for said in step.evidence.splitlines():
-            click.echo(f"      {said}")
+        for text in step.evidence.splitlines():
+            click.echo(f"      {text}")
     click.echo()
 
 
@@ -157,21 +157,26 @@ def conform(*, scenarios: tuple[str, ...], embedded: str, real: str, keep_labs: 
     from kgpu.lab.port import EMBEDDED, REAL
     from kgpu.lab.scenarios import model
 
-    stories = [model.load(one) for one in scenarios or model.bundled()]
+    stories = [model.load(name) for name in scenarios or model.bundled()]
     labs = [open_lab(embedded, None, kind=EMBEDDED), open_lab(real, None, kind=REAL)]
-    ours = [there for there in labs if not there.running]
+    ours = [lab for lab in labs if not lab.running]
     differences: list[Difference] = []
     try:
-        for there in labs:
-            ensure_up(there, None)
+        for lab in labs:
+            ensure_up(lab, None)
         for story in stories:
-            found = _conform(story, labs, text=output == "text")
-            differences += found
+            of_story = _conform(story, labs, text=output == "text")
+            differences += of_story
     finally:
-        for there in () if keep_labs else ours:
-            there.down()
+        for lab in () if keep_labs else ours:
+            lab.down()
     if output == "json":
-        print_json({"scenarios": [one.name for one in stories], "differences": [one.to_json() for one in differences]})
+        print_json(
+            {
+                "scenarios": [story.name for story in stories],
+                "differences": [difference.to_json() for difference in differences],
+            }
+        )
     else:
         click.echo(f"{len(stories)} scenarios on both labs: {_count(len(differences))}")
     if differences:
@@ -186,13 +191,13 @@ def _conform(story: Scenario, labs: list[Lab], *, text: bool) -> list[Difference
     from kgpu.lab.scenarios import conform as compare
     from kgpu.lab.scenarios import run as runner
 
-    results: list[ScenarioResult] = [runner.play(story, there.backend(), say=_say) for there in labs]
-    found = list(compare.compare(results[0], results[1]))
+    results: list[ScenarioResult] = [runner.play(story, lab.backend(), say=_say) for lab in labs]
+    differences = list(compare.compare(results[0], results[1]))
     if text:
-        took = ", ".join(f"{one.backend} {one.seconds:.1f} s" for one in results)
-        click.echo(f"{story.name}: {_count(len(found))} in {len(results[0].steps)} steps ({took})")
-        for one in found:
-            click.echo(f"  {one.step}\n    $ {one.command.splitlines()[0]}")
-            for shown in one.lines:
+        took = ", ".join(f"{result.backend} {result.seconds:.1f} s" for result in results)
+        click.echo(f"{story.name}: {_count(len(differences))} in {len(results[0].steps)} steps ({took})")
+        for difference in differences:
+            click.echo(f"  {difference.step}\n    $ {difference.command.splitlines()[0]}")
+            for shown in difference.lines:
                 click.echo(f"      {shown}")
-    return found
+    return differences

@@ -98,12 +98,12 @@ def list_(*, output: str) -> None:
     rows = []
     for name in folders.names():
         try:
-            there = find.find(name)
-            about = there.about
+            lab = find.find(name)
+            about = lab.about
         except LabError as error:
             rows.append({"name": name, "kind": "?", "running": False, "api": error.one_line()})
             continue
-        rows.append({"name": name, "kind": about.kind, "running": there.running, "api": about.url})
+        rows.append({"name": name, "kind": about.kind, "running": lab.running, "api": about.url})
     if output == "json":
         print_json(rows)
         return

@@ -137,19 +137,19 @@ def labels(
         from kgpu.hw.quick import QuickReading
 
         with QuickReading(root or "/") as quick:
-            found = _once(root, settings, {}, quick)
-        _print(found, form)
+            labels_now = _once(root, settings, {}, quick)
+        _print(labels_now, form)
     else:
         run_async(_publish_once(root, settings, place))
 
 
-def choose_sink(asked: str, settings: ProgramSettings, *, daemon: bool, node: str) -> str:
+def choose_sink(sink: str, settings: ProgramSettings, *, daemon: bool, node: str) -> str:
     """The sink that is meant; ``daemon`` has feature discovery's defaults: NodeFeature, else the usual file.
 
     Its static manifests mount the file's folder and name no node: without one, a NodeFeature has to be asked for.
     """
-    if asked != AUTO:
-        return asked
+    if sink != AUTO:
+        return sink
     if settings.use_node_feature_api and ("use_node_feature_api" in settings.given or (daemon and node)):
         return NODE_FEATURE
     if settings.output_file and (daemon or "output_file" in settings.given):
@@ -178,10 +178,10 @@ def _read_settings(path: str, overrides: Mapping[str, Any]) -> ProgramSettings:
     from kgpu.agent.config_file import read_config
     from kgpu.formats.plugin_config_parse import parse_config
 
-    found = read_config(Path(path))
-    if found.problem is not None:
-        raise found.problem
-    return resolve(parse_config(found.text, source=found.name), overrides=overrides, env=os.environ)
+    config = read_config(Path(path))
+    if config.problem is not None:
+        raise config.problem
+    return resolve(parse_config(config.text, source=config.name), overrides=overrides, env=os.environ)
 
 
 def _once(
@@ -211,9 +211,9 @@ def _once(
 
 
 def _read_inventory(root: str, quick: QuickReading | None = None) -> Inventory:
-    found = quick.inventory() if quick is not None else None
-    if found is not None:
-        return found
+    inventory = quick.inventory() if quick is not None else None
+    if inventory is not None:
+        return inventory
     from pathlib import Path
 
     from kgpu.hw.open import open_reader
@@ -260,12 +260,16 @@ async def _publish_once(root: str, settings: ProgramSettings, place: LabelDestin
 
     publisher, api = _publisher(place, once=True)
     try:
-        there = await publisher.published() or {}
-        found = await asyncio.to_thread(_once, root, settings, there)
-        if found != there:
-            await publisher.publish(found)
+        published = await publisher.published() or {}
+        wanted = await asyncio.to_thread(_once, root, settings, published)
+        if wanted != published:
+            await publisher.publish(wanted)
         if place.sink != STDOUT:
-            done = f"{len(found)} labels written to" if found != there else f"the {len(found)} labels are already in"
+            done = (
+                f"{len(wanted)} labels written to"
+                if wanted != published
+                else f"the {len(wanted)} labels are already in"
+            )
             click.echo(f"kgpu labels: {done} {place.target}", err=True)
     finally:
         await publisher.close()

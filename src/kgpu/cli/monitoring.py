@@ -86,9 +86,9 @@ def dashboards(name: str, output: str, namespace: str, labels: tuple[str, ...]) 
             f'there is no dashboard "{name}"', f"one of: {', '.join(known)}", did_you_mean(name, known) or "correct it"
         )
     if output == "object":
-        given = read_labels(labels) or dict(SIDECAR_LABEL)
-        objects = [config_map(board, namespace=namespace, labels=given) for board in chosen]
-        click.echo("---\n".join(yaml.dump(one) for one in objects), nl=False)
+        labels_of_maps = read_labels(labels) or dict(SIDECAR_LABEL)
+        objects = [config_map(board, namespace=namespace, labels=labels_of_maps) for board in chosen]
+        click.echo("---\n".join(yaml.dump(obj) for obj in objects), nl=False)
     elif name:
         click.echo(chosen[0].text(), nl=False)
     else:

@@ -84,14 +84,14 @@ def cdi(ctx: click.Context) -> None:
         ctx.default_map = {"generate": {"driver_root": _driver_root((ctx.obj or {}).get("config", ""))}}
 
 
-def _driver_root(given: str) -> str:
+def _driver_root(config: str) -> str:
     """The driver root that config.toml names. A broken file is an error only when it was asked for."""
     from kgpu.host.toolkit_files import config_path, read_config
 
     try:
-        return read_config(given or config_path(os.environ)).text("nvidia-container-cli.root") or "/"
+        return read_config(config or config_path(os.environ)).text("nvidia-container-cli.root") or "/"
     except UserError as error:
-        if given:
+        if config:
             raise
         click.echo(f"warning: {error.one_line()}", err=True)
         return "/"
@@ -116,13 +116,13 @@ def info() -> None:
     from kgpu.toolkit.specs import list_found, read_folders
 
     path = config_path(os.environ)
-    found = read_folders((CDI_STATIC_DIR, CDI_DIR))
-    listing = list_found(found)
+    specs = read_folders((CDI_STATIC_DIR, CDI_DIR))
+    listing = list_found(specs)
     rows = (
         ("version", f"kgpu {__version__}"),
         ("config", path if os.path.isfile(path) else f"{path} is not there: defaults"),
         ("hook program", hook_program() or "none: specs must be free of hooks"),
-        ("CDI specs", ", ".join(spec.path for spec in found) or "none"),
+        ("CDI specs", ", ".join(spec.path for spec in specs) or "none"),
         ("CDI devices", str(len(listing.names))),
     )
     for label, text in rows:
@@ -160,8 +160,8 @@ def hook(ctx: click.Context, words: tuple[str, ...]) -> None:
         # Nothing of the environment is handed on: it may be that of a container's image.
         os.execve(program, [os.path.basename(program), *words], {ENV_HOOK_DEBUG: "true" if debug else "false"})  # noqa: S606
     if name not in HOOKS:
-        said = f'there is no hook "{name:.100}"' if name else "no hook is named"
-        click.echo(f"warning: {said}; nothing is done", err=True)
+        problem = f'there is no hook "{name:.100}"' if name else "no hook is named"
+        click.echo(f"warning: {problem}; nothing is done", err=True)
         return
     raise HostError(
         f"nvidia-cdi-hook is not installed, so the hook {name} can't be carried out",

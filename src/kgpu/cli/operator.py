@@ -195,38 +195,44 @@ async def _clean_up(kubeconfig: str, namespace: str, limits: Limits) -> None:
         await api.close()
 
 
-def settings_of(given: Mapping[str, Any], env: Mapping[str, str]) -> OperatorSettings:
+def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorSettings:
     """``OperatorSettings`` from click's parameters. Raises ConfigError."""
     from kgpu.operator.model import AgentNodes, NodeLayout, OperatorSettings, Other
 
     return OperatorSettings(
-        namespace=_needed(given, "namespace", "--namespace or OPERATOR_NAMESPACE", "the operator's own namespace"),
-        image=_needed(given, "image", "--image or OPERATOR_IMAGE", "kgpu's own image"),
-        image_pull_policy=given["image_pull_policy"],
-        image_pull_secrets=tuple(one.strip() for one in given["image_pull_secrets"].split(",") if one.strip()),
-        layout=NodeLayout(_one_of(given, "layout", "--layout or KGPU_LAYOUT", [str(one) for one in NodeLayout])),
-        agent_nodes=AgentNodes(
-            _one_of(given, "agent_nodes", "--agent-nodes or KGPU_AGENT_NODES", [str(one) for one in AgentNodes])
+        namespace=_needed(options, "namespace", "--namespace or OPERATOR_NAMESPACE", "the operator's own namespace"),
+        image=_needed(options, "image", "--image or OPERATOR_IMAGE", "kgpu's own image"),
+        image_pull_policy=options["image_pull_policy"],
+        image_pull_secrets=tuple(
+            secret.strip() for secret in options["image_pull_secrets"].split(",") if secret.strip()
         ),
-        agent_selector=_texts(given, "agent_selector", "--agent-node-selector or KGPU_AGENT_NODE_SELECTOR"),
-        discovery=_bool(given, "discovery", "--discovery or KGPU_DISCOVERY"),
+        layout=NodeLayout(
+            _one_of(options, "layout", "--layout or KGPU_LAYOUT", [str(layout) for layout in NodeLayout])
+        ),
+        agent_nodes=AgentNodes(
+            _one_of(options, "agent_nodes", "--agent-nodes or KGPU_AGENT_NODES", [str(nodes) for nodes in AgentNodes])
+        ),
+        agent_selector=_texts(options, "agent_selector", "--agent-node-selector or KGPU_AGENT_NODE_SELECTOR"),
+        discovery=_bool(options, "discovery", "--discovery or KGPU_DISCOVERY"),
         other_discovery=Other(
-            _one_of(given, "other_discovery", "--other-discovery or KGPU_OTHER_DISCOVERY", [str(one) for one in Other])
+            _one_of(
+                options, "other_discovery", "--other-discovery or KGPU_OTHER_DISCOVERY", [str(other) for other in Other]
+            )
         ),
         other_operator=Other(
-            _one_of(given, "other_operator", "--other-operator or KGPU_OTHER_OPERATOR", [Other.DETECT, Other.IGNORE])
+            _one_of(options, "other_operator", "--other-operator or KGPU_OTHER_OPERATOR", [Other.DETECT, Other.IGNORE])
         ),
-        health=_bool(given, "health", "--health or KGPU_HEALTH"),
-        health_config=given["health_config"],
-        host_facts=_bool(given, "host_facts", "--host-facts or KGPU_HOST_FACTS"),
-        monitoring=_monitoring(given),
+        health=_bool(options, "health", "--health or KGPU_HEALTH"),
+        health_config=options["health_config"],
+        host_facts=_bool(options, "host_facts", "--host-facts or KGPU_HOST_FACTS"),
+        monitoring=_monitoring(options),
         images={name: value for name, value in env.items() if name.endswith("_IMAGE") and value},
     )
 
 
-def _one_of(given: Mapping[str, Any], name: str, where: str, words: Sequence[str]) -> str:
+def _one_of(options: Mapping[str, Any], name: str, where: str, words: Sequence[str]) -> str:
     """One of the words. Raises ConfigError."""
-    value: str = given[name]
+    value: str = options[name]
     if value in words:
         return value
     hint = did_you_mean(value, list(words))
@@ -237,33 +243,33 @@ def _one_of(given: Mapping[str, Any], name: str, where: str, words: Sequence[str
     )
 
 
-def _monitoring(given: Mapping[str, Any]) -> Monitoring:
+def _monitoring(options: Mapping[str, Any]) -> Monitoring:
     from kgpu.monitoring.rules import adjusted
     from kgpu.monitoring.scrape import read_scrape
     from kgpu.operator.model import Monitoring
 
     return Monitoring(
-        rules=_bool(given, "alert_rules", "--alert-rules or KGPU_ALERT_RULES"),
-        alerts=adjusted(_mapping(given, "alerts", "--alerts or KGPU_ALERTS"), "alerts"),
-        dashboards=_bool(given, "dashboards", "--dashboards or KGPU_DASHBOARDS"),
-        labels=_texts(given, "dashboard_labels", "--dashboard-labels or KGPU_DASHBOARD_LABELS"),
-        annotations=_texts(given, "dashboard_annotations", "--dashboard-annotations or KGPU_DASHBOARD_ANNOTATIONS"),
-        scrape=read_scrape(_mapping(given, "scrape", "--scrape or KGPU_SCRAPE"), "monitoring.scrape"),
+        rules=_bool(options, "alert_rules", "--alert-rules or KGPU_ALERT_RULES"),
+        alerts=adjusted(_mapping(options, "alerts", "--alerts or KGPU_ALERTS"), "alerts"),
+        dashboards=_bool(options, "dashboards", "--dashboards or KGPU_DASHBOARDS"),
+        labels=_texts(options, "dashboard_labels", "--dashboard-labels or KGPU_DASHBOARD_LABELS"),
+        annotations=_texts(options, "dashboard_annotations", "--dashboard-annotations or KGPU_DASHBOARD_ANNOTATIONS"),
+        scrape=read_scrape(_mapping(options, "scrape", "--scrape or KGPU_SCRAPE"), "monitoring.scrape"),
     )
 
 
-def _mapping(given: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+def _mapping(options: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
     from kgpu.formats import yaml
 
     try:
-        found = yaml.load(given[name]) if given[name].strip() else {}
+        mapping = yaml.load(options[name]) if options[name].strip() else {}
     except ConfigError as error:
         raise ConfigError(f"{where}: {error.what}", error.expected, error.remedy) from error
-    if found is None:
+    if mapping is None:
         return {}
-    if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
+    if not isinstance(mapping, Mapping) or not all(isinstance(key, str) for key in mapping):
         raise ConfigError(f"{where} is no mapping", "YAML or JSON such as {a: b}", f"correct {where}")
-    return found
+    return mapping
 
 
 def _texts(given: Mapping[str, Any], name: str, where: str) -> dict[str, str]:
@@ -274,12 +280,12 @@ def _texts(given: Mapping[str, Any], name: str, where: str) -> dict[str, str]:
     return dict(found)
 
 
-def options_of(given: Mapping[str, Any], env: Mapping[str, str]) -> Options:
+def options_of(options: Mapping[str, Any], env: Mapping[str, str]) -> Options:
     """``Options`` from click's parameters. Raises ConfigError."""
     from kgpu.kube.lead import LeaseTimes
     from kgpu.manager.run import Options
 
-    deadline = _seconds(given, "renew_deadline", "--leader-lease-renew-deadline")
+    deadline = _seconds(options, "renew_deadline", "--leader-lease-renew-deadline")
     if deadline <= LeaseTimes().retry:
         raise ConfigError(
             f"a lease that must be renewed within {deadline:g} s can't be kept",
@@ -288,12 +294,12 @@ def options_of(given: Mapping[str, Any], env: Mapping[str, str]) -> Options:
         )
     pod = env.get("POD_NAME", "")
     return Options(
-        elect=_bool(given, "leader_elect", "--leader-elect"),
-        lease_namespace=given["lease_namespace"] or given["namespace"],
+        elect=_bool(options, "leader_elect", "--leader-elect"),
+        lease_namespace=options["lease_namespace"] or options["namespace"],
         lease_times=LeaseTimes(duration=deadline + 5.0, deadline=deadline),
         identity=f"{pod}_{uuid.uuid4()}" if pod else "",
-        metrics=_address(given["metrics_address"], "--metrics-bind-address"),
-        health=_address(given["health_address"], "--health-probe-bind-address"),
+        metrics=_address(options["metrics_address"], "--metrics-bind-address"),
+        health=_address(options["health_address"], "--health-probe-bind-address"),
     )
 
 

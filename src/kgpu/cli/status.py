@@ -57,14 +57,14 @@ def status(context: click.Context, *, kubeconfig: str, namespace: str, output: s
     Needs no more than rights to read. Exit code 0: all is ready; 3: something is not.
     """
     check_kubeconfig(context, kubeconfig)
-    found = run_async(_look(kubeconfig, namespace))
+    overview = run_async(_look(kubeconfig, namespace))
     if output == "json":
         import msgspec
 
-        print_json(msgspec.to_builtins(found))
+        print_json(msgspec.to_builtins(overview))
     else:
-        click.echo(render(found, width=_width()), nl=False)
-    if not found.ready:
+        click.echo(render(overview, width=_width()), nl=False)
+    if not overview.ready:
         raise click.exceptions.Exit(NOT_READY)
 
 
@@ -97,33 +97,33 @@ def render(found: Overview, *, width: int, color: bool | None = None) -> str:
     return "\n".join(line.rstrip() for line in capture.get().split("\n"))
 
 
-def _show(console: Console, found: Overview) -> None:
+def _show(console: Console, overview: Overview) -> None:
     from rich.text import Text
 
-    console.print(Text(found.headline, style="bold green" if found.ready else "bold red"))
-    place = f", layout {found.layout}" if found.layout else ""
-    console.print(Text(f"{found.operator}{place}, namespace {found.namespace}", style="dim"))
-    if found.nodes:
-        table = _nodes(found)
+    console.print(Text(overview.headline, style="bold green" if overview.ready else "bold red"))
+    place = f", layout {overview.layout}" if overview.layout else ""
+    console.print(Text(f"{overview.operator}{place}, namespace {overview.namespace}", style="dim"))
+    if overview.nodes:
+        table = _nodes(overview)
         if console.measure(table, options=console.options.update(width=PIPE_WIDTH)).maximum > console.width:
-            table = _nodes(found, narrow=True)
+            table = _nodes(overview, narrow=True)
         console.print(table)
-    others = "node is" if found.other_nodes == 1 else "nodes are"
-    rest = f"{found.other_nodes} other {others} not known to have NVIDIA GPUs"
-    if found.other_nodes:
+    others = "node is" if overview.other_nodes == 1 else "nodes are"
+    rest = f"{overview.other_nodes} other {others} not known to have NVIDIA GPUs"
+    if overview.other_nodes:
         console.print(Text(rest, style="dim"))
-    unused = [row.title for row in found.operands if row.reason == "NotProvided"]
-    off = [row.title for row in found.operands if row.reason == "Disabled"]
+    unused = [row.title for row in overview.operands if row.reason == "NotProvided"]
+    off = [row.title for row in overview.operands if row.reason == "Disabled"]
     for words, titles in (("not provided by kgpu yet", unused), ("switched off", off)):
         if titles:
             console.print(Text(f"{words}: {', '.join(titles)}", style="dim"))
-    for driver in found.drivers:
+    for driver in overview.drivers:
         style = "green" if driver.state == "ready" else "yellow"
         line = f"NVIDIADriver {driver.name}: {driver.state or 'no state yet'}, {driver.nodes} nodes"
         console.print(Text(line + (f"; {driver.message}" if driver.state != "ready" else ""), style=style))
-    _fields(console, found.fields)
-    _problems(console, found.problems)
-    for line in found.unread:
+    _fields(console, overview.fields)
+    _problems(console, overview.problems)
+    for line in overview.unread:
         console.print(Text(f"not known: {line}", style="yellow"))
 
 
@@ -168,7 +168,7 @@ def _short(name: str) -> str:
     return name if len(name) <= MOST_NAME else f"{name[: MOST_NAME // 2]}…{name[-(MOST_NAME // 2 - 1) :]}"
 
 
-def _nodes(found: Overview, *, narrow: bool = False) -> Table:
+def _nodes(overview: Overview, *, narrow: bool = False) -> Table:
     """A column for each operand; ``narrow``: one for all, which names those that do not work."""
     from rich import box
     from rich.table import Table
@@ -176,8 +176,8 @@ def _nodes(found: Overview, *, narrow: bool = False) -> Table:
 
     heads = {
         row.name: BY_NAME[row.name].heading or row.name
-        for row in found.operands
-        if any(row.name in node.operands for node in found.nodes)
+        for row in overview.operands
+        if any(row.name in node.operands for node in overview.nodes)
     }
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("GPU node", overflow="fold")
@@ -185,10 +185,10 @@ def _nodes(found: Overview, *, narrow: bool = False) -> Table:
         table.add_column(head, overflow="fold")
     for head in ("operands",) if narrow else heads.values():
         table.add_column(head, no_wrap=not narrow)
-    groups = _alike(found.nodes)
+    groups = _alike(overview.nodes)
     for names, node in groups[:MOST_ROWS]:
         name = _short(names[0]) + (f" (+{len(names) - 1} alike)" if len(names) > 1 else "")
-        cells = {head: Text(*_cell(node, one)) for one, head in heads.items()}
+        cells = {head: Text(*_cell(node, operand)) for operand, head in heads.items()}
         style = "" if node.ready else "red"
         name += ("" if node.ready else " (not Ready)") + (" (opted out)" if node.opted_out else "")
         driver = f"{node.driver} ({node.driver_source})" if node.driver_source and not narrow else node.driver or "-"

@@ -81,60 +81,64 @@ SORTS: Final = "natural, user, utilization, memory, power, temperature, idle, he
 @click.option("--color/--no-color", default=None, help="Default: where the terminal has colours and NO_COLOR is unset.")
 @output_option()
 @click.pass_context
-def top(context: click.Context, /, **given: Any) -> None:
+def top(context: click.Context, /, **options: Any) -> None:
     """Show every GPU, what it does, who uses it and how it is.
 
     Reads the metrics exporters of the nodes: through the API server, or directly where this runs in the cluster. Only
     pods of kgpu's namespace count as exporters, or of those named by --exporter-namespace. A node that can't be read is
     a line that says why. Keys: h shows them.
     """
-    check_kubeconfig(context, given["kubeconfig"])
+    check_kubeconfig(context, options["kubeconfig"])
     # A driver root on the command line means this node; one in the environment is there for other commands as well.
     named = context.get_parameter_source("root") is click.core.ParameterSource.COMMANDLINE
-    given["host"] = given["host"] or (named and bool(given["root"]))
-    if given["host"] and given["exporter"]:
+    options["host"] = options["host"] or (named and bool(options["root"]))
+    if options["host"] and options["exporter"]:
         raise ConfigError("--host and --exporter are two different sources", "one of them", "leave one out")
-    wrong = next((one for one in given["exporter_namespace"] if not _NAMESPACE.fullmatch(one)), None)
+    wrong = next(
+        (namespace for namespace in options["exporter_namespace"] if not _NAMESPACE.fullmatch(namespace)), None
+    )
     if wrong is not None:
         raise ConfigError(
             f'"{one_line(wrong, 80)}" is no namespace', "a namespace's name", "correct --exporter-namespace"
         )
-    if given["exporter_namespace"] and (given["host"] or given["exporter"]):
+    if options["exporter_namespace"] and (options["host"] or options["exporter"]):
         raise ConfigError(
             "--exporter-namespace is about a cluster's exporters", "neither --host nor --exporter",
             "leave one out",
         )  # fmt: skip
-    run_async(_top(given))
+    run_async(_top(options))
 
 
-async def _top(given: dict[str, Any]) -> None:
+async def _top(options: dict[str, Any]) -> None:
     from kgpu.top.columns import DrawingStyle
     from kgpu.top.rows import Detail, TableView, Wish
     from kgpu.top.run import NodeWatch
     from kgpu.top.sorts import check_sort
 
     wish = Wish(
-        view=TableView(given["view"]), detail=Detail(given["detail"]), sort=check_sort(given["sort"]),
-        reverse=given["reverse"], words=given["words"], nodes=frozenset(given["node"]),
-        namespaces=frozenset(given["namespace"]),
+        view=TableView(options["view"]), detail=Detail(options["detail"]), sort=check_sort(options["sort"]),
+        reverse=options["reverse"], words=options["words"], nodes=frozenset(options["node"]),
+        namespaces=frozenset(options["namespace"]),
     )  # fmt: skip
-    look = DrawingStyle(ascii_only=given["ascii_only"], busy=given["gpu_util_thresh"], memory=given["mem_util_thresh"])
-    source, notes = _source(given)
+    look = DrawingStyle(
+        ascii_only=options["ascii_only"], busy=options["gpu_util_thresh"], memory=options["mem_util_thresh"]
+    )
+    source, notes = _source(options)
     watch = NodeWatch(source, only=wish.nodes)
     try:
-        if given["output"] == "json" or given["once"] or not sys.stdout.isatty():
-            await _once(watch, wish, look, notes, given)
+        if options["output"] == "json" or options["once"] or not sys.stdout.isatty():
+            await _once(watch, wish, look, notes, options)
         else:
             from kgpu.top.live import LiveTop
 
-            await LiveTop(_console(given), watch, wish, look, interval=given["interval"], notes=notes).run()
+            await LiveTop(_console(options), watch, wish, look, interval=options["interval"], notes=notes).run()
     finally:
         await watch.close()
         await source.close()
 
 
 async def _once(
-    watch: NodeWatch, wish: Wish, look: DrawingStyle, notes: Callable[[], tuple[str, ...]], given: dict[str, Any]
+    watch: NodeWatch, wish: Wish, look: DrawingStyle, notes: Callable[[], tuple[str, ...]], options: dict[str, Any]
 ) -> None:
     import time
 
@@ -146,14 +150,14 @@ async def _once(
     screen = plan(watch.nodes.values(), wish, GpuHistory(), time.monotonic())
     for note in notes():
         click.echo(f"kgpu top: {note}", err=True)
-    if given["output"] == "json":
+    if options["output"] == "json":
         from kgpu.top.report import report
 
         print_json(report(watch.nodes.values(), screen, wish, at=time.time()))
         return
     from kgpu.top import draw
 
-    console = _console(given)
+    console = _console(options)
     lines = draw.summary(screen, console.width, look)
     lines += draw.table(screen.rows, wish.view, console.width, look, cut_troubles=False)
     for line in lines:
@@ -172,30 +176,30 @@ def _console(given: dict[str, Any]) -> Any:
     )  # fmt: skip
 
 
-def _source(given: dict[str, Any]) -> tuple[GpuNodeSource, Callable[[], tuple[str, ...]]]:
+def _source(options: dict[str, Any]) -> tuple[GpuNodeSource, Callable[[], tuple[str, ...]]]:
     """Where nodes come from, and what could not be read there. Raises UserError."""
-    if given["host"]:
-        return _host(given["root"]), tuple
+    if options["host"]:
+        return _host(options["root"]), tuple
     from kgpu.top.exporters import Exporters, NamedExporters, parse_address
 
-    headers, tls = _credentials(given["auth_file"]), _tls(given["ca_file"])
-    if given["exporter"]:
-        urls = [parse_address(text) for text in given["exporter"]]
+    headers, tls = _credentials(options["auth_file"]), _tls(options["ca_file"])
+    if options["exporter"]:
+        urls = [parse_address(text) for text in options["exporter"]]
         return NamedExporters(dict(urls), Exporters(headers=headers, context=tls)), tuple
     from kgpu.kube.client import connect
     from kgpu.top.cluster import ClusterSource
     from kgpu.top.find import Via
 
     try:
-        api = connect(given["kubeconfig"], context=given["kube_context"])
+        api = connect(options["kubeconfig"], context=options["kube_context"])
     except KubeError as error:
         remedy = f"{error.remedy}; without a cluster: --host for this node's GPUs, --exporter for others'"
         raise KubeError(error.what, error.expected, remedy) from error
     inside = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
     exporters = Exporters(api, headers=headers, context=tls)
     cluster = ClusterSource(
-        api, exporters, via=Via(given["via"]), inside=inside, scheme=given["scheme"],
-        namespaces=frozenset(given["exporter_namespace"]),
+        api, exporters, via=Via(options["via"]), inside=inside, scheme=options["scheme"],
+        namespaces=frozenset(options["exporter_namespace"]),
     )  # fmt: skip
     return cluster, lambda: cluster.notes
 

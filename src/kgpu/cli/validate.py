@@ -73,9 +73,9 @@ def validate(
         cdi_dirs=tuple(Path(folder) for folder in cdi_dir or (CDI_STATIC_DIR, CDI_DIR)),
         cuda_seconds=timeout,
     )
-    told = sys.stderr.isatty() and output == "text"
+    progress = sys.stderr.isatty() and output == "text"
     report = run_async(
-        _once(DriverRoot.at(root or "/"), settings, node=node_name, kubeconfig=kubeconfig, progress=told)
+        _once(DriverRoot.at(root or "/"), settings, node=node_name, kubeconfig=kubeconfig, progress=progress)
     )
     if output == "json":
         print_json(document(report))
@@ -95,13 +95,13 @@ async def _once(
 ) -> NodeValidation:
     from kgpu.validator.run import validate_once
 
-    said: set[str] = set()
+    printed: set[str] = set()
 
     def tell(report: NodeValidation) -> None:
         for result in report.results:
             line = f"{result.check}: {result.status}"
-            if line not in said:
-                said.add(line)
+            if line not in printed:
+                printed.add(line)
                 click.echo(line, err=True)
 
     async with _Context(root, settings, node=node, kubeconfig=kubeconfig) as ctx:
@@ -124,10 +124,10 @@ class _Context:
         from kgpu.validator.publish import NodeObject
         from kgpu.validator.run import ValidatorContext
 
-        here = self._root.files.here
+        root = self._root.files.here
 
         async def opened() -> Reader:
-            return open_reader(driver_root=None if here == Path("/") else here)
+            return open_reader(driver_root=None if root == Path("/") else root)
 
         reader = SharedReader(opened)
         self._close.append(reader)
@@ -145,8 +145,8 @@ class _Context:
             settings=self._settings,
             report=lambda _: None,
             node=node,
-            proc=roots.proc_root(str(here)),
-            sys=roots.sys_root(str(here)),
+            proc=roots.proc_root(str(root)),
+            sys=roots.sys_root(str(root)),
         )
 
     async def __aexit__(self, *_: object) -> None:
@@ -170,9 +170,12 @@ def lines(report: NodeValidation, *, color: bool) -> list[str]:
     if report.nothing_checked:
         out.append("nothing was checked: every check that was asked for was skipped")
     elif report.passed:
-        out.append("Test PASSED" if any(one.check == "cuda" for one in report.results) else "passed")
+        out.append("Test PASSED" if any(check_result.check == "cuda" for check_result in report.results) else "passed")
     else:
-        out.append("not passed: " + ", ".join(str(one.check) for one in report.results if one.status in _OPEN))
+        out.append(
+            "not passed: "
+            + ", ".join(str(check_result.check) for check_result in report.results if check_result.status in _OPEN)
+        )
     return out
 
 
@@ -268,7 +271,7 @@ def peer(**given: str) -> None:
         raise click.exceptions.Exit(NOT_PASSED)
 
 
-async def _peer(component: str, given: Mapping[str, str]) -> bool:
+async def _peer(component: str, options: Mapping[str, str]) -> bool:
     from kgpu.host.root import DriverRoot
     from kgpu.validator import files
     from kgpu.validator.config import ValidatorSettings, choose_checks, roots_of
@@ -279,32 +282,32 @@ async def _peer(component: str, given: Mapping[str, str]) -> bool:
     if not component:
         raise ConfigError("no component is named", "driver, toolkit, cuda, plugin or metrics", "give --component")
     (check,) = choose_checks([component])
-    if check is Check.PLUGIN and not given["node_name"]:
+    if check is Check.PLUGIN and not options["node_name"]:
         raise ConfigError("no node is named", "the name of the Node whose resources to look at", "give --node-name")
-    installed = DriverRoot.at(given["install_here"], driver_host=given["install_dir"])
-    host_root = Path(given["host_root"])
+    installed = DriverRoot.at(options["install_here"], driver_host=options["install_dir"])
+    host_root = Path(options["host_root"])
     root = installed if path_of(installed) else DriverRoot.at(host_root, driver_host="/")
     specs = tuple(host_root / folder.lstrip("/") for folder in (CDI_STATIC_DIR, CDI_DIR))
     settings = ValidatorSettings(checks=(check,), cdi_dirs=specs, host_root=host_root)
-    folder = files.Folder(Path(given["output_dir"]))
-    if _true(given["cleanup_all"]):
+    folder = files.Folder(Path(options["output_dir"]))
+    if _true(options["cleanup_all"]):
         folder.clear()
     folder.apply({files.ready(check): None})
-    pause = _number("--sleep-interval-seconds", given["interval"])
+    pause = _number("--sleep-interval-seconds", options["interval"])
     tries = 0
     while True:
         tries += 1
-        async with _Context(root, settings, node=given["node_name"], kubeconfig=given["kubeconfig"]) as ctx:
+        async with _Context(root, settings, node=options["node_name"], kubeconfig=options["kubeconfig"]) as ctx:
             report = await validate_once(ctx)
         (result,) = report.results
-        if check is Check.CUDA and not _true(given["with_workload"]):
+        if check is Check.CUDA and not _true(options["with_workload"]):
             break
         click.echo("\n".join(lines(report, color=False)))
         if result.ready:
             break
         problem = as_error(report)
         folder.apply({files.not_ready(check): f"{result.reason()}\n".encode()})
-        again = _true(given["with_wait"]) or (check is Check.PLUGIN and tries < PLUGIN_TRIES)
+        again = _true(options["with_wait"]) or (check is Check.PLUGIN and tries < PLUGIN_TRIES)
         if not again:
             return problem is None
         await asyncio.sleep(pause)
@@ -327,7 +330,7 @@ def _number(flag: str, text: str) -> int:
     return int(text)
 
 
-async def _serve_metrics(given: Mapping[str, str]) -> None:
+async def _serve_metrics(options: Mapping[str, str]) -> None:
     import signal
     import time
 
@@ -336,12 +339,12 @@ async def _serve_metrics(given: Mapping[str, str]) -> None:
     from kgpu.formats.names import METRICS_TYPE
     from kgpu.validator.metrics import look, render
 
-    folder, since = Path(given["output_dir"]), time.time()
-    port = _number("--metrics-port", given["metrics_port"])
+    folder, since = Path(options["output_dir"]), time.time()
+    port = _number("--metrics-port", options["metrics_port"])
     if not 0 < port < 65536:
         raise ConfigError("no port to serve metrics on", "1 to 65535", "give --metrics-port (METRICS_PORT)")
     server = StatusServer(
-        {"/metrics": lambda: Response(200, render(look(folder, since=since), given["node_name"]), METRICS_TYPE)}
+        {"/metrics": lambda: Response(200, render(look(folder, since=since), options["node_name"]), METRICS_TYPE)}
     )
     address = await server.start(Address("", port))
     click.echo(f"metrics at http://{address}/metrics", err=True)

@@ -145,23 +145,25 @@ def _print_codes(codes: tuple[str, ...], driver: int | None, output: str) -> Non
     click.echo("\n\n".join("\n".join(_lines(one, driver)) for one in found))
 
 
-def _lines(one: dict[str, Any], driver: int | None) -> list[str]:
+def _lines(entry: dict[str, Any], driver: int | None) -> list[str]:
     from kgpu.formats.xid.action import WORDS, Action
 
-    name = "SXid" if one["kind"] == "sxid" else "Xid"
-    severity = click.style(one["severity"], fg=_COLORS[one["severity"]]) if sys.stdout.isatty() else one["severity"]
+    name = "SXid" if entry["kind"] == "sxid" else "Xid"
+    severity = (
+        click.style(entry["severity"], fg=_COLORS[entry["severity"]]) if sys.stdout.isatty() else entry["severity"]
+    )
     rows = [
-        ("name", one.get("name", "")),
+        ("name", entry.get("name", "")),
         ("severity", severity),
-        ("do", f"{WORDS[Action(one['action'])]}: {one['todo']}"),
-        ("again", one.get("again", "")),
-        ("cause", one["cause"]),
-        ("class", one.get("class", "")),
-        ("NVIDIA", " / ".join(filter(None, one.get("nvidia", {}).values()))),
-        ("on", ", ".join(one.get("products", []))),
-        ("driver", _driver_line(one, driver)),
+        ("do", f"{WORDS[Action(entry['action'])]}: {entry['todo']}"),
+        ("again", entry.get("again", "")),
+        ("cause", entry["cause"]),
+        ("class", entry.get("class", "")),
+        ("NVIDIA", " / ".join(filter(None, entry.get("nvidia", {}).values()))),
+        ("on", ", ".join(entry.get("products", []))),
+        ("driver", _driver_line(entry, driver)),
     ]
-    return [f"{name} {one['code']}: {one['meaning']}", *(f"  {label:<9} {text}" for label, text in rows if text)]
+    return [f"{name} {entry['code']}: {entry['meaning']}", *(f"  {label:<9} {text}" for label, text in rows if text)]
 
 
 def _driver_line(one: dict[str, Any], driver: int | None) -> str:
@@ -179,14 +181,14 @@ def _driver_line(one: dict[str, Any], driver: int | None) -> str:
 def _print_list(output: str) -> None:
     from kgpu.formats.xid.catalogue import sxids, xids
 
-    found = [explain(code, None) for code in (*xids(), *sxids())]
+    entries = [explain(code, None) for code in (*xids(), *sxids())]
     if output == "json":
-        print_json(found)
+        print_json(entries)
         return
     click.echo(f"{'NUMBER':<7} {'DO':<12} {'SEVERITY':<9} {'NVIDIA':<21} MEANING")
-    for one in found:
-        bucket = one.get("nvidia", {}).get("immediate", one.get("class", "")) or "-"
-        click.echo(f"{one['code']:<7} {one['action']:<12} {one['severity']:<9} {bucket:<21} {one['meaning']}")
+    for entry in entries:
+        bucket = entry.get("nvidia", {}).get("immediate", entry.get("class", "")) or "-"
+        click.echo(f"{entry['code']:<7} {entry['action']:<12} {entry['severity']:<9} {bucket:<21} {entry['meaning']}")
 
 
 def _print_log(file: Any, output: str) -> None:
@@ -266,10 +268,10 @@ def _device(device: LogDevice) -> list[str]:
 
     what = device.guidance
     name = "switch" if device.kind == "switch" else "GPU"
-    said = WORDS[what.action]
+    action = WORDS[what.action]
     if sys.stdout.isatty():
-        said = click.style(said, fg=_COLORS[str(what.severity)], bold=True)
-    head = f"{name} {device.pci}{' ' + device.uuid if device.uuid else ''}: {said}"
+        action = click.style(action, fg=_COLORS[str(what.severity)], bold=True)
+    head = f"{name} {device.pci}{' ' + device.uuid if device.uuid else ''}: {action}"
     lines = [head]
     for row in device.rows:
         place = "" if row.gpu_instance is None else f" in GPU instance {row.gpu_instance}"
