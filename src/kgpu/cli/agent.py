@@ -135,7 +135,7 @@ LABELS_SINK: Final = _text(
     help="Where labels go. auto: a NodeFeature if there is an API server, else nowhere.",
 )  # fmt: skip
 OPTIONS: Final = (AUTO, *TEXT_OPTIONS, LABELS_SINK)
-"""What the agent itself is told."""
+"""The agent's own options."""
 
 
 class AgentCommand(ExampleCommand):

@@ -236,7 +236,7 @@ def _driver_root(options: Mapping[str, Any]) -> str:
 
 
 def _check_folders(driver_root: str, given: Mapping[str, Any]) -> None:
-    """Raises ConfigError for a root that is not there: what is in it would be told as missing, one by one."""
+    """Raises ConfigError for a root that is not there: every file in it would be reported as missing, one by one."""
     flag = "--driver-root" if given["driver_root"] else "nvidia-container-cli.root of the container toolkit's config"
     for name, folder in ((flag, driver_root), ("--dev-root", given["dev_root"])):
         if folder and not os.path.isdir(folder):

@@ -199,7 +199,7 @@ def established(crd: Object | None) -> bool:
 
 
 async def remove(api: KubeApi, wanted: Sequence[Object], seconds: float, *, force: bool, unused: bool = False) -> None:
-    """Remove these definitions and wait until they are gone. ``unused``: those that can't go stay, and that is told.
+    """Remove these definitions and wait until they are gone. ``unused``: keep those in use, and say so.
 
     Raises KubeError.
     """
@@ -255,7 +255,7 @@ async def _until(
 
 
 def _check_own(found: Object) -> None:
-    """Raises KeptError for a definition that somebody else has installed."""
+    """Raises KeptError for a definition that another program has installed."""
     if (found["metadata"].get("labels") or {}).get(PART_OF_LABEL) != KGPU:
         raise KeptError(
             "it was not installed by kgpu",

@@ -190,7 +190,7 @@ async def snapshot_of(path: str, kubeconfig: str, root: str = "", target: Subjec
 
 
 def check_root(found: Snapshot, root: str) -> None:
-    """Raises ConfigError where ``root`` (not "") has nothing of a machine, of which nothing could be said then."""
+    """Raises ConfigError where ``root`` (not "") is no machine's root folder, so that nothing could be read there."""
     if root and not found.counts()["hosts"]:
         raise ConfigError(
             f"{root} has nothing of a node: neither a PCI bus (sys/bus/pci) nor what /proc says",

@@ -154,7 +154,7 @@ async def _look(
 
 
 async def _users(place: ExporterPlace, options: ExporterOptions, reader: Reader) -> Users:
-    """Who uses what; what can't be had is told."""
+    """Return who uses which GPU; a source that can't be read is reported."""
     from kgpu.exporter.users_open import open_users
 
     api = place.api() if options.kubernetes else None

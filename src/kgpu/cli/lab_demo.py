@@ -193,7 +193,7 @@ def _prepare(reporter: Progress) -> None:
 
 
 def _stay(lab: EmbeddedLab, screen: DemoScreen, check: Callable[[], None]) -> None:
-    """Until the lab is taken down by somebody else, or Ctrl-C."""
+    """Wait until another command takes the lab down, or for Ctrl-C."""
     screen.say()
     screen.say("The cluster stays up until Ctrl-C here.", "bold")
     with suppress(KeyboardInterrupt):

@@ -67,7 +67,7 @@ def run(
 
 
 def ensure_up(lab: Lab, folder: Path | None) -> None:
-    """Bring it up unless it is; Ctrl-C tells what is left."""
+    """Bring the lab up unless it runs; on Ctrl-C say what is left."""
     from kgpu.cli.lab import told_when_interrupted
 
     if lab.running and lab.about.complete:

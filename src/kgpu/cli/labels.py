@@ -187,7 +187,7 @@ def _read_settings(path: str, overrides: Mapping[str, Any]) -> ProgramSettings:
 def _once(
     root: str, settings: ProgramSettings, previous: Mapping[str, str], quick: QuickReading | None = None
 ) -> Mapping[str, str]:
-    """Read and plan; what is not plain to see goes to standard error."""
+    """Read and plan; notes go to standard error."""
     import time
 
     from kgpu.discovery.node_facts import read_facts

@@ -266,7 +266,7 @@ def _unwritten(place: str, problem: OSError) -> HostError:
 
 
 def _output_problem() -> OSError | None:
-    """Why standard output refuses what is still to be written; it is then given up. None when it takes everything."""
+    """Flush standard output; return the error, after which no more is written there, or None."""
     try:
         sys.stdout.flush()
     except OSError as problem:
