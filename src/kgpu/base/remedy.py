@@ -79,18 +79,18 @@ def _filled(template: str, values: tuple[object, ...], named: dict[str, object])
 def _within(literal: str, state: str) -> str:
     """What text stands in after a piece of a template: a quote, a comment, or "" for a bare word."""
     before, escaped = "", False
-    for one in literal:
+    for char in literal:
         if escaped:
             escaped = False
         elif state == _COMMENT:
             break
-        elif one == "\\" and state != "'":
+        elif char == "\\" and state != "'":
             escaped = True
         elif state:
-            state = "" if one == state else state
-        elif one in "'\"" or (one == _COMMENT and before in ("", " ")):
-            state = one
-        before = one
+            state = "" if char == state else state
+        elif char in "'\"" or (char == _COMMENT and before in ("", " ")):
+            state = char
+        before = char
     return state
 
 

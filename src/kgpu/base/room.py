@@ -51,8 +51,8 @@ def guest(peer: str, here: str, node: frozenset[str]) -> Guest:
 
 def make_room(guests: Sequence[Guest], new: Guest) -> tuple[bool, Guest | None]:
     """Whether the new one may stay, and who has to go for it. ``guests`` are in the order in which they came."""
-    alike = [one for one in guests if one.own == new.own]
-    same = [one for one in alike if one.peer == new.peer]
+    alike = [other for other in guests if other.own == new.own]
+    same = [other for other in alike if other.peer == new.peer]
     if not new.own and len(same) >= MOST_OF_PEER:
         leaves = _first_to_go(same)
     elif len(alike) >= (MOST_OWN if new.own else MOST):

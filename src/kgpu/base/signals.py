@@ -77,16 +77,16 @@ def interrupts(*numbers: int) -> Iterator[Callable[[], None]]:
     What is yielded raises it as well, where a signal has come and its exception was lost: Python drops one that is
     raised in a weak reference's callback, of which an import has some.
     """
-    asked = False
+    interrupted = False
 
     def end(number: int, frame: object) -> None:
-        nonlocal asked
+        nonlocal interrupted
         del number, frame
-        asked = True
+        interrupted = True
         raise KeyboardInterrupt
 
     def check() -> None:
-        if asked:
+        if interrupted:
             raise KeyboardInterrupt
 
     before = {number: signal.signal(number, end) for number in numbers}

@@ -161,13 +161,13 @@ class Supervisor:
 
     async def _keep(self, handle: RoleHandle, function: RoleFunction) -> None:
         backoff = Backoff(self._policy, uniform=self._uniform)
-        told = ""
+        reported = ""
         try:
             while True:
                 problem = await self._attempt(handle, function)
                 healthy = handle.take_healthy_seconds()
                 delay = backoff.next_delay(ran_for=healthy)
-                told = self._report(handle, problem, delay, told="" if healthy else told)
+                reported = self._report(handle, problem, delay, reported="" if healthy else reported)
                 await self._clock.sleep(delay)
                 if handle.status.state is RoleState.FAILED:
                     handle.become(RoleState.STARTING, f"after: {handle.status.reason}")
@@ -198,12 +198,12 @@ class Supervisor:
             return asyncio.CancelledError("something inside it was cancelled")
         return life.exception() or RuntimeError("it returned although it should run until it is stopped")
 
-    def _report(self, handle: RoleHandle, problem: BaseException, delay: float, *, told: str) -> str:
-        """Set the status, and tell a problem that was not told yet; returns what has been told by now."""
+    def _report(self, handle: RoleHandle, problem: BaseException, delay: float, *, reported: str) -> str:
+        """Set the status and report the problem unless it is ``reported`` already; return the problem reported last."""
         obstacle = obstacle_in(problem)
         reason = obstacle.one_line() if obstacle else describe(problem)
         handle.become(RoleState.WAITING if obstacle else RoleState.FAILED, obstacle or reason, restarted=True)
-        if reason == told:
+        if reason == reported:
             log.debug("role %s: the same again, next attempt in %.1f s", handle.name, delay)
         elif obstacle is not None:
             self._decide(Advice.from_error(obstacle, subject=handle.name, reason="RoleWaiting"))
