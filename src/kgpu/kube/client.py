@@ -91,8 +91,8 @@ class Client:
             if "items" not in page:  # it must not be taken for an empty list
                 raise _nonsense("GET", _path(resource, namespace), str(page))
             metadata = page.get("metadata") or {}
-            found = ({**item, **what} for item in page.get("items") or ())
-            items.extend(map(project, found) if project else found)
+            objects = ({**item, **what} for item in page.get("items") or ())
+            items.extend(map(project, objects) if project else objects)
             query["continue"] = metadata.get("continue") or ""
             if not query["continue"]:
                 return Listing(tuple(items), str(metadata.get("resourceVersion") or ""))
@@ -188,14 +188,14 @@ class Client:
         """A server without aggregated discovery: one call per group."""
         core: Object = {"name": "", "preferredVersion": {"version": "v1"}}
         groups = [core] if path == "/api" else answer.get("groups")
-        found: tuple[Resource, ...] = ()
+        resources: tuple[Resource, ...] = ()
         for group in groups or ():
             name, version = str(group["name"]), str(group["preferredVersion"]["version"])
             with contextlib.suppress(KubeRefusedError):  # a group whose own server is away hides only itself
                 listed = await self._call("GET", "/".join(part for part in (path, name, version) if part))
                 rows = [row for row in listed.get("resources") or () if "/" not in row["name"]]
-                found += tuple(Resource(name, version, row["name"], row["kind"], row["namespaced"]) for row in rows)
-        return found
+                resources += tuple(Resource(name, version, row["name"], row["kind"], row["namespaced"]) for row in rows)
+        return resources
 
     async def pod_page(
         self, namespace: str, pod: str, port: int, path: str, *, scheme: str = "http", limit: int = 8 << 20
@@ -247,12 +247,12 @@ class Client:
             raise _refusal(method, path, answer)
         try:
             short = answer.content.startswith(brief.MAGIC)
-            found = brief.read(answer.content) if short else msgspec.json.decode(answer.content)
+            decoded = brief.read(answer.content) if short else msgspec.json.decode(answer.content)
         except (ValueError, RecursionError) as error:  # a DecodeError is a ValueError
             raise _nonsense(method, path, answer.text) from error
-        if not isinstance(found, dict):
+        if not isinstance(decoded, dict):
             raise _nonsense(method, path, answer.text)
-        return found
+        return decoded
 
     async def _send(
         self, method: str, path: str, query: dict[str, str], content: bytes | None, headers: dict[str, str], *,
@@ -346,7 +346,7 @@ def _query(selector: Selector) -> dict[str, str]:
 
 def aggregated(answer: Object) -> tuple[Resource, ...]:
     """The kinds of an APIGroupDiscoveryList, each in the first version of its group that has it."""
-    found: dict[tuple[str, str], Resource] = {}
+    resources: dict[tuple[str, str], Resource] = {}
     for group in answer.get("items") or ():
         name = str((group.get("metadata") or {}).get("name") or "")
         for version in group.get("versions") or ():
@@ -355,8 +355,8 @@ def aggregated(answer: Object) -> tuple[Resource, ...]:
                     name, str(version["version"]), str(row["resource"]), str(row["responseKind"]["kind"]),
                     row.get("scope") == "Namespaced",
                 )  # fmt: skip
-                found.setdefault((name, resource.plural), resource)
-    return tuple(found.values())
+                resources.setdefault((name, resource.plural), resource)
+    return tuple(resources.values())
 
 
 def version_numbers(git_version: str) -> tuple[int, int]:

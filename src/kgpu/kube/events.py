@@ -72,8 +72,8 @@ class ClusterEvents:
         source = {"component": self._component, **({"host": self._host} if self._host else {})}
         kind = "Normal" if decision.severity is Severity.INFO else "Warning"
         message = _cut(decision.one_line())
-        said = json.dumps([self._component, kind, decision.reason, message])
-        digest = hashlib.sha256(said.encode()).hexdigest()[:16]
+        identity = json.dumps([self._component, kind, decision.reason, message])
+        digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
         return {
             "metadata": {"name": f"{about['name'][: _MAX_NAME - 17]}.{digest}", "namespace": NAMESPACE},
             "involvedObject": about,

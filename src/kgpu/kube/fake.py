@@ -103,15 +103,15 @@ class FakeApi:
 
     def put(self, resource: Resource, obj: Object) -> Object:
         """Write an object as somebody else would, whatever was there."""
-        found = self._objects.get(_key(resource, namespace_of(obj), name_of(obj)))
+        stored = self._objects.get(_key(resource, namespace_of(obj), name_of(obj)))
         body = copy.deepcopy(obj)
         body["metadata"].pop("managedFields", None)
-        if found is None:
+        if stored is None:
             return self._write(resource, FakeObject(body), Change.ADDED)
-        body["metadata"] = {**found.obj["metadata"], **body["metadata"]}
-        before, found.obj = found.obj, body
-        _lost(found, before)
-        return self._write(resource, found, Change.MODIFIED)
+        body["metadata"] = {**stored.obj["metadata"], **body["metadata"]}
+        before, stored.obj = stored.obj, body
+        _lost(stored, before)
+        return self._write(resource, stored, Change.MODIFIED)
 
     def expire(self) -> None:
         """Forget the history: a watch from any version up to now is told 410."""
@@ -231,9 +231,9 @@ class FakeApi:
         if subresource:
             return await self._create_sub(resource, obj, subresource)
         if resource.plural == "subjectaccessreviews":
-            asked = obj["spec"]["resourceAttributes"]
-            what = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
-            return {**obj, "status": {"allowed": (obj["spec"]["user"], f"{asked['verb']} {what}") in self.rights}}
+            attributes = obj["spec"]["resourceAttributes"]
+            what = "/".join(filter(None, (attributes["resource"], attributes.get("subresource"))))
+            return {**obj, "status": {"allowed": (obj["spec"]["user"], f"{attributes['verb']} {what}") in self.rights}}
         if _key(resource, namespace_of(obj), name_of(obj)) in self._objects:
             raise _refused("create", resource, 409, "AlreadyExists", f'"{name_of(obj)}" already exists')
         body = {**copy.deepcopy(obj), "apiVersion": resource.api_version, "kind": resource.kind}

@@ -132,16 +132,16 @@ class Informer:
         listing = await self._api.list(
             scope.resource, namespace=scope.namespace, selector=scope.selector, project=self._project
         )
-        found = {_key(item): item for item in listing.items}
-        same = self.synced.is_set() and {key: version_of(obj) for key, obj in found.items()} == {
+        objects = {_key(item): item for item in listing.items}
+        same = self.synced.is_set() and {key: version_of(obj) for key, obj in objects.items()} == {
             key: version_of(obj) for key, obj in self._objects.items()
         }
-        before, self._objects = self._objects, found
+        before, self._objects = self._objects, objects
         self._version = listing.resource_version
         if self._on_change is not None:
-            for key in before.keys() - found.keys():
+            for key in before.keys() - objects.keys():
                 self._on_change(Change.DELETED, before[key])
-            for key, obj in found.items():
+            for key, obj in objects.items():
                 if key not in before or version_of(before[key]) != version_of(obj):
                     self._on_change(Change.MODIFIED if key in before else Change.ADDED, obj)
         self.synced.set()

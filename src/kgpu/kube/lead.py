@@ -95,7 +95,7 @@ class Lead:
             log.warning("the Lease was not given back: %s", error.one_line())
 
     async def _acquire(self) -> None:
-        told = ""
+        logged = ""
         while True:
             try:
                 if await self._try():
@@ -103,9 +103,9 @@ class Lead:
                 obstacle = f"standing by: {self.holder} leads"
             except KubeError as error:
                 obstacle = f"no lead yet: {error.one_line()}"
-            if obstacle != told:
+            if obstacle != logged:
                 log.info("%s", obstacle)
-                told = obstacle
+                logged = obstacle
             # Jitter keeps candidates that started together from trying together for ever.
             await self._clock.sleep(self._times.retry * (1 + 0.2 * random.random()))  # noqa: S311
 
@@ -152,12 +152,12 @@ class Lead:
             first = {**self._claim(stamp), "acquireTime": stamp, "leaseTransitions": 0}
             metadata = {"name": self._name, "namespace": self._namespace}
             try:
-                made = await self._api.create(LEASES, {"metadata": metadata, "spec": first})
+                created = await self._api.create(LEASES, {"metadata": metadata, "spec": first})
             except KubeRefusedError as refused:
                 if refused.conflict:
                     return False
                 raise
-            self._saw(made)
+            self._saw(created)
             self._renewed = began
             return True
         if version_of(lease) != self._seen:
