@@ -85,20 +85,20 @@ class CriClient:
 
 def read_status(version: Any, state: Any, config: Any = None) -> RuntimeStatus:
     """The answers to Version, Status (verbose) and RuntimeConfig as one value."""
-    told = _told(dict(state.info))
-    containerd = _section(told, "containerd")
+    info = _told(dict(state.info))
+    containerd = _section(info, "containerd")
     runtimes = _section(containerd, "runtimes")
-    handlers: tuple[str, ...] | None = tuple(one.name for one in state.runtime_handlers) or None
+    handlers: tuple[str, ...] | None = tuple(handler.name for handler in state.runtime_handlers) or None
     if handlers is None and runtimes:
         handlers = tuple(sorted(runtimes))
-    folders = told.get("cdiSpecDirs")
+    folders = info.get("cdiSpecDirs")
     return RuntimeStatus(
         name=version.runtime_name,
         version=version.runtime_version,
         problem=_problem(state),
         handlers=handlers,
         default_handler=str(containerd.get("defaultRuntimeName") or ""),
-        cdi=_cdi(version.runtime_name, version.runtime_version, told),
+        cdi=_cdi(version.runtime_name, version.runtime_version, info),
         cdi_dirs=tuple(map(str, folders)) if isinstance(folders, list) else (),
         cgroup_driver="" if config is None else _CGROUP_DRIVERS.get(config.linux.cgroup_driver, ""),
     )

@@ -80,13 +80,13 @@ class FakeCriRuntime:
             reply.runtime_handlers.add(name=name)
         if verbose:
             runtimes: dict[str, Any] = {name: {} for name in state.handlers or ()}
-            told: dict[str, Any] = {
+            config: dict[str, Any] = {
                 "containerd": {"defaultRuntimeName": state.default_handler, "runtimes": runtimes},
                 "cdiSpecDirs": list(state.cdi_dirs),
             }
             if state.cdi is not None:
-                told["enableCDI"] = state.cdi
-            reply.info["config"] = json.dumps(told)
+                config["enableCDI"] = state.cdi
+            reply.info["config"] = json.dumps(config)
         return reply
 
     def _config(self) -> Any:

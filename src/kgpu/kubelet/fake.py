@@ -406,9 +406,9 @@ def _read_checkpoint(
     content: bytes,
 ) -> tuple[dict[_Key, dict[str, tuple[str, ...]]], dict[_Key, dict[str, ContainerAllocation]], list[str]]:
     """What containers hold, what they were answered, and the resources; raises what a wrong content leads to."""
-    found = json.loads(content)
-    data = found["Data"]
-    if found["Checksum"] != _checksum(data):
+    checkpoint = json.loads(content)
+    data = checkpoint["Data"]
+    if checkpoint["Checksum"] != _checksum(data):
         raise ValueError("the checksum does not match the data")
     held: dict[_Key, dict[str, tuple[str, ...]]] = {}
     answers: dict[_Key, dict[str, ContainerAllocation]] = {}

@@ -60,17 +60,17 @@ class PodResources:
     async def holdings(self) -> tuple[Holding, ...]:
         async with RpcClient(self._socket) as client:
             reply = await client.call(LIST_POD_RESOURCES, pb.ListPodResourcesRequest(), timeout=self._seconds)
-        found: list[Holding] = []
+        holdings: list[Holding] = []
         for pod in reply.pod_resources:
             for container in pod.containers:
-                found += [
+                holdings += [
                     Holding(
                         namespace=pod.namespace, pod=pod.name, container=container.name,
                         resource=row.resource_name, devices=tuple(row.device_ids),
                     )
                     for row in container.devices
                 ]  # fmt: skip
-                found += [
+                holdings += [
                     Holding(
                         namespace=pod.namespace, pod=pod.name, container=container.name,
                         resource=claimed.driver_name, devices=(claimed.device_name,),
@@ -80,7 +80,7 @@ class PodResources:
                     for claim in container.dynamic_resources
                     for claimed in claim.claim_resources
                 ]  # fmt: skip
-        return tuple(found)
+        return tuple(holdings)
 
 
 class FakeHoldings:

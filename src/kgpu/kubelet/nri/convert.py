@@ -80,7 +80,7 @@ def adjustment_message(adjustment: ContainerAdjustment | None) -> Any:
 
 def adjustment_of(response: Any) -> ContainerAdjustment | None:
     """The value of a CreateContainerResponse; None when nothing is adjusted."""
-    found = ContainerAdjustment(
+    adjustment = ContainerAdjustment(
         cdi_devices=tuple(device.name for device in response.adjust.CDI_devices),
         without_mounts=tuple(
             mount.destination.removeprefix(_REMOVE)
@@ -88,4 +88,4 @@ def adjustment_of(response: Any) -> ContainerAdjustment | None:
             if mount.destination.startswith(_REMOVE)
         ),
     )
-    return None if found == ContainerAdjustment() else found
+    return None if adjustment == ContainerAdjustment() else adjustment

@@ -133,8 +133,8 @@ class FakeNriRuntime:
         if reply.events != convert.EVENTS:
             raise KubeletError(f"events {reply.events:#x}", "only the creation of containers", "subscribe it alone")
         for left in reversed(range(self.pieces)):
-            said = await call(SYNCHRONIZE, nri.SynchronizeRequest(more=left > 0), timeout=CALL_SECONDS)
-            if said.more != (left > 0):
+            answer = await call(SYNCHRONIZE, nri.SynchronizeRequest(more=left > 0), timeout=CALL_SECONDS)
+            if answer.more != (left > 0):
                 raise KubeletError("the plugin takes no pods in pieces", "the same word on more", "answer it")
         self._plugins.append(plugin)
         self._plugins.sort(key=lambda one: one.index)

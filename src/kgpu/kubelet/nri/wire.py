@@ -67,7 +67,7 @@ class Decoder:
     def feed(self, data: bytes) -> list[tuple[int, TtrpcMessage]]:
         """The messages that these bytes complete. Raises TtrpcError."""
         self._trunk += data
-        found: list[tuple[int, TtrpcMessage]] = []
+        messages: list[tuple[int, TtrpcMessage]] = []
         while len(self._trunk) >= _FRAME.size:
             connection, length = _FRAME.unpack_from(self._trunk)
             if length > MAX_MESSAGE + _HEADER.size:
@@ -79,12 +79,12 @@ class Decoder:
             if connection in {PLUGIN_CONNECTION, RUNTIME_CONNECTION}:
                 buffer = self._connections.setdefault(connection, bytearray())
                 buffer += piece
-                found += [(connection, message) for message in _messages(buffer)]
-        return found
+                messages += [(connection, message) for message in _messages(buffer)]
+        return messages
 
 
 def _messages(buffer: bytearray) -> list[TtrpcMessage]:
-    found = []
+    messages = []
     while len(buffer) >= _HEADER.size:
         length, stream, kind, flags = _HEADER.unpack_from(buffer)
         if length > MAX_MESSAGE:
@@ -92,6 +92,6 @@ def _messages(buffer: bytearray) -> list[TtrpcMessage]:
         end = _HEADER.size + length
         if len(buffer) < end:
             break
-        found.append(TtrpcMessage(stream, kind, bytes(buffer[_HEADER.size : end]), flags))
+        messages.append(TtrpcMessage(stream, kind, bytes(buffer[_HEADER.size : end]), flags))
         del buffer[:end]
-    return found
+    return messages
