@@ -65,7 +65,7 @@ def _quota(pod: PodView, snapshot: ClusterSnapshot) -> Iterator[Reason]:
         for key, limit in quota.hard.items():
             used = quota.used.get(key, 0)
             if key in asks and used + asks[key] > limit:
-                amounts = [str(Quantity(one)) for one in (asks[key], used, limit)]
+                amounts = [str(Quantity(nanos)) for nanos in (asks[key], used, limit)]
                 phrase = (
                     f"exceeded quota: {quota.name}, requested: {key}={amounts[0]}, used: {key}={amounts[1]}, "
                     f"limited: {key}={amounts[2]}"

@@ -31,13 +31,13 @@ def gate(pod: PodView, snapshot: ClusterSnapshot) -> str:
             return f'pod "{pod}": pod has no claim for {entry.name} yet: the template has not been followed'
         if not entry.claim:
             continue
-        found = claims.get((pod.namespace, entry.claim))
-        if found is None:
+        claim = claims.get((pod.namespace, entry.claim))
+        if claim is None:
             return f'resourceclaim.resource.k8s.io "{entry.claim}" not found'
-        if found.deleting:
-            return f'resourceclaim "{found.name}" is being deleted'
-        if entry.generated and found.owner != f"Pod/{pod.name}":
-            return f"ResourceClaim {pod.namespace}/{found.name} was not created for pod {pod} (pod is not owner)"
+        if claim.deleting:
+            return f'resourceclaim "{claim.name}" is being deleted'
+        if entry.generated and claim.owner != f"Pod/{pod.name}":
+            return f"ResourceClaim {pod.namespace}/{claim.name} was not created for pod {pod} (pod is not owner)"
     return ""
 
 
@@ -66,18 +66,18 @@ class ForClaims(Still):
         ]
 
     def reasons(self, node: NodeState) -> tuple[Reason, ...]:
-        names = ", ".join(one.name for one in self._open)
+        names = ", ".join(claim.name for claim in self._open)
         if not self._open:
             missing: tuple[str, ...] = ()
         elif self._fitter is None:
             missing = (f"claims not allocated yet: {names}; without CEL no device can be judged here",)
         else:
             missing = self._fitter.missing(self._open, node)
-        found = [Reason(NAME, _NO_DEVICES.phrase, sentence, node=node.name, subject=names) for sentence in missing]
-        for one in self._away(node):
-            sentence = f"claim {one.name} is allocated, and its devices can't be used from node {node.name}"
-            found.append(Reason(NAME, _ELSEWHERE.phrase, sentence, node=node.name, subject=one.name))
-        return tuple(found)
+        reasons = [Reason(NAME, _NO_DEVICES.phrase, sentence, node=node.name, subject=names) for sentence in missing]
+        for claim in self._away(node):
+            sentence = f"claim {claim.name} is allocated, and its devices can't be used from node {node.name}"
+            reasons.append(Reason(NAME, _ELSEWHERE.phrase, sentence, node=node.name, subject=claim.name))
+        return tuple(reasons)
 
 
 def _prepare(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | None:
@@ -87,11 +87,11 @@ def _prepare(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | N
         return Rejection(filter=NAME, phrase=problem, sentence=problem)
     shelf = snapshot.shelf
     claims = tuple(shelf.claims[pod.namespace, entry.claim] for entry in pod.claims if entry.claim)
-    for one in claims:
-        for request, name in one.classes.items() if not one.allocated else ():
+    for claim in claims:
+        for request, name in claim.classes.items() if not claim.allocated else ():
             if name not in shelf.device_classes:
                 phrase = f"request {request}: device class {name} does not exist"
-                sentence = f"claim {one.name}: {phrase}; known: {', '.join(sorted(shelf.device_classes)) or 'none'}"
+                sentence = f"claim {claim.name}: {phrase}; known: {', '.join(sorted(shelf.device_classes)) or 'none'}"
                 return Rejection(filter=NAME, phrase=phrase, sentence=sentence, subject=name)
     return ForClaims(claims, snapshot.fitter) if claims else None
 

@@ -25,19 +25,21 @@ def explain(pod: PodView, node: NodeView | str, cluster: ClusterView | ClusterSn
     snapshot = ClusterSnapshot.of(cluster)
     state = _state(node, snapshot)
     prepared = [(row.name, row.prepare(pod, snapshot)) for row in FILTERS]
-    found = [_everywhere(one) for _, one in prepared if isinstance(one, Rejection)]
+    rejections = [_everywhere(rejection) for _, rejection in prepared if isinstance(rejection, Rejection)]
     checkers: list[tuple[str, Checker]] = [
-        (name, one) for name, one in prepared if one is not None and not isinstance(one, Rejection)
+        (name, checker) for name, checker in prepared if checker is not None and not isinstance(checker, Rejection)
     ]
     reasons = [reason for _, checker in checkers for reason in checker.reasons(state)]
     if not reasons and (waiting := snapshot.nominated_at(state.name, pod)):
         crowded, forks = Cycle.with_pods(state, checkers, waiting)
         kept = f"; room on the node is kept for {names_of(waiting)}, after preemption"
-        reasons = [replace(one, sentence=one.sentence + kept) for _, fork in forks for one in fork.reasons(crowded)]
+        reasons = [
+            replace(reason, sentence=reason.sentence + kept) for _, fork in forks for reason in fork.reasons(crowded)
+        ]
     only = Cycle(pod, snapshot).only
     if only is not None and state.name not in only:
-        reasons = [replace(one, phrase=_OUTSIDE) if one.filter == AFFINITY else one for one in reasons]
-    return (*found, *reasons)
+        reasons = [replace(reason, phrase=_OUTSIDE) if reason.filter == AFFINITY else reason for reason in reasons]
+    return (*rejections, *reasons)
 
 
 def explain_pod(pod: PodView, cluster: ClusterView | ClusterSnapshot) -> tuple[Reason, ...]:

@@ -121,22 +121,22 @@ class Affinity(Still):
         if self.matches(node.view):
             return ()
         labels = node.labels
-        found = [
+        reasons = [
             self._reason(node, f"nodeSelector wants {key}={value}, {self._has(node, key, (value,))}", key)
             for key, value in self._selector
             if labels.get(key) != value
         ]
         if self._terms is not None and not any(term.matches(labels, node.name) for term in self._terms):
             if not self._terms:
-                found.append(self._reason(node, "the required node affinity has no term, which matches no node", ""))
+                reasons.append(self._reason(node, "the required node affinity has no term, which matches no node", ""))
             for position, term in enumerate(self._terms):
                 where = f"term {position + 1} of {len(self._terms)} of the required node affinity"
                 if term.error:
-                    found.append(self._reason(node, f"{where} can't be parsed and never matches: {term.error}", ""))
+                    reasons.append(self._reason(node, f"{where} can't be parsed and never matches: {term.error}", ""))
                 elif miss := term.first_miss(labels, node.name):
                     text = f"{where} wants {miss}, {self._has(node, miss.key, miss.values)}{_equal(miss, labels)}"
-                    found.append(self._reason(node, text, miss.key))
-        return tuple(found)
+                    reasons.append(self._reason(node, text, miss.key))
+        return tuple(reasons)
 
     def _has(self, node: NodeState, key: str, wanted: tuple[str, ...]) -> str:
         if key == NAME_FIELD:
@@ -221,11 +221,11 @@ class Resources(Still):
 
     def reasons(self, node: NodeState) -> tuple[Reason, ...]:
         view = node.view
-        found: list[Reason] = []
+        reasons: list[Reason] = []
         if len(node.pods) >= view.allocatable.get(PODS, 0):
             room = view.allocatable.get(PODS, 0)
             sentence = f"node {node.name} has {len(node.pods)} pods and room for {room}"
-            found.append(Reason(RESOURCES, _TOO_MANY.phrase, sentence, resolvable=True, node=node.name, subject=PODS))
+            reasons.append(Reason(RESOURCES, _TOO_MANY.phrase, sentence, resolvable=True, node=node.name, subject=PODS))
         for name, wanted in self._wanted:
             have, used = view.allocatable.get(name, 0), node.used.get(name, 0)
             if wanted <= have - used:
@@ -233,7 +233,7 @@ class Resources(Still):
             holders = sorted(
                 (pod for pod in node.pods.values() if pod.used.get(name)), key=lambda pod: (-pod.used[name], pod.key)
             )
-            found.append(
+            reasons.append(
                 Reason(
                     RESOURCES,
                     f"Insufficient {name}",
@@ -244,7 +244,7 @@ class Resources(Still):
                     holders=tuple(str(pod) for pod in holders),
                 )
             )
-        return tuple(found)
+        return tuple(reasons)
 
     def _sentence(self, name: str, wanted: int, node: NodeState, holders: list[PodView]) -> str:
         view = node.view
@@ -281,13 +281,13 @@ def named_nodes(pod: PodView) -> frozenset[str] | None:
     """The nodes that the required affinity names, where every term names some; None for any node."""
     if not pod.node_terms:
         return None
-    found: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()
     for term in pod.node_terms:
         names = term.names()
         if names is None:
             return None
-        found |= names
-    return found
+        nodes |= names
+    return nodes
 
 
 def _prepare_affinity(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | None:

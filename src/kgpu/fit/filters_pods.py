@@ -147,9 +147,9 @@ class Neighbours:
         return there or (not self._attracting and all(reach.matches(self._pod) for reach in self._near))
 
     def reasons(self, node: NodeState) -> tuple[Reason, ...]:
-        found: list[Reason] = []
+        reasons: list[Reason] = []
         if self._near and not self._close(node.labels):
-            found.extend(self._missing(node))
+            reasons.extend(self._missing(node))
         for reach in self._far:
             key = reach.term.topology_key
             value = node.labels.get(key)
@@ -159,10 +159,10 @@ class Neighbours:
                     f"the pod must not run in a {key} that has pods matching ({reach.term.selector}); "
                     f"{key}={value} has {names_of(holders)}"
                 )
-                found.append(self._reason(_NEAR, sentence, node, key, holders))
+                reasons.append(self._reason(_NEAR, sentence, node, key, holders))
         if self._unwelcome:
-            found.extend(self._resenting(node))
-        return tuple(found)
+            reasons.extend(self._resenting(node))
+        return tuple(reasons)
 
     def _missing(self, node: NodeState) -> Iterator[Reason]:
         for reach in self._near:

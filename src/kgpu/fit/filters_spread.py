@@ -99,20 +99,20 @@ class SpreadOut:
         return other
 
     def reasons(self, node: NodeState) -> tuple[Reason, ...]:
-        found: list[Reason] = []
+        reasons: list[Reason] = []
         for position, constraint in enumerate(self._constraints):
             key = constraint.topology_key
             domain = node.labels.get(key)
             if domain is None:
                 sentence = f"the pod is spread over {key}, and node {node.name} does not have that label"
-                found.append(Reason(NAME, _NO_LABEL.phrase, sentence, node=node.name, subject=key))
+                reasons.append(Reason(NAME, _NO_LABEL.phrase, sentence, node=node.name, subject=key))
                 continue
-            there, least, own = self._domains[position].get(domain, 0), self._least[position], self._own[position]
-            if there + own - least <= constraint.max_skew:
+            matching, least, own = self._domains[position].get(domain, 0), self._least[position], self._own[position]
+            if matching + own - least <= constraint.max_skew:
                 continue
             few = len(self._domains[position]) < constraint.min_domains
             sentence = (
-                f"{key}={domain} has {there} pods that match ({constraint.selector}), this pod "
+                f"{key}={domain} has {matching} pods that match ({constraint.selector}), this pod "
                 f"{'would be one more' if own else 'does not match itself'}, and "
                 + (
                     f"there are {len(self._domains[position])} domains, fewer than minDomains "
@@ -122,8 +122,8 @@ class SpreadOut:
                 )
                 + f"; maxSkew is {constraint.max_skew}"
             )
-            found.append(Reason(NAME, _SKEWED.phrase, sentence, resolvable=True, node=node.name, subject=key))
-        return tuple(found)
+            reasons.append(Reason(NAME, _SKEWED.phrase, sentence, resolvable=True, node=node.name, subject=key))
+        return tuple(reasons)
 
 
 def _prepare(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | None:

@@ -103,7 +103,7 @@ class Bound(Still):
         return (_ELSEWHERE,) if self._wrong(node) else PASS
 
     def reasons(self, node: NodeState) -> tuple[Reason, ...]:
-        found = []
+        reasons = []
         for volume in self._wrong(node):
             terms = volume.node_terms or ()
             read = [term for term in terms if not term.error]
@@ -115,8 +115,8 @@ class Bound(Still):
                 wants = f"volume {volume.name} can be used nowhere"
                 has = next((f"its node affinity can't be parsed: {term.error}" for term in terms if term.error), "")
                 has = has or "its node affinity has no term"
-            found.append(Reason(BINDING, _ELSEWHERE.phrase, f"{wants}; {has}", node=node.name, subject=volume.name))
-        return tuple(found)
+            reasons.append(Reason(BINDING, _ELSEWHERE.phrase, f"{wants}; {has}", node=node.name, subject=volume.name))
+        return tuple(reasons)
 
 
 def _binding(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | None:

@@ -43,8 +43,8 @@ def attempt(cycle: Cycle, refused: Mapping[str, FilterRefusal], *, all_nodes: bo
         return Attempt(ineligible=NEVER)
     nominated = refused.get(pod.nominated)
     if pod.nominated in nodes and (nominated is None or nominated.resolvable):
-        there = nodes[pod.nominated].pods.values()
-        if any(one.priority < pod.priority and one.deleting and one.being_preempted for one in there):
+        pods = nodes[pod.nominated].pods.values()
+        if any(other.priority < pod.priority and other.deleting and other.being_preempted for other in pods):
             return Attempt(ineligible=WAITING)
     names = nodes if all_nodes else [name for name, refusal in refused.items() if refusal.resolvable]
     enough = max(_ENOUGH, len(nodes) // 10)
@@ -55,7 +55,7 @@ def attempt(cycle: Cycle, refused: Mapping[str, FilterRefusal], *, all_nodes: bo
         result = victims_on(cycle, nodes[name], budgets)
         if isinstance(result, Preemption):
             candidates.append(result)
-            if len(candidates) >= enough and any(one.violations == 0 for one in candidates):
+            if len(candidates) >= enough and any(candidate.violations == 0 for candidate in candidates):
                 break
         else:
             why[name] = result

@@ -143,14 +143,14 @@ def _spread(value: Any, labels: Mapping[str, str]) -> Spread:
 def _host_ports(spec: Object) -> tuple[HostPort, ...]:
     network = spec.get("hostNetwork") is True
     sidecars = [entry for entry in map(mapping, items(spec.get("initContainers"))) if _stays(entry)]
-    found = []
+    ports = []
     for container in (*sidecars, *map(mapping, items(spec.get("containers")))):
         for entry in map(mapping, items(container.get("ports"))):
             port = number(entry.get("hostPort")) or (number(entry.get("containerPort")) if network else 0)
             if port > 0:
                 protocol, address = text(entry.get("protocol")) or "TCP", text(entry.get("hostIP")) or "0.0.0.0"
-                found.append(HostPort(port, protocol, address))
-    return tuple(found)
+                ports.append(HostPort(port, protocol, address))
+    return tuple(ports)
 
 
 def _stays(container: Object) -> bool:
@@ -168,16 +168,16 @@ def _volume_claims(spec: Object, pod: str) -> tuple[tuple[str, bool], ...]:
 
 
 def _claims(spec: Object, status: Object) -> tuple[PodClaim, ...]:
-    made = {text(entry.get("name")): entry for entry in map(mapping, items(status.get("resourceClaimStatuses")))}
-    found = []
+    statuses = {text(entry.get("name")): entry for entry in map(mapping, items(status.get("resourceClaimStatuses")))}
+    claims = []
     for entry in map(mapping, items(spec.get("resourceClaims"))):
         name = text(entry.get("name"))
         if own := text(entry.get("resourceClaimName")):
-            found.append(PodClaim(name, own))
+            claims.append(PodClaim(name, own))
         else:
-            claim = text(made[name].get("resourceClaimName")) if name in made else None
-            found.append(PodClaim(name, claim, generated=True))
-    return tuple(found)
+            claim = text(statuses[name].get("resourceClaimName")) if name in statuses else None
+            claims.append(PodClaim(name, claim, generated=True))
+    return tuple(claims)
 
 
 def owner_of(metadata: Object) -> str:
@@ -257,8 +257,8 @@ def node(obj: Object) -> NodeView | None:
         return None
     problems: list[str] = []
     capacity = amounts(nanos(status.get("capacity"), problems, "status.capacity."))
-    given = status.get("allocatable")
-    allocatable = amounts(nanos(given, problems, "status.allocatable.")) if isinstance(given, dict) else capacity
+    reported = status.get("allocatable")
+    allocatable = amounts(nanos(reported, problems, "status.allocatable.")) if isinstance(reported, dict) else capacity
     ready = [
         entry.get("status") == "True"
         for entry in map(mapping, items(status.get("conditions")))
@@ -375,16 +375,16 @@ def claim(obj: Object) -> ClaimView | None:
 
 
 def _request_classes(devices: Object) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    classes: list[tuple[str, str]] = []
     for request in map(mapping, items(devices.get("requests"))):
         name = text(request.get("name"))
         if isinstance(request.get("exactly"), dict):
-            found.append((name, text(mapping(request["exactly"]).get("deviceClassName"))))
-        found.extend(
+            classes.append((name, text(mapping(request["exactly"]).get("deviceClassName"))))
+        classes.extend(
             (f"{name}/{text(choice.get('name'))}", text(choice.get("deviceClassName")))
             for choice in map(mapping, items(request.get("firstAvailable")))
         )
-    return found
+    return classes
 
 
 def device_class(obj: Object) -> DeviceClassView | None:

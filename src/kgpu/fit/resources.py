@@ -76,20 +76,22 @@ def _total(
     spec: Mapping[str, Any], statuses: Mapping[str, Mapping[str, Any]], problems: list[str], *, floor: bool,
     infeasible: bool,
 ) -> Nanos:  # fmt: skip
-    def asked(container: Mapping[str, Any], *, resized: bool) -> Nanos:
-        found = container_requests(container, problems)
+    def requests_of(container: Mapping[str, Any], *, resized: bool) -> Nanos:
+        requests = container_requests(container, problems)
         if resized:
-            found = _effective(found, statuses.get(text(container.get("name")), {}), problems, infeasible=infeasible)
-        return {**_FLOOR, **found} if floor else found
+            requests = _effective(
+                requests, statuses.get(text(container.get("name")), {}), problems, infeasible=infeasible
+            )
+        return {**_FLOOR, **requests} if floor else requests
 
     running: Nanos = {}
     for container in map(mapping, items(spec.get("containers"))):
-        _add(running, asked(container, resized=True))
+        _add(running, requests_of(container, resized=True))
     sidecars: Nanos = {}
     starting: Nanos = {}
     for container in map(mapping, items(spec.get("initContainers"))):
         stays = container.get("restartPolicy") == "Always"
-        own = asked(container, resized=stays)
+        own = requests_of(container, resized=stays)
         if stays:
             _add(running, own)
             _add(sidecars, own)

@@ -141,15 +141,15 @@ def _message(total: int, found: str, after: str) -> str:
 def feasible(cycle: Cycle, *, enough: int, start: int = 0) -> tuple[list[str], int]:
     """Up to ``enough`` nodes that fit, looked for from the ``start``-th on, and how many were looked at."""
     nodes = list(cycle.candidates())
-    found: list[str] = []
+    fitting: list[str] = []
     looked = 0
     for node in _round(nodes, start):
         looked += 1
         if cycle.judge(node) is None:
-            found.append(node.name)
-            if len(found) >= enough:
+            fitting.append(node.name)
+            if len(fitting) >= enough:
                 break
-    return found, looked
+    return fitting, looked
 
 
 def _round(entries: list[NodeState], start: int) -> Iterable[NodeState]:
