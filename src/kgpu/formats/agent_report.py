@@ -121,22 +121,23 @@ def merged(whole: AgentReport | None, parts: Mapping[str, AgentReport]) -> Agent
     """
     own = [report for _, report in sorted(parts.items())]
     every = [*own, *([whole] if whole is not None else [])]
-    order = [*(one for one in every if not has_ended(one)), *(one for one in every if has_ended(one))]
+    order = [*(report for report in every if not has_ended(report)), *(report for report in every if has_ended(report))]
     if len(order) < 2:
         return order[0] if order else None
     roles: dict[str, RoleReport] = {}
     for report in reversed(order):
         roles |= report.roles
-    seers = [one for one in order if one.driver or not _BLIND.issuperset(one.roles)] or order
-    living = [one for one in seers if not has_ended(one)] or seers
-    facts = next((one for one in living if one.driver), living[0])
+    seers = [report for report in order if report.driver or not _BLIND.issuperset(report.roles)] or order
+    living = [report for report in seers if not has_ended(report)] or seers
+    facts = next((report for report in living if report.driver), living[0])
     first = whole if whole is not None and not has_ended(whole) else order[0]
     return AgentReport(
         version=first.version,
         generation=first.generation,
         roles=roles,
         driver=facts.driver,
-        driver_source=facts.driver_source or next((one.driver_source for one in living if one.driver_source), ""),
+        driver_source=facts.driver_source
+        or next((report.driver_source for report in living if report.driver_source), ""),
         cuda=facts.cuda,
         gpus=facts.gpus,
     )

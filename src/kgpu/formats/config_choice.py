@@ -61,11 +61,11 @@ def choose(
     ``..`` are the volume's own bookkeeping and don't count. ``label_name`` is what the label is called.
     """
     known = sorted(name for name in available if not name.startswith(".."))
-    for asked, origin in ((label, f"the node label {label_name}"), (default, "the default")):
-        if asked:
-            if asked not in known:
-                raise _missing(asked, origin, known)
-            return asked
+    for name, origin in ((label, f"the node label {label_name}"), (default, "the default")):
+        if name:
+            if name not in known:
+                raise _missing(name, origin, known)
+            return name
     for fallback in fallbacks:
         if fallback is Fallback.EMPTY:
             return None

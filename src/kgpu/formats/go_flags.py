@@ -32,19 +32,19 @@ def long_words(words: Iterable[str], known: Mapping[str, str], switches: Iterabl
     so does all that follows ``--``.
     """
     alone, rest = frozenset(switches), iter(words)
-    made: list[str] = []
+    rewritten: list[str] = []
     for word in rest:
         if word == "--":
-            return [*made, word, *rest]
+            return [*rewritten, word, *rest]
         name, equals, value = word.lstrip("-").partition("=")
         spelled = known.get(name) if word.startswith("-") else None
         if spelled is None:
-            made.append(word)
+            rewritten.append(word)
         elif equals:
-            made.append(f"{spelled}={value}")
+            rewritten.append(f"{spelled}={value}")
         elif spelled in alone:
-            made.append(spelled)
+            rewritten.append(spelled)
         else:
             following = next(rest, None)
-            made.append(spelled if following is None else f"{spelled}={following}")
-    return made
+            rewritten.append(spelled if following is None else f"{spelled}={following}")
+    return rewritten

@@ -160,9 +160,9 @@ class Shown:
 def rendered(report: GpuReport) -> Shown:
     """The condition, for people."""
     bad = [gpu for gpu in report.gpus if not gpu.works and not gpu.muted]
-    said = [sentence(gpu) for gpu in report.gpus]
-    total = len(said) + report.more
-    shown = said[:MAX_SHOWN] + ([f"and {total - MAX_SHOWN} more"] if total > MAX_SHOWN else [])
+    sentences = [sentence(gpu) for gpu in report.gpus]
+    total = len(sentences) + report.more
+    shown = sentences[:MAX_SHOWN] + ([f"and {total - MAX_SHOWN} more"] if total > MAX_SHOWN else [])
     if bad:
         return _made("False", max(bad, key=lambda gpu: gpu.action.rank).reason, shown)
     if report.unreadable:

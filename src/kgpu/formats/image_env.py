@@ -143,7 +143,7 @@ class ImageEnv:
         """
         if self.variables.get(names.ENV_DISABLE_REQUIRE) in _TRUE:
             return {}
-        found = {
+        requirements = {
             name: text.strip()
             for name, text in sorted(self.variables.items())
             if name.startswith(names.ENV_REQUIRE_PREFIX)
@@ -154,8 +154,8 @@ class ImageEnv:
         if self.legacy:
             parts = made_with.split(".")[:2]
             if all(part.isascii() and part.isdecimal() for part in parts):
-                found[names.ENV_CUDA_VERSION] = f"cuda>={'.'.join(parts)}"
-        return found
+                requirements[names.ENV_CUDA_VERSION] = f"cuda>={'.'.join(parts)}"
+        return requirements
 
     def extra_devices(self) -> tuple[str, ...]:
         """Qualified CDI names that other variables ask for: storage, network, switches, IMEX channels.
@@ -174,19 +174,19 @@ def devices_of_mounts(mounts: Iterable[tuple[str, str]]) -> Visible:
     ``cdi/<vendor>/<class>/<device>`` and ``cdi/<vendor>/<class>=<device>`` are qualified names, ``imex/<n>`` a channel.
     """
     prefix = f"{names.VOLUME_MOUNTS_DIR}/"
-    found: list[str] = []
+    devices: list[str] = []
     for source, destination in mounts:
-        if source != _NULL_DEVICE or not destination.startswith(prefix) or len(found) >= MAX_WORDS:
+        if source != _NULL_DEVICE or not destination.startswith(prefix) or len(devices) >= MAX_WORDS:
             continue
         kind, _, rest = destination.removeprefix(prefix).partition("/")
         if kind == "imex" and rest:
-            found.append(f"{names.CDI_IMEX_KIND}={rest}")
+            devices.append(f"{names.CDI_IMEX_KIND}={rest}")
         elif kind == "cdi" and rest.count("/") == 2:
-            found.append("=".join(rest.rsplit("/", 1)))
+            devices.append("=".join(rest.rsplit("/", 1)))
         elif kind == "cdi" and rest.count("/") == 1 and "=" in rest:
-            found.append(rest)
+            devices.append(rest)
         elif kind and not rest:
-            found.append(kind)
-    if ALL in found:
+            devices.append(kind)
+    if ALL in devices:
         return Visible(all=True)
-    return Visible(ids=tuple(dict.fromkeys(word for word in found if word not in {NONE, VOID})))
+    return Visible(ids=tuple(dict.fromkeys(word for word in devices if word not in {NONE, VOID})))

@@ -91,8 +91,8 @@ def _seven(
     ampere: bool = False,
 ) -> Geometry:
     """A 7-slice family; `gb` names the sizes of 1g, 1g double memory and 2g, 3g and 4g, and 7g."""
-    one, double, half, full = gb[0], gb[1], gb[3], gb[4]
-    sizes = (one, one, double, gb[2], half, half, full)
+    single, double, half, full = gb[0], gb[1], gb[3], gb[4]
+    sizes = (single, single, double, gb[2], half, half, full)
     rows = tuple(
         InstanceProfile(
             name=f"{g}.{sizes[i]}gb{suffix}",
@@ -246,7 +246,7 @@ def ci_rows(row: InstanceProfile, family: Geometry) -> Iterator[tuple[int, int, 
 
     Double-memory slices of Hopper and later have two profiles of one name: the plain slice's size, and the whole.
     """
-    plain = {one.slices: one.sm for one in family.rows if one.enum in _PLAIN}
+    plain = {profile.slices: profile.sm for profile in family.rows if profile.enum in _PLAIN}
     for enum, slices in enumerate(_CI_SLICES):
         if slices > row.slices or slices not in plain or (slices == 3 and row.slices == 4):
             continue

@@ -40,12 +40,12 @@ def unsupported(runtime: str, version: str) -> str:
     ranges = SUPPORTED.get(name)
     if ranges is None:
         return f"{runtime[:60] or 'a runtime without a name'} does not give containers the CDI devices of NRI plugins"
-    found = _VERSION.match(version.strip())
-    if found is None:
+    match = _VERSION.match(version.strip())
+    if match is None:
         return f'{name} says that its version is "{version[:60]}", which is no version'
-    major, minor, patch = (int(part or 0) for part in found.groups())
-    for one in ranges:
+    major, minor, patch = (int(part or 0) for part in match.groups())
+    for release in ranges:
         line = (major, minor)
-        if (line == one.minor and patch >= one.patch) or (one.later and line > one.minor):
+        if (line == release.minor and patch >= release.patch) or (release.later and line > release.minor):
             return ""
     return f"{name} {major}.{minor}.{patch} drops the CDI devices of NRI plugins without a word"

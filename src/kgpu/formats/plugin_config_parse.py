@@ -119,13 +119,13 @@ def _sleep(problems: Problems, path: Path, value: Any) -> int | None:
 
 
 def _name(problems: Problems, path: Path, value: Any) -> str | None:
-    given = text(problems, path, value)
-    if given is None:
+    raw_name = text(problems, path, value)
+    if raw_name is None:
         return None
-    if not given:
+    if not raw_name:
         problems.add(path, "no resource name specified", "domain/name, e.g. nvidia.com/gpu")
         return None
-    name = full_resource_name(given)
+    name = full_resource_name(raw_name)
     if problem := resource_name_problem(name):
         problems.add(path, problem, "domain/name, e.g. nvidia.com/gpu, or a name below nvidia.com", "correct the name")
         return None
@@ -142,17 +142,17 @@ def _listed(problems: Problems, path: Path, value: Any) -> list[Any]:
 def _patterns(problems: Problems, path: Path, value: Any) -> tuple[NamePattern, ...]:
     rows: list[NamePattern] = []
     for position, item in enumerate(_listed(problems, path, value)):
-        here = (*path, position)
-        fields = read_table(problems, here, item, PATTERN)
+        item_path = (*path, position)
+        fields = read_table(problems, item_path, item, PATTERN)
         for key in PATTERN:
             if not fields.get(key) and not (isinstance(item, dict) and key in {str(k).lower() for k in item}):
-                problems.add(here, f"resources must have a '{key}' field set", "pattern and name")
+                problems.add(item_path, f"resources must have a '{key}' field set", "pattern and name")
         if fields.get("pattern") == "":
-            problems.add(here, "resources must have a 'pattern' field set", "pattern and name")
+            problems.add(item_path, "resources must have a 'pattern' field set", "pattern and name")
         elif "pattern" in fields and "name" in fields:
             if any(row.pattern == fields["pattern"] for row in rows):
                 problems.add(
-                    (*here, "pattern"), f"pattern {raw(fields['pattern'])} is there twice", "every pattern once"
+                    (*item_path, "pattern"), f"pattern {raw(fields['pattern'])} is there twice", "every pattern once"
                 )
             rows.append(NamePattern(pattern=fields["pattern"], name=fields["name"]))
     return tuple(rows)
@@ -181,14 +181,14 @@ def _sharing(kind: SharingKind) -> Any:
 def _entries(problems: Problems, path: Path, value: Any) -> tuple[SharedResource, ...]:
     rows: list[SharedResource] = []
     for position, item in enumerate(_listed(problems, path, value)):
-        here = (*path, position)
-        fields = read_table(problems, here, item, ENTRY, exact=True)
+        item_path = (*path, position)
+        fields = read_table(problems, item_path, item, ENTRY, exact=True)
         if isinstance(item, dict):
             for key, known in (("name", "no resource name specified"), ("replicas", "no replicas specified")):
                 if item.get(key) is None:
-                    problems.add(here, known, "name and replicas in every entry", f"add {key}")
+                    problems.add(item_path, known, "name and replicas in every entry", f"add {key}")
         if "name" in fields and "replicas" in fields:
-            where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in here).lstrip(".")
+            where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in item_path).lstrip(".")
             rows.append(SharedResource(**fields, where=where))
     return tuple(rows)
 
@@ -249,23 +249,23 @@ def _ref(problems: Problems, path: Path, value: Any) -> str | None:
 def _check_entries(problems: Problems, path: Path, block: Sharing) -> None:
     """Entries that contradict each other."""
     for position, entry in enumerate(block.resources):
-        here = (*path, position)
+        entry_path = (*path, position)
         offered = block.offered_name(entry)
         if problem := resource_name_problem(offered):
-            problems.add(here, problem, "a shorter name: .shared is added to it", "give a shorter rename")
+            problems.add(entry_path, problem, "a shorter name: .shared is added to it", "give a shorter rename")
         for other in block.resources[:position]:
             same = other.name == entry.name
             disjoint = other.devices.refs and entry.devices.refs and not {*other.devices.refs} & {*entry.devices.refs}
             if same and not disjoint:
                 problems.add(
-                    (*here, "name"),
+                    (*entry_path, "name"),
                     f"{entry.name} is shared twice",
                     "one entry for each resource, or entries with lists of different devices",
                     "remove one of the two, or give both a devices list",
                 )
             elif not same and block.offered_name(other) == offered:
                 problems.add(
-                    here,
+                    entry_path,
                     f"{other.name} and {entry.name} would both be offered as {offered}",
                     "different names for different resources",
                     "correct rename",
@@ -275,10 +275,10 @@ def _check_entries(problems: Problems, path: Path, block: Sharing) -> None:
 def _channels(problems: Problems, path: Path, value: Any) -> tuple[int, ...] | None:
     items = [whole(item) for item in _listed(problems, path, value)]
     if items not in ([], [0]):
-        found = " ".join(raw(item) for item in value) if isinstance(value, list) else raw(value)
+        shown = " ".join(raw(item) for item in value) if isinstance(value, list) else raw(value)
         problems.add(
             path,
-            f"invalid IMEX channel IDs: invalid IMEX config: channelIDs must be [] or [0]; found [{found}]",
+            f"invalid IMEX channel IDs: invalid IMEX config: channelIDs must be [] or [0]; found [{shown}]",
             "no channel, or channel 0",
         )
         return None

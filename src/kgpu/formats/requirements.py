@@ -73,13 +73,13 @@ class Comparison:
 
     def verdict(self, facts: GpuFacts) -> Fulfillment:
         """Whether it holds."""
-        found = facts.of(self.name)
-        if not found:
+        fact = facts.of(self.name)
+        if not fact:
             return Fulfillment.UNKNOWN
         compare = _OPERATORS[self.sign]
         if self.name in WORDS:
-            return Fulfillment.MET if compare(found.lower(), self.value.lower()) else Fulfillment.UNMET
-        known = _VERSION.match(found)
+            return Fulfillment.MET if compare(fact.lower(), self.value.lower()) else Fulfillment.UNMET
+        known = _VERSION.match(fact)
         if known is None:
             return Fulfillment.UNKNOWN
         return Fulfillment.MET if compare(_numbers(known[0]), _numbers(self.value)) else Fulfillment.UNMET

@@ -135,15 +135,15 @@ def resolve(
 ) -> Resolved:
     """What is in force. Raises ConfigError that names the flag, the variable or the file's key."""
     values: dict[str, Any] = {}
-    given: dict[str, GivenValue] = {}
+    given_values: dict[str, GivenValue] = {}
     for row in rows:
-        found = find(row, flags=flags, env=env, file=file)
-        if found is not None:
-            given[row.attr] = found
-            values[row.attr] = row.read(found.value, found.where)
+        given_value = find(row, flags=flags, env=env, file=file)
+        if given_value is not None:
+            given_values[row.attr] = given_value
+            values[row.attr] = row.read(given_value.value, given_value.where)
         else:
             values[row.attr] = row.read(row.default, row.name) if row.reads_default else row.default
-    return Resolved(values, given)
+    return Resolved(values, given_values)
 
 
 def refuse(rows: Iterable[Setting], *, flags: Mapping[str, Any], env: Mapping[str, str], among: str) -> None:
@@ -157,9 +157,9 @@ def refuse(rows: Iterable[Setting], *, flags: Mapping[str, Any], env: Mapping[st
 def without_effect(rows: Iterable[Setting], resolved: Resolved) -> Iterator[Advice]:
     """What was asked for and changes nothing, as warnings."""
     for row in rows:
-        value, given = resolved.values[row.attr], resolved.given.get(row.attr)
+        value, given_value = resolved.values[row.attr], resolved.given.get(row.attr)
         if row.idle and value not in (row.default, *row.usual):
-            name = given.where if given is not None else row.name
+            name = given_value.where if given_value is not None else row.name
             yield Advice(
                 subject=name,
                 what=f"{name} has no effect",
@@ -207,13 +207,13 @@ def some_of(choices: Iterable[str], known: str, *, needed: bool = False) -> Read
     words = tuple(choices)
 
     def read(value: Any, where: str) -> tuple[str, ...]:
-        found = read_list(value, where)
-        for word in found:
+        chosen = read_list(value, where)
+        for word in chosen:
             if word not in words:
                 raise _wrong(where, f"{known}{word}", words, word)
-        if needed and not found:
+        if needed and not chosen:
             raise ConfigError(f"{where}: {known}", f"one of {', '.join(words)}", f"correct or unset {where}")
-        return found
+        return chosen
 
     return read
 

@@ -32,8 +32,8 @@ def _has_head(path: str) -> bool:
     except (OSError, ValueError):
         return False
     try:
-        there = os.fstat(descriptor)
-        if not stat.S_ISREG(there.st_mode) or there.st_uid not in (0, os.geteuid()):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
             return False
         head = os.pread(descriptor, _HEAD, 0)
     except OSError:
@@ -41,7 +41,7 @@ def _has_head(path: str) -> bool:
     finally:
         os.close(descriptor)
     magic, size = int.from_bytes(head[:8], sys.byteorder), int.from_bytes(head[12:], sys.byteorder)
-    return len(head) == _HEAD and magic == MAGIC and size == there.st_size
+    return len(head) == _HEAD and magic == MAGIC and size == status.st_size
 
 
 def _has_plain_sys(root: str) -> bool:

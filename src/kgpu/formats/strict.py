@@ -90,19 +90,23 @@ def read_table(problems: Problems, path: Path, value: Any, table: Table, *, exac
     for key, item in value.items():
         name = key if exact else by_lower.get(str(key).lower(), str(key))
         below = table.get(name)
-        here = (*path, key)
+        key_path = (*path, key)
         if below is None:
-            problems.unknown(here, list(table))
+            problems.unknown(key_path, list(table))
             continue
         if name in seen:
             problems.add(
-                here, f'"{key}" and "{seen[name]}" are the same key', "every key once", "remove one of the two"
+                key_path, f'"{key}" and "{seen[name]}" are the same key', "every key once", "remove one of the two"
             )
             continue
         seen[name] = key
         if item is None:
             continue
-        read = read_table(problems, here, item, below) if isinstance(below, Mapping) else below(problems, here, item)
+        read = (
+            read_table(problems, key_path, item, below)
+            if isinstance(below, Mapping)
+            else below(problems, key_path, item)
+        )
         if read is not None:
             result[name] = read
     return result
@@ -143,10 +147,10 @@ def choice(known: str, *options: str) -> Reader:
     """One of ``options``; ``known`` is the text before a value that is none of them."""
 
     def read(problems: Problems, path: Path, value: Any) -> str | None:
-        given = text(problems, path, value)
-        if given is not None and given not in options:
-            problems.add(path, f"{known}{given}", f"one of {', '.join(options)}", did_you_mean(given, options))
+        chosen = text(problems, path, value)
+        if chosen is not None and chosen not in options:
+            problems.add(path, f"{known}{chosen}", f"one of {', '.join(options)}", did_you_mean(chosen, options))
             return None
-        return given
+        return chosen
 
     return read

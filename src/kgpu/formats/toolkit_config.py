@@ -144,20 +144,20 @@ def parse_config(
     """The settings in a TOML text. Raises ConfigError that names every problem found."""
     data = _toml(text, source)
     problems: list[str] = []
-    given: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     notes: list[str] = []
     for name, raw in _flat(data):
         key = BY_NAME.get(name)
         if key is not None:
             value, problem = check_value(key.kind, raw, key.choices)
             if value is not None:
-                given[name] = value
+                values[name] = value
             problems += [f"{name}: {problem}"] if problem else []
         elif name in OBSOLETE:
             notes.append(f"{source}: {name} has no effect any more; it can be removed")
         else:
             problems.append(_unknown(name))
-    config = ToolkitConfig(given, host or HostDefaults(), tuple(notes))
+    config = ToolkitConfig(values, host or HostDefaults(), tuple(notes))
     problems += _contradictions(config)
     if problems:
         shown = problems[:10] + ([f"and {len(problems) - 10} more"] if len(problems) > 10 else [])
@@ -173,7 +173,7 @@ def set_values(config: ToolkitConfig, settings: Sequence[str], *, separator: str
     A boolean's key alone means true; a list is split at ``separator``, at commas when that is not in it; a feature
     takes ``nil``, which removes it. Raises ConfigError.
     """
-    given = dict(config.given)
+    values = dict(config.given)
     for setting in settings:
         name, equals, text = setting.partition("=")
         name = name.strip()
@@ -181,14 +181,14 @@ def set_values(config: ToolkitConfig, settings: Sequence[str], *, separator: str
         if key is None:
             raise ConfigError(f"--set {name:.100}: {_unknown(name)}", "a key of config.toml", "correct the key")
         if key.kind is ValueKind.OPTIONAL_BOOL and text == "nil":
-            given.pop(name, None)
+            values.pop(name, None)
             continue
         raw, problem = read_text(key.kind, text if equals else None, separator)
         value, refused = (None, problem) if problem else check_value(key.kind, raw, key.choices)
         if value is None:
             raise ConfigError(f"--set {setting:.200}: {refused}", f"{key.kind} for {name}", "correct the value")
-        given[name] = value
-    changed = ToolkitConfig(given, config.host, config.notes)
+        values[name] = value
+    changed = ToolkitConfig(values, config.host, config.notes)
     problems = _contradictions(changed)
     if problems:
         raise ConfigError(f"--set: {'; '.join(problems)}", "settings that fit together", "correct the values")

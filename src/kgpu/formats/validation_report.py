@@ -89,8 +89,10 @@ def _short(check: UnpassedCheck) -> UnpassedCheck:
         status=one_line(check.status, MAX_TEXT),
         trouble=_cut(check.trouble) if check.trouble is not None else None,
         devices=tuple(
-            UnpassedDevice(uuid=_line(one.uuid), gpu=_line(one.gpu), name=_line(one.name), trouble=_cut(one.trouble))
-            for one in devices
+            UnpassedDevice(
+                uuid=_line(device.uuid), gpu=_line(device.gpu), name=_line(device.name), trouble=_cut(device.trouble)
+            )
+            for device in devices
         ),
         more=max(0, check.more) + len(check.devices) - len(devices),
     )

@@ -116,16 +116,16 @@ def _decode(obj: Any, struct: type[S], kind: str) -> Decoded[S]:
         notes.refuse("it", f"is {_shown(obj)}", "a mapping")
     spec = known.get("spec")
     value = {} if spec is None else _mapping("spec", spec, struct, notes)
-    found = _made(value, struct, notes)
+    decoded = _made(value, struct, notes)
     warnings = list(notes.warnings)
     if notes.warned > MOST:
         warnings.append(f"{notes.warned - MOST} more fields without effect")
-    if found is None:
+    if decoded is None:
         metadata = known.get("metadata")
         name = metadata.get("name") if isinstance(metadata, Mapping) else None
         problem = _problem(kind, name, notes.wrong)
         return Decoded(spec=struct(), warnings=tuple(warnings), problem=problem)
-    return Decoded(spec=found, warnings=tuple(warnings), unbuilt=tuple(notes.unbuilt))
+    return Decoded(spec=decoded, warnings=tuple(warnings), unbuilt=tuple(notes.unbuilt))
 
 
 def _made(value: Any, struct: type[S], notes: _Notes) -> S | None:
@@ -164,17 +164,19 @@ def _mapping(
         if row is None:
             _unknown(path, key, known, notes)
         elif item is not None:
-            here = f"{path}.{key}"
+            field_path = f"{path}.{key}"
             within = _Unbuilt(row.unbuilt, on=bool(row.usual)) if row.unbuilt else unbuilt
             if row.type.struct:
-                result[key] = _mapping(here, item, row.type.struct, notes, within and within.inside(row.type, item))
+                result[key] = _mapping(
+                    field_path, item, row.type.struct, notes, within and within.inside(row.type, item)
+                )
             else:
-                result[key] = _value(here, item, row.type, notes)
+                result[key] = _value(field_path, item, row.type, notes)
                 if within is not None and within.asked(row, result[key]):
-                    notes.not_built(here, within.instead)
+                    notes.not_built(field_path, within.instead)
             if (row.ignored or row.deprecated) and _says_something(result[key], row.type):
                 word = "has no effect" if row.ignored else "is deprecated"
-                notes.warn(f"{here} {word}: {row.ignored or row.deprecated}")
+                notes.warn(f"{field_path} {word}: {row.ignored or row.deprecated}")
     for row in known.values():
         if row.required and row.name not in result:
             notes.refuse(f"{path}.{row.name}", "is missing", row.type.doc.rstrip(".") or "a value")

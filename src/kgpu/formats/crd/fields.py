@@ -85,27 +85,27 @@ def _row(item: inspect.Field) -> SchemaField:
     )
 
 
-def _type(found: inspect.Type, checks: Mapping[str, Any] | None = None, doc: str = "") -> Type:
+def _type(hint: inspect.Type, checks: Mapping[str, Any] | None = None, doc: str = "") -> Type:
     checks = checks or {}
-    match found:
+    match hint:
         case inspect.Metadata():
-            said = (found.extra_json_schema or {}).get("description", "")
-            return _type(found.type, (found.extra or {}).get("schema", {}), said)
+            description = (hint.extra_json_schema or {}).get("description", "")
+            return _type(hint.type, (hint.extra or {}).get("schema", {}), description)
         case inspect.UnionType():
-            kinds = [kind for kind in found.types if not isinstance(kind, inspect.NoneType)]
+            kinds = [kind for kind in hint.types if not isinstance(kind, inspect.NoneType)]
             return _type(kinds[0], checks, doc) if len(kinds) == 1 else Type(int_or_string=True, checks=checks, doc=doc)
         case inspect.LiteralType():
-            return Type(scalar=str, enum=tuple(map(str, found.values)), checks=checks, doc=doc)
+            return Type(scalar=str, enum=tuple(map(str, hint.values)), checks=checks, doc=doc)
         case inspect.StructType():
-            return Type(struct=found.cls, checks=checks, doc=doc)
+            return Type(struct=hint.cls, checks=checks, doc=doc)
         case inspect.VarTupleType():
-            return Type(items=_type(found.item_type), checks=checks, doc=doc)
+            return Type(items=_type(hint.item_type), checks=checks, doc=doc)
         case inspect.DictType():
-            return Type(values=_type(found.value_type), checks=checks, doc=doc)
+            return Type(values=_type(hint.value_type), checks=checks, doc=doc)
         case inspect.BoolType():
             return Type(scalar=bool, checks=checks, doc=doc)
         case inspect.IntType():
             return Type(scalar=int, checks=checks, doc=doc)
         case inspect.StrType():
             return Type(scalar=str, checks=checks, doc=doc)
-    raise TypeError(f"no schema for {found}")
+    raise TypeError(f"no schema for {hint}")

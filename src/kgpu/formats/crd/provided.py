@@ -88,7 +88,7 @@ def _leaves(
         within, is_on = (row.unbuilt, bool(row.usual)) if row.unbuilt else (says, on)
         inner = row.type.struct
         if inner:
-            switch = bool(within) and any(one.name == SWITCH for one in rows(inner))
+            switch = bool(within) and any(field.name == SWITCH for field in rows(inner))
             around = (*switches, (f"{path}.{SWITCH}", is_on)) if switch else switches
             yield from _leaves(inner, f"{path}.", within, on=is_on, switches=around)
         elif within and row.name not in IMAGE:

@@ -38,21 +38,21 @@ def _field(row: SchemaField) -> dict[str, Any]:
 def of_type(kind: Type) -> dict[str, Any]:
     """The schema of one value."""
     if kind.int_or_string:
-        found: dict[str, Any] = dict(INT_OR_STRING)
+        fragment: dict[str, Any] = dict(INT_OR_STRING)
     elif kind.struct:
-        found = schema(kind.struct)
+        fragment = schema(kind.struct)
     elif kind.items:
-        found = {"type": "array", "items": of_type(kind.items)}
+        fragment = {"type": "array", "items": of_type(kind.items)}
     elif kind.values:
-        found = {"type": "object", "additionalProperties": of_type(kind.values)}
+        fragment = {"type": "object", "additionalProperties": of_type(kind.values)}
     else:
-        found = {"type": SCALARS[kind.scalar or str]}
+        fragment = {"type": SCALARS[kind.scalar or str]}
     if kind.enum:
-        found["enum"] = list(kind.enum)
-    found.update(kind.checks)
+        fragment["enum"] = list(kind.enum)
+    fragment.update(kind.checks)
     if kind.doc:
-        found["description"] = kind.doc
-    return found
+        fragment["description"] = kind.doc
+    return fragment
 
 
 def _rules(rules: tuple[tuple[str, str], ...]) -> dict[str, Any]:

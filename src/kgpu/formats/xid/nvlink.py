@@ -80,18 +80,18 @@ def _read5(code: int, hit: re.Match[str]) -> NvlinkLine:
     link = int(hit["link"]) if not hit["link"].startswith("-") else None
     reason = info >> 20 & 0x3F
     of_unit = [rule for rule in _rules() if rule.xid == code and unit in rule.units and rule.reason in {None, reason}]
-    found = [rule for rule in of_unit if rule.status in {None, status}]
-    if not found and status and code in MASKS:
+    matching = [rule for rule in of_unit if rule.status in {None, status}]
+    if not matching and status and code in MASKS:
         # Several bits at once: each means what it means alone, and the strongest decides.
-        found = [rule for rule in of_unit if rule.status and rule.status & status]
+        matching = [rule for rule in of_unit if rule.status and rule.status & status]
     raised = any(info & mask == value for mask, value in _RAISED_BITS)
-    if not found:
+    if not matching:
         bucket = Bucket.RESET_GPU if fatal else Bucket.XID_154_EVAL
         return NvlinkLine(
             unit=unit, link=link, fatal=fatal, bucket=bucket, investigate=Bucket.CONTACT_SUPPORT, known=False,
             what=f"{unit} {'fatal' if fatal else 'not fatal'}, in words that NVIDIA's table does not have",
         )  # fmt: skip
-    strongest = max(found, key=lambda rule: GUIDANCE[_effective(rule, raised=raised)].action.rank)
+    strongest = max(matching, key=lambda rule: GUIDANCE[_effective(rule, raised=raised)].action.rank)
     bucket = _effective(strongest, raised=raised)
     where = "" if link is None else f" on link {link}"
     return NvlinkLine(
@@ -120,8 +120,8 @@ def _read4(hit: re.Match[str]) -> NvlinkLine:
     if unknown:
         meanings.append("bits that are not in NVIDIA's table")
     link = int(hit["link"])
-    said = "; ".join(dict.fromkeys(meanings)) or "no register says why"
+    explanation = "; ".join(dict.fromkeys(meanings)) or "no register says why"
     return NvlinkLine(
         unit="NVLINK", link=link, fatal=not mild, bucket=Bucket.IGNORE if mild else Bucket.WORKFLOW_NVLINK_ERR,
-        investigate=Bucket.CONTACT_SUPPORT, what=f"link {link}: {said}", known=not unknown,
+        investigate=Bucket.CONTACT_SUPPORT, what=f"link {link}: {explanation}", known=not unknown,
     )  # fmt: skip
