@@ -74,13 +74,13 @@ class MemoryReader:
         """Telemetry of readable devices, empty where none was given; of instances and links where it was."""
         del keys
         self._check()
-        found: list[Reading] = []
+        readings: list[Reading] = []
         for device in self._readable():
             own = [reading for reading in self._readings.values() if reading.uuid == device.uuid]
             if not any(reading.whole for reading in own):
                 own.append(Reading(uuid=device.uuid))
-            found += sorted(own, key=_place)
-        return tuple(found)
+            readings += sorted(own, key=_place)
+        return tuple(readings)
 
     async def processes(self) -> tuple[Process, ...]:
         """What was set, of readable devices."""

@@ -76,16 +76,16 @@ class QuickReading:
             init = convert(self._answer(1, _INIT_PATIENCE)[0], Init, strict=False)
             gpus = list(range(init.count))
             self._socket.sendall(json.dumps({"id": 2, "op": "gpu", "gpus": gpus}).encode() + b"\n")
-            found = [convert(data, GpuReply, strict=False) for data in self._answer(2, _PATIENCE)]
+            replies = [convert(data, GpuReply, strict=False) for data in self._answer(2, _PATIENCE)]
         except (OSError, ValueError, _Trouble):
             return None
-        if len(found) != init.count:
+        if len(replies) != init.count:
             return None
         cuda = init.cuda_version
         return Inventory(
             vendor=NVIDIA,
             driver_version=init.driver_version or "",
-            accelerators=tuple(map(judge.accelerator, found)),
+            accelerators=tuple(map(judge.accelerator, replies)),
             cuda_version=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),
             library_version=init.nvml_version or "",
         )

@@ -184,24 +184,24 @@ class VerdictFile:
         if raw is None:
             return None
         try:
-            found = decode(raw, Verdicts)
+            verdicts = decode(raw, Verdicts)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        age = self._uptime() - found.uptime
+        age = self._uptime() - verdicts.uptime
         # Without a boot id nobody knows of which boot it is.
-        of_now = found.format == FORMAT and found.boot == self.boot != ""
-        return found if of_now and -1.0 <= age <= STALE_SECONDS else None
+        of_now = verdicts.format == FORMAT and verdicts.boot == self.boot != ""
+        return verdicts if of_now and -1.0 <= age <= STALE_SECONDS else None
 
     async def follow(self) -> AsyncIterator[Verdicts | None]:
         async with Inotify() as inotify:
             before: tuple[object, ...] = ()
             while True:
                 inotify.watch({nearest_existing(self.path.parent)}, CONTENT)
-                found = self.read()
-                now = () if found is None else (found.gpus, found.problems, found.node)
+                verdicts = self.read()
+                now = () if verdicts is None else (verdicts.gpus, verdicts.problems, verdicts.node)
                 if not before or now != before[0]:
                     before = (now,)
-                    yield found
+                    yield verdicts
                 await inotify.wait(self._look_seconds)
 
 

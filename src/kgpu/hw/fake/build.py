@@ -76,9 +76,9 @@ def find_compiler() -> str:
     """The C compiler: $CC, else the first of COMPILERS that is installed."""
     wanted = os.environ.get("CC")
     for name in (wanted,) if wanted else COMPILERS:
-        found = shutil.which(name)
-        if found:
-            return found
+        path = shutil.which(name)
+        if path:
+            return path
     raise HwError(
         "the simulated driver can't be built: there is no C compiler",
         f"one of {', '.join(COMPILERS)} on PATH, or its path in CC",
@@ -148,7 +148,7 @@ def native_dir() -> Path:
             "set XDG_CACHE_HOME to one",
         ) from error
     try:
-        calls = [call for one in TARGETS if (call := command(one, folder, out, compiler))]
+        calls = [call for build_target in TARGETS if (call := command(build_target, folder, out, compiler))]
         with ThreadPoolExecutor(max_workers=2) as pool:
             list(pool.map(_compile, calls))
         out.chmod(0o755)

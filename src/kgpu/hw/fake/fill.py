@@ -211,10 +211,10 @@ def _links(view: Any, profile: Profile) -> None:
     for i in range(shape.count):
         for j in range(i + 1, shape.count):
             for _ in range(shape.lanes[i][j]):
-                for here, there in ((i, j), (j, i)):
-                    link = view.gpu[here].link[free[here]]
-                    pci = view.gpu[there].pci
-                    _set(link, active=1, remote_type=REMOTE_GPU, caps=LINK_CAPS, remote_link=free[there])
+                for near, far in ((i, j), (j, i)):
+                    link = view.gpu[near].link[free[near]]
+                    pci = view.gpu[far].pci
+                    _set(link, active=1, remote_type=REMOTE_GPU, caps=LINK_CAPS, remote_link=free[far])
                     _set(link, remote_domain=pci.domain, remote_bus=pci.bus, remote_device=pci.device)
                     link.remote_device_id = pci.device_id
                 free[i] += 1

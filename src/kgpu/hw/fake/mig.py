@@ -51,15 +51,15 @@ def disable(root: Path, gpu: int) -> None:
 
 def expand(items: Iterable[str]) -> list[str]:
     """``["1g.10gb:2", "3g.40gb"]`` as ``["1g.10gb", "1g.10gb", "3g.40gb"]``. Raises ConfigError."""
-    found: list[str] = []
+    expanded: list[str] = []
     for item in items:
         name, _, count = item.strip().partition(":")
         if not name or (count and not (count.isdigit() and 1 <= int(count) <= MAX_INSTANCES)):
             raise ConfigError(f'"{item:.80}" is no MIG profile', GRAMMAR, "correct it")
-        found += [name] * int(count or 1)
-    if len(found) > MAX_INSTANCES:
-        raise ConfigError(f"{len(found)} slices", f"at most {MAX_INSTANCES}", "ask for fewer")
-    return found
+        expanded += [name] * int(count or 1)
+    if len(expanded) > MAX_INSTANCES:
+        raise ConfigError(f"{len(expanded)} slices", f"at most {MAX_INSTANCES}", "ask for fewer")
+    return expanded
 
 
 def _rows(root: Path, gpu: int, name: str) -> tuple[int, int]:

@@ -54,8 +54,8 @@ def set_values(root: Path, values: Mapping[str, object], gpu: int | None = None)
         driver = state.view.driver_version.decode()
         with state.locked():
             for index in chosen:
-                one = state.gpu(index)
-                fold_load(one, settings.now_ns(), load_target(one))
+                record = state.gpu(index)
+                fold_load(record, settings.now_ns(), load_target(record))
             for row, target, value in plan:
                 row.apply(target, value)
             state.wake()

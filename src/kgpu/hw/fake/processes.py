@@ -68,11 +68,11 @@ def remove(root: Path, gpu: int, pid: int) -> None:
     """Take a process that ``add`` put there away."""
     with opened(root) as state, state.locked():
         target = state.gpu(gpu)
-        found = [slot for slot in target.process if slot.used and not slot.live and slot.pid == pid]
-        if not found:
+        slots = [slot for slot in target.process if slot.used and not slot.live and slot.pid == pid]
+        if not slots:
             what = f"GPU {gpu} has no process {pid} that was put there by hand"
             raise ConfigError(what, "one that was", "list them with `kgpu lab hw show -o json`")
-        for slot in found:
+        for slot in slots:
             slot.used = 0
         fold_load(target, time.time_ns(), load_target(target))
 

@@ -419,7 +419,7 @@ def _unknown(source: str, what: str, value: str, known: Mapping[str, object]) ->
 
 def _field_names(struct: Any) -> set[str]:
     """Every key that may stand in ``struct`` or in a section of it."""
-    found: set[str] = set()
+    names: set[str] = set()
     todo, seen = [struct], set[Any]()
     while todo:
         kind = todo.pop()
@@ -427,7 +427,7 @@ def _field_names(struct: Any) -> set[str]:
             continue
         seen.add(kind)
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            found.update(field.encode_name for field in msgspec.structs.fields(kind))
+            names.update(field.encode_name for field in msgspec.structs.fields(kind))
             todo += get_type_hints(kind).values()
         todo += [arg for arg in get_args(kind) if not isinstance(arg, msgspec.Meta)]
-    return found
+    return names

@@ -113,9 +113,9 @@ class DriverState:
             if fill is not None:
                 fill(state)
             for index in range(state.gpu_count):
-                one = state.gpu(index)
-                one.load_prev = one.load_target = load_target(one)
-                one.load_since_ns = time.time_ns()
+                gpu = state.gpu(index)
+                gpu.load_prev = gpu.load_target = load_target(gpu)
+                gpu.load_since_ns = time.time_ns()
             os.replace(temporary, target)
         except BaseException:
             state.close()
@@ -287,11 +287,11 @@ class DriverState:
             if gpu is None:
                 self.view.init_error = self.view.slow_us = self.view.hang_all = 0
             for index in range(self.gpu_count) if gpu is None else (gpu,):
-                one = self.gpu(index)
-                one.lost = one.hang = one.slow_us = one.reset_required = one.init_error = 0
-                fold_throttle(one, time.time_ns())
-                one.recovery_action = one.temp_offset = one.throttle_forced = 0
-                one.xid_last = one.failing = 0
+                record = self.gpu(index)
+                record.lost = record.hang = record.slow_us = record.reset_required = record.init_error = 0
+                fold_throttle(record, time.time_ns())
+                record.recovery_action = record.temp_offset = record.throttle_forced = 0
+                record.xid_last = record.failing = 0
             self.wake()
 
     def reset(self, gpu: int) -> None:

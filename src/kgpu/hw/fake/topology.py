@@ -253,23 +253,23 @@ def _matrix_cells(text: str, source: str) -> tuple[list[list[str]], list[int], d
     count = sum(name.startswith("GPU") for name in devices)
     if not 0 < count <= MAX_GPUS:
         raise _bad(source, f"{count} GPUs in the header", f"1 to {MAX_GPUS}")
-    found: dict[int, list[str]] = {}
+    rows: dict[int, list[str]] = {}
     for line in lines[header + 1 :]:
         cells = line.split()
         if hit := re.fullmatch(r"GPU(\d{1,3})", cells[0]):
-            found[int(hit[1])] = cells[1:]
-    if sorted(found) != list(range(count)) or any(len(cells) < count for cells in found.values()):
-        raise _bad(source, f"rows for the GPUs {sorted(found)}", f"a full row of cells for each of the {count} GPUs")
+            rows[int(hit[1])] = cells[1:]
+    if sorted(rows) != list(range(count)) or any(len(cells) < count for cells in rows.values()):
+        raise _bad(source, f"rows for the GPUs {sorted(rows)}", f"a full row of cells for each of the {count} GPUs")
     columns = [i for i, name in enumerate(devices) if name.startswith("GPU")]
     numa, by_node = [], dict[int, str]()
     for i in range(count):
-        if len(found[i]) < len(devices):
-            raise _bad(source, f"row GPU{i} has {len(found[i])} cells", f"{len(devices)}, one for each column")
-        cpus, node = _affinity(found[i][len(devices) :])
+        if len(rows[i]) < len(devices):
+            raise _bad(source, f"row GPU{i} has {len(rows[i])} cells", f"{len(devices)}, one for each column")
+        cpus, node = _affinity(rows[i][len(devices) :])
         numa.append(node)
         if node >= 0:
             by_node.setdefault(node, cpus)
-    return [[found[i][column] for column in columns] for i in range(count)], numa, by_node
+    return [[rows[i][column] for column in columns] for i in range(count)], numa, by_node
 
 
 def _affinity(cells: list[str]) -> tuple[str, int]:

@@ -255,19 +255,19 @@ def _pci_tree(root: Path, profile: Profile) -> None:
 
 def _root_complexes(profile: Profile) -> dict[str, str]:
     """``domain:bus`` of the host bridge above each GPU: GPUs at HOSTBRIDGE or nearer share one."""
-    found: dict[str, str] = {}
+    bridges: dict[str, str] = {}
     for i, gpu in enumerate(profile.gpus):
         near = (j for j in range(i) if profile.topology.levels[i][j] <= HOSTBRIDGE)
         first = next(near, None)
         if first is not None:
-            found[gpu.bus] = found[profile.gpus[first].bus]
+            bridges[gpu.bus] = bridges[profile.gpus[first].bus]
             continue
         domain, bus, _, _ = split_bus(gpu.bus)
         number = max(0, bus - 1)
-        while f"{domain:04x}:{number:02x}" in found.values():
+        while f"{domain:04x}:{number:02x}" in bridges.values():
             number = (number + 1) % 256
-        found[gpu.bus] = f"{domain:04x}:{number:02x}"
-    return found
+        bridges[gpu.bus] = f"{domain:04x}:{number:02x}"
+    return bridges
 
 
 def _cpu_mask(text: str) -> str:

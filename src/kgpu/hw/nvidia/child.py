@@ -141,7 +141,7 @@ class Child:
 
     def _procfs(self) -> list[list[str]]:
         """[bus id, uuid, model, minor] of each GPU bound to the driver, without asking NVML: for GPUs that hang it."""
-        found = []
+        gpus = []
         folder = os.path.join(self.proc, "driver", "nvidia", "gpus")
         try:
             names = sorted(os.listdir(folder))
@@ -157,8 +157,8 @@ class Child:
                             values[key.strip()] = value.strip()
             except OSError:
                 pass
-            found.append([name.lower(), values["GPU UUID"], values["Model"], values["Device Minor"]])
-        return found
+            gpus.append([name.lower(), values["GPU UUID"], values["Model"], values["Device Minor"]])
+        return gpus
 
     def _listener(self) -> EventThread:
         assert self.gather is not None, "init comes first"

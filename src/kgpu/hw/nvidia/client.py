@@ -189,24 +189,26 @@ class NvidiaReader:
         async with self._lock:
             self._next = None
             answers = await self._survey("gpu", GpuReply)
-            found = self._judged(answers)
+            accelerators = self._judged(answers)
             if self._subscriptions:
                 await self._listen(gpu for gpu, answer in answers.items() if isinstance(answer, GpuReply))
                 # A GPU can turn out to hang only now.
-                found = self._judged(answers)
-            self._note({gpu: one.pulse if isinstance(one, GpuReply) else one for gpu, one in answers.items()})
-            return self._inventory(found)
+                accelerators = self._judged(answers)
+            self._note(
+                {gpu: answer.pulse if isinstance(answer, GpuReply) else answer for gpu, answer in answers.items()}
+            )
+            return self._inventory(accelerators)
 
-    def _inventory(self, found: tuple[Accelerator, ...]) -> Inventory:
+    def _inventory(self, accelerators: tuple[Accelerator, ...]) -> Inventory:
         assert self._init is not None
         assert self._node is not None
         cuda = self._init.cuda_version
-        named = {gpu.index for gpu in found}
+        named = {gpu.index for gpu in accelerators}
         nameless = [index for index in range(self._node.count) if index not in named]
         return Inventory(
             vendor=NVIDIA,
             driver_version=self._init.driver_version or "",
-            accelerators=found,
+            accelerators=accelerators,
             cuda_version=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),
             library_version=self._init.nvml_version or "",
             findings=tuple(self._nameless(index) for index in nameless),
@@ -278,7 +280,7 @@ class NvidiaReader:
                     self._blame(error)
                 wanted = [gpu for gpu in wanted if gpu not in self._suspects]
         self._start_probes()
-        if answers and all(isinstance(one, tuple) and one[1] in STALE for one in answers.values()):
+        if answers and all(isinstance(answer, tuple) and answer[1] in STALE for answer in answers.values()):
             # The driver went away under this child; a fresh one sees what is there now, or says why nothing is.
             self._drop()
         return answers
@@ -317,7 +319,7 @@ class NvidiaReader:
         self._drop()
         self._held = _still_there(self._held)
         if len(self._held) >= MAX_HELD:
-            failure = held_error(one.pid for one in self._held)
+            failure = held_error(held.pid for held in self._held)
             self._went_down(failure)
             raise failure
         child = await ChildProcess.start(self._root, self._on_event)

@@ -156,9 +156,9 @@ def identify(
         if candidate.index == index and candidate.uuid not in answered:
             return candidate
     if index < len(procfs):
-        found = from_procfs(index, procfs[index])
-        if found is not None and found.uuid not in answered:
-            return found
+        accelerator = from_procfs(index, procfs[index])
+        if accelerator is not None and accelerator.uuid not in answered:
+            return accelerator
     return None
 
 
@@ -203,9 +203,13 @@ def readings(raw: Readings, peers: str | Trouble | None = None) -> tuple[Reading
         whole,
         *(
             Reading(
-                uuid=raw.uuid, values=one.values, failures=one.failures, gpu_instance=one.gpu_instance, link=one.link
+                uuid=raw.uuid,
+                values=part.values,
+                failures=part.failures,
+                gpu_instance=part.gpu_instance,
+                link=part.link,
             )
-            for one in parts
+            for part in parts
         ),
     )
 

@@ -204,8 +204,8 @@ class Nvml:
             if function is None:
                 continue
             outs = self.outputs(way)
-            given = (0,) if way.symbol == "nvmlInitWithFlags" else arguments
-            code = function(*given, *self.passed(outs))
+            inputs = (0,) if way.symbol == "nvmlInitWithFlags" else arguments
+            code = function(*inputs, *self.passed(outs))
             if code == 0:
                 values = [_value(out) for out in outs]
                 return values[0] if len(values) == 1 else tuple(values) or None

@@ -63,14 +63,14 @@ class Gatherer:
         uuid = self.nvml.call("uuid", handle)
         slices: list[Any] = []
 
-        def listed() -> list[Any]:
-            found, trouble = self.slices.now(handle, uuid)
+        def list_slices() -> list[Any]:
+            current, trouble = self.slices.now(handle, uuid)
             if trouble is not None:
                 errors.append(["mig_handle", trouble.code, trouble.text])
-            slices.extend(found)
-            return found
+            slices.extend(current)
+            return current
 
-        pulse = self._pulse(handle, uuid, errors, listed)
+        pulse = self._pulse(handle, uuid, errors, list_slices)
         pci = self._soft(errors, "pci", handle)
         bus_id = f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0" if pci is not None else ""
         memory = self._soft(errors, "memory", handle)
@@ -100,7 +100,7 @@ class Gatherer:
         """The common-ancestor level to each other index (None when unreadable) and live NVLinks per remote bus id."""
         handle = self.nvml.call("handle", index)
         levels: dict[int, int | None] = {}
-        for other in (one for one in others if one > index):
+        for other in (candidate for candidate in others if candidate > index):
             try:
                 levels[other] = self.nvml.call("topology", handle, self.nvml.call("handle", other))
             except NvmlError:

@@ -73,8 +73,8 @@ class Gpm:
         self._nvml = nvml
         self._clock = clock
         names = ("SampleAlloc", "SampleFree", "SampleGet", "MigSampleGet", "MetricsGet", "QueryDeviceSupport")
-        found = {name: nvml.function(f"nvmlGpm{name}") for name in names}
-        self._functions: dict[str, Any] = found if all(found.values()) else {}
+        functions = {name: nvml.function(f"nvmlGpm{name}") for name in names}
+        self._functions: dict[str, Any] = functions if all(functions.values()) else {}
         self._supported: dict[str, bool] = {}
         self._unsure: dict[str, float] = {}  # when a GPU gave no answer
         self._pairs: dict[tuple[str, int | None], SamplePair] = {}
@@ -91,8 +91,8 @@ class Gpm:
 
     def read(self, handle: Any, uuid: str, gi: int | None, into: dict[str, Any]) -> None:
         """Add what happened since the last call about the GPU, or its instance ``gi``. Raises NvmlError when lost."""
-        asked = self._whole if gi is None else self._shared
-        if not asked or not self._functions or not self._has(handle, uuid):
+        metrics = self._whole if gi is None else self._shared
+        if not metrics or not self._functions or not self._has(handle, uuid):
             return
         pair = self._pairs.get((uuid, gi)) or self._new(uuid, gi)
         if pair is None:
@@ -129,8 +129,8 @@ class Gpm:
         for _ in range(2):
             sample = self._nvml.structs.c_nvmlGpmSample_t()
             if self._functions["SampleAlloc"](ctypes.byref(sample)) != 0:
-                for one in samples:
-                    self._functions["SampleFree"](one)
+                for allocated in samples:
+                    self._functions["SampleFree"](allocated)
                 return None
             samples.append(sample)
         pair = self._pairs[uuid, gi] = SamplePair(*samples)
@@ -155,31 +155,31 @@ class Gpm:
         if now - pair.probed >= AGAIN_S:
             pair.probed = now
             pair.metrics = self._whole if gi is None else self._shared
-        asked = pair.metrics
-        if not asked:
+        metrics = pair.metrics
+        if not metrics:
             return
-        request = self._request(asked)
+        request = self._request(metrics)
         request.sample1, request.sample2 = address(pair.older), address(pair.newer)
         if self._checked("MetricsGet", ctypes.byref(request)) != 0:
             return
-        said = METRIC.iter_unpack(memoryview(request).cast("B")[HEADER : HEADER + METRIC.size * len(asked)])
-        found = [(number, value) for number, code, value in said if code == 0]
-        pair.values = {GPM_KEYS[number]: value for number, value in found if math.isfinite(value)}
-        if len(found) < len(asked):
-            pair.metrics = tuple(number for number, _ in found)
+        rows = METRIC.iter_unpack(memoryview(request).cast("B")[HEADER : HEADER + METRIC.size * len(metrics)])
+        answered = [(number, value) for number, code, value in rows if code == 0]
+        pair.values = {GPM_KEYS[number]: value for number, value in answered if math.isfinite(value)}
+        if len(answered) < len(metrics):
+            pair.metrics = tuple(number for number, _ in answered)
 
     def _request(self, metrics: tuple[int, ...]) -> GpmMetricsGet:
         """One that asks for these; units of a kind share it."""
-        found = self._requests.get(metrics)
-        if found is None:
+        request = self._requests.get(metrics)
+        if request is None:
             if len(self._requests) >= MOST_REQUESTS:
                 self._requests.clear()
-            found = self._requests[metrics] = GpmMetricsGet()
-            found.version, found.numMetrics = VERSION, len(metrics)
-            view = memoryview(found).cast("B")
+            request = self._requests[metrics] = GpmMetricsGet()
+            request.version, request.numMetrics = VERSION, len(metrics)
+            view = memoryview(request).cast("B")
             for place, number in enumerate(metrics):
                 METRIC.pack_into(view, HEADER + METRIC.size * place, number, 0, 0.0)
-        return found
+        return request
 
     def _checked(self, name: str, *arguments: Any) -> int:
         code: int = self._functions[name](*arguments)

@@ -48,7 +48,7 @@ class GpuSlices:
         """The same as it is now, and what ended the listing early. Raises as ``of``."""
         # What is told of from here on may not be in the list.
         at, changes = self._clock(), self.changes
-        found: list[Slice] = []
+        slices: list[Slice] = []
         trouble: NvmlError | None = None
         most, gi, ci = self._calls("max_mig"), self._calls("gi_id"), self._calls("ci_id")
         code = ask(most, handle)
@@ -65,14 +65,14 @@ class GpuSlices:
                 trouble, whole = error, False
                 break
             if ask(gi, mig) == 0 and ask(ci, mig) == 0:
-                found.append((mig, position, gi.value(""), ci.value("")))
+                slices.append((mig, position, gi.value(""), ci.value("")))
             else:
                 whole = False
         if whole:
-            self._kept[uuid] = (at, changes, found)
+            self._kept[uuid] = (at, changes, slices)
         else:
             self.forget(uuid)
-        return found, trouble
+        return slices, trouble
 
     def forget(self, uuid: str) -> None:
         """The GPU's may be others by now."""

@@ -157,7 +157,7 @@ class Telemetry:
         taken.failures.update(kept.slow.failures)
         self.gpm.read(handle, uuid, None, taken.values)
         instances = self._instances(handle, uuid) if mig else []
-        frames = [one.frame(link=number) for number, one in links.items()]
+        frames = [part.frame(link=number) for number, part in links.items()]
         return taken.frame(uuid=uuid, instances=instances, links=frames)
 
     # --- parts of a reading ---
@@ -231,15 +231,15 @@ class Telemetry:
             code = self._get_fields(handle, len(rows), array)
             if code in GONE:
                 raise NvmlError(code, "fields", self.nvml.error_text(code))
-            for row, (_, _, _, _, kind, said, raw) in zip(rows, FIELD.iter_unpack(array), strict=True):
+            for row, (_, _, _, _, kind, field_code, raw) in zip(rows, FIELD.iter_unpack(array), strict=True):
                 key, _, _, divisor, link = row
                 into = taken if link is None else links.setdefault(link, Taken())
-                if code or said:
-                    if said in GONE:
-                        raise NvmlError(said, f"field {row[1]}", self.nvml.error_text(said))
+                if code or field_code:
+                    if field_code in GONE:
+                        raise NvmlError(field_code, f"field {row[1]}", self.nvml.error_text(field_code))
                     spoilt.add((link, key))
-                    into.fail(code or said, key)
-                    if not code and said in ABSENT:
+                    into.fail(code or field_code, key)
+                    if not code and field_code in ABSENT:
                         absent.add(row)
                     continue
                 value = raw if kind in UNSIGNED else _value(kind, raw)
@@ -256,7 +256,7 @@ class Telemetry:
             (taken if link is None else links[link]).values.pop(key, None)
         if absent:
             kept.batches = _batches(row for rows, _ in kept.batches for row in rows if row not in absent)
-        for link in [number for number, one in links.items() if not one.values and not one.failures]:
+        for link in [number for number, part in links.items() if not part.values and not part.failures]:
             del links[link]
 
     def _links(self, handle: Any) -> tuple[int, ...]:
@@ -287,9 +287,9 @@ class Telemetry:
             taken.values["nvlink_down"] = " ".join(map(str, down))
 
     def _instances(self, handle: Any, uuid: str) -> list[dict[str, Any]]:
-        found: dict[int, dict[str, Any]] = {}
+        instances: dict[int, dict[str, Any]] = {}
         for mig, _, gi, _ in self.slices.of(handle, uuid):
-            if gi in found:
+            if gi in instances:
                 continue
             taken = Taken()
             if self._memory(mig, taken) in (NOT_FOUND, INVALID_ARGUMENT):
@@ -297,9 +297,9 @@ class Telemetry:
                 self.slices.forget(uuid)
                 continue
             self.gpm.read(handle, uuid, gi, taken.values)
-            found[gi] = taken.frame(gpu_instance=gi)
-        self.gpm.forget_others(uuid, found)
-        return list(found.values())
+            instances[gi] = taken.frame(gpu_instance=gi)
+        self.gpm.forget_others(uuid, instances)
+        return list(instances.values())
 
 
 def _value(kind: int, raw: int) -> Any:
@@ -310,14 +310,14 @@ def _value(kind: int, raw: int) -> Any:
 def _batches(rows: Iterable[FieldRow]) -> list[tuple[list[FieldRow], Any]]:
     """Rows with the array that asks for them, as many at once as every driver takes."""
     every = list(rows)
-    found = []
+    batches = []
     for start in range(0, len(every), FIELDS_AT_ONCE):
         part = every[start : start + FIELDS_AT_ONCE]
         array = (ctypes.c_ubyte * (FIELD.size * len(part)))()
         for place, row in enumerate(part):
             FIELD.pack_into(array, FIELD.size * place, row[1], row[2], 0, 0, 0, 0, 0)
-        found.append((part, array))
-    return found
+        batches.append((part, array))
+    return batches
 
 
 def _every_field(links: tuple[int, ...]) -> Iterator[FieldRow]:

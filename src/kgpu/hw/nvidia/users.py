@@ -69,9 +69,9 @@ def _shares(nvml: Nvml, handle: Any) -> dict[int, tuple[int, int, int, int]] | N
     if code not in (0, NOT_FOUND):
         return None
     newest: dict[int, tuple[int, tuple[int, int, int, int]]] = {}
-    for one in rows:
-        if one.pid not in newest or one.timeStamp >= newest[one.pid][0]:
-            newest[one.pid] = (one.timeStamp, (one.smUtil, one.memUtil, one.encUtil, one.decUtil))
+    for row in rows:
+        if row.pid not in newest or row.timeStamp >= newest[row.pid][0]:
+            newest[row.pid] = (row.timeStamp, (row.smUtil, row.memUtil, row.encUtil, row.decUtil))
     return {pid: shares for pid, (_, shares) in newest.items()}
 
 
