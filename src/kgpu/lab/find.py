@@ -22,19 +22,19 @@ def find(name: str, folder: Path | None = None, *, kind: str = "", progress: Pro
     """
     progress = progress or PlainProgress()
     where = (folder or ground.labs_root() / name).absolute()
-    there = kind_of(where)
-    if there and kind and there != kind:
+    existing = kind_of(where)
+    if existing and kind and existing != kind:
         raise LabError(
-            f'the lab "{name}" in {where} is {_article(there)} lab',
+            f'the lab "{name}" in {where} is {_article(existing)} lab',
             f"{_article(kind)} lab, or none of that name",
             f'choose another --name, or "kgpu lab down --name {name}" first',
         )
-    if (there or kind) == REAL:
+    if (existing or kind) == REAL:
         return _real(name, where, progress)
     from kgpu.lab.embedded.lab import EmbeddedLab
     from kgpu.lab.embedded.model import FirstNode
 
-    return EmbeddedLab(name, where, progress, first=None if there else FirstNode())
+    return EmbeddedLab(name, where, progress, first=None if existing else FirstNode())
 
 
 def _article(kind: str) -> str:

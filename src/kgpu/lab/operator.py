@@ -69,10 +69,10 @@ async def _served(api: KubeDiscovery, wanted: Iterable[Object]) -> dict[tuple[st
     kinds = {(obj["apiVersion"], obj["kind"]) for obj in wanted}
     until = time.monotonic() + SERVED_S
     while True:
-        found = {(one.api_version, one.kind): one for one in (await api.discover()).resources}
-        missing = kinds - found.keys()
+        served = {(resource.api_version, resource.kind): resource for resource in (await api.discover()).resources}
+        missing = kinds - served.keys()
         if not missing:
-            return found
+            return served
         if time.monotonic() > until:
             names = ", ".join(sorted(f"{kind} ({version})" for version, kind in missing))
             raise LabError(

@@ -17,9 +17,9 @@ def rotate(path: Path, *, most: int, streams: tuple[int, ...] = _STREAMS) -> boo
     """
     fresh_path = path.with_name(f"{path.name}.new")
     try:
-        found = path.lstat()
-        ours = [one for one in streams if os.path.samestat(os.fstat(one), found)]
-        if found.st_size <= most or not ours:
+        status = path.lstat()
+        ours = [descriptor for descriptor in streams if os.path.samestat(os.fstat(descriptor), status)]
+        if status.st_size <= most or not ours:
             return False
         # First, for it may fail: whatever was put aside already would be written on, and never be looked at again.
         fresh = os.open(fresh_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -40,9 +40,9 @@ def leftovers(lab: Lab) -> list[str]:
     """What a scenario would stumble over, in words; empty in a lab as ``up`` made it. Raises LabError."""
     machines = lab.hardware()
     lines = []
-    for one in machines:
-        where = f"{one.node}: " if len(machines) > 1 else ""
-        lines += [where + line for line in hardware_leftovers(operate.snapshot(one.root), sliced=one.sliced)]
+    for machine in machines:
+        where = f"{machine.node}: " if len(machines) > 1 else ""
+        lines += [where + line for line in hardware_leftovers(operate.snapshot(machine.root), sliced=machine.sliced)]
     lines += [f"node {node}: label {DEVICE_PLUGIN_CONFIG_LABEL}={choice}" for node, choice in _choices(lab).items()]
     if not _config_is_original(lab):
         lines.append(f"ConfigMap {ground.CONFIG_MAP}: not as the lab made it")
@@ -51,19 +51,19 @@ def leftovers(lab: Lab) -> list[str]:
 
 def reset(lab: Lab) -> list[str]:
     """Put the lab back to how ``up`` made it; what was found and done away with. Raises LabError, HwError."""
-    found = leftovers(lab)
-    if not found:
-        return found
+    lines = leftovers(lab)
+    if not lines:
+        return lines
     with lab.progress.step("remove what the scenarios left"):
         # Pods first: a slice in use can't be removed.
         for name in _scenario_namespaces(lab):
             kubectl(lab, "delete", "namespace", name, "--ignore-not-found", "--timeout=60s")
-        for one in lab.hardware():
-            _repair(one)
+        for machine in lab.hardware():
+            _repair(machine)
         for node in _choices(lab):
             kubectl(lab, "label", "node", node, f"{DEVICE_PLUGIN_CONFIG_LABEL}-")
         kubectl(lab, *ground.APPLY)
-    return found
+    return lines
 
 
 def _repair(one: NodeHardware) -> None:

@@ -73,7 +73,7 @@ def make(
     server = (*shell, *_new_folders([page], shell), page)
     setuid = LayerEntry(path=NNP, data=nnp, mode=0o4755)
     privileged = (*shell, *_new_folders([setuid], shell), setuid)
-    made = [
+    lab_images = [
         LabImage(names=of(names, "pause"), files=(LayerEntry(path="pause", data=pause),), entrypoint=("/pause",)),
         LabImage(names=of(names, "agnhost"), files=tester, entrypoint=(_AGNHOST,), command=("pause",)),
         LabImage(names=of(names, "busybox"), files=shell, command=("sh",)),
@@ -84,7 +84,7 @@ def make(
         LabImage(names=of(names, "nonroot"), files=shell, command=("id", "-u"), user=NONROOT),
         LabImage(names=of(names, "nonewprivs"), files=privileged, command=(f"/{NNP}",)),
     ]  # fmt: skip
-    return [image for image in made if image.names]
+    return [image for image in lab_images if image.names]
 
 
 def _new_folders(files: Sequence[LayerEntry], known: Iterable[LayerEntry]) -> list[LayerEntry]:
@@ -99,13 +99,13 @@ def write(folder: Path, names: Sequence[str], agnhost: Path) -> list[Path]:
     pair = CertificateAndKey(pki.certificate("server").read_bytes(), pki.key("server").read_bytes())
     pause, nnp = images.compile_pause(folder), images.compile_static(_NNP_SOURCE, folder)
     agnhost_program = agnhost.read_bytes()
-    made = make(names, pause=pause, agnhost=agnhost_program, nnp=nnp, busybox=busybox, applets=applets, pair=pair)
-    if not made:
+    lab_images = make(names, pause=pause, agnhost=agnhost_program, nnp=nnp, busybox=busybox, applets=applets, pair=pair)
+    if not lab_images:
         raise LabError(
             "e2e.test asks for no image that is known here", "names such as .../agnhost:2.59", "see images.py"
         )
     archives = []
-    for image in made:
+    for image in lab_images:
         archive = folder / f"{repository(image.names[0])}.tar"
         write_atomic(archive, images.oci_archive(image, architecture=images.architecture()))
         archives.append(archive)

@@ -34,9 +34,9 @@ def text(lab: str, results: Sequence[ConformanceResult], *, wall_s: float) -> st
     for row in rows:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         lines.append("  ".join(cells))
-    for one in _of(results, ResultState.FAILED):
-        lines += ["", f"FAILED [{one.test.sig}] {one.test.title} ({one.seconds:.0f} s)"]
-        lines += [f"    {line}" for line in one.message.splitlines()[:_LINES]]
+    for result in _of(results, ResultState.FAILED):
+        lines += ["", f"FAILED [{result.test.sig}] {result.test.title} ({result.seconds:.0f} s)"]
+        lines += [f"    {line}" for line in result.message.splitlines()[:_LINES]]
     for reason, titles in reasons(results):
         lines += ["", f"not run: {reason}", *(f"    {title}" for title in titles)]
     return "\n".join(lines)
@@ -62,12 +62,12 @@ def to_builtins(lab: str, results: Sequence[ConformanceResult], *, wall_s: float
         "sigs": [dict(zip(_HEAD, (row[0], *map(int, row[1:])), strict=True)) for row in counts(results)],
         "tests": [
             {
-                "sig": one.test.sig,
-                "name": one.test.name,
-                "state": str(one.state),
-                "seconds": round(one.seconds, 1),
-                "message": one.message,
+                "sig": result.test.sig,
+                "name": result.test.name,
+                "state": str(result.state),
+                "seconds": round(result.seconds, 1),
+                "message": result.message,
             }
-            for one in sorted(results, key=lambda one: one.test.name)
+            for result in sorted(results, key=lambda result: result.test.name)
         ],
     }

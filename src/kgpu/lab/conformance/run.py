@@ -172,26 +172,26 @@ class Runner:
         beside, alone = plan.split(chosen, PART)
         pool = ThreadPoolExecutor(self._order.processes)
         try:
-            found = list(pool.map(self._part, beside))
-            found += [self._part(part) for part in alone]
+            parts = list(pool.map(self._part, beside))
+            parts += [self._part(part) for part in alone]
         finally:
             # Also when interrupted: the threads end with their processes.
             pool.shutdown(wait=False, cancel_futures=True)
             self.end()
-        return [one for results in found for one in results]
+        return [result for results in parts for result in results]
 
     def _part(self, part: Sequence[Test]) -> list[ConformanceResult]:
         """A part, and again what of it was not reached because a test before took all the time."""
         results: list[ConformanceResult] = []
         while part and not self._over:
             began = time.monotonic()
-            found = self._once(part)
-            reached = [one for one in found if one.message != report.NOT_RUN]
-            rest = [one.test for one in found if one.message == report.NOT_RUN] if reached else []
-            results += reached or found
-            failed = [one.test.title for one in reached or found if one.state is ResultState.FAILED]
-            said = "; ".join([f"{len(failed)} failed", *failed])
-            self._progress.note(f"  {len(reached or found)} tests in {time.monotonic() - began:.0f} s, {said}")
+            latest = self._once(part)
+            reached = [result for result in latest if result.message != report.NOT_RUN]
+            rest = [result.test for result in latest if result.message == report.NOT_RUN] if reached else []
+            results += reached or latest
+            failed = [result.test.title for result in reached or latest if result.state is ResultState.FAILED]
+            summary = "; ".join([f"{len(failed)} failed", *failed])
+            self._progress.note(f"  {len(reached or latest)} tests in {time.monotonic() - began:.0f} s, {summary}")
             part = rest
         return results
 

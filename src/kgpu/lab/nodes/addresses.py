@@ -46,10 +46,10 @@ def loopback(pod_address: str, nodes: Path) -> str:
     labs beside each other don't meet. 127.0.x.y is left to the machine's own programs. What is no such address stays.
     """
     try:
-        found = ipaddress.IPv4Address(pod_address)
+        address = ipaddress.IPv4Address(pod_address)
     except ValueError:
         return pod_address
-    if found not in _PODS:
+    if address not in _PODS:
         return pod_address
     own = int.from_bytes(hashlib.sha256(bytes(nodes)).digest()[:3])
-    return str(_FIRST + (own + int(found) - int(_PODS.network_address)) % (int(_LAST) - int(_FIRST)))
+    return str(_FIRST + (own + int(address) - int(_PODS.network_address)) % (int(_LAST) - int(_FIRST)))

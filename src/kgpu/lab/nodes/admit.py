@@ -42,7 +42,7 @@ def check(
     if (pod["metadata"].get("labels") or {}).get(OS_LABEL, "linux") != "linux":
         text = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
         return PodRejection("PodOSSelectorNodeLabelDoesNotMatch", text)
-    held = [found for other in others if (found := read.pod(other)) is not None]
+    held = [other_view for other in others if (other_view := read.pod(other)) is not None]
     short = _resources(view, allocatable, held)
     if short is not None:
         return short

@@ -71,7 +71,7 @@ class Drivers:
         self._known: dict[str, list[tuple[str, str]]] = {}
 
     async def register(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
-        chosen = next((SERVICES[one] for one in versions if one in SERVICES), "")
+        chosen = next((SERVICES[version] for version in versions if version in SERVICES), "")
         if not chosen:
             why = (
                 f"none of services supported by the plugin ({_quoted(versions)}) are supported by the kubelet "
@@ -81,9 +81,9 @@ class Drivers:
             )
             text = f"invalid supported gRPC versions of DRA driver plugin {name} at endpoint {endpoint}: {why}"
             raise PluginError(f"RegisterPlugin error -- plugin validation failed with err: {text}")
-        there = self._known.setdefault(name, [])
-        there[:] = [row for row in there if row[0] != endpoint]
-        there.append((endpoint, chosen))
+        instances = self._known.setdefault(name, [])
+        instances[:] = [row for row in instances if row[0] != endpoint]
+        instances.append((endpoint, chosen))
 
     async def deregister(self, name: str, endpoint: str) -> None:
         there = [row for row in self._known.get(name, ()) if row[0] != endpoint]
@@ -102,23 +102,23 @@ class Drivers:
         """What the driver answers for each claim, by uid. Raises ClaimError."""
         endpoint, version = self.find(name)
         method = dra_methods(version)[0 if prepare else 1]
-        rows = [pb.Claim(namespace=one.namespace, uid=one.uid, name=one.name) for one in claims]
+        rows = [pb.Claim(namespace=claim.namespace, uid=claim.uid, name=claim.name) for claim in claims]
         try:
             async with RpcClient(Path(endpoint)) as client:
                 reply = await client.call(method, method.request(claims=rows), timeout=CALL_S)
         except KubeletError as error:
             detail = f"rpc error: code = {error.status} desc = {error.message}" if isinstance(error, RpcError) else ""
             raise ClaimError(f"{method.name}: {detail or error.what}") from error
-        asked = {one.uid: one.name for one in claims}
+        names = {claim.uid: claim.name for claim in claims}
         for uid, row in reply.claims.items():
-            if uid not in asked:
+            if uid not in names:
                 raise ClaimError(f"{method.name} returned result for unknown claim UID {uid}")
             if row.error:
-                raise ClaimError(f"{method.name} failed for ResourceClaim {asked[uid]}: {row.error}")
+                raise ClaimError(f"{method.name} failed for ResourceClaim {names[uid]}: {row.error}")
         if len(reply.claims) != len(claims):
             raise ClaimError(f"{method.name} skipped {len(claims) - len(reply.claims)} ResourceClaims")
-        found: Mapping[str, Any] = reply.claims
-        return found
+        answers: Mapping[str, Any] = reply.claims
+        return answers
 
 
 class ClaimManager:
@@ -139,7 +139,7 @@ class ClaimManager:
 
     async def _prepare(self, pod: Object) -> None:
         uid, namespace = str(pod["metadata"]["uid"]), str(pod["metadata"]["namespace"])
-        found = []
+        claims = []
         for entry in pod["spec"].get("resourceClaims") or ():
             name, own = claim_name(pod, entry)
             if name is None:
@@ -150,31 +150,31 @@ class ClaimManager:
             drivers = tuple(dict.fromkeys(str(row["driver"]) for row in results))
             for driver in drivers:
                 self._drivers.find(driver)
-            found.append(
+            claims.append(
                 UsedClaim(namespace=namespace, name=name, uid=str(obj["metadata"]["uid"]), drivers=drivers, pods=[])
             )
         due: list[UsedClaim] = []
-        for one in found:
-            known = self._claims.setdefault((one.namespace, one.name), one)
-            if known.uid != one.uid:
+        for claim in claims:
+            known = self._claims.setdefault((claim.namespace, claim.name), claim)
+            if known.uid != claim.uid:
                 raise ClaimError(
-                    f"old ResourceClaim with same name {one.name} and different UID {known.uid} still exists "
+                    f"old ResourceClaim with same name {claim.name} and different UID {known.uid} still exists "
                     "(previous pod force-deleted?!)"
                 )
             if uid not in known.pods:
                 known.pods.append(uid)
             if known.devices is None and known not in due:
                 due.append(known)
-        if not found:
+        if not claims:
             return
         self._save()
-        devices: dict[str, list[Prepared]] = {one.uid: [] for one in due}
-        for driver in dict.fromkeys(name for one in due for name in one.drivers):
-            batch = [one for one in due if driver in one.drivers]
+        devices: dict[str, list[Prepared]] = {claim.uid: [] for claim in due}
+        for driver in dict.fromkeys(name for claim in due for name in claim.drivers):
+            batch = [claim for claim in due if driver in claim.drivers]
             for key, row in (await self._drivers.call(driver, batch, prepare=True)).items():
                 devices[key] += [_prepared(driver, device) for device in row.devices]
-        for one in due:
-            one.devices = devices[one.uid]
+        for claim in due:
+            claim.devices = devices[claim.uid]
         self._save()
 
     async def unprepare(self, pod_uid: str) -> None:
@@ -184,15 +184,15 @@ class ClaimManager:
 
     async def _unprepare(self, pod_uid: str) -> None:
         due = []
-        for one in list(self._claims.values()):
-            if pod_uid in one.pods and len(one.pods) > 1:
-                one.pods.remove(pod_uid)
-            elif pod_uid in one.pods:
-                due.append(one)
-        for driver in dict.fromkeys(name for one in due for name in one.drivers):
-            await self._drivers.call(driver, [one for one in due if driver in one.drivers], prepare=False)
-        for one in due:
-            self._claims.pop((one.namespace, one.name), None)
+        for claim in list(self._claims.values()):
+            if pod_uid in claim.pods and len(claim.pods) > 1:
+                claim.pods.remove(pod_uid)
+            elif pod_uid in claim.pods:
+                due.append(claim)
+        for driver in dict.fromkeys(name for claim in due for name in claim.drivers):
+            await self._drivers.call(driver, [claim for claim in due if driver in claim.drivers], prepare=False)
+        for claim in due:
+            self._claims.pop((claim.namespace, claim.name), None)
         self._save()
 
     def uses(self, pod_uid: str) -> bool:
@@ -216,7 +216,11 @@ class ClaimManager:
                     request = str(row.get("request") or "")
                     yield (
                         claim,
-                        [one for one in claim.devices if not request or not one.requests or request in one.requests],
+                        [
+                            device
+                            for device in claim.devices
+                            if not request or not device.requests or request in device.requests
+                        ],
                     )
 
     def cdi_names(self, pod: Object, container: Object) -> tuple[str, ...]:
@@ -254,7 +258,7 @@ class ClaimManager:
             log.warning("%s is corrupted (%s); claims are prepared anew", self._path, error)
             os.replace(self._path, self._path.with_name(f"{CHECKPOINT}.corrupt"))
             return
-        self._claims = {(one.namespace, one.name): one for one in rows}
+        self._claims = {(claim.namespace, claim.name): claim for claim in rows}
 
 
 async def unprepare(claims: ClaimManager, pod_uid: str) -> None:

@@ -45,14 +45,14 @@ class Begun:
 
 def begun(folder: Path) -> Begun | None:
     """What the shim wrote when the command ran; None when it did not, or when it can't be read."""
-    found = read_json(folder / STATE)
-    if found is None:
+    state = read_json(folder / STATE)
+    if state is None:
         return None
     try:
         return Begun(
-            pid=int(found["pid"]), shim=int(found["shim"]), started=float(found["started"]),
-            ticks=int(found.get("ticks") or 0), boot=str(found.get("boot") or ""),
-            mounts=str(found.get("mounts") or ""),
+            pid=int(state["pid"]), shim=int(state["shim"]), started=float(state["started"]),
+            ticks=int(state.get("ticks") or 0), boot=str(state.get("boot") or ""),
+            mounts=str(state.get("mounts") or ""),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
@@ -60,16 +60,16 @@ def begun(folder: Path) -> Begun | None:
 
 def processes_of(*folders: Path) -> list[int]:
     """Every process of these containers that still runs, a shim's pid after those of its container."""
-    found: list[int] = []
+    pids: list[int] = []
     lost: list[tuple[Path, Begun | None]] = []
     for folder in folders:
         state = begun(folder)
         if state is not None and is_alive(state.shim) and is_shim(state.shim, folder):
-            found += [*_descendants(state.shim), state.shim]
+            pids += [*_descendants(state.shim), state.shim]
         elif (folder / CONFIG).exists() and not (folder / EXIT).exists():
             # A shim writes how it ended once everything of its container has ended; this one did not.
             lost.append((folder, state))
-    return [*found, *(_orphans(lost) if lost else ())]
+    return [*pids, *(_orphans(lost) if lost else ())]
 
 
 def end(*folders: Path) -> None:
@@ -91,7 +91,7 @@ def end_all(*nodes: Path) -> None:
 def _orphans(lost: Sequence[tuple[Path, Begun | None]]) -> list[int]:
     """One look at every process, however many containers have lost their shims."""
     ids = {str((read_json(folder / CONFIG) or {}).get("id") or "") for folder, _ in lost} - {""}
-    markers = {f"{ENV_LAB_CONTAINER}={one}".encode() for one in ids}
+    markers = {f"{ENV_LAB_CONTAINER}={container_id}".encode() for container_id in ids}
     configs = {os.fsencode(folder / CONFIG) for folder, _ in lost}
     boot = boot_id()
     sessions = {state.pid: state for _, state in lost if state is not None and state.ticks and state.boot == boot}

@@ -46,17 +46,17 @@ def names_in(text: str) -> list[str]:
 
 def needed(container: Object) -> set[Ref]:
     """The ConfigMaps and Secrets that the environment refers to."""
-    found: set[Ref] = set()
+    refs: set[Ref] = set()
     for source in container.get("envFrom") or ():
         for key, kind in (("configMapRef", CONFIG_MAP), ("secretRef", SECRET)):
             if key in source:
-                found.add((kind, source[key]["name"]))
+                refs.add((kind, source[key]["name"]))
     for entry in container.get("env") or ():
         value_from = entry.get("valueFrom") or {}
         for key, kind in (("configMapKeyRef", CONFIG_MAP), ("secretKeyRef", SECRET)):
             if key in value_from:
-                found.add((kind, value_from[key]["name"]))
-    return found
+                refs.add((kind, value_from[key]["name"]))
+    return refs
 
 
 def decode(kind: str, obj: Object) -> dict[str, bytes]:
@@ -76,18 +76,18 @@ def build(
 
     Raises MissingReferenceError for a reference without an object or key that is not optional.
     """
-    found = dict(base)
+    variables = dict(base)
     for source in container.get("envFrom") or ():
         prefix = source.get("prefix") or ""
         for key, kind in (("configMapRef", CONFIG_MAP), ("secretRef", SECRET)):
             if key in source:
                 data = _data(kind, source[key], objects)
-                found |= {f"{prefix}{name}": value.decode(errors="replace") for name, value in sorted(data.items())}
+                variables |= {f"{prefix}{name}": value.decode(errors="replace") for name, value in sorted(data.items())}
     for entry in container.get("env") or ():
-        value = _value(pod, container, entry, found, objects=objects, facts=facts, allocatable=allocatable)
+        value = _value(pod, container, entry, variables, objects=objects, facts=facts, allocatable=allocatable)
         if value is not None:
-            found[entry["name"]] = value
-    return found
+            variables[entry["name"]] = value
+    return variables
 
 
 def _value(
@@ -136,8 +136,8 @@ def field(pod: Object, path: str, facts: Mapping[str, str]) -> str:
     if match := _SUBSCRIPT.fullmatch(path):
         return str((pod["metadata"].get(match[1]) or {}).get(match[2], ""))
     if path in {"metadata.labels", "metadata.annotations"}:
-        found = pod["metadata"].get(path.removeprefix("metadata.")) or {}
-        return "\n".join(f'{key}="{_escaped(value)}"' for key, value in sorted(found.items()))
+        entries = pod["metadata"].get(path.removeprefix("metadata.")) or {}
+        return "\n".join(f'{key}="{_escaped(value)}"' for key, value in sorted(entries.items()))
     if path in facts:
         return facts[path]
     value: Any = pod
@@ -155,10 +155,10 @@ def resource_field(pod: Object, container: Object, ref: Object, allocatable: Map
     name = ref.get("containerName") or container["name"]
     spec = pod["spec"]
     every = (*(spec.get("initContainers") or ()), *spec["containers"])
-    target = next((one for one in every if one["name"] == name), container)
+    target = next((candidate for candidate in every if candidate["name"] == name), container)
     kind, _, resource = str(ref["resource"]).partition(".")
-    given = target.get("resources") or {}
-    text = (given.get(kind) or {}).get(resource)
+    resources = target.get("resources") or {}
+    text = (resources.get(kind) or {}).get(resource)
     if text is None and kind == "limits":
         text = allocatable.get(resource)
     amount = Quantity.parse(text if text is not None else "0")

@@ -52,7 +52,7 @@ class NodeFolder:
         """What is there now. Raises LabError when the folder itself is gone."""
         try:
             with os.scandir(self.folder) as entries:
-                folders = sorted(one.name for one in entries if one.is_dir() and one.name != SPECIAL)
+                folders = sorted(entry.name for entry in entries if entry.is_dir() and entry.name != SPECIAL)
         except OSError as error:
             raise LabError(
                 f"{self.folder} can't be read: {error.strerror}", "the folder of the nodes", "bring the lab up again"
@@ -71,13 +71,13 @@ class NodeFolder:
             if before is not None and before[0] == identity:
                 self._known[name] = before
                 continue
-            found = self._read(name)
-            self._known[name] = (identity, found)
-            if isinstance(found, LabError):
-                news.append(found)
+            content = self._read(name)
+            self._known[name] = (identity, content)
+            if isinstance(content, LabError):
+                news.append(content)
         return FolderContents(
-            specs={name: one for name, (_, one) in self._known.items() if isinstance(one, NodeSpec)},
-            problems={name: one for name, (_, one) in self._known.items() if isinstance(one, LabError)},
+            specs={name: spec for name, (_, spec) in self._known.items() if isinstance(spec, NodeSpec)},
+            problems={name: problem for name, (_, problem) in self._known.items() if isinstance(problem, LabError)},
             leaving=frozenset(leaving),
             news=tuple(news),
             folders=tuple(folders),

@@ -131,7 +131,7 @@ class NodeHost:
                 # Watch first, look second: what happens in between wakes the next wait.
                 if self._look.folders != watched:
                     watched = self._look.folders
-                    inotify.watch({self.folder, *(self.folder / one for one in watched[:MANY])}, CONTENT)
+                    inotify.watch({self.folder, *(self.folder / name for name in watched[:MANY])}, CONTENT)
                 self._sync()
                 await asyncio.sleep(SETTLE_S)
                 if self._look.folders == watched:
@@ -154,10 +154,10 @@ class NodeHost:
             try:
                 self._add(look.specs[name])
             except (LabError, OSError) as error:  # tried again with every look, told once
-                told = error.one_line() if isinstance(error, LabError) else str(error)
-                if self._refused.get(name) != told:
-                    log.warning("node %s can't be hosted: %s", name, told)
-                self._refused[name] = told
+                message = error.one_line() if isinstance(error, LabError) else str(error)
+                if self._refused.get(name) != message:
+                    log.warning("node %s can't be hosted: %s", name, message)
+                self._refused[name] = message
             else:
                 self._refused.pop(name, None)
 
@@ -175,17 +175,17 @@ class NodeHost:
         """Nodes that are known already come first, then in the order of their numbers."""
         return self._labels_of(name) is None, len(name), name
 
-    def _add(self, found: NodeSpec) -> None:
+    def _add(self, spec: NodeSpec) -> None:
         """Take a node up; a former one of its name ends first."""
-        folder = self.folder / found.name
+        folder = self.folder / spec.name
         sockets = self._short.to(folder)
-        former = self._tasks.get(found.name)
+        former = self._tasks.get(spec.name)
         if former is not None:
             former.cancel()
-        node = SimNode(found, folder, sockets, self._ground)
-        self.nodes[found.name] = node
-        self._tasks[found.name] = asyncio.create_task(self._keep(node, former), name=f"node {found.name}")
-        for pod in self._by_node.get(found.name, {}).values():
+        node = SimNode(spec, folder, sockets, self._ground)
+        self.nodes[spec.name] = node
+        self._tasks[spec.name] = asyncio.create_task(self._keep(node, former), name=f"node {spec.name}")
+        for pod in self._by_node.get(spec.name, {}).values():
             node.pod_changed(Change.ADDED, pod)
 
     async def _keep(self, node: SimNode, former: asyncio.Task[None] | None) -> None:
@@ -228,11 +228,11 @@ class NodeHost:
         if not name:
             return
         uid = str(pod["metadata"]["uid"])
-        there = self._by_node.setdefault(name, {})
+        pods = self._by_node.setdefault(name, {})
         if change is Change.DELETED:
-            there.pop(uid, None)
+            pods.pop(uid, None)
         else:
-            there[uid] = pod
+            pods[uid] = pod
         node = self.nodes.get(name)
         if node is not None:
             node.pod_changed(change, pod)
@@ -248,11 +248,15 @@ class NodeHost:
             return LogRefusal(404, f'pod "{pod}" does not exist')
         uid = str(obj["metadata"]["uid"])
         worker = node.workers.get(uid)
-        found = next((one for one in worker.state.containers if one.name == container), None) if worker else None
-        if worker is not None and found is not None:
-            restarts, started, waiting = found.restarts, found.was_started, found.reason
-            running = found.phase is Phase.RUNNING
-            if found.phase is Phase.WAITING and started:
+        pod_container = (
+            next((candidate for candidate in worker.state.containers if candidate.name == container), None)
+            if worker
+            else None
+        )
+        if worker is not None and pod_container is not None:
+            restarts, started, waiting = pod_container.restarts, pod_container.was_started, pod_container.reason
+            running = pod_container.phase is Phase.RUNNING
+            if pod_container.phase is Phase.WAITING and started:
                 started = True
         else:
             row = _status_row(obj, container)
@@ -273,10 +277,10 @@ class NodeHost:
             path.touch()
             if node.spec.light:  # made when somebody asks: thousands of pods that nobody looks at need no files
                 runtime.say(path, LIGHT_LINE)
-        if not running or worker is None or found is None:
+        if not running or worker is None or pod_container is None:
             return ContainerLog(path, lambda: True)
-        run = found.id
-        return ContainerLog(path, lambda: found.id != run or found.phase is not Phase.RUNNING)
+        run = pod_container.id
+        return ContainerLog(path, lambda: pod_container.id != run or pod_container.phase is not Phase.RUNNING)
 
 
 def _status_row(pod: Object, container: str) -> Object | None:

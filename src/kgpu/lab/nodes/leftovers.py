@@ -30,18 +30,18 @@ class Left:
 
 def containers(node: Path) -> list[Left]:
     """Every run that has a folder; what can't be read belongs to nobody (pod "")."""
-    found = []
+    runs = []
     with contextlib.suppress(FileNotFoundError):
         for folder in sorted((node / CONTAINERS).iterdir()):
             config, state = contained.read_json(folder / contained.CONFIG) or {}, contained.begun(folder)
-            found.append(
+            runs.append(
                 Left(
                     folder=folder, id=str(config.get("id") or ""), pod=str(config.get("pod") or ""),
                     container=str(config.get("container") or ""), attempt=_number(config.get("attempt")),
                     started=state.started if state else 0.0,
                 )
             )  # fmt: skip
-    return found
+    return runs
 
 
 def latest(node: Path, pod: str) -> dict[str, Left]:

@@ -38,15 +38,15 @@ class Listener:
 
 def parse(table: str) -> list[Listener]:
     """The listening sockets of a ``/proc/net/tcp`` or ``tcp6``; what is no row of one is left out."""
-    found = []
+    listeners = []
     for line in table.splitlines():
         fields = line.split()
         if len(fields) < 10 or fields[3] != _LISTENS:
             continue
         address, _, port = fields[1].partition(":")
         with contextlib.suppress(ValueError):
-            found.append(Listener(_address(address), int(port, 16), fields[9]))
-    return found
+            listeners.append(Listener(_address(address), int(port, 16), fields[9]))
+    return listeners
 
 
 def _address(text: str) -> str:
@@ -75,7 +75,7 @@ def is_pods(uid: str, node: Path, address: str, port: int) -> bool:
     wanted = taking((row for path in TABLES for row in parse(_text(path))), address, port)
     if not wanted or not uid:
         return False
-    folders = [one.folder for one in leftovers.containers(node) if one.pod == uid]
+    folders = [run.folder for run in leftovers.containers(node) if run.pod == uid]
     for pid in contained.processes_of(*folders):
         wanted -= sockets_of(pid)
         if not wanted:

@@ -43,10 +43,10 @@ def parse_options(query: dict[str, str], now: float) -> LogOptions:
         since = when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
     def number(name: str) -> int | None:
-        found = int(query[name]) if query.get(name) else None
-        if found is not None and found < 0:
+        amount = int(query[name]) if query.get(name) else None
+        if amount is not None and amount < 0:
             raise ValueError(f"{name} is negative")
-        return found
+        return amount
 
     def flag(name: str) -> bool:
         return query.get(name, "").lower() in {"true", "1"}
@@ -77,7 +77,7 @@ def tail_of(file: BinaryIO, size: int, lines: int) -> int:
     """Where the last ``lines`` lines of the first ``size`` bytes begin."""
     if lines <= 0:
         return size
-    found, end = 0, size
+    newlines, end = 0, size
     while end > 0:
         begin = max(0, end - BLOCK)
         file.seek(begin)
@@ -86,8 +86,8 @@ def tail_of(file: BinaryIO, size: int, lines: int) -> int:
         while (at := block.rfind(b"\n", 0, at)) >= 0:
             if begin + at == size - 1:
                 continue
-            found += 1
-            if found == lines:
+            newlines += 1
+            if newlines == lines:
                 return begin + at + 1
         end = begin
     return 0

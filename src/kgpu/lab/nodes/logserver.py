@@ -132,14 +132,14 @@ class LogServer:
             options = logs.parse_options(dict(parse_qsl(url.query)), time.time())
         except ValueError as error:
             return await _answer(writer, 400, f"bad query: {error}")
-        found = self._find(parts[1], parts[2], parts[3], options.previous)
-        if isinstance(found, LogRefusal):
-            return await _answer(writer, found.code, found.text)
+        container_log = self._find(parts[1], parts[2], parts[3], options.previous)
+        if isinstance(container_log, LogRefusal):
+            return await _answer(writer, container_log.code, container_log.text)
         try:
-            logs.open_log(found.path).close()
+            logs.open_log(container_log.path).close()
         except OSError as error:
             return await _answer(writer, 500, f"the log can't be read: {error.strerror}")
-        return await _stream(writer, logs.read(found.path, options, found.ended))
+        return await _stream(writer, logs.read(container_log.path, options, container_log.ended))
 
     def _allowed(self, writer: asyncio.StreamWriter, headers: dict[str, str]) -> bool:
         # The handshake has verified a certificate against the cluster's CA, or there was none.

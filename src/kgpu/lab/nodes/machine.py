@@ -88,7 +88,7 @@ def of_node(folder: Path, sockets: Path, *, gpus: bool) -> NodeMachine:
 
 def furnish(machine: NodeMachine) -> None:
     """Make the files of its ``/`` that tell what kind of machine it is. Raises HostError."""
-    for name, content in {"etc/os-release": OS_RELEASE.encode(), **{one: _content(one) for one in COPIED}}.items():
+    for name, content in {"etc/os-release": OS_RELEASE.encode(), **{path: _content(path) for path in COPIED}}.items():
         place = machine.root / name
         try:
             if content and not place.exists():

@@ -90,7 +90,7 @@ def add(
     names = spec.free_names(prefix, count, {entry.name for entry in folder.iterdir()} if folder.is_dir() else ())
     if mig and not config:
         config = "version: v1\nflags:\n  migStrategy: mixed\n"
-    made = [
+    specs = [
         NodeSpec(
             name=name, profile=str(Path(profile).absolute()) if "/" in profile else profile, gpus=gpus, light=light,
             labels=dict(labels or {}), taints=tuple(taints), mig=tuple(mig), config=config, cpu=cpu, memory=memory,
@@ -99,17 +99,17 @@ def add(
         for name in names
     ]  # fmt: skip
     if shape is not None and mig:
-        check_mig(made[0], shape)
+        check_mig(specs[0], shape)
         with tempfile.TemporaryDirectory(prefix="kgpu-mig-") as trial:  # whether the slices have room
-            agents.make_hardware(made[0], Path(trial, "hw"))
+            agents.make_hardware(specs[0], Path(trial, "hw"))
     if config:
         from kgpu.formats.plugin_config_parse import parse_config
 
         parse_config(config, source="--config")
     try:
         make_private(folder, parents=True)
-        for one in made:
-            spec.save(folder / one.name, one)
+        for node in specs:
+            spec.save(folder / node.name, node)
     except OSError as error:
         raise LabError(
             f"{folder} can't be written: {error.strerror}", "a lab of this user", "bring a lab up as this user"
@@ -142,9 +142,9 @@ def _held(lab: Path) -> Iterator[None]:
         yield
 
 
-def check_mig(one: NodeSpec, shape: profiles.Profile) -> None:
+def check_mig(node: NodeSpec, shape: profiles.Profile) -> None:
     """Raises LabError when the profile's GPUs can't be cut so."""
-    for gpu, wanted in spec.mig_rows(one, len(shape.gpus)):
+    for gpu, wanted in spec.mig_rows(node, len(shape.gpus)):
         if gpu >= len(shape.gpus):
             raise LabError(f"there is no GPU {gpu}", f"0 to {len(shape.gpus) - 1}", "correct --mig")
         family = shape.gpus[gpu].model.mig
@@ -162,12 +162,12 @@ def check_mig(one: NodeSpec, shape: profiles.Profile) -> None:
 def remove(lab: Path, names: Sequence[str], *, wait: float = END_S) -> list[str]:
     """Take nodes away, their pods and Node objects too; the names. Raises LabError for unknown ones."""
     folder = nodes_dir(lab)
-    there = _taken(folder)
-    missing = [name for name in names if name not in there]
+    existing = _taken(folder)
+    missing = [name for name in names if name not in existing]
     if missing:
         raise LabError(
             f"there is no simulated node {', '.join(missing)}",
-            f"one of: {_some(there)}",
+            f"one of: {_some(existing)}",
             "see `kgpu lab node list`",
         )
     try:
@@ -213,10 +213,10 @@ def broken(lab: Path) -> dict[str, LabError]:
 
 def hw_root(lab: Path, name: str) -> Path:
     """The simulated driver root of a node. Raises LabError when it has none."""
-    one = listing(lab).get(name)
+    node = listing(lab).get(name)
     root = nodes_dir(lab) / name / "hw"
-    if one is None or one.light or not one.has_gpus:
-        have = [name for name, one in listing(lab).items() if not one.light and one.has_gpus]
+    if node is None or node.light or not node.has_gpus:
+        have = [name for name, node in listing(lab).items() if not node.light and node.has_gpus]
         raise LabError(
             f"node {name} has no simulated hardware to change", f"one of: {_some(have)}",
             "see `kgpu lab node list`",
@@ -271,8 +271,8 @@ def status(lab: Path) -> dict[str, Any]:
     return {
         "host": process.pid if process is not None and alive(process) else 0,
         "log": str(folder / HOST / hosting.LOG),
-        "nodes": [spec.to_builtins(one) for one in listing(lab).values()],
-        "problems": [one.one_line() for one in broken(lab).values()],
+        "nodes": [spec.to_builtins(node) for node in listing(lab).values()],
+        "problems": [problem.one_line() for problem in broken(lab).values()],
     }
 
 
@@ -347,8 +347,8 @@ def stop_host(lab: Path) -> bool:
     """End the host and every container of its nodes; False when nothing ran. The nodes stay for the next start."""
     folder = nodes_dir(lab)
     process = _record(folder)
-    found = process is not None and alive(process)
-    if process is not None and found:
+    was_running = process is not None and alive(process)
+    if process is not None and was_running:
         signal_process(process, signal.SIGTERM)
         deadline = time.monotonic() + END_S
         while alive(process) and time.monotonic() < deadline:
@@ -359,7 +359,7 @@ def stop_host(lab: Path) -> bool:
     if folder.is_dir():
         end_leftovers(folder)
         hosting.remove_links(folder / HOST)
-    return found
+    return was_running
 
 
 def end_leftovers(folder: Path) -> None:

@@ -228,15 +228,15 @@ class SimNode:
         api = self._shared.api
         wanted = objects.node(self.spec, self._status(), {**gpu_labels, **self._shared.mark})
         try:
-            made = await api.create(NODES, wanted)
+            created = await api.create(NODES, wanted)
         except KubeRefusedError as refused:
             if refused.code != 409:
                 raise
-            made = await api.patch(NODES, self.spec.name, {"metadata": {"labels": wanted["metadata"]["labels"]}})
+            created = await api.patch(NODES, self.spec.name, {"metadata": {"labels": wanted["metadata"]["labels"]}})
             await api.patch(
                 NODES, self.spec.name, {"status": wanted["status"]}, subresource="status", kind=Patch.STRATEGIC
             )
-        self._uid = made["metadata"]["uid"]
+        self._uid = created["metadata"]["uid"]
         if not self.spec.light:  # who creates a Node owns nothing of its status: who patches a condition does
             await self._patch_status(objects.heartbeat_patch(objects.stamp(time.time()), self._since))
 
@@ -259,7 +259,7 @@ class SimNode:
 
     async def _keep_lease(self) -> None:
         """Renew the lease; every five minutes the whole status. Chance spreads the nodes over the time."""
-        told = time.monotonic() - objects.HEARTBEAT_SECONDS * random.uniform(-0.5, 0.5)  # noqa: S311 - no secret
+        status_at = time.monotonic() - objects.HEARTBEAT_SECONDS * random.uniform(-0.5, 0.5)  # noqa: S311 - no secret
         first = objects.RENEW_SECONDS if self.registered.is_set() else objects.RENEW_SECONDS / 4
         await asyncio.sleep(first * random.random())  # noqa: S311 - no secret
         while True:
@@ -271,9 +271,9 @@ class SimNode:
                 except KubeRefusedError as refused:
                     if refused.code == 404:
                         await self._create_lease()
-                if time.monotonic() - told > objects.HEARTBEAT_SECONDS:
+                if time.monotonic() - status_at > objects.HEARTBEAT_SECONDS:
                     await self._patch_status(objects.heartbeat_patch(objects.stamp(time.time()), self._since))
-                    told = time.monotonic()
+                    status_at = time.monotonic()
             await asyncio.sleep(objects.RENEW_SECONDS)
 
     async def _publish(self) -> None:
@@ -440,12 +440,12 @@ class SimNode:
         inits = spec.get("initContainers") or []
         reuse: list[str] = []
         try:
-            for one in (*inits, *spec["containers"]):
-                wants = admit.device_wants(one, self.devices.resources())
+            for container in (*inits, *spec["containers"]):
+                wants = admit.device_wants(container, self.devices.resources())
                 if wants:
-                    await self.devices.admit(uid, one["name"], wants, reuse=reuse)
-                if one in inits and one.get("restartPolicy") != "Always":
-                    reuse.append(one["name"])
+                    await self.devices.admit(uid, container["name"], wants, reuse=reuse)
+                if container in inits and container.get("restartPolicy") != "Always":
+                    reuse.append(container["name"])
         except AdmissionError as error:
             return admit.PodRejection(REASON, error.message)
         return None

@@ -76,16 +76,16 @@ def command(
     seen = {mount.container_path: mount.host_path for mount in mounts}
     if HOST_ROOT + _PART in seen:
         seen.setdefault(HOST_ROOT, seen[HOST_ROOT + _PART].removesuffix(_PART) or "/")
-    told = {name: str(Path(seen[path], part)) for path, name, part in PLACES if path in seen}
+    variables = {name: str(Path(seen[path], part)) for path, name, part in PLACES if path in seen}
     if TOKENS in seen:
-        told["KUBECONFIG"] = str(kubeconfig)
+        variables["KUBECONFIG"] = str(kubeconfig)
     listening = {name: f"{address}:{port}" for name, port in ADDRESSES if name not in env}
     modules = os.pathsep.join(filter(None, (_SOURCE, env.get("PYTHONPATH"))))
     name = os.path.basename(args[0]) if args else ""
     words = (*_START, name, *args[1:]) if name in (PROGRAM, *LINKS) else args
     return Command(
         tuple(_at(address, word) for word in words),
-        {**listening, **env, **told, "PYTHONPATH": modules, "PYTHONSAFEPATH": "1"},
+        {**listening, **env, **variables, "PYTHONPATH": modules, "PYTHONSAFEPATH": "1"},
     )
 
 

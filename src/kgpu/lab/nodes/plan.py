@@ -66,23 +66,25 @@ def on_restart(container: PodContainer, *, scale: float) -> None:
 
 def decide(state: PodState, now: float) -> Actions:
     """What is due for a pod that is not being deleted."""
-    running = [one for one in state.containers if one.phase is Phase.RUNNING]
+    running = [container for container in state.containers if container.phase is Phase.RUNNING]
     if state.terminal:
         return Actions(kill=tuple(reversed(running)))
     until = deadline(state)
     if until is not None and now >= until:
         return Actions(kill=tuple(running))
     mains = state.of(ContainerRole.MAIN)
-    started = any(one.was_started for one in mains)
+    started = any(container.was_started for container in mains)
     due: list[PodContainer] = []
     initialized = _initialize(state, due, started=started)
     if initialized:
-        due += [one for one in mains if one.phase is not Phase.RUNNING and _wants_to_run(state, one)]
+        due += [
+            container for container in mains if container.phase is not Phase.RUNNING and _wants_to_run(state, container)
+        ]
     if _over(state, mains):
         return Actions(kill=tuple(reversed(running)))
-    ready = tuple(one for one in due if one.not_before <= now)
-    later = tuple(one for one in due if one.not_before > now)
-    looks = [one.not_before for one in later] + ([until] if until is not None else [])
+    ready = tuple(container for container in due if container.not_before <= now)
+    later = tuple(container for container in due if container.not_before > now)
+    looks = [container.not_before for container in later] + ([until] if until is not None else [])
     return Actions(start=ready, waiting=later, look_at=min(looks, default=None))
 
 
@@ -92,17 +94,17 @@ def _wants_to_run(state: PodState, container: PodContainer) -> bool:
 
 def _initialize(state: PodState, due: list[PodContainer], *, started: bool) -> bool:
     """Add the init containers that are due; True when the main ones may run."""
-    for one in state.containers:
-        if one.kind is ContainerRole.MAIN:
+    for container in state.containers:
+        if container.kind is ContainerRole.MAIN:
             return True
-        if one.kind is ContainerRole.SIDECAR:
-            if one.phase is not Phase.RUNNING:
-                due.append(one)
-            if not one.started_ok and not started:
+        if container.kind is ContainerRole.SIDECAR:
+            if container.phase is not Phase.RUNNING:
+                due.append(container)
+            if not container.started_ok and not started:
                 return False
-        elif not started and not one.succeeded:
-            if one.phase is not Phase.RUNNING and _wants_to_run(state, one):
-                due.append(one)
+        elif not started and not container.succeeded:
+            if container.phase is not Phase.RUNNING and _wants_to_run(state, container):
+                due.append(container)
             return False
     return True
 
@@ -122,19 +124,26 @@ def phase_of(state: PodState, *, ending: bool) -> str:
     if state.terminal:
         return state.phase
     inits, mains = state.of(ContainerRole.INIT), state.of(ContainerRole.MAIN)
-    if any(one.failed and one.phase is Phase.ENDED and not should_restart(state, one) for one in inits):
+    if any(
+        container.failed and container.phase is Phase.ENDED and not should_restart(state, container)
+        for container in inits
+    ):
         return "Failed"
-    started = any(one.was_started for one in mains)
-    if not started and (any(not one.succeeded for one in inits) or not _sidecars_up(state)):
+    started = any(container.was_started for container in mains)
+    if not started and (any(not container.succeeded for container in inits) or not _sidecars_up(state)):
         return "Failed" if ending and _none_running(state) else "Pending"
-    if any(not one.was_started for one in mains):
+    if any(not container.was_started for container in mains):
         return "Failed" if ending and _none_running(state) else "Pending"
-    active = [one for one in mains if one.phase is not Phase.ENDED or (should_restart(state, one) and not ending)]
+    active = [
+        container
+        for container in mains
+        if container.phase is not Phase.ENDED or (should_restart(state, container) and not ending)
+    ]
     if active:
         return "Running"
-    if any(one.phase is Phase.RUNNING for one in state.of(ContainerRole.SIDECAR)):
+    if any(container.phase is Phase.RUNNING for container in state.of(ContainerRole.SIDECAR)):
         return "Running"  # told as over when the last of it has ended
-    return "Failed" if any(one.failed for one in mains) else "Succeeded"
+    return "Failed" if any(container.failed for container in mains) else "Succeeded"
 
 
 def _none_running(state: PodState) -> bool:

@@ -82,14 +82,14 @@ class PluginRegistry:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _look(self) -> None:
-        there = sockets(self.folder)
+        current = sockets(self.folder)
         for path, (identity, task) in list(self._tasks.items()):
-            if there.get(path) != identity:
+            if current.get(path) != identity:
                 del self._tasks[path]
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
                 await self._forget(path)
-        for path, identity in there.items():
+        for path, identity in current.items():
             if path not in self._tasks:
                 self._tasks[path] = (identity, asyncio.create_task(self._keep(path)))
 
@@ -161,7 +161,7 @@ class DevicePlugins:
 
 def sockets(folder: Path) -> dict[Path, tuple[int, int]]:
     """The sockets below a folder with what tells one incarnation from the next; names that begin with a dot are not."""
-    found: dict[Path, tuple[int, int]] = {}
+    identities: dict[Path, tuple[int, int]] = {}
     waiting = [folder]
     while waiting:
         try:
@@ -176,7 +176,7 @@ def sockets(folder: Path) -> dict[Path, tuple[int, int]]:
             except OSError:
                 continue
             if stat.S_ISSOCK(status.st_mode):
-                found[Path(entry.path)] = (status.st_ino, status.st_ctime_ns)
+                identities[Path(entry.path)] = (status.st_ino, status.st_ctime_ns)
             elif stat.S_ISDIR(status.st_mode):
                 waiting.append(Path(entry.path))
-    return found
+    return identities

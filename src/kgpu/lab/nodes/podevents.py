@@ -87,7 +87,7 @@ def reference(note: KubeletEvent) -> Object:
     metadata = note.about["metadata"]
     if note.about["kind"] == "Node":
         return {"apiVersion": "v1", "kind": "Node", "name": metadata["name"], "uid": metadata["name"]}
-    found = {
+    involved = {
         "apiVersion": "v1",
         "kind": "Pod",
         "name": metadata["name"],
@@ -95,7 +95,7 @@ def reference(note: KubeletEvent) -> Object:
         "uid": metadata["uid"],
         "resourceVersion": metadata.get("resourceVersion", ""),
     }
-    return {**found, "fieldPath": note.field} if note.field else found
+    return {**involved, "fieldPath": note.field} if note.field else involved
 
 
 def event(note: KubeletEvent, about: Object, *, name: str, namespace: str, now: str) -> Object:

@@ -83,16 +83,20 @@ class PodResourcesServer:
         return reply
 
     def _pod(self, pod: Object) -> Any:
-        found = pb.PodResources(name=pod["metadata"]["name"], namespace=pod["metadata"]["namespace"])
+        message = pb.PodResources(name=pod["metadata"]["name"], namespace=pod["metadata"]["namespace"])
         held = self._devices.held()
         for container in listed_containers(pod):
-            row = found.containers.add(name=container["name"])
+            row = message.containers.add(name=container["name"])
             for resource, ids in sorted(held.get((pod["metadata"]["uid"], container["name"]), {}).items()):
-                known = {one.id: one for one in self._devices.devices(resource)}
-                _add(row.devices, resource, [known.get(one) or DeviceState(id=one) for one in sorted(ids)])
+                known = {device.id: device for device in self._devices.devices(resource)}
+                _add(
+                    row.devices,
+                    resource,
+                    [known.get(device_id) or DeviceState(id=device_id) for device_id in sorted(ids)],
+                )
             for claim in self._claims(pod, container):
                 _add_claim(row.dynamic_resources, claim)
-        return found
+        return message
 
 
 def listed_containers(pod: Object) -> list[Object]:

@@ -128,15 +128,16 @@ class PodState:
 def make_containers(pod: Object) -> list[PodContainer]:
     """The containers of a new pod; those that wait for init containers say so."""
     spec = pod["spec"]
-    found = []
-    for one in spec.get("initContainers") or ():
-        kind = ContainerRole.SIDECAR if one.get("restartPolicy") == ALWAYS else ContainerRole.INIT
-        found.append(PodContainer(name=one["name"], kind=kind, spec=one, reason=INITIALIZING))
-    waiting = INITIALIZING if found else CREATING
-    found += [
-        PodContainer(name=one["name"], kind=ContainerRole.MAIN, spec=one, reason=waiting) for one in spec["containers"]
+    containers = []
+    for container in spec.get("initContainers") or ():
+        kind = ContainerRole.SIDECAR if container.get("restartPolicy") == ALWAYS else ContainerRole.INIT
+        containers.append(PodContainer(name=container["name"], kind=kind, spec=container, reason=INITIALIZING))
+    waiting = INITIALIZING if containers else CREATING
+    containers += [
+        PodContainer(name=container["name"], kind=ContainerRole.MAIN, spec=container, reason=waiting)
+        for container in spec["containers"]
     ]
-    return found
+    return containers
 
 
 def device_names(pod: Object) -> set[str]:
@@ -171,8 +172,8 @@ def qos_class(pod: Object) -> str:
     if known := (pod.get("status") or {}).get("qosClass"):
         return str(known)
     rows = list(_resources(pod))
-    given = [row for row in rows if row["requests"] or row["limits"]]
-    if not given:
+    nonempty = [row for row in rows if row["requests"] or row["limits"]]
+    if not nonempty:
         return "BestEffort"
     guaranteed = all(
         {"cpu", "memory"} <= set(row["limits"])

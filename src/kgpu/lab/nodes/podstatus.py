@@ -15,7 +15,7 @@ MAX_BACKOFF_TEXT_S: Final = 300
 
 def terminated(container_id: str, *, code: int, reason: str, message: str, started: float, finished: float) -> Object:
     """The ``terminated`` state of a container."""
-    found: Object = {
+    state: Object = {
         "containerID": full_id(container_id),
         "exitCode": code,
         "finishedAt": stamp(finished) if finished else None,
@@ -23,7 +23,7 @@ def terminated(container_id: str, *, code: int, reason: str, message: str, start
         "reason": reason,
         "startedAt": stamp(started) if started else None,
     }
-    return {key: value for key, value in found.items() if value not in {None, ""}}
+    return {key: value for key, value in state.items() if value not in {None, ""}}
 
 
 def full_id(container_id: str) -> str:
@@ -50,7 +50,7 @@ def container_status(container: PodContainer) -> Object:
         state = {"waiting": {key: value for key, value in waiting.items() if value}}
     last = container.ended if container.phase is not Phase.ENDED else container.previous
     ready = container.ready if container.kind is not ContainerRole.INIT else container.succeeded
-    found: Object = {
+    status: Object = {
         "image": container.image,
         "imageID": image_id(container.image) if container.was_started else "",
         "lastState": {"terminated": last} if last is not None else {},
@@ -61,13 +61,13 @@ def container_status(container: PodContainer) -> Object:
         "state": state,
     }
     if container.was_started:
-        found["containerID"] = full_id(container.id)
-        found["resources"] = container.spec.get("resources") or {}
+        status["containerID"] = full_id(container.id)
+        status["resources"] = container.spec.get("resources") or {}
         mounts = container.spec.get("volumeMounts") or ()
         if mounts:
-            found["volumeMounts"] = [_volume_mount(mount) for mount in mounts]
-        found["user"] = {"linux": {"gid": 0, "supplementalGroups": [0], "uid": 0}}
-    return found
+            status["volumeMounts"] = [_volume_mount(mount) for mount in mounts]
+        status["user"] = {"linux": {"gid": 0, "supplementalGroups": [0], "uid": 0}}
+    return status
 
 
 def _volume_mount(mount: Object) -> Object:
@@ -79,8 +79,8 @@ def _volume_mount(mount: Object) -> Object:
 
 def conditions(state: PodState, now: float) -> list[Object]:
     """The kubelet's conditions; the time of one that has not changed stays."""
-    inits = [one for one in state.containers if one.kind is not ContainerRole.MAIN]
-    counted = [one for one in state.containers if one.kind is not ContainerRole.INIT]
+    inits = [container for container in state.containers if container.kind is not ContainerRole.MAIN]
+    counted = [container for container in state.containers if container.kind is not ContainerRole.INIT]
     ready = _ready(state, counted)
     gates = _gates(state) if ready[0] == "True" else ready
     wanted = {
@@ -90,9 +90,9 @@ def conditions(state: PodState, now: float) -> list[Object]:
         "ContainersReady": ready,
         "PodScheduled": ("True", "", ""),
     }
-    old = {one["type"]: one for one in (state.pod.get("status") or {}).get("conditions") or ()}
+    old = {condition["type"]: condition for condition in (state.pod.get("status") or {}).get("conditions") or ()}
     generation = state.pod["metadata"].get("generation")
-    found = []
+    rows = []
     for kind, (status, reason, message) in wanted.items():
         before = old.get(kind)
         since = before["lastTransitionTime"] if before and before.get("status") == status else stamp(now)
@@ -101,8 +101,8 @@ def conditions(state: PodState, now: float) -> list[Object]:
         row |= {"reason": reason or None, "message": message or None}
         if generation is not None:
             row["observedGeneration"] = generation
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def _go_list(names: Iterable[str]) -> str:
@@ -143,38 +143,38 @@ def _gates(state: PodState) -> tuple[str, str, str]:
 
 def pod_status(state: PodState, *, host_ip: str, now: float) -> Object:
     """The status to write; the conditions of others are not in it."""
-    found: dict[str, Any] = {
+    status: dict[str, Any] = {
         "phase": state.phase,
         "conditions": conditions(state, now),
-        "containerStatuses": [container_status(one) for one in state.of(ContainerRole.MAIN)],
+        "containerStatuses": [container_status(container) for container in state.of(ContainerRole.MAIN)],
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}],
         "qosClass": qos_class(state.pod),
         "startTime": stamp(state.start),
     }
-    inits = [container_status(one) for one in state.containers if one.kind is not ContainerRole.MAIN]
+    inits = [container_status(container) for container in state.containers if container.kind is not ContainerRole.MAIN]
     if inits:
-        found["initContainerStatuses"] = inits
+        status["initContainerStatuses"] = inits
     if state.pod_ip:
-        found |= {"podIP": state.pod_ip, "podIPs": [{"ip": state.pod_ip}]}
+        status |= {"podIP": state.pod_ip, "podIPs": [{"ip": state.pod_ip}]}
     if state.reason:
-        found["reason"] = state.reason
+        status["reason"] = state.reason
     if state.message:
-        found["message"] = state.message
+        status["message"] = state.message
     generation = state.pod["metadata"].get("generation")
     if generation is not None:
-        found["observedGeneration"] = generation
-    return found
+        status["observedGeneration"] = generation
+    return status
 
 
 def rejected(pod: Object, reason: str, message: str) -> Object:
     """The status of a pod that the node does not admit."""
-    found: Object = {
+    status: Object = {
         "phase": "Failed",
         "reason": reason,
         "message": f"Pod was rejected: {message}",
         "qosClass": qos_class(pod),
     }
     if pod["metadata"].get("generation") is not None:
-        found["observedGeneration"] = pod["metadata"]["generation"]
-    return found
+        status["observedGeneration"] = pod["metadata"]["generation"]
+    return status

@@ -36,17 +36,17 @@ class ContainerProbe:
 
 def parse(container: Object, kind: str) -> ContainerProbe | None:
     """The container's probe of that kind, with the API's defaults."""
-    found = container.get(KINDS[kind])
-    if not found:
+    probe = container.get(KINDS[kind])
+    if not probe:
         return None
     return ContainerProbe(
         kind=kind,
-        action=found,
-        delay=float(found.get("initialDelaySeconds") or 0),
-        period=float(found.get("periodSeconds") or 10),
-        timeout=float(found.get("timeoutSeconds") or 1),
-        successes=int(found.get("successThreshold") or 1),
-        failures=int(found.get("failureThreshold") or 3),
+        action=probe,
+        delay=float(probe.get("initialDelaySeconds") or 0),
+        period=float(probe.get("periodSeconds") or 10),
+        timeout=float(probe.get("timeoutSeconds") or 1),
+        successes=int(probe.get("successThreshold") or 1),
+        failures=int(probe.get("failureThreshold") or 3),
     )
 
 
@@ -97,14 +97,14 @@ async def run(
     container: Object,
     running: Running,
     address: str,
-    told: Told,
+    report: Told,
     *,
     ports: PodPorts | None = None,
 ) -> None:
-    """Ask until cancelled; ``told`` hears every answer. Without ``ports`` whoever listens counts as the pod's."""
+    """Ask until cancelled; ``report`` gets every answer. Without ``ports`` whoever listens counts as the pod's."""
     await asyncio.sleep(probe.delay)
     while True:
-        told(*await ask(probe, container, running, address, ports))
+        report(*await ask(probe, container, running, address, ports))
         await asyncio.sleep(probe.period)
 
 
@@ -117,15 +117,15 @@ async def ask(
     action = probe.action
     if "exec" in action or ports is None:
         return await _ask(probe, container, running, address)
-    found = action.get("httpGet") or action.get("tcpSocket") or action.get("grpc") or {}
-    port = port_number(found.get("port"), container)
-    if not found.get("host") and not await ports.own(port):
+    target = action.get("httpGet") or action.get("tcpSocket") or action.get("grpc") or {}
+    port = port_number(target.get("port"), container)
+    if not target.get("host") and not await ports.own(port):
         refused = _dial(address, port, ConnectionRefusedError())
-        return False, _get(found, address, port, refused) if "httpGet" in action else refused
-    ok, said = await _ask(probe, container, running, address)
+        return False, _get(target, address, port, refused) if "httpGet" in action else refused
+    ok, output = await _ask(probe, container, running, address)
     if not ok:
         ports.failed(port)
-    return ok, said
+    return ok, output
 
 
 async def _ask(probe: ContainerProbe, container: Object, running: Running, address: str) -> tuple[bool, str]:
@@ -137,8 +137,8 @@ async def _ask(probe: ContainerProbe, container: Object, running: Running, addre
                 return code == 0, output[:BODY_LIMIT]
             if "httpGet" in action:
                 return await _http(action["httpGet"], container, address, probe.timeout)
-            found = action.get("tcpSocket") or action.get("grpc") or {}
-            return await _tcp(found, container, address, probe.timeout)
+            target = action.get("tcpSocket") or action.get("grpc") or {}
+            return await _tcp(target, container, address, probe.timeout)
     except TimeoutError:
         if "exec" in action:
             return False, f"command timed out: {' '.join(action['exec'].get('command') or ())!r}"
@@ -152,9 +152,9 @@ def port_number(value: Any, container: Object) -> int:
     return next((int(row["containerPort"]) for row in container.get("ports") or () if row.get("name") == value), 0)
 
 
-async def _tcp(found: Object, container: Object, address: str, seconds: float) -> tuple[bool, str]:
-    host = found.get("host") or address
-    port = port_number(found.get("port"), container)
+async def _tcp(target: Object, container: Object, address: str, seconds: float) -> tuple[bool, str]:
+    host = target.get("host") or address
+    port = port_number(target.get("port"), container)
     try:
         async with asyncio.timeout(seconds):
             _, writer = await asyncio.open_connection(host, port)
@@ -169,22 +169,22 @@ def _dial(host: str, port: int, error: BaseException) -> str:
     return f"dial tcp {host}:{port}: {words}"
 
 
-def _get(found: Object, host: str, port: int, why: str) -> str:
+def _get(target: Object, host: str, port: int, why: str) -> str:
     """How a request fails."""
-    return f'Get "{str(found.get("scheme") or "HTTP").lower()}://{host}:{port}{found.get("path") or "/"}": {why}'
+    return f'Get "{str(target.get("scheme") or "HTTP").lower()}://{host}:{port}{target.get("path") or "/"}": {why}'
 
 
-async def _http(found: Object, container: Object, address: str, seconds: float) -> tuple[bool, str]:
-    host = found.get("host") or address
-    port = port_number(found.get("port"), container)
-    path = str(found.get("path") or "/")
+async def _http(target: Object, container: Object, address: str, seconds: float) -> tuple[bool, str]:
+    host = target.get("host") or address
+    port = port_number(target.get("port"), container)
+    path = str(target.get("path") or "/")
     context = None
-    if found.get("scheme") == "HTTPS":
+    if target.get("scheme") == "HTTPS":
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     lines = [f"GET {path if path.startswith('/') else '/' + path} HTTP/1.1", f"Host: {host}:{port}"]
     lines += ["User-Agent: kube-probe/1.35", "Accept: */*", "Connection: close"]
-    lines += [f"{row['name']}: {row['value']}" for row in found.get("httpHeaders") or ()]
+    lines += [f"{row['name']}: {row['value']}" for row in target.get("httpHeaders") or ()]
     try:
         async with asyncio.timeout(seconds):
             reader, writer = await asyncio.open_connection(host, port, ssl=context)
@@ -194,7 +194,7 @@ async def _http(found: Object, container: Object, address: str, seconds: float) 
             finally:
                 writer.close()
     except (OSError, TimeoutError, ssl.SSLError) as error:
-        return False, _get(found, host, port, _dial(host, port, error))
+        return False, _get(target, host, port, _dial(host, port, error))
     code = int(status[1]) if len(status) > 1 and status[1].isdigit() else 0
     if 200 <= code < 400:
         return True, ""

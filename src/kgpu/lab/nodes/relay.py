@@ -79,9 +79,9 @@ def connect(addresses: list[str], port: int) -> socket.socket:
     return socket.create_connection((addresses[-1], port), CONNECT_S)
 
 
-def copy(one: socket.socket, other: socket.socket) -> None:
+def copy(left: socket.socket, right: socket.socket) -> None:
     """Pass on what either says until both have ended."""
-    to = {one: other, other: one}
+    to = {left: right, right: left}
     while to:
         for source in select.select(list(to), (), ())[0]:
             data = source.recv(65536)

@@ -210,17 +210,17 @@ class Runtime:
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             for name in ("state.json", "exit.json"):
-                found = contained.read_json(folder / name)
-                if found is not None and found.get("problem"):
+                content = contained.read_json(folder / name)
+                if content is not None and content.get("problem"):
                     raise StartError(
                         "failed to create containerd task: failed to create shim task: OCI runtime create failed: "
                         "runc create failed: unable to start container process: error during container init: "
-                        f"{found['problem']}",
+                        f"{content['problem']}",
                         "a command that the image has",
                         "correct the container's command or image",
                     )
-                if found is not None and name == "state.json":
-                    return found
+                if content is not None and name == "state.json":
+                    return content
             if not contained.is_alive(pid):
                 text = (folder / "shim.log").read_text(errors="replace").strip()[-400:]
                 raise StartError(f"the container's shim ended: {text}", "a running shim", "report this as a bug")
@@ -256,7 +256,7 @@ class Runtime:
             {"source": m.host_path, "target": m.container_path, "read_only": "ro" in m.options}
             for m in (*config.mounts, *wanted.volumes)
         ]
-        found: dict[str, Any] = {
+        shim_config: dict[str, Any] = {
             "id": wanted.id,
             "pod": wanted.pod,
             "container": wanted.container,
@@ -276,10 +276,14 @@ class Runtime:
             "plain_root": str(folder / "root"),
         }
         if wanted.network is not None:
-            found["network"] = {"inside": wanted.network.inside, "outside": wanted.network.outside, "relay": _RELAY}
+            shim_config["network"] = {
+                "inside": wanted.network.inside,
+                "outside": wanted.network.outside,
+                "relay": _RELAY,
+            }
         if wanted.outside:
-            return {**found, "mode": PLAIN, "cwd": str(folder), "mounts": [], "devices": [], "files": []}
-        return found if self.mode == NAMESPACES else _plain(found)
+            return {**shim_config, "mode": PLAIN, "cwd": str(folder), "mounts": [], "devices": [], "files": []}
+        return shim_config if self.mode == NAMESPACES else _plain(shim_config)
 
 
 def _plain(config: dict[str, Any]) -> dict[str, Any]:
@@ -369,12 +373,12 @@ def _tried(folder: Path, more: Mapping[str, Any]) -> bool:
     command = [sys.executable, "-I", "-S", _SHIM, "run", str(folder / "config.json")]
     try:
         subprocess.run(command, check=False, timeout=30, capture_output=True)
-        found = _exit_of(folder)
+        ended = _exit_of(folder)
     except (OSError, subprocess.TimeoutExpired):
-        found = None
+        ended = None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return found is not None and found.code == 0
+    return ended is not None and ended.code == 0
 
 
 def environment_of(sample: SampleImage, pod_env: Mapping[str, str]) -> dict[str, str]:

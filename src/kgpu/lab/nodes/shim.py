@@ -151,14 +151,14 @@ def inside(root: str, path: str) -> str:
         if part == "..":
             del done[-1:]
             continue
-        here = "/".join((root, *done, part))
-        link = os.readlink(here) if waiting and os.path.islink(here) else ""
+        full_path = "/".join((root, *done, part))
+        link = os.readlink(full_path) if waiting and os.path.islink(full_path) else ""
         if not link or link.startswith(HOST + "/"):
             done += [part] if part != "." else []
             continue
         if link.startswith("/"):
             done = []
-        waiting = [one for one in link.split("/") if one] + waiting
+        waiting = [piece for piece in link.split("/") if piece] + waiting
     raise OSError(errno.ELOOP, f"{path}: {os.strerror(errno.ELOOP)}")
 
 
@@ -245,12 +245,12 @@ def _copy(source: str, target: str) -> None:
 def find_program(name: str, environment: dict[str, str], root: str = "") -> str:
     """The file to execute. Raises FileNotFoundError worded as the container runtime words it."""
     if "/" in name:
-        found = [name] if os.path.exists(name) else []
+        paths = [name] if os.path.exists(name) else []
         if root and name.startswith("/") and os.path.exists(root + name):
-            found = [root + name]
-        if not found:
+            paths = [root + name]
+        if not paths:
             raise FileNotFoundError(f'exec: "{name}": stat {name}: no such file or directory')
-        return found[0]
+        return paths[0]
     for folder in environment.get("PATH", "").split(":"):
         path = os.path.join(folder, name)
         if folder and os.path.isfile(path) and os.access(path, os.X_OK):
@@ -448,7 +448,7 @@ def execute(config_path: str, pid: str, command: list[str]) -> int:
     try:
         root = ""
         if config["mode"] == "namespaces":
-            here = os.open(f"/proc/{pid}/root", os.O_RDONLY)
+            root_fd = os.open(f"/proc/{pid}/root", os.O_RDONLY)
             spaces = (("user", CLONE_NEWUSER), ("net", CLONE_NEWNET), ("mnt", CLONE_NEWNS), ("uts", CLONE_NEWUTS))
             fds = [
                 (os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY), flag)
@@ -457,7 +457,7 @@ def execute(config_path: str, pid: str, command: list[str]) -> int:
             ]
             for fd, flag in fds:
                 _check(_libc.setns(fd, flag), "setns")
-            os.fchdir(here)
+            os.fchdir(root_fd)
             os.chroot(".")
         else:
             root = config["plain_root"]

@@ -113,19 +113,21 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def _problems(spec: NodeSpec) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    problems: list[tuple[str, str]] = []
     if not _NAME.fullmatch(spec.name):
-        found.append((f"\"{spec.name:.80}\" can't be a node's name", "1 to 63 lower-case letters, digits and dashes"))
+        problems.append(
+            (f"\"{spec.name:.80}\" can't be a node's name", "1 to 63 lower-case letters, digits and dashes")
+        )
     for key, value in spec.labels.items():
         if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-            found.append((f'label "{key:.80}={value:.80}"', "a label key and value as Kubernetes takes them"))
+            problems.append((f'label "{key:.80}={value:.80}"', "a label key and value as Kubernetes takes them"))
     for taint in spec.taints:
         if taint.effect not in _EFFECTS:
             hint = did_you_mean(taint.effect, _EFFECTS)
-            found.append((f'taint effect "{taint.effect:.40}" {hint}'.rstrip(), f"one of {', '.join(_EFFECTS)}"))
+            problems.append((f'taint effect "{taint.effect:.40}" {hint}'.rstrip(), f"one of {', '.join(_EFFECTS)}"))
         if not _LABEL_KEY.fullmatch(taint.key) or not _LABEL_VALUE.fullmatch(taint.value):
-            found.append((f'taint "{taint.key:.80}={taint.value:.80}"', "KEY[=VALUE]:EFFECT"))
-    found += [
+            problems.append((f'taint "{taint.key:.80}={taint.value:.80}"', "KEY[=VALUE]:EFFECT"))
+    problems += [
         (f'MIG layout "{row:.80}"', "GPU:PROFILE*COUNT, such as 0:1g.10gb*7 or all:3g.40gb*2")
         for row in spec.mig
         if not _MIG.fullmatch(row)
@@ -133,14 +135,14 @@ def _problems(spec: NodeSpec) -> list[tuple[str, str]]:
     for what, text in (("cpu", spec.cpu), ("memory", spec.memory)):
         try:
             if Quantity.parse(text or "1") <= Quantity.parse("0"):
-                found.append((f"{what} {text:.40}", "more than 0"))
+                problems.append((f"{what} {text:.40}", "more than 0"))
         except QuantityError as error:
-            found.append((f"{what}: {error.reason}", "a Kubernetes quantity"))
+            problems.append((f"{what}: {error.reason}", "a Kubernetes quantity"))
     if spec.mig and (spec.light or not spec.has_gpus):
-        found.append(("a MIG layout", "a node with simulated GPUs that is not light"))
+        problems.append(("a MIG layout", "a node with simulated GPUs that is not light"))
     if not spec.has_gpus and spec.gpus is not None:
-        found.append(("a CPU node has no GPUs to count", "no number of GPUs"))
-    return found
+        problems.append(("a CPU node has no GPUs to count", "no number of GPUs"))
+    return problems
 
 
 def parse_taint(text: str) -> NodeTaint:

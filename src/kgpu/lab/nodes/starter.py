@@ -65,7 +65,7 @@ def log_path(node: NodeContext, pod: Object, container: str, restarts: int) -> P
 
 def read_specs(folders: Sequence[Path]) -> list[Spec]:
     """The CDI specs of the folders, later folders last; what can't be read is left out, as engines do it."""
-    found = []
+    specs = []
     with _reading:
         for folder in folders:
             if not folder.is_dir():
@@ -73,10 +73,10 @@ def read_specs(folders: Sequence[Path]) -> list[Spec]:
             for path in sorted(folder.iterdir()):
                 if path.suffix in {".json", ".yaml"}:
                     try:
-                        found.append(parse_spec(path.read_bytes(), source=str(path)))
+                        specs.append(parse_spec(path.read_bytes(), source=str(path)))
                     except (OSError, ConfigError):
                         continue
-    return found
+    return specs
 
 
 _reading: Final = threading.Lock()

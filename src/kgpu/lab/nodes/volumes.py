@@ -52,15 +52,15 @@ def write(
     allocatable: Mapping[str, str], token: str = "", host: Callable[[str], Path] = Path,
 ) -> dict[str, Path]:  # fmt: skip
     """Make every volume below ``folder``: name to path. ``host`` finds the host's. Raises VolumeError, OSError."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for volume in pod["spec"].get("volumes") or ():
         name = plain_name(volume["name"])
         if "hostPath" in volume:
-            found[name] = host(volume["hostPath"]["path"])
+            paths[name] = host(volume["hostPath"]["path"])
             if volume["hostPath"].get("type") == "DirectoryOrCreate":
-                found[name].mkdir(parents=True, exist_ok=True)
+                paths[name].mkdir(parents=True, exist_ok=True)
             continue
-        place = found[name] = folder / name
+        place = paths[name] = folder / name
         place.mkdir(parents=True, exist_ok=True)
         sources = (volume.get("projected") or {}).get("sources")
         for source in sources if sources is not None else [volume]:
@@ -68,7 +68,7 @@ def write(
                 pod, name, source, objects=objects, facts=facts, allocatable=allocatable, token=token
             ):
                 _put(place, path, data)
-    return found
+    return paths
 
 
 def _put(place: Path, path: str, data: bytes) -> None:
@@ -116,7 +116,7 @@ def _files(
             )
         data = decode(kind, obj)
         items = about.get("items")
-        for entry in [{"key": one, "path": one} for one in data] if items is None else items:
+        for entry in [{"key": data_key, "path": data_key} for data_key in data] if items is None else items:
             if entry["key"] in data:
                 yield entry["path"], data[entry["key"]]
             elif not about.get("optional"):
@@ -141,7 +141,7 @@ def mounts(container: Object, places: Mapping[str, Path], env: Mapping[str, str]
 
     Raises VolumeError for a subPath outside, OSError.
     """
-    found = []
+    bind_mounts = []
     for row in container.get("volumeMounts") or ():
         place = places.get(row["name"])
         if place is None:
@@ -149,8 +149,8 @@ def mounts(container: Object, places: Mapping[str, Path], env: Mapping[str, str]
         if sub := _sub(row, env):
             place = _sub_path(container, row, place, sub)
         options: Any = ("ro",) if row.get("readOnly") else ()
-        found.append(CdiMount(host_path=str(place), container_path=row["mountPath"], options=options))
-    return tuple(found)
+        bind_mounts.append(CdiMount(host_path=str(place), container_path=row["mountPath"], options=options))
+    return tuple(bind_mounts)
 
 
 def _sub(row: Object, env: Mapping[str, str]) -> str:

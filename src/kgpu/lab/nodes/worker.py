@@ -128,18 +128,18 @@ class PodWorker:
             self.node.event(state.pod, "Normal", plan.DEADLINE_REASON, plan.DEADLINE_MESSAGE)
             state.phase, state.reason, state.message = "Failed", plan.DEADLINE_REASON, plan.DEADLINE_MESSAGE
         actions = plan.decide(state, now)
-        for one in actions.waiting:
-            self._crash_loop(one)
-        for one in actions.kill:
-            self._kill(one, f"Stopping container {one.name}")
+        for container in actions.waiting:
+            self._crash_loop(container)
+        for container in actions.kill:
+            self._kill(container, f"Stopping container {container.name}")
         looks = [actions.look_at] if actions.look_at is not None else []
         if actions.start and not await self._prepare():
             return min([*looks, self._prepare_at])
-        for one in actions.start:
+        for container in actions.start:
             if self._wake.is_set() and (self.state.deleting or self._gone):
                 break
-            if not await self._start(one):
-                looks.append(one.not_before)
+            if not await self._start(container):
+                looks.append(container.not_before)
         return min(looks, default=None)
 
     async def _prepare(self) -> bool:
@@ -162,7 +162,7 @@ class PodWorker:
     def _settle(self) -> None:
         """Phase, and devices back when nothing of the pod will run again."""
         state = self.state
-        if any(one.was_started for one in state.of(ContainerRole.MAIN)):
+        if any(container.was_started for container in state.of(ContainerRole.MAIN)):
             state.initialized = True
         state.phase = plan.phase_of(state, ending=state.deleting or self._gone)
         if state.terminal and not self._running and not self.released:
@@ -178,109 +178,109 @@ class PodWorker:
 
     # --- starting ---
 
-    async def _start(self, one: PodContainer) -> bool:
+    async def _start(self, container: PodContainer) -> bool:
         """Start a container; False when it has to be tried again. What was not made counts as no restart."""
-        before = one.restarts, one.backoff, one.previous
-        started = await self._try_start(one)
-        if not started and one.phase is Phase.WAITING:
-            one.restarts, one.backoff, one.previous = before
+        before = container.restarts, container.backoff, container.previous
+        started = await self._try_start(container)
+        if not started and container.phase is Phase.WAITING:
+            container.restarts, container.backoff, container.previous = before
         return started
 
-    async def _try_start(self, one: PodContainer) -> bool:
+    async def _try_start(self, container: PodContainer) -> bool:
         node, state = self.node, self.state
-        init = one.kind is not ContainerRole.MAIN
-        if one.ended is not None and one.phase is not Phase.RUNNING:
-            plan.on_restart(one, scale=node.scale)
-            one.previous = one.ended
-        if wrong := images.problem(one.image):
-            self._not_started(one, starter.StartTroubleError(images.INVALID, wrong, event="InspectFailed"))
+        init = container.kind is not ContainerRole.MAIN
+        if container.ended is not None and container.phase is not Phase.RUNNING:
+            plan.on_restart(container, scale=node.scale)
+            container.previous = container.ended
+        if wrong := images.problem(container.image):
+            self._not_started(container, starter.StartTroubleError(images.INVALID, wrong, event="InspectFailed"))
             return False
-        text = f'Container image "{one.image}" already present on machine and can be accessed by the pod'
-        node.event(state.pod, "Normal", "Pulled", text, container=one.name, init=init)
+        text = f'Container image "{container.image}" already present on machine and can be accessed by the pod'
+        node.event(state.pod, "Normal", "Pulled", text, container=container.name, init=init)
         try:
             async with node.slots:
-                running = await starter.start(node, state, one, self._cdi(one))
+                running = await starter.start(node, state, container, self._cdi(container))
         except starter.StartTroubleError as trouble:
-            self._not_started(one, trouble)
+            self._not_started(container, trouble)
             return False
         except KubeError as error:
-            one.not_before = node.now() + RETRY_S * node.scale
-            one.phase, one.reason, one.message = Phase.WAITING, starter.CREATING, ""
-            log.debug("%s/%s: %s", state.full_name, one.name, error.one_line())
+            container.not_before = node.now() + RETRY_S * node.scale
+            container.phase, container.reason, container.message = Phase.WAITING, starter.CREATING, ""
+            log.debug("%s/%s: %s", state.full_name, container.name, error.one_line())
             return False
         except Exception as error:
             # Whatever the pod asks for that this code did not think of stays this container's trouble.
-            log.exception("%s/%s can't be started", state.full_name, one.name)
+            log.exception("%s/%s can't be started", state.full_name, container.name)
             text = f"{type(error).__name__}: {error}"
-            self._not_started(one, starter.StartTroubleError(starter.CREATE_ERROR, text))
+            self._not_started(container, starter.StartTroubleError(starter.CREATE_ERROR, text))
             return False
-        node.event(state.pod, "Normal", "Created", "Container created", container=one.name, init=init)
-        node.event(state.pod, "Normal", "Started", "Container started", container=one.name, init=init)
-        passed = await hooks.run_until(lambda: self._gone or state.deleting, one.spec, hooks.POST_START, running)
-        self._began(one, running)
+        node.event(state.pod, "Normal", "Created", "Container created", container=container.name, init=init)
+        node.event(state.pod, "Normal", "Started", "Container started", container=container.name, init=init)
+        passed = await hooks.run_until(lambda: self._gone or state.deleting, container.spec, hooks.POST_START, running)
+        self._began(container, running)
         if not passed:
             text = "PostStartHook failed"
-            node.event(state.pod, "Warning", hooks.FAILED_POST_START, text, container=one.name, init=init)
-            self._kill(one, hooks.FAILED_POST_START)
+            node.event(state.pod, "Warning", hooks.FAILED_POST_START, text, container=container.name, init=init)
+            self._kill(container, hooks.FAILED_POST_START)
         return True
 
-    def _cdi(self, one: PodContainer) -> tuple[str, ...]:
+    def _cdi(self, container: PodContainer) -> tuple[str, ...]:
         claims = self.node.claims
-        return claims.cdi_names(self.state.pod, one.spec) if claims is not None else ()
+        return claims.cdi_names(self.state.pod, container.spec) if claims is not None else ()
 
-    def _not_started(self, one: PodContainer, trouble: starter.StartTroubleError) -> None:
+    def _not_started(self, container: PodContainer, trouble: starter.StartTroubleError) -> None:
         node, state = self.node, self.state
-        init = one.kind is not ContainerRole.MAIN
+        init = container.kind is not ContainerRole.MAIN
         now = node.now()
         if trouble.reason != starter.START_ERROR:
             text = trouble.what if trouble.event != "Failed" else f"Error: {trouble.what}"
-            about = "" if trouble.event != "Failed" else one.name
+            about = "" if trouble.event != "Failed" else container.name
             node.event(state.pod, "Warning", trouble.event, text, container=about, init=init)
-            one.phase, one.reason = Phase.WAITING, trouble.reason
-            one.message = "" if trouble.reason == starter.CREATING else trouble.what
-            one.not_before = now + RETRY_S * node.scale
+            container.phase, container.reason = Phase.WAITING, trouble.reason
+            container.message = "" if trouble.reason == starter.CREATING else trouble.what
+            container.not_before = now + RETRY_S * node.scale
             return
-        node.event(state.pod, "Normal", "Created", "Container created", container=one.name, init=init)
-        node.event(state.pod, "Warning", "Failed", f"Error: {trouble.what}", container=one.name, init=init)
-        one.id, one.started, one.finished = trouble.container_id, now, now
-        one.phase, one.ready, one.started_ok = Phase.ENDED, False, False
-        one.ended = podstatus.terminated(
-            one.id, code=128, reason=starter.START_ERROR, message=trouble.what, started=0, finished=now
+        node.event(state.pod, "Normal", "Created", "Container created", container=container.name, init=init)
+        node.event(state.pod, "Warning", "Failed", f"Error: {trouble.what}", container=container.name, init=init)
+        container.id, container.started, container.finished = trouble.container_id, now, now
+        container.phase, container.ready, container.started_ok = Phase.ENDED, False, False
+        container.ended = podstatus.terminated(
+            container.id, code=128, reason=starter.START_ERROR, message=trouble.what, started=0, finished=now
         )
-        one.ended["startedAt"] = "1970-01-01T00:00:00Z"
-        plan.after_end(one, scale=node.scale)
+        container.ended["startedAt"] = "1970-01-01T00:00:00Z"
+        plan.after_end(container, scale=node.scale)
         self._wake.set()
 
-    def _began(self, one: PodContainer, running: Running) -> None:
-        one.id, one.started = running.id, running.started
-        one.phase, one.reason, one.message, one.killing = Phase.RUNNING, "", "", ""
-        self._running[one.name] = running
-        self._spawn(self._follow(one, running))
-        self._start_probes(one, running)
+    def _began(self, container: PodContainer, running: Running) -> None:
+        container.id, container.started = running.id, running.started
+        container.phase, container.reason, container.message, container.killing = Phase.RUNNING, "", "", ""
+        self._running[container.name] = running
+        self._spawn(self._follow(container, running))
+        self._start_probes(container, running)
         self._writer.changed()
 
-    def _start_probes(self, one: PodContainer, running: Running) -> None:
-        startup = probes.parse(one.spec, "Startup")
-        readiness = probes.parse(one.spec, "Readiness")
-        one.started_ok = startup is None
-        one.ready = one.kind is not ContainerRole.INIT and one.started_ok and readiness is None
-        if one.kind is ContainerRole.INIT:
+    def _start_probes(self, container: PodContainer, running: Running) -> None:
+        startup = probes.parse(container.spec, "Startup")
+        readiness = probes.parse(container.spec, "Readiness")
+        container.started_ok = startup is None
+        container.ready = container.kind is not ContainerRole.INIT and container.started_ok and readiness is None
+        if container.kind is ContainerRole.INIT:
             return
         if startup is not None:
-            self._probe(one, running, startup)
+            self._probe(container, running, startup)
         else:
-            self._probe_started(one, running)
+            self._probe_started(container, running)
 
-    def _probe_started(self, one: PodContainer, running: Running) -> None:
+    def _probe_started(self, container: PodContainer, running: Running) -> None:
         for kind in ("Readiness", "Liveness"):
-            probe = probes.parse(one.spec, kind)
+            probe = probes.parse(container.spec, kind)
             if probe is not None:
-                self._probe(one, running, probe)
+                self._probe(container, running, probe)
 
-    def _probe(self, one: PodContainer, running: Running, probe: probes.ContainerProbe) -> None:
+    def _probe(self, container: PodContainer, running: Running, probe: probes.ContainerProbe) -> None:
         counter = probes.ThresholdCounter(probe, verdict=probe.kind == "Liveness")
 
-        def told(ok: bool, output: str) -> None:
+        def report(ok: bool, output: str) -> None:
             if not ok:
                 text = f"{probe.kind} probe failed: {output}"
                 self.node.event(
@@ -288,92 +288,97 @@ class PodWorker:
                     "Warning",
                     "Unhealthy",
                     text,
-                    container=one.name,
-                    init=one.kind is not ContainerRole.MAIN,
+                    container=container.name,
+                    init=container.kind is not ContainerRole.MAIN,
                 )
             if counter.take(ok):
-                self._verdict(one, running, probe, ok)
+                self._verdict(container, running, probe, ok)
 
         address = self.node.loopback(self.state.pod_ip)
         # With hostNetwork the address is the node's, where whoever listens answers.
-        asked = partial(listeners.is_pods, self.state.uid, self.node.folder, address)
-        ports = None if self.state.pod["spec"].get("hostNetwork") else probes.PodPorts(asked)
-        task = asyncio.create_task(probes.run(probe, one.spec, running, address, told, ports=ports))
-        self._probes.setdefault(one.name, []).append(task)
+        is_own_port = partial(listeners.is_pods, self.state.uid, self.node.folder, address)
+        ports = None if self.state.pod["spec"].get("hostNetwork") else probes.PodPorts(is_own_port)
+        task = asyncio.create_task(probes.run(probe, container.spec, running, address, report, ports=ports))
+        self._probes.setdefault(container.name, []).append(task)
 
-    def _verdict(self, one: PodContainer, running: Running, probe: probes.ContainerProbe, ok: bool) -> None:
-        if self._running.get(one.name) is not running:
+    def _verdict(self, container: PodContainer, running: Running, probe: probes.ContainerProbe, ok: bool) -> None:
+        if self._running.get(container.name) is not running:
             return
         if probe.kind == "Readiness":
-            if one.ready != ok:
-                one.ready = ok
+            if container.ready != ok:
+                container.ready = ok
                 self._wake.set()
         elif not ok:
-            text = f"Container {one.name} failed {probe.kind.lower()} probe, will be restarted"
+            text = f"Container {container.name} failed {probe.kind.lower()} probe, will be restarted"
             grace = probe.action.get("terminationGracePeriodSeconds")
-            self._kill(one, text, grace=grace)
-        elif probe.kind == "Startup" and not one.started_ok:
-            one.started_ok = True
-            one.ready = probes.parse(one.spec, "Readiness") is None
-            for task in self._probes.pop(one.name, ()):
+            self._kill(container, text, grace=grace)
+        elif probe.kind == "Startup" and not container.started_ok:
+            container.started_ok = True
+            container.ready = probes.parse(container.spec, "Readiness") is None
+            for task in self._probes.pop(container.name, ()):
                 task.cancel()
-            self._probe_started(one, running)
+            self._probe_started(container, running)
             self._wake.set()
 
     # --- ending ---
 
-    async def _follow(self, one: PodContainer, running: Running) -> None:
+    async def _follow(self, container: PodContainer, running: Running) -> None:
         ended = await running.wait()
-        self._ended(one, ended)
+        self._ended(container, ended)
         self._wake.set()
 
-    def _ended(self, one: PodContainer, ended: Exit) -> None:
-        self._running.pop(one.name, None)
-        for task in self._probes.pop(one.name, ()):
+    def _ended(self, container: PodContainer, ended: Exit) -> None:
+        self._running.pop(container.name, None)
+        for task in self._probes.pop(container.name, ()):
             task.cancel()
         reason = "Completed" if ended.code == 0 else "Error"
-        one.finished = ended.finished
-        one.previous = one.ended
-        one.ended = podstatus.terminated(
-            one.id, code=ended.code, reason=reason, message=self._message(one, ended), started=one.started,
-            finished=ended.finished,
+        container.finished = ended.finished
+        container.previous = container.ended
+        container.ended = podstatus.terminated(
+            container.id, code=ended.code, reason=reason, message=self._message(container, ended),
+            started=container.started, finished=ended.finished,
         )  # fmt: skip
-        one.phase, one.ready, one.started_ok = Phase.ENDED, False, False
-        plan.after_end(one, scale=self.node.scale)
+        container.phase, container.ready, container.started_ok = Phase.ENDED, False, False
+        plan.after_end(container, scale=self.node.scale)
         self._writer.changed()
 
-    def _message(self, one: PodContainer, ended: Exit) -> str:
+    def _message(self, container: PodContainer, ended: Exit) -> str:
         """What the container left as its last words."""
-        path = starter.folder_of(self.node, one.id) / "termination-log"
+        path = starter.folder_of(self.node, container.id) / "termination-log"
         with contextlib.suppress(OSError):
             if text := path.read_bytes()[:MESSAGE_LIMIT].decode(errors="replace"):
                 return text
-        if one.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError" and ended.code != 0:
+        if container.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError" and ended.code != 0:
             from kgpu.lab.nodes import logs
 
-            path = starter.log_path(self.node, self.state.pod, one.name, one.restarts)
+            path = starter.log_path(self.node, self.state.pod, container.name, container.restarts)
             with contextlib.suppress(OSError):
                 lines = path.read_bytes().splitlines(keepends=True)[-80:]
                 options = logs.LogOptions()
                 return b"".join(logs.render(line, options) for line in lines)[-2048:].decode(errors="replace")
         return ""
 
-    def _kill(self, one: PodContainer, message: str, *, grace: float | None = None) -> None:
+    def _kill(self, container: PodContainer, message: str, *, grace: float | None = None) -> None:
         """End a running container in the background; once."""
-        running = self._running.get(one.name)
-        task = self._killed.get(one.name)
+        running = self._running.get(container.name)
+        task = self._killed.get(container.name)
         if running is None or (task is not None and not task.done()):
             return
         self.node.event(
-            self.state.pod, "Normal", "Killing", message, container=one.name, init=one.kind is not ContainerRole.MAIN
+            self.state.pod,
+            "Normal",
+            "Killing",
+            message,
+            container=container.name,
+            init=container.kind is not ContainerRole.MAIN,
         )
         wait = float(grace_seconds(self.state.pod) if grace is None else grace)
-        self._killed[one.name] = self._spawn(self._end(one, running, wait))
+        self._killed[container.name] = self._spawn(self._end(container, running, wait))
 
-    async def _end(self, one: PodContainer, running: Running, grace: float) -> None:
+    async def _end(self, container: PodContainer, running: Running, grace: float) -> None:
         ended = asyncio.ensure_future(running.wait())
         try:
-            await hooks.run(one.spec, hooks.PRE_STOP, running, max(grace, 1.0))
+            await hooks.run(container.spec, hooks.PRE_STOP, running, max(grace, 1.0))
             running.kill(signal.SIGTERM)
             # The kubelet leaves at least two seconds when it has been told of none.
             await asyncio.wait([ended], timeout=max(grace, 0.0))
@@ -387,22 +392,22 @@ class PodWorker:
         """End every container, tell the last status, and let the API server forget the pod."""
         state = self.state
         for group in (
-            [one for one in state.containers if one.kind is not ContainerRole.SIDECAR],
+            [container for container in state.containers if container.kind is not ContainerRole.SIDECAR],
             list(reversed(state.of(ContainerRole.SIDECAR))),
         ):
-            for one in group:
-                self._kill(one, f"Stopping container {one.name}", grace=1.0 if self._gone else None)
-            while any(one.name in self._running for one in group):
+            for container in group:
+                self._kill(container, f"Stopping container {container.name}", grace=1.0 if self._gone else None)
+            while any(container.name in self._running for container in group):
                 self._wake.clear()
                 grace = state.pod["metadata"].get("deletionGracePeriodSeconds")
                 if self._gone or grace == 0:
-                    for one in group:
-                        if one.name in self._running:
-                            self._running[one.name].kill(signal.SIGKILL)
+                    for container in group:
+                        if container.name in self._running:
+                            self._running[container.name].kill(signal.SIGKILL)
                 await self._wake.wait()
-        for one in state.containers:
-            if one.phase is Phase.WAITING and one.ended is not None:
-                one.phase = Phase.ENDED
+        for container in state.containers:
+            if container.phase is Phase.WAITING and container.ended is not None:
+                container.phase = Phase.ENDED
         self._settle()
         state.sandbox = False
         if not self.released:
@@ -411,17 +416,22 @@ class PodWorker:
             await self._unpreparing
         self._writer.end()
 
-    def _crash_loop(self, one: PodContainer) -> None:
-        if one.phase is Phase.WAITING:
+    def _crash_loop(self, container: PodContainer) -> None:
+        if container.phase is Phase.WAITING:
             return
         state = self.state
-        seconds = plan.show_seconds(one.backoff)
-        text = f"Back-off restarting failed container {one.name} in pod {state.full_name}"
+        seconds = plan.show_seconds(container.backoff)
+        text = f"Back-off restarting failed container {container.name} in pod {state.full_name}"
         self.node.event(
-            state.pod, "Warning", "BackOff", text, container=one.name, init=one.kind is not ContainerRole.MAIN
+            state.pod,
+            "Warning",
+            "BackOff",
+            text,
+            container=container.name,
+            init=container.kind is not ContainerRole.MAIN,
         )
-        one.phase, one.reason = Phase.WAITING, CRASH_LOOP
-        one.message = f"back-off {seconds} restarting failed container={one.name} pod={state.full_name}"
+        container.phase, container.reason = Phase.WAITING, CRASH_LOOP
+        container.message = f"back-off {seconds} restarting failed container={container.name} pod={state.full_name}"
 
     # --- coming back ---
 
@@ -437,44 +447,49 @@ class PodWorker:
             state.pod_ip, state.sandbox = status["podIP"], not state.terminal
             node.addresses.keep(state.pod_ip)
         known = {
-            one["name"]: one for key in ("initContainerStatuses", "containerStatuses") for one in status.get(key) or ()
+            row["name"]: row for key in ("initContainerStatuses", "containerStatuses") for row in status.get(key) or ()
         }
         left = {} if node.light else leftovers.latest(node.folder, state.uid)
-        for one in state.containers:
-            if one.name in known or one.name in left:
-                self._adopt_container(one, known.get(one.name) or {}, left.get(one.name))
+        for container in state.containers:
+            if container.name in known or container.name in left:
+                self._adopt_container(container, known.get(container.name) or {}, left.get(container.name))
         if state.terminal and not self._running:
             state.sandbox = False
 
-    def _adopt_container(self, one: PodContainer, row: Object, left: leftovers.Left | None) -> None:
+    def _adopt_container(self, container: PodContainer, row: Object, left: leftovers.Left | None) -> None:
         node = self.node
-        one.restarts = int(row.get("restartCount") or 0)
-        one.id = str(row.get("containerID") or "").removeprefix("containerd://")
+        container.restarts = int(row.get("restartCount") or 0)
+        container.id = str(row.get("containerID") or "").removeprefix("containerd://")
         current = row.get("state") or {}
-        one.previous = one.ended = (row.get("lastState") or {}).get("terminated")
-        if left is not None and left.id != one.id and left.attempt >= one.restarts and left.started:
+        container.previous = container.ended = (row.get("lastState") or {}).get("terminated")
+        if left is not None and left.id != container.id and left.attempt >= container.restarts and left.started:
             # It was started after what was told last.
-            one.ended = current.get("terminated") or one.ended
-            one.id, one.restarts, one.started, current = left.id, left.attempt, left.started, {"running": {}}
+            container.ended = current.get("terminated") or container.ended
+            container.id, container.restarts, container.started, current = (
+                left.id,
+                left.attempt,
+                left.started,
+                {"running": {}},
+            )
         if "terminated" in current:
-            one.phase, one.ended = Phase.ENDED, current["terminated"]
-            one.finished = plan.seconds_of(one.ended.get("finishedAt"))
-            one.started = plan.seconds_of(one.ended.get("startedAt"))
-        elif "running" in current and one.id:
-            one.started = plan.seconds_of(current["running"].get("startedAt")) or one.started
-            found = node.runtime.adopt(starter.folder_of(node, one.id), one.id)
-            if isinstance(found, Exit):
-                self._ended(one, found)
-            elif found is None and not node.light and starter.is_process(node.runtime, one.spec):
+            container.phase, container.ended = Phase.ENDED, current["terminated"]
+            container.finished = plan.seconds_of(container.ended.get("finishedAt"))
+            container.started = plan.seconds_of(container.ended.get("startedAt"))
+        elif "running" in current and container.id:
+            container.started = plan.seconds_of(current["running"].get("startedAt")) or container.started
+            adopted = node.runtime.adopt(starter.folder_of(node, container.id), container.id)
+            if isinstance(adopted, Exit):
+                self._ended(container, adopted)
+            elif adopted is None and not node.light and starter.is_process(node.runtime, container.spec):
                 # Its files are gone with what knew how it ended.
-                self._ended(one, Exit(code=137, finished=node.now(), signal=9))
+                self._ended(container, Exit(code=137, finished=node.now(), signal=9))
             else:
-                self._began(one, found or StandIn(one.id, one.started))
-                if not probes.parse(one.spec, "Startup"):
-                    one.ready = one.ready or bool(row.get("ready"))
-        if one.restarts and one.phase is not Phase.RUNNING:
-            one.backoff = plan.backoff_after(one.restarts, scale=node.scale)
-            one.not_before = one.finished + one.backoff
+                self._began(container, adopted or StandIn(container.id, container.started))
+                if not probes.parse(container.spec, "Startup"):
+                    container.ready = container.ready or bool(row.get("ready"))
+        if container.restarts and container.phase is not Phase.RUNNING:
+            container.backoff = plan.backoff_after(container.restarts, scale=node.scale)
+            container.not_before = container.finished + container.backoff
 
     def _clean_up(self) -> None:
         state, node = self.state, self.node
@@ -484,9 +499,9 @@ class PodWorker:
             return
         shutil.rmtree(node.folder / "pods" / state.uid, ignore_errors=True)
         shutil.rmtree(starter.log_path(node, state.pod, "x", 0).parent.parent, ignore_errors=True)
-        for one in state.containers:
-            if one.id:
-                shutil.rmtree(starter.folder_of(node, one.id), ignore_errors=True)
+        for container in state.containers:
+            if container.id:
+                shutil.rmtree(starter.folder_of(node, container.id), ignore_errors=True)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -30,7 +30,7 @@ def trees(root: Path = ROOT) -> list[Path]:
 
 def create(name: str, root: Path = ROOT) -> tuple[str, ...]:
     """Make the cgroup in every tree, ready for children; the folders made. Raises LabError."""
-    made = []
+    folders = []
     for tree in trees(root):
         folder = tree / name
         try:
@@ -42,8 +42,8 @@ def create(name: str, root: Path = ROOT) -> tuple[str, ...]:
                 "a writable cgroup tree with its controllers",
                 "run as root; in a container, give it the machine's cgroup namespace and a writable /sys/fs/cgroup",
             ) from error
-        made.append(str(folder))
-    return tuple(made)
+        folders.append(str(folder))
+    return tuple(folders)
 
 
 def _prepare(tree: Path, folder: Path) -> None:

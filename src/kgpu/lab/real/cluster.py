@@ -64,23 +64,23 @@ class RealLab:
         self._refuse_other_spec()
         bin_dir = ensure_binaries(self.progress)
         with self._only_one():
-            found = state.load(self.paths.state)
-            if found is None:
+            lab_state = state.load(self.paths.state)
+            if lab_state is None:
                 lock.refuse_foreign(self.paths.root, ())
-            if found and (found.keeper is None or not processes.alive(found.keeper)):
+            if lab_state and (lab_state.keeper is None or not processes.alive(lab_state.keeper)):
                 with self.progress.step("clean up after a lab that did not end well"):
                     manage.take_down(self.paths.root)
-                    self._remove(found)
-                found = None
-            if found is None:
+                    self._remove(lab_state)
+                lab_state = None
+            if lab_state is None:
                 try:
                     with lock.machine():
-                        found = self._create(bin_dir)
+                        lab_state = self._create(bin_dir)
                 except BaseException:
                     self._forget_unborn()
                     raise
-            if not found.complete:
-                self._finish(found)
+            if not lab_state.complete:
+                self._finish(lab_state)
             if manage.listing(self.paths.root) and not manage.host_running(manage.nodes_dir(self.paths.root)):
                 with self.progress.step("start the simulated nodes"):
                     manage.start_host(self.paths.root, self.kubeconfig, address=self.network.host_ip)
@@ -94,21 +94,24 @@ class RealLab:
             lock.release_folder(self.paths.root)
 
     def _refuse_other_spec(self) -> None:
-        found = state.load(self.paths.state)
-        if found is None or found.keeper is None or not processes.alive(found.keeper):
+        up = state.load(self.paths.state)
+        if up is None or up.keeper is None or not processes.alive(up.keeper):
             return
-        have, want = (found.profile, found.gpus, found.agent), (self.spec.profile, self.spec.gpus, self.spec.agent)
+        have, want = (
+            (up.profile, up.gpus, up.agent),
+            (self.spec.profile, self.spec.gpus, self.spec.agent),
+        )
         if have != want:
             raise LabError(
-                f'the lab "{found.name}" is already up with other settings: profile {have[0]}, gpus {have[1] or "all"}',
+                f'the lab "{up.name}" is already up with other settings: profile {have[0]}, gpus {have[1] or "all"}',
                 f"the same settings, or no such lab; asked for: profile {want[0]}, gpus {want[1] or 'all'}",
-                f'"kgpu lab down --name {found.name}" first, or choose another --name',
+                f'"kgpu lab down --name {up.name}" first, or choose another --name',
             )
 
     def _create(self, bin_dir: Path) -> LabState:
         """Everything up to running processes. What is about to exist is written down first."""
         network = plan_network(routes.used_networks())
-        found = LabState(
+        lab_state = LabState(
             name=self.spec.name,
             profile=self.spec.profile,
             gpus=self.spec.gpus,
@@ -118,24 +121,24 @@ class RealLab:
             mountpoints=tuple(mountpoints.claim(NODE_DIRS)),
             cgroups=tuple(str(tree / self.spec.cgroup(network)) for tree in cgroups.trees()),
         )
-        state.save(self.paths.state, found)
+        state.save(self.paths.state, lab_state)
         with self.progress.step(f"simulate the GPUs of {self.spec.profile}"):
             bootstrap.create_hardware(self.spec, self.paths)
         with self.progress.step("write keys, certificates and configs"):
             bootstrap.write_files(self.spec, self.paths, network, bin_dir)
             plan = make_plan(self.spec, self.paths, network, bin_dir=bin_dir, environ=namespaces.child_env())
             write_atomic(self.paths.plan, msgspec.json.format(msgspec.json.encode(plan)))
-        mountpoints.make(found.mountpoints)
+        mountpoints.make(lab_state.mountpoints)
         cgroups.create(self.spec.cgroup(network))
         with self.progress.step(f"start the node at {network.node_ip}"):
             pid = namespaces.start_keeper(self.paths)
-            found = msgspec.structs.replace(found, keeper=processes.record(pid))
-            state.save(self.paths.state, found)
+            lab_state = msgspec.structs.replace(lab_state, keeper=processes.record(pid))
+            state.save(self.paths.state, lab_state)
             namespaces.link_node(pid, network)
             self._wait(lambda: namespaces.answers(pid), _KEEPER_S, "the node's keeper to take orders", "keeper")
-        return found
+        return lab_state
 
-    def _finish(self, found: LabState) -> None:
+    def _finish(self, lab_state: LabState) -> None:
         """Images, a Ready node, the lab's own objects, the agent."""
         with self.progress.step("make and import the images"):
             bootstrap.import_images(self)
@@ -145,12 +148,12 @@ class RealLab:
             self._wait(self._node_ready, _NODE_S, "the node to be Ready", "kubelet")
         with self.progress.step("apply the lab's own objects"):
             bootstrap.apply_objects(self)
-        if found.agent:
+        if lab_state.agent:
             with self.progress.step("start the kgpu agent"):
                 bootstrap.write_cdi_spec(self)
                 self.order("start", AGENT)
                 self._wait(self._gpus_allocatable, _NODE_S, "the node to offer its GPUs", AGENT)
-        state.save(self.paths.state, msgspec.structs.replace(found, complete=True))
+        state.save(self.paths.state, msgspec.structs.replace(lab_state, complete=True))
 
     def _api_ready(self) -> bool:
         return self.ask("/readyz") is not None
@@ -270,14 +273,14 @@ class RealLab:
     def node(self) -> Any:
         """The Node object, decoded. Raises LabError."""
         self.require_running()
-        found = self.ask(_NODE_PATH)
-        if found is None:
+        node = self.ask(_NODE_PATH)
+        if node is None:
             raise LabError(
                 f"the API server has no answer about the node {NODE_NAME}",
                 "the Node object",
                 f"look into {self.paths.logs}/kube-apiserver.log and kubelet.log",
             )
-        return found
+        return node
 
     def backend(self, name: str = REAL) -> LocalBackend:
         """The lab as a place to play scenarios on."""
@@ -329,38 +332,38 @@ class RealLab:
 
     def down(self) -> bool:
         """Take everything away that ``up`` made; False when there was nothing. Raises LabError when something stays."""
-        found = state.load(self.paths.state)
-        if found is None:
+        lab_state = state.load(self.paths.state)
+        if lab_state is None:
             return False
         hosttools.require_platform()
-        with self._only_one(), self.progress.step(f'take down the lab "{found.name}"'):
-            found = state.load(self.paths.state) or found  # somebody else may have changed it before we had the lock
+        with self._only_one(), self.progress.step(f'take down the lab "{lab_state.name}"'):
+            lab_state = state.load(self.paths.state) or lab_state  # it may have changed before the lock was ours
             manage.take_down(self.paths.root)
-            self._remove(found)
+            self._remove(lab_state)
             lock.release_folder(self.paths.root)
         return True
 
-    def _remove(self, found: LabState) -> None:
+    def _remove(self, lab_state: LabState) -> None:
         if "server" in self.__dict__:
             self.server.close()
             del self.server  # another cluster has other keys
         own = ""
-        if found.keeper:
-            keeper = found.keeper
+        if lab_state.keeper:
+            keeper = lab_state.keeper
             own = mountpoints.namespace(str(keeper.pid)) if processes.alive(keeper) else ""
             # The first process of a PID namespace takes every other one with it, and they the mounts and links.
             processes.signal_process(keeper, signal.SIGKILL)
             self._wait(lambda: not processes.alive(keeper), _END_S, "the lab's processes to end", "keeper")
-        left = cgroups.remove(found.cgroups)
+        left = cgroups.remove(lab_state.cgroups)
         with lock.machine():
-            left += mountpoints.remove(found.mountpoints, own=own)
+            left += mountpoints.remove(lab_state.mountpoints, own=own)
         if left:
             raise LabError(
                 f"these could not be removed: {', '.join(left)}",
                 "nothing that uses them any more",
                 'look what uses them, then "kgpu lab down" again',
             )
-        link = Path("/sys/class/net", LabNetwork(found.network_index).host_link)
+        link = Path("/sys/class/net", LabNetwork(lab_state.network_index).host_link)
         self._wait(lambda: not link.exists(), _END_S, f"the link {link.name} to go away", "keeper")
         for entry in sorted(self.paths.root.iterdir(), key=lambda path: path == self.paths.state):
             if entry in self._own_entries():

@@ -35,10 +35,10 @@ def fetch(keeper: int) -> Mapping[str, Any]:
         raise OSError("it does not answer") from error
     if done.returncode:
         raise OSError(done.stderr.decode(errors="replace").strip().rpartition("\n")[2])
-    found = json.loads(done.stdout)
-    if not isinstance(found, dict):
+    document = json.loads(done.stdout)
+    if not isinstance(document, dict):
         raise TypeError("no JSON object")
-    return found
+    return document
 
 
 def unhealthy(document: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -52,11 +52,13 @@ def unhealthy(document: Mapping[str, Any]) -> list[dict[str, Any]]:
             rows[gpu["uuid"]] = _row(
                 gpu["uuid"],
                 gpu["index"],
-                "; ".join(f"{one['problem']}: {one['what']}" for one in gpu["findings"]),
-                "; ".join(one["todo"] for one in gpu["findings"] if one["todo"]),
+                "; ".join(f"{finding['problem']}: {finding['what']}" for finding in gpu["findings"]),
+                "; ".join(finding["todo"] for finding in gpu["findings"] if finding["todo"]),
             )
-    said = {row["subject"]: row for row in document.get("decisions", []) if row["reason"] in {_UNHEALTHY, _RECOVERED}}
-    for subject, row in said.items():
+    decisions = {
+        row["subject"]: row for row in document.get("decisions", []) if row["reason"] in {_UNHEALTHY, _RECOVERED}
+    }
+    for subject, row in decisions.items():
         if row["reason"] == _UNHEALTHY:
             rows.setdefault(subject, _row(subject, index.get(subject), row["why"], row["remedy"]))
     if hardware.get("state") == "unavailable":

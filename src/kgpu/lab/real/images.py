@@ -125,12 +125,12 @@ def oci_archive(*images: LabImage, architecture: str) -> bytes:
     Images with the same files share their layer.
     """
     blobs: dict[str, bytes] = {}
-    made: dict[tuple[LayerEntry, ...], Layer] = {}
+    by_files: dict[tuple[LayerEntry, ...], Layer] = {}
     entries: list[dict[str, Any]] = []
     for image in images:
-        if image.files not in made:
-            made[image.files] = make_layer(image.files)
-        layers = (*image.under, made[image.files])
+        if image.files not in by_files:
+            by_files[image.files] = make_layer(image.files)
+        layers = (*image.under, by_files[image.files])
         config = _json(_config(image, layers, architecture))
         manifest = _json(
             {
@@ -279,21 +279,21 @@ def merged(path: str) -> str:
 def host_libraries() -> dict[str, bytes]:
     """The machine's loader and C library: path in the image -> content. Raises LabError when not found."""
     listing = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False, env=_sbin_env()).stdout
-    found: dict[str, bytes] = {}
+    libraries: dict[str, bytes] = {}
     for name in _LIBRARIES:
         hits = re.findall(rf"^\s+{re.escape(name)} \([^)]*x86-64[^)]*\) => (\S+)", listing, re.MULTILINE)
         hits += re.findall(rf"^\s+{re.escape(name)} \(libc6(?:,AArch64)?\) => (\S+)", listing, re.MULTILINE)
         if hits:
-            found[hits[0]] = Path(hits[0]).read_bytes()
+            libraries[hits[0]] = Path(hits[0]).read_bytes()
     loader = _loader()
-    if not loader or not any(path.endswith("/libc.so.6") for path in found):
+    if not loader or not any(path.endswith("/libc.so.6") for path in libraries):
         raise LabError(
             "this machine's C library can't be found",
             "glibc with its dynamic loader, listed by ldconfig",
             "use a machine with glibc; musl-based systems can't run the CUDA samples",
         )
-    found[loader] = Path(loader).read_bytes()
-    return found
+    libraries[loader] = Path(loader).read_bytes()
+    return libraries
 
 
 def _loader() -> str:

@@ -91,10 +91,10 @@ class LabNetwork:
 
 def plan_network(used: Iterable[ipaddress.IPv4Network]) -> LabNetwork:
     """The first of the lab /30s that overlaps no network in ``used``, default routes aside; LabError when none."""
-    taken = [*(network for network in used if network.prefixlen > 0), *_INNER]
+    occupied = [*(network for network in used if network.prefixlen > 0), *_INNER]
     for index in range(_LAB_NETWORK.num_addresses // 4):
         network = LabNetwork(index)
-        if not any(network.subnet.overlaps(other) for other in taken):
+        if not any(network.subnet.overlaps(other) for other in occupied):
             return network
     raise LabError(
         f"every /30 of {_LAB_NETWORK} is in use on this machine",

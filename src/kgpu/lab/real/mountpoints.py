@@ -29,9 +29,9 @@ def in_use(*, but: str = "") -> set[str]:
     points: set[str] = set()
     seen = {namespace("self"), but}
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        found = namespace(pid)
-        if found and found not in seen:
-            seen.add(found)
+        mount_namespace = namespace(pid)
+        if mount_namespace and mount_namespace not in seen:
+            seen.add(mount_namespace)
             with contextlib.suppress(OSError):
                 points |= parse_mountinfo(Path(f"/proc/{pid}/mountinfo").read_text())
     return points

@@ -142,8 +142,8 @@ def _libraries(sources: Iterable[CopiedFile], *, strip: str) -> list[LayerEntry]
     """The loader and every shared library, in the one folder that the loader looks into by itself."""
     system = images.host_libraries()
     folder = next(os.path.dirname(path) for path in system if path.endswith("/libc.so.6"))
-    found = python_files.shared_libraries(source.file for source in sources if python_files.is_program(source.file))
-    files = {f"{folder}/{os.path.basename(name)}": _data(path, strip=strip) for name, path in found.items()}
+    libraries = python_files.shared_libraries(source.file for source in sources if python_files.is_program(source.file))
+    files = {f"{folder}/{os.path.basename(name)}": _data(path, strip=strip) for name, path in libraries.items()}
     files |= system
     for name in ("libnss_files.so.2", "libnss_dns.so.2"):
         if os.path.exists(path := f"{folder}/{name}"):

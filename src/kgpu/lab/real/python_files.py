@@ -85,7 +85,7 @@ def own_package() -> list[CopiedFile]:
 
 def dependencies(names: Iterable[str] = ("kgpu",)) -> dict[str, importlib.metadata.Distribution]:
     """What ``names`` need at run time, directly or not, without themselves; extras and what is not here don't count."""
-    found: dict[str, importlib.metadata.Distribution] = {}
+    distributions: dict[str, importlib.metadata.Distribution] = {}
     open_names, seen = list(names), set(map(_normal, names))
     while open_names:
         for line in importlib.metadata.distribution(open_names.pop()).requires or []:
@@ -95,11 +95,11 @@ def dependencies(names: Iterable[str] = ("kgpu",)) -> dict[str, importlib.metada
                 continue
             seen.add(_normal(hit.group()))
             try:
-                found[_normal(hit.group())] = importlib.metadata.distribution(hit.group())
+                distributions[_normal(hit.group())] = importlib.metadata.distribution(hit.group())
             except importlib.metadata.PackageNotFoundError:
                 continue  # for another system or another Python
             open_names.append(hit.group())
-    return found
+    return distributions
 
 
 def _normal(name: str) -> str:
@@ -108,7 +108,7 @@ def _normal(name: str) -> str:
 
 def packages() -> list[CopiedFile]:
     """The files of every dependency, with their licences."""
-    found: set[CopiedFile] = set()
+    files: set[CopiedFile] = set()
     for name, distribution in sorted(dependencies().items()):
         if distribution.files is None:
             raise LabError(
@@ -123,8 +123,8 @@ def packages() -> list[CopiedFile]:
             if parts[0].endswith(".dist-info") and parts[-1] in _INSTALLATION:
                 continue
             if os.path.isfile(where := str(file.locate())):
-                found.add(CopiedFile(f"{SITE}/{file.as_posix()}", where))
-    return sorted(found)
+                files.add(CopiedFile(f"{SITE}/{file.as_posix()}", where))
+    return sorted(files)
 
 
 def is_program(file: str) -> bool:

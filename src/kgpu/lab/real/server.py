@@ -60,8 +60,8 @@ class ApiServerConnection:
         self.warnings = response.headers.get_all("Warning") or []
         if answer.startswith(PROTOBUF):
             return response.status, answer
-        told = response.headers.get_content_type()
-        return response.status, json.loads(answer) if told == JSON else answer.decode(errors="replace")
+        media_type = response.headers.get_content_type()
+        return response.status, json.loads(answer) if media_type == JSON else answer.decode(errors="replace")
 
     def _ask(self, method: str, path: str, data: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
         self._connection.request(method, path, data, headers)

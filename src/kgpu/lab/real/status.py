@@ -24,7 +24,7 @@ def report(lab: RealLab) -> dict[str, Any]:
     """The whole status; ``running`` alone is false when the lab is not up."""
     if not lab.running:
         return {"name": lab.spec.name, "kind": REAL, "running": False, "folder": str(lab.paths.root)}
-    found = lab.state
+    lab_state = lab.state
     processes = [
         {"name": entry["name"], "pid": entry["pid"], "restarts": max(0, entry["starts"] - 1), **memory(entry["pid"])}
         for entry in lab.processes()
@@ -39,22 +39,22 @@ def report(lab: RealLab) -> dict[str, Any]:
     ]
     versions = {item.name: components.version_of(item) for item in components.COMPONENTS if components.version_of(item)}
     return {
-        "name": found.name,
+        "name": lab_state.name,
         "kind": REAL,
         "running": True,
-        "complete": found.complete,
+        "complete": lab_state.complete,
         "folder": str(lab.paths.root),
         "kubeconfig": str(lab.kubeconfig),
         "api": lab.network.api_url,
-        "profile": found.profile,
+        "profile": lab_state.profile,
         "hw_root": str(lab.hw_root),
         "logs": str(lab.paths.logs),
         "keeper": lab.keeper,
         "processes": processes,
         "versions": versions,
         "nodes": [_node(lab)],
-        "hardware": {one.node: str(one.root) for one in lab.hardware()},
-        **(_devices(lab) if found.agent and found.complete else {}),
+        "hardware": {machine.node: str(machine.root) for machine in lab.hardware()},
+        **(_devices(lab) if lab_state.agent and lab_state.complete else {}),
     }
 
 

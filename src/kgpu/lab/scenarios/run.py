@@ -211,7 +211,8 @@ def play(
                 finally:
                     interrupts.hold()
                     # Told afterwards: a reader of the output that went away must not end the cleanup.
-                    wrong = [] if keep else [one for one in _clean_up(scenario, inner) if not one.ok]
+                    cleanup = () if keep else _clean_up(scenario, inner)
+                    wrong = [result for result in cleanup if not result.ok]
         finally:
             interrupts.hold()
             if not keep:
@@ -279,16 +280,16 @@ class Interrupts:
 def _make_namespace(scenario: Scenario, backend: Backend) -> None:
     """A fresh namespace, and the service account without which no pod can be made in it."""
     backend.command(["kubectl", "delete", "namespace", scenario.namespace, "--ignore-not-found", "--wait=true"])
-    made = backend.command(["kubectl", "create", "namespace", scenario.namespace])
+    output = backend.command(["kubectl", "create", "namespace", scenario.namespace])
     deadline = time.monotonic() + _COMMAND_S / 3
     account = ["kubectl", "get", "serviceaccount", "default", "--namespace", scenario.namespace]
-    while made.code == 0 and backend.command(account).code != 0:
+    while output.code == 0 and backend.command(account).code != 0:
         if time.monotonic() > deadline:
-            made = CommandOutput(1, "no default service account was made in it")
+            output = CommandOutput(1, "no default service account was made in it")
         time.sleep(_REPEAT_S / 5)
-    if made.code != 0:
+    if output.code != 0:
         raise LabError(
-            f"namespace {scenario.namespace} can't be made: {made.text.strip()}",
+            f"namespace {scenario.namespace} can't be made: {output.text.strip()}",
             "a lab that is up",
             '"kgpu lab status" tells whether it is',
         )
