@@ -8,23 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.base import http, room
+from kgpu.base import connection_limits, http
+from kgpu.base.connection_limits import PeerConnection
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.base.http import (
     MAX_HEAD,
     Address,
-    Asked,
-    OpenDoor,
+    DynamicPage,
+    OpenAccess,
     Request,
     Response,
     StatusServer,
     answer,
     encode,
-    here_only,
+    local_only,
     parse,
     parse_address,
 )
-from kgpu.base.room import Guest
 
 
 def broken() -> Response:
@@ -92,7 +92,7 @@ async def test_status_codes(server, request_head, status):
         assert reply.endswith(b"\r\n\r\n")
 
 
-class StrictDoor(OpenDoor):
+class StrictAccess(OpenAccess):
     async def refuse(self, request: Request) -> Response | None:
         return None if request.headers.get("x-key") == "open" else Response(403, "no\n")
 
@@ -100,9 +100,11 @@ class StrictDoor(OpenDoor):
         return (("X-Frame-Options", "deny"),)
 
 
-async def test_a_door_decides_before_any_page_is_made():
+async def test_an_access_policy_decides_before_any_page_is_made():
     large = b"x" * 3_000_000
-    server = StatusServer({"/": Asked(lambda _: Response(200, large, "application/octet-stream"))}, door=StrictDoor())
+    server = StatusServer(
+        {"/": DynamicPage(lambda _: Response(200, large, "application/octet-stream"))}, access=StrictAccess()
+    )
     server.address = await server.start(LOCAL)  # type: ignore[attr-defined]
     assert (await exchange(server, b"GET /nowhere HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 403 ")
     reply = await exchange(server, b"GET / HTTP/1.1\r\nX-Key: open\r\n\r\n")
@@ -146,7 +148,7 @@ async def silent(server, count: int, source: str):
 @pytest.fixture
 def abroad(monkeypatch):
     """Only 127.0.0.1 is this machine: 127.x.y.z are other ones."""
-    monkeypatch.setattr(http, "guest", lambda peer, _here, _node: Guest(peer, peer == "127.0.0.1"))
+    monkeypatch.setattr(http, "connection_from", lambda peer, _here, _node: PeerConnection(peer, peer == "127.0.0.1"))
 
 
 @pytest.mark.parametrize("sources", [1, 20], ids=["of one", "of many"])
@@ -155,7 +157,9 @@ async def test_silent_connections_take_the_page_from_nobody(server, abroad, sour
     idle = []
     for number in range(sources):
         idle += await silent(server, 400 // sources, f"127.9.0.{number + 1}")
-    await eventually(lambda: len(server._open) == (room.MOST_OF_PEER if sources == 1 else room.MOST))
+    await eventually(
+        lambda: len(server._open) == (connection_limits.MOST_OF_PEER if sources == 1 else connection_limits.MOST)
+    )
     for source in ("127.0.0.1", "127.9.0.1", "127.8.0.1"):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port, local_addr=(source, 0))
         writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
@@ -170,11 +174,15 @@ async def test_clients_that_do_not_take_their_answer_take_the_page_from_nobody(a
     """64 of them, of four pods, had every scrape refused for as long as an answer may take."""
     server = StatusServer({"/large": lambda: Response(200, "x" * 8_000_000), **ROUTES}, patience=60.0)
     server.address = await server.start(LOCAL)  # type: ignore[attr-defined]
-    slow = [one for number in range(4) for one in await silent(server, room.MOST_OF_PEER, f"127.9.0.{number + 1}")]
+    slow = [
+        one
+        for number in range(4)
+        for one in await silent(server, connection_limits.MOST_OF_PEER, f"127.9.0.{number + 1}")
+    ]
     for _, writer in slow:
         writer.transport.pause_reading()
         writer.write(b"GET /large HTTP/1.1\r\n\r\n")
-    await eventually(lambda: sum(one.sending and not one.answered for one in server._open) == room.MOST)
+    await eventually(lambda: sum(one.sending and not one.answered for one in server._open) == connection_limits.MOST)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port, local_addr=("127.8.0.1", 0))  # type: ignore[attr-defined]
     writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
     assert b"200 OK" in await asyncio.wait_for(reader.read(), 60)
@@ -184,8 +192,8 @@ async def test_clients_that_do_not_take_their_answer_take_the_page_from_nobody(a
 
 
 async def test_where_everybody_waits_for_an_answer_the_next_one_is_told(server, abroad):
-    for one in range(room.MOST):
-        server._open[Guest(f"127.9.1.{one}", own=False, asked=True)] = asyncio.create_task(asyncio.sleep(60))
+    for one in range(connection_limits.MOST):
+        server._open[PeerConnection(f"127.9.1.{one}", own=False, asked=True)] = asyncio.create_task(asyncio.sleep(60))
     reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port, local_addr=("127.7.0.1", 0))
     writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
     assert (await asyncio.wait_for(reader.read(), 60)).startswith(b"HTTP/1.1 503 ")
@@ -195,7 +203,7 @@ async def test_where_everybody_waits_for_an_answer_the_next_one_is_told(server, 
 
 @pytest.mark.parametrize(("peer", "status"), [("127.0.0.1", b"200"), ("10.0.0.1", b"403")])
 async def test_a_page_for_this_machine_alone(monkeypatch, peer, status):
-    server = StatusServer({"/statusz": here_only(lambda: Response(200, "all"))})
+    server = StatusServer({"/statusz": local_only(lambda: Response(200, "all"))})
     monkeypatch.setattr(http, "_host", lambda _name: peer)
     server.address = await server.start(LOCAL)  # type: ignore[attr-defined]
     assert (await exchange(server, b"GET /statusz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 " + status)

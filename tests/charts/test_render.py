@@ -9,7 +9,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 
-from kgpu.base.room import HOST_IP
+from kgpu.base.connection_limits import HOST_IP
 from kgpu.formats.crd import decode
 from kgpu.formats.crd.definitions import crds
 from kgpu.formats.names import AGENT_DAEMON_SET, AGENT_HEALTH_PORT

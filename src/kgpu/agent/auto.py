@@ -36,10 +36,10 @@ from kgpu.agent.switched import SwitchedConfig
 from kgpu.agent.wanted import DISABLED, RoleDecision, belongs, leaves, wanted_roles, why_stopped
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError, HostError, KubeError, UserError
-from kgpu.base.http import StatusServer, here_only
+from kgpu.base.http import StatusServer, local_only
 from kgpu.base.service import Complaint
 from kgpu.base.supervise import RoleHandle, RoleState, RoleStatus, Supervisor, stop_on_signals
-from kgpu.base.waking import first_of
+from kgpu.base.waits import first_of
 from kgpu.formats.agent_config import AgentConfig, ConfigRef
 from kgpu.formats.agent_report import AgentReport, RoleReport
 from kgpu.formats.config_choice import Fallback
@@ -384,7 +384,7 @@ class AutoAgent(AgentProcess):
         return {
             "/healthz": status.healthz,
             "/readyz": self._readyz,
-            "/statusz": here_only(lambda: status.statusz(self._document())),
+            "/statusz": local_only(lambda: status.statusz(self._document())),
         }
 
     def _readyz(self) -> Any:

@@ -22,7 +22,7 @@ from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.errors import HostError, UserError
 from kgpu.base.inotify import CONTENT, Inotify, homes
 from kgpu.base.service import Complaint, running
-from kgpu.base.waking import first_of
+from kgpu.base.waits import first_of
 from kgpu.formats.config_choice import REFUSED, Fallback, choose
 from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL
 from kgpu.host import processes

@@ -18,12 +18,12 @@ from typing import Final
 from kgpu.agent.remembered import PATIENCE
 from kgpu.agent.wanted import labels_that_count, string_map
 from kgpu.base.advice import Advice, AdviceSink, Severity
+from kgpu.base.change_notifier import ChangeNotifier
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import ConfigError, UserError
 from kgpu.base.files import write_atomic
-from kgpu.base.news import News
 from kgpu.base.threads import beside
-from kgpu.base.waking import first_of
+from kgpu.base.waits import first_of
 from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, decode
 from kgpu.formats.agent_report import is_report
@@ -61,7 +61,7 @@ class Orders:
         self._map = Informer(api, Scope(CONFIG_MAPS, namespace, Selector.named(names.AGENT_CONFIG_MAP)), clock=clock)
         self._text = ""
         self._seen = ""
-        self._news = News()
+        self._news = ChangeNotifier()
         self._remember = True
         self._removing = False
         self._remember_again = asyncio.Event()
@@ -113,7 +113,7 @@ class Orders:
                 found = await self._api.list(CONFIG_MAPS, namespace=namespace, selector=Selector.named(name))
             if found.items:
                 self._take_config(found.items[0])
-                await self._news.tell()
+                await self._news.notify()
 
     @contextlib.asynccontextmanager
     async def forgotten(self) -> AsyncIterator[None]:
@@ -139,7 +139,7 @@ class Orders:
         if not await first_of(synced, self._clock.sleep(self._patience)):
             if await self._recall():
                 log.warning("the API server can't be read now; going on with the last orders")
-                await self._news.tell()
+                await self._news.notify()
             await asyncio.gather(self.node.synced.wait(), self._map.synced.wait())
         while True:
             seen = (self.node.revision, self._map.revision)
@@ -161,7 +161,7 @@ class Orders:
         if self.config is not None and self.uid and not self.config.leaving:
             async with self._writing:
                 await self._write(self.config)
-        await self._news.tell()
+        await self._news.notify()
 
     def _take_config(self, found: Object | None) -> None:
         text = None if found is None else string_map(found.get("data")).get(names.AGENT_CONFIG_KEY)

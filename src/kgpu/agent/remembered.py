@@ -18,7 +18,7 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import UserError
 from kgpu.base.files import write_atomic
 from kgpu.base.threads import beside
-from kgpu.base.waking import within
+from kgpu.base.waits import within
 from kgpu.formats.config_choice import ConfigText
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from kgpu.agent.process import POLICY, AgentProcess, follow
 from kgpu.agent.remembered import CONFIG_MEMORY, DefaultConfig, FollowedConfig, RememberedConfig
 from kgpu.agent.shared import SharedReader
 from kgpu.base.errors import HwError
-from kgpu.base.http import StatusServer, here_only
+from kgpu.base.http import StatusServer, local_only
 from kgpu.base.supervise import RoleHandle, Supervisor, stop_on_signals
 from kgpu.hw.port import Reader
 from kgpu.kube.port import KubeApi
@@ -130,7 +130,7 @@ class Agent(AgentProcess):
         return {
             "/healthz": status.healthz,
             "/readyz": lambda: status.readyz(self.roles.statuses()),
-            "/statusz": here_only(lambda: status.statusz(self._document())),
+            "/statusz": local_only(lambda: status.statusz(self._document())),
         }
 
     def _document(self) -> dict[str, Any]:

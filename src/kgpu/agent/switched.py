@@ -10,7 +10,7 @@ from typing import Any
 
 from kgpu.agent.remembered import DefaultConfig, FollowedConfig
 from kgpu.base.errors import UserError
-from kgpu.base.waking import before, first_of
+from kgpu.base.waits import before, first_of
 from kgpu.formats.config_choice import ConfigText
 
 

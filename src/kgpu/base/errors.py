@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TypeAlias
 
 
-def to_do(said: str, remedy: str) -> str:
-    """What is so, and what can be done about it where there is anything."""
-    return f"{said}; to do: {remedy}" if remedy else said
+def to_do(statement: str, remedy: str) -> str:
+    """The statement, followed by the remedy if there is one."""
+    return f"{statement}; to do: {remedy}" if remedy else statement
 
 
 class UserError(Exception):

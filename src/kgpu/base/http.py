@@ -1,10 +1,10 @@
 """Answers GET requests for a handful of fixed paths: enough for probes, scrapers and a person with curl.
 
-A whole web server costs 6 MB of a process's memory; this costs nothing beyond asyncio. Promises: a request's head is at
-most 8 KiB and must arrive within the deadline, the TLS handshake included; how many are open is bounded, and when they
-are too many the silent ones go (``room``); every connection carries one request; nothing that a client sends reaches a
-log or a file. Who may come in, and by which certificate, is asked of a ``Door`` at every connection, so that it can
-change while connections are open.
+A web framework would cost 6 MB of memory; this costs nothing beyond asyncio. Promises: a request's head is at
+most 8 KiB and must arrive within the deadline, the TLS handshake included; the number of open connections is bounded,
+and silent ones are dropped first (``connection_limits``); every connection carries one request; nothing that a client
+sends reaches a log or a file. An ``AccessPolicy`` decides at every connection who is let in and with which certificate,
+so both can change while the server runs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from kgpu.base.connection_limits import PeerConnection, connection_from, make_room, node_addresses
 from kgpu.base.errors import ConfigError, HostError
-from kgpu.base.room import Guest, guest, make_room, node_addresses
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -76,31 +76,31 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DynamicPage:
     """A page that depends on the request, such as on the formats that the client takes."""
 
     page: Callable[[Request], Response]
 
 
-def here_only(page: Callable[[], Response]) -> Asked:
-    """A page that says more than is anybody's business: only who is on this machine, or in this pod, may see it."""
+def local_only(page: Callable[[], Response]) -> DynamicPage:
+    """A page that only clients on this machine, or in this pod, may see: it tells more than others should know."""
     refused = Response(403, "this page is for this machine alone; for a pod: kubectl port-forward, or kubectl exec\n")
-    return Asked(lambda request: page() if request.local else refused)
+    return DynamicPage(lambda request: page() if request.local else refused)
 
 
-Page: TypeAlias = Callable[[], Response] | Asked
+Page: TypeAlias = Callable[[], Response] | DynamicPage
 Routes: TypeAlias = Mapping[str, Page]
 
 
-class Door(Protocol):
-    """Who may come in. Asked anew at each connection."""
+class AccessPolicy(Protocol):
+    """Decides who is let in. Called for each connection."""
 
     def tls(self) -> SSLContext | None:
-        """What the connection is encrypted with, None for plain HTTP."""
+        """The connection's TLS context, None for plain HTTP."""
         ...
 
     async def refuse(self, request: Request) -> Response | None:
-        """What to answer instead of a page, None to let the request through."""
+        """The response to a request that is refused, None to let it through."""
         ...
 
     def headers(self) -> Headers:
@@ -108,7 +108,7 @@ class Door(Protocol):
         ...
 
 
-class OpenDoor:
+class OpenAccess:
     """Lets everybody in, in plain HTTP."""
 
     def tls(self) -> SSLContext | None:
@@ -146,7 +146,7 @@ def parse_address(text: str, *, flag: str = "--health-address") -> Address:
 
 
 def parse(head: bytes) -> Request | Response:
-    """What a request's head asks, or the answer to one that asks nothing. Lines that are no header are left out."""
+    """The request in this head, or the response to a head that is no request. Malformed header lines are ignored."""
     first, *rest = head.split(b"\r\n")
     line = _REQUEST_LINE.fullmatch(first)
     if line is None:
@@ -169,7 +169,7 @@ def reply(request: Request, routes: Routes) -> Response:
     if route is None:
         return Response(404, f"there is: {' '.join(routes)}\n")
     try:
-        return route.page(request) if isinstance(route, Asked) else route()
+        return route.page(request) if isinstance(route, DynamicPage) else route()
     except Exception:
         log.exception("a page failed")
         return Response(500, "this page failed; see the log\n")
@@ -197,14 +197,19 @@ class StatusServer:
     """Serves the routes until closed. A request has ``deadline`` seconds to arrive, its answer ``patience`` to go."""
 
     def __init__(
-        self, routes: Routes, *, deadline: float = DEADLINE, patience: float = LINGER, door: Door | None = None
+        self,
+        routes: Routes,
+        *,
+        deadline: float = DEADLINE,
+        patience: float = LINGER,
+        access: AccessPolicy | None = None,
     ) -> None:
         self._routes = routes
         self._deadline = deadline
         self._patience = patience
-        self._door = door or OpenDoor()
+        self._access = access or OpenAccess()
         self._server: asyncio.Server | None = None
-        self._open: dict[Guest, asyncio.Task[None]] = {}
+        self._open: dict[PeerConnection, asyncio.Task[None]] = {}
         self._refusals: set[asyncio.Task[None]] = set()
         self._node = node_addresses()
 
@@ -239,15 +244,15 @@ class StatusServer:
             await asyncio.wait(tasks)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer, here = (_host(writer.get_extra_info(name)) for name in ("peername", "sockname"))
-        new = guest(peer, here, self._node)
+        peer, own = (_host(writer.get_extra_info(name)) for name in ("peername", "sockname"))
+        new = connection_from(peer, own, self._node)
         stays, leaves = make_room(list(self._open), new)
         if leaves is not None:
             self._open.pop(leaves).cancel()
         elif not stays and len(self._refusals) >= REFUSED_AT_ONCE:
             writer.transport.abort()
             return
-        context = self._door.tls()
+        context = self._access.tls()
         if context is not None:
             # Before the first byte is read: what has been read could not be given to the handshake any more.
             writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -260,8 +265,8 @@ class StatusServer:
             task.add_done_callback(self._refusals.discard)
 
     async def _serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: SSLContext | None, client: Guest, *,
-        refuse: bool,
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: SSLContext | None,
+        client: PeerConnection, *, refuse: bool,
     ) -> None:  # fmt: skip
         response, with_body = Response(503, "too many connections\n"), True
         encrypted = context is None
@@ -278,7 +283,7 @@ class StatusServer:
                     return
                 response = Response(408, "too slow\n")
             client.sending = True
-            await self._send(writer, encode(response, with_body=with_body, more=self._door.headers()))
+            await self._send(writer, encode(response, with_body=with_body, more=self._access.headers()))
             client.answered = True
             async with asyncio.timeout(LINGER):
                 if writer.can_write_eof():
@@ -301,7 +306,7 @@ class StatusServer:
             await writer.drain()
 
     async def _read(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: Guest
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: PeerConnection
     ) -> tuple[Response, bool]:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -315,7 +320,7 @@ class StatusServer:
             return request, True
         certificate = writer.get_extra_info("peercert") or None
         request = replace(request, certificate=certificate, local=client.local)
-        refused = await self._door.refuse(request)
+        refused = await self._access.refuse(request)
         return refused or reply(request, self._routes), request.method != "HEAD"
 
 

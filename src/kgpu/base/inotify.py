@@ -1,4 +1,4 @@
-"""Being told by the kernel when something in a folder changes, on the asyncio loop, without a dependency.
+"""Waits for changes in folders, which the kernel reports by inotify; on the asyncio loop, without a dependency.
 
 ``Inotify`` coalesces: ``wait`` says that something happened in a watched folder since the last ``wait``, and the
 caller looks for itself what is true now. That survives queue overflows, renamed folders and everything else that makes
@@ -43,7 +43,7 @@ _BUFFER: Final = 65536
 
 
 class _Kernel:
-    """The one instance of a loop: a user may have few (128 is usual), and a node's other programs want some, too."""
+    """The inotify instance of one loop. All watchers share it: a user may have few instances, usually 128."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -55,11 +55,11 @@ class _Kernel:
             loop.add_reader(self.fd, self._drain)
 
     def join(self, view: Inotify) -> None:
-        """From now on there is somebody to tell."""
+        """Add a view to report to."""
         self._views.add(view)
 
     def leave(self, view: Inotify) -> None:
-        """The last one closes the instance."""
+        """Remove the view; the last one to leave closes the instance."""
         self._views.discard(view)
         if not self._views:
             self.close()
@@ -73,7 +73,7 @@ class _Kernel:
         return watch
 
     def remove(self, view: Inotify, watch: int) -> None:
-        """The view is told of this watch no more."""
+        """Report this watch to the view no longer."""
         watchers = self._watchers.get(watch, {})
         watchers.pop(view, None)
         if not watchers and self._watchers.pop(watch, None) is not None:
@@ -104,7 +104,7 @@ class _Kernel:
                 self._watchers.pop(watch, None)
 
     def close(self) -> None:
-        """Nothing is told any more."""
+        """Close the instance; nothing is reported any more."""
         if self.fd >= 0:
             self._loop.remove_reader(self.fd)
             os.close(self.fd)
@@ -120,7 +120,7 @@ _KERNELS: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Kernel]] =
 
 
 def _kernel() -> _Kernel:
-    """That of the running loop; where the kernel gave none, it is asked again."""
+    """The running loop's instance; if the kernel refused one before, try again."""
     loop = asyncio.get_running_loop()
     found = _KERNELS.get(loop)
     if found is None or found.fd < 0:
@@ -162,7 +162,7 @@ class Inotify:
             self._kernel.remove(self, watch)
 
     def _rejoined(self) -> bool:
-        """Whether there is an instance; one that the kernel has refused or taken away is asked for again."""
+        """Whether there is an instance; if the kernel has refused or closed it, try to get another."""
         if not self._closed and self._kernel.fd < 0:
             self._kernel = _kernel()
             self._kernel.join(self)
@@ -208,7 +208,7 @@ def nearest_existing(folder: Path) -> Path:
 
 
 def homes(*files: Path) -> set[Path]:
-    """The folders to watch for files that may be links: of the link and of what it leads to.
+    """The folders to watch for files that may be symbolic links: the link's and its target's.
 
     A ConfigMap volume swaps the link ``..data`` beside the file; a linked file changes in its own folder.
     """

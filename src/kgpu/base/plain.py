@@ -1,4 +1,4 @@
-"""Careful looks into decoded JSON: what has the wrong type is as good as absent, and nothing here raises."""
+"""Reads decoded JSON of unknown shape: a value of the wrong type counts as absent, and nothing here raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the run loops of components are made of: tasks that live as long as a block, and troubles that are told once."""
+"""Building blocks of the components' run loops: tasks that live as long as a block, and problems reported once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kgpu.base.errors import UserError
 
 
 async def end(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel and wait until each is over; what they died of is theirs."""
+    """Cancel the tasks and wait until each has ended; their exceptions are dropped."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -20,9 +20,9 @@ async def end(*tasks: asyncio.Future[Any]) -> None:
 
 @contextlib.asynccontextmanager
 async def running(**named: Coroutine[Any, Any, None]) -> AsyncIterator[tuple[asyncio.Task[None], ...]]:
-    """The coroutines as tasks of those names within the block; whatever ends it ends them.
+    """Run the coroutines as tasks, named by keyword, until the block ends.
 
-    They have begun when the block begins: what listens hears of all that happens from then on.
+    They have started when the block begins, so a listener among them misses nothing that happens in it.
     """
     tasks = tuple(asyncio.create_task(work, name=name) for name, work in named.items())
     try:
@@ -33,7 +33,7 @@ async def running(**named: Coroutine[Any, Any, None]) -> AsyncIterator[tuple[asy
 
 
 async def first_end(tasks: Iterable[asyncio.Future[Any]], *, stop: asyncio.Event | None = None) -> None:
-    """Return when one of the tasks has ended, or ``stop`` is set. Raises what those died of that have ended."""
+    """Return when one of the tasks has ended or ``stop`` is set. Raises the exception of a task that failed."""
     tasks = tuple(tasks)
     stopped = () if stop is None else (asyncio.ensure_future(stop.wait()),)
     try:
@@ -46,7 +46,7 @@ async def first_end(tasks: Iterable[asyncio.Future[Any]], *, stop: asyncio.Event
 
 
 class Complaint:
-    """A trouble that comes and goes: told when it begins and when it becomes another, not each time that it is met."""
+    """Reports a recurring problem when it begins and when its text changes, not each time that it occurs."""
 
     def __init__(
         self, report: AdviceSink, *, reason: str, subject: str = "", severity: Severity = Severity.WARNING
@@ -58,7 +58,7 @@ class Complaint:
         self._told = ""
 
     def of(self, problem: UserError, *, reason: str = "") -> None:
-        """It is met; ``reason`` stands in for the usual one."""
+        """The problem has occurred; ``reason`` replaces the usual one."""
         line = problem.one_line()
         if line != self._told:
             self._told = line
@@ -68,6 +68,6 @@ class Complaint:
             self._report(advice)
 
     def over(self) -> bool:
-        """It works again; True when it did not before."""
+        """The problem is gone; True when there was one."""
         was, self._told = bool(self._told), ""
         return was

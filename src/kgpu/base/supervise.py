@@ -66,7 +66,7 @@ class RoleStatus:
 
 
 class RoleHandle:
-    """What a role tells its supervisor with. Calls are cheap, and repeating one changes nothing."""
+    """Reports a role's state to its supervisor. Calls are cheap, and repeating one changes nothing."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.name = name
@@ -75,7 +75,7 @@ class RoleHandle:
         self.status = RoleStatus(name=name, state=RoleState.STARTING, reason="", since=clock.monotonic(), restarts=0)
 
     def running(self, reason: Reason = "", why: str = "") -> None:
-        """The role does its job; with ``why``, not in every respect as it was told."""
+        """The role does its job; with ``why``, it does not do everything that it is configured to do."""
         if self._healthy_since is None:
             self._healthy_since = self._clock.monotonic()
         self.become(RoleState.RUNNING, reason, why)

@@ -1,4 +1,4 @@
-"""Calls that may block for good (a disk, a device's files), beside the asyncio loop.
+"""Calls that may block for good (a disk, a device's files), in threads beside the asyncio loop.
 
 Unlike ``asyncio.to_thread``, whose threads are waited for at the end of the loop and of the process, a call that never
 returns keeps nobody from ending: its thread is a daemon. Each call has a thread of its own, so none waits for another.
@@ -20,7 +20,7 @@ _under_way: Final = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, set[asy
 
 
 async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What the call returns or raises. Cancelling gives up waiting; the call itself goes on."""
+    """Run the call in a daemon thread and return its result. Cancelling stops the wait; the call itself goes on."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     ended: asyncio.Future[None] = loop.create_future()
@@ -49,9 +49,9 @@ async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) ->
 
 
 async def calls_under_way(seconds: float) -> bool:
-    """Wait for all calls that are under way on this loop now, for ``seconds`` at most; whether they have ended.
+    """Wait at most ``seconds`` for all calls that this loop has under way now; True when all have ended.
 
-    For who removes what a call may still write, though nobody waits for it any more.
+    For callers that remove files which an abandoned call may still write.
     """
     waited_for = set(_under_way.get(asyncio.get_running_loop(), ()))
     if not waited_for:

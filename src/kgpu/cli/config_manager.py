@@ -100,7 +100,7 @@ async def _run(settings: ConfigManagerSettings, kubeconfig: str, *, once: bool) 
     from kgpu.agent.config_manager import ConfigManager, run
     from kgpu.base.log import log_decision
     from kgpu.base.supervise import stop_on_signals
-    from kgpu.base.waking import first_of
+    from kgpu.base.waits import first_of
     from kgpu.kube.client import connect
 
     log = logging.getLogger("kgpu.config-manager")

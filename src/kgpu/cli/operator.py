@@ -165,7 +165,7 @@ async def _run(kubeconfig: str, settings: OperatorSettings, options: Options) ->
     import signal
 
     from kgpu.base.supervise import stop_on_signals
-    from kgpu.base.waking import first_of
+    from kgpu.base.waits import first_of
     from kgpu.kube.client import connect
     from kgpu.manager.run import ManagerProcess
     from kgpu.operator.run import OperatorController, find_owner

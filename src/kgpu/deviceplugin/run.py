@@ -23,7 +23,7 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError, Reason, UserError, line_of
 from kgpu.base.service import first_end, running
 from kgpu.base.threads import beside
-from kgpu.base.waking import first_of
+from kgpu.base.waits import first_of
 from kgpu.deviceplugin import roster
 from kgpu.deviceplugin.allocate import shown_name
 from kgpu.deviceplugin.config import PluginSettings, printable

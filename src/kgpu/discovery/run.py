@@ -19,7 +19,7 @@ from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError, Reason, UserError
 from kgpu.base.threads import beside
-from kgpu.base.waking import first_of
+from kgpu.base.waits import first_of
 from kgpu.discovery.config import resolve
 from kgpu.discovery.model import LabelSettings, NodeFacts
 from kgpu.discovery.plan import plan

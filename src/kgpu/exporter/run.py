@@ -19,8 +19,8 @@ from kgpu import __version__
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError, Reason, UserError
-from kgpu.base.http import Address, Door, Response, StatusServer
-from kgpu.base.waking import first_of
+from kgpu.base.http import AccessPolicy, Address, Response, StatusServer
+from kgpu.base.waits import first_of
 from kgpu.exporter.config import ExporterOptions
 from kgpu.exporter.model import Users, UsersPort
 from kgpu.exporter.own import ConfigState, Work
@@ -112,8 +112,8 @@ class Exporter:
     async def run(self) -> None:
         """Serve until cancelled. Raises HostError when the address can't be listened on."""
         context = self._context
-        door: Door | None = self._web
-        server = StatusServer(self._page.routes(self.health), patience=context.given.write_timeout, door=door)
+        door: AccessPolicy | None = self._web
+        server = StatusServer(self._page.routes(self.health), patience=context.given.write_timeout, access=door)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(follow_events(context.reader, self._hear, clock=context.clock, missed=self._missed))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.http import Asked, Headers, Request, Response, Routes
+from kgpu.base.http import DynamicPage, Headers, Request, Response, Routes
 from kgpu.exporter.model import Family
 from kgpu.exporter.render import ExpositionFormat, negotiate, render
 
@@ -74,7 +74,7 @@ class MetricsPage:
         """All pages."""
         return {
             "/": lambda: Response(200, INDEX, "text/html; charset=utf-8"),
-            "/metrics": Asked(self.scrape),
+            "/metrics": DynamicPage(self.scrape),
             "/health": health,
         }
 

@@ -50,7 +50,7 @@ _UNAUTHORIZED: Final = Response(401, "Unauthorized\n", headers=(("WWW-Authentica
 
 
 class WebDoor:
-    """A ``base.http.Door`` by a web config file."""
+    """A ``base.http.AccessPolicy`` by a web config file."""
 
     def __init__(self, path: str, report: AdviceSink) -> None:
         """Raises ConfigError, HostError."""

@@ -24,7 +24,7 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HostError, HwError, KubeError, Reason, UserError
 from kgpu.base.service import running
 from kgpu.base.threads import beside
-from kgpu.base.waking import woken
+from kgpu.base.waits import woken
 from kgpu.formats.gpu_report import GpuReport
 from kgpu.health.config import HealthConfig
 from kgpu.health.history import HealthHistory, Remembered

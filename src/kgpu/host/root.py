@@ -11,7 +11,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from kgpu.base.inside import resolve_inside
+from kgpu.base.symlinks import resolve_inside
 from kgpu.formats.cdi import CdiDeviceNode
 from kgpu.formats.simulated import state_file
 

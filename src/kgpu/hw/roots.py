@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from kgpu.base.inside import resolve_inside
+from kgpu.base.symlinks import resolve_inside
 
 LIBRARY = "libnvidia-ml.so.1"
 # The replaced device plugin's order (`--driver-root-ctr-path`): the first hit under the root wins.

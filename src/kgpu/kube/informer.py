@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import Final
 
 from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.change_notifier import ChangeNotifier
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
-from kgpu.base.news import News
 from kgpu.kube.port import (
     EVERYTHING,
     Change,
@@ -78,7 +78,7 @@ class Informer:
         self._on_change = on_change
         self._objects: dict[Key, Object] = {}
         self._version = ""
-        self._news = News()
+        self._changes = ChangeNotifier()
         self.synced = asyncio.Event()
         """Set from the first complete list on, for good."""
         self.error: KubeError | None = None
@@ -94,11 +94,11 @@ class Informer:
         """A number that grows with every change of ``objects`` (apart from their versions) or ``error`` and with the
         first list.
         """
-        return self._news.revision
+        return self._changes.revision
 
     async def changed(self, after: int) -> int:
         """Wait until ``revision`` differs from ``after``; returns it."""
-        return await self._news.changed(after)
+        return await self._changes.changed(after)
 
     async def learn(self, obj: Object) -> None:
         """Take in what the server has answered to a write of one's own, before the watch brings the same.
@@ -110,7 +110,7 @@ class Informer:
             return
         obj = self._objects[key] = self._project(obj)
         if known is None or not _same(known, obj):
-            await self._news.tell()
+            await self._changes.notify()
 
     async def run(self) -> None:
         """Follow until cancelled. API errors never end it."""
@@ -147,7 +147,7 @@ class Informer:
         self.synced.set()
         await self._recovered()
         if not same:
-            await self._news.tell()
+            await self._changes.notify()
 
     async def _watch(self) -> None:
         scope = self._scope
@@ -155,7 +155,7 @@ class Informer:
         async for event in events:
             await self._recovered()
             if self._take(event):
-                await self._news.tell()
+                await self._changes.notify()
 
     def _take(self, event: WatchEvent) -> bool:
         """Keep what the event says; True when that is news."""
@@ -187,13 +187,13 @@ class Informer:
                 logging.WARNING if first else logging.DEBUG, "%s: %s", self._scope.resource.plural, error.one_line()
             )
             if first:
-                await self._news.tell()
+                await self._changes.notify()
 
     async def _recovered(self) -> None:
         if self.error is not None:
             self.error = None
             log.info("%s: the API server answers again", self._scope.resource.plural)
-            await self._news.tell()
+            await self._changes.notify()
 
 
 def _key(obj: Object) -> Key:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from kgpu.base.clock import BootClock, Clock
 from kgpu.base.errors import KubeError
 from kgpu.base.plain import mapping, number, text
-from kgpu.base.waking import within
+from kgpu.base.waits import within
 from kgpu.kube.port import LEASES, KubeApi, KubeRefusedError, Object, version_of
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from typing import Any
 
 from kgpu.base.clock import Clock
 from kgpu.base.errors import ConfigError, KubeError
-from kgpu.base.waking import first_of
+from kgpu.base.waits import first_of
 from kgpu.formats.config_choice import ConfigText, Fallback, choose_text, problem_text
 from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL
 from kgpu.kube.informer import Informer, Scope

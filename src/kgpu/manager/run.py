@@ -17,7 +17,7 @@ from typing import Final
 
 from kgpu import __version__
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.http import Address, Page, Response, StatusServer, here_only
+from kgpu.base.http import Address, Page, Response, StatusServer, local_only
 from kgpu.base.service import end, first_end
 from kgpu.formats import names
 from kgpu.formats.names import METRICS_TYPE
@@ -131,7 +131,7 @@ class ManagerProcess:
         health: dict[str, Page] = {
             "/healthz": lambda: Response(200, "ok\n"),
             "/readyz": self._readyz,
-            "/statusz": here_only(self._statusz),
+            "/statusz": local_only(self._statusz),
         }
         pages: tuple[tuple[str, Address | None, dict[str, Page]], ...] = (
             ("metrics", self.options.metrics, {"/metrics": self._metrics}),

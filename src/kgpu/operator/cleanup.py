@@ -17,7 +17,7 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
 from kgpu.base.plain import items, mapping, text
 from kgpu.base.service import running
-from kgpu.base.waking import first_of
+from kgpu.base.waits import first_of
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.lead import LeaseTimes

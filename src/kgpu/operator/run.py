@@ -19,7 +19,7 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
 from kgpu.base.plain import items, mapping, text
 from kgpu.base.problems import describe
-from kgpu.base.waking import first_of
+from kgpu.base.waits import first_of
 from kgpu.kube import kinds
 from kgpu.kube.port import PODS, KubeApi, KubeRefusedError, KubeUnreachableError, Object, Resource
 from kgpu.operator.applying import Applier

@@ -16,7 +16,7 @@ from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock
 from kgpu.base.errors import KubeError
 from kgpu.base.log import log_decision
-from kgpu.base.waking import first_of
+from kgpu.base.waits import first_of
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.events import ClusterEvents, about_node

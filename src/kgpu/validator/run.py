@@ -24,7 +24,7 @@ from kgpu.base.errors import HostError, HwError, KubeError, Reason, UserError, l
 from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
 from kgpu.base.service import running
 from kgpu.base.threads import beside
-from kgpu.base.waking import woken
+from kgpu.base.waits import woken
 from kgpu.host.root import DriverRoot
 from kgpu.hw.follow import follow_events
 from kgpu.hw.port import Inventory, Reader

@@ -21,7 +21,7 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import Reason, UserError
 from kgpu.base.service import Complaint
 from kgpu.base.threads import beside
-from kgpu.base.waking import first_of
+from kgpu.base.waits import first_of
 from kgpu.discovery.features.model import FeatureFacts
 from kgpu.discovery.features.plan import plan
 from kgpu.discovery.features.publish import FeaturesPublisher, SeenFeatures

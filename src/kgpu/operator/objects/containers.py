@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from typing import Final
 
-from kgpu.base.room import HOST_IP
+from kgpu.base.connection_limits import HOST_IP
 from kgpu.formats import names
 from kgpu.operator.model import Object
 from kgpu.operator.objects import shape

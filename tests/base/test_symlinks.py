@@ -7,7 +7,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.base.inside import MAX_LINKS, resolve_inside
+from kgpu.base.symlinks import MAX_LINKS, resolve_inside
 
 
 def test_a_chain_has_a_bound(tmp_path) -> None:

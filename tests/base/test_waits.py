@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kgpu.base.clock import SystemClock, VirtualClock
-from kgpu.base.waking import before, first_of, within, woken
+from kgpu.base.waits import before, first_of, within, woken
 
 
 async def fails() -> None:

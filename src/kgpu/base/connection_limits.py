@@ -1,8 +1,8 @@
-"""Which connections a small server keeps when more come than it can carry: pure bookkeeping.
+"""Which connections a small server drops when there are too many: pure bookkeeping.
 
-Whoever may reach a port can open connections and say nothing, or ask and not take the answer. So the one that has to go
-is the oldest that has not sent a request, and else the oldest that its client keeps open; one peer can have only a few;
-and the node's own addresses, from which the kubelet asks whether this process lives, have room of their own. A client
+Whoever reaches a port can open connections and send nothing, or not read the answer. So the connection to drop is the
+oldest that has not sent a request, else the oldest that its client keeps open. One peer can have only a few
+connections. The node's own addresses, from which the kubelet probes this process, have a limit of their own. A client
 that sends its request at once is answered, however many others are silent.
 """
 
@@ -25,9 +25,9 @@ _DEFAULT: Final = "00000000"
 
 
 @dataclass(slots=True, eq=False)
-class Guest:
+class PeerConnection:
     """One open connection. ``own``: from this node; ``local``: over the loopback interface. ``asked``: its request has
-    arrived; ``sending``: its answer is made, and it is for the client to take it; ``answered``: that has left.
+    arrived; ``sending``: its answer is ready and waits for the client to read it; ``answered``: the answer is sent.
     """
 
     peer: str
@@ -38,20 +38,20 @@ class Guest:
     local: bool = False
 
 
-def guest(peer: str, here: str, node: frozenset[str]) -> Guest:
-    """The connection from the address ``peer`` to ``here``, an address of this process; ``node`` are the node's."""
+def connection_from(peer: str, local_address: str, node: frozenset[str]) -> PeerConnection:
+    """The connection from ``peer`` to this process's ``local_address``; ``node`` has the node's addresses."""
     address = _plain(peer)
     local = not peer or (address is not None and address.is_loopback)  # a Unix socket's peer has no address
-    own = address is not None and (local or str(address) in node or address == _plain(here))
+    own = address is not None and (local or str(address) in node or address == _plain(local_address))
     if isinstance(address, ipaddress.IPv6Address):
         # Whoever has one address has the whole network of it.
-        return Guest(str(ipaddress.ip_network((address, 64), strict=False)), own, local=local)
-    return Guest(str(address), own, local=local)
+        return PeerConnection(str(ipaddress.ip_network((address, 64), strict=False)), own, local=local)
+    return PeerConnection(str(address), own, local=local)
 
 
-def make_room(guests: Sequence[Guest], new: Guest) -> tuple[bool, Guest | None]:
-    """Whether the new one may stay, and who has to go for it. ``guests`` are in the order in which they came."""
-    alike = [other for other in guests if other.own == new.own]
+def make_room(connections: Sequence[PeerConnection], new: PeerConnection) -> tuple[bool, PeerConnection | None]:
+    """Whether the new connection may stay, and which one to drop for it. ``connections`` are in order of arrival."""
+    alike = [other for other in connections if other.own == new.own]
     same = [other for other in alike if other.peer == new.peer]
     if not new.own and len(same) >= MOST_OF_PEER:
         leaves = _first_to_go(same)
@@ -62,23 +62,23 @@ def make_room(guests: Sequence[Guest], new: Guest) -> tuple[bool, Guest | None]:
     return leaves is not None, leaves
 
 
-def _first_to_go(guests: Iterable[Guest]) -> Guest | None:
-    """The oldest that has not asked, else the oldest that only has to close, else the oldest that is taking its answer;
-    nobody who waits for one.
+def _first_to_go(connections: Iterable[PeerConnection]) -> PeerConnection | None:
+    """The oldest without a request, else the oldest that is answered, else the oldest that is being sent its answer;
+    never one that waits for an answer.
     """
-    rows = list(guests)
-    silent = next((one for one in rows if not one.asked), None)
-    done = silent or next((one for one in rows if one.answered), None)
-    return done or next((one for one in rows if one.sending), None)
+    rows = list(connections)
+    silent = next((row for row in rows if not row.asked), None)
+    done = silent or next((row for row in rows if row.answered), None)
+    return done or next((row for row in rows if row.sending), None)
 
 
 def node_addresses(environment: str | None = None, routes: str | None = None) -> frozenset[str]:
     """The node's addresses as a pod sees them: what ``HOST_IP`` says, and the gateway, through which a bridge's node
     comes in. The arguments stand in for the variable and for ``/proc/net/route``.
     """
-    told = os.environ.get(HOST_IP, "") if environment is None else environment
-    found = {str(address) for one in told.split(",") if (address := _plain(one.strip())) is not None}
-    return frozenset(found | _gateways(_read(_ROUTES) if routes is None else routes))
+    listed = os.environ.get(HOST_IP, "") if environment is None else environment
+    addresses = {str(address) for text in listed.split(",") if (address := _plain(text.strip())) is not None}
+    return frozenset(addresses | _gateways(_read(_ROUTES) if routes is None else routes))
 
 
 def _gateways(routes: str) -> set[str]:
