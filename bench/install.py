@@ -29,7 +29,7 @@ from kgpu.kube import kinds
 from kgpu.kube.client import Client, connect
 from kgpu.kube.port import NODES, PODS, Change, Object, Resource, name_of
 from kgpu.lab.progress import QuietProgress
-from kgpu.lab.real import bootstrap, build, own_image
+from kgpu.lab.real import bootstrap, build, kgpu_image
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import LabSpec
 
@@ -100,7 +100,7 @@ def to_ready(world: World) -> Mapping[str, list[float]]:
         try:
             helm = build.ensure_helm(progress)
             lab.up()
-            bootstrap.import_archive(lab, own_image.ensure_image(progress))
+            bootstrap.import_archive(lab, kgpu_image.ensure_image(progress))
         except LabError as error:
             raise SkippedError(f"the real lab does not come up here: {error.one_line()}") from error
         found: dict[str, list[float]] = {}

@@ -22,9 +22,9 @@ from kgpu.base.errors import LabError
 from kgpu.formats.names import GPU_RESOURCE, LABEL_PRODUCT
 from kgpu.kube.client import connect
 from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object, Resource, name_of, namespace_of
-from kgpu.lab.built import cache_root
 from kgpu.lab.nodes import manage
 from kgpu.lab.nodes.feed import ObjectFeed
+from kgpu.lab.program_cache import cache_root
 from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import build
 from kgpu.lab.real.cluster import RealLab

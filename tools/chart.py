@@ -18,7 +18,7 @@ from typing import Any
 
 from kgpu.doctor.wanted import KINDS
 from kgpu.formats import yaml
-from kgpu.formats.crd import provided
+from kgpu.formats.crd import field_support
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.definitions import crds
 from kgpu.monitoring.alerts import ALERTS
@@ -235,7 +235,7 @@ def unbuilt() -> list[Schema]:
     return [
         {"path": leaf.path, "instead": leaf.says, "quiet": list(leaf.quiet),
          "switches": [{"path": name, "on": on} for name, on in leaf.switches]}
-        for leaf in provided.unbuilt(ClusterPolicySpec)
+        for leaf in field_support.unbuilt(ClusterPolicySpec)
     ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from kgpu.doctor.rules import all_rules
 from kgpu.exporter import options as exporter
 from kgpu.exporter.field_table import all_fields
 from kgpu.formats import exporter_flags, support
-from kgpu.formats.crd import common, core, provided
+from kgpu.formats.crd import common, core, field_support
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.fields import Type, rows
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
@@ -188,7 +188,7 @@ def _provided() -> str:
     """What this version does with each field, then what depends on another one."""
     found: list[tuple[str, ...]] = []
     for kind, struct in (("ClusterPolicy", ClusterPolicySpec), ("NVIDIADriver", NVIDIADriverSpec)):
-        parts = provided.parts(struct)
+        parts = field_support.parts(struct)
         found += [(kind, f"`{one.path}`", f"{one.does}{f': {one.says}' if one.says else ''}") for one in parts]
     found += [("ClusterPolicy", row.field, f"{row.when}: {row.does}") for row in ignored.CONDITIONAL]
     return _table(("kind", "field of `spec`", "what this version does with it"), found)

@@ -12,7 +12,7 @@ from kgpu.base.http import Address
 from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, RoleConfig, encode
 from kgpu.formats.agent_report import AgentReport, decode
-from kgpu.hw.memory import MemoryReader
+from kgpu.hw.fake_reader import FakeReader
 from kgpu.hw.port import Accelerator, Inventory
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import CONFIG_MAPS, NODES
@@ -105,10 +105,10 @@ class WatchedAgent(AutoAgent):
 @contextlib.asynccontextmanager
 async def hosted(cluster: Cluster, tmp_path, roles=ROLES, only=(), **given):
     """A running agent."""
-    readers: list[MemoryReader] = []
+    readers: list[FakeReader] = []
 
     async def open_reader(root):
-        readers.append(MemoryReader(INVENTORY))
+        readers.append(FakeReader(INVENTORY))
         return readers[-1]
 
     options = {

@@ -13,7 +13,7 @@ from kgpu.agent.options import AgentOptions
 from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, RoleConfig, encode
 from kgpu.formats.agent_report import decode
-from kgpu.hw.memory import MemoryReader
+from kgpu.hw.fake_reader import FakeReader
 from kgpu.kube.port import CONFIG_MAPS, NODES, Patch, Resource
 from kgpu.lab.embedded.core import ApiCore
 from kgpu.lab.embedded.core.model import ApiUser
@@ -94,7 +94,7 @@ def host(tmp_path):
 @contextlib.asynccontextmanager
 async def hosted(cluster, host, tmp_path):
     async def open_reader(_root):
-        return MemoryReader(INVENTORY)
+        return FakeReader(INVENTORY)
 
     options = AgentOptions(
         auto=True, node_name=NODE, namespace=NAMESPACE, kubeconfig="given", env={}, host_root=host,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kgpu.agent.gate import Gate, GatedReader, GateVerdict, gated, judge
-from kgpu.hw.memory import MemoryReader, sample_inventory, sample_partitions
+from kgpu.hw.fake_reader import FakeReader, sample_inventory, sample_partitions
 from kgpu.hw.port import EventKind, Problem
 from kgpu.validator import plan
 from kgpu.validator.files import Folder
@@ -102,7 +102,7 @@ def test_what_keeps_the_validator_from_running_is_named(tmp_path) -> None:
 
 
 async def test_it_opens_when_the_files_come_and_tells_of_later_changes(tmp_path) -> None:
-    folder, reader, said = Folder(tmp_path / "v"), MemoryReader(INVENTORY), []
+    folder, reader, said = Folder(tmp_path / "v"), FakeReader(INVENTORY), []
     gate = Gate(folder.path, boot="boot", look_seconds=SECONDS)
     async with asyncio.timeout(SECONDS), gate.following():
         opening = asyncio.create_task(gate.opened(reader, said.append))
@@ -123,7 +123,7 @@ async def test_it_opens_when_the_files_come_and_tells_of_later_changes(tmp_path)
 
 
 async def test_events_of_the_hardware_pass_through(tmp_path) -> None:
-    reader = MemoryReader(INVENTORY)
+    reader = FakeReader(INVENTORY)
     through = GatedReader(reader, Gate(tmp_path, boot="boot"))
     events = through.events()
     await through.inventory()

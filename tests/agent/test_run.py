@@ -15,7 +15,7 @@ from kgpu.base import http
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import HwError
 from kgpu.base.http import Address
-from kgpu.hw.memory import MemoryReader
+from kgpu.hw.fake_reader import FakeReader
 from kgpu.hw.port import Accelerator, Inventory
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import EVENTS
@@ -55,7 +55,7 @@ async def eventually(condition):
 
 class Hosted:
     def __init__(self, tmp_path, *starts, **given) -> None:
-        self.reader = MemoryReader(INVENTORY)
+        self.reader = FakeReader(INVENTORY)
         given = {"env": {}, "health_address": Address("127.0.0.1", 0), "state_dir": tmp_path, **given}
         roles = tuple(Role(start.__name__, start) for start in starts)
         api = given.pop("api", None)

@@ -22,7 +22,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.supervise import RoleHandle, RoleState
 from kgpu.host.root import DriverRoot
 from kgpu.hw.fake import operate
-from kgpu.hw.memory import MemoryReader, sample_inventory
+from kgpu.hw.fake_reader import FakeReader, sample_inventory
 from kgpu.kube.fake import FakeApi
 from kgpu.toolkit.host_engines import HostEngines
 from kgpu.toolkit.nri.config import nri_config
@@ -113,9 +113,9 @@ class Role:
         self.options = dataclasses.replace(
             options, root=root, plugin_overrides={"driver_root": str(root), "container_driver_root": str(root)}
         )
-        reader = MemoryReader(sample_inventory(1, driver_version=version))
+        reader = FakeReader(sample_inventory(1, driver_version=version))
 
-        async def opened() -> MemoryReader:
+        async def opened() -> FakeReader:
             return reader
 
         self.told: list[Any] = []

@@ -11,7 +11,7 @@ import yaml
 
 import kgpu
 from kgpu.formats.names import IMAGE_REPOSITORY
-from kgpu.lab.real import components, own_image
+from kgpu.lab.real import components, kgpu_image
 from tests.charts.conftest import CHART
 
 ROOT = CHART.parents[1]
@@ -32,7 +32,7 @@ def test_the_charts_version_is_kgpus() -> None:
 def test_the_image_that_the_lab_makes_is_the_one_that_the_chart_asks_for() -> None:
     image = yaml.safe_load((CHART / "values.yaml").read_text())["image"]
     assert image["repository"] == IMAGE_REPOSITORY
-    assert f"{image['repository']}:{kgpu.__version__}" in own_image.NAMES
+    assert f"{image['repository']}:{kgpu.__version__}" in kgpu_image.NAMES
 
 
 def test_the_defaults_fit_the_schema() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kgpu.formats.crd import decode, provided
+from kgpu.formats.crd import decode, field_support
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from tests.charts.conftest import CHART, Chart, Object
 from tests.charts.value_sets import FILES, SETS
@@ -251,7 +251,7 @@ def test_the_notes_and_the_policy_s_condition_name_the_same(helm: str, chart: Ch
     said = {
         f"spec.{path}": says for path, _, says in (one.strip().partition(": ") for one in told.splitlines()) if path
     }
-    assert said == {path: provided.instead(ClusterPolicySpec, path) for path in policy.unbuilt}
+    assert said == {path: field_support.instead(ClusterPolicySpec, path) for path in policy.unbuilt}
     assert all(said.values())
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kgpu.deviceplugin.config import PluginSettings
 from kgpu.formats.plugin_config import DeviceSelection, SharedResource, Sharing, SharingKind
-from kgpu.hw.memory import sample_inventory, sample_partitions
+from kgpu.hw.fake_reader import sample_inventory, sample_partitions
 from kgpu.hw.port import Accelerator, HardwareFinding, Problem
 
 GPU = "nvidia.com/gpu"

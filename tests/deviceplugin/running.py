@@ -14,7 +14,7 @@ from kgpu.deviceplugin import run
 from kgpu.deviceplugin.model import HostDevices
 from kgpu.deviceplugin.run import DevicePluginContext
 from kgpu.deviceplugin.source import MemoryConfigSource
-from kgpu.hw.memory import MemoryReader, sample_inventory
+from kgpu.hw.fake_reader import FakeReader, sample_inventory
 from kgpu.hw.port import Inventory
 from kgpu.kubelet.fake import FakeKubelet
 
@@ -28,7 +28,7 @@ class Node:
 
     def __init__(self, folder: Path, inventory: Inventory = INVENTORY) -> None:
         self.folder = folder
-        self.reader: Any = MemoryReader(inventory)
+        self.reader: Any = FakeReader(inventory)
         self.kubelet = FakeKubelet(folder / "plugins")
         self.config = MemoryConfigSource()
         self.decisions: list[Advice] = []

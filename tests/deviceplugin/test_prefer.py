@@ -16,7 +16,7 @@ from kgpu.deviceplugin.config import PluginSettings
 from kgpu.deviceplugin.plan import plan
 from kgpu.deviceplugin.prefer import PreferredDevices, prefer, prefer_indices
 from kgpu.deviceplugin.topology import GpuTopology, pair_score
-from kgpu.hw.memory import sample_inventory
+from kgpu.hw.fake_reader import sample_inventory
 from kgpu.hw.port import Accelerator, Link, TopologyLevel
 from kgpu.kubelet.model import PreferenceRequest
 from tests.deviceplugin.nodes import GPU, broken, entry, gpus, shared, with_mig

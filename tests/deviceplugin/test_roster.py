@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kgpu.deviceplugin import roster
 from kgpu.deviceplugin.health import Illness
 from kgpu.deviceplugin.roster import PluginMemory, load, merge, save
-from kgpu.hw.memory import sample_inventory
+from kgpu.hw.fake_reader import sample_inventory
 from kgpu.hw.port import Accelerator, HardwareFinding, Problem
 from tests.deviceplugin.nodes import broken, with_mig
 

@@ -15,7 +15,7 @@ from kgpu.base.problems import obstacle_in
 from kgpu.deviceplugin import offer
 from kgpu.deviceplugin.model import HostDevices
 from kgpu.formats.config_choice import problem_text
-from kgpu.hw.memory import MemoryReader, sample_partitions
+from kgpu.hw.fake_reader import FakeReader, sample_partitions
 from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Problem
 from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts
 from kgpu.kubelet import convert
@@ -329,7 +329,7 @@ async def test_a_critical_xid_survives_a_restart_of_the_plugin(node: Node) -> No
     await node.offers(gpu=7)
 
 
-class StuckReader(MemoryReader):
+class StuckReader(FakeReader):
     """Answers until told to hang."""
 
     stuck = False

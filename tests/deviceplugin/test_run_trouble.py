@@ -14,7 +14,7 @@ import pytest
 from kgpu.base.errors import HostError
 from kgpu.deviceplugin import run
 from kgpu.deviceplugin.core import PluginCore
-from kgpu.hw.memory import sample_partitions
+from kgpu.hw.fake_reader import sample_partitions
 from kgpu.hw.port import EventKind, HardwareEvent, Inventory
 from tests.deviceplugin.nodes import GPU
 from tests.deviceplugin.running import GPUS, INVENTORY, Node

@@ -16,7 +16,7 @@ from kgpu.discovery.model import (
     VgpuFacts,
 )
 from kgpu.discovery.plan import plan
-from kgpu.hw.memory import sample_inventory, sample_partitions
+from kgpu.hw.fake_reader import sample_inventory, sample_partitions
 from kgpu.hw.port import Accelerator, Inventory, Partition
 
 A100 = "NVIDIA A100-SXM4-40GB"

@@ -16,7 +16,7 @@ from kgpu.discovery.model import (
     SharingStrategy,
 )
 from kgpu.discovery.plan import plan
-from kgpu.hw.memory import sample_inventory, sample_partitions
+from kgpu.hw.fake_reader import sample_inventory, sample_partitions
 from kgpu.hw.port import HardwareFinding, Inventory, Problem
 
 FACTS = NodeFacts(machine="DGX H100", vgpu_present=False)

@@ -18,7 +18,7 @@ from kgpu.discovery.model import LabelSettings, NodeFacts
 from kgpu.discovery.publish import MemoryLabelPublisher
 from kgpu.discovery.run import LabelsContext, run
 from kgpu.formats.config_choice import ConfigText, problem_text
-from kgpu.hw.memory import MemoryReader, sample_inventory, sample_partitions
+from kgpu.hw.fake_reader import FakeReader, sample_inventory, sample_partitions
 from kgpu.hw.port import Problem
 
 NO_DRIVER = HwError("the driver is not loaded", "a loaded driver", "load it")
@@ -53,7 +53,7 @@ class Role:
     """The role running over fakes, and what it says."""
 
     def __init__(self, text: str | None = "", *, published: dict[str, str] | None = None) -> None:
-        self.reader = MemoryReader(sample_inventory(2))
+        self.reader = FakeReader(sample_inventory(2))
         self.config = Config(text)
         self.publisher = MemoryLabelPublisher(published)
         self.clock = VirtualClock()
@@ -269,7 +269,7 @@ async def test_slow_files_of_the_node_stop_nobody_else() -> None:
 
     publisher = MemoryLabelPublisher()
     ctx = LabelsContext(
-        reader=MemoryReader(sample_inventory(2)), config=Config(), publisher=publisher, report=lambda _: None,
+        reader=FakeReader(sample_inventory(2)), config=Config(), publisher=publisher, report=lambda _: None,
         facts=slow, env={},
     )  # fmt: skip
     task = asyncio.create_task(run(ctx))

@@ -15,21 +15,21 @@ from kgpu.base.http import Address
 from kgpu.exporter.config import resolve
 from kgpu.exporter.run import Exporter, ExporterContext
 from kgpu.exporter.users import FakeUsers
-from kgpu.hw.memory import MemoryReader, sample_inventory
+from kgpu.hw.fake_reader import FakeReader, sample_inventory
 from kgpu.hw.port import Reading
 
 LIMIT = 60.0
 
 
-def reader_of(count: int = 2, **values: float) -> MemoryReader:
+def reader_of(count: int = 2, **values: float) -> FakeReader:
     """GPUs that all have the same values."""
     inventory = sample_inventory(count)
-    reader = MemoryReader(inventory)
+    reader = FakeReader(inventory)
     set_values(reader, **{"temperature_c": 40.0, "power_w": 70.0, **values})
     return reader
 
 
-def set_values(reader: MemoryReader, **values: float) -> None:
+def set_values(reader: FakeReader, **values: float) -> None:
     reader.set_readings(Reading(uuid=gpu.uuid, values=values) for gpu in reader._inventory.accelerators)
 
 
@@ -38,7 +38,7 @@ class Served:
     """A running exporter."""
 
     exporter: Exporter
-    reader: MemoryReader
+    reader: FakeReader
     users: FakeUsers
     decisions: list[Advice]
     states: list[tuple[bool, str]]
@@ -111,7 +111,7 @@ def read(body: bytes, headers: dict[str, str]) -> list:
 
 
 @contextlib.asynccontextmanager
-async def serving(reader: MemoryReader | None = None, users: FakeUsers | None = None, flags=None, **more):
+async def serving(reader: FakeReader | None = None, users: FakeUsers | None = None, flags=None, **more):
     """An exporter on a free port, listening already."""
     listening: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
     reader, users = reader or reader_of(), users or FakeUsers()

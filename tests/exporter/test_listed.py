@@ -9,13 +9,13 @@ import pytest
 from kgpu.base.clock import VirtualClock, settle
 from kgpu.base.errors import HwError
 from kgpu.exporter.listed import KEPT_SECONDS, ListedReader
-from kgpu.hw.memory import MemoryReader, sample_inventory
+from kgpu.hw.fake_reader import FakeReader, sample_inventory
 from kgpu.hw.port import EventKind, HardwareEvent, Problem
 
 
 @pytest.fixture
 def inner():
-    return MemoryReader(sample_inventory(2))
+    return FakeReader(sample_inventory(2))
 
 
 @pytest.fixture

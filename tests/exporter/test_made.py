@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kgpu.exporter.made import LINK_STATUS, P2P_READING, SYSTEMS, health, p2p
 from kgpu.exporter.model import Unit
-from kgpu.hw.memory import sample_inventory
+from kgpu.hw.fake_reader import sample_inventory
 from kgpu.hw.verdicts import DcgmSystem, GpuVerdict
 
 INVENTORY = sample_inventory(3)

@@ -9,7 +9,7 @@ import pytest
 from kgpu.base.errors import HostError, HwError
 from kgpu.exporter.model import Users
 from kgpu.exporter.users import FakeUsers
-from kgpu.hw.memory import MemoryReader
+from kgpu.hw.fake_reader import FakeReader
 from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Problem, Reading
 from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts
 from tests.exporter.made import holding
@@ -110,17 +110,17 @@ async def test_a_driver_that_is_away_from_the_start():
 
 
 async def test_no_gpu_at_all_is_fine_when_that_is_expected():
-    reader = MemoryReader(Inventory(vendor="nvidia", driver_version=""))
+    reader = FakeReader(Inventory(vendor="nvidia", driver_version=""))
     reader.set_down(AWAY)
     async with serving(reader, flags={"fake_gpus": "true"}) as served:
         assert (await served.get("/health"))[0] == 200
         assert served.decisions == []
 
 
-class Hanging(MemoryReader):
+class Hanging(FakeReader):
     """Its readings do not come back while ``stuck``."""
 
-    def __init__(self, inner: MemoryReader) -> None:
+    def __init__(self, inner: FakeReader) -> None:
         self.__dict__ = inner.__dict__
         self.stuck = asyncio.Event()
         self.free = asyncio.Event()

@@ -22,7 +22,7 @@ from kgpu.exporter.users_follow import AGAIN_SECONDS, FollowedObjects
 from kgpu.exporter.users_jobs import Jobs
 from kgpu.exporter.users_open import _brief, open_users
 from kgpu.exporter.users_reserved import ReservedClaims
-from kgpu.hw.memory import MemoryReader
+from kgpu.hw.fake_reader import FakeReader
 from kgpu.hw.port import Process
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import PODS, Resource, Selector
@@ -38,7 +38,7 @@ class Bench:
 
     def __init__(self, **sources: Any) -> None:
         self.clock = VirtualClock()
-        self.reader = MemoryReader(inventory(gpu(0), gpu(1, partition(1, 7))))
+        self.reader = FakeReader(inventory(gpu(0), gpu(1, partition(1, 7))))
         self.holdings = FakeHoldings(HELD)
         self.told: list[Any] = []
         self.api = FakeApi()
@@ -363,7 +363,7 @@ async def test_what_is_held_and_not_shown_is_told_once() -> None:
 async def test_only_what_is_asked_for_is_opened(tmp_path: Path) -> None:
     told: list[Any] = []
     api = FakeApi()
-    reader = MemoryReader(inventory(gpu(0)))
+    reader = FakeReader(inventory(gpu(0)))
 
     def opened(**given: str) -> UserSources:
         flags = {"pod_resources": str(tmp_path / "none"), **given}
@@ -387,7 +387,7 @@ async def test_only_what_is_asked_for_is_opened(tmp_path: Path) -> None:
 async def test_one_look_over_the_real_socket(tmp_path: Path) -> None:
     told: list[Any] = []
     users = open_users(
-        resolve({"kubernetes": "true", "pod_resources": str(tmp_path / "none")}), MemoryReader(inventory(gpu(0))),
+        resolve({"kubernetes": "true", "pod_resources": str(tmp_path / "none")}), FakeReader(inventory(gpu(0))),
         tell=told.append,
     )  # fmt: skip
     found = await users.seen()

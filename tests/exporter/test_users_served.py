@@ -15,7 +15,7 @@ from kgpu.exporter.model import Users
 from kgpu.exporter.plan import plan
 from kgpu.exporter.users import PERIOD, KubeletUsers
 from kgpu.exporter.users_open import open_users
-from kgpu.hw.memory import MemoryReader
+from kgpu.hw.fake_reader import FakeReader
 from kgpu.kubelet.methods import POD_RESOURCES
 from kgpu.kubelet.pb import podresources_v1_pb2 as pb
 from kgpu.kubelet.rpc import RpcServer, Service
@@ -68,7 +68,7 @@ async def kubelet(socket: Path) -> Any:
 
 def users(socket: Path, clock: VirtualClock | None = None) -> KubeletUsers:
     given = resolve({"kubernetes": "true", "pod_resources": str(socket)})
-    return open_users(given, MemoryReader(inventory(*GPUS)), tell=lambda _: None, clock=clock)
+    return open_users(given, FakeReader(inventory(*GPUS)), tell=lambda _: None, clock=clock)
 
 
 def by_pod(found: Users, name: str = "DCGM_FI_DEV_FB_USED") -> dict[str, tuple[str, str]]:

@@ -10,7 +10,7 @@ from kgpu.formats.xid.action import Action
 from kgpu.health.config import HealthConfig
 from kgpu.health.klog import parse_message
 from kgpu.health.node import ADDRESS, MAX_STRANGERS, HealthOrder, NodeHealth
-from kgpu.hw.memory import sample_inventory
+from kgpu.hw.fake_reader import sample_inventory
 from kgpu.hw.port import EventKind, HardwareEvent, HardwareFinding, Problem
 
 T = 1_800_000_000.0

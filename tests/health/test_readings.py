@@ -14,7 +14,7 @@ from kgpu.health.model import Fault, RememberedGpu
 from kgpu.health.plan import judge, on_fault, on_reading
 from kgpu.health.readings import by_gpu, reading_of
 from kgpu.hw import port
-from kgpu.hw.memory import sample_inventory
+from kgpu.hw.fake_reader import sample_inventory
 from kgpu.hw.nvidia.facts import accelerator as judge_gpu
 from kgpu.hw.nvidia.facts import unreachable
 from kgpu.hw.nvidia.wire import GpuReply, Pulse

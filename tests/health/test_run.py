@@ -20,7 +20,7 @@ from kgpu.health.kmsg import MemoryLog
 from kgpu.health.node import HealthOrder
 from kgpu.health.publish import MemoryReports
 from kgpu.health.run import HealthContext, HealthWatch
-from kgpu.hw.memory import MemoryReader, sample_inventory
+from kgpu.hw.fake_reader import FakeReader, sample_inventory
 from kgpu.hw.port import EventKind, HardwareEvent, Problem
 from kgpu.hw.verdicts import VerdictFile
 
@@ -41,7 +41,7 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.reader = MemoryReader(INVENTORY)
+        self.reader = FakeReader(INVENTORY)
         self.log = MemoryLog()
         self.history = HealthHistory(folder / "state" / "health.db")
         self.condition = MemoryReports()

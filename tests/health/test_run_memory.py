@@ -18,14 +18,14 @@ from kgpu.health.keys import KEYS
 from kgpu.health.kmsg import MemoryLog
 from kgpu.health.model import RememberedGpu
 from kgpu.health.node import HealthOrder
-from kgpu.hw.memory import MemoryReader
+from kgpu.hw.fake_reader import FakeReader
 from kgpu.hw.port import EventKind, HardwareEvent, Inventory
 from tests.health.test_run import INVENTORY, A, B, Node, T, line, node
 
 __all__ = ["node"]
 
 
-class SlowReader(MemoryReader):
+class SlowReader(FakeReader):
     """Its inventory waits while ``free`` is not set."""
 
     def __init__(self) -> None:

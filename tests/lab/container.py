@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kgpu.lab.nodes import contained, shim
+from kgpu.lab.nodes import container_processes, shim
 from kgpu.lab.nodes.leftovers import CONTAINERS
 
 
@@ -30,15 +30,15 @@ def running(
         "hostname": "x", "log": str(folder / "log"), "hide": [], "termination_log": "", "mounts": [], "devices": [],
         "files": [], "plain_root": "",
     }  # fmt: skip
-    (folder / contained.CONFIG).write_text(json.dumps(config))
-    words = [sys.executable, "-I", "-S", shim.__file__, "run", str(folder / contained.CONFIG)]
+    (folder / container_processes.CONFIG).write_text(json.dumps(config))
+    words = [sys.executable, "-I", "-S", shim.__file__, "run", str(folder / container_processes.CONFIG)]
     process = subprocess.Popen(words, pass_fds=[one.fileno() for one in sockets], start_new_session=True)
     try:
-        while contained.begun(folder) is None:
+        while container_processes.read_state(folder) is None:
             assert process.poll() is None, (folder / "log").read_text()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.02)
         yield folder
     finally:
-        contained.end(folder)
+        container_processes.end(folder)
         process.wait(20)

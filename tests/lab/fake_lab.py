@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL
-from kgpu.lab import ground
+from kgpu.lab import common
 from kgpu.lab.port import EMBEDDED, About, NodeHardware
 from kgpu.lab.progress import QuietProgress
 from tests.lab.test_scenarios import MemoryBackend
 
-CONFIG = ground.CONFIG_MAP.partition("/")[2]
+CONFIG = common.CONFIG_MAP.partition("/")[2]
 
 
 def ground_config() -> dict[str, str]:
     """The device plugin's configurations as every lab has them."""
-    found = next(one for one in ground.objects() if one["metadata"]["name"] == CONFIG)
+    found = next(one for one in common.objects() if one["metadata"]["name"] == CONFIG)
     return dict(found["data"])
 
 
@@ -83,7 +83,7 @@ class FakeLab:
             case ["label", "node", "gpu-node-1", label]:
                 del self.node_labels[label.removesuffix("-")]
                 found = {}
-            case ["apply", "-f", file] if file == str(ground.OBJECTS):
+            case ["apply", "-f", file] if file == str(common.OBJECTS):
                 self.config = ground_config()
                 found = {}
             case _:

@@ -27,7 +27,7 @@ VENDOR: Final = '''
 
 from pathlib import Path
 
-from kgpu.hw.memory import MemoryReader
+from kgpu.hw.fake_reader import FakeReader
 from kgpu.hw.port import Accelerator, Inventory, Reader
 from kgpu.hw.vendor import Vendor
 
@@ -41,7 +41,7 @@ def _open(root: Path, deadline: float, poll: float) -> Reader:
         )
         for index, (name, memory) in enumerate(line.split() for line in lines)
     )
-    return MemoryReader(Inventory(vendor="dummy", driver_version="7", accelerators=devices))
+    return FakeReader(Inventory(vendor="dummy", driver_version="7", accelerators=devices))
 
 
 def _missing(root: Path) -> list[str]:

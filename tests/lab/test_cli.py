@@ -10,7 +10,7 @@ import pytest
 
 from kgpu.cli.main import main
 from kgpu.hw.fake import build as hw_build
-from kgpu.lab.real import build, cluster, hosttools, own_image
+from kgpu.lab.real import build, cluster, hosttools, kgpu_image
 from kgpu.lab.scenarios import model
 
 
@@ -187,7 +187,7 @@ def test_an_image_is_written_where_one_asks(
 ) -> None:
     cached = tmp_path / "cached.tar"
     cached.write_bytes(b"an image")
-    monkeypatch.setattr(own_image, "ensure_image", lambda _: cached)
+    monkeypatch.setattr(kgpu_image, "ensure_image", lambda _: cached)
     target = tmp_path / "kgpu.tar"
     assert main(["kgpu", "lab", "image", "build", "--output", str(target)]) == 0
     assert (target.read_bytes(), cached.exists()) == (b"an image", True)

@@ -13,7 +13,7 @@ import pytest
 from kgpu.base.errors import LabError
 from kgpu.hw.fake import operate
 from kgpu.hw.fake.create import create_root
-from kgpu.lab import ground, reset
+from kgpu.lab import common, reset
 from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real import build, cluster, devices
 
@@ -70,7 +70,7 @@ def test_only_namespaces_of_known_scenarios_are_removed() -> None:
 
 
 def test_the_agent_may_do_with_events_what_it_does() -> None:
-    role = next(item for item in ground.objects() if item["kind"] == "ClusterRole")
+    role = next(item for item in common.objects() if item["kind"] == "ClusterRole")
     verbs = [rule["verbs"] for rule in role["rules"] if "events" in rule["resources"] and "" in rule["apiGroups"]]
     assert [set(found) for found in verbs] == [{"get", "create", "patch"}]
 

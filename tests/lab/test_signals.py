@@ -11,7 +11,7 @@ import pytest
 from kgpu.lab import processes
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode
-from kgpu.lab.nodes import contained, manage, runtime
+from kgpu.lab.nodes import container_processes, manage, runtime
 from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import keeper
 from kgpu.lab.real.plan import PlannedProcess
@@ -38,7 +38,7 @@ def test_a_process_of_a_real_node(tmp_path: Path) -> None:
 async def test_a_container_and_a_command_in_it(tmp_path: Path) -> None:
     with parent():
         with running(tmp_path, "uid", "sh", "-c", "cat /proc/self/status; exec sleep 600") as folder:
-            begun = contained.begun(folder)
+            begun = container_processes.read_state(folder)
             assert begun is not None
             container = runtime.ContainerProcess(folder, "c", begun.pid, begun.shim, begun.started)
             code, inside = await container.execute(LOOK, 60)

@@ -15,7 +15,7 @@ import pytest
 
 from kgpu.agent.gate import gated, judge
 from kgpu.formats import agent_report, names
-from kgpu.hw.memory import sample_inventory
+from kgpu.hw.fake_reader import sample_inventory
 from kgpu.operator.model import ClusterPlan, NodeLayout
 from kgpu.operator.plan import plan
 from tests.operator.world import (

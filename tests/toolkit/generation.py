@@ -8,7 +8,7 @@ from typing import Any
 
 from kgpu.formats.cdi import ContainerEdits, Spec
 from kgpu.host.root import DriverRoot, Tree
-from kgpu.hw.memory import sample_inventory
+from kgpu.hw.fake_reader import sample_inventory
 from kgpu.hw.port import Inventory
 from kgpu.toolkit.cdi_support import EngineSupport
 from kgpu.toolkit.config import generate_config

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from kgpu.formats.cdi import Spec, dump_spec, parse_spec
-from kgpu.hw.memory import sample_inventory
+from kgpu.hw.fake_reader import sample_inventory
 from kgpu.toolkit.config import HookConfig, Output
 from kgpu.toolkit.run import write_spec
 from tests.toolkit.generation import make

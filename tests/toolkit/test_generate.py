@@ -12,7 +12,7 @@ import pytest
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.formats.cdi import CdiDevice, build_spec, parse_spec
 from kgpu.host.root import DriverRoot
-from kgpu.hw.memory import sample_inventory, sample_partitions
+from kgpu.hw.fake_reader import sample_inventory, sample_partitions
 from kgpu.toolkit.cdi_support import EngineSupport
 from kgpu.toolkit.config import FEATURES, Output, generate_config
 from kgpu.toolkit.report import as_data, as_lines, twin_notes, write_report

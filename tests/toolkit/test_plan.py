@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
 from kgpu.formats.cdi import CdiDeviceNode, ContainerEdits
-from kgpu.hw.memory import MemoryReader, sample_inventory, sample_partitions
+from kgpu.hw.fake_reader import FakeReader, sample_inventory, sample_partitions
 from kgpu.hw.port import Accelerator, HardwareFinding, Inventory, Problem
 from kgpu.toolkit.config import GenerateConfig
 from kgpu.toolkit.model import Generated, ListedSpec
@@ -86,7 +86,7 @@ def test_slice_with_unknown_capabilities_is_left_out() -> None:
 
 @pytest.mark.parametrize("problem", [Problem.LOST, Problem.HUNG, Problem.NEEDS_RESET])
 async def test_broken_gpu_keeps_its_name_but_is_no_part_of_all(problem: Problem) -> None:
-    reader = MemoryReader(sample_inventory(2))
+    reader = FakeReader(sample_inventory(2))
     reader.fail((await reader.inventory()).accelerators[0].uuid, problem, "broken")
     generated = plan(await reader.inventory())
     assert names(generated) == ["0", "1", "all"]
@@ -95,7 +95,7 @@ async def test_broken_gpu_keeps_its_name_but_is_no_part_of_all(problem: Problem)
 
 
 async def test_missing_gpu_is_not_offered() -> None:
-    reader = MemoryReader(sample_inventory(2))
+    reader = FakeReader(sample_inventory(2))
     reader.fail((await reader.inventory()).accelerators[0].uuid, Problem.MISSING, "gone")
     assert names(plan(await reader.inventory())) == ["1", "all"]
 

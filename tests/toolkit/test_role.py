@@ -14,7 +14,7 @@ from kgpu.base.errors import HwError, line_of
 from kgpu.formats.cdi import CdiDevice, CdiDeviceNode, build_spec, dump_spec, parse_spec
 from kgpu.host.root import DriverRoot
 from kgpu.hw.fake import operate
-from kgpu.hw.memory import MemoryReader, sample_inventory
+from kgpu.hw.fake_reader import FakeReader, sample_inventory
 from kgpu.hw.open import open_reader
 from kgpu.toolkit.role import SPEC_NAME, ToolkitContext, run
 
@@ -78,7 +78,7 @@ async def test_the_spec_names_every_gpu_and_follows_what_is_lost(node) -> None:
 async def test_a_driver_that_goes_leaves_the_spec(sim_root, tmp_path) -> None:
     root = sim_root("hgx-h100", gpus=1)
     version = operate.snapshot(root)["driver_version"]
-    reader = MemoryReader(sample_inventory(1, driver_version=version))
+    reader = FakeReader(sample_inventory(1, driver_version=version))
     toolkit = Running(reader, root, tmp_path / "cdi")
     async with toolkit.on():
         await toolkit.until(lambda: toolkit.states and toolkit.states[-1][0])
@@ -92,7 +92,7 @@ async def test_a_folder_that_can_not_be_written_is_told(sim_root, tmp_path) -> N
     root = sim_root("hgx-h100", gpus=1)
     version = operate.snapshot(root)["driver_version"]
     (tmp_path / "cdi").write_text("a file")
-    toolkit = Running(MemoryReader(sample_inventory(1, driver_version=version)), root, tmp_path / "cdi")
+    toolkit = Running(FakeReader(sample_inventory(1, driver_version=version)), root, tmp_path / "cdi")
     async with toolkit.on():
         await toolkit.until(lambda: toolkit.told)
     assert "can't be written" in toolkit.told[0].what
@@ -113,7 +113,7 @@ async def test_no_second_spec_beside_one_of_another_program(sim_root, tmp_path) 
     root = sim_root("hgx-h100", gpus=1)
     version = operate.snapshot(root)["driver_version"]
     other = another(tmp_path / "cdi")
-    toolkit = Running(MemoryReader(sample_inventory(1, driver_version=version)), root, tmp_path / "cdi")
+    toolkit = Running(FakeReader(sample_inventory(1, driver_version=version)), root, tmp_path / "cdi")
     toolkit.context = dataclasses.replace(toolkit.context, remove=lambda path: path.unlink(missing_ok=True))
     async with toolkit.on():
         await toolkit.until(lambda: toolkit.states)
@@ -129,7 +129,7 @@ async def test_no_second_spec_beside_one_of_another_program(sim_root, tmp_path) 
 async def test_what_manages_gpus_has_a_spec_of_every_node(sim_root, tmp_path) -> None:
     root = sim_root("hgx-h100", gpus=2)
     version = operate.snapshot(root)["driver_version"]
-    toolkit = Running(MemoryReader(sample_inventory(2, driver_version=version)), root, tmp_path / "cdi")
+    toolkit = Running(FakeReader(sample_inventory(2, driver_version=version)), root, tmp_path / "cdi")
     toolkit.context = dataclasses.replace(toolkit.context, management=True)
     async with toolkit.on():
         await toolkit.until(lambda: toolkit.states)
@@ -142,7 +142,7 @@ async def test_what_manages_gpus_has_a_spec_of_every_node(sim_root, tmp_path) ->
 async def test_a_daemon_that_begins_while_the_spec_is_written_is_in_the_next(sim_root, tmp_path) -> None:
     root = sim_root("hgx-h100", gpus=1)
     version = operate.snapshot(root)["driver_version"]
-    toolkit = Running(MemoryReader(sample_inventory(1, driver_version=version)), root, tmp_path / "cdi")
+    toolkit = Running(FakeReader(sample_inventory(1, driver_version=version)), root, tmp_path / "cdi")
     mps = root / "tmp/nvidia-mps"
     toolkit.context = dataclasses.replace(
         toolkit.context, on_write=lambda _path: mps.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ async def test_the_spec_follows_daemons_that_begin_and_end(sim_root, tmp_path) -
     """A mount of a socket that has gone would keep every new container with a GPU from starting."""
     root = sim_root("hgx-h100", gpus=1)
     version = operate.snapshot(root)["driver_version"]
-    toolkit = Running(MemoryReader(sample_inventory(1, driver_version=version)), root, tmp_path / "cdi")
+    toolkit = Running(FakeReader(sample_inventory(1, driver_version=version)), root, tmp_path / "cdi")
     socket = root / "run/nvidia-persistenced/socket"
     socket.unlink(missing_ok=True)
 

@@ -12,7 +12,7 @@ from kgpu.base.advice import Advice
 from kgpu.base.errors import HostError, line_of
 from kgpu.host.root import DriverRoot
 from kgpu.hw.fake import operate
-from kgpu.hw.memory import MemoryReader, sample_inventory
+from kgpu.hw.fake_reader import FakeReader, sample_inventory
 from kgpu.toolkit.role import SPEC_NAME, Tell, ToolkitContext, run
 
 SECONDS = 60.0
@@ -25,7 +25,7 @@ class Running:
         self.told: list[Advice] = []
         self.states: list[tuple[bool, str]] = []
         self.context = {
-            "reader": MemoryReader(sample_inventory(1, driver_version=version)),
+            "reader": FakeReader(sample_inventory(1, driver_version=version)),
             "root": DriverRoot.at(root),
             "report": self.told.append,
             "cdi_dir": cdi,

@@ -11,7 +11,7 @@ import pytest
 
 from kgpu.base.inotify import Inotify
 from kgpu.host.root import DriverRoot, Tree
-from kgpu.hw.memory import sample_inventory
+from kgpu.hw.fake_reader import sample_inventory
 from kgpu.toolkit.sources import PAUSE_SECONDS, SpecSources, follow_sources
 from kgpu.toolkit.spec_keeper import make_spec
 from tests.host.tree import driver, link, touch

@@ -12,7 +12,7 @@ import pytest
 
 from kgpu.base.errors import ConfigError, KubeError, UserError
 from kgpu.hw.fake import operate
-from kgpu.hw.memory import MemoryReader
+from kgpu.hw.fake_reader import FakeReader
 from kgpu.hw.open import open_reader
 from kgpu.hw.port import Accelerator, HardwareFinding, Inventory, Problem
 from kgpu.hw.port import Process as Seen
@@ -353,7 +353,7 @@ async def test_this_nodes_health_is_the_verdicts_else_the_drivers_word() -> None
         Accelerator(vendor="nvidia", index=at, uuid=f"u{at}", name="L4", recovery_action=action)
         for at, action in enumerate(("none", "reset", "none", "unknown"))
     )
-    reader = MemoryReader(Inventory(vendor="nvidia", driver_version="1", accelerators=gpus))
+    reader = FakeReader(Inventory(vendor="nvidia", driver_version="1", accelerators=gpus))
 
     async def judged(verdicts: MemoryVerdicts | None) -> list[tuple[GpuHealth, str]]:
         found = await HostSource(reader, verdicts=verdicts).look(NodeRoutes(node="n"))
@@ -386,7 +386,7 @@ async def test_this_nodes_health_is_the_verdicts_else_the_drivers_word() -> None
 async def test_a_gpu_of_this_node_is_lost_when_it_can_not_be_read(problem, verdict, health) -> None:
     found = HardwareFinding(subject="u", problem=problem, what="it does", expected="e", remedy="do it")
     gpu = Accelerator(vendor="nvidia", index=0, uuid="u", name="L4", findings=(found,))
-    reader = MemoryReader(Inventory(vendor="nvidia", driver_version="1", accelerators=(gpu,)))
+    reader = FakeReader(Inventory(vendor="nvidia", driver_version="1", accelerators=(gpu,)))
     verdicts = MemoryVerdicts()
     if verdict is not None:
         verdicts.put(verdict)
@@ -400,7 +400,7 @@ async def test_processes_of_this_node_have_their_command_and_user(tmp_path) -> N
     folder.mkdir()
     (folder / "cmdline").write_bytes("/usr/bin/python3\0학습.py\0\x1b[2J\0".encode())
     seen = (Seen(uuid="u", pid=41, memory_mib=512, sm_percent=30.0), Seen(uuid="u", pid=42, memory_mib=1024))
-    reader = MemoryReader(Inventory(vendor="nvidia", driver_version="1", accelerators=(gpu,)), processes=seen)
+    reader = FakeReader(Inventory(vendor="nvidia", driver_version="1", accelerators=(gpu,)), processes=seen)
     (found,) = (await HostSource(reader, proc=str(tmp_path)).look(NodeRoutes(node="n"))).gpus
     assert [(one.pid, one.command, one.user != "") for one in found.processes] == [
         (42, "", False), (41, "python3 학습.py �[2J", True),

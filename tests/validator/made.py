@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kgpu.hw.memory import sample_inventory, sample_partitions
+from kgpu.hw.fake_reader import sample_inventory, sample_partitions
 from kgpu.hw.port import Inventory
 from kgpu.validator.look import LIBRARIES, CdiFacts, CdiName, DriverFacts, PciGpu
 from kgpu.validator.model import Check, CheckResult, CheckTrouble, DeviceResult, Status, of_devices

@@ -14,7 +14,7 @@ import pytest
 from kgpu.base.advice import Advice
 from kgpu.base.errors import HwError, KubeError, line_of
 from kgpu.host.root import DriverRoot
-from kgpu.hw.memory import MemoryReader, sample_inventory
+from kgpu.hw.fake_reader import FakeReader, sample_inventory
 from kgpu.hw.port import Problem
 from kgpu.validator.checks.plugin import NodeResources
 from kgpu.validator.config import ValidatorSettings, skipped_checks
@@ -47,7 +47,7 @@ class Node:
         self.folder = Folder(folder / "validations")
         self.inventory = sample_inventory(count)
         self.uuids = [gpu.uuid for gpu in self.inventory.accelerators]
-        self.reader = MemoryReader(self.inventory)
+        self.reader = FakeReader(self.inventory)
         self.runner = MemoryCuda()
         self.api = MemoryNode(node=NodeResources(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": 2}))
         self.told: list[Advice] = []

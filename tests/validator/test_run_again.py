@@ -11,7 +11,7 @@ import pytest
 
 from kgpu.agent.gate import Gate
 from kgpu.base.errors import HwError
-from kgpu.hw.memory import MemoryReader
+from kgpu.hw.fake_reader import FakeReader
 from kgpu.hw.port import Inventory
 from kgpu.validator.checks.plugin import EMPTY_SECONDS, NodeResources
 from kgpu.validator.config import GRACE_SECONDS, RECHECK_SECONDS, ValidatorSettings
@@ -39,7 +39,7 @@ class SaidClock:
         self.now += seconds
 
 
-class SometimesReader(MemoryReader):
+class SometimesReader(FakeReader):
     """``failing``: how many readings fail from now on."""
 
     failing = 0

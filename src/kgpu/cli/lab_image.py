@@ -39,13 +39,13 @@ def image_group() -> None:
 def build(*, target: Path | None) -> None:
     """Make the image as an OCI archive, as `ctr images import`, `podman load` and `skopeo copy` read it."""
     from kgpu.lab import progress
-    from kgpu.lab.real import own_image
+    from kgpu.lab.real import kgpu_image
 
-    archive = own_image.ensure_image(progress.for_terminal())
+    archive = kgpu_image.ensure_image(progress.for_terminal())
     if target is not None:
         shutil.copyfile(archive, target)
     size = archive.stat().st_size / 1e6
-    click.echo(f"{target or archive}: {', '.join(own_image.NAMES)} ({size:.0f} MB)")
+    click.echo(f"{target or archive}: {', '.join(kgpu_image.NAMES)} ({size:.0f} MB)")
 
 
 @click.command("import", cls=ExampleCommand, examples="kgpu lab image import\nkgpu lab image import --name second")
@@ -53,7 +53,7 @@ def build(*, target: Path | None) -> None:
 @click.argument("archive", required=False, type=click.Path(path_type=Path, dir_okay=False, exists=True))
 def import_(*, name: str, folder: Path | None, archive: Path | None) -> None:
     """Load kgpu's image, or the OCI ARCHIVE that is named, into the node of a real lab."""
-    from kgpu.lab.real import bootstrap, own_image
+    from kgpu.lab.real import bootstrap, kgpu_image
     from kgpu.lab.real.cluster import RealLab
 
     lab = open_lab(name, folder)
@@ -64,8 +64,8 @@ def import_(*, name: str, folder: Path | None, archive: Path | None) -> None:
             "a lab of real Kubernetes",
             '"kgpu lab up --real" makes one',
         )
-    own = ", ".join(own_image.NAMES)
-    archive = archive or own_image.ensure_image(lab.progress)
+    own = ", ".join(kgpu_image.NAMES)
+    archive = archive or kgpu_image.ensure_image(lab.progress)
     with lab.progress.step(f"import {archive.name}"):
         bootstrap.import_archive(lab, archive.absolute())
-    click.echo(f"Its pods find the image{f': {own}' if archive.parent == own_image.cache_folder() else ''}.")
+    click.echo(f"Its pods find the image{f': {own}' if archive.parent == kgpu_image.cache_folder() else ''}.")

@@ -35,7 +35,7 @@ def node_group() -> None:
 
 
 def _lab(name: str, folder: Path | None) -> Path:
-    from kgpu.lab.ground import labs_root
+    from kgpu.lab.common import labs_root
 
     return (folder or labs_root() / name).absolute()
 

@@ -282,7 +282,7 @@ def _texts(given: Mapping[str, Any], name: str, where: str) -> dict[str, str]:
 
 def options_of(options: Mapping[str, Any], env: Mapping[str, str]) -> Options:
     """``Options`` from click's parameters. Raises ConfigError."""
-    from kgpu.kube.lead import LeaseTimes
+    from kgpu.kube.leader_election import LeaseTimes
     from kgpu.manager.run import Options
 
     deadline = _seconds(options, "renew_deadline", "--leader-lease-renew-deadline")

@@ -49,7 +49,7 @@ class Checker(Protocol):
         ...
 
 
-class Still:
+class StaticChecker:
     """The part that checkers share whose answers don't depend on other pods, or only on the node's own accounts."""
 
     moves: bool = False

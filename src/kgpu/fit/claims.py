@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.fit.checks import PASS, Checker, Filter, Miss, Misses, Rejection, Still
+from kgpu.fit.checks import PASS, Checker, Filter, Miss, Misses, Rejection, StaticChecker
 from kgpu.fit.model import ClaimView, PodView, Reason
 from kgpu.fit.snapshot import ClusterSnapshot, DeviceFitter, NodeState
 
@@ -46,7 +46,7 @@ def after_failure(pod: PodView, rejection: Rejection | None) -> str:
     return STUCK if any(entry.claim for entry in pod.claims) and rejection is None else NOTHING_TO_FREE
 
 
-class ForClaims(Still):
+class ClaimChecker(StaticChecker):
     def __init__(self, claims: tuple[ClaimView, ...], fitter: DeviceFitter | None) -> None:
         self._placed = [one for one in claims if one.allocated and one.node_terms is not None]
         self._open = tuple(one for one in claims if not one.allocated)
@@ -93,7 +93,7 @@ def _prepare(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | N
                 phrase = f"request {request}: device class {name} does not exist"
                 sentence = f"claim {claim.name}: {phrase}; known: {', '.join(sorted(shelf.device_classes)) or 'none'}"
                 return Rejection(filter=NAME, phrase=phrase, sentence=sentence, subject=name)
-    return ForClaims(claims, snapshot.fitter) if claims else None
+    return ClaimChecker(claims, snapshot.fitter) if claims else None
 
 
 FILTERS: Final = (Filter(NAME, _prepare),)

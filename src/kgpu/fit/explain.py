@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kgpu.fit import beyond
+from kgpu.fit import outside_scheduler
 from kgpu.fit.checks import Checker, Rejection, names_of
 from kgpu.fit.cycle import FILTERS, Cycle
 from kgpu.fit.filters_node import AFFINITY
@@ -46,11 +46,18 @@ def explain_pod(pod: PodView, cluster: ClusterView | ClusterSnapshot) -> tuple[R
     """What keeps the pod from being scheduled whatever the node: gates, claims, quota, its scheduler, its manifest."""
     snapshot = ClusterSnapshot.of(cluster)
     prepared = (row.prepare(pod, snapshot) for row in FILTERS)
-    return (*beyond.reasons(pod, snapshot), *(_everywhere(one) for one in prepared if isinstance(one, Rejection)))
+    return (
+        *outside_scheduler.reasons(pod, snapshot),
+        *(_everywhere(rejection) for rejection in prepared if isinstance(rejection, Rejection)),
+    )
 
 
-def _everywhere(found: Rejection) -> Reason:
-    return Reason(found.filter, found.phrase, found.sentence, resolvable=found.resolvable, subject=found.subject)
+def _everywhere(rejection: Rejection) -> Reason:
+    """The rejection as a reason that holds for every node."""
+    return Reason(
+        rejection.filter, rejection.phrase, rejection.sentence, resolvable=rejection.resolvable,
+        subject=rejection.subject,
+    )  # fmt: skip
 
 
 def _state(node: NodeView | str, snapshot: ClusterSnapshot) -> NodeState:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.base.suggest import did_you_mean
-from kgpu.fit.checks import PASS, Checker, Filter, Miss, Misses, Rejection, Still, names_of
+from kgpu.fit.checks import PASS, Checker, Filter, Miss, Misses, Rejection, StaticChecker, names_of
 from kgpu.fit.model import PODS, NodeView, PodView, Reason
 from kgpu.fit.resources import say
 from kgpu.fit.selectors import NAME_FIELD, UNSCHEDULABLE, Requirement, Taint, tolerated
@@ -29,7 +29,7 @@ _CONFLICT: Final = "pod affinity terms conflict"
 _SHOWN: Final = 3
 
 
-class Cordon(Still):
+class Cordon(StaticChecker):
     def __init__(self, pod: PodView) -> None:
         self._passes = tolerated(UNSCHEDULABLE, pod.tolerations)
 
@@ -45,7 +45,7 @@ class Cordon(Still):
         return (Reason(UNSCHEDULABLE_FILTER, _CORDONED.phrase, sentence, node=node.name, subject=UNSCHEDULABLE.key),)
 
 
-class OneNode(Still):
+class OneNode(StaticChecker):
     def __init__(self, pod: PodView) -> None:
         self._wanted = pod.node
 
@@ -59,7 +59,7 @@ class OneNode(Still):
         return (Reason(NAME, _OTHER_NAME.phrase, sentence, node=node.name, subject=self._wanted),)
 
 
-class Taints(Still):
+class Taints(StaticChecker):
     def __init__(self, pod: PodView) -> None:
         self._tolerations = pod.tolerations
         self._known: dict[int, Misses] = {}
@@ -98,7 +98,7 @@ class Taints(Still):
         return f"the pod's toleration has {one.operator or 'Equal'} {one.value!r}, not {taint.value!r}"
 
 
-class Affinity(Still):
+class Affinity(StaticChecker):
     def __init__(self, pod: PodView, snapshot: ClusterSnapshot) -> None:
         self._pod = pod
         self._snapshot = snapshot
@@ -163,7 +163,7 @@ def _equal(miss: Requirement, labels: object) -> str:
     return ""
 
 
-class HostPorts(Still):
+class HostPorts(StaticChecker):
     moves: bool = True
 
     def __init__(self, pod: PodView) -> None:
@@ -194,7 +194,7 @@ class HostPorts(Still):
         )
 
 
-class Resources(Still):
+class Resources(StaticChecker):
     """The node's own accounts are what changes, so trials need no copy of this."""
 
     moves: bool = True

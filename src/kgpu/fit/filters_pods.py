@@ -23,7 +23,7 @@ Pairs = dict[tuple[str, str], int]
 """Matching pods by topology key and value."""
 
 
-class Reach:
+class ResolvedTerm:
     """A newcomer's term with its namespaces resolved."""
 
     __slots__ = ("anywhere", "namespaces", "term")
@@ -69,8 +69,8 @@ class Neighbours:
         self._pod = pod
         self._snapshot = snapshot
         self._home = snapshot.namespace_labels(pod.namespace)
-        self._near = [Reach(term, snapshot) for term in pod.affinity]
-        self._far = [Reach(term, snapshot) for term in pod.anti_affinity]
+        self._near = [ResolvedTerm(term, snapshot) for term in pod.affinity]
+        self._far = [ResolvedTerm(term, snapshot) for term in pod.anti_affinity]
         self._attracting: Pairs = {}
         self._repelling: Pairs = {}
         self._unwelcome: Pairs = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.fit.checks import PASS, Checker, Filter, Miss, Misses, Rejection, Still
+from kgpu.fit.checks import PASS, Checker, Filter, Miss, Misses, Rejection, StaticChecker
 from kgpu.fit.model import PodView, Reason, VolumeClaimView, VolumeView
 from kgpu.fit.snapshot import ClusterSnapshot, NodeState
 
@@ -86,7 +86,7 @@ def _restrictions(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejectio
     return OnePod(pod, names, holders)
 
 
-class Bound(Still):
+class Bound(StaticChecker):
     """Volumes that are bound want nodes that match their own affinity."""
 
     def __init__(self, volumes: list[VolumeView]) -> None:
@@ -147,7 +147,7 @@ def _waits(claim: VolumeClaimView, snapshot: ClusterSnapshot) -> bool:
     return not claim.volume and storage is not None and storage.waits
 
 
-class Zones(Still):
+class Zones(StaticChecker):
     """Volumes that carry zone labels want nodes of these zones; nodes without any zone label are let pass."""
 
     def __init__(self, places: list[tuple[str, str, frozenset[str]]]) -> None:

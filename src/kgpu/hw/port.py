@@ -4,7 +4,7 @@ A ``Reader`` never raises for one broken device: what it could not read becomes 
 and the others stay usable. Only "nothing can be read at all" (no driver, no library) is an ``HwError``. Every call has
 a deadline, because a driver call can hang for good.
 
-The in-memory fake is ``kgpu.hw.memory``; both it and the real readers pass ``tests/hw/contract.py``.
+The in-memory fake is ``kgpu.hw.fake_reader``; both it and the real readers pass ``tests/hw/contract.py``.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from kgpu.base.errors import KubeError
-from kgpu.kube import brief, guard
+from kgpu.kube import guard, protobuf_answer
 from kgpu.kube.port import (
     EVERYTHING,
     PODS,
@@ -45,7 +45,7 @@ DEADLINE: Final = 10.0  # seconds for one request
 WATCH_SECONDS: Final = 290  # after which the server is asked to end a watch, so that a dead connection is noticed
 PAGE: Final = 500  # objects per page of a list
 _APPLY: Final = "application/apply-patch+yaml"
-_BRIEF: Final = f"{brief.CONTENT_TYPE},application/json"
+_BRIEF: Final = f"{protobuf_answer.CONTENT_TYPE},application/json"
 _METADATA: Final = "application/json;as={};g=meta.k8s.io;v=v1,application/json"
 _AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -246,8 +246,8 @@ class Client:
         if answer.status_code >= 400:
             raise _refusal(method, path, answer)
         try:
-            short = answer.content.startswith(brief.MAGIC)
-            decoded = brief.read(answer.content) if short else msgspec.json.decode(answer.content)
+            short = answer.content.startswith(protobuf_answer.MAGIC)
+            decoded = protobuf_answer.read(answer.content) if short else msgspec.json.decode(answer.content)
         except (ValueError, RecursionError) as error:  # a DecodeError is a ValueError
             raise _nonsense(method, path, answer.text) from error
         if not isinstance(decoded, dict):
@@ -378,8 +378,8 @@ def _watch_event(path: str, line: str) -> WatchEvent:
 
 def _refusal(method: str, path: str, answer: HttpAnswer | httpx2.Response) -> KubeRefusedError:
     try:
-        short = answer.content.startswith(brief.MAGIC)
-        status = brief.read_status(answer.content) if short else answer.json()
+        short = answer.content.startswith(protobuf_answer.MAGIC)
+        status = protobuf_answer.read_status(answer.content) if short else answer.json()
     except ValueError:
         status = {}
     return _status_error(method, path, answer.status_code, status if isinstance(status, dict) else {})

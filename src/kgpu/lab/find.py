@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kgpu.base.errors import LabError
-from kgpu.lab import ground
+from kgpu.lab import common
 from kgpu.lab.folders import kind_of
 from kgpu.lab.port import EMBEDDED, REAL
 from kgpu.lab.progress import PlainProgress, Progress
@@ -21,7 +21,7 @@ def find(name: str, folder: Path | None = None, *, kind: str = "", progress: Pro
     Raises LabError when there is one of another kind than asked for.
     """
     progress = progress or PlainProgress()
-    where = (folder or ground.labs_root() / name).absolute()
+    where = (folder or common.labs_root() / name).absolute()
     existing = kind_of(where)
     if existing and kind and existing != kind:
         raise LabError(

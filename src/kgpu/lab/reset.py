@@ -12,7 +12,7 @@ from typing import Any
 
 from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL
 from kgpu.hw.fake import mig, operate
-from kgpu.lab import ground
+from kgpu.lab import common
 from kgpu.lab.port import Lab, NodeHardware, kubectl
 from kgpu.lab.scenarios import model
 
@@ -45,7 +45,7 @@ def leftovers(lab: Lab) -> list[str]:
         lines += [where + line for line in hardware_leftovers(operate.snapshot(machine.root), sliced=machine.sliced)]
     lines += [f"node {node}: label {DEVICE_PLUGIN_CONFIG_LABEL}={choice}" for node, choice in _choices(lab).items()]
     if not _config_is_original(lab):
-        lines.append(f"ConfigMap {ground.CONFIG_MAP}: not as the lab made it")
+        lines.append(f"ConfigMap {common.CONFIG_MAP}: not as the lab made it")
     return lines + [f"namespace {name}" for name in _scenario_namespaces(lab)]
 
 
@@ -62,7 +62,7 @@ def reset(lab: Lab) -> list[str]:
             _repair(machine)
         for node in _choices(lab):
             kubectl(lab, "label", "node", node, f"{DEVICE_PLUGIN_CONFIG_LABEL}-")
-        kubectl(lab, *ground.APPLY)
+        kubectl(lab, *common.KUBECTL_APPLY)
     return lines
 
 
@@ -80,9 +80,9 @@ def _choices(lab: Lab) -> dict[str, str]:
 
 
 def _config_is_original(lab: Lab) -> bool:
-    namespace, _, name = ground.CONFIG_MAP.partition("/")
+    namespace, _, name = common.CONFIG_MAP.partition("/")
     ours = next(
-        item["data"] for item in ground.objects() if item["kind"] == "ConfigMap" and item["metadata"]["name"] == name
+        item["data"] for item in common.objects() if item["kind"] == "ConfigMap" and item["metadata"]["name"] == name
     )
     done = lab.kubectl_run("get", "configmap", name, "--namespace", namespace, "-o", "json")
     return done.returncode == 0 and json.loads(done.stdout).get("data") == ours

@@ -22,7 +22,7 @@ from kgpu.base.service import end, first_end
 from kgpu.formats import names
 from kgpu.formats.names import METRICS_TYPE
 from kgpu.kube.fence import Fenced
-from kgpu.kube.lead import Lead, LeaseTimes, LostLeadError
+from kgpu.kube.leader_election import Lead, LeaseTimes, LostLeadError
 from kgpu.kube.port import KubeApi
 from kgpu.manager.controller import LeaderController
 

@@ -20,7 +20,7 @@ from kgpu.base.service import running
 from kgpu.base.waits import first_of
 from kgpu.formats import names
 from kgpu.kube import kinds
-from kgpu.kube.lead import LeaseTimes
+from kgpu.kube.leader_election import LeaseTimes
 from kgpu.kube.port import (
     LEASES,
     NODE_FEATURES,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from kgpu.formats.crd import provided
+from kgpu.formats.crd import field_support
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.operator.model import NvidiaDriver, Policy
@@ -30,7 +30,7 @@ def field_rows(policy: Policy, drivers: Iterable[NvidiaDriver]) -> tuple[FieldRo
         *((f"NVIDIADriver/{name}", NVIDIADriverSpec, paths) for name, paths in sorted(of_drivers)),
     ]
     return tuple(
-        FieldRow(object=name, field=path, instead=provided.instead(struct, path))
+        FieldRow(object=name, field=path, instead=field_support.instead(struct, path))
         for name, struct, paths in asked
         for path in paths
     )

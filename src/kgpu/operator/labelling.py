@@ -19,7 +19,7 @@ from kgpu.base.clock import Clock
 from kgpu.base.errors import KubeError
 from kgpu.base.plain import mapping, strings, text
 from kgpu.formats import names
-from kgpu.kube.lead import LostLeadError
+from kgpu.kube.leader_election import LostLeadError
 from kgpu.kube.port import NODES, KubeApi, KubeRefusedError, Object, is_newer, version_of
 from kgpu.operator.model import NodeLabels
 from kgpu.operator.watching import ClusterWatching

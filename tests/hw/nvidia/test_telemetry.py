@@ -15,9 +15,9 @@ from kgpu.exporter.rows import ROWS
 from kgpu.hw.nvidia import facts, gpm, telemetry_rows
 from kgpu.hw.nvidia.codes import GPU_IS_LOST, NOT_SUPPORTED
 from kgpu.hw.nvidia.fallbacks import CALLS, Calls, Nvml, NvmlError
+from kgpu.hw.nvidia.gpu_processes import processes
 from kgpu.hw.nvidia.slices import GpuSlices
 from kgpu.hw.nvidia.telemetry import FIELD, Telemetry
-from kgpu.hw.nvidia.users import processes
 from kgpu.hw.nvidia.wire import Readings
 from kgpu.hw.port import Reading
 from tests.hw.nvidia.stub import StubLibrary, healthy_gpu

@@ -14,7 +14,7 @@ from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import EVENTS, PODS, Object
 from kgpu.kubelet.device_plugin import DevicePluginServer, register
 from kgpu.kubelet.model import ContainerAllocation, DeviceState, PreferenceRequest, Registration
-from kgpu.lab.nodes import contained, spec
+from kgpu.lab.nodes import container_processes, spec
 from kgpu.lab.nodes.host import NodeHost
 from kgpu.lab.nodes.node import SimNode
 from kgpu.lab.nodes.spec import NodeSpec
@@ -143,7 +143,7 @@ async def bench(folder: Path, *, mode: str = "plain", **about: Any) -> AsyncIter
         yield made
     finally:
         await made.down()
-        contained.end_all(made.node_folder)
+        container_processes.end_all(made.node_folder)
 
 
 async def until(

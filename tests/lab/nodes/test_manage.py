@@ -22,7 +22,7 @@ from kgpu.lab import lock
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import STATE_FILE
 from kgpu.lab.nodes import manage, objects, spec
-from kgpu.lab.nodes.contained import is_alive
+from kgpu.lab.nodes.container_processes import is_alive
 from kgpu.lab.nodes.spec import SPEC_FILE, NodeTaint
 from kgpu.lab.progress import QuietProgress
 from tests.lab.nodes.hosting import light

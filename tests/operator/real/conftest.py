@@ -18,7 +18,7 @@ import pytest
 
 from kgpu.base.errors import LabError
 from kgpu.lab.progress import PlainProgress
-from kgpu.lab.real import bootstrap, build, hosttools, own_image
+from kgpu.lab.real import bootstrap, build, hosttools, kgpu_image
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import NODE_NAME, LabSpec
 from tests import on_real
@@ -198,7 +198,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     )
     try:
         lab.up()
-        bootstrap.import_archive(lab, own_image.ensure_image(progress))
+        bootstrap.import_archive(lab, kgpu_image.ensure_image(progress))
         yield Site(lab, helm, folder)
     finally:
         lab.down()

@@ -14,7 +14,7 @@ from kgpu.base.clock import VirtualClock, settle
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.fake import FakeApi
-from kgpu.kube.lead import LeaseTimes
+from kgpu.kube.leader_election import LeaseTimes
 from kgpu.kube.port import (
     CONFIG_MAPS,
     LEASES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kgpu.base.errors import HwError
-from kgpu.hw.memory import sample_inventory
+from kgpu.hw.fake_reader import sample_inventory
 from tests.host.tree import driver, simulated, touch, write
 from tests.toolkit.generation import Never, make
 

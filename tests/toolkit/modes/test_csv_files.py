@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kgpu.base.errors import ConfigError, HostError, HwError
-from kgpu.hw.memory import sample_inventory
+from kgpu.hw.fake_reader import sample_inventory
 from kgpu.toolkit.config import csv_config, hook_config
 from tests.host.tree import elf, link, touch, write
 from tests.toolkit.generation import edits, hooks, make, names, node_paths, targets

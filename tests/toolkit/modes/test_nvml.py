@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kgpu.hw.memory import sample_inventory, sample_partitions
+from kgpu.hw.fake_reader import sample_inventory, sample_partitions
 from kgpu.toolkit.config import hook_config
 from tests.host.tree import driver, touch
 from tests.toolkit.generation import edits, hooks, make, names, node_paths, targets

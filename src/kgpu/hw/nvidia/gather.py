@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from kgpu.hw.nvidia import users
+from kgpu.hw.nvidia import gpu_processes
 from kgpu.hw.nvidia.codes import (
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
@@ -134,7 +134,7 @@ class Gatherer:
         handle = self.nvml.call("handle", index)
         uuid = self.nvml.call("uuid", handle)
         slices = self.slices.of(handle, uuid) if self._mig_on(handle) else None
-        return {"uuid": uuid, "processes": users.processes(self.nvml, handle, slices)}
+        return {"uuid": uuid, "processes": gpu_processes.processes(self.nvml, handle, slices)}
 
     def _mig_on(self, handle: Any) -> bool:
         mode = self._soft([], "mig_mode", handle)

@@ -48,8 +48,8 @@ UNSIGNED = frozenset({1, 2, 3, 6})
 SIGNED = {4: "=q", 5: "=i4x"}
 
 
-class Taken:
-    """Values and failures of one unit as they come in."""
+class Measurements:
+    """The values read from one unit so far, and the readings that failed."""
 
     __slots__ = ("failures", "values")
 
@@ -98,7 +98,7 @@ class Kept:
     __slots__ = ("batches", "links", "probed", "slow", "slow_at", "with_mig")
 
     def __init__(self) -> None:
-        self.slow = Taken()
+        self.slow = Measurements()
         self.slow_at = -math.inf
         self.probed = -math.inf
         self.with_mig = False
@@ -134,91 +134,93 @@ class Telemetry:
         """Everything of one GPU, for the wire. Raises NvmlError when the GPU as a whole can't be reached."""
         now = self._clock()
         kept = self._kept.setdefault(uuid, Kept())
-        taken = Taken()
+        measured = Measurements()
         mig_mode = self._calls("mig_mode")
         mig = ask(mig_mode, handle) == 0 and mig_mode.value(0) == 1
         if mig != kept.with_mig or now - kept.probed >= AGAIN_S:
             kept.slow_at = -math.inf
             self.slices.forget(uuid)
         wanted = self._wanted
-        self._rows(wanted.fast, handle, taken)
+        self._rows(wanted.fast, handle, measured)
         if wanted.memory:
-            self._memory(handle, taken)
+            self._memory(handle, measured)
         if now - kept.slow_at >= SLOW_S:
             kept.slow, kept.slow_at = self._slow(handle), now
-        links: dict[int, Taken] = {}
-        self._fields(handle, kept, (now, mig), taken, links)
+        links: dict[int, Measurements] = {}
+        self._fields(handle, kept, (now, mig), measured, links)
         for key, name, arguments, divisor in wanted.instead:
-            if key not in taken.values and key not in taken.failures:
-                self._rows(((name, arguments, ((key, "", divisor),)),), handle, taken)
+            if key not in measured.values and key not in measured.failures:
+                self._rows(((name, arguments, ((key, "", divisor),)),), handle, measured)
         if wanted.link_states:
-            self._link_states(handle, kept, taken)
-        taken.values.update(kept.slow.values)
-        taken.failures.update(kept.slow.failures)
-        self.gpm.read(handle, uuid, None, taken.values)
+            self._link_states(handle, kept, measured)
+        measured.values.update(kept.slow.values)
+        measured.failures.update(kept.slow.failures)
+        self.gpm.read(handle, uuid, None, measured.values)
         instances = self._instances(handle, uuid) if mig else []
         frames = [part.frame(link=number) for number, part in links.items()]
-        return taken.frame(uuid=uuid, instances=instances, links=frames)
+        return measured.frame(uuid=uuid, instances=instances, links=frames)
 
     # --- parts of a reading ---
 
-    def _rows(self, rows: Any, handle: Any, taken: Taken) -> None:
-        values = taken.values
+    def _rows(self, rows: Any, handle: Any, measured: Measurements) -> None:
+        values = measured.values
         for name, arguments, keys in rows:
             bound = self._calls(name)
             code = ask(bound, handle, *arguments)
             if code != 0:
-                taken.fail(code, *(key for key, _, _ in keys))
+                measured.fail(code, *(key for key, _, _ in keys))
                 continue
             for key, member, divisor in keys:
                 value = bound.value(member)
                 if value is not None:
                     values[key] = value if divisor == 1 else value / divisor
 
-    def _slow(self, handle: Any) -> Taken:
-        taken = Taken()
-        self._rows(self._wanted.slow, handle, taken)
+    def _slow(self, handle: Any) -> Measurements:
+        measured = Measurements()
+        self._rows(self._wanted.slow, handle, measured)
         bound = self._calls("unrepairable")
         if self._wanted.of("memory_unrepairable"):
             code = ask(bound, handle)
-            taken.fail(code, "memory_unrepairable")
+            measured.fail(code, "memory_unrepairable")
             if code == 0:
                 # Published headers differ in whether a version, which nobody sets, goes before the flag.
-                taken.values["memory_unrepairable"] = int(
+                measured.values["memory_unrepairable"] = int(
                     bool(bound.outs[0].version or bound.outs[0].unrepairableMemory)
                 )
         bound = self._calls("cc_state")
         if self._wanted.of("cc_mode") and ask(bound) == 0:
-            taken.values["cc_mode"] = bound.outs[0].ccFeature
+            measured.values["cc_mode"] = bound.outs[0].ccFeature
         if not self._wanted.of("vgpu_licensed"):
-            return taken
+            return measured
         bound = self._calls("license")
         code = ask(bound, handle)
-        taken.fail(code, "vgpu_licensed")
+        measured.fail(code, "vgpu_licensed")
         if code == 0 or code in ABSENT:
             features = bound.outs[0] if code == 0 else None
             held = features is not None and features.isGridLicenseSupported and any(
                 features.gridLicensableFeatures[place].featureState for place in range(features.licensableFeaturesCount)
             )  # fmt: skip
-            taken.values["vgpu_licensed"] = int(bool(held))
-        return taken
+            measured.values["vgpu_licensed"] = int(bool(held))
+        return measured
 
-    def _memory(self, handle: Any, taken: Taken) -> int:
+    def _memory(self, handle: Any, measured: Measurements) -> int:
         bound = self._calls("memory_detail")
         code = ask(bound, handle)
         if code != 0:
-            taken.fail(code, "memory_total_mib", "memory_used_mib", "memory_free_mib", "memory_reserved_mib")
+            measured.fail(code, "memory_total_mib", "memory_used_mib", "memory_free_mib", "memory_reserved_mib")
             return code
         memory = bound.outs[0]
         total, used, reserved = memory.total, memory.used, getattr(memory, "reserved", None)
-        taken.values.update(memory_total_mib=total / MIB, memory_used_mib=used / MIB, memory_free_mib=memory.free / MIB)
+        measured.values.update(
+            memory_total_mib=total / MIB, memory_used_mib=used / MIB, memory_free_mib=memory.free / MIB
+        )
         if reserved is not None:
-            taken.values["memory_reserved_mib"] = reserved / MIB
+            measured.values["memory_reserved_mib"] = reserved / MIB
             if total > reserved:
-                taken.values["memory_used_ratio"] = used / (total - reserved)
+                measured.values["memory_used_ratio"] = used / (total - reserved)
         return 0
 
-    def _fields(self, handle: Any, kept: Kept, moment: tuple[float, bool], taken: Taken, links: Any) -> None:
+    def _fields(self, handle: Any, kept: Kept, moment: tuple[float, bool], measured: Measurements, links: Any) -> None:
         """All fields, asked in as few calls as may be; ``links`` get what is of one link."""
         now, mig = moment
         if now - kept.probed >= AGAIN_S or mig != kept.with_mig:
@@ -233,7 +235,7 @@ class Telemetry:
                 raise NvmlError(code, "fields", self.nvml.error_text(code))
             for row, (_, _, _, _, kind, field_code, raw) in zip(rows, FIELD.iter_unpack(array), strict=True):
                 key, _, _, divisor, link = row
-                into = taken if link is None else links.setdefault(link, Taken())
+                into = measured if link is None else links.setdefault(link, Measurements())
                 if code or field_code:
                     if field_code in GONE:
                         raise NvmlError(field_code, f"field {row[1]}", self.nvml.error_text(field_code))
@@ -253,7 +255,7 @@ class Telemetry:
                 into.values[key] = into.values[key] + value if key in into.values else value
         for link, key in spoilt:
             # Half of a sum is no sum.
-            (taken if link is None else links[link]).values.pop(key, None)
+            (measured if link is None else links[link]).values.pop(key, None)
         if absent:
             kept.batches = _batches(row for rows, _ in kept.batches for row in rows if row not in absent)
         for link in [number for number, part in links.items() if not part.values and not part.failures]:
@@ -270,7 +272,7 @@ class Telemetry:
                 break
         return tuple(found)
 
-    def _link_states(self, handle: Any, kept: Kept, taken: Taken) -> None:
+    def _link_states(self, handle: Any, kept: Kept, measured: Measurements) -> None:
         if not kept.links:
             return
         bound = self._calls("link_state")
@@ -278,26 +280,26 @@ class Telemetry:
         for link in kept.links:
             code = ask(bound, handle, link)
             if code != 0:
-                taken.fail(code, "nvlink_active")
+                measured.fail(code, "nvlink_active")
             elif bound.value("") != 1:
                 down.append(link)
-        taken.values["nvlink_links"] = len(kept.links)
-        if "nvlink_active" not in taken.failures:
-            taken.values["nvlink_active"] = len(kept.links) - len(down)
-            taken.values["nvlink_down"] = " ".join(map(str, down))
+        measured.values["nvlink_links"] = len(kept.links)
+        if "nvlink_active" not in measured.failures:
+            measured.values["nvlink_active"] = len(kept.links) - len(down)
+            measured.values["nvlink_down"] = " ".join(map(str, down))
 
     def _instances(self, handle: Any, uuid: str) -> list[dict[str, Any]]:
         instances: dict[int, dict[str, Any]] = {}
         for mig, _, gi, _ in self.slices.of(handle, uuid):
             if gi in instances:
                 continue
-            taken = Taken()
-            if self._memory(mig, taken) in (NOT_FOUND, INVALID_ARGUMENT):
+            measured = Measurements()
+            if self._memory(mig, measured) in (NOT_FOUND, INVALID_ARGUMENT):
                 # Destroyed since they were listed.
                 self.slices.forget(uuid)
                 continue
-            self.gpm.read(handle, uuid, gi, taken.values)
-            instances[gi] = taken.frame(gpu_instance=gi)
+            self.gpm.read(handle, uuid, gi, measured.values)
+            instances[gi] = measured.frame(gpu_instance=gi)
         self.gpm.forget_others(uuid, instances)
         return list(instances.values())
 

@@ -27,10 +27,10 @@ from kgpu.base import signals
 from kgpu.base.errors import LabError
 from kgpu.base.typed import decode
 from kgpu.lab import lock, operator, processes
+from kgpu.lab.common import FIRST_NODE, labs_root
 from kgpu.lab.embedded import model, ready
 from kgpu.lab.embedded.model import DEFAULT_PROFILE, EmbeddedState, FirstNode
 from kgpu.lab.embedded.server import HOST, LOCK_FILE, reserve
-from kgpu.lab.ground import FIRST_NODE, labs_root
 from kgpu.lab.nodes import manage
 from kgpu.lab.nodes.folder import give_to_operator, has_operator
 from kgpu.lab.nodes.spec import CPU_PROFILE

@@ -11,7 +11,7 @@ import msgspec
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.base.typed import decode
-from kgpu.lab.ground import EMBEDDED_STATE
+from kgpu.lab.common import EMBEDDED_STATE
 from kgpu.lab.processes import ProcessRecord
 
 STATE_FILE: Final = EMBEDDED_STATE

@@ -10,7 +10,7 @@ from typing import Final
 from kgpu.base.errors import LabError
 from kgpu.formats.names import LABEL_GPU_PRODUCT, NVIDIA_DOMAIN
 from kgpu.kube.port import NODES, KubeApi, Object
-from kgpu.lab import ground
+from kgpu.lab import common
 from kgpu.lab.nodes import manage
 
 _POLL_S: Final = 0.1
@@ -24,7 +24,7 @@ def apply_ground(kubeconfig: Path) -> None:
 async def _apply(kubeconfig: Path) -> None:
     api = _connect(kubeconfig)
     try:
-        await ground.apply(api)
+        await common.apply_objects(api)
     finally:
         await api.close()
 

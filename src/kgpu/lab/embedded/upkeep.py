@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kgpu.lab.own_log import rotate
+from kgpu.lab.log_rotation import rotate
 
 LOG: Final = Path("logs") / "server.log"
 LOG_BYTES: Final = 10 * 2**20

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from kgpu.base.errors import LabError
-from kgpu.lab.nodes import hosting, spec
+from kgpu.lab.nodes import host_folder, spec
 from kgpu.lab.nodes.spec import SPEC_FILE, NodeSpec
 
 SPECIAL: Final = "host"
@@ -110,7 +110,7 @@ def let_go(folder: Path) -> None:
 
 def give_to_operator(nodes: Path) -> None:
     """From now on the agents are the operator's. Raises OSError."""
-    hosting.make_private(nodes, parents=True)
+    host_folder.make_private(nodes, parents=True)
     (nodes / OPERATOR).touch()
 
 

@@ -23,12 +23,12 @@ from kgpu.base.files import write_atomic
 from kgpu.base.inotify import CONTENT, Inotify
 from kgpu.formats.names import NODE_HOST_LABEL
 from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object
-from kgpu.lab.nodes import contained, hosting, runtime, starter
+from kgpu.lab.nodes import container_processes, host_folder, runtime, starter
 from kgpu.lab.nodes.addresses import PodAddresses
 from kgpu.lab.nodes.feed import ObjectFeed
 from kgpu.lab.nodes.folder import SPECIAL, FolderContents, NodeFolder
 from kgpu.lab.nodes.logserver import ContainerLog, LogRefusal, LogServer
-from kgpu.lab.nodes.node import Shared, SimNode
+from kgpu.lab.nodes.node import HostServices, SimNode
 from kgpu.lab.nodes.objects import Endpoint
 from kgpu.lab.nodes.podevents import KubeletRecorder
 from kgpu.lab.nodes.podstate import Phase
@@ -58,9 +58,9 @@ class NodeHost:
         self._kubeconfig = kubeconfig.absolute()
         self._address = address
         self._own = self.folder / SPECIAL
-        hosting.make_private(self.folder)
+        host_folder.make_private(self.folder)
         self._own.mkdir(exist_ok=True)
-        self._short = hosting.ShortPaths(self._own)
+        self._short = host_folder.ShortPaths(self._own)
         self._refused: dict[str, str] = {}
         self._mode = mode
         self._mark = hashlib.sha256(bytes(self.folder)).hexdigest()[:16]
@@ -78,7 +78,7 @@ class NodeHost:
 
     async def run(self) -> None:
         """Until cancelled. Raises OSError when the log server can't listen."""
-        with hosting.only_one(self._own):
+        with host_folder.only_one(self._own):
             try:
                 await self._serve()
             finally:
@@ -93,7 +93,7 @@ class NodeHost:
         await self._logs.start(_former_port(self._own))
         write_atomic(self._own / "port", f"{self._logs.port}\n")
         write_atomic(self._own / "ready", "")
-        self._ground = Shared(
+        self._services = HostServices(
             api=self._api, recorder=self._recorder,
             runtime=runtime.Runtime(mode, hide=[self.folder.parent], networks=networks),
             addresses=PodAddresses(), endpoint=Endpoint(address=self._address, port=self._logs.port),
@@ -107,7 +107,7 @@ class NodeHost:
                 self._pods.run(),
                 self._nodes.run(),
                 *_writers(self._recorder),
-                hosting.keep_log_short(self._own / hosting.LOG),
+                host_folder.keep_log_short(self._own / host_folder.LOG),
                 self._remove_ghosts(),
             )
         ]
@@ -182,7 +182,7 @@ class NodeHost:
         former = self._tasks.get(spec.name)
         if former is not None:
             former.cancel()
-        node = SimNode(spec, folder, sockets, self._ground)
+        node = SimNode(spec, folder, sockets, self._services)
         self.nodes[spec.name] = node
         self._tasks[spec.name] = asyncio.create_task(self._keep(node, former), name=f"node {spec.name}")
         for pod in self._by_node.get(spec.name, {}).values():
@@ -209,10 +209,10 @@ class NodeHost:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
             if node is None:  # an earlier host's
-                node = SimNode(NodeSpec(name=name, profile=CPU_PROFILE), folder, folder, self._ground)
+                node = SimNode(NodeSpec(name=name, profile=CPU_PROFILE), folder, folder, self._services)
                 node.resting |= self._by_node.get(name, {})
-            await asyncio.to_thread(contained.end_all, folder)
-            async with self._ground.registrations:
+            await asyncio.to_thread(container_processes.end_all, folder)
+            async with self._services.registrations:
                 await node.remove()
             await asyncio.to_thread(shutil.rmtree, folder, True)
             log.info("node %s is removed", name)

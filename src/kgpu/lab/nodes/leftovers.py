@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kgpu.lab.nodes import contained
+from kgpu.lab.nodes import container_processes
 
 CONTAINERS: Final = "c"
 LOGS: Final = "logs"
@@ -17,7 +17,7 @@ PODS: Final = "pods"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class ContainerRun:
     """One run of a container that has a folder: ``attempt`` counts from 0, ``started`` is 0 when it never was."""
 
     folder: Path
@@ -28,14 +28,15 @@ class Left:
     started: float
 
 
-def containers(node: Path) -> list[Left]:
+def containers(node: Path) -> list[ContainerRun]:
     """Every run that has a folder; what can't be read belongs to nobody (pod "")."""
     runs = []
     with contextlib.suppress(FileNotFoundError):
         for folder in sorted((node / CONTAINERS).iterdir()):
-            config, state = contained.read_json(folder / contained.CONFIG) or {}, contained.begun(folder)
+            config = container_processes.read_json(folder / container_processes.CONFIG) or {}
+            state = container_processes.read_state(folder)
             runs.append(
-                Left(
+                ContainerRun(
                     folder=folder, id=str(config.get("id") or ""), pod=str(config.get("pod") or ""),
                     container=str(config.get("container") or ""), attempt=_number(config.get("attempt")),
                     started=state.started if state else 0.0,
@@ -44,7 +45,7 @@ def containers(node: Path) -> list[Left]:
     return runs
 
 
-def latest(node: Path, pod: str) -> dict[str, Left]:
+def latest(node: Path, pod: str) -> dict[str, ContainerRun]:
     """The last run of each container of a pod, by the container's name."""
     rows = sorted((one for one in containers(node) if one.pod == pod and one.id), key=lambda one: one.attempt)
     return {one.container: one for one in rows}
@@ -53,7 +54,7 @@ def latest(node: Path, pod: str) -> dict[str, Left]:
 def sweep(node: Path, pods: Collection[str]) -> list[str]:
     """End and remove whatever belongs to none of ``pods`` (uids); what was removed."""
     gone = [one.folder for one in containers(node) if one.pod not in pods]
-    contained.end(*gone)
+    container_processes.end(*gone)
     for parent in (PODS, LOGS):
         with contextlib.suppress(FileNotFoundError):
             gone += [path for path in (node / parent).iterdir() if path.name.rpartition("_")[2] not in pods]

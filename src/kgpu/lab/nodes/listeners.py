@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kgpu.lab.nodes import contained, leftovers
+from kgpu.lab.nodes import container_processes, leftovers
 
 TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 _LISTENS: Final = "0A"
@@ -76,7 +76,7 @@ def is_pods(uid: str, node: Path, address: str, port: int) -> bool:
     if not wanted or not uid:
         return False
     folders = [run.folder for run in leftovers.containers(node) if run.pod == uid]
-    for pid in contained.processes_of(*folders):
+    for pid in container_processes.processes_of(*folders):
         wanted -= sockets_of(pid)
         if not wanted:
             return True

@@ -29,11 +29,11 @@ from kgpu.base.files import write_atomic
 from kgpu.formats.mig_geometry import GEOMETRIES
 from kgpu.hw.fake import profiles
 from kgpu.lab import lock
+from kgpu.lab.common import FIRST_NODE
 from kgpu.lab.folders import kind_of
-from kgpu.lab.ground import FIRST_NODE
-from kgpu.lab.nodes import agents, contained, hosting, spec
+from kgpu.lab.nodes import agents, container_processes, host_folder, spec
 from kgpu.lab.nodes.folder import NodeFolder, has_operator, let_go
-from kgpu.lab.nodes.hosting import RECORD, make_private
+from kgpu.lab.nodes.host_folder import RECORD, make_private
 from kgpu.lab.nodes.spec import CPU_PROFILE, SPEC_FILE, NodeSpec, NodeTaint
 from kgpu.lab.port import NodeHardware
 from kgpu.lab.processes import ProcessRecord, alive, record, signal_process
@@ -270,7 +270,7 @@ def status(lab: Path) -> dict[str, Any]:
     process = _record(folder)
     return {
         "host": process.pid if process is not None and alive(process) else 0,
-        "log": str(folder / HOST / hosting.LOG),
+        "log": str(folder / HOST / host_folder.LOG),
         "nodes": [spec.to_builtins(node) for node in listing(lab).values()],
         "problems": [problem.one_line() for problem in broken(lab).values()],
     }
@@ -320,7 +320,7 @@ def _start_host(folder: Path, own: Path, kubeconfig: Path, address: str, contain
     modules = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
     command = [sys.executable, "-m", "kgpu.lab.nodes", "--dir", str(folder), "--kubeconfig", str(kubeconfig)]
     command += ["--address", address, *(["--containers", containers] if containers else [])]
-    with (own / hosting.LOG).open("ab") as out:
+    with (own / host_folder.LOG).open("ab") as out:
         process = subprocess.Popen(
             signals.with_defaults(command), stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
             cwd="/", env={**os.environ, "PYTHONPATH": modules},
@@ -335,9 +335,9 @@ def _start_host(folder: Path, own: Path, kubeconfig: Path, address: str, contain
     deadline = time.monotonic() + START_S
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > deadline:
-            if (other := hosting.recorded(own)) is not None and alive(other):
+            if (other := host_folder.recorded(own)) is not None and alive(other):
                 return other.pid  # whoever started that one was killed before it could record it
-            tail = "\n".join((own / hosting.LOG).read_text(errors="replace").splitlines()[-6:])
+            tail = "\n".join((own / host_folder.LOG).read_text(errors="replace").splitlines()[-6:])
             raise LabError(f"the host of simulated nodes did not start:\n{tail}", "a running host", f"see {own}/log")
         time.sleep(_POLL_S)
     return process.pid
@@ -358,7 +358,7 @@ def stop_host(lab: Path) -> bool:
         _reap(process.pid)
     if folder.is_dir():
         end_leftovers(folder)
-        hosting.remove_links(folder / HOST)
+        host_folder.remove_links(folder / HOST)
     return was_running
 
 
@@ -366,7 +366,7 @@ def end_leftovers(folder: Path) -> None:
     """End agents and containers that a killed host left."""
     from kgpu.lab.nodes.agents import end_former
 
-    contained.end_all(*folder.iterdir())
+    container_processes.end_all(*folder.iterdir())
     for entry in folder.iterdir():
         end_former(entry)
 
@@ -392,7 +392,7 @@ def _pid(folder: Path) -> int:
 
 
 def _record(folder: Path) -> ProcessRecord | None:
-    return hosting.recorded(folder / HOST)
+    return host_folder.recorded(folder / HOST)
 
 
 def _wait(condition: Any, seconds: float, what: str) -> None:

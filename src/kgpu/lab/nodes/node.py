@@ -24,7 +24,7 @@ from kgpu.lab.nodes import admit, agents, leftovers, machine, objects, plan, pod
 from kgpu.lab.nodes.addresses import PodAddresses
 from kgpu.lab.nodes.claims import ClaimManager, Drivers, unprepare
 from kgpu.lab.nodes.context import NodeContext
-from kgpu.lab.nodes.light import LightAgent
+from kgpu.lab.nodes.light_agent import LightAgent
 from kgpu.lab.nodes.objects import Endpoint
 from kgpu.lab.nodes.plugins import DEVICE_PLUGIN, DRA_PLUGIN, DevicePlugins, PluginRegistry
 from kgpu.lab.nodes.plugins import FOLDER as PLUGINS
@@ -45,8 +45,8 @@ TERMINAL: Final = {"Succeeded", "Failed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """What the nodes of a host have in common. ``labels`` gives a Node's labels as the API server has them."""
+class HostServices:
+    """What all nodes of a host share. ``labels`` gives a Node's labels as the API server has them."""
 
     api: KubeApi
     recorder: KubeletRecorder
@@ -66,7 +66,7 @@ class Shared:
 class SimNode:
     """One node in ``folder``; ``sockets`` is where its sockets are (a short path to the same place)."""
 
-    def __init__(self, spec: NodeSpec, folder: Path, sockets: Path, shared: Shared) -> None:
+    def __init__(self, spec: NodeSpec, folder: Path, sockets: Path, shared: HostServices) -> None:
         self.spec = spec
         self.folder = folder
         self._sockets = sockets

@@ -88,7 +88,7 @@ class PodPorts:
         self._own.discard(port)
 
 
-Told = Callable[[bool, str], None]
+ProbeReport = Callable[[bool, str], None]
 """(passed, output) of one answer."""
 
 
@@ -97,7 +97,7 @@ async def run(
     container: Object,
     running: Running,
     address: str,
-    report: Told,
+    report: ProbeReport,
     *,
     ports: PodPorts | None = None,
 ) -> None:

@@ -24,9 +24,9 @@ from kgpu.base import signals
 from kgpu.base.errors import LabError
 from kgpu.formats.cdi import CdiMount
 from kgpu.formats.names import ENV_HW_STATE, ENV_LAB_CONTAINER, HW_STATE_PATH
-from kgpu.lab.built import find_built
-from kgpu.lab.nodes import contained, relay, shim
+from kgpu.lab.nodes import container_processes, relay, shim
 from kgpu.lab.nodes.oci import OciConfig
+from kgpu.lab.program_cache import find_built
 from kgpu.lab.samples import SCRIPTS, SampleImage
 
 NAMESPACES: Final = "namespaces"
@@ -153,7 +153,7 @@ class ContainerProcess:
     async def wait(self) -> Exit:
         await pid_end(self._shim)
         if _exit_of(self._folder) is None:  # somebody killed the shim
-            await asyncio.to_thread(contained.end, self._folder)
+            await asyncio.to_thread(container_processes.end, self._folder)
         return _exit_of(self._folder) or Exit(code=137, finished=time.time(), signal=9)
 
     def kill(self, number: int) -> None:
@@ -210,7 +210,7 @@ class Runtime:
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             for name in ("state.json", "exit.json"):
-                content = contained.read_json(folder / name)
+                content = container_processes.read_json(folder / name)
                 if content is not None and content.get("problem"):
                     raise StartError(
                         "failed to create containerd task: failed to create shim task: OCI runtime create failed: "
@@ -221,7 +221,7 @@ class Runtime:
                     )
                 if content is not None and name == "state.json":
                     return content
-            if not contained.is_alive(pid):
+            if not container_processes.is_alive(pid):
                 text = (folder / "shim.log").read_text(errors="replace").strip()[-400:]
                 raise StartError(f"the container's shim ended: {text}", "a running shim", "report this as a bug")
             await asyncio.sleep(0.01)
@@ -232,12 +232,12 @@ class Runtime:
         ended = _exit_of(folder)
         if ended is not None:
             return ended
-        state = contained.begun(folder)
+        state = container_processes.read_state(folder)
         if state is None:
             return None
-        if contained.is_alive(state.shim) and contained.is_shim(state.shim, folder):
+        if container_processes.is_alive(state.shim) and container_processes.is_shim(state.shim, folder):
             return ContainerProcess(folder, container, state.pid, state.shim, state.started)
-        contained.end(folder)
+        container_processes.end(folder)
         return Exit(code=137, finished=time.time(), signal=9)
 
     def _config(self, wanted: Start) -> dict[str, Any]:
@@ -429,7 +429,7 @@ _reapers: set[asyncio.Task[None]] = set()
 
 
 def _exit_of(folder: Path) -> Exit | None:
-    found = contained.read_json(folder / contained.EXIT)
+    found = container_processes.read_json(folder / container_processes.EXIT)
     if found is None:
         return None
     return Exit(

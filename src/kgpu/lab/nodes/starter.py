@@ -19,7 +19,7 @@ from kgpu.formats.cdi import Spec, parse_spec
 from kgpu.formats.names import CDI_ANNOTATION_PREFIX, ENV_LAB_POD_ADDRESS, ENV_LAB_POD_IP
 from kgpu.kube.port import Object
 from kgpu.lab import samples
-from kgpu.lab.nodes import environment, own, volumes
+from kgpu.lab.nodes import environment, kgpu_image, volumes
 from kgpu.lab.nodes.context import TOKEN_S, NodeContext
 from kgpu.lab.nodes.oci import CdiError, OciConfig, allocate, cdi_names, inject
 from kgpu.lab.nodes.podstate import PodContainer, PodState
@@ -138,19 +138,19 @@ async def start(node: NodeContext, state: PodState, container: PodContainer, cla
         raise StartTroubleError(CONFIG_ERROR, error.what if isinstance(error, LabError) else str(error)) from error
     args = environment.command(spec, sample.entrypoint, sample.command, config.env)
     folder = folder_of(node, container_id)
-    if sample is own.SAMPLE:
+    if sample is kgpu_image.SAMPLE:
         kubeconfig = folder / "kubeconfig"
-        run = own.command(
+        run = kgpu_image.command(
             tuple(args), config.env, mounts=mounts, address=node.loopback(state.pod_ip), kubeconfig=kubeconfig
         )
         args, config = list(run.args), replace(config, env=run.env)
         folder.mkdir(parents=True, exist_ok=True)
-        own.write_connection(kubeconfig, mounts, config.env)
+        kgpu_image.write_connection(kubeconfig, mounts, config.env)
     wanted_start = Start(
         id=container_id,
         folder=folder,
         sample=sample,
-        outside=sample is own.SAMPLE,
+        outside=sample is kgpu_image.SAMPLE,
         args=tuple(args),
         config=config,
         cwd=str(spec.get("workingDir") or sample.workdir),
@@ -223,7 +223,7 @@ def _stands_in(image: str, sample: samples.SampleImage | None) -> str:
 
 def find_sample(image: str) -> samples.SampleImage | None:
     """What is known of an image, kgpu's own or a sample; None for others."""
-    return own.SAMPLE if own.is_own(image) else samples.find(image)
+    return kgpu_image.SAMPLE if kgpu_image.is_own(image) else samples.find(image)
 
 
 def hostname(pod: Object) -> str:

@@ -456,7 +456,7 @@ class PodWorker:
         if state.terminal and not self._running:
             state.sandbox = False
 
-    def _adopt_container(self, container: PodContainer, row: Object, left: leftovers.Left | None) -> None:
+    def _adopt_container(self, container: PodContainer, row: Object, left: leftovers.ContainerRun | None) -> None:
         node = self.node
         container.restarts = int(row.get("restartCount") or 0)
         container.id = str(row.get("containerID") or "").removeprefix("containerd://")

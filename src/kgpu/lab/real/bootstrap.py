@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.formats.names import CDI_STATIC_DIR
-from kgpu.lab import ground
+from kgpu.lab import common
 from kgpu.lab.real import configs, images, namespaces
 from kgpu.lab.real.model import KERNEL_TUNABLES, NODE_DIRS, LabNetwork, LabPaths, LabSpec, node_dir
 
@@ -100,7 +100,7 @@ def _containerd_answers(lab: RealLab, ctr: Path) -> bool:
 
 def apply_objects(lab: RealLab) -> None:
     """What the lab itself puts into the cluster: the agent's rights and its configurations."""
-    lab.kubectl(*ground.APPLY)
+    lab.kubectl(*common.KUBECTL_APPLY)
 
 
 def write_cdi_spec(lab: RealLab) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.base.errors import LabError
-from kgpu.lab.built import cache_root, find_built
+from kgpu.lab.program_cache import cache_root, find_built
 from kgpu.lab.progress import PlainProgress, Progress
 from kgpu.lab.real import components
 from kgpu.lab.real.components import COMPONENTS, END_TO_END, HELM, MODULES_DIR, GoProgram

@@ -23,7 +23,7 @@ import msgspec
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.lab import lock, port, processes
-from kgpu.lab.ground import labs_root
+from kgpu.lab.common import labs_root
 from kgpu.lab.nodes import manage
 from kgpu.lab.port import REAL, About, NodeHardware
 from kgpu.lab.processes import ProcessRecord

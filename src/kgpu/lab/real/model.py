@@ -15,7 +15,7 @@ from typing import Final
 
 from kgpu.base.errors import LabError
 from kgpu.formats.names import CDI_STATIC_DIR, CONTAINER_LOGS, KUBELET_ROOT, STATE_DIR
-from kgpu.lab.ground import FIRST_NODE, REAL_STATE
+from kgpu.lab.common import FIRST_NODE, REAL_STATE
 
 NODE_NAME: Final = FIRST_NODE
 API_PORT: Final = 6443

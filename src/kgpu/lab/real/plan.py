@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from kgpu.formats import names
-from kgpu.lab.ground import CONFIG_MAP
+from kgpu.lab.common import CONFIG_MAP
 from kgpu.lab.real.configs import CONTAINERD_SOCKET
 from kgpu.lab.real.model import (
     API_PORT,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
-from kgpu.fit.filters_pods import Reach, repels
+from kgpu.fit.filters_pods import ResolvedTerm, repels
 from kgpu.fit.model import CPU, MEMORY, PodTerm, PodView, Spread
 from kgpu.fit.selectors import Labels, tolerated
 from kgpu.fit.snapshot import ClusterSnapshot, NodeState
@@ -116,7 +116,7 @@ def _crowding(rules: list[tuple[str, list[PodView]]], nodes: list[NodeState], sn
 def _neighbours(pod: PodView, nodes: list[NodeState], snapshot: ClusterSnapshot) -> Points:
     pairs: dict[tuple[str, str], int] = {}
     for term in pod.preferred_pods:
-        reach = Reach(term, snapshot)
+        reach = ResolvedTerm(term, snapshot)
         for other in reach.candidates(snapshot):
             if reach.matches(other):
                 _draw(pairs, term, snapshot.nodes[other.node].labels, term.weight)

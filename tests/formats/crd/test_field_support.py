@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgpu.formats.crd import decode, provided
+from kgpu.formats.crd import decode, field_support
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from kgpu.formats.crd.field_support import FieldSupport, Leaf
 from kgpu.formats.crd.fields import SchemaField, rows
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
-from kgpu.formats.crd.provided import Does, Leaf
 
 KINDS = {"clusterpolicy": ClusterPolicySpec, "nvidiadriver": NVIDIADriverSpec}
-LEAVES = [(kind, leaf) for kind, struct in KINDS.items() for leaf in provided.unbuilt(struct)]
+LEAVES = [(kind, leaf) for kind, struct in KINDS.items() for leaf in field_support.unbuilt(struct)]
 
 
 def named(kind: str, **values: Any) -> tuple[str, ...]:
@@ -64,22 +64,22 @@ def test_the_reader_names_what_the_table_has_and_is_quiet_where_it_is(kind: str,
     off = {path: False for path, _ in leaf.switches}
     if value is not None and off and leaf.path not in off:
         assert named(kind, **off, **{leaf.path: value}) == ()
-    assert provided.instead(KINDS[kind], f"spec.{leaf.path}") == leaf.says != ""
+    assert field_support.instead(KINDS[kind], f"spec.{leaf.path}") == leaf.says != ""
 
 
 @pytest.mark.parametrize("struct", KINDS.values(), ids=KINDS)
 def test_every_field_has_a_row_of_its_own_or_is_in_one(struct: type[msgspec.Struct]) -> None:
-    parts = {part.path: part for part in provided.parts(struct)}
+    parts = {part.path: part for part in field_support.parts(struct)}
     assert [row.name for row in rows(struct)] == [path for path in parts if "." not in path]
-    for leaf in provided.unbuilt(struct):
+    for leaf in field_support.unbuilt(struct):
         above = [leaf.path.rsplit(".", cut)[0] for cut in range(leaf.path.count(".") + 1)]
         nearest = next(parts[path] for path in (leaf.path, *above) if path in parts)
-        assert (nearest.does, nearest.says) == (Does.NOT_YET, leaf.says)
+        assert (nearest.does, nearest.says) == (FieldSupport.NOT_YET, leaf.says)
 
 
 def test_the_table_says_what_there_is_instead() -> None:
-    parts = {part.path: part for part in provided.parts(ClusterPolicySpec)}
-    assert parts["devicePlugin"].does is Does.IN_FORCE
-    assert (parts["migManager"].does, parts["psp"].does) == (Does.NOT_YET, Does.NOTHING)
+    parts = {part.path: part for part in field_support.parts(ClusterPolicySpec)}
+    assert parts["devicePlugin"].does is FieldSupport.IN_FORCE
+    assert (parts["migManager"].does, parts["psp"].does) == (FieldSupport.NOT_YET, FieldSupport.NOTHING)
     assert "nvidia-smi mig" in parts["migManager"].says
-    assert provided.instead(ClusterPolicySpec, "spec.devicePlugin.enabled") == ""
+    assert field_support.instead(ClusterPolicySpec, "spec.devicePlugin.enabled") == ""

@@ -12,8 +12,8 @@ from kgpu.formats.names import NODE_HOST_LABEL
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODES, PODS
 from kgpu.lab import processes
-from kgpu.lab.nodes import hosting, manage
-from kgpu.lab.nodes.hosting import ShortPaths
+from kgpu.lab.nodes import host_folder, manage
+from kgpu.lab.nodes.host_folder import ShortPaths
 from tests.lab.nodes.hosting import hosting as host_of
 from tests.lab.nodes.hosting import light, node, ready, write
 from tests.lab.nodes.support import until
@@ -84,7 +84,7 @@ def test_nothing_but_links_of_a_recorded_folder_is_removed(folder: Path, tempora
     (temporary / "other" / "link").symlink_to("/")
     for name in ("kgpu-nodes-x", "other", "kgpu-nodes-missing"):
         (folder / "sockets").write_text(f"{temporary / name}\n")
-        hosting.remove_links(folder)
+        host_folder.remove_links(folder)
     assert (temporary / "kgpu-nodes-x" / "file").exists()
     assert (temporary / "other" / "link").is_symlink()
 
@@ -137,6 +137,6 @@ async def test_a_host_tells_of_itself(folder: Path) -> None:
         assert manage.status(folder)["host"] == os.getpid()
         # A record of somebody who is gone does not hide it.
         (folder / "nodes" / "host" / "process.json").write_text('{"pid": 1, "start": 1}')
-        found = hosting.recorded(folder / "nodes" / "host")
+        found = host_folder.recorded(folder / "nodes" / "host")
         assert found == processes.record(os.getpid())
     assert not manage.host_running(folder / "nodes")  # although this process lives

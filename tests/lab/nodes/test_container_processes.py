@@ -13,8 +13,8 @@ import pytest
 
 from kgpu.formats.names import ENV_LAB_CONTAINER
 from kgpu.lab import processes
-from kgpu.lab.nodes import contained, leftovers, manage
-from kgpu.lab.nodes.contained import is_alive
+from kgpu.lab.nodes import container_processes, leftovers, manage
+from kgpu.lab.nodes.container_processes import is_alive
 from tests.lab.nodes.support import Bench, pod, until, until_said
 
 # What a container may do so that its processes are not below its first one.
@@ -89,8 +89,8 @@ def test_another_container_is_not_touched(tmp_path: Path) -> None:
         assert own.stdout
         assert other.stdout
         assert (own.stdout.readline(), other.stdout.readline()) == (b"\n", b"\n")  # they are executed by now
-        assert contained.processes_of(folder) == [own.pid]
-        contained.end_all(tmp_path / "n")
+        assert container_processes.processes_of(folder) == [own.pid]
+        container_processes.end_all(tmp_path / "n")
         assert own.wait() == -9
         assert other.poll() is None
         other.kill()
@@ -113,7 +113,7 @@ def test_a_session_counts_only_as_it_was_recorded(name: str, tmp_path: Path) -> 
             "mounts": os.readlink("/proc/self/ns/mnt"),
         }  # fmt: skip
         CHANGES[name](state)
-        assert contained.processes_of(container(tmp_path, "x", **state)) == (
+        assert container_processes.processes_of(container(tmp_path, "x", **state)) == (
             [process.pid] if name == "the same" else []
         )
         process.kill()
@@ -123,6 +123,6 @@ def test_a_session_counts_only_as_it_was_recorded(name: str, tmp_path: Path) -> 
 def test_a_state_that_can_not_be_read_stops_nothing(text: str, tmp_path: Path) -> None:
     folder = container(tmp_path / "nodes", "x")
     (folder / "state.json").write_text(text)
-    assert contained.processes_of(folder) == []
+    assert container_processes.processes_of(folder) == []
     assert [one.started for one in leftovers.containers(tmp_path / "nodes" / "n")] == [0.0]
     assert manage.stop_host(tmp_path) is False

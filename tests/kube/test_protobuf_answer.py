@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.kube.brief import MAGIC, read, read_status
+from kgpu.kube.protobuf_answer import MAGIC, read, read_status
 
 
 def varint(number: int) -> bytes:

@@ -22,7 +22,7 @@ from kgpu.hw.port import Problem
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import PODS, Object
 from kgpu.kubelet.fake import FakeKubelet
-from kgpu.lab.nodes.light import LightAgent, inventory_of, labels_of, links_of, profile_of
+from kgpu.lab.nodes.light_agent import LightAgent, inventory_of, labels_of, links_of, profile_of
 from kgpu.lab.nodes.logserver import ContainerLog
 from kgpu.lab.nodes.spec import NodeSpec
 from tests.lab.nodes.hosting import hosting, light, node, ready, write

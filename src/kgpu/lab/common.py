@@ -1,4 +1,4 @@
-"""What every lab has in common, real or embedded: where it is, and what it puts into its cluster."""
+"""What all labs share, real or embedded: their folder, their state files, and the objects that each cluster has."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ EMBEDDED_STATE: Final = "embedded.json"
 REAL_STATE: Final = "lab.json"
 """The state file in a lab's folder; its name tells which kind of lab is there."""
 _MANAGER: Final = "kgpu-lab"
-APPLY: Final = ("apply", "-f", str(OBJECTS))
-"""The words for kubectl that put them there; ``apply`` does the same without kubectl."""
+KUBECTL_APPLY: Final = ("apply", "-f", str(OBJECTS))
+"""kubectl's arguments that create the objects; ``apply_objects`` does the same without kubectl."""
 
 
 def labs_root() -> Path:
     """``$XDG_STATE_HOME/kgpu/lab``, or ``~/.local/state/kgpu/lab``: one folder per lab, by name."""
-    found = os.environ.get("XDG_STATE_HOME")
-    return (Path(found) if found else Path.home() / ".local" / "state") / "kgpu" / "lab"
+    state_home = os.environ.get("XDG_STATE_HOME")
+    return (Path(state_home) if state_home else Path.home() / ".local" / "state") / "kgpu" / "lab"
 
 
 def objects() -> list[dict[str, Any]]:
-    """The objects, in an order in which they can be made."""
+    """The objects of every lab, in an order in which they can be created."""
     import yaml
 
     return list(yaml.safe_load_all(OBJECTS.read_text()))
 
 
-async def apply(api: KubeApi) -> None:
-    """Put them there. Raises KubeError."""
+async def apply_objects(api: KubeApi) -> None:
+    """Create or update the objects in the cluster. Raises KubeError."""
     from kgpu.kube.port import Resource
 
     cluster_wide = {"Namespace", "ClusterRole", "ClusterRoleBinding"}
     for obj in objects():
         group, _, version = obj["apiVersion"].rpartition("/")
         kind = obj["kind"]
-        # So that somebody's `kubectl apply` of the same object finds what it is used to.
+        # As `kubectl apply` writes it, so that a later `kubectl apply` of the same object works as usual.
         text = json.dumps(obj, separators=(",", ":"), sort_keys=True) + "\n"
         obj["metadata"].setdefault("annotations", {})[LAST_APPLIED] = text
         resource = Resource(group, version, f"{kind.lower()}s", kind, namespaced=kind not in cluster_wide)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kgpu import __version__
 from kgpu.formats.cdi import CdiDeviceNode, CdiMount
 from kgpu.formats.names import CDI_DIR, DRIVER_INSTALL_DIR, HOST_ROOT, IMAGE_REPOSITORY, KUBELET_DEVICE_PLUGIN_DIR
-from kgpu.lab.nodes import machine, own, starter
+from kgpu.lab.nodes import kgpu_image, machine, starter
 from kgpu.lab.nodes.oci import OciConfig
 from kgpu.lab.nodes.runtime import PLAIN, Runtime
 
@@ -25,8 +25,8 @@ def mounts(**places: str) -> tuple[CdiMount, ...]:
     return tuple(CdiMount(host_path=source, container_path=target) for target, source in places.items())
 
 
-def run(*args: str, env: dict[str, str] | None = None, seen: tuple[CdiMount, ...] = ()) -> own.Command:
-    return own.command(args, env or {}, mounts=seen, address=ADDRESS, kubeconfig=Path("/c/kubeconfig"))
+def run(*args: str, env: dict[str, str] | None = None, seen: tuple[CdiMount, ...] = ()) -> kgpu_image.Command:
+    return kgpu_image.command(args, env or {}, mounts=seen, address=ADDRESS, kubeconfig=Path("/c/kubeconfig"))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def run(*args: str, env: dict[str, str] | None = None, seen: tuple[CdiMount, ...
     ],
 )
 def test_its_image_is_known_by_its_name_whatever_the_tag(image: str, known: bool) -> None:
-    assert own.is_own(image) is known
+    assert kgpu_image.is_own(image) is known
     assert starter.is_process(Runtime(PLAIN), {"image": image}) is known
 
 
@@ -84,10 +84,10 @@ def test_parts_of_the_hosts_root_tell_where_it_is() -> None:
 
 
 def test_a_service_account_becomes_a_kubeconfig_whose_token_is_read_anew(tmp_path: Path) -> None:
-    seen = mounts(**{own.TOKENS: str(tmp_path)})
+    seen = mounts(**{kgpu_image.TOKENS: str(tmp_path)})
     (tmp_path / "token").write_text("one")
     (tmp_path / "ca.crt").write_text("ca")
-    own.write_connection(
+    kgpu_image.write_connection(
         tmp_path / "kubeconfig", seen, {"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "6443"}
     )
     made = json.loads((tmp_path / "kubeconfig").read_text())
@@ -97,7 +97,7 @@ def test_a_service_account_becomes_a_kubeconfig_whose_token_is_read_anew(tmp_pat
 
 
 def test_without_a_token_there_is_no_kubeconfig(tmp_path: Path) -> None:
-    own.write_connection(tmp_path / "kubeconfig", (), {})
+    kgpu_image.write_connection(tmp_path / "kubeconfig", (), {})
     assert not (tmp_path / "kubeconfig").exists()
 
 

@@ -1,8 +1,7 @@
-"""A light node's agent: kgpu's device plugin on hardware that is only data, inside the host's own process.
+"""The agent of a light node: kgpu's device plugin and labels over data instead of a driver, in the host's process.
 
-The same code as on a real node speaks the same gRPC to the node's device manager; only the driver is missing, and with
-it whatever needs one. What nodes of one shape have in common is worked out once: the profile, and the labels, which the
-same code plans as on a real node.
+The device plugin is the same code as on a real node and speaks the same gRPC to the node's device manager; only what
+needs a driver is missing. The profile and the labels are computed once for all nodes of one shape.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from kgpu.formats.names import NVIDIA
 from kgpu.formats.plugin_config_parse import parse_config
 from kgpu.hw.fake import fill, profiles
 from kgpu.hw.fake.topology import Topology
-from kgpu.hw.memory import MemoryReader
+from kgpu.hw.fake_reader import FakeReader
 from kgpu.hw.port import Accelerator, Inventory, Link, TopologyLevel
 from kgpu.kubelet.socket_watch import SocketIdentity, socket_identity
 from kgpu.lab.nodes.spec import NodeSpec
 
 LOOK_S: Final = 60.0
-"""Hardware and device manager are in the same process and tell of every change: looking at them is but a net."""
+"""Hardware and device manager are in the same process and report every change; polling is only a safety net."""
 _FACTS: Final = HostDevices(
     control_nodes=("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"),
     imex_channels=(),
@@ -51,7 +50,7 @@ def profile_of(name: str, gpus: int | None) -> profiles.Profile:
 
 @lru_cache(maxsize=64)
 def labels_of(name: str, gpus: int | None, config: str) -> Mapping[str, str]:
-    """The labels that feature discovery gives any node of that shape: none of them tells one GPU from another.
+    """The labels that feature discovery gives every node of that shape: they depend on the model, not on one GPU.
 
     Raises ConfigError.
     """
@@ -95,7 +94,7 @@ def _accelerator(profile: profiles.Profile, seed: str, index: int) -> Accelerato
 
 
 def links_of(inventory: Inventory, topology: Topology) -> tuple[Link, ...]:
-    """How the GPUs reach each other; lanes behind a switch are nobody's in particular."""
+    """How the GPUs reach each other; lanes to a switch belong to no pair, so a pair has none."""
     gpus = inventory.accelerators
     return tuple(
         Link(
@@ -116,7 +115,7 @@ class LightAgent:
         """Raises ConfigError for a profile that is not there."""
         profile = profile_of(spec.profile, spec.gpus)
         inventory = inventory_of(profile, spec.name)
-        self.reader = MemoryReader(inventory, links=links_of(inventory, profile.topology))
+        self.reader = FakeReader(inventory, links=links_of(inventory, profile.topology))
         self._spec = spec
         self._socket = kubelet_socket
         self._state_dir = state_dir
@@ -131,7 +130,7 @@ class LightAgent:
             DevicePluginContext(
                 reader=self.reader,
                 config=MemoryConfigSource(self._spec.config, "the node's config"),
-                report=_unheard,
+                report=_ignore,
                 state_dir=self._state_dir,
                 kubelet_socket=self._socket,
                 env={},
@@ -150,7 +149,7 @@ async def _seldom(socket: Path) -> AsyncIterator[SocketIdentity | None]:
 
 
 def _about(seconds: float) -> float:
-    """Chance spreads the nodes over the time."""
+    """Vary a time at random, so that many nodes do not act at once."""
     return seconds * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
 
 
@@ -158,5 +157,5 @@ def _facts(_: PluginSettings) -> HostDevices:
     return _FACTS
 
 
-def _unheard(_: Advice) -> None:
-    """A thousand nodes' decisions would drown the log."""
+def _ignore(_: Advice) -> None:
+    """Drop the decision: those of a thousand nodes would flood the log."""

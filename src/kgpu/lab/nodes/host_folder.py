@@ -1,6 +1,6 @@
-"""Who hosts a lab's nodes, told by the host itself: its lock with its record, its folder of sockets, its log.
+"""The folder ``LAB/nodes/host`` of the process that hosts a lab's nodes: its lock, its record, its log, its sockets.
 
-Everything is in ``LAB/nodes/host``. What a host that was killed has left outside of it is found there, and removed.
+A host that was killed may have left a folder of links elsewhere; it is recorded here, and removed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.lab import processes
-from kgpu.lab.own_log import rotate
+from kgpu.lab.log_rotation import rotate
 from kgpu.lab.processes import ProcessRecord
 
 RECORD: Final = "process.json"
@@ -32,7 +32,7 @@ _PREFIX: Final = "kgpu-nodes-"
 
 
 def make_private(nodes: Path, *, parents: bool = False) -> None:
-    """The folder of the nodes is for this user alone: pods' Secrets and tokens are in it. Raises OSError."""
+    """Make the folder of the nodes, for this user alone: pods' Secrets and tokens are in it. Raises OSError."""
     nodes.mkdir(mode=0o700, parents=parents, exist_ok=True)
     if stat.S_IMODE(nodes.stat().st_mode) != 0o700:
         nodes.chmod(0o700)
@@ -40,7 +40,7 @@ def make_private(nodes: Path, *, parents: bool = False) -> None:
 
 @contextlib.contextmanager
 def only_one(own: Path) -> Iterator[None]:
-    """Host the nodes; the lock file says who does. Raises LabError when another process does."""
+    """Hold the host's lock, which records this process. Raises LabError when another process hosts the nodes."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(processes.holding(own / LOCK))
@@ -52,9 +52,10 @@ def only_one(own: Path) -> Iterator[None]:
 
 
 def recorded(own: Path) -> ProcessRecord | None:
-    """The host that lives; else the last that was recorded. It records itself too, if who started it could not."""
-    found = [one for one in (processes.holder(own / RECORD), processes.holder(own / LOCK)) if one is not None]
-    return next((one for one in found if processes.alive(one)), found[0] if found else None)
+    """The running host, else the last one recorded. The starter writes one record, and the host another in its lock."""
+    records = [processes.holder(own / RECORD), processes.holder(own / LOCK)]
+    known = [record for record in records if record is not None]
+    return next((record for record in known if processes.alive(record)), known[0] if known else None)
 
 
 class ShortPaths:
@@ -90,14 +91,14 @@ def _fits(path: Path) -> bool:
 
 
 def _make_folder() -> Path:
-    """A new folder that nobody can have made before. Raises OSError."""
+    """A new folder, made by nobody else. Raises OSError."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     for place in filter(None, (runtime, tempfile.gettempdir())):
         with contextlib.suppress(OSError):
-            made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-            if _fits(made / "0123456789abcdef"):
-                return made
-            made.rmdir()
+            folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+            if _fits(folder / "0123456789abcdef"):
+                return folder
+            folder.rmdir()
     return Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
 
 
@@ -118,7 +119,7 @@ def remove_links(own: Path) -> None:
 
 
 async def keep_log_short(log: Path) -> None:
-    """``rotate`` again and again, until cancelled."""
+    """Call ``rotate`` periodically until cancelled."""
     while True:
         rotate(log, most=LOG_LIMIT)
         await asyncio.sleep(LOG_LOOK_S)

@@ -18,7 +18,7 @@ from kgpu.formats.crd.decode import IMAGE, SWITCH
 from kgpu.formats.crd.fields import SchemaField, rows
 
 
-class Does(enum.StrEnum):
+class FieldSupport(enum.StrEnum):
     """What comes of a field."""
 
     IN_FORCE = "in force"
@@ -35,7 +35,7 @@ class SpecPart:
     """
 
     path: str
-    does: Does
+    does: FieldSupport
     says: str = ""
 
 
@@ -58,20 +58,24 @@ def parts(struct: type[msgspec.Struct]) -> tuple[SpecPart, ...]:
 
 
 def _part(path: str, row: SchemaField) -> SpecPart:
-    for does, says in ((Does.NOT_YET, row.unbuilt), (Does.NOTHING, row.ignored), (Does.DEPRECATED, row.deprecated)):
+    for does, says in (
+        (FieldSupport.NOT_YET, row.unbuilt),
+        (FieldSupport.NOTHING, row.ignored),
+        (FieldSupport.DEPRECATED, row.deprecated),
+    ):
         if says:
             return SpecPart(path=path, does=does, says=says)
-    return SpecPart(path=path, does=Does.IN_FORCE)
+    return SpecPart(path=path, does=FieldSupport.IN_FORCE)
 
 
 def _within(path: str, row: SchemaField) -> Iterator[SpecPart]:
     if row.unbuilt or row.ignored or not row.type.struct:
         return
     for inner in rows(row.type.struct):
-        found = _part(f"{path}.{inner.name}", inner)
-        if found.does is not Does.IN_FORCE:
-            yield found
-        yield from _within(found.path, inner)
+        part = _part(f"{path}.{inner.name}", inner)
+        if part.does is not FieldSupport.IN_FORCE:
+            yield part
+        yield from _within(part.path, inner)
 
 
 @functools.cache

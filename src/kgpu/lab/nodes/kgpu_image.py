@@ -1,8 +1,8 @@
-"""Containers of kgpu's own image on a simulated node: this Python runs kgpu, with the node's folders told as options.
+"""Containers of kgpu's own image on a simulated node: this Python runs kgpu, with the node's folders as options.
 
-They see this machine's file system: no namespace is needed, so they work for every user. What a container of a real
-node finds by its mounts, it is told by the variables of ``PLACES``. All pods have one network: what listens on every
-address listens on the pod's.
+They see this machine's file system: no namespace is needed, so they work for every user. Where a container on a real
+node has a mount, this process gets the folder's path in a variable of ``PLACES``. All pods share one network, so a
+program that would listen on every address listens on the pod's.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ SAMPLE: Final = SampleImage(
     pattern=rf"{re.escape(IMAGE_REPOSITORY)}([:@].*)?",
     entrypoint=(ENTRYPOINT,),
 )
-# The image has kgpu under several names; a process here is told which of them it is by its first word.
+# The image has kgpu under several names; the first word tells a process here which of them it is.
 _START: Final = (sys.executable, "-c", "import sys; from kgpu.cli.main import main; sys.exit(main(sys.argv[1:]))")
 TOKENS: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-# Where a container has it -> the variable by which kgpu is told, and what of the folder it names.
+# Mount point in a container -> the variable that names the folder here, and the path below the folder that goes in.
 PLACES: Final = (
     (HOST_ROOT, ENV_HOST_ROOT, ""),
     (KUBELET_DEVICE_PLUGIN_DIR, "KUBELET_SOCKET", "kubelet.sock"),
@@ -48,12 +48,12 @@ PLACES: Final = (
     ("/run/nvidia", ENV_WAIT_FOR_VALIDATION, "validations"),
     (RUN_DIR, ENV_RUN_DIR, ""),
 )
-# Variables of addresses to listen on that a process has without being told, and its ports.
+# Variables for addresses to listen on, with the ports that kgpu uses when they are not set.
 ADDRESSES: Final = (("METRICS_BIND_ADDRESS", 8080), ("HEALTH_PROBE_BIND_ADDRESS", 8081))
-# A container that has parts of the host's root has this one, which is every node's own.
+# A container that mounts parts of the host's root has this one, which every node has a copy of.
 _PART: Final = "/etc/os-release"
 _SOURCE: Final = str(Path(__file__).resolve().parents[3])
-_EVERYWHERE: Final = re.compile(r"(?P<flag>--[a-z-]+=)?(?P<port>:\d+)")
+_ANY_ADDRESS: Final = re.compile(r"(?P<flag>--[a-z-]+=)?(?P<port>:\d+)")
 
 
 def is_own(image: str) -> bool:
@@ -72,7 +72,7 @@ class Command:
 def command(
     args: tuple[str, ...], env: Mapping[str, str], *, mounts: Sequence[CdiMount], address: str, kubeconfig: Path
 ) -> Command:
-    """The container's command as it can run beside others; ``kubeconfig`` is where ``connection`` is written."""
+    """The container's command, changed so that several can run here; ``kubeconfig`` is the path for ``connection``."""
     seen = {mount.container_path: mount.host_path for mount in mounts}
     if HOST_ROOT + _PART in seen:
         seen.setdefault(HOST_ROOT, seen[HOST_ROOT + _PART].removesuffix(_PART) or "/")
@@ -91,8 +91,8 @@ def command(
 
 def _at(address: str, word: str) -> str:
     """``:8090`` and ``--flag=:8090`` with the address before the port."""
-    found = _EVERYWHERE.fullmatch(word)
-    return f"{found['flag'] or ''}{address}{found['port']}" if found else word
+    match = _ANY_ADDRESS.fullmatch(word)
+    return f"{match['flag'] or ''}{address}{match['port']}" if match else word
 
 
 def connection(mounts: Sequence[CdiMount], env: Mapping[str, str]) -> dict[str, Any] | None:
@@ -114,6 +114,6 @@ def connection(mounts: Sequence[CdiMount], env: Mapping[str, str]) -> dict[str, 
 
 
 def write_connection(path: Path, mounts: Sequence[CdiMount], env: Mapping[str, str]) -> None:
-    """Write it, if there is one. Raises OSError."""
-    if (found := connection(mounts, env)) is not None:
-        path.write_text(json.dumps(found))
+    """Write that kubeconfig to ``path``, if there is one. Raises OSError."""
+    if (kubeconfig := connection(mounts, env)) is not None:
+        path.write_text(json.dumps(kubeconfig))

@@ -20,14 +20,14 @@ import pytest
 import kgpu
 from kgpu.formats.programs import ENTRYPOINT, LINKS
 from kgpu.lab.progress import QuietProgress
-from kgpu.lab.real import bytecode, own_image, python_files
+from kgpu.lab.real import bytecode, kgpu_image, python_files
 
 PROGRAM = f"{python_files.HOME}/bin/kgpu"
 
 
 @pytest.fixture(scope="module")
 def archive() -> Path:
-    return own_image.ensure_image(QuietProgress())
+    return kgpu_image.ensure_image(QuietProgress())
 
 
 class Opened:
@@ -76,18 +76,18 @@ def test_the_same_files_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
         python_files.CopiedFile(f"{python_files.SITE}/kgpu/{one.name}", str(one)) for one in sorted(package.iterdir())
     ]
     monkeypatch.setattr(python_files, "own_package", lambda: files)
-    own_image.ensure_base(QuietProgress(), own_image.cache_folder())
+    kgpu_image.ensure_base(QuietProgress(), kgpu_image.cache_folder())
     first = tmp_path / "first"
     first.mkdir()
-    for layer in own_image.cache_folder().glob("base-*.tar.gz"):  # others may be at work on the rest of the cache
+    for layer in kgpu_image.cache_folder().glob("base-*.tar.gz"):  # others may be at work on the rest of the cache
         with contextlib.suppress(FileNotFoundError):
             shutil.copy(layer, first)
-    known = own_image.ensure_image(QuietProgress(), cache=first)
-    again = own_image.ensure_image(QuietProgress(), cache=tmp_path / "cache")
+    known = kgpu_image.ensure_image(QuietProgress(), cache=first)
+    again = kgpu_image.ensure_image(QuietProgress(), cache=tmp_path / "cache")
     assert again.name == known.name
     assert again.read_bytes() == known.read_bytes()
     (package / "data.yaml").write_text("a: c\n")
-    assert own_image.ensure_image(QuietProgress(), cache=first).name != known.name
+    assert kgpu_image.ensure_image(QuietProgress(), cache=first).name != known.name
 
 
 def test_what_somebody_may_be_about_to_read_stays_in_the_cache(tmp_path: Path) -> None:
@@ -97,22 +97,22 @@ def test_what_somebody_may_be_about_to_read_stays_in_the_cache(tmp_path: Path) -
         path.touch()
         os.utime(path, (now, now - number * 1000.0))
     (tmp_path / "base-1.tar.gz").touch()
-    own_image._forget_old(tmp_path, "kgpu-*.tar")
+    kgpu_image._forget_old(tmp_path, "kgpu-*.tar")
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["base-1.tar.gz", *(f"kgpu-{number}.tar" for number in range(4))]
     for path in tmp_path.iterdir():
         os.utime(path)
     for number in range(4, 8):
         (tmp_path / f"kgpu-{number}.tar").touch()
-    own_image._forget_old(tmp_path, "kgpu-*.tar")
+    kgpu_image._forget_old(tmp_path, "kgpu-*.tar")
     assert len(list(tmp_path.glob("kgpu-*"))) == 8
-    assert own_image._kept(tmp_path / "kgpu-0.tar")
-    assert not own_image._kept(tmp_path / "kgpu-9.tar")
+    assert kgpu_image._kept(tmp_path / "kgpu-0.tar")
+    assert not kgpu_image._kept(tmp_path / "kgpu-9.tar")
 
 
 def test_what_it_is_called_and_runs(image: Opened) -> None:
     names = [entry["annotations"]["io.containerd.image.name"] for entry in image.index["manifests"]]
-    assert names == list(own_image.NAMES) == ["kgpu.dev/kgpu:dev", f"kgpu.dev/kgpu:{kgpu.__version__}"]
+    assert names == list(kgpu_image.NAMES) == ["kgpu.dev/kgpu:dev", f"kgpu.dev/kgpu:{kgpu.__version__}"]
     assert image.config["Entrypoint"] == [f"/{python_files.HOME}/bin/{ENTRYPOINT}"]
 
 

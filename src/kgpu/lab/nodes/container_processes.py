@@ -1,9 +1,9 @@
-"""The processes of containers, found from outside: by a container's folder, whether or not its shim still lives.
+"""Finds and ends the processes of containers by the containers' folders, whether or not their shims still live.
 
-While the shim lives, everything of its container is below it. A shim that was killed leaves orphans; they are known by
-the container's id in their environment, by the session that the container was started in, or by the folder on the
-command line (a shim that has not begun yet). Nobody else's process is named: sessions count only with the boot, the
-mount namespace and the start time that were recorded.
+While the shim lives, all processes of its container are its descendants. A killed shim leaves orphans; they are
+recognised by the container's id in their environment, by the session that the container was started in, or by the
+folder on the command line (a shim that has not begun yet). No other process is ever included: a session counts only
+with the boot, the mount namespace and the start time that were recorded.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _SESSION_FIELD: Final = 3  # of /proc/PID/stat, counted from the state letter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
-    """A container that was started: its first process and its shim; ``started`` in seconds since the epoch.
+class ShimState:
+    """What a shim recorded of a started container: its first process and itself; ``started`` in seconds since 1970.
 
     ``ticks`` is the first process's start since boot; ``mounts`` its mount namespace. Older folders have neither.
     """
@@ -43,13 +43,13 @@ class Begun:
     mounts: str = ""
 
 
-def begun(folder: Path) -> Begun | None:
-    """What the shim wrote when the command ran; None when it did not, or when it can't be read."""
+def read_state(folder: Path) -> ShimState | None:
+    """What the shim recorded when it started the command; None when there is nothing, or nothing readable."""
     state = read_json(folder / STATE)
     if state is None:
         return None
     try:
-        return Begun(
+        return ShimState(
             pid=int(state["pid"]), shim=int(state["shim"]), started=float(state["started"]),
             ticks=int(state.get("ticks") or 0), boot=str(state.get("boot") or ""),
             mounts=str(state.get("mounts") or ""),
@@ -61,9 +61,9 @@ def begun(folder: Path) -> Begun | None:
 def processes_of(*folders: Path) -> list[int]:
     """Every process of these containers that still runs, a shim's pid after those of its container."""
     pids: list[int] = []
-    lost: list[tuple[Path, Begun | None]] = []
+    lost: list[tuple[Path, ShimState | None]] = []
     for folder in folders:
-        state = begun(folder)
+        state = read_state(folder)
         if state is not None and is_alive(state.shim) and is_shim(state.shim, folder):
             pids += [*_descendants(state.shim), state.shim]
         elif (folder / CONFIG).exists() and not (folder / EXIT).exists():
@@ -88,8 +88,8 @@ def end_all(*nodes: Path) -> None:
     end(*(config.parent for node in nodes for config in node.glob(f"c/*/{CONFIG}")))
 
 
-def _orphans(lost: Sequence[tuple[Path, Begun | None]]) -> list[int]:
-    """One look at every process, however many containers have lost their shims."""
+def _orphans(lost: Sequence[tuple[Path, ShimState | None]]) -> list[int]:
+    """The processes of all containers that have lost their shims, in one pass over ``/proc``."""
     ids = {str((read_json(folder / CONFIG) or {}).get("id") or "") for folder, _ in lost} - {""}
     markers = {f"{ENV_LAB_CONTAINER}={container_id}".encode() for container_id in ids}
     configs = {os.fsencode(folder / CONFIG) for folder, _ in lost}
@@ -115,14 +115,14 @@ def _own_processes() -> Iterator[int]:
 
 
 def _words(pid: int, name: str) -> list[bytes]:
-    """Nothing of a process that has ended, or that may not be looked at."""
+    """The NUL-separated words of the file; none for a process that has ended or may not be read."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes().split(b"\0")
     except OSError:
         return []
 
 
-def _in_session(pid: int, sessions: Mapping[int, Begun]) -> bool:
+def _in_session(pid: int, sessions: Mapping[int, ShimState]) -> bool:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         fields = text.rpartition(")")[2].split()

@@ -11,7 +11,7 @@ import pytest
 from kgpu.base.clock import BootClock, VirtualClock
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.fence import Fenced
-from kgpu.kube.lead import Lead, LeaseTimes, LostLeadError
+from kgpu.kube.leader_election import Lead, LeaseTimes, LostLeadError
 from kgpu.kube.port import CONFIG_MAPS, LEASES
 
 NAMESPACE: Final = "gpu-operator"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kgpu.lab.own_log import rotate
+from kgpu.lab.log_rotation import rotate
 
 ROTATE = """
 import os, sys
 from pathlib import Path
-from kgpu.lab.own_log import rotate
+from kgpu.lab.log_rotation import rotate
 log = Path(sys.argv[1])
 os.write(2, b"x" * 100)
 told = [rotate(log, most=100), os.write(2, b"y") and rotate(log, most=100)]

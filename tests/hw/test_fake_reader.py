@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from kgpu.base.errors import HwError
-from kgpu.hw.memory import MemoryReader, sample_inventory, sample_partitions
+from kgpu.hw.fake_reader import FakeReader, sample_inventory, sample_partitions
 from kgpu.hw.port import EventKind, HardwareEvent, Link, Problem, Process, Reading, TopologyLevel
 from kgpu.hw.subscription import LIMIT, Subscriptions
 from tests.hw.contract import ReaderContract
@@ -16,7 +16,7 @@ from tests.hw.contract import ReaderContract
 class MemoryNode:
     def __init__(self) -> None:
         self.start = sample_inventory()
-        self.reader = MemoryReader(self.start)
+        self.reader = FakeReader(self.start)
         self.running: list[Process] = []
 
     def uuid(self, gpu: int) -> str:
@@ -58,7 +58,7 @@ async def test_given_links_are_kept_except_of_silent_gpus() -> None:
     inventory = sample_inventory(3)
     a, b, c = (gpu.uuid for gpu in inventory.accelerators)
     links = (Link(a=a, b=b, level=TopologyLevel.SINGLE, lanes=4), Link(a=b, b=c, level=TopologyLevel.SYSTEM))
-    reader = MemoryReader(inventory, links=links)
+    reader = FakeReader(inventory, links=links)
     assert await reader.links() == links
     reader.fail(c, Problem.HUNG)
     assert await reader.links() == links[:1]
@@ -66,11 +66,11 @@ async def test_given_links_are_kept_except_of_silent_gpus() -> None:
 
 async def test_change_of_an_unknown_gpu_is_a_mistake_of_the_test() -> None:
     with pytest.raises(KeyError):
-        MemoryReader(sample_inventory(1)).change("GPU-none", name="x")
+        FakeReader(sample_inventory(1)).change("GPU-none", name="x")
 
 
 async def test_removed_subscription_gets_nothing_more() -> None:
-    reader = MemoryReader(sample_inventory(1))
+    reader = FakeReader(sample_inventory(1))
     events = reader.events()
     await events.aclose()
     reader.report(HardwareEvent(kind=EventKind.XID, code=79))
@@ -108,7 +108,7 @@ def test_sample_inventory_is_deterministic() -> None:
 async def test_readings_of_instances_and_links_follow_their_gpu() -> None:
     inventory = sample_inventory(count=2)
     first, second = (gpu.uuid for gpu in inventory.accelerators)
-    reader = MemoryReader(inventory, readings={second: {"power_w": 70.0, "vbios_version": "96.00"}})
+    reader = FakeReader(inventory, readings={second: {"power_w": 70.0, "vbios_version": "96.00"}})
     reader.set_readings(
         [Reading(uuid=first, link=1), Reading(uuid=first, gpu_instance=7, failures={"gpm_1": "unknown"})]
     )

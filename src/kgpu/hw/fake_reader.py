@@ -1,4 +1,4 @@
-"""The in-memory fake of the hardware port: a settable inventory, links, telemetry, events and faults.
+"""The hardware port's fake reader, in memory: inventory, links, telemetry, events and faults are set by the caller.
 
 For tests of whatever stands on the port. It keeps the port's promises as the real readers do and passes the same
 contract tests (``tests/hw/contract.py``): faults become findings, changes become INVENTORY events, a driver that is
@@ -35,7 +35,7 @@ from kgpu.hw.subscription import Subscription, Subscriptions
 SILENT = frozenset({Problem.LOST, Problem.HUNG, Problem.CRASHED, Problem.MISSING})
 
 
-class MemoryReader:
+class FakeReader:
     """Implements ``kgpu.hw.port.Reader`` over values that a test sets."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A process's own log stays bounded: what it writes to is put aside, and it goes on in a new file."""
+"""Bounds a process's own log: the file is renamed, and the process goes on in a new one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _STREAMS: Final = (1, 2)
 
 
 def rotate(path: Path, *, most: int, streams: tuple[int, ...] = _STREAMS) -> bool:
-    """When the ``streams`` (descriptors) write to ``path`` and it is above ``most`` bytes, keep it as ``path.1`` and
-    let them write to a new one. True when that was done; a disk or folder that does not let us changes nothing.
+    """When ``path`` has more than ``most`` bytes and is what the ``streams`` (descriptors) write to, rename it to
+    ``path.1`` and point them to a new file. Returns whether that was done; where it can't be, nothing changes.
     """
     fresh_path = path.with_name(f"{path.name}.new")
     try:
@@ -21,7 +21,7 @@ def rotate(path: Path, *, most: int, streams: tuple[int, ...] = _STREAMS) -> boo
         ours = [descriptor for descriptor in streams if os.path.samestat(os.fstat(descriptor), status)]
         if status.st_size <= most or not ours:
             return False
-        # First, for it may fail: whatever was put aside already would be written on, and never be looked at again.
+        # Opened first, since this may fail: after the rename the streams would go on writing to ``path.1`` for good.
         fresh = os.open(fresh_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:
         return False
