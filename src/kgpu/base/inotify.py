@@ -122,10 +122,10 @@ _KERNELS: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Kernel]] =
 def _kernel() -> _Kernel:
     """The running loop's instance; if the kernel refused one before, try again."""
     loop = asyncio.get_running_loop()
-    found = _KERNELS.get(loop)
-    if found is None or found.fd < 0:
-        found = _KERNELS[loop] = _Kernel(loop)
-    return found
+    kernel = _KERNELS.get(loop)
+    if kernel is None or kernel.fd < 0:
+        kernel = _KERNELS[loop] = _Kernel(loop)
+    return kernel
 
 
 class Inotify:

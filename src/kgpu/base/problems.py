@@ -21,9 +21,9 @@ def leaves(problem: BaseException) -> Iterator[BaseException]:
 
 def obstacle_in(problem: BaseException) -> UserError | None:
     """The first ``UserError`` when there is nothing else in it, however deeply task groups have wrapped it."""
-    found = list(leaves(problem))
-    if found and all(isinstance(leaf, UserError) for leaf in found):
-        first = found[0]
+    problems = list(leaves(problem))
+    if problems and all(isinstance(leaf, UserError) for leaf in problems):
+        first = problems[0]
         return first if isinstance(first, UserError) else None
     return None
 

@@ -173,10 +173,10 @@ def _parse(text: str) -> Quantity:
 def _decimal(text: str, suffix: str) -> tuple[int, Format]:
     if suffix in _DECIMAL:
         return _DECIMAL[suffix], Format.DECIMAL
-    found = _EXPONENT.fullmatch(suffix)
-    if found is None or len(found[1]) > 9 or abs(int(found[1])) > _MAX_EXPONENT:
+    match = _EXPONENT.fullmatch(suffix)
+    if match is None or len(match[1]) > 9 or abs(int(match[1])) > _MAX_EXPONENT:
         raise QuantityError(text, _SUFFIX_WRONG)
-    return int(found[1]), Format.DECIMAL_EXPONENT
+    return int(match[1]), Format.DECIMAL_EXPONENT
 
 
 def _canonical(nanos: int, form: Format) -> str:

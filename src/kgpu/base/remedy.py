@@ -56,7 +56,7 @@ class Remedy(str):
 
 def words(*values: object) -> Remedy:
     """Several words for one place of a command, each of them still one word there."""
-    return Remedy.again(" ".join(_word(one, "") for one in values))
+    return Remedy.again(" ".join(_word(value, "") for value in values))
 
 
 def is_command(text: str) -> bool:

@@ -20,8 +20,8 @@ _decoders: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 
 def decode(data: bytes | str, kind: type[T]) -> T:
     """The JSON as ``kind``. Raises msgspec.DecodeError, and msgspec.ValidationError, which is one."""
-    found: T = _decoder(kind).decode(data)
-    return found
+    decoded: T = _decoder(kind).decode(data)
+    return decoded
 
 
 def read(text: str, kind: type[T], *, most: int | None = None) -> T | None:
@@ -41,9 +41,9 @@ def convert(value: Any, kind: type[T], *, strict: bool = True) -> T:
 
 
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    found = _decoders.get(kind)
-    if found is None:
+    decoder = _decoders.get(kind)
+    if decoder is None:
         with _lock:
-            found = _decoders.get(kind) or msgspec.json.Decoder(kind)
-            _decoders[kind] = found
-    return found
+            decoder = _decoders.get(kind) or msgspec.json.Decoder(kind)
+            _decoders[kind] = decoder
+    return decoder

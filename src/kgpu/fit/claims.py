@@ -48,8 +48,8 @@ def after_failure(pod: PodView, rejection: Rejection | None) -> str:
 
 class ClaimChecker(StaticChecker):
     def __init__(self, claims: tuple[ClaimView, ...], fitter: DeviceFitter | None) -> None:
-        self._placed = [one for one in claims if one.allocated and one.node_terms is not None]
-        self._open = tuple(one for one in claims if not one.allocated)
+        self._placed = [claim for claim in claims if claim.allocated and claim.node_terms is not None]
+        self._open = tuple(claim for claim in claims if not claim.allocated)
         self._fitter = fitter
 
     def check(self, node: NodeState) -> Misses:
@@ -60,9 +60,9 @@ class ClaimChecker(StaticChecker):
 
     def _away(self, node: NodeState) -> list[ClaimView]:
         return [
-            one
-            for one in self._placed
-            if not any(term.matches(node.labels, node.name) for term in one.node_terms or ())
+            claim
+            for claim in self._placed
+            if not any(term.matches(node.labels, node.name) for term in claim.node_terms or ())
         ]
 
     def reasons(self, node: NodeState) -> tuple[Reason, ...]:

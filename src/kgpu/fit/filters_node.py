@@ -89,13 +89,13 @@ class Taints(StaticChecker):
         )
 
     def _tolerated(self, taint: Taint) -> str:
-        near = [one for one in self._tolerations if one.key == taint.key]
+        near = [toleration for toleration in self._tolerations if toleration.key == taint.key]
         if not near:
             return "no toleration of the pod names that key"
-        one = near[0]
-        if one.effect and one.effect != taint.effect:
-            return f"the pod's toleration is for the effect {one.effect}"
-        return f"the pod's toleration has {one.operator or 'Equal'} {one.value!r}, not {taint.value!r}"
+        toleration = near[0]
+        if toleration.effect and toleration.effect != taint.effect:
+            return f"the pod's toleration is for the effect {toleration.effect}"
+        return f"the pod's toleration has {toleration.operator or 'Equal'} {toleration.value!r}, not {taint.value!r}"
 
 
 class Affinity(StaticChecker):
@@ -210,14 +210,14 @@ class Resources(StaticChecker):
 
     def check(self, node: NodeState) -> Misses:
         allocatable, used = node.view.allocatable, node.used
-        found: list[Miss] = []
+        misses: list[Miss] = []
         if len(node.pods) >= allocatable.get(PODS, 0):
-            found.append(_TOO_MANY)
+            misses.append(_TOO_MANY)
         for name, wanted in self._wanted:
             have = allocatable.get(name, 0)
             if wanted > have - used.get(name, 0):
-                found.append(self._misses[name][wanted > have])
-        return tuple(found) if found else PASS
+                misses.append(self._misses[name][wanted > have])
+        return tuple(misses) if misses else PASS
 
     def reasons(self, node: NodeState) -> tuple[Reason, ...]:
         view = node.view

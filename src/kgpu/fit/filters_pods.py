@@ -136,15 +136,15 @@ class Neighbours:
         return any(unwelcome.get(pair, 0) > 0 for pair in labels.items())
 
     def _close(self, labels: Labels) -> bool:
-        there = True
+        attracted = True
         for reach in self._near:
             key = reach.term.topology_key
             value = labels.get(key)
             if value is None:
                 return False
-            there = there and self._attracting.get((key, value), 0) > 0
+            attracted = attracted and self._attracting.get((key, value), 0) > 0
         # The first of a group that is to stay together has nobody to go to.
-        return there or (not self._attracting and all(reach.matches(self._pod) for reach in self._near))
+        return attracted or (not self._attracting and all(reach.matches(self._pod) for reach in self._near))
 
     def reasons(self, node: NodeState) -> tuple[Reason, ...]:
         reasons: list[Reason] = []
@@ -210,8 +210,8 @@ class Neighbours:
 def _prepare(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | None:
     if not pod.affinity and not pod.anti_affinity and not snapshot.repelling:
         return None
-    found = Neighbours(pod, snapshot)
-    return None if found.idle else found
+    checker = Neighbours(pod, snapshot)
+    return None if checker.idle else checker
 
 
 FILTERS: Final = (Filter(NAME, _prepare),)

@@ -58,10 +58,10 @@ class SpreadOut:
 
     def __init__(self, pod: PodView, snapshot: ClusterSnapshot) -> None:
         self._pod = pod
-        self._constraints = tuple(one for one in pod.spread if one.hard)
+        self._constraints = tuple(constraint for constraint in pod.spread if constraint.hard)
         self._affinity = required_affinity(pod, snapshot)
         self._domains = count_domains(pod, self._constraints, snapshot)
-        self._own = [int(one.selector.matches(pod.labels)) for one in self._constraints]
+        self._own = [int(constraint.selector.matches(pod.labels)) for constraint in self._constraints]
         self._least = [self._lowest(position) for position in range(len(self._constraints))]
 
     def _lowest(self, position: int) -> int:
@@ -75,15 +75,15 @@ class SpreadOut:
             domain = node.labels.get(constraint.topology_key)
             if domain is None:
                 return (_NO_LABEL,)
-            there = self._domains[position].get(domain, 0)
-            if there + self._own[position] - self._least[position] > constraint.max_skew:
+            matching = self._domains[position].get(domain, 0)
+            if matching + self._own[position] - self._least[position] > constraint.max_skew:
                 return (_SKEWED,)
         return PASS
 
     def moved(self, pod: PodView, node: NodeState, sign: int) -> None:
         if pod.namespace != self._pod.namespace:
             return
-        if not all(one.topology_key in node.labels for one in self._constraints):
+        if not all(spread.topology_key in node.labels for spread in self._constraints):
             return
         for position, constraint in enumerate(self._constraints):
             if constraint.selector.matches(pod.labels) and included(self._pod, constraint, node, self._affinity):
@@ -127,7 +127,7 @@ class SpreadOut:
 
 
 def _prepare(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | None:
-    return SpreadOut(pod, snapshot) if any(one.hard for one in pod.spread) else None
+    return SpreadOut(pod, snapshot) if any(constraint.hard for constraint in pod.spread) else None
 
 
 FILTERS: Final = (Filter(NAME, _prepare),)

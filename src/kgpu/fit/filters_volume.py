@@ -35,8 +35,8 @@ def _rejection(name: str, phrase: str, claim: str, sentence: str = "") -> Reject
 
 def _claims(pod: PodView, snapshot: ClusterSnapshot) -> list[VolumeClaimView]:
     known = snapshot.shelf.volume_claims
-    found = (known.get((pod.namespace, name)) for name, _ in pod.volume_claims)
-    return [claim for claim in found if claim is not None]
+    claims = (known.get((pod.namespace, name)) for name, _ in pod.volume_claims)
+    return [claim for claim in claims if claim is not None]
 
 
 class OnePod:
@@ -52,7 +52,9 @@ class OnePod:
 
     def moved(self, pod: PodView, node: NodeState, sign: int) -> None:  # noqa: ARG002
         if pod.namespace == self._pod.namespace and any(name in self._names for name, _ in pod.volume_claims):
-            self._holders = [*self._holders, pod] if sign > 0 else [one for one in self._holders if one.id != pod.id]
+            self._holders = (
+                [*self._holders, pod] if sign > 0 else [holder for holder in self._holders if holder.id != pod.id]
+            )
 
     def fork(self) -> OnePod:
         return OnePod(self._pod, self._names, self._holders)

@@ -20,7 +20,7 @@ _GATES: Final = "SchedulingGates"
 
 def reasons(pod: PodView, snapshot: ClusterSnapshot) -> tuple[Reason, ...]:
     """All of them for a pod that is to be placed, or to be created."""
-    return tuple(found for rule in _RULES for found in rule(pod, snapshot))
+    return tuple(reason for rule in _RULES for reason in rule(pod, snapshot))
 
 
 def _unreadable(pod: PodView, _: ClusterSnapshot) -> Iterator[Reason]:

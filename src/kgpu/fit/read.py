@@ -51,7 +51,11 @@ def label_selector(value: Any) -> LabelSelector:
         return NOTHING
     wanted = [Requirement(key, "In", (entry,)) for key, entry in sorted(strings(value.get("matchLabels")).items())]
     wanted += _requirements(value.get("matchExpressions"))
-    wrong = [found for one in wanted if (found := problem(one.key, one.operator, one.values, LABEL_OPERATORS))]
+    wrong = [
+        error
+        for requirement in wanted
+        if (error := problem(requirement.key, requirement.operator, requirement.values, LABEL_OPERATORS))
+    ]
     return (
         LabelSelector(nothing=True, error=wrong[0]) if wrong else LabelSelector(tuple(wanted)) if wanted else EVERYTHING
     )
@@ -64,8 +68,16 @@ def node_term(value: Any) -> NodeTerm | None:
     fields = _requirements(term.get("matchFields"))
     if not expressions and not fields:
         return None
-    wrong = [found for one in expressions if (found := problem(one.key, one.operator, one.values))]
-    wrong += [found for one in fields if (found := field_problem(one.key, one.operator, one.values))]
+    wrong = [
+        error
+        for requirement in expressions
+        if (error := problem(requirement.key, requirement.operator, requirement.values))
+    ]
+    wrong += [
+        error
+        for requirement in fields
+        if (error := field_problem(requirement.key, requirement.operator, requirement.values))
+    ]
     return NodeTerm(expressions, fields, wrong[0] if wrong else "")
 
 
@@ -121,8 +133,10 @@ def _preferred_pods(value: Any, namespace: str, labels: Mapping[str, str], sign:
 
 def _preferred_nodes(value: Any) -> tuple[WeightedNodeTerm, ...]:
     wanted = mapping(value).get("preferredDuringSchedulingIgnoredDuringExecution")
-    found = ((number(entry.get("weight")), node_term(entry.get("preference"))) for entry in map(mapping, items(wanted)))
-    return tuple(WeightedNodeTerm(weight, term) for weight, term in found if weight and term and not term.error)
+    weighted = (
+        (number(entry.get("weight")), node_term(entry.get("preference"))) for entry in map(mapping, items(wanted))
+    )
+    return tuple(WeightedNodeTerm(weight, term) for weight, term in weighted if weight and term and not term.error)
 
 
 def _spread(value: Any, labels: Mapping[str, str]) -> Spread:
@@ -158,13 +172,13 @@ def _stays(container: Object) -> bool:
 
 
 def _volume_claims(spec: Object, pod: str) -> tuple[tuple[str, bool], ...]:
-    found = []
+    claims = []
     for volume in map(mapping, items(spec.get("volumes"))):
         if isinstance(volume.get("persistentVolumeClaim"), dict):
-            found.append((text(mapping(volume["persistentVolumeClaim"]).get("claimName")), False))
+            claims.append((text(mapping(volume["persistentVolumeClaim"]).get("claimName")), False))
         elif isinstance(volume.get("ephemeral"), dict):
-            found.append((f"{pod}-{text(volume.get('name'))}", True))
-    return tuple(found)
+            claims.append((f"{pod}-{text(volume.get('name'))}", True))
+    return tuple(claims)
 
 
 def _claims(spec: Object, status: Object) -> tuple[PodClaim, ...]:
@@ -409,5 +423,5 @@ READERS: Final[Mapping[str, Callable[[Object], Any]]] = {
 
 def views(objects: Iterable[Object]) -> list[Any]:
     """The views of all objects whose kind matters to scheduling, in their order."""
-    found = (READERS[kind](obj) for obj in objects if (kind := text(mapping(obj).get("kind"))) in READERS)
-    return [view for view in found if view is not None]
+    views = (READERS[kind](obj) for obj in objects if (kind := text(mapping(obj).get("kind"))) in READERS)
+    return [view for view in views if view is not None]

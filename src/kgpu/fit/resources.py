@@ -26,13 +26,13 @@ _FLOOR: Final = {CPU: NANO // 10, MEMORY: 200 * 1024 * 1024 * NANO}
 
 def nanos(value: Any, problems: list[str], where: str = "") -> Nanos:
     """A resource list in billionths."""
-    found: Nanos = {}
+    exact: Nanos = {}
     for name, amount in mapping(value).items():
         try:
-            found[str(name)] = Quantity.parse(amount if isinstance(amount, (str, int, float)) else str(amount)).nanos
+            exact[str(name)] = Quantity.parse(amount if isinstance(amount, (str, int, float)) else str(amount)).nanos
         except QuantityError as error:
             problems.append(f"{where}{name}: {error.reason}")
-    return found
+    return exact
 
 
 def amounts(exact: Mapping[str, int]) -> dict[str, int]:
@@ -68,8 +68,8 @@ def pod_used(spec: Mapping[str, Any], status: Mapping[str, Any], problems: list[
 
 def pod_nonzero(spec: Mapping[str, Any], problems: list[str]) -> Nanos:
     """Cpu and memory with the floor for containers that ask for none."""
-    found = _total(spec, {}, problems, floor=True, infeasible=False)
-    return {name: found.get(name, 0) for name in _FLOOR}
+    requests = _total(spec, {}, problems, floor=True, infeasible=False)
+    return {name: requests.get(name, 0) for name in _FLOOR}
 
 
 def _total(
@@ -125,10 +125,10 @@ def _pod_level(resources: Mapping[str, Any], containers: Nanos, problems: list[s
 def _effective(spec: Nanos, status: Mapping[str, Any], problems: list[str], *, infeasible: bool) -> Nanos:
     if not status.get("resources"):
         return spec
-    found = {} if infeasible else dict(spec)
-    _raise(found, nanos(mapping(status.get("resources")).get("requests"), problems, "status."))
-    _raise(found, nanos(status.get("allocatedResources"), problems, "status."))
-    return found
+    effective = {} if infeasible else dict(spec)
+    _raise(effective, nanos(mapping(status.get("resources")).get("requests"), problems, "status."))
+    _raise(effective, nanos(status.get("allocatedResources"), problems, "status."))
+    return effective
 
 
 def _add(into: Nanos, more: Mapping[str, int]) -> None:
@@ -162,7 +162,7 @@ def _binary(amount: int) -> str:
 
 def sum_amounts(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """The sum of several amounts."""
-    found: dict[str, int] = {}
+    total: dict[str, int] = {}
     for part in parts:
-        _add(found, part)
-    return found
+        _add(total, part)
+    return total

@@ -40,13 +40,13 @@ def is_label_value(value: str) -> bool:
     return not value or bool(_NAME.fullmatch(value))
 
 
-def _above(found: str, values: tuple[str, ...]) -> bool:
-    have, bound = integer(found), integer(values[0]) if values else None
+def _above(label: str, values: tuple[str, ...]) -> bool:
+    have, bound = integer(label), integer(values[0]) if values else None
     return have is not None and bound is not None and have > bound
 
 
-def _below(found: str, values: tuple[str, ...]) -> bool:
-    have, bound = integer(found), integer(values[0]) if values else None
+def _below(label: str, values: tuple[str, ...]) -> bool:
+    have, bound = integer(label), integer(values[0]) if values else None
     return have is not None and bound is not None and have < bound
 
 
@@ -76,8 +76,8 @@ class Requirement:
 
     def matches(self, labels: Labels) -> bool:
         present, missing = _OPERATORS.get(self.operator, _NO_OPERATOR)
-        found = labels.get(self.key)
-        return missing if found is None else present(found, self.values)
+        label = labels.get(self.key)
+        return missing if label is None else present(label, self.values)
 
     def __str__(self) -> str:
         return (
@@ -165,12 +165,12 @@ class NodeTerm:
 
     def names(self) -> frozenset[str] | None:
         """The node names that this term can match at all, None for any."""
-        found: frozenset[str] | None = None
+        names: frozenset[str] | None = None
         for requirement in self.fields:
             if requirement.key == NAME_FIELD and requirement.operator == "In":
                 these = frozenset(requirement.values)
-                found = these if found is None else found & these
-        return found
+                names = these if names is None else names & these
+        return names
 
 
 NAME_FIELD: Final = "metadata.name"

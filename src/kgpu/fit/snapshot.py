@@ -174,11 +174,11 @@ class ClusterSnapshot:
         """The snapshot itself, or a new one of the view: a step for every object."""
         if isinstance(cluster, ClusterSnapshot):
             return cluster
-        found = cls()
+        snapshot = cls()
         for view in (*cluster.nodes, *cluster.others, *cluster.pods):
-            found.put(view)
-        found.schedulers = cluster.schedulers
-        return found
+            snapshot.put(view)
+        snapshot.schedulers = cluster.schedulers
+        return snapshot
 
     def put(self, view: Any) -> None:
         """Add an object or replace it."""
@@ -258,8 +258,8 @@ class ClusterSnapshot:
             self._strays[name] = state.pods
 
     def namespace_labels(self, name: str) -> Labels:
-        found = self.shelf.namespaces.get(name)
-        return found.labels if found else NONE
+        namespace = self.shelf.namespaces.get(name)
+        return namespace.labels if namespace else NONE
 
     def nominated_at(self, node: str, pod: PodView) -> list[PodView]:
         """Other pods that room was made for on the node, and that ``pod`` must yield to."""
@@ -282,8 +282,8 @@ def _key(view: Any) -> Any:
 
 
 def _discard(index: dict[str, Pods], key: str, uid: str) -> None:
-    found = index.get(key)
-    if found is not None:
-        found.pop(uid, None)
-        if not found:
+    entries = index.get(key)
+    if entries is not None:
+        entries.pop(uid, None)
+        if not entries:
             del index[key]

@@ -109,10 +109,10 @@ def _rejected(cycle: Cycle, rejection: Rejection) -> FitVerdict:
     return _refusal(cycle, rejection, text, tried.found)
 
 
-def _refusal(cycle: Cycle, rejection: Rejection, text: str, found: Preemption | None) -> FitVerdict:
+def _refusal(cycle: Cycle, rejection: Rejection, text: str, preemption: Preemption | None) -> FitVerdict:
     return FitVerdict(
         pod=cycle.pod, nodes=len(cycle.snapshot.nodes), rejection=rejection, reason=UNSCHEDULABLE, message=text,
-        preemption=found,
+        preemption=preemption,
     )  # fmt: skip
 
 
@@ -131,10 +131,10 @@ def _histogram(counts: Mapping[str, int]) -> str:
     return ", ".join(sorted(f"{count} {phrase}" for phrase, count in counts.items()))
 
 
-def _message(total: int, found: str, after: str) -> str:
+def _message(total: int, phrases: str, after: str) -> str:
     text = f"0/{total} nodes are available:"
-    if found:
-        text += f" {found}."
+    if phrases:
+        text += f" {phrases}."
     return f"{text} {after}" if after else text
 
 

@@ -59,8 +59,8 @@ def encode(report: AgentReport) -> str:
 
 def decode(text: str) -> AgentReport | None:
     """None for what is no report: a node's annotation may hold anything. All text in a report is printable."""
-    found = typed.read(text, AgentReport)
-    return found if found is None or (text.isprintable() and "\\" not in text) else _printable(found)
+    report = typed.read(text, AgentReport)
+    return report if report is None or (text.isprintable() and "\\" not in text) else _printable(report)
 
 
 def _printable(report: AgentReport) -> AgentReport:
@@ -101,14 +101,16 @@ def manager(part: str) -> str:
 
 def has_ended(report: AgentReport) -> bool:
     """True when the process that wrote it has ended."""
-    return bool(report.roles) and all(one.why == ENDED for one in report.roles.values())
+    return bool(report.roles) and all(role_report.why == ENDED for role_report in report.roles.values())
 
 
 def ended(report: AgentReport) -> AgentReport:
     """The last words of a process. What has left or was stopped before stays said."""
     last = {
-        name: one if one.state in ("left", "stopped") else role("stopped", "its process has ended", ENDED)
-        for name, one in report.roles.items()
+        name: role_report
+        if role_report.state in ("left", "stopped")
+        else role("stopped", "its process has ended", ENDED)
+        for name, role_report in report.roles.items()
     }
     return msgspec.structs.replace(report, roles=last)
 

@@ -178,11 +178,11 @@ class Client:
 
     async def discover(self) -> ServedResources:
         version = await self._call("GET", "/version")
-        found: tuple[Resource, ...] = ()
+        resources: tuple[Resource, ...] = ()
         for path in ("/api", "/apis"):
             answer = await self._call("GET", path, accept=_AGGREGATED, small=False)
-            found += aggregated(answer) if "items" in answer else await self._discover_each(path, answer)
-        return ServedResources(version_numbers(str(version.get("gitVersion"))), found)
+            resources += aggregated(answer) if "items" in answer else await self._discover_each(path, answer)
+        return ServedResources(version_numbers(str(version.get("gitVersion"))), resources)
 
     async def _discover_each(self, path: str, answer: Object) -> tuple[Resource, ...]:
         """A server without aggregated discovery: one call per group."""
@@ -341,7 +341,7 @@ def _path(resource: Resource, namespace: str, name: str = "", subresource: str =
 def _query(selector: Selector) -> dict[str, str]:
     pairs = {"fieldSelector": (selector.fields, ()), "labelSelector": (selector.labels, selector.has)}
     texts = {key: [*(f"{name}={value}" for name, value in exact), *has] for key, (exact, has) in pairs.items()}
-    return {key: ",".join(found) for key, found in texts.items() if found}
+    return {key: ",".join(selectors) for key, selectors in texts.items() if selectors}
 
 
 def aggregated(answer: Object) -> tuple[Resource, ...]:
@@ -361,8 +361,8 @@ def aggregated(answer: Object) -> tuple[Resource, ...]:
 
 def version_numbers(git_version: str) -> tuple[int, int]:
     """Major and minor of a version as in ``v1.35.4+k3s1``; (0, 0) for what can't be read."""
-    found = re.match(r"v?(\d+)\.(\d+)", git_version, re.ASCII)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.match(r"v?(\d+)\.(\d+)", git_version, re.ASCII)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def _watch_event(path: str, line: str) -> WatchEvent:

@@ -133,8 +133,8 @@ class FakeApi:
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "") -> Object | None:
         await self._enter("get", resource, name)
-        found = self._objects.get(_key(resource, namespace, name))
-        return found.shown() if found else None
+        stored = self._objects.get(_key(resource, namespace, name))
+        return stored.shown() if stored else None
 
     async def list(
         self, resource: Resource, *, namespace: str = "", selector: Selector = EVERYTHING,
@@ -298,7 +298,7 @@ class FakeApi:
     async def discover(self) -> ServedResources:
         await self._enter("discover", Resource("", "v1", "", ""))
         known = dict.fromkeys((*self.served, *(resource for resource, _, _ in self._objects)))
-        return ServedResources(self.version, tuple(one for one in known if one not in self.unserved))
+        return ServedResources(self.version, tuple(kind for kind in known if kind not in self.unserved))
 
     async def pod_page(
         self, namespace: str, pod: str, port: int, path: str, *, scheme: str = "http", limit: int = 8 << 20
@@ -356,13 +356,13 @@ def _key(resource: Resource, namespace: str, name: str) -> tuple[Resource, str, 
     return (resource, namespace if resource.namespaced else "", name)
 
 
-def _grace(resource: Resource, obj: Object, asked: int | None) -> int:
+def _grace(resource: Resource, obj: Object, seconds: int | None) -> int:
     """Seconds until an object may go: pods on a node that have not ended get theirs, everything else none."""
     spec = obj.get("spec") or {}
     phase = (obj.get("status") or {}).get("phase")
     if resource != PODS or not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
         return 0
-    return int(spec.get("terminationGracePeriodSeconds", 30)) if asked is None else asked
+    return int(spec.get("terminationGracePeriodSeconds", 30)) if seconds is None else seconds
 
 
 def _selected(obj: Object, namespace: str, selector: Selector) -> bool:

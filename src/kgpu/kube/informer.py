@@ -200,9 +200,9 @@ def _key(obj: Object) -> Key:
     return namespace_of(obj), name_of(obj)
 
 
-def _same(one: Object, other: Object) -> bool:
+def _same(left: Object, right: Object) -> bool:
     """Equal apart from the version."""
-    first, second = ({**obj, "metadata": {**obj["metadata"], "resourceVersion": ""}} for obj in (one, other))
+    first, second = ({**obj, "metadata": {**obj["metadata"], "resourceVersion": ""}} for obj in (left, right))
     return first == second
 
 

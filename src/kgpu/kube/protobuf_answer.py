@@ -42,7 +42,7 @@ def _texts(message: bytes, fields: Mapping[int, str]) -> Object:
 
 
 def _part(message: bytes, number: int) -> bytes:
-    return next((value for found, value in _parts(message) if found == number), b"")
+    return next((value for field, value in _parts(message) if field == number), b"")
 
 
 def _parts(message: bytes) -> Iterator[tuple[int, bytes]]:

@@ -115,7 +115,7 @@ class Wire:
             connection.end()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
-                await asyncio.gather(*(one.writer.wait_closed() for one in kept), return_exceptions=True)
+                await asyncio.gather(*(unused.writer.wait_closed() for unused in kept), return_exceptions=True)
 
     def _take(self) -> _Connection | None:
         while self._kept:
@@ -215,6 +215,6 @@ async def _chunks(reader: asyncio.StreamReader, limit: int) -> bytes:
 
 def _length(text: str, base: int, limit: int) -> int:
     with contextlib.suppress(ValueError):
-        if text.isascii() and text.isalnum() and (found := int(text, base)) <= limit:
-            return found
+        if text.isascii() and text.isalnum() and (length := int(text, base)) <= limit:
+            return length
     raise ValueError(f"{text[:40]!r} is no length")

@@ -85,7 +85,7 @@ class CriClient:
 
 def read_status(version: Any, state: Any, config: Any = None) -> RuntimeStatus:
     """The answers to Version, Status (verbose) and RuntimeConfig as one value."""
-    info = _told(dict(state.info))
+    info = _parse_config(dict(state.info))
     containerd = _section(info, "containerd")
     runtimes = _section(containerd, "runtimes")
     handlers: tuple[str, ...] | None = tuple(handler.name for handler in state.runtime_handlers) or None
@@ -111,18 +111,18 @@ def _problem(state: Any) -> str:
     return "it does not say whether it is ready"
 
 
-def _told(info: Mapping[str, str]) -> dict[str, Any]:
+def _parse_config(info: Mapping[str, str]) -> dict[str, Any]:
     """Its configuration, as runtimes add it to a verbose status; empty when it is nothing that can be read."""
     try:
-        found = json.loads(info.get("config", "{}"))
+        config = json.loads(info.get("config", "{}"))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def _section(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = table.get(name)
-    return found if isinstance(found, dict) else {}
+    section = table.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,8 @@ class _Always:
 _ALWAYS: Final = (_Always("containerd", (2, 0)), _Always("cri-o", (1, 23)))
 
 
-def _cdi(name: str, version: str, told: Mapping[str, Any]) -> bool | None:
-    switch = told.get("enableCDI")
+def _cdi(name: str, version: str, config: Mapping[str, Any]) -> bool | None:
+    switch = config.get("enableCDI")
     if isinstance(switch, bool):
         return switch
     numbers = _VERSION.match(version)

@@ -136,13 +136,13 @@ class FakeKubelet:
 
     def devices(self, resource: str) -> tuple[DeviceState, ...]:
         """The last list that the plugin sent."""
-        found = self._resources.get(resource)
-        return tuple(found.devices.values()) if found else ()
+        known = self._resources.get(resource)
+        return tuple(known.devices.values()) if known else ()
 
     def connected(self, resource: str) -> bool:
         """True while the plugin's stream is open and has sent a list."""
-        found = self._resources.get(resource)
-        return found is not None and found.endpoint is not None and found.endpoint.updates > 0
+        known = self._resources.get(resource)
+        return known is not None and known.endpoint is not None and known.endpoint.updates > 0
 
     def held(self) -> Mapping[tuple[str, str], Mapping[str, tuple[str, ...]]]:
         """What containers hold: (pod, container) to resource to ids."""
@@ -193,11 +193,11 @@ class FakeKubelet:
 
     def release(self, pod: str) -> None:
         """The pod is gone; its devices are free."""
-        found = [key for key in self._held if key[0] == pod]
-        for key in found:
+        keys = [key for key in self._held if key[0] == pod]
+        for key in keys:
             del self._held[key]
             self._answers.pop(key, None)
-        if found:
+        if keys:
             self._save()
 
     def keep_only(self, pods: Collection[str]) -> None:
@@ -308,12 +308,12 @@ class FakeKubelet:
 
     async def disconnect(self, resource: str, endpoint: str) -> None:
         """Let go of a plugin that has taken its registration back; its devices are unhealthy then."""
-        found = self._resources.get(resource)
-        if found is None or found.endpoint is None or found.endpoint.registration.endpoint != endpoint:
+        known = self._resources.get(resource)
+        if known is None or known.endpoint is None or known.endpoint.registration.endpoint != endpoint:
             return
-        former, found.endpoint = found.endpoint, None
+        former, known.endpoint = known.endpoint, None
         await self._drop(former)
-        self._lose(found)
+        self._lose(known)
 
     async def _follow(self, resource: _Resource, endpoint: _Endpoint) -> None:
         try:

@@ -104,9 +104,9 @@ class _AnyMethod(dict[str, grpclib.const.Handler]):
     """Answers UNIMPLEMENTED for every path that no service has."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        found = super().get(key)
-        if found is not None:
-            return found
+        handler = super().get(key)
+        if handler is not None:
+            return handler
         del default
         method = Method(path=key, request=None, reply=None)
         return grpclib.const.Handler(_refusal(method), Cardinality.UNARY_UNARY, None, None)

@@ -44,8 +44,8 @@ def _article(kind: str) -> str:
 def _real(name: str, folder: Path, progress: Progress) -> Lab:
     from kgpu.lab.real import cluster, model, state
 
-    found = state.load(model.LabPaths(folder).state)
+    lab_state = state.load(model.LabPaths(folder).state)
     spec = model.LabSpec(name=name)
-    if found is not None:
-        spec = model.LabSpec(name=found.name, profile=found.profile, gpus=found.gpus, agent=found.agent)
+    if lab_state is not None:
+        spec = model.LabSpec(name=lab_state.name, profile=lab_state.profile, gpus=lab_state.gpus, agent=lab_state.agent)
     return cluster.RealLab(spec, folder=folder, progress=progress)

@@ -94,11 +94,11 @@ def _try(folder: Path) -> int | None:
 
 def _is_at(descriptor: int, path: Path) -> bool:
     try:
-        there = path.stat()
+        current = path.stat()
     except FileNotFoundError:
         return False
     ours = os.fstat(descriptor)
-    return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+    return (current.st_dev, current.st_ino) == (ours.st_dev, ours.st_ino)
 
 
 def release_folder(folder: Path) -> None:

@@ -43,5 +43,5 @@ def _write_to(fresh: int, streams: list[int]) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    for one in streams:
-        os.dup2(fresh, one, inheritable=one in _STREAMS)
+    for descriptor in streams:
+        os.dup2(fresh, descriptor, inheritable=descriptor in _STREAMS)

@@ -28,7 +28,7 @@ def objects() -> list[Object]:
     """What the chart makes, without the definitions of its kinds, in an order in which it can be made."""
     import yaml
 
-    return [one for one in yaml.safe_load_all(OBJECTS.read_text()) if one]
+    return [obj for obj in yaml.safe_load_all(OBJECTS.read_text()) if obj]
 
 
 def install(kubeconfig: Path) -> None:
@@ -84,12 +84,12 @@ async def _served(api: KubeDiscovery, wanted: Iterable[Object]) -> dict[tuple[st
 def problem(kubeconfig: Path) -> str:
     """What the ClusterPolicy says of why it is not ready, in one line; "" when it is, or can't be asked."""
     try:
-        found = asyncio.run(_policy(kubeconfig))
+        policy = asyncio.run(_policy(kubeconfig))
     except (KubeError, OSError):
         return ""
-    status = found.get("status") or {}
-    rows = [one for one in status.get("conditions") or () if one.get("type") == "Ready"]
-    return "" if status.get("state") == "ready" else " ".join(str(one.get("message", "")) for one in rows)
+    status = policy.get("status") or {}
+    rows = [condition for condition in status.get("conditions") or () if condition.get("type") == "Ready"]
+    return "" if status.get("state") == "ready" else " ".join(str(condition.get("message", "")) for condition in rows)
 
 
 async def _policy(kubeconfig: Path) -> Object:

@@ -96,12 +96,12 @@ def signal_process(process: ProcessRecord, number: int) -> bool:
 
 def parse_memory(smaps_rollup: str) -> dict[str, int]:
     """``rss_kib`` and ``pss_kib`` from the text of ``/proc/PID/smaps_rollup``."""
-    found = {}
+    sizes = {}
     for key in ("Rss", "Pss"):
         hit = re.search(rf"^{key}:\s+(\d+) kB", smaps_rollup, re.MULTILINE)
         if hit:
-            found[f"{key.lower()}_kib"] = int(hit.group(1))
-    return found
+            sizes[f"{key.lower()}_kib"] = int(hit.group(1))
+    return sizes
 
 
 def memory(pid: int) -> dict[str, int]:

@@ -66,11 +66,11 @@ def reset(lab: Lab) -> list[str]:
     return lines
 
 
-def _repair(one: NodeHardware) -> None:
-    operate.clear(one.root)
-    for gpu in () if one.sliced else operate.snapshot(one.root)["gpus"]:
+def _repair(machine: NodeHardware) -> None:
+    operate.clear(machine.root)
+    for gpu in () if machine.sliced else operate.snapshot(machine.root)["gpus"]:
         if gpu["mig"]["enabled"] or gpu["mig"]["devices"]:
-            mig.disable(one.root, gpu["index"])
+            mig.disable(machine.root, gpu["index"])
 
 
 def _choices(lab: Lab) -> dict[str, str]:

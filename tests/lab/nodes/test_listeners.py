@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kgpu.lab.nodes.listeners import Listener, is_pods, parse, taking
+from kgpu.lab.nodes.listeners import Listener, accepting_inodes, is_pods, parse
 from tests.lab import container
 
 ADDRESS = "127.31.5.6"
@@ -55,7 +55,7 @@ def test_who_takes_a_connection(address: str, port: int, inodes: set[str]) -> No
         Listener("127.0.5.6", 8000, "11"), Listener("", 8000, "12"), Listener("", 8000, "21"),
         Listener("127.0.5.6", 80, "22"), Listener("::1", 80, "23"),
     ]  # fmt: skip
-    assert taking(found, address, port) == inodes
+    assert accepting_inodes(found, address, port) == inodes
 
 
 @contextlib.contextmanager

@@ -103,8 +103,8 @@ def _folder(keep: Path | None, kind: str) -> Iterator[Path]:
         folder.mkdir(parents=True)
         yield folder
         return
-    with tempfile.TemporaryDirectory(prefix="kgpu-conformance-") as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="kgpu-conformance-") as path:
+        yield Path(path)
 
 
 @contextmanager

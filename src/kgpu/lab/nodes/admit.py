@@ -86,5 +86,5 @@ def device_wants(container: Mapping[str, Any], known: Iterable[str]) -> dict[str
     limits = ((container.get("resources") or {}).get("limits")) or {}
     requests = ((container.get("resources") or {}).get("requests")) or {}
     problems: list[str] = []
-    found = amounts(nanos({**requests, **limits}, problems))
-    return {name: found[name] for name in known if found.get(name)}
+    wanted = amounts(nanos({**requests, **limits}, problems))
+    return {name: wanted[name] for name in known if wanted.get(name)}

@@ -86,9 +86,9 @@ class Drivers:
         instances.append((endpoint, chosen))
 
     async def deregister(self, name: str, endpoint: str) -> None:
-        there = [row for row in self._known.get(name, ()) if row[0] != endpoint]
-        if there:
-            self._known[name] = there
+        instances = [row for row in self._known.get(name, ()) if row[0] != endpoint]
+        if instances:
+            self._known[name] = instances
         else:
             self._known.pop(name, None)
 
@@ -197,11 +197,11 @@ class ClaimManager:
 
     def uses(self, pod_uid: str) -> bool:
         """Whether something of the pod is, or may be, prepared."""
-        return any(pod_uid in one.pods for one in self._claims.values())
+        return any(pod_uid in claim.pods for claim in self._claims.values())
 
     def pods(self) -> set[str]:
         """The uids of pods that use claims."""
-        return {uid for one in self._claims.values() for uid in one.pods}
+        return {uid for claim in self._claims.values() for uid in claim.pods}
 
     def of_container(self, pod: Object, container: Object) -> Iterator[tuple[UsedClaim, list[Prepared]]]:
         """The prepared claims that a container names, each with the devices of the request that it names."""
@@ -226,7 +226,7 @@ class ClaimManager:
     def cdi_names(self, pod: Object, container: Object) -> tuple[str, ...]:
         """The CDI devices of a container's claims."""
         rows = self.of_container(pod, container)
-        return tuple(dict.fromkeys(name for _, devices in rows for one in devices for name in one.cdi))
+        return tuple(dict.fromkeys(name for _, devices in rows for device in devices for name in device.cdi))
 
     def shown(self, pod: Object, container: Object) -> list[dict[str, Any]]:
         """The same for the pod-resources API."""
@@ -237,12 +237,12 @@ class ClaimManager:
 
     async def _fetch(self, namespace: str, name: str) -> Object:
         try:
-            found = await self._api.get(CLAIMS, name, namespace=namespace)
+            claim = await self._api.get(CLAIMS, name, namespace=namespace)
         except KubeRefusedError as refused:
             raise ClaimError(f"fetch ResourceClaim {name}: {refused.what}") from refused
-        if found is None:
+        if claim is None:
             raise ClaimError(f'fetch ResourceClaim {name}: resourceclaims.resource.k8s.io "{name}" not found')
-        return found
+        return claim
 
     def _save(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -75,10 +75,10 @@ def processes_of(*folders: Path) -> list[int]:
 def end(*folders: Path) -> None:
     """End every process of these containers."""
     for _ in range(_ROUNDS):
-        there = processes_of(*folders)
-        if not there:
+        pids = processes_of(*folders)
+        if not pids:
             return
-        for pid in there:
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -155,10 +155,10 @@ def is_shim(pid: int, folder: Path) -> bool:
 def read_json(path: Path) -> dict[str, Any] | None:
     """A JSON object of a file; None when there is none."""
     try:
-        found = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def _descendants(pid: int) -> list[int]:
@@ -166,4 +166,4 @@ def _descendants(pid: int) -> list[int]:
         words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return []
-    return [one for word in words for one in (*_descendants(int(word)), int(word))]
+    return [descendant for word in words for descendant in (*_descendants(int(word)), int(word))]

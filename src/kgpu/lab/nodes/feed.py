@@ -87,10 +87,10 @@ class ObjectFeed:
 
     async def _list(self) -> None:
         listing = await self._api.list(self._resource, selector=self._selector)
-        found = {(namespace_of(obj), name_of(obj)): obj for obj in listing.items}
-        for key in [key for key in self._objects if key not in found]:
+        objects = {(namespace_of(obj), name_of(obj)): obj for obj in listing.items}
+        for key in [key for key in self._objects if key not in objects]:
             self._on_change(Change.DELETED, self._objects.pop(key))
-        for key, obj in found.items():
+        for key, obj in objects.items():
             self._store(key, obj)
         self._version = listing.resource_version
         self._heard()

@@ -86,12 +86,12 @@ class NodeFolder:
     def _read(self, name: str) -> NodeSpec | LabError:
         path = self.folder / name / SPEC_FILE
         try:
-            found = spec.load(path)
+            node = spec.load(path)
         except LabError as error:
             return error
-        if found.name != name:
-            return LabError(f"{path}: its node is named {found.name}", f"the folder's name, {name}", "rename one")
-        return found
+        if node.name != name:
+            return LabError(f"{path}: its node is named {node.name}", f"the folder's name, {name}", "rename one")
+        return node
 
 
 def _identity(path: str) -> _Identity | None:

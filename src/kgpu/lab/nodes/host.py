@@ -164,10 +164,10 @@ class NodeHost:
     async def _remove_ghosts(self) -> None:
         """Nodes of this host that are known to the API server alone, as when its data is older than the folder."""
         await asyncio.gather(self._pods.synced.wait(), self._nodes.synced.wait())
-        there = self._folder.look().folders
+        folders = self._folder.look().folders
         for _, name in list(self._nodes.objects):
             ours = (self._labels_of(name) or {}).get(NODE_HOST_LABEL) == self._mark
-            if ours and name not in there and name not in self._removals:
+            if ours and name not in folders and name not in self._removals:
                 log.info("node %s has no folder any more", name)
                 self._removals[name] = asyncio.create_task(self._remove(name), name=f"remove {name}")
 
@@ -238,8 +238,8 @@ class NodeHost:
             node.pod_changed(change, pod)
 
     def _labels_of(self, name: str) -> Mapping[str, str] | None:
-        found = self._nodes.objects.get(("", name))
-        return None if found is None else found["metadata"].get("labels") or {}
+        node = self._nodes.objects.get(("", name))
+        return None if node is None else node["metadata"].get("labels") or {}
 
     def _find_log(self, namespace: str, pod: str, container: str, previous: bool) -> ContainerLog | LogRefusal:
         obj = self._pods.objects.get((namespace, pod))
@@ -288,8 +288,8 @@ def _status_row(pod: Object, container: str) -> Object | None:
     for key in ("containerStatuses", "initContainerStatuses"):
         for row in status.get(key) or ():
             if row.get("name") == container:
-                found: Object = row
-                return found
+                container_status: Object = row
+                return container_status
     return None
 
 

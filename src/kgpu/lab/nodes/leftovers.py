@@ -47,13 +47,13 @@ def containers(node: Path) -> list[ContainerRun]:
 
 def latest(node: Path, pod: str) -> dict[str, ContainerRun]:
     """The last run of each container of a pod, by the container's name."""
-    rows = sorted((one for one in containers(node) if one.pod == pod and one.id), key=lambda one: one.attempt)
-    return {one.container: one for one in rows}
+    rows = sorted((run for run in containers(node) if run.pod == pod and run.id), key=lambda run: run.attempt)
+    return {run.container: run for run in rows}
 
 
 def sweep(node: Path, pods: Collection[str]) -> list[str]:
     """End and remove whatever belongs to none of ``pods`` (uids); what was removed."""
-    gone = [one.folder for one in containers(node) if one.pod not in pods]
+    gone = [run.folder for run in containers(node) if run.pod not in pods]
     container_processes.end(*gone)
     for parent in (PODS, LOGS):
         with contextlib.suppress(FileNotFoundError):

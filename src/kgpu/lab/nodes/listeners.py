@@ -37,7 +37,7 @@ class Listener:
 
 
 def parse(table: str) -> list[Listener]:
-    """The listening sockets of a ``/proc/net/tcp`` or ``tcp6``; what is no row of one is left out."""
+    """The listening sockets in the text of ``/proc/net/tcp`` or ``tcp6``; other lines are ignored."""
     listeners = []
     for line in table.splitlines():
         fields = line.split()
@@ -50,21 +50,23 @@ def parse(table: str) -> list[Listener]:
 
 
 def _address(text: str) -> str:
-    """Of the kernel's words of 32 bits, each in this machine's order of bytes. Raises ValueError."""
+    """The address in the kernel's 32-bit words, each in this machine's byte order. Raises ValueError."""
     data = b"".join(bytes.fromhex(text[at : at + 8])[::_STEP] for at in range(0, len(text), 8))
     address = ipaddress.ip_address(data)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    found = str(mapped or address)
-    return "" if found in _EVERY else found
+    shown = str(mapped or address)
+    return "" if shown in _EVERY else shown
 
 
-def taking(found: Iterable[Listener], address: str, port: int) -> set[str]:
-    """Inodes of the sockets of which one takes a connection to the address.
+def accepting_inodes(listeners: Iterable[Listener], address: str, port: int) -> set[str]:
+    """The inodes of the sockets, one of which accepts a connection to the address.
 
-    As the kernel chooses: who named the address comes before who named none. Among equals none is preferred here.
+    As the kernel chooses: sockets bound to the address come before those bound to every address.
     """
-    there = [one for one in found if one.port == port]
-    return {one.inode for one in there if one.address == address} or {one.inode for one in there if not one.address}
+    on_port = [listener for listener in listeners if listener.port == port]
+    return {listener.inode for listener in on_port if listener.address == address} or {
+        listener.inode for listener in on_port if not listener.address
+    }
 
 
 def is_pods(uid: str, node: Path, address: str, port: int) -> bool:
@@ -72,7 +74,7 @@ def is_pods(uid: str, node: Path, address: str, port: int) -> bool:
 
     False also when nobody listens, and when it can't be known. Reads ``/proc``: milliseconds.
     """
-    wanted = taking((row for path in TABLES for row in parse(_text(path))), address, port)
+    wanted = accepting_inodes((row for path in TABLES for row in parse(_text(path))), address, port)
     if not wanted or not uid:
         return False
     folders = [run.folder for run in leftovers.containers(node) if run.pod == uid]
@@ -84,14 +86,14 @@ def is_pods(uid: str, node: Path, address: str, port: int) -> bool:
 
 
 def sockets_of(pid: int) -> set[str]:
-    """Inodes of a process's sockets; none of one that has ended or that may not be looked at."""
-    found: set[str] = set()
+    """The inodes of a process's sockets; none for a process that has ended or may not be inspected."""
+    inodes: set[str] = set()
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
                 if hit := _SOCKET.fullmatch(os.readlink(entry.path)):
-                    found.add(hit[1])
-    return found
+                    inodes.add(hit[1])
+    return inodes
 
 
 def _text(path: str) -> str:

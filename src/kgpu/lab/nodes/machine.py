@@ -58,8 +58,10 @@ class NodeMachine:
         """The configuration with the node's own files and device nodes in place of the host's."""
         return replace(
             config,
-            mounts=tuple(changed(one, host_path=str(self.find(one.host_path))) for one in config.mounts),
-            devices=tuple(changed(one, host_path=str(self.find(one.host_path or one.path))) for one in config.devices),
+            mounts=tuple(changed(mount, host_path=str(self.find(mount.host_path))) for mount in config.mounts),
+            devices=tuple(
+                changed(device, host_path=str(self.find(device.host_path or device.path))) for device in config.devices
+            ),
         )
 
 

@@ -202,8 +202,8 @@ def _host_for_removal(lab: Path) -> bool:
 
 def listing(lab: Path) -> dict[str, NodeSpec]:
     """The nodes by name, those that can be read."""
-    found = NodeFolder(nodes_dir(lab)).look().specs if nodes_dir(lab).is_dir() else {}
-    return {name: found[name] for name in sorted(found, key=_natural)}
+    specs = NodeFolder(nodes_dir(lab)).look().specs if nodes_dir(lab).is_dir() else {}
+    return {name: specs[name] for name in sorted(specs, key=_natural)}
 
 
 def broken(lab: Path) -> dict[str, LabError]:
@@ -226,15 +226,15 @@ def hw_root(lab: Path, name: str) -> Path:
 
 def hardware(lab: Path) -> tuple[NodeHardware, ...]:
     """The simulated driver roots that exist, by node. Raises LabError."""
-    found = ((one, nodes_dir(lab) / name / "hw") for name, one in listing(lab).items() if one.has_gpus)
+    roots = ((node, nodes_dir(lab) / name / "hw") for name, node in listing(lab).items() if node.has_gpus)
     return tuple(
-        NodeHardware(one.name, root, sliced=bool(one.mig)) for one, root in found if not one.light and root.exists()
+        NodeHardware(node.name, root, sliced=bool(node.mig)) for node, root in roots if not node.light and root.exists()
     )
 
 
 def story_node(lab: Path) -> str:
     """The node that scenarios use: whole GPUs, the more the better; of the same the first; "" when there is none."""
-    full = {one.node: one.root for one in hardware(lab) if not one.sliced}
+    full = {machine.node: machine.root for machine in hardware(lab) if not machine.sliced}
     best = max(full, key=lambda name: (_gpus(full[name]), name == FIRST_NODE), default="")
     return best or next(iter(listing(lab)), "")
 

@@ -95,10 +95,10 @@ def allocate(config: OciConfig, allocations: Iterable[model.ContainerAllocation]
 
 def cdi_names(allocations: Iterable[model.ContainerAllocation], annotation_prefix: str) -> list[str]:
     """The CDI devices that device plugins answered, in their field or in annotations."""
-    found: list[str] = []
+    names: list[str] = []
     for answer in allocations:
-        found += answer.cdi_devices
+        names += answer.cdi_devices
         for key, value in answer.annotations.items():
             if key.startswith(annotation_prefix):
-                found += [name for name in value.split(",") if name]
-    return list(dict.fromkeys(found))
+                names += [name for name in value.split(",") if name]
+    return list(dict.fromkeys(names))

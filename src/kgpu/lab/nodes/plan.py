@@ -112,11 +112,11 @@ def _initialize(state: PodState, due: list[PodContainer], *, started: bool) -> b
 def _over(state: PodState, mains: Sequence[PodContainer]) -> bool:
     """Nothing is left to do but to end the sidecars."""
     if any(
-        one.failed and not should_restart(state, one) and one.phase is Phase.ENDED
-        for one in state.of(ContainerRole.INIT)
+        container.failed and not should_restart(state, container) and container.phase is Phase.ENDED
+        for container in state.of(ContainerRole.INIT)
     ):
         return True
-    return all(one.phase is Phase.ENDED and not should_restart(state, one) for one in mains)
+    return all(container.phase is Phase.ENDED and not should_restart(state, container) for container in mains)
 
 
 def phase_of(state: PodState, *, ending: bool) -> str:
@@ -147,11 +147,11 @@ def phase_of(state: PodState, *, ending: bool) -> str:
 
 
 def _none_running(state: PodState) -> bool:
-    return all(one.phase is not Phase.RUNNING for one in state.containers)
+    return all(container.phase is not Phase.RUNNING for container in state.containers)
 
 
 def _sidecars_up(state: PodState) -> bool:
-    return all(one.started_ok for one in state.of(ContainerRole.SIDECAR))
+    return all(container.started_ok for container in state.of(ContainerRole.SIDECAR))
 
 
 def backoff_after(restarts: int, *, scale: float) -> float:

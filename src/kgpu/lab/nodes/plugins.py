@@ -94,9 +94,9 @@ class PluginRegistry:
                 self._tasks[path] = (identity, asyncio.create_task(self._keep(path)))
 
     async def _forget(self, path: Path) -> None:
-        found = self.registered.pop(path, None)
-        if found is not None:
-            kind, name, endpoint = found
+        registration = self.registered.pop(path, None)
+        if registration is not None:
+            kind, name, endpoint = registration
             await self._handlers[kind].deregister(name, endpoint)
 
     async def _keep(self, path: Path) -> None:

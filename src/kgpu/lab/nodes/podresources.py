@@ -79,7 +79,7 @@ class PodResourcesServer:
     async def _allocatable(self, _request: Any) -> Any:
         reply = pb.AllocatableResourcesResponse()
         for resource in sorted(self._devices.resources()):
-            _add(reply.devices, resource, [one for one in self._devices.devices(resource) if one.healthy])
+            _add(reply.devices, resource, [device for device in self._devices.devices(resource) if device.healthy])
         return reply
 
     def _pod(self, pod: Object) -> Any:
@@ -102,7 +102,7 @@ class PodResourcesServer:
 def listed_containers(pod: Object) -> list[Object]:
     """The containers that the API tells of: those that live as long as the pod."""
     spec = pod["spec"]
-    sidecars = [one for one in spec.get("initContainers") or () if one.get("restartPolicy") == ALWAYS]
+    sidecars = [container for container in spec.get("initContainers") or () if container.get("restartPolicy") == ALWAYS]
     return [*sidecars, *spec["containers"]]
 
 
@@ -116,10 +116,10 @@ def _add(rows: Any, resource: str, devices: Iterable[DeviceState]) -> None:
 def _add_claim(rows: Any, claim: Mapping[str, Any]) -> None:
     row = rows.add(claim_name=claim["name"], claim_namespace=claim["namespace"])
     for device in claim["devices"]:
-        one = row.claim_resources.add(
+        resource = row.claim_resources.add(
             driver_name=device["driver"], pool_name=device["pool"], device_name=device["device"]
         )
         if device.get("share"):
-            one.share_id = device["share"]
+            resource.share_id = device["share"]
         for name in device["cdi"]:
-            one.cdi_devices.add(name=name)
+            resource.cdi_devices.add(name=name)

@@ -98,7 +98,7 @@ class PodState:
 
     def of(self, kind: ContainerRole) -> list[PodContainer]:
         """The containers of one kind."""
-        return [one for one in self.containers if one.kind is kind]
+        return [container for container in self.containers if container.kind is kind]
 
     @property
     def restart_policy(self) -> str:
@@ -144,8 +144,8 @@ def device_names(pod: Object) -> set[str]:
     """The resources of device plugins that containers ask for: those with a domain that is not Kubernetes' own."""
     return {
         name
-        for one in (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"])
-        for name in (one.get("resources") or {}).get("limits") or ()
+        for container in (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"])
+        for name in (container.get("resources") or {}).get("limits") or ()
         if is_extended_name(name)
     }
 
@@ -163,8 +163,8 @@ def grace_seconds(pod: Object) -> int:
     metadata = pod["metadata"]
     if metadata.get("deletionGracePeriodSeconds") is not None:
         return int(metadata["deletionGracePeriodSeconds"])
-    found = pod["spec"].get("terminationGracePeriodSeconds")
-    return DEFAULT_GRACE_S if found is None else int(found)
+    seconds = pod["spec"].get("terminationGracePeriodSeconds")
+    return DEFAULT_GRACE_S if seconds is None else int(seconds)
 
 
 def qos_class(pod: Object) -> str:
@@ -185,9 +185,9 @@ def qos_class(pod: Object) -> str:
 
 def _resources(pod: Object) -> Iterator[dict[str, dict[str, Any]]]:
     spec = pod["spec"]
-    for one in (*(spec.get("initContainers") or ()), *spec["containers"]):
-        found = one.get("resources") or {}
+    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+        resources = container.get("resources") or {}
         yield {
-            kind: {k: str(v) for k, v in (found.get(kind) or {}).items() if k in {"cpu", "memory"}}
+            kind: {k: str(v) for k, v in (resources.get(kind) or {}).items() if k in {"cpu", "memory"}}
             for kind in ("requests", "limits")
         }

@@ -71,10 +71,10 @@ def container_status(container: PodContainer) -> Object:
 
 
 def _volume_mount(mount: Object) -> Object:
-    found: Object = {"mountPath": mount["mountPath"], "name": mount["name"]}
+    status: Object = {"mountPath": mount["mountPath"], "name": mount["name"]}
     if mount.get("readOnly"):
-        found |= {"readOnly": True, "recursiveReadOnly": "Disabled"}
-    return found
+        status |= {"readOnly": True, "recursiveReadOnly": "Disabled"}
+    return status
 
 
 def conditions(state: PodState, now: float) -> list[Object]:
@@ -111,7 +111,9 @@ def _go_list(names: Iterable[str]) -> str:
 
 def _initialized(state: PodState, inits: list[PodContainer]) -> tuple[str, str, str]:
     open_ones = [
-        one.name for one in inits if not (one.started_ok if one.kind is ContainerRole.SIDECAR else one.succeeded)
+        container.name
+        for container in inits
+        if not (container.started_ok if container.kind is ContainerRole.SIDECAR else container.succeeded)
     ]  # fmt: skip
     if state.phase == "Succeeded":
         return ("True", "PodCompleted", "")
@@ -123,14 +125,17 @@ def _initialized(state: PodState, inits: list[PodContainer]) -> tuple[str, str, 
 def _ready(state: PodState, counted: list[PodContainer]) -> tuple[str, str, str]:
     if state.phase in {"Succeeded", "Failed"}:
         return ("False", {"Succeeded": "PodCompleted", "Failed": "PodFailed"}[state.phase], "")
-    unready = [one.name for one in counted if not one.ready]
+    unready = [container.name for container in counted if not container.ready]
     if unready:
         return ("False", "ContainersNotReady", f"containers with unready status: {_go_list(unready)}")
     return ("True", "", "")
 
 
 def _gates(state: PodState) -> tuple[str, str, str]:
-    known = {one["type"]: one.get("status") for one in (state.pod.get("status") or {}).get("conditions") or ()}
+    known = {
+        condition["type"]: condition.get("status")
+        for condition in (state.pod.get("status") or {}).get("conditions") or ()
+    }
     lines = []
     for gate in state.pod["spec"].get("readinessGates") or ():
         kind = gate["conditionType"]

@@ -72,10 +72,10 @@ class StatusWriter:
             return refused.code == 404
         metadata = self._state.pod["metadata"]
         try:
-            found = await self._node.api.get(PODS, metadata["name"], namespace=metadata["namespace"])
+            pod = await self._node.api.get(PODS, metadata["name"], namespace=metadata["namespace"])
         except KubeError:
             return False
-        return found is None or found["metadata"].get("uid") != metadata["uid"]
+        return pod is None or pod["metadata"].get("uid") != metadata["uid"]
 
     async def _write(self, *, final: bool) -> None:
         state, node = self._state, self._node

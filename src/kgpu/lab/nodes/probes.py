@@ -71,20 +71,20 @@ class ThresholdCounter:
 
 
 class PodPorts:
-    """Which ports of its address are a pod's own, as ``asked`` says; one that was is asked about anew once it fails."""
+    """Which ports of a pod's address the pod itself listens on: ``is_own`` tells, and is asked again after a failure."""
 
-    def __init__(self, asked: Callable[[int], bool]) -> None:
-        self._asked = asked
+    def __init__(self, is_own: Callable[[int], bool]) -> None:
+        self._is_own = is_own
         self._own: set[int] = set()
 
     async def own(self, port: int) -> bool:
         """Whether a program of the pod listens on it."""
-        if port not in self._own and await asyncio.to_thread(self._asked, port):
+        if port not in self._own and await asyncio.to_thread(self._is_own, port):
             self._own.add(port)
         return port in self._own
 
     def failed(self, port: int) -> None:
-        """Nobody may have listened."""
+        """A probe of this port failed: ask again before the next."""
         self._own.discard(port)
 
 

@@ -31,14 +31,14 @@ def ports_in(table: str) -> set[int]:
 
 def listening(pid: int) -> set[int]:
     """What the container listens on; nothing once it has ended."""
-    found: set[int] = set()
+    ports: set[int] = set()
     for name in ("tcp", "tcp6"):
         try:
             with open(f"/proc/{pid}/net/{name}", encoding="ascii") as file:
-                found |= ports_in(file.read())
+                ports |= ports_in(file.read())
         except OSError:
             continue
-    return found
+    return ports
 
 
 def follow(listeners: dict[int, socket.socket], wanted: set[int], address: str) -> None:

@@ -344,10 +344,10 @@ def _content(source: str) -> str:
 
 def _python_mounts() -> list[dict[str, Any]]:
     """The interpreter's folders, for scripts that use it where nothing else can do their work."""
-    found = dict.fromkeys((sys.base_prefix, sys.prefix))
+    folders = dict.fromkeys((sys.base_prefix, sys.prefix))
     return [
         {"source": path, "target": path, "read_only": True}
-        for path in found
+        for path in folders
         if path not in {"/usr", "/"} and os.path.isdir(path)
     ]
 
@@ -429,9 +429,11 @@ _reapers: set[asyncio.Task[None]] = set()
 
 
 def _exit_of(folder: Path) -> Exit | None:
-    found = container_processes.read_json(folder / container_processes.EXIT)
-    if found is None:
+    recorded = container_processes.read_json(folder / container_processes.EXIT)
+    if recorded is None:
         return None
     return Exit(
-        code=int(found.get("code") or 0), finished=found.get("finished") or time.time(), signal=found.get("signal", 0)
+        code=int(recorded.get("code") or 0),
+        finished=recorded.get("finished") or time.time(),
+        signal=recorded.get("signal", 0),
     )

@@ -156,14 +156,14 @@ def parse_taint(text: str) -> NodeTaint:
 
 def mig_rows(spec: NodeSpec, gpus: int) -> list[tuple[int, list[str]]]:
     """GPU index and the instance profiles to make on it, in the order given."""
-    found: dict[int, list[str]] = {}
+    by_gpu: dict[int, list[str]] = {}
     for row in spec.mig:
         match = _MIG.fullmatch(row)
         assert match is not None
         targets = range(gpus) if match[1] == "all" else [int(match[1])]
         for gpu in targets:
-            found.setdefault(gpu, []).extend([match[2]] * int(match[3] or 1))
-    return sorted(found.items())
+            by_gpu.setdefault(gpu, []).extend([match[2]] * int(match[3] or 1))
+    return sorted(by_gpu.items())
 
 
 def load(path: Path) -> NodeSpec:
@@ -198,10 +198,10 @@ def save(folder: Path, spec: NodeSpec) -> None:
     write_atomic(folder / SPEC_FILE, msgspec.json.format(msgspec.json.encode(spec), indent=2) + b"\n")
 
 
-def free_names(prefix: str, count: int, taken: Sequence[str] | set[str]) -> list[str]:
-    """``count`` names ``PREFIX-N`` that are not taken, N from 1 on."""
+def free_names(prefix: str, count: int, existing: Sequence[str] | set[str]) -> list[str]:
+    """``count`` names ``PREFIX-N`` that are not in ``existing``, N from 1 on."""
     names: list[str] = []
-    used, number = set(taken), 0
+    used, number = set(existing), 0
     while len(names) < count:
         number += 1
         if f"{prefix}-{number}" not in used:
@@ -211,5 +211,5 @@ def free_names(prefix: str, count: int, taken: Sequence[str] | set[str]) -> list
 
 def to_builtins(spec: NodeSpec) -> dict[str, Any]:
     """As JSON-ready data."""
-    found: dict[str, Any] = msgspec.to_builtins(spec)
-    return found
+    fields: dict[str, Any] = msgspec.to_builtins(spec)
+    return fields

@@ -207,10 +207,10 @@ async def keep_tokens(node: NodeContext, state: PodState) -> None:
 
 def is_process(runtime: Runtime, container: Object) -> bool:
     """Whether the container is a local process on a full node."""
-    found = find_sample(str(container.get("image") or ""))
-    if found is None:
+    sample = find_sample(str(container.get("image") or ""))
+    if sample is None:
         return False
-    return runtime.runs(found, environment.command(container, found.entrypoint, found.command, {}))
+    return runtime.runs(sample, environment.command(container, sample.entrypoint, sample.command, {}))
 
 
 def _stands_in(image: str, sample: samples.SampleImage | None) -> str:

@@ -43,8 +43,8 @@ def _references(volume: Object) -> Iterator[tuple[Ref, bool]]:
     for source in (volume, *((volume.get("projected") or {}).get("sources") or ())):
         for key, (kind, name_key) in _OBJECTS.items():
             if key in source:
-                found = source[key]
-                yield (kind, found.get(name_key) or found.get("name") or ""), bool(found.get("optional"))
+                source_ref = source[key]
+                yield (kind, source_ref.get(name_key) or source_ref.get("name") or ""), bool(source_ref.get("optional"))
 
 
 def write(

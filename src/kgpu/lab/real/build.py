@@ -152,8 +152,8 @@ def find_kubectl() -> str:
 def ensure_kubectl(progress: Progress | None = None) -> str:
     """A kubectl: one that was built before, the machine's own, or one that is built now. Raises LabError."""
     progress = progress or PlainProgress()
-    if found := find_kubectl():
-        return found
+    if program := find_kubectl():
+        return program
     ensure_go(progress)
     return str(ensure_binaries(progress, only=frozenset({KUBECTL})) / KUBECTL)
 

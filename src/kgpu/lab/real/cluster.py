@@ -87,9 +87,9 @@ class RealLab:
 
     def _forget_unborn(self) -> None:
         """After a failed ``_create``: when no process was started, nothing is left of it."""
-        found = state.load(self.paths.state)
-        if found is not None and found.keeper is None:
-            self._remove(found)
+        lab_state = state.load(self.paths.state)
+        if lab_state is not None and lab_state.keeper is None:
+            self._remove(lab_state)
         if not self.paths.state.exists():
             lock.release_folder(self.paths.root)
 
@@ -188,13 +188,13 @@ class RealLab:
 
     @property
     def about(self) -> About:
-        spec, found = self.spec, state.load(self.paths.state)
+        spec, lab_state = self.spec, state.load(self.paths.state)
         words = ["--real", *(["--profile", spec.profile] if spec.profile != LabSpec().profile else [])]
         words += [*(["--gpus", str(spec.gpus)] if spec.gpus else []), *([] if spec.agent else ["--no-agent"])]
         return About(
             name=spec.name, kind=REAL, folder=self.paths.root, kubeconfig=self.kubeconfig,
-            kubectl=self.kubectl_program, complete=bool(found and found.complete), up_words=tuple(words),
-            url=LabNetwork(found.network_index).api_url if found else "",
+            kubectl=self.kubectl_program, complete=bool(lab_state and lab_state.complete), up_words=tuple(words),
+            url=LabNetwork(lab_state.network_index).api_url if lab_state else "",
         )  # fmt: skip
 
     def hardware(self) -> tuple[NodeHardware, ...]:
@@ -210,14 +210,14 @@ class RealLab:
     @property
     def state(self) -> LabState:
         """The lab's state; LabError when it is not up."""
-        found = state.load(self.paths.state)
-        if found is None or found.keeper is None or not processes.alive(found.keeper):
+        lab_state = state.load(self.paths.state)
+        if lab_state is None or lab_state.keeper is None or not processes.alive(lab_state.keeper):
             raise LabError(
                 f'there is no running lab "{self.spec.name}" in {self.paths.root}',
                 "a lab that is up",
                 f'"kgpu lab up --real --name {self.spec.name}"',
             )
-        return found
+        return lab_state
 
     def require_running(self) -> None:
         """Raises LabError when the lab is not up."""
@@ -226,8 +226,8 @@ class RealLab:
     @property
     def running(self) -> bool:
         """Whether the lab's keeper is alive."""
-        found = state.load(self.paths.state)
-        return found is not None and found.keeper is not None and processes.alive(found.keeper)
+        lab_state = state.load(self.paths.state)
+        return lab_state is not None and lab_state.keeper is not None and processes.alive(lab_state.keeper)
 
     @property
     def keeper(self) -> int:
@@ -253,8 +253,8 @@ class RealLab:
     @property
     def kubectl_program(self) -> str:
         """The kubectl that was built with the cluster, or the machine's own."""
-        found = state.load(self.paths.state)
-        built = Path(found.bin_dir, "kubectl") if found else None
+        lab_state = state.load(self.paths.state)
+        built = Path(lab_state.bin_dir, "kubectl") if lab_state else None
         return str(built) if built and built.exists() else shutil.which("kubectl") or "kubectl"
 
     def kubectl_run(

@@ -35,10 +35,10 @@ class HostTool:
         return f"{self.library} headers" if self.library else self.program
 
     def present(self) -> bool:
-        found = shutil.which(self.program, path=_SEARCH)
-        if found is None or not self.library:
-            return found is not None
-        return subprocess.run([found, "--exists", self.library], capture_output=True, check=False).returncode == 0
+        program = shutil.which(self.program, path=_SEARCH)
+        if program is None or not self.library:
+            return program is not None
+        return subprocess.run([program, "--exists", self.library], capture_output=True, check=False).returncode == 0
 
 
 TOOLS: Final = (

@@ -48,8 +48,8 @@ _START: Final = "import sys\nfrom kgpu.cli.main import main\nsys.exit(main())\n"
 
 def cache_folder(env: Mapping[str, str] | None = None) -> Path:
     """``$XDG_CACHE_HOME/kgpu/image``, or ``~/.cache/kgpu/image``."""
-    found = (os.environ if env is None else env).get("XDG_CACHE_HOME")
-    return (Path(found) if found else Path.home() / ".cache") / "kgpu" / "image"
+    cache_home = (os.environ if env is None else env).get("XDG_CACHE_HOME")
+    return (Path(cache_home) if cache_home else Path.home() / ".cache") / "kgpu" / "image"
 
 
 def ensure_image(progress: Progress | None = None, *, cache: Path | None = None) -> Path:

@@ -49,8 +49,8 @@ class CopiedFile:
 
 def interpreter() -> CopiedFile:
     """The interpreter itself, not the virtual environment's link to it."""
-    found = getattr(sys, "_base_executable", None) or sys.executable
-    return CopiedFile(f"{PREFIX}/bin/{VERSION}", os.path.realpath(found))
+    program = getattr(sys, "_base_executable", None) or sys.executable
+    return CopiedFile(f"{PREFIX}/bin/{VERSION}", os.path.realpath(program))
 
 
 def _wanted(name: str) -> bool:

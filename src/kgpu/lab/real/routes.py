@@ -33,9 +33,9 @@ def used_networks() -> list[ipaddress.IPv4Network]:
 
 def parse_routes(routes: list[dict[str, Any]]) -> list[ipaddress.IPv4Network]:
     """The destinations in ``ip -j route``'s output."""
-    found = []
+    networks = []
     for route in routes:
         destination = route.get("dst", "default")
         if destination != "default":
-            found.append(ipaddress.IPv4Network(destination, strict=False))
-    return found
+            networks.append(ipaddress.IPv4Network(destination, strict=False))
+    return networks

@@ -63,26 +63,28 @@ def normal(text: str) -> str:
     return text
 
 
-def compare(one: ScenarioResult, other: ScenarioResult) -> tuple[Difference, ...]:
+def compare(first: ScenarioResult, second: ScenarioResult) -> tuple[Difference, ...]:
     """Where two runs of one scenario differ, in the order of the steps."""
-    found = []
-    for left, right in zip_longest(one.steps, other.steps):
-        lines = _step(left, right, one.backend, other.backend)
+    differences = []
+    for left, right in zip_longest(first.steps, second.steps):
+        lines = _step(left, right, first.backend, second.backend)
         if lines:
             known = left or right
             assert known is not None
-            found.append(Difference(scenario=one.scenario, step=known.title, command=known.command, lines=lines))
-    return tuple(found)
+            differences.append(
+                Difference(scenario=first.scenario, step=known.title, command=known.command, lines=lines)
+            )
+    return tuple(differences)
 
 
-def _step(left: StepResult | None, right: StepResult | None, one: str, other: str) -> tuple[str, ...]:
+def _step(left: StepResult | None, right: StepResult | None, first: str, second: str) -> tuple[str, ...]:
     if left is None or right is None:
-        return (f"only {other if left is None else one} came this far",)
-    said = [f"{name}: {step.why}" for name, step in ((one, left), (other, right)) if not step.ok]
+        return (f"only {second if left is None else first} came this far",)
+    failures = [f"{name}: {step.why}" for name, step in ((first, left), (second, right)) if not step.ok]
     if left.varies:
-        return tuple(said)
+        return tuple(failures)
     before, after = (_lines(step.output, once=bool(left.repeats)) for step in (left, right))
-    return (*said, *difflib.unified_diff(before, after, fromfile=one, tofile=other, lineterm="", n=0))
+    return (*failures, *difflib.unified_diff(before, after, fromfile=first, tofile=second, lineterm="", n=0))
 
 
 def _lines(text: str, *, once: bool) -> list[str]:

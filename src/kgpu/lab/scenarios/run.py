@@ -243,7 +243,9 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {one: signal.signal(one, self._on_signal) for one in (signal.SIGINT, signal.SIGTERM)}
+            self._before = {
+                number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)
+            }
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -319,11 +321,11 @@ def play_step(step: ScenarioStep, backend: Backend) -> StepResult:
 
 def _evidence(backend: Backend) -> str:
     """The pods and the last events of the story's namespace."""
-    asked = (
+    commands = (
         ["kubectl", "get", "pods", "-o", "wide"],
         ["kubectl", "get", "events", "--sort-by=.lastTimestamp"],
     )
-    texts = [backend.command(words).text.rstrip().splitlines() for words in asked]
+    texts = [backend.command(words).text.rstrip().splitlines() for words in commands]
     return "\n".join(line for lines in texts for line in [*lines[:1], *lines[1:][-_EVIDENCE_LINES:]])
 
 
