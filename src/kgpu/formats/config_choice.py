@@ -113,10 +113,10 @@ def _fallback(word: str) -> Fallback:
         ) from None
 
 
-def _missing(asked: str, origin: str, known: Sequence[str]) -> ConfigError:
-    hint = did_you_mean(asked, known)
+def _missing(name: str, origin: str, known: Sequence[str]) -> ConfigError:
+    hint = did_you_mean(name, known)
     return ConfigError(
-        f'{origin} names the configuration "{asked}", which does not exist' + (f"; {hint}" if hint else ""),
+        f'{origin} names the configuration "{name}", which does not exist' + (f"; {hint}" if hint else ""),
         _listed(known),
         "correct the name, or add a configuration of that name",
     )

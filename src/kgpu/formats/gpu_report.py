@@ -96,14 +96,14 @@ class GpuReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel",
     @property
     def bad(self) -> int:
         """How many take no work."""
-        named = sum(not one.works and not one.muted for one in self.gpus)
+        named = sum(not gpu.works and not gpu.muted for gpu in self.gpus)
         return named + (self.more if named == len(self.gpus) else 0)
 
 
 def report(gpus: Sequence[ReportedGpu], *, count: int, unreadable: str = "") -> GpuReport:
     """A report in order, and short by construction."""
-    ordered = sorted(gpus, key=lambda one: (bool(one.muted), one.works))
-    shown = tuple(_short(one) for one in ordered[:MAX_GPUS])
+    ordered = sorted(gpus, key=lambda gpu: (bool(gpu.muted), gpu.works))
+    shown = tuple(_short(gpu) for gpu in ordered[:MAX_GPUS])
     return GpuReport(
         version=VERSION, count=count, gpus=shown, more=len(ordered) - len(shown),
         unreadable=one_line(unreadable, MAX_TEXT),
@@ -127,12 +127,12 @@ def encode(report: GpuReport) -> str:
 
 def decode(text: str) -> GpuReport | None:
     """None for what is no report, or one of a version that is not known. All text in a report is printable."""
-    found = typed.read(text, GpuReport, most=MAX_BYTES)
-    if found is None or found.version != VERSION:
+    decoded = typed.read(text, GpuReport, most=MAX_BYTES)
+    if decoded is None or decoded.version != VERSION:
         return None
     return msgspec.structs.replace(
-        found, gpus=tuple(map(_printable, found.gpus[:MAX_GPUS])), more=max(0, found.more),
-        unreadable=one_line(found.unreadable, MAX_TEXT),
+        decoded, gpus=tuple(map(_printable, decoded.gpus[:MAX_GPUS])), more=max(0, decoded.more),
+        unreadable=one_line(decoded.unreadable, MAX_TEXT),
     )  # fmt: skip
 
 

@@ -162,10 +162,10 @@ class ImageEnv:
 
         Raises ConfigError. All IMEX channels can't be asked for by a variable.
         """
-        found = [f"{kind}={ALL}" for name, kind in _GATED if self.variables.get(name) == ENABLED]
+        devices = [f"{kind}={ALL}" for name, kind in _GATED if self.variables.get(name) == ENABLED]
         channels = split(self.variables.get(names.ENV_IMEX_CHANNELS, ""), names.ENV_IMEX_CHANNELS)
-        asked = (channel for channel in channels if channel not in {ALL, VOID, NONE})
-        return (*found, *(f"{names.CDI_IMEX_KIND}={channel}" for channel in asked))
+        requested = (channel for channel in channels if channel not in {ALL, VOID, NONE})
+        return (*devices, *(f"{names.CDI_IMEX_KIND}={channel}" for channel in requested))
 
 
 def devices_of_mounts(mounts: Iterable[tuple[str, str]]) -> Visible:

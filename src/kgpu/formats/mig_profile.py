@@ -168,13 +168,13 @@ def profile_name_of_kinds(*, gi_kind: int, ci_kind: int, memory_mib: int, total_
 
 
 def _attributes(text: str, listed: str) -> tuple[str, ...]:
-    found = listed.split(",")
-    for attribute in found:
+    attributes = listed.split(",")
+    for attribute in attributes:
         if not _ATTRIBUTE.fullmatch(attribute):
             raise _invalid(text, f'"{attribute}" is not an attribute: letters, digits and inner dots, a letter first')
-    if len(set(found)) != len(found):
+    if len(set(attributes)) != len(attributes):
         raise _invalid(text, "an attribute is given twice")
-    return tuple(sorted(found))
+    return tuple(sorted(attributes))
 
 
 def _invalid(text: str, reason: str) -> ConfigError:

@@ -89,8 +89,8 @@ class Sharing:
     @property
     def refuses_many(self) -> bool:
         """Whether requests for several shares are refused: with MPS unless told otherwise, else if told so."""
-        given = self.fail_requests_greater_than_one
-        return self.kind is SharingKind.MPS if given is None else given
+        configured = self.fail_requests_greater_than_one
+        return self.kind is SharingKind.MPS if configured is None else configured
 
     def offered_name(self, entry: SharedResource) -> str:
         """The resource name under which the shares of ``entry`` are offered."""

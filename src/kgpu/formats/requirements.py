@@ -93,14 +93,16 @@ class DriverRequirement:
 
     def verdict(self, facts: GpuFacts) -> Fulfillment:
         """Whether one alternative holds."""
-        return max((_all(one, facts) for one in self.alternatives), key=lambda verdict: verdict.value)
+        return max((_all(alternative, facts) for alternative in self.alternatives), key=lambda verdict: verdict.value)
 
 
 def parse_requirement(text: str, *, name: str = "the requirement") -> DriverRequirement:
     """Raises ConfigError for what is no requirement."""
     if len(text) > MAX_LENGTH:
         raise _wrong(name, f"it has {len(text)} characters", f"at most {MAX_LENGTH} characters")
-    alternatives = tuple(tuple(_condition(part.strip(), name) for part in one.split(",")) for one in text.split())
+    alternatives = tuple(
+        tuple(_condition(part.strip(), name) for part in alternative.split(",")) for alternative in text.split()
+    )
     if not alternatives:
         raise _wrong(name, "it is empty", "such as cuda>=12.4")
     return DriverRequirement(alternatives)
@@ -130,12 +132,12 @@ def unmet(requirements: Mapping[str, str], gpus: Iterable[GpuFacts]) -> ConfigEr
 
 
 def _known(gpu: GpuFacts) -> str:
-    said = [f"{name} {gpu.of(name)}" for name in (*VERSIONS, *WORDS) if gpu.of(name)]
-    return (f"{gpu.subject} has " if gpu.subject else "") + ", ".join(said)
+    facts = [f"{name} {gpu.of(name)}" for name in (*VERSIONS, *WORDS) if gpu.of(name)]
+    return (f"{gpu.subject} has " if gpu.subject else "") + ", ".join(facts)
 
 
 def _all(conditions: tuple[Comparison, ...], facts: GpuFacts) -> Fulfillment:
-    return min((one.verdict(facts) for one in conditions), key=lambda verdict: verdict.value)
+    return min((comparison.verdict(facts) for comparison in conditions), key=lambda verdict: verdict.value)
 
 
 def _condition(text: str, where: str) -> Comparison:

@@ -149,9 +149,11 @@ def resolve(
 def refuse(rows: Iterable[Setting], *, flags: Mapping[str, Any], env: Mapping[str, str], among: str) -> None:
     """Raises ConfigError for the first that is given of the rows that are refused. ``among`` is what else there is."""
     for row in rows:
-        found = find(row, flags=flags, env=env) if row.instead else None
-        if found is not None:
-            raise ConfigError(f"{found.where} is refused: {row.idle}", f"{among} without {found.where}", row.instead)
+        given_value = find(row, flags=flags, env=env) if row.instead else None
+        if given_value is not None:
+            raise ConfigError(
+                f"{given_value.where} is refused: {row.idle}", f"{among} without {given_value.where}", row.instead
+            )
 
 
 def without_effect(rows: Iterable[Setting], resolved: Resolved) -> Iterator[Advice]:
@@ -218,7 +220,7 @@ def some_of(choices: Iterable[str], known: str, *, needed: bool = False) -> Read
     return read
 
 
-def _wrong(where: str, said: str, words: tuple[str, ...], given: str) -> ConfigError:
+def _wrong(where: str, problem: str, words: tuple[str, ...], word: str) -> ConfigError:
     return ConfigError(
-        f"{where}: {said}", f"one of {', '.join(words)}", did_you_mean(given, words) or f"correct {where}"
+        f"{where}: {problem}", f"one of {', '.join(words)}", did_you_mean(word, words) or f"correct {where}"
     )

@@ -50,4 +50,4 @@ def _has_plain_sys(root: str) -> bool:
         places = [os.lstat(os.path.join(root, *parts)) for parts in ((), ("sys",), ("sys", "bus"))]
     except OSError:
         return False
-    return all(stat.S_ISDIR(one.st_mode) and one.st_dev == places[0].st_dev for one in places[1:])
+    return all(stat.S_ISDIR(place.st_mode) and place.st_dev == places[0].st_dev for place in places[1:])

@@ -42,7 +42,7 @@ class Supported:
 
     def has(self, version: Version) -> bool:
         """Whether it is within, or unknown."""
-        return not version or any(one.has(version) for one in self.ranges)
+        return not version or any(versions.has(version) for versions in self.ranges)
 
     @property
     def listed(self) -> str:
@@ -146,8 +146,8 @@ def cuda_of(driver: str) -> str:
 
 def parse(version: str) -> Version:
     """The leading numbers of a version such as ``v1.35.2+k3s1``; () when there are none."""
-    found = _NUMBER.match(version[:100])
-    return tuple(int(part) for part in found[1].split(".")[:6]) if found else ()
+    match = _NUMBER.match(version[:100])
+    return tuple(int(part) for part in match[1].split(".")[:6]) if match else ()
 
 
 def dotted(version: Version) -> str:

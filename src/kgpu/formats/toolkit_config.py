@@ -125,8 +125,8 @@ class ToolkitConfig:
 
     def text(self, name: str) -> str:
         """A text setting; "" when unset."""
-        found = self.value(name)
-        return found if isinstance(found, str) else ""
+        value = self.value(name)
+        return value if isinstance(value, str) else ""
 
     def flag(self, name: str) -> bool:
         """A boolean setting; False when unset."""
@@ -134,8 +134,8 @@ class ToolkitConfig:
 
     def items(self, name: str) -> tuple[str, ...]:
         """A list setting; empty when unset."""
-        found = self.value(name)
-        return found if isinstance(found, tuple) else ()
+        value = self.value(name)
+        return value if isinstance(value, tuple) else ()
 
 
 def parse_config(

@@ -73,7 +73,7 @@ class ValidationReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="
     @property
     def failed(self) -> UnpassedCheck | None:
         """The first that failed, which the condition names."""
-        return next((one for one in self.checks if one.status == FAILED), None)
+        return next((check for check in self.checks if check.status == FAILED), None)
 
 
 def report(checks: tuple[UnpassedCheck, ...]) -> ValidationReport:
@@ -114,8 +114,8 @@ def encode(report: ValidationReport) -> str:
 
 def decode(text: str) -> ValidationReport | None:
     """None for what is no report, or one of a version that is not known. All text in a report is printable."""
-    found = typed.read(text, ValidationReport, most=MAX_BYTES)
-    return report(found.checks) if found is not None and found.version == VERSION else None
+    decoded = typed.read(text, ValidationReport, most=MAX_BYTES)
+    return report(decoded.checks) if decoded is not None and decoded.version == VERSION else None
 
 
 def of_node(annotations: Mapping[str, str]) -> ValidationReport | None:

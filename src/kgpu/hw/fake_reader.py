@@ -65,7 +65,7 @@ class FakeReader:
     async def links(self) -> tuple[Link, ...]:
         """The given links between readable devices; without any given, every pair at level SYSTEM."""
         self._check()
-        readable = [one.uuid for one in self._readable()]
+        readable = [device.uuid for device in self._readable()]
         if self._links is None:
             return tuple(Link(a=a, b=b, level=TopologyLevel.SYSTEM) for a, b in itertools.combinations(readable, 2))
         return tuple(link for link in self._links if link.a in readable and link.b in readable)
@@ -85,7 +85,7 @@ class FakeReader:
     async def processes(self) -> tuple[Process, ...]:
         """What was set, of readable devices."""
         self._check()
-        readable = {one.uuid for one in self._readable()}
+        readable = {device.uuid for device in self._readable()}
         return tuple(process for process in self._processes if process.uuid in readable)
 
     def events(self) -> Subscription:
@@ -116,7 +116,7 @@ class FakeReader:
 
     def change(self, uuid: str, **fields: Any) -> None:
         """Set fields of one accelerator, and announce it."""
-        if not any(one.uuid == uuid for one in self._inventory.accelerators):
+        if not any(device.uuid == uuid for device in self._inventory.accelerators):
             raise KeyError(uuid)
         changed = tuple(replace(a, **fields) if a.uuid == uuid else a for a in self._inventory.accelerators)
         self.set_inventory(replace(self._inventory, accelerators=changed))
@@ -128,8 +128,10 @@ class FakeReader:
 
     def fail(self, uuid: str, problem: Problem, what: str = "injected") -> None:
         """Give one accelerator a finding in place of its others."""
-        found = HardwareFinding(subject=uuid, problem=problem, what=what, expected="a healthy device", remedy="heal it")
-        self.change(uuid, findings=(found,))
+        finding = HardwareFinding(
+            subject=uuid, problem=problem, what=what, expected="a healthy device", remedy="heal it"
+        )
+        self.change(uuid, findings=(finding,))
 
     def heal(self, uuid: str) -> None:
         """Take one accelerator's findings away."""

@@ -92,14 +92,14 @@ class QuickReading:
 
     def _answer(self, number: int, patience: float) -> list[Any]:
         """The data of every frame of one answer."""
-        found: list[Any] = []
+        replies: list[Any] = []
         while True:
             frame = json.loads(self._line(patience))
             if frame.get("id") != number or "error" in frame:
                 raise _Trouble
             if frame.get("end"):
-                return found
-            found.append(frame["data"])
+                return replies
+            replies.append(frame["data"])
 
     def _line(self, patience: float) -> bytes:
         self._socket.settimeout(patience)

@@ -54,15 +54,15 @@ class Vendor:
 @functools.cache
 def vendors() -> Mapping[str, Vendor]:
     """Every vendor by name, in the order of names."""
-    packages = sorted(one.name for one in pkgutil.iter_modules(kgpu.hw.__path__) if one.ispkg)
+    packages = sorted(module.name for module in pkgutil.iter_modules(kgpu.hw.__path__) if module.ispkg)
     rows: list[Vendor] = [importlib.import_module(f"kgpu.hw.{name}.vendor").VENDOR for name in packages if _has(name)]
     return {row.name: row for row in rows}
 
 
 def _has(package: str) -> bool:
     """Whether a package has the module; looked up without importing the package, which may be a simulator's."""
-    found = PathFinder.find_spec(f"kgpu.hw.{package}", kgpu.hw.__path__)
-    places = found.submodule_search_locations if found else None
+    spec = PathFinder.find_spec(f"kgpu.hw.{package}", kgpu.hw.__path__)
+    places = spec.submodule_search_locations if spec else None
     return PathFinder.find_spec(f"kgpu.hw.{package}.vendor", places) is not None
 
 

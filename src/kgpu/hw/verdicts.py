@@ -100,7 +100,7 @@ class Verdicts:
     @property
     def by_uuid(self) -> Mapping[str, GpuVerdict]:
         """Those of GPUs that are known by their uuid."""
-        return {one.uuid: one for one in self.gpus if one.uuid}
+        return {verdict.uuid: verdict for verdict in self.gpus if verdict.uuid}
 
 
 class VerdictSource(Protocol):

@@ -76,8 +76,8 @@ class _Unbuilt:
     def inside(self, kind: Type, value: Any) -> _Unbuilt | None:
         """The same for a section within; None for one that is switched off, which asks for nothing."""
         switch = any(row.name == SWITCH for row in rows(kind.struct)) if kind.struct else False
-        told = value.get(SWITCH) if isinstance(value, Mapping) else None
-        return self if not switch or (self.on if told is None else told) else None
+        enabled = value.get(SWITCH) if isinstance(value, Mapping) else None
+        return self if not switch or (self.on if enabled is None else enabled) else None
 
     def asked(self, row: SchemaField, value: Any) -> bool:
         """Whether a field wants something: not the default, nor what is usual, nor only which image it would be."""

@@ -58,10 +58,10 @@ class SchemaField:
 @functools.cache
 def rows(struct: type[msgspec.Struct]) -> tuple[SchemaField, ...]:
     """The fields in the order in which they are written down."""
-    found = inspect.type_info(struct)
-    if not isinstance(found, inspect.StructType):  # pragma: no cover - the argument's type says so
+    info = inspect.type_info(struct)
+    if not isinstance(info, inspect.StructType):  # pragma: no cover - the argument's type says so
         raise TypeError(struct)
-    return tuple(_row(item) for item in found.fields)
+    return tuple(_row(item) for item in info.fields)
 
 
 def _row(item: inspect.Field) -> SchemaField:

@@ -29,10 +29,10 @@ def schema(struct: type[msgspec.Struct], *, rules: tuple[tuple[str, str], ...] =
 
 
 def _field(row: SchemaField) -> dict[str, Any]:
-    found = {**of_type(row.type), "description": row.doc, **_rules(row.rules)}
+    fragment = {**of_type(row.type), "description": row.doc, **_rules(row.rules)}
     if row.default is not None:
-        found["default"] = row.default
-    return found
+        fragment["default"] = row.default
+    return fragment
 
 
 def of_type(kind: Type) -> dict[str, Any]:

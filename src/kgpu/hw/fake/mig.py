@@ -177,13 +177,13 @@ class _Nvml:
 
     def known(self, kinds: int, within: ctypes.c_void_p | None = None) -> list[int]:
         """Printed ids of the profiles that this GPU (or instance) has."""
-        found = []
+        ids = []
         for kind in range(kinds):
             try:
-                found.append(self.profile(kind, within))
+                ids.append(self.profile(kind, within))
             except _Refused:
                 continue
-        return found
+        return ids
 
     def create(self, name: str, kind: int, inner: int) -> None:
         gi, ci = ctypes.c_void_p(), ctypes.c_void_p()

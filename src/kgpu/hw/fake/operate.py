@@ -226,10 +226,10 @@ def check_instance(target: Any, gpu: int, gi: int | None, ci: int | None) -> Non
     """Raise ConfigError unless the GPU has this instance; none is fine."""
     if gi is None and ci is None:
         return
-    found = [(int(slot.gi_id), int(slot.id)) for slot in target.ci if slot.used]
+    existing = [(int(slot.gi_id), int(slot.id)) for slot in target.ci if slot.used]
     instances = {int(slot.id) for slot in target.gi if slot.used}
-    if gi not in instances or (ci is not None and (gi, ci) not in found):
-        have = ", ".join(f"--gi {a} --ci {b}" for a, b in sorted(found)) or "a GPU with MIG instances"
+    if gi not in instances or (ci is not None and (gi, ci) not in existing):
+        have = ", ".join(f"--gi {a} --ci {b}" for a, b in sorted(existing)) or "a GPU with MIG instances"
         raise ConfigError(f"GPU {gpu} has no such MIG instance (gi {gi}, ci {ci})", have, "choose one of these")
 
 

@@ -431,14 +431,14 @@ kg_gpu gpu[MAX_GPUS]  GPUs
 
 
 def _classes() -> dict[str, type[ctypes.Structure]]:
-    made: dict[str, type[ctypes.Structure]] = {}
+    classes: dict[str, type[ctypes.Structure]] = {}
     for struct in STRUCTS:
         members: list[tuple[str, Any]] = []
         for field in struct.fields:
-            kind: Any = made[field.kind] if field.kind in made else SCALARS[field.kind][0]
+            kind: Any = classes[field.kind] if field.kind in classes else SCALARS[field.kind][0]
             members.append((field.name, kind if field.count == 1 else kind * field.count))
-        made[struct.name] = type(struct.name, (ctypes.Structure,), {"__doc__": struct.doc, "_fields_": members})
-    return made
+        classes[struct.name] = type(struct.name, (ctypes.Structure,), {"__doc__": struct.doc, "_fields_": members})
+    return classes
 
 
 CLASSES = _classes()

@@ -82,13 +82,13 @@ class FakeSetting:
 
     def _words(self, text: str) -> int:
         assert self.words is not None
-        found = 0
+        bits = 0
         for word in text.split(",") if self.several else [text]:
             if word not in self.words:
                 hint = did_you_mean(word, self.words)
                 raise self._bad(word, f"{'some' if self.several else 'one'} of: {self.form.replace('|', ', ')}", hint)
-            found |= self.words[word]
-        return found
+            bits |= self.words[word]
+        return bits
 
     def _bad(self, text: str, expected: str, hint: str = "") -> ConfigError:
         what = f'{self.key}="{text:.80}" can\'t be set{"; " if hint else ""}{hint}'

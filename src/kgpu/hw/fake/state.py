@@ -320,11 +320,11 @@ class DriverState:
     def processes(self, gpu: int) -> list[Any]:
         """The process slots of a GPU whose owner is alive (or that were set by hand)."""
         target = self.gpu(gpu)
-        found = []
+        slots = []
         for number, slot in enumerate(target.process):
             if slot.used and (not slot.live or self._owner(gpu, number)):
-                found.append(slot)
-        return found
+                slots.append(slot)
+        return slots
 
     def _owner(self, gpu: int, slot: int) -> bool:
         offset = schema.C["PROC_LOCK_BASE"] + gpu * schema.C["MAX_PROCESSES"] + slot

@@ -152,18 +152,18 @@ class NvidiaReader:
         async with self._lock:
             self._keys = None if keys is None else sorted(keys)
             answers = await self._survey("readings", Readings)
-            found = {gpu: answer for gpu, answer in sorted(answers.items()) if isinstance(answer, Readings)}
+            readings = {gpu: answer for gpu, answer in sorted(answers.items()) if isinstance(answer, Readings)}
             peers: dict[int, str | Trouble] = {}
-            if len(found) > 1 and (keys is None or judge.PEERS in keys):
-                peers = await self._survey("peers", str, only=found)
-        return tuple(reading for gpu, one in found.items() for reading in judge.readings(one, peers.get(gpu)))
+            if len(readings) > 1 and (keys is None or judge.PEERS in keys):
+                peers = await self._survey("peers", str, only=readings)
+        return tuple(reading for gpu, raw in readings.items() for reading in judge.readings(raw, peers.get(gpu)))
 
     async def processes(self) -> tuple[Process, ...]:
         """Who uses the GPUs that answer."""
         async with self._lock:
             answers = await self._survey("processes", Processes)
-        found = [answer for _, answer in sorted(answers.items()) if isinstance(answer, Processes)]
-        return tuple(process for one in found for process in judge.processes(one))
+        replies = [answer for _, answer in sorted(answers.items()) if isinstance(answer, Processes)]
+        return tuple(process for reply in replies for process in judge.processes(reply))
 
     def events(self) -> Subscription:
         """Events from now on. They are sure to be waited for once an ``inventory`` call made after this one returns."""

@@ -116,12 +116,12 @@ def accelerator(facts: GpuReply) -> Accelerator:
     )
 
 
-def unreachable(known: Accelerator, index: int, found: HardwareFinding) -> Accelerator:
+def unreachable(known: Accelerator, index: int, reason: HardwareFinding) -> Accelerator:
     """The last known facts of a GPU that can't be read now, with the reason in place of older findings.
 
     What the driver asks for is no such fact: an old "none" would say that a reset is done.
     """
-    return replace(known, index=index, recovery_action="unknown", findings=(found,))
+    return replace(known, index=index, recovery_action="unknown", findings=(reason,))
 
 
 def from_procfs(index: int, entry: tuple[str, str, str, str]) -> Accelerator | None:

@@ -193,8 +193,8 @@ class Nvml:
         """The function, or None when this driver doesn't have it."""
         if symbol not in self._functions:
             self._functions[symbol] = getattr(self.library, symbol, None)
-        found: Callable[..., int] | None = self._functions[symbol]
-        return found
+        function: Callable[..., int] | None = self._functions[symbol]
+        return function
 
     def call(self, name: str, *arguments: Any) -> Any:
         """The row's outputs: None, one value, or a tuple. Raises NvmlError with the last way's reason."""

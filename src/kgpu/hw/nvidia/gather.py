@@ -121,7 +121,7 @@ class Gatherer:
 
     def peers(self, index: int, others: list[int]) -> str:
         """How it reaches the others' memory."""
-        return peer_states(self.nvml, self.nvml.call("handle", index), (one for one in others if one != index))
+        return peer_states(self.nvml, self.nvml.call("handle", index), (other for other in others if other != index))
 
     def readings(self, index: int, keys: list[str] | None = None) -> dict[str, Any]:
         """Telemetry of the GPU, its instances and its links: what ``keys`` names, or all."""

@@ -84,8 +84,8 @@ class Gpm:
 
     def want(self, keys: Collection[str] | None) -> None:
         """Compute these from now on, or all."""
-        self._whole = tuple(one for one in GPM_WHOLE if keys is None or GPM_KEYS[one] in keys)
-        self._shared = tuple(one for one in GPM_SHARED if keys is None or GPM_KEYS[one] in keys)
+        self._whole = tuple(metric for metric in GPM_WHOLE if keys is None or GPM_KEYS[metric] in keys)
+        self._shared = tuple(metric for metric in GPM_SHARED if keys is None or GPM_KEYS[metric] in keys)
         for pair in self._pairs.values():
             pair.probed = -math.inf
 
@@ -104,7 +104,9 @@ class Gpm:
 
     def forget_others(self, uuid: str, instances: Collection[int]) -> None:
         """Free what is kept for instances of the GPU that are not there any more."""
-        for key in [one for one in self._pairs if one[0] == uuid and one[1] is not None and one[1] not in instances]:
+        for key in [
+            unit for unit in self._pairs if unit[0] == uuid and unit[1] is not None and unit[1] not in instances
+        ]:
             pair = self._pairs.pop(key)
             for sample in (pair.older, pair.newer):
                 self._functions["SampleFree"](sample)

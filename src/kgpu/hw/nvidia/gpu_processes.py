@@ -38,11 +38,11 @@ def processes(nvml: Nvml, handle: Any, slices: Iterable[Slice] | None) -> list[l
 
 
 def _rows(nvml: Nvml, handle: Any, gi: int | None = None, ci: int | None = None) -> list[list[Any]]:
-    found: dict[int, list[Any]] = {}
+    by_pid: dict[int, list[Any]] = {}
     for name, kind in KINDS:
         for pid, memory in _listed(nvml, name, handle):
-            found[pid] = [pid, kind, memory, gi, ci]
-    return list(found.values())
+            by_pid[pid] = [pid, kind, memory, gi, ci]
+    return list(by_pid.values())
 
 
 def _listed(nvml: Nvml, name: str, handle: Any) -> list[tuple[int, int | None]]:
@@ -53,7 +53,7 @@ def _listed(nvml: Nvml, name: str, handle: Any) -> list[tuple[int, int | None]]:
             continue
         code, rows = _filled(nvml, function, getattr(nvml.structs, way.outs[0]), handle)
         if code == 0:
-            return [(one.pid, _mib(one.usedGpuMemory)) for one in rows]
+            return [(row.pid, _mib(row.usedGpuMemory)) for row in rows]
     return []
 
 

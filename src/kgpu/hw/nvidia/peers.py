@@ -17,10 +17,10 @@ NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK
 
 def peer_states(nvml: Nvml, handle: Any, others: Iterable[int]) -> str:
     """``1:0 2:5``: NVML's index of each other GPU, and nvmlGpuP2PStatus_t; a peer that can't be asked is left out."""
-    found = []
+    states = []
     for index in others:
         try:
-            found.append(f"{index}:{nvml.call('p2p', handle, nvml.call('handle', index), NVLINK)}")
+            states.append(f"{index}:{nvml.call('p2p', handle, nvml.call('handle', index), NVLINK)}")
         except NvmlError:
             continue  # it may be the peer's trouble; the GPU's own shows at its other readings
-    return " ".join(found)
+    return " ".join(states)

@@ -39,9 +39,9 @@ class GpuSlices:
 
     def of(self, handle: Any, uuid: str) -> list[Slice]:
         """(handle, position, GPU instance, compute instance) of each. Raises NvmlError when the GPU is gone."""
-        at, changes, found = self._kept.get(uuid, (0.0, -1, []))
+        at, changes, slices = self._kept.get(uuid, (0.0, -1, []))
         if changes == self.changes and self._clock() - at < (KEPT_WITH_EVENTS_S if uuid in self.told else KEPT_S):
-            return found
+            return slices
         return self.now(handle, uuid)[0]
 
     def now(self, handle: Any, uuid: str) -> tuple[list[Slice], NvmlError | None]:

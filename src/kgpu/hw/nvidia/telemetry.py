@@ -263,14 +263,14 @@ class Telemetry:
 
     def _links(self, handle: Any) -> tuple[int, ...]:
         bound = self._calls("link_state")
-        found = []
+        links = []
         for link in range(MAX_LINKS):
             code = ask(bound, handle, link)
             if code == 0:
-                found.append(link)
+                links.append(link)
             elif link == 0 or code == INVALID_ARGUMENT:
                 break
-        return tuple(found)
+        return tuple(links)
 
     def _link_states(self, handle: Any, kept: Kept, measured: Measurements) -> None:
         if not kept.links:

@@ -88,8 +88,8 @@ def make(
 
 
 def _new_folders(files: Sequence[LayerEntry], known: Iterable[LayerEntry]) -> list[LayerEntry]:
-    there = {file.path.strip("/") for file in known}
-    return [folder for folder in images.folders(files) if folder.path not in there]
+    existing = {file.path.strip("/") for file in known}
+    return [folder for folder in images.folders(files) if folder.path not in existing]
 
 
 def write(folder: Path, names: Sequence[str], agnhost: Path) -> list[Path]:

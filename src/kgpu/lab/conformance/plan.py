@@ -30,14 +30,14 @@ class SelectedTests:
 
 def parse_list(text: str) -> list[Test]:
     """The tests that ``--list-tests`` names, each once, in its order. Raises LabError when there are none."""
-    found = [Test(name) for name in dict.fromkeys(_LISTED.findall(text))]
-    if not found:
+    tests = [Test(name) for name in dict.fromkeys(_LISTED.findall(text))]
+    if not tests:
         raise LabError(
             f"e2e.test names no tests: {text.strip()[-300:]!r}",
             "a list of tests",
             "see its message; it may be of another version than this harness knows",
         )
-    return found
+    return tests
 
 
 def choose(
@@ -101,10 +101,10 @@ def _parts(tests: Sequence[Test], size: int) -> list[tuple[Test, ...]]:
 def focus_of(tests: Iterable[Test]) -> str:
     """A regular expression that is found in these tests' names only. Raises LabError for one too long to be passed."""
     # A name begins with its sig's brackets, which nothing else of a spec's text has, so that its end alone is marked.
-    found = "(?:" + "|".join(re.escape(test.name) for test in tests) + ")$"
-    if len(found.encode()) > MAX_WORD:
+    pattern = "(?:" + "|".join(re.escape(test.name) for test in tests) + ")$"
+    if len(pattern.encode()) > MAX_WORD:
         raise LabError("too many tests for one command line", f"at most {MAX_WORD} bytes of names", "select fewer sigs")
-    return found
+    return pattern
 
 
 def command(

@@ -14,16 +14,19 @@ _LINES: Final = 6  # of a failure's message
 def counts(results: Iterable[ConformanceResult]) -> list[tuple[str, str, str, str, str, str]]:
     """A row per sig in the order of their names, and one for all."""
     every = list(results)
-    rows = [_row(sig, [one for one in every if one.test.sig == sig]) for sig in sorted({one.test.sig for one in every})]
+    rows = [
+        _row(sig, [result for result in every if result.test.sig == sig])
+        for sig in sorted({result.test.sig for result in every})
+    ]
     return [*rows, _row("all", every)]
 
 
 def _row(sig: str, results: Sequence[ConformanceResult]) -> tuple[str, str, str, str, str, str]:
     passed, failed, skipped, left_out = (
-        str(sum(one.state is state for one in results))
+        str(sum(result.state is state for result in results))
         for state in (ResultState.PASSED, ResultState.FAILED, ResultState.SKIPPED, ResultState.LEFT_OUT)
     )
-    return sig, passed, failed, skipped, left_out, f"{sum(one.seconds for one in results):.0f}"
+    return sig, passed, failed, skipped, left_out, f"{sum(result.seconds for result in results):.0f}"
 
 
 def text(lab: str, results: Sequence[ConformanceResult], *, wall_s: float) -> str:
@@ -43,15 +46,15 @@ def text(lab: str, results: Sequence[ConformanceResult], *, wall_s: float) -> st
 
 
 def _of(results: Iterable[ConformanceResult], *states: ResultState) -> list[ConformanceResult]:
-    return sorted((one for one in results if one.state in states), key=lambda one: one.test.name)
+    return sorted((result for result in results if result.state in states), key=lambda result: result.test.name)
 
 
 def reasons(results: Iterable[ConformanceResult]) -> list[tuple[str, list[str]]]:
     """Why tests were not run, with the tests: the table's reasons and what tests said themselves."""
-    found: dict[str, list[str]] = {}
-    for one in _of(results, ResultState.LEFT_OUT, ResultState.SKIPPED):
-        found.setdefault(one.message, []).append(f"[{one.test.sig}] {one.test.title}")
-    return sorted(found.items())
+    by_message: dict[str, list[str]] = {}
+    for result in _of(results, ResultState.LEFT_OUT, ResultState.SKIPPED):
+        by_message.setdefault(result.message, []).append(f"[{result.test.sig}] {result.test.title}")
+    return sorted(by_message.items())
 
 
 def to_builtins(lab: str, results: Sequence[ConformanceResult], *, wall_s: float) -> dict[str, Any]:

@@ -22,9 +22,9 @@ NOT_RUN: Final = "it was not run"
 def read(raw: bytes, tests: Iterable[Test], lab: str) -> list[ConformanceResult]:
     """How each of ``tests`` ended. Raises LabError for bytes that are no report."""
     specs = list(_specs(raw))
-    found = {_name(spec): spec for spec in specs if spec.get("LeafNodeType") == _TEST}
+    by_name = {_name(spec): spec for spec in specs if spec.get("LeafNodeType") == _TEST}
     ended = next((_message(spec) for spec in specs if spec.get("LeafNodeType") != _TEST and _failed(spec)), "")
-    return [_result(found.get(test.name), test, lab, ended) for test in tests]
+    return [_result(by_name.get(test.name), test, lab, ended) for test in tests]
 
 
 def _specs(raw: bytes) -> Iterator[dict[str, Any]]:
