@@ -42,8 +42,8 @@ class RoleStatus:
     """One role as it is now. ``since`` is the clock's monotonic second of the last change of state or reason.
     ``remedy`` is what can be done about the reason, "" where nothing is known.
 
-    ``why`` is a CamelCase word where a person has to do something: of a role that runs, that it goes on, but not as it
-    was told.
+    ``why`` is a CamelCase word where a person has to do something. A running role has one when it does not do
+    everything that it is configured to do.
     """
 
     name: str

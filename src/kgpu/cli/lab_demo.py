@@ -90,7 +90,7 @@ class DemoScreen:
             for shown in step.evidence.splitlines():
                 self.say(f"      {shown}")
 
-    def told(self, result: ScenarioResult) -> None:
+    def finished(self, result: ScenarioResult) -> None:
         verdict = "as expected" if result.ok else "NOT as expected"
         self.say()
         self.say(f"{len(result.steps)} steps in {result.seconds:.1f} s, {verdict}", "dim" if result.ok else "bold red")
@@ -156,7 +156,7 @@ def demo(*, name: str, folder: Path | None, port: int | None, keep: bool | None)
         begun = time.monotonic()
         the_demo.bring_up(lab, screen)
         check()
-        results = the_demo.tell(lab, screen, say=lambda text: click.echo(text, err=True))
+        results = the_demo.play_stories(lab, screen, say=lambda text: click.echo(text, err=True))
         check()
         screen.end(lab, time.monotonic() - begun, folder, stays=stays)
         if stays:

@@ -27,7 +27,7 @@ PASS: Final[Misses] = ()
 
 
 class Checker(Protocol):
-    """A filter at work for one pod. Trials ``fork`` it, and tell the copy of pods that come and go."""
+    """A filter prepared for one pod. Trials ``fork`` it, and report pods that come and go to the copy."""
 
     moves: bool
     """False when pods on the node can't change its answers."""
@@ -50,7 +50,7 @@ class Checker(Protocol):
 
 
 class StaticChecker:
-    """The part that checkers share whose answers don't depend on other pods, or only on the node's own accounts."""
+    """Base of checkers whose answers don't depend on other pods, or only through the node's own accounts."""
 
     moves: bool = False
 

@@ -1,4 +1,4 @@
-"""What keeps pods from running that no scheduler says: gates, a scheduler that is not there, a quota that is used up.
+"""What keeps pods from running and no scheduler reports: gates, a scheduler that does not run, a used-up quota.
 
 The scheduler is silent about each: a gated pod is not tried, a pod of another scheduler is not looked at, and a pod
 over quota does not exist.
@@ -19,7 +19,7 @@ _GATES: Final = "SchedulingGates"
 
 
 def reasons(pod: PodView, snapshot: ClusterSnapshot) -> tuple[Reason, ...]:
-    """All of them for a pod that is to be placed, or to be created."""
+    """All such reasons for a pod that is to be placed, or to be created."""
     return tuple(reason for rule in _RULES for reason in rule(pod, snapshot))
 
 

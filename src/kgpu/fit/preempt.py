@@ -1,9 +1,9 @@
 """Preemption: on which node would removing pods of lower priority make room, and which pods at least.
 
-The scheduler's rules: all lower pods of a node are thought away; if the pod fits then, they are put back one by one,
-those that a disruption budget protects first and the important ones before the others, and who no longer fits back in
-is a victim. Of several nodes the one is taken that breaks fewest budgets, then with the least important victims, the
-smallest sum of priorities, the fewest victims, the youngest of the important ones.
+The scheduler's rules, tried on a copy of the node: all pods of lower priority are removed; if the pod fits then, they
+are put back one by one, those that a disruption budget protects first and the important ones before the others, and one
+that no longer fits is a victim. The best node is the one that breaks fewest budgets, then the one with the least
+important victims, the smallest sum of priorities, the fewest victims, the youngest of the important ones.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From plain API dictionaries to the views of ``kgpu.fit.model``. Hostile input gives a view, not an error.
 
-What a view can't have from an object is told in its ``problems``; an object without a name is refused with None.
+What can't be read of an object is listed in the view's ``problems``; an object without a name gives None.
 Defaults that the API server fills in are filled in here too, so that a manifest that was never sent reads the same.
 """
 

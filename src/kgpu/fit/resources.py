@@ -1,7 +1,7 @@
 """How much a pod asks for and takes: containers, init containers, sidecars, overhead, pod-level resources, resizes.
 
 Sums are exact and rounded up once at the end, as the scheduler does: cpu to thousandths of a core, everything else to
-whole units. What is not a quantity counts as nothing and is told in ``problems``. Rules: component-helpers' resource
+whole units. What is not a quantity counts as nothing and is listed in ``problems``. Rules: component-helpers' resource
 package, API defaults of requests.
 """
 

@@ -68,7 +68,7 @@ FIELD_OPERATORS: Final = frozenset({"In", "NotIn"})
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One comparison with a label. What ``problem`` has something against matches nothing, or is not asked at all."""
+    """One comparison with a label. One that ``problem`` rejects matches nothing, or is never evaluated."""
 
     key: str
     operator: str
@@ -86,7 +86,7 @@ class Requirement:
 
 
 def problem(key: str, operator: str, values: tuple[str, ...], allowed: frozenset[str] = NODE_OPERATORS) -> str:
-    """What the parser has against a requirement, "" for nothing."""
+    """Why the parser rejects a requirement, "" when it does not."""
     if operator not in allowed:
         return f"operator {operator!r} is not one of {', '.join(sorted(allowed))}"
     if not is_label_key(key):

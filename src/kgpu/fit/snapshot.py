@@ -34,10 +34,10 @@ Pods: TypeAlias = dict[str, PodView]
 
 
 class DeviceFitter(Protocol):
-    """Allocates claims in thought, CEL and all; one for the devices as they are at this moment."""
+    """Simulates the allocation of claims, CEL included, for the devices as they are at one moment."""
 
     def missing(self, claims: tuple[ClaimView, ...], node: NodeState) -> tuple[str, ...]:
-        """Sentences on what the node has not got for the claims, empty when all can be allocated there together."""
+        """Sentences about what the node lacks for the claims; empty when all can be allocated there together."""
         ...
 
 

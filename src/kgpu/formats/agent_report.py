@@ -105,7 +105,7 @@ def has_ended(report: AgentReport) -> bool:
 
 
 def ended(report: AgentReport) -> AgentReport:
-    """The last words of a process. What has left or was stopped before stays said."""
+    """The last report of a process: its roles have ended, but for those that had left or stopped before."""
     last = {
         name: role_report
         if role_report.state in ("left", "stopped")
@@ -116,10 +116,10 @@ def ended(report: AgentReport) -> AgentReport:
 
 
 def merged(whole: AgentReport | None, parts: Mapping[str, AgentReport]) -> AgentReport | None:
-    """One report of a node's processes, by role and the whole agent's; None when nobody has said anything.
+    """One report of a node's processes, by role and the whole agent's; None when there is none.
 
-    Who runs counts before who has ended, and a role's own process before the whole agent. Facts of the driver come
-    from those that open it.
+    A running process counts before an ended one, and a role's own process before the whole agent. Driver facts come
+    from processes that open the driver.
     """
     own = [report for _, report in sorted(parts.items())]
     every = [*own, *([whole] if whole is not None else [])]

@@ -1,6 +1,6 @@
 """Which of several named configurations a node uses: label, then default, then fallbacks. Pure.
 
-The rules are config-manager's, with its defects left out: a label that names nothing is told and nothing else is
+The rules are config-manager's, with its defects left out: a label that names nothing is an error and nothing else is
 chosen in its place, and every error says which names there are.
 """
 

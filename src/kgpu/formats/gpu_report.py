@@ -143,7 +143,7 @@ def _printable(gpu: ReportedGpu) -> ReportedGpu:
 
 
 def of_node(annotations: Mapping[str, str]) -> GpuReport | None:
-    """What a Node's annotations say; None where they say nothing that is understood."""
+    """The report in a Node's annotations; None when there is none that can be read."""
     text = annotations.get(names.GPUS_ANNOTATION)
     return decode(text) if text is not None else None
 

@@ -1,6 +1,6 @@
 """Which container runtimes give containers the CDI devices that an NRI plugin asks for, as rows that can be edited.
 
-Others accept the request and drop it without a word, so a plugin must know. The versions are the ones that the
+Others accept the request and silently drop it, so a plugin must know. The versions are the ones that the
 replaced program's documentation names: containerd 1.7.30 and later 1.7, 2.1, 2.2 and later; 2.0 and CRI-O not.
 """
 

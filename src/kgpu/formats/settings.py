@@ -157,7 +157,7 @@ def refuse(rows: Iterable[Setting], *, flags: Mapping[str, Any], env: Mapping[st
 
 
 def without_effect(rows: Iterable[Setting], resolved: Resolved) -> Iterator[Advice]:
-    """What was asked for and changes nothing, as warnings."""
+    """A warning for each setting that was given and has no effect."""
     for row in rows:
         value, given_value = resolved.values[row.attr], resolved.given.get(row.attr)
         if row.idle and value not in (row.default, *row.usual):

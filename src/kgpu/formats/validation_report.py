@@ -119,6 +119,6 @@ def decode(text: str) -> ValidationReport | None:
 
 
 def of_node(annotations: Mapping[str, str]) -> ValidationReport | None:
-    """What a Node's annotations say; None where they say nothing that is understood."""
+    """The report in a Node's annotations; None when there is none that can be read."""
     text = annotations.get(names.VALIDATION_ANNOTATION)
     return decode(text) if text is not None else None

@@ -1,4 +1,4 @@
-"""Hears a reader's events for as long as somebody listens: a stream that ends or fails is begun again."""
+"""Follows a reader's events: a stream that ends or fails is started again."""
 
 from __future__ import annotations
 

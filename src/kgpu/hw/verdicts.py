@@ -107,28 +107,28 @@ class VerdictSource(Protocol):
     """Where verdicts come from; the fake is ``MemoryVerdicts``."""
 
     def read(self) -> Verdicts | None:
-        """Those that hold now, None when there are none."""
+        """The verdicts that hold now, None when there are none."""
         ...
 
     def follow(self) -> AsyncIterator[Verdicts | None]:
-        """Those that hold now, and again whenever they may have changed; None once nobody makes any."""
+        """The verdicts that hold now, and again after each possible change; None once no process writes them."""
         ...
 
 
 class MemoryVerdicts:
-    """The fake: ``put`` says what holds from now on."""
+    """The fake: ``put`` sets the verdicts."""
 
     def __init__(self, verdicts: Verdicts | None = None) -> None:
         self._verdicts = verdicts
         self._changed = asyncio.Event()
 
     def put(self, *gpus: GpuVerdict) -> None:
-        """These hold now."""
+        """Set the verdicts that hold from now on."""
         self._verdicts = Verdicts(boot="memory", uptime=0.0, gpus=gpus)
         self._changed.set()
 
     def end(self) -> None:
-        """Nobody makes verdicts any more."""
+        """From now on there are no verdicts."""
         self._verdicts = None
         self._changed.set()
 
@@ -171,7 +171,7 @@ class VerdictFile:
             ) from error
 
     def remove(self) -> None:
-        """Take the file away: nobody makes verdicts here. Raises HostError."""
+        """Remove the file: no process writes verdicts here any more. Raises HostError."""
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:

@@ -216,7 +216,7 @@ class Client:
             await self._wire.close()
 
     async def _read(self, path: str, query: dict[str, str], *, accept: str, limit: int) -> HttpAnswer | httpx2.Response:
-        """What is no object of the API."""
+        """A raw answer, not an API object."""
         import httpx2
 
         try:
@@ -289,7 +289,7 @@ async def _credentials(http: httpx2.AsyncClient) -> dict[str, str]:
 
 
 def _wire(config: SingleConfig) -> Wire | None:
-    """None behind a proxy, which only the library knows to use."""
+    """The direct connection for writes; None behind a proxy, which only the library can use."""
     from lightkube.config.client_adapter import verify_cluster
 
     proxies = {name.lower() for name, value in os.environ.items() if value} & {"http_proxy", "https_proxy", "all_proxy"}

@@ -1,4 +1,4 @@
-"""One condition of one Node, and what is said beside it as data, by one server-side apply: exactly these are ours."""
+"""Writes one condition of a Node, with annotations, by one server-side apply that owns exactly these fields."""
 
 from __future__ import annotations
 

@@ -444,7 +444,7 @@ def _at(obj: Object, path: Path) -> Any:
 
 
 def _disown(stored: FakeObject, path: Path, *, but: tuple[str, str] | None = None) -> None:
-    """Whoever had applied this field has it no longer: another has changed it."""
+    """Take the field from every manager that applied it, since another one has changed it."""
     for who, paths in stored.managers.items():
         if who != but:
             paths.discard(path)

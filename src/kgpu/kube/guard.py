@@ -1,4 +1,4 @@
-"""A last question before a write is put on the wire: whoever writes may set one for the calls that it makes.
+"""A check just before a write is sent, which a caller can set for its own calls.
 
 Between the decision to write and the first byte there may be a wait, for a free connection or for a second attempt on a
 new one, and what was true before it need not be true after it.
@@ -26,7 +26,7 @@ def guarded(guard: Callable[[], None]) -> Iterator[None]:
 
 
 def check() -> None:
-    """Ask the guard, if there is one. Clients call it at the last moment before they send."""
+    """Call the guard, if there is one. Clients do so at the last moment before they send."""
     guard = _GUARD.get()
     if guard is not None:
         guard()

@@ -64,8 +64,8 @@ class Informer:
         project: Callable[[Object], Object] | None = None,
         on_change: Callable[[Change, Object], None] | None = None,
     ) -> None:
-        """``project`` reduces an object to what is worth keeping; the version and the name must stay. A change that
-        leaves nothing of it but another version is kept, and is no news: a kubelet's heartbeat, for one.
+        """``project`` reduces an object to what is worth keeping; the version and the name must stay. A change of the
+        version alone, such as a kubelet's heartbeat, is stored and not reported as a change.
 
         ``on_change`` is called at once with every object that came, changed or went (with the last known state), and
         after a new list with the difference.
@@ -101,9 +101,9 @@ class Informer:
         return await self._changes.changed(after)
 
     async def learn(self, obj: Object) -> None:
-        """Take in what the server has answered to a write of one's own, before the watch brings the same.
+        """Store the server's answer to a write of this process, before the watch delivers it.
 
-        Only what is newer than what is known counts; resourceVersions are compared as the numbers that they are.
+        An older version than the stored one is ignored; resourceVersions are compared as numbers.
         """
         key, known = _key(obj), self._objects.get(_key(obj))
         if not self.synced.is_set() or not is_newer(version_of(obj), version_of(known) if known else self._version):
@@ -158,7 +158,7 @@ class Informer:
                 await self._changes.notify()
 
     def _take(self, event: WatchEvent) -> bool:
-        """Keep what the event says; True when that is news."""
+        """Store the event's object; True when more than its version has changed."""
         self._version = version_of(event.object) or self._version
         if event.change is Change.BOOKMARK:
             return False

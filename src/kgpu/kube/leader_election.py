@@ -115,7 +115,7 @@ class Lead:
         return self.leads and self._left() > 0
 
     def guard(self) -> None:
-        """Raises LostLeadError unless this one leads at this moment, for certain."""
+        """Raise LostLeadError unless this candidate certainly leads now."""
         if not self.in_time:
             raise self._lost()
 

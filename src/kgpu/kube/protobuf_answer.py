@@ -1,4 +1,4 @@
-"""Reads of an answer in the API server's binary form what a writer needs of it: which object it is, in which version.
+"""Reads the object's name and version from a protobuf answer of the API server: all that a writer needs of it.
 
 For a write to a Node the server spends a tenth of its time on putting the whole object into JSON, which a program that
 follows Nodes anyway gets again from its watch. The binary form costs it next to nothing, and the version is one field
@@ -27,7 +27,7 @@ def read(answer: bytes) -> Object:
 
 
 def read_status(answer: bytes) -> Object:
-    """Of a refusal's Status: message and reason, as far as they are there. Raises ValueError."""
+    """The message and reason of a refusal's Status, as far as they are there. Raises ValueError."""
     return _texts(_object(answer), _STATUS)
 
 

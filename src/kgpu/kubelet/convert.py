@@ -37,7 +37,7 @@ def device_list(devices: Sequence[DeviceState]) -> Any:
 
 
 def devices_of(reply: Any) -> tuple[DeviceState, ...]:
-    """The devices of a ListAndWatchResponse; a device on several NUMA nodes is told with its first."""
+    """The devices of a ListAndWatchResponse; a device on several NUMA nodes is listed under its first."""
     return tuple(
         DeviceState(
             id=device.ID,

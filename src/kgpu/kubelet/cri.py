@@ -112,7 +112,7 @@ def _problem(state: Any) -> str:
 
 
 def _parse_config(info: Mapping[str, str]) -> dict[str, Any]:
-    """Its configuration, as runtimes add it to a verbose status; empty when it is nothing that can be read."""
+    """The runtime's configuration from a verbose status; empty when there is none that can be read."""
     try:
         config = json.loads(info.get("config", "{}"))
     except (ValueError, RecursionError):
@@ -149,7 +149,7 @@ def _cdi(name: str, version: str, config: Mapping[str, Any]) -> bool | None:
 
 
 def not_served(socket: Path, why: str) -> KubeletError:
-    """What to tell when a runtime does not answer at its socket."""
+    """The error for a runtime that does not answer at its socket."""
     return KubeletError(
         f"no container runtime answers at {socket}: {why}",
         "the socket of the runtime that this node's kubelet uses",

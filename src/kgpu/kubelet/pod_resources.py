@@ -43,10 +43,10 @@ class Holding:
 
 
 class Holdings(Protocol):
-    """Tells who holds what."""
+    """Lists which containers hold which devices."""
 
     async def holdings(self) -> tuple[Holding, ...]:
-        """Everything held now. Raises KubeletError when nobody can tell."""
+        """Everything held now. Raises KubeletError when the kubelet can't be asked."""
         ...
 
 
@@ -84,7 +84,7 @@ class PodResources:
 
 
 class FakeHoldings:
-    """Says what a test sets; ``problem`` is raised instead when set."""
+    """Returns what a test sets, or raises ``problem`` when that is set."""
 
     def __init__(self, *holdings: Holding) -> None:
         self.now = holdings

@@ -46,7 +46,7 @@ FLEET: Final = (
 
 
 class DemoTeller(Protocol):
-    """Tells it to a person."""
+    """Reports the demo's progress to a person."""
 
     def cluster(self, lab: EmbeddedLab, answered_s: float) -> None:
         """The API server answers; nodes come next."""
@@ -64,7 +64,7 @@ class DemoTeller(Protocol):
         """A step of it is done."""
         ...
 
-    def told(self, result: ScenarioResult) -> None:
+    def finished(self, result: ScenarioResult) -> None:
         """The story has ended."""
         ...
 
@@ -99,17 +99,17 @@ def bring_up(lab: EmbeddedLab, teller: DemoTeller) -> None:
 
 
 def stories() -> list[Scenario]:
-    """What is played, in this order."""
+    """The demo's scenarios, in the order in which they are played."""
     return [model.load(str(Path(__file__).parent / "demo.yaml")), *(model.load(name) for name in STORIES)]
 
 
-def tell(lab: EmbeddedLab, teller: DemoTeller, *, say: Callable[[str], None]) -> list[ScenarioResult]:
+def play_stories(lab: EmbeddedLab, teller: DemoTeller, *, say: Callable[[str], None]) -> list[ScenarioResult]:
     """Play the stories until one is not as expected; their results."""
     results: list[ScenarioResult] = []
     for story in stories():
         teller.story(story)
         result = play(story, lab.backend(node=MAIN_NODE), listener=teller.step, say=say)
-        teller.told(result)
+        teller.finished(result)
         results.append(result)
         if not result.ok:
             break

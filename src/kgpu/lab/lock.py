@@ -22,7 +22,7 @@ _POLL_S: Final = 0.05
 def held(
     folder: Path, name: str, *, wait_s: float = 0.0, waiting: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> Iterator[None]:
-    """Hold the folder of the lab ``name``, which is made if need be. ``waiting`` is entered when it must be waited for.
+    """Hold the folder of the lab ``name``, which is made if need be. ``waiting`` is a context for the time of waiting.
 
     Raises LabError when somebody else still has it after ``wait_s``, or when the folder can't be written.
     """

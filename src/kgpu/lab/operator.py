@@ -82,7 +82,7 @@ async def _served(api: KubeDiscovery, wanted: Iterable[Object]) -> dict[tuple[st
 
 
 def problem(kubeconfig: Path) -> str:
-    """What the ClusterPolicy says of why it is not ready, in one line; "" when it is, or can't be asked."""
+    """Why the ClusterPolicy is not ready, by its condition, in one line; "" when it is ready or can't be read."""
     try:
         policy = asyncio.run(_policy(kubeconfig))
     except (KubeError, OSError):

@@ -1,6 +1,6 @@
 """A lab as the command line, the scenarios and the tests see it, whatever it is made of.
 
-``kgpu.lab.real`` and ``kgpu.lab.embedded`` each have one; ``kgpu.lab.find`` tells which of them has a name.
+``kgpu.lab.real`` and ``kgpu.lab.embedded`` each have one; ``kgpu.lab.find`` finds the one of a given name.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def holding(path: Path) -> Iterator[int]:
 
 
 def holder(path: Path) -> ProcessRecord | None:
-    """Who the lock file says holds it, or has held it; None when it says nothing."""
+    """The process that the lock file records, which holds or has held it; None when it records none."""
     try:
         return decode(path.read_bytes(), ProcessRecord)
     except (OSError, msgspec.MsgspecError):

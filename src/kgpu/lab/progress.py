@@ -1,6 +1,6 @@
-"""Telling a person how far a long step is: a spinner on a terminal, plain lines elsewhere.
+"""Shows a person how far a long step is: a spinner on a terminal, plain lines elsewhere.
 
-A step always prints its beginning's title when it ends, with the seconds it took, so that a log shows where time went.
+A step prints its title again when it ends, with the seconds it took, so that a log shows where time went.
 Plain output also prints a line every ``HEARTBEAT_S`` seconds while a step runs, so that silence means a hang.
 """
 

@@ -50,7 +50,7 @@ def test_they_are_kept_for_a_while_and_longer_where_events_tell_of_changes() -> 
     gpu.now += 0.2
     gpu.read()
     assert gpu.lists == 2
-    gpu.slices.told.add(UUID)
+    gpu.slices.with_events.add(UUID)
     gpu.now += KEPT_WITH_EVENTS_S - 0.1
     gpu.read()
     assert gpu.lists == 2
@@ -61,7 +61,7 @@ def test_they_are_kept_for_a_while_and_longer_where_events_tell_of_changes() -> 
 
 def test_news_and_doubts_list_them_at_once() -> None:
     gpu = Gpu()
-    gpu.slices.told.add(UUID)
+    gpu.slices.with_events.add(UUID)
     gpu.read()
     gpu.gi = 9
     gpu.slices.changes += 1

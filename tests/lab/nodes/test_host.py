@@ -123,7 +123,7 @@ async def test_a_removal_that_was_interrupted_is_done_by_the_next_host(folder: P
     write(folder, light("a"), light("b"))
     async with hosting(folder, api):
         await ready(api, "a", "b")
-    node_folder.let_go(folder / "nodes" / "a")
+    node_folder.mark_for_removal(folder / "nodes" / "a")
     async with hosting(folder, api):
         await until(lambda: node(api, "a") is None and lease(api, "a") is None)
         await until(lambda: not (folder / "nodes" / "a").exists())
@@ -136,7 +136,7 @@ async def test_a_removal_that_the_api_server_keeps_waiting_does_not_stop_the_fol
     async with hosting(folder, api):
         await ready(api, "a")
         api.refuse["delete", "nodes"] = 500
-        node_folder.let_go(folder / "nodes" / "a")
+        node_folder.mark_for_removal(folder / "nodes" / "a")
         await until(lambda: ("delete", "nodes", "a") in api.calls)
         write(folder, light("b"))
         await ready(api, "b")
@@ -210,7 +210,7 @@ async def test_nodes_of_others_are_left_alone(folder: Path) -> None:
     write(folder, light("a"))
     async with hosting(folder, api):
         await ready(api, "a")
-        node_folder.let_go(folder / "nodes" / "a")
+        node_folder.mark_for_removal(folder / "nodes" / "a")
         await until(lambda: node(api, "a") is None)
     assert node(api, "real-1") is not None
     assert not [call for call in api.calls if call[2] == "real-1"]

@@ -156,11 +156,11 @@ def test_devices_and_mounts_of_a_container_are_the_nodes(its: machine.NodeMachin
     assert made.mounts[0].host_path == str(tmp_path / "n/hw/usr/lib/libcuda.so.1")
 
 
-def test_furnish_says_what_kind_of_machine_it_is_and_keeps_what_is_there(tmp_path: Path) -> None:
+def test_create_files_says_what_kind_of_machine_it_is_and_keeps_what_is_there(tmp_path: Path) -> None:
     its = machine.of_node(tmp_path, tmp_path, gpus=False)
-    machine.furnish(its)
+    machine.create_files(its)
     assert "24.04" in (its.root / "etc/os-release").read_text()
     assert (its.root / "proc/sys/kernel/osrelease").read_bytes() == Path("/proc/sys/kernel/osrelease").read_bytes()
     (its.root / "etc/os-release").write_text("ID=mine\n")
-    machine.furnish(its)
+    machine.create_files(its)
     assert (its.root / "etc/os-release").read_text() == "ID=mine\n"

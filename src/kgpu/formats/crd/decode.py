@@ -68,7 +68,7 @@ class _Wrong:
 
 @dataclass(frozen=True, slots=True)
 class _Unbuilt:
-    """A part of the spec of which nothing comes: what there is instead, and whether it is usually switched on."""
+    """A part of the spec that is not implemented: what there is instead, and whether it is usually switched on."""
 
     instead: str
     on: bool = False
@@ -79,15 +79,15 @@ class _Unbuilt:
         enabled = value.get(SWITCH) if isinstance(value, Mapping) else None
         return self if not switch or (self.on if enabled is None else enabled) else None
 
-    def asked(self, row: SchemaField, value: Any) -> bool:
-        """Whether a field wants something: not the default, nor what is usual, nor only which image it would be."""
+    def requested(self, row: SchemaField, value: Any) -> bool:
+        """Whether a field requests something: its value is neither the default, nor usual, nor only an image."""
         usual = (row.default, *row.usual, *((True,) if row.name == SWITCH and self.on else ()))
         return bool(value) and value not in usual and row.name not in IMAGE
 
 
 @dataclass(slots=True)
 class _Notes:
-    """What has been found on the way; only the first ``MOST`` of each are kept, all are counted."""
+    """Problems and warnings met while decoding; only the first ``MOST`` of each are kept, all are counted."""
 
     warnings: list[str] = field(default_factory=list)
     warned: int = 0
@@ -172,7 +172,7 @@ def _mapping(
                 )
             else:
                 result[key] = _value(field_path, item, row.type, notes)
-                if within is not None and within.asked(row, result[key]):
+                if within is not None and within.requested(row, result[key]):
                     notes.not_built(field_path, within.instead)
             if (row.ignored or row.deprecated) and _says_something(result[key], row.type):
                 word = "has no effect" if row.ignored else "is deprecated"

@@ -19,7 +19,7 @@ from kgpu.formats.crd.fields import SchemaField, rows
 
 
 class FieldSupport(enum.StrEnum):
-    """What comes of a field."""
+    """Whether this version implements a field."""
 
     IN_FORCE = "in force"
     NOT_YET = "nothing yet"
@@ -53,7 +53,7 @@ class Leaf:
 
 @functools.cache
 def parts(struct: type[msgspec.Struct]) -> tuple[SpecPart, ...]:
-    """One row for each section or field at the top, and one for each within it of which something else comes."""
+    """One row for each top-level section or field, and one for each nested field whose support differs."""
     return tuple(part for row in rows(struct) for part in (_part(row.name, row), *_within(row.name, row)))
 
 
@@ -80,7 +80,7 @@ def _within(path: str, row: SchemaField) -> Iterator[SpecPart]:
 
 @functools.cache
 def unbuilt(struct: type[msgspec.Struct]) -> tuple[Leaf, ...]:
-    """Every single field of which nothing comes yet, but for those that only say which image it would be."""
+    """Every single field that is not implemented yet, except those that only name an image."""
     return tuple(_leaves(struct, "", "", on=False, switches=()))
 
 

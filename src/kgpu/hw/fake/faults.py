@@ -1,4 +1,4 @@
-"""What else is true of a GPU when it reports an Xid: rows of side effects, as the real driver and hardware show them.
+"""Side effects of Xids on a simulated GPU, as rows: what the real driver and hardware show with each.
 
 ``recovery`` is the driver's own verdict (NVML recovery action); codes whose published immediate action is "reset the
 GPU" ask for a reset, 79 for a reboot. Codes that are not in the table are the event alone.

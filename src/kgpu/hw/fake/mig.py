@@ -226,7 +226,7 @@ def _main() -> int:
 
 
 def _answered(gpu: int, job: dict[str, Any]) -> int:
-    """Do it; a refusal is told as JSON. The exit status."""
+    """Run the job and print a refusal as JSON; returns the exit status."""
     try:
         _work(gpu, job)
     except _Refused as refused:

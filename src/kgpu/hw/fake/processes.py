@@ -1,4 +1,4 @@
-"""Processes on simulated GPUs that are there by word alone: for tests and demos of who uses what.
+"""Pretended processes on simulated GPUs, for tests and demos of what uses a GPU.
 
 Programs that use the simulated ``libcuda.so.1`` register themselves; these stay until they are removed. They hold
 memory, cause load, and are listed on the GPU or MIG slice that they are put on. Errors are those of ``operate``.

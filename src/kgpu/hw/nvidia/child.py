@@ -207,7 +207,7 @@ class EventThread:
             return 0
         self._uuids[address(handle)] = uuid
         if wanted & MIG_CHANGED:
-            self.slices.told.add(uuid)
+            self.slices.with_events.add(uuid)
         return int(wanted)
 
     def _run(self) -> None:
@@ -224,7 +224,7 @@ class EventThread:
                 self.send({"event": self._event(data)})
             elif code != TIMEOUT:
                 # The set is useless once a GPU in it is lost; the parent reads everything again and restarts us.
-                self.slices.told.clear()
+                self.slices.with_events.clear()
                 self.send({"event": {"type": 0, "data": code, "uuid": None, "gi": None, "ci": None}})
                 return
 

@@ -166,7 +166,7 @@ class NvidiaReader:
         return tuple(process for reply in replies for process in judge.processes(reply))
 
     def events(self) -> Subscription:
-        """Events from now on. They are sure to be waited for once an ``inventory`` call made after this one returns."""
+        """Events from now on. None is missed once an ``inventory`` call made after this one has returned."""
         self._check_open()
         if self._watcher is None:
             self._watcher = asyncio.create_task(self._watch(), name="hw-watch")
@@ -459,7 +459,7 @@ class NvidiaReader:
             self._note(answers)
 
     def _note(self, answers: dict[int, Pulse | Trouble]) -> None:
-        """Compare with what was last seen, by whoever looked, and announce a difference."""
+        """Compare with the last known answers and announce a difference."""
         signature: dict[int, tuple[object, ...]] = {gpu: judge.signature(answer) for gpu, answer in answers.items()}
         signature |= {gpu: ("suspect", suspect.problem) for gpu, suspect in self._suspects.items()}
         before, self._signature = self._signature, signature

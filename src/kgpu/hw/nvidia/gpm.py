@@ -171,7 +171,7 @@ class Gpm:
             pair.metrics = tuple(number for number, _ in answered)
 
     def _request(self, metrics: tuple[int, ...]) -> GpmMetricsGet:
-        """One that asks for these; units of a kind share it."""
+        """The request for these metrics; units with the same metrics share it."""
         request = self._requests.get(metrics)
         if request is None:
             if len(self._requests) >= MOST_REQUESTS:

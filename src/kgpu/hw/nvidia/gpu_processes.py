@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 MOST_MIB = 1 << 40  # more than this is NVML_VALUE_NOT_AVAILABLE
-# Who is in several lists is told once, by the last: as a client of MPS, else as a computing process.
+# A process in several lists is reported once, by the last: as a client of MPS, else as a computing process.
 KINDS = (("graphics_processes", "graphics"), ("compute_processes", "compute"), ("mps_processes", "mps"))
 WINDOW_S = 2.0
 MOST = 4096
@@ -76,7 +76,7 @@ def _shares(nvml: Nvml, handle: Any) -> dict[int, tuple[int, int, int, int]] | N
 
 
 def _filled(nvml: Nvml, function: Any, kind: Any, handle: Any, since: Any = None) -> tuple[int, list[Any]]:
-    """(code, rows) of a call that wants to be told how much room there is; with ``since`` the array goes first."""
+    """(code, rows) of a call that takes the array's size; with ``since`` the array is the first argument."""
     room = 32
     for _ in range(3):
         count = ctypes.c_uint(room)

@@ -1,7 +1,7 @@
 """The MIG devices of each GPU, listed seldom: that takes longer than reading all their values.
 
-They are listed anew when they may be others: an event told of a change, somebody says so (``forget``), or they have
-been kept for long enough, which is longer where the driver has such events. Part of the hardware child.
+A list is read again when it may be out of date: after an event about MIG, after ``forget``, or after a time, which is
+longer where the driver has such events. Part of the hardware child.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SKIPPED = frozenset({NOT_FOUND, INVALID_ARGUMENT})
 class GpuSlices:
     """``clock`` gives seconds.
 
-    Whoever listens to events counts ``changes`` up at each that tells of a change of MIG, and says in ``told`` of which
-    GPUs, by uuid, such events come.
+    The event thread counts ``changes`` up at each event about MIG, and puts the uuids of the GPUs that have such events
+    into ``with_events``.
     """
 
     def __init__(self, nvml: Nvml, calls: Calls, clock: Any = time.monotonic) -> None:
         self.changes = 0
-        self.told: set[str] = set()
+        self.with_events: set[str] = set()
         self._nvml = nvml
         self._calls = calls
         self._clock = clock
@@ -40,13 +40,15 @@ class GpuSlices:
     def of(self, handle: Any, uuid: str) -> list[Slice]:
         """(handle, position, GPU instance, compute instance) of each. Raises NvmlError when the GPU is gone."""
         at, changes, slices = self._kept.get(uuid, (0.0, -1, []))
-        if changes == self.changes and self._clock() - at < (KEPT_WITH_EVENTS_S if uuid in self.told else KEPT_S):
+        if changes == self.changes and self._clock() - at < (
+            KEPT_WITH_EVENTS_S if uuid in self.with_events else KEPT_S
+        ):
             return slices
         return self.now(handle, uuid)[0]
 
     def now(self, handle: Any, uuid: str) -> tuple[list[Slice], NvmlError | None]:
         """The same as it is now, and what ended the listing early. Raises as ``of``."""
-        # What is told of from here on may not be in the list.
+        # A change that is reported from here on may not be in the list.
         at, changes = self._clock(), self.changes
         slices: list[Slice] = []
         trouble: NvmlError | None = None
@@ -75,5 +77,5 @@ class GpuSlices:
         return slices, trouble
 
     def forget(self, uuid: str) -> None:
-        """The GPU's may be others by now."""
+        """Drop the GPU's list: it may have changed."""
         self._kept.pop(uuid, None)

@@ -92,7 +92,7 @@ class WantedReadings:
         return tuple(row for row in rows if any(self.of(key) for key, _, _ in row[2]))
 
 
-class Kept:
+class CachedGpu:
     """What is remembered of one GPU: rarely changing values, and what it has."""
 
     __slots__ = ("batches", "links", "probed", "slow", "slow_at", "with_mig")
@@ -115,7 +115,7 @@ class Telemetry:
         self.gpm = Gpm(nvml, clock)
         self._clock = clock
         self._calls = calls
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, CachedGpu] = {}
         self._get_fields: Any = nvml.function("nvmlDeviceGetFieldValues")
         self._asked: list[str] | None = None
         self._wanted = WantedReadings(None)
@@ -133,7 +133,7 @@ class Telemetry:
     def readings(self, handle: Any, uuid: str) -> dict[str, Any]:
         """Everything of one GPU, for the wire. Raises NvmlError when the GPU as a whole can't be reached."""
         now = self._clock()
-        kept = self._kept.setdefault(uuid, Kept())
+        kept = self._kept.setdefault(uuid, CachedGpu())
         measured = Measurements()
         mig_mode = self._calls("mig_mode")
         mig = ask(mig_mode, handle) == 0 and mig_mode.value(0) == 1
@@ -220,7 +220,9 @@ class Telemetry:
                 measured.values["memory_used_ratio"] = used / (total - reserved)
         return 0
 
-    def _fields(self, handle: Any, kept: Kept, moment: tuple[float, bool], measured: Measurements, links: Any) -> None:
+    def _fields(
+        self, handle: Any, kept: CachedGpu, moment: tuple[float, bool], measured: Measurements, links: Any
+    ) -> None:
         """All fields, asked in as few calls as may be; ``links`` get what is of one link."""
         now, mig = moment
         if now - kept.probed >= AGAIN_S or mig != kept.with_mig:
@@ -272,7 +274,7 @@ class Telemetry:
                 break
         return tuple(links)
 
-    def _link_states(self, handle: Any, kept: Kept, measured: Measurements) -> None:
+    def _link_states(self, handle: Any, kept: CachedGpu, measured: Measurements) -> None:
         if not kept.links:
             return
         bound = self._calls("link_state")

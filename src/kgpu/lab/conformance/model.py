@@ -1,4 +1,4 @@
-"""What is run and what came of it, as data: a test's name, a skip with its reason, an outcome."""
+"""Tests, skips with their reasons, and results, as data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Test:
 
     @property
     def title(self) -> str:
-        """Its name without what every one of them has."""
+        """Its name without the part that all conformance tests share."""
         return _SIG.sub("", self.name, count=1).replace(CONFORMANCE, "").strip()
 
     @property
@@ -61,7 +61,7 @@ class Skip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConformanceResult:
-    """What came of one test on one kind of lab; ``message`` is the failure's, or the reason of a skip."""
+    """The result of one test on one kind of lab; ``message`` is the failure's, or the reason of a skip."""
 
     lab: str
     test: Test

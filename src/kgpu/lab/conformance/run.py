@@ -109,7 +109,7 @@ def _folder(keep: Path | None, kind: str) -> Iterator[Path]:
 
 @contextmanager
 def _lab(kind: str, folder: Path, programs: Path, progress: Progress) -> Iterator[Lab]:
-    """A lab of its own, which goes again."""
+    """A lab of its own, which is taken down afterwards."""
     lab = _embedded(folder, progress) if kind == EMBEDDED else _real(folder, progress)
     try:
         lab.up()
@@ -149,7 +149,7 @@ def _load_images(lab: RealLab, folder: Path, programs: Path) -> None:
 
 
 class Up(Protocol):
-    """As much of a lab that is up as the tests need."""
+    """The part of a running lab that the tests need."""
 
     @property
     def progress(self) -> Progress: ...
@@ -181,7 +181,7 @@ class Runner:
         return [result for results in parts for result in results]
 
     def _part(self, part: Sequence[Test]) -> list[ConformanceResult]:
-        """A part, and again what of it was not reached because a test before took all the time."""
+        """Run a part, and run again those of its tests that were not reached because one took all the time."""
         results: list[ConformanceResult] = []
         while part and not self._over:
             began = time.monotonic()

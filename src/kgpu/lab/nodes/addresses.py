@@ -31,11 +31,11 @@ class PodAddresses:
         return "10.244.0.1"
 
     def keep(self, address: str) -> None:
-        """An address that a pod of an earlier host process has."""
+        """Mark an address as taken: a pod of an earlier host process has it."""
         self._used.add(address)
 
     def free(self, address: str) -> None:
-        """Its pod is gone."""
+        """Give back the address of a pod that is gone."""
         self._used.discard(address)
 
 

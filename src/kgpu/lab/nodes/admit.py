@@ -23,7 +23,7 @@ UNRECORDED: Final = "The devices of this pod are not known any more: the node's 
 
 @dataclass(frozen=True, slots=True)
 class PodRejection:
-    """Why not; both as the pod's status shows them."""
+    """Why the pod is rejected: reason and message, as the pod's status shows them."""
 
     reason: str
     message: str

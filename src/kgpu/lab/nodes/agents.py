@@ -85,7 +85,7 @@ def command(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubeconfig: Path
     return [*words, "--config-map", CONFIG_MAP, "--fallback-strategies", "named,single,empty"]
 
 
-async def furnish(spec: NodeSpec, its: NodeMachine) -> None:
+async def create_files(spec: NodeSpec, its: NodeMachine) -> None:
     """Make the machine of a node whose agent, if it has one, comes in a pod; what fails is told in the log."""
     if spec.light:
         return
@@ -93,7 +93,7 @@ async def furnish(spec: NodeSpec, its: NodeMachine) -> None:
         if spec.has_gpus:
             prepare(spec)
             await asyncio.to_thread(make_hardware, spec, its.root)
-        await asyncio.to_thread(machine.furnish, its)
+        await asyncio.to_thread(machine.create_files, its)
     except UserError as error:
         log.warning("node %s: %s", spec.name, error.one_line())
 

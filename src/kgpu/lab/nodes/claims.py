@@ -42,7 +42,7 @@ class ClaimError(KubeletError):
         super().__init__(why, "claims that are allocated and a driver that prepares them", "look at the driver's log")
 
 
-class Prepared(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class PreparedDevice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One device of a prepared claim."""
 
     driver: str
@@ -61,10 +61,10 @@ class UsedClaim(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     uid: str
     drivers: tuple[str, ...]
     pods: list[str]
-    devices: list[Prepared] | None = None
+    devices: list[PreparedDevice] | None = None
 
 
-class Drivers:
+class DraDrivers:
     """The DRA drivers that registered: name to endpoint and version; takes plugins for ``PluginRegistry``."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Drivers:
 class ClaimManager:
     """The claims of one node's pods; its checkpoint is in ``folder``."""
 
-    def __init__(self, folder: Path, api: KubeApi, drivers: Drivers) -> None:
+    def __init__(self, folder: Path, api: KubeApi, drivers: DraDrivers) -> None:
         self._path = folder / CHECKPOINT
         self._api = api
         self._drivers = drivers
@@ -168,7 +168,7 @@ class ClaimManager:
         if not claims:
             return
         self._save()
-        devices: dict[str, list[Prepared]] = {claim.uid: [] for claim in due}
+        devices: dict[str, list[PreparedDevice]] = {claim.uid: [] for claim in due}
         for driver in dict.fromkeys(name for claim in due for name in claim.drivers):
             batch = [claim for claim in due if driver in claim.drivers]
             for key, row in (await self._drivers.call(driver, batch, prepare=True)).items():
@@ -203,7 +203,7 @@ class ClaimManager:
         """The uids of pods that use claims."""
         return {uid for claim in self._claims.values() for uid in claim.pods}
 
-    def of_container(self, pod: Object, container: Object) -> Iterator[tuple[UsedClaim, list[Prepared]]]:
+    def of_container(self, pod: Object, container: Object) -> Iterator[tuple[UsedClaim, list[PreparedDevice]]]:
         """The prepared claims that a container names, each with the devices of the request that it names."""
         wanted = ((container.get("resources") or {}).get("claims")) or ()
         for entry in pod["spec"].get("resourceClaims") or ():
@@ -305,8 +305,8 @@ def _check(pod: Object, claim: Object, *, own: bool) -> None:
         raise ClaimError(f"ResourceClaim {about['name']}: not allocated")
 
 
-def _prepared(driver: str, device: Any) -> Prepared:
-    return Prepared(
+def _prepared(driver: str, device: Any) -> PreparedDevice:
+    return PreparedDevice(
         driver=driver, pool=device.pool_name, device=device.device_name, share=device.share_id,
         requests=tuple(device.request_names), cdi=tuple(device.cdi_device_ids),
     )  # fmt: skip

@@ -75,7 +75,7 @@ class NodeContext:
     def event(
         self, pod: Object, kind: str, reason: str, message: str, *, container: str = "", init: bool = False
     ) -> None:
-        """Tell something about a pod or one of its containers."""
+        """Record an Event about a pod or one of its containers."""
         path = f"spec.{'initContainers' if init else 'containers'}{{{container}}}" if container else ""
         about = {**pod, "kind": "Pod"}
         self.recorder.note(

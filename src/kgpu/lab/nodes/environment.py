@@ -25,7 +25,7 @@ _SUBSCRIPT: Final = re.compile(r"metadata\.(annotations|labels)\['([^']*)'\]")
 
 
 class MissingReferenceError(LabError):
-    """What is named is not there; ``what`` is the kubelet's wording (CreateContainerConfigError)."""
+    """A referenced object or key does not exist; ``what`` is the kubelet's wording (CreateContainerConfigError)."""
 
 
 def expand(text: str, known: Mapping[str, str]) -> str:

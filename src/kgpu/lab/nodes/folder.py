@@ -1,8 +1,8 @@
 """What is in the folder of a lab's nodes: each node's spec, what is wrong with those that can't be read, and who runs
 the agents.
 
-A ``node.json`` is read again only when the file is another one than before. A wrong one is told as a problem of that
-node alone; the others are there as ever.
+A ``node.json`` is read again only when the file has changed. One that is wrong is a problem of that node alone and does
+not affect the others.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def _identity(path: str) -> _Identity | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def let_go(folder: Path) -> None:
-    """Have the node of that folder removed by its host. Raises OSError."""
+def mark_for_removal(folder: Path) -> None:
+    """Mark the node of that folder for removal by its host. Raises OSError."""
     (folder / LEAVING).touch()
     (folder / SPEC_FILE).unlink(missing_ok=True)
 

@@ -276,7 +276,7 @@ class NodeHost:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
             if node.spec.light:  # made when somebody asks: thousands of pods that nobody looks at need no files
-                runtime.say(path, LIGHT_LINE)
+                runtime.append_line(path, LIGHT_LINE)
         if not running or worker is None or pod_container is None:
             return ContainerLog(path, lambda: True)
         run = pod_container.id
@@ -305,7 +305,7 @@ def _writers(recorder: KubeletRecorder) -> list[Coroutine[Any, Any, None]]:
 
 
 def _former_port(folder: Path) -> int:
-    """The port of before: Nodes tell it, and need not be changed when it stays."""
+    """The previous host's port: Nodes contain it, and need no change when it is used again."""
     with contextlib.suppress(OSError, ValueError):
         port = int((folder / "port").read_text())
         with socket.socket() as probe:

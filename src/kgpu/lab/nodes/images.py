@@ -1,4 +1,4 @@
-"""Whether a container image's name is one at all, in the kubelet's words; pure. Nothing is ever pulled here."""
+"""Checks a container image's name, with the kubelet's messages; pure. Nothing is ever pulled here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REFERENCE: Final = re.compile(rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*{_TAIL}", re.
 
 
 def problem(image: str) -> str:
-    """What the kubelet says of a name that is none; "" for a good one."""
+    """The kubelet's message for an invalid image name; "" for a valid one."""
     if _REFERENCE.fullmatch(image):
         return ""
     why = "invalid reference format"

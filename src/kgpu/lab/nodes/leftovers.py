@@ -52,7 +52,7 @@ def latest(node: Path, pod: str) -> dict[str, ContainerRun]:
 
 
 def sweep(node: Path, pods: Collection[str]) -> list[str]:
-    """End and remove whatever belongs to none of ``pods`` (uids); what was removed."""
+    """End and remove whatever belongs to none of ``pods`` (uids); return what was removed."""
     gone = [run.folder for run in containers(node) if run.pod not in pods]
     container_processes.end(*gone)
     for parent in (PODS, LOGS):

@@ -1,7 +1,7 @@
 """A full node's own machine: which folder of its own stands for which path of the host, and the files of its ``/``.
 
 The simulated driver root is the ``/`` of a node with GPUs: it has the driver, its device nodes and its PCI bus, as a
-machine has them with a driver installed on the host. What a node has nothing of its own for is this machine's.
+machine has them with a driver installed on the host. Paths for which a node has nothing of its own are this machine's.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def of_node(folder: Path, sockets: Path, *, gpus: bool) -> NodeMachine:
     )
 
 
-def furnish(machine: NodeMachine) -> None:
-    """Make the files of its ``/`` that tell what kind of machine it is. Raises HostError."""
+def create_files(machine: NodeMachine) -> None:
+    """Create the files in its ``/`` that describe the machine. Raises HostError."""
     for name, content in {"etc/os-release": OS_RELEASE.encode(), **{path: _content(path) for path in COPIED}}.items():
         place = machine.root / name
         try:
@@ -103,7 +103,7 @@ def furnish(machine: NodeMachine) -> None:
 
 
 def _content(name: str) -> bytes:
-    """Of a file of this machine; nothing where it has none."""
+    """The content of a file of this machine; empty when it has none."""
     try:
         return Path("/", name).read_bytes()
     except OSError:

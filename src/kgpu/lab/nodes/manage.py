@@ -32,7 +32,7 @@ from kgpu.lab import lock
 from kgpu.lab.common import FIRST_NODE
 from kgpu.lab.folders import kind_of
 from kgpu.lab.nodes import agents, container_processes, host_folder, spec
-from kgpu.lab.nodes.folder import NodeFolder, has_operator, let_go
+from kgpu.lab.nodes.folder import NodeFolder, has_operator, mark_for_removal
 from kgpu.lab.nodes.host_folder import RECORD, make_private
 from kgpu.lab.nodes.spec import CPU_PROFILE, SPEC_FILE, NodeSpec, NodeTaint
 from kgpu.lab.port import NodeHardware
@@ -172,7 +172,7 @@ def remove(lab: Path, names: Sequence[str], *, wait: float = END_S) -> list[str]
         )
     try:
         for name in names:
-            let_go(folder / name)
+            mark_for_removal(folder / name)
         if not _host_for_removal(lab):  # there is nobody to tell
             for name in names:
                 shutil.rmtree(folder / name, ignore_errors=True)

@@ -22,7 +22,7 @@ from kgpu.kube.port import LEASES, NODES, PODS, Change, KubeApi, KubeRefusedErro
 from kgpu.kubelet.fake import REASON, AdmissionError, FakeKubelet
 from kgpu.lab.nodes import admit, agents, leftovers, machine, objects, plan, podstate, podstatus
 from kgpu.lab.nodes.addresses import PodAddresses
-from kgpu.lab.nodes.claims import ClaimManager, Drivers, unprepare
+from kgpu.lab.nodes.claims import ClaimManager, DraDrivers, unprepare
 from kgpu.lab.nodes.context import NodeContext
 from kgpu.lab.nodes.light_agent import LightAgent
 from kgpu.lab.nodes.objects import Endpoint
@@ -72,7 +72,7 @@ class SimNode:
         self._sockets = sockets
         self._shared = shared
         self.devices = FakeKubelet(sockets / machine.PLUGINS)
-        self.drivers = Drivers()
+        self.drivers = DraDrivers()
         self.claims = ClaimManager(folder, shared.api, self.drivers)
         self.pod_resources = PodResourcesServer(
             sockets / POD_RESOURCES, self.devices, self.active_pods, self.claims.shown
@@ -131,7 +131,7 @@ class SimNode:
                 await self.pod_resources.start()
                 self._spawn(self._keep(self.plugins.run))
             if not self.spec.agent:
-                await agents.furnish(self.spec, self.context.machine)
+                await agents.create_files(self.spec, self.context.machine)
             if self.devices.problem:
                 self._distrust()
             gpu_labels = await self._start_agent()
@@ -178,7 +178,7 @@ class SimNode:
         )
 
     async def _keep(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run it for ever; what fails is told and starts again."""
+        """Run it for ever; a failure is logged, and it starts again."""
         backoff = Backoff(_POLICY)
         while True:
             try:
@@ -205,7 +205,7 @@ class SimNode:
     # --- the Node ---
 
     def allocatable(self) -> dict[str, str]:
-        """As the Node tells it."""
+        """The allocatable resources in the Node's status."""
         return objects.resources(objects.own_capacity(self.spec), self.devices.allocatable())
 
     def _status(self) -> Object:
@@ -216,7 +216,7 @@ class SimNode:
         )  # fmt: skip
 
     async def _register(self, gpu_labels: Mapping[str, str]) -> KubeError | None:
-        """One attempt; what stood in its way."""
+        """Try once; return the error, None on success."""
         try:
             await self._create(gpu_labels)
             await self._create_lease()
@@ -277,7 +277,7 @@ class SimNode:
             await asyncio.sleep(objects.RENEW_SECONDS)
 
     async def _publish(self) -> None:
-        """Tell every change of the plugins' devices."""
+        """Report every change of the plugins' devices in the Node's status."""
         while True:
             await self._changed.wait()
             await asyncio.sleep(SETTLE_S)

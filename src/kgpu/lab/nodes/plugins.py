@@ -1,8 +1,8 @@
 """A simulated node's plugin registration: finds sockets in its ``plugins_registry`` folder and registers them.
 
 As the kubelet's plugin watcher (v1.35): GetInfo within a second, the handler of the plugin's type checks and takes it,
-NotifyRegistrationStatus tells the outcome; a failure is tried again after growing pauses, a socket that goes away takes
-its registration with it. Types: ``DevicePlugin`` (the device manager) and ``DRAPlugin`` (``claims``).
+NotifyRegistrationStatus reports the outcome; a failure is tried again after growing pauses, and a socket that goes away
+takes its registration with it. Types: ``DevicePlugin`` (the device manager) and ``DRAPlugin`` (``claims``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _POLICY: Final = BackoffPolicy(first=0.5, cap=122.0)
 
 
 class PluginError(KubeletError):
-    """A plugin that is not taken; ``what`` is told to it."""
+    """A plugin that is not taken; ``what`` is the message sent to it."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why, "a plugin as the kubelet takes them", "correct the plugin")

@@ -71,7 +71,7 @@ class ThresholdCounter:
 
 
 class PodPorts:
-    """Which ports of a pod's address the pod listens on itself: ``is_own`` tells, and is asked again after a failure."""
+    """Which ports of a pod's address the pod listens on: ``is_own`` tells, and is asked again after a failure."""
 
     def __init__(self, is_own: Callable[[int], bool]) -> None:
         self._is_own = is_own

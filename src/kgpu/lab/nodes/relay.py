@@ -70,7 +70,7 @@ def enter(pid: int) -> None:
 
 
 def connect(addresses: list[str], port: int) -> socket.socket:
-    """To the first of the addresses that answers. Raises OSError."""
+    """A connection to the first of the addresses that answers. Raises OSError."""
     for address in addresses[:-1]:
         try:
             return socket.create_connection((address, port), CONNECT_S)
@@ -80,7 +80,7 @@ def connect(addresses: list[str], port: int) -> socket.socket:
 
 
 def copy(left: socket.socket, right: socket.socket) -> None:
-    """Pass on what either says until both have ended."""
+    """Copy data in both directions until both sides have ended."""
     to = {left: right, right: left}
     while to:
         for source in select.select(list(to), (), ())[0]:

@@ -106,7 +106,7 @@ class ContainerNetwork:
     outside: str
 
 
-def say(log: Path, line: str) -> None:
+def append_line(log: Path, line: str) -> None:
     """A line of the lab's own in a container's log."""
     out = shim.ContainerLogWriter(str(log))
     out.take("stdout", f"{line}\n".encode())
@@ -122,7 +122,7 @@ class StandIn:
         self._ended = asyncio.Event()
         self._exit: Exit | None = None
         if log is not None and line:
-            say(log, line)
+            append_line(log, line)
 
     async def wait(self) -> Exit:
         await self._ended.wait()

@@ -266,7 +266,7 @@ def default_signals() -> None:
 
 
 def child(config: dict[str, Any], report: int) -> None:
-    """Becomes the command; what goes wrong before that is told on ``report``."""
+    """Become the command; an error before that is written to ``report``."""
     try:
         os.setsid()
         if _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
@@ -399,7 +399,7 @@ def run(config_path: str) -> int:
 
 
 def traces(pid: int) -> dict[str, Any]:
-    """By what the processes of the session that ``pid`` began are known when this shim is gone."""
+    """What identifies the processes of the session that ``pid`` began, once this shim is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])

@@ -84,7 +84,7 @@ _reading: Final = threading.Lock()
 
 
 def facts_of(node: NodeContext, state: PodState) -> dict[str, str]:
-    """What the downward API says beside the pod's own fields."""
+    """Values of the downward API that are not in the pod's own fields."""
     return {
         "status.podIP": state.pod_ip,
         "status.podIPs": state.pod_ip,

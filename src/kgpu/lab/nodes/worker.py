@@ -1,7 +1,7 @@
-"""One pod's life on a simulated node: starts, probes, restarts, ends and tells, as the kubelet's pod worker does.
+"""One pod's life on a simulated node: starts, probes, restarts, end and status, as the kubelet's pod worker does it.
 
 Level-triggered: after every event ``plan.decide`` says what is due. The status is written by a task of its own, so that
-an API server that is away delays what is told and nothing else.
+an API server that is away delays the reported status and nothing else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MESSAGE_LIMIT: Final = 4096
 
 
 class PodWorker:
-    """Runs one admitted pod. ``update`` tells of changes, ``vanished`` that the API server has it no more."""
+    """Runs one admitted pod. Call ``update`` when it has changed, ``vanished`` when the API server has it no more."""
 
     def __init__(self, node: NodeContext, pod: Object) -> None:
         self.node = node
@@ -389,7 +389,7 @@ class PodWorker:
             ended.cancel()
 
     async def _terminate(self) -> None:
-        """End every container, tell the last status, and let the API server forget the pod."""
+        """End every container, write the last status, and have the API server delete the pod."""
         state = self.state
         for group in (
             [container for container in state.containers if container.kind is not ContainerRole.SIDECAR],
@@ -436,7 +436,7 @@ class PodWorker:
     # --- coming back ---
 
     def _adopt(self) -> None:
-        """Take over what an earlier process of this host left: by the status that it told, and by what still runs."""
+        """Take over what an earlier process of this host left, by the status that it wrote and by what still runs."""
         state, node = self.state, self.node
         status = state.pod.get("status") or {}
         state.phase = status.get("phase") or "Pending"
@@ -463,7 +463,7 @@ class PodWorker:
         current = row.get("state") or {}
         container.previous = container.ended = (row.get("lastState") or {}).get("terminated")
         if left is not None and left.id != container.id and left.attempt >= container.restarts and left.started:
-            # It was started after what was told last.
+            # It was started after the last status was written.
             container.ended = current.get("terminated") or container.ended
             container.id, container.restarts, container.started, current = (
                 left.id,

@@ -1,4 +1,4 @@
-"""Which devices of the lab's node the agent holds for unhealthy, and why: read from the agent's ``/statusz``."""
+"""Which devices of the lab's node the agent considers unhealthy, and why: read from the agent's ``/statusz``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ sys.stdout.buffer.write(answer.read() if answer.status == 200 else b"")
 
 def fetch(keeper: int) -> Mapping[str, Any]:
     """The agent's document, asked for in the node of this keeper. Raises OSError, ValueError or TypeError when there is
-    none to be had.
+    none to read.
     """
     command = enter(keeper, [sys.executable, "-I", "-S", "-c", _ASK])
     try:

@@ -258,12 +258,12 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def end(self) -> None:
-        """The cleanup is over: whoever asked for the end while it went on has it now."""
+        """The cleanup is over: raise the interrupt that came while it went on."""
         if self._came:
             raise KeyboardInterrupt
 
     def hold(self) -> None:
-        """From here on it is cleanup."""
+        """The cleanup begins: from here on one signal does not interrupt."""
         self._patience = max(self._patience, 1)
 
     def _on_signal(self, number: int, frame: object) -> None:
