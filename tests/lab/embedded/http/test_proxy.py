@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from kgpu.lab.embedded.http.proxy import Connected, HttpPodPrograms, Pieces, ProxyTarget, rewritten
+from kgpu.lab.embedded.http.proxy import ConnectionCheck, HttpPodPrograms, Pieces, ProxyTarget, rewritten
 from kgpu.lab.nodes.addresses import loopback
 from tests.lab import container
 from tests.lab.embedded.served import Answer, Server
@@ -355,7 +355,7 @@ async def test_nothing_is_sent_before_the_listener_is_known() -> None:
         await heard.wait()
         await programs.close()
         assert asked == [("u", "127.0.0.1", port)]
-    told = Connected(lambda: True, "x")
+    told = ConnectionCheck(lambda: True, "x")
     with pytest.raises(OSError, match="none of the pod's"):
         await told.trace("http11.send_request_headers.started", {})
 

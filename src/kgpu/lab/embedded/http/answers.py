@@ -1,4 +1,4 @@
-"""Answers: objects, lists, tables and Status in the form that was asked for.
+"""Answers: objects, lists, tables and Status in the requested representation.
 
 Objects are encoded once per revision (``StoredObject.encoded``); a list is put together from those bytes.
 """
@@ -25,18 +25,18 @@ from kgpu.lab.embedded.status import ApiError, Object, bad_request
 from kgpu.lab.embedded.tables import render
 
 TEXT: Final = "text/plain; charset=utf-8"
-GZIP_BYTES: Final = 128 * 1024  # answers from this size on are compressed for who accepts it
+GZIP_BYTES: Final = 128 * 1024  # answers from this size on are compressed for clients that accept it
 _SLOW: Final = 64 * 1024
-_TOGETHER: Final = 50  # items of a list that are put together at a time
-_ROWS: Final = 50  # of a table that are made at a time
+_TOGETHER: Final = 50  # items of a list that are encoded between two turns of the loop
+_ROWS: Final = 50  # rows of a table that are made between two turns of the loop
 _INCLUDES: Final = frozenset({"", "None", "Metadata", "Object"})
 
 
 @dataclass(slots=True)
 class ApiAnswer:
-    """What is sent: ``body``, or what ``stream`` gives while the client listens.
+    """What is sent: ``body``, or the chunks of ``stream`` for as long as the client listens.
 
-    ``over`` is set once nothing more will come into the stream: a client that does not read the rest is cut off.
+    ``over`` is set once the stream gets nothing new: a client that does not read the rest in time is cut off.
     """
 
     status: int = 200
@@ -48,12 +48,12 @@ class ApiAnswer:
 
 
 def text(content: str, status: int = 200) -> ApiAnswer:
-    """Plain text, as from Go's http.Error."""
+    """An answer of plain text, as from Go's http.Error."""
     return ApiAnswer(status, content.encode(), TEXT, [("X-Content-Type-Options", "nosniff")])
 
 
 def of_error(error: ApiError, request: ApiRequest | None) -> ApiAnswer:
-    """A Status."""
+    """The error as a Status."""
     status = error.to_status()
     headers = []
     after = (error.details or {}).get("retryAfterSeconds")
@@ -73,17 +73,17 @@ def _wants_yaml(request: ApiRequest) -> bool:
 
 
 def dumped(value: Any) -> bytes:
-    """JSON for a person."""
+    """Indented JSON."""
     return json.dumps(value, indent=2, ensure_ascii=False).encode()
 
 
 async def of_value(value: Any, request: ApiRequest, wanted: Representation, status: int = 200) -> ApiAnswer:
-    """Plain JSON data."""
+    """An answer of plain JSON data."""
     return await of_encoded(encode(value), request, wanted, status)
 
 
 async def of_encoded(data: bytes, request: ApiRequest, wanted: Representation, status: int = 200) -> ApiAnswer:
-    """JSON that is encoded already."""
+    """An answer of JSON that is encoded already."""
     if wanted.media == YAML:
         return ApiAnswer(status, (await _maybe_later(len(data), _as_yaml, data)), YAML)
     if pretty(request):
@@ -92,12 +92,12 @@ async def of_encoded(data: bytes, request: ApiRequest, wanted: Representation, s
 
 
 async def _maybe_later(size: int, work: Any, data: bytes) -> bytes:
-    found: bytes = await asyncio.to_thread(work, data) if size > _SLOW else work(data)
-    return found
+    encoded: bytes = await asyncio.to_thread(work, data) if size > _SLOW else work(data)
+    return encoded
 
 
 def _as_yaml(data: bytes) -> bytes:
-    # Sorted, as the real server's.
+    # With sorted keys, as from the real server.
     return yaml.dump(decode(msgspec.json.encode(decode(data), order="sorted"))).encode()
 
 
@@ -106,13 +106,13 @@ def _as_pretty(data: bytes) -> bytes:
 
 
 def metadata_only(obj: Object, version: str) -> Object:
-    """A PartialObjectMetadata."""
+    """The object's metadata as a PartialObjectMetadata."""
     return {"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{version}", "metadata": obj["metadata"]}
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """How tables of one kind are made: a CRD's own columns, () for a built-in kind."""
+    """The columns of one kind's tables: ``printer`` are a CRD's own, () for a built-in kind."""
 
     kind: ApiKind
     printer: Sequence[Object] = ()
@@ -122,16 +122,16 @@ def table_of(
     columns: Columns, objects: Sequence[Object], request: ApiRequest, wanted: Representation, *,
     meta: Object | None = None, headers: bool = True,
 ) -> Object:  # fmt: skip
-    """A Table. Raises ApiError 400 for an unknown includeObject."""
+    """The objects as a Table. Raises ApiError 400 for an unknown includeObject."""
     include = request.query.text("includeObject")
     if include not in _INCLUDES:
         problem = f"includeObject: Invalid value: \"{include}\": must be 'Metadata', 'Object', 'None', or empty"
         raise bad_request(f"Unable to convert to Table as requested: {problem}")
-    found = render(
+    table = render(
         columns.kind, objects, now=dt.datetime.now(dt.UTC), printer_columns=columns.printer,
         include_object=include or "Metadata", list_meta=meta, headers=headers,
     )  # fmt: skip
-    return found if wanted.version == "v1" else _beta(found, wanted.version)
+    return table if wanted.version == "v1" else _beta(table, wanted.version)
 
 
 def _beta(table: Object, version: str) -> Object:
@@ -148,7 +148,7 @@ def _beta(table: Object, version: str) -> Object:
 async def of_stored(
     stored: StoredObject, columns: Columns, request: ApiRequest, wanted: Representation, status: int = 200
 ) -> ApiAnswer:
-    """One object, as itself, a table or its metadata."""
+    """An answer of one object: itself, a table or its metadata."""
     if not wanted.kind or stored.obj.get("kind") == "Status":
         return await of_encoded(stored.encoded(), request, wanted, status)
     if wanted.kind == "Table":
@@ -164,7 +164,7 @@ def _not_acceptable() -> ApiError:
 
 
 def list_meta(page: ListPage) -> Object:
-    """A list's metadata."""
+    """The metadata of the list."""
     meta: Object = {"resourceVersion": page.version}
     if page.token:
         meta["continue"] = page.token
@@ -174,12 +174,12 @@ def list_meta(page: ListPage) -> Object:
 
 
 async def of_page(page: ListPage, columns: Columns, request: ApiRequest, wanted: Representation) -> ApiAnswer:
-    """A list, as itself, a table or a list of metadata."""
+    """An answer of a list: itself, a table or a list of metadata."""
     meta = list_meta(page)
     if wanted.kind == "Table":
         table: Object = {}
         for start in range(0, max(1, len(page.items)), _ROWS):
-            objects = [one.obj for one in page.items[start : start + _ROWS]]
+            objects = [stored.obj for stored in page.items[start : start + _ROWS]]
             part = table_of(columns, objects, request, wanted, meta=meta)
             if table:
                 table["rows"].extend(part["rows"])
@@ -190,7 +190,7 @@ async def of_page(page: ListPage, columns: Columns, request: ApiRequest, wanted:
     if wanted.kind == "PartialObjectMetadataList":
         head = {"kind": wanted.kind, "apiVersion": f"meta.k8s.io/{wanted.version}", "metadata": meta}
         version = wanted.version
-        data = await _joined(head, page.items, lambda one: encode(metadata_only(one.obj, version)))
+        data = await _joined(head, page.items, lambda stored: encode(metadata_only(stored.obj, version)))
         return await of_encoded(data, request, wanted)
     if wanted.kind:
         raise _not_acceptable()
@@ -202,10 +202,10 @@ async def of_page(page: ListPage, columns: Columns, request: ApiRequest, wanted:
 
 
 async def _joined(head: Object, items: Sequence[StoredObject], form: Callable[[StoredObject], bytes]) -> bytes:
-    """The list's bytes."""
+    """The encoded list."""
     parts: list[bytes] = []
-    for number, one in enumerate(items):
-        parts.append(form(one))
+    for number, stored in enumerate(items):
+        parts.append(form(stored))
         if number % _TOGETHER == _TOGETHER - 1:
             await asyncio.sleep(0)
     return b'%s,"items":[%s]}' % (encode(head)[:-1], b",".join(parts))
@@ -221,7 +221,7 @@ def _bare(kind: ApiKind, stored: StoredObject) -> bytes:
 
 
 async def compressed(answer: ApiAnswer, request: ApiRequest) -> ApiAnswer:
-    """The answer gzipped when it is big and the client takes that."""
+    """Gzip the answer if it is big and the client accepts that."""
     if len(answer.body) < GZIP_BYTES or answer.stream is not None:
         return answer
     if not any(part.split(";")[0].strip() == "gzip" for part in request.header("accept-encoding").split(",")):

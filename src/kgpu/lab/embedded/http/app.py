@@ -1,7 +1,7 @@
-"""The API server as an ASGI application: who asks, may they, what is it, and the answer on the wire.
+"""The API server as an ASGI application: authentication, authorization, routing, and the answer on the wire.
 
-Promises: every answer is the API's own (a Status where something is wrong), also to hostile input; a defect in a
-handler is logged and answered with 500, and nothing else suffers.
+Promises: every answer is the API's own (a Status for any failure), also to hostile input; a defect in a handler is
+logged and answered with 500, and nothing else suffers.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Send = Callable[[Any], Awaitable[None]]
 
 _METRIC_VERBS: Final = {"create": "POST", "update": "PUT", "patch": "PATCH", "deletecollection": "DELETECOLLECTION"}
 ABORT: Final = "kgpu.abort"
-"""The ASGI extension whose ``call`` drops the connection at once, with all that was not sent yet."""
+"""The ASGI extension whose ``call`` drops the connection at once, and with it all that was not sent yet."""
 KNOWN: Final = "kgpu.known"
-"""The ASGI extension whose ``call`` says that the connection's client has shown valid credentials."""
+"""The ASGI extension whose ``call`` marks the connection's client as one with valid credentials."""
 LINGER_S: Final = 10.0  # for a client to read the rest of a stream that is over
-_HEAD_OF_WARNING: Final = 2048  # characters of all warnings together; the rest is left out, as by the real server
+_HEAD_OF_WARNING: Final = 2048  # characters of all warnings together; the real server leaves out the rest, too
 
 
 class PathHandler(Protocol):
-    """Answers paths that are no resources; ``paths.Paths``."""
+    """Answers paths that are no resources; ``paths.NonResourcePaths``."""
 
     async def answer(self, request: ApiRequest) -> ApiAnswer:
         """Raises ApiError."""
@@ -50,27 +50,27 @@ class PathHandler(Protocol):
 
 
 class App:
-    """An ASGI application. ``close`` ends what it holds."""
+    """The ASGI application. ``close`` ends its calls to kubelets and pods."""
 
-    def __init__(self, served: HandlerContext, auth: Auth, others: PathHandler) -> None:
-        self._served = served
+    def __init__(self, context: HandlerContext, auth: Auth, others: PathHandler) -> None:
+        self._context = context
         self._auth = auth
         self._others = others
         self._ending = asyncio.Event()
 
     def end_streams(self) -> None:
-        """End every watch and log, those to come too: the server stops."""
+        """End every watch and log, those to come too, because the server stops."""
         self._ending.set()
 
     async def close(self) -> None:
         """End the calls to kubelets and pods."""
-        await self._served.kubelets.close()
-        await self._served.programs.close()
+        await self._context.kubelets.close()
+        await self._context.programs.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        metrics = self._served.metrics
+        metrics = self._context.metrics
         begun, code = time.perf_counter(), 500
         labels: list[Labels] = []
         metrics.begin()
@@ -93,22 +93,22 @@ class App:
             if user is not ANONYMOUS:
                 _call(scope, KNOWN)
             client = (scope.get("client") or ("",))[0]
-            found = await self._handled(user, request, receive, warnings, client)
+            reply = await self._handle(user, request, receive, warnings, client)
         except ApiError as error:
-            found = answers.of_error(error, request)
+            reply = answers.of_error(error, request)
         except Exception:
             log.exception("a request could not be answered: %s %s", scope["method"], scope["path"][:200])
             why = "the server has encountered an unexpected error; see its log"
             message = f"Internal error occurred: {why}"
             problem = ApiError(500, "InternalError", message, {"causes": [{"message": why}]})
-            found = answers.of_error(problem, request)
+            reply = answers.of_error(problem, request)
         if request is not None:
-            found = await answers.compressed(found, request)
+            reply = await answers.compressed(reply, request)
         abort = functools.partial(_call, scope, ABORT)
-        await self._send(found, warnings, request, receive, send, abort=abort)
-        return found.status
+        await self._send(reply, warnings, request, receive, send, abort=abort)
+        return reply.status
 
-    async def _handled(
+    async def _handle(
         self, user: ApiUser, request: ApiRequest, receive: Receive, warnings: list[str], client: str
     ) -> ApiAnswer:
         user = self._impersonated(user, request)
@@ -116,20 +116,22 @@ class App:
         allowed, reason = self._auth.allowed(user, attributes)
         if not allowed:
             raise denial(user, attributes, reason)
-        if not request.resource or not any(kind.group == request.group for kind in self._served.kinds):
+        if not request.resource or not any(kind.group == request.group for kind in self._context.kinds):
             return await self._others.answer(request)
-        kind = resources.find(self._served.kinds, request)
+        kind = resources.find(self._context.kinds, request)
         read = functools.partial(body.read, receive, request.header("content-length"))
-        asked = ResourceRequest(request=request, kind=kind, user=user, read=read, warnings=warnings, client=client)
-        return await resources.answer(self._served, asked)
+        resource_request = ResourceRequest(
+            request=request, kind=kind, user=user, read=read, warnings=warnings, client=client
+        )
+        return await resources.answer(self._context, resource_request)
 
     def _impersonated(self, user: ApiUser, request: ApiRequest) -> ApiUser:
-        """The user that ``kubectl --as`` names. Raises ApiError 403 for who may not take its place."""
+        """The user that ``kubectl --as`` names, else the caller. Raises ApiError 403 if the caller may not do that."""
         name = request.header("impersonate-user")
-        groups = tuple(filter(None, (one.strip() for one in request.header("impersonate-group").split(","))))
+        groups = tuple(filter(None, (group.strip() for group in request.header("impersonate-group").split(","))))
         if not name:
             if groups:
-                listed = " ".join(f"{{Group  {one}    }}" for one in groups)
+                listed = " ".join(f"{{Group  {group}    }}" for group in groups)
                 raise bad_request(f"requested [{listed}] without impersonating a user")
             return user
         wanted = [("users", name)] + [("groups", group) for group in groups]
@@ -139,8 +141,8 @@ class App:
             groups = groups or ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
         else:
             namespace = ""
-        for resource, one in wanted:
-            attributes = {"verb": "impersonate", "resource": resource, "name": one}
+        for resource, subject in wanted:
+            attributes = {"verb": "impersonate", "resource": resource, "name": subject}
             if resource == "serviceaccounts":
                 attributes["namespace"] = namespace
             allowed, reason = self._auth.allowed(user, attributes)
@@ -152,47 +154,47 @@ class App:
     # --- the wire -------------------------------------------------------------------------------------------------
 
     async def _send(
-        self, found: ApiAnswer, warnings: list[str], request: ApiRequest | None, receive: Receive, send: Send, *,
+        self, reply: ApiAnswer, warnings: list[str], request: ApiRequest | None, receive: Receive, send: Send, *,
         abort: Callable[[], None],
     ) -> None:  # fmt: skip
         headers = [
             (b"audit-id", str(uuid.uuid4()).encode()),
             (b"cache-control", b"no-cache, private"),
         ]
-        if found.media:
-            headers.append((b"content-type", found.media.encode("latin-1", "replace")))
-        for name, value in found.headers:
+        if reply.media:
+            headers.append((b"content-type", reply.media.encode("latin-1", "replace")))
+        for name, value in reply.headers:
             headers.append((name.lower().encode(), value.encode("latin-1", "replace")))
-        if any(name.lower() == "cache-control" for name, _ in found.headers):
+        if any(name.lower() == "cache-control" for name, _ in reply.headers):
             del headers[1]
         headers += _warnings(warnings)
-        if found.stream is None:
-            if found.status != 204:
-                headers.append((b"content-length", str(len(found.body)).encode()))
-            await send({"type": "http.response.start", "status": found.status, "headers": headers})
+        if reply.stream is None:
+            if reply.status != 204:
+                headers.append((b"content-length", str(len(reply.body)).encode()))
+            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
             empty = request is not None and request.method == "HEAD"
-            await send({"type": "http.response.body", "body": b"" if empty else found.body})
+            await send({"type": "http.response.body", "body": b"" if empty else reply.body})
             return
-        await self._stream(found, headers, request, receive, send, abort=abort)
+        await self._stream(reply, headers, request, receive, send, abort=abort)
 
     async def _stream(
-        self, found: ApiAnswer, headers: list[tuple[bytes, bytes]], request: ApiRequest | None, receive: Receive,
+        self, reply: ApiAnswer, headers: list[tuple[bytes, bytes]], request: ApiRequest | None, receive: Receive,
         send: Send, *, abort: Callable[[], None],
     ) -> None:  # fmt: skip
-        assert found.stream is not None
-        metrics = self._served.metrics
+        assert reply.stream is not None
+        metrics = self._context.metrics
         watched = (request.group, request.version, request.plural) if request is not None else ("", "", "")
-        sending = asyncio.ensure_future(_pump(found, headers, send))
-        leaving = asyncio.ensure_future(_gone(receive))
+        sending = asyncio.ensure_future(_pump(reply, headers, send))
+        leaving = asyncio.ensure_future(_disconnected(receive))
         ending = asyncio.ensure_future(self._ending.wait())
-        over = asyncio.ensure_future(found.over.wait())
+        over = asyncio.ensure_future(reply.over.wait())
         stop = (sending, leaving, ending)
         metrics.watching(*watched, 1)
         try:
             await asyncio.wait((*stop, over), return_when=asyncio.FIRST_COMPLETED)
-            if over.done() and not any(one.done() for one in stop):
+            if over.done() and not any(task.done() for task in stop):
                 await asyncio.wait(stop, timeout=LINGER_S, return_when=asyncio.FIRST_COMPLETED)
-                if not any(one.done() for one in stop):
+                if not any(task.done() for task in stop):
                     abort()
             if sending.done():
                 sending.result()
@@ -205,43 +207,43 @@ class App:
                     await task
             if cut_off:
                 await send({"type": "http.response.body", "body": b""})
-            close = getattr(found.stream, "aclose", None)
+            close = getattr(reply.stream, "aclose", None)
             if close is not None:
                 await close()
 
 
 def _call(scope: Scope, extension: str) -> None:
-    """Call an extension, where the server below has it."""
+    """Call an extension, if the server has it."""
     call = scope.get("extensions", {}).get(extension, {}).get("call")
     if call is not None:
         call()
 
 
-async def _pump(found: ApiAnswer, headers: list[tuple[bytes, bytes]], send: Send) -> None:
-    assert found.stream is not None
-    await send({"type": "http.response.start", "status": found.status, "headers": headers})
-    # So that a client that waits for a first change knows at once that its watch stands.
+async def _pump(reply: ApiAnswer, headers: list[tuple[bytes, bytes]], send: Send) -> None:
+    assert reply.stream is not None
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    # A client that waits for a first change learns at once that its watch is open.
     await send({"type": "http.response.body", "body": b"", "more_body": True})
-    async for chunk in found.stream:
+    async for chunk in reply.stream:
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 def _warnings(warnings: list[str]) -> list[tuple[bytes, bytes]]:
-    found, left = [], _HEAD_OF_WARNING
+    headers, left = [], _HEAD_OF_WARNING
     for text in dict.fromkeys(warnings):
         left -= len(text)
         if left < 0:
             break
-        clean = "".join(one if one.isprintable() else " " for one in text)
+        clean = "".join(character if character.isprintable() else " " for character in text)
         quoted = clean.replace("\\", "\\\\").replace('"', '\\"')
-        found.append((b"warning", f'299 - "{quoted}"'.encode()))
-    return found
+        headers.append((b"warning", f'299 - "{quoted}"'.encode()))
+    return headers
 
 
 def _labels(request: ApiRequest) -> Labels:

@@ -1,4 +1,4 @@
-"""Request bodies: read within limits, decoded as Go's decoders would, repeated fields noticed.
+"""Request bodies: read within limits and decoded as Go's decoders would, with repeated fields reported.
 
 Whatever bytes come in, the outcome is plain JSON data that can be encoded again, or an ApiError.
 """
@@ -21,7 +21,7 @@ from kgpu.lab.embedded.status import ApiError, Object, bad_request, bad_value, i
 from kgpu.lab.embedded.strict import Members
 
 MAX_BYTES: Final = 3 * 1024 * 1024
-# What walks objects takes two frames of Python's stack for a level.
+# Functions that walk objects take two frames of Python's stack for each level.
 MAX_DEPTH: Final = 250
 SLOW: Final = 64 * 1024  # bytes whose decoding is left to another thread
 _UNUSUAL: Final = re.compile(rb"\\u[dD][89a-fA-F]|[0-9]{18}|[0-9][eE]")
@@ -34,7 +34,7 @@ KNOWN_TYPES: Final = JSON_TYPES | YAML_TYPES | {protobuf.MEDIA}
 Receive = Callable[[], Awaitable[Any]]
 
 
-class NotJson(Exception):  # noqa: N818 - an outcome that the callers word, never an error that is shown
+class NotJson(Exception):  # noqa: N818 - an outcome that callers put into their own words, never an error shown as it is
     """The text is not JSON; the message is Go's."""
 
 
@@ -62,23 +62,23 @@ def _too_large() -> ApiError:
 
 
 async def decode(data: bytes, media: str) -> tuple[Any, Repeated | None]:
-    """(value, the body as it was written when a field is there twice). Raises NotJson."""
+    """(value, the body as it was written if a field is repeated, else None). Raises NotJson."""
     if len(data) > SLOW:
         return await asyncio.to_thread(decode_now, data, media)
     return decode_now(data, media)
 
 
 def decode_now(data: bytes, media: str) -> tuple[Any, Repeated | None]:
-    """As ``decode``, here and now."""
+    """As ``decode``, but in the calling thread."""
     if media not in YAML_TYPES:
         return from_json(data)
     value, repeated = _of_json_in_yaml(data) if data.lstrip()[:1] in (b"{", b"[") else _of_yaml(data)
-    # YAML is made JSON before it is decoded: complaints come in that order.
+    # The real server converts YAML to JSON with sorted keys before it decodes it: errors come in that order.
     return in_order(value), repeated
 
 
 def _of_json_in_yaml(data: bytes) -> tuple[Any, Repeated | None]:
-    """JSON is read faster as what it is; what is almost JSON may still be YAML, as with a comma before a bracket."""
+    """Try the JSON parser first, which is faster; almost-JSON, as with a comma before a bracket, may still be YAML."""
     try:
         value, repeated = from_json(data)
     except NotJson:
@@ -88,10 +88,10 @@ def _of_json_in_yaml(data: bytes) -> tuple[Any, Repeated | None]:
 
 def _of_yaml(data: bytes) -> tuple[Any, Repeated | None]:
     try:
-        found = yaml.load_document(data.decode("utf-8", "replace"), source="body", repeated=True)
+        document = yaml.load_document(data.decode("utf-8", "replace"), source="body", repeated=True)
     except ConfigError as error:
         raise NotJson(f"yaml: {_yaml_complaint(' '.join(error.what.split()))}") from None
-    return found.value, Repeated(lines=yaml_lines(found.repeated)) if found.repeated else None
+    return document.value, Repeated(lines=yaml_lines(document.repeated)) if document.repeated else None
 
 
 _YAML_WHERE: Final = re.compile(r"^.*?line (\d+), column \d+: (?:while [^,]*, )?(.*)$")
@@ -99,19 +99,19 @@ _YAML_WHERE: Final = re.compile(r"^.*?line (\d+), column \d+: (?:while [^,]*, )?
 
 def _yaml_complaint(what: str) -> str:
     """``line 3: did not find ...``, as from Go's parser."""
-    found = _YAML_WHERE.match(what)
-    return f"line {found[1]}: {found[2]}" if found else what
+    match = _YAML_WHERE.match(what)
+    return f"line {match[1]}: {match[2]}" if match else what
 
 
 def from_json(data: bytes) -> tuple[Any, Repeated | None]:
-    """As ``decode``. Numbers and texts that JSON can't carry are made as Go makes them."""
+    """As ``decode``. Numbers and texts that JSON can't carry are decoded as Go does."""
     again = False
 
-    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         nonlocal again
-        made = dict(found)
-        again = again or len(made) != len(found)
-        return made
+        decoded = dict(items)
+        again = again or len(decoded) != len(items)
+        return decoded
 
     unusual = _UNUSUAL.search(data) is not None
     text = data.decode("utf-8", "replace")
@@ -143,15 +143,15 @@ def _constant(name: str) -> Any:
 def _integer(text: str) -> int | float:
     if len(text) < 19:
         return int(text)
-    found = int(text) if len(text) < 25 else 1 << 64
-    return found if -(1 << 63) <= found < 1 << 63 else _float(text)
+    number = int(text) if len(text) < 25 else 1 << 64
+    return number if -(1 << 63) <= number < 1 << 63 else _float(text)
 
 
 def _float(text: str) -> float:
-    found = float(text)
-    if found in (float("inf"), float("-inf")):
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
         raise NotJson(f"json: cannot unmarshal number {text[:40]} into Go value of type float64")
-    return found
+    return number
 
 
 def _complaint(text: str, error: json.JSONDecodeError) -> str:
@@ -177,8 +177,8 @@ def _limit_depth(value: Any, data: bytes) -> None:
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         deeper: list[Any] = []
-        for one in level:
-            inner = _inside(one)
+        for container in level:
+            inner = _inside(container)
             deeper.extend(item for item in inner if isinstance(item, dict | list))
         if not deeper:
             return
@@ -188,7 +188,7 @@ def _limit_depth(value: Any, data: bytes) -> None:
 
 def _inside(value: Any) -> Iterable[Any]:
     if isinstance(value, Members):
-        return (one for _, one in value)
+        return (member for _, member in value)
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
@@ -196,32 +196,32 @@ def _inside(value: Any) -> Iterable[Any]:
 
 def _without_surrogates(value: Any) -> Any:
     if isinstance(value, Members):
-        return Members((_without_surrogates(key), _without_surrogates(one)) for key, one in value)
+        return Members((_without_surrogates(key), _without_surrogates(member)) for key, member in value)
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, list):
-        return [_without_surrogates(one) for one in value]
+        return [_without_surrogates(element) for element in value]
     if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(one) for key, one in value.items()}
+        return {_without_surrogates(key): _without_surrogates(member) for key, member in value.items()}
     return value
 
 
 def go_kind(value: Any) -> str:
-    """What Go's complaints call a JSON value."""
+    """The name that Go's error messages have for the type of a JSON value."""
     return _GO_KINDS.get(type(value), "value")
 
 
 def media_of(content_type: str) -> str:
-    """Without parameters, in lower case."""
+    """The media type without parameters, in lower case."""
     if not content_type.strip():
         return ""
     return content_type.split(";", 1)[0].strip().lower() or "?"
 
 
 async def object_of(data: bytes, content_type: str, want: tuple[str, str]) -> tuple[Object, Repeated | None]:
-    """An object of a create or an update, and as it was written when a field is there twice. Raises ApiError 400, 415.
+    """The object of a create or an update, and the body as it was written if a field is repeated, else None.
 
-    ``want`` is the (apiVersion, kind) that belongs here.
+    ``want`` is the expected (apiVersion, kind). Raises ApiError 400 and 415.
     """
     kind = want[1]
     media = media_of(content_type)
@@ -246,13 +246,13 @@ async def object_of(data: bytes, content_type: str, want: tuple[str, str]) -> tu
         if value is None and data:
             value = {}
         else:
-            found = go_kind(value)
-            raise bad_request(f"{begun}json: cannot unmarshal {found} into Go value of type {HEAD} ({_shown(data)})")
+            go_type = go_kind(value)
+            raise bad_request(f"{begun}json: cannot unmarshal {go_type} into Go value of type {HEAD} ({_shown(data)})")
     for name in ("apiVersion", "kind"):
-        one = value.get(name)
-        if one is not None and not isinstance(one, str):
-            found = go_kind(one)
-            problem = f"json: cannot unmarshal {found} into Go struct field .{name} of type string"
+        field_value = value.get(name)
+        if field_value is not None and not isinstance(field_value, str):
+            go_type = go_kind(field_value)
+            problem = f"json: cannot unmarshal {go_type} into Go struct field .{name} of type string"
             raise bad_request(f"{begun}{problem} ({_shown(data)})")
     return value, repeated
 
@@ -272,18 +272,18 @@ def _json_in_protobuf(data: bytes) -> Any:
 
 
 def wanted(kind: ApiKind, row: Object) -> tuple[str, str]:
-    """(apiVersion, kind) of a body. ``row`` is the discovery row of a subresource, {} for the kind itself."""
+    """The (apiVersion, kind) of a body. ``row``: the discovery row of a subresource, {} for the kind itself."""
     version = row.get("version") or kind.version
     group = row.get("group") or ("" if row.get("version") else kind.group)
     return f"{group}/{version}" if group else version, row.get("kind") or kind.kind
 
 
-# (apiVersion, kind) of bodies that are taken for another version's, which they are like.
+# (apiVersion, kind) of bodies that are accepted as another version's, which has the same fields.
 _CONVERTED: Final = frozenset({("policy/v1beta1", "Eviction", "policy/v1", "Eviction")})
 
 
 def of_kind(obj: Object, want: tuple[str, str]) -> Object:
-    """The object with apiVersion and kind, which may be left out; ApiError 400 when they are not ``want``."""
+    """The object with apiVersion and kind filled in. Raises ApiError 400 if it names others than ``want``."""
     api_version, kind = want
     have_kind, have_version = obj.get("kind") or kind, obj.get("apiVersion") or api_version
     if (have_version, have_kind) == want or (have_version, have_kind, *want) in _CONVERTED:
@@ -299,7 +299,7 @@ def of_kind(obj: Object, want: tuple[str, str]) -> Object:
 
 
 def of_custom(obj: Object, data: bytes, want: tuple[str, str]) -> Object:
-    """As ``of_kind`` for a custom kind, which must be named. ``data`` is the body. Raises ApiError 400 and 422."""
+    """As ``of_kind`` for a custom kind, which the body must name. ``data``: the body. Raises ApiError 400 and 422."""
     api_version, kind = want
     have_version, have_kind = obj.get("apiVersion") or "", obj.get("kind") or ""
     if not have_kind:
@@ -317,7 +317,7 @@ def of_custom(obj: Object, data: bytes, want: tuple[str, str]) -> Object:
 
 
 def not_registered(kind: str, api_version: str) -> str:
-    """Go's words for a kind that the API does not have."""
+    """Go's message for a kind that the API does not have."""
     return f'no kind "{kind}" is registered for version "{api_version}" in scheme "pkg/runtime/scheme.go:111"'
 
 

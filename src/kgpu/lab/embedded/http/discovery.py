@@ -1,6 +1,6 @@
-"""Discovery: which groups, versions and resources there are, plain and aggregated, as the real server tells it.
+"""Discovery: the groups, versions and resources of the API, plain and aggregated, as the real server lists them.
 
-Documents are made when asked for, kept encoded with their ETag, and forgotten when the kinds change.
+Documents are made on the first request, kept encoded, and forgotten when the kinds change.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _STAGE: Final = {None: 2, "beta": 1, "alpha": 0}
 
 
 class Discovery:
-    """The documents of one API."""
+    """The discovery documents of one API."""
 
     def __init__(self, kinds: Kinds, address: str = "") -> None:
-        """``address`` is host:port, as the server is reached."""
+        """``address``: the host:port under which clients reach the server."""
         self._kinds = kinds
         self._address = address
-        self._made: dict[str, bytes | None] = {}
+        self._cache: dict[str, bytes | None] = {}
         self._rows = _builtin_rows()
-        kinds.on_change(self._made.clear)
+        kinds.on_change(self._cache.clear)
 
     def document(self, path: str) -> bytes | None:
         """``/api``, ``/apis``, ``/apis/GROUP``, ``/api/v1``, ``/apis/GROUP/VERSION``, encoded, or None."""
@@ -39,25 +39,25 @@ class Discovery:
 
     def aggregated(self, path: str, version: str) -> bytes:
         """All of ``/api`` or ``/apis`` in one document."""
-        found = self._cached(f"{path}@{version}", self._whole, path, version)
-        assert found is not None
-        return found
+        document = self._cached(f"{path}@{version}", self._whole, path, version)
+        assert document is not None
+        return document
 
     def _cached(self, key: str, make: Any, *arguments: str) -> bytes | None:
-        if len(self._made) > 1000:
-            self._made.clear()
-        if key not in self._made:
+        if len(self._cache) > 1000:
+            self._cache.clear()
+        if key not in self._cache:
             value = make(*arguments)
-            self._made[key] = None if value is None else encode(value)
-        return self._made[key]
+            self._cache[key] = None if value is None else encode(value)
+        return self._cache[key]
 
     def paths(self) -> list[str]:
         """Every path that names a group or a version."""
-        found = ["/api", "/api/v1", "/apis", "/apis/"]
+        paths = ["/api", "/api/v1", "/apis", "/apis/"]
         for group in self._groups():
-            found.append(f"/apis/{group['name']}")
-            found += [f"/apis/{version['groupVersion']}" for version in group["versions"]]
-        return found
+            paths.append(f"/apis/{group['name']}")
+            paths += [f"/apis/{version['groupVersion']}" for version in group["versions"]]
+        return paths
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ class Discovery:
             if kind.custom and kind.group not in names:
                 custom.setdefault(kind.group, set()).add(kind.version)
         for name in sorted(custom):
-            rows = [{"groupVersion": f"{name}/{one}", "version": one} for one in by_priority(custom[name])]
+            rows = [{"groupVersion": f"{name}/{version}", "version": version} for version in by_priority(custom[name])]
             known.append({"name": name, "versions": rows, "preferredVersion": rows[0]})
         return known
 
@@ -81,7 +81,7 @@ class Discovery:
         if parts == ["apis"]:
             return {"kind": "APIGroupList", "apiVersion": "v1", "groups": self._groups()}
         if parts[0] == "apis" and len(parts) == 2:
-            group = next((one for one in self._groups() if one["name"] == parts[1]), None)
+            group = next((group for group in self._groups() if group["name"] == parts[1]), None)
             return group and {"kind": "APIGroup", "apiVersion": "v1", **group}
         if parts[0] == "api" and len(parts) == 2:
             return self._resources("", parts[1])
@@ -90,8 +90,8 @@ class Discovery:
     # --- resources ------------------------------------------------------------------------------------------------
 
     def _of(self, group: str, version: str) -> list[ApiKind]:
-        found = [kind for kind in self._kinds if kind.group == group and kind.version == version]
-        return sorted(found, key=lambda kind: kind.plural) if found and found[0].custom else found
+        kinds = [kind for kind in self._kinds if kind.group == group and kind.version == version]
+        return sorted(kinds, key=lambda kind: kind.plural) if kinds and kinds[0].custom else kinds
 
     def _resources(self, group: str, version: str) -> Object | None:
         group_version = f"{group}/{version}" if group else version
@@ -113,35 +113,41 @@ class Discovery:
         items = []
         for group in groups:
             versions = [
-                {"version": one["version"], "resources": self._aggregated_rows(group["name"], one["version"]),
-                 "freshness": "Current"}
-                for one in group["versions"]
-            ]  # fmt: skip
+                {
+                    "version": group_version["version"],
+                    "resources": self._aggregated_rows(group["name"], group_version["version"]),
+                    "freshness": "Current",
+                }
+                for group_version in group["versions"]
+            ]
             items.append({"metadata": {"name": group["name"]} if group["name"] else {}, "versions": versions})
         api_version = f"apidiscovery.k8s.io/{version}"
         return {"kind": "APIGroupDiscoveryList", "apiVersion": api_version, "metadata": {}, "items": items}
 
     def _aggregated_rows(self, group: str, version: str) -> list[Object]:
-        found: list[Object] = []
+        rows: list[Object] = []
         for kind in self._of(group, version):
             first, *others = self._rows_of(kind)
             row = _aggregated(first, {"resource": first["name"]}, kind)
-            subresources = [_aggregated(one, {"subresource": one["name"].partition("/")[2]}, kind) for one in others]
-            found.append(row | ({"subresources": subresources} if subresources else {}))
-        return found
+            subresources = [
+                _aggregated(subresource, {"subresource": subresource["name"].partition("/")[2]}, kind)
+                for subresource in others
+            ]
+            rows.append(row | ({"subresources": subresources} if subresources else {}))
+        return rows
 
 
 def _builtin_rows() -> dict[tuple[str, str], list[Object]]:
     """(groupVersion, plural) -> the rows of the resource and its subresources."""
-    found: dict[tuple[str, str], list[Object]] = {}
+    by_resource: dict[tuple[str, str], list[Object]] = {}
     order = ("name", "singularName", "namespaced", "group", "version", "kind", "verbs", "shortNames", "categories")
-    for one in discovery_data()["resources"]:
-        row = {name: one[name] for name in (*order, "storageVersionHash") if name in one}
-        found.setdefault((one["groupVersion"], one["name"].partition("/")[0]), []).append(row)
-    # The core group's list has what is only a subresource's parent in name, too: none is without its first row.
-    for rows in found.values():
+    for resource in discovery_data()["resources"]:
+        row = {name: resource[name] for name in (*order, "storageVersionHash") if name in resource}
+        by_resource.setdefault((resource["groupVersion"], resource["name"].partition("/")[0]), []).append(row)
+    # A subresource may be listed before its resource: the resource's own row goes first.
+    for rows in by_resource.values():
         rows.sort(key=lambda row: "/" in row["name"])
-    return found
+    return by_resource
 
 
 def _custom_rows(kind: ApiKind) -> list[Object]:
@@ -157,41 +163,49 @@ def _custom_rows(kind: ApiKind) -> list[Object]:
         "storageVersionHash": b64encode(hashlib.sha256(text).digest()[:8]).decode(),
     }
     rows = [row]
-    for name, one in kind.subresources.items():
-        shown = {"group": one["group"], "version": one["version"]} if one.get("group") and one.get("version") else {}
+    for name, subresource in kind.subresources.items():
+        shown = (
+            {"group": subresource["group"], "version": subresource["version"]}
+            if subresource.get("group") and subresource.get("version")
+            else {}
+        )
         rows.append(
             {
                 "name": f"{kind.plural}/{name}",
                 "singularName": "",
                 "namespaced": kind.namespaced,
                 **shown,
-                "kind": one.get("kind") or kind.kind,
-                "verbs": list(one.get("verbs") or ("get", "patch", "update")),
+                "kind": subresource.get("kind") or kind.kind,
+                "verbs": list(subresource.get("verbs") or ("get", "patch", "update")),
             }
         )
     return rows
 
 
 def _aggregated(row: Object, head: Object, kind: ApiKind) -> Object:
-    # The real server leaves group and version of built-in kinds empty, and has them for CRDs.
-    own = {"group": kind.group, "version": kind.version} if kind.custom else {"group": "", "version": ""}
-    kept = {"group": row.get("group", own["group"]), "version": row.get("version", own["version"]), "kind": row["kind"]}
-    found: Object = {**head, "responseKind": kept}
+    # The real server leaves group and version empty for built-in kinds and fills them in for CRDs.
+    default = {"group": kind.group, "version": kind.version} if kind.custom else {"group": "", "version": ""}
+    response_kind = {
+        "group": row.get("group", default["group"]),
+        "version": row.get("version", default["version"]),
+        "kind": row["kind"],
+    }
+    aggregated: Object = {**head, "responseKind": response_kind}
     if "resource" in head:
-        found["scope"] = "Namespaced" if row["namespaced"] else "Cluster"
-        found["singularResource"] = row["singularName"]
-    found["verbs"] = row["verbs"]
-    return found | {name: row[name] for name in ("shortNames", "categories") if name in row}
+        aggregated["scope"] = "Namespaced" if row["namespaced"] else "Cluster"
+        aggregated["singularResource"] = row["singularName"]
+    aggregated["verbs"] = row["verbs"]
+    return aggregated | {name: row[name] for name in ("shortNames", "categories") if name in row}
 
 
 def by_priority(versions: Iterable[str]) -> list[str]:
     """The API's order of versions: v10, v2, v1, v2beta1, v1alpha1, then others by name."""
 
     def rank(version: str) -> tuple[int, int, int, int]:
-        hit = _KUBE_VERSION.fullmatch(version)
-        if hit is None:
+        match = _KUBE_VERSION.fullmatch(version)
+        if match is None:
             return (1, 0, 0, 0)
-        return (0, -_STAGE[hit[2]], -int(hit[1]), -int(hit[3] or 0))
+        return (0, -_STAGE[match[2]], -int(match[1]), -int(match[3] or 0))
 
     return sorted(versions, key=lambda version: (rank(version), version))
 
@@ -209,5 +223,5 @@ def wanted_version(accept: str) -> str:
 
 
 def etag(data: bytes) -> str:
-    """A strong validator of the bytes, quoted."""
+    """A strong ETag of the bytes, quoted."""
     return f'"{hashlib.sha512(data).hexdigest().upper()}"'

@@ -1,4 +1,4 @@
-"""``pods/log``: the question is checked as the real server checks it, then asked of the kubelet of the pod's node."""
+"""``pods/log``: the options are checked as the real server does, then the kubelet of the pod's node is asked."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Kubelets(Protocol):
     """How kubelets are reached."""
 
     async def open(self, url: str) -> tuple[int, AsyncIterator[bytes], Callable[[], Any]]:
-        """(status, body, close) of a GET. Raises OSError when nobody answers."""
+        """(status, body, close) of a GET. Raises OSError if the kubelet does not answer."""
         ...
 
     async def close(self) -> None:
@@ -56,7 +56,7 @@ class HttpsKubelets:
     """Over HTTPS, with the API server's client certificate."""
 
     def __init__(self, context: Callable[[], ssl.SSLContext]) -> None:
-        """``context`` is called when the first kubelet is."""
+        """``context`` is called at the first call to a kubelet."""
         self._context = context
         self._client: httpx2.AsyncClient | None = None
 
@@ -70,7 +70,7 @@ class HttpsKubelets:
                 verify=self._context(), timeout=timeout, limits=limits, trust_env=False, follow_redirects=False
             )
         try:
-            # The answer's beginning has a deadline, its end may be far (follow).
+            # The beginning of the answer has a deadline; with ``follow`` its end may be far off.
             async with asyncio.timeout(DIAL_S):
                 answer = await self._client.send(self._client.build_request("GET", url), stream=True)
         except (httpx2.HTTPError, TimeoutError) as error:
@@ -89,13 +89,13 @@ async def _whole(answer: httpx2.Response) -> AsyncIterator[bytes]:
         async for chunk in answer.aiter_bytes():
             yield chunk
     except httpx2.HTTPError:
-        return  # the kubelet went away: what came is what there is
+        return  # the kubelet went away: the log ends with what has come
     finally:
         await answer.aclose()
 
 
-def checked(request: ApiRequest, name: str) -> list[tuple[str, str]]:
-    """The kubelet's query, without the container. Raises ApiError 400 and 422."""
+def kubelet_query(request: ApiRequest, name: str) -> list[tuple[str, str]]:
+    """The query for the kubelet. Raises ApiError 400 and 422 for wrong log options."""
     query = request.query
     numbers = {key: query.number(key) for key in _NUMBERS}
     stream = query.text("stream") or "All"
@@ -115,35 +115,35 @@ def checked(request: ApiRequest, name: str) -> list[tuple[str, str]]:
         errors.append(forbidden_field("", "`tailLines` and specific `stream` are mutually exclusive for now"))
     if errors:
         raise invalid("", "PodLogOptions", name, errors)
-    found = [(flag, "true") for flag in _FLAGS if query.flag(flag)]
-    found += [(key, str(value)) for key, value in numbers.items() if value is not None]
+    pairs = [(flag, "true") for flag in _FLAGS if query.flag(flag)]
+    pairs += [(key, str(value)) for key, value in numbers.items() if value is not None]
     if query.text("sinceTime"):
-        found.append(("sinceTime", query.text("sinceTime")))
-    return [*found, ("stream", stream)]
+        pairs.append(("sinceTime", query.text("sinceTime")))
+    return [*pairs, ("stream", stream)]
 
 
-def container_of(pod: Object, asked: str) -> str:
-    """The container that is meant. Raises ApiError 400."""
+def container_of(pod: Object, wanted: str) -> str:
+    """The name of the wanted container, or of the only one. Raises ApiError 400."""
     spec, name = pod.get("spec") or {}, pod["metadata"]["name"]
     plain = _names(spec.get("containers"))
     every = [*_names(spec.get("initContainers")), *plain, *_names(spec.get("ephemeralContainers"))]
-    if asked:
-        if asked in every:
-            return asked
-        raise bad_request(f"container {asked} is not valid for pod {name}")
+    if wanted:
+        if wanted in every:
+            return wanted
+        raise bad_request(f"container {wanted} is not valid for pod {name}")
     if len(plain) == 1:
         return plain[0]
     raise bad_request(f"a container name must be specified for pod {name}, choose one of: [{' '.join(every)}]")
 
 
 def _names(containers: Any) -> list[str]:
-    return [str(one.get("name")) for one in containers or ()]
+    return [str(container.get("name")) for container in containers or ()]
 
 
 def kubelet_of(node: Object, preferred: Iterable[str] = ("InternalIP", "ExternalIP", "Hostname")) -> tuple[str, int]:
     """(host, port) of a node's kubelet. Raises ApiError 500."""
     status = node.get("status") or {}
-    addresses = {one.get("type"): str(one.get("address")) for one in status.get("addresses") or ()}
+    addresses = {address.get("type"): str(address.get("address")) for address in status.get("addresses") or ()}
     host = next((addresses[kind] for kind in preferred if addresses.get(kind)), "")
     if not host:
         raise internal(f"no preferred addresses found; known addresses: {sorted(map(str, addresses))}")
@@ -152,26 +152,26 @@ def kubelet_of(node: Object, preferred: Iterable[str] = ("InternalIP", "External
 
 
 def internal(why: str) -> ApiError:
-    """500, worded as the real one."""
+    """500, worded as the real server does."""
     message = f"Internal error occurred: {why}"
     return ApiError(500, "InternalError", message, {"causes": [{"message": why}]})
 
 
 async def answer(
-    request: ApiRequest, pod: Object, node: Callable[[str], Object | None], kubelets: Kubelets
+    request: ApiRequest, pod: Object, find_node: Callable[[str], Object | None], kubelets: Kubelets
 ) -> ApiAnswer:
-    """The log, or why there is none. ``node`` finds a Node by name."""
+    """The log of a container. ``find_node`` looks up a Node by name. Raises ApiError."""
     metadata = pod["metadata"]
     name = metadata["name"]
-    query = checked(request, name)
+    query = kubelet_query(request, name)
     container = container_of(pod, request.query.text("container"))
-    on = str((pod.get("spec") or {}).get("nodeName") or "")
-    if not on:
+    node_name = str((pod.get("spec") or {}).get("nodeName") or "")
+    if not node_name:
         return ApiAnswer(204, media=TEXT)
-    found = node(on)
-    if found is None:
-        raise ApiError(404, "NotFound", f'nodes "{on}" not found', {"name": on, "kind": "nodes"})
-    host, port = kubelet_of(found)
+    node = find_node(node_name)
+    if node is None:
+        raise ApiError(404, "NotFound", f'nodes "{node_name}" not found', {"name": node_name, "kind": "nodes"})
+    host, port = kubelet_of(node)
     where = f"[{host}]" if ":" in host else host
     path = "/".join(quote(part, safe="") for part in (metadata["namespace"], name, container))
     url = f"https://{where}:{port}/containerLogs/{path}?{urlencode(query)}"
@@ -193,13 +193,13 @@ async def _refusal(status: int, body: AsyncIterator[bytes], name: str) -> ApiErr
         data += chunk
         if len(data) > _ERROR_BYTES:
             break
-    said = data[:_ERROR_BYTES].decode("utf-8", "replace")
+    text = data[:_ERROR_BYTES].decode("utf-8", "replace")
     if status == 500:
-        return internal(said)
+        return internal(text)
     if status == 400:
-        return bad_request(said)
-    message = f"{_SENTENCES.get(status, said or 'unknown')} ( pods/log {name})"
-    causes = [{"reason": "UnexpectedServerResponse", "message": said}]
+        return bad_request(text)
+    message = f"{_SENTENCES.get(status, text or 'unknown')} ( pods/log {name})"
+    causes = [{"reason": "UnexpectedServerResponse", "message": text}]
     return ApiError(
         status, _REASONS.get(status, "Unknown"), message, {"name": name, "kind": "pods/log", "causes": causes}
     )

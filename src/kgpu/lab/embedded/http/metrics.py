@@ -1,6 +1,6 @@
 """Request metrics under the real server's names, in Prometheus' text form.
 
-Counting is two dictionary updates per request; the text is made when it is asked for.
+Counting is two dictionary updates per request; the text is made when it is requested.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Histogram:
 
 
 class Metrics:
-    """Of one API server."""
+    """The metrics of one API server."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._started = clock()
@@ -51,29 +51,29 @@ class Metrics:
         self._inflight += 1
 
     def end(self, labels: Labels, code: int, seconds: float) -> None:
-        """It has been answered after ``seconds``."""
+        """A request has been answered after ``seconds``."""
         self._inflight -= 1
         if labels[0] not in _KNOWN_VERBS:
             labels = ("OTHER", *labels[1:])
         self._requests[labels, code] += 1
         if labels[0] in ("WATCH", "CONNECT"):
-            return  # how long somebody listens is no latency
-        found = self._durations.get(labels)
-        if found is None:
-            found = self._durations[labels] = Histogram()
-        found.counts[bisect.bisect_left(BUCKETS, seconds)] += 1
-        found.total += seconds
+            return  # the time that a client listens is no latency
+        histogram = self._durations.get(labels)
+        if histogram is None:
+            histogram = self._durations[labels] = Histogram()
+        histogram.counts[bisect.bisect_left(BUCKETS, seconds)] += 1
+        histogram.total += seconds
 
     def watching(self, group: str, version: str, kind: str, change: int) -> None:
         """A watch has begun (1) or ended (-1)."""
         self._watches[group, version, kind] += change
 
     def gauge(self, name: str, label: str, read: Callable[[], dict[str, int]]) -> None:
-        """Show what ``read`` gives, by the value of ``label``, whenever the text is made."""
+        """Add a gauge: ``read`` gives its values by the value of ``label`` whenever the text is made."""
         self._gauges[name] = (label, read)
 
     def render(self) -> bytes:
-        """The text."""
+        """The metrics as text."""
         out: list[str] = []
         name = "apiserver_request_total"
         _head(out, name, "counter", "Counter of apiserver requests.")
@@ -81,8 +81,8 @@ class Metrics:
             out.append(f'{name}{{code="{code}",{_pairs(labels)}}} {count}')
         name = "apiserver_request_duration_seconds"
         _head(out, name, "histogram", "Response latency distribution in seconds.")
-        for labels, found in sorted(self._durations.items(), key=lambda row: row[0]):
-            _histogram(out, name, _pairs(labels), found)
+        for labels, histogram in sorted(self._durations.items(), key=lambda row: row[0]):
+            _histogram(out, name, _pairs(labels), histogram)
         name = "apiserver_current_inflight_requests"
         _head(out, name, "gauge", "Number of requests that are being answered.")
         out.append(f"{name} {self._inflight}")
@@ -109,7 +109,7 @@ class Metrics:
 
 
 def resident_bytes() -> int:
-    """The memory of this process, 0 where the system does not tell."""
+    """The resident memory of this process, 0 if it is unknown."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * resource.getpagesize()
@@ -129,9 +129,9 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _histogram(out: list[str], name: str, pairs: str, found: Histogram) -> None:
+def _histogram(out: list[str], name: str, pairs: str, histogram: Histogram) -> None:
     running = 0
-    for limit, count in zip((*map(str, BUCKETS), "+Inf"), found.counts, strict=True):
+    for limit, count in zip((*map(str, BUCKETS), "+Inf"), histogram.counts, strict=True):
         running += count
         out.append(f'{name}_bucket{{{pairs},le="{limit.removesuffix(".0")}"}} {running}')
-    out += [f"{name}_sum{{{pairs}}} {found.total:.6f}", f"{name}_count{{{pairs}}} {running}"]
+    out += [f"{name}_sum{{{pairs}}} {histogram.total:.6f}", f"{name}_count{{{pairs}}} {running}"]

@@ -1,6 +1,7 @@
-"""Which representation a client wants: media type, and the kind that it asks to have instead (``as=Table``).
+"""Content negotiation: the media type that a client wants, and the kind instead of the object's own (``as=Table``).
 
-JSON is always offered, YAML to who asks for it first. Protobuf, which clients list first for built-in kinds, is not.
+JSON is always offered, YAML to clients that list it first. Protobuf, which clients list first for built-in kinds, is
+not.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Clause:
 
 
 def clauses(accept: str) -> list[Clause]:
-    """The alternatives, those with a higher ``q`` first."""
-    found: list[tuple[float, Clause]] = []
+    """The alternatives of an Accept header, those with a higher ``q`` first."""
+    weighted: list[tuple[float, Clause]] = []
     for part in accept[:4096].split(","):
         media, *rest = (word.strip() for word in part.split(";"))
         if not media:
@@ -47,14 +48,14 @@ def clauses(accept: str) -> list[Clause]:
             weight = float(parameters.pop("q", "1"))
         except ValueError:
             weight = 0.0
-        found.append((-weight, Clause(media.lower(), parameters)))
-    return [clause for _, clause in sorted(found, key=lambda row: row[0])]
+        weighted.append((-weight, Clause(media.lower(), parameters)))
+    return [clause for _, clause in sorted(weighted, key=lambda row: row[0])]
 
 
 def choose(request: ApiRequest, *, watch: bool = False, tables: bool = True) -> Representation:
-    """What to answer with. Raises ApiError 406 when nothing that is accepted can be made.
+    """The representation of the answer. Raises ApiError 406 when the client accepts none that is offered.
 
-    ``tables``: whether what is asked for can be shown as one.
+    ``tables``: whether the resource can be shown as a table.
     """
     offered = "application/json, application/json;stream=watch" if watch else "application/json, application/yaml"
     message = f"406: Not Acceptable\n\nAvailable representations: {offered}"
@@ -69,7 +70,7 @@ def choose(request: ApiRequest, *, watch: bool = False, tables: bool = True) -> 
         if not kind:
             return Representation(media)
         version = clause.parameters.get("v", "")
-        # It is the conversion that fails, and another part of the real server that says so.
+        # In the real server the conversion fails, which another part of it reports in other words.
         message = f"only the following media types are accepted: {offered}"
         if kind == "Table" and not tables:
             continue
@@ -79,7 +80,7 @@ def choose(request: ApiRequest, *, watch: bool = False, tables: bool = True) -> 
 
 
 def pretty(request: ApiRequest) -> bool:
-    """Whether the answer is for a person: ``?pretty``, and by default for browsers, curl and wget."""
+    """Whether to indent the answer for a person: with ``?pretty``, and by default for browsers, curl and wget."""
     if "pretty" in request.query:
         return request.query.text("pretty").lower() in ("1", "t", "true")
     return request.header("user-agent").startswith(("curl", "Wget", "Mozilla/5.0"))

@@ -1,4 +1,4 @@
-"""Query options of each verb, checked as the real server checks them, as what ``ApiCore`` takes."""
+"""Query options of each verb, checked as the real server checks them, in the form that ``ApiCore`` takes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _VALIDATION: Final = ("", "Ignore", "Strict", "Warn")
 _MANAGER_BYTES: Final = 128
 
 
-# Requests that go on until somebody ends them.
+# Requests without an end of their own.
 _LONG_VERBS: Final = frozenset({"watch", "proxy"})
 _LONG: Final = frozenset({"attach", "exec", "proxy", "log", "portforward"})
 _DURATION_PART: Final = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?P<unit>[^0-9.]*)", re.ASCII)
@@ -40,7 +40,7 @@ _DURATION_PART: Final = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?P<unit>[^0-9.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOptions:
-    """Of list, watch and deletecollection. ``seconds`` is timeoutSeconds, 0 when it is not given."""
+    """The options of list, watch and deletecollection. ``seconds`` is timeoutSeconds, 0 if it is not given."""
 
     labels: str = ""
     fields: str = ""
@@ -54,7 +54,7 @@ class ListOptions:
 
 
 def check_timeout(request: ApiRequest) -> None:
-    """``?timeout=`` of a request that may not take for ever. Raises ApiError 400, whoever asks."""
+    """Check ``?timeout=`` of every request that does end. Raises ApiError 400, also before authentication."""
     text = request.query.text("timeout")
     if not text or (request.resource and request.verb in _LONG_VERBS) or request.subresource in _LONG:
         return
@@ -67,20 +67,20 @@ def check_timeout(request: ApiRequest) -> None:
 
 
 def _go_problem(text: str) -> str:
-    """Why Go takes ``text`` for no duration, in its words."""
+    """Go's message for a ``text`` that is no duration."""
     quoted, rest = shown(text), text[1:] if text[:1] in {"+", "-"} else text
-    while found := _DURATION_PART.match(rest):
-        unit = found["unit"]
+    while part := _DURATION_PART.match(rest):
+        unit = part["unit"]
         if unit not in UNITS:
             return f"unknown unit {shown(unit)} in duration {quoted}" if unit else f"missing unit in duration {quoted}"
-        rest = rest[found.end() :]
+        rest = rest[part.end() :]
     return f"invalid duration {quoted}"
 
 
 def of_list(request: ApiRequest, *, watch: bool) -> ListOptions:
-    """Raises ApiError 400 and 422."""
+    """The options of a list or a watch. Raises ApiError 400 and 422."""
     query = request.query
-    made = ListOptions(
+    options = ListOptions(
         labels=query.text("labelSelector"),
         fields=query.text("fieldSelector"),
         limit=max(0, query.number("limit") or 0),
@@ -91,47 +91,47 @@ def of_list(request: ApiRequest, *, watch: bool) -> ListOptions:
         initial_events=query.flag("sendInitialEvents"),
         seconds=max(0, query.number("timeoutSeconds") or 0),
     )
-    errors = _watch_errors(request, made) if watch else _list_errors(request, made)
+    errors = _watch_errors(request, options) if watch else _list_errors(request, options)
     if errors:
         raise invalid(META, "ListOptions", "", errors)
-    return made
+    return options
 
 
-def _watch_errors(request: ApiRequest, made: ListOptions) -> list[FieldError]:
+def _watch_errors(request: ApiRequest, options: ListOptions) -> list[FieldError]:
     sent = "sendInitialEvents" in request.query
-    if sent and made.match != "NotOlderThan":
+    if sent and options.match != "NotOlderThan":
         why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
         return [forbidden_field("resourceVersionMatch", why)]
-    if sent or not made.match:
+    if sent or not options.match:
         return []
     why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-    found = [forbidden_field("resourceVersionMatch", why)]
-    if made.match != "NotOlderThan":
-        found.append(unsupported("resourceVersionMatch", made.match, ("NotOlderThan",)))
-    return found
+    errors = [forbidden_field("resourceVersionMatch", why)]
+    if options.match != "NotOlderThan":
+        errors.append(unsupported("resourceVersionMatch", options.match, ("NotOlderThan",)))
+    return errors
 
 
-def _list_errors(request: ApiRequest, made: ListOptions) -> list[FieldError]:
-    found: list[FieldError] = []
+def _list_errors(request: ApiRequest, options: ListOptions) -> list[FieldError]:
+    errors: list[FieldError] = []
     name = "resourceVersionMatch"
-    if made.match:
-        if not made.version:
-            found.append(forbidden_field(name, "resourceVersionMatch is forbidden unless resourceVersion is provided"))
-        if made.token:
-            found.append(forbidden_field(name, "resourceVersionMatch is forbidden when continue is provided"))
-        if made.match not in _MATCHES:
-            known = ", ".join(shown(one) for one in _MATCHES)
-            found.append(FieldError("FieldValueNotSupported", name, made.match, f"supported values: {known}"))
-        if made.match == "Exact" and made.version == "0":
+    if options.match:
+        if not options.version:
+            errors.append(forbidden_field(name, "resourceVersionMatch is forbidden unless resourceVersion is provided"))
+        if options.token:
+            errors.append(forbidden_field(name, "resourceVersionMatch is forbidden when continue is provided"))
+        if options.match not in _MATCHES:
+            known = ", ".join(shown(match) for match in _MATCHES)
+            errors.append(FieldError("FieldValueNotSupported", name, options.match, f"supported values: {known}"))
+        if options.match == "Exact" and options.version == "0":
             why = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
-            found.append(forbidden_field(name, why))
+            errors.append(forbidden_field(name, why))
     if "sendInitialEvents" in request.query:
-        found.append(forbidden_field("sendInitialEvents", "sendInitialEvents is forbidden for list"))
-    return found
+        errors.append(forbidden_field("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+    return errors
 
 
 def of_write(request: ApiRequest, user: ApiUser, options: str, *, media: str = "") -> Call:
-    """``options`` is the kind: CreateOptions, UpdateOptions or PatchOptions. Raises ApiError 422."""
+    """The call of a write. ``options``: CreateOptions, UpdateOptions or PatchOptions. Raises ApiError 422."""
     query = request.query
     manager = query.text("fieldManager")
     dry_run, validation = query.all("dryRun"), query.text("fieldValidation")
@@ -168,26 +168,26 @@ def _manager_errors(manager: str) -> list[FieldError]:
 
 
 def _dry_run_errors(dry_run: list[str]) -> list[FieldError]:
-    bad = [one for one in dry_run if one != "All"]
+    bad = [word for word in dry_run if word != "All"]
     return [unsupported("dryRun", dry_run, ("All",))] if bad else []
 
 
 async def of_delete(request: ApiRequest, data: bytes) -> DeleteOptions:
-    """From the body when there is one, else from the query. Raises ApiError 400, 415 and 422."""
-    found: Object = await _delete_body(data, request) if data else _delete_query(request)
-    grace = found.get("gracePeriodSeconds")
-    propagation = str(found.get("propagationPolicy") or "")
-    orphan = found.get("orphanDependents")
-    preconditions = found.get("preconditions") or {}
-    dry_run = found.get("dryRun") or []
+    """The options of a delete, from the body if there is one, else from the query. Raises ApiError 400, 415 and 422."""
+    options: Object = await _delete_body(data, request) if data else _delete_query(request)
+    grace = options.get("gracePeriodSeconds")
+    propagation = str(options.get("propagationPolicy") or "")
+    orphan = options.get("orphanDependents")
+    preconditions = options.get("preconditions") or {}
+    dry_run = options.get("dryRun") or []
     problem = next(((name, go) for name, go, ok in (
         ("gracePeriodSeconds", "int64", grace is None or (isinstance(grace, int) and not isinstance(grace, bool))),
         ("preconditions", "v1.Preconditions", isinstance(preconditions, dict)),
         ("orphanDependents", "bool", orphan is None or isinstance(orphan, bool)),
-        ("dryRun", "[]string", isinstance(dry_run, list) and all(isinstance(one, str) for one in dry_run)),
+        ("dryRun", "[]string", isinstance(dry_run, list) and all(isinstance(element, str) for element in dry_run)),
     ) if not ok), None)  # fmt: skip
     if problem:
-        have = body.go_kind(found[problem[0]])
+        have = body.go_kind(options[problem[0]])
         raise bad_request(
             f"json: cannot unmarshal {have} into Go struct field DeleteOptions.{problem[0]} of type {problem[1]}"
         )
@@ -196,7 +196,7 @@ async def of_delete(request: ApiRequest, data: bytes) -> DeleteOptions:
         why = "orphanDependents and deletionPropagation cannot be both set"
         errors.append(bad_value("propagationPolicy", propagation, why))
     if propagation and propagation not in _PROPAGATION:
-        known = ", ".join(shown(one) for one in (*_PROPAGATION, "nil"))
+        known = ", ".join(shown(policy) for policy in (*_PROPAGATION, "nil"))
         errors.append(
             FieldError("FieldValueNotSupported", "propagationPolicy", propagation, f"supported values: {known}")
         )
@@ -242,17 +242,17 @@ async def _delete_body(data: bytes, request: ApiRequest) -> Object:
             f"no kind {shown(value.get('kind'))} is registered for version {shown(value.get('apiVersion') or '')} in "
             'scheme "pkg/runtime/scheme.go:111"'
         )
-    found: dict[str, Any] = value
-    return found
+    options: dict[str, Any] = value
+    return options
 
 
 def _delete_query(request: ApiRequest) -> Object:
     query = request.query
-    found: Object = {
+    options: Object = {
         "gracePeriodSeconds": query.number("gracePeriodSeconds"),
         "propagationPolicy": query.text("propagationPolicy"),
         "dryRun": query.all("dryRun"),
     }
     if "orphanDependents" in query:
-        found["orphanDependents"] = query.flag("orphanDependents")
-    return found
+        options["orphanDependents"] = query.flag("orphanDependents")
+    return options

@@ -27,7 +27,7 @@ _FOR_AN_HOUR: Final = [("Cache-Control", "public, max-age=3600")]
 _HEALTH: Final = ("/healthz", "/livez", "/readyz")
 _OPENAPI: Final = "/openapi/v3"
 _OPENAPI_2: Final = "/openapi/v2"
-# Clients ask with an @, which no media type can have; the answer's name is the proper one.
+# Clients ask with an @, which no media type can have; the answer has the valid name.
 _OPENAPI_2_MEDIA: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 Check = Callable[[], str]
@@ -35,7 +35,7 @@ Check = Callable[[], str]
 
 
 class Documents(Protocol):
-    """OpenAPI; ``openapi.OpenApi``."""
+    """The OpenAPI documents; ``openapi.OpenApi``."""
 
     def index(self) -> Object:
         """Path -> serverRelativeURL."""
@@ -46,20 +46,20 @@ class Documents(Protocol):
         ...
 
     def hash_of(self, path: str) -> str:
-        """Of the content; "" when there is none."""
+        """A hash of the document; "" when there is none."""
         ...
 
     def older_hash(self) -> str:
-        """Of OpenAPI v2."""
+        """A hash of the OpenAPI v2 document."""
         ...
 
     def older(self, *, protobuf: bool) -> bytes:
-        """OpenAPI v2."""
+        """The OpenAPI v2 document."""
         ...
 
 
 class Issuer(Protocol):
-    """Who signs service accounts' tokens; ``auth.Auth``."""
+    """The signer of service accounts' tokens; ``auth.Auth``."""
 
     def public_keys(self) -> list[Object]:
         """JSON web keys."""
@@ -67,19 +67,20 @@ class Issuer(Protocol):
 
 
 class NonResourcePaths:
-    """Answers what ``App`` hands on."""
+    """Answers the requests that name no resource."""
 
     def __init__(
-        self, found: discovery.Discovery, counted: metrics.Metrics, *, documents: Documents | None = None,
-        ready: Mapping[str, Check] | None = None, issuer: Issuer | None = None, address: str = "",
+        self, discovery_documents: discovery.Discovery, request_metrics: metrics.Metrics, *,
+        documents: Documents | None = None, ready: Mapping[str, Check] | None = None, issuer: Issuer | None = None,
+        address: str = "",
     ) -> None:  # fmt: skip
-        """``ready`` are the checks of /readyz by name; the other two ask only whether the server answers.
+        """``ready``: the checks of /readyz by name; /healthz and /livez only show that the server answers.
 
-        ``address`` is HOST:PORT, under which the ``issuer``'s keys are found.
+        ``address`` is HOST:PORT, under which clients find the ``issuer``'s keys.
         """
         self._issuer, self._address = issuer, address
-        self._discovery = found
-        self._metrics = counted
+        self._discovery = discovery_documents
+        self._metrics = request_metrics
         self._documents = documents
         self._checks: dict[str, Check] = {"ping": lambda: "", "log": lambda: "", **(ready or {})}
 
@@ -98,11 +99,11 @@ class NonResourcePaths:
 
     async def _root(self, request: ApiRequest, path: str) -> ApiAnswer:
         del path
-        health = [one for top in _HEALTH for one in (top, *(f"{top}/{name}" for name in self._checks))]
+        health = [check_path for top in _HEALTH for check_path in (top, *(f"{top}/{name}" for name in self._checks))]
         openapi = ["/openapi/v2", "/openapi/v3", "/openapi/v3/"] if self._documents is not None else []
         issuer = [ISSUER_PATH, KEYS_PATH] if self._issuer is not None else []
-        found = sorted([*self._discovery.paths(), *health, *issuer, "/metrics", *openapi, "/version"])
-        return await answers.of_value({"paths": found}, request, negotiate.Representation())
+        paths = sorted([*self._discovery.paths(), *health, *issuer, "/metrics", *openapi, "/version"])
+        return await answers.of_value({"paths": paths}, request, negotiate.Representation())
 
     async def _discovery_document(self, request: ApiRequest, path: str) -> ApiAnswer:
         if path in ("/api", "/apis"):
@@ -111,15 +112,15 @@ class NonResourcePaths:
                 data = self._discovery.aggregated(path, version)
                 media = discovery.AGGREGATED.format(version)
                 return _with_etag(request, data + b"\n", media, discovery.etag(data), public=True)
-        found = self._discovery.document(path)
-        if found is None:
+        document = self._discovery.document(path)
+        if document is None:
             group = path.split("/")[2] if path.count("/") >= 2 else ""
             if path.count("/") == 3 and self._discovery.document(f"/apis/{group}") is not None:
                 raise not_there()
             return answers.text("404 page not found\n", 404)
         if negotiate.pretty(request) or "yaml" in request.header("accept"):
-            return await answers.of_encoded(found, request, negotiate.choose(request))
-        return ApiAnswer(200, found + b"\n")
+            return await answers.of_encoded(document, request, negotiate.choose(request))
+        return ApiAnswer(200, document + b"\n")
 
     async def _version(self, request: ApiRequest, path: str) -> ApiAnswer:
         if path != "/version":
@@ -143,7 +144,7 @@ class NonResourcePaths:
                 lines.append(f"[-]{name} failed: {problem}")
             else:
                 lines.append(f"[+]{name} excluded: ok" if name in skipped else f"[+]{name} ok")
-        unknown = ",".join(f'"{one}"' for one in sorted(skipped - set(self._checks)))
+        unknown = ",".join(f'"{name}"' for name in sorted(skipped - set(self._checks)))
         if unknown:
             lines.append(f"warn: some health checks cannot be excluded: no matches for {unknown}")
         if failed:
@@ -153,12 +154,12 @@ class NonResourcePaths:
         return answers.text("\n".join([*lines, f"{top} check passed", ""]))
 
     async def _issuer_document(self, request: ApiRequest, path: str) -> ApiAnswer:
-        """Who signs service accounts' tokens, and with which keys (OpenID Connect discovery)."""
+        """The issuer of service accounts' tokens and its public keys (OpenID Connect discovery)."""
         if self._issuer is None or path not in (ISSUER_PATH, KEYS_PATH):
             return answers.text("404 page not found\n", 404)
         media = _KEYS_MEDIA if path == KEYS_PATH else "application/json"
-        taken = {one.partition(";")[0].strip() for one in (request.header("accept") or "*/*").split(",")}
-        if not taken & {media, "*/*"}:
+        accepted = {clause.partition(";")[0].strip() for clause in (request.header("accept") or "*/*").split(",")}
+        if not accepted & {media, "*/*"}:
             return answers.text(f"406: Not Acceptable\n\nAvailable representations: {media}", 406)
         if path == KEYS_PATH:
             return ApiAnswer(200, encode({"keys": self._issuer.public_keys()}), media, _FOR_AN_HOUR)
@@ -193,16 +194,16 @@ class NonResourcePaths:
         digest = self._documents.hash_of(name)
         if not digest:
             return answers.text("404 page not found\n", 404)
-        asked = request.query.text("hash")
-        if asked and asked != digest:
+        wanted_digest = request.query.text("hash")
+        if wanted_digest and wanted_digest != digest:
             headers = [("Location", f"{_OPENAPI}/{quote(name)}?hash={digest}"), ("ETag", f'"{digest}"')]
             return ApiAnswer(301, headers=[*headers, ("Vary", "Accept")])
         data = await asyncio.to_thread(self._documents.document, name)
-        found = _with_etag(request, data or b"{}", "application/json", f'"{digest}"')
-        if asked:
-            # The address changes with the content, so that clients may keep it.
-            found.headers += [("Cache-Control", "public, immutable"), ("Expires", "Fri, 31 Dec 2100 00:00:00 GMT")]
-        return found
+        reply = _with_etag(request, data or b"{}", "application/json", f'"{digest}"')
+        if wanted_digest:
+            # The URL changes with the content, so clients may cache it.
+            reply.headers += [("Cache-Control", "public, immutable"), ("Expires", "Fri, 31 Dec 2100 00:00:00 GMT")]
+        return reply
 
     _HANDLERS: Final[dict[str, Any]] = {
         "/": _root,
@@ -218,7 +219,7 @@ class NonResourcePaths:
 
 
 def version() -> Object:
-    """What ``/version`` tells: the version whose behaviour this is."""
+    """The document of ``/version``: the Kubernetes version whose behaviour this server has."""
     text = discovery_data()["version"]
     major, minor = text.removeprefix("v").split(".")[:2]
     return {
@@ -239,7 +240,7 @@ def version() -> Object:
 
 
 def _is_known(request: ApiRequest, tag: str) -> bool:
-    return tag in (one.strip() for one in request.header("if-none-match").split(","))
+    return tag in (etag.strip() for etag in request.header("if-none-match").split(","))
 
 
 def _with_etag(request: ApiRequest, data: bytes, media: str, tag: str, *, public: bool = False) -> ApiAnswer:

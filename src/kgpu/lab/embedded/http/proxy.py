@@ -1,9 +1,9 @@
-"""``pods/proxy`` and ``services/proxy``: a request is passed on to a pod's own program, and its answer comes back.
+"""``pods/proxy`` and ``services/proxy``: pass a request on to a pod's own program, and its answer back.
 
-As the real server does it, to the headers that are added and taken away, with these bounds: what is reached is the
-address of this machine that stands for a pod's fake one, never another host, and there only a program of that pod, as
-is made sure of before anything is sent; a redirect is handed on, not followed; a request's body is as large as any
-request's may be, an answer is passed on piece by piece as the client takes it, with a turn for everybody between.
+Works as in the real server, including the headers that are added and removed, within these bounds. Only the address of
+this machine that stands for a pod's fake one is reached, never another host, and there only a program of that pod,
+which is checked before anything is sent. A redirect is handed on, not followed. A request's body has the usual limit;
+an answer is passed on piece by piece as the client takes it, and other requests get their turn between pieces.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from kgpu.lab.embedded.status import ApiError, Object, bad_request
 if TYPE_CHECKING:
     import httpx2
 
-BEGIN_S: Final = 30.0  # for a pod's answer to begin
+BEGIN_S: Final = 30.0  # until a pod's answer must begin
 KINDS: Final = frozenset({"pods", "services"})
 VERBS: Final = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 _SCHEMES: Final = frozenset({"", "http", "https"})
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _POD_NETWORK: Final = ipaddress.IPv4Network("10.0.0.0/8")
-# Between two neighbours only, not for who comes after.
+# Hop-by-hop headers: they concern one connection and are not passed on.
 _HOP: Final = frozenset({
     "connection", "proxy-connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer",
     "transfer-encoding", "upgrade",
 })  # fmt: skip
-_OURS: Final = frozenset({
+_REPLACED: Final = frozenset({
     "authorization", "content-length", "x-forwarded-for", "x-forwarded-uri",
-    # Who asks, as a trusted proxy would tell it: a program may believe that.
+    # A trusted proxy names the user so, and a program may believe it.
     "x-remote-user", "x-remote-uid", "x-remote-group",
 })  # fmt: skip
-_WHO: Final = ("impersonate-", "x-remote-extra-")
-# Steps of the HTTP client until a connection stands.
+_IDENTITY_PREFIXES: Final = ("impersonate-", "x-remote-extra-")
+# The HTTP client's steps before a connection is open.
 _CONNECTING: Final = frozenset({"connection.connect_tcp.started", "connection.connect_tcp.failed"})
 _BODILESS: Final = frozenset({204, 304})
 _SAFE: Final = "/$&+,:;=@!'()*~"
@@ -55,7 +55,7 @@ Headers = list[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyTarget:
-    """Which port of which pod is meant, and the path of this API that stands for its ``/``. ``address``: the pod's."""
+    """The pod's address and port, and the path of this API that stands for the program's ``/`` (``prefix``)."""
 
     scheme: str
     address: str
@@ -80,7 +80,7 @@ class PodPrograms(Protocol):
 
 
 def fits(kind: ApiKind, request: ApiRequest) -> bool:
-    """Whether the path and the method are for here. Raises ApiError 404."""
+    """Whether the request is one to a proxy subresource. Raises ApiError 404 for methods that it does not have."""
     if request.subresource != "proxy" or kind.group or kind.plural not in KINDS:
         return False
     if not request.namespace or request.method not in VERBS:
@@ -89,7 +89,7 @@ def fits(kind: ApiKind, request: ApiRequest) -> bool:
 
 
 def name_of(request: ApiRequest) -> tuple[str, str, str]:
-    """(scheme, name, port) of ``[SCHEME:]NAME[:PORT]``; a port alone may be there, too. Raises ApiError 400."""
+    """(scheme, name, port) of ``[SCHEME:]NAME[:PORT]``. Raises ApiError 400."""
     parts = request.name.split(":")
     scheme, name, port = ("", *parts, "")[:3] if len(parts) < 3 else (*parts, "")[:3]
     if len(parts) > 3 or not name or scheme not in _SCHEMES:
@@ -97,12 +97,12 @@ def name_of(request: ApiRequest) -> tuple[str, str, str]:
     return scheme, name, port
 
 
-def place_of(request: ApiRequest, get: Get) -> ProxyTarget:
-    """Where the request is to go. Raises ApiError 400, 404 and 503."""
+def target_of(request: ApiRequest, get: Get) -> ProxyTarget:
+    """The target of the request. Raises ApiError 400, 404 and 503."""
     scheme, name, port = name_of(request)
     prefix = f"/api/v1/namespaces/{request.namespace}/{request.plural}/{request.name}/proxy"
     if request.plural == "services":
-        pod, port = _behind(request, name, port, get)
+        pod, port = _pod_behind_service(request, name, port, get)
     else:
         pod = get("pods", request.namespace, name)
         port = port or _first_port(pod)
@@ -113,11 +113,11 @@ def place_of(request: ApiRequest, get: Get) -> ProxyTarget:
 
 
 def _address(pod: Object) -> str:
-    """Of its own: what it shares with this machine, as a pod of the host's network does, leads to other programs."""
-    found = str((pod.get("status") or {}).get("podIP") or "")
+    """The pod's own address. Raises ApiError 400 on the host's network, where the address leads to other programs."""
+    address = str((pod.get("status") or {}).get("podIP") or "")
     try:
-        if ipaddress.IPv4Address(found) in _POD_NETWORK:
-            return found
+        if ipaddress.IPv4Address(address) in _POD_NETWORK:
+            return address
     except ValueError:
         pass
     raise bad_request("address not allowed")
@@ -125,10 +125,12 @@ def _address(pod: Object) -> str:
 
 def _first_port(pod: Object) -> str:
     containers = (pod.get("spec") or {}).get("containers") or ()
-    return next((str(one["ports"][0].get("containerPort")) for one in containers if one.get("ports")), "")
+    return next(
+        (str(container["ports"][0].get("containerPort")) for container in containers if container.get("ports")), ""
+    )
 
 
-def _behind(request: ApiRequest, name: str, port: str, get: Get) -> tuple[Object, str]:
+def _pod_behind_service(request: ApiRequest, name: str, port: str, get: Get) -> tuple[Object, str]:
     """A ready pod behind a Service, and its port."""
     service = get("services", request.namespace, name)
     if port.isascii() and port.isdecimal():
@@ -145,41 +147,43 @@ def _behind(request: ApiRequest, name: str, port: str, get: Get) -> tuple[Object
         raise ApiError(404, "NotFound", f'services "{name}" not found', {"name": name, "kind": "services"}) from None
     for subset in subsets:
         number = next((row["port"] for row in subset.get("ports") or () if str(row.get("name") or "") == port), None)
-        for one in (subset.get("addresses") or ()) if number is not None else ():
-            target = one.get("targetRef") or {}
-            # What somebody wrote into it by hand may be anybody's address.
+        for address in (subset.get("addresses") or ()) if number is not None else ():
+            target = address.get("targetRef") or {}
+            # An address without a pod was written by hand and may be of any host.
             if target.get("kind") == "Pod":
                 return get("pods", request.namespace, str(target.get("name"))), str(number)
     raise unavailable(f'no endpoints available for service "{request.name if subsets else name}"')
 
 
 def unavailable(message: str) -> ApiError:
-    """503, worded as the real one."""
+    """503, worded as the real server does."""
     return ApiError(503, "ServiceUnavailable", message)
 
 
 def path_of(request: ApiRequest, place: ProxyTarget) -> str:
-    """What the program is asked for: the rest of the path, without ``..`` and doubled slashes; "" for no slash."""
+    """The path for the program: the rest of the path without ``..`` and doubled slashes; "" if it has no slash."""
     rest = request.path[len(place.prefix) :]
     clean = posixpath.normpath("/" + rest.lstrip("/")) if rest else ""
     return clean + "/" if rest.endswith("/") and clean != "/" else clean
 
 
 def headers_of(request: ApiRequest, path: str, place: ProxyTarget, client: str) -> Headers:
-    """What the program is sent: without credentials, and with who asked for what."""
-    listed = {one.strip().lower() for one in request.header("connection").split(",")} - {"host"}
-    left_out = _HOP | _OURS | listed
-    found = [
-        (name, value) for name, value in request.headers.items() if name not in left_out and not name.startswith(_WHO)
+    """The headers for the program: without credentials, and with the client's address and the original path."""
+    listed = {name.strip().lower() for name in request.header("connection").split(",")} - {"host"}
+    left_out = _HOP | _REPLACED | listed
+    headers = [
+        (name, value)
+        for name, value in request.headers.items()
+        if name not in left_out and not name.startswith(_IDENTITY_PREFIXES)
     ]
     before = request.header("x-forwarded-for")
-    found.append(("x-forwarded-for", ", ".join(filter(None, (before, client)))))
-    found.append(("x-forwarded-uri", quote(place.prefix + path, safe=_SAFE)))
-    return found
+    headers.append(("x-forwarded-for", ", ".join(filter(None, (before, client)))))
+    headers.append(("x-forwarded-uri", quote(place.prefix + path, safe=_SAFE)))
+    return headers
 
 
 def rewritten(location: str, place: ProxyTarget, hosts: frozenset[str]) -> str:
-    """A redirect's target: paths of the program's own are below ours; other hosts and relative paths are left alone."""
+    """A redirect's target, with a path of the program put below the proxy's; other hosts and relative paths stay."""
     try:
         url = urlsplit(location)
     except ValueError:
@@ -192,14 +196,16 @@ def rewritten(location: str, place: ProxyTarget, hosts: frozenset[str]) -> str:
 
 
 def answer_headers(
-    found: Headers, place: ProxyTarget, hosts: frozenset[str], *, bodiless: bool = False
+    headers: Headers, place: ProxyTarget, hosts: frozenset[str], *, bodiless: bool = False
 ) -> tuple[str, Headers]:
-    """(media type, the other headers) for the client."""
-    left_out = {one.strip().lower() for name, value in found if name == "connection" for one in value.split(",")}
-    if bodiless or any(name == "transfer-encoding" for name, _ in found):
+    """(media type, the other headers) for the client, from the ``headers`` of the program's answer."""
+    left_out = {
+        listed.strip().lower() for name, value in headers if name == "connection" for listed in value.split(",")
+    }
+    if bodiless or any(name == "transfer-encoding" for name, _ in headers):
         left_out.add("content-length")  # of another answer, or of this one in another form
     media, kept = "", []
-    for name, value in found:
+    for name, value in headers:
         if name in _HOP or name in left_out:
             continue
         if name == "content-type":
@@ -212,10 +218,10 @@ def answer_headers(
 async def answer(
     request: ApiRequest, client: str, get: Get, read: Callable[[], Awaitable[bytes]], programs: PodPrograms
 ) -> ApiAnswer:
-    """What the program says, or why it can't be asked. Raises ApiError."""
+    """The program's answer. Raises ApiError if there is none."""
     if "dryRun" in request.query:
         raise bad_request("dryRun is not supported")
-    place = place_of(request, get)
+    place = target_of(request, get)
     path = path_of(request, place)
     query = f"?{request.query.raw}" if request.query.raw else ""
     if not path:
@@ -223,21 +229,21 @@ async def answer(
     headers = headers_of(request, path, place, client)
     body = await read()
     try:
-        status, said, pieces = await programs.send(
+        status, reply_headers, pieces = await programs.send(
             request.method, place, quote(path, safe=_SAFE) + query, headers, body
         )
     except OSError as error:
         raise unavailable(f"error trying to reach service: {error}") from error
     hosts = frozenset({f"{place.address}:{place.port}", request.header("host")})
-    media, kept = answer_headers(said, place, hosts, bodiless=status in _BODILESS)
+    media, kept = answer_headers(reply_headers, place, hosts, bodiless=status in _BODILESS)
     return ApiAnswer(status, media=media, headers=kept, stream=pieces)
 
 
 class HttpPodPrograms:
     """Over HTTP, and HTTPS with whatever certificate the pod shows.
 
-    ``reached`` gives a pod address's own here. ``answers`` says whether on that address and port a program of the pod
-    listens; it is called in a thread, with a connection that stands.
+    ``reached`` gives the address on this machine that stands for a pod's. ``answers`` says whether a program of the pod
+    listens on that address and port; it is called in a thread while a connection is open.
     """
 
     def __init__(self, reached: Callable[[str], str], answers: Callable[[ProxyTarget, str, int], bool]) -> None:
@@ -253,8 +259,8 @@ class HttpPodPrograms:
         port = place.port or str(_DEFAULT_PORTS[place.scheme])
         if not (port.isascii() and port.isdecimal() and int(port[:6]) < 1 << 16):
             raise OSError(f"dial tcp: address {port[:100]}: invalid port")
-        here = self._reached(place.address)
-        if not ipaddress.IPv4Address(here).is_loopback:
+        local_address = self._reached(place.address)
+        if not ipaddress.IPv4Address(local_address).is_loopback:
             raise OSError(f"dial tcp {place.address}:{port}: connect: network is unreachable")
         if self._client is None:
             # A pod's address may be another's by the time of the next request.
@@ -262,45 +268,47 @@ class HttpPodPrograms:
             self._client = httpx2.AsyncClient(
                 verify=_trusting(), timeout=httpx2.Timeout(None), limits=limits, trust_env=False, follow_redirects=False
             )
-        url = httpx2.URL(scheme=place.scheme, host=here, port=int(port), raw_path=target.encode())
-        told = Connected(lambda: self._answers(place, here, int(port)), f"{place.address}:{port}")
-        request = httpx2.Request(method, url, headers=headers, content=body or None, extensions={"trace": told.trace})
+        url = httpx2.URL(scheme=place.scheme, host=local_address, port=int(port), raw_path=target.encode())
+        check = ConnectionCheck(lambda: self._answers(place, local_address, int(port)), f"{place.address}:{port}")
+        request = httpx2.Request(method, url, headers=headers, content=body or None, extensions={"trace": check.trace})
         try:
             async with asyncio.timeout(BEGIN_S):
-                found = await self._client.send(request, stream=True)
+                response = await self._client.send(request, stream=True)
         except (httpx2.HTTPError, TimeoutError) as error:
-            raise OSError(_words(error, f"{place.address}:{port}")) from error
-        if not 200 <= found.status_code < 600:
-            await found.aclose()
-            words = f'malformed HTTP status code "{found.status_code}"'
+            raise OSError(_go_message(error, f"{place.address}:{port}")) from error
+        if not 200 <= response.status_code < 600:
+            await response.aclose()
+            words = f'malformed HTTP status code "{response.status_code}"'
             raise OSError(f"net/http: HTTP/1.x transport connection broken: {words}")
-        said = [(name.lower().decode("latin-1"), value.decode("latin-1")) for name, value in found.headers.raw]
-        return found.status_code, said, Pieces(found)
+        reply_headers = [
+            (name.lower().decode("latin-1"), value.decode("latin-1")) for name, value in response.headers.raw
+        ]
+        return response.status_code, reply_headers, Pieces(response)
 
     async def close(self) -> None:
         if self._client is not None:
             await self._client.aclose()
 
 
-class Connected:
-    """Hears of a connection that stands, and ends it before anything is sent where a stranger has taken it.
+class ConnectionCheck:
+    """Checks a new connection before anything is sent, and ends it if another program than the pod's has accepted it.
 
-    Asked before, another could have begun to listen by the time of the connection. A client that told of no connection
-    would be refused its first step after it.
+    A check before the connection would leave time for another program to begin to listen. If the HTTP client reports no
+    connection, its first step after it is refused.
     """
 
     def __init__(self, answers: Callable[[], bool], where: str) -> None:
         self._answers = answers
         self._where = where
-        self.heard = False
+        self.passed = False
 
     async def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Of the HTTP client, for each of its steps. Raises OSError."""
+        """The HTTP client's trace hook, called at each of its steps. Raises OSError."""
         if event == "connection.connect_tcp.complete":
-            self.heard = await asyncio.to_thread(self._answers)
-            if not self.heard:
+            self.passed = await asyncio.to_thread(self._answers)
+            if not self.passed:
                 await info["return_value"].aclose()
-        if not self.heard and event not in _CONNECTING:
+        if not self.passed and event not in _CONNECTING:
             raise OSError(
                 f"dial tcp {self._where}: connect: connection refused: the program of this machine that listens there "
                 "is none of the pod's; expected: a program that a container of the pod has started; "
@@ -315,23 +323,23 @@ def _trusting() -> ssl.SSLContext:
 
 
 class Pieces:
-    """The body as it comes. Unlike a generator, it ends the connection also when nobody has begun to read."""
+    """The body as it comes. Unlike a generator, it ends the connection even if reading has not begun."""
 
-    def __init__(self, found: httpx2.Response) -> None:
-        self._found = found
+    def __init__(self, response: httpx2.Response) -> None:
+        self._response = response
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._found.aiter_raw():
+        async for piece in self._response.aiter_raw():
             yield piece
-            # A thousand small pieces are there at once, and neither reading nor sending them waits for anything.
+            # Neither reading nor sending a thousand small pieces that have arrived waits for anything.
             await asyncio.sleep(0)
 
     async def aclose(self) -> None:
-        await self._found.aclose()
+        await self._response.aclose()
 
 
-def _words(error: BaseException, where: str) -> str:
-    """As Go says it."""
+def _go_message(error: BaseException, where: str) -> str:
+    """Go's message for the error."""
     import httpx2
 
     if isinstance(error, TimeoutError):

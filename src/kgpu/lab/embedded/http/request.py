@@ -1,6 +1,6 @@
-"""One request as the API sees it: what a path and a method ask for, and the query.
+"""One request as the API sees it: verb, group, resource and name from method and path, and the query.
 
-Pure. ``attributes`` is what authorization looks at; the rules are those of the real server's RequestInfo.
+Pure. Authorization looks at ``attributes``; the rules are those of the real server's RequestInfo.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Query:
         return name in self._pairs
 
     def text(self, name: str) -> str:
-        """The value, "" when it is not given."""
-        found = self._pairs.get(name)
-        return found[0] if found else ""
+        """The value, "" if there is none."""
+        values = self._pairs.get(name)
+        return values[0] if values else ""
 
     def all(self, name: str) -> list[str]:
         """Every value that is not empty."""
-        return [one for one in self._pairs.get(name, ()) if one]
+        return [value for value in self._pairs.get(name, ()) if value]
 
     def flag(self, name: str) -> bool:
         """True unless it is absent, empty, ``false`` or ``0`` (the API's conversion of booleans)."""
@@ -57,12 +57,12 @@ class Query:
         try:
             if not text.lstrip("+-").isascii() or not text.lstrip("+-").isdigit():
                 raise ValueError(text)
-            found = int(text) if len(text) <= 20 else 1 << 64
+            number = int(text) if len(text) <= 20 else 1 << 64
         except ValueError:
             raise bad_request(f'strconv.ParseInt: parsing "{text[:100]}": invalid syntax') from None
-        if not -(1 << 63) <= found < 1 << 63:
+        if not -(1 << 63) <= number < 1 << 63:
             raise bad_request(f'strconv.ParseInt: parsing "{text[:100]}": value out of range')
-        return found
+        return number
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,70 +92,70 @@ class ApiRequest:
 
     @property
     def agent(self) -> str:
-        """The client program's own name: what stands for a field manager that is not given."""
+        """The client program's name, which is the field manager unless the client names one."""
         return self.header("user-agent").split("/")[0][:128]
 
     def attributes(self) -> Object:
         """As in a SubjectAccessReview's resourceAttributes or nonResourceAttributes."""
         if not self.resource:
             return {"verb": self.method.lower(), "path": self.path}
-        found = {
+        attributes = {
             "verb": self.verb or self.method.lower(), "group": self.group, "version": self.version,
             "resource": self.plural, "subresource": self.subresource, "namespace": self.namespace,
             "name": self.name or self.selected,
         }  # fmt: skip
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in attributes.items() if value}
 
 
 def parse(method: str, raw_path: str, query: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> ApiRequest:
     """The request of a method, an undecoded path and an undecoded query."""
     try:
-        wanted = Query(query)
+        parsed_query = Query(query)
     except ValueError:
         raise bad_request("too many query parameters") from None
     # Decoded as a whole, as the real server does: an escaped slash is a slash.
     path = unquote(raw_path, errors="replace") or "/"
-    made = ApiRequest(
+    request = ApiRequest(
         method=method,
         path=path,
-        query=wanted,
+        query=parsed_query,
         headers={name.decode("latin-1"): value.decode("latin-1") for name, value in headers},
     )
     parts = path[1:].split("/")
     if len(parts) > 1 and not parts[-1]:
         parts.pop()  # a trailing slash changes nothing
     if parts[0] == "api" and len(parts) >= 3:
-        made.version, parts = parts[1], parts[2:]
+        request.version, parts = parts[1], parts[2:]
     elif parts[0] == "apis" and len(parts) >= 4:
-        made.group, made.version, parts = parts[1], parts[2], parts[3:]
+        request.group, request.version, parts = parts[1], parts[2], parts[3:]
     else:
-        return made
-    _resource(made, parts)
-    return made
+        return request
+    _resource(request, parts)
+    return request
 
 
-def _resource(made: ApiRequest, parts: list[str]) -> None:
-    made.resource = True
-    made.verb = _VERBS.get(made.method, "")
+def _resource(request: ApiRequest, parts: list[str]) -> None:
+    request.resource = True
+    request.verb = _VERBS.get(request.method, "")
     if parts[0] == "namespaces" and len(parts) > 1:
-        made.namespace = parts[1]
+        request.namespace = parts[1]
         if len(parts) > 2 and parts[2] not in _NAMESPACE_PARTS:
             parts = parts[2:]
-    made.plural = parts[0]
-    made.name = parts[1] if len(parts) > 1 else ""
-    made.subresource = parts[2] if len(parts) > 2 else ""
-    made.rest = tuple(parts[3:])
-    if made.name:
+    request.plural = parts[0]
+    request.name = parts[1] if len(parts) > 1 else ""
+    request.subresource = parts[2] if len(parts) > 2 else ""
+    request.rest = tuple(parts[3:])
+    if request.name:
         return
-    made.verb = _OF_COLLECTIONS.get(made.verb, made.verb)
-    if made.verb == "list" and made.query.flag("watch"):
-        made.verb = "watch"
-    # A selector that names one object is a question about that object.
-    if made.verb in ("list", "watch", "deletecollection"):
-        for part in made.query.text("fieldSelector").split(","):
+    request.verb = _OF_COLLECTIONS.get(request.verb, request.verb)
+    if request.verb == "list" and request.query.flag("watch"):
+        request.verb = "watch"
+    # A selector by name asks for one object: authorization sees its name.
+    if request.verb in ("list", "watch", "deletecollection"):
+        for part in request.query.text("fieldSelector").split(","):
             key, equals, value = part.partition("=")
             if equals and key == "metadata.name":
-                made.selected = value.lstrip("=")
+                request.selected = value.lstrip("=")
 
 
 def not_there() -> ApiError:

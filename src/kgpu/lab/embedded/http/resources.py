@@ -1,4 +1,4 @@
-"""Every verb on resources: from a checked request to what ``ApiCore`` does, and back to an answer."""
+"""Every verb on resources: a checked request becomes a call of ``ApiCore``, its outcome an answer."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _PATCHES: Final = (
     "application/strategic-merge-patch+json",
     options.APPLY,
 )
-_OWN_RULES: Final = frozenset({"apiextensions.k8s.io"})  # groups whose rules belong to the loop alone
+_OWN_RULES: Final = frozenset({"apiextensions.k8s.io"})  # groups whose rules only the event loop's thread may use
 _STREAMS: Final = {
     "exec": "run commands in", "attach": "attach to", "portforward": "forward ports to", "proxy": "proxy to",
 }  # fmt: skip
-_ANSWERED: Final = frozenset({"binding", "eviction", "token"})  # subresources that are asked for something
+_ANSWERED: Final = frozenset({"binding", "eviction", "token"})  # subresources whose answer is no object of the kind
 _DEPRECATED: Final = {
     ("", "v1", "endpoints"): "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
     ("", "v1", "componentstatuses"): "v1 ComponentStatus is deprecated in v1.19+",
@@ -45,20 +45,20 @@ Read = Callable[[], Awaitable[bytes]]
 
 
 class Custom(Protocol):
-    """What is asked of the CRDs."""
+    """What the handlers need of the CRDs."""
 
     def printer_columns(self, kind: ApiKind) -> list[Object]:
         """``additionalPrinterColumns`` of the version."""
         ...
 
     def deprecation(self, kind: ApiKind) -> str:
-        """What every answer of a deprecated version warns of, else ""."""
+        """The warning in every answer of a deprecated version, else ""."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class HandlerContext:
-    """What the handlers work on."""
+    """What the handlers of all requests share."""
 
     core: ApiCore
     kinds: Kinds
@@ -75,7 +75,7 @@ class HandlerContext:
 
 @dataclass(slots=True, kw_only=True)
 class ResourceRequest:
-    """One request on a resource. ``read`` gives the body; ``warnings`` become headers; ``client``: its address."""
+    """One request on a resource. ``read`` gives the body; ``warnings`` become headers; ``client`` is its address."""
 
     request: ApiRequest
     kind: ApiKind
@@ -86,7 +86,7 @@ class ResourceRequest:
 
     @property
     def namespace(self) -> str:
-        """Where the object is; "" for kinds without, also for namespaces, whose path has one."""
+        """The object's namespace; "" for cluster-scoped kinds, also for namespaces, whose path has one."""
         return self.request.namespace if self.kind.namespaced else ""
 
     @property
@@ -100,10 +100,10 @@ def find(kinds: Kinds, request: ApiRequest) -> ApiKind:
     kind = kinds.find(request.group, request.version, request.plural)
     if kind is None or (request.rest and not _goes_on(kind, request)):
         raise not_there()
-    for one in (request.namespace, request.name):
-        if one in (".", ".."):
+    for part in (request.namespace, request.name):
+        if part in (".", ".."):
             raise bad_request(
-                f"{'Name' if one is request.name else 'Namespace'} parameter invalid: \"{one}\": may not be '{one}'"
+                f"{'Name' if part is request.name else 'Namespace'} parameter invalid: \"{part}\": may not be '{part}'"
             )
     whole = request.plural == "namespaces" and request.namespace == request.name
     # Without a namespace objects can be listed and watched, but their names mean nothing.
@@ -125,7 +125,7 @@ def find(kinds: Kinds, request: ApiRequest) -> ApiKind:
 
 
 def _goes_on(kind: ApiKind, request: ApiRequest) -> bool:
-    """Whether a path may go on behind the subresource; what is asked of a node's kubelet is refused later, in words."""
+    """Whether a path may go on behind the subresource. For ``nodes/proxy`` it may: the refusal comes later."""
     return proxy.fits(kind, request) or (kind.key == ("", "nodes") and request.subresource == "proxy")
 
 
@@ -138,45 +138,54 @@ def _fits(kind: ApiKind, request: ApiRequest) -> bool:
     return request.verb not in ("update", "patch")
 
 
-async def answer(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
-    """What the request comes to. Raises ApiError."""
-    request = asked.request
-    proxied = proxy.fits(asked.kind, request)
+async def answer(context: HandlerContext, resource_request: ResourceRequest) -> ApiAnswer:
+    """Handle the request. Raises ApiError."""
+    request = resource_request.request
+    proxied = proxy.fits(resource_request.kind, request)
     if proxied or request.subresource in _STREAMS:
-        _connect(served, asked)
+        _connect(context, resource_request)
     if proxied:
-        return await proxy.answer(request, asked.client, partial(_of_core, served), asked.read, served.programs)
+        return await proxy.answer(
+            request, resource_request.client, partial(_of_core, context), resource_request.read, context.programs
+        )
     if request.subresource in _STREAMS:
-        raise _no_streams(request, served.core.get(asked.kind, asked.namespace, request.name).obj)
+        raise _no_streams(
+            request, context.core.get(resource_request.kind, resource_request.namespace, request.name).obj
+        )
     deprecated = _DEPRECATED.get((request.group, request.version, request.plural))
-    if asked.kind.custom and served.custom is not None:
-        deprecated = served.custom.deprecation(asked.kind)
+    if resource_request.kind.custom and context.custom is not None:
+        deprecated = context.custom.deprecation(resource_request.kind)
     if deprecated:
-        asked.warnings.append(deprecated)
-    found = await _VERBS[request.verb](served, asked)
+        resource_request.warnings.append(deprecated)
+    reply = await _VERBS[request.verb](context, resource_request)
     if request.verb in _WRITES:
-        await served.core.kept()
-    return found
+        await context.core.kept()
+    return reply
 
 
-def _connect(served: HandlerContext, asked: ResourceRequest) -> None:
-    """Admission's word on a connection."""
-    request, row = asked.request, asked.row
+def _connect(context: HandlerContext, resource_request: ResourceRequest) -> None:
+    """Let admission review a connection. Raises ApiError if it refuses."""
+    request, row = resource_request.request, resource_request.row
     group = f"{row['group']}/" if row.get("group") else ""
-    obj: Object = {"kind": row.get("kind", ""), "apiVersion": f"{group}{row.get('version') or asked.kind.version}"}
+    obj: Object = {
+        "kind": row.get("kind", ""),
+        "apiVersion": f"{group}{row.get('version') or resource_request.kind.version}",
+    }
     if request.subresource == "proxy" and request.rest:
         obj["path"] = "/" + "/".join(request.rest)
     query = request.query
-    given: Object = {name: query.flag(name) for name in ("stdin", "stdout", "stderr", "tty")}
-    given |= {"container": query.text("container"), "command": query.all("command")}
-    obj |= {name: value for name, value in given.items() if value}
-    call = Call(user=asked.user, manager=request.agent)
-    with _warned(asked, call):
-        served.core.connect(asked.kind, asked.namespace, request.name, obj, call, subresource=request.subresource)
+    stream_options: Object = {name: query.flag(name) for name in ("stdin", "stdout", "stderr", "tty")}
+    stream_options |= {"container": query.text("container"), "command": query.all("command")}
+    obj |= {name: value for name, value in stream_options.items() if value}
+    call = Call(user=resource_request.user, manager=request.agent)
+    with _warned(resource_request, call):
+        context.core.connect(
+            resource_request.kind, resource_request.namespace, request.name, obj, call, subresource=request.subresource
+        )
 
 
 def _no_streams(request: ApiRequest, obj: Object) -> ApiError:
-    """Pods that the real server could not reach either are refused in its words."""
+    """The refusal of a stream; for pods that the real server could not reach either, in its words."""
     if request.plural == "pods":
         if request.subresource in ("exec", "attach"):
             logs.container_of(obj, request.query.text("container"))
@@ -187,89 +196,93 @@ def _no_streams(request: ApiRequest, obj: Object) -> ApiError:
     return ApiError(501, "NotImplemented", message, {"name": request.name, "kind": request.plural})
 
 
-async def _get(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
-    request, kind = asked.request, asked.kind
+async def _get(context: HandlerContext, resource_request: ResourceRequest) -> ApiAnswer:
+    request, kind = resource_request.request, resource_request.kind
     if request.subresource == "log":
-        pod = served.core.get(kind, asked.namespace, request.name).obj
-        return await logs.answer(request, pod, lambda name: _node(served, name), served.kubelets)
+        pod = context.core.get(kind, resource_request.namespace, request.name).obj
+        return await logs.answer(request, pod, lambda name: _node(context, name), context.kubelets)
     wanted = negotiate.choose(request)
-    stored = served.core.get(kind, asked.namespace, request.name, subresource=request.subresource)
-    return await answers.of_stored(stored, served.columns(kind), request, wanted)
+    stored = context.core.get(kind, resource_request.namespace, request.name, subresource=request.subresource)
+    return await answers.of_stored(stored, context.columns(kind), request, wanted)
 
 
-def _of_core(served: HandlerContext, plural: str, namespace: str, name: str) -> Object:
-    return served.core.get(served.kinds.need("", plural), namespace, name).obj
+def _of_core(context: HandlerContext, plural: str, namespace: str, name: str) -> Object:
+    return context.core.get(context.kinds.need("", plural), namespace, name).obj
 
 
-def _node(served: HandlerContext, name: str) -> Object | None:
+def _node(context: HandlerContext, name: str) -> Object | None:
     try:
-        return served.core.get(served.kinds.need("", "nodes"), "", name).obj
+        return context.core.get(context.kinds.need("", "nodes"), "", name).obj
     except ApiError as error:
         if error.code == 404:
             return None
         raise
 
 
-async def _list(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
-    request, kind = asked.request, asked.kind
+async def _list(context: HandlerContext, resource_request: ResourceRequest) -> ApiAnswer:
+    request, kind = resource_request.request, resource_request.kind
     wanted = negotiate.choose(request)
-    given = options.of_list(request, watch=False)
-    page = served.core.list(
-        kind, asked.namespace, labels=given.labels, fields=given.fields, limit=given.limit, token=given.token,
-        version=given.version, match=given.match,
+    list_options = options.of_list(request, watch=False)
+    page = context.core.list(
+        kind, resource_request.namespace, labels=list_options.labels, fields=list_options.fields,
+        limit=list_options.limit, token=list_options.token, version=list_options.version, match=list_options.match,
     )  # fmt: skip
-    return await answers.of_page(page, served.columns(kind), request, wanted)
+    return await answers.of_page(page, context.columns(kind), request, wanted)
 
 
-async def _watch(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
-    request, columns = asked.request, served.columns(asked.kind)
+async def _watch(context: HandlerContext, resource_request: ResourceRequest) -> ApiAnswer:
+    request, columns = resource_request.request, context.columns(resource_request.kind)
     wanted = negotiate.choose(request, watch=True)
-    given = options.of_list(request, watch=True)
-    return watch.answer(served.core, columns, asked.namespace, given, watch.form_of(columns, request, wanted))
+    list_options = options.of_list(request, watch=True)
+    return watch.answer(
+        context.core, columns, resource_request.namespace, list_options, watch.form_of(columns, request, wanted)
+    )
 
 
-def _has_table(asked: ResourceRequest) -> bool:
-    """Whether there is a table of it: what is only asked, and never listed, has none."""
-    return "list" in asked.kind.verbs and asked.request.subresource not in _ANSWERED
+def _has_table(resource_request: ResourceRequest) -> bool:
+    """Whether the answer can be a table; kinds that are never listed have none."""
+    return "list" in resource_request.kind.verbs and resource_request.request.subresource not in _ANSWERED
 
 
-async def _create(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
-    request, kind = asked.request, asked.kind
-    wanted = negotiate.choose(request, tables=_has_table(asked))
-    obj, call = await _object(served, asked, "CreateOptions")
-    await default_account(served.core, kind, asked.namespace, obj, request.subresource)
-    with _warned(asked, call):
-        found = served.core.create(
-            kind, asked.namespace, obj, call, name=request.name, subresource=request.subresource
+async def _create(context: HandlerContext, resource_request: ResourceRequest) -> ApiAnswer:
+    request, kind = resource_request.request, resource_request.kind
+    wanted = negotiate.choose(request, tables=_has_table(resource_request))
+    obj, call = await _object(context, resource_request, "CreateOptions")
+    await default_account(context.core, kind, resource_request.namespace, obj, request.subresource)
+    with _warned(resource_request, call):
+        stored = context.core.create(
+            kind, resource_request.namespace, obj, call, name=request.name, subresource=request.subresource
         )  # fmt: skip
-    return await answers.of_stored(found, served.columns(kind), request, wanted, 201)
+    return await answers.of_stored(stored, context.columns(kind), request, wanted, 201)
 
 
-async def _update(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
-    request, kind = asked.request, asked.kind
+async def _update(context: HandlerContext, resource_request: ResourceRequest) -> ApiAnswer:
+    request, kind = resource_request.request, resource_request.kind
     wanted = negotiate.choose(request)
-    obj, call = await _object(served, asked, "UpdateOptions")
-    status = 200 if served.core.has(kind, asked.namespace, request.name) else 201
-    with _warned(asked, call):
-        stored = served.core.update(kind, asked.namespace, request.name, obj, call, subresource=request.subresource)
-    return await answers.of_stored(stored, served.columns(kind), request, wanted, status)
+    obj, call = await _object(context, resource_request, "UpdateOptions")
+    status = 200 if context.core.has(kind, resource_request.namespace, request.name) else 201
+    with _warned(resource_request, call):
+        stored = context.core.update(
+            kind, resource_request.namespace, request.name, obj, call, subresource=request.subresource
+        )
+    return await answers.of_stored(stored, context.columns(kind), request, wanted, status)
 
 
 @contextlib.contextmanager
-def _warned(asked: ResourceRequest, call: Call) -> Iterator[None]:
-    """The call's warnings reach the client, also when it is refused."""
+def _warned(resource_request: ResourceRequest, call: Call) -> Iterator[None]:
+    """Pass the call's warnings on to the client, even if the call is refused."""
     try:
         yield
     finally:
-        asked.warnings.extend(call.warnings)
+        resource_request.warnings.extend(call.warnings)
 
 
-async def _object(served: HandlerContext, asked: ResourceRequest, name: str) -> tuple[Object, Call]:
+async def _object(context: HandlerContext, resource_request: ResourceRequest, name: str) -> tuple[Object, Call]:
     """The body's object and the call."""
-    request, kind = asked.request, asked.kind
-    data = await asked.read()
-    call = options.of_write(request, asked.user, name)
-    want = body.wanted(kind, asked.row)
+    request, kind = resource_request.request, resource_request.kind
+    data = await resource_request.read()
+    call = options.of_write(request, resource_request.user, name)
+    want = body.wanted(kind, resource_request.row)
     obj, repeated = await body.object_of(data, request.header("content-type"), want)
     if kind.custom and want == (kind.api_version, kind.kind):
         obj = body.of_custom(obj, data, want)
@@ -277,107 +290,125 @@ async def _object(served: HandlerContext, asked: ResourceRequest, name: str) -> 
         obj = body.of_kind(obj, want)
     if repeated is not None:
         obj = obj if kind.custom else body.of_kind(repeated.merged(obj), want)
-        call = _repeated(asked, call, repeated, want[1])
-    if len(data) > body.SLOW and kind.stored and kind.group not in _OWN_RULES and not (asked.row or kind.custom):
+        call = _repeated(resource_request, call, repeated, want[1])
+    if (
+        len(data) > body.SLOW
+        and kind.stored
+        and kind.group not in _OWN_RULES
+        and not (resource_request.row or kind.custom)
+    ):
         new = request.verb == "create"
         try:
-            obj = await asyncio.to_thread(served.core.prepared, kind, obj, call, new=new)
+            obj = await asyncio.to_thread(context.core.prepared, kind, obj, call, new=new)
         except ApiError:
-            asked.warnings.extend(call.warnings)
+            resource_request.warnings.extend(call.warnings)
             raise
         call = dataclasses.replace(call, prepared=True)
     return obj, call
 
 
-def _repeated(asked: ResourceRequest, call: Call, repeated: Repeated, name: str = "") -> Call:
-    """The call with what its body has twice; bindings, which are read without their type, are looked at here.
+def _repeated(resource_request: ResourceRequest, call: Call, repeated: Repeated, name: str = "") -> Call:
+    """The call with its body's repeated fields. Bindings, which are decoded without their type, are refused or warned
+    of here.
 
     ``name`` is the kind of a whole object, "" for a patch.
     """
-    if asked.request.subresource != "binding" and asked.kind.key != ("", "bindings"):
+    if resource_request.request.subresource != "binding" and resource_request.kind.key != ("", "bindings"):
         return dataclasses.replace(call, repeated=repeated)
     complaints = repeated.untyped()
     if call.validation == "Strict":
-        begun = f'{name} in version "{asked.kind.version}" cannot be handled as a {name}: ' if name else ""
+        begun = f'{name} in version "{resource_request.kind.version}" cannot be handled as a {name}: ' if name else ""
         raise bad_request(f"{begun}{words(complaints)}")
     if call.validation == "Warn":
         call.warnings.extend(warnings(complaints))
     return call
 
 
-async def _patch(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
-    request, kind = asked.request, asked.kind
+async def _patch(context: HandlerContext, resource_request: ResourceRequest) -> ApiAnswer:
+    request, kind = resource_request.request, resource_request.kind
     wanted = negotiate.choose(request)
     media = body.media_of(request.header("content-type"))
     custom = kind.custom and media == _PATCHES[2]
     if media not in _PATCHES or custom:
         raise unsupported(custom=custom)
-    data = await asked.read()
-    call = options.of_write(request, asked.user, "PatchOptions", media=media)
+    data = await resource_request.read()
+    call = options.of_write(request, resource_request.user, "PatchOptions", media=media)
     try:
         change, repeated = await _change(data, media)
     except ApiError:
         if media != options.APPLY:
-            served.core.get(kind, asked.namespace, request.name)  # that there is nothing to patch comes first
+            # A missing object is reported before a wrong patch.
+            context.core.get(kind, resource_request.namespace, request.name)
         raise
     if repeated is not None:
-        call = _repeated(asked, call, repeated)
-    if media == options.APPLY and not served.core.has(kind, asked.namespace, request.name):
-        await default_account(served.core, kind, asked.namespace, change, request.subresource)
-    with _warned(asked, call):
-        stored, made = served.core.patch(
-            kind, asked.namespace, request.name, media, change, call, subresource=request.subresource
+        call = _repeated(resource_request, call, repeated)
+    if media == options.APPLY and not context.core.has(kind, resource_request.namespace, request.name):
+        await default_account(context.core, kind, resource_request.namespace, change, request.subresource)
+    with _warned(resource_request, call):
+        stored, created = context.core.patch(
+            kind, resource_request.namespace, request.name, media, change, call, subresource=request.subresource
         )  # fmt: skip
-    return await answers.of_stored(stored, served.columns(kind), request, wanted, 201 if made else 200)
+    return await answers.of_stored(stored, context.columns(kind), request, wanted, 201 if created else 200)
 
 
 async def _change(data: bytes, media: str) -> tuple[Any, Repeated | None]:
-    """A patch's body, decoded, and as it was written when a field is there twice. Raises ApiError 400."""
+    """The decoded patch, and its body as it was written if a field is repeated, else None. Raises ApiError 400."""
     apply = media == options.APPLY
     try:
         change, repeated = await body.decode(data, "application/yaml" if apply else "application/json")
     except body.NotJson as error:
-        said = (
+        message = (
             f"error decoding YAML: error converting YAML to JSON: {error}"
             if apply
             else f"error decoding patch: {error}"
         )
-        raise bad_request(said) from None
+        raise bad_request(message) from None
     list_wanted = media == _PATCHES[0]
     if isinstance(change, list if list_wanted else dict):
         return change, repeated
     have = {dict: "object", list: "array", str: "string", bool: "bool", type(None): "null"}.get(type(change), "number")
     target = "[]handlers.jsonPatchOp" if list_wanted else "map[string]interface {}"
-    said = "error decoding YAML: error unmarshaling JSON: while decoding JSON" if apply else "error decoding patch"
-    raise bad_request(f"{said}: json: cannot unmarshal {have} into Go value of type {target}")
+    prefix = "error decoding YAML: error unmarshaling JSON: while decoding JSON" if apply else "error decoding patch"
+    raise bad_request(f"{prefix}: json: cannot unmarshal {have} into Go value of type {target}")
 
 
-async def _delete(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
-    request, kind = asked.request, asked.kind
+async def _delete(context: HandlerContext, resource_request: ResourceRequest) -> ApiAnswer:
+    request, kind = resource_request.request, resource_request.kind
     wanted = negotiate.choose(request)
-    given = await options.of_delete(request, await asked.read())
-    call = Call(user=asked.user, dry_run=given.dry_run, manager=request.agent, options=given.shown())
-    with _warned(asked, call):
-        obj, _ = served.core.delete(kind, asked.namespace, request.name, given, call)
-    return await answers.of_stored(StoredObject(obj, 0), served.columns(kind), request, wanted)
+    delete_options = await options.of_delete(request, await resource_request.read())
+    call = Call(
+        user=resource_request.user,
+        dry_run=delete_options.dry_run,
+        manager=request.agent,
+        options=delete_options.shown(),
+    )
+    with _warned(resource_request, call):
+        obj, _ = context.core.delete(kind, resource_request.namespace, request.name, delete_options, call)
+    return await answers.of_stored(StoredObject(obj, 0), context.columns(kind), request, wanted)
 
 
-async def _delete_collection(served: HandlerContext, asked: ResourceRequest) -> ApiAnswer:
-    request, kind = asked.request, asked.kind
+async def _delete_collection(context: HandlerContext, resource_request: ResourceRequest) -> ApiAnswer:
+    request, kind = resource_request.request, resource_request.kind
     wanted = negotiate.choose(request)
-    listed = options.of_list(request, watch=False)
-    given = await options.of_delete(request, await asked.read())
-    call = Call(user=asked.user, dry_run=given.dry_run, manager=request.agent, options=given.shown())
-    gone = []
-    with _warned(asked, call):
-        for one in served.core.delete_collection(
-            kind, asked.namespace, given, call, labels=listed.labels, fields=listed.fields
+    list_options = options.of_list(request, watch=False)
+    delete_options = await options.of_delete(request, await resource_request.read())
+    call = Call(
+        user=resource_request.user,
+        dry_run=delete_options.dry_run,
+        manager=request.agent,
+        options=delete_options.shown(),
+    )
+    deleted = []
+    with _warned(resource_request, call):
+        for stored in context.core.delete_collection(
+            kind, resource_request.namespace, delete_options, call,
+            labels=list_options.labels, fields=list_options.fields,
         ):  # fmt: skip
-            gone.append(one)
-            if len(gone) % _TOGETHER == 0:
+            deleted.append(stored)
+            if len(deleted) % _TOGETHER == 0:
                 await asyncio.sleep(0)
-    version = str(served.core.store.revision)
-    return await answers.of_page(ListPage(gone, version), served.columns(kind), request, wanted)
+    version = str(context.core.store.revision)
+    return await answers.of_page(ListPage(deleted, version), context.columns(kind), request, wanted)
 
 
 _VERBS: Final[dict[str, Callable[[HandlerContext, ResourceRequest], Awaitable[ApiAnswer]]]] = {

@@ -1,7 +1,7 @@
 """Watches over HTTP: a line of JSON for each change, as objects, tables or metadata, until the time is up.
 
-Lines that are there already go out together, so that a burst costs one write. A version that is too old is told inside
-the stream with an ERROR line, as the real server does.
+Waiting lines go out together, so that a burst costs one write. A version that is too old is reported inside the stream
+with an ERROR line, as the real server does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kgpu.lab.embedded.core import ApiCore
     from kgpu.lab.embedded.store import ObjectWatch
 
-LEAST_SECONDS: Final = 1800  # of a watch whose client does not say; up to twice of it
+LEAST_SECONDS: Final = 1800  # of a watch whose client names no timeout; at most twice as long
 _CHUNK: Final = 64 * 1024  # bytes that are sent together
 _LINES: Final = 200  # lines that are encoded before others get their turn
 
@@ -35,7 +35,7 @@ def error_line(error: ApiError) -> bytes:
 
 
 def form_of(columns: Columns, request: ApiRequest, wanted: Representation) -> Form:
-    """How one line is made."""
+    """The function that encodes one line."""
     if wanted.kind == "Table":
         return _Tables(columns, request, wanted)
     if wanted.kind:
@@ -49,7 +49,7 @@ def form_of(columns: Columns, request: ApiRequest, wanted: Representation) -> Fo
 
 
 class _Tables:
-    """Column definitions go with the first line only."""
+    """Encodes lines as tables; only the first one has column definitions."""
 
     def __init__(self, columns: Columns, request: ApiRequest, wanted: Representation) -> None:
         self._columns = columns
@@ -68,7 +68,7 @@ def _line(item: WatchItem, obj: Object) -> bytes:
 
 
 def answer(core: ApiCore, columns: Columns, namespace: str, options: ListOptions, form: Form) -> ApiAnswer:
-    """The watch. Raises ApiError, but not for a version that is too old: that is told in the stream."""
+    """The watch as an answer. Raises ApiError, but not for a version that is too old: the stream reports that."""
     try:
         watch = core.watch(
             columns.kind, namespace, labels=options.labels, fields=options.fields, version=options.version,
@@ -78,15 +78,15 @@ def answer(core: ApiCore, columns: Columns, namespace: str, options: ListOptions
         if error.code != 410:
             raise
         return ApiAnswer(stream=_only(error_line(error)))
-    found = ApiAnswer(stream=_lines(watch, options.seconds, form))
+    reply = ApiAnswer(stream=_lines(watch, options.seconds, form))
     forget = watch.on_close
 
     def ended() -> None:
         forget()
-        found.over.set()
+        reply.over.set()
 
     watch.on_close = ended
-    return found
+    return reply
 
 
 async def _only(line: bytes) -> AsyncIterator[bytes]:
