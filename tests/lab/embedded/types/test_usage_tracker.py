@@ -1,4 +1,4 @@
-"""Quota usage that follows the commits is what counting everything anew would give, after any history."""
+"""Tracked quota usage equals what counting everything anew would give, after any history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kgpu.lab.embedded.status import Object
 from kgpu.lab.embedded.types import quota as rules
-from kgpu.lab.embedded.types.admission.used import Used
+from kgpu.lab.embedded.types.admission.usage_tracker import QuotaUsageTracker
 from tests.budget import tries
 
 PODS = ("", "pods")
@@ -60,19 +60,19 @@ def test_any_history_adds_up(steps: list[tuple[str, Object, int]]) -> None:
         counted.append(namespace)
         return list(held.values())
 
-    used = Used(every)
+    tracker = QuotaUsageTracker(every)
     quota: Object = {"metadata": {"name": "q", "namespace": "n"}, "spec": SPECS[0]}
     for what, pod, number in [*steps, ("ask", {}, 0)]:
         name = pod.get("metadata", {}).get("name", "")
         if what == "put":
             held[name] = pod
-            used.note(PODS, "n", name, pod)
+            tracker.record(PODS, "n", name, pod)
         elif what == "drop" and held.pop(name, None) is not None:
-            used.note(PODS, "n", name, None)
+            tracker.record(PODS, "n", name, None)
         elif what == "spec":
             quota = {**quota, "spec": SPECS[number]}
         elif what == "ask":
-            found = used.of(quota, PODS)
+            found = tracker.of(quota, PODS)
             wanted = rules.quota_usage(quota, {PODS: held.values()})
             assert found == wanted
 
@@ -84,10 +84,10 @@ def test_objects_are_counted_once_and_then_followed() -> None:
         asked.append(plural)
         return []
 
-    used = Used(none)
+    tracker = QuotaUsageTracker(none)
     quota: Object = {"metadata": {"name": "q", "namespace": "n"}, "spec": {"hard": {"pods": "2"}}}
     for number in range(5):
-        assert str(used.of(quota, PODS)["pods"]) == str(number)
-        used.note(PODS, "n", f"p{number}", _pod(f"p{number}", {}, "Pending", "", ""))
-        used.note(PODS, "elsewhere", f"p{number}", _pod(f"p{number}", {}, "Pending", "", ""))
+        assert str(tracker.of(quota, PODS)["pods"]) == str(number)
+        tracker.record(PODS, "n", f"p{number}", _pod(f"p{number}", {}, "Pending", "", ""))
+        tracker.record(PODS, "elsewhere", f"p{number}", _pod(f"p{number}", {}, "Pending", "", ""))
     assert asked == ["pods"]

@@ -1,7 +1,7 @@
 """What the strategies of the real kinds set, keep and clear before a create or an update is validated.
 
-On a create the status goes and the generation starts; a main update keeps the status, an update of a subresource takes
-nothing but what that subresource is for. Sources: rest.BeforeCreate, rest.BeforeUpdate and each kind's strategy.
+A create clears the status and starts the generation; a main update keeps the status; an update of a subresource changes
+only what that subresource is for. Sources: rest.BeforeCreate, rest.BeforeUpdate and each kind's strategy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kgpu.lab.embedded.status import Object
 from kgpu.lab.embedded.types.prepare_pod import pod_created, pod_updated
 from kgpu.lab.embedded.types.shape import shape
 
-# Kinds with a generation: what besides the spec raises it. Kinds that start without one count from their first change.
+# Kinds with a generation, and the fields whose change raises it; an object without one gets 1 at its first change.
 _GENERATION: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     ("", "podtemplates"): ("template",),
     ("", "replicationcontrollers"): ("spec",),
@@ -57,7 +57,7 @@ _CORE: Final = frozenset({"apiVersion", "kind", "metadata"})
 
 
 def prepare(kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> None:
-    """In place; ``old`` is None on a create."""
+    """Prepare ``obj`` in place; ``old`` is None on a create."""
     if old is None:
         _create(kind, obj)
     elif subresource in {"", "scale"}:
@@ -94,7 +94,7 @@ def _update(kind: ApiKind, obj: Object, old: Object) -> None:
 
 
 def _update_part(kind: ApiKind, obj: Object, old: Object, subresource: str) -> None:
-    """The old object, but for what the subresource is about (and metadata, where the real one takes it)."""
+    """Keep the old object but for the subresource's part (and metadata, if the real server takes it)."""
     if kind.key == ("", "pods") and subresource in {"ephemeralcontainers", "resize"}:
         pod_updated(obj, old, subresource)
         keep(obj, old, "status")
@@ -102,8 +102,8 @@ def _update_part(kind: ApiKind, obj: Object, old: Object, subresource: str) -> N
         if obj["spec"] != old["spec"]:
             obj["metadata"]["generation"] = int(old["metadata"].get("generation", 0)) + 1
         return
-    taken = "spec" if subresource == "finalize" else "status"
-    for name in {*obj, *old} - _CORE - {taken}:
+    part = "spec" if subresource == "finalize" else "status"
+    for name in {*obj, *old} - _CORE - {part}:
         keep(obj, old, name)
     keep_owned(obj, old, _RESET if kind.key in _STATUS_ALONE else _OWNED)
     special = _ON_STATUS.get((kind.key, subresource))
@@ -112,7 +112,7 @@ def _update_part(kind: ApiKind, obj: Object, old: Object, subresource: str) -> N
 
 
 def keep_owned(obj: Object, old: Object, names: tuple[str, ...] = _OWNED) -> None:
-    """Metadata that no update changes. A uid that the client names stays, for validation to judge."""
+    """Keep metadata that no update changes. A uid that the client names stays and is left to validation."""
     meta, before = obj["metadata"], old["metadata"]
     for name in names:
         if name == "uid" and meta.get("uid"):
@@ -123,7 +123,7 @@ def keep_owned(obj: Object, old: Object, names: tuple[str, ...] = _OWNED) -> Non
 
 
 def keep(obj: Object, old: Object, name: str) -> None:
-    """The old value, or its absence."""
+    """Restore the old value, or remove the field if it had none."""
     if name in old:
         obj[name] = old[name]
     else:
@@ -131,16 +131,16 @@ def keep(obj: Object, old: Object, name: str) -> None:
 
 
 def clear_status(kind: ApiKind, obj: Object) -> None:
-    """An empty status, as the type prints one."""
+    """Replace the status with an empty one, as the type prints it."""
     obj.pop("status", None)
     shape(kind.schema).settle_field(obj, "status")
 
 
 def _at(obj: Object, path: str) -> object:
-    found: object = obj
+    value: object = obj
     for name in path.split("."):
-        found = found.get(name) if isinstance(found, dict) else None
-    return found or None
+        value = value.get(name) if isinstance(value, dict) else None
+    return value or None
 
 
 def _now() -> str:
@@ -195,7 +195,7 @@ def _job(obj: Object) -> None:
     if spec.get("manualSelector"):
         return
     labels = spec["template"]["metadata"].setdefault("labels", {})
-    # Labels that the defaults took from the template are the template's own map in the real server, and grow with it.
+    # In the real server labels that defaulting took from the template are the same map, so they grow with it.
     shared = meta.get("labels") == labels and bool(labels)
     for key in ("job-name", "batch.kubernetes.io/job-name"):
         labels.setdefault(key, meta.get("name", ""))
@@ -253,10 +253,10 @@ def _pod_status(obj: Object, old: Object) -> None:
     for name in ("qosClass", "observedGeneration"):
         if not status.get(name) and before.get(name):
             status[name] = before[name]
-    known = {one.get("type"): one.get("observedGeneration") for one in before.get("conditions") or ()}
-    for one in status.get("conditions") or ():
-        if not one.get("observedGeneration") and known.get(one.get("type")):
-            one["observedGeneration"] = known[one["type"]]
+    known = {condition.get("type"): condition.get("observedGeneration") for condition in before.get("conditions") or ()}
+    for condition in status.get("conditions") or ():
+        if not condition.get("observedGeneration") and known.get(condition.get("type")):
+            condition["observedGeneration"] = known[condition["type"]]
 
 
 def _approval(obj: Object, old: Object) -> None:

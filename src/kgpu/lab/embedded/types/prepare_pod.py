@@ -1,4 +1,4 @@
-"""What the pod's strategy sets: phase and QoS class, the gate's condition, label keys of affinity, the generation."""
+"""What the pod strategy sets: phase, QoS class, the gates' condition, selectors by label keys, the generation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COMPUTE: Final = ("cpu", "memory")
 
 
 def pod_created(pod: Object) -> None:
-    """A new pod's status, and selectors completed from its labels."""
+    """Set a new pod's status, and complete its selectors from its labels."""
     spec = pod["spec"]
     pod["status"] = {"phase": "Pending", "qosClass": qos_class(spec)}
     if spec.get("schedulingGates"):
@@ -30,7 +30,7 @@ def pod_created(pod: Object) -> None:
 
 
 def pod_updated(pod: Object, old: Object, subresource: str) -> None:
-    """A main update counts the generation; ephemeral containers and resizes take only their part of the spec."""
+    """Raise the generation after a change of the spec; a subresource changes only its part of the spec."""
     if subresource == "ephemeralcontainers":
         added = pod["spec"].get("ephemeralContainers")
         pod["spec"] = {key: value for key, value in old["spec"].items() if key != "ephemeralContainers"}
@@ -45,30 +45,30 @@ def pod_updated(pod: Object, old: Object, subresource: str) -> None:
 
 
 def _resized(new: Object, old: Object) -> Object:
-    found = dict(old)
+    resized = dict(old)
     if "resources" in new:
-        found["resources"] = new["resources"]
+        resized["resources"] = new["resources"]
     for field in ("containers", "initContainers"):
-        by_name = {one.get("name"): one for one in new.get(field) or ()}
+        by_name = {container.get("name"): container for container in new.get(field) or ()}
         if field in old:
-            found[field] = [_resized_container(by_name.get(one["name"]), one) for one in old[field]]
-    return found
+            resized[field] = [_resized_container(by_name.get(container["name"]), container) for container in old[field]]
+    return resized
 
 
 def _resized_container(new: Object | None, old: Object) -> Object:
     if new is None:
         return old
-    found = {**old, "resources": new.get("resources", {})}
+    resized = {**old, "resources": new.get("resources", {})}
     if new.get("resizePolicy"):
-        found["resizePolicy"] = new["resizePolicy"]
-    return found
+        resized["resizePolicy"] = new["resizePolicy"]
+    return resized
 
 
 def qos_class(spec: Object) -> str:
     """Guaranteed, Burstable or BestEffort, from CPU and memory alone."""
     resources = spec.get("resources")
     parts = [resources] if resources else [
-        one["resources"] for field in ("containers", "initContainers") for one in spec.get(field) or ()
+        container["resources"] for field in ("containers", "initContainers") for container in spec.get(field) or ()
     ]  # fmt: skip
     requested: dict[str, Quantity] = {}
     limited: dict[str, Quantity] = {}

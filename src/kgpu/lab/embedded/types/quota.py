@@ -1,4 +1,4 @@
-"""What objects use of a ResourceQuota, and which quotas count them; pure, for admission and for the quota controller.
+"""What objects use of a ResourceQuota, and which quotas count them. Pure; for admission and for the quota controller.
 
 Amounts are exact. Rules: the quota evaluators of pods, services, claims and object counts.
 """
@@ -36,7 +36,7 @@ _CLASS: Final = ".storageclass.storage.k8s.io/"
 
 
 def count_key(key: Key) -> str:
-    """``count/deployments.apps``."""
+    """The quota key that counts the kind's objects, such as ``count/deployments.apps``."""
     group, plural = key
     return f"count/{plural}.{group}" if group else f"count/{plural}"
 
@@ -67,15 +67,15 @@ def _runs(pod: Object) -> bool:
 
 
 def pod_amounts(spec: Object, field: str) -> Usage:
-    """Requests or limits of a whole pod with its overhead; what the pod itself states goes before its containers."""
-    found = sum_requests(spec, field)
+    """Requests or limits of a whole pod with its overhead; amounts of the pod itself replace the containers' sum."""
+    amounts = sum_requests(spec, field)
     for name, text in ((spec.get("resources") or {}).get(field) or {}).items():
         if name in POD_LEVEL or is_hugepages(name):
-            found[name] = Quantity.parse(text)
+            amounts[name] = Quantity.parse(text)
     for name, text in (spec.get("overhead") or {}).items():
-        if field == "requests" or name in found:
-            found[name] = found.get(name, ZERO) + Quantity.parse(text)
-    return found
+        if field == "requests" or name in amounts:
+            amounts[name] = amounts.get(name, ZERO) + Quantity.parse(text)
+    return amounts
 
 
 def _pod(spec: Object) -> Usage:
@@ -120,7 +120,7 @@ def matches(quota: Object, group: str, plural: str, obj: Object) -> bool:
         return False
     scopes = [{"scopeName": scope, "operator": "Exists"} for scope in quota["spec"].get("scopes") or ()]
     scopes += (quota["spec"].get("scopeSelector") or {}).get("matchExpressions") or ()
-    return all(key == PODS and _in_scope(one, obj) for one in scopes)
+    return all(key == PODS and _in_scope(scope, obj) for scope in scopes)
 
 
 def counts(name: str, key: Key) -> bool:
@@ -140,13 +140,13 @@ def counts(name: str, key: Key) -> bool:
     return name == plural or (key == SERVICES and name.startswith("services."))
 
 
-def _in_scope(one: Object, pod: Object) -> bool:
+def _in_scope(requirement: Object, pod: Object) -> bool:
     spec: Object = pod["spec"]
-    scope = one.get("scopeName")
+    scope = requirement.get("scopeName")
     if scope == "PriorityClass":
         name = str(spec.get("priorityClassName") or "")
-        values: list[str] = one.get("values") or []
-        match one.get("operator"):
+        values: list[str] = requirement.get("values") or []
+        match requirement.get("operator"):
             case "In":
                 return name in values
             case "NotIn":
@@ -157,11 +157,11 @@ def _in_scope(one: Object, pod: Object) -> bool:
                 return bool(name)
     ends = (spec.get("activeDeadlineSeconds") or -1) >= 0
     modest = (pod.get("status") or {}).get("qosClass", qos_class(spec)) == "BestEffort"
-    found = {
+    in_scope = {
         "Terminating": ends, "NotTerminating": not ends, "BestEffort": modest, "NotBestEffort": not modest,
         "CrossNamespacePodAffinity": _crosses(spec),
     }  # fmt: skip
-    return bool(found.get(str(scope), False))
+    return bool(in_scope.get(str(scope), False))
 
 
 def _crosses(spec: Object) -> bool:
@@ -169,8 +169,8 @@ def _crosses(spec: Object) -> bool:
         terms = (spec.get("affinity") or {}).get(side) or {}
         every = [*(terms.get("requiredDuringSchedulingIgnoredDuringExecution") or ())]
         every += [
-            one.get("podAffinityTerm") or {}
-            for one in terms.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+            weighted.get("podAffinityTerm") or {}
+            for weighted in terms.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
         ]
         if any(term.get("namespaces") or term.get("namespaceSelector") is not None for term in every):
             return True
@@ -184,9 +184,9 @@ def unstated(hard: Iterable[str], spec: Object) -> str:
     missing: dict[str, set[str]] = {}
     for name in hard:
         field, resource = _STATED.get(name, ("", ""))
-        for one in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())) if field else ():
-            if resource not in (one.get("resources") or {}).get(field, {}):
-                missing.setdefault(name, set()).add(one.get("name", ""))
+        for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())) if field else ():
+            if resource not in (container.get("resources") or {}).get(field, {}):
+                missing.setdefault(name, set()).add(container.get("name", ""))
     if not missing:
         return ""
     return "must specify " + "; ".join(f"{name} for: {','.join(sorted(missing[name]))}" for name in sorted(missing))
@@ -211,8 +211,8 @@ def quota_usage(quota: Object, objects: Mapping[Key, Iterable[Object]]) -> Usage
     """
     names = [name for name in quota["spec"].get("hard") or () if name.startswith("count/") or _counted(name)]
     used: Usage = {name: _zero(name, quota) for name in names}
-    for (group, plural), found in objects.items():
-        for obj in found:
+    for (group, plural), kind_objects in objects.items():
+        for obj in kind_objects:
             if matches(quota, group, plural, obj):
                 for name, amount in object_usage(group, plural, obj).items():
                     if name in used:
@@ -221,10 +221,10 @@ def quota_usage(quota: Object, objects: Mapping[Key, Iterable[Object]]) -> Usage
 
 
 def _zero(name: str, quota: Object) -> Quantity:
-    """Nothing, that will print in the format of the limit."""
+    """A zero that prints in the format of the limit."""
     return Quantity(0, Quantity.parse(quota["spec"]["hard"][name]).format)
 
 
 def shown(amounts: Mapping[str, Quantity]) -> str:
-    """``pods=1,requests.nvidia.com/gpu=2``, as messages list amounts."""
+    """The amounts as messages list them: ``pods=1,requests.nvidia.com/gpu=2``."""
     return ",".join(f"{name}={amounts[name]}" for name in sorted(amounts))

@@ -1,7 +1,8 @@
-"""``BuiltinRules``: what the real API's own kinds say about their objects, in the words of the real server.
+"""``BuiltinRules``: how objects of built-in kinds are decoded, defaulted, prepared and validated.
 
-Decoding makes an object as Go would have decoded and printed it (``shape``), defaults come from ``defaults``, what the
-strategies set and keep from ``prepare``, complaints from ``validate``. Pure: nothing is looked up anywhere.
+Decoding makes an object as Go would decode and print it (``shape``), defaults come from ``defaults``, what the
+strategies set and keep from ``prepare``, errors in the real server's words from ``validate``. Pure: looks up no other
+objects.
 """
 
 from __future__ import annotations
@@ -26,39 +27,39 @@ class BuiltinRules:
         return _schema(kind.schema)
 
     def decode(self, kind: ApiKind, obj: Object, call: Call) -> Object:
-        """A copy as the type has it; ApiError 400 for wrong JSON types, and for unknown fields under Strict."""
+        """A copy with the type's fields. Raises ApiError 400 for wrong JSON types and, under Strict, unknown fields."""
         cleaned, unknown, wrong = check(obj, self.schema(kind))
         if wrong:
             raise bad_request(refusal(kind, wrong))
         settle(kind, call, call.repeated.typed(self.schema(kind), unknown) if call.repeated else unknown)
-        found: Object = cleaned
+        decoded: Object = cleaned
         try:
-            shape(kind.schema).settle(found)
+            shape(kind.schema).settle(decoded)
         except DecodeError as error:
             raise bad_request(refusal(kind, [str(error)])) from error
-        return found
+        return decoded
 
     def default(self, kind: ApiKind, obj: Object) -> None:
         """Fill in the real server's defaults, in place."""
         shape(kind.schema).default(obj)
 
     def prepare(self, kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> None:
-        """What the strategy sets, keeps and clears, in place, and what storage does not give back as it was."""
+        """Set, keep and clear fields as the kind's strategy does, and make the object as storage returns it."""
         prepare.prepare(kind, obj, old, subresource)
         shape(kind.schema).store(obj)
 
     def validate(self, kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
-        """Every complaint, in the real order."""
+        """Every error, in the real server's order."""
         return validate.validate(kind, obj, old, subresource)
 
 
 def refusal(kind: ApiKind, reasons: list[str]) -> str:
-    """The sentence around decoding errors."""
+    """The message that the real server puts around decoding errors."""
     return f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {", ".join(reasons)}'
 
 
 def settle(kind: ApiKind, call: Call, complaints: list[str]) -> None:
-    """Refuse an object for what strict decoding has found, or warn of it, as the call wants it. Raises StrictError."""
+    """Warn of the errors of strict decoding, or raise StrictError for them, as the call wants it."""
     if complaints and call.validation == "Strict":
         raise StrictError(refusal(kind, [words(complaints)]), complaints)
     if call.validation == "Warn":

@@ -1,9 +1,9 @@
-"""Built-in types compiled for walking: how Go prints unset fields, where quantities and times are, what has defaults.
+"""Built-in types compiled for walking: how Go prints unset fields, where quantities, times and defaults are.
 
 ``TypeShape.settle`` makes an object look as if a Go server had decoded and printed it: nulls and empty ``omitempty``
 fields go, structs and required fields appear, quantities and times get their canonical text. ``TypeShape.default``
-applies a table of functions by type, parents first, and the schemas' own defaults; ``TypeShape.store`` makes an
-object as the real storage gives it back. All change in place. Compiled once per type.
+applies a table of functions by type, parents first, and the schemas' own defaults; ``TypeShape.store`` makes an object
+look as the real storage returns it. All change the object in place. Types are compiled once.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ def _quantity(value: Any) -> Any:
 
 
 def _moment(value: Any, *, micro: bool) -> str:
-    """RFC 3339 in UTC: of Time any fraction is dropped, of MicroTime there are exactly six digits."""
+    """RFC 3339 in UTC: a Time loses its fraction, a MicroTime must have exactly six digits."""
     layout = f"2006-01-02T15:04:05{'.000000' if micro else ''}Z07:00"
-    shape = _STAMP.fullmatch(value) if isinstance(value, str) else None
+    match = _STAMP.fullmatch(value) if isinstance(value, str) else None
     try:
-        if shape is None:
+        if match is None:
             raise ValueError
-        moment = dt.datetime.fromisoformat(f"{value[:19]}{shape[8].replace('Z', '+00:00')}").astimezone(dt.UTC)
+        moment = dt.datetime.fromisoformat(f"{value[:19]}{match[8].replace('Z', '+00:00')}").astimezone(dt.UTC)
     except (ValueError, OverflowError) as error:
         words = f'parsing time "{value}" as "{layout}": cannot parse "{value}" as "2006"'
         raise DecodeError(words) from error
-    fraction = shape[7] or ""
+    fraction = match[7] or ""
     if micro and len(fraction) != 6:
         words = f'parsing time "{value}" as "{layout}": cannot parse "{value[19:]}" as ".000000"'
         raise DecodeError(words)
@@ -80,7 +80,7 @@ Defaulter = Callable[[Object], None]
 
 
 class TypeShape:
-    """One type. ``leaf`` types have a function from value to value; others their fields' shapes."""
+    """One type. Types that are one value, such as a quantity, have a function ``leaf``; others their fields' shapes."""
 
     __slots__ = ("_defaults", "_fields", "_lists", "_maps", "_row", "_stored", "_structs", "leaf", "name", "texts")
 
@@ -93,7 +93,7 @@ class TypeShape:
         self._maps: dict[str, TypeShape] = {}
         self.texts: frozenset[str] = frozenset()
         self._structs: tuple[tuple[str, TypeShape], ...] = ()
-        self._defaults: _Plan | None = None
+        self._defaults: _DefaultedParts | None = None
         self._stored: _NullableParts | None = None
 
     def _compile(self) -> None:
@@ -114,7 +114,7 @@ class TypeShape:
         self._structs = tuple((field, self._fields[field]) for field in self._row.struct if field in self._fields)
 
     def settle(self, obj: Object) -> None:
-        """As Go would print it. Raises DecodeError."""
+        """Make the object as Go would print it. Raises DecodeError."""
         row = self._row
         fields, lists, maps = self._fields, self._lists, self._maps
         for key, value in tuple(obj.items()):
@@ -128,20 +128,20 @@ class TypeShape:
                     child.settle(value)
             elif key in lists and isinstance(value, list):
                 child = lists[key]
-                for index, one in enumerate(value):
+                for index, item in enumerate(value):
                     if child.leaf is not None:
-                        value[index] = child.leaf(one)
-                    elif isinstance(one, dict):
-                        child.settle(one)
+                        value[index] = child.leaf(item)
+                    elif isinstance(item, dict):
+                        child.settle(item)
             elif key in maps and isinstance(value, dict):
                 child = maps[key]
-                for name, one in value.items():
+                for name, member in value.items():
                     if child.leaf is not None:
-                        value[name] = child.leaf(one) if one is not None else "0"
-                    elif isinstance(one, dict):
-                        child.settle(one)
+                        value[name] = child.leaf(member) if member is not None else "0"
+                    elif isinstance(member, dict):
+                        child.settle(member)
             elif key in self.texts and isinstance(value, dict) and None in value.values():
-                obj[key] = {name: "" if one is None else one for name, one in value.items()}
+                obj[key] = {name: "" if text is None else text for name, text in value.items()}
         for key, zero in row.zero.items():
             if obj.get(key) is None:
                 obj[key] = zero
@@ -152,26 +152,26 @@ class TypeShape:
                 child.settle(empty)
 
     def store(self, obj: Object) -> None:
-        """As it comes back from the real server's storage, in place: what is always shown is null when it is empty."""
+        """Make the object as the real server's storage returns it: empty lists that are always printed become null."""
         if self._stored is None:
             self._stored = _NullableParts(self)
         self._stored.run(obj)
 
     def settle_field(self, obj: Object, name: str) -> None:
-        """One struct field, made when it is not there."""
+        """Settle one struct field, which is added when it is missing."""
         child = self._fields.get(name)
         if child is not None:
             child.settle(obj.setdefault(name, {}))
 
     def default(self, obj: Object) -> None:
-        """Fill in defaults, in place."""
+        """Fill in the defaults."""
         if self._defaults is None:
-            self._defaults = _Plan(self)
+            self._defaults = _DefaultedParts(self)
         self._defaults.run(obj)
 
 
-class _Plan:
-    """The part of a type below which any default is."""
+class _DefaultedParts:
+    """The parts of a type that have defaults."""
 
     __slots__ = ("functions", "nested", "own")
 
@@ -179,9 +179,9 @@ class _Plan:
         from kgpu.lab.embedded.types.defaults import DEFAULTS
 
         raw = schema_data().get(of.name, {}).get("properties", {})
-        found: Defaulter | None = DEFAULTS.get(of.name)
-        self.functions: tuple[Defaulter, ...] = () if found is None else (found,)
-        self.own = tuple((name, one["default"]) for name, one in raw.items() if _plain_default(one))
+        function: Defaulter | None = DEFAULTS.get(of.name)
+        self.functions: tuple[Defaulter, ...] = () if function is None else (function,)
+        self.own = tuple((name, field["default"]) for name, field in raw.items() if _plain_default(field))
         self.nested = tuple(
             (name, child, how)
             for how, table in enumerate((of._fields, of._lists, of._maps))
@@ -203,12 +203,12 @@ class _Plan:
             elif how == 0:
                 child.default(value)
             else:
-                for one in value if how == 1 else value.values():
-                    child.default(one)
+                for item in value if how == 1 else value.values():
+                    child.default(item)
 
 
 class _NullableParts:
-    """The part of a type below which an empty list is null once it was stored."""
+    """The parts of a type with lists that are null in storage when they are empty."""
 
     __slots__ = ("nested", "own")
 
@@ -228,8 +228,8 @@ class _NullableParts:
         for name, child, how in self.nested:
             value = obj.get(name)
             if value:
-                for one in (value,) if how == 0 else value if how == 1 else value.values():
-                    child.store(one)
+                for item in (value,) if how == 0 else value if how == 1 else value.values():
+                    child.store(item)
 
 
 def _nullable(of: TypeShape) -> tuple[str, ...]:
@@ -241,8 +241,8 @@ def _nullable(of: TypeShape) -> tuple[str, ...]:
 
 @functools.cache
 def has_nullable(name: str) -> bool:
-    """Whether the type or one below it has a list that is null when it is empty."""
-    return any(_nullable(one) for one in _below(name))
+    """Whether the type or one below it has a list that is stored as null when it is empty."""
+    return any(_nullable(type_shape) for type_shape in _below(name))
 
 
 @functools.cache
@@ -250,9 +250,9 @@ def has_defaults(name: str) -> bool:
     """Whether the type or one below it has a default."""
     from kgpu.lab.embedded.types.defaults import DEFAULTS
 
-    for one in _below(name):
-        raw = schema_data().get(one.name, {}).get("properties", {})
-        if one.name in DEFAULTS or any(_plain_default(field) for field in raw.values()):
+    for type_shape in _below(name):
+        raw = schema_data().get(type_shape.name, {}).get("properties", {})
+        if type_shape.name in DEFAULTS or any(_plain_default(field) for field in raw.values()):
             return True
     return False
 
@@ -275,24 +275,24 @@ def _below(name: str) -> Iterator[TypeShape]:
 
 
 _shapes: dict[str, TypeShape] = {}
-_making: dict[str, TypeShape] = {}  # types may hold themselves; nobody else sees them half done
+_making: dict[str, TypeShape] = {}  # types may contain themselves; other threads don't see them half compiled
 _compiling: Final = threading.RLock()
 
 
 def shape(name: str) -> TypeShape:
-    """The type of that schema name; the same one each time, for every thread."""
-    found = _shapes.get(name)
-    return _made(name) if found is None else found
+    """The type with that schema name; every call, from any thread, returns the same object."""
+    compiled = _shapes.get(name)
+    return _compile_shape(name) if compiled is None else compiled
 
 
-def _made(name: str) -> TypeShape:
+def _compile_shape(name: str) -> TypeShape:
     with _compiling:
-        found = _shapes.get(name) or _making.get(name)
-        if found is None:
+        compiled = _shapes.get(name) or _making.get(name)
+        if compiled is None:
             first = not _making
-            found = _making[name] = TypeShape(name)
-            found._compile()
+            compiled = _making[name] = TypeShape(name)
+            compiled._compile()
             if first:
                 _shapes.update(_making)
                 _making.clear()
-        return found
+        return compiled

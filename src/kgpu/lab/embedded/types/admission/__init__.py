@@ -1,8 +1,8 @@
 """Admission as a default kube-apiserver has it: the plugins that are on, in their order.
 
-``chain()`` gives fresh plugins; mutating ones have ``mutating = True``. All is looked up in ``Reads``; what keeps sums
-has ``attach(core)``. Off, as by default: PodNodeSelector, ExtendedResourceToleration, AlwaysPullImages. Not there:
-PodSecurity, webhooks and mutating policies.
+``chain()`` gives fresh plugins; mutating ones have ``mutating = True``. They look objects up in ``ObjectLookup``; those
+that follow writes have ``attach(core)``. Off, as by default: PodNodeSelector, ExtendedResourceToleration,
+AlwaysPullImages. Not implemented: PodSecurity, webhooks and mutating policies.
 """
 
 from __future__ import annotations

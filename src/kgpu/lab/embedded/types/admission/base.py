@@ -1,4 +1,4 @@
-"""What the plugins share: the words of a refusal."""
+"""What the plugins share: the message of a refusal, and whether a request creates a pod."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PODS: Final = ("", "pods")
 
 
 def refused(review: Review, why: str) -> ApiError:
-    """403, naming the object; an object without a name yet is called by its generateName or "unknown"."""
+    """403, naming the object; an object without a name is called by its generateName, else "unknown"."""
     meta: Object = review.obj.get("metadata") or {}
     name = review.name or str(meta.get("name") or "")
     if not name:
@@ -21,5 +21,5 @@ def refused(review: Review, why: str) -> ApiError:
 
 
 def new_pod(review: Review) -> bool:
-    """A pod is being made."""
+    """Whether the request creates a pod."""
     return review.kind.key == PODS and review.operation == "CREATE" and not review.subresource

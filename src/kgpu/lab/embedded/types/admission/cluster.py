@@ -1,4 +1,4 @@
-"""Namespaces that are there and not going, new nodes, volumes in use, storage defaults."""
+"""Missing and terminating namespaces, new nodes, volumes in use, storage defaults, and what nodes may write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 
 
 class NamespaceLifecycle:
-    """Nothing is made in a namespace that is missing or going; some namespaces are never deleted."""
+    """Nothing is created in a namespace that is missing or terminating; some namespaces are never deleted."""
 
     mutating = True
 
@@ -48,7 +48,7 @@ class NamespaceLifecycle:
 
 
 class TaintNodesByCondition:
-    """A new node takes no pods before its controller has seen it ready."""
+    """A new node takes no pods until its controller has seen it ready."""
 
     mutating = True
 
@@ -58,13 +58,15 @@ class TaintNodesByCondition:
             return
         spec = review.obj.setdefault("spec", {})
         taint = {"key": TAINT_NOT_READY, "effect": "NoSchedule"}
-        found: list[Object] = spec.get("taints") or []
-        if not any(one.get("key") == TAINT_NOT_READY and one.get("effect") == "NoSchedule" for one in found):
-            spec["taints"] = [*found, taint]
+        taints: list[Object] = spec.get("taints") or []
+        if not any(
+            existing.get("key") == TAINT_NOT_READY and existing.get("effect") == "NoSchedule" for existing in taints
+        ):
+            spec["taints"] = [*taints, taint]
 
 
 class StorageObjectInUseProtection:
-    """Volumes and claims wait for their users before they go."""
+    """Volumes and claims are deleted only once nothing uses them."""
 
     mutating = True
 
@@ -89,19 +91,23 @@ class DefaultStorageClass:
         if review.obj["spec"].get("storageClassName") is not None:
             return
         classes = [
-            one
-            for one in reads.list("storage.k8s.io", "storageclasses")
-            if (one["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
+            storage_class
+            for storage_class in reads.list("storage.k8s.io", "storageclasses")
+            if (storage_class["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
         ]
         if classes:
             newest = max(
-                classes, key=lambda one: (one["metadata"].get("creationTimestamp", ""), one["metadata"]["name"])
+                classes,
+                key=lambda storage_class: (
+                    storage_class["metadata"].get("creationTimestamp", ""),
+                    storage_class["metadata"]["name"],
+                ),
             )
             review.obj["spec"]["storageClassName"] = newest["metadata"]["name"]
 
 
 class NodeRestriction:
-    """A node's own user changes its own Node and pods, and nobody else's."""
+    """A node's own user changes its own Node and pods only."""
 
     def admit(self, review: Review, reads: ObjectLookup) -> None:
         user = review.call.user

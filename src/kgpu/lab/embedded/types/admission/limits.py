@@ -1,4 +1,4 @@
-"""LimitRanges: defaults for containers that say nothing, bounds for all."""
+"""LimitRanges: defaults for containers without requests or limits, and bounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def _ranges(review: Review, reads: ObjectLookup) -> list[Object]:
     claim = review.kind.key == ("", "persistentvolumeclaims")
     if not claim and (review.kind.key != PODS or review.operation != "CREATE"):
         return []
-    return sorted(reads.list("", "limitranges", review.namespace), key=lambda one: str(one["metadata"]["name"]))
+    return sorted(
+        reads.list("", "limitranges", review.namespace), key=lambda limit_range: str(limit_range["metadata"]["name"])
+    )
 
 
 def _parsed(amounts: Object | None) -> Usage:
@@ -29,17 +31,17 @@ def _parsed(amounts: Object | None) -> Usage:
 
 
 class LimitDefaults:
-    """Fills in what containers leave out, and says so in an annotation."""
+    """Fills in the requests and limits that containers leave out, and lists them in an annotation."""
 
     mutating = True
 
     def admit(self, review: Review, reads: ObjectLookup) -> None:
         if review.kind.key != PODS:
             return
-        for one in _ranges(review, reads):
+        for limit_range in _ranges(review, reads):
             limits: Object = {}
             requests: Object = {}
-            for item in one["spec"].get("limits") or ():
+            for item in limit_range["spec"].get("limits") or ():
                 if item.get("type") == "Container":
                     limits |= item.get("default") or {}
                     requests |= item.get("defaultRequest") or {}
@@ -65,12 +67,12 @@ def _filled(container: Object, called: str, requests: Object, limits: Object) ->
 
 
 class LimitBounds:
-    """Refuses what is above or below a LimitRange."""
+    """Refuses requests and limits outside the bounds of a LimitRange."""
 
     def admit(self, review: Review, reads: ObjectLookup) -> None:
-        for one in _ranges(review, reads):
+        for limit_range in _ranges(review, reads):
             wrong: list[str] = []
-            for item in one["spec"].get("limits") or ():
+            for item in limit_range["spec"].get("limits") or ():
                 wrong += _claim(review.obj, item) if review.kind.key != PODS else _pod(review.obj["spec"], item)
             wrong = list(dict.fromkeys(wrong))
             if wrong:
@@ -96,9 +98,9 @@ def _pod(spec: Object, item: Object) -> Iterable[str]:
     parts: list[tuple[Usage, Usage]] = []
     if kind == "Container":
         parts = [
-            (_parsed(one["resources"].get("requests")), _parsed(one["resources"].get("limits")))
+            (_parsed(container["resources"].get("requests")), _parsed(container["resources"].get("limits")))
             for field, _ in _CONTAINERS
-            for one in spec.get(field) or ()
+            for container in spec.get(field) or ()
         ]
     elif kind == "Pod":
         parts = [(pod_amounts(spec, "requests"), pod_amounts(spec, "limits"))]

@@ -1,4 +1,4 @@
-"""What is added to new pods: account and token, priority, tolerations for broken nodes, what the runtime class says."""
+"""What admission adds to pods: account and token, priority, tolerations for broken nodes, runtime class fields."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BROKEN: Final = (TAINT_NOT_READY, TAINT_UNREACHABLE)
 
 
 class ServiceAccount:
-    """A pod runs as an account that exists and gets its token mounted."""
+    """A pod runs as an existing account and gets the account's token mounted."""
 
     mutating = True
 
@@ -38,7 +38,7 @@ class ServiceAccount:
                 review, f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
             )
         if not spec.get("imagePullSecrets") and account.get("imagePullSecrets"):
-            spec["imagePullSecrets"] = [dict(one) for one in account["imagePullSecrets"]]
+            spec["imagePullSecrets"] = [dict(secret) for secret in account["imagePullSecrets"]]
         mounted = spec.get("automountServiceAccountToken")
         if mounted is None:
             mounted = account.get("automountServiceAccountToken")
@@ -47,7 +47,7 @@ class ServiceAccount:
 
 
 def _mount_token(spec: Object) -> None:
-    """Into every container that has nothing at the token's path."""
+    """Mount a token into every container that has nothing at its path."""
     name = f"kube-api-access-{''.join(random.choices(_ALPHABET, k=5))}"  # noqa: S311 - a name
     for volume in spec.get("volumes") or ():
         if volume.get("name", "").startswith("kube-api-access-"):
@@ -55,8 +55,8 @@ def _mount_token(spec: Object) -> None:
             break
     needed = False
     for field in ("initContainers", "containers"):
-        for one in spec.get(field) or ():
-            mounts = one.setdefault("volumeMounts", [])
+        for container in spec.get(field) or ():
+            mounts = container.setdefault("volumeMounts", [])
             if not any(mount.get("mountPath") == TOKEN_PATH for mount in mounts):
                 mounts.append({"name": name, "mountPath": TOKEN_PATH, "readOnly": True})
                 needed = True
@@ -77,7 +77,7 @@ def _token_source() -> Object:
 
 
 class Priority:
-    """The class's number; one class at most is everybody's."""
+    """A pod gets the value of its priority class; at most one class is the global default."""
 
     mutating = True
 
@@ -91,42 +91,46 @@ class Priority:
                     if name not in spec and name in review.old["spec"]:
                         spec[name] = review.old["spec"][name]
         elif review.kind.key == ("scheduling.k8s.io", "priorityclasses") and review.obj.get("globalDefault"):
-            for one in reads.list("scheduling.k8s.io", "priorityclasses"):
-                other = one["metadata"]["name"]
-                if one.get("globalDefault") and other != review.obj["metadata"].get("name"):
+            for priority_class in reads.list("scheduling.k8s.io", "priorityclasses"):
+                other = priority_class["metadata"]["name"]
+                if priority_class.get("globalDefault") and other != review.obj["metadata"].get("name"):
                     why = f"PriorityClass {other} is already marked as default. Only one default can exist"
                     raise refused(review, why)
 
     @staticmethod
     def _pod(review: Review, reads: ObjectLookup, spec: Object) -> None:
         name = spec.get("priorityClassName", "")
-        found: Object | None
+        priority_class: Object | None
         if name:
-            found = reads.get("scheduling.k8s.io", "priorityclasses", "", name)
-            if found is None and name in SYSTEM_PRIORITIES:
-                found = {"value": SYSTEM_PRIORITIES[name], "preemptionPolicy": "PreemptLowerPriority"}
-            if found is None:
+            priority_class = reads.get("scheduling.k8s.io", "priorityclasses", "", name)
+            if priority_class is None and name in SYSTEM_PRIORITIES:
+                priority_class = {"value": SYSTEM_PRIORITIES[name], "preemptionPolicy": "PreemptLowerPriority"}
+            if priority_class is None:
                 raise refused(review, f"no PriorityClass with name {name} was found")
         else:
-            everybody = [one for one in reads.list("scheduling.k8s.io", "priorityclasses") if one.get("globalDefault")]
-            found = min(everybody, key=lambda one: int(one.get("value", 0)), default=None)
-            if found is None:
-                found = {"value": 0, "preemptionPolicy": "PreemptLowerPriority"}
+            defaults = [
+                candidate
+                for candidate in reads.list("scheduling.k8s.io", "priorityclasses")
+                if candidate.get("globalDefault")
+            ]
+            priority_class = min(defaults, key=lambda candidate: int(candidate.get("value", 0)), default=None)
+            if priority_class is None:
+                priority_class = {"value": 0, "preemptionPolicy": "PreemptLowerPriority"}
             else:
-                spec["priorityClassName"] = found["metadata"]["name"]
-        _computed(review, spec, found)
+                spec["priorityClassName"] = priority_class["metadata"]["name"]
+        _computed(review, spec, priority_class)
 
 
-def _computed(review: Review, spec: Object, found: Object) -> None:
-    policy = found.get("preemptionPolicy", "PreemptLowerPriority")
+def _computed(review: Review, spec: Object, priority_class: Object) -> None:
+    policy = priority_class.get("preemptionPolicy", "PreemptLowerPriority")
     for field, value, words in (
-        ("priority", int(found.get("value", 0)), "the integer value of priority"),
+        ("priority", int(priority_class.get("value", 0)), "the integer value of priority"),
         ("preemptionPolicy", policy, "the string value of PreemptionPolicy"),
     ):
-        given: Any = spec.get(field)
-        if given is not None and given != value:
+        stated: Any = spec.get(field)
+        if stated is not None and stated != value:
             why = (
-                f"{words} ({given}) must not be provided in pod spec; priority admission controller computed {value} "
+                f"{words} ({stated}) must not be provided in pod spec; priority admission controller computed {value} "
                 "from the given PriorityClass name"
             )
             raise refused(review, why)
@@ -134,7 +138,7 @@ def _computed(review: Review, spec: Object, found: Object) -> None:
 
 
 class DefaultTolerationSeconds:
-    """Pods stay five minutes on a node that has gone."""
+    """Pods stay five minutes on a node that is not ready or unreachable."""
 
     mutating = True
 
@@ -142,19 +146,21 @@ class DefaultTolerationSeconds:
         del reads
         if review.kind.key != PODS or review.subresource or review.operation not in {"CREATE", "UPDATE"}:
             return
-        found: list[Object] = review.obj["spec"].get("tolerations") or []
-        covered = [one.get("key", "") for one in found if one.get("effect", "") in {"NoExecute", ""}]
+        tolerations: list[Object] = review.obj["spec"].get("tolerations") or []
+        covered = [
+            toleration.get("key", "") for toleration in tolerations if toleration.get("effect", "") in {"NoExecute", ""}
+        ]
         added = [
             {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _TOLERATED_S}
             for key in _BROKEN
             if key not in covered and "" not in covered
         ]
         if added:
-            review.obj["spec"]["tolerations"] = [*found, *added]
+            review.obj["spec"]["tolerations"] = [*tolerations, *added]
 
 
 class RuntimeClass:
-    """Overhead, node selector and tolerations of a pod's runtime class."""
+    """A pod gets the overhead, node selector and tolerations of its runtime class."""
 
     mutating = True
 
@@ -164,12 +170,12 @@ class RuntimeClass:
         spec = review.obj["spec"]
         name = spec.get("runtimeClassName")
         own = spec.get("overhead")
-        found: Object | None = None
+        runtime_class: Object | None = None
         if name is not None:
-            found = reads.get("node.k8s.io", "runtimeclasses", "", name)
-            if found is None:
+            runtime_class = reads.get("node.k8s.io", "runtimeclasses", "", name)
+            if runtime_class is None:
                 raise refused(review, f'pod rejected: RuntimeClass "{name}" not found')
-        overhead = ((found or {}).get("overhead") or {}).get("podFixed")
+        overhead = ((runtime_class or {}).get("overhead") or {}).get("podFixed")
         if own and not overhead:
             words = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
             raise refused(review, words)
@@ -177,7 +183,7 @@ class RuntimeClass:
             if own and _amounts(own) != _amounts(overhead):
                 raise refused(review, "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead")
             spec["overhead"] = dict(overhead)
-        scheduling = (found or {}).get("scheduling") or {}
+        scheduling = (runtime_class or {}).get("scheduling") or {}
         selector = dict(spec.get("nodeSelector") or {})
         for key, value in (scheduling.get("nodeSelector") or {}).items():
             if selector.get(key, value) != value:
@@ -194,5 +200,5 @@ class RuntimeClass:
                 spec.setdefault("tolerations", []).append(dict(toleration))
 
 
-def _amounts(found: Object) -> dict[str, Quantity]:
-    return {name: Quantity.parse(text) for name, text in found.items()}
+def _amounts(resource_list: Object) -> dict[str, Quantity]:
+    return {name: Quantity.parse(text) for name, text in resource_list.items()}

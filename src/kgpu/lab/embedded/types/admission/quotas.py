@@ -1,7 +1,7 @@
-"""ResourceQuota: nothing that would use more than a namespace may.
+"""ResourceQuota: refuses writes that would use more than a namespace may.
 
-Usage is what is stored at this very moment, added up exactly; ``status.used`` is the quota controller's. Attached to
-a core it keeps that sum up to date, alone it counts anew each time.
+Usage is added up exactly from what is stored now; ``status.used`` is the quota controller's. Attached to a core the
+plugin keeps that sum up to date, otherwise it counts anew each time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kgpu.lab.embedded.core.model import ObjectLookup, Review
 from kgpu.lab.embedded.status import Object
 from kgpu.lab.embedded.types import quota as rules
 from kgpu.lab.embedded.types.admission.base import PODS, refused
-from kgpu.lab.embedded.types.admission.used import Used
+from kgpu.lab.embedded.types.admission.usage_tracker import QuotaUsageTracker
 
 if TYPE_CHECKING:
     from kgpu.lab.embedded.core import ApiCore
@@ -23,14 +23,14 @@ class ResourceQuota:
     """Counts creates and updates against every quota of the namespace that matches the object."""
 
     def __init__(self) -> None:
-        self._used: Used | None = None
+        self._tracker: QuotaUsageTracker | None = None
 
     def attach(self, core: ApiCore) -> None:
-        """Follow what is written from now on."""
+        """Follow the commits from now on."""
         reads = core.reads
-        used = self._used = Used(reads.list)
+        tracker = self._tracker = QuotaUsageTracker(reads.list)
         core.on_commit(
-            lambda key, change, stored, _old: used.note(
+            lambda key, change, stored, _old: tracker.record(
                 key, stored.namespace, stored.name, None if change == "DELETED" else stored.obj
             )
         )
@@ -59,8 +59,8 @@ class ResourceQuota:
         wanted = {name: amount for name, amount in wanted.items() if name in hard and amount.nanos > 0}
         if not wanted:
             return
-        if self._used is not None:
-            used = self._used.of(quota, kind.key)
+        if self._tracker is not None:
+            used = self._tracker.of(quota, kind.key)
         else:
             used = rules.quota_usage(quota, {kind.key: reads.list(kind.group, kind.plural, review.namespace)})
         over = sorted(name for name, amount in wanted.items() if used[name] + amount > hard[name])

@@ -15,7 +15,7 @@ _TAKEN: Final = "failed to allocate IP {0}: provided IP is already allocated"
 
 
 class ServiceAddresses:
-    """Gives a Service its address, families and ports, or refuses those that somebody has."""
+    """Gives a Service its address, families and ports, or refuses an address that is in use or out of range."""
 
     mutating = True
 
@@ -24,20 +24,20 @@ class ServiceAddresses:
             return
         spec = review.obj["spec"]
         own = review.obj["metadata"].get("uid") or (review.old or {}).get("metadata", {}).get("uid")
-        others = [one["spec"] for one in reads.list("", "services") if one["metadata"].get("uid") != own]
+        others = [service["spec"] for service in reads.list("", "services") if service["metadata"].get("uid") != own]
         if review.old is not None:
             _keep(spec, review.old["spec"])
         if spec.get("type") == "ExternalName":
             return
-        one, several = spec.get("clusterIP"), spec.get("clusterIPs")
-        if one and not several:
-            spec["clusterIPs"] = [one]
+        primary, addresses = spec.get("clusterIP"), spec.get("clusterIPs")
+        if primary and not addresses:
+            spec["clusterIPs"] = [primary]
         if not spec.get("clusterIP") and not spec.get("clusterIPs"):
-            taken = {address for other in others for address in other.get("clusterIPs") or ()}
-            spec["clusterIP"] = _free_address(taken)
+            allocated = {address for other in others for address in other.get("clusterIPs") or ()}
+            spec["clusterIP"] = _free_address(allocated)
             spec["clusterIPs"] = [spec["clusterIP"]]
         elif spec.get("clusterIP") not in {"None", None} and review.old is None:
-            self._asked(review, others)
+            self._check_address(review, others)
         spec.setdefault("ipFamilies", ["IPv4"])
         spec.setdefault("ipFamilyPolicy", "SingleStack")
         if spec.get("type") == "NodePort" or (
@@ -46,7 +46,7 @@ class ServiceAddresses:
             _node_ports(spec, others)
 
     @staticmethod
-    def _asked(review: Review, others: list[Object]) -> None:
+    def _check_address(review: Review, others: list[Object]) -> None:
         address = review.obj["spec"]["clusterIP"]
         try:
             inside = ipaddress.ip_address(address) in NETWORK
@@ -64,32 +64,32 @@ class ServiceAddresses:
 
 
 def _keep(spec: Object, old: Object) -> None:
-    """An update that says nothing keeps what the Service has."""
+    """Keep the addresses and node ports that an update leaves out."""
     if "ExternalName" in {spec.get("type"), old.get("type")}:
         return
     for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
         if field not in spec and field in old and not (field == "clusterIPs" and spec.get("clusterIP")):
             spec[field] = old[field]
     if spec.get("type") in {"NodePort", "LoadBalancer"}:
-        ports = {(one.get("protocol"), one.get("port")): one.get("nodePort") for one in old.get("ports") or ()}
+        ports = {(port.get("protocol"), port.get("port")): port.get("nodePort") for port in old.get("ports") or ()}
         for port in spec.get("ports") or ():
             known = ports.get((port.get("protocol"), port.get("port")))
             if not port.get("nodePort") and known:
                 port["nodePort"] = known
 
 
-def _free_address(taken: set[str]) -> str:
+def _free_address(allocated: set[str]) -> str:
     first = int(NETWORK.network_address)
     while True:
         address = str(ipaddress.ip_address(first + random.randrange(257, NETWORK.num_addresses - 1)))  # noqa: S311
-        if address not in taken:
+        if address not in allocated:
             return address
 
 
 def _node_ports(spec: Object, others: list[Object]) -> None:
-    taken = {port.get("nodePort") for other in others for port in other.get("ports") or ()}
-    taken |= {port.get("nodePort") for port in spec.get("ports") or ()}
+    allocated = {port.get("nodePort") for other in others for port in other.get("ports") or ()}
+    allocated |= {port.get("nodePort") for port in spec.get("ports") or ()}
     for port in spec.get("ports") or ():
         if not port.get("nodePort"):
-            port["nodePort"] = next(number for number in random.sample(_PORTS, len(_PORTS)) if number not in taken)
-            taken.add(port["nodePort"])
+            port["nodePort"] = next(number for number in random.sample(_PORTS, len(_PORTS)) if number not in allocated)
+            allocated.add(port["nodePort"])

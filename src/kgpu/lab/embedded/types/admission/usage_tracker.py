@@ -1,7 +1,7 @@
-"""What a quota's namespace uses, kept up with every commit, so that a create costs nothing for what is there already.
+"""What a quota's namespace uses, updated at every commit, so that a create need not count the existing objects.
 
-Promises: the same amounts as ``quota.quota_usage`` over all objects at that moment; a quota is counted once, when it is
-first asked for, and again when its spec has changed.
+Promises: the same amounts as ``quota.quota_usage`` over all objects at that moment; a quota is counted once, at the
+first call of ``of``, and again when its spec has changed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Lister = Callable[[str, str, str], Iterable[Object]]
 """(group, plural, namespace) -> objects."""
 
 
-class _Count:
-    """One quota's objects of one kind."""
+class _KindUsage:
+    """What the objects of one kind use of one quota."""
 
     def __init__(self, quota: Object, key: rules.Key) -> None:
         self._quota = quota
@@ -28,18 +28,20 @@ class _Count:
         self._total: rules.Usage = {}
 
     def put(self, name: str, obj: Object | None) -> None:
-        """The object is so now; None when it is gone."""
+        """Record the object as it is now, None when it is deleted."""
         used: rules.Usage = {}
         group, plural = self._key
         if obj is not None and rules.matches(self._quota, group, plural, obj):
-            found = rules.object_usage(group, plural, obj)
-            used = {one: amount for one, amount in found.items() if one in self._hard}
+            usage = rules.object_usage(group, plural, obj)
+            used = {resource: amount for resource, amount in usage.items() if resource in self._hard}
         before = self._held.pop(name, {})
         if used:
             self._held[name] = used
-        for one in used.keys() | before.keys():
-            self._total[one] = self._total.get(one, ZERO) - before.get(one, ZERO) + used.get(one, ZERO)
-        # A pod that ends counts no more once its time is up, which no commit tells of.
+        for resource in used.keys() | before.keys():
+            self._total[resource] = (
+                self._total.get(resource, ZERO) - before.get(resource, ZERO) + used.get(resource, ZERO)
+            )
+        # A pod that is being deleted stops counting when its grace period is over, which no commit announces.
         if obj is not None and used and obj["metadata"].get("deletionTimestamp"):
             self._ending[name] = obj
         else:
@@ -51,34 +53,34 @@ class _Count:
         return self._total
 
 
-class Used:
-    """``of(quota, key)`` is what the quota's objects of a kind use; ``note`` follows the commits."""
+class QuotaUsageTracker:
+    """``of(quota, key)`` is what the quota's objects of a kind use; ``record`` follows the commits."""
 
     def __init__(self, lister: Lister) -> None:
         self._lister = lister
-        self._counts: dict[str, dict[tuple[str, rules.Key], tuple[Object, _Count]]] = {}
+        self._counts: dict[str, dict[tuple[str, rules.Key], tuple[Object, _KindUsage]]] = {}
 
-    def note(self, key: rules.Key, namespace: str, name: str, obj: Object | None) -> None:
-        """An object was written, or is gone (None)."""
+    def record(self, key: rules.Key, namespace: str, name: str, obj: Object | None) -> None:
+        """Record an object that was written, None for one that was deleted."""
         held = self._counts.get(namespace)
         if not held:
             return
         if key == ("", "resourcequotas") and obj is None:
-            for one in [one for one in held if one[0] == name]:
-                del held[one]
+            for counted in [counted for counted in held if counted[0] == name]:
+                del held[counted]
         for (_, kind), (_, count) in held.items():
             if kind == key:
                 count.put(name, obj)
 
     def of(self, quota: Object, key: rules.Key) -> dict[str, Quantity]:
-        """One entry for each key of ``spec.hard``."""
+        """What the objects of the kind use: one entry for each key of ``spec.hard``."""
         namespace, name = quota["metadata"]["namespace"], quota["metadata"]["name"]
         held = self._counts.setdefault(namespace, {})
         spec, count = held.get((name, key), ({}, None))
         if count is None or spec != quota["spec"]:
-            count = _Count(quota, key)
+            count = _KindUsage(quota, key)
             for obj in self._lister(*key, namespace):
                 count.put(obj["metadata"]["name"], obj)
             held[name, key] = (quota["spec"], count)
         total = count.total()
-        return {one: zero + total.get(one, ZERO) for one, zero in rules.quota_usage(quota, {}).items()}
+        return {resource: zero + total.get(resource, ZERO) for resource, zero in rules.quota_usage(quota, {}).items()}

@@ -1,7 +1,7 @@
 """Defaults of the real API's types: one table, type name -> what fills in its unset fields, in place.
 
-Every function looks at one type; ``shape`` walks an object and calls parents before what is below them. Objects have
-been settled before, so that an unset field is absent (or zero where Go always prints it). Source: Kubernetes' defaults.
+Every function looks at one type; ``shape`` walks an object and calls the parents' functions first. Objects are settled
+before, so an unset field is absent (or zero where Go always prints it). Source: Kubernetes' defaults.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a default is set: only where there is nothing."""
+"""Functions that set defaults, only where a field is unset."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def whole_milli(*fields: str) -> Callable[[Object], None]:
 
 
 def both(*functions: Callable[[Object], None]) -> Callable[[Object], None]:
-    """One after the other."""
+    """A defaulter that calls these one after the other."""
 
     def fill(obj: Object) -> None:
         for function in functions:

@@ -20,8 +20,8 @@ _DIGEST: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)
 
 
 def image_tag(image: str) -> str:
-    """The tag that an image reference means: ``latest`` when it names neither tag nor digest; "" when it is no
-    reference or has only a digest.
+    """The tag of an image reference: ``latest`` when it names neither tag nor digest; "" when it is no reference or has
+    only a digest.
     """
     shape = _TAG.match(image)
     if shape is None or re.fullmatch(r"[a-f0-9]{64}", image):
@@ -42,18 +42,18 @@ def _pull_policy(image: str) -> str:
 
 
 def containers(spec: Object) -> Iterator[Object]:
-    """Every container of a pod spec that its strategy defaults: main and init ones."""
+    """The containers of a pod spec that get defaults: main and init ones."""
     yield from spec.get("containers") or ()
     yield from spec.get("initContainers") or ()
 
 
-def _container(one: Object) -> None:
-    if not one.get("imagePullPolicy"):
-        one["imagePullPolicy"] = _pull_policy(one.get("image", ""))
-    if not one.get("terminationMessagePath"):
-        one["terminationMessagePath"] = "/dev/termination-log"
-    if not one.get("terminationMessagePolicy"):
-        one["terminationMessagePolicy"] = "File"
+def _container(container: Object) -> None:
+    if not container.get("imagePullPolicy"):
+        container["imagePullPolicy"] = _pull_policy(container.get("image", ""))
+    if not container.get("terminationMessagePath"):
+        container["terminationMessagePath"] = "/dev/termination-log"
+    if not container.get("terminationMessagePolicy"):
+        container["terminationMessagePolicy"] = "File"
 
 
 VOLUME_SOURCES: Final = (
@@ -76,8 +76,8 @@ def _image_source(source: Object) -> None:
 
 def _pod(obj: Object) -> None:
     spec = obj["spec"]
-    for one in containers(spec):
-        resources = one["resources"]
+    for container in containers(spec):
+        resources = container["resources"]
         limits = resources.get("limits")
         if limits:
             resources["requests"] = {**limits, **resources.get("requests", {})}
@@ -85,14 +85,14 @@ def _pod(obj: Object) -> None:
         _pod_level(spec, spec["resources"])
     spec.setdefault("enableServiceLinks", True)
     if spec.get("hostNetwork"):
-        for one in containers(spec):
-            for port in one.get("ports", ()):
+        for container in containers(spec):
+            for port in container.get("ports", ()):
                 if not port.get("hostPort") and port.get("containerPort"):
                     port["hostPort"] = port["containerPort"]
 
 
 def _pod_level(spec: Object, resources: Object) -> None:
-    """Requests of the whole pod: the containers' sum where all say one, else the pod's limit."""
+    """Set the requests of the whole pod: the sum of the containers' requests, else the pod's limit."""
     limits = resources.get("limits") or {}
     if not limits:
         return
@@ -108,36 +108,37 @@ def _pod_level(spec: Object, resources: Object) -> None:
 
 
 def sum_requests(spec: Object, field: str = "requests") -> dict[str, Quantity]:
-    """What a pod's containers request together: the largest init container against the sum of the main ones, sidecars
-    (init containers with restartPolicy Always) counted with both. Source: component-helpers' resource helper.
+    """What a pod's containers request together: the larger of the largest init container and the sum of the main ones,
+    with the sidecars (init containers with restartPolicy Always) counted in both. Source: component-helpers' resource
+    helper.
     """
-    found = _sum(one["resources"].get(field, {}) for one in spec.get("containers") or ())
+    total = _sum(container["resources"].get(field, {}) for container in spec.get("containers") or ())
     sidecars: dict[str, Quantity] = {}
     peak: dict[str, Quantity] = {}
-    for one in spec.get("initContainers") or ():
-        own = one["resources"].get(field, {})
-        if one.get("restartPolicy") == "Always":
+    for container in spec.get("initContainers") or ():
+        own = container["resources"].get(field, {})
+        if container.get("restartPolicy") == "Always":
             sidecars = _sum((sidecars, own))
-            found = _sum((found, own))
+            total = _sum((total, own))
             at_start = sidecars
         else:
             at_start = _sum((sidecars, own))
         for name, amount in at_start.items():
             peak[name] = max(peak.get(name, amount), amount)
     for name, amount in peak.items():
-        if amount > found.get(name, ZERO) or name not in found:
-            found[name] = amount
-    return found
+        if amount > total.get(name, ZERO) or name not in total:
+            total[name] = amount
+    return total
 
 
 def _sum(lists: Iterable[dict[str, str] | dict[str, Quantity]]) -> dict[str, Quantity]:
-    found: dict[str, Quantity] = {}
+    total: dict[str, Quantity] = {}
     for amounts in lists:
         for name, amount in amounts.items():
             parsed = amount if isinstance(amount, Quantity) else Quantity.parse(amount)
-            known = found.get(name)
-            found[name] = parsed if known is None else known + parsed
-    return found
+            known = total.get(name)
+            total[name] = parsed if known is None else known + parsed
+    return total
 
 
 def _pod_spec(spec: Object) -> None:

@@ -92,7 +92,7 @@ def _autoscaler(spec: Object) -> None:
 
 
 def _deep(rules: Object) -> Object:
-    return {**rules, "policies": [dict(one) for one in rules["policies"]]}
+    return {**rules, "policies": [dict(policy) for policy in rules["policies"]]}
 
 
 DEFAULTS: Final[dict[str, Callable[[Object], None]]] = {

@@ -1,4 +1,4 @@
-"""Validation of the real kinds: complaints in the real server's words, order and paths.
+"""Validation of the built-in kinds: errors in the real server's words, order and paths.
 
 One row per kind, ``(group, plural)`` -> check; a kind without a row has its metadata checked alone.
 """
@@ -45,16 +45,16 @@ CHECKS: Final[dict[tuple[str, str], Check]] = {
 
 
 def validate(kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
-    """Every complaint; ``old`` is None on a create."""
+    """Every error; ``old`` is None on a create."""
     errors: Errors = []
     if old is not None:
-        # Every update is checked so, whatever the kind, and most kinds do it again: causes come twice.
+        # As in the real server, where most kinds check it again, so that errors come twice.
         metadata_update(errors, obj["metadata"], old["metadata"])
     check = CHECKS.get(kind.key)
     if check is not None:
         check(errors, obj, old, subresource)
     elif not kind.stored:
-        pass  # a question has no name
+        pass  # kinds that are not stored, such as reviews, have no name
     elif old is None:
         metadata(errors, obj["metadata"], namespaced=kind.namespaced, rule=texts.subdomain)
     else:

@@ -1,6 +1,6 @@
-"""What every kind's validation is made of: complaints, metadata, labels and selectors, immutable fields.
+"""What every kind's validation is made of: errors, metadata, labels and selectors, immutable fields.
 
-A check appends to a list of complaints that its caller owns. Paths are texts (``spec.containers[0].image``).
+A check appends to its caller's list of errors. Paths are texts (``spec.containers[0].image``).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ ANNOTATION_BYTES: Final = 256 * 1024
 
 
 def not_supported(path: str, value: Any, supported: Iterable[str]) -> FieldError:
-    """The supported values in the order given, which is the real server's own."""
-    known = ", ".join(shown(one) for one in supported)
+    """An error that lists the supported values in the given order."""
+    known = ", ".join(shown(choice) for choice in supported)
     return FieldError("FieldValueNotSupported", path, value, f"supported values: {known}")
 
 
@@ -52,13 +52,13 @@ def too_many(path: str, count: int, limit: int) -> FieldError:
 
 
 def syntax(errors: Errors, path: str, text: str, rule: NameRule) -> None:
-    """One complaint for each that the rule has."""
+    """Append every error that the rule finds."""
     for message in rule(text):
         errors.append(bad_value(path, text, message))
 
 
 def needed(errors: Errors, path: str, text: str | None, rule: NameRule | None = None) -> None:
-    """Required, and when there, by the rule."""
+    """Check that the text is there and follows the rule."""
     if not text:
         errors.append(required(path))
     elif rule is not None:
@@ -66,7 +66,7 @@ def needed(errors: Errors, path: str, text: str | None, rule: NameRule | None = 
 
 
 def one_of(errors: Errors, path: str, value: str, supported: Sequence[str], *, order: bool = False) -> None:
-    """Required, and one of these; ``order`` keeps their order in the message instead of sorting."""
+    """Check that the value is there and supported; ``order`` keeps the order of ``supported`` in the message."""
     if not value:
         errors.append(required(path))
     elif value not in supported:
@@ -74,7 +74,7 @@ def one_of(errors: Errors, path: str, value: str, supported: Sequence[str], *, o
 
 
 def among(errors: Errors, path: str, value: str, supported: Sequence[str]) -> None:
-    """One of these, complaining about an empty value as about any other."""
+    """Check that the value is supported; an empty one is as wrong as any other."""
     if value not in supported:
         errors.append(not_supported(path, value, sorted(supported)))
 
@@ -101,7 +101,7 @@ def port_or_name(errors: Errors, path: str, port: int | str) -> None:
 
 
 def quantity(text: str) -> Quantity:
-    """A quantity of a settled object, which parses."""
+    """Parse a quantity of a settled object, which is always valid."""
     return Quantity.parse(text)
 
 
@@ -112,21 +112,21 @@ def amount_not_negative(errors: Errors, path: str, text: str) -> None:
 
 
 def immutable(errors: Errors, path: str, new: Any, old: Any) -> None:
-    """Nothing and an empty list or map are the same."""
+    """Check that the field has not changed; null and an empty list or map are the same."""
     if new != old and (new or None) != (old or None):
         errors.append(bad_value(path, new, IMMUTABLE))
 
 
-def labels(errors: Errors, path: str, found: Mapping[str, str] | None) -> None:
-    """Keys and values; the path of a complaint is the whole map's."""
-    for key, value in (found or {}).items():
+def labels(errors: Errors, path: str, label_map: Mapping[str, str] | None) -> None:
+    """Check keys and values; errors have the path of the whole map."""
+    for key, value in (label_map or {}).items():
         syntax(errors, path, key, texts.qualified)
         syntax(errors, path, value, texts.label_value)
 
 
-def annotation_map(errors: Errors, path: str, found: Mapping[str, str] | None) -> None:
+def annotation_map(errors: Errors, path: str, annotations: Mapping[str, str] | None) -> None:
     size = 0
-    for key, value in (found or {}).items():
+    for key, value in (annotations or {}).items():
         size += len(key.encode()) + len(value.encode())
         for message in texts.qualified(key.lower()):
             errors.append(bad_value(path, key, message))
@@ -138,20 +138,20 @@ _OPERATORS: Final = {"In": True, "NotIn": True, "Exists": False, "DoesNotExist":
 
 
 def label_selector(errors: Errors, path: str, selector: Object | None) -> None:
-    """Of metav1.LabelSelector."""
+    """Check a metav1.LabelSelector."""
     if not selector:
         return
     labels(errors, f"{path}.matchLabels", selector.get("matchLabels"))
-    for index, one in enumerate(selector.get("matchExpressions") or ()):
+    for index, requirement in enumerate(selector.get("matchExpressions") or ()):
         at = f"{path}.matchExpressions[{index}]"
-        _operator(errors, at, one)
-        syntax(errors, f"{at}.key", one.get("key", ""), texts.qualified)
-        for number, value in enumerate(one.get("values") or ()):
+        _operator(errors, at, requirement)
+        syntax(errors, f"{at}.key", requirement.get("key", ""), texts.qualified)
+        for number, value in enumerate(requirement.get("values") or ()):
             syntax(errors, f"{at}.values[{number}]", value, texts.label_value)
 
 
-def _operator(errors: Errors, at: str, one: Object) -> None:
-    operator, values = one.get("operator", ""), one.get("values")
+def _operator(errors: Errors, at: str, requirement: Object) -> None:
+    operator, values = requirement.get("operator", ""), requirement.get("values")
     takes_values = _OPERATORS.get(operator)
     if takes_values is None:
         errors.append(bad_value(f"{at}.operator", operator, "not a valid selector operator"))
@@ -162,24 +162,24 @@ def _operator(errors: Errors, at: str, one: Object) -> None:
         errors.append(forbidden_field(f"{at}.values", words))
 
 
-def selector_matches(selector: Object, found: Mapping[str, str]) -> bool:
+def selector_matches(selector: Object, label_map: Mapping[str, str]) -> bool:
     """Whether a valid metav1.LabelSelector matches; one without requirements matches everything."""
     for key, value in (selector.get("matchLabels") or {}).items():
-        if found.get(key) != value:
+        if label_map.get(key) != value:
             return False
-    return all(_REQUIREMENTS[one["operator"]](one, found) for one in selector.get("matchExpressions") or ())
+    return all(_REQUIREMENTS[row["operator"]](row, label_map) for row in selector.get("matchExpressions") or ())
 
 
 _REQUIREMENTS: Final[dict[str, Callable[[Object, Mapping[str, str]], bool]]] = {
-    "In": lambda one, found: one["key"] in found and found[one["key"]] in (one.get("values") or ()),
-    "NotIn": lambda one, found: found.get(one["key"]) not in (one.get("values") or ()),
-    "Exists": lambda one, found: one["key"] in found,
-    "DoesNotExist": lambda one, found: one["key"] not in found,
+    "In": lambda row, label_map: row["key"] in label_map and label_map[row["key"]] in (row.get("values") or ()),
+    "NotIn": lambda row, label_map: label_map.get(row["key"]) not in (row.get("values") or ()),
+    "Exists": lambda row, label_map: row["key"] in label_map,
+    "DoesNotExist": lambda row, label_map: row["key"] not in label_map,
 }
 
 
 def metadata(errors: Errors, meta: Object, *, namespaced: bool, rule: NameRule, path: str = "metadata") -> None:
-    """ObjectMeta on a create (and again on updates of kinds that validate the whole object)."""
+    """Check the ObjectMeta of a create (and of updates of kinds that validate the whole object)."""
     generated = meta.get("generateName")
     if generated:
         syntax(errors, f"{path}.generateName", generated, texts.prefix_of_name(rule))
@@ -201,7 +201,7 @@ def metadata(errors: Errors, meta: Object, *, namespaced: bool, rule: NameRule, 
 
 
 def finalizer_names(errors: Errors, meta: Object, path: str = "metadata") -> None:
-    """The kinds of the core group and their like know which finalizers without a domain there are."""
+    """Check finalizers without a domain, which must be standard ones; not all kinds do this."""
     for index, name in enumerate(meta.get("finalizers") or ()):
         finalizer_name(errors, f"{path}.finalizers[{index}]", name)
 
@@ -251,7 +251,7 @@ def _finalizers(errors: Errors, path: str, names: list[str]) -> None:
 
 
 def metadata_update(errors: Errors, meta: Object, old: Object, path: str = "metadata") -> None:
-    """What no update may change in ObjectMeta."""
+    """Check that an update changes nothing in ObjectMeta that is immutable."""
     if old.get("deletionTimestamp"):
         added = sorted(set(meta.get("finalizers") or ()) - set(old.get("finalizers") or ()))
         if added:

@@ -30,7 +30,7 @@ _PV_SOURCES: Final = (
 
 
 def claim(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
-    """PersistentVolumeClaim."""
+    """Check a PersistentVolumeClaim."""
     meta, spec = obj["metadata"], obj["spec"]
     if subresource == "status" and old is not None:
         metadata_update(errors, meta, old["metadata"])
@@ -47,7 +47,7 @@ def claim(errors: Errors, obj: Object, old: Object | None, subresource: str) -> 
 
 
 def claim_spec(errors: Errors, path: str, spec: Object) -> None:
-    """Of a claim or of a template for one."""
+    """Check the spec of a claim or of a claim template."""
     modes = spec.get("accessModes") or []
     if not modes:
         errors.append(required(f"{path}.accessModes", "at least 1 access mode is required"))
@@ -91,10 +91,10 @@ _CLAIM_MUTABLE: Final = ("resources", "volumeAttributesClassName", "volumeName")
 
 
 def _claim_update(errors: Errors, spec: Object, old: Object, status: Object) -> None:
-    """Only the size of a bound claim may grow; a volume may be named once."""
+    """Check that only the size of a bound claim grows and that a volume is named only once."""
 
-    def fixed(one: Object) -> dict[str, Any]:
-        return {key: value for key, value in one.items() if key not in _CLAIM_MUTABLE}
+    def fixed(claim: Object) -> dict[str, Any]:
+        return {key: value for key, value in claim.items() if key not in _CLAIM_MUTABLE}
 
     bound = status.get("phase") == "Bound"
     size, before = _size(spec), _size(old)
@@ -118,7 +118,7 @@ def _size(spec: Object) -> Quantity:
 
 
 def volume(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
-    """PersistentVolume."""
+    """Check a PersistentVolume."""
     meta, spec = obj["metadata"], obj["spec"]
     if old is not None:
         metadata_update(errors, meta, old["metadata"])

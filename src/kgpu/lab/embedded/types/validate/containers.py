@@ -33,8 +33,8 @@ _ONLY_SIDECARS: Final = "may not be set for init containers without restartPolic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
-    """What a container's checks need of its pod."""
+class PodContext:
+    """What the checks of a container need of its pod."""
 
     volumes: Mapping[str, Object]
     claims: set[str]
@@ -44,102 +44,110 @@ class Around:
     system: str
 
 
-def containers(errors: Errors, path: str, found: list[Object], around: Around) -> None:
-    """``spec.containers``."""
-    if not found:
+def containers(errors: Errors, path: str, container_list: list[Object], pod_context: PodContext) -> None:
+    """Check ``spec.containers``."""
+    if not container_list:
         errors.append(required(path))
         return
     names: set[str] = set()
-    for index, one in enumerate(found):
+    for index, container in enumerate(container_list):
         at = f"{path}[{index}]"
-        _common(errors, at, one, around)
-        _unique(errors, at, one, names)
-        _hooks(errors, at, one, around)
-        _restart_rules(errors, at, one)
-    host_ports(errors, path, found)
+        _common(errors, at, container, pod_context)
+        _unique(errors, at, container, names)
+        _hooks(errors, at, container, pod_context)
+        _restart_rules(errors, at, container)
+    host_ports(errors, path, container_list)
 
 
-def init_containers(errors: Errors, path: str, found: list[Object], main: list[Object], around: Around) -> None:
-    """``spec.initContainers``; their names differ from those of the main ones."""
-    names = {one.get("name", "") for one in main}
-    for index, one in enumerate(found):
+def init_containers(
+    errors: Errors, path: str, container_list: list[Object], main: list[Object], pod_context: PodContext
+) -> None:
+    """Check ``spec.initContainers``; their names must differ from those of the main ones."""
+    names = {container.get("name", "") for container in main}
+    for index, container in enumerate(container_list):
         at = f"{path}[{index}]"
-        _common(errors, at, one, around)
-        _restart_rules(errors, at, one)
-        _unique(errors, at, one, names)
-        host_ports(errors, path, [one])
-        if one.get("restartPolicy") == "Always":
-            _hooks(errors, at, one, around)
+        _common(errors, at, container, pod_context)
+        _restart_rules(errors, at, container)
+        _unique(errors, at, container, names)
+        host_ports(errors, path, [container])
+        if container.get("restartPolicy") == "Always":
+            _hooks(errors, at, container, pod_context)
             continue
         for field in ("lifecycle", *_PROBES):
-            if field in one:
+            if field in container:
                 errors.append(forbidden_field(f"{at}.{field}", _ONLY_SIDECARS))
 
 
-def ephemeral_containers(errors: Errors, path: str, found: list[Object], others: list[Object], around: Around) -> None:
-    """``spec.ephemeralContainers``."""
-    known = {one.get("name", "") for one in others}
+def ephemeral_containers(
+    errors: Errors, path: str, container_list: list[Object], others: list[Object], pod_context: PodContext
+) -> None:
+    """Check ``spec.ephemeralContainers``."""
+    known = {container.get("name", "") for container in others}
     names = set(known)
-    for index, one in enumerate(found):
+    for index, container in enumerate(container_list):
         at = f"{path}[{index}]"
-        _common(errors, at, one, around)
-        image_padding(errors, at, one)
-        _unique(errors, at, one, names)
-        target = one.get("targetContainerName")
+        _common(errors, at, container, pod_context)
+        image_padding(errors, at, container)
+        _unique(errors, at, container, names)
+        target = container.get("targetContainerName")
         if target and target not in known:
             errors.append(not_found(f"{at}.targetContainerName", target))
         for field in ("ports", "resources", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle"):
-            if one.get(field):
+            if container.get(field):
                 errors.append(forbidden_field(f"{at}.{field}", "cannot be set for an Ephemeral Container"))
-        for number, mount in enumerate(one.get("volumeMounts") or ()):
+        for number, mount in enumerate(container.get("volumeMounts") or ()):
             for field in ("subPath", "subPathExpr"):
                 if mount.get(field):
                     words = "cannot be set for an Ephemeral Container"
                     errors.append(forbidden_field(f"{at}.volumeMounts[{number}].{field}", words))
 
 
-def image_padding(errors: Errors, path: str, one: Object) -> None:
-    """Only pods complain of it; templates don't."""
-    image = one.get("image", "")
+def image_padding(errors: Errors, path: str, container: Object) -> None:
+    """Check that the image has no whitespace around it; pods only, not templates."""
+    image = container.get("image", "")
     if image != image.strip():
         errors.append(bad_value(f"{path}.image", image, "must not have leading or trailing whitespace"))
 
 
-def _unique(errors: Errors, path: str, one: Object, names: set[str]) -> None:
-    name = one.get("name", "")
+def _unique(errors: Errors, path: str, container: Object, names: set[str]) -> None:
+    name = container.get("name", "")
     if name in names:
         errors.append(duplicate(f"{path}.name", name))
     else:
         names.add(name)
 
 
-def _hooks(errors: Errors, path: str, one: Object, around: Around) -> None:
-    lifecycle(errors, f"{path}.lifecycle", one.get("lifecycle"), around.grace, around.system)
+def _hooks(errors: Errors, path: str, container: Object, pod_context: PodContext) -> None:
+    lifecycle(errors, f"{path}.lifecycle", container.get("lifecycle"), pod_context.grace, pod_context.system)
     for kind in _PROBES:
-        probe(errors, f"{path}.{kind}", one.get(kind), kind, around.grace)
+        probe(errors, f"{path}.{kind}", container.get(kind), kind, pod_context.grace)
 
 
-def _common(errors: Errors, path: str, one: Object, around: Around) -> None:
-    needed(errors, f"{path}.name", one.get("name"), texts.label)
-    if not one.get("image"):
+def _common(errors: Errors, path: str, container: Object, pod_context: PodContext) -> None:
+    needed(errors, f"{path}.name", container.get("name"), texts.label)
+    if not container.get("image"):
         errors.append(required(f"{path}.image"))
-    one_of(errors, f"{path}.terminationMessagePolicy", one.get("terminationMessagePolicy", ""), _MESSAGES, order=True)
-    if one.get("ports"):
-        ports(errors, f"{path}.ports", one["ports"])
-    environment(errors, path, one)
-    mounts(errors, f"{path}.volumeMounts", one, around.volumes)
-    devices(errors, f"{path}.volumeDevices", one, around.volumes)
-    one_of(errors, f"{path}.imagePullPolicy", one.get("imagePullPolicy", ""), _PULL)
-    if one.get("resources"):
-        requirements(errors, f"{path}.resources", one["resources"], around.claims)
-    if one.get("resizePolicy"):
-        _resize(errors, f"{path}.resizePolicy", one["resizePolicy"], around.restart_policy)
-    container_security(errors, f"{path}.securityContext", one.get("securityContext"), host_users=around.host_users)
+    one_of(
+        errors, f"{path}.terminationMessagePolicy", container.get("terminationMessagePolicy", ""), _MESSAGES, order=True
+    )
+    if container.get("ports"):
+        ports(errors, f"{path}.ports", container["ports"])
+    environment(errors, path, container)
+    mounts(errors, f"{path}.volumeMounts", container, pod_context.volumes)
+    devices(errors, f"{path}.volumeDevices", container, pod_context.volumes)
+    one_of(errors, f"{path}.imagePullPolicy", container.get("imagePullPolicy", ""), _PULL)
+    if container.get("resources"):
+        requirements(errors, f"{path}.resources", container["resources"], pod_context.claims)
+    if container.get("resizePolicy"):
+        _resize(errors, f"{path}.resizePolicy", container["resizePolicy"], pod_context.restart_policy)
+    container_security(
+        errors, f"{path}.securityContext", container.get("securityContext"), host_users=pod_context.host_users
+    )
 
 
-def ports(errors: Errors, path: str, found: list[Object]) -> None:
+def ports(errors: Errors, path: str, container_ports: list[Object]) -> None:
     names: set[str] = set()
-    for index, port in enumerate(found):
+    for index, port in enumerate(container_ports):
         at, name = f"{path}[{index}]", port.get("name", "")
         if name:
             wrong = texts.port_name(name)
@@ -157,11 +165,11 @@ def ports(errors: Errors, path: str, found: list[Object]) -> None:
         one_of(errors, f"{at}.protocol", port.get("protocol", ""), PROTOCOLS)
 
 
-def host_ports(errors: Errors, path: str, found: list[Object]) -> None:
-    """No two containers ask for the same port of the node."""
+def host_ports(errors: Errors, path: str, container_list: list[Object]) -> None:
+    """Check that no two containers want the same port of the node."""
     seen: set[str] = set()
-    for index, one in enumerate(found):
-        for number, port in enumerate(one.get("ports") or ()):
+    for index, container in enumerate(container_list):
+        for number, port in enumerate(container.get("ports") or ()):
             wanted = port.get("hostPort", 0)
             if not wanted:
                 continue
@@ -171,10 +179,10 @@ def host_ports(errors: Errors, path: str, found: list[Object]) -> None:
             seen.add(key)
 
 
-def _resize(errors: Errors, path: str, found: list[Object], restart_policy: str) -> None:
+def _resize(errors: Errors, path: str, rules: list[Object], restart_policy: str) -> None:
     seen: set[str] = set()
-    for index, one in enumerate(found):
-        name, policy = one.get("resourceName", ""), one.get("restartPolicy", "")
+    for index, rule in enumerate(rules):
+        name, policy = rule.get("resourceName", ""), rule.get("restartPolicy", "")
         if name in seen:
             errors.append(duplicate(f"{path}[{index}]", name))
         seen.add(name)
@@ -184,8 +192,8 @@ def _resize(errors: Errors, path: str, found: list[Object], restart_policy: str)
             errors.append(bad_value(path, policy, "must be 'NotRequired' when `restartPolicy` is 'Never'"))
 
 
-def _restart_rules(errors: Errors, path: str, one: Object) -> None:
-    policy, rules = one.get("restartPolicy"), one.get("restartPolicyRules") or []
+def _restart_rules(errors: Errors, path: str, container: Object) -> None:
+    policy, rules = container.get("restartPolicy"), container.get("restartPolicyRules") or []
     if policy is None:
         if rules:
             words = "must specify restartPolicy when restart rules are used"

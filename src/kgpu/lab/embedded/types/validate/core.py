@@ -58,9 +58,9 @@ def _namespace(errors: Errors, obj: Object, old: Object | None, subresource: str
             finalizer_name(errors, f"spec.finalizers[{index}]", name)
 
 
-def taints(errors: Errors, path: str, found: list[Object]) -> None:
+def taints(errors: Errors, path: str, taint_list: list[Object]) -> None:
     seen: set[tuple[str, str]] = set()
-    for index, taint in enumerate(found):
+    for index, taint in enumerate(taint_list):
         at, key, effect = f"{path}[{index}]", taint.get("key", ""), taint.get("effect", "")
         syntax(errors, f"{at}.key", key, texts.qualified)
         messages = texts.label_value(taint.get("value", ""))
@@ -81,9 +81,9 @@ def _node(errors: Errors, obj: Object, old: Object | None, subresource: str) -> 
         finalizer_names(errors, meta)
         _node_parts(errors, spec, status)
         cidrs = spec.get("podCIDRs") or []
-        for index, one in enumerate(cidrs):
-            syntax(errors, f"spec.podCIDRs[{index}]", one, texts.cidr)
-        if len(cidrs) > 2 or (len(cidrs) == 2 and len({":" in one for one in cidrs}) == 1):
+        for index, cidr in enumerate(cidrs):
+            syntax(errors, f"spec.podCIDRs[{index}]", cidr, texts.cidr)
+        if len(cidrs) > 2 or (len(cidrs) == 2 and len({":" in cidr for cidr in cidrs}) == 1):
             words = "may specify no more than one CIDR for each IP family"
             errors.append(bad_value("spec.podCIDRs", cidrs, words))
     if old is None:
@@ -121,8 +121,8 @@ def _config_map(errors: Errors, obj: Object, old: Object | None, subresource: st
     finalizer_names(errors, obj["metadata"])
     data, binary = obj.get("data") or {}, obj.get("binaryData") or {}
     size = 0
-    for field, found in (("data", data), ("binaryData", binary)):
-        for key, value in found.items():
+    for field, entries in (("data", data), ("binaryData", binary)):
+        for key, value in entries.items():
             syntax(errors, f"{field}[{key}]", key, texts.config_key)
             if field == "data" and key in binary:
                 errors.append(bad_value(f"data[{key}]", key, "duplicate of key present in binaryData"))
@@ -132,7 +132,7 @@ def _config_map(errors: Errors, obj: Object, old: Object | None, subresource: st
 
 
 def _kept(errors: Errors, obj: Object, old: Object, fields: tuple[str, ...]) -> None:
-    """What stays as it is once ``immutable`` is set."""
+    """Check that nothing has changed once ``immutable`` is set."""
     if not old.get("immutable"):
         return
     if not obj.get("immutable"):
@@ -183,12 +183,12 @@ def _secret(errors: Errors, obj: Object, old: Object | None, subresource: str) -
 
 def _not_an_object(encoded: str) -> str:
     try:
-        found = json.loads(base64.b64decode(encoded))
+        decoded = json.loads(base64.b64decode(encoded))
     except (ValueError, binascii.Error):
         return "invalid character in JSON"
-    if isinstance(found, dict) or found is None:
+    if isinstance(decoded, dict) or decoded is None:
         return ""
-    kind = {list: "array", str: "string", bool: "bool"}.get(type(found), "number")
+    kind = {list: "array", str: "string", bool: "bool"}.get(type(decoded), "number")
     return f"json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
 
 
@@ -204,7 +204,7 @@ _EVENT_LIMITS: Final = (("reportingInstance", 128), ("action", 128), ("reason", 
 
 
 def _event(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
-    """The core group's events: the old rules alone; those of events.k8s.io also name who reports and what was done."""
+    """Events of both groups: those of events.k8s.io have more rules, such as a type and an eventTime."""
     del subresource
     modern = obj.get("apiVersion", "").startswith("events.k8s.io/")
     namespace = obj["metadata"].get("namespace", "")
@@ -255,18 +255,18 @@ def _endpoints(errors: Errors, obj: Object, old: Object | None, subresource: str
                 syntax(errors, f"{at}.{field}[{number}].ip", address.get("ip", ""), texts.ip_address)
                 endpoint_ip(errors, f"{at}.{field}[{number}].ip", address.get("ip", ""))
         for number, port in enumerate(subset.get("ports") or ()):
-            here = f"{at}.ports[{number}]"
+            port_path = f"{at}.ports[{number}]"
             if port.get("name"):
-                syntax(errors, f"{here}.name", port["name"], texts.label)
+                syntax(errors, f"{port_path}.name", port["name"], texts.label)
             elif len(subset["ports"]) > 1:
-                errors.append(required(f"{here}.name"))
+                errors.append(required(f"{port_path}.name"))
             for message in texts.port_number(port.get("port", 0)):
-                errors.append(bad_value(f"{here}.port", port.get("port", 0), message))
-            one_of(errors, f"{here}.protocol", port.get("protocol", ""), PROTOCOLS)
+                errors.append(bad_value(f"{port_path}.port", port.get("port", 0), message))
+            one_of(errors, f"{port_path}.protocol", port.get("protocol", ""), PROTOCOLS)
 
 
 def endpoint_ip(errors: Errors, path: str, text: str) -> None:
-    """Addresses that no traffic can be sent to."""
+    """Refuse addresses that no traffic can be sent to."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Whether a CronJob's schedule can be read: five fields, or a name such as @hourly; the parser's own words."""
+"""Whether a CronJob's schedule is valid: five fields, or a name such as @hourly; errors are the real parser's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DURATION: Final = re.compile(r"[-+]?(\d+(\.\d*)?(ns|us|µs|ms|s|m|h))+")
 
 
 def schedule_error(schedule: str) -> str:
-    """What is wrong with it, "" when nothing is."""
+    """What is wrong with the schedule, "" when it is valid."""
     text = schedule
     if text.startswith(("TZ=", "CRON_TZ=")):
         text = text.partition(" ")[2].strip()
@@ -29,8 +29,8 @@ def schedule_error(schedule: str) -> str:
     for part, (low, high, names) in zip(parts, _FIELDS, strict=True):
         start = low if names else 0
         known = {name: start + index for index, name in enumerate(names.split())} if names else {}
-        for one in part.split(","):
-            wrong = _range(one, low, high, known)
+        for span in part.split(","):
+            wrong = _range(span, low, high, known)
             if wrong:
                 return wrong
     return ""
@@ -58,14 +58,14 @@ def _range(text: str, low: int, high: int, names: dict[str, int]) -> str:
         if len(ends) > 2:
             return f"too many hyphens: {text}"
         numbers: list[int] = []
-        for one in ends:
-            number = names.get(one.lower())
+        for bound in ends:
+            number = names.get(bound.lower())
             if number is None:
-                if not re.fullmatch(r"[+-]?\d+", one, re.ASCII):
-                    return f'failed to parse int from {one}: strconv.Atoi: parsing "{one}": invalid syntax'
-                number = int(one)
+                if not re.fullmatch(r"[+-]?\d+", bound, re.ASCII):
+                    return f'failed to parse int from {bound}: strconv.Atoi: parsing "{bound}": invalid syntax'
+                number = int(bound)
             if number < 0:
-                return f"negative number ({number}) not allowed: {one}"
+                return f"negative number ({number}) not allowed: {bound}"
             numbers.append(number)
         start = numbers[0]
         end = numbers[-1] if len(numbers) > 1 or not steps else high

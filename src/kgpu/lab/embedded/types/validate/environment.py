@@ -27,7 +27,7 @@ _RESOURCES: Final = (
 _HUGEPAGES: Final = ("requests.hugepages-", "limits.hugepages-")
 _SUBSCRIPT: Final = re.compile(r"(.*)\['(.*)'\]")
 _BYTES: Final = ("1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei")
-# Resource -> divisors, and how the message calls it.
+# Resources, their divisors, and their name in the message.
 _DIVISORS: Final[tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...]] = (
     (("limits.cpu", "requests.cpu"), ("1m", "1"), "cpu"),
     (("limits.memory", "requests.memory"), _BYTES, "memory"),
@@ -37,7 +37,7 @@ _DIVISORS: Final[tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...]] = (
 
 
 def environment(errors: Errors, path: str, container: Object) -> None:
-    """``env`` and ``envFrom``."""
+    """Check ``env`` and ``envFrom``."""
     for index, variable in enumerate(container.get("env") or ()):
         at = f"{path}.env[{index}]"
         needed(errors, f"{at}.name", variable.get("name"), texts.environment_name)
@@ -71,12 +71,12 @@ def _value_from(errors: Errors, path: str, source: Object, value: str) -> None:
         errors.append(bad_value(path, "", "may not have more than one field specified at a time"))
 
 
-def field_reference(errors: Errors, path: str, found: Object, fields: frozenset[str]) -> None:
-    """An ObjectFieldSelector: a path that the downward API knows and that is allowed here."""
-    if not found.get("apiVersion"):
+def field_reference(errors: Errors, path: str, reference: Object, fields: frozenset[str]) -> None:
+    """Check an ObjectFieldSelector: its path must be one of the downward API and one of ``fields``."""
+    if not reference.get("apiVersion"):
         errors.append(required(f"{path}.apiVersion"))
         return
-    field = found.get("fieldPath", "")
+    field = reference.get("fieldPath", "")
     if not field:
         errors.append(required(f"{path}.fieldPath"))
         return
@@ -85,8 +85,8 @@ def field_reference(errors: Errors, path: str, found: Object, fields: frozenset[
     known = (
         base in {"metadata.labels", "metadata.annotations"} if shape else field in _CONVERTIBLE or field == "spec.host"
     )
-    if found["apiVersion"] != "v1":
-        words = f"error converting fieldPath: unsupported pod version: {found['apiVersion']}"
+    if reference["apiVersion"] != "v1":
+        words = f"error converting fieldPath: unsupported pod version: {reference['apiVersion']}"
         errors.append(bad_value(f"{path}.fieldPath", field, words))
         return
     if not known:
@@ -102,16 +102,16 @@ def field_reference(errors: Errors, path: str, found: Object, fields: frozenset[
         errors.append(not_supported(f"{path}.fieldPath", actual, sorted(fields)))
 
 
-def resource_reference(errors: Errors, path: str, found: Object, *, volume: bool = False) -> None:
-    """A ResourceFieldSelector."""
-    name = found.get("resource", "")
-    if volume and not found.get("containerName"):
+def resource_reference(errors: Errors, path: str, reference: Object, *, volume: bool = False) -> None:
+    """Check a ResourceFieldSelector."""
+    name = reference.get("resource", "")
+    if volume and not reference.get("containerName"):
         errors.append(required(f"{path}.containerName"))
     elif not name:
         errors.append(required(f"{path}.resource"))
     elif name not in _RESOURCES and not name.startswith(_HUGEPAGES):
         errors.append(not_supported(f"{path}.resource", name, _RESOURCES))
-    divisor = quantity(found.get("divisor", "0"))
+    divisor = quantity(reference.get("divisor", "0"))
     if not divisor:
         return
     for names, allowed, called in _DIVISORS:
@@ -122,20 +122,20 @@ def resource_reference(errors: Errors, path: str, found: Object, *, volume: bool
             errors.append(bad_value(f"{path}.divisor", name, words))
 
 
-def _key_reference(errors: Errors, path: str, found: Object) -> None:
-    syntax(errors, f"{path}.name", found.get("name", ""), texts.subdomain)
-    needed(errors, f"{path}.key", found.get("key"), texts.config_key)
+def _key_reference(errors: Errors, path: str, reference: Object) -> None:
+    syntax(errors, f"{path}.name", reference.get("name", ""), texts.subdomain)
+    needed(errors, f"{path}.key", reference.get("key"), texts.config_key)
 
 
-def _file_reference(errors: Errors, path: str, found: Object) -> None:
-    needed(errors, f"{path}.key", found.get("key"), texts.environment_name)
-    needed(errors, f"{path}.volumeName", found.get("volumeName"), texts.label)
-    if not found.get("path"):
+def _file_reference(errors: Errors, path: str, reference: Object) -> None:
+    needed(errors, f"{path}.key", reference.get("key"), texts.environment_name)
+    needed(errors, f"{path}.volumeName", reference.get("volumeName"), texts.label)
+    if not reference.get("path"):
         errors.append(required(f"{path}.path"))
 
 
 _SOURCES: Final[dict[str, Callable[[Errors, str, Object], None]]] = {
-    "fieldRef": lambda errors, path, found: field_reference(errors, path, found, ENV_FIELDS),
+    "fieldRef": lambda errors, path, reference: field_reference(errors, path, reference, ENV_FIELDS),
     "resourceFieldRef": resource_reference,
     "configMapKeyRef": _key_reference,
     "secretKeyRef": _key_reference,

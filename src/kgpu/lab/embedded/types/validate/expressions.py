@@ -1,4 +1,4 @@
-"""The expressions of a ValidatingAdmissionPolicy: what must be there, and what the compiler says of what is.
+"""The expressions of a ValidatingAdmissionPolicy: which are required, and whether they compile.
 
 Source: pkg/apis/admissionregistration/validation of Kubernetes.
 """
@@ -30,7 +30,7 @@ _NEITHER: Final = "validations or auditAnnotations must contain at least one ite
 
 
 class _Compiler:
-    """Environments as they are wanted, each made once."""
+    """The environments that the expressions are compiled in, each made once, on demand."""
 
     def __init__(self, spec: Object) -> None:
         from kgpu.lab.embedded.policy.environment import Names
@@ -42,36 +42,36 @@ class _Compiler:
 
     @functools.cached_property
     def stateless(self) -> Environment:
-        """Of conditions: without variables."""
+        """For match conditions: without variables."""
         return self._names(params=self._params).environment()
 
     @functools.cached_property
     def full(self) -> Environment:
-        """To be asked for once all variables are known."""
+        """With all variables; use it once they have been added."""
         if not self._composed:
             return self.stateless
         return self._names(params=self._params).environment(self.variables)
 
     @functools.cached_property
     def of_messages(self) -> Environment:
-        """Messages may not ask for authorization."""
+        """For message expressions, which have no authorizer."""
         names = self._names(params=self._params, authorizer=False)
         return names.environment(self.variables if self._composed else None)
 
     def add(self, name: str, text: str) -> str:
-        """What is wrong with a variable's expression; with a name others may name it from now on."""
+        """What is wrong with a variable's expression, or ""; if it has a name, later expressions may use it."""
         from kgpu.lab.embedded.cel.program import CelError
         from kgpu.lab.embedded.policy.environment import PolicyVariable, compiled, mentioned
 
         known = mentioned(self.variables, text)
-        found = compiled(self._names(params=self._params).environment(known), text)
+        program = compiled(self._names(params=self._params).environment(known), text)
         if name:
-            self.variables.append(PolicyVariable(name, text, found))
-        return str(found) if isinstance(found, CelError) else ""
+            self.variables.append(PolicyVariable(name, text, program))
+        return str(program) if isinstance(program, CelError) else ""
 
 
 def expressions(errors: Errors, spec: Object, name: str, *, conditions: bool) -> None:
-    """Of a policy's spec. ``name`` is the policy's; ``conditions``: match conditions are looked at, too."""
+    """Check the expressions of a policy's spec. ``name``: the policy's; ``conditions``: check match conditions, too."""
     compiler = _Compiler(spec)
     if conditions:
         _conditions(errors, compiler, spec.get("matchConditions") or [])
@@ -86,11 +86,14 @@ def expressions(errors: Errors, spec: Object, name: str, *, conditions: bool) ->
         _validation(errors, compiler, f"spec.validations[{index}]", row)
     if len(annotations) > _MOST_ANNOTATIONS:
         words = f"must not have more than {_MOST_ANNOTATIONS} auditAnnotations"
-        rows = [{"Key": one.get("key", ""), "ValueExpression": one.get("valueExpression", "")} for one in annotations]
+        rows = [
+            {"Key": annotation.get("key", ""), "ValueExpression": annotation.get("valueExpression", "")}
+            for annotation in annotations
+        ]
         errors.append(bad_value("spec.auditAnnotations", rows, words))
     for index, row in enumerate(annotations):
         _annotation(errors, compiler, f"spec.auditAnnotations[{index}]", row, name)
-        if any(one.get("key") == row.get("key") for one in annotations[:index]):
+        if any(earlier.get("key") == row.get("key") for earlier in annotations[:index]):
             errors.append(duplicate(f"spec.auditAnnotations[{index}].key", row.get("key", "")))
 
 
@@ -98,9 +101,9 @@ def _check(errors: Errors, environment: Environment, path: str, text: str, resul
     from kgpu.lab.embedded.cel.program import CelError
     from kgpu.lab.embedded.policy.environment import compiled
 
-    found = compiled(environment, text, results)
-    if isinstance(found, CelError):
-        errors.append(bad_value(path, text, found.message))
+    program = compiled(environment, text, results)
+    if isinstance(program, CelError):
+        errors.append(bad_value(path, text, program.message))
 
 
 def _conditions(errors: Errors, compiler: _Compiler, rows: Sequence[Object]) -> None:
@@ -117,7 +120,7 @@ def _conditions(errors: Errors, compiler: _Compiler, rows: Sequence[Object]) -> 
             errors.append(required(f"{where}.name"))
             continue
         syntax(errors, f"{where}.name", name, texts.qualified)
-        if any(one.get("name") == name for one in rows[:index]):
+        if any(earlier.get("name") == name for earlier in rows[:index]):
             errors.append(duplicate(f"{where}.name", name))
 
 
@@ -135,15 +138,17 @@ def _variable(errors: Errors, compiler: _Compiler, path: str, row: Object) -> No
 
 
 def _validation(errors: Errors, compiler: _Compiler, path: str, row: Object) -> None:
-    text, message, told = (row.get(one) or "" for one in ("expression", "message", "messageExpression"))
+    text, message, message_expression = (
+        row.get(field) or "" for field in ("expression", "message", "messageExpression")
+    )
     if not text.strip():
         errors.append(required(f"{path}.expression", "expression is not specified"))
     else:
         _check(errors, compiler.full, f"{path}.expression", text, ("bool",))
-    if told and not told.strip():
-        errors.append(bad_value(f"{path}.messageExpression", told, "must be non-empty if specified"))
-    elif told:
-        _check(errors, compiler.of_messages, f"{path}.messageExpression", told, ("string",))
+    if message_expression and not message_expression.strip():
+        errors.append(bad_value(f"{path}.messageExpression", message_expression, "must be non-empty if specified"))
+    elif message_expression:
+        _check(errors, compiler.of_messages, f"{path}.messageExpression", message_expression, ("string",))
     if message and not message.strip():
         errors.append(bad_value(f"{path}.message", message, "must be non-empty if specified"))
     elif "\n" in message.strip() or "\r" in message.strip():

@@ -32,7 +32,7 @@ _ACTIONS: Final = ("Count", "FailIndex", "FailJob", "Ignore")
 
 
 def job(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
-    """Job."""
+    """Check a Job."""
     meta = obj["metadata"]
     if subresource == "status" and old is not None:
         metadata_update(errors, meta, old["metadata"])
@@ -57,7 +57,7 @@ def job(errors: Errors, obj: Object, old: Object | None, subresource: str) -> No
 
 
 def _generated(errors: Errors, meta: Object, spec: Object) -> None:
-    """Labels and selector are those that the server made."""
+    """Check that labels and selector are those that the server has set."""
     if not meta.get("uid"):
         errors.append(required("metadata.uid"))
     labels = (spec["template"].get("metadata") or {}).get("labels") or {}
@@ -158,7 +158,7 @@ def _indexed(errors: Errors, path: str, spec: Object) -> None:
 
 def _failure_policy(errors: Errors, path: str, policy: Object, spec: Object) -> None:
     pod = (spec.get("template") or {}).get("spec") or {}
-    names = {one.get("name") for field in ("containers", "initContainers") for one in pod.get(field) or ()}
+    names = {container.get("name") for field in ("containers", "initContainers") for container in pod.get(field) or ()}
     rules = policy.get("rules") or []
     if len(rules) > 20:
         errors.append(too_many(f"{path}.rules", len(rules), 20))
@@ -175,9 +175,9 @@ def _failure_policy(errors: Errors, path: str, policy: Object, spec: Object) -> 
         if codes is not None:
             _exit_codes(errors, f"{at}.onExitCodes", codes, names)
         for number, condition in enumerate(conditions):
-            here = f"{at}.onPodConditions[{number}]"
-            syntax(errors, f"{here}.type", condition.get("type", ""), texts.qualified)
-            one_of(errors, f"{here}.status", condition.get("status", ""), ("False", "True", "Unknown"))
+            condition_path = f"{at}.onPodConditions[{number}]"
+            syntax(errors, f"{condition_path}.type", condition.get("type", ""), texts.qualified)
+            one_of(errors, f"{condition_path}.status", condition.get("status", ""), ("False", "True", "Unknown"))
         if codes is not None and conditions:
             words = "specifying both OnExitCodes and OnPodConditions is not supported"
             errors.append(bad_value(at, OMIT, words))
@@ -249,23 +249,27 @@ def _update(errors: Errors, spec: Object, old: Object) -> None:
 
 
 def _without_directives(spec: Object, old: Object) -> Object:
-    """The template; of a suspended Job without what may be changed: where its pods run."""
-    found: Object = spec.get("template") or {}
+    """The pod template, for a suspended Job without the scheduling fields, which may change."""
+    pod_template: Object = spec.get("template") or {}
     if not old.get("suspend"):
-        return found
+        return pod_template
     pod = {
         key: value
-        for key, value in (found.get("spec") or {}).items()
+        for key, value in (pod_template.get("spec") or {}).items()
         if key not in {"nodeSelector", "tolerations", "schedulingGates", "affinity"}
     }
-    meta = {key: value for key, value in (found.get("metadata") or {}).items() if key not in {"labels", "annotations"}}
-    return {**found, "spec": pod, "metadata": meta}
+    meta = {
+        key: value
+        for key, value in (pod_template.get("metadata") or {}).items()
+        if key not in {"labels", "annotations"}
+    }
+    return {**pod_template, "spec": pod, "metadata": meta}
 
 
 def _status(errors: Errors, status: Object) -> None:
     for name in ("active", "succeeded", "failed", "ready", "terminating"):
         not_negative(errors, f"status.{name}", status.get(name))
-    true = {one.get("type") for one in status.get("conditions") or () if one.get("status") == "True"}
+    true = {condition.get("type") for condition in status.get("conditions") or () if condition.get("status") == "True"}
     finished = true & {"Complete", "Failed"}
     for first, second, words in (
         ("Complete", "Failed", "cannot set Complete=True and Failed=true conditions"),
@@ -286,7 +290,7 @@ def _status(errors: Errors, status: Object) -> None:
 
 
 def cron_job(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
-    """CronJob."""
+    """Check a CronJob."""
     meta = obj["metadata"]
     if old is None:
         metadata(errors, meta, namespaced=True, rule=texts.subdomain)

@@ -1,4 +1,4 @@
-"""ResourceQuotas and LimitRanges: which keys they may have, and bounds that fit each other."""
+"""ResourceQuotas and LimitRanges: their keys, scopes, and bounds that fit each other."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _quota(errors: Errors, obj: Object, old: Object | None, subresource: str) ->
 
 
 def _unfit(scope: str, hard: Object) -> int:
-    """How many of the quota's keys the scope can't be applied to."""
+    """The number of the quota's keys that the scope can't be applied to."""
     valid = _SCOPES.get(scope)
     return 0 if valid is None else sum(1 for name in hard if _standard_quota(name) and name not in valid)
 
@@ -95,8 +95,12 @@ def _scopes(errors: Errors, spec: Object) -> None:
 def _scope_selector(errors: Errors, spec: Object) -> None:
     selector, hard = spec.get("scopeSelector"), spec.get("hard") or {}
     at, seen = "spec.scopeSelector.matchExpressions", set()
-    for one in (selector or {}).get("matchExpressions") or ():
-        scope, operator, values = one.get("scopeName", ""), one.get("operator", ""), one.get("values") or []
+    for requirement in (selector or {}).get("matchExpressions") or ():
+        scope, operator, values = (
+            requirement.get("scopeName", ""),
+            requirement.get("operator", ""),
+            requirement.get("values") or [],
+        )
         if scope not in _SCOPES:
             errors.append(bad_value(f"{at}.scopeName", scope, "unsupported scope"))
         for _ in range(_unfit(scope, hard)):
@@ -150,9 +154,9 @@ def _limit_range(errors: Errors, obj: Object, old: Object | None, subresource: s
 def _item(errors: Errors, at: str, item: Object, kind: str) -> None:
     amounts: dict[str, dict[str, Quantity]] = {}
     for field in _FIELDS:
-        found = item.get(field) or {}
+        by_name = item.get(field) or {}
         if kind == "Pod" and field in {"default", "defaultRequest"}:
-            if found:
+            if by_name:
                 errors.append(forbidden_field(f"{at}.{field}", "may not be specified when `type` is 'Pod'"))
             continue
         if field == "maxLimitRequestRatio" and kind == "PersistentVolumeClaim":
@@ -161,14 +165,16 @@ def _item(errors: Errors, at: str, item: Object, kind: str) -> None:
                 words = "either minimum or maximum storage value is required, but neither was provided"
                 errors.append(required(f"{at}.limits", words))
         rule = container_resource_name if kind in {"Pod", "Container"} else resource_name
-        for name in found:
+        for name in by_name:
             rule(errors, f"{at}.{field}[{name}]", name)
-        amounts[field] = {name: quantity(text) for name, text in found.items()}
-    for name in sorted({key for found in amounts.values() for key in found}):
-        _bounds(errors, at, name, {field: found[name] for field, found in amounts.items() if name in found})
+        amounts[field] = {name: quantity(text) for name, text in by_name.items()}
+    for name in sorted({key for quantities in amounts.values() for key in quantities}):
+        _bounds(
+            errors, at, name, {field: quantities[name] for field, quantities in amounts.items() if name in quantities}
+        )
 
 
-# Lower field, upper field, which of them the complaint is about, whose value it shows, what the two are called.
+# Lower field, upper field, the field that the error names, the field whose value it shows, the names of the two.
 _ORDER: Final = (
     ("min", "max", "min", "min", "min", "max"),
     ("min", "defaultRequest", "defaultRequest", "defaultRequest", "min", "default request"),
@@ -179,21 +185,21 @@ _ORDER: Final = (
 )
 
 
-def _bounds(errors: Errors, at: str, name: str, found: dict[str, Quantity]) -> None:
+def _bounds(errors: Errors, at: str, name: str, quantities: dict[str, Quantity]) -> None:
     for low, high, about, shown, low_word, high_word in _ORDER:
-        if low in found and high in found and found[low] > found[high]:
-            text = f"{low_word} value {found[low]} is greater than {high_word} value {found[high]}"
-            errors.append(bad_value(f"{at}.{about}[{name}]", str(found[shown]), text))
-    ratio = found.get("maxLimitRequestRatio")
+        if low in quantities and high in quantities and quantities[low] > quantities[high]:
+            text = f"{low_word} value {quantities[low]} is greater than {high_word} value {quantities[high]}"
+            errors.append(bad_value(f"{at}.{about}[{name}]", str(quantities[shown]), text))
+    ratio = quantities.get("maxLimitRequestRatio")
     if ratio is not None:
-        here = f"{at}.maxLimitRequestRatio[{name}]"
+        ratio_path = f"{at}.maxLimitRequestRatio[{name}]"
         if ratio < Quantity.of(1):
-            errors.append(bad_value(here, str(ratio), f"ratio {ratio} is less than 1"))
-        if "min" in found and "max" in found and found["min"]:
-            limit = found["max"].milli / found["min"].milli
+            errors.append(bad_value(ratio_path, str(ratio), f"ratio {ratio} is less than 1"))
+        if "min" in quantities and "max" in quantities and quantities["min"]:
+            limit = quantities["max"].milli / quantities["min"].milli
             if ratio.milli / 1000 > limit:
-                errors.append(bad_value(here, str(ratio), f"ratio {ratio} is greater than max/min = {limit:f}"))
-    default, request = found.get("default"), found.get("defaultRequest")
+                errors.append(bad_value(ratio_path, str(ratio), f"ratio {ratio} is greater than max/min = {limit:f}"))
+    default, request = quantities.get("default"), quantities.get("defaultRequest")
     if default is not None and request is not None and default != request and not overcommit_allowed(name):
         words = f"default value {default} must equal to defaultRequest value {request} in {name}"
         errors.append(bad_value(f"{at}.defaultRequest[{name}]", str(request), words))

@@ -1,4 +1,4 @@
-"""Mounts and block devices of containers, and the paths that may be named in a pod."""
+"""Mounts and block devices of containers, and the rules for paths in a pod."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ def no_backsteps(errors: Errors, path: str, text: str) -> None:
 
 
 def descending(errors: Errors, path: str, text: str) -> None:
-    """Relative, and never above where it starts."""
+    """Check that the path is relative and never leads above its start."""
     if text.startswith("/"):
         errors.append(bad_value(path, text, "must be a relative path"))
     no_backsteps(errors, path, text)
 
 
 def not_reserved(errors: Errors, path: str, text: str) -> None:
-    """As ``descending``, without the kubelet's own names in a volume."""
+    """As ``descending``, and not one of the names that the kubelet uses in a volume, which begin with ``..``."""
     descending(errors, path, text)
     if text.startswith("..") and not text.startswith("../"):
         errors.append(bad_value(path, text, "must not start with '..'"))
 
 
 def mounts(errors: Errors, path: str, container: Object, volumes: Mapping[str, Object]) -> None:
-    """``volumeMounts``: each names a volume of the pod, at a path of its own."""
-    found = container.get("volumeMounts")
-    if not found:
+    """Check ``volumeMounts``: each names a volume of the pod and has its own path."""
+    volume_mounts = container.get("volumeMounts")
+    if not volume_mounts:
         return
-    blocks = {one.get("name", ""): one.get("devicePath", "") for one in container.get("volumeDevices") or ()}
+    blocks = {device.get("name", ""): device.get("devicePath", "") for device in container.get("volumeDevices") or ()}
     points: set[str] = set()
-    for index, mount in enumerate(found):
+    for index, mount in enumerate(volume_mounts):
         at, name, point = f"{path}[{index}]", mount.get("name", ""), mount.get("mountPath", "")
         if not name:
             errors.append(required(f"{at}.name"))
@@ -89,8 +89,8 @@ def _recursive(errors: Errors, path: str, mount: Object) -> None:
 
 
 def devices(errors: Errors, path: str, container: Object, volumes: Mapping[str, Object]) -> None:
-    """``volumeDevices``: block volumes, which come from claims."""
-    mounted = {one.get("name", ""): one.get("mountPath", "") for one in container.get("volumeMounts") or ()}
+    """Check ``volumeDevices``: block volumes, which come from claims."""
+    mounted = {mount.get("name", ""): mount.get("mountPath", "") for mount in container.get("volumeMounts") or ()}
     names: set[str] = set()
     paths: set[str] = set()
     for index, device in enumerate(container.get("volumeDevices") or ()):

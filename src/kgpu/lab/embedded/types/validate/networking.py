@@ -69,8 +69,8 @@ def _host(errors: Errors, path: str, host: str, *, address: bool) -> None:
 def _http(errors: Errors, path: str, http: Object) -> None:
     if not http.get("paths"):
         errors.append(required(f"{path}.paths"))
-    for index, one in enumerate(http.get("paths") or ()):
-        at, kind, place = f"{path}.paths[{index}]", one.get("pathType"), one.get("path", "")
+    for index, http_path in enumerate(http.get("paths") or ()):
+        at, kind, place = f"{path}.paths[{index}]", http_path.get("pathType"), http_path.get("path", "")
         if kind is None:
             errors.append(required(f"{at}.pathType", "pathType must be specified"))
             continue
@@ -88,7 +88,7 @@ def _http(errors: Errors, path: str, http: Object) -> None:
                 errors.append(bad_value(f"{at}.path", place, "must be an absolute path"))
         else:
             errors.append(not_supported(f"{at}.pathType", kind, ("Exact", "ImplementationSpecific", "Prefix")))
-        _backend(errors, f"{at}.backend", one.get("backend") or {})
+        _backend(errors, f"{at}.backend", http_path.get("backend") or {})
 
 
 def _backend(errors: Errors, path: str, backend: Object) -> None:
@@ -156,9 +156,9 @@ def _network_policy(errors: Errors, obj: Object, old: Object | None, subresource
     if len(types) > 2:
         errors.append(bad_value("spec.policyTypes", types, "may not specify more than two policyTypes"))
         return
-    for index, one in enumerate(types):
-        if one not in {"Ingress", "Egress"}:
-            errors.append(not_supported(f"spec.policyTypes[{index}]", one, ("Ingress", "Egress")))
+    for index, policy_type in enumerate(types):
+        if policy_type not in {"Ingress", "Egress"}:
+            errors.append(not_supported(f"spec.policyTypes[{index}]", policy_type, ("Ingress", "Egress")))
 
 
 def _policy_port(errors: Errors, at: str, port: Object) -> None:
@@ -204,8 +204,8 @@ def _block(errors: Errors, at: str, block: Object) -> None:
         return
     whole = ipaddress.ip_network(cidr, strict=False)
     for index, text in enumerate(block.get("except") or ()):
-        here = f"{at}.except[{index}]"
-        syntax(errors, here, text, texts.cidr)
+        except_path = f"{at}.except[{index}]"
+        syntax(errors, except_path, text, texts.cidr)
         if texts.cidr(text):
             continue
         part = ipaddress.ip_network(text, strict=False)
@@ -214,7 +214,7 @@ def _block(errors: Errors, at: str, block: Object) -> None:
             or part.network_address not in whole
             or whole.prefixlen >= part.prefixlen
         ):  # fmt: skip
-            errors.append(bad_value(here, text, "must be a strict subset of `cidr`"))
+            errors.append(bad_value(except_path, text, "must be a strict subset of `cidr`"))
 
 
 def _slice(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
@@ -230,13 +230,13 @@ def _slice(errors: Errors, obj: Object, old: Object | None, subresource: str) ->
         if not addresses:
             errors.append(required(f"{at}.addresses", "must contain at least 1 address"))
         for number, address in enumerate(addresses):
-            here = f"{at}.addresses[{number}]"
+            address_path = f"{at}.addresses[{number}]"
             if kind == "FQDN":
-                syntax(errors, here, address, texts.subdomain)
+                syntax(errors, address_path, address, texts.subdomain)
                 continue
-            syntax(errors, here, address, texts.ip_address)
+            syntax(errors, address_path, address, texts.ip_address)
             if not texts.ip_address(address):
-                endpoint_ip(errors, here, address)
+                endpoint_ip(errors, address_path, address)
     for index, port in enumerate(obj.get("ports") or ()):
         if port.get("name"):
             syntax(errors, f"ports[{index}].name", port["name"], texts.label)

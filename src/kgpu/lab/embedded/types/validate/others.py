@@ -224,20 +224,22 @@ def _claim_template(errors: Errors, obj: Object, old: Object | None, subresource
 def _device_claim(errors: Errors, path: str, devices: Object) -> None:
     requests = devices.get("requests") or []
     names = _request_names(errors, f"{path}.requests", requests)
-    for index, one in enumerate(requests):
-        _device_request(errors, f"{path}.requests[{index}]", one)
+    for index, request in enumerate(requests):
+        _device_request(errors, f"{path}.requests[{index}]", request)
     known = names | {
-        f"{one.get('name')}/{sub.get('name')}" for one in requests for sub in one.get("firstAvailable") or ()
+        f"{request.get('name')}/{sub.get('name')}"
+        for request in requests
+        for sub in request.get("firstAvailable") or ()
     }
-    for index, one in enumerate(devices.get("constraints") or ()):
+    for index, constraint in enumerate(devices.get("constraints") or ()):
         at = f"{path}.constraints[{index}]"
-        _references(errors, f"{at}.requests", one.get("requests") or [], known)
-        if one.get("matchAttribute") is None and one.get("distinctAttribute") is None:
+        _references(errors, f"{at}.requests", constraint.get("requests") or [], known)
+        if constraint.get("matchAttribute") is None and constraint.get("distinctAttribute") is None:
             errors.append(required(f"{at}.matchAttribute"))
-    for index, one in enumerate(devices.get("config") or ()):
+    for index, config in enumerate(devices.get("config") or ()):
         at = f"{path}.config[{index}]"
-        _references(errors, f"{at}.requests", one.get("requests") or [], known)
-        if one.get("opaque") is None:
+        _references(errors, f"{at}.requests", config.get("requests") or [], known)
+        if config.get("opaque") is None:
             errors.append(required(f"{at}.opaque"))
 
 
@@ -245,24 +247,24 @@ def _request_names(errors: Errors, path: str, requests: list[Object], limit: int
     names: set[str] = set()
     if len(requests) > limit:
         errors.append(too_many(path, len(requests), limit))
-    for index, one in enumerate(requests):
-        name = one.get("name", "")
+    for index, request in enumerate(requests):
+        name = request.get("name", "")
         if name in names:
             errors.append(duplicate(f"{path}[{index}]", name))
         names.add(name)
     return names
 
 
-def _references(errors: Errors, path: str, found: list[str], known: set[str]) -> None:
+def _references(errors: Errors, path: str, references: list[str], known: set[str]) -> None:
     words = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
-    for index, name in enumerate(found):
+    for index, name in enumerate(references):
         if name not in known:
             errors.append(bad_value(f"{path}[{index}]", name, words))
 
 
-def _device_request(errors: Errors, at: str, one: Object) -> None:
-    syntax(errors, f"{at}.name", one.get("name", ""), texts.label)
-    exactly, choices = one.get("exactly"), one.get("firstAvailable") or []
+def _device_request(errors: Errors, at: str, request: Object) -> None:
+    syntax(errors, f"{at}.name", request.get("name", ""), texts.label)
+    exactly, choices = request.get("exactly"), request.get("firstAvailable") or []
     words = "exactly one of `exactly` or `firstAvailable` is required"
     if exactly is None and not choices:
         errors.append(required(at, words))
@@ -295,8 +297,8 @@ def _exact(errors: Errors, at: str, request: Object) -> None:
 def _selectors(errors: Errors, path: str, selectors: list[Object]) -> None:
     if len(selectors) > 32:
         errors.append(too_many(path, len(selectors), 32))
-    for index, one in enumerate(selectors):
-        if one.get("cel") is None:
+    for index, selector in enumerate(selectors):
+        if selector.get("cel") is None:
             errors.append(required(f"{path}[{index}].cel"))
 
 
@@ -339,7 +341,7 @@ def _slice(errors: Errors, obj: Object, old: Object | None, subresource: str) ->
 
 
 def _api_service(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
-    """Named after what it serves; that of the core group ends with a dot."""
+    """Check an APIService, which is named after version and group; the core group's name ends with a dot."""
     del subresource
     spec = obj["spec"]
     wanted = f"{spec.get('version', '')}.{spec.get('group', '')}"

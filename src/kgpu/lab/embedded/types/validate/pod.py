@@ -1,4 +1,4 @@
-"""Pods: the spec that workloads' templates share, and what only a pod itself is asked."""
+"""Pods: the spec that workloads' templates share, and the checks of a pod itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kgpu.lab.embedded.types.validate.base import (
     too_long,
 )  # fmt: skip
 from kgpu.lab.embedded.types.validate.containers import (
-    Around,
+    PodContext,
     containers,
     ephemeral_containers,
     image_padding,
@@ -39,7 +39,7 @@ _CONTAINER_FIELDS: Final = ("initContainers", "containers", "ephemeralContainers
 
 
 def pod(errors: Errors, obj: Object) -> None:
-    """Metadata and spec, as on a create and again on every update."""
+    """Check metadata and spec, on a create and again on every update."""
     meta, spec = obj["metadata"], obj["spec"]
     metadata(errors, meta, namespaced=True, rule=texts.subdomain)
     finalizer_names(errors, meta)
@@ -52,12 +52,12 @@ def pod(errors: Errors, obj: Object) -> None:
                     at = f"spec.volumes[{index}].projected.sources[{number}].serviceAccountToken"
                     errors.append(forbidden_field(at, "must not be specified when serviceAccountName is not set"))
     for field in ("containers", "initContainers"):
-        for index, one in enumerate(spec.get(field) or ()):
-            image_padding(errors, f"spec.{field}[{index}]", one)
+        for index, container in enumerate(spec.get(field) or ()):
+            image_padding(errors, f"spec.{field}[{index}]", container)
 
 
 def pod_created(errors: Errors, obj: Object) -> None:
-    """What only a create is asked."""
+    """Check what only a create must not have."""
     spec = obj["spec"]
     if spec.get("ephemeralContainers"):
         errors.append(forbidden_field("spec.ephemeralContainers", "cannot be set on create"))
@@ -66,12 +66,12 @@ def pod_created(errors: Errors, obj: Object) -> None:
 
 
 def _annotations(errors: Errors, meta: Object, spec: Object) -> None:
-    found = meta.get("annotations") or {}
-    mirror = found.get("kubernetes.io/config.mirror")
+    annotations = meta.get("annotations") or {}
+    mirror = annotations.get("kubernetes.io/config.mirror")
     if mirror is not None and not spec.get("nodeName"):
         words = "must set spec.nodeName if mirror pod annotation is set"
         errors.append(bad_value("metadata.annotations[kubernetes.io/config.mirror]", mirror, words))
-    cost = found.get("controller.kubernetes.io/pod-deletion-cost")
+    cost = annotations.get("controller.kubernetes.io/pod-deletion-cost")
     if cost is not None and not _is_int32(cost):
         at = "metadata.annotations[controller.kubernetes.io/pod-deletion-cost]"
         errors.append(bad_value(at, cost, "must be a 32bit integer"))
@@ -84,19 +84,19 @@ def _is_int32(text: str) -> bool:
     return -(2**31) <= int(text) <= _MAX_INT32
 
 
-def template(errors: Errors, path: str, found: Object) -> None:
-    """A pod template inside a workload."""
-    meta = found.get("metadata") or {}
+def template(errors: Errors, path: str, pod_template: Object) -> None:
+    """Check a pod template inside a workload."""
+    meta = pod_template.get("metadata") or {}
     labels(errors, f"{path}.labels", meta.get("labels"))
     annotation_map(errors, f"{path}.annotations", meta.get("annotations"))
-    pod_spec(errors, f"{path}.spec", found.get("spec") or {})
-    if (found.get("spec") or {}).get("ephemeralContainers"):
+    pod_spec(errors, f"{path}.spec", pod_template.get("spec") or {})
+    if (pod_template.get("spec") or {}).get("ephemeralContainers"):
         words = "ephemeral containers not allowed in pod template"
         errors.append(forbidden_field(f"{path}.spec.ephemeralContainers", words))
 
 
 def pod_spec(errors: Errors, path: str, spec: Object, *, name: str = "", of_pod: bool = False) -> None:
-    """A PodSpec; ``name`` is the pod's, where there is one."""
+    """Check a PodSpec; ``name`` is the pod's, "" in a template."""
     grace = spec.get("terminationGracePeriodSeconds")
     if grace is None:
         errors.append(required(f"{path}.terminationGracePeriodSeconds"))
@@ -104,22 +104,22 @@ def pod_spec(errors: Errors, path: str, spec: Object, *, name: str = "", of_pod:
     claims = spec.get("resourceClaims") or []
     if claims:
         _claims(errors, f"{path}.resourceClaims", claims)
-    around = Around(
+    pod_context = PodContext(
         volumes=known,
-        claims={one["name"] for one in claims if one.get("name")},
+        claims={claim["name"] for claim in claims if claim.get("name")},
         restart_policy=spec.get("restartPolicy", ""),
         host_users=spec.get("hostUsers") is not False,
         grace=grace,
         system=(spec.get("os") or {}).get("name", ""),
     )
     main, first = spec.get("containers") or [], spec.get("initContainers") or []
-    containers(errors, f"{path}.containers", main, around)
-    init_containers(errors, f"{path}.initContainers", first, main, around)
+    containers(errors, f"{path}.containers", main, pod_context)
+    init_containers(errors, f"{path}.initContainers", first, main, pod_context)
     ephemeral_containers(
-        errors, f"{path}.ephemeralContainers", spec.get("ephemeralContainers") or [], main + first, around
+        errors, f"{path}.ephemeralContainers", spec.get("ephemeralContainers") or [], main + first, pod_context
     )
     if spec.get("resources") is not None:
-        _pod_level(errors, f"{path}.resources", spec, around)
+        _pod_level(errors, f"{path}.resources", spec, pod_context)
     if spec.get("hostNetwork"):
         _host_network(errors, path, main, of_pod=of_pod)
     one_of(errors, f"{path}.restartPolicy", spec.get("restartPolicy", ""), _RESTART, order=True)
@@ -164,8 +164,8 @@ def pod_spec(errors: Errors, path: str, spec: Object, *, name: str = "", of_pod:
 
 def _claims(errors: Errors, path: str, claims: list[Object]) -> None:
     seen: set[str] = set()
-    for index, one in enumerate(claims):
-        at, name = f"{path}[{index}]", one.get("name", "")
+    for index, claim in enumerate(claims):
+        at, name = f"{path}[{index}]", claim.get("name", "")
         if not name:
             errors.append(required(f"{at}.name"))
         elif name in seen:
@@ -173,11 +173,13 @@ def _claims(errors: Errors, path: str, claims: list[Object]) -> None:
         else:
             syntax(errors, f"{at}.name", name, texts.label)
             seen.add(name)
-        present = [field for field in ("resourceClaimName", "resourceClaimTemplateName") if one.get(field) is not None]
+        present = [
+            field for field in ("resourceClaimName", "resourceClaimTemplateName") if claim.get(field) is not None
+        ]
         go = {
             "Name": name,
-            "ResourceClaimName": one.get("resourceClaimName"),
-            "ResourceClaimTemplateName": one.get("resourceClaimTemplateName"),
+            "ResourceClaimName": claim.get("resourceClaimName"),
+            "ResourceClaimTemplateName": claim.get("resourceClaimTemplateName"),
         }
         if len(present) > 1:
             words = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
@@ -186,17 +188,17 @@ def _claims(errors: Errors, path: str, claims: list[Object]) -> None:
             words = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
             errors.append(bad_value(at, go, words))
         for field in present:
-            syntax(errors, f"{at}.{field}", one[field], texts.subdomain)
+            syntax(errors, f"{at}.{field}", claim[field], texts.subdomain)
 
 
-def _pod_level(errors: Errors, path: str, spec: Object, around: Around) -> None:
+def _pod_level(errors: Errors, path: str, spec: Object, pod_context: PodContext) -> None:
     resources = spec["resources"]
-    if around.system == "windows":
+    if pod_context.system == "windows":
         errors.append(forbidden_field(path, "may not be set for a windows pod"))
         return
     if "claims" in resources:
         errors.append(forbidden_field(f"{path}.claims", "claims may not be set for Resources at pod-level"))
-    requirements(errors, path, resources, around.claims, pod_level=True)
+    requirements(errors, path, resources, pod_context.claims, pod_level=True)
     for name, together in sum_requests(spec).items():
         own = resources.get("requests", {}).get(name)
         if own is not None and together > quantity(own):
@@ -207,16 +209,16 @@ def _pod_level(errors: Errors, path: str, spec: Object, around: Around) -> None:
         if is_hugepages(name) and name in limits and together > quantity(limits[name]):
             words = f"must be greater than or equal to aggregate container limits of {together}"
             errors.append(bad_value(f"{path}.limits[{name}]", str(quantity(limits[name])), words))
-    for index, one in enumerate(spec.get("containers") or ()):
-        for name, size in (one.get("resources") or {}).get("limits", {}).items():
+    for index, container in enumerate(spec.get("containers") or ()):
+        for name, size in (container.get("resources") or {}).get("limits", {}).items():
             if name in limits and quantity(size) > quantity(limits[name]):
                 words = f"must be less than or equal to pod limits of {quantity(limits[name])}"
                 errors.append(bad_value(f"{path}.containers[{index}][{name}].limits", str(quantity(size)), words))
 
 
 def _host_network(errors: Errors, path: str, main: list[Object], *, of_pod: bool) -> None:
-    for index, one in enumerate(main):
-        for number, port in enumerate(one.get("ports") or ()):
+    for index, container in enumerate(main):
+        for number, port in enumerate(container.get("ports") or ()):
             on_host, inside = port.get("hostPort", 0), port.get("containerPort", 0)
             if (of_pod or on_host) and on_host != inside:
                 at = f"{path}.containers[{index}].ports[{number}].hostPort"
@@ -237,8 +239,8 @@ def _host_name(errors: Errors, path: str, spec: Object) -> None:
     syntax(errors, at, wanted, texts.subdomain)
 
 
-def _host_aliases(errors: Errors, path: str, found: list[Object]) -> None:
-    for index, alias in enumerate(found):
+def _host_aliases(errors: Errors, path: str, aliases: list[Object]) -> None:
+    for index, alias in enumerate(aliases):
         syntax(errors, f"{path}[{index}].ip", alias.get("ip", ""), texts.ip_address)
         for number, name in enumerate(alias.get("hostnames") or ()):
             syntax(errors, f"{path}[{index}].hostnames[{number}]", name, texts.subdomain)

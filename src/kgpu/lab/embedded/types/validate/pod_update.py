@@ -1,4 +1,4 @@
-"""What an update of a pod may change: images, added tolerations, a sooner deadline, gates taken away; its status."""
+"""What an update of a pod may change: images, a sooner deadline, added tolerations, removed gates; its status."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SYSTEM_CONDITIONS: Final = frozenset({"PodScheduled", "Ready", "Initialized"})
 
 
 def check(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
-    """Pods, whatever is done to them."""
+    """Check a create or an update of a pod, or of its subresource."""
     if old is None:
         pod(errors, obj)
         pod_created(errors, obj)
@@ -51,8 +51,8 @@ def _update(errors: Errors, obj: Object, old: Object) -> None:
         if len(new.get(field) or ()) != len(before.get(field) or ()):
             errors.append(forbidden_field(f"spec.{field}", "pod updates may not add or remove containers"))
             return
-        for index, one in enumerate(new.get(field) or ()):
-            image = one.get("image", "")
+        for index, container in enumerate(new.get(field) or ()):
+            image = container.get("image", "")
             if not image:
                 errors.append(required(f"spec.{field}[{index}].image"))
             if image != image.strip():
@@ -75,12 +75,13 @@ def _update(errors: Errors, obj: Object, old: Object) -> None:
 
 
 def _munged(errors: Errors, new: Object, before: Object) -> Object:
-    """The new spec with everything put back that may change."""
+    """The new spec with the old values of all fields that may change."""
     munged = dict(new)
     for field in ("containers", "initContainers"):
         if field in new:
             munged[field] = [
-                {**one, "image": was.get("image")} for one, was in zip(new[field], before[field], strict=True)
+                {**container, "image": was.get("image")}
+                for container, was in zip(new[field], before[field], strict=True)
             ]
     fields = ["activeDeadlineSeconds", "schedulingGates", "tolerations"]
     if before.get("terminationGracePeriodSeconds", 0) < 0 and new.get("terminationGracePeriodSeconds") == 1:
@@ -104,7 +105,7 @@ def _munged(errors: Errors, new: Object, before: Object) -> Object:
 
 
 def _gated(errors: Errors, new: Object, before: Object) -> None:
-    """A gated pod's node selector and required node affinity may become narrower."""
+    """Check that a gated pod's node selector and required node affinity only become narrower."""
     selector, was = new.get("nodeSelector") or {}, before.get("nodeSelector") or {}
     if any(selector.get(key) != value for key, value in was.items()):
         words = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
@@ -150,11 +151,11 @@ def _deadline(errors: Errors, new: int | None, before: int | None) -> bool:
 
 
 def _only_added(errors: Errors, new: list[Object], before: list[Object]) -> None:
-    def bare(one: Object) -> Object:
-        return {key: value for key, value in one.items() if key != "tolerationSeconds"}
+    def bare(toleration: Object) -> Object:
+        return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
 
-    there = [bare(one) for one in new]
-    if any(bare(one) not in there for one in before):
+    new_bare = [bare(toleration) for toleration in new]
+    if any(bare(toleration) not in new_bare for toleration in before):
         words = "existing toleration can not be modified except its tolerationSeconds"
         errors.append(forbidden_field("spec.tolerations", words))
         return
@@ -162,7 +163,7 @@ def _only_added(errors: Errors, new: list[Object], before: list[Object]) -> None
 
 
 def _diff(before: Object, after: Object) -> str:
-    """A unified diff; the real server shows the same changes of its internal type."""
+    """A unified diff of the specs; the real server shows the same changes in its internal type."""
 
     def lines(spec: Object) -> list[str]:
         return json.dumps(spec, indent=1, sort_keys=True).splitlines(keepends=True)
@@ -173,13 +174,21 @@ def _diff(before: Object, after: Object) -> str:
 def _ephemeral(errors: Errors, obj: Object, old: Object) -> None:
     metadata_update(errors, obj["metadata"], old["metadata"])
     pod(errors, obj)
-    new = {one["name"]: one for one in obj["spec"].get("ephemeralContainers") or () if one.get("name")}
-    for index, one in enumerate(old["spec"].get("ephemeralContainers") or ()):
-        at, found = f"spec.ephemeralContainers[{index}]", new.get(one["name"])
-        if found is None:
-            errors.append(forbidden_field(at, f'existing ephemeral containers "{one["name"]}" may not be removed\n'))
-        elif found != one:
-            errors.append(forbidden_field(at, f'existing ephemeral containers "{one["name"]}" may not be changed\n'))
+    new = {
+        container["name"]: container
+        for container in obj["spec"].get("ephemeralContainers") or ()
+        if container.get("name")
+    }
+    for index, old_container in enumerate(old["spec"].get("ephemeralContainers") or ()):
+        at, new_container = f"spec.ephemeralContainers[{index}]", new.get(old_container["name"])
+        if new_container is None:
+            errors.append(
+                forbidden_field(at, f'existing ephemeral containers "{old_container["name"]}" may not be removed\n')
+            )
+        elif new_container != old_container:
+            errors.append(
+                forbidden_field(at, f'existing ephemeral containers "{old_container["name"]}" may not be changed\n')
+            )
 
 
 def _status(errors: Errors, obj: Object, old: Object) -> None:
@@ -201,9 +210,12 @@ def _status(errors: Errors, obj: Object, old: Object) -> None:
 
 
 def _transitions(errors: Errors, field: str, new: Object, before: Object, spec: Object) -> None:
-    """A container that has ended stays so, unless its restart policy starts it again."""
-    policies = {one.get("name"): one.get("restartPolicy") for one in spec.get(field.replace("Statuses", "s")) or ()}
-    states = {one.get("name"): one.get("state") or {} for one in new.get(field) or ()}
+    """Check that a terminated container stays so, unless its restart policy starts it again."""
+    policies = {
+        container.get("name"): container.get("restartPolicy")
+        for container in spec.get(field.replace("Statuses", "s")) or ()
+    }
+    states = {status.get("name"): status.get("state") or {} for status in new.get(field) or ()}
     for index, was in enumerate(before.get(field) or ()):
         ended = (was.get("state") or {}).get("terminated")
         name = was.get("name")
@@ -221,15 +233,15 @@ def _transitions(errors: Errors, field: str, new: Object, before: Object, spec: 
 
 
 def _claim_statuses(errors: Errors, status: Object, spec: Object) -> None:
-    known = {one.get("name") for one in spec.get("resourceClaims") or ()}
+    known = {claim.get("name") for claim in spec.get("resourceClaims") or ()}
     seen: set[str] = set()
-    for index, one in enumerate(status.get("resourceClaimStatuses") or ()):
-        at, name = f"status.resourceClaimStatuses[{index}]", one.get("name", "")
+    for index, claim_status in enumerate(status.get("resourceClaimStatuses") or ()):
+        at, name = f"status.resourceClaimStatuses[{index}]", claim_status.get("name", "")
         if name not in known:
             words = "must match the name of an entry in `spec.resourceClaims`"
             errors.append(bad_value(f"{at}.name", name, words))
         if name in seen:
             errors.append(duplicate(f"{at}.name", name))
         seen.add(name)
-        if one.get("resourceClaimName") is not None:
-            syntax(errors, f"{at}.name", one["resourceClaimName"], texts.subdomain)
+        if claim_status.get("resourceClaimName") is not None:
+            syntax(errors, f"{at}.name", claim_status["resourceClaimName"], texts.subdomain)

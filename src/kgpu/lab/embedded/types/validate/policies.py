@@ -35,7 +35,7 @@ _REASON: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 
 
 def policy(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
-    """A policy, or its status."""
+    """Check a policy, or its status."""
     if subresource == "status":
         _status(errors, obj.get("status") or {})
         return
@@ -52,12 +52,12 @@ def policy(errors: Errors, obj: Object, old: Object | None, subresource: str) ->
         if not constraints.get("resourceRules"):
             errors.append(required("spec.matchConstraints.resourceRules"))
     before = (old or {}).get("spec") or {}
-    same = old is not None and all(spec.get(one) == before.get(one) for one in ("paramKind", "matchConditions"))
+    same = old is not None and all(spec.get(field) == before.get(field) for field in ("paramKind", "matchConditions"))
     expressions(errors, spec, str(obj["metadata"].get("name") or ""), conditions=not same)
 
 
 def binding(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
-    """A binding."""
+    """Check a binding."""
     del old, subresource
     metadata(errors, obj["metadata"], namespaced=False, rule=texts.subdomain)
     spec = obj.get("spec") or {}
@@ -95,12 +95,12 @@ def _param_kind(errors: Errors, path: str, kind: Object) -> None:
         errors.append(bad_value(f"{path}.kind", name, words))
 
 
-def _resources(errors: Errors, path: str, found: Object) -> None:
-    among(errors, f"{path}.matchPolicy", found.get("matchPolicy", ""), ("Equivalent", "Exact"))
+def _resources(errors: Errors, path: str, resources: Object) -> None:
+    among(errors, f"{path}.matchPolicy", resources.get("matchPolicy", ""), ("Equivalent", "Exact"))
     for selector in ("namespaceSelector", "objectSelector"):
-        label_selector(errors, f"{path}.{selector}", found.get(selector))
+        label_selector(errors, f"{path}.{selector}", resources.get(selector))
     for field in ("resourceRules", "excludeResourceRules"):
-        for index, rule in enumerate(found.get(field) or ()):
+        for index, rule in enumerate(resources.get(field) or ()):
             _rule(errors, f"{path}.{field}[{index}]", rule)
 
 
@@ -118,7 +118,7 @@ def _rule(errors: Errors, path: str, rule: Object) -> None:
     _alone(errors, f"{path}.apiGroups", rule.get("apiGroups") or [], "API groups")
     versions = rule.get("apiVersions") or []
     _alone(errors, f"{path}.apiVersions", versions, "API versions")
-    errors += [required(f"{path}.apiVersions[{index}]") for index, one in enumerate(versions) if not one]
+    errors += [required(f"{path}.apiVersions[{index}]") for index, version in enumerate(versions) if not version]
     _resource_names(errors, f"{path}.resources", rule.get("resources") or [])
     scope = rule.get("scope")
     if scope is not None and scope not in ("*", "Cluster", "Namespaced"):
@@ -162,8 +162,12 @@ def _resource_names(errors: Errors, path: str, values: list[str]) -> None:
         errors.append(bad_value(path, values, words))
 
 
-def _param_ref(errors: Errors, path: str, found: Object) -> None:
-    name, selector, action = found.get("name") or "", found.get("selector"), found.get("parameterNotFoundAction")
+def _param_ref(errors: Errors, path: str, reference: Object) -> None:
+    name, selector, action = (
+        reference.get("name") or "",
+        reference.get("selector"),
+        reference.get("parameterNotFoundAction"),
+    )
     if name:
         syntax(errors, f"{path}.name", name, texts.path_segment)
         if selector is not None:

@@ -71,31 +71,31 @@ def _handler(errors: Errors, path: str, handler: Object, names: tuple[str, ...],
         errors.append(required(path, "must specify a handler type"))
 
 
-def probe(errors: Errors, path: str, found: Object | None, kind: str, grace: int | None) -> None:
-    """``kind`` is livenessProbe, readinessProbe or startupProbe; nothing is no complaint."""
-    if found is None:
+def probe(errors: Errors, path: str, spec: Object | None, kind: str, grace: int | None) -> None:
+    """Check a probe, if there is one. ``kind`` is livenessProbe, readinessProbe or startupProbe."""
+    if spec is None:
         return
-    _handler(errors, path, found, _OF_PROBES, grace)
+    _handler(errors, path, spec, _OF_PROBES, grace)
     for name in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"):
-        not_negative(errors, f"{path}.{name}", found.get(name))
-    patience = found.get("terminationGracePeriodSeconds")
+        not_negative(errors, f"{path}.{name}", spec.get(name))
+    patience = spec.get("terminationGracePeriodSeconds")
     if patience is not None and patience <= 0:
         errors.append(bad_value(f"{path}.terminationGracePeriodSeconds", patience, "must be greater than 0"))
     if kind == "readinessProbe":
         if patience is not None:
             words = "must not be set for readinessProbes"
             errors.append(bad_value(f"{path}.terminationGracePeriodSeconds", patience, words))
-    elif found.get("successThreshold") != 1:
-        errors.append(bad_value(f"{path}.successThreshold", found.get("successThreshold", 0), "must be 1"))
+    elif spec.get("successThreshold") != 1:
+        errors.append(bad_value(f"{path}.successThreshold", spec.get("successThreshold", 0), "must be 1"))
 
 
-def lifecycle(errors: Errors, path: str, found: Object | None, grace: int | None, system: str) -> None:
-    """postStart, preStop and stopSignal; ``system`` is spec.os.name, "" when not set."""
+def lifecycle(errors: Errors, path: str, hooks: Object | None, grace: int | None, system: str) -> None:
+    """Check postStart, preStop and stopSignal. ``system`` is spec.os.name, "" when it is not set."""
     for name in ("postStart", "preStop"):
-        handler = (found or {}).get(name)
+        handler = (hooks or {}).get(name)
         if handler is not None:
             _handler(errors, f"{path}.{name}", handler, _OF_HOOKS, grace)
-    signal = (found or {}).get("stopSignal")
+    signal = (hooks or {}).get("stopSignal")
     if signal is None:
         return
     if not system:

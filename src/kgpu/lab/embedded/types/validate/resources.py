@@ -37,12 +37,12 @@ def is_hugepages(name: str) -> bool:
 
 
 def is_native(name: str) -> bool:
-    """Kubernetes' own: without a domain, or under kubernetes.io."""
+    """Whether the resource is Kubernetes' own: without a domain, or under kubernetes.io."""
     return "/" not in name or "kubernetes.io/" in name
 
 
 def is_extended(name: str) -> bool:
-    """Advertised by device plugins and their like."""
+    """Whether the resource is an extended one, such as those of device plugins."""
     return not is_native(name) and not name.startswith("requests.") and not texts.qualified(f"requests.{name}")
 
 
@@ -55,7 +55,7 @@ def overcommit_allowed(name: str) -> bool:
 
 
 def resource_name(errors: Errors, path: str, name: str) -> bool:
-    """Any resource name; False when it complained."""
+    """Check any resource name and return whether it is valid."""
     before = len(errors)
     syntax(errors, path, name, texts.qualified)
     if len(errors) == before and "/" not in name and name not in STANDARD and not _prefixed_hugepages(name):
@@ -82,7 +82,7 @@ def _pod_resource_name(errors: Errors, path: str, name: str) -> None:
 
 
 def amount(errors: Errors, path: str, name: str, value: Quantity) -> None:
-    """Not negative, and whole where parts make no sense (QTA-01)."""
+    """Check that an amount is not negative, and whole for resources without fractions (QTA-01)."""
     if value.nanos < 0:
         errors.append(bad_value(path, str(value), "must be greater than or equal to 0"))
     if is_integer_only(name) and not value.is_integer:
@@ -101,7 +101,7 @@ def _hugepage_amount(errors: Errors, path: str, name: str, value: Quantity) -> N
 def requirements(
     errors: Errors, path: str, resources: Object, claim_names: set[str], *, pod_level: bool = False
 ) -> None:
-    """requests, limits and claims of a container, or of a whole pod."""
+    """Check requests, limits and claims of a container, or of a whole pod."""
     name_rule = _pod_resource_name if pod_level else container_resource_name
     limits = {name: quantity(text) for name, text in resources.get("limits", {}).items()}
     requests = {name: quantity(text) for name, text in resources.get("requests", {}).items()}
@@ -149,7 +149,7 @@ def _claims(errors: Errors, path: str, claims: list[Object], known: set[str]) ->
             key = f"{name}/{request}" if request else name
             if key in seen:
                 errors.append(duplicate(at, key))
-            elif not request and any(one.startswith(f"{name}/") for one in seen):
+            elif not request and any(other.startswith(f"{name}/") for other in seen):
                 errors.append(duplicate(at, name))
             seen.add(key)
         if name not in known:

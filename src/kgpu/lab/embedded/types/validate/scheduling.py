@@ -23,18 +23,18 @@ _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _WEIGHT: Final = "must be in the range 1-100"
 
 
-def tolerations(errors: Errors, path: str, found: list[Object]) -> None:
-    for index, one in enumerate(found):
-        at, key, operator = f"{path}[{index}]", one.get("key", ""), one.get("operator", "")
+def tolerations(errors: Errors, path: str, toleration_list: list[Object]) -> None:
+    for index, toleration in enumerate(toleration_list):
+        at, key, operator = f"{path}[{index}]", toleration.get("key", ""), toleration.get("operator", "")
         if key:
             syntax(errors, f"{at}.key", key, texts.qualified)
         elif operator != "Exists":
             words = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
             errors.append(bad_value(f"{at}.operator", operator, words))
-        if one.get("tolerationSeconds") is not None and one.get("effect") != "NoExecute":
+        if toleration.get("tolerationSeconds") is not None and toleration.get("effect") != "NoExecute":
             words = "effect must be 'NoExecute' when `tolerationSeconds` is set"
-            errors.append(bad_value(f"{at}.effect", one.get("effect", ""), words))
-        value = one.get("value", "")
+            errors.append(bad_value(f"{at}.effect", toleration.get("effect", ""), words))
+        value = toleration.get("value", "")
         if operator in {"Equal", ""}:
             messages = texts.label_value(value)
             if messages:
@@ -45,16 +45,16 @@ def tolerations(errors: Errors, path: str, found: list[Object]) -> None:
         else:
             known = ("Equal", "Exists", "Lt", "Gt") if operator in {"Lt", "Gt"} else ("Equal", "Exists")
             errors.append(not_supported(f"{at}.operator", operator, known))
-        effect = one.get("effect", "")
+        effect = toleration.get("effect", "")
         if effect and effect not in EFFECTS:
             errors.append(not_supported(f"{at}.effect", effect, EFFECTS))
 
 
-def affinity(errors: Errors, path: str, found: Object | None) -> None:
-    """Node, pod and anti-affinity."""
-    if not found:
+def affinity(errors: Errors, path: str, spec: Object | None) -> None:
+    """Check node affinity, pod affinity and pod anti-affinity."""
+    if not spec:
         return
-    node = found.get("nodeAffinity") or {}
+    node = spec.get("nodeAffinity") or {}
     if node.get(_REQUIRED) is not None:
         node_selector(errors, f"{path}.nodeAffinity.{_REQUIRED}", node[_REQUIRED])
     for index, term in enumerate(node.get(_PREFERRED) or ()):
@@ -62,7 +62,7 @@ def affinity(errors: Errors, path: str, found: Object | None) -> None:
         _weight(errors, at, term)
         _node_term(errors, f"{at}.preference", term.get("preference") or {}, strict=False)
     for field in ("podAffinity", "podAntiAffinity"):
-        terms = found.get(field) or {}
+        terms = spec.get(field) or {}
         for index, term in enumerate(terms.get(_REQUIRED) or ()):
             _pod_term(errors, f"{path}.{field}.{_REQUIRED}[{index}]", term)
         for index, weighted in enumerate(terms.get(_PREFERRED) or ()):
@@ -78,7 +78,7 @@ def _weight(errors: Errors, path: str, term: Object) -> None:
 
 
 def node_selector(errors: Errors, path: str, selector: Object) -> None:
-    """A NodeSelector: at least one term."""
+    """Check a NodeSelector, which must have at least one term."""
     terms = selector.get("nodeSelectorTerms")
     if not terms:
         errors.append(required(f"{path}.nodeSelectorTerms", "must have at least one node selector term"))
@@ -87,14 +87,14 @@ def node_selector(errors: Errors, path: str, selector: Object) -> None:
 
 
 def _node_term(errors: Errors, path: str, term: Object, *, strict: bool) -> None:
-    for index, one in enumerate(term.get("matchExpressions") or ()):
-        _node_requirement(errors, f"{path}.matchExpressions[{index}]", one, strict=strict)
-    for index, one in enumerate(term.get("matchFields") or ()):
-        _field_requirement(errors, f"{path}.matchFields[{index}]", one)
+    for index, requirement in enumerate(term.get("matchExpressions") or ()):
+        _node_requirement(errors, f"{path}.matchExpressions[{index}]", requirement, strict=strict)
+    for index, requirement in enumerate(term.get("matchFields") or ()):
+        _field_requirement(errors, f"{path}.matchFields[{index}]", requirement)
 
 
-def _node_requirement(errors: Errors, path: str, one: Object, *, strict: bool) -> None:
-    operator, values = one.get("operator", ""), one.get("values") or []
+def _node_requirement(errors: Errors, path: str, requirement: Object, *, strict: bool) -> None:
+    operator, values = requirement.get("operator", ""), requirement.get("values") or []
     if operator in {"In", "NotIn"}:
         if not values:
             errors.append(required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
@@ -108,21 +108,21 @@ def _node_requirement(errors: Errors, path: str, one: Object, *, strict: bool) -
             errors.append(required(f"{path}.values", words))
     else:
         errors.append(bad_value(f"{path}.operator", operator, "not a valid selector operator"))
-    syntax(errors, f"{path}.key", one.get("key", ""), texts.qualified)
+    syntax(errors, f"{path}.key", requirement.get("key", ""), texts.qualified)
     if strict:
         for index, value in enumerate(values):
             syntax(errors, f"{path}.values[{index}]", value, texts.label_value)
 
 
-def _field_requirement(errors: Errors, path: str, one: Object) -> None:
-    operator, values = one.get("operator", ""), one.get("values") or []
+def _field_requirement(errors: Errors, path: str, requirement: Object) -> None:
+    operator, values = requirement.get("operator", ""), requirement.get("values") or []
     if operator not in {"In", "NotIn"}:
         errors.append(bad_value(f"{path}.operator", operator, "not a valid selector operator"))
     elif len(values) != 1:
         words = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
         errors.append(required(f"{path}.values", words))
-    if one.get("key") != "metadata.name":
-        errors.append(bad_value(f"{path}.key", one.get("key", ""), "not a valid field selector key"))
+    if requirement.get("key") != "metadata.name":
+        errors.append(bad_value(f"{path}.key", requirement.get("key", ""), "not a valid field selector key"))
         return
     for index, value in enumerate(values):
         syntax(errors, f"{path}.values[{index}]", value, texts.subdomain)
@@ -141,7 +141,7 @@ def _pod_term(errors: Errors, path: str, term: Object) -> None:
 
 
 def _label_keys(errors: Errors, path: str, term: Object) -> None:
-    """MatchLabelKeys and mismatchLabelKeys: only with a selector, and never what that names already."""
+    """Check matchLabelKeys and mismatchLabelKeys: allowed only with a selector, and not with keys that it has."""
     selector = term.get("labelSelector")
     matched, mismatched = term.get("matchLabelKeys") or [], term.get("mismatchLabelKeys") or []
     for field, keys in (("matchLabelKeys", matched), ("mismatchLabelKeys", mismatched)):
@@ -152,8 +152,8 @@ def _label_keys(errors: Errors, path: str, term: Object) -> None:
             syntax(errors, f"{path}.{field}[{index}]", key, texts.qualified)
     if selector is not None:
         known = set(selector.get("matchLabels") or ())
-        for one in selector.get("matchExpressions") or ():
-            key = one.get("key", "")
+        for requirement in selector.get("matchExpressions") or ():
+            key = requirement.get("key", "")
             if key in matched and key in known:
                 words = "exists in both matchLabelKeys and labelSelector"
                 errors.append(bad_value(f"{path}[{matched.index(key)}]", key, words))
@@ -165,33 +165,39 @@ def _label_keys(errors: Errors, path: str, term: Object) -> None:
 
 
 def spread(errors: Errors, path: str, constraints: list[Object]) -> None:
-    """TopologySpreadConstraints."""
-    later = Counter((one.get("topologyKey", ""), one.get("whenUnsatisfiable", "")) for one in constraints)
-    for index, one in enumerate(constraints):
-        at, action, topology = f"{path}[{index}]", one.get("whenUnsatisfiable", ""), one.get("topologyKey", "")
-        positive(errors, f"{at}.maxSkew", one.get("maxSkew", 0))
+    """Check topologySpreadConstraints."""
+    later = Counter(
+        (constraint.get("topologyKey", ""), constraint.get("whenUnsatisfiable", "")) for constraint in constraints
+    )
+    for index, constraint in enumerate(constraints):
+        at, action, topology = (
+            f"{path}[{index}]",
+            constraint.get("whenUnsatisfiable", ""),
+            constraint.get("topologyKey", ""),
+        )
+        positive(errors, f"{at}.maxSkew", constraint.get("maxSkew", 0))
         if not topology:
             errors.append(required(f"{at}.topologyKey", "can not be empty"))
         among(errors, f"{at}.whenUnsatisfiable", action, ("DoNotSchedule", "ScheduleAnyway"))
         later[topology, action] -= 1
         if later[topology, action]:
             errors.append(duplicate(f"{at}.{{topologyKey, whenUnsatisfiable}}", f"{{{topology}, {action}}}"))
-        domains = one.get("minDomains")
+        domains = constraint.get("minDomains")
         if domains is not None:
             positive(errors, f"{at}.minDomains", domains)
             if action != "DoNotSchedule":
                 words = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}"
                 errors.append(bad_value(f"{at}.minDomains", domains, words))
         for field in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
-            if one.get(field) is not None:
-                among(errors, f"{at}.{field}", one[field], ("Honor", "Ignore"))
-        _label_keys(errors, at, one)
-        label_selector(errors, f"{at}.labelSelector", one.get("labelSelector"))
+            if constraint.get(field) is not None:
+                among(errors, f"{at}.{field}", constraint[field], ("Honor", "Ignore"))
+        _label_keys(errors, at, constraint)
+        label_selector(errors, f"{at}.labelSelector", constraint.get("labelSelector"))
 
 
-def gates(errors: Errors, path: str, found: list[Object]) -> None:
+def gates(errors: Errors, path: str, gate_list: list[Object]) -> None:
     seen: set[str] = set()
-    for index, gate in enumerate(found):
+    for index, gate in enumerate(gate_list):
         name = gate.get("name", "")
         syntax(errors, f"{path}[{index}]", name, texts.qualified)
         if name in seen:

@@ -25,7 +25,7 @@ _IPC_SYSCTLS: Final = ("kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue.")
 
 
 def container_security(errors: Errors, path: str, context: Object | None, *, host_users: bool) -> None:
-    """A container's own context."""
+    """Check a container's own context."""
     if not context:
         return
     for name in ("runAsUser", "runAsGroup"):
@@ -47,7 +47,7 @@ def container_security(errors: Errors, path: str, context: Object | None, *, hos
     _app_armor(errors, f"{path}.appArmorProfile", context.get("appArmorProfile"))
 
 
-# The internal type has no JSON names, so that a message which quotes it shows Go's.
+# The real server's internal type has no JSON names, so messages that quote it show Go's names.
 _GO_CONTEXT: Final = (
     "capabilities", "privileged", "seLinuxOptions", "windowsOptions", "runAsUser", "runAsGroup", "runAsNonRoot",
     "readOnlyRootFilesystem", "allowPrivilegeEscalation", "procMount", "seccompProfile", "appArmorProfile",
@@ -66,7 +66,7 @@ def _as_go(context: Object) -> Object:
 
 
 def pod_security(errors: Errors, path: str, context: Object, spec: Object) -> None:
-    """The pod's context."""
+    """Check the pod's context."""
     for name in ("fsGroup", "runAsUser", "runAsGroup"):
         in_range(errors, f"{path}.{name}", context.get(name), 0, _MAX_ID)
     for index, group in enumerate(context.get("supplementalGroups") or ()):
@@ -86,10 +86,10 @@ def pod_security(errors: Errors, path: str, context: Object, spec: Object) -> No
         among(errors, f"{path}.seLinuxChangePolicy", context["seLinuxChangePolicy"], ("MountOption", "Recursive"))
 
 
-def _sysctls(errors: Errors, path: str, found: list[Object], spec: Object) -> None:
+def _sysctls(errors: Errors, path: str, sysctls: list[Object], spec: Object) -> None:
     seen: set[str] = set()
-    for index, one in enumerate(found):
-        at, name = f"{path}[{index}].name", one.get("name", "")
+    for index, sysctl in enumerate(sysctls):
+        at, name = f"{path}[{index}].name", sysctl.get("name", "")
         if not name:
             errors.append(required(at))
         elif len(name) > 253 or not re.fullmatch(_SYSCTL, name):
@@ -142,7 +142,7 @@ def _app_armor(errors: Errors, path: str, profile: Object | None) -> None:
 
 
 def host_users(errors: Errors, path: str, spec: Object) -> None:
-    """What a pod with its own user namespace may not have."""
+    """Check that a pod with its own user namespace has nothing that needs the host's."""
     if spec.get("hostUsers") is not False:
         return
     words = "when `hostUsers` is false"
@@ -152,6 +152,6 @@ def host_users(errors: Errors, path: str, spec: Object) -> None:
         if spec.get(field):
             errors.append(forbidden_field(f"{path}.{shown}", words))
     for field in ("initContainers", "containers", "ephemeralContainers"):
-        for index, one in enumerate(spec.get(field) or ()):
-            if one.get("volumeDevices"):
+        for index, container in enumerate(spec.get(field) or ()):
+            if container.get("volumeDevices"):
                 errors.append(forbidden_field(f"{path}.{field}[{index}].volumeDevices", words))

@@ -1,4 +1,4 @@
-"""Services: ports, addresses, traffic policies, and what can't change."""
+"""Services: ports, addresses, traffic policies, and immutable fields."""
 
 from __future__ import annotations
 
@@ -132,14 +132,14 @@ def _port(errors: Errors, at: str, port: Object, names: set[str], *, named: bool
 
 
 def _cluster_addresses(errors: Errors, spec: Object) -> None:
-    one, several = spec.get("clusterIP", ""), spec.get("clusterIPs") or []
+    primary, addresses = spec.get("clusterIP", ""), spec.get("clusterIPs") or []
     at = "spec.clusterIPs"
-    if one and not several:
+    if primary and not addresses:
         errors.append(required(at))
-    elif one and several[0] != one:
-        errors.append(bad_value(at, several, "first value must match `clusterIP`"))
-    elif not one and several:
-        errors.append(bad_value(at, several, "must be empty when `clusterIP` is not specified"))
+    elif primary and addresses[0] != primary:
+        errors.append(bad_value(at, addresses, "first value must match `clusterIP`"))
+    elif not primary and addresses:
+        errors.append(bad_value(at, addresses, "must be empty when `clusterIP` is not specified"))
     seen: set[str] = set()
     for index, family in enumerate(spec.get("ipFamilies") or ()):
         if family not in _FAMILIES:
@@ -150,14 +150,14 @@ def _cluster_addresses(errors: Errors, spec: Object) -> None:
     policy = spec.get("ipFamilyPolicy")
     if policy is not None and policy not in _POLICIES:
         errors.append(not_supported("spec.ipFamilyPolicy", policy, _POLICIES))
-    for index, address in enumerate(several):
+    for index, address in enumerate(addresses):
         if index == 0 and address == "None":
-            if len(several) > 1:
-                errors.append(bad_value(at, several, "'None' must be the first and only value"))
+            if len(addresses) > 1:
+                errors.append(bad_value(at, addresses, "'None' must be the first and only value"))
             continue
         syntax(errors, f"{at}[{index}]", address, texts.ip_address)
-    if len(several) > 2:
-        errors.append(bad_value(at, several, "may only hold up to 2 values"))
+    if len(addresses) > 2:
+        errors.append(bad_value(at, addresses, "may only hold up to 2 values"))
 
 
 def _unique_ports(errors: Errors, ports: list[Object], kind: str) -> None:

@@ -1,6 +1,6 @@
-"""Syntax of names, labels, keys, ports and paths: each function gives the complaints about one text.
+"""Syntax of names, labels, keys, ports and paths: each function returns the errors of one text.
 
-Wording and limits are those of apimachinery's validation packages. Results are remembered: the same texts come again.
+Wording and limits are those of apimachinery's validation packages. Results are cached, as the same texts come again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEY: Final = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 
 
 def explained(message: str, regex: str, *examples: str) -> str:
-    """A rule with examples and its expression, as the API words it."""
+    """The API's message for a rule, with its examples and its regular expression."""
     if not examples:
         return f"{message} (regex used for validation is '{regex}')"
     shown = " or ".join(f"'{example}', " for example in examples)
@@ -44,10 +44,10 @@ def _rule(regex: str, message: str, length: int, *examples: str, unit: str = "ch
 
     @functools.lru_cache(maxsize=4096)
     def check(text: str) -> Texts:
-        found = [_at_most(length, unit)] if len(text.encode()) > length else []
+        messages = [_at_most(length, unit)] if len(text.encode()) > length else []
         if not matches(text):
-            found.append(words)
-        return tuple(found)
+            messages.append(words)
+        return tuple(messages)
 
     return check
 
@@ -110,10 +110,10 @@ _config_key: Final = _rule(
 @functools.lru_cache(maxsize=4096)
 def label(text: str) -> Texts:
     """A DNS-1123 label."""
-    found = _label(text)
-    if found and "." in text and not subdomain(text):
-        return (*(one for one in found if one.startswith("must be")), "must not contain dots")
-    return found
+    messages = _label(text)
+    if messages and "." in text and not subdomain(text):
+        return (*(message for message in messages if message.startswith("must be")), "must not contain dots")
+    return messages
 
 
 _KEY_WORDS: Final = explained(
@@ -131,23 +131,23 @@ def qualified(text: str) -> Texts:
         return (
             f"a valid label key {_KEY_WORDS} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",
         )
-    found: list[str] = []
+    messages: list[str] = []
     if len(parts) == 2:
         if not parts[0]:
-            found.append("prefix part must be non-empty")
-        found += [f"prefix part {message}" for message in _prefix(parts[0]) if parts[0]]
+            messages.append("prefix part must be non-empty")
+        messages += [f"prefix part {message}" for message in _prefix(parts[0]) if parts[0]]
     name = parts[-1]
     if not name:
-        found.append("name part must be non-empty")
+        messages.append("name part must be non-empty")
     elif len(name.encode()) > 63:
-        found.append(f"name part {_at_most(63, 'bytes')}")
+        messages.append(f"name part {_at_most(63, 'bytes')}")
     if not _key_matches(name):
-        found.append(f"name part {_KEY_WORDS}")
-    return tuple(found)
+        messages.append(f"name part {_KEY_WORDS}")
+    return tuple(messages)
 
 
 def prefix_of_name(rule: NameRule) -> NameRule:
-    """The same rule for a generateName, which may end in a dash."""
+    """The rule applied to a generateName, which may end in a dash."""
     return lambda text: rule(f"{text[:-2]}a" if len(text) > 1 and text.endswith("-") else text)
 
 
@@ -155,7 +155,7 @@ def path_segment(text: str) -> Texts:
     """Names of RBAC kinds, which may be nearly anything."""
     if text in {".", ".."}:
         return (f"may not be '{text}'",)
-    return tuple(f"may not contain '{one}'" for one in ("/", "%") if one in text)
+    return tuple(f"may not contain '{character}'" for character in ("/", "%") if character in text)
 
 
 def _dots(text: str) -> Texts:
@@ -172,23 +172,23 @@ def config_key(text: str) -> Texts:
 def environment_name(text: str) -> Texts:
     if not text:
         return ("environment variable name must be non-empty",)
-    if all(" " <= one <= "~" and one != "=" for one in text):
+    if all(" " <= character <= "~" and character != "=" for character in text):
         return ()
     return ("a valid environment variable name must consist only of printable ASCII characters other than '='",)
 
 
 @functools.lru_cache(maxsize=1024)
 def port_name(text: str) -> Texts:
-    found = [_at_most(15)] if len(text) > 15 else []
+    messages = [_at_most(15)] if len(text) > 15 else []
     if not re.fullmatch("[-a-z0-9]+", text):
-        found.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
+        messages.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
     if not re.search("[a-z]", text):
-        found.append("must contain at least one letter (a-z)")
+        messages.append("must contain at least one letter (a-z)")
     if "--" in text:
-        found.append("must not contain consecutive hyphens")
+        messages.append("must not contain consecutive hyphens")
     if text and (text[0] == "-" or text[-1] == "-"):
-        found.append("must not begin or end with a hyphen")
-    return tuple(found)
+        messages.append("must not begin or end with a hyphen")
+    return tuple(messages)
 
 
 def port_number(port: int) -> Texts:
@@ -196,7 +196,7 @@ def port_number(port: int) -> Texts:
 
 
 def ip_address(text: str) -> Texts:
-    """Complaints about what is no IPv4 or IPv6 address; leading zeros, which old objects may have, are refused."""
+    """An IPv4 or IPv6 address; leading zeros, which old objects may have, are refused."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

@@ -29,11 +29,13 @@ _HOST_TYPES: Final = (
 )  # fmt: skip
 
 
-def volumes(errors: Errors, path: str, found: list[Object], pod_name: str) -> dict[str, Object]:
-    """``spec.volumes``; the valid ones by name, which is what mounts may refer to."""
+def volumes(errors: Errors, path: str, volume_list: list[Object], pod_name: str) -> dict[str, Object]:
+    """Check ``spec.volumes`` and return the valid ones by name; mounts may refer to these."""
     known: dict[str, Object] = {}
-    made = {f"{pod_name}-{one.get('name', '')}" for one in found if pod_name and "ephemeral" in one}
-    for index, volume in enumerate(found):
+    ephemeral_claims = {
+        f"{pod_name}-{volume.get('name', '')}" for volume in volume_list if pod_name and "ephemeral" in volume
+    }
+    for index, volume in enumerate(volume_list):
         at, name = f"{path}[{index}]", volume.get("name", "")
         before = len(errors)
         _sources(errors, at, volume)
@@ -43,7 +45,7 @@ def volumes(errors: Errors, path: str, found: list[Object], pod_name: str) -> di
         if len(errors) == before:
             known[name] = volume
         claim = (volume.get("persistentVolumeClaim") or {}).get("claimName", "")
-        if claim in made:
+        if claim in ephemeral_claims:
             words = "must not reference a PVC that gets created for an ephemeral volume"
             errors.append(bad_value(f"{at}.persistentVolumeClaim.claimName", claim, words))
     return known
@@ -51,7 +53,7 @@ def volumes(errors: Errors, path: str, found: list[Object], pod_name: str) -> di
 
 def _sources(errors: Errors, path: str, volume: Object) -> None:
     present = [source for source in VOLUME_SOURCES if source in volume]
-    # emptyDir is judged first, whatever else there is.
+    # emptyDir is checked first, whatever other sources there are.
     present.sort(key=lambda source: source != "emptyDir")
     if not present:
         errors.append(required(path, "must specify a volume type"))
@@ -146,36 +148,39 @@ def _downward_file(errors: Errors, path: str, item: Object) -> None:
 
 def _projected(errors: Errors, path: str, source: Object) -> None:
     _mode(errors, f"{path}.defaultMode", source.get("defaultMode"))
-    taken: set[str] = set()
-    for index, one in enumerate(source.get("sources") or ()):
+    used_paths: set[str] = set()
+    for index, projection in enumerate(source.get("sources") or ()):
         at = f"{path}.sources[{index}]"
         for name in ("secret", "configMap"):
-            part = one.get(name)
+            part = projection.get(name)
             if part is not None:
                 if not part.get("name"):
                     errors.append(required(f"{at}.{name}.name"))
                 _items(errors, f"{at}.{name}", part.get("items"))
                 _take(
-                    errors, path, taken, [(item.get("path"), part.get("name", "")) for item in part.get("items") or ()]
+                    errors,
+                    path,
+                    used_paths,
+                    [(item.get("path"), part.get("name", "")) for item in part.get("items") or ()],
                 )
-        part = one.get("downwardAPI")
+        part = projection.get("downwardAPI")
         if part is not None:
             for item in part.get("items") or ():
                 _downward_file(errors, f"{at}.downwardAPI", item)
-                _take(errors, path, taken, [(item.get("path"), item.get("path", ""))])
-        token = one.get("serviceAccountToken")
+                _take(errors, path, used_paths, [(item.get("path"), item.get("path", ""))])
+        token = projection.get("serviceAccountToken")
         if token is not None:
             _token(errors, path, at, token)
-        if len(one) > 1:
+        if len(projection) > 1:
             errors.append(forbidden_field(at, "may not specify more than 1 volume type per source"))
 
 
-def _take(errors: Errors, path: str, taken: set[str], pairs: list[tuple[str | None, str]]) -> None:
+def _take(errors: Errors, path: str, used_paths: set[str], pairs: list[tuple[str | None, str]]) -> None:
     for place, shown in pairs:
-        if place in taken:
+        if place in used_paths:
             errors.append(bad_value(path, shown, "conflicting duplicate paths"))
         elif place:
-            taken.add(place)
+            used_paths.add(place)
 
 
 def _token(errors: Errors, path: str, at: str, token: Object) -> None:

@@ -33,7 +33,7 @@ _COUNTS: Final = (
 def workload(
     spec_check: Callable[[Errors, Object, Object | None], None], name_rule: texts.NameRule = texts.subdomain
 ) -> Any:
-    """The check of a kind: metadata, its spec, and counts that can't be."""
+    """The check of a kind: metadata, its spec, and the counts in its status."""
 
     def check(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
         if old is None:
@@ -64,9 +64,9 @@ def _counts(errors: Errors, status: Object) -> None:
 
 
 def _selector_and_template(errors: Errors, spec: Object, called: str, of: str, wrong: str) -> None:
-    """``spec.selector`` fits ``spec.template``; the template is looked at when the selector can be read at all."""
-    selector, found = spec.get("selector"), spec.get("template") or {}
-    labels = (found.get("metadata") or {}).get("labels") or {}
+    """Check ``spec.selector`` and, if it is readable, that it fits ``spec.template``, and the template itself."""
+    selector, pod_template = spec.get("selector"), spec.get("template") or {}
+    labels = (pod_template.get("metadata") or {}).get("labels") or {}
     readable = True
     if selector is None:
         errors.append(required("spec.selector"))
@@ -81,13 +81,13 @@ def _selector_and_template(errors: Errors, spec: Object, called: str, of: str, w
         return
     if selector is None or not selector_matches(selector, labels):
         errors.append(bad_value("spec.template.metadata.labels", labels or None, _MISMATCH))
-    template(errors, "spec.template", found)
-    always_restarts(errors, found, of)
+    template(errors, "spec.template", pod_template)
+    always_restarts(errors, pod_template, of)
 
 
-def always_restarts(errors: Errors, found: Object, called: str) -> None:
-    """Long-running workloads restart their containers and have no deadline."""
-    pod = found.get("spec") or {}
+def always_restarts(errors: Errors, pod_template: Object, called: str) -> None:
+    """Check that a long-running workload restarts its containers and has no deadline."""
+    pod = pod_template.get("spec") or {}
     policy = pod.get("restartPolicy", "")
     if policy != "Always":
         errors.append(not_supported("spec.template.spec.restartPolicy", policy, ("Always",)))
@@ -97,7 +97,7 @@ def always_restarts(errors: Errors, found: Object, called: str) -> None:
 
 
 def int_or_percent(errors: Errors, path: str, value: int | str) -> None:
-    """Not negative, or a percentage."""
+    """Check that the value is a number that is not negative, or a percentage."""
     if isinstance(value, str):
         syntax(errors, path, value, texts.percent)
     else:
@@ -105,7 +105,7 @@ def int_or_percent(errors: Errors, path: str, value: int | str) -> None:
 
 
 def share(value: int | str) -> int:
-    """The number of an int or percentage; 0 for what is neither."""
+    """The number of an integer or a percentage; 0 for any other text."""
     if isinstance(value, int):
         return value
     return int(value[:-1]) if re.fullmatch("[0-9]+%", value) else 0
@@ -162,8 +162,8 @@ def _daemon_set(errors: Errors, spec: Object, old: Object | None) -> None:
     if old is not None:
         immutable(errors, "spec.selector", spec.get("selector"), old.get("selector"))
     selector = spec.get("selector")
-    found = spec.get("template") or {}
-    labels = (found.get("metadata") or {}).get("labels") or {}
+    pod_template = spec.get("template") or {}
+    labels = (pod_template.get("metadata") or {}).get("labels") or {}
     before = len(errors)
     label_selector(errors, "spec.selector", selector)
     valid = len(errors) == before
@@ -171,8 +171,8 @@ def _daemon_set(errors: Errors, spec: Object, old: Object | None) -> None:
         errors.append(bad_value("spec.template.metadata.labels", labels or None, _MISMATCH))
     if selector is not None and not selector.get("matchLabels") and not selector.get("matchExpressions"):
         errors.append(bad_value("spec.selector", selector, "empty selector is invalid for daemonset"))
-    template(errors, "spec.template", found)
-    always_restarts(errors, found, "DaemonSet")
+    template(errors, "spec.template", pod_template)
+    always_restarts(errors, pod_template, "DaemonSet")
     not_negative(errors, "spec.minReadySeconds", spec.get("minReadySeconds"))
     _daemon_strategy(errors, "spec.updateStrategy", spec.get("updateStrategy") or {})
     not_negative(errors, "spec.revisionHistoryLimit", spec.get("revisionHistoryLimit"))
@@ -218,21 +218,21 @@ def _stateful_set(errors: Errors, spec: Object, old: Object | None) -> None:
             errors.append(not_supported(at, (policy or {}).get(name, ""), ("Retain", "Delete")))
     claims = spec.get("volumeClaimTemplates") or []
     if old is None:
-        for index, one in enumerate(claims):
-            claim_spec(errors, f"spec.volumeClaimTemplates[{index}].spec", one.get("spec") or {})
+        for index, claim in enumerate(claims):
+            claim_spec(errors, f"spec.volumeClaimTemplates[{index}].spec", claim.get("spec") or {})
     not_negative(errors, "spec.replicas", spec.get("replicas"))
     not_negative(errors, "spec.minReadySeconds", spec.get("minReadySeconds"))
     not_negative(errors, "spec.ordinals.start", (spec.get("ordinals") or {}).get("start"))
     if old is None and spec.get("serviceName"):
         syntax(errors, "spec.serviceName", spec["serviceName"], texts.label)
-    found = spec.get("template") or {}
+    pod_template = spec.get("template") or {}
     if claims:
-        names = {(one.get("metadata") or {}).get("name", "") for one in claims}
-        pod = found.get("spec") or {}
-        made = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in names]
-        rest = [one for one in pod.get("volumes") or () if one.get("name") not in names]
-        found = {**found, "spec": {**pod, "volumes": made + rest}}
-    _selector_and_template(errors, {**spec, "template": found}, "statefulset", "StatefulSet", "")
+        names = {(claim.get("metadata") or {}).get("name", "") for claim in claims}
+        pod = pod_template.get("spec") or {}
+        claim_volumes = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in names]
+        rest = [volume for volume in pod.get("volumes") or () if volume.get("name") not in names]
+        pod_template = {**pod_template, "spec": {**pod, "volumes": claim_volumes + rest}}
+    _selector_and_template(errors, {**spec, "template": pod_template}, "statefulset", "StatefulSet", "")
     if old is not None:
         mutable = dict.fromkeys(_SET_MUTABLE)
         if {**spec, **mutable} != {**old, **mutable}:
@@ -267,18 +267,18 @@ def _set_strategy(errors: Errors, path: str, strategy: Object) -> None:
 def _replication_controller(errors: Errors, spec: Object, old: Object | None) -> None:
     del old
     not_negative(errors, "spec.minReadySeconds", spec.get("minReadySeconds"))
-    selector, found = spec.get("selector") or {}, spec.get("template")
+    selector, pod_template = spec.get("selector") or {}, spec.get("template")
     if not selector:
         errors.append(required("spec.selector"))
     not_negative(errors, "spec.replicas", spec.get("replicas"))
-    if found is None:
+    if pod_template is None:
         errors.append(required("spec.template"))
         return
-    labels = (found.get("metadata") or {}).get("labels") or {}
+    labels = (pod_template.get("metadata") or {}).get("labels") or {}
     if selector and not selector_matches({"matchLabels": selector}, labels):
         errors.append(bad_value("spec.template.metadata.labels", labels or None, _MISMATCH))
-    template(errors, "spec.template", found)
-    always_restarts(errors, found, "ReplicationController")
+    template(errors, "spec.template", pod_template)
+    always_restarts(errors, pod_template, "ReplicationController")
 
 
 CHECKS: Final = {
