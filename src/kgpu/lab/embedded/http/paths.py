@@ -49,11 +49,11 @@ class Documents(Protocol):
         """A hash of the document; "" when there is none."""
         ...
 
-    def older_hash(self) -> str:
+    def v2_hash(self) -> str:
         """A hash of the OpenAPI v2 document."""
         ...
 
-    def older(self, *, protobuf: bool) -> bytes:
+    def v2_document(self, *, protobuf: bool) -> bytes:
         """The OpenAPI v2 document."""
         ...
 
@@ -181,11 +181,11 @@ class NonResourcePaths:
     async def _openapi(self, request: ApiRequest, path: str) -> ApiAnswer:
         if path == _OPENAPI_2 and self._documents is not None:
             protobuf = _OPENAPI_2_MEDIA in request.header("accept").replace("@", ".")
-            tag, media = f'"{self._documents.older_hash()}"', _OPENAPI_2_MEDIA if protobuf else "application/json"
+            tag, media = f'"{self._documents.v2_hash()}"', _OPENAPI_2_MEDIA if protobuf else "application/json"
             if _is_known(request, tag):
                 return _with_etag(request, b"", media, tag)
-            older = await asyncio.to_thread(self._documents.older, protobuf=protobuf)
-            return _with_etag(request, older, media, tag)
+            document = await asyncio.to_thread(self._documents.v2_document, protobuf=protobuf)
+            return _with_etag(request, document, media, tag)
         if self._documents is None or not (path == _OPENAPI or path.startswith(f"{_OPENAPI}/")):
             return answers.text("404 page not found\n", 404)
         name = path.removeprefix(_OPENAPI).strip("/")

@@ -17,7 +17,7 @@ Schema = dict[str, Any]
 
 _OBJECT: Final = "@MODEL@@KIND@"
 _LIST: Final = "@MODEL@@LIST@"
-# What a schema is published with; all else (examples, external documents) is not taken over.
+# The members of a published schema; others (examples, external documents) are left out.
 _VALUE: Final = (
     "format", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength", "minLength", "pattern",
     "maxItems", "minItems", "uniqueItems", "multipleOf", "enum", "maxProperties", "minProperties", "required",
@@ -28,7 +28,7 @@ _EXTENSIONS: Final = (
     "x-kubernetes-list-map-keys", "x-kubernetes-list-type", "x-kubernetes-map-type", "x-kubernetes-validations",
 )  # fmt: skip
 _KEPT: Final = (*_GENERIC, *_VALUE, *_EXTENSIONS)
-# Left out when they say nothing; bounds and defaults speak also as zero.
+# Left out when they are empty or zero; for the others zero has a meaning.
 _SILENT: Final = frozenset(_KEPT) - {
     "default", "maximum", "minimum", "maxLength", "minLength", "maxItems", "minItems", "multipleOf", "maxProperties",
     "minProperties",
@@ -38,20 +38,20 @@ _NOT_IN_ID: Final = re.compile(r"[^A-Za-z0-9_]+(.?)", re.DOTALL)
 
 
 def document(versions: Iterable[Version], builtin: Parts | None) -> bytes:
-    """The document of a group's version; ``builtin`` is what the real server's own kinds have there."""
+    """The document of a group's version; ``builtin`` is the recorded document of the built-in kinds in it."""
     templates, table = recorded.recording().custom, dict(recorded.recording().schemas)
-    shared = {**table, **{name: one for name, one in templates.schemas.items() if not name.startswith("@")}}
+    shared = {**table, **{name: schema for name, schema in templates.schemas.items() if not name.startswith("@")}}
     paths: dict[str, msgspec.Raw] = {}
     own: dict[str, msgspec.Raw] = {}
     for version in versions:
         paths |= _paths(version, templates)
         own |= schemas(version)
-    found = {**recorded.closure([*paths.values(), *own.values()], shared), **own}
+    definitions = {**recorded.closure([*paths.values(), *own.values()], shared), **own}
     if builtin is None:
-        return recorded.joined(templates.openapi, templates.info, _sorted(paths), _sorted(found), {})
-    found |= {name: table[name] for name in builtin.schemas}
+        return recorded.joined(templates.openapi, templates.info, _sorted(paths), _sorted(definitions), {})
+    definitions |= {name: table[name] for name in builtin.schemas}
     paths |= builtin.paths
-    return recorded.joined(builtin.openapi, builtin.info, _sorted(paths), _sorted(found), builtin.components)
+    return recorded.joined(builtin.openapi, builtin.info, _sorted(paths), _sorted(definitions), builtin.components)
 
 
 def _sorted(pieces: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
@@ -59,7 +59,7 @@ def _sorted(pieces: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
 
 
 def _names(version: Version) -> dict[str, str]:
-    """What stands for each placeholder."""
+    """The text for each placeholder."""
     spec = version.definition["spec"]
     group, names, name = spec["group"], spec["names"], version.name
     short = group.removesuffix(".k8s.io")
@@ -78,9 +78,9 @@ def _names(version: Version) -> dict[str, str]:
 
 
 def _identifier(text: str, *, capital: bool = True) -> str:
-    """Camel case without what an operation's id can't have."""
-    found = _NOT_IN_ID.sub(lambda match: match[1].upper(), re.sub("^[0-9]", "-", text))
-    return found[:1].upper() + found[1:] if capital else found
+    """The text in camel case without characters that an operation's id can't have."""
+    camel = _NOT_IN_ID.sub(lambda match: match[1].upper(), re.sub("^[0-9]", "-", text))
+    return camel[:1].upper() + camel[1:] if capital else camel
 
 
 def _article(noun: str) -> str:
@@ -106,59 +106,59 @@ def _paths(version: Version, templates: Templates) -> dict[str, msgspec.Raw]:
     }
 
 
-def schemas(version: Version, *, older: bool = False) -> dict[str, msgspec.Raw]:
-    """Of the object and of its list, by name. ``older``: with what OpenAPI v2 can say, in v3's form."""
+def schemas(version: Version, *, for_v2: bool = False) -> dict[str, msgspec.Raw]:
+    """The schemas of the object and of its list, by name. ``for_v2``: reduced to what OpenAPI v2 can express."""
     templates, names = recorded.recording().custom, _names(version)
-    found = {}
+    encoded = {}
     for name in (_OBJECT, _LIST):
         schema: Schema = msgspec.json.decode(_filled(bytes(templates.schemas[name]).decode(), names))
         if name == _OBJECT:
-            schema = _whole(version.schema, schema, older=older)
+            schema = _whole(version.schema, schema, for_v2=for_v2)
         if version.selectable:
-            schema["x-kubernetes-selectable-fields"] = [{"fieldPath": one} for one in version.selectable]
-        found[_filled(name, names)] = msgspec.Raw(msgspec.json.encode(schema, order="deterministic"))
-    return found
+            schema["x-kubernetes-selectable-fields"] = [{"fieldPath": path} for path in version.selectable]
+        encoded[_filled(name, names)] = msgspec.Raw(msgspec.json.encode(schema, order="deterministic"))
+    return encoded
 
 
-def _whole(raw: Schema, template: Schema, *, older: bool) -> Schema:
-    """The schema of the object: what every object has is taken from the template's."""
+def _whole(raw: Schema, template: Schema, *, for_v2: bool) -> Schema:
+    """The schema of the object, with apiVersion, kind and metadata from the template."""
     own, kinds = template["properties"], "x-kubernetes-group-version-kind"
-    if older and reduced.takes_anything(raw):
+    if for_v2 and reduced.takes_anything(raw):
         return {"type": "object", kinds: template[kinds]}
     embedded = own["template"]["properties"]
-    found = published(reduced.reduced(raw) if older else raw, embedded, older=older)
+    schema = published(reduced.reduced(raw) if for_v2 else raw, embedded, for_v2=for_v2)
     common = {name: own[name] for name in ("apiVersion", "kind", "metadata")}
-    return {**found, "properties": {**found.get("properties", {}), **common}, kinds: template[kinds]}
+    return {**schema, "properties": {**schema.get("properties", {}), **common}, kinds: template[kinds]}
 
 
-def published(raw: Schema, embedded: Schema, *, nested: bool = False, older: bool = False) -> Schema:
+def published(raw: Schema, embedded: Schema, *, nested: bool = False, for_v2: bool = False) -> Schema:
     """One schema as it is published. ``embedded`` are the properties that an embedded object gets.
 
     ``nested`` schemas are those of ``allOf``, ``anyOf``, ``oneOf`` and ``not``: they describe nothing themselves.
-    ``older``: it has been through ``reduced``.
+    ``for_v2``: ``reduced`` has been applied.
     """
-    below = functools.partial(published, embedded=embedded, older=older)
-    found = {name: raw[name] for name in _KEPT if _speaks(name, raw.get(name))}
-    properties = {name: below(one, nested=nested) for name, one in (raw.get("properties") or {}).items()}
+    below = functools.partial(published, embedded=embedded, for_v2=for_v2)
+    schema = {name: raw[name] for name in _KEPT if _speaks(name, raw.get(name))}
+    properties = {name: below(child, nested=nested) for name, child in (raw.get("properties") or {}).items()}
     if properties:
-        found["properties"] = properties
+        schema["properties"] = properties
     for name in ("items", "additionalProperties", "not"):
-        one = raw.get(name)
-        if isinstance(one, dict):
-            found[name] = below(one, nested=nested or name == "not")
-        elif one is not None:
-            found[name] = one
+        child = raw.get(name)
+        if isinstance(child, dict):
+            schema[name] = below(child, nested=nested or name == "not")
+        elif child is not None:
+            schema[name] = child
     for name in ("allOf", "anyOf", "oneOf"):
         if raw.get(name):
-            found[name] = [below(one, nested=True) for one in raw[name]]
+            schema[name] = [below(child, nested=True) for child in raw[name]]
     if not nested:
-        if not older:
-            _unfold(found)
-        if found.get("x-kubernetes-embedded-resource") and not (older and reduced.takes_anything(raw)):
-            found["properties"] = {**properties, **embedded}
-            required = found.get("required", [])
-            found["required"] = [*required, *(name for name in ("kind", "apiVersion") if name not in required)]
-    return found
+        if not for_v2:
+            _unfold(schema)
+        if schema.get("x-kubernetes-embedded-resource") and not (for_v2 and reduced.takes_anything(raw)):
+            schema["properties"] = {**properties, **embedded}
+            required = schema.get("required", [])
+            schema["required"] = [*required, *(name for name in ("kind", "apiVersion") if name not in required)]
+    return schema
 
 
 def _speaks(name: str, value: Any) -> bool:
@@ -166,7 +166,7 @@ def _speaks(name: str, value: Any) -> bool:
 
 
 def _unfold(schema: Schema) -> None:
-    """An int-or-string says which types it has, unless it says so already. In place."""
+    """Add the two types of an int-or-string, unless the schema has them already. In place."""
     if not schema.get("x-kubernetes-int-or-string"):
         return
     either = schema.get("anyOf")

@@ -1,6 +1,6 @@
 """What the real server publishes, as ``tools/api_openapi.py`` recorded it in ``data/openapi.json.xz``.
 
-The file is opened when a document is first asked for. Pieces stay encoded: a document is put together from them, never
+The file is opened at the first request for a document. Pieces stay encoded: a document is assembled from them, never
 decoded and encoded again. The texts are those of the Kubernetes API (Apache License 2.0).
 """
 
@@ -24,7 +24,7 @@ _REFERENCE: Final = re.compile(rb'"#/components/schemas/([^"]+)"')
 
 
 class Parts(msgspec.Struct):
-    """A document: its ``schemas`` are names of ``Recording.schemas``, ``components`` what else there is."""
+    """A document: its ``schemas`` are names of ``Recording.schemas``, ``components`` its other components."""
 
     openapi: str
     info: msgspec.Raw
@@ -34,7 +34,7 @@ class Parts(msgspec.Struct):
 
 
 class Templates(msgspec.Struct):
-    """How custom kinds are published; names that differ from kind to kind are placeholders such as ``@GROUP@``.
+    """The document of a custom kind, with placeholders such as ``@GROUP@`` for its names.
 
     ``namespaced`` and ``cluster`` are paths with every subresource; ``schemas`` those that differ from the built-in
     groups' (with the object's and the list's own).
@@ -57,7 +57,7 @@ class Recording(msgspec.Struct):
 
 @functools.cache
 def recording() -> Recording:
-    """Decompressed; a few megabytes that stay. Call it from a thread: it takes some tens of milliseconds."""
+    """The decompressed recording, a few megabytes that stay. Call it from a thread: it takes tens of milliseconds."""
     import lzma
 
     return decode(lzma.decompress(_file()), Recording)
@@ -65,7 +65,7 @@ def recording() -> Recording:
 
 @functools.cache
 def digest() -> str:
-    """Of the file: what is recorded has changed when this has."""
+    """A hash of the file."""
     return hashlib.sha512(_file()).hexdigest()
 
 
@@ -75,15 +75,15 @@ def _file() -> bytes:
 
 
 def parts(path: str) -> Parts:
-    """Of a recorded document. KeyError when there is none."""
+    """The parts of a recorded document. Raises KeyError when there is none."""
     return recording().documents[path]
 
 
 def document(path: str) -> bytes:
-    """A recorded document. KeyError when there is none."""
-    found = parts(path)
-    schemas = {name: recording().schemas[name] for name in found.schemas}
-    return joined(found.openapi, found.info, found.paths, schemas, found.components)
+    """A recorded document. Raises KeyError when there is none."""
+    document_parts = parts(path)
+    schemas = {name: recording().schemas[name] for name in document_parts.schemas}
+    return joined(document_parts.openapi, document_parts.info, document_parts.paths, schemas, document_parts.components)
 
 
 def joined(openapi: str, info: msgspec.Raw, paths: Pieces, schemas: Pieces, components: Pieces) -> bytes:
@@ -95,16 +95,18 @@ def joined(openapi: str, info: msgspec.Raw, paths: Pieces, schemas: Pieces, comp
 
 def members(pieces: Pieces) -> msgspec.Raw:
     """A JSON object of encoded values."""
-    return msgspec.Raw(b"{%b}" % b",".join(b"%b:%b" % (msgspec.json.encode(name), one) for name, one in pieces.items()))
+    return msgspec.Raw(
+        b"{%b}" % b",".join(b"%b:%b" % (msgspec.json.encode(name), value) for name, value in pieces.items())
+    )
 
 
 def closure(pieces: Iterable[bytes], table: Pieces) -> dict[str, msgspec.Raw]:
     """The schemas of ``table`` that the pieces need, and those that these need, by name."""
-    found: dict[str, msgspec.Raw] = {}
+    needed: dict[str, msgspec.Raw] = {}
     queue = [bytes(piece) for piece in pieces]
     while queue:
         for name in {match.decode() for match in _REFERENCE.findall(queue.pop())}:
-            if name in table and name not in found:
-                found[name] = table[name]
+            if name in table and name not in needed:
+                needed[name] = table[name]
                 queue.append(bytes(table[name]))
-    return dict(sorted(found.items()))
+    return dict(sorted(needed.items()))

@@ -1,4 +1,4 @@
-"""How a custom kind is published in OpenAPI v2: less of its schema than in v3, for kubectl's sake.
+"""Reduces a custom kind's schema for OpenAPI v2, where the real server publishes less of it, for kubectl's sake.
 
 Source of the rules: apiextensions' controller/openapi (v2/conversion.go, builder/builder.go).
 """
@@ -14,36 +14,36 @@ _LEFT_OUT: Final = frozenset({"allOf", "anyOf", "oneOf", "not", "nullable", "def
 
 
 def takes_anything(raw: Schema) -> bool:
-    """Whether nothing is said of it at all: a client would take the properties, even metadata, for all there can be."""
+    """Whether v2 leaves the type open: a client would take the properties, even metadata, for all there can be."""
     return bool(raw.get(_PRESERVE))
 
 
 def reduced(raw: Schema) -> Schema:
-    """A copy without what v2 can't say, with everything below."""
-    found = {name: value for name, value in raw.items() if name not in _LEFT_OUT}
+    """A copy of the schema without what v2 can't express, at every level."""
+    schema = {name: value for name, value in raw.items() if name not in _LEFT_OUT}
     preserves = takes_anything(raw)
     if raw.get("nullable") or preserves:
-        # Clients stumble over untyped or open values that have items or properties.
-        found.pop("items", None)
-        found.pop("properties", None)
+        # Clients fail on untyped or open values that have items or properties.
+        schema.pop("items", None)
+        schema.pop("properties", None)
     kind = raw.get("type")
-    untyped = (kind == "array" and "items" not in found) or (kind == "object" and preserves)
+    untyped = (kind == "array" and "items" not in schema) or (kind == "object" and preserves)
     if raw.get("nullable") or untyped:
-        found.pop("type", None)
-    return _below(found)
+        schema.pop("type", None)
+    return _below(schema)
 
 
-def _below(found: Schema) -> Schema:
-    required = found.get("required")
-    properties = found.get("properties") or {}
+def _below(schema: Schema) -> Schema:
+    required = schema.get("required")
+    properties = schema.get("properties") or {}
     if required:
-        found["required"] = [one for one in required if not (properties.get(one) or {}).get("nullable")]
+        schema["required"] = [field for field in required if not (properties.get(field) or {}).get("nullable")]
     for name in ("items", "additionalProperties"):
-        one = found.get(name)
-        if isinstance(one, dict):
-            found[name] = reduced(one)
-            if name == "additionalProperties" and one.get("nullable"):
-                found.pop("required", None)
+        child = schema.get(name)
+        if isinstance(child, dict):
+            schema[name] = reduced(child)
+            if name == "additionalProperties" and child.get("nullable"):
+                schema.pop("required", None)
     if properties:
-        found["properties"] = {name: reduced(one) for name, one in properties.items()}
-    return found
+        schema["properties"] = {name: reduced(child) for name, child in properties.items()}
+    return schema

@@ -1,7 +1,7 @@
-"""OpenAPI v2 as far as kubectl still asks for it: the definitions, by which it checks lists and kinds it doesn't know.
+"""OpenAPI v2 as far as kubectl still needs it: the definitions, by which it checks lists and kinds it doesn't know.
 
 Made from the v3 schemas, as JSON or as the protobuf message that kubectl insists on (gnostic's Document of OpenAPI v2).
-There are no paths: who wants to know what can be called is served better by v3.
+It has no paths, which clients find in v3.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Schema = dict[str, Any]
 _V3: Final = "#/components/schemas/"
 _V2: Final = "#/definitions/"
 _SWAGGER: Final = "2.0"
-# Says nothing that the older form could say, or that a client may hold against an object.
+# Left out: v2 can't express it, or clients must not check objects by it.
 _LEFT_OUT: Final = frozenset({"default", "nullable", "anyOf", "oneOf", "allOf", "not", "properties"})
 _UNTYPED: Final = ("nullable", "x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields")
 
 
 def as_json(versions: Iterable[Version]) -> bytes:
     """The document as JSON."""
-    own = {name: msgspec.Raw(msgspec.json.encode(one)) for name, one in _custom(versions).items()}
-    found = {**_builtin_pieces(), **own}
+    own = {name: msgspec.Raw(msgspec.json.encode(schema)) for name, schema in _custom(versions).items()}
+    definitions = {**_builtin_pieces(), **own}
     document = {
         "swagger": msgspec.Raw(msgspec.json.encode(_SWAGGER)),
         "info": _info(),
         "paths": msgspec.Raw(b"{}"),
-        "definitions": recorded.members(found),
+        "definitions": recorded.members(definitions),
     }
     return bytes(recorded.members(document))
 
@@ -42,7 +42,7 @@ def as_json(versions: Iterable[Version]) -> bytes:
 def as_protobuf(versions: Iterable[Version]) -> bytes:
     """The document as a protobuf message."""
     info: Mapping[str, str] = msgspec.json.decode(_info())
-    own = (_member(1, name, _schema(one)) for name, one in _custom(versions).items())
+    own = (_member(1, name, _schema(schema)) for name, schema in _custom(versions).items())
     definitions = b"".join((_builtin_messages(), *own))
     about = _text(1, info["title"]) + _text(2, info["version"])
     return _text(1, _SWAGGER) + _bytes(2, about) + _bytes(8, b"") + _bytes(9, definitions)
@@ -59,71 +59,71 @@ def _builtin() -> Mapping[str, Schema]:
 
 @functools.cache
 def _builtin_pieces() -> Pieces:
-    return {name: msgspec.Raw(msgspec.json.encode(one)) for name, one in _builtin().items()}
+    return {name: msgspec.Raw(msgspec.json.encode(schema)) for name, schema in _builtin().items()}
 
 
 @functools.cache
 def _builtin_messages() -> bytes:
-    return b"".join(_member(1, name, _schema(one)) for name, one in _builtin().items())
+    return b"".join(_member(1, name, _schema(schema)) for name, schema in _builtin().items())
 
 
 def _custom(versions: Iterable[Version]) -> dict[str, Schema]:
     return {
         name: _rewritten(msgspec.json.decode(piece))
         for version in versions
-        for name, piece in custom.schemas(version, older=True).items()
+        for name, piece in custom.schemas(version, for_v2=True).items()
     }
 
 
 def _rewritten(schema: Any) -> Any:
-    """References in the older form; all else is in it already (``reduced``)."""
+    """The schema with v2 references; ``reduced`` has done the rest."""
     if isinstance(schema, list):
-        return [_rewritten(one) for one in schema]
+        return [_rewritten(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     only = schema.get("allOf")
     if isinstance(only, list) and "$ref" in only[0]:
-        schema = {**{name: one for name, one in schema.items() if name not in ("allOf", "default")}, **only[0]}
-    found = {name: _rewritten(one) for name, one in schema.items()}
-    if isinstance(found.get("$ref"), str):
-        found["$ref"] = found["$ref"].replace(_V3, _V2)
-    return found
+        schema = {**{name: child for name, child in schema.items() if name not in ("allOf", "default")}, **only[0]}
+    rewritten = {name: _rewritten(child) for name, child in schema.items()}
+    if isinstance(rewritten.get("$ref"), str):
+        rewritten["$ref"] = rewritten["$ref"].replace(_V3, _V2)
+    return rewritten
 
 
 def _converted(schema: Schema) -> Schema:
-    """A v3 schema in the older form; what it can't say is left open."""
+    """A v3 schema in the form of v2; what v2 can't express is left open."""
     only = schema.get("allOf", ())
     if len(only) == 1 and "$ref" in only[0]:
         schema = {**schema, **only[0]}
     kinds = "x-kubernetes-group-version-kind"
     if any(schema.get(name) for name in _UNTYPED) and kinds not in schema:
         return {"description": schema["description"]} if "description" in schema else {}
-    found = {name: value for name, value in schema.items() if name not in _LEFT_OUT}
-    if "$ref" in found:
-        found["$ref"] = found["$ref"].replace(_V3, _V2)
+    converted = {name: value for name, value in schema.items() if name not in _LEFT_OUT}
+    if "$ref" in converted:
+        converted["$ref"] = converted["$ref"].replace(_V3, _V2)
     if "oneOf" in schema and "type" not in schema and "x-kubernetes-group-version-kind" not in schema:
-        found["type"] = "string"
+        converted["type"] = "string"
     if schema.get("x-kubernetes-preserve-unknown-fields"):
         # A client takes the properties for all there can be.
-        return found
+        return converted
     if "properties" in schema:
-        found["properties"] = {name: _converted(one) for name, one in schema["properties"].items()}
+        converted["properties"] = {name: _converted(child) for name, child in schema["properties"].items()}
     for name in ("items", "additionalProperties"):
-        if isinstance(found.get(name), dict):
-            found[name] = _converted(found[name])
-    return found
+        if isinstance(converted.get(name), dict):
+            converted[name] = _converted(converted[name])
+    return converted
 
 
 # --- protobuf ------------------------------------------------------------------------------------------------------
 
 
 def _varint(number: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
+        encoded.append(number & 0x7F | 0x80)
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    encoded.append(number)
+    return bytes(encoded)
 
 
 def _bytes(field: int, value: bytes) -> bytes:
@@ -135,7 +135,7 @@ def _text(field: int, value: str) -> bytes:
 
 
 def _member(field: int, name: str, value: bytes) -> bytes:
-    """A name with its value, as maps are written."""
+    """An entry of a map: a name and its value."""
     return _bytes(field, _text(1, name) + _bytes(2, value))
 
 
@@ -145,7 +145,7 @@ def _any(value: Any) -> bytes:
 
 
 def _properties(value: Mapping[str, Schema]) -> bytes:
-    return b"".join(_member(1, name, _schema(one)) for name, one in value.items())
+    return b"".join(_member(1, name, _schema(schema)) for name, schema in value.items())
 
 
 def _additional(value: Schema | bool) -> bytes:
@@ -166,7 +166,7 @@ _FIELDS: Final[Mapping[str, tuple[int, Callable[[Any], bytes]]]] = {
 
 
 def _schema(schema: Schema) -> bytes:
-    found = [_bytes(field, write(schema[name])) for name, (field, write) in _FIELDS.items() if name in schema]
-    found += (_text(19, name) for name in schema.get("required", ()))
-    found += (_member(31, name, _any(value)) for name, value in schema.items() if name.startswith("x-"))
-    return b"".join(found)
+    fields = [_bytes(field, write(schema[name])) for name, (field, write) in _FIELDS.items() if name in schema]
+    fields += (_text(19, name) for name in schema.get("required", ()))
+    fields += (_member(31, name, _any(value)) for name, value in schema.items() if name.startswith("x-"))
+    return b"".join(fields)

@@ -1,7 +1,7 @@
-"""Server-side apply: merges what a manager wants into the live object and keeps account of who owns which field.
+"""Server-side apply: merges a manager's configuration into the live object and tracks who owns which field.
 
-As structured-merge-diff and the API server's field managers around it do, with two of their habits for kubectl: what
-client-side apply owned may be taken over, and its annotation is kept up to date.
+As structured-merge-diff and the API server's field managers around it do, with two of their rules for kubectl: it may
+take over what client-side apply owned, and client-side apply's annotation is kept up to date.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from kgpu.lab.embedded.patch.fieldset import (
     without_below,
 )
 from kgpu.lab.embedded.patch.managed import (
-    Account,
     FieldManager,
+    ManagedFields,
     ManagedFieldsEntry,
     Path,
+    after_update,
     bare,
-    blank,
     encoded,
-    less,
-    live_account,
+    initial,
+    managed_fields_of,
     manager_of,
     ownable,
-    written,
+    without_fields,
 )
 from kgpu.lab.embedded.patch.shape import MergeRule, MergeShape, ShapeError, root_shape
 from kgpu.lab.embedded.patch.values import same
@@ -81,14 +81,14 @@ def server_side_apply(
         raise _untyped(config, complaints)
     current = {} if live is None else bare(live)
     limits = of_paths(reset)
-    account = {} if live is None else live_account(live)
-    if live is not None and not account:
+    managed = {} if live is None else managed_fields_of(live)
+    if live is not None and not managed:
         first = manager_of("before-first-apply", "Update", api_version, subresource)
-        account = written({}, shape, blank(schema, live), current, first, api_version, now, limits)
+        managed = after_update({}, shape, initial(schema, live), current, first, api_version, now, limits)
     applier = manager_of(manager, "Apply", api_version, subresource)
-    job = _Apply(shape, current, config, account, applier, api_version, now, limits)
+    job = _Apply(shape, current, config, managed, applier, api_version, now, limits)
     try:
-        new, account = job.run(force=force)
+        new, managed = job.run(force=force)
     except _ConflictingError as error:
         left = error.conflicts
         if manager == "kubectl" and live is not None:
@@ -96,73 +96,73 @@ def server_side_apply(
             left = {key: rest for key, fields in left.items() if (rest := difference(fields, allowed))}
         if left:
             raise _refusal(left) from None
-        new, account = job.run(force=True)
+        new, managed = job.run(force=True)
     if schema.name:
         new = _null_free(shape, new)
     if manager == "kubectl":
         new = _with_last_applied(new, config)
     metadata = {**new.get("metadata", {})}
-    entries = encoded(account)
+    entries = encoded(managed)
     if entries:
         metadata["managedFields"] = entries
     return {**new, "metadata": metadata}
 
 
 class _Apply:
-    """One apply; run again with force when the conflicts turn out to be allowed."""
+    """One apply; it is run again with force if all its conflicts are allowed."""
 
     def __init__(  # noqa: PLR0917 - made in one place
-        self, shape: MergeShape, live: Object, config: Object, account: Account, applier: FieldManager, version: str,
-        now: str, reset: Fields,
+        self, shape: MergeShape, live: Object, config: Object, managed: ManagedFields, applier: FieldManager,
+        version: str, now: str, reset: Fields,
     ) -> None:  # fmt: skip
         self.shape, self.live, self.config = shape, live, config
-        self.account, self.applier, self.version, self.now, self.reset = account, applier, version, now, reset
+        self.managed, self.applier, self.version, self.now, self.reset = managed, applier, version, now, reset
 
-    def run(self, *, force: bool) -> tuple[Object, Account]:
+    def run(self, *, force: bool) -> tuple[Object, ManagedFields]:
         shape, live = self.shape, self.live
-        account = dict(self.account)
+        managed = dict(self.managed)
         owned = without_below(field_set(shape, self.config), self.reset)
-        before = account.get(self.applier)
-        account[self.applier] = ManagedFieldsEntry(owned, self.version, before.time if before else None)
+        before = managed.get(self.applier)
+        managed[self.applier] = ManagedFieldsEntry(owned, self.version, before.time if before else None)
         new = merged(shape, live, self.config)
         if before is not None and not covers(owned, before.fields):
-            new = _pruned(shape, new, before.fields, account)
-        touched, removed = (without_below(one, self.reset) for one in compared(shape, live, new))
+            new = _pruned(shape, new, before.fields, managed)
+        touched, removed = (without_below(changed, self.reset) for changed in compared(shape, live, new))
         conflicts = {
-            manager: found
-            for manager, entry in account.items()
-            if manager != self.applier and (found := intersection(entry.fields, touched))
+            manager: overlap
+            for manager, entry in managed.items()
+            if manager != self.applier and (overlap := intersection(entry.fields, touched))
         }
         if conflicts and not force:
             raise _ConflictingError(conflicts)
-        account = less(account, touched, removed, but=self.applier)
+        managed = without_fields(managed, touched, removed, but=self.applier)
         fields = ownable(owned)
         if not fields:
-            account.pop(self.applier, None)
+            managed.pop(self.applier, None)
         else:
-            # Without a change to the object the time stays, and is missing for a new co-owner.
-            time = self.now if not same(new, live) else account[self.applier].time
-            account[self.applier] = ManagedFieldsEntry(fields, self.version, time)
-        return new, account
+            # If the object has not changed the time stays; a new co-owner has none.
+            time = self.now if not same(new, live) else managed[self.applier].time
+            managed[self.applier] = ManagedFieldsEntry(fields, self.version, time)
+        return new, managed
 
 
-def _pruned(shape: MergeShape, new: Object, last: Fields, account: Account) -> Object:
-    """``new`` less what the applier owned before, does not apply any more, and nobody else owns."""
+def _pruned(shape: MergeShape, new: Object, last: Fields, managed: ManagedFields) -> Object:
+    """``new`` without the fields that the applier owned, no longer applies, and no other manager owns."""
     owned: Fields = {}
-    for entry in account.values():
+    for entry in managed.values():
         owned = union(owned, entry.fields)
-    there = with_named(shape, field_set(shape, new))
+    present = with_named(shape, field_set(shape, new))
     last = with_named(shape, last)
     first = without(shape, new, last) or {}
     kept = union(with_named(shape, field_set(shape, first)), with_named(shape, owned))
-    second = without(shape, new, difference(there, kept)) or {}
-    gone = difference(there, with_named(shape, field_set(shape, second)))
-    found: Object = without(shape, new, intersection(gone, last)) or {}
-    return found
+    second = without(shape, new, difference(present, kept)) or {}
+    gone = difference(present, with_named(shape, field_set(shape, second)))
+    pruned: Object = without(shape, new, intersection(gone, last)) or {}
+    return pruned
 
 
 def _once_applied(shape: MergeShape, live: Object, api_version: str) -> Fields:
-    """What client-side apply has set and nobody has changed since, by its annotation."""
+    """The fields that client-side apply has set, by its annotation, and that have not changed since."""
     try:
         text = live["metadata"]["annotations"][names.LAST_APPLIED]
         config = msgspec.json.decode(text)
@@ -193,22 +193,22 @@ def _with_last_applied(new: Object, config: Object) -> Object:
 
 
 def _null_free(shape: MergeShape, value: Any) -> Any:
-    """Typed objects have no nulls: one that was applied, or is left of an emptied map, means nothing."""
+    """The value without nulls, which typed objects don't have: applied ones, or ones left of an emptied map, go."""
     if isinstance(value, dict):
         if shape.map is not MergeRule.EACH:
             return value
         return {
-            key: _null_free(shape.child(key), one) if isinstance(one, dict | list) else one
-            for key, one in value.items()
-            if one is not None
+            key: _null_free(shape.child(key), member) if isinstance(member, dict | list) else member
+            for key, member in value.items()
+            if member is not None
         }
     if isinstance(value, list) and shape.list is MergeRule.EACH:
-        return [_null_free(shape.item, one) for one in value]
+        return [_null_free(shape.item, item) for item in value]
     return value
 
 
 def _check(config: Object, schema: SchemaNode, api_version: str, live: Object | None) -> None:
-    kinds = {one["kind"] for one in schema.raw.get("x-kubernetes-group-version-kind", ())}
+    kinds = {gvk["kind"] for gvk in schema.raw.get("x-kubernetes-group-version-kind", ())}
     if live is not None and "kind" in live:
         kinds = {live["kind"]}
     version, kind = config.get("apiVersion", ""), config.get("kind", "")
@@ -226,22 +226,24 @@ def _gvk(version: str, kind: str) -> str:
 def _untyped(config: Object, complaints: list[str]) -> ApiError:
     metadata = config.get("metadata", {})
     what = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}; {_gvk(config['apiVersion'], config['kind'])}"
-    text = complaints[0] if len(complaints) == 1 else "errors:\n" + "\n".join(f"  {one}" for one in complaints)
+    text = (
+        complaints[0] if len(complaints) == 1 else "errors:\n" + "\n".join(f"  {complaint}" for complaint in complaints)
+    )
     return ApiError(500, "", f"failed to create typed patch object ({what}): {text}")
 
 
 def _refusal(conflicts: _Conflicts) -> ApiError:
-    told = [(manager, [described(path) for path in paths(conflicts[manager])]) for manager in
-            sorted(conflicts, key=lambda one: one.sort_key)]  # fmt: skip
+    by_manager = [(manager, [described(path) for path in paths(conflicts[manager])]) for manager in
+            sorted(conflicts, key=lambda manager: manager.sort_key)]  # fmt: skip
     causes = [
         {"reason": "FieldManagerConflict", "message": f"conflict with {manager}", "field": path}
-        for manager, found in told
-        for path in found
+        for manager, descriptions in by_manager
+        for path in descriptions
     ]
     if len(causes) == 1:
         message = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
     else:
-        lines = [line for manager, found in told for line in
-                 (f"conflicts with {manager}:", *(f"- {path}" for path in found))]  # fmt: skip
+        lines = [line for manager, descriptions in by_manager for line in
+                 (f"conflicts with {manager}:", *(f"- {path}" for path in descriptions))]  # fmt: skip
         message = f"Apply failed with {len(causes)} conflicts: " + "\n".join(lines)
     return ApiError(409, "Conflict", message, {"causes": causes})

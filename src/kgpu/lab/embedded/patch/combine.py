@@ -1,6 +1,6 @@
-"""Merging an applied configuration into an object, and taking fields out of one again.
+"""Merging an applied configuration into an object, and removing fields from one.
 
-Both return new values that share what did not change with their arguments.
+Both return new values that share unchanged parts with their arguments.
 """
 
 from __future__ import annotations
@@ -42,17 +42,19 @@ def _merged_lists(shape: MergeShape, live: list[Any], applied: list[Any]) -> lis
             raise ShapeError(f"duplicate entries for key {element}")
         wanted[element] = item
     olds = [shape.element(item) for item in live]
-    # An item that is there more than once is replaced rather than merged with.
-    there = {one: item if olds.count(one) == 1 else _ABSENT for one, item in zip(olds, live, strict=True)}
+    # An item that occurs more than once is replaced, not merged.
+    live_by_element = {
+        element: item if olds.count(element) == 1 else _ABSENT for element, item in zip(olds, live, strict=True)
+    }
     order = list(wanted)
-    shared = [one for one in order if one in there]
+    shared = [element for element in order if element in live_by_element]
     result: list[Any] = []
-    taken: set[str] = set()
+    done: set[str] = set()
     left = right = 0
 
     def take(element: str) -> None:
-        taken.add(element)
-        old, new = there.get(element, _ABSENT), wanted[element]
+        done.add(element)
+        old, new = live_by_element.get(element, _ABSENT), wanted[element]
         result.append(new if old is _ABSENT else merged(shape.item, old, new))
 
     while left < len(olds) or right < len(order):
@@ -63,14 +65,14 @@ def _merged_lists(shape: MergeShape, live: list[Any], applied: list[Any]) -> lis
                 shared = shared[1:]
                 continue
             if olds[left] in wanted and shared and shared[0] != olds[left]:
-                left += 1  # applied, but its turn has not come
+                left += 1  # applied, but later in the order
                 continue
         if left < len(olds):
             if olds[left] not in wanted:
                 result.append(live[left])
                 left += 1
                 continue
-            if olds[left] in taken:
+            if olds[left] in done:
                 left += 1
         if right < len(order):
             take(order[right])
@@ -81,17 +83,17 @@ def _merged_lists(shape: MergeShape, live: list[Any], applied: list[Any]) -> lis
 
 
 def without(shape: MergeShape, value: Any, fields: Fields) -> Any:
-    """``value`` less the fields and items in the set; None where nothing is left."""
+    """``value`` without the fields and items in the set; None if nothing is left."""
     if isinstance(value, dict) and value:
         if shape.map is not MergeRule.EACH:
             return None
         kept: dict[str, Any] = {}
-        for name, one in value.items():
+        for name, inner in value.items():
             node = fields.get("f:" + name)
             if node is None:
-                kept[name] = one
+                kept[name] = inner
             elif not member(node):
-                kept[name] = without(shape.child(name), one, node)
+                kept[name] = without(shape.child(name), inner, node)
         return kept or None
     if isinstance(value, list) and value:
         if shape.list is not MergeRule.EACH:
@@ -108,7 +110,7 @@ def without(shape: MergeShape, value: Any, fields: Fields) -> Any:
 
 
 def with_named(shape: MergeShape | None, fields: Fields) -> Fields:
-    """The set with the named fields above its paths, which are not owned as such, in it as well."""
+    """The set with the named fields above its paths added, which are not owned themselves."""
     result: Fields = {}
     for key, node in fields.items():
         if key == HERE or not node:
@@ -121,6 +123,6 @@ def with_named(shape: MergeShape | None, fields: Fields) -> Fields:
             below = shape.fields.get(key[2:]) or shape.values
         elif shape is not None and key.startswith("k:") and shape.list is not MergeRule.NO:
             below = shape.item
-        found = with_named(below, node)
-        result[key] = {HERE: LEAF, **found} if named and HERE not in found else found
+        named_below = with_named(below, node)
+        result[key] = {HERE: LEAF, **named_below} if named and HERE not in named_below else named_below
     return result

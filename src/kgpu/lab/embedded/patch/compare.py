@@ -13,13 +13,13 @@ _SAME: Final[tuple[Fields | None, Fields | None]] = (None, None)
 
 
 def compared(shape: MergeShape, old: Any, new: Any) -> tuple[Fields, Fields]:
-    """``(touched, removed)``: what ``new`` adds or changes, and what it no longer has."""
+    """``(touched, removed)``: the paths that ``new`` adds or changes, and those that it no longer has."""
     touched, removed = _compare(shape, old, new)
     return touched or {}, removed or {}
 
 
 def _compare(shape: MergeShape, old: Any, new: Any) -> tuple[Fields | None, Fields | None]:
-    """The two sets below this path; LEAF where the path itself is meant, None for nothing."""
+    """The two sets below this path; LEAF for the path itself, None for nothing."""
     if _equal(shape, old, new):
         return _SAME
     old_each, new_each = _each(shape, old), _each(shape, new)
@@ -38,7 +38,7 @@ def _compare(shape: MergeShape, old: Any, new: Any) -> tuple[Fields | None, Fiel
 
 
 def _equal(shape: MergeShape, old: Any, new: Any) -> bool:
-    # Only where a type leaves the form open can a value turn from 1 into true.
+    # Only in a type that allows any value can 1 become true.
     return bool(old == new) and (not shape.open or same(old, new))
 
 
@@ -50,7 +50,7 @@ def _each(shape: MergeShape, value: Any) -> bool:
 
 
 def _below(node: Fields) -> Fields:
-    return {key: one for key, one in node.items() if key != HERE}
+    return {key: child for key, child in node.items() if key != HERE}
 
 
 def everything(shape: MergeShape, value: Any) -> Fields:
@@ -60,12 +60,12 @@ def everything(shape: MergeShape, value: Any) -> Fields:
     result: Fields = {HERE: LEAF}
     if isinstance(value, dict):
         fields, values = shape.fields, shape.values
-        for name, one in value.items():
-            result["f:" + name] = everything(fields.get(name) or values or shape.child(name), one)
+        for name, child in value.items():
+            result["f:" + name] = everything(fields.get(name) or values or shape.child(name), child)
         return result
     for item in value:
         element = shape.element(item)
-        # Of items with the same keys nothing is told apart.
+        # Items with the same keys are one path and nothing below it.
         result[element] = LEAF if element in result else everything(shape.item, item)
     return result
 
@@ -93,7 +93,7 @@ def _compare_lists(shape: MergeShape, old: list[Any], new: list[Any]) -> tuple[F
     touched: Fields = {}
     removed: Fields = {}
     olds, news = _by_element(shape, old), _by_element(shape, new)
-    for element in [*olds, *(one for one in news if one not in olds)]:
+    for element in [*olds, *(element for element in news if element not in olds)]:
         before, after = olds.get(element, []), news.get(element, [])
         changed: Fields | None = None
         gone: Fields | None = None
@@ -120,19 +120,19 @@ def _compare_lists(shape: MergeShape, old: list[Any], new: list[Any]) -> tuple[F
 
 
 def _by_element(shape: MergeShape, items: list[Any]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    by_element: dict[str, list[Any]] = {}
     for item in items:
-        found.setdefault(shape.element(item), []).append(item)
-    return found
+        by_element.setdefault(shape.element(item), []).append(item)
+    return by_element
 
 
 def field_set(shape: MergeShape, value: Any) -> Fields:
-    """Every field and item that the object mentions: what its applier owns."""
+    """Every field and item in the object: what its applier owns."""
     return _field_set(shape, value)[0]
 
 
 def _field_set(shape: MergeShape, value: Any) -> tuple[Fields, bool]:
-    """What is below this path, and whether the value is in itself something to own."""
+    """The set below this path, and whether the value itself can be owned."""
     if value is None:
         return LEAF, True
     if not _each(shape, value):
@@ -141,8 +141,8 @@ def _field_set(shape: MergeShape, value: Any) -> tuple[Fields, bool]:
     if isinstance(value, dict):
         if not value:
             return LEAF, True
-        for name, one in value.items():
-            below, owned = _field_set(shape.child(name), one)
+        for name, child in value.items():
+            below, owned = _field_set(shape.child(name), child)
             if owned or name not in shape.fields:
                 result["f:" + name] = {HERE: LEAF, **below} if below else LEAF
             elif below:

@@ -1,4 +1,4 @@
-"""What in an applied configuration its type does not allow, in the words of the real server's typed patch errors."""
+"""Checks an applied configuration against its type; errors are those of the real server's typed patches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kgpu.lab.embedded.patch.shape import MergeRule, MergeShape, ShapeError
 
 
 def problems(shape: MergeShape, value: Any, path: str = "", *, duplicates: bool = False) -> list[str]:
-    """``PATH: COMPLAINT`` for each; ``duplicates`` are allowed in a live object."""
+    """``PATH: MESSAGE`` for each value that the type does not allow. ``duplicates``: list items may repeat."""
     if value is None:
         return []
     if shape.map is not MergeRule.NO and (
@@ -28,17 +28,17 @@ def problems(shape: MergeShape, value: Any, path: str = "", *, duplicates: bool 
 
 
 def _in_map(shape: MergeShape, value: dict[str, Any], path: str, duplicates: bool) -> list[str]:
-    found: list[str] = []
-    for name, one in value.items():
+    complaints: list[str] = []
+    for name, member in value.items():
         child = shape.fields.get(name) or shape.values
         if child is None:
-            return [*found, f"{path}.{name}: field not declared in schema"]
-        found += problems(child, one, f"{path}.{name}", duplicates=duplicates)
-    return found
+            return [*complaints, f"{path}.{name}: field not declared in schema"]
+        complaints += problems(child, member, f"{path}.{name}", duplicates=duplicates)
+    return complaints
 
 
 def _in_list(shape: MergeShape, value: list[Any], path: str, duplicates: bool) -> list[str]:
-    found: list[str] = []
+    complaints: list[str] = []
     seen: set[str] = set()
     for index, item in enumerate(value):
         where = f"[{index}]"
@@ -46,13 +46,13 @@ def _in_list(shape: MergeShape, value: list[Any], path: str, duplicates: bool) -
             try:
                 element = shape.element(item)
             except ShapeError as error:
-                return [*found, f"{path}: element {index}: {error}"]
+                return [*complaints, f"{path}: element {index}: {error}"]
             where = described((element,))
             if element in seen and not duplicates:
-                found.append(f"{path}: duplicate entries for key {where}")
+                complaints.append(f"{path}: duplicate entries for key {where}")
             seen.add(element)
-        found += problems(shape.item, item, path + where, duplicates=duplicates)
-    return found
+        complaints += problems(shape.item, item, path + where, duplicates=duplicates)
+    return complaints
 
 
 def _scalar_complaint(scalar: str, value: Any) -> str:

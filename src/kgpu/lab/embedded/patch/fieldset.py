@@ -1,8 +1,8 @@
 """Sets of field paths in the form that managedFields have on the wire (FieldsV1).
 
 A set is nested dictionaries by path element: ``f:NAME`` a field, ``k:{...}`` a list item by its keys, ``v:VALUE`` an
-item of a set, ``i:N`` one by position. What is in the set is what has no children, or a ``"."`` among them. The empty
-dictionary stands for the empty set at the top and for "this, and nothing below it" elsewhere.
+item of a set, ``i:N`` one by position. A path is in the set if it has no children, or a ``"."`` among them. The empty
+dictionary is the empty set at the top and means "this, and nothing below it" elsewhere.
 
 Sets are values: every function makes new dictionaries where something differs and shares the rest.
 """
@@ -31,7 +31,7 @@ def member(node: Fields) -> bool:
 
 
 def union(left: Fields, right: Fields) -> Fields:
-    """What is in either; both are whole sets."""
+    """The union of two whole sets."""
     result = dict(left)
     for key, node in right.items():
         result[key] = _join(result[key], node) if key in result else node
@@ -47,31 +47,31 @@ def _join(left: Fields, right: Fields) -> Fields:
 
 
 def difference(left: Fields, right: Fields) -> Fields:
-    """What is in ``left`` and not in ``right``; being above or below something in ``right`` does not count."""
+    """The paths of ``left`` that are not in ``right``; paths above or below those of ``right`` stay."""
     return _kept(left, right, _without)
 
 
-def _without(node: Fields, taken: Fields) -> Fields | None:
-    """``node`` less ``taken``, both at the same path; None when nothing is left."""
-    stays = member(node) and not member(taken)
-    below = difference({key: one for key, one in node.items() if key != HERE}, taken)
+def _without(node: Fields, removed: Fields) -> Fields | None:
+    """``node`` without ``removed``, both at the same path; None if nothing is left."""
+    stays = member(node) and not member(removed)
+    below = difference({key: child for key, child in node.items() if key != HERE}, removed)
     return ({HERE: LEAF, **below} if below else LEAF) if stays else below or None
 
 
 def without_below(left: Fields, right: Fields) -> Fields:
-    """``left`` less what is in ``right`` and everything below that."""
+    """``left`` without the paths of ``right`` and everything below them."""
     return _kept(left, right, _without_all)
 
 
-def _without_all(node: Fields, taken: Fields) -> Fields | None:
-    if member(taken):
+def _without_all(node: Fields, removed: Fields) -> Fields | None:
+    if member(removed):
         return None
-    below = without_below({key: one for key, one in node.items() if key != HERE}, taken)
+    below = without_below({key: child for key, child in node.items() if key != HERE}, removed)
     return ({HERE: LEAF, **below} if below else LEAF) if member(node) else below or None
 
 
 def intersection(left: Fields, right: Fields) -> Fields:
-    """What is in both."""
+    """The paths in both sets."""
     result: Fields = {}
     few, many = (left, right) if len(left) < len(right) else (right, left)
     for key, node in few.items():
@@ -91,11 +91,11 @@ def _kept(left: Fields, right: Fields, shrink: Callable[[Fields, Fields], Fields
         return left
     result: Fields = {}
     for key, node in left.items():
-        taken = right.get(key)
-        if taken is None:
+        removed = right.get(key)
+        if removed is None:
             result[key] = node
         elif key != HERE:
-            kept = shrink(node, taken)
+            kept = shrink(node, removed)
             if kept is not None:
                 result[key] = kept
     return result
@@ -118,7 +118,7 @@ def of_paths(paths: Iterable[Path]) -> Fields:
 
 
 def paths(fields: Fields) -> Iterator[Path]:
-    """All paths in the set as tuples of elements, in the order in which the server tells them."""
+    """All paths in the set as tuples of elements, in the order in which the server lists them."""
     for key in sorted(fields, key=_order):
         if key != HERE and member(fields[key]):
             yield (key,)
@@ -213,7 +213,7 @@ def _parsed(fields: Any) -> Fields:
 
 @functools.lru_cache(4096)
 def _canonical(element: str) -> str | None:
-    """None for an element of a kind that nobody knows, which is ignored."""
+    """The element as this module spells it; None for one of an unknown kind, which is ignored."""
     if len(element) < 2 or element[1] != ":":
         raise ValueError(element)
     kind, rest = element[0], element[2:]

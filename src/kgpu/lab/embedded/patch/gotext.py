@@ -38,5 +38,5 @@ def go_type(value: Any) -> str:
 
 
 def json_name(value: Any) -> str:
-    """What encoding/json calls the value in a type error."""
+    """The name of the value's type in type errors of encoding/json."""
     return _JSON_NAMES.get(type(value), "null")

@@ -1,8 +1,8 @@
 """JSON patch (RFC 6902) as the API server's library does it, which is laxer than the RFC.
 
-Clients may lean on the differences: ``replace`` of a missing key adds it, negative indices count from the end (for
-``add`` from past it), ``test`` for null passes where nothing is. Malformed patches are 400; whatever does not apply is
-one and the same 422.
+Clients may rely on the differences: ``replace`` of a missing key adds it, negative indices count from the end (for
+``add`` from past it), ``test`` for null passes for a missing value. Malformed patches are 400; every patch that can't
+be applied is the same 422.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class _Target(NamedTuple):
 
 def apply(live: Object, patch: Any) -> Object:
     """``live``, which is changed in place, with the operations of ``patch``."""
-    found: Any = live
+    document: Any = live
     for operation in _operations(patch):
         try:
             step = _STEPS.get(operation.get("op") or "")
             if step is None:
                 raise _NotApplicableError
-            found = step(found, operation)
+            document = step(document, operation)
         except _NotApplicableError:
             message = "the server rejected our request due to an error in our request"
             raise ApiError(422, "Invalid", message, {}) from None
-    result: Object = found
+    result: Object = document
     return result
 
 
@@ -154,8 +154,8 @@ def _do_copy(live: Any, operation: Object) -> Any:
 
 
 def _do_test(live: Any, operation: Object) -> Any:
-    found = live if operation.get("path") == "" else _get(_find(live, operation))
-    if not same(None if found is _ABSENT else found, operation.get("value")):
+    actual = live if operation.get("path") == "" else _get(_find(live, operation))
+    if not same(None if actual is _ABSENT else actual, operation.get("value")):
         raise _NotApplicableError
     return live
 

@@ -1,7 +1,7 @@
-"""Who owns which field: managedFields after a plain write, and what that account is made of.
+"""Who owns which field: managedFields after a plain write, and the functions that ``apply`` shares with it.
 
-A write is told apart by comparing the object before and after it, so that a manager owns what it has changed and not
-what it has sent. ``apply.server_side_apply`` keeps the same account for appliers.
+The object before a write is compared with the one after it, so that a manager owns what it has changed and not what it
+has sent. ``apply.server_side_apply`` does the same for appliers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STATUS: Final[tuple[Path, ...]] = (("status",),)
 _SPEC: Final[tuple[Path, ...]] = (("spec",),)
 _META_SPEC: Final[tuple[Path, ...]] = (("metadata",), ("spec",))
 _RESET: Final[dict[tuple[str, str, str], tuple[Path, ...]]] = {
-    # (group, plural, subresource): where a strategy resets other fields than the usual.
+    # (group, plural, subresource) of strategies that reset other fields than usual.
     ("", "namespaces", "finalize"): _STATUS,
     ("", "pods", "status"): (("spec",), ("metadata", "deletionTimestamp"), ("metadata", "ownerReferences")),
     ("apps", "deployments", "status"): (("spec",), ("metadata", "labels")),
@@ -59,7 +59,7 @@ def reset_fields(kind: ApiKind, subresource: str = "") -> tuple[Path, ...]:
 
 
 class FieldManager(NamedTuple):
-    """What tells one entry of managedFields from another; ``api_version`` is "" for appliers."""
+    """The key of an entry of managedFields; ``api_version`` is "" for appliers."""
 
     name: str
     operation: str
@@ -68,7 +68,7 @@ class FieldManager(NamedTuple):
 
     @property
     def sort_key(self) -> str:
-        """Conflicts are told in the order of the server's own identifiers."""
+        """The server's identifier of the manager, by which conflicts are sorted."""
         parts = [("manager", self.name), ("operation", self.operation), ("apiVersion", self.api_version),
                  ("subresource", self.subresource)]  # fmt: skip
         return ",".join(f'"{name}":"{value}"' for name, value in parts if value)
@@ -82,23 +82,23 @@ class FieldManager(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ManagedFieldsEntry:
-    """One manager's fields."""
+    """The fields of one manager."""
 
     fields: Fields
     api_version: str
     time: str | None = None
 
 
-Account: TypeAlias = dict[FieldManager, ManagedFieldsEntry]
+ManagedFields: TypeAlias = dict[FieldManager, ManagedFieldsEntry]
 
 
 def manager_of(name: str, operation: str, api_version: str, subresource: str) -> FieldManager:
     return FieldManager(name or "unknown", operation, api_version if operation == "Update" else "", subresource)
 
 
-def decoded(entries: Any, *, trusted: bool = False) -> Account | None:
-    """ManagedFields as an account; None when they are invalid. ``trusted`` ones were written by this module."""
-    found: Account = {}
+def decoded(entries: Any, *, trusted: bool = False) -> ManagedFields | None:
+    """The entries by manager; None when they are invalid. ``trusted`` ones were encoded by this module."""
+    managed: ManagedFields = {}
     for entry in entries or ():
         if not isinstance(entry, dict):
             return None
@@ -112,15 +112,21 @@ def decoded(entries: Any, *, trusted: bool = False) -> Account | None:
         manager = FieldManager(
             entry.get("manager", ""), operation, version if operation == "Update" else "", entry.get("subresource", "")
         )
-        found[manager] = ManagedFieldsEntry(canonical, version, entry.get("time"))
-    return found
+        managed[manager] = ManagedFieldsEntry(canonical, version, entry.get("time"))
+    return managed
 
 
-def encoded(account: Account) -> list[Object]:
-    """The account as managedFields, appliers first, then by time."""
+def encoded(managed: ManagedFields) -> list[Object]:
+    """The entries of ``metadata.managedFields``, appliers first, then by time."""
     order = sorted(
-        account.items(),
-        key=lambda one: (one[0].operation, one[1].time or "", one[0].name, one[1].api_version, one[0].subresource),
+        managed.items(),
+        key=lambda pair: (
+            pair[0].operation,
+            pair[1].time or "",
+            pair[0].name,
+            pair[1].api_version,
+            pair[0].subresource,
+        ),
     )
     return [_entry(manager, entry) for manager, entry in order]
 
@@ -137,8 +143,8 @@ def _entry(manager: FieldManager, entry: ManagedFieldsEntry) -> Object:
     return shown
 
 
-def live_account(obj: Object) -> Account:
-    """The account that a stored object carries."""
+def managed_fields_of(obj: Object) -> ManagedFields:
+    """The managed fields of a stored object."""
     return decoded(obj.get("metadata", {}).get("managedFields"), trusted=True) or {}
 
 
@@ -150,8 +156,8 @@ def bare(obj: Object) -> Object:
     return {**obj, "metadata": {key: value for key, value in meta.items() if key != "managedFields"}}
 
 
-def blank(schema: SchemaNode, obj: Object) -> Object:
-    """What a new object is compared with."""
+def initial(schema: SchemaNode, obj: Object) -> Object:
+    """The object that a new one is compared with."""
     if schema.name:
         return zero(schema)
     return {key: obj[key] for key in ("apiVersion", "kind") if key in obj}
@@ -172,29 +178,28 @@ def after_write(
     """The managedFields of ``new`` after ``manager`` has written it; [] when nothing is tracked.
 
     Call it where the real server does: with ``new`` decoded and defaulted, but before admission and before the kind's
-    strategy prepares it; ``old`` is the live object or None on create.
-    ``new``'s own ``metadata.managedFields`` says what the writer sent: as in the
-    real server an empty list forgets all owners, and none at all keeps those of ``old``. ``reset`` is
-    ``reset_fields(kind, subresource)``. Store nothing when ``unchanged`` then says that only times differ.
+    strategy prepares it; ``old`` is the live object or None on create. ``metadata.managedFields`` of ``new`` are those
+    that the writer sent: as in the real server an empty list forgets all owners, and without any those of ``old`` stay.
+    ``reset`` is ``reset_fields(kind, subresource)``. Store nothing if ``unchanged`` then says that only times differ.
     """
-    account = _sent(old, new, subresource)
-    if old is not None and not account:
+    managed = _sent(old, new, subresource)
+    if old is not None and not managed:
         return []
     shape = root_shape(schema)
-    before = blank(schema, new) if old is None else bare(old)
+    before = initial(schema, new) if old is None else bare(old)
     writer = manager_of(manager, operation, api_version, subresource)
-    # The real server brings the owners of a Scale back to the object that it scales without their times.
+    # The real server copies the owners of a Scale to the scaled object without their times.
     stamp = None if subresource == "scale" else now
     try:
-        account = written(account, shape, before, bare(new), writer, api_version, stamp, of_paths(reset))
+        managed = after_update(managed, shape, before, bare(new), writer, api_version, stamp, of_paths(reset))
     except ShapeError:
         return []
-    return encoded(account)
+    return encoded(managed)
 
 
-def _sent(old: Object | None, new: Object, subresource: str) -> Account:
-    """The account to go on from."""
-    live = {} if old is None else live_account(old)
+def _sent(old: Object | None, new: Object, subresource: str) -> ManagedFields:
+    """The managed fields before the write: those that the writer sent, else those of the old object."""
+    live = {} if old is None else managed_fields_of(old)
     if subresource:
         return live
     sent = new.get("metadata", {}).get("managedFields")
@@ -205,27 +210,27 @@ def _sent(old: Object | None, new: Object, subresource: str) -> Account:
     return decoded(sent) or live
 
 
-def written(  # noqa: PLR0917
-    account: Account, shape: MergeShape, old: Object, new: Object, writer: FieldManager, api_version: str,
+def after_update(  # noqa: PLR0917
+    managed: ManagedFields, shape: MergeShape, old: Object, new: Object, writer: FieldManager, api_version: str,
     now: str | None, reset: Fields,
-) -> Account:  # fmt: skip
-    """The account after ``writer`` has made ``new`` of ``old``; ``now`` None makes an entry without a time."""
-    touched, removed = (without_below(one, reset) for one in compared(shape, old, new))
-    account = less(account, touched, removed)
+) -> ManagedFields:  # fmt: skip
+    """The managed fields after ``writer`` has changed ``old`` to ``new``; with ``now`` None its entry has no time."""
+    touched, removed = (without_below(changed, reset) for changed in compared(shape, old, new))
+    managed = without_fields(managed, touched, removed)
     owned = difference(touched, _NEVER)
     if owned:
-        before = account.get(writer)
-        account[writer] = ManagedFieldsEntry(union(owned, before.fields) if before else owned, api_version, now)
-    return _capped(account)
+        before = managed.get(writer)
+        managed[writer] = ManagedFieldsEntry(union(owned, before.fields) if before else owned, api_version, now)
+    return _capped(managed)
 
 
-def less(account: Account, *taken: Fields, but: FieldManager | None = None) -> Account:
-    """The account without ``taken`` (except for the manager ``but``) and without managers that own nothing."""
-    result: Account = {}
-    for manager, entry in account.items():
+def without_fields(managed: ManagedFields, *removed: Fields, but: FieldManager | None = None) -> ManagedFields:
+    """The managed fields without those ``removed`` (except for the manager ``but``) and without empty entries."""
+    result: ManagedFields = {}
+    for manager, entry in managed.items():
         fields = entry.fields
-        for one in taken if manager != but else ():
-            fields = difference(fields, one)
+        for field_set in removed if manager != but else ():
+            fields = difference(fields, field_set)
         if fields:
             result[manager] = (
                 entry if fields is entry.fields else ManagedFieldsEntry(fields, entry.api_version, entry.time)
@@ -234,43 +239,40 @@ def less(account: Account, *taken: Fields, but: FieldManager | None = None) -> A
 
 
 def ownable(fields: Fields) -> Fields:
-    """Without what nobody ever owns, such as name and uid."""
+    """The set without the fields that no manager ever owns, such as name and uid."""
     return difference(fields, _NEVER)
 
 
-def _capped(account: Account) -> Account:
-    """At most ten managers that update: the oldest of one version become ``ancient-changes``."""
-    updaters = [manager for manager in account if manager.operation == "Update"]
+def _capped(managed: ManagedFields) -> ManagedFields:
+    """Keep at most ten managers that update: the oldest ones of a version become ``ancient-changes``."""
+    updaters = [manager for manager in managed if manager.operation == "Update"]
     surplus = len(updaters) - MAX_UPDATERS
     if surplus <= 0:
-        return account
-    updaters.sort(key=lambda manager: (account[manager].time or "", manager.sort_key))
+        return managed
+    updaters.sort(key=lambda manager: (managed[manager].time or "", manager.sort_key))
     first: dict[str, FieldManager] = {}
     for manager in updaters:
-        entry = account[manager]
+        entry = managed[manager]
         bucket = FieldManager("ancient-changes", "Update", entry.api_version, "")
         if surplus <= 0:
             break
         if entry.api_version not in first:
             first[entry.api_version] = manager
             continue
-        if bucket not in account:
-            account[bucket] = account.pop(first[entry.api_version])
-        fields = union(entry.fields, account[bucket].fields)
+        if bucket not in managed:
+            managed[bucket] = managed.pop(first[entry.api_version])
+        fields = union(entry.fields, managed[bucket].fields)
         if manager != bucket:
-            del account[manager]
-        account[bucket] = ManagedFieldsEntry(fields, entry.api_version, entry.time)
+            del managed[manager]
+        managed[bucket] = ManagedFieldsEntry(fields, entry.api_version, entry.time)
         surplus -= 1
-    return account
+    return managed
 
 
 def unchanged(old: Object, new: Object) -> bool:
-    """Whether the two differ in nothing but the times of managedFields, so that the write must not be stored.
-
-    resourceVersion does not count either.
-    """
+    """Whether the two differ only in times of managedFields or in resourceVersion, so that nothing must be stored."""
     earlier, afters = (obj.get("metadata", {}).get("managedFields") or [] for obj in (old, new))
-    if [_timeless(one) for one in earlier] != [_timeless(one) for one in afters]:
+    if [_timeless(entry) for entry in earlier] != [_timeless(entry) for entry in afters]:
         return False
     return _compared_part(old) == _compared_part(new)
 
@@ -284,4 +286,4 @@ def _compared_part(obj: Object) -> Object:
 
 
 def _without(value: Object, names: Iterable[str]) -> Object:
-    return {key: one for key, one in value.items() if key not in names}
+    return {key: member for key, member in value.items() if key not in names}

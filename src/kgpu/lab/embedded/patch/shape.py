@@ -1,4 +1,4 @@
-"""A type as server-side apply sees it: what is one value, what is merged by field, and what by key.
+"""A type as server-side apply sees it: which parts are one value, which are merged by field, and which by key.
 
 Derived from a ``SchemaNode`` as the API server derives it from its OpenAPI document, and kept with the node.
 """
@@ -23,7 +23,7 @@ class ShapeError(Exception):
 
 
 class MergeRule(enum.Enum):
-    """What a list or map of this type is, if the type can be one."""
+    """How a list or a map of a type is merged; NO if the type can't be one."""
 
     NO = enum.auto()
     ATOMIC = enum.auto()
@@ -31,7 +31,7 @@ class MergeRule(enum.Enum):
 
 
 class MergeShape:
-    """One type. ``map`` and ``list`` say what such a value would be, ``scalar`` which scalars are allowed ("" none)."""
+    """One type. ``map`` and ``list``: how such a value is merged; ``scalar``: which scalars are allowed ("" none)."""
 
     __slots__ = ("_fields", "_item", "_loose", "_node", "_open", "_values", "keys", "list", "map", "scalar")
 
@@ -76,7 +76,7 @@ class MergeShape:
 
     @property
     def values(self) -> MergeShape | None:
-        """Of fields that the type does not name; None where there must not be any."""
+        """The shape of fields that the type does not name; None if there must not be any."""
         if self._values is None and self.map is not MergeRule.NO:
             node, additional = self._node.values, self._node.raw.get("additionalProperties")
             if node is not None:
@@ -94,20 +94,20 @@ class MergeShape:
 
     @property
     def open(self) -> bool:
-        """Whether a custom type leaves the form of something in it open."""
+        """Whether a custom type allows any value somewhere in it."""
         if self._open is None:
             below = [*self.fields.values(), self.values, self.item if self.list is MergeRule.EACH else None]
             self._open = not self._node.name and (
-                self.scalar == "untyped" or self._loose or any(one is not None and one.open for one in below)
+                self.scalar == "untyped" or self._loose or any(shape is not None and shape.open for shape in below)
             )
         return self._open
 
     def _child(self, node: SchemaNode) -> MergeShape:
-        # A named type does not know what its users allow.
+        # A named type is the same for all types that use it.
         return shape_of(node, loose=self._loose and not node.name)
 
     def child(self, name: str) -> MergeShape:
-        """Of a field; what a type does not know is taken as it comes."""
+        """The shape of a field; fields that the type does not know may have any value."""
         return self.fields.get(name) or self.values or DEDUCED
 
     def element(self, item: Any) -> str:
@@ -136,7 +136,7 @@ class MergeShape:
 
 
 class _Untyped(MergeShape):
-    """Anything, as one value."""
+    """Any value, as a whole."""
 
     __slots__ = ()
 
@@ -150,7 +150,7 @@ class _Untyped(MergeShape):
 
 
 class _Deduced(_Untyped):
-    """Anything; maps are merged by field."""
+    """Any value; maps are merged by field."""
 
     __slots__ = ()
 
@@ -163,14 +163,14 @@ DEDUCED.scalar, DEDUCED.map, DEDUCED.list = "untyped", MergeRule.EACH, MergeRule
 
 def shape_of(node: SchemaNode, *, loose: bool = False) -> MergeShape:
     """The shape of a type; ``loose`` when something above it keeps unknown fields."""
-    found: MergeShape | None = node.shape
-    if found is None:
-        found = node.shape = MergeShape(node, loose=loose)
-    return found
+    shape: MergeShape | None = node.shape
+    if shape is None:
+        shape = node.shape = MergeShape(node, loose=loose)
+    return shape
 
 
 def root_shape(node: SchemaNode) -> MergeShape:
-    """Of a whole object; a custom resource's schema leaves out what every object has."""
+    """The shape of a whole object, with apiVersion, kind and metadata, which a custom resource's schema leaves out."""
     shape = shape_of(node)
     if (not node.name and "apiVersion" not in shape.fields) or (
         not node.name and shape.fields["metadata"]._node.name != _META
@@ -186,7 +186,7 @@ def _envelope() -> dict[str, MergeShape]:
 
 
 def zero(node: SchemaNode) -> dict[str, Any]:
-    """An object of a built-in type that nobody has filled in: Go's zero value, which a new object is compared with."""
+    """An empty object of a built-in type: Go's zero value, which a new object is compared with."""
     # Imported here as the types' rules stand above the patches.
     from kgpu.lab.embedded.types.shape import shape
 

@@ -1,6 +1,6 @@
-"""Strategic merge patch: lists merged by the keys that the type names, with ``$patch`` and its fellow directives.
+"""Strategic merge patch: lists merged by the keys that the type names, with ``$patch`` and the other directives.
 
-Follows the API server's rules for decoded JSON, down to the order of merged lists and its errors' words. ``apply``
+Follows the API server's rules for decoded JSON, down to the order of merged lists and its error messages. ``apply``
 changes both of its arguments in place.
 """
 
@@ -54,7 +54,7 @@ def _field(schema: SchemaNode | None, name: str) -> SchemaNode:
 
 def _strategy(schema: SchemaNode) -> str:
     """``merge``, ``replace`` or "": what remains when ``retainKeys`` is taken away."""
-    return next((one for one in schema.patch_strategy if one != "retainKeys"), "")
+    return next((strategy for strategy in schema.patch_strategy if strategy != "retainKeys"), "")
 
 
 def _merge_maps(live: Object | None, patch: Object, schema: SchemaNode | None) -> Object:
@@ -87,34 +87,34 @@ def _merge_maps(live: Object | None, patch: Object, schema: SchemaNode | None) -
 
 
 def _take(live: Object, name: str, value: Any) -> None:
-    """The patch's value where there is none to merge with."""
+    """Set a field that has no old value to merge with."""
     _drop_nulls(value)
-    kept, taken = _without_directives(value)
+    kept, cleaned = _without_directives(value)
     if kept:
-        live[name] = taken
+        live[name] = cleaned
     else:
         live.pop(name, None)
 
 
 def _drop_nulls(value: Any) -> None:
     if isinstance(value, dict):
-        for key in [key for key, one in value.items() if one is None]:
+        for key in [key for key, child in value.items() if child is None]:
             del value[key]
-        for one in value.values():
-            _drop_nulls(one)
+        for child in value.values():
+            _drop_nulls(child)
     elif isinstance(value, list):
-        for one in value:
-            _drop_nulls(one)
+        for child in value:
+            _drop_nulls(child)
 
 
 def _without_directives(value: Any) -> tuple[bool, Any]:
     if isinstance(value, dict):
         if DIRECTIVE in value:
             return False, None
-        cleaned = {key: _without_directives(one) for key, one in value.items()}
-        return True, {key: one for key, (kept, one) in cleaned.items() if kept}
+        cleaned = {key: _without_directives(child) for key, child in value.items()}
+        return True, {key: child for key, (kept, child) in cleaned.items() if kept}
     if isinstance(value, list):
-        return True, [one for kept, one in map(_without_directives, value) if kept]
+        return True, [child for kept, child in map(_without_directives, value) if kept]
     return True, value
 
 
@@ -139,7 +139,7 @@ def _retain_keys(live: Object, patch: Object) -> None:
 
 
 def _merge_ordered(live: Object, patch: Object, schema: SchemaNode | None) -> None:
-    """The lists that have a ``$setElementOrder`` beside them."""
+    """Merge the lists that have a ``$setElementOrder``."""
     for directive in [key for key in patch if key.startswith(ORDER)]:
         order = patch.pop(directive)
         if not isinstance(order, list):
@@ -228,7 +228,7 @@ def _merge_lists(live: list[Any], patch: list[Any], schema: SchemaNode, *, delet
         if position >= 0:
             items[position] = _merge_maps(items[position], item, schema.items)
             continue
-        # In the real server the room that a deletion has left is used again, seen in the order that is kept below.
+        # The real server reuses the room of deleted items in the list whose order counts below.
         if len(items) < len(live):
             live[len(items)] = item
         items.append(item)
@@ -237,9 +237,9 @@ def _merge_lists(live: list[Any], patch: list[Any], schema: SchemaNode, *, delet
 
 
 def _apply_item_directives(live: list[Any], patch: list[Any], key: str) -> tuple[list[Any], list[Any]]:
-    """Both lists once the items with ``$patch`` have done their work.
+    """Both lists after the directives in items with ``$patch``.
 
-    What is deleted is closed up within ``live``, whose end stays as it was: the real server orders lists by it.
+    Later items of ``live`` move up over deleted ones, and its end stays as it was: the real server orders lists by it.
     """
     rest: list[Any] = []
     replace = False
@@ -267,7 +267,7 @@ def _distinct(items: list[Any]) -> list[Any]:
 
 
 def _find(items: list[Any], wanted: Any, key: str) -> int:
-    """Where the item with this merge key is (or this item, for scalars), or -1."""
+    """The index of the item with this merge key (or of this item, for scalars), or -1."""
     for position, item in enumerate(items):
         if (item.get(key) if key else item) == wanted:
             return position

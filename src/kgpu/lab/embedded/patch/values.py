@@ -1,4 +1,4 @@
-"""Decoded JSON as values: copies, and an equality that tells true from 1."""
+"""Decoded JSON as values: copies, and an equality that distinguishes true from 1."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 def copied(value: Any) -> Any:
     """A copy that shares no dictionary or list."""
     if isinstance(value, dict):
-        return {key: copied(one) for key, one in value.items()}
-    return [copied(one) for one in value] if isinstance(value, list) else value
+        return {key: copied(child) for key, child in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value
 
 
 def same(left: Any, right: Any) -> bool:

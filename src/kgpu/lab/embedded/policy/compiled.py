@@ -1,7 +1,7 @@
-"""One policy, compiled once, and what it says to a request: decisions, in the words of the real server.
+"""One policy, compiled once, and its decisions on requests, in the words of the real server.
 
 Source: validator.go of pkg/admission/plugin/policy/validating and matcher.go of .../webhook/matchconditions of the API
-server. Audit annotations are evaluated, for their errors deny; nobody keeps them.
+server. Audit annotations are evaluated because their errors deny; their values are not kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kgpu.lab.embedded.cel import values as cel_values
 from kgpu.lab.embedded.cel.program import Bindings, CelError, CompiledExpression
 from kgpu.lab.embedded.core.model import ApiUser, Authority
 from kgpu.lab.embedded.kinds import ApiKind
-from kgpu.lab.embedded.policy.environment import Names, PolicyVariable, compiled, composed
+from kgpu.lab.embedded.policy.environment import Declarations, PolicyVariable, compiled, composed
 from kgpu.lab.embedded.policy.request import AdmissionRequest, namespace_object
 from kgpu.lab.embedded.status import Object
 
@@ -28,7 +28,7 @@ _LONGEST_MESSAGE: Final = 5 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """One complaint. ``reason`` is "" for what could not be evaluated; ``always``: whatever the binding says."""
+    """One denial. ``reason`` is "" when an evaluation failed; ``always``: it denies whatever the binding's actions."""
 
     message: str
     reason: str = ""
@@ -36,15 +36,15 @@ class Denial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """What a policy is evaluated on. The request is seen as one for ``kind``, of which ``obj`` and ``old`` are."""
+class EvaluationCase:
+    """What a policy is evaluated on. The request is treated as one for ``kind``, which ``obj`` and ``old`` have."""
 
     request: AdmissionRequest
     kind: ApiKind
     obj: Object | None
     old: Object | None
     params: Any
-    space: Object | None
+    namespace: Object | None
     authority: Authority
 
 
@@ -54,44 +54,46 @@ class CompiledPolicy:
     def __init__(self, policy: Object) -> None:
         spec = policy["spec"]
         params = bool(spec.get("paramKind"))
-        names = Names(params=params)
+        declarations = Declarations(params=params)
         self._fails = spec.get("failurePolicy") != "Ignore"
         rows = spec.get("variables") or ()
-        self._variables = {one.name: one for one in composed(names, rows)}
-        with_all = names.environment(list(self._variables.values()))
-        self._conditions = [compiled(with_all, one["expression"], BOOL) for one in spec.get("matchConditions") or ()]
-        self._texts = [one["expression"] for one in spec.get("matchConditions") or ()]
+        self._variables = {variable.name: variable for variable in composed(declarations, rows)}
+        with_all = declarations.environment(list(self._variables.values()))
+        self._conditions = [
+            compiled(with_all, condition["expression"], BOOL) for condition in spec.get("matchConditions") or ()
+        ]
+        self._texts = [condition["expression"] for condition in spec.get("matchConditions") or ()]
         self._validations: list[Object] = spec.get("validations") or []
-        self._programs = [compiled(with_all, one["expression"], BOOL) for one in self._validations]
-        told = [one.get("messageExpression") or "" for one in self._validations]
-        bare = Names(params=params, authorizer=False)
-        without = bare.environment(list(self._variables.values())) if any(told) else with_all
-        self._messages = [compiled(without, one, STRING) if one else None for one in told]
+        self._programs = [compiled(with_all, validation["expression"], BOOL) for validation in self._validations]
+        message_expressions = [validation.get("messageExpression") or "" for validation in self._validations]
+        bare = Declarations(params=params, authorizer=False)
+        without = bare.environment(list(self._variables.values())) if any(message_expressions) else with_all
+        self._messages = [compiled(without, text, STRING) if text else None for text in message_expressions]
         self._annotations = [
-            (one["valueExpression"], compiled(with_all, one["valueExpression"], ANNOTATION))
-            for one in spec.get("auditAnnotations") or ()
+            (annotation["valueExpression"], compiled(with_all, annotation["valueExpression"], ANNOTATION))
+            for annotation in spec.get("auditAnnotations") or ()
         ]
 
-    def evaluate(self, case: Case) -> list[Denial]:
-        """What it has against the request."""
+    def evaluate(self, case: EvaluationCase) -> list[Denial]:
+        """The policy's denials of the request."""
         if self._conditions:
             wrong = self._unmatched(case)
             if wrong is not None:
                 return wrong
-        run = _Run(self._variables, case, case.kind)
-        found = []
+        run = _Evaluation(self._variables, case, case.kind)
+        denials = []
         for row, program, message in zip(self._validations, self._programs, self._messages, strict=True):
             value = run.evaluate(program, row["expression"])
             if isinstance(value, CelError):
-                found += [Denial(value.message)] * self._fails
+                denials += [Denial(value.message)] * self._fails
             elif value is not True:
-                found.append(Denial(self._words(row, message, case), str(row.get("reason") or "Invalid")))
-        return found + self._annotated(case)
+                denials.append(Denial(self._words(row, message, case), str(row.get("reason") or "Invalid")))
+        return denials + self._annotated(case)
 
-    def _unmatched(self, case: Case) -> list[Denial] | None:
-        """None when every condition holds, else what is said instead of asking the validations: mostly nothing."""
-        run = _Run({}, case, case.request.kind, namespace=False)
-        values = [run.evaluate(*one) for one in zip(self._conditions, self._texts, strict=True)]
+    def _unmatched(self, case: EvaluationCase) -> list[Denial] | None:
+        """None when every match condition holds, else the denials without the validations: mostly none."""
+        run = _Evaluation({}, case, case.request.kind, with_namespace=False)
+        values = [run.evaluate(*condition) for condition in zip(self._conditions, self._texts, strict=True)]
         if any(value is False for value in values):
             return []
         errors = list(dict.fromkeys(value.message for value in values if isinstance(value, CelError)))
@@ -99,41 +101,41 @@ class CompiledPolicy:
             return None
         return [Denial(errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]")] if self._fails else []
 
-    def _words(self, row: Object, message: CompiledExpression | CelError | None, case: Case) -> str:
+    def _words(self, row: Object, message: CompiledExpression | CelError | None, case: EvaluationCase) -> str:
         if isinstance(message, CompiledExpression):
-            value = _Run(self._variables, case, case.kind, authorizer=False).evaluate(message, message.text)
+            value = _Evaluation(self._variables, case, case.kind, authorizer=False).evaluate(message, message.text)
             if isinstance(value, str):
                 text = value.strip()
                 if text and "\n" not in text and len(text.encode()) <= _LONGEST_MESSAGE:
                     return text
         return str(row.get("message") or "").strip() or f"failed expression: {row['expression'].strip()}"
 
-    def _annotated(self, case: Case) -> list[Denial]:
+    def _annotated(self, case: EvaluationCase) -> list[Denial]:
         if not self._annotations:
             return []
-        run = _Run(self._variables, case, case.kind, authorizer=False)
+        run = _Evaluation(self._variables, case, case.kind, authorizer=False)
         values = [run.evaluate(program, text) for text, program in self._annotations]
-        return [Denial(one.message, always=True) for one in values if isinstance(one, CelError) and self._fails]
+        return [Denial(value.message, always=True) for value in values if isinstance(value, CelError) and self._fails]
 
 
-class _Run:
-    """Expressions evaluated on one case. Variables are worked out when they are asked for, once."""
+class _Evaluation:
+    """Evaluates expressions on one case. Variables are evaluated on demand, once."""
 
     def __init__(
         self,
         variables: Mapping[str, PolicyVariable],
-        case: Case,
+        case: EvaluationCase,
         kind: ApiKind,
         *,
         authorizer: bool = True,
-        namespace: bool = True,
+        with_namespace: bool = True,
     ) -> None:
         self._variables = variables
         self._known: dict[str, Any] = {}
-        request, space = case.request, case.space if namespace else None
+        request, namespace = case.request, case.namespace if with_namespace else None
         bindings: dict[str, Any] = {
             "object": case.obj, "oldObject": case.old, "params": case.params, "request": request.shown(kind),
-            "namespaceObject": None if space is None else namespace_object(space), "variables": {},
+            "namespaceObject": None if namespace is None else namespace_object(namespace), "variables": {},
         }  # fmt: skip
         if authorizer:
             bindings["authorizer"] = cel_authorizer.authorizer()
@@ -146,7 +148,7 @@ class _Run:
         )
 
     def evaluate(self, program: CompiledExpression | CelError, text: str) -> Any:
-        """The value, or a CelError as a refusal words it."""
+        """The value, or a CelError with the message of a denial."""
         if isinstance(program, CelError):
             return CelError(f"compilation error: {program}")
         with cel_scope.within(self._scope):
@@ -155,13 +157,13 @@ class _Run:
 
     def _variable(self, name: str) -> Any:
         if name not in self._known:
-            self._known[name] = self._worked_out(self._variables[name])
-        found = self._known[name]
-        if isinstance(found, CelError):
-            raise ValueError(found.message)  # noqa: TRY004 - what expressions are told goes by this name
-        return found
+            self._known[name] = self._evaluated(self._variables[name])
+        value = self._known[name]
+        if isinstance(value, CelError):
+            raise ValueError(value.message)  # noqa: TRY004 - the evaluator reports ValueError to expressions
+        return value
 
-    def _worked_out(self, variable: PolicyVariable) -> Any:
+    def _evaluated(self, variable: PolicyVariable) -> Any:
         if isinstance(variable.program, CelError):
             return CelError(f'composited variable "{variable.name}" fails to compile: {variable.program}')
         value = variable.program.evaluate(self._values)

@@ -1,7 +1,7 @@
-"""What the expressions of a policy may name, and of which types; expressions compiled with the checks of their kind.
+"""The names that a policy's expressions may use, with their types; compiles expressions and checks their result types.
 
-``object``, ``oldObject`` and ``params`` are untyped, unless somebody who checks types says otherwise; ``request`` and
-``namespaceObject`` have the types that the real server has built for them; ``variables`` are those defined before.
+``object``, ``oldObject`` and ``params`` are untyped, except for type checks; ``request`` and ``namespaceObject`` have
+the types that the real server declares for them; ``variables`` are those defined before.
 Source: pkg/admission/plugin/cel of the API server.
 """
 
@@ -48,13 +48,13 @@ _MESSAGES: Final = {
     "Namespace": "metadata:NamespaceMetadata spec:NamespaceSpec status:NamespaceStatus",
 }
 _EXTRA: Final = "request.userInfo.extra"
-# Values of these types can't be handed from one expression to another; their expressions are repeated instead.
+# Values of these types can't be passed from one expression to another; their expressions are repeated instead.
 _REPEATED: Final = ("optional_type", "uint", "type(", "kubernetes.", "net.")
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyVariable:
-    """A variable of a policy: its expression, and the program or what is wrong with it."""
+    """A variable of a policy: its expression, and its program or compile error."""
 
     name: str
     text: str
@@ -62,15 +62,15 @@ class PolicyVariable:
 
     @property
     def type(self) -> Any:
-        """As later expressions see it."""
+        """The type that later expressions see."""
         return (
             _seen(self.program.type, self.program.result) if isinstance(self.program, CompiledExpression) else Type.DYN
         )
 
     @property
     def source(self) -> str:
-        """The expression that gives its value within others."""
-        known = isinstance(self.program, CompiledExpression) and any(one in self.program.result for one in _REPEATED)
+        """The text that stands for the variable's value in other expressions."""
+        known = isinstance(self.program, CompiledExpression) and any(kind in self.program.result for kind in _REPEATED)
         return self.text if known else f"{cel_library.VARIABLE}('{self.name}')"
 
 
@@ -82,11 +82,11 @@ def _seen(kind: Any, words: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
-    """What may be named (``params``, ``authorizer`` and its ``requestResource`` or not), and which types objects and
-    params have (None: any).
+class Declarations:
+    """Which names are declared (``params``, ``authorizer``, its ``requestResource``), and the types of objects and
+    params (None: any).
 
-    ``pool`` makes descriptors with those types among them; ``words`` are what the types are called in complaints.
+    ``pool`` makes descriptors that include those types; ``words`` are the names of the types in error messages.
     """
 
     params: bool = False
@@ -98,66 +98,66 @@ class Names:
     words: Mapping[str, str] = field(default_factory=dict)
 
     def environment(self, variables: Sequence[PolicyVariable] | None = None) -> Environment:
-        """With these variables; None where there are no variables at all."""
-        pool, type_ = self._pool(variables or ()), self.object_type or Type.DYN
-        found = {
-            "object": type_, "oldObject": type_, "namespaceObject": Type(f"{_PACKAGE}.Namespace"),
+        """An environment with these variables; None if the expression may not use any."""
+        pool, object_type = self._pool(variables or ()), self.object_type or Type.DYN
+        types = {
+            "object": object_type, "oldObject": object_type, "namespaceObject": Type(f"{_PACKAGE}.Namespace"),
             "request": Type(f"{_PACKAGE}.AdmissionRequest"),
             _EXTRA: Type.Map(Type.STRING, Type.List(Type.STRING)),
         }  # fmt: skip
         if self.params:
-            found["params"] = self.params_type or Type.DYN
+            types["params"] = self.params_type or Type.DYN
         if self.authorizer:
-            found["authorizer"] = Type(cel_values.AUTHORIZER)
+            types["authorizer"] = Type(cel_values.AUTHORIZER)
             if self.request_resource:
-                found["authorizer.requestResource"] = Type(cel_values.RESOURCE_CHECK)
+                types["authorizer.requestResource"] = Type(cel_values.RESOURCE_CHECK)
         lazy = {}
         if variables is not None:
-            found["variables"] = Type(_VARIABLES)
-            found |= {f"variables.{one.name}": one.type for one in variables}
-            lazy = {f"variables.{one.name}": one.source for one in variables}
-        return Environment(found, pool=pool, names=self.words, lazy=lazy)
+            types["variables"] = Type(_VARIABLES)
+            types |= {f"variables.{variable.name}": variable.type for variable in variables}
+            lazy = {f"variables.{variable.name}": variable.source for variable in variables}
+        return Environment(types, pool=pool, names=self.words, lazy=lazy)
 
     def _pool(self, variables: Sequence[PolicyVariable]) -> Any:
         pool = self.pool()
         pool.AddSerializedFile(_described())
         file = _file("kgpu_variables.proto")
         message = file.message_type.add(name="variables")
-        for number, name in enumerate(dict.fromkeys(one.name for one in variables), start=1):
+        for number, name in enumerate(dict.fromkeys(variable.name for variable in variables), start=1):
             _add(message, number, name, "dyn")
         pool.AddSerializedFile(file.SerializeToString())
         return pool
 
 
 def compiled(environment: Environment, text: str, results: Sequence[str] = ()) -> CompiledExpression | CelError:
-    """The program, or why it is none: what the compiler says, or a result that is none of ``results``."""
-    found = environment.compile(text)
-    if isinstance(found, CelError):
-        return CelError(f"compilation failed: {found}")
-    if results and found.result not in results:
+    """The program, or the compiler's error, or an error if the result type is not one of ``results``."""
+    program = environment.compile(text)
+    if isinstance(program, CelError):
+        return CelError(f"compilation failed: {program}")
+    if results and program.result not in results:
         wanted = results[0] if len(results) == 1 else f"one of [{' '.join(results)}]"
-        return CelError(f"must evaluate to {wanted} but got {found.result}")
-    return found
+        return CelError(f"must evaluate to {wanted} but got {program.result}")
+    return program
 
 
-def composed(names: Names, rows: Sequence[Mapping[str, Any]]) -> list[PolicyVariable]:
+def composed(declarations: Declarations, rows: Sequence[Mapping[str, Any]]) -> list[PolicyVariable]:
     """The variables of a policy, each compiled with those before it."""
-    found: list[PolicyVariable] = []
+    variables: list[PolicyVariable] = []
     for row in rows:
         text = str(row.get("expression") or "")
-        program = compiled(names.environment(mentioned(found, text)), text)
-        found.append(PolicyVariable(str(row.get("name") or ""), text, program))
-    return found
+        program = compiled(declarations.environment(mentioned(variables, text)), text)
+        variables.append(PolicyVariable(str(row.get("name") or ""), text, program))
+    return variables
 
 
 def mentioned(variables: Sequence[PolicyVariable], text: str) -> list[PolicyVariable]:
-    """Those that an expression may name, itself or through what stands for others: at least those that it does."""
-    found: list[PolicyVariable] = []
-    for one in reversed(variables):
-        if one.name in text:
-            found.append(one)
-            text += one.source
-    return found[::-1]
+    """The variables that an expression uses, itself or through other variables; may include some that it does not."""
+    used: list[PolicyVariable] = []
+    for variable in reversed(variables):
+        if variable.name in text:
+            used.append(variable)
+            text += variable.source
+    return used[::-1]
 
 
 @functools.cache
@@ -166,8 +166,8 @@ def _described() -> bytes:
     file.dependency.extend(f"google/protobuf/{name}.proto" for name in ("struct", "timestamp"))
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
-        for number, one in enumerate(fields.split(), start=1):
-            field_name, _, kind = one.partition(":")
+        for number, spec in enumerate(fields.split(), start=1):
+            field_name, _, kind = spec.partition(":")
             _add(message, number, field_name, kind or "string")
     return file.SerializeToString()
 
@@ -181,17 +181,17 @@ def _file(name: str) -> descriptor_pb2.FileDescriptorProto:
 
 def _add(message: descriptor_pb2.DescriptorProto, number: int, name: str, kind: str) -> None:
     label = _FIELD.LABEL_REPEATED if kind.endswith("*") or kind == "texts" else _FIELD.LABEL_OPTIONAL
-    made = message.field.add(name=name, number=number, label=label, json_name=f"j{number}")
+    proto_field = message.field.add(name=name, number=number, label=label, json_name=f"j{number}")
     kind = kind.rstrip("*")
     if kind in _SCALARS:
-        made.type = _SCALARS[kind]
+        proto_field.type = _SCALARS[kind]
         return
-    made.type = _FIELD.TYPE_MESSAGE
+    proto_field.type = _FIELD.TYPE_MESSAGE
     if kind == "texts":
         entry = message.nested_type.add(name=f"{name[:1].upper()}{name[1:]}Entry")
         entry.options.map_entry = True
         for at, part in enumerate(("key", "value"), start=1):
             entry.field.add(name=part, number=at, type=_FIELD.TYPE_STRING, label=_FIELD.LABEL_OPTIONAL)
-        made.type_name = f".{_PACKAGE}.{message.name}.{entry.name}"
+        proto_field.type_name = f".{_PACKAGE}.{message.name}.{entry.name}"
     else:
-        made.type_name = _KNOWN.get(kind, f".{_PACKAGE}.{kind}")
+        proto_field.type_name = _KNOWN.get(kind, f".{_PACKAGE}.{kind}")

@@ -1,4 +1,4 @@
-"""Which requests a policy or a binding is about: rules with their names and scope, selectors, equivalent versions.
+"""Which requests a policy or a binding matches: rules with names and scope, selectors, equivalent versions.
 
 Pure. Sources: pkg/admission/plugin/policy/matching and pkg/admission/plugin/webhook/predicates of the API server.
 """
@@ -19,41 +19,41 @@ Equivalents = Callable[[ApiKind], Sequence[ApiKind]]
 
 
 class Matcher:
-    """Of one ``MatchResources``, with its defaults; None matches everything."""
+    """Matches requests by one ``MatchResources``, with its defaults; None matches everything."""
 
     def __init__(self, resources: Mapping[str, Any] | None) -> None:
-        found = resources or {}
-        self._rules: Sequence[Object] = found.get("resourceRules") or ()
-        self._excluded: Sequence[Object] = found.get("excludeResourceRules") or ()
-        self._equivalent = found.get("matchPolicy") == "Equivalent"
-        self._spaces = selectors.of_label_selector(found.get("namespaceSelector")) or ()
-        self._objects = selectors.of_label_selector(found.get("objectSelector")) or ()
+        constraints = resources or {}
+        self._rules: Sequence[Object] = constraints.get("resourceRules") or ()
+        self._excluded: Sequence[Object] = constraints.get("excludeResourceRules") or ()
+        self._equivalent = constraints.get("matchPolicy") == "Equivalent"
+        self._namespaces = selectors.of_label_selector(constraints.get("namespaceSelector")) or ()
+        self._objects = selectors.of_label_selector(constraints.get("objectSelector")) or ()
 
     def concerns(self, request: AdmissionRequest, equivalents: Equivalents) -> bool:
-        """Could it match, going by the operation and the resource alone, of which the answer may be remembered."""
+        """Whether a request could match, by its operation and resource alone; callers may cache the answer."""
         if not self._rules:
             return True
         kinds = (request.kind, *(equivalents(request.kind) if self._equivalent else ()))
         return any(_is_about(rule, request, kind) for kind in kinds for rule in self._rules)
 
-    def match(self, request: AdmissionRequest, equivalents: Equivalents, space: Object | None) -> ApiKind | None:
-        """The kind as which the request is to be seen, None when it doesn't match. ``space`` is its namespace."""
-        if self._spaces and not self._in_space(request, space):
+    def match(self, request: AdmissionRequest, equivalents: Equivalents, namespace: Object | None) -> ApiKind | None:
+        """The kind to treat the request as, None when it doesn't match. ``namespace``: the object of its namespace."""
+        if self._namespaces and not self._in_namespaces(request, namespace):
             return None
         if self._objects and not any(
-            selectors.matches(self._objects, _labels(one)) for one in (request.obj, request.old) if one is not None
+            selectors.matches(self._objects, _labels(obj)) for obj in (request.obj, request.old) if obj is not None
         ):
             return None
         if self._excluded and self._by_rules(self._excluded, request, equivalents) is not None:
             return None
         return self._by_rules(self._rules, request, equivalents) if self._rules else request.kind
 
-    def _in_space(self, request: AdmissionRequest, space: Object | None) -> bool:
+    def _in_namespaces(self, request: AdmissionRequest, namespace: Object | None) -> bool:
         whole = request.kind.key == NAMESPACES
         if not request.namespace and not whole:
             return True
         fresh = whole and not request.subresource and request.operation in _WRITES
-        return selectors.matches(self._spaces, _labels((request.obj if fresh else space) or {}))
+        return selectors.matches(self._namespaces, _labels((request.obj if fresh else namespace) or {}))
 
     def _by_rules(self, rules: Iterable[Object], request: AdmissionRequest, equivalents: Equivalents) -> ApiKind | None:
         kinds = (request.kind, *(equivalents(request.kind) if self._equivalent else ()))
@@ -66,8 +66,8 @@ class Matcher:
 
 
 def _labels(obj: Object) -> Mapping[str, str]:
-    found: Mapping[str, str] = (obj.get("metadata") or {}).get("labels") or {}
-    return found
+    labels: Mapping[str, str] = (obj.get("metadata") or {}).get("labels") or {}
+    return labels
 
 
 def _is_about(rule: Object, request: AdmissionRequest, kind: ApiKind) -> bool:
@@ -75,12 +75,12 @@ def _is_about(rule: Object, request: AdmissionRequest, kind: ApiKind) -> bool:
         _has(rule.get("operations"), request.operation)
         and _has(rule.get("apiGroups"), kind.group)
         and _has(rule.get("apiVersions"), kind.version)
-        and any(_is_resource(one, kind.plural, request.subresource) for one in rule.get("resources") or ())
+        and any(_is_resource(resource, kind.plural, request.subresource) for resource in rule.get("resources") or ())
     )
 
 
 def _has(values: Iterable[str] | None, wanted: str) -> bool:
-    return any(one in ("*", wanted) for one in values or ())
+    return any(name in ("*", wanted) for name in values or ())
 
 
 def _is_resource(text: str, plural: str, subresource: str) -> bool:

@@ -1,4 +1,4 @@
-"""The objects that a binding gives a policy to go by, as the kind that the policy wants.
+"""The parameter objects of a binding, in the kind that the policy wants.
 
 Source: CollectParams and policySource of pkg/admission/plugin/policy/generic of the API server.
 """
@@ -18,46 +18,50 @@ Convert = Callable[[ApiKind, Object], Object]
 
 
 class ParamError(Exception):
-    """A policy or a binding that can't be used as it is; in the real server's words."""
+    """A policy or a binding with wrong parameters; the message is the real server's."""
 
 
 def kind_of(kinds: Kinds, wanted: Object | None) -> ApiKind | None:
-    """The kind of a paramKind, None where there is none. Raises ParamError for one that isn't served."""
+    """The kind of a paramKind, None if there is none. Raises ParamError for one that isn't served."""
     if not wanted:
         return None
-    found = kinds.of(wanted["apiVersion"], wanted["kind"])
-    if found is None or not found.stored:
+    kind = kinds.of(wanted["apiVersion"], wanted["kind"])
+    if kind is None or not kind.stored:
         group, _, version = wanted["apiVersion"].rpartition("/")
         raise ParamError(f"failed to find resource referenced by paramKind: '{group}/{version}, Kind={wanted['kind']}'")
-    return found
+    return kind
 
 
 def collect(
     kind: ApiKind | None, reference: Object | None, namespace: str, reads: ObjectLookup, convert: Convert
 ) -> list[Any]:
-    """What ``params`` is, one after the other; [None] where the policy or the binding wants none. Raises ParamError."""
+    """The values of ``params`` to evaluate with; [None] if policy or binding has no parameters. Raises ParamError."""
     if kind is None or reference is None:
         return [None]
-    space = str(reference.get("namespace") or "")
+    param_namespace = str(reference.get("namespace") or "")
     if kind.namespaced:
-        space = space or namespace
-        if not space:
+        param_namespace = param_namespace or namespace
+        if not param_namespace:
             raise ParamError("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources")
-    elif space:
+    elif param_namespace:
         raise ParamError("paramRef.namespace must not be provided for a cluster-scoped `paramKind`")
     group, plural = storage_key(kind)
     if reference.get("name"):
-        one = reads.get(group, plural, space, reference["name"])
-        found = [] if one is None else [one]
+        param = reads.get(group, plural, param_namespace, reference["name"])
+        params = [] if param is None else [param]
     else:
         wanted = selectors.of_label_selector(reference.get("selector") or {}) or ()
-        found = sorted(
-            (one for one in reads.list(group, plural, space) if selectors.matches(wanted, _labels(one))),
-            key=lambda one: (one["metadata"].get("namespace", ""), one["metadata"]["name"]),
+        params = sorted(
+            (
+                param
+                for param in reads.list(group, plural, param_namespace)
+                if selectors.matches(wanted, _labels(param))
+            ),
+            key=lambda param: (param["metadata"].get("namespace", ""), param["metadata"]["name"]),
         )
-    if not found and reference.get("parameterNotFoundAction") == "Deny":
+    if not params and reference.get("parameterNotFoundAction") == "Deny":
         raise ParamError("no params found for policy binding with `Deny` parameterNotFoundAction")
-    return [convert(kind, one) for one in found]
+    return [convert(kind, param) for param in params]
 
 
 def _labels(obj: Object) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""The admission plugin: every write is put to the ValidatingAdmissionPolicies whose bindings are about it.
+"""The admission plugin: evaluates the ValidatingAdmissionPolicies whose bindings match a write.
 
-Policies are compiled when they are first asked, once for each version of them; which of them a kind of request concerns
-is remembered until a policy, a binding or a CRD changes. Without bindings a write costs one look at an empty table.
-Sources: pkg/admission/plugin/policy of the API server; pkg/kubeapiserver/admission/exclusion for what is never asked.
+Policies are compiled at their first use, once for each version of them; which policies concern a kind of request is
+cached until a policy, a binding or a CRD changes. Without bindings a write costs one look at an empty table.
+Sources: pkg/admission/plugin/policy of the API server; pkg/kubeapiserver/admission/exclusion for excluded kinds.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _NEVER: Final = frozenset({
 
 
 @dataclass(slots=True)
-class _Bound:
-    """A policy with its bindings, compiled when it is needed."""
+class _BoundPolicy:
+    """A policy with its bindings, compiled on demand."""
 
     policy: Object
     matcher: Matcher
@@ -60,33 +60,33 @@ class _Bound:
 
 
 class ValidatingPolicies:
-    """Attached to a core it follows its policies and bindings."""
+    """The plugin; attached to a core it follows the core's policies and bindings."""
 
     def __init__(self) -> None:
         self._core: ApiCore | None = None
-        self._bound: dict[str, _Bound] = {}
-        self._concerned: dict[tuple[Any, ...], tuple[_Bound, ...]] = {}
-        self._twins: dict[ApiKind, Sequence[ApiKind]] = {}
+        self._bound: dict[str, _BoundPolicy] = {}
+        self._concerned: dict[tuple[Any, ...], tuple[_BoundPolicy, ...]] = {}
+        self._equivalent_kinds: dict[ApiKind, Sequence[ApiKind]] = {}
         self._stale = False
 
     def attach(self, core: ApiCore) -> None:
-        """Follow what is written to ``core``."""
+        """Follow the commits of ``core``."""
         self._core = core
         core.on_commit(self._committed)
         core.kinds.on_change(self._forget)
         self._stale = True
 
     def _forget(self) -> None:
-        """Kinds have come or gone."""
+        """Forget what depends on the kinds, which have changed."""
         self._concerned.clear()
-        self._twins.clear()
+        self._equivalent_kinds.clear()
 
     def _committed(self, key: tuple[str, str], *_: Any) -> None:
         if key in (POLICIES, BINDINGS):
             self._stale = True
 
     def admit(self, review: Review, reads: ObjectLookup) -> None:
-        """Raises ApiError when a policy refuses it; adds what they warn of to the call."""
+        """Raise ApiError if a policy refuses the write; add the policies' warnings to the call."""
         if review.kind.key in (POLICIES, BINDINGS) and self._core is not None:
             rights.check(review, reads, self._core)
         if self._stale:
@@ -96,46 +96,46 @@ class ValidatingPolicies:
         request = AdmissionRequest.of(review)
         concerned = self._concerning(request)
         if concerned:
-            _Asking(self._core, review, request, reads, self._equivalents).ask(concerned)
+            _PolicyCheck(self._core, review, request, reads, self._equivalents).run(concerned)
 
     def _read(self, reads: ObjectLookup) -> None:
-        before, found = self._bound, {}
-        policies = {one["metadata"]["name"]: one for one in reads.list(*POLICIES)}
-        for binding in sorted(reads.list(*BINDINGS), key=lambda one: str(one["metadata"]["name"])):
+        before, bound = self._bound, {}
+        policies = {policy["metadata"]["name"]: policy for policy in reads.list(*POLICIES)}
+        for binding in sorted(reads.list(*BINDINGS), key=lambda binding: str(binding["metadata"]["name"])):
             name = binding["spec"]["policyName"]
             policy = policies.get(name)
             if policy is None:
                 continue
-            if name not in found:
+            if name not in bound:
                 known = before.get(name)
                 same = known is not None and known.policy["spec"] == policy["spec"]
                 matcher = Matcher(policy["spec"].get("matchConstraints"))
-                found[name] = _Bound(policy, matcher, compiled=known.compiled if known and same else None)
-            found[name].bindings.append((binding, Matcher(binding["spec"].get("matchResources"))))
-        self._bound = dict(sorted(found.items()))
+                bound[name] = _BoundPolicy(policy, matcher, compiled=known.compiled if known and same else None)
+            bound[name].bindings.append((binding, Matcher(binding["spec"].get("matchResources"))))
+        self._bound = dict(sorted(bound.items()))
         self._concerned.clear()
         self._stale = False
 
-    def _concerning(self, request: AdmissionRequest) -> tuple[_Bound, ...]:
+    def _concerning(self, request: AdmissionRequest) -> tuple[_BoundPolicy, ...]:
         key = (request.operation, request.kind.group, request.kind.version, request.kind.plural, request.subresource)
-        found = self._concerned.get(key)
-        if found is None:
+        concerned = self._concerned.get(key)
+        if concerned is None:
             bound = self._bound.values()
-            found = tuple(one for one in bound if one.matcher.concerns(request, self._equivalents))
-            self._concerned[key] = found
-        return found
+            concerned = tuple(policy for policy in bound if policy.matcher.concerns(request, self._equivalents))
+            self._concerned[key] = concerned
+        return concerned
 
     def _equivalents(self, kind: ApiKind) -> Sequence[ApiKind]:
-        found = self._twins.get(kind)
-        if found is None:
+        kinds = self._equivalent_kinds.get(kind)
+        if kinds is None:
             assert self._core is not None
-            found = [one for one in self._core.kinds if storage_key(one) == storage_key(kind) and one != kind]
-            self._twins[kind] = found
-        return found
+            kinds = [other for other in self._core.kinds if storage_key(other) == storage_key(kind) and other != kind]
+            self._equivalent_kinds[kind] = kinds
+        return kinds
 
 
-class _Asking:
-    """One request put to the policies that may concern it."""
+class _PolicyCheck:
+    """Evaluates the policies that may concern one request."""
 
     def __init__(
         self, core: ApiCore, review: Review, request: AdmissionRequest, reads: ObjectLookup, equivalents: Any
@@ -146,8 +146,8 @@ class _Asking:
         self._reads = reads
         self._equivalents = equivalents
 
-    def ask(self, concerned: Sequence[_Bound]) -> None:
-        """Raises ApiError for the first that refuses, after all were asked."""
+    def run(self, concerned: Sequence[_BoundPolicy]) -> None:
+        """Evaluate all policies, then raise ApiError for the first denial."""
         denied: list[tuple[str, str, str]] = []
         for bound in concerned:
             denied += self._of_policy(bound)
@@ -164,9 +164,9 @@ class _Asking:
         error.details = {**(error.details or {}), "causes": [{"message": message}]}
         return error
 
-    def _of_policy(self, bound: _Bound) -> Iterator[tuple[str, str, str]]:
-        """(who, message, reason) of every denial."""
-        kind = bound.matcher.match(self._request, self._equivalents, self._space)
+    def _of_policy(self, bound: _BoundPolicy) -> Iterator[tuple[str, str, str]]:
+        """(policy and binding, message, reason) of every denial."""
+        kind = bound.matcher.match(self._request, self._equivalents, self._namespace)
         if kind is None:
             return
         spec = bound.policy["spec"]
@@ -178,43 +178,43 @@ class _Asking:
                 yield f"'{bound.name}'", f"failed to configure policy: {error}", ""
             return
         for binding, matcher in bound.bindings:
-            if matcher.match(self._request, self._equivalents, self._space) is None:
+            if matcher.match(self._request, self._equivalents, self._namespace) is None:
                 continue
             who = f"'{bound.name}' with binding '{binding['metadata']['name']}'"
             reference = binding["spec"].get("paramRef")
             try:
-                found = params.collect(wanted, reference, self._request.namespace, self._reads, self._as_kind)
+                param_objects = params.collect(wanted, reference, self._request.namespace, self._reads, self._as_kind)
             except ParamError as error:
                 if fails:
                     yield who, f"failed to configure binding: {error}", ""
                 continue
-            for one in found:
-                for denial in self._evaluated(bound, kind, one):
-                    yield from self._acted(who, denial, binding["spec"].get("validationActions") or ())
+            for param in param_objects:
+                for denial in self._evaluate(bound, kind, param):
+                    yield from self._enforced(who, denial, binding["spec"].get("validationActions") or ())
 
-    def _acted(self, who: str, denial: Denial, actions: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    def _enforced(self, who: str, denial: Denial, actions: Sequence[str]) -> Iterator[tuple[str, str, str]]:
         if denial.always or "Deny" in actions:
             yield who, denial.message, denial.reason
         elif "Warn" in actions:
             text = f"Validation failed for ValidatingAdmissionPolicy {who}: {denial.message}"
             self._review.call.warnings.append(text)
 
-    def _evaluated(self, bound: _Bound, kind: ApiKind, param: Any) -> list[Denial]:
-        from kgpu.lab.embedded.policy.compiled import Case
+    def _evaluate(self, bound: _BoundPolicy, kind: ApiKind, param: Any) -> list[Denial]:
+        from kgpu.lab.embedded.policy.compiled import EvaluationCase
 
         request = self._request
-        case = Case(
-            request=request, kind=kind, obj=self._seen(kind, request.obj), old=self._seen(kind, request.old),
-            params=param, space=None if request.kind.key == NAMESPACES else self._space,
+        case = EvaluationCase(
+            request=request, kind=kind, obj=self._in_kind(kind, request.obj), old=self._in_kind(kind, request.old),
+            params=param, namespace=None if request.kind.key == NAMESPACES else self._namespace,
             authority=self._core.authority,
         )  # fmt: skip
         return bound.evaluator().evaluate(case)
 
     @functools.cached_property
-    def _space(self) -> Object | None:
+    def _namespace(self) -> Object | None:
         return self._reads.get("", "namespaces", "", self._request.namespace) if self._request.namespace else None
 
-    def _seen(self, kind: ApiKind, obj: Object | None) -> Object | None:
+    def _in_kind(self, kind: ApiKind, obj: Object | None) -> Object | None:
         """An object of the request in the version that the policy wants."""
         if obj is None or kind == self._request.kind or self._request.subresource == "scale":
             return obj

@@ -1,4 +1,4 @@
-"""What a policy is asked about: a request as admission sees it, and as the variable ``request`` shows it.
+"""The request that a policy is evaluated on, as admission sees it and as the variable ``request``.
 
 Source: CreateAdmissionRequest and CreateNamespaceObject of pkg/admission/plugin/cel of the API server.
 """
@@ -45,40 +45,40 @@ class AdmissionRequest:
 
     @property
     def type(self) -> Object:
-        """Group, version and kind of what is sent; subresources have kinds of their own."""
+        """Group, version and kind of the request's object; subresources have their own kinds."""
         return self.type_in(self.kind)
 
     def type_in(self, kind: ApiKind) -> Object:
-        """As ``type``, where the request is seen as one for ``kind``."""
+        """As ``type``, with the request treated as one for ``kind``."""
         row = kind.subresources.get(self.subresource) or {}
         group = row.get("group", kind.group) if row.get("version") else kind.group
         return {"group": group, "version": row.get("version") or kind.version, "kind": row.get("kind") or kind.kind}
 
     def shown(self, kind: ApiKind) -> Object:
-        """The variable ``request``, seen as one for ``kind``."""
-        found: Object = {
+        """The variable ``request``, with the request treated as one for ``kind``."""
+        attributes: Object = {
             "uid": "", "kind": self.type_in(kind), "resource": _resource(kind), "requestKind": self.type,
             "requestResource": _resource(self.kind), "operation": self.operation, "userInfo": self.user.info(),
             "dryRun": self.dry_run, "object": None, "oldObject": None, "options": self._options(),
         }  # fmt: skip
-        more = {
+        optional = {
             "subResource": self.subresource, "requestSubResource": self.subresource, "name": self.name,
             "namespace": self.namespace,
         }  # fmt: skip
-        return {**found, **{key: value for key, value in more.items() if value}}
+        return {**attributes, **{key: value for key, value in optional.items() if value}}
 
     def _options(self) -> Object | None:
         kind = _OPTIONS.get(self.operation)
         if kind is None:
             return None
-        told = {"dryRun": ["All"]} if self.dry_run else {}
-        return {"kind": kind, "apiVersion": "meta.k8s.io/v1", **self.options, **told}
+        dry_run = {"dryRun": ["All"]} if self.dry_run else {}
+        return {"kind": kind, "apiVersion": "meta.k8s.io/v1", **self.options, **dry_run}
 
 
-def namespace_object(space: Object) -> Object:
+def namespace_object(namespace: Object) -> Object:
     """The variable ``namespaceObject``."""
-    metadata = {name: space["metadata"][name] for name in _OF_NAMESPACE if name in space["metadata"]}
-    return {"metadata": metadata, "spec": space.get("spec") or {}, "status": space.get("status") or {}}
+    metadata = {name: namespace["metadata"][name] for name in _OF_NAMESPACE if name in namespace["metadata"]}
+    return {"metadata": metadata, "spec": namespace.get("spec") or {}, "status": namespace.get("status") or {}}
 
 
 def _resource(kind: ApiKind) -> Any:

@@ -1,4 +1,4 @@
-"""Who writes a policy must be able to read its params; else it would tell its writer what is not for them.
+"""The writer of a policy must be allowed to read its params; else the policy could reveal them.
 
 Sources: pkg/registry/admissionregistration/validatingadmissionpolicy{,binding}/authz.go of Kubernetes.
 """
@@ -18,7 +18,7 @@ _MASTERS: Final = "system:masters"
 
 
 def check(review: Review, reads: ObjectLookup, core: ApiCore) -> None:
-    """Raises ApiError 422 where the writer of a policy or a binding lacks the right."""
+    """Raise ApiError 422 if the writer of a policy or a binding may not read its params."""
     if review.subresource or review.operation not in ("CREATE", "UPDATE") or _MASTERS in review.call.user.groups:
         return
     about_policy = review.kind.key == _POLICIES
@@ -76,6 +76,6 @@ def _resource(core: ApiCore, wanted: Object | None) -> dict[str, Any]:
 
 
 def _shown(user: ApiUser) -> str:
-    """As Go prints a user."""
+    """The user as Go prints it."""
     extra = " ".join(f"{key}:[{' '.join(values)}]" for key, values in sorted(user.extra.items()))
     return f"&{{{user.name} {user.uid} [{' '.join(user.groups)}] map[{extra}]}}"

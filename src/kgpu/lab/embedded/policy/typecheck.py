@@ -1,4 +1,4 @@
-"""Type checks: the expressions of a policy held against the kinds that it is about. They change nothing but its status.
+"""Type checks of a policy's expressions against the kinds that it matches. They change nothing but its status.
 
 Pure. Source: typechecking.go of pkg/admission/plugin/policy/validating of the API server.
 """
@@ -14,7 +14,7 @@ from kgpu.lab.embedded.cel.program import CelError, Environment
 from kgpu.lab.embedded.cel.values import fresh_pool
 from kgpu.lab.embedded.crd.cel_types import Typed, declare
 from kgpu.lab.embedded.kinds import schema_data
-from kgpu.lab.embedded.policy.environment import Names, composed
+from kgpu.lab.embedded.policy.environment import Declarations, composed
 from kgpu.lab.embedded.status import Object
 
 _MOST_TYPES: Final = 10
@@ -47,27 +47,27 @@ class KindSchema:
 def warnings(policy: Object, served: Sequence[KindSchema]) -> list[Object]:
     """``status.typeChecking.expressionWarnings``."""
     spec = policy["spec"]
-    schemas = {one.gvk: one.schema for one in served}
+    schemas = {kind.gvk: kind.schema for kind in served}
     params = _params(spec.get("paramKind"), schemas)
     checkers = [
         (gvk, _environment(schema, params, spec.get("variables") or ()))
         for gvk in _checked_kinds((spec.get("matchConstraints") or {}).get("resourceRules") or (), served)
         if (schema := schemas.get(gvk)) is not None
     ]
-    found = []
+    expression_warnings = []
     for index, row in enumerate(spec.get("validations") or ()):
         for field in ("expression", "messageExpression"):
             text = row.get(field)
             words = [_complaint(gvk, checker(), text) for gvk, checker in checkers] if text else []
-            told = "\n".join(filter(None, words))
-            if told:
-                found.append({"fieldRef": f"spec.validations[{index}].{field}", "warning": told})
-    return found
+            warning = "\n".join(filter(None, words))
+            if warning:
+                expression_warnings.append({"fieldRef": f"spec.validations[{index}].{field}", "warning": warning})
+    return expression_warnings
 
 
 def _complaint(gvk: Gvk, checker: Environment, text: str) -> str:
-    found = checker.compile(text)
-    return f"{gvk}: {found}\n" if isinstance(found, CelError) else ""
+    program = checker.compile(text)
+    return f"{gvk}: {program}\n" if isinstance(program, CelError) else ""
 
 
 def _params(wanted: Mapping[str, str] | None, schemas: Mapping[Gvk, Object | None]) -> Object | None:
@@ -80,28 +80,28 @@ def _params(wanted: Mapping[str, str] | None, schemas: Mapping[Gvk, Object | Non
 def _environment(
     schema: Object, params: Object | None, variables: Sequence[Mapping[str, Any]]
 ) -> Callable[[], Environment]:
-    """Made when it is first asked for."""
+    """A function that makes the environment at its first call."""
 
     @functools.cache
-    def made() -> Environment:
-        types = [_typed(one) for one in (schema, params) if one is not None]
+    def build() -> Environment:
+        types = [_typed(part) for part in (schema, params) if part is not None]
 
         def pool() -> Any:
-            found = fresh_pool()
-            for one in types:
-                one.add_to(found)
-            return found
+            descriptor_pool = fresh_pool()
+            for typed in types:
+                typed.add_to(descriptor_pool)
+            return descriptor_pool
 
-        words = {name: shown for one in types for name, shown in one.names.items()}
+        words = {name: shown for typed in types for name, shown in typed.names.items()}
         second = types[1].type if params is not None else None
-        names = Names(
-            # The real server's check doesn't know of it, and warns of those who use it.
+        declarations = Declarations(
+            # The real server's type check doesn't declare it and warns of policies that use it.
             request_resource=False, params=params is not None, object_type=types[0].type, params_type=second,
             pool=pool, words=words,
         )  # fmt: skip
-        return names.environment(composed(names, variables))
+        return declarations.environment(composed(declarations, variables))
 
-    return made
+    return build
 
 
 def _typed(schema: Object) -> Typed:
@@ -111,53 +111,57 @@ def _typed(schema: Object) -> Typed:
 
 
 def _whole(schema: Object) -> Object:
-    """An object's schema with what every object has, without references."""
-    found = _resolved(schema, frozenset())
-    properties = {"apiVersion": _TEXT, "kind": _TEXT, **(found.get("properties") or {})}
+    """An object's schema with apiVersion, kind and metadata, without references."""
+    resolved = _resolved(schema, frozenset())
+    properties = {"apiVersion": _TEXT, "kind": _TEXT, **(resolved.get("properties") or {})}
     if not ((properties.get("metadata") or {}).get("properties") or {}).get("generateName"):
         properties["metadata"] = _resolved({"$ref": _META}, frozenset())
-    return {**found, "type": "object", "properties": properties}
+    return {**resolved, "type": "object", "properties": properties}
 
 
 def _resolved(schema: Any, above: frozenset[str]) -> Any:
-    """Where a type refers to itself an empty object stands."""
+    """The schema with its references resolved; a type inside itself becomes an empty object."""
     name = schema.get("$ref")
     if name is not None:
         if name in above:
             return {"type": "object"}
         return _resolved(schema_data().get(name, {}), above | {name})
-    found = dict(schema)
-    if found.get("format") == "int-or-string":
+    resolved = dict(schema)
+    if resolved.get("format") == "int-or-string":
         return {"x-kubernetes-int-or-string": True}
-    if "properties" in found:
-        found["properties"] = {key: _resolved(one, above) for key, one in found["properties"].items()}
+    if "properties" in resolved:
+        resolved["properties"] = {key: _resolved(child, above) for key, child in resolved["properties"].items()}
     for part in ("items", "additionalProperties"):
-        if isinstance(found.get(part), dict):
-            found[part] = _resolved(found[part], above)
-    return found
+        if isinstance(resolved.get(part), dict):
+            resolved[part] = _resolved(resolved[part], above)
+    return resolved
 
 
 def _checked_kinds(rules: Iterable[Object], served: Sequence[KindSchema]) -> list[Gvk]:
     """The kinds that rules name without a wildcard; at most ten of each rule."""
-    found: set[Gvk] = set()
+    kinds: set[Gvk] = set()
     for rule in rules:
         groups, versions = rule.get("apiGroups") or [], rule.get("apiVersions") or []
-        if any("*" in one for one in (*groups, *versions)):
+        if any("*" in pattern for pattern in (*groups, *versions)):
             continue
-        resources = [one for one in rule.get("resources") or () if "*" not in one and "/" not in one]
-        counted = [
-            one.gvk
+        resources = [
+            resource for resource in rule.get("resources") or () if "*" not in resource and "/" not in resource
+        ]
+        matched = [
+            kind_schema.gvk
             for group in sorted(groups)
             for version in sorted(versions)
             for resource in sorted(resources)
-            for one in served
+            for kind_schema in served
             # The core group's name is empty, as is that of no group in particular.
-            if group in ("", one.gvk.group) and version == one.gvk.version and resource in (one.plural, one.singular)
+            if group in ("", kind_schema.gvk.group)
+            and version == kind_schema.gvk.version
+            and resource in (kind_schema.plural, kind_schema.singular)
         ]
-        found.update(counted[:_MOST_TYPES])
-        if len(counted) >= _MOST_TYPES:
+        kinds.update(matched[:_MOST_TYPES])
+        if len(matched) >= _MOST_TYPES:
             break
-    return sorted(found)
+    return sorted(kinds)
 
 
 def built_in() -> list[KindSchema]:

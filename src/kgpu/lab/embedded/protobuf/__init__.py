@@ -1,4 +1,4 @@
-"""Kubernetes' protobuf bodies as JSON data: Go clients send built-in kinds so. Only decoding: the answers are JSON."""
+"""Decodes Kubernetes' protobuf bodies, in which Go clients send built-in kinds, to JSON data. Answers are JSON."""
 
 from kgpu.lab.embedded.protobuf.envelope import MEDIA, decode, types
 from kgpu.lab.embedded.protobuf.wire import BadMessageError

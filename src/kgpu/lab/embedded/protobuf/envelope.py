@@ -24,20 +24,20 @@ _FIELDS: Final = {1: "TypeMeta", 2: "Raw", 3: "ContentEncoding", 4: "ContentType
 
 @functools.cache
 def types() -> dict[tuple[str, str], str]:
-    """(apiVersion, kind) -> the schema's name, of every type that the API knows."""
-    found = {}
+    """(apiVersion, kind) -> the schema's name, for every type that the API knows."""
+    names = {}
     for name, schema in schema_data().items():
         for gvk in schema.get("x-kubernetes-group-version-kind", ()):
             api_version = f"{gvk['group']}/{gvk['version']}" if gvk["group"] else gvk["version"]
-            found[api_version, gvk["kind"]] = name
-    return found
+            names[api_version, gvk["kind"]] = name
+    return names
 
 
 def decode(data: bytes, default: tuple[str, str], json: JsonReader) -> Object:
     """The object as JSON data. Raises BadMessageError.
 
-    ``default`` is the (apiVersion, kind) that is wanted, and of an envelope that names none. Of another kind that is
-    not known there is nothing but its apiVersion and kind: the caller has to look at them anyway.
+    ``default`` is the expected (apiVersion, kind), which also stands for those that the envelope leaves out. An object
+    of an unknown kind has only apiVersion and kind, which the caller checks anyway.
     """
     parts = _open(data)
     head = read(parts["TypeMeta"], f"{MACHINERY}runtime.TypeMeta", json)
@@ -45,16 +45,16 @@ def decode(data: bytes, default: tuple[str, str], json: JsonReader) -> Object:
     if not api_version or api_version.count("/") > 1:
         api_version = default[0]
     name = f"{MACHINERY}apis.meta.v1.{_DELETE}" if kind == _DELETE else types().get((api_version, kind), "")
-    made: Object = {"apiVersion": api_version, "kind": kind}
+    type_meta: Object = {"apiVersion": api_version, "kind": kind}
     try:
         if known(name):
-            return {**made, **read(parts["Raw"], name, json), **made}
+            return {**type_meta, **read(parts["Raw"], name, json), **type_meta}
         if (api_version, kind) == default:
             raise BadMessageError(_CUSTOM)
     except BadMessageError as error:
         error.api_version, error.kind = api_version, kind
         raise
-    return made
+    return type_meta
 
 
 def _open(data: bytes) -> dict[str, bytes]:

@@ -1,7 +1,7 @@
-"""Messages by the table of fields: bytes to the JSON data that Go would print for the same object.
+"""Decodes messages by the table of fields to the JSON data that Go would print for the same object.
 
-Decoding of its own rather than the protobuf library's, so that what is wrong is said in the words of the real server
-and texts need not be UTF-8; the tests hold it against that library.
+It does not use the protobuf library, so that errors have the words of the real server and texts need not be UTF-8; the
+tests compare it with that library.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _NUMBERS: Final[dict[str, Callable[[int], Any]]] = {
 }
 _ZEROS: Final[dict[str, Any]] = {"i": 0, "l": 0, "b": False, "s": "", "y": "", "d": 0.0}
 
-# Text of JSON to data; raises BadMessageError.
+# Decodes JSON text; raises BadMessageError.
 JsonReader = Callable[[bytes], Any]
 
 
 class MessageField:
-    """One row. ``many`` is "*" for lists, "%" for maps; ``letter`` is "" for messages."""
+    """One field of a message. ``many``: "*" for lists, "%" for maps; ``letter``: its scalar type, "" for messages."""
 
     __slots__ = ("droppable", "go", "json", "letter", "many", "message", "wire")
 
@@ -59,11 +59,11 @@ class MessageType:
         self.special = SPECIAL.get(name)
         self.is_list = any(not field.json and field.many for field in self.fields.values())
 
-    def result(self, found: dict[str, Any]) -> Any:
+    def result(self, fields: dict[str, Any]) -> Any:
         """The JSON of the message's fields."""
         if self.special is not None:
-            return self.special(found)
-        return found.get("", []) if self.is_list else found
+            return self.special(fields)
+        return fields.get("", []) if self.is_list else fields
 
 
 @functools.cache
@@ -79,7 +79,7 @@ def message(name: str) -> MessageType:
 
 
 def known(name: str) -> bool:
-    """Whether clients may send this type so."""
+    """Whether clients may send this type as protobuf."""
     return name in _table()
 
 
@@ -95,9 +95,9 @@ class _Reader:
         self._data, self._json = data, json
 
     def value(self, of: MessageType, at: int, end: int, depth: int) -> Any:
-        found: dict[str, Any] = {}
-        self._fill(found, of, at, end, depth)
-        return of.result(found)
+        fields: dict[str, Any] = {}
+        self._fill(fields, of, at, end, depth)
+        return of.result(fields)
 
     def _fill(self, into: dict[str, Any], of: MessageType, at: int, end: int, depth: int) -> None:
         if depth > MAX_DEPTH:
@@ -135,7 +135,7 @@ class _Reader:
         return stop
 
     def _message(self, into: dict[str, Any], field: MessageField, at: int, end: int, depth: int) -> None:
-        """A message that comes in parts is put together, as Go does."""
+        """Read a message; one that comes in several parts is merged, as Go does."""
         of = message(field.message)
         if not field.json:
             self._fill(into, of, at, end, depth)

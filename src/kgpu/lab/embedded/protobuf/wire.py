@@ -1,7 +1,7 @@
 """Protobuf's wire format: numbers, lengths and fields to skip, in ``data[at:end]``.
 
-As strict as the decoders that the API's Go types have, and in their words: whatever the bytes are, a function answers a
-place not after ``end`` or raises BadMessageError.
+As strict as the decoders of the API's Go types, with their messages: whatever the bytes are, a function returns a
+position not after ``end`` or raises BadMessageError.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WIDTH: Final = (1 << 64) - 1
 class BadMessageError(Exception):
     """Bytes that are no such message; the text is Go's.
 
-    ``api_version`` and ``kind`` are what the envelope said, if it could be read.
+    ``api_version`` and ``kind`` are those of the envelope, if it could be read.
     """
 
     def __init__(self, text: str) -> None:
@@ -30,7 +30,7 @@ class BadMessageError(Exception):
 
 
 def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """(unsigned number of 64 bits, the place after it)."""
+    """(unsigned number of 64 bits, the position after it)."""
     value = shift = 0
     while shift < 64:
         if at >= end:
@@ -61,7 +61,7 @@ def length(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def skip(data: bytes, at: int, end: int) -> int:
-    """The place after the field, or the group of fields, that begins at ``at``."""
+    """The position after the field, or the group of fields, that begins at ``at``."""
     depth = 0
     while at < end:
         key, at = varint(data, at, end)
@@ -88,7 +88,7 @@ def skip(data: bytes, at: int, end: int) -> int:
 
 
 def tag(data: bytes, at: int, end: int, go: str) -> tuple[int, int, int]:
-    """(field number, wire type, the place after the tag). ``go`` is the message's name for complaints."""
+    """(field number, wire type, the position after the tag). ``go`` is the message's name in errors."""
     key, at = varint(data, at, end)
     number, wire = signed(key >> 3, 32), key & 7
     if wire == _END_GROUP:

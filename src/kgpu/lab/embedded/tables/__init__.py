@@ -1,4 +1,4 @@
-"""Tables as ``kubectl get`` asks for them: columns and cells as the real printers make them."""
+"""Tables for ``kubectl get``: columns and cells as the real printers make them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def render(
 
     ``now`` has a time zone. ``printer_columns`` are a CRD version's additionalPrinterColumns (none: NAME and AGE);
     ``include_object`` is ``Metadata``, ``Object`` or ``None``; ``list_meta`` the list's metadata, of which
-    resourceVersion, continue and remainingItemCount are shown (None: one object's resourceVersion). Columns with a
-    priority above 0 are what ``-o wide`` shows. ``headers`` False leaves columnDefinitions out, as every watch event
-    but the first.
+    resourceVersion, continue and remainingItemCount are shown (None: one object's resourceVersion). ``-o wide`` also
+    shows columns with a priority above 0. ``headers`` False leaves columnDefinitions out, as in every watch event but
+    the first.
     """
     columns, cells = _plan(kind, printer_columns)
     show = _OBJECTS[include_object]
-    rows = [_row(kind, one, cells(one, now), show) for one in objects]
+    rows = [_row(kind, obj, cells(obj, now), show) for obj in objects]
     meta = list_meta if list_meta is not None else objects[0].get("metadata", {}) if len(objects) == 1 else {}
     kept = ("resourceVersion", "continue", "remainingItemCount") if list_meta is not None else ("resourceVersion",)
     shown = {key: meta[key] for key in kept if meta.get(key)}
@@ -85,7 +85,7 @@ def _all(cells: Sequence[Cell]) -> Callable[[Object, datetime], list[Any]]:
 
 @functools.cache
 def _columns(text: str) -> list[Object]:
-    return [_column(one) for one in text.split(", ")]
+    return [_column(column) for column in text.split(", ")]
 
 
 def _column(text: str) -> Object:

@@ -1,4 +1,4 @@
-"""Cells that take more than showing a field: nodes, events, services, jobs, storage and the like."""
+"""Cells that show more than one field: nodes, events, services, jobs, storage, autoscalers, policies."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kgpu.lab.embedded.tables.text import (
     Cell,
     condition,
     duration,
-    look,
     moment,
     selector_text,
+    shortened,
     since,
-    some,
+    value_at,
 )
 
 _ROLE: Final = "node-role.kubernetes.io/"
@@ -31,32 +31,32 @@ _MODES: Final = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany":
 
 def ratio(part: str, whole: str) -> Cell:
     """``ready/desired``."""
-    return lambda obj, _now: f"{look(obj, part, 0)}/{look(obj, whole, 0)}"
+    return lambda obj, _now: f"{value_at(obj, part, 0)}/{value_at(obj, whole, 0)}"
 
 
 def text_or(path: str, default: str) -> Cell:
     """A field's text, or ``default`` also when it is empty."""
-    return lambda obj, _now: str(look(obj, path, "")) or default
+    return lambda obj, _now: str(value_at(obj, path, "")) or default
 
 
 def joined_text(path: str) -> Cell:
-    return lambda obj, _now: ",".join(map(str, look(obj, path, ())))
+    return lambda obj, _now: ",".join(map(str, value_at(obj, path, ())))
 
 
 def deployment_selector(obj: Object, _now: datetime) -> str:
-    return selector_text(look(obj, "spec.selector")).replace("<error>", "<invalid>")
+    return selector_text(value_at(obj, "spec.selector")).replace("<error>", "<invalid>")
 
 
 def node_status(obj: Object, _now: datetime) -> str:
-    conditions = look(obj, "status.conditions", ())
+    conditions = value_at(obj, "status.conditions", ())
     ready = [one for one in conditions if one.get("type") == "Ready"]
     words = ["Ready" if ready[-1].get("status") == "True" else "NotReady"] if ready else ["Unknown"]
-    return ",".join([*words, "SchedulingDisabled"] if look(obj, "spec.unschedulable") else words)
+    return ",".join([*words, "SchedulingDisabled"] if value_at(obj, "spec.unschedulable") else words)
 
 
 def node_roles(obj: Object, _now: datetime) -> str:
     roles = set()
-    for key, value in look(obj, "metadata.labels", {}).items():
+    for key, value in value_at(obj, "metadata.labels", {}).items():
         role = key.removeprefix(_ROLE) if key.startswith(_ROLE) else value if key == "kubernetes.io/role" else ""
         roles |= {role} - {""}
     return ",".join(sorted(roles)) or NONE
@@ -64,7 +64,12 @@ def node_roles(obj: Object, _now: datetime) -> str:
 
 def node_address(kind: str) -> Cell:
     return lambda obj, _now: next(
-        (one.get("address", "") for one in look(obj, "status.addresses", ()) if one.get("type") == kind), NONE
+        (
+            address.get("address", "")
+            for address in value_at(obj, "status.addresses", ())
+            if address.get("type") == kind
+        ),
+        NONE,
     )
 
 
@@ -81,8 +86,10 @@ def event_last(obj: Object, now: datetime) -> str:
 
 
 def event_count(obj: Object, _now: datetime) -> int:
-    found = look(obj, "series.count") if obj.get("series") is not None else obj.get("count", obj.get("deprecatedCount"))
-    return int(found or 1)
+    count = (
+        value_at(obj, "series.count") if obj.get("series") is not None else obj.get("count", obj.get("deprecatedCount"))
+    )
+    return int(count or 1)
 
 
 def event_object(obj: Object, _now: datetime) -> str:
@@ -107,7 +114,7 @@ def event_message(obj: Object, _now: datetime) -> str:
 
 
 def cluster_ip(obj: Object, _now: datetime) -> str:
-    return str(next(iter(look(obj, "spec.clusterIPs", ())), NONE))
+    return str(next(iter(value_at(obj, "spec.clusterIPs", ())), NONE))
 
 
 def external_ip(obj: Object, _now: datetime) -> str:
@@ -124,8 +131,11 @@ def external_ip(obj: Object, _now: datetime) -> str:
 
 
 def _balancer(obj: Object) -> str:
-    found = {one.get("ip") or one.get("hostname") or "" for one in look(obj, "status.loadBalancer.ingress", ())}
-    return ",".join(sorted(found - {""}))
+    addresses = {
+        ingress.get("ip") or ingress.get("hostname") or ""
+        for ingress in value_at(obj, "status.loadBalancer.ingress", ())
+    }
+    return ",".join(sorted(addresses - {""}))
 
 
 def balancer(obj: Object, _now: datetime) -> str:
@@ -134,40 +144,40 @@ def balancer(obj: Object, _now: datetime) -> str:
 
 def service_ports(obj: Object, _now: datetime) -> str:
     texts = []
-    for port in look(obj, "spec.ports", ()):
+    for port in value_at(obj, "spec.ports", ()):
         node = f":{port['nodePort']}" if port.get("nodePort") else ""
         texts.append(f"{port['port']}{node}/{port.get('protocol', 'TCP')}")
     return ",".join(texts) or NONE
 
 
 def ingress_hosts(obj: Object, _now: datetime) -> str:
-    rules = look(obj, "spec.rules", ())
+    rules = value_at(obj, "spec.rules", ())
     hosts = [rule["host"] for rule in rules if rule.get("host")]
-    return some(hosts, total=len(rules)) if len(hosts) > 2 else ",".join(hosts) or "*"
+    return shortened(hosts, total=len(rules)) if len(hosts) > 2 else ",".join(hosts) or "*"
 
 
 def ingress_ports(obj: Object, _now: datetime) -> str:
-    return "80, 443" if look(obj, "spec.tls") else "80"
+    return "80, 443" if value_at(obj, "spec.tls") else "80"
 
 
 def class_parameters(obj: Object, _now: datetime) -> str:
-    found = look(obj, "spec.parameters")
-    if found is None:
+    parameters = value_at(obj, "spec.parameters")
+    if parameters is None:
         return NONE
-    group = f".{found['apiGroup']}" if found.get("apiGroup") is not None else ""
-    return f"{found.get('kind', '')}{group}/{found.get('name', '')}"
+    group = f".{parameters['apiGroup']}" if parameters.get("apiGroup") is not None else ""
+    return f"{parameters.get('kind', '')}{group}/{parameters.get('name', '')}"
 
 
 def endpoints(obj: Object, _now: datetime) -> str:
     subsets = obj.get("subsets") or ()
     if not subsets:
         return NONE
-    found = []
+    addresses = []
     for subset in subsets:
         for port in subset.get("ports") or (None,):
             end = "" if port is None else f":{port['port']}"
-            found += [_host(one["ip"], end) for one in subset.get("addresses") or ()]
-    return some(found)
+            addresses += [_host(address["ip"], end) for address in subset.get("addresses") or ()]
+    return shortened(addresses)
 
 
 def _host(address: str, end: str) -> str:
@@ -175,14 +185,16 @@ def _host(address: str, end: str) -> str:
 
 
 def slice_ports(obj: Object, _now: datetime) -> str:
-    found = [
-        str(one["port"] if one.get("port") is not None else one.get("name", "*")) for one in obj.get("ports") or ()
+    ports = [
+        str(port["port"] if port.get("port") is not None else port.get("name", "*")) for port in obj.get("ports") or ()
     ]
-    return some(found, nothing=UNSET)
+    return shortened(ports, nothing=UNSET)
 
 
 def slice_endpoints(obj: Object, _now: datetime) -> str:
-    return some([ip for one in obj.get("endpoints") or () for ip in one.get("addresses") or ()], nothing=UNSET)
+    return shortened(
+        [ip for endpoint in obj.get("endpoints") or () for ip in endpoint.get("addresses") or ()], nothing=UNSET
+    )
 
 
 _JOB_STATES: Final = (
@@ -192,80 +204,80 @@ _JOB_STATES: Final = (
 
 
 def job_status(obj: Object, _now: datetime) -> str:
-    conditions = look(obj, "status.conditions", ())
+    conditions = value_at(obj, "status.conditions", ())
     leaving = bool(obj["metadata"].get("deletionTimestamp"))
     return next((word for kind, word in _JOB_STATES if (condition(conditions, kind) if kind else leaving)), "Running")
 
 
 def job_completions(obj: Object, _now: datetime) -> str:
-    done, wanted = look(obj, "status.succeeded", 0), look(obj, "spec.completions")
+    done, wanted = value_at(obj, "status.succeeded", 0), value_at(obj, "spec.completions")
     if wanted is not None:
         return f"{done}/{wanted}"
-    parallelism = look(obj, "spec.parallelism", 0)
+    parallelism = value_at(obj, "spec.parallelism", 0)
     return f"{done}/1 of {parallelism}" if parallelism > 1 else f"{done}/1"
 
 
 def job_duration(obj: Object, now: datetime) -> str:
-    start, end = moment(look(obj, "status.startTime")), moment(look(obj, "status.completionTime"))
+    start, end = moment(value_at(obj, "status.startTime")), moment(value_at(obj, "status.completionTime"))
     return "" if start is None else duration(((end or now) - start).total_seconds())
 
 
 def boolean_text(path: str) -> Cell:
     """``True``, ``False`` or ``<unset>``."""
     words = {True: "True", False: "False", None: UNSET}
-    return lambda obj, _now: words[look(obj, path)]
+    return lambda obj, _now: words[value_at(obj, path)]
 
 
 def since_or_none(path: str) -> Cell:
-    return lambda obj, now: since(look(obj, path), now) if look(obj, path) else NONE
+    return lambda obj, now: since(value_at(obj, path), now) if value_at(obj, path) else NONE
 
 
 def _phase(obj: Object) -> str:
-    return "Terminating" if obj["metadata"].get("deletionTimestamp") else str(look(obj, "status.phase", ""))
+    return "Terminating" if obj["metadata"].get("deletionTimestamp") else str(value_at(obj, "status.phase", ""))
 
 
 def volume_phase(obj: Object, _now: datetime) -> str:
     return _phase(obj)
 
 
-def _modes(found: Iterable[str]) -> str:
-    found = set(found)
-    return ",".join(short for mode, short in _MODES.items() if mode in found)
+def _modes(modes: Iterable[str]) -> str:
+    modes = set(modes)
+    return ",".join(short for mode, short in _MODES.items() if mode in modes)
 
 
 def volume_modes(obj: Object, _now: datetime) -> str:
-    return _modes(look(obj, "spec.accessModes", ()))
+    return _modes(value_at(obj, "spec.accessModes", ()))
 
 
 def volume_claim(obj: Object, _now: datetime) -> str:
-    found = look(obj, "spec.claimRef")
-    return "" if found is None else f"{found.get('namespace', '')}/{found.get('name', '')}"
+    claim = value_at(obj, "spec.claimRef")
+    return "" if claim is None else f"{claim.get('namespace', '')}/{claim.get('name', '')}"
 
 
 def storage_class_of(obj: Object, _now: datetime) -> str:
-    old = look(obj, "metadata.annotations", {}).get("volume.beta.kubernetes.io/storage-class")
-    return str(look(obj, "spec.storageClassName", "") if old is None else old)
+    old = value_at(obj, "metadata.annotations", {}).get("volume.beta.kubernetes.io/storage-class")
+    return str(value_at(obj, "spec.storageClassName", "") if old is None else old)
 
 
 def claim_modes(obj: Object, _now: datetime) -> str:
-    return _modes(look(obj, "status.accessModes", ())) if look(obj, "spec.volumeName") else ""
+    return _modes(value_at(obj, "status.accessModes", ())) if value_at(obj, "spec.volumeName") else ""
 
 
 def claim_capacity(obj: Object, _now: datetime) -> str:
-    return str(look(obj, "status.capacity.storage", "0")) if look(obj, "spec.volumeName") else ""
+    return str(value_at(obj, "status.capacity.storage", "0")) if value_at(obj, "spec.volumeName") else ""
 
 
 def storage_class_name(obj: Object, _now: datetime) -> str:
-    notes = look(obj, "metadata.annotations", {})
+    notes = value_at(obj, "metadata.annotations", {})
     default = any(notes.get(key) == "true" for key in _DEFAULT_CLASS)
     return f"{obj['metadata']['name']} (default)" if default else str(obj["metadata"]["name"])
 
 
 def quota(*, limits: bool) -> Cell:
-    """What is used of what, for limits or for everything else."""
+    """Used and hard amounts of a quota: of the keys ``limits.``, or of all others."""
 
     def cell(obj: Object, _now: datetime) -> str:
-        hard, used = look(obj, "status.hard", {}), look(obj, "status.used", {})
+        hard, used = value_at(obj, "status.hard", {}), value_at(obj, "status.used", {})
         return ", ".join(
             f"{key}: {used.get(key, 0)}/{hard[key]}" for key in sorted(hard) if key.startswith("limits.") is limits
         )
@@ -274,32 +286,34 @@ def quota(*, limits: bool) -> Cell:
 
 
 def role_ref(obj: Object, _now: datetime) -> str:
-    return f"{look(obj, 'roleRef.kind', '')}/{look(obj, 'roleRef.name', '')}"
+    return f"{value_at(obj, 'roleRef.kind', '')}/{value_at(obj, 'roleRef.name', '')}"
 
 
 def subjects(kind: str) -> Cell:
     """The subjects of one kind."""
 
     def cell(obj: Object, _now: datetime) -> str:
-        found = []
-        for one in obj.get("subjects") or ():
-            if one.get("kind") == kind:
-                prefix = f"{one['namespace']}/" if kind == "ServiceAccount" and one.get("namespace") else ""
-                found.append(prefix + one.get("name", ""))
-        return ", ".join(found)
+        names = []
+        for subject in obj.get("subjects") or ():
+            if subject.get("kind") == kind:
+                prefix = f"{subject['namespace']}/" if kind == "ServiceAccount" and subject.get("namespace") else ""
+                names.append(prefix + subject.get("name", ""))
+        return ", ".join(names)
 
     return cell
 
 
 def claim_state(obj: Object, _now: datetime) -> str:
     states = ["deleted"] if obj["metadata"].get("deletionTimestamp") else []
-    if look(obj, "status.allocation") is None:
+    if value_at(obj, "status.allocation") is None:
         return ",".join(states or ["pending"])
-    return ",".join([*states, "allocated", *(["reserved"] if look(obj, "status.reservedFor") else [])])
+    return ",".join([*states, "allocated", *(["reserved"] if value_at(obj, "status.reservedFor") else [])])
 
 
 def controller(obj: Object, _now: datetime) -> str:
-    owner = next((one for one in look(obj, "metadata.ownerReferences", ()) if one.get("controller")), None)
+    owner = next(
+        (reference for reference in value_at(obj, "metadata.ownerReferences", ()) if reference.get("controller")), None
+    )
     if owner is None:
         return NONE
     group = owner["apiVersion"].rpartition("/")[0]
@@ -307,85 +321,87 @@ def controller(obj: Object, _now: datetime) -> str:
 
 
 def params(path: str) -> Cell:
-    """``apiVersion/kind`` of what a policy takes."""
+    """``apiVersion/kind`` of a policy's parameters."""
     return lambda obj, _now: (
-        UNSET if look(obj, path) is None else f"{look(obj, f'{path}.apiVersion', '')}/{look(obj, f'{path}.kind', '')}"
+        UNSET
+        if value_at(obj, path) is None
+        else f"{value_at(obj, f'{path}.apiVersion', '')}/{value_at(obj, f'{path}.kind', '')}"
     )
 
 
 def param_ref(obj: Object, _now: datetime) -> str:
-    found = look(obj, "spec.paramRef")
-    if found is None or not found.get("name"):
+    reference = value_at(obj, "spec.paramRef")
+    if reference is None or not reference.get("name"):
         return UNSET
-    return f"{found.get('namespace') or '*'}/{found['name']}"
+    return f"{reference.get('namespace') or '*'}/{reference['name']}"
 
 
 def scale_target(obj: Object, _now: datetime) -> str:
-    return f"{look(obj, 'spec.scaleTargetRef.kind', '')}/{look(obj, 'spec.scaleTargetRef.name', '')}"
+    return f"{value_at(obj, 'spec.scaleTargetRef.kind', '')}/{value_at(obj, 'spec.scaleTargetRef.name', '')}"
 
 
 def scale_metrics(obj: Object, _now: datetime) -> str:
     """Current and wanted value of the first two metrics (autoscaling/v2)."""
-    found = []
-    statuses = look(obj, "status.currentMetrics", None) or []
-    for index, spec in enumerate(look(obj, "spec.metrics", ())):
+    texts = []
+    statuses = value_at(obj, "status.currentMetrics", None) or []
+    for index, spec in enumerate(value_at(obj, "spec.metrics", ())):
         part = {"External": "external", "Pods": "pods", "Object": "object", "Resource": "resource",
                 "ContainerResource": "containerResource"}.get(spec.get("type", ""))  # fmt: skip
         if part is None:
-            found.append("<unknown type>")
+            texts.append("<unknown type>")
             continue
-        target = look(spec, f"{part}.target", {})
-        current = look(statuses[index], f"{part}.current", {}) if index < len(statuses) else {}
-        named = f"{look(spec, f'{part}.name', '')}: " if part.lower().endswith("resource") else ""
+        target = value_at(spec, f"{part}.target", {})
+        current = value_at(statuses[index], f"{part}.current", {}) if index < len(statuses) else {}
+        named = f"{value_at(spec, f'{part}.name', '')}: " if part.lower().endswith("resource") else ""
         if target.get("averageValue") is not None:
             suffix = " (avg)" if part in ("external", "object") else ""
-            found.append(f"{named}{current.get('averageValue', UNKNOWN)}/{target['averageValue']}{suffix}")
+            texts.append(f"{named}{current.get('averageValue', UNKNOWN)}/{target['averageValue']}{suffix}")
         elif named:
             used, wanted = current.get("averageUtilization"), target.get("averageUtilization")
             shown = UNKNOWN if used is None else f"{used}%"
-            found.append(f"{named}{shown}/{'<auto>' if wanted is None else f'{wanted}%'}")
+            texts.append(f"{named}{shown}/{'<auto>' if wanted is None else f'{wanted}%'}")
         else:
-            found.append(f"{current.get('value', UNKNOWN)}/{target.get('value', '')}")
-    text = ", ".join(found[:2])
-    return f"{text} + {len(found) - 2} more..." if len(found) > 2 else text or NONE
+            texts.append(f"{current.get('value', UNKNOWN)}/{target.get('value', '')}")
+    text = ", ".join(texts[:2])
+    return f"{text} + {len(texts) - 2} more..." if len(texts) > 2 else text or NONE
 
 
 def flag(path: str, default: bool = False) -> Cell:
-    return lambda obj, _now: bool(look(obj, path, default))
+    return lambda obj, _now: bool(value_at(obj, path, default))
 
 
 def dangling(obj: Object, _now: datetime) -> str:
-    return next((one["status"] for one in look(obj, "status.conditions", ()) if one["type"] == "Dangling"), "?")
+    return next((one["status"] for one in value_at(obj, "status.conditions", ()) if one["type"] == "Dangling"), "?")
 
 
 def requested(obj: Object, _now: datetime) -> str:
-    found: Any = look(obj, "spec.expirationSeconds")
-    return NONE if found is None else duration(found)
+    seconds: Any = value_at(obj, "spec.expirationSeconds")
+    return NONE if seconds is None else duration(seconds)
 
 
 def request_condition(obj: Object, _now: datetime) -> str:
-    kinds = [one["type"] for one in look(obj, "status.conditions", ())]
+    kinds = [one["type"] for one in value_at(obj, "status.conditions", ())]
     words = ["Denied" if "Denied" in kinds else "Approved" if "Approved" in kinds else "Pending"]
     words += ["Failed"] if "Failed" in kinds else []
-    return ",".join([*words, "Issued"] if look(obj, "status.certificate") else words)
+    return ",".join([*words, "Issued"] if value_at(obj, "status.certificate") else words)
 
 
 def api_service(obj: Object, _now: datetime) -> str:
-    found = look(obj, "spec.service")
-    return "Local" if found is None else f"{found.get('namespace', '')}/{found.get('name', '')}"
+    service = value_at(obj, "spec.service")
+    return "Local" if service is None else f"{service.get('namespace', '')}/{service.get('name', '')}"
 
 
 def api_available(obj: Object, _now: datetime) -> str:
-    for one in look(obj, "status.conditions", ()):
+    for one in value_at(obj, "status.conditions", ()):
         if one["type"] == "Available":
             return "True" if one["status"] == "True" else f"{one['status']} ({one.get('reason', '')})"
     return "Unknown"
 
 
 def address_parent(obj: Object, _now: datetime) -> str:
-    found = look(obj, "spec.parentRef")
-    if found is None:
+    parent = value_at(obj, "spec.parentRef")
+    if parent is None:
         return NONE
-    group = f".{found['group']}" if found.get("group") else ""
-    parts = [f"{found.get('resource', '')}{group}".lower(), found.get("namespace"), found.get("name")]
+    group = f".{parent['group']}" if parent.get("group") else ""
+    parts = [f"{parent.get('resource', '')}{group}".lower(), parent.get("namespace"), parent.get("name")]
     return "/".join(filter(None, parts))

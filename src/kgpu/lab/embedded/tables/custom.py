@@ -22,14 +22,14 @@ _Step: TypeAlias = tuple[str, Any]
 
 
 class JSONPathError(ValueError):
-    """A JSONPath beyond what a column may use."""
+    """A JSONPath that a column may not use."""
 
 
 @functools.lru_cache(1024)
 def steps(path: str) -> tuple[_Step, ...]:
     """The steps of ``.a['b'][0][*][?(@.c=="d")]``; a leading dot may be missing. Raises JSONPathError."""
     text = path if path.startswith((".", "[")) else f".{path}"
-    found: list[_Step] = []
+    path_steps: list[_Step] = []
     position = 0
     while position < len(text):
         match = _STEP.match(text, position)
@@ -39,15 +39,15 @@ def steps(path: str) -> tuple[_Step, ...]:
         groups = match.groupdict()
         if groups["field"] is not None or groups["quoted"] is not None:
             field = groups["field"] if groups["field"] is not None else groups["quoted"]
-            found.append(("all", None) if field == "*" else ("field", re.sub(r"\\(.)", r"\1", field)))
+            path_steps.append(("all", None) if field == "*" else ("field", re.sub(r"\\(.)", r"\1", field)))
         elif groups["index"] is not None:
-            found.append(("index", int(groups["index"])))
+            path_steps.append(("index", int(groups["index"])))
         elif groups["all"] is not None:
-            found.append(("all", None))
+            path_steps.append(("all", None))
         else:
             value = groups["value"].strip("'") if groups["value"].startswith("'") else _literal(groups["value"])
-            found.append(("where", (steps(groups["path"]), groups["operator"], value)))
-    return tuple(found)
+            path_steps.append(("where", (steps(groups["path"]), groups["operator"], value)))
+    return tuple(path_steps)
 
 
 def _literal(text: str) -> Any:
@@ -64,10 +64,10 @@ _COMPARE: Final = {
 
 
 def find(value: Any, path: tuple[_Step, ...]) -> list[Any]:
-    """Everything that the path leads to."""
+    """All values at the path."""
     values = [value]
     for kind, what in path:
-        values = [one for holder in values for one in _next(holder, kind, what)]
+        values = [item for holder in values for item in _next(holder, kind, what)]
     return values
 
 
@@ -83,18 +83,18 @@ def _next(holder: Any, kind: str, what: Any) -> list[Any]:
     if kind == "index":
         return [holder[what]] if -len(holder) <= what < len(holder) else []
     path, operator, wanted = what
-    return [one for one in holder if _matches(find(one, path), operator, wanted)]
+    return [item for item in holder if _matches(find(item, path), operator, wanted)]
 
 
-def _matches(found: list[Any], operator: str, wanted: Any) -> bool:
+def _matches(values: list[Any], operator: str, wanted: Any) -> bool:
     try:
-        return bool(found) and bool(_COMPARE[operator](found[0], wanted))
+        return bool(values) and bool(_COMPARE[operator](values[0], wanted))
     except TypeError:
         return False
 
 
 def cell(column: Mapping[str, Any]) -> Cell:
-    """The cell of one column; None where the path leads nowhere or the value has another type than the column."""
+    """The cell of one column; its value is None if the path has none or if its type is not the column's."""
     convert = _CONVERT.get(str(column.get("type", "")), _nothing)
     try:
         path = steps(str(column.get("jsonPath", "")))
@@ -102,8 +102,8 @@ def cell(column: Mapping[str, Any]) -> Cell:
         return lambda _obj, _now: None
 
     def show(obj: Object, now: datetime) -> Any:
-        found = find(obj, path)
-        return convert(found[0], now) if found and found[0] is not None else None
+        values = find(obj, path)
+        return convert(values[0], now) if values and values[0] is not None else None
 
     return show
 
@@ -129,10 +129,10 @@ def _boolean(value: Any, _now: datetime) -> Any:
 def _date(value: Any, now: datetime) -> Any:
     if not isinstance(value, str):
         return None
-    found = moment(value)
-    if found is None or found.tzinfo is None:
+    when = moment(value)
+    if when is None or when.tzinfo is None:
         return "<invalid>"
-    return duration((now - found).total_seconds())
+    return duration((now - when).total_seconds())
 
 
 def _nothing(_value: Any, _now: datetime) -> Any:

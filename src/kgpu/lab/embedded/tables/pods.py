@@ -1,4 +1,4 @@
-"""A pod's row: readiness, what it is doing and why, restarts."""
+"""A pod's row: readiness, status with its reason, restarts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from kgpu.lab.embedded.status import Object
-from kgpu.lab.embedded.tables.text import NONE, condition, look, since
+from kgpu.lab.embedded.tables.text import NONE, condition, since, value_at
 
 CONDITIONS: Final = {
     "Succeeded": [{"type": "Completed", "status": "True", "reason": "Succeeded",
@@ -17,7 +17,7 @@ CONDITIONS: Final = {
 
 
 class _Restarts:
-    """How often, and when last."""
+    """The number of restarts and the time of the last one."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -25,7 +25,7 @@ class _Restarts:
 
     def add(self, status: Mapping[str, Any]) -> None:
         self.number += status.get("restartCount", 0)
-        self.last = max(self.last, look(status, "lastState.terminated.finishedAt", ""))
+        self.last = max(self.last, value_at(status, "lastState.terminated.finishedAt", ""))
 
     def text(self, now: datetime) -> str:
         return f"{self.number} ({since(self.last, now)} ago)" if self.number and self.last else str(self.number)
@@ -46,22 +46,32 @@ def cells(pod: Object, now: datetime) -> list[Any]:
     restarts, sidecar_restarts = _Restarts(), _Restarts()
     phase = status.get("phase", "")
     reason = status.get("reason") or phase
-    if any(one.get("type") == "PodScheduled" and one.get("reason") == "SchedulingGated" for one in conditions):
+    if any(
+        pod_condition.get("type") == "PodScheduled" and pod_condition.get("reason") == "SchedulingGated"
+        for pod_condition in conditions
+    ):
         reason = "SchedulingGated"
-    sidecars = {one["name"] for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"}
+    sidecars = {
+        container["name"]
+        for container in spec.get("initContainers") or ()
+        if container.get("restartPolicy") == "Always"
+    }
     total = len(spec.get("containers") or ()) + len(sidecars)
     ready = 0
     held = ""
-    for index, one in enumerate(status.get("initContainerStatuses") or ()):
-        restarts.add(one)
-        sidecar = one.get("name") in sidecars
+    for index, init_status in enumerate(status.get("initContainerStatuses") or ()):
+        restarts.add(init_status)
+        sidecar = init_status.get("name") in sidecars
         if sidecar:
-            sidecar_restarts.add(one)
-        terminated, waiting = look(one, "state.terminated"), look(one, "state.waiting.reason", "")
+            sidecar_restarts.add(init_status)
+        terminated, waiting = (
+            value_at(init_status, "state.terminated"),
+            value_at(init_status, "state.waiting.reason", ""),
+        )
         if terminated is not None and terminated.get("exitCode", 0) == 0:
             continue
-        if sidecar and one.get("started"):
-            ready += bool(one.get("ready"))
+        if sidecar and init_status.get("started"):
+            ready += bool(init_status.get("ready"))
             continue
         if terminated is not None:
             held = f"Init:{_ended(terminated)}"
@@ -73,7 +83,7 @@ def cells(pod: Object, now: datetime) -> list[Any]:
     reason = held or reason
     if not held or condition(conditions, "Initialized"):
         restarts = sidecar_restarts
-        reason, running = _doing(status, reason, restarts)
+        reason, running = _main_containers(status, reason, restarts)
         ready += running
     if pod["metadata"].get("deletionTimestamp"):
         if status.get("reason") == "NodeLost":
@@ -87,20 +97,20 @@ def cells(pod: Object, now: datetime) -> list[Any]:
     ]  # fmt: skip
 
 
-def _doing(status: Object, reason: str, restarts: _Restarts) -> tuple[str, int]:
-    """The reason by the main containers, the first one having the last word, and how many of them are ready."""
+def _main_containers(status: Object, reason: str, restarts: _Restarts) -> tuple[str, int]:
+    """The status by the main containers, of which the first one counts most, and how many of them are ready."""
     failed = ""
     running = 0
-    for one in reversed(status.get("containerStatuses") or ()):
-        restarts.add(one)
-        state = one.get("state") or {}
-        waiting, terminated = look(state, "waiting.reason", ""), state.get("terminated")
+    for container_status in reversed(status.get("containerStatuses") or ()):
+        restarts.add(container_status)
+        state = container_status.get("state") or {}
+        waiting, terminated = value_at(state, "waiting.reason", ""), state.get("terminated")
         if waiting:
             reason = waiting
         elif terminated is not None:
             reason = _ended(terminated)
             failed = reason if terminated.get("exitCode", 0) else failed
-        elif one.get("ready") and state.get("running") is not None:
+        elif container_status.get("ready") and state.get("running") is not None:
             running += 1
     if reason == "Completed":
         if running and condition(status.get("conditions") or (), "Ready"):

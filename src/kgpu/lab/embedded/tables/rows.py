@@ -1,7 +1,7 @@
-"""Which columns each built-in kind has, and the cell of each: one row per kind.
+"""The columns of each built-in kind, and their cells: one row per kind.
 
 Columns are written as ``Name!`` (the name), ``Desired#`` (integer), ``Suspend?`` (boolean), ``Created At@`` (date),
-with ``+`` behind what only ``-o wide`` shows. Kinds that are not here have Name and Created At, as on the real server.
+with ``+`` for those that only ``-o wide`` shows. Other kinds have Name and Created At, as on the real server.
 """
 # ruff: noqa: E501 - rows of a table
 

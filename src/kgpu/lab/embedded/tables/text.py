@@ -1,4 +1,4 @@
-"""What the cells of many kinds are made of: ages, labels, selectors, lists cut short."""
+"""Parts of the cells of many kinds: ages, labels, selectors, shortened lists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNSET: Final = "<unset>"
 
 
 def duration(seconds: float) -> str:
-    """Two units at most, the larger the coarser: ``5s``, ``3m20s``, ``5h``, ``2d3h``, ``3y40d``."""
+    """A duration in at most two units, coarser for longer ones: ``5s``, ``3m20s``, ``5h``, ``2d3h``, ``3y40d``."""
     whole = int(seconds)
     if whole < -1:
         return "<invalid>"
@@ -43,7 +43,7 @@ def _two(large: int, unit: str, small: int, subunit: str) -> str:
 
 
 def moment(text: Any) -> datetime | None:
-    """An RFC 3339 time, None when there is none or it is no time."""
+    """An RFC 3339 time; None if the text is empty or no time."""
     try:
         return datetime.fromisoformat(text) if text else None
     except (TypeError, ValueError):
@@ -51,12 +51,12 @@ def moment(text: Any) -> datetime | None:
 
 
 def since(text: Any, now: datetime) -> str:
-    """How long ago."""
-    found = moment(text)
-    return UNKNOWN if found is None else duration((now - found).total_seconds())
+    """The time since then, as ``duration`` shows it."""
+    when = moment(text)
+    return UNKNOWN if when is None else duration((now - when).total_seconds())
 
 
-def look(obj: Any, path: str, default: Any = None) -> Any:
+def value_at(obj: Any, path: str, default: Any = None) -> Any:
     """The value at a path of fields with dots between them; ``default`` for null and absent."""
     for name in path.split("."):
         if not isinstance(obj, Mapping):
@@ -70,19 +70,19 @@ def at(path: str, default: Any = "") -> Cell:
     names = path.split(".")
 
     def cell(obj: Object, _now: datetime) -> Any:
-        found: Any = obj
+        value: Any = obj
         for name in names:
-            found = found.get(name) if isinstance(found, Mapping) else None
-            if found is None:
+            value = value.get(name) if isinstance(value, Mapping) else None
+            if value is None:
                 return default
-        return found
+        return value
 
     return cell
 
 
 def count(*paths: str) -> Cell:
     """A cell with the number of entries in lists or maps."""
-    return lambda obj, _now: sum(len(look(obj, path, ())) for path in paths)
+    return lambda obj, _now: sum(len(value_at(obj, path, ())) for path in paths)
 
 
 def name(obj: Object, _now: datetime) -> str:
@@ -98,41 +98,43 @@ def created(obj: Object, _now: datetime) -> str:
 
 
 def labels(path: str) -> Cell:
-    """A map as ``a=b,c=d``."""
-    return lambda obj, _now: label_text(look(obj, path, {}))
+    """A cell that shows a map as ``a=b,c=d``."""
+    return lambda obj, _now: label_text(value_at(obj, path, {}))
 
 
-def label_text(found: Mapping[str, Any]) -> str:
-    return ",".join(f"{key}={found[key]}" for key in sorted(found)) or NONE
+def label_text(label_map: Mapping[str, Any]) -> str:
+    return ",".join(f"{key}={label_map[key]}" for key in sorted(label_map)) or NONE
 
 
 _WORDS: Final = {"In": "{} in ({})", "NotIn": "{} notin ({})", "Exists": "{}", "DoesNotExist": "!{}"}
 
 
-def selector_text(found: Mapping[str, Any] | None) -> str:
+def selector_text(label_selector: Mapping[str, Any] | None) -> str:
     """A label selector as kubectl takes it; "" when it selects everything."""
-    if found is None:
+    if label_selector is None:
         return ""
-    parts = [(key, f"{key}={value}") for key, value in (found.get("matchLabels") or {}).items()]
-    for one in found.get("matchExpressions") or ():
-        words = _WORDS.get(one.get("operator"))
+    parts = [(key, f"{key}={value}") for key, value in (label_selector.get("matchLabels") or {}).items()]
+    for requirement in label_selector.get("matchExpressions") or ():
+        words = _WORDS.get(requirement.get("operator"))
         if words is None:
             return "<error>"
-        parts.append((one["key"], words.format(one["key"], ",".join(sorted(one.get("values") or ())))))
+        parts.append(
+            (requirement["key"], words.format(requirement["key"], ",".join(sorted(requirement.get("values") or ()))))
+        )
     return ",".join(text for _, text in sorted(parts, key=lambda part: part[0]))
 
 
 def selector(path: str) -> Cell:
-    return lambda obj, _now: selector_text(look(obj, path)) or NONE
+    return lambda obj, _now: selector_text(value_at(obj, path)) or NONE
 
 
 def joined(path: str, field: str) -> Cell:
-    """One field of every item of a list, with commas."""
-    return lambda obj, _now: ",".join(str(one.get(field, "")) for one in look(obj, path, ()))
+    """A cell that shows one field of every item of a list, with commas."""
+    return lambda obj, _now: ",".join(str(item.get(field, "")) for item in value_at(obj, path, ()))
 
 
-def some(items: Sequence[str], limit: int = 3, *, total: int | None = None, nothing: str = "") -> str:
-    """The first few, and how many more."""
+def shortened(items: Sequence[str], limit: int = 3, *, total: int | None = None, nothing: str = "") -> str:
+    """The first items, and how many more there are."""
     text = ",".join(items[:limit])
     left = (len(items) if total is None else total) - limit
     return f"{text} + {left} more..." if left > 0 and len(items) >= limit else text or nothing

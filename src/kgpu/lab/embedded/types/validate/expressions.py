@@ -33,30 +33,30 @@ class _Compiler:
     """The environments that the expressions are compiled in, each made once, on demand."""
 
     def __init__(self, spec: Object) -> None:
-        from kgpu.lab.embedded.policy.environment import Names
+        from kgpu.lab.embedded.policy.environment import Declarations
 
         self._params = spec.get("paramKind") is not None
-        self._names = Names
+        self._declarations = Declarations
         self._composed = bool(spec.get("variables"))
         self.variables: list[Any] = []
 
     @functools.cached_property
     def stateless(self) -> Environment:
         """For match conditions: without variables."""
-        return self._names(params=self._params).environment()
+        return self._declarations(params=self._params).environment()
 
     @functools.cached_property
     def full(self) -> Environment:
         """With all variables; use it once they have been added."""
         if not self._composed:
             return self.stateless
-        return self._names(params=self._params).environment(self.variables)
+        return self._declarations(params=self._params).environment(self.variables)
 
     @functools.cached_property
     def of_messages(self) -> Environment:
         """For message expressions, which have no authorizer."""
-        names = self._names(params=self._params, authorizer=False)
-        return names.environment(self.variables if self._composed else None)
+        declarations = self._declarations(params=self._params, authorizer=False)
+        return declarations.environment(self.variables if self._composed else None)
 
     def add(self, name: str, text: str) -> str:
         """What is wrong with a variable's expression, or ""; if it has a name, later expressions may use it."""
@@ -64,7 +64,7 @@ class _Compiler:
         from kgpu.lab.embedded.policy.environment import PolicyVariable, compiled, mentioned
 
         known = mentioned(self.variables, text)
-        program = compiled(self._names(params=self._params).environment(known), text)
+        program = compiled(self._declarations(params=self._params).environment(known), text)
         if name:
             self.variables.append(PolicyVariable(name, text, program))
         return str(program) if isinstance(program, CelError) else ""
