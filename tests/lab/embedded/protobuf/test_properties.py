@@ -205,9 +205,9 @@ def test_messages_have_the_fields_of_their_schemas() -> None:
 
 def test_every_kind_that_is_written_has_a_message() -> None:
     written = {"create", "update"}
-    wanted = {body.wanted(kind, {}) for kind in Kinds() if written & {*kind.verbs}}
+    wanted = {body.expected_type(kind, {}) for kind in Kinds() if written & {*kind.verbs}}
     for kind in Kinds():
-        wanted |= {body.wanted(kind, row) for row in kind.subresources.values() if written & {*row["verbs"]}}
+        wanted |= {body.expected_type(kind, row) for row in kind.subresources.values() if written & {*row["verbs"]}}
     # Of a stream, not of an object.
     wanted = {want for want in wanted if not want[1].endswith("Options")}
     assert len(wanted) > 50

@@ -77,9 +77,9 @@ def test_counts_of_objects() -> None:
 
 def test_what_containers_must_state() -> None:
     spec = {"containers": [{"name": "a", "resources": {"limits": {"cpu": "1"}}}, {"name": "b", "resources": {}}]}
-    assert quota.unstated(["limits.cpu", "pods"], spec) == "must specify limits.cpu for: b"
+    assert quota.missing_amounts(["limits.cpu", "pods"], spec) == "must specify limits.cpu for: b"
     assert (
-        quota.unstated(["limits.memory", "limits.cpu"], spec)
+        quota.missing_amounts(["limits.memory", "limits.cpu"], spec)
         == "must specify limits.cpu for: b; limits.memory for: a,b"
     )
-    assert quota.unstated(["limits.nvidia.com/gpu"], spec) == ""
+    assert quota.missing_amounts(["limits.nvidia.com/gpu"], spec) == ""

@@ -118,7 +118,7 @@ class App:
             raise denial(user, attributes, reason)
         if not request.resource or not any(kind.group == request.group for kind in self._context.kinds):
             return await self._others.answer(request)
-        kind = resources.find(self._context.kinds, request)
+        kind = resources.kind_of(self._context.kinds, request)
         read = functools.partial(body.read, receive, request.header("content-length"))
         resource_request = ResourceRequest(
             request=request, kind=kind, user=user, read=read, warnings=warnings, client=client

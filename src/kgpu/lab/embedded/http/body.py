@@ -271,7 +271,7 @@ def _json_in_protobuf(data: bytes) -> Any:
         raise protobuf.BadMessageError(str(error)) from None
 
 
-def wanted(kind: ApiKind, row: Object) -> tuple[str, str]:
+def expected_type(kind: ApiKind, row: Object) -> tuple[str, str]:
     """The (apiVersion, kind) of a body. ``row``: the discovery row of a subresource, {} for the kind itself."""
     version = row.get("version") or kind.version
     group = row.get("group") or ("" if row.get("version") else kind.group)

@@ -79,7 +79,7 @@ class PodPrograms(Protocol):
         ...
 
 
-def fits(kind: ApiKind, request: ApiRequest) -> bool:
+def is_proxy_request(kind: ApiKind, request: ApiRequest) -> bool:
     """Whether the request is one to a proxy subresource. Raises ApiError 404 for methods that it does not have."""
     if request.subresource != "proxy" or kind.group or kind.plural not in KINDS:
         return False

@@ -95,7 +95,7 @@ class ResourceRequest:
         return self.kind.subresources.get(self.request.subresource, {}) if self.request.subresource else {}
 
 
-def find(kinds: Kinds, request: ApiRequest) -> ApiKind:
+def kind_of(kinds: Kinds, request: ApiRequest) -> ApiKind:
     """The kind, when the path and the verb fit it. Raises ApiError 404 and 405."""
     kind = kinds.find(request.group, request.version, request.plural)
     if kind is None or (request.rest and not _goes_on(kind, request)):
@@ -111,7 +111,7 @@ def find(kinds: Kinds, request: ApiRequest) -> ApiKind:
     if wrong:
         raise not_there()
     if request.subresource:
-        if proxy.fits(kind, request):
+        if proxy.is_proxy_request(kind, request):
             return kind
         row = kind.subresources.get(request.subresource)
         if row is None:
@@ -126,7 +126,7 @@ def find(kinds: Kinds, request: ApiRequest) -> ApiKind:
 
 def _goes_on(kind: ApiKind, request: ApiRequest) -> bool:
     """Whether a path may go on behind the subresource. For ``nodes/proxy`` it may: the refusal comes later."""
-    return proxy.fits(kind, request) or (kind.key == ("", "nodes") and request.subresource == "proxy")
+    return proxy.is_proxy_request(kind, request) or (kind.key == ("", "nodes") and request.subresource == "proxy")
 
 
 def _fits(kind: ApiKind, request: ApiRequest) -> bool:
@@ -141,7 +141,7 @@ def _fits(kind: ApiKind, request: ApiRequest) -> bool:
 async def answer(context: HandlerContext, resource_request: ResourceRequest) -> ApiAnswer:
     """Handle the request. Raises ApiError."""
     request = resource_request.request
-    proxied = proxy.fits(resource_request.kind, request)
+    proxied = proxy.is_proxy_request(resource_request.kind, request)
     if proxied or request.subresource in _STREAMS:
         _connect(context, resource_request)
     if proxied:
@@ -282,7 +282,7 @@ async def _object(context: HandlerContext, resource_request: ResourceRequest, na
     request, kind = resource_request.request, resource_request.kind
     data = await resource_request.read()
     call = options.of_write(request, resource_request.user, name)
-    want = body.wanted(kind, resource_request.row)
+    want = body.expected_type(kind, resource_request.row)
     obj, repeated = await body.object_of(data, request.header("content-type"), want)
     if kind.custom and want == (kind.api_version, kind.kind):
         obj = body.of_custom(obj, data, want)

@@ -18,10 +18,10 @@ from kgpu.lab.embedded.patch.conform import problems
 from kgpu.lab.embedded.patch.fieldset import (
     Fields,
     covers,
-    described,
     difference,
     intersection,
     of_paths,
+    path_text,
     paths,
     union,
     without_below,
@@ -233,7 +233,7 @@ def _untyped(config: Object, complaints: list[str]) -> ApiError:
 
 
 def _refusal(conflicts: _Conflicts) -> ApiError:
-    by_manager = [(manager, [described(path) for path in paths(conflicts[manager])]) for manager in
+    by_manager = [(manager, [path_text(path) for path in paths(conflicts[manager])]) for manager in
             sorted(conflicts, key=lambda manager: manager.sort_key)]  # fmt: skip
     causes = [
         {"reason": "FieldManagerConflict", "message": f"conflict with {manager}", "field": path}

@@ -28,10 +28,10 @@ def _compare(shape: MergeShape, old: Any, new: Any) -> tuple[Fields | None, Fiel
     if isinstance(old, list) and isinstance(new, list) and old_each:
         return _compare_lists(shape, old, new)
     # Of a different form: the old one's parts go, the new one's come. A null takes the other side's form.
-    removed = _below(everything(shape, old)) if old_each and old else None
+    removed = _below(all_paths(shape, old)) if old_each and old else None
     if new is None and removed:
         return None, removed
-    touched = everything(shape, new) if new_each else LEAF
+    touched = all_paths(shape, new) if new_each else LEAF
     if old is None and new_each and new:
         touched = _below(touched)
     return touched, removed
@@ -53,7 +53,7 @@ def _below(node: Fields) -> Fields:
     return {key: child for key, child in node.items() if key != HERE}
 
 
-def everything(shape: MergeShape, value: Any) -> Fields:
+def all_paths(shape: MergeShape, value: Any) -> Fields:
     """A path and all paths below it."""
     if not value or not _each(shape, value):
         return LEAF
@@ -61,12 +61,12 @@ def everything(shape: MergeShape, value: Any) -> Fields:
     if isinstance(value, dict):
         fields, values = shape.fields, shape.values
         for name, child in value.items():
-            result["f:" + name] = everything(fields.get(name) or values or shape.child(name), child)
+            result["f:" + name] = all_paths(fields.get(name) or values or shape.child(name), child)
         return result
     for item in value:
         element = shape.element(item)
         # Items with the same keys are one path and nothing below it.
-        result[element] = LEAF if element in result else everything(shape.item, item)
+        result[element] = LEAF if element in result else all_paths(shape.item, item)
     return result
 
 
@@ -76,7 +76,7 @@ def _compare_maps(shape: MergeShape, old: Fields, new: Fields) -> tuple[Fields |
     for name, value in new.items():
         before = old.get(name, _ABSENT)
         if before is _ABSENT:
-            touched["f:" + name] = everything(shape.child(name), value)
+            touched["f:" + name] = all_paths(shape.child(name), value)
         elif before is not value and not _equal(shape.child(name), before, value):
             changed, gone = _compare(shape.child(name), before, value)
             if changed is not None:
@@ -85,7 +85,7 @@ def _compare_maps(shape: MergeShape, old: Fields, new: Fields) -> tuple[Fields |
                 removed["f:" + name] = gone
     for name, value in old.items():
         if name not in new:
-            removed["f:" + name] = everything(shape.child(name), value)
+            removed["f:" + name] = all_paths(shape.child(name), value)
     return touched or None, removed or None
 
 
@@ -99,18 +99,18 @@ def _compare_lists(shape: MergeShape, old: list[Any], new: list[Any]) -> tuple[F
         gone: Fields | None = None
         if len(before) <= 1 and len(after) <= 1:
             if not before:
-                changed = everything(shape.item, after[0])
+                changed = all_paths(shape.item, after[0])
             elif not after:
-                gone = everything(shape.item, before[0])
+                gone = all_paths(shape.item, before[0])
             else:
                 changed, gone = _compare(shape.item, before[0], after[0])
         elif len(before) > 1 and len(after) > 1:
             changed = LEAF if before != after else None
         elif len(before) > 1:
-            changed = everything(shape.item, after[0]) if after else None
+            changed = all_paths(shape.item, after[0]) if after else None
             gone = LEAF
         else:
-            gone = everything(shape.item, before[0]) if before else None
+            gone = all_paths(shape.item, before[0]) if before else None
             changed = LEAF
         if changed is not None:
             touched[element] = changed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kgpu.lab.embedded.patch.fieldset import described
-from kgpu.lab.embedded.patch.gotext import go_type, printed
+from kgpu.lab.embedded.patch.fieldset import path_text
+from kgpu.lab.embedded.patch.gotext import go_text, go_type
 from kgpu.lab.embedded.patch.shape import MergeRule, MergeShape, ShapeError
 
 
@@ -17,11 +17,11 @@ def problems(shape: MergeShape, value: Any, path: str = "", *, duplicates: bool 
         isinstance(value, dict) or not (shape.scalar or shape.list is not MergeRule.NO)
     ):
         if not isinstance(value, dict):
-            return [f"{path}: expected map, got &{{{printed(value)}}}"]
+            return [f"{path}: expected map, got &{{{go_text(value)}}}"]
         return _in_map(shape, value, path, duplicates)
     if shape.list is not MergeRule.NO and (isinstance(value, list) or not shape.scalar):
         if not isinstance(value, list):
-            return [f"{path}: expected list, got &{{{printed(value)}}}"]
+            return [f"{path}: expected list, got &{{{go_text(value)}}}"]
         return _in_list(shape, value, path, duplicates)
     complaint = _scalar_complaint(shape.scalar, value)
     return [f"{path}: {complaint}"] if complaint else []
@@ -47,7 +47,7 @@ def _in_list(shape: MergeShape, value: list[Any], path: str, duplicates: bool) -
                 element = shape.element(item)
             except ShapeError as error:
                 return [*complaints, f"{path}: element {index}: {error}"]
-            where = described((element,))
+            where = path_text((element,))
             if element in seen and not duplicates:
                 complaints.append(f"{path}: duplicate entries for key {where}")
             seen.add(element)
@@ -63,9 +63,9 @@ def _scalar_complaint(scalar: str, value: Any) -> str:
         case "string" if not isinstance(value, str):
             return f"expected string, got &value.valueUnstructured{{Value:{_sharp(value)}}}"
         case "boolean" if not isinstance(value, bool):
-            return f"expected boolean, got &{{{printed(value)}}}"
+            return f"expected boolean, got &{{{go_text(value)}}}"
         case "untyped" if isinstance(value, dict | list):
-            return f"expected any scalar, got &{{{printed(value)}}}"
+            return f"expected any scalar, got &{{{go_text(value)}}}"
     return ""
 
 
@@ -76,4 +76,4 @@ def _sharp(value: Any) -> str:
         return f"map[string]interface {{}}{{{inner}}}"
     if isinstance(value, list):
         return f"[]interface {{}}{{{', '.join(map(_sharp, value))}}}"
-    return f'"{value}"' if isinstance(value, str) else printed(value)
+    return f'"{value}"' if isinstance(value, str) else go_text(value)

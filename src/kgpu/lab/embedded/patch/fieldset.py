@@ -127,7 +127,7 @@ def paths(fields: Fields) -> Iterator[Path]:
             yield (key, *path)
 
 
-def described(path: Path) -> str:
+def path_text(path: Path) -> str:
     """A path as messages show it: ``.spec.containers[name="a"].image``."""
     return "".join(map(_described, path))
 

@@ -17,14 +17,14 @@ _JSON_NAMES: Final[dict[type, str]] = {
 }  # fmt: skip
 
 
-def printed(value: Any) -> str:
+def go_text(value: Any) -> str:
     """``%v``: maps by sorted key, no quotes."""
     if value is None:
         return "<nil>"
     if isinstance(value, dict):
-        return f"map[{' '.join(f'{key}:{printed(value[key])}' for key in sorted(value))}]"
+        return f"map[{' '.join(f'{key}:{go_text(value[key])}' for key in sorted(value))}]"
     if isinstance(value, list):
-        return f"[{' '.join(map(printed, value))}]"
+        return f"[{' '.join(map(go_text, value))}]"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e21:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kgpu.lab.embedded.patch.gotext import go_type, json_name, printed
+from kgpu.lab.embedded.patch.gotext import go_text, go_type, json_name
 from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import ApiError, Object, bad_request
 
@@ -38,7 +38,7 @@ def _bad_type(wanted: Any, got: Any) -> ApiError:
 
 
 def _no_key(item: Object, key: str) -> ApiError:
-    return _failed(f"map: {printed(item)} does not contain declared merge key: {key}")
+    return _failed(f"map: {go_text(item)} does not contain declared merge key: {key}")
 
 
 def _field(schema: SchemaNode | None, name: str) -> SchemaNode:
@@ -64,7 +64,7 @@ def _merge_maps(live: Object | None, patch: Object, schema: SchemaNode | None) -
             return patch
         if kind == "delete":
             return {}
-        raise _failed(f"unknown patch type: {printed(kind)} in map: {printed({DIRECTIVE: kind, **patch})}")
+        raise _failed(f"unknown patch type: {go_text(kind)} in map: {go_text({DIRECTIVE: kind, **patch})}")
     live = {} if live is None else live
     _retain_keys(live, patch)
     _merge_ordered(live, patch, schema)
@@ -178,7 +178,7 @@ def _check_order(items: list[Any], order: list[Any], key: str) -> None:
             position += 1
         if position == len(order):
             raise _failed(
-                f"The order in patch list:\n{printed(items)}\n doesn't match {ORDER} list:\n{printed(order)}\n"
+                f"The order in patch list:\n{go_text(items)}\n doesn't match {ORDER} list:\n{go_text(order)}\n"
             )
         position += 1
 
@@ -200,7 +200,7 @@ def _element_type(*lists: list[Any]) -> type:
         message = "the server rejected our request due to an error in our request"
         raise ApiError(422, "Invalid", message, {})
     if len(types) > 1:
-        raise _failed(f"list element types are not identical: {printed(list(lists))}")
+        raise _failed(f"list element types are not identical: {go_text(list(lists))}")
     if not types:
         raise _failed("no elements in any of the given slices")
     return types.pop()
@@ -258,7 +258,7 @@ def _apply_item_directives(live: list[Any], patch: list[Any], key: str) -> tuple
         elif kind == "merge":
             raise _failed("merging lists cannot yet be specified in the patch")
         else:
-            raise _failed(f"unknown patch type: {printed(kind)} in map: {printed(item)}")
+            raise _failed(f"unknown patch type: {go_text(kind)} in map: {go_text(item)}")
     return (rest, []) if replace else (live[:end], rest)
 
 

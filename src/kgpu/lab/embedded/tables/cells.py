@@ -12,7 +12,7 @@ from kgpu.lab.embedded.tables.text import (
     UNKNOWN,
     UNSET,
     Cell,
-    condition,
+    condition_is_true,
     duration,
     moment,
     selector_text,
@@ -49,7 +49,7 @@ def deployment_selector(obj: Object, _now: datetime) -> str:
 
 def node_status(obj: Object, _now: datetime) -> str:
     conditions = value_at(obj, "status.conditions", ())
-    ready = [one for one in conditions if one.get("type") == "Ready"]
+    ready = [condition for condition in conditions if condition.get("type") == "Ready"]
     words = ["Ready" if ready[-1].get("status") == "True" else "NotReady"] if ready else ["Unknown"]
     return ",".join([*words, "SchedulingDisabled"] if value_at(obj, "spec.unschedulable") else words)
 
@@ -206,7 +206,9 @@ _JOB_STATES: Final = (
 def job_status(obj: Object, _now: datetime) -> str:
     conditions = value_at(obj, "status.conditions", ())
     leaving = bool(obj["metadata"].get("deletionTimestamp"))
-    return next((word for kind, word in _JOB_STATES if (condition(conditions, kind) if kind else leaving)), "Running")
+    return next(
+        (word for kind, word in _JOB_STATES if (condition_is_true(conditions, kind) if kind else leaving)), "Running"
+    )
 
 
 def job_completions(obj: Object, _now: datetime) -> str:
@@ -371,7 +373,14 @@ def flag(path: str, default: bool = False) -> Cell:
 
 
 def dangling(obj: Object, _now: datetime) -> str:
-    return next((one["status"] for one in value_at(obj, "status.conditions", ()) if one["type"] == "Dangling"), "?")
+    return next(
+        (
+            condition["status"]
+            for condition in value_at(obj, "status.conditions", ())
+            if condition["type"] == "Dangling"
+        ),
+        "?",
+    )
 
 
 def requested(obj: Object, _now: datetime) -> str:
@@ -380,7 +389,7 @@ def requested(obj: Object, _now: datetime) -> str:
 
 
 def request_condition(obj: Object, _now: datetime) -> str:
-    kinds = [one["type"] for one in value_at(obj, "status.conditions", ())]
+    kinds = [condition["type"] for condition in value_at(obj, "status.conditions", ())]
     words = ["Denied" if "Denied" in kinds else "Approved" if "Approved" in kinds else "Pending"]
     words += ["Failed"] if "Failed" in kinds else []
     return ",".join([*words, "Issued"] if value_at(obj, "status.certificate") else words)
@@ -392,9 +401,9 @@ def api_service(obj: Object, _now: datetime) -> str:
 
 
 def api_available(obj: Object, _now: datetime) -> str:
-    for one in value_at(obj, "status.conditions", ()):
-        if one["type"] == "Available":
-            return "True" if one["status"] == "True" else f"{one['status']} ({one.get('reason', '')})"
+    for condition in value_at(obj, "status.conditions", ()):
+        if condition["type"] == "Available":
+            return "True" if condition["status"] == "True" else f"{condition['status']} ({condition.get('reason', '')})"
     return "Unknown"
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from kgpu.lab.embedded.status import Object
-from kgpu.lab.embedded.tables.text import NONE, condition, since, value_at
+from kgpu.lab.embedded.tables.text import NONE, condition_is_true, since, value_at
 
 CONDITIONS: Final = {
     "Succeeded": [{"type": "Completed", "status": "True", "reason": "Succeeded",
@@ -47,8 +47,8 @@ def cells(pod: Object, now: datetime) -> list[Any]:
     phase = status.get("phase", "")
     reason = status.get("reason") or phase
     if any(
-        pod_condition.get("type") == "PodScheduled" and pod_condition.get("reason") == "SchedulingGated"
-        for pod_condition in conditions
+        condition.get("type") == "PodScheduled" and condition.get("reason") == "SchedulingGated"
+        for condition in conditions
     ):
         reason = "SchedulingGated"
     sidecars = {
@@ -81,7 +81,7 @@ def cells(pod: Object, now: datetime) -> list[Any]:
             held = f"Init:{index}/{len(spec.get('initContainers') or ())}"
         break
     reason = held or reason
-    if not held or condition(conditions, "Initialized"):
+    if not held or condition_is_true(conditions, "Initialized"):
         restarts = sidecar_restarts
         reason, running = _main_containers(status, reason, restarts)
         ready += running
@@ -113,7 +113,7 @@ def _main_containers(status: Object, reason: str, restarts: _Restarts) -> tuple[
         elif container_status.get("ready") and state.get("running") is not None:
             running += 1
     if reason == "Completed":
-        if running and condition(status.get("conditions") or (), "Ready"):
+        if running and condition_is_true(status.get("conditions") or (), "Ready"):
             reason = "Running"
         elif failed:
             reason = failed
@@ -132,4 +132,4 @@ def _gates(spec: Object, status: Object) -> str:
     if not gates:
         return NONE
     conditions = status.get("conditions") or ()
-    return f"{sum(condition(conditions, gate['conditionType']) for gate in gates)}/{len(gates)}"
+    return f"{sum(condition_is_true(conditions, gate['conditionType']) for gate in gates)}/{len(gates)}"

@@ -140,6 +140,6 @@ def shortened(items: Sequence[str], limit: int = 3, *, total: int | None = None,
     return f"{text} + {left} more..." if left > 0 and len(items) >= limit else text or nothing
 
 
-def condition(conditions: Iterable[Mapping[str, Any]], kind: str) -> bool:
+def condition_is_true(conditions: Iterable[Mapping[str, Any]], kind: str) -> bool:
     """Whether the (first) condition of the type is True."""
-    return next((one.get("status") == "True" for one in conditions if one.get("type") == kind), False)
+    return next((condition.get("status") == "True" for condition in conditions if condition.get("type") == kind), False)

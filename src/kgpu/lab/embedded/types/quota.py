@@ -177,7 +177,7 @@ def _crosses(spec: Object) -> bool:
     return False
 
 
-def unstated(hard: Iterable[str], spec: Object) -> str:
+def missing_amounts(hard: Iterable[str], spec: Object) -> str:
     """``must specify limits.cpu for: a`` when containers leave out what the quota limits; "" when none does."""
     if spec.get("resources"):
         return ""
@@ -225,6 +225,6 @@ def _zero(name: str, quota: Object) -> Quantity:
     return Quantity(0, Quantity.parse(quota["spec"]["hard"][name]).format)
 
 
-def shown(amounts: Mapping[str, Quantity]) -> str:
+def amounts_text(amounts: Mapping[str, Quantity]) -> str:
     """The amounts as messages list them: ``pods=1,requests.nvidia.com/gpu=2``."""
     return ",".join(f"{name}={amounts[name]}" for name in sorted(amounts))

@@ -10,7 +10,7 @@ from kgpu.formats.names import TAINT_NOT_READY, TAINT_UNREACHABLE
 from kgpu.lab.embedded.core.model import ObjectLookup, Review
 from kgpu.lab.embedded.status import Object
 from kgpu.lab.embedded.types.admission.base import PODS, new_pod, refused
-from kgpu.lab.embedded.types.validate.others import SYSTEM_PRIORITIES
+from kgpu.lab.embedded.types.validate.other_groups import SYSTEM_PRIORITIES
 
 TOKEN_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a mount path
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"

@@ -48,7 +48,7 @@ class ResourceQuota:
     def _check(self, review: Review, reads: ObjectLookup, quota: Object) -> None:
         kind, hard = review.kind, _limits(quota)
         if kind.key == PODS:
-            missing = rules.unstated(hard, review.obj["spec"])
+            missing = rules.missing_amounts(hard, review.obj["spec"])
             if missing:
                 raise refused(review, f"failed quota: {_name(quota)}: {missing}")
         wanted = rules.object_usage(kind.group, kind.plural, review.obj)
@@ -66,7 +66,7 @@ class ResourceQuota:
         over = sorted(name for name, amount in wanted.items() if used[name] + amount > hard[name])
         if over:
             parts = ({name: amounts[name] for name in over} for amounts in (wanted, used, hard))
-            requested, so_far, limited = (rules.shown(part) for part in parts)
+            requested, so_far, limited = (rules.amounts_text(part) for part in parts)
             why = f"exceeded quota: {_name(quota)}, requested: {requested}, used: {so_far}, limited: {limited}"
             raise refused(review, why)
 

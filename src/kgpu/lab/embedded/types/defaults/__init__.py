@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Final
 
 from kgpu.lab.embedded.status import Object
-from kgpu.lab.embedded.types.defaults import core, others, pod, workloads
+from kgpu.lab.embedded.types.defaults import core, other_groups, pod, workloads
 
 DEFAULTS: Final[dict[str, Callable[[Object], None]]] = {
     f"io.k8s.api.{name}": function
-    for table in (pod.DEFAULTS, core.DEFAULTS, workloads.DEFAULTS, others.DEFAULTS)
+    for table in (pod.DEFAULTS, core.DEFAULTS, workloads.DEFAULTS, other_groups.DEFAULTS)
     for name, function in table.items()
 }

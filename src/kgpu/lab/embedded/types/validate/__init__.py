@@ -16,7 +16,7 @@ from kgpu.lab.embedded.types.validate import (
     jobs,
     limits,
     networking,
-    others,
+    other_groups,
     pod_update,
     policies,
     rbac,
@@ -39,7 +39,7 @@ CHECKS: Final[dict[tuple[str, str], Check]] = {
     **services.CHECKS,
     **networking.CHECKS,
     **rbac.CHECKS,
-    **others.CHECKS,
+    **other_groups.CHECKS,
     **policies.CHECKS,
 }
 

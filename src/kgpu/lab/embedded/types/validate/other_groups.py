@@ -1,4 +1,4 @@
-"""Disruption budgets, priority and runtime classes, leases, storage classes, autoscalers and DRA."""
+"""The other API groups: disruption budgets, priority and runtime classes, leases, storage classes, autoscalers, DRA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defaults of networking, RBAC, storage, discovery, DRA, scheduling and admission configuration."""
+"""Defaults of the other API groups: networking, RBAC, storage, discovery, DRA, scheduling, admission configuration."""
 
 from __future__ import annotations
 
