@@ -172,9 +172,9 @@ async def answer(
     if node is None:
         raise ApiError(404, "NotFound", f'nodes "{node_name}" not found', {"name": node_name, "kind": "nodes"})
     host, port = kubelet_of(node)
-    where = f"[{host}]" if ":" in host else host
+    authority = f"[{host}]" if ":" in host else host
     path = "/".join(quote(part, safe="") for part in (metadata["namespace"], name, container))
-    url = f"https://{where}:{port}/containerLogs/{path}?{urlencode(query)}"
+    url = f"https://{authority}:{port}/containerLogs/{path}?{urlencode(query)}"
     try:
         status, body, close = await kubelets.open(url)
     except OSError as error:

@@ -69,7 +69,7 @@ class PodPrograms(Protocol):
     """How pods' programs are reached."""
 
     async def send(
-        self, method: str, place: ProxyTarget, target: str, headers: Headers, body: bytes
+        self, method: str, target: ProxyTarget, path: str, headers: Headers, body: bytes
     ) -> tuple[int, Headers, AsyncIterable[bytes]]:
         """(status, headers, body as it comes). Raises OSError, worded as the real server words it."""
         ...
@@ -160,14 +160,14 @@ def unavailable(message: str) -> ApiError:
     return ApiError(503, "ServiceUnavailable", message)
 
 
-def path_of(request: ApiRequest, place: ProxyTarget) -> str:
+def path_of(request: ApiRequest, target: ProxyTarget) -> str:
     """The path for the program: the rest of the path without ``..`` and doubled slashes; "" if it has no slash."""
-    rest = request.path[len(place.prefix) :]
+    rest = request.path[len(target.prefix) :]
     clean = posixpath.normpath("/" + rest.lstrip("/")) if rest else ""
     return clean + "/" if rest.endswith("/") and clean != "/" else clean
 
 
-def headers_of(request: ApiRequest, path: str, place: ProxyTarget, client: str) -> Headers:
+def headers_of(request: ApiRequest, path: str, target: ProxyTarget, client: str) -> Headers:
     """The headers for the program: without credentials, and with the client's address and the original path."""
     listed = {name.strip().lower() for name in request.header("connection").split(",")} - {"host"}
     left_out = _HOP | _REPLACED | listed
@@ -178,25 +178,25 @@ def headers_of(request: ApiRequest, path: str, place: ProxyTarget, client: str) 
     ]
     before = request.header("x-forwarded-for")
     headers.append(("x-forwarded-for", ", ".join(filter(None, (before, client)))))
-    headers.append(("x-forwarded-uri", quote(place.prefix + path, safe=_SAFE)))
+    headers.append(("x-forwarded-uri", quote(target.prefix + path, safe=_SAFE)))
     return headers
 
 
-def rewritten(location: str, place: ProxyTarget, hosts: frozenset[str]) -> str:
+def rewritten(location: str, target: ProxyTarget, hosts: frozenset[str]) -> str:
     """A redirect's target, with a path of the program put below the proxy's; other hosts and relative paths stay."""
     try:
         url = urlsplit(location)
     except ValueError:
         return location
-    if (url.netloc and url.netloc not in hosts) or not url.path.startswith("/") or location.startswith(place.prefix):
+    if (url.netloc and url.netloc not in hosts) or not url.path.startswith("/") or location.startswith(target.prefix):
         return location
-    path = place.prefix + posixpath.normpath("/" + url.path.lstrip("/")).rstrip("/")
+    path = target.prefix + posixpath.normpath("/" + url.path.lstrip("/")).rstrip("/")
     path += "/" if url.path.endswith("/") else ""
     return SplitResult("", "", path, url.query, url.fragment).geturl()
 
 
 def answer_headers(
-    headers: Headers, place: ProxyTarget, hosts: frozenset[str], *, bodiless: bool = False
+    headers: Headers, target: ProxyTarget, hosts: frozenset[str], *, bodiless: bool = False
 ) -> tuple[str, Headers]:
     """(media type, the other headers) for the client, from the ``headers`` of the program's answer."""
     left_out = {
@@ -211,7 +211,7 @@ def answer_headers(
         if name == "content-type":
             media = value
         else:
-            kept.append((name, rewritten(value, place, hosts) if name == "location" else value))
+            kept.append((name, rewritten(value, target, hosts) if name == "location" else value))
     return media, kept
 
 
@@ -221,21 +221,21 @@ async def answer(
     """The program's answer. Raises ApiError if there is none."""
     if "dryRun" in request.query:
         raise bad_request("dryRun is not supported")
-    place = target_of(request, get)
-    path = path_of(request, place)
+    target = target_of(request, get)
+    path = path_of(request, target)
     query = f"?{request.query.raw}" if request.query.raw else ""
     if not path:
         return ApiAnswer(301, media="", headers=[("Location", quote(request.path, safe=_SAFE) + "/" + query)])
-    headers = headers_of(request, path, place, client)
+    headers = headers_of(request, path, target, client)
     body = await read()
     try:
         status, reply_headers, pieces = await programs.send(
-            request.method, place, quote(path, safe=_SAFE) + query, headers, body
+            request.method, target, quote(path, safe=_SAFE) + query, headers, body
         )
     except OSError as error:
         raise unavailable(f"error trying to reach service: {error}") from error
-    hosts = frozenset({f"{place.address}:{place.port}", request.header("host")})
-    media, kept = answer_headers(reply_headers, place, hosts, bodiless=status in _BODILESS)
+    hosts = frozenset({f"{target.address}:{target.port}", request.header("host")})
+    media, kept = answer_headers(reply_headers, target, hosts, bodiless=status in _BODILESS)
     return ApiAnswer(status, media=media, headers=kept, stream=pieces)
 
 
@@ -252,30 +252,30 @@ class HttpPodPrograms:
         self._client: httpx2.AsyncClient | None = None
 
     async def send(
-        self, method: str, place: ProxyTarget, target: str, headers: Headers, body: bytes
+        self, method: str, target: ProxyTarget, path: str, headers: Headers, body: bytes
     ) -> tuple[int, Headers, AsyncIterable[bytes]]:
         import httpx2
 
-        port = place.port or str(_DEFAULT_PORTS[place.scheme])
+        port = target.port or str(_DEFAULT_PORTS[target.scheme])
         if not (port.isascii() and port.isdecimal() and int(port[:6]) < 1 << 16):
             raise OSError(f"dial tcp: address {port[:100]}: invalid port")
-        local_address = self._reached(place.address)
+        local_address = self._reached(target.address)
         if not ipaddress.IPv4Address(local_address).is_loopback:
-            raise OSError(f"dial tcp {place.address}:{port}: connect: network is unreachable")
+            raise OSError(f"dial tcp {target.address}:{port}: connect: network is unreachable")
         if self._client is None:
             # A pod's address may be another's by the time of the next request.
             limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
             self._client = httpx2.AsyncClient(
                 verify=_trusting(), timeout=httpx2.Timeout(None), limits=limits, trust_env=False, follow_redirects=False
             )
-        url = httpx2.URL(scheme=place.scheme, host=local_address, port=int(port), raw_path=target.encode())
-        check = ConnectionCheck(lambda: self._answers(place, local_address, int(port)), f"{place.address}:{port}")
+        url = httpx2.URL(scheme=target.scheme, host=local_address, port=int(port), raw_path=path.encode())
+        check = ConnectionCheck(lambda: self._answers(target, local_address, int(port)), f"{target.address}:{port}")
         request = httpx2.Request(method, url, headers=headers, content=body or None, extensions={"trace": check.trace})
         try:
             async with asyncio.timeout(BEGIN_S):
                 response = await self._client.send(request, stream=True)
         except (httpx2.HTTPError, TimeoutError) as error:
-            raise OSError(_go_message(error, f"{place.address}:{port}")) from error
+            raise OSError(_go_message(error, f"{target.address}:{port}")) from error
         if not 200 <= response.status_code < 600:
             await response.aclose()
             words = f'malformed HTTP status code "{response.status_code}"'

@@ -132,10 +132,10 @@ class HttpsServer(uvicorn.Server):
         if sock in self._accepting:
             asyncio.get_running_loop().add_reader(sock, self._accept, sock)
 
-    def _accept(self, sock: socket.socket) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         for _ in range(BATCH):
             try:
-                client, _address = sock.accept()
+                client, _address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -146,8 +146,8 @@ class HttpsServer(uvicorn.Server):
                 for _ in range(BATCH):
                     self._limiter.make_room()
                 loop = asyncio.get_running_loop()
-                loop.remove_reader(sock)  # it would be called over and over
-                loop.call_later(PAUSE_S, self._resume, sock)
+                loop.remove_reader(listener)  # it would be called over and over
+                loop.call_later(PAUSE_S, self._resume, listener)
                 return
             client.setblocking(False)
             connection = self._limiter.enter(client.close)

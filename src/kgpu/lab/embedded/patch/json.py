@@ -77,14 +77,14 @@ def _index(key: str, end: int) -> int:
     return index + end if index < 0 else index
 
 
-def _get(place: _Target) -> Any:
-    if isinstance(place.holder, dict):
-        return place.holder.get(place.key, _ABSENT)
-    return place.holder[_index(place.key, len(place.holder))]
+def _get(target: _Target) -> Any:
+    if isinstance(target.holder, dict):
+        return target.holder.get(target.key, _ABSENT)
+    return target.holder[_index(target.key, len(target.holder))]
 
 
-def _add(place: _Target, value: Any) -> None:
-    holder, key = place
+def _add(target: _Target, value: Any) -> None:
+    holder, key = target
     value = None if value is _ABSENT else value
     if isinstance(holder, dict):
         holder[key] = value
@@ -94,11 +94,11 @@ def _add(place: _Target, value: Any) -> None:
         holder.insert(_index(key, len(holder) + 1), value)
 
 
-def _remove(place: _Target) -> None:
-    if isinstance(place.holder, list):
-        del place.holder[_index(place.key, len(place.holder))]
-    elif place.key in place.holder:
-        del place.holder[place.key]
+def _remove(target: _Target) -> None:
+    if isinstance(target.holder, list):
+        del target.holder[_index(target.key, len(target.holder))]
+    elif target.key in target.holder:
+        del target.holder[target.key]
     else:
         raise _NotApplicableError
 

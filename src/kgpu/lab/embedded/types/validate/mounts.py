@@ -94,7 +94,7 @@ def devices(errors: Errors, path: str, container: Object, volumes: Mapping[str, 
     names: set[str] = set()
     paths: set[str] = set()
     for index, device in enumerate(container.get("volumeDevices") or ()):
-        at, name, place = f"{path}[{index}]", device.get("name", ""), device.get("devicePath", "")
+        at, name, device_path = f"{path}[{index}]", device.get("name", ""), device.get("devicePath", "")
         volume = volumes.get(name)
         if not name:
             errors.append(required(f"{at}.name"))
@@ -105,16 +105,18 @@ def devices(errors: Errors, path: str, container: Object, volumes: Mapping[str, 
         elif "persistentVolumeClaim" not in volume and "ephemeral" not in volume:
             words = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"
             errors.append(bad_value(f"{at}.name", name, words))
-        if not place:
+        if not device_path:
             errors.append(required(f"{at}.devicePath"))
-        if place in paths:
-            errors.append(bad_value(f"{at}.devicePath", place, "must be unique"))
-        if ".." in place.split("/"):
-            errors.append(bad_value(f"{at}.devicePath", place, "can not contain backsteps ('..')"))
+        if device_path in paths:
+            errors.append(bad_value(f"{at}.devicePath", device_path, "must be unique"))
+        if ".." in device_path.split("/"):
+            errors.append(bad_value(f"{at}.devicePath", device_path, "can not contain backsteps ('..')"))
         else:
-            paths.add(place)
+            paths.add(device_path)
         if name in mounted:
             errors.append(bad_value(f"{at}.name", name, "must not already exist in volumeMounts"))
-        if place in mounted.values():
-            errors.append(bad_value(f"{at}.devicePath", place, "must not already exist as a path in volumeMounts"))
+        if device_path in mounted.values():
+            errors.append(
+                bad_value(f"{at}.devicePath", device_path, "must not already exist as a path in volumeMounts")
+            )
         names.add(name)

@@ -70,22 +70,22 @@ def _http(errors: Errors, path: str, http: Object) -> None:
     if not http.get("paths"):
         errors.append(required(f"{path}.paths"))
     for index, http_path in enumerate(http.get("paths") or ()):
-        at, kind, place = f"{path}.paths[{index}]", http_path.get("pathType"), http_path.get("path", "")
+        at, kind, url_path = f"{path}.paths[{index}]", http_path.get("pathType"), http_path.get("path", "")
         if kind is None:
             errors.append(required(f"{at}.pathType", "pathType must be specified"))
             continue
         if kind in {"Exact", "Prefix"}:
-            if not place.startswith("/"):
-                errors.append(bad_value(f"{at}.path", place, "must be an absolute path"))
+            if not url_path.startswith("/"):
+                errors.append(bad_value(f"{at}.path", url_path, "must be an absolute path"))
             for part in _SEQUENCES:
-                if part in place:
-                    errors.append(bad_value(f"{at}.path", place, f"must not contain '{part}'"))
+                if part in url_path:
+                    errors.append(bad_value(f"{at}.path", url_path, f"must not contain '{part}'"))
             for end in _SUFFIXES:
-                if place.endswith(end):
-                    errors.append(bad_value(f"{at}.path", place, f"cannot end with '{end}'"))
+                if url_path.endswith(end):
+                    errors.append(bad_value(f"{at}.path", url_path, f"cannot end with '{end}'"))
         elif kind == "ImplementationSpecific":
-            if place and not place.startswith("/"):
-                errors.append(bad_value(f"{at}.path", place, "must be an absolute path"))
+            if url_path and not url_path.startswith("/"):
+                errors.append(bad_value(f"{at}.path", url_path, "must be an absolute path"))
         else:
             errors.append(not_supported(f"{at}.pathType", kind, ("Exact", "ImplementationSpecific", "Prefix")))
         _backend(errors, f"{at}.backend", http_path.get("backend") or {})

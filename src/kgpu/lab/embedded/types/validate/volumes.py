@@ -77,11 +77,11 @@ def _empty_dir(errors: Errors, path: str, source: Object) -> None:
 
 
 def _host_path(errors: Errors, path: str, source: Object) -> None:
-    place = source.get("path", "")
-    if not place:
+    host_path = source.get("path", "")
+    if not host_path:
         errors.append(required(f"{path}.path"))
         return
-    no_backsteps(errors, f"{path}.path", place)
+    no_backsteps(errors, f"{path}.path", host_path)
     kind = source.get("type")
     if kind is not None and kind not in _HOST_TYPES:
         errors.append(not_supported(f"{path}.type", kind, _HOST_TYPES))
@@ -176,11 +176,11 @@ def _projected(errors: Errors, path: str, source: Object) -> None:
 
 
 def _take(errors: Errors, path: str, used_paths: set[str], pairs: list[tuple[str | None, str]]) -> None:
-    for place, shown in pairs:
-        if place in used_paths:
+    for file_path, shown in pairs:
+        if file_path in used_paths:
             errors.append(bad_value(path, shown, "conflicting duplicate paths"))
-        elif place:
-            used_paths.add(place)
+        elif file_path:
+            used_paths.add(file_path)
 
 
 def _token(errors: Errors, path: str, at: str, token: Object) -> None:
