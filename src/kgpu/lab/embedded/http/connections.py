@@ -92,9 +92,13 @@ class ConnectionLimiter:
     def sweep(self) -> None:
         """Drop strangers that have been quiet for ``PATIENCE_S``. Known ones are left to the keep-alive timeout."""
         before = self._clock() - PATIENCE_S
-        for stranger in list(self._strangers):
-            if stranger.quiet_since is not None and stranger.quiet_since <= before:
-                self._drop(stranger)
+        quiet = [
+            stranger
+            for stranger in self._strangers
+            if stranger.quiet_since is not None and stranger.quiet_since <= before
+        ]
+        for stranger in quiet:
+            self._drop(stranger)
 
     def close(self) -> None:
         """Drop every connection that is not being answered."""
