@@ -99,7 +99,7 @@ class Started:
 class WatchedAgent(AutoAgent):
     """An agent whose readers of the hardware a test can ask."""
 
-    readers: list[MemoryReader]
+    readers: list[FakeReader]
 
 
 @contextlib.asynccontextmanager
