@@ -161,7 +161,7 @@ def test_a_crd_in_a_group_of_the_real_server_joins_its_document() -> None:
 
 
 def test_the_older_form_has_the_same_kinds(documents: OpenApi) -> None:
-    found = json.loads(documents.older(protobuf=False))
+    found = json.loads(documents.v2_document(protobuf=False))
     assert found["swagger"] == "2.0"
     definitions = found["definitions"]
     assert set(recorded.recording().schemas) <= set(definitions)
@@ -175,7 +175,7 @@ def test_the_older_form_has_the_same_kinds(documents: OpenApi) -> None:
 
 
 def test_the_older_form_leaves_open_what_it_cannot_say(documents: OpenApi) -> None:
-    definitions = json.loads(documents.older(protobuf=False))["definitions"]
+    definitions = json.loads(documents.v2_document(protobuf=False))["definitions"]
     spec = definitions["dev.kgpu.test.crds.v1.Limit"]["properties"]["spec"]["properties"]
     assert spec["maybe"] == {}
     assert spec["port"] == {"x-kubernetes-int-or-string": True}
@@ -219,7 +219,7 @@ def test_a_custom_kind_in_the_older_form(given: dict[str, Any], published: dict[
     api = Api()
     api.install(crd("shows", [version(given)], kind="Show"))
     documents = OpenApi(api.kinds, api.custom)
-    found = json.loads(documents.older(protobuf=False))["definitions"]["dev.kgpu.test.crds.v1.Show"]
+    found = json.loads(documents.v2_document(protobuf=False))["definitions"]["dev.kgpu.test.crds.v1.Show"]
     common = {name: found.get("properties", {}).pop(name, None) for name in ("apiVersion", "kind", "metadata")}
     assert all(common.values()) == ("properties" in published)
     assert found.pop("x-kubernetes-group-version-kind") == [{"group": GROUP, "kind": "Show", "version": "v1"}]
@@ -229,15 +229,15 @@ def test_a_custom_kind_in_the_older_form(given: dict[str, Any], published: dict[
 def test_the_hash_of_the_older_form_follows_its_kinds() -> None:
     api = Api()
     documents = OpenApi(api.kinds, api.custom)
-    before = documents.older_hash()
-    assert documents.older_hash() == before
+    before = documents.v2_hash()
+    assert documents.v2_hash() == before
     api.install(crd("shows", [version(obj())], kind="Show"))
-    assert documents.older_hash() != before
+    assert documents.v2_hash() != before
 
 
 def test_the_older_form_as_protobuf_says_the_same(documents: OpenApi) -> None:
-    definitions = json.loads(documents.older(protobuf=False))["definitions"]
-    (raw,) = fields(documents.older(protobuf=True))[9]
+    definitions = json.loads(documents.v2_document(protobuf=False))["definitions"]
+    (raw,) = fields(documents.v2_document(protobuf=True))[9]
     found = {}
     for member in fields(raw)[1]:
         (name,), (value,) = (fields(member)[number] for number in (1, 2))
