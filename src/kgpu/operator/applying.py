@@ -107,31 +107,33 @@ class Applier:
         """Apply and prune. Raises KubeUnreachableError; what is refused is in ``errors``."""
         self.again_at = None
         wanted = {self._id(obj): outliving(obj, self._owner) for obj in plan.objects}
-        self.errors = {key: said for key, said in self.errors.items() if key in {_shown(one) for one in wanted}}
+        self.errors = {
+            key: message for key, message in self.errors.items() if key in {_shown(object_id) for object_id in wanted}
+        }
         for turn in _in_turn(wanted):
             await self._each(turn.items())
         await self._prune(frozenset(wanted), plan)
         await self._retry(plan.retry)
 
     async def _each(self, pairs: Iterable[tuple[Id, Object]]) -> None:
-        due = [(one, obj) for one, obj in pairs if self._needs(one, obj)]
+        due = [(object_id, obj) for object_id, obj in pairs if self._needs(object_id, obj)]
         limit = asyncio.Semaphore(CONCURRENCY)
 
-        async def apply(one: Id, obj: Object) -> None:
+        async def apply(object_id: Id, obj: Object) -> None:
             async with limit:
-                await self._apply(one, obj, self._id_digest(obj))
+                await self._apply(object_id, obj, self._id_digest(obj))
 
         async with asyncio.TaskGroup() as group:
-            for one, obj in due:
-                group.create_task(apply(one, obj))
+            for object_id, obj in due:
+                group.create_task(apply(object_id, obj))
 
-    def _needs(self, one: Id, obj: Object) -> bool:
+    def _needs(self, object_id: Id, obj: Object) -> bool:
         """True when the object has to be applied now; otherwise what there is to wait for is in ``again_at``."""
-        wanted, live, record = self._id_digest(obj), self._watching.live(*one), self._records.get(one)
+        wanted, live, record = self._id_digest(obj), self._watching.live(*object_id), self._records.get(object_id)
         now = self._clock.monotonic()
         if live is not None and live["metadata"].get("deletionTimestamp"):
             return False  # its end is news, and then it is made anew
-        trouble = self._troubles.get(one)
+        trouble = self._troubles.get(object_id)
         if trouble is not None and trouble.wanted == wanted and now < trouble.until:
             self._come_at(trouble.until)
             return False
@@ -141,82 +143,88 @@ class Applier:
             self._come_at(record.at + LOOK_AGAIN)
             return now >= record.at + LOOK_AGAIN
         if live is not None and live["metadata"].get("uid") == record.uid and live[seen.OWNED] == record.owned:
-            self._troubles.pop(one, None)
+            self._troubles.pop(object_id, None)
             return False
-        return self._put_back(one, live, now)
+        return self._put_back(object_id, live, now)
 
-    def _put_back(self, one: Id, live: Object | None, now: float) -> bool:
+    def _put_back(self, object_id: Id, live: Object | None, now: float) -> bool:
         """Drift: at once the first time, with growing pauses where somebody does it again and again."""
-        fight = self._fights.setdefault(one, ApplyTrouble(Backoff(_FOUGHT_OVER)))
+        fight = self._fights.setdefault(object_id, ApplyTrouble(Backoff(_FOUGHT_OVER)))
         if now < fight.until:
             self._come_at(fight.until)
             return False
         quiet = now - fight.until if fight.until else 0.0
         fight.until = now + fight.backoff.next_delay(ran_for=quiet)
         what = "is gone and is made again" if live is None else "was changed and is put back"
-        log.log(logging.INFO if fight.backoff.failures < 3 else logging.WARNING, "%s %s", _shown(one), what)
+        log.log(logging.INFO if fight.backoff.failures < 3 else logging.WARNING, "%s %s", _shown(object_id), what)
         return True
 
-    async def _apply(self, one: Id, obj: Object, wanted: str) -> None:
-        resource, namespace, name = one
+    async def _apply(self, object_id: Id, obj: Object, wanted: str) -> None:
+        resource, namespace, name = object_id
         try:
-            if resource in _SHARED and self._watching.live(*one) is None and await self._is_strangers(one, obj, wanted):
+            if (
+                resource in _SHARED
+                and self._watching.live(*object_id) is None
+                and await self._is_strangers(object_id, obj, wanted)
+            ):
                 return
             body = {**obj, "metadata": {**obj["metadata"], **({"namespace": namespace} if namespace else {})}}
             self._count(resource.kind)
-            made = await self._api.apply(resource, body, manager=names.OPERATOR_FIELD_MANAGER)
+            applied = await self._api.apply(resource, body, manager=names.OPERATOR_FIELD_MANAGER)
         except KubeRefusedError as refused:
-            if await self._replaced(one, refused):
+            if await self._replaced(object_id, refused):
                 return
-            self._refused(one, wanted, refused.what)
+            self._refused(object_id, wanted, refused.what)
         else:
-            uid = text(mapping(made.get("metadata")).get("uid"))
-            self._records[one] = AppliedObject(wanted, uid, seen.owned(made), self._clock.monotonic())
-            self._troubles.pop(one, None)
-            self.errors.pop(_shown(one), None)
-            log.debug("applied %s/%s, now %s", resource.kind, name, version_of(made))
-            await self._watching.learn(resource, made)
+            uid = text(mapping(applied.get("metadata")).get("uid"))
+            self._records[object_id] = AppliedObject(wanted, uid, seen.owned(applied), self._clock.monotonic())
+            self._troubles.pop(object_id, None)
+            self.errors.pop(_shown(object_id), None)
+            log.debug("applied %s/%s, now %s", resource.kind, name, version_of(applied))
+            await self._watching.learn(resource, applied)
 
-    async def _is_strangers(self, one: Id, obj: Object, wanted: str) -> bool:
+    async def _is_strangers(self, object_id: Id, obj: Object, wanted: str) -> bool:
         """True when somebody else has made an object of that name: it is left alone, and in order if it does the same.
 
         A RuntimeClass ``nvidia`` is part of some distributions; taking it over would remove it at the end.
         """
-        resource, namespace, name = one
-        found = await self._api.get(resource, name, namespace=namespace)
-        labels = strings(mapping((found or {}).get("metadata")).get("labels"))
-        if found is None or is_operators(found) or labels.get(names.COMPONENT_LABEL) == _REPLACED_COMPONENT:
+        resource, namespace, name = object_id
+        live = await self._api.get(resource, name, namespace=namespace)
+        labels = strings(mapping((live or {}).get("metadata")).get("labels"))
+        if live is None or is_operators(live) or labels.get(names.COMPONENT_LABEL) == _REPLACED_COMPONENT:
             return False
-        if all(found.get(key) == value for key, value in obj.items() if key not in ("apiVersion", "kind", "metadata")):
-            uid = text(found["metadata"].get("uid"))
-            self._records[one] = AppliedObject(wanted, uid, "", self._clock.monotonic(), stranger=True)
-            self._troubles.pop(one, None)
-            self.errors.pop(_shown(one), None)
+        if all(live.get(key) == value for key, value in obj.items() if key not in ("apiVersion", "kind", "metadata")):
+            uid = text(live["metadata"].get("uid"))
+            self._records[object_id] = AppliedObject(wanted, uid, "", self._clock.monotonic(), stranger=True)
+            self._troubles.pop(object_id, None)
+            self.errors.pop(_shown(object_id), None)
         else:
-            self._refused(one, wanted, f"{_shown(one)} is there already, made by somebody else, and is another")
+            self._refused(
+                object_id, wanted, f"{_shown(object_id)} is there already, made by somebody else, and is another"
+            )
         return True
 
-    async def _replaced(self, one: Id, refused: KubeRefusedError) -> bool:
+    async def _replaced(self, object_id: Id, refused: KubeRefusedError) -> bool:
         """An operator's object whose fixed fields differ is removed, to be made anew; True when that was done."""
-        resource, namespace, name = one
-        live = self._watching.live(*one)
+        resource, namespace, name = object_id
+        live = self._watching.live(*object_id)
         if refused.code != 422 or "immutable" not in refused.what or live is None or not is_operators(live):
             return False
-        log.info("%s can't be changed and is made anew: %s", _shown(one), refused.what)
+        log.info("%s can't be changed and is made anew: %s", _shown(object_id), refused.what)
         self._count(resource.kind)
         uid = text(live["metadata"].get("uid"))
         await self._api.delete(resource, name, namespace=namespace, uid=uid, propagation="Background")
-        self._records.pop(one, None)
+        self._records.pop(object_id, None)
         self._come_at(self._clock.monotonic())
         return True
 
-    def _refused(self, one: Id, wanted: str, said: str) -> None:
-        trouble = self._troubles.setdefault(one, ApplyTrouble(Backoff(_REFUSED)))
+    def _refused(self, object_id: Id, wanted: str, message: str) -> None:
+        trouble = self._troubles.setdefault(object_id, ApplyTrouble(Backoff(_REFUSED)))
         if trouble.wanted != wanted:
             trouble.backoff.reset()
-        if self.errors.get(_shown(one)) != said:
-            log.warning("%s: %s", _shown(one), said)
-        self.errors[_shown(one)] = said
+        if self.errors.get(_shown(object_id)) != message:
+            log.warning("%s: %s", _shown(object_id), message)
+        self.errors[_shown(object_id)] = message
         trouble.wanted = wanted
         trouble.until = self._clock.monotonic() + trouble.backoff.next_delay()
         self._come_at(trouble.until)
@@ -246,22 +254,22 @@ class Applier:
         """Delete what carries the operator's mark and is not wanted, users of a thing before the thing."""
         for resource, live in reversed(list(self._watching.managed())):
             metadata = live["metadata"]
-            one = (resource, namespace_of(live), name_of(live))
+            object_id = (resource, namespace_of(live), name_of(live))
             state = strings(metadata.get("labels")).get(names.LABEL_OPERATOR_STATE)
-            if one in wanted or metadata.get("deletionTimestamp") or not is_operators(live) or state in plan.keep:
+            if object_id in wanted or metadata.get("deletionTimestamp") or not is_operators(live) or state in plan.keep:
                 continue
-            if self._is_used(one):
+            if self._is_used(object_id):
                 continue
-            await self._delete(one, metadata, orphan=name_of(live) in plan.orphan)
+            await self._delete(object_id, metadata, orphan=name_of(live) in plan.orphan)
         await self._take_back_labels(wanted)
-        for one in self._records.keys() - wanted:
-            del self._records[one]
-            self._troubles.pop(one, None)
-            self._fights.pop(one, None)
+        for object_id in self._records.keys() - wanted:
+            del self._records[object_id]
+            self._troubles.pop(object_id, None)
+            self._fights.pop(object_id, None)
 
-    def _is_used(self, one: Id) -> bool:
+    def _is_used(self, object_id: Id) -> bool:
         """True while pods of an operand that goes still run: they take back what they have published."""
-        resource, _, name = one
+        resource, _, name = object_id
         users = [row.daemon_set for row in OPERANDS if row.role and row.account == name]
         if resource not in kinds.ACCOUNTS or not users:
             return False
@@ -269,19 +277,19 @@ class Applier:
 
     async def _take_back_labels(self, wanted: frozenset[Id]) -> None:
         """The operator's own Namespace stays when it is not wanted any more; what was applied to it goes."""
-        one = (kinds.NAMESPACES, "", self._namespace)
-        live = self._watching.live(*one)
-        if live is not None and live[seen.OWNED] and one not in wanted:
+        object_id = (kinds.NAMESPACES, "", self._namespace)
+        live = self._watching.live(*object_id)
+        if live is not None and live[seen.OWNED] and object_id not in wanted:
             body: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self._namespace}}
-            await self._apply(one, body, seen.digest(body))
+            await self._apply(object_id, body, seen.digest(body))
 
-    async def _delete(self, one: Id, metadata: Mapping[str, object], *, orphan: bool) -> None:
-        resource, namespace, name = one
-        trouble = self._troubles.get(one)
+    async def _delete(self, object_id: Id, metadata: Mapping[str, object], *, orphan: bool) -> None:
+        resource, namespace, name = object_id
+        trouble = self._troubles.get(object_id)
         if trouble is not None and trouble.wanted == "" and self._clock.monotonic() < trouble.until:
             self._come_at(trouble.until)
             return
-        log.info("%s is not wanted any more and is deleted", _shown(one))
+        log.info("%s is not wanted any more and is deleted", _shown(object_id))
         self._count(resource.kind)
         try:
             await self._api.delete(
@@ -290,7 +298,7 @@ class Applier:
             )  # fmt: skip
         except KubeRefusedError as refused:
             if not refused.conflict:  # it is another object by now, of which there will be news
-                self._refused(one, "", refused.what)
+                self._refused(object_id, "", refused.what)
 
     def _id(self, obj: Object) -> Id:
         resource = kinds.resource_of(obj)
@@ -308,9 +316,9 @@ class Applier:
 def _in_turn(wanted: Mapping[Id, Object]) -> Iterable[dict[Id, Object]]:
     """What can be applied side by side, one after the other."""
     later = [resource for turn in _LATER for resource in turn]
-    yield {one: obj for one, obj in wanted.items() if one[0] not in later}
+    yield {object_id: obj for object_id, obj in wanted.items() if object_id[0] not in later}
     for turn in _LATER:
-        yield {one: obj for one, obj in wanted.items() if one[0] in turn}
+        yield {object_id: obj for object_id, obj in wanted.items() if object_id[0] in turn}
 
 
 def is_operators(live: Object) -> bool:
@@ -325,5 +333,5 @@ def is_operators(live: Object) -> bool:
     )
 
 
-def _shown(one: Id) -> str:
-    return f"{one[0].kind}/{one[2]}"
+def _shown(object_id: Id) -> str:
+    return f"{object_id[0].kind}/{object_id[2]}"

@@ -103,4 +103,4 @@ class Budget:
         if len(self._subjects) > QUEUE:
             for bucket in self._subjects.values():
                 bucket.wait(now)
-            self._subjects = {subject: one for subject, one in self._subjects.items() if not one.full}
+            self._subjects = {subject: bucket for subject, bucket in self._subjects.items() if not bucket.full}

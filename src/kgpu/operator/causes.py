@@ -45,9 +45,9 @@ class Cause(Advice):
 
     def __post_init__(self) -> None:
         for name in ("what", "remedy", "quoted"):
-            said = getattr(self, name)
-            if not said.isprintable():
-                object.__setattr__(self, name, one_line(said))
+            quote = getattr(self, name)
+            if not quote.isprintable():
+                object.__setattr__(self, name, one_line(quote))
 
     @property
     def told_remedy(self) -> str:
@@ -132,8 +132,8 @@ _CREATE_REMEDIES: Final[tuple[tuple[str, str], ...]] = (
 
 def not_created(message: str, namespace: str) -> Cause:
     """Why the API server refuses a DaemonSet's pods, with what helps against it."""
-    found = _QUOTA.search(message)
-    quota = found[1] if found else "-n " + namespace
+    match = _QUOTA.search(message)
+    quota = match[1] if match else "-n " + namespace
     remedy = next((remedy for words, remedy in _CREATE_REMEDIES if words in message), "")
     remedy = remedy.format(namespace=namespace, quota=quota) or "correct what the API server names"
     return Cause(reason="PodsNotCreated", what=f"its pods are refused: {_cut(message)}", remedy=remedy)
@@ -158,10 +158,10 @@ class CauseView:
     @cached_property
     def troubles(self) -> Mapping[tuple[str, str], PodTrouble]:
         """By DaemonSet and node."""
-        found: dict[tuple[str, str], PodTrouble] = {}
+        troubles: dict[tuple[str, str], PodTrouble] = {}
         for trouble in self.observed.troubles:
-            found.setdefault((trouble.daemon_set, trouble.node), trouble)
-        return found
+            troubles.setdefault((trouble.daemon_set, trouble.node), trouble)
+        return troubles
 
     @cached_property
     def in_trouble(self) -> frozenset[str]:
@@ -171,7 +171,9 @@ class CauseView:
     @cached_property
     def drivers(self) -> BySelector:
         """The wanted DaemonSets of drivers by node."""
-        return BySelector({name: node_selector(one) for name, one in self.wanted.items() if is_driver(one)})
+        return BySelector(
+            {name: node_selector(daemon_set) for name, daemon_set in self.wanted.items() if is_driver(daemon_set)}
+        )
 
     @cached_property
     def _tainted(self) -> dict[tuple[PodToleration, ...], Mapping[str, tuple[Taint, ...]]]:
@@ -200,17 +202,17 @@ class CauseView:
         bearing, known = self._bearing[daemon_set], self._tainted
         if bearing not in known:  # most DaemonSets tolerate the same
             known[bearing] = {
-                node.name: found for node in self.nodes if node.taints and (found := untolerated(node, bearing))
+                node.name: taints for node in self.nodes if node.taints and (taints := untolerated(node, bearing))
             }
         return known[bearing]
 
     def _tolerations(self, daemon_set: str) -> tuple[PodToleration, ...]:
         wanted = self.wanted.get(daemon_set) or self.observed.daemon_sets.get(daemon_set)
         if wanted is None:
-            given = msgspec.to_builtins(self.policy.spec.daemonsets.tolerations) or [DEFAULT_TOLERATION]
+            tolerations = msgspec.to_builtins(self.policy.spec.daemonsets.tolerations) or [DEFAULT_TOLERATION]
         else:
-            given = mapping(mapping(mapping(wanted.get("spec")).get("template")).get("spec")).get("tolerations")
-        return (*map(_toleration, map(mapping, items(given))), *DAEMON_TOLERATIONS)
+            tolerations = mapping(mapping(mapping(wanted.get("spec")).get("template")).get("spec")).get("tolerations")
+        return (*map(_toleration, map(mapping, items(tolerations))), *DAEMON_TOLERATIONS)
 
     def agent(self, node: ClusterNode) -> Cause | None:
         """Why no agent works on this node, None where one does."""
@@ -220,9 +222,9 @@ class CauseView:
         return known[node.name]
 
     def _agent(self, node: ClusterNode) -> Cause | None:
-        found = self.pod(node, names.AGENT_DAEMON_SET, running=node.agent is not None)
-        if found is not None:
-            return found
+        cause = self.pod(node, names.AGENT_DAEMON_SET, running=node.agent is not None)
+        if cause is not None:
+            return cause
         if node.agent is None:
             return Cause(reason="AgentStarting", what="its agent has not reported yet", passing=True)
         if node.agent.generation < self.policy.generation:
@@ -268,9 +270,9 @@ class CauseView:
     def _in_trouble(self, trouble: PodTrouble) -> Cause:
         remedy, passing = pod_remedy(trouble.reason, trouble.message, self.settings.namespace, trouble.pod)
         what = f"pod {trouble.pod} is not ready: {_cut(trouble.reason, 60) or 'starting'}"
-        said = f" ({_cut(trouble.message)})" if trouble.message else ""
+        detail = f" ({_cut(trouble.message)})" if trouble.message else ""
         passing = passing or (trouble.reason == UNHEALTHY and _NOT_LISTENING in trouble.message)
-        return Cause(reason=word(trouble.reason, "PodNotReady"), what=what + said, remedy=remedy, passing=passing)
+        return Cause(reason=word(trouble.reason, "PodNotReady"), what=what + detail, remedy=remedy, passing=passing)
 
     def role(self, node: ClusterNode, role: str) -> Cause | None:
         """What a role says of itself on a node, None when it runs."""
@@ -281,22 +283,24 @@ class CauseView:
 
     def role_alone(self, node: ClusterNode, role: str) -> Cause | None:
         """The same where the agent is known to work."""
-        said = node.report.roles.get(role) if node.report else None
-        if said is None:
+        report = node.report.roles.get(role) if node.report else None
+        if report is None:
             return Cause(reason="RoleStarting", what=f"its agent does not run the role {role} yet", passing=True)
         # It goes on, but not as it was told; or waits for a person.
-        complaint = (said.state == "running" and said.why) or (said.state == "waiting" and said.why in _FOR_PEOPLE)
-        if said.state == "running" and not complaint:
+        complaint = (report.state == "running" and report.why) or (
+            report.state == "waiting" and report.why in _FOR_PEOPLE
+        )
+        if report.state == "running" and not complaint:
             return None
-        words = f": {_cut(said.reason, MAX_REASON)}" if said.reason else ""
-        what = f"the role {role} complains" if complaint else f"the role {role} is {said.state[:20]}"
-        if said.why == REFUSED:  # the same for every role that reads it
+        words = f": {_cut(report.reason, MAX_REASON)}" if report.reason else ""
+        what = f"the role {role} complains" if complaint else f"the role {role} is {report.state[:20]}"
+        if report.why == REFUSED:  # the same for every role that reads it
             what = "its configuration is refused"
         return Cause(
-            reason=word(said.why, word(said.state.capitalize(), "NotRunning")),
+            reason=word(report.why, word(report.state.capitalize(), "NotRunning")),
             what=what + words,
-            quoted=_cut(said.remedy, MAX_REASON),
-            passing=said.state != "failed" and not complaint,
+            quoted=_cut(report.remedy, MAX_REASON),
+            passing=report.state != "failed" and not complaint,
         )
 
 
@@ -331,12 +335,12 @@ def _toleration(value: Mapping[str, Any]) -> PodToleration:
 
 def untolerated(node: ClusterNode, tolerations: tuple[PodToleration, ...]) -> tuple[Taint, ...]:
     """The taints that keep pods with these tolerations away from a node."""
-    found = []
+    taints = []
     for entry in node.taints:
         taint = Taint(text(entry.get("key")), text(entry.get("value")), text(entry.get("effect")))
         if taint.hard and taint.key not in _OWN_TAINTS and not tolerated(taint, tolerations):
-            found.append(taint)
-    return tuple(found)
+            taints.append(taint)
+    return tuple(taints)
 
 
 def _not_tolerated(node: ClusterNode, taints: Iterable[Taint], policy: str) -> Cause:
@@ -354,8 +358,8 @@ def _not_tolerated(node: ClusterNode, taints: Iterable[Taint], policy: str) -> C
 
 
 def _node_down(node: ClusterNode) -> Cause:
-    said = node.conditions.get("Ready")
-    words = f": {_cut(said.message)}" if said and said.message else ""
+    condition = node.conditions.get("Ready")
+    words = f": {_cut(condition.message)}" if condition and condition.message else ""
     return Cause(
         reason="NodeNotReady", what=f"the node is not Ready{words}", remedy=f"kubectl describe node {node.name}"
     )
@@ -368,6 +372,6 @@ def _cut(message: str, limit: int = 300) -> str:
 _REASON: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_,:]{0,200}[A-Za-z0-9_])?", re.ASCII)
 
 
-def word(said: str, otherwise: str) -> str:
+def word(reason: str, otherwise: str) -> str:
     """A condition's reason: what has been said where it can be one."""
-    return said if _REASON.fullmatch(said) else otherwise
+    return reason if _REASON.fullmatch(reason) else otherwise

@@ -47,14 +47,14 @@ class Certain:
                 "the CustomResourceDefinitions of the chart",
                 "install them (kgpu crds, or helm install); until then nothing is changed",
             )
-        here = frozenset(policy.uid for policy in observed.policies)
-        if here:
+        watched = frozenset(policy.uid for policy in observed.policies)
+        if watched:
             self._known = max(_number(version_of(obj)) for obj in self._watching.objects(POLICIES).values())
-        if (self._last is None and not here) or (self._last or here) - here:
-            await self._ask(here)
-        self._last, self._refused = here, None
+        if (self._last is None and not watched) or (self._last or watched) - watched:
+            await self._ask(watched)
+        self._last, self._refused = watched, None
 
-    async def _ask(self, here: frozenset[str]) -> None:
+    async def _ask(self, watched: frozenset[str]) -> None:
         try:
             listing = await self._api.list(kinds.CLUSTER_POLICIES, project=_essence)
         except KubeRefusedError as refused:
@@ -63,12 +63,12 @@ class Certain:
             self._not_served()
             return
         self._refused = None
-        there = sorted(name_of(obj) for obj in listing.items if not obj["ends"] and obj["uid"] not in here)
-        if there:
+        unseen = sorted(name_of(obj) for obj in listing.items if not obj["ends"] and obj["uid"] not in watched)
+        if unseen:
             raise DoubtError(
-                f"ClusterPolicy {there[0]} is there, but was said to be gone", "one answer of the API server", _NOTHING
+                f"ClusterPolicy {unseen[0]} is there, but was said to be gone", "one answer of the API server", _NOTHING
             )
-        if not here and 0 < _number(listing.resource_version) < self._known:
+        if not watched and 0 < _number(listing.resource_version) < self._known:
             raise DoubtError(
                 "there is no ClusterPolicy any more, but because the API server has gone back to an older state "
                 f"(version {listing.resource_version} after {self._known}), as after a restored backup",

@@ -42,12 +42,12 @@ def role(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
 def own_pod(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
     live = view.observed.daemon_sets.get(operand.daemon_set, {})
     settled = rolled_out(live)
-    found = view.pod(node, operand.daemon_set, running=settled)
-    if found is not None:
+    cause = view.pod(node, operand.daemon_set, running=settled)
+    if cause is not None:
         # A pod that is there and not ready says itself what it waits for.
-        if (found.passing or found.reason == UNHEALTHY) and _is_current(view, operand, node):
-            return view.role_alone(node, operand.role) or dataclasses.replace(found, passing=True, remedy="")
-        return found
+        if (cause.passing or cause.reason == UNHEALTHY) and _is_current(view, operand, node):
+            return view.role_alone(node, operand.role) or dataclasses.replace(cause, passing=True, remedy="")
+        return cause
     if not settled and operand.daemon_set not in view.in_trouble:
         return Cause(reason="RollingOut", what=f"DaemonSet {operand.daemon_set} is being rolled out", passing=True)
     report = node.reports.get(operand.role)

@@ -122,9 +122,9 @@ class _Cleaner:
         """Refuse while kgpu works in another namespace: what is on Nodes is that one's, and a fleet depends on it."""
         listing = await self._api.list(kinds.DEPLOYMENTS, selector=_OPERATOR)
         others = sorted(
-            f"{namespace_of(found)}/{name_of(found)}"
-            for found in listing.items
-            if namespace_of(found) != self._namespace and _is_kgpus(found)
+            f"{namespace_of(deployment)}/{name_of(deployment)}"
+            for deployment in listing.items
+            if namespace_of(deployment) != self._namespace and _is_kgpus(deployment)
         )
         if others:
             raise KubeError(
@@ -140,11 +140,11 @@ class _Cleaner:
         longer than a leader may leave it.
         """
         listing = await self._api.list(kinds.DEPLOYMENTS, namespace=self._namespace, selector=_OPERATOR)
-        for found in listing.items:
-            if mapping(found.get("spec")).get("replicas") != 0:
-                self._tell(f"stopping Deployment {name_of(found)}")
+        for deployment in listing.items:
+            if mapping(deployment.get("spec")).get("replicas") != 0:
+                self._tell(f"stopping Deployment {name_of(deployment)}")
                 change = {"spec": {"replicas": 0}}
-                await self._api.patch(kinds.DEPLOYMENTS, name_of(found), change, namespace=self._namespace)
+                await self._api.patch(kinds.DEPLOYMENTS, name_of(deployment), change, namespace=self._namespace)
         version, renewed = "", self._clock.monotonic()
         while listing.items:
             pods = await self._api.list(PODS, namespace=self._namespace, selector=_OPERATOR)
@@ -152,9 +152,9 @@ class _Cleaner:
             if not left:
                 return
             lease = await self._api.get(LEASES, names.OPERATOR_LEASE, namespace=self._namespace)
-            now_there = version_of(lease) if lease else ""
-            if now_there != version:
-                version, renewed = now_there, self._clock.monotonic()
+            current = version_of(lease) if lease else ""
+            if current != version:
+                version, renewed = current, self._clock.monotonic()
             if self._clock.monotonic() - renewed > _LEADERLESS and not await self._ready() & set(left):
                 self._tell(
                     f"node {', '.join(left)} is away: the operator's pod there does not lead, and is not waited for"
@@ -171,12 +171,12 @@ class _Cleaner:
         async with running(watching=watching.run()):
             while not watching.ready:
                 await self._clock.sleep(0.05)
-            told = 0
+            reported = 0
             while await leaving.holds(ClusterPlan()):
                 staying = leaving.staying()
-                if len(staying) != told:
-                    told = len(staying)
-                    self._tell(f"waiting for {told} agents to leave their hosts")
+                if len(staying) != reported:
+                    reported = len(staying)
+                    self._tell(f"waiting for {reported} agents to leave their hosts")
                 await self._clock.sleep(_LOOK)
             for name in leaving.staying():
                 self._tell(f"node {name}: its agent has not said that it has left; files may remain on its host")
@@ -219,9 +219,9 @@ class _Cleaner:
     async def _left(self) -> list[Object]:
         """Pods of DaemonSets that are gone."""
         sets = await self._api.list(kinds.DAEMON_SETS, namespace=self._namespace)
-        there = {name_of(obj) for obj in sets.items}
+        existing = {name_of(obj) for obj in sets.items}
         pods = await self._api.list(PODS, namespace=self._namespace, project=_pod)
-        return [pod for pod in pods.items if pod["daemon set"] and pod["daemon set"] not in there]
+        return [pod for pod in pods.items if pod["daemon set"] and pod["daemon set"] not in existing]
 
     async def _ready(self) -> frozenset[str]:
         """Nodes whose kubelet answers."""
@@ -254,8 +254,8 @@ class _Cleaner:
 
     async def _clear_namespace(self) -> None:
         """Pod Security labels that the operator has put on its own namespace; those of others stay."""
-        found = await self._api.get(kinds.NAMESPACES, self._namespace)
-        entries = items(mapping((found or {}).get("metadata")).get("managedFields"))
+        live = await self._api.get(kinds.NAMESPACES, self._namespace)
+        entries = items(mapping((live or {}).get("metadata")).get("managedFields"))
         if any(mapping(entry).get("manager") == names.OPERATOR_FIELD_MANAGER for entry in entries):
             self._tell(f"taking labels back from Namespace {self._namespace}")
             body = {"metadata": {"name": self._namespace}}
@@ -283,13 +283,13 @@ class _Cleaner:
 
 def _managers_only(node: Object) -> Object:
     metadata = mapping(node.get("metadata"))
-    found = {
+    managers = {
         (text(entry.get("manager")), text(entry.get("subresource")))
         for entry in map(mapping, items(metadata.get("managedFields")))
         if _is_manager(text(entry.get("manager"))) and entry.get("operation") == "Apply"
     }
     kept = {key: metadata[key] for key in ("name", "uid", "resourceVersion") if key in metadata}
-    return {"metadata": kept, "managers": sorted(found)}
+    return {"metadata": kept, "managers": sorted(managers)}
 
 
 def _is_manager(name: str) -> bool:
@@ -326,7 +326,7 @@ def _brief(obj: Object) -> Object:
 
 def _controller(pod: Object) -> Mapping[str, Any]:
     owners = map(mapping, items(mapping(pod.get("metadata")).get("ownerReferences")))
-    return next((one for one in owners if one.get("controller")), {})
+    return next((owner for owner in owners if owner.get("controller")), {})
 
 
 def _all_unreachable(group: BaseExceptionGroup[BaseException]) -> bool:

@@ -53,8 +53,8 @@ def provided(unbuilt: Collection[str], what: str = "policy") -> Object:
     """
     if not unbuilt:
         return condition(FIELDS_PROVIDED, "True", "Provided", f"kgpu can do all that the {what} asks for")
-    told = ", ".join(sorted(unbuilt))
-    return condition(FIELDS_PROVIDED, "Unknown", "NotProvided", f"kgpu can't do yet what these ask for: {told}")
+    fields = ", ".join(sorted(unbuilt))
+    return condition(FIELDS_PROVIDED, "Unknown", "NotProvided", f"kgpu can't do yet what these ask for: {fields}")
 
 
 def status(state: str, conditions: Iterable[Object], *, namespace: str, generation: int, before: Any = None) -> Object:
@@ -62,18 +62,18 @@ def status(state: str, conditions: Iterable[Object], *, namespace: str, generati
     old = {text(entry.get("type")): entry for entry in map(mapping, items(mapping(before).get("conditions")))}
     written = []
     for entry in conditions:
-        made = {**entry, "observedGeneration": generation}
+        new = {**entry, "observedGeneration": generation}
         last = old.pop(entry["type"], None)
         if last is not None and last.get("status") == entry["status"] and text(last.get("lastTransitionTime")):
-            made["lastTransitionTime"] = last["lastTransitionTime"]
-        written.append(made)
+            new["lastTransitionTime"] = last["lastTransitionTime"]
+        written.append(new)
     return {"state": state, "namespace": namespace, "conditions": written}
 
 
 def counts(total: int, gpu_nodes: Collection[ClusterNode]) -> Object:
     """``status.nodes``: of how many Nodes, how many have GPUs, and how many of these are validated."""
     validated = sum(
-        (said := node.conditions.get(names.VALIDATED_CONDITION)) is not None and said.status == "True"
+        (verdict := node.conditions.get(names.VALIDATED_CONDITION)) is not None and verdict.status == "True"
         for node in gpu_nodes
     )
     return {"total": total, "gpu": len(gpu_nodes), "validated": validated}
@@ -81,19 +81,19 @@ def counts(total: int, gpu_nodes: Collection[ClusterNode]) -> Object:
 
 def refused(errors: Mapping[str, str]) -> Object:
     """What a status says of objects that the API server refuses, by ``Kind/name``; nothing where it takes them all."""
-    rows = [_refusal(name, said) for name, said in sorted(errors.items())[:MAX_REFUSED]]
+    rows = [_refusal(name, message) for name, message in sorted(errors.items())[:MAX_REFUSED]]
     return {REFUSED: rows} if rows else {}
 
 
 def refusals(status: Object) -> dict[str, str]:
     """The same read from a status."""
-    given = map(mapping, items(status.get(REFUSED))[:MAX_REFUSED])
-    rows = [_refusal(text(row.get("object")), text(row.get("message"))) for row in given]
+    entries = map(mapping, items(status.get(REFUSED))[:MAX_REFUSED])
+    rows = [_refusal(text(row.get("object")), text(row.get("message"))) for row in entries]
     return {row["object"]: row["message"] for row in rows}
 
 
-def _refusal(name: str, said: str) -> Object:
-    return {"object": one_line(name, MAX_REFUSED_NAME), "message": one_line(said, MAX_REFUSAL)}
+def _refusal(name: str, message: str) -> Object:
+    return {"object": one_line(name, MAX_REFUSED_NAME), "message": one_line(message, MAX_REFUSAL)}
 
 
 def stamp(status: Object, now: str) -> Object:

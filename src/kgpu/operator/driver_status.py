@@ -20,10 +20,10 @@ READY: Final = "NVIDIADriver is ready as all resources have been successfully re
 
 def driver_statuses(view: CauseView, assignment: Assignment, rules: LabelRules) -> dict[str, Object]:
     """By name; of those that are being deleted, none."""
-    found = {}
+    statuses = {}
     sets: dict[str, list[str]] = {}
-    for name, one in view.wanted.items():
-        sets.setdefault(node_selector(one).get(names.LABEL_DRIVER_OWNER, ""), []).append(name)
+    for name, daemon_set in view.wanted.items():
+        sets.setdefault(node_selector(daemon_set).get(names.LABEL_DRIVER_OWNER, ""), []).append(name)
     nodes: dict[str, list[ClusterNode]] = {}
     for node in view.gpu_nodes:
         nodes.setdefault(node.labels.get(names.LABEL_DRIVER_OWNER, ""), []).append(node)
@@ -31,12 +31,12 @@ def driver_statuses(view: CauseView, assignment: Assignment, rules: LabelRules) 
         if not driver.deleting:
             owned = nodes.get(driver.name, [])
             state, pair = _state(view, driver, assignment, rules, mine=sorted(sets.get(driver.name, [])), owned=owned)
-            told_of = [*pair, conditions.provided(driver.unbuilt, "NVIDIADriver")]
-            whole = conditions.status(
-                state, told_of, namespace=view.settings.namespace, generation=driver.generation, before=driver.status
+            entries = [*pair, conditions.provided(driver.unbuilt, "NVIDIADriver")]
+            status = conditions.status(
+                state, entries, namespace=view.settings.namespace, generation=driver.generation, before=driver.status
             )
-            found[driver.name] = {**whole, "nodes": conditions.counts(len(view.nodes), owned)}
-    return found
+            statuses[driver.name] = {**status, "nodes": conditions.counts(len(view.nodes), owned)}
+    return statuses
 
 
 def _state(

@@ -41,7 +41,7 @@ class Assignment:
 def assign(drivers: Iterable[NvidiaDriver], nodes: Iterable[ClusterNode]) -> Assignment:
     """Gives every GPU node its NVIDIADriver; ``nodes`` are those with GPUs."""
     staying = [driver for driver in drivers if not driver.deleting]
-    problems = {driver.name: found for driver in staying if (found := _own_problem(driver)) is not None}
+    problems = {driver.name: problem for driver in staying if (problem := _own_problem(driver)) is not None}
     usable = [driver for driver in staying if not _unusable(problems.get(driver.name))]
     defaults = [driver for driver in usable if driver.spec.default]
     specific = [(driver, _terms(driver)) for driver in usable if not driver.spec.default]
@@ -91,7 +91,7 @@ def _unusable(problem: Advice | None) -> bool:
 
 def _own_problem(driver: NvidiaDriver) -> Advice | None:
     checks = (_unreadable, _reserved, _default_with_selector, _precompiled, _gds)
-    return next((found for check in checks if (found := check(driver)) is not None), None)
+    return next((problem for check in checks if (problem := check(driver)) is not None), None)
 
 
 def _unreadable(driver: NvidiaDriver) -> Advice | None:
@@ -101,7 +101,7 @@ def _unreadable(driver: NvidiaDriver) -> Advice | None:
 def _reserved(driver: NvidiaDriver) -> Advice | None:
     affinity = driver.spec.node_affinity
     terms = affinity.required.node_selector_terms if affinity and affinity.required else ()
-    keys = {*driver.spec.node_selector, *(one.key for term in terms for one in term.match_expressions)}
+    keys = {*driver.spec.node_selector, *(expression.key for term in terms for expression in term.match_expressions)}
     if names.LABEL_DRIVER_OWNER in keys:
         return Advice(
             reason=FAILED,

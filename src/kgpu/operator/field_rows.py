@@ -24,13 +24,13 @@ class FieldRow:
 
 def field_rows(policy: Policy, drivers: Iterable[NvidiaDriver]) -> tuple[FieldRow, ...]:
     """Of the policy in force, then of each NVIDIADriver."""
-    of_drivers = [(one.name, one.unbuilt) for one in drivers if not one.deleting]
-    asked: list[tuple[str, type[msgspec.Struct], tuple[str, ...]]] = [
+    of_drivers = [(driver.name, driver.unbuilt) for driver in drivers if not driver.deleting]
+    objects: list[tuple[str, type[msgspec.Struct], tuple[str, ...]]] = [
         (f"ClusterPolicy/{policy.name}", ClusterPolicySpec, policy.unbuilt),
         *((f"NVIDIADriver/{name}", NVIDIADriverSpec, paths) for name, paths in sorted(of_drivers)),
     ]
     return tuple(
         FieldRow(object=name, field=path, instead=field_support.instead(struct, path))
-        for name, struct, paths in asked
+        for name, struct, paths in objects
         for path in paths
     )

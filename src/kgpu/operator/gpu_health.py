@@ -28,12 +28,12 @@ class NodeGpus:
 
 def gpus_of(node: ClusterNode) -> NodeGpus:
     """As its agent says it now."""
-    said = node.conditions.get(names.GPUS_HEALTHY_CONDITION)
-    if said is None:
+    condition = node.conditions.get(names.GPUS_HEALTHY_CONDITION)
+    if condition is None:
         return NodeGpus()
-    unread = said.message if said.status == "Unknown" and said.reason == UNREADABLE else ""
+    unread = condition.message if condition.status == "Unknown" and condition.reason == UNREADABLE else ""
     if node.gpus is None:
-        untold = said.message if said.status == "False" else ""
+        untold = condition.message if condition.status == "False" else ""
         return NodeGpus(bad=int(bool(untold)), unread=unread, untold=untold)
-    ill = tuple(one for one in node.gpus.gpus if not one.muted)
+    ill = tuple(gpu for gpu in node.gpus.gpus if not gpu.muted)
     return NodeGpus(ill=ill, bad=node.gpus.bad, more=node.gpus.more, unread=unread)

@@ -48,7 +48,7 @@ def _verdict(view: CauseView, operand: Operand, container: list[ClusterNode], ou
     if not wanted:
         missed = tuple(spec.missed(view))
         if missed:
-            return summed(operand, [one.node for one in missed], missed, [spec.why_off(view)])
+            return summed(operand, [finding.node for finding in missed], missed, [spec.why_off(view)])
         return OperandVerdict(operand=operand, status="True", reason="Disabled", notes=(spec.why_off(view),))
     error = _render_error(view, operand)
     if error is not None:
@@ -78,8 +78,8 @@ def _on_nodes(view: CauseView, spec: OperandSpec, container: list[ClusterNode], 
     if off:
         notes.append(f"switched off by node label on {some(off)}")
     notes += out
-    found = summed(operand, [node.name for node in nodes], unique(findings), notes)
-    return replace(found, off=frozenset(off))
+    verdict = summed(operand, [node.name for node in nodes], unique(findings), notes)
+    return replace(verdict, off=frozenset(off))
 
 
 def _render_error(view: CauseView, operand: Operand) -> UserError | None:

@@ -58,7 +58,7 @@ class NodeLabeller:
 
     def want(self, wanted: Iterable[NodeLabels]) -> None:
         """From now on, these and no others are to be written."""
-        self._wanted = {one.name: one for one in wanted if not self._is_written(one)}
+        self._wanted = {change.name: change for change in wanted if not self._is_written(change)}
         for name in self.errors.keys() - self._wanted.keys():
             del self.errors[name]
         for name in self._later.keys() - self._wanted.keys():
@@ -77,11 +77,11 @@ class NodeLabeller:
             for task in self._later.values():
                 task.cancel()
 
-    def _is_written(self, one: NodeLabels) -> bool:
+    def _is_written(self, change: NodeLabels) -> bool:
         """True when this was written and the Node is not known to have changed since: asking again would be in vain."""
-        wrote, version = self._written.get(one.name, (None, ""))
-        live = self._watching.objects("nodes").get(("", one.name))
-        return wrote == one and live is not None and not is_newer(version_of(live), version)
+        wrote, version = self._written.get(change.name, (None, ""))
+        live = self._watching.objects("nodes").get(("", change.name))
+        return wrote == change and live is not None and not is_newer(version_of(live), version)
 
     def _enqueue(self, name: str) -> None:
         if name not in self._queued and name not in self._active:
@@ -94,18 +94,18 @@ class NodeLabeller:
             await self._work.acquire()
             name = self._queue.popleft()
             self._queued.discard(name)
-            one = self._wanted.get(name)
-            if one is None:
+            change = self._wanted.get(name)
+            if change is None:
                 continue
             self._active.add(name)
             try:
-                await self._write(one)
+                await self._write(change)
             except KubeError as error:
                 self._failed(name, error)
             else:
                 self._pauses.pop(name, None)
                 self.errors.pop(name, None)
-                if self._wanted.get(name) == one:
+                if self._wanted.get(name) == change:
                     del self._wanted[name]
             finally:
                 self._active.discard(name)
@@ -126,38 +126,38 @@ class NodeLabeller:
         if name in self._wanted:
             self._enqueue(name)
 
-    async def _write(self, one: NodeLabels) -> None:
-        live = self._watching.objects("nodes").get(("", one.name))
+    async def _write(self, change: NodeLabels) -> None:
+        live = self._watching.objects("nodes").get(("", change.name))
         if live is None:
             return
-        metadata: Object = {"name": one.name, "uid": live["metadata"]["uid"]}
-        if one.clear:
+        metadata: Object = {"name": change.name, "uid": live["metadata"]["uid"]}
+        if change.clear:
             self._count("Node")
-            gone = {"metadata": {"uid": metadata["uid"], "labels": dict.fromkeys(one.clear)}}
-            await self._watching.learn(NODES, await self._api.patch(NODES, one.name, gone))
-        if one.labels:
-            metadata["labels"] = dict(one.labels)
+            removal = {"metadata": {"uid": metadata["uid"], "labels": dict.fromkeys(change.clear)}}
+            await self._watching.learn(NODES, await self._api.patch(NODES, change.name, removal))
+        if change.labels:
+            metadata["labels"] = dict(change.labels)
         obj: Object = {"metadata": metadata}
         self._count("Node")
         try:
-            made = await self._api.apply(_BRIEFLY, obj, manager=names.OPERATOR_FIELD_MANAGER, force=False)
+            applied = await self._api.apply(_BRIEFLY, obj, manager=names.OPERATOR_FIELD_MANAGER, force=False)
         except KubeRefusedError as refused:
             if not refused.conflict:
                 raise
-            fresh = await self._api.get(NODES, one.name)
+            fresh = await self._api.get(NODES, change.name)
             if fresh is None:
                 return
-            if not self._is_known(one, fresh, text(metadata["uid"])):
+            if not self._is_known(change, fresh, text(metadata["uid"])):
                 await self._watching.learn(NODES, fresh)
                 return
             self._count("Node")
-            made = await self._api.apply(_BRIEFLY, obj, manager=names.OPERATOR_FIELD_MANAGER)
-        self._written[one.name] = (one, version_of(made))
+            applied = await self._api.apply(_BRIEFLY, obj, manager=names.OPERATOR_FIELD_MANAGER)
+        self._written[change.name] = (change, version_of(applied))
 
-    def _is_known(self, one: NodeLabels, fresh: Object, uid: str) -> bool:
+    def _is_known(self, change: NodeLabels, fresh: Object, uid: str) -> bool:
         """True when the Node's labels are what the plan was made from, as far as they are concerned here."""
-        live = self._watching.objects("nodes").get(("", one.name))
+        live = self._watching.objects("nodes").get(("", change.name))
         if live is None or mapping(fresh.get("metadata")).get("uid") != uid:
             return False
         now = strings(mapping(fresh.get("metadata")).get("labels"))
-        return all(now.get(key) == live["node"].labels.get(key) for key in (*one.labels, *one.clear))
+        return all(now.get(key) == live["node"].labels.get(key) for key in (*change.labels, *change.clear))

@@ -64,7 +64,7 @@ STATE_KEYS: Final = frozenset(
 
 AGENT: Final = names.AGENT_NODE_LABEL
 LEAVING: Final = names.AGENT_NODE_LEAVING
-WORK: Final = frozenset(deploy(one.deploy) for one in OPERANDS if one.role and one.deploy)
+WORK: Final = frozenset(deploy(operand.deploy) for operand in OPERANDS if operand.role and operand.deploy)
 """The labels that give an agent work."""
 _FEATURES: Final = "features"
 
@@ -149,8 +149,8 @@ def has_agent(node: ClusterNode) -> bool:
 
 def is_cleaned(node: ClusterNode) -> bool:
     """True when the node's agent says that it has taken away what it had put there; features are still its job."""
-    said = node.agent.roles if node.agent else {}
-    states = {role.state for name, role in said.items() if name != _FEATURES}
+    roles = node.agent.roles if node.agent else {}
+    states = {role.state for name, role in roles.items() if name != _FEATURES}
     return "left" in states and states <= {"left", "stopped"}
 
 
@@ -167,9 +167,9 @@ def mig_capable(node: ClusterNode) -> bool:
     labels = node.labels
     if labels.get(names.LABEL_VGPU_HOST_DRIVER_VERSION):
         return False
-    said = labels.get(names.LABEL_MIG_CAPABLE)
-    if said is not None:
-        return said == TRUE
+    capable = labels.get(names.LABEL_MIG_CAPABLE)
+    if capable is not None:
+        return capable == TRUE
     product = labels.get(names.LABEL_GPU_PRODUCT, "").lower()
     return any(name in product for name in _MIG_PRODUCTS)
 
@@ -179,14 +179,14 @@ def wanted_operands(node: ClusterNode, rules: LabelRules) -> dict[str, str]:
     if not rules.active or not is_gpu(node) or opted_out(node):
         return {}
     mode = workload(node, rules)
-    found = dict.fromkeys(map(deploy, _OPERANDS[mode]), TRUE)
+    labels = dict.fromkeys(map(deploy, _OPERANDS[mode]), TRUE)
     if mode == PASSTHROUGH:
-        found[deploy(_PASSTHROUGH_PLUGIN.get(rules.mode, _PASSTHROUGH_PLUGIN["kubevirt"]))] = TRUE
+        labels[deploy(_PASSTHROUGH_PLUGIN.get(rules.mode, _PASSTHROUGH_PLUGIN["kubevirt"]))] = TRUE
     if mode == CONTAINER and mig_capable(node):
-        found[deploy(_MIG_MANAGER)] = TRUE
-    if DRIVER in found and rules.driver and node.report is not None and node.report.driver_source == "host":
-        found[DRIVER] = names.PRE_INSTALLED
-    return found
+        labels[deploy(_MIG_MANAGER)] = TRUE
+    if DRIVER in labels and rules.driver and node.report is not None and node.report.driver_source == "host":
+        labels[DRIVER] = names.PRE_INSTALLED
+    return labels
 
 
 def label_plan(node: ClusterNode, rules: LabelRules, owner: str | None = "") -> NodeLabels | None:

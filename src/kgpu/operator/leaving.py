@@ -27,21 +27,23 @@ log = logging.getLogger(__name__)
 
 PATIENCE: Final = 20.0
 LOOK_AGAIN: Final = 1.0
-ROLE_OF: Final = {names.AGENT_DAEMON_SET: ""} | {name: one.role for name, one in DAEMON_SETS.items() if one.role}
+ROLE_OF: Final = {names.AGENT_DAEMON_SET: ""} | {
+    name: operand.role for name, operand in DAEMON_SETS.items() if operand.role
+}
 """The DaemonSets whose pods clean up, with the role that they are there for; "" for all of them."""
 
 _NEEDED_TO_LEAVE: Final = frozenset(
     {(kinds.DAEMON_SETS.kind, name) for name in ROLE_OF}
     | {(CONFIG_MAPS.kind, names.AGENT_CONFIG_MAP)}
     | {
-        (row.kind, one.account)  # what they may do, with which they take back what they have published
-        for one in OPERANDS
-        if one.role
+        (row.kind, operand.account)  # what they may do, with which they take back what they have published
+        for operand in OPERANDS
+        if operand.role
         for row in kinds.ACCOUNTS
     }
     | {
         (row.kind, features_role(account))
-        for account in (names.AGENT_DAEMON_SET, *(one.account for one in OPERANDS if one.role))
+        for account in (names.AGENT_DAEMON_SET, *(operand.account for operand in OPERANDS if operand.role))
         for row in kinds.ACCOUNTS
     }
 )
@@ -115,11 +117,11 @@ class Leaving:
         leaving = agent_config.encode(msgspec.structs.replace(config, leaving=True))
         change = {"data": {names.AGENT_CONFIG_KEY: leaving}}
         try:
-            made = await self._api.patch(CONFIG_MAPS, names.AGENT_CONFIG_MAP, change, namespace=self._namespace)
+            config_map = await self._api.patch(CONFIG_MAPS, names.AGENT_CONFIG_MAP, change, namespace=self._namespace)
         except KubeRefusedError as refused:
             log.warning("agents can't be told to leave: %s", refused.one_line())
             return False
-        await self._watching.learn(CONFIG_MAPS, made)
+        await self._watching.learn(CONFIG_MAPS, config_map)
         return True
 
 

@@ -21,16 +21,16 @@ _RELEASE: Final = re.compile(r"(?P<release>[0-9]{3,}(?:\.[0-9]+){0,2})(?:-|$)", 
 
 def other_driver(view: CauseView, node: ClusterNode, fitting: Iterable[str]) -> Cause | None:
     """That another driver is loaded than the DaemonSets ``fitting`` bring; tags without a release are not judged."""
-    have = node.report.driver if node.report is not None else ""
+    loaded = node.report.driver if node.report is not None else ""
     wanted = {release: name for name in fitting if (release := _wanted(view.wanted.get(name, {})))}
-    if not have or not wanted or any(_is_of(have, release) for release in wanted):
+    if not loaded or not wanted or any(_is_of(loaded, release) for release in wanted):
         return None
     release, daemon_set = next(iter(wanted.items()))
     owner = node.labels.get(names.LABEL_DRIVER_OWNER, "") if view.policy.spec.driver.use_nvidia_driver_crd else ""
     field = f"spec.version of NVIDIADriver {owner}" if owner else "driver.version"
     return Cause(
         reason="OtherDriverLoaded",
-        what=f"{field} asks for driver {release}, and driver {have} is loaded",
+        what=f"{field} asks for driver {release}, and driver {loaded} is loaded",
         remedy=(
             f"end what uses its GPUs (kubectl drain {node.name} --ignore-daemonsets), delete its pod of DaemonSet "
             f"{daemon_set}, and when the new driver is loaded: kubectl uncordon {node.name}"
@@ -42,11 +42,11 @@ def _wanted(daemon_set: Object) -> str:
     """The release that a driver's DaemonSet brings, by its image's tag; "" when it does not say."""
     pod = mapping(mapping(mapping(daemon_set.get("spec")).get("template")).get("spec"))
     first = next(iter(map(mapping, items(pod.get("containers")))), {})
-    found = _RELEASE.match(text(first.get("image")).rpartition("/")[2].partition(":")[2])
-    return found["release"] if found else ""
+    match = _RELEASE.match(text(first.get("image")).rpartition("/")[2].partition(":")[2])
+    return match["release"] if match else ""
 
 
-def _is_of(have: str, release: str) -> bool:
+def _is_of(loaded: str, release: str) -> bool:
     """``release`` may be a branch."""
     wanted = release.split(".")
-    return have.split(".")[: len(wanted)] == wanted
+    return loaded.split(".")[: len(wanted)] == wanted

@@ -75,8 +75,8 @@ class OperatorFigures:
     def passed(self, gauges: Mapping[str, float]) -> None:
         """A pass has ended, and the plan says this."""
         self.passes += 1
-        told = {name.removeprefix(PREFIX): value for name, value in gauges.items()}
-        self._gauges = {"reconciliation_status": NO_POLICY, **told}
+        figures = {name.removeprefix(PREFIX): value for name, value in gauges.items()}
+        self._gauges = {"reconciliation_status": NO_POLICY, **figures}
         if self._gauges["reconciliation_status"] == 1.0:
             self.last_success = self._now()
         else:
@@ -99,18 +99,18 @@ class OperatorFigures:
         known = {name for name, _, _ in ROWS}
         rows = [*ROWS, *((name, "gauge", "") for name in sorted(values.keys() - known))]
         lines: list[str] = []
-        for name, kind, said in rows:
+        for name, kind, help_text in rows:
             if name in values:
                 full = PREFIX + name
-                lines += [f"# HELP {full} {said}"] if said else []
+                lines += [f"# HELP {full} {help_text}"] if help_text else []
                 lines += [f"# TYPE {full} {kind}", f"{full} {_number(values[name])}"]
         samples = (
             [f'{{kind="{kind}"}} {count}' for kind, count in sorted(self._writes.items())],
             [f" {self.events_dropped}"],
             [f" {self.plan_seconds:.6f}"],
         )
-        for (full, kind, said), found in zip(OWN_ROWS, samples, strict=True):
-            lines += [f"# HELP {full} {said}", f"# TYPE {full} {kind}", *(f"{full}{sample}" for sample in found)]
+        for (full, kind, help_text), series in zip(OWN_ROWS, samples, strict=True):
+            lines += [f"# HELP {full} {help_text}", f"# TYPE {full} {kind}", *(f"{full}{sample}" for sample in series)]
         return "\n".join([*lines, ""])
 
 

@@ -108,8 +108,8 @@ def project(obj: Any) -> Object:
         key: metadata[key] for key in ("name", "uid", "resourceVersion", "creationTimestamp") if key in metadata
     }
     kept["labels"] = _shared(strings(metadata.get("labels")))
-    told = (*KEPT_ANNOTATIONS, *REPORTS, *_own_reports(annotations))
-    kept["annotations"] = {key: annotations[key] for key in told if key in annotations}
+    keys = (*KEPT_ANNOTATIONS, *REPORTS, *_own_reports(annotations))
+    kept["annotations"] = {key: annotations[key] for key in keys if key in annotations}
     managers = items(metadata.get("managedFields"))
     kept["managedFields"] = [entry for entry in managers if _ours(entry) or _is_discovery(entry)]
     return {
@@ -185,23 +185,23 @@ def _system(labels: Mapping[str, str], image: str) -> tuple[str, str]:
         return system, version
     for prefix, known in _SYSTEMS:
         if image.lower().startswith(prefix.lower()):
-            found = _VERSION.search(image, len(prefix))
-            number = found[0] if found else ""
+            match = _VERSION.search(image, len(prefix))
+            number = match[0] if match else ""
             return known, ".".join(number.split(".")[: _POINT_RELEASE.get(known)])
     return system, version
 
 
 def _conditions(value: Any) -> dict[str, NodeCondition]:
-    found = {}
+    conditions = {}
     for entry in map(mapping, items(value)):
         kind = text(entry.get("type"))
         if kind in KEPT_CONDITIONS:
-            found[kind] = NodeCondition(
+            conditions[kind] = NodeCondition(
                 status=_one(text(entry.get("status"))),
                 reason=_one(printable(text(entry.get("reason")))),
                 message=one_line(text(entry.get("message"))),
             )
-    return found
+    return conditions
 
 
 def _gpu_resources(value: Any) -> dict[str, Any]:

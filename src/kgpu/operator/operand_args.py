@@ -32,6 +32,6 @@ def idle_args(operand: OperandSpec, policy: Policy) -> Iterator[IdleArguments]:
 
 
 def _given(operand: OperandSpec, policy: Policy) -> tuple[str, ...]:
-    told = section(operand.operand, policy.spec)
-    args: tuple[str, ...] = told.args if told is not None else ()
+    settings = section(operand.operand, policy.spec)
+    args: tuple[str, ...] = settings.args if settings is not None else ()
     return args

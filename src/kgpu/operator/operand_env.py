@@ -27,9 +27,9 @@ def role_env(operand: OperandSpec, scene: Scene) -> dict[str, str]:
     return env
 
 
-def variables(given_rows: Iterable[Variable], scene: Scene) -> dict[str, str]:
+def variables(variable_rows: Iterable[Variable], scene: Scene) -> dict[str, str]:
     """What the rows give."""
-    values = ((row.name, row.value if isinstance(row.value, str) else row.value(scene)) for row in given_rows)
+    values = ((row.name, row.value if isinstance(row.value, str) else row.value(scene)) for row in variable_rows)
     return {name: value for name, value in values if value is not None}
 
 
@@ -39,25 +39,25 @@ def _user_env(operand: OperandSpec, scene: Scene) -> dict[str, str]:
     The validator's checks were containers of their own with an environment each; here a check's variables are those
     with its name before a dot: ``cuda.WITH_WORKLOAD``.
     """
-    told = section(operand.operand, scene.policy.spec)
-    if told is None:
+    settings = section(operand.operand, scene.policy.spec)
+    if settings is None:
         return {}
-    env = given(told.env, scene)
+    env = given(settings.env, scene)
     for part in operand.env_blocks:
-        block = getattr(told, part)
+        block = getattr(settings, part)
         env |= {f"{part}.{name}": value for name, value in given(block.env if block else (), scene).items()}
     return env
 
 
 def check_env(operand: OperandSpec, scene: Scene) -> None:
     """Raises ConfigError for the first variable of a role's whose name no container could have."""
-    told = section(operand.operand, scene.policy.spec)
-    if told is None:
+    settings = section(operand.operand, scene.policy.spec)
+    if settings is None:
         return
     path = next(row.name for row in rows(ClusterPolicySpec) if row.attribute == operand.operand.section)
-    check_names(f"{path}.env", told.env, scene)
+    check_names(f"{path}.env", settings.env, scene)
     for part in operand.env_blocks:
-        if block := getattr(told, part):
+        if block := getattr(settings, part):
             check_names(f"{path}.{part}.env", block.env, scene)
 
 

@@ -109,5 +109,5 @@ class OperandSpec:
 
 def section_enabled(operand: Operand, policy: Policy) -> bool:
     """What ``enabled`` of its section says, the row's default where that says nothing."""
-    told: bool | None = getattr(policy.spec, operand.section).enabled
-    return operand.on_when_nil if told is None else told
+    enabled: bool | None = getattr(policy.spec, operand.section).enabled
+    return operand.on_when_nil if enabled is None else enabled

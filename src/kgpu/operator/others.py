@@ -90,13 +90,13 @@ def _is_master(deployment: Object) -> bool:
 
 def to_ask(suspects: Iterable[SuspectProgram]) -> tuple[SuspectProgram, ...]:
     """Those that are asked about: of each namespace and in all only so many, the oldest first."""
-    taken: Counter[str] = Counter()
-    found: list[SuspectProgram] = []
-    for one in sorted(suspects):
-        if taken[one.namespace] < MOST_OF_NAMESPACE and len(found) < MOST:
-            taken[one.namespace] += 1
-            found.append(one)
-    return tuple(found)
+    counts: Counter[str] = Counter()
+    chosen: list[SuspectProgram] = []
+    for candidate in sorted(suspects):
+        if counts[candidate.namespace] < MOST_OF_NAMESPACE and len(chosen) < MOST:
+            counts[candidate.namespace] += 1
+            chosen.append(candidate)
+    return tuple(chosen)
 
 
 class Others:
@@ -116,18 +116,20 @@ class Others:
         operator may not ask, nobody is believed, which ``decisions`` tells.
         """
         suspects = tuple(suspects)
-        asked = to_ask(suspects)
-        self._left_out = len(suspects) - len(asked)
+        checked = to_ask(suspects)
+        self._left_out = len(suspects) - len(checked)
         now = self._clock.monotonic()
-        questions = dict.fromkeys(one.question for one in asked)
+        questions = dict.fromkeys(suspect.question for suspect in checked)
         self._answers = {key: self._answers[key] for key in questions if key in self._answers}
-        self._refused = {key: error for key, error in self._refused.items() if any(key == one[0] for one in questions)}
+        self._refused = {
+            key: error for key, error in self._refused.items() if any(key == question[0] for question in questions)
+        }
         for question in questions:
             known = self._answers.get(question)
             if known is None or now - known[1] >= AGAIN:
                 self._answers[question] = await self._ask(question), now
         self.again_at = min((at + AGAIN for _, at in self._answers.values()), default=None)
-        return frozenset(one for one in asked if self._answers[one.question][0])
+        return frozenset(suspect for suspect in checked if self._answers[suspect.question][0])
 
     async def _ask(self, question: tuple[OtherProgram, str, str]) -> bool:
         program, namespace, account = question
@@ -151,10 +153,10 @@ class Others:
 
     def decisions(self) -> tuple[Advice, ...]:
         """What could not be found out."""
-        found = [_unasked(program, error) for program, error in sorted(self._refused.items())]
+        advice = [_unasked(program, error) for program, error in sorted(self._refused.items())]
         if self._left_out:
-            found.append(_crowd(self._left_out))
-        return tuple(found)
+            advice.append(_crowd(self._left_out))
+        return tuple(advice)
 
 
 def _unasked(program: OtherProgram, error: KubeRefusedError) -> Advice:

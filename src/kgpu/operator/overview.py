@@ -152,17 +152,17 @@ def overview(
     unread: tuple[str, ...] = (),
 ) -> Overview:
     """Of this moment."""
-    found = operator or OperatorState()
+    state = operator or OperatorState()
     active = choose(observed)
     policy = active.policy
-    aside = (*_aside(active), *([_operator_down(found, settings)] if found.down else []))
+    aside = (*_aside(active), *([_operator_down(state, settings)] if state.down else []))
     if policy is None or policy.problem or active.foreign:
-        problem = _stopper(active, policy, found, settings)
+        problem = _stopper(active, policy, state, settings)
         return Overview(
             ready=False,
             headline=problem.what,
             namespace=settings.namespace,
-            operator=found.said,
+            operator=state.said,
             policy=policy.name if policy else "",
             layout=settings.layout.value,
             nodes=tuple(_row(node, ()) for node in observed.nodes if is_gpu(node)),
@@ -175,18 +175,18 @@ def overview(
         observed = dataclasses.replace(observed, apply_errors=conditions.refusals(policy.status))
     known = survey(labelled(observed, policy, settings), settings, policy)
     written = _written(policy)
-    here = known.summary.state == STATE_READY
+    judged_ready = known.summary.state == STATE_READY
     problems = (
         *sorted((*_problems(known), *_gpus(known.view.gpu_nodes)), key=_weight),
         *aside, *_switched_off(known), *_outside(known.findings), *_warnings(policy), *_without_effect(known),
     )  # fmt: skip
-    if here and written != STATE_READY:
+    if judged_ready and written != STATE_READY:
         problems = (_disagreement(policy, written), *problems)
     return Overview(
-        ready=here and written == STATE_READY,
+        ready=judged_ready and written == STATE_READY,
         headline=_headline(known, policy, written),
         namespace=settings.namespace,
-        operator=found.said,
+        operator=state.said,
         policy=policy.name,
         layout=settings.layout.value,
         nodes=tuple(_row(node, known.verdicts) for node in known.view.gpu_nodes),
@@ -257,14 +257,14 @@ def _headline(known: Survey, policy: Policy, written: str) -> str:
         more = f" (+{len(refused) - 1} more)" if len(refused) > 1 else ""
         return f"ClusterPolicy {policy.name} is not ready: the API server refuses {refused[0]}{more}"
     late = [verdict for verdict in known.verdicts if verdict.holds_up]
-    failing = [one for one in late if not all(finding.cause.passing for finding in one.findings)]
+    failing = [verdict for verdict in late if not all(finding.cause.passing for finding in verdict.findings)]
     bad = [verdict.operand.title for verdict in failing or late]
     return f"ClusterPolicy {policy.name} is not ready: {', '.join(bad) or 'it can not be carried out'}"
 
 
 def _not_offered(known: Survey) -> str:
     """That nodes offer no GPU because the device plugin is off, by the policy or by their labels; "" where it runs."""
-    off = {name for one in known.verdicts if one.operand.name == "device-plugin" for name in one.off}
+    off = {name for verdict in known.verdicts if verdict.operand.name == "device-plugin" for name in verdict.off}
     if known.view.policy.spec.device_plugin.enabled is False:
         off = {node.name for node in known.view.gpu_nodes}
     bare = [node for node in known.view.gpu_nodes if node.name in off and not any(node.allocatable.values())]
@@ -305,16 +305,16 @@ def _said(policy: Policy) -> str:
 
 def _switched_off(known: Survey) -> Iterable[ShownProblem]:
     """What node labels keep from running, with the command that undoes it; not where that is told as a cause."""
-    told = {(finding.node, finding.cause.remedy) for one in known.verdicts for finding in one.findings}
+    explained = {(finding.node, finding.cause.remedy) for verdict in known.verdicts for finding in verdict.findings}
     out = frozenset(node.name for node in known.view.gpu_nodes if opted_out(node) and not node.aside)
     labels = [(names.LABEL_DEPLOY_OPERANDS, "nothing of kgpu's runs", out)]
-    for one in known.verdicts:
-        what = one.operand.without or f"no {one.operand.title} runs"
-        labels.append((deploy(one.operand.deploy), what, one.off))
+    for verdict in known.verdicts:
+        what = verdict.operand.without or f"no {verdict.operand.title} runs"
+        labels.append((deploy(verdict.operand.deploy), what, verdict.off))
     for key, what, off in labels:
         groups: dict[str, list[str]] = {}
         for node in known.view.gpu_nodes:
-            if node.name in off and (node.name, f"kubectl label node {node.name} {key}-") not in told:
+            if node.name in off and (node.name, f"kubectl label node {node.name} {key}-") not in explained:
                 groups.setdefault(node.labels.get(key, ""), []).append(node.name)
         for value, nodes in groups.items():
             yield ShownProblem(
@@ -327,9 +327,9 @@ def _switched_off(known: Survey) -> Iterable[ShownProblem]:
 
 
 def _disagreement(policy: Policy, written: str) -> ShownProblem:
-    said = _said(policy)
+    error = _said(policy)
     return ShownProblem(
-        what=f'the operator has last written state "{written or "none"}"{f": {said}" if said else ""}',
+        what=f'the operator has last written state "{written or "none"}"{f": {error}" if error else ""}',
         remedy="see that the operator runs; it writes again as soon as it sees the same",
         reason="NotWrittenYet",
         passing=True,
@@ -349,23 +349,25 @@ def _problem(cause: Cause, nodes: tuple[str, ...]) -> ShownProblem:
 
 def _problems(known: Survey) -> tuple[ShownProblem, ...]:
     """Root causes; nodes with the same are one problem."""
-    findings = root_causes(finding for one in known.verdicts if one.holds_up for finding in one.findings)
+    findings = root_causes(finding for verdict in known.verdicts if verdict.holds_up for finding in verdict.findings)
     groups: dict[Cause, list[str]] = {}
     for finding in findings:
         groups.setdefault(finding.cause, []).append(finding.node)
-    found = [_problem(cause, tuple(sorted(filter(None, nodes)))) for cause, nodes in groups.items()]
-    told = {one.what for one in found}
-    found += [  # what is refused, and what there is to say where all is ready
-        _of(one, warning=known.summary.state == STATE_READY)
-        for one in known.summary.decisions
-        if one.subject.startswith("ClusterPolicy/")
-        and one.what not in told
-        and (not findings or one.reason == APPLY_FAILED)
+    problems = [_problem(cause, tuple(sorted(filter(None, nodes)))) for cause, nodes in groups.items()]
+    texts = {problem.what for problem in problems}
+    problems += [  # what is refused, and what there is to say where all is ready
+        _of(decision, warning=known.summary.state == STATE_READY)
+        for decision in known.summary.decisions
+        if decision.subject.startswith("ClusterPolicy/")
+        and decision.what not in texts
+        and (not findings or decision.reason == APPLY_FAILED)
     ]
-    found += [
-        _of(cause) for cause in map(unrendered, map(readable, known.rendered.errors.values())) if cause.what not in told
+    problems += [
+        _of(cause)
+        for cause in map(unrendered, map(readable, known.rendered.errors.values()))
+        if cause.what not in texts
     ]
-    return tuple(found)
+    return tuple(problems)
 
 
 def _gpus(nodes: Iterable[ClusterNode]) -> Iterable[ShownProblem]:
@@ -379,22 +381,22 @@ def _gpus(nodes: Iterable[ClusterNode]) -> Iterable[ShownProblem]:
             yield ShownProblem(
                 what=what, remedy=f"kgpu doctor node {node.name}", reason="GPUNotWell", nodes=(node.name,)
             )
-        for one in known.ill:
-            what = f"{one.name} {'works, and should be looked at' if one.works else 'is not well'}: {one.what}"
-            remedy = _quoted(node.name, one.remedy) if one.remedy and not one.works else ""
-            yield ShownProblem(what=what, remedy=remedy, reason="GPUNotWell", nodes=(node.name,), warning=one.works)
+        for gpu in known.ill:
+            what = f"{gpu.name} {'works, and should be looked at' if gpu.works else 'is not well'}: {gpu.what}"
+            remedy = _quoted(node.name, gpu.remedy) if gpu.remedy and not gpu.works else ""
+            yield ShownProblem(what=what, remedy=remedy, reason="GPUNotWell", nodes=(node.name,), warning=gpu.works)
         if known.more:
             yield ShownProblem(what=f"{known.more} more GPUs are not well", reason="GPUNotWell", nodes=(node.name,))
 
 
-def with_remedy(one: ShownProblem) -> ShownProblem:
+def with_remedy(problem: ShownProblem) -> ShownProblem:
     """No problem without anything to do."""
-    if one.remedy:
-        return one
-    if one.passing:
-        return dataclasses.replace(one, remedy="wait: it goes by itself; kgpu status shows how far it is")
-    where = f"kgpu doctor node {one.nodes[0]}" if one.nodes else "kgpu doctor"
-    return dataclasses.replace(one, remedy=_REMEDIES.get(one.reason, where))
+    if problem.remedy:
+        return problem
+    if problem.passing:
+        return dataclasses.replace(problem, remedy="wait: it goes by itself; kgpu status shows how far it is")
+    where = f"kgpu doctor node {problem.nodes[0]}" if problem.nodes else "kgpu doctor"
+    return dataclasses.replace(problem, remedy=_REMEDIES.get(problem.reason, where))
 
 
 def _quoted(node: str, remedy: str) -> str:
@@ -402,9 +404,9 @@ def _quoted(node: str, remedy: str) -> str:
     return f'its agent says: "{remedy}"; kgpu doctor node {node} checks it'
 
 
-def _weight(one: ShownProblem) -> tuple[bool, bool, bool, int, str]:
+def _weight(problem: ShownProblem) -> tuple[bool, bool, bool, int, str]:
     """What is worst first; what the API server refuses may be why all the rest is missing."""
-    return one.passing, one.warning, one.reason != APPLY_FAILED, -len(one.nodes), one.what
+    return problem.passing, problem.warning, problem.reason != APPLY_FAILED, -len(problem.nodes), problem.what
 
 
 def _aside(active: Active) -> tuple[ShownProblem, ...]:
@@ -429,14 +431,16 @@ def _warnings(policy: Policy) -> Iterable[ShownProblem]:
 
 def _without_effect(known: Survey) -> Iterable[ShownProblem]:
     """What the policy asks for and is done in another way, or not in this layout."""
-    for one in known.rendered.decisions:
-        if one.severity is Severity.WARNING and one.reason != SANDBOX:
-            yield ShownProblem(what=f"{one.what} ({one.why})", remedy=one.remedy, reason=one.reason, warning=True)
+    for decision in known.rendered.decisions:
+        if decision.severity is Severity.WARNING and decision.reason != SANDBOX:
+            yield ShownProblem(
+                what=f"{decision.what} ({decision.why})", remedy=decision.remedy, reason=decision.reason, warning=True
+            )
 
 
 def _row(node: ClusterNode, verdicts: tuple[OperandVerdict, ...]) -> NodeOverview:
-    said, gpus = node.report, gpus_of(node)
-    driver = (said.driver[:40] if said else "") or _driver_label(node)
+    report, gpus = node.report, gpus_of(node)
+    driver = (report.driver[:40] if report else "") or _driver_label(node)
     return NodeOverview(
         name=node.name,
         ready=node.ready,
@@ -444,16 +448,16 @@ def _row(node: ClusterNode, verdicts: tuple[OperandVerdict, ...]) -> NodeOvervie
         system=f"{node.os_id} {node.os_version}".strip(),
         runtime=f"{node.runtime} {node.runtime_version}".strip(),
         driver=driver,
-        driver_source=said.driver_source[:40] if said else "",
-        cuda=(said.cuda[:40] if said else "") or cuda_of(driver),
+        driver_source=report.driver_source[:40] if report else "",
+        cuda=(report.cuda[:40] if report else "") or cuda_of(driver),
         resources={
             name: ResourceAmounts(capacity=count, allocatable=node.allocatable.get(name, 0))
             for name, count in sorted(node.capacity.items())
         },
-        operands={one.operand.name: _cell(node, one) for one in verdicts if one.on or one.off},
+        operands={verdict.operand.name: _cell(node, verdict) for verdict in verdicts if verdict.on or verdict.off},
         opted_out=opted_out(node),
         gpus_bad=gpus.bad,
-        gpus_to_look_at=sum(one.works for one in gpus.ill),
+        gpus_to_look_at=sum(gpu.works for gpu in gpus.ill),
     )
 
 
@@ -487,10 +491,10 @@ def _everywhere(findings: Iterable[NodeCause]) -> bool:
 
 def _drivers(drivers: Iterable[NvidiaDriver], nodes: Iterable[ClusterNode]) -> tuple[DriverRow, ...]:
     owned = Counter(node.labels.get(names.LABEL_DRIVER_OWNER, "") for node in nodes)
-    found = []
+    rows = []
     for driver in sorted(drivers, key=lambda driver: driver.name):
         entries = [mapping(entry) for entry in items(driver.status.get("conditions"))]
-        said = next((text(entry.get("message")) for entry in entries if entry.get("type") == "Ready"), "")
+        message = next((text(entry.get("message")) for entry in entries if entry.get("type") == "Ready"), "")
         state = text(driver.status.get("state"))
-        found.append(DriverRow(name=driver.name, state=state, message=said, nodes=owned[driver.name]))
-    return tuple(found)
+        rows.append(DriverRow(name=driver.name, state=state, message=message, nodes=owned[driver.name]))
+    return tuple(rows)

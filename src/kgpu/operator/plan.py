@@ -33,28 +33,28 @@ def plan(observed: ObservedCluster, settings: OperatorSettings) -> ClusterPlan:
     return _in_force(labelled(observed, policy, settings), settings, active, policy)
 
 
-def _in_force(found: Labelled, settings: OperatorSettings, active: Active, policy: Policy) -> ClusterPlan:
-    known = survey(found, settings, policy)
+def _in_force(cluster: Labelled, settings: OperatorSettings, active: Active, policy: Policy) -> ClusterPlan:
+    known = survey(cluster, settings, policy)
     summary = known.summary
     each = (*summary.conditions, versions.condition(known.findings), conditions.provided(policy.unbuilt))
     counts = conditions.counts(len(known.view.nodes), known.view.gpu_nodes)
-    losers = (ignored(one, policy) for one in active.ignored)
+    losers = (ignored(loser, policy) for loser in active.ignored)
     return ClusterPlan(
         objects=known.rendered.objects,
         keep=known.rendered.keep,
-        orphan=_orphans(found.observed, known.rendered, found.rules),
-        retry=frozenset(known.view.wanted.keys() & found.observed.failures.keys()),
-        nodes=found.changes,
+        orphan=_orphans(cluster.observed, known.rendered, cluster.rules),
+        retry=frozenset(known.view.wanted.keys() & cluster.observed.failures.keys()),
+        nodes=cluster.changes,
         policy_status={
             policy.name: {
                 **_status(settings, policy, summary.state, each),
                 "nodes": counts,
-                **conditions.refused(found.observed.apply_errors),
+                **conditions.refused(cluster.observed.apply_errors),
             },
             **_ignored(settings, active.ignored, policy),
         },
-        driver_status=driver_statuses(known.view, found.assignment, found.rules),
-        decisions=(*telling.decisions(known, found.rules), *losers),
+        driver_status=driver_statuses(known.view, cluster.assignment, cluster.rules),
+        decisions=(*telling.decisions(known, cluster.rules), *losers),
         metrics=telling.metrics(known, ready=summary.state == conditions.STATE_READY),
     )
 
@@ -79,19 +79,19 @@ def _unreadable(
 ) -> ClusterPlan:
     """A policy that can't be read: what runs goes on as it was."""
     what = f"ClusterPolicy {policy.name} can't be read, so that everything stays as it is: {problem.statement}"
-    told = telling.warned(f"ClusterPolicy/{policy.name}", "ReconcileFailed", what, problem.remedy)
+    warning = telling.warned(f"ClusterPolicy/{policy.name}", "ReconcileFailed", what, problem.remedy)
     return ClusterPlan(
         hold=True,
         policy_status={
-            policy.name: _failed(settings, policy, told),
+            policy.name: _failed(settings, policy, warning),
             **_ignored(settings, active.ignored, policy),
         },
-        decisions=(told,),
+        decisions=(warning,),
         metrics=telling.plain_metrics(observed, telling.BROKEN),
     )
 
 
-def _without_policy(found: Labelled, settings: OperatorSettings, active: Active) -> ClusterPlan:
+def _without_policy(cluster: Labelled, settings: OperatorSettings, active: Active) -> ClusterPlan:
     """No policy is in force: nothing of the operator's stays."""
     lacks = Advice(
         what="there is no ClusterPolicy", remedy="make one, or install the chart with clusterPolicy.deployCR=true"
@@ -100,7 +100,7 @@ def _without_policy(found: Labelled, settings: OperatorSettings, active: Active)
         lacks = Advice(what=f"ClusterPolicy {active.leaving[0].name} is being deleted")
     pair = conditions.failure("PrerequisiteNotMet", lacks.sentence)
     return ClusterPlan(
-        nodes=found.changes,
+        nodes=cluster.changes,
         driver_status={
             driver.name: conditions.status(
                 conditions.STATE_NOT_READY,
@@ -109,10 +109,10 @@ def _without_policy(found: Labelled, settings: OperatorSettings, active: Active)
                 generation=driver.generation,
                 before=driver.status,
             )
-            for driver in found.observed.drivers
+            for driver in cluster.observed.drivers
             if not driver.deleting
         },
-        metrics=telling.plain_metrics(found.observed, telling.NO_POLICY),
+        metrics=telling.plain_metrics(cluster.observed, telling.NO_POLICY),
     )
 
 
@@ -127,12 +127,12 @@ def _failed(settings: OperatorSettings, policy: Policy, why: Advice) -> Object:
 
 
 def _ignored(settings: OperatorSettings, policies: Iterable[Policy], winner: Policy) -> dict[str, Object]:
-    found = {}
+    statuses = {}
     for policy in policies:
         why = ignored(policy, winner)
         pair = conditions.failure(why.reason, why.sentence)
-        found[policy.name] = _status(settings, policy, conditions.STATE_IGNORED, pair)
-    return found
+        statuses[policy.name] = _status(settings, policy, conditions.STATE_IGNORED, pair)
+    return statuses
 
 
 def _orphans(observed: ObservedCluster, rendered: Rendered, rules: LabelRules) -> frozenset[str]:

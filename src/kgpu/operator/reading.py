@@ -55,7 +55,9 @@ class _Listed(ClusterWatching):
         super().__init__(api, settings)
         self._served = served
         self._kinds = frozenset(kinds.plural_and_group(resource) for resource in served.resources)
-        self._lists = {name: {(namespace_of(obj), name_of(obj)): obj for obj in found} for name, found in lists.items()}
+        self._lists = {
+            name: {(namespace_of(obj), name_of(obj)): obj for obj in objects} for name, objects in lists.items()
+        }
 
     def objects(self, name: str) -> Mapping[Key, Object]:
         return self._lists.get(name, {})
@@ -68,18 +70,18 @@ async def look(api: WatchedCluster, namespace: str = "") -> Looked:
     """
     unread: dict[str, str] = {}
     served = await api.discover()
-    there = frozenset(kinds.plural_and_group(resource) for resource in served.resources)
+    served_kinds = frozenset(kinds.plural_and_group(resource) for resource in served.resources)
     deployments = await _own_deployments(api, namespace)
-    where = namespace or await _namespace(api, deployments, there)
-    own = next((one for one in deployments if namespace_of(one) == where), None)
+    where = namespace or await _namespace(api, deployments, served_kinds)
+    own = next((deployment for deployment in deployments if namespace_of(deployment) == where), None)
     if own is None and namespace:
         await _look_elsewhere(api, namespace)
     settings = _settings(where, own)
-    wanted = [feed for feed in feeds(where) if _is_wanted(feed, there)]
+    wanted = [feed for feed in feeds(where) if _is_wanted(feed, served_kinds)]
     read = await asyncio.gather(*(_list(api, feed, unread) for feed in wanted))
-    lists = {feed.name: found for feed, found in zip(wanted, read, strict=True)}
+    lists = {feed.name: objects for feed, objects in zip(wanted, read, strict=True)}
     if own is None:
-        agents = any(name_of(one) == names.AGENT_DAEMON_SET for one in lists["daemonsets"])
+        agents = any(name_of(daemon_set) == names.AGENT_DAEMON_SET for daemon_set in lists["daemonsets"])
         layout = NodeLayout.AGENT if agents or not lists["daemonsets"] else NodeLayout.OPERANDS
         settings = dataclasses.replace(settings, layout=layout)
     listed, others = _Listed(api, settings, served, lists), Others(api, clock=SystemClock())
@@ -110,58 +112,64 @@ def _assumed(observed: ObservedCluster, unread: Mapping[str, str]) -> ObservedCl
     return observed
 
 
-def _is_wanted(feed: WatchedObjects, there: frozenset[str]) -> bool:
+def _is_wanted(feed: WatchedObjects, served_kinds: frozenset[str]) -> bool:
     if feed.name not in _FOR_STATUS and feed.program is None:
         return False
-    return not feed.optional or kinds.plural_and_group(feed.scope.resource) in there
+    return not feed.optional or kinds.plural_and_group(feed.scope.resource) in served_kinds
 
 
 async def _list(api: WatchedCluster, feed: WatchedObjects, unread: dict[str, str]) -> list[Object]:
     scope = feed.scope
     try:
-        found = await api.list(scope.resource, namespace=scope.namespace, selector=scope.selector, project=feed.project)
+        listing = await api.list(
+            scope.resource, namespace=scope.namespace, selector=scope.selector, project=feed.project
+        )
     except KubeRefusedError as error:
         if feed.name in _NEEDED:
             raise
         place = f" in namespace {scope.namespace}" if scope.namespace else ""
         unread[feed.name] = f"{scope.resource.plural}{place}: {error.what}"
         return []
-    return list(found.items)
+    return list(listing.items)
 
 
 async def _own_deployments(api: WatchedCluster, namespace: str) -> list[Object]:
     """Kgpu's operators; none where that can't be read."""
     try:
-        found = await api.list(kinds.DEPLOYMENTS, namespace=namespace, selector=_OWN)
+        listing = await api.list(kinds.DEPLOYMENTS, namespace=namespace, selector=_OWN)
     except KubeRefusedError:
         return []
-    return [one for one in found.items if text(_labels(one).get(names.COMPONENT_LABEL)) == names.GPU_OPERATOR_NAMESPACE]
+    return [
+        deployment
+        for deployment in listing.items
+        if text(_labels(deployment).get(names.COMPONENT_LABEL)) == names.GPU_OPERATOR_NAMESPACE
+    ]
 
 
 async def _look_elsewhere(api: WatchedCluster, namespace: str) -> None:
     """Raises ConfigError where the operator is in another namespace than the one that was named."""
-    places = sorted({namespace_of(one) for one in await _own_deployments(api, "")})
-    if places:
+    namespaces = sorted({namespace_of(deployment) for deployment in await _own_deployments(api, "")})
+    if namespaces:
         raise ConfigError(
             f"there is no operator in namespace {namespace}",
-            f"the namespace of the operator's Deployment: {', '.join(places)}",
-            f"kgpu status -n {places[0]}, or leave -n out",
+            f"the namespace of the operator's Deployment: {', '.join(namespaces)}",
+            f"kgpu status -n {namespaces[0]}, or leave -n out",
         )
 
 
-async def _namespace(api: WatchedCluster, deployments: list[Object], there: frozenset[str]) -> str:
+async def _namespace(api: WatchedCluster, deployments: list[Object], served_kinds: frozenset[str]) -> str:
     """Where the operator is: its Deployment's namespace, else the one that a ClusterPolicy's status names."""
     if deployments:
         return namespace_of(deployments[0])
-    if kinds.plural_and_group(kinds.CLUSTER_POLICIES) in there:
+    if kinds.plural_and_group(kinds.CLUSTER_POLICIES) in served_kinds:
         try:
             policies = await api.list(kinds.CLUSTER_POLICIES)
         except KubeError:
             return names.GPU_OPERATOR_NAMESPACE
         for policy in policies.items:
-            said = text(mapping(policy.get("status")).get("namespace"))
-            if said:
-                return said
+            namespace = text(mapping(policy.get("status")).get("namespace"))
+            if namespace:
+                return namespace
     return names.GPU_OPERATOR_NAMESPACE
 
 
@@ -184,10 +192,10 @@ def _settings(namespace: str, deployment: Object | None) -> OperatorSettings:
     )
 
 
-def _selector(told: str) -> Mapping[str, str]:
+def _selector(yaml_text: str) -> Mapping[str, str]:
     """The operator itself refuses to start with what is no mapping."""
     with contextlib.suppress(ConfigError):
-        return strings(yaml.load(told) if told.strip() else {})
+        return strings(yaml.load(yaml_text) if yaml_text.strip() else {})
     return {}
 
 

@@ -216,22 +216,22 @@ class _Term:
 
     def _obstacle(self, error: BaseException) -> None:
         operator = self._operator
-        said = error.one_line() if isinstance(error, KubeError) else describe(error)
-        if said != operator.problem:
-            log.warning("%s", said)
-        operator.problem = said
+        message = error.one_line() if isinstance(error, KubeError) else describe(error)
+        if message != operator.problem:
+            log.warning("%s", message)
+        operator.problem = message
         operator.figures.broke()
 
 
 async def find_owner(api: KubeApi, namespace: str, pod: str, *, clock: Clock | None = None) -> Object | None:
     """``own_deployment``, waiting for an API server that is away; None, with a log line, when it may not be read."""
-    clock, backoff, told = clock or SystemClock(), Backoff(_PAUSE), False
+    clock, backoff, warned = clock or SystemClock(), Backoff(_PAUSE), False
     while pod:
         try:
             return await own_deployment(api, namespace, pod)
         except KubeUnreachableError as error:
-            log.log(logging.DEBUG if told else logging.WARNING, "%s", error.one_line())
-            told = True
+            log.log(logging.DEBUG if warned else logging.WARNING, "%s", error.one_line())
+            warned = True
             await clock.sleep(backoff.next_delay())
         except KubeRefusedError as error:
             log.warning("the operator's own Deployment can't be read: %s", error.one_line())
@@ -246,10 +246,12 @@ async def own_deployment(api: KubeApi, namespace: str, pod: str) -> Object | Non
     for kind, following in (("ReplicaSet", kinds.REPLICA_SETS), ("Deployment", kinds.DEPLOYMENTS)):
         obj = await api.get(resource, owner["name"], namespace=namespace) if owner["name"] else None
         owners = map(mapping, items(mapping((obj or {}).get("metadata")).get("ownerReferences")))
-        found = next((one for one in owners if one.get("controller") and one.get("kind") == kind), None)
-        if found is None:
+        controller = next(
+            (reference for reference in owners if reference.get("controller") and reference.get("kind") == kind), None
+        )
+        if controller is None:
             return None
         resource = following
         owner = {"apiVersion": following.api_version, "kind": kind}
-        owner |= {"name": text(found.get("name")), "uid": text(found.get("uid"))}
+        owner |= {"name": text(controller.get("name")), "uid": text(controller.get("uid"))}
     return owner

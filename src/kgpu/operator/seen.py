@@ -44,22 +44,22 @@ def node(obj: Object) -> Object:
 
 def policy(obj: Object) -> Object:
     """A ClusterPolicy, decoded."""
-    found = decode.clusterpolicy(obj)
+    decoded = decode.clusterpolicy(obj)
     metadata = mapping(obj.get("metadata"))
-    finalizers = tuple(text(one) for one in items(metadata.get("finalizers")))
+    finalizers = tuple(text(finalizer) for finalizer in items(metadata.get("finalizers")))
     value = Policy(
-        **_of_custom(obj), spec=found.spec, warnings=tuple(map(one_line, found.warnings)),
-        unbuilt=tuple(map(one_line, found.unbuilt)), problem=_printable(found.problem), finalizers=finalizers,
+        **_of_custom(obj), spec=decoded.spec, warnings=tuple(map(one_line, decoded.warnings)),
+        unbuilt=tuple(map(one_line, decoded.unbuilt)), problem=_printable(decoded.problem), finalizers=finalizers,
     )  # fmt: skip
     return {"metadata": _pick(obj, _IDENTITY), "value": value}
 
 
 def driver(obj: Object) -> Object:
     """An NVIDIADriver, decoded."""
-    found = decode.nvidiadriver(obj)
-    warnings, problem = tuple(map(one_line, found.warnings)), _printable(found.problem)
-    unbuilt = tuple(map(one_line, found.unbuilt))
-    value = NvidiaDriver(**_of_custom(obj), spec=found.spec, warnings=warnings, unbuilt=unbuilt, problem=problem)
+    decoded = decode.nvidiadriver(obj)
+    warnings, problem = tuple(map(one_line, decoded.warnings)), _printable(decoded.problem)
+    unbuilt = tuple(map(one_line, decoded.unbuilt))
+    value = NvidiaDriver(**_of_custom(obj), spec=decoded.spec, warnings=warnings, unbuilt=unbuilt, problem=problem)
     return {"metadata": _pick(obj, _IDENTITY), "value": value}
 
 
@@ -104,7 +104,14 @@ def pod(obj: Object) -> Object:
     """A pod of the operator's namespace: which DaemonSet it is of, where it runs, and what is wrong with it."""
     spec, status = mapping(obj.get("spec")), mapping(obj.get("status"))
     metadata = mapping(obj.get("metadata"))
-    owner = next((one for one in map(mapping, items(metadata.get("ownerReferences"))) if one.get("controller")), {})
+    owner = next(
+        (
+            reference
+            for reference in map(mapping, items(metadata.get("ownerReferences")))
+            if reference.get("controller")
+        ),
+        {},
+    )
     reason, message = ("", "") if metadata.get("deletionTimestamp") else trouble(status)
     return {
         "metadata": _pick(obj, _IDENTITY),
@@ -130,16 +137,18 @@ def trouble(status: Mapping[str, Any]) -> tuple[str, str]:
     if scheduled.get("status") == "False":
         return text(scheduled.get("reason")) or "Unschedulable", _cut(text(scheduled.get("message")))
     containers = [
-        mapping(one) for key in ("initContainerStatuses", "containerStatuses") for one in items(status.get(key))
+        mapping(container)
+        for key in ("initContainerStatuses", "containerStatuses")
+        for container in items(status.get(key))
     ]
     for container in containers:
-        found = _container(container)
-        if found is not None:
-            return found
+        problem = _container(container)
+        if problem is not None:
+            return problem
     for container in containers:
         if container.get("ready") is not True and "running" in mapping(container.get("state")):
             return "NotReady", f"container {text(container.get('name'))} runs but is not ready"
-    name = next((text(one.get("name")) for one in containers if one.get("ready") is not True), "")
+    name = next((text(container.get("name")) for container in containers if container.get("ready") is not True), "")
     return "Starting", f"container {name} is being started" if name else "the pod is being started"
 
 
@@ -148,26 +157,26 @@ def _container(status: Mapping[str, Any]) -> tuple[str, str] | None:
     name, state = text(status.get("name")), mapping(status.get("state"))
     waiting, ended = mapping(state.get("waiting")), mapping(state.get("terminated"))
     last = mapping(mapping(status.get("lastState")).get("terminated"))
-    reason, said = text(waiting.get("reason")), text(waiting.get("message"))
+    reason, message = text(waiting.get("reason")), text(waiting.get("message"))
     if reason in _PULLING:
-        said = _ENDPOINTS.sub("", _BACK_OFF.sub("", said)) or f"image {text(status.get('image'))} can't be pulled"
-        return _PULLING[0], _cut(f"container {name}: {said}")
-    failed = next((one for one in (ended, last) if one.get("exitCode") not in (0, None)), None)
+        message = _ENDPOINTS.sub("", _BACK_OFF.sub("", message)) or f"image {text(status.get('image'))} can't be pulled"
+        return _PULLING[0], _cut(f"container {name}: {message}")
+    failed = next((end for end in (ended, last) if end.get("exitCode") not in (0, None)), None)
     again = reason == _CRASHING or ((status.get("restartCount") or status.get("lastState")) and not status.get("ready"))
     if failed is not None and (again or failed is ended):
         return _CRASHING if again else text(failed.get("reason")) or "Error", _cut(
             f"container {name}: {_ended(failed)}"
         )
     if waiting and reason not in _STARTING:
-        return reason, _cut(f"container {name}: {said or 'it waits'}")
+        return reason, _cut(f"container {name}: {message or 'it waits'}")
     return None
 
 
 def _ended(state: Mapping[str, Any]) -> str:
     if not state:
         return ""
-    said = text(state.get("message"))
-    return f"exit code {state.get('exitCode')}" + (f": {said}" if said else "")
+    message = text(state.get("message"))
+    return f"exit code {state.get('exitCode')}" + (f": {message}" if message else "")
 
 
 def warning(obj: Object) -> Object:
@@ -216,41 +225,41 @@ def digest(value: Any) -> str:
 def troubles(pods: Iterable[Object], warnings: Iterable[Object]) -> tuple[PodTrouble, ...]:
     """The pods of DaemonSets that are not ready. One that is only being started is explained by its last Event."""
     last: dict[str, Object] = {}
-    for event in sorted((one for one in warnings if one["kind"] == "Pod"), key=lambda one: str(one["at"])):
+    for event in sorted((pod for pod in warnings if pod["kind"] == "Pod"), key=lambda pod: str(pod["at"])):
         last[event["uid"] or event["name"]] = event
-    found = []
-    for one in pods:
-        if one["owner"] and one["reason"]:
-            metadata = one["metadata"]
-            said = last.get(metadata.get("uid", "")) or last.get(metadata["name"])
-            vague = one["reason"] in ("Starting", "NotReady")
-            reason, message = (one["reason"], one["message"])
-            if vague and said is not None:
-                reason, message = said["reason"], f"{one['message']}: {said['message']}"
-            found.append(
+    pod_troubles = []
+    for pod in pods:
+        if pod["owner"] and pod["reason"]:
+            metadata = pod["metadata"]
+            last_event = last.get(metadata.get("uid", "")) or last.get(metadata["name"])
+            vague = pod["reason"] in ("Starting", "NotReady")
+            reason, message = (pod["reason"], pod["message"])
+            if vague and last_event is not None:
+                reason, message = last_event["reason"], f"{pod['message']}: {last_event['message']}"
+            pod_troubles.append(
                 PodTrouble(
-                    daemon_set=one["owner"], node=one["node"], pod=metadata["name"], reason=reason, message=message
+                    daemon_set=pod["owner"], node=pod["node"], pod=metadata["name"], reason=reason, message=message
                 )
             )
-    return tuple(sorted(found, key=lambda trouble: (trouble.daemon_set, trouble.node, trouble.pod)))
+    return tuple(sorted(pod_troubles, key=lambda trouble: (trouble.daemon_set, trouble.node, trouble.pod)))
 
 
 def places(pods: Iterable[Object]) -> dict[str, frozenset[str]]:
     """The nodes on which DaemonSets have pods, by their names."""
-    found: dict[str, set[str]] = {}
-    for one in pods:
-        if one["owner"]:
-            found.setdefault(one["owner"], set()).add(one["node"])
-    return {name: frozenset(nodes) for name, nodes in found.items()}
+    nodes_by_set: dict[str, set[str]] = {}
+    for pod in pods:
+        if pod["owner"]:
+            nodes_by_set.setdefault(pod["owner"], set()).add(pod["node"])
+    return {name: frozenset(nodes) for name, nodes in nodes_by_set.items()}
 
 
 def newest(pods: Iterable[Object]) -> dict[str, str]:
     """When the newest pod of each DaemonSet was made, by its name."""
-    found: dict[str, str] = {}
-    for one in pods:
-        if one["owner"]:
-            found[one["owner"]] = max(one["made"], found.get(one["owner"], ""))
-    return found
+    times: dict[str, str] = {}
+    for pod in pods:
+        if pod["owner"]:
+            times[pod["owner"]] = max(pod["made"], times.get(pod["owner"], ""))
+    return times
 
 
 def failures(daemon_sets: Mapping[str, Object], warnings: Iterable[Object], since: Mapping[str, str]) -> dict[str, str]:
@@ -258,15 +267,15 @@ def failures(daemon_sets: Mapping[str, Object], warnings: Iterable[Object], sinc
 
     ``since`` is when pods were made last: what had been in their way before is over.
     """
-    found: dict[str, tuple[str, str]] = {}
+    latest: dict[str, tuple[str, str]] = {}
     for event in warnings:
         live = daemon_sets.get(event["name"]) if event["kind"] == "DaemonSet" else None
         old = event["at"] < since.get(event["name"], "")
         known = live is not None and event["uid"] in ("", mapping(live["metadata"]).get("uid"))
         if live is not None and known and not old and _misses_pods(live):
-            found[event["name"]] = max(found.get(event["name"], ("", "")), (event["at"], event["message"]))
+            latest[event["name"]] = max(latest.get(event["name"], ("", "")), (event["at"], event["message"]))
     # The pod's name is another one each time.
-    return {name: _FORBIDDEN.sub("", message) for name, (_, message) in sorted(found.items())}
+    return {name: _FORBIDDEN.sub("", message) for name, (_, message) in sorted(latest.items())}
 
 
 def _misses_pods(live: Object) -> bool:
@@ -281,7 +290,9 @@ def _managed_fields(obj: Object) -> Any:
 
 def condition_of(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     """A condition of an object's status, empty where it has none of that type."""
-    return next((one for one in map(mapping, items(status.get("conditions"))) if one.get("type") == kind), {})
+    return next(
+        (condition for condition in map(mapping, items(status.get("conditions"))) if condition.get("type") == kind), {}
+    )
 
 
 def _pinned_to(spec: Mapping[str, Any]) -> str:

@@ -21,12 +21,12 @@ class BySelector:
 
     def of(self, labels: Mapping[str, str]) -> list[str]:
         """The names whose selectors a node with these labels fulfils, sorted."""
-        found: list[str] = []
+        names: list[str] = []
         for keys, by_values in self._kinds.items():
             values = tuple(labels[key] for key in keys if key in labels)
             if len(values) == len(keys):
-                found += by_values.get(values, ())
-        return sorted(found)
+                names += by_values.get(values, ())
+        return sorted(names)
 
 
 def is_driver(daemon_set: Mapping[str, Any]) -> bool:

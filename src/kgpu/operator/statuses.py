@@ -92,7 +92,7 @@ class Statuses:
         }
         self._count(f"{resource.kind}/status")
         try:
-            made, lacks = await apply_declared(self._api, resource, body)
+            applied, lacks = await apply_declared(self._api, resource, body)
         except KubeRefusedError as refused:
             if refused.code != 404 and not refused.conflict:
                 log.warning("the status of %s/%s: %s", resource.kind, name, refused.one_line())
@@ -100,8 +100,8 @@ class Statuses:
             return
         declared = body["status"].keys() - lacks
         self._undeclared[key] = (self._undeclared.get(key, frozenset()) - declared) | lacks
-        self._written[key] = (wanted, version_of(made), now)
-        await self._watching.learn(resource, made)
+        self._written[key] = (wanted, version_of(applied), now)
+        await self._watching.learn(resource, applied)
 
     def decisions(self) -> tuple[Advice, ...]:
         """What the definitions in the cluster have no place for."""
@@ -120,7 +120,7 @@ async def apply_declared(api: KubeApi, resource: Resource, body: Object) -> tupl
     while True:  # an API server may name one field at a time
         status = {key: value for key, value in body["status"].items() if key not in left_out}
         try:
-            made = await api.apply(
+            applied = await api.apply(
                 resource, {**body, "status": status}, manager=names.OPERATOR_STATUS_MANAGER, subresource="status"
             )
         except KubeRefusedError as refused:
@@ -129,14 +129,14 @@ async def apply_declared(api: KubeApi, resource: Resource, body: Object) -> tupl
                 raise
             left_out |= lacks
         else:
-            return made, left_out
+            return applied, left_out
 
 
-def _is_undeclared(key: str, said: str) -> bool:
+def _is_undeclared(key: str, message: str) -> bool:
     """Whether the API server says so of a field of the status, or of something in it; conditions are never left out."""
-    if _UNDECLARED not in said or key == "conditions":
+    if _UNDECLARED not in message or key == "conditions":
         return False
-    return any(f".status.{key}{end}" in said for end in ":.[")
+    return any(f".status.{key}{end}" in message for end in ":.[")
 
 
 def _old_definition(kind: str, lacks: set[str]) -> Advice:
@@ -153,9 +153,9 @@ def _old_definition(kind: str, lacks: set[str]) -> Advice:
 
 def same(live: Mapping[str, Any], wanted: Object) -> bool:
     """True when the live status says what is wanted; what others have added to it does not count."""
-    there = {text(entry.get("type")): entry for entry in map(mapping, items(live.get("conditions")))}
+    by_type = {text(entry.get("type")): entry for entry in map(mapping, items(live.get("conditions")))}
     if items(live.get(conditions.REFUSED)) != items(wanted.get(conditions.REFUSED)):
         return False
     return all(live.get(key) == value for key, value in wanted.items() if key != "conditions") and all(
-        there.get(entry["type"]) == entry for entry in items(wanted.get("conditions"))
+        by_type.get(entry["type"]) == entry for entry in items(wanted.get("conditions"))
     )

@@ -70,9 +70,9 @@ def _chosen(settings: OperatorSettings, node: ClusterNode) -> ClusterNode:
     return dataclasses.replace(node, aside=True) if outside else node
 
 
-def survey(found: Labelled, settings: OperatorSettings, policy: Policy) -> Survey:
+def survey(cluster: Labelled, settings: OperatorSettings, policy: Policy) -> Survey:
     """How the policy in force is doing."""
-    observed = found.observed
+    observed = cluster.observed
     rendered = render(policy, settings, observed)
     view = CauseView(
         observed=observed,
@@ -82,9 +82,9 @@ def survey(found: Labelled, settings: OperatorSettings, policy: Policy) -> Surve
         gpu_nodes=tuple(node for node in observed.nodes if is_gpu(node)),
         wanted=daemon_sets(rendered),
         errors=rendered.errors,
-        lame=_lame(rendered, found.assignment),
+        lame=_lame(rendered, cluster.assignment),
     )
-    verdicts = judge(view, found.rules)
+    verdicts = judge(view, cluster.rules)
     return Survey(
         view=view,
         rendered=rendered,
@@ -96,7 +96,7 @@ def survey(found: Labelled, settings: OperatorSettings, policy: Policy) -> Surve
 
 def daemon_sets(rendered: Rendered) -> dict[str, Object]:
     """The DaemonSets of a rendering by name."""
-    return {str(one["metadata"]["name"]): one for one in rendered.objects if one["kind"] == DAEMON_SET}
+    return {str(obj["metadata"]["name"]): obj for obj in rendered.objects if obj["kind"] == DAEMON_SET}
 
 
 def _prerequisites(policy: Policy) -> list[Cause]:

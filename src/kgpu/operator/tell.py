@@ -52,7 +52,7 @@ class DecisionTeller:
     def take(self, decisions: Iterable[Advice]) -> None:
         """Everything that is true now; what was not true before is told."""
         true, now, before = frozenset(decisions), self._clock.monotonic(), self._budget.dropped
-        for decision in sorted(true - self._true, key=lambda one: (one.subject, one.reason, one.what)):
+        for decision in sorted(true - self._true, key=lambda advice: (advice.subject, advice.reason, advice.what)):
             log_decision(log, decision)
             if decision.severity.notable and now - self._told.get(decision, -REPEAT_AFTER) >= REPEAT_AFTER:
                 self._told[decision] = now
@@ -62,7 +62,9 @@ class DecisionTeller:
         if self._budget.dropped > before:
             self._dropped(self._budget.dropped - before)
             log.warning("%d Events are not written: too many at once", self._budget.dropped - before)
-        self._told = {one: at for one, at in self._told.items() if one in true or now - at < REPEAT_AFTER}
+        self._told = {
+            decision: at for decision, at in self._told.items() if decision in true or now - at < REPEAT_AFTER
+        }
 
     async def run(self) -> None:
         """Write Events until cancelled, as many as the budget allows; an API server that is away is waited for."""

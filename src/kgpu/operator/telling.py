@@ -28,28 +28,28 @@ _UPGRADES: Final = {
 _NOT_UPGRADING: Final = frozenset({"", "unknown", *_UPGRADES.values()})
 
 
-def decisions(found: Survey, rules: LabelRules) -> tuple[Advice, ...]:
+def decisions(survey: Survey, rules: LabelRules) -> tuple[Advice, ...]:
     """Everything there is to tell about a policy in force, each once."""
-    view = found.view
+    view = survey.view
     subject = f"ClusterPolicy/{view.policy.name}"
-    made = [warned(subject, "ManifestWarning", warning) for warning in view.policy.warnings]
-    made += [
+    advice = [warned(subject, "ManifestWarning", warning) for warning in view.policy.warnings]
+    advice += [
         warned(f"NVIDIADriver/{driver.name}", "ManifestWarning", warning)
         for driver in view.observed.drivers
         if not driver.deleting
         for warning in driver.warnings
     ]
-    made += [_unrendered(name, error, subject) for name, error in found.rendered.errors.items()]
-    made += [
+    advice += [_unrendered(name, error, subject) for name, error in survey.rendered.errors.items()]
+    advice += [
         warned(f"NVIDIADriver/{name}", "DriverNotReady", why.statement, why.remedy)
         for name, why in view.lame.items()
         if f"NVIDIADriver/{name}" not in view.errors
     ]
-    made += found.summary.decisions
-    made += [one.printable() for one in found.rendered.decisions]
-    made += [_outside(one, subject) for one in found.findings]
-    made += [_wrong_workload(node, rules) for node in view.gpu_nodes if _has_wrong_workload(node, rules)]
-    return tuple(dict.fromkeys(made))
+    advice += survey.summary.decisions
+    advice += [decision.printable() for decision in survey.rendered.decisions]
+    advice += [_outside(finding, subject) for finding in survey.findings]
+    advice += [_wrong_workload(node, rules) for node in view.gpu_nodes if _has_wrong_workload(node, rules)]
+    return tuple(dict.fromkeys(advice))
 
 
 def warned(subject: str, reason: str, what: str, remedy: str = "") -> Advice:
@@ -66,12 +66,12 @@ def plain_metrics(observed: ObservedCluster, status: float) -> dict[str, float]:
     }
 
 
-def metrics(found: Survey, *, ready: bool) -> dict[str, float]:
+def metrics(survey: Survey, *, ready: bool) -> dict[str, float]:
     """All of a policy in force; OpenShift's driver toolkit is -1: not there. Nothing here upgrades a driver, whatever
     the policy says; the other figures of upgrades are those of labels that another operator has left.
     """
-    view = found.view
-    broken = bool(view.errors) or found.summary.failed
+    view = survey.view
+    broken = bool(view.errors) or survey.summary.failed
     states = [node.labels.get(names.DRIVER_UPGRADE_STATE_LABEL, "") for node in view.gpu_nodes]
     counts = {name: float(states.count(state)) for name, state in _UPGRADES.items()}
     return {
@@ -89,9 +89,14 @@ def _unrendered(name: str, error: UserError, policy: str) -> Advice:
     return Advice.from_error(readable(error), subject=subject, reason="ReconcileFailed")
 
 
-def _outside(one: versions.Unsupported, policy: str) -> Advice:
+def _outside(finding: versions.Unsupported, policy: str) -> Advice:
     """Where it is about one node, that is the subject and need not stand in the sentence."""
-    return warned(one.subject or policy, versions.REASON, one.what if one.subject else one.on_nodes, one.remedy)
+    return warned(
+        finding.subject or policy,
+        versions.REASON,
+        finding.what if finding.subject else finding.on_nodes,
+        finding.remedy,
+    )
 
 
 def readable(error: UserError) -> UserError:

@@ -55,7 +55,7 @@ def summarize(view: CauseView, verdicts: tuple[OperandVerdict, ...], prerequisit
         states = " ".join(verdict.operand.state for verdict in bad)
         extra = told(findings)
         message = f"ClusterPolicy is not ready; states not ready: [{states}]" + (f"; {extra}" if extra else "")
-        reason = "DriverNotReady" if any(one.operand.name == "driver" for one in bad) else "OperandNotReady"
+        reason = "DriverNotReady" if any(verdict.operand.name == "driver" for verdict in bad) else "OperandNotReady"
         return Summary(state=STATE_NOT_READY, conditions=(*failure(reason, message), *each), decisions=decisions)
     absent = None if view.gpu_nodes else _no_gpus(view, verdicts)
     if absent is not None:
@@ -110,9 +110,9 @@ def root_causes(findings: Iterable[NodeCause]) -> tuple[NodeCause, ...]:
 
     A symptom is not told where the validator has said what is wrong with that node's devices.
     """
-    given = tuple(dict.fromkeys(findings))
-    explained = {finding.node for finding in given if _explains(finding.cause)}
-    every = tuple(finding for finding in given if not (finding.cause.symptom and finding.node in explained))
+    distinct = tuple(dict.fromkeys(findings))
+    explained = {finding.node for finding in distinct if _explains(finding.cause)}
+    every = tuple(finding for finding in distinct if not (finding.cause.symptom and finding.node in explained))
     failed = {finding.node for finding in every if not finding.cause.passing}
     return tuple(
         finding for finding in every if not finding.cause.passing or (finding.node not in failed and "" not in failed)
@@ -164,20 +164,20 @@ def _decisions(policy: Policy, findings: tuple[NodeCause, ...], hard: Iterable[C
     for finding in findings:
         if not finding.cause.passing and finding.cause.reason not in _TOLD_ELSEWHERE:
             by_reason.setdefault(finding.cause.reason, []).append(finding)
-    made = [_decision(subject, cause) for cause in hard]
+    advice = [_decision(subject, cause) for cause in hard]
     for reason, same in by_reason.items():
-        made += [_decision(subject, finding.cause) for finding in same if not finding.node]
+        advice += [_decision(subject, finding.cause) for finding in same if not finding.node]
         on_nodes = sorted((finding for finding in same if finding.node), key=lambda finding: finding.node)
         if len(on_nodes) > EVERY_NODE:
             cause = on_nodes[0].cause
             what = f"{reason} on more than {EVERY_NODE} nodes, such as: {cause.what}"
             remedy = cause.told_remedy
-            made.append(
+            advice.append(
                 Advice(subject=subject, what=what, why="", severity=Severity.WARNING, remedy=remedy, reason=reason)
             )
         else:
-            made += [_decision(f"Node/{finding.node}", finding.cause) for finding in on_nodes]
-    return tuple(dict.fromkeys(made))
+            advice += [_decision(f"Node/{finding.node}", finding.cause) for finding in on_nodes]
+    return tuple(dict.fromkeys(advice))
 
 
 def _decision(subject: str, cause: Cause) -> Advice:

@@ -60,10 +60,10 @@ class Unsupported(Advice):
 
 def check(observed: ObservedCluster, policy: Policy | None) -> tuple[Unsupported, ...]:
     """Everything that is outside of the matrix; GPU nodes with the same trouble are one finding."""
-    found: list[Unsupported] = []
+    findings: list[Unsupported] = []
     if not KUBERNETES.has(observed.kube_version):
         what = f"Kubernetes {dotted(observed.kube_version)} is not supported: {KUBERNETES.words}"
-        found.append(Unsupported(what=what, remedy=KUBERNETES.remedy))
+        findings.append(Unsupported(what=what, remedy=KUBERNETES.remedy))
     groups: dict[tuple[str, str], list[str]] = {}
     known: dict[tuple[object, ...], tuple[tuple[str, str], ...]] = {}
     for node in observed.nodes:
@@ -76,7 +76,7 @@ def check(observed: ObservedCluster, policy: Policy | None) -> tuple[Unsupported
             groups.setdefault(line, []).append(node.name)
     for (what, remedy), nodes in sorted(groups.items()):
         named = sorted(nodes)
-        found.append(
+        findings.append(
             Unsupported(
                 what=what,
                 remedy=remedy,
@@ -84,7 +84,7 @@ def check(observed: ObservedCluster, policy: Policy | None) -> tuple[Unsupported
                 nodes=tuple(named),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 def condition(findings: Iterable[Unsupported]) -> Object:

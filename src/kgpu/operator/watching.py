@@ -169,7 +169,7 @@ class ClusterWatching:
                 calm = DISCOVER_AGAIN if self._absent else DISCOVER_EVERY
                 await self._clock.sleep(calm if POLICIES in self._followed else DISCOVER_SOON)
         finally:
-            tasks = [task for one in self._followed.values() for task in one.tasks]
+            tasks = [task for followed in self._followed.values() for task in followed.tasks]
             await end(*tasks)
             self._followed.clear()
 
@@ -182,12 +182,12 @@ class ClusterWatching:
         """What has not been read yet, with the reason where there is one."""
         if self._served is None:
             return ("which kinds the API server has",)
-        found = []
-        for name, one in self._followed.items():
-            error = one.informer.error
-            if not one.informer.synced.is_set() and (error is None or not _is_waived(one.feed, error)):
-                found.append(name if error is None else f"{name}: {error.one_line()}")
-        return tuple(found)
+        unread = []
+        for name, followed in self._followed.items():
+            error = followed.informer.error
+            if not followed.informer.synced.is_set() and (error is None or not _is_waived(followed.feed, error)):
+                unread.append(name if error is None else f"{name}: {error.one_line()}")
+        return tuple(unread)
 
     @property
     def knows_policies(self) -> bool:
@@ -198,18 +198,20 @@ class ClusterWatching:
         """What the operator has no right to read, and goes on without."""
         return tuple(
             dict.fromkeys(
-                _without_right(one.feed, error)
-                for one in self._followed.values()
-                if one.feed.waivable and isinstance(error := one.informer.error, KubeRefusedError) and error.code == 403
+                _without_right(followed.feed, error)
+                for followed in self._followed.values()
+                if followed.feed.waivable
+                and isinstance(error := followed.informer.error, KubeRefusedError)
+                and error.code == 403
             )
         )
 
     def stale(self) -> tuple[str, ...]:
         """What may be out of date because the API server does not answer or refuses."""
         return tuple(
-            f"{name}: {one.informer.error.one_line()}"
-            for name, one in self._followed.items()
-            if one.informer.error is not None
+            f"{name}: {followed.informer.error.one_line()}"
+            for name, followed in self._followed.items()
+            if followed.informer.error is not None
         )
 
     def serves(self, resource: Resource) -> bool:
@@ -233,22 +235,22 @@ class ClusterWatching:
 
     async def learn(self, resource: Resource, obj: Object) -> None:
         """Take in what the server answered to a write."""
-        for one in self._followed.values():
-            scope = one.feed.scope
+        for followed in self._followed.values():
+            scope = followed.feed.scope
             if scope.resource == resource and scope.namespace in ("", namespace_of(obj)) and _fits(scope, obj):
-                await one.informer.learn(obj)
+                await followed.informer.learn(obj)
 
     def suspects(self) -> tuple[SuspectProgram, ...]:
         """Deployments that look like another GPU operator or node feature discovery, but for what the settings say."""
         own = str((self._settings.owner or {}).get("uid") or "")
         looked_for = self._settings.looks_for
-        found = {
+        programs = {
             suspect(feed.program, obj, own)
             for feed in feeds(self._settings.namespace)
             if feed.program is not None and feed.program in looked_for
             for obj in self.objects(feed.name).values()
         }
-        return tuple(sorted(one for one in found if one is not None))
+        return tuple(sorted(program for program in programs if program is not None))
 
     def observed(
         self, apply_errors: Mapping[str, str], others: frozenset[SuspectProgram] = frozenset()
@@ -257,11 +259,11 @@ class ClusterWatching:
         daemon_sets = {name: obj for (_, name), obj in self.objects("daemonsets").items()}
         warnings = list(self.objects("warnings").values())
         pods = list(self.objects("pods").values())
-        for name, made in seen.newest(pods).items():
-            self._made[name] = max(made, self._made.get(name, ""))
-        operators = [one for one in others if one.program is OtherProgram.OPERATOR]
-        foreign = min(((f"{one.namespace}/{one.name}", one.version) for one in operators), default=("", ""))
-        discoveries = any(one.program is OtherProgram.DISCOVERY for one in others)
+        for name, created in seen.newest(pods).items():
+            self._made[name] = max(created, self._made.get(name, ""))
+        operators = [other for other in others if other.program is OtherProgram.OPERATOR]
+        foreign = min(((f"{other.namespace}/{other.name}", other.version) for other in operators), default=("", ""))
+        discoveries = any(other.program is OtherProgram.DISCOVERY for other in others)
         return ObservedCluster(
             kube_version=self._served.version if self._served else (0, 0),
             kinds=self._kinds,
@@ -281,10 +283,10 @@ class ClusterWatching:
 
     def _follow(self, served: ServedResources) -> None:
         """Follow what is served, and what was until it is certain that it is no more."""
-        there = frozenset(kinds.plural_and_group(resource) for resource in served.resources)
-        there |= self._still_there(there)
-        if self._served != served or self._kinds != there:
-            self._served, self._kinds = served, there
+        served_kinds = frozenset(kinds.plural_and_group(resource) for resource in served.resources)
+        served_kinds |= self._still_there(served_kinds)
+        if self._served != served or self._kinds != served_kinds:
+            self._served, self._kinds = served, served_kinds
             self.news.set()
         for feed in feeds(self._settings.namespace):
             wanted = not feed.optional or self.serves(feed.scope.resource)
@@ -314,8 +316,8 @@ class ClusterWatching:
             return False
         known = [
             name
-            for name, one in self._followed.items()
-            if kinds.plural_and_group(one.feed.scope.resource) == kind and one.informer.objects
+            for name, followed in self._followed.items()
+            if kinds.plural_and_group(followed.feed.scope.resource) == kind and followed.informer.objects
         ]
         return not known or (POLICIES not in known and now - absence.since >= FORGET_AFTER)
 

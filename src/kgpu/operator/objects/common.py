@@ -67,13 +67,13 @@ class Scene:
             names.MANAGED_BY_LABEL: names.OPERATOR_FIELD_MANAGER,
             names.LABEL_OPERATOR_STATE: state,
         }
-        if told := {**operator.annotations, **(annotations or {})}:
-            metadata["annotations"] = told
+        if all_annotations := {**operator.annotations, **(annotations or {})}:
+            metadata["annotations"] = all_annotations
         metadata["ownerReferences"] = [owner_reference(owner or self.policy)]
-        made = {"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata, **content}
+        obj = {"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata, **content}
         # Lists and mappings of its own, as the API server would give them back.
-        found: Object = msgspec.json.decode(msgspec.json.encode(made))
-        return found
+        plain: Object = msgspec.json.decode(msgspec.json.encode(obj))
+        return plain
 
 
 def owner_reference(owner: Owner) -> Object:
@@ -116,9 +116,11 @@ def given_env(rows: Iterable[EnvVar]) -> dict[str, str]:
 
 def with_user_env(env: list[Object], rows: Iterable[EnvVar]) -> list[Object]:
     """The list with the user's variables in place of those of the same name, new ones last (never one name twice)."""
-    given = given_env(rows)
-    kept = [{"name": row["name"], "value": given.pop(row["name"])} if row["name"] in given else row for row in env]
-    return kept + env_list(given)
+    user_env = given_env(rows)
+    kept = [
+        {"name": row["name"], "value": user_env.pop(row["name"])} if row["name"] in user_env else row for row in env
+    ]
+    return kept + env_list(user_env)
 
 
 def host_volume(name: str, path: str, kind: str = "") -> Object:
@@ -128,14 +130,14 @@ def host_volume(name: str, path: str, kind: str = "") -> Object:
 
 def mount(name: str, path: str, *, read_only: bool = False, propagation: str = "", sub_path: str = "") -> Object:
     """A container's mount of the volume."""
-    found: Object = {"name": name, "mountPath": path}
+    volume_mount: Object = {"name": name, "mountPath": path}
     if read_only:
-        found["readOnly"] = True
+        volume_mount["readOnly"] = True
     if propagation:
-        found["mountPropagation"] = propagation
+        volume_mount["mountPropagation"] = propagation
     if sub_path:
-        found["subPath"] = sub_path
-    return found
+        volume_mount["subPath"] = sub_path
+    return volume_mount
 
 
 HOST_TO_CONTAINER: Final = "HostToContainer"

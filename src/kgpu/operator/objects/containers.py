@@ -67,7 +67,7 @@ def agent_container(
 
 
 def _shares_verdicts(mounts: list[Object]) -> bool:
-    return any(one["name"] == RUN for one in mounts)
+    return any(entry["name"] == RUN for entry in mounts)
 
 
 def _probe(path: str, *, period: int, failures: int) -> Object:

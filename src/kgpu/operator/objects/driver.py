@@ -47,15 +47,15 @@ def driver_pools(scene: Scene, driver: NvidiaDriver) -> Pools:
 
 def of_policy(scene: Scene) -> list[Object]:
     """The objects of ClusterPolicy's driver. Raises ConfigError."""
-    found = policy_pools(scene).pools
-    if not found:
+    wanted_pools = policy_pools(scene).pools
+    if not wanted_pools:
         # Every GPU node has a driver of its own, or there is none: nothing to complain about an image that nobody runs.
         return []
     wish = driver_wish.of_policy(scene)
-    by_pool = policy_names(found, scene.observed.daemon_sets)
+    by_pool = policy_names(wanted_pools, scene.observed.daemon_sets)
     result = [probe_map(scene), *account(scene, OPERAND.account, STATE, cluster=DRIVER_MANAGER_RULES)]
     return result + [
-        daemon_set(scene, wish, pool, by_pool[pool.os_tag, pool.kernel], OPERAND.account) for pool in found
+        daemon_set(scene, wish, pool, by_pool[pool.os_tag, pool.kernel], OPERAND.account) for pool in wanted_pools
     ]
 
 
@@ -63,11 +63,11 @@ def of_driver(scene: Scene, driver: NvidiaDriver) -> list[Object]:
     """The objects of an NVIDIADriver, without what all of them share (``probe_map``). Raises ConfigError."""
     wish = driver_wish.of_driver(scene, driver)
     result: list[Object] = []
-    seen: set[str] = set()
+    accounts: set[str] = set()
     for pool in driver_pools(scene, driver).pools:
         user = short_name(f"nvidia-{wish.driver_type}-driver-{driver.name}-{pool.os_tag}")
-        if user not in seen:
-            seen.add(user)
+        if user not in accounts:
+            accounts.add(user)
             result += account(scene, user, STATE, cluster=DRIVER_MANAGER_RULES, owner=driver)
         result.append(daemon_set(scene, wish, pool, pool_name(driver, pool), user))
     return result
@@ -80,21 +80,22 @@ def pool_name(driver: NvidiaDriver, pool: Pool) -> str:
     return f"{prefix[: 63 - len(ending) - 1]}-{ending}"
 
 
-def policy_names(found: tuple[Pool, ...], live: Mapping[str, Object]) -> dict[tuple[str, str], str]:
+def policy_names(wanted_pools: tuple[Pool, ...], live: Mapping[str, Object]) -> dict[tuple[str, str], str]:
     """DaemonSet names by (system, kernel): the plain one where there is one pool, else with what sets a pool apart.
 
     A name that is in use for a pool stays with it.
     """
-    if any(pool.kernel for pool in found):
+    if any(pool.kernel for pool in wanted_pools):
         return {
-            (pool.os_tag, pool.kernel): short_name(f"{BASE}-{kernel_name(pool.kernel)}-{pool.os_tag}") for pool in found
+            (pool.os_tag, pool.kernel): short_name(f"{BASE}-{kernel_name(pool.kernel)}-{pool.os_tag}")
+            for pool in wanted_pools
         }
-    tags = {pool.os_tag for pool in found}
+    tags = {pool.os_tag for pool in wanted_pools}
     plain = _system_of(live[BASE], tags) if BASE in live else ""
     result = {}
-    for pool in found:
+    for pool in wanted_pools:
         own = short_name(f"{BASE}-{pool.os_tag}")
-        takes_plain = plain == pool.os_tag or (len(found) == 1 and own not in live)
+        takes_plain = plain == pool.os_tag or (len(wanted_pools) == 1 and own not in live)
         result[pool.os_tag, pool.kernel] = BASE if takes_plain else own
     return result
 
@@ -103,8 +104,8 @@ def _system_of(live: Object, tags: set[str]) -> str:
     """The system that a live driver DaemonSet is for: by its label, otherwise by its image's name; "" for none."""
     template = mapping(mapping(mapping(live).get("spec")).get("template"))
     labels = mapping(mapping(template.get("metadata")).get("labels"))
-    if told := text(labels.get(names.LABEL_NODE_OS_VERSION)):
-        return told
+    if label := text(labels.get(names.LABEL_NODE_OS_VERSION)):
+        return label
     for container in items(mapping(template.get("spec")).get("containers")):
         image = text(mapping(container).get("image"))
         for tag in sorted(tags):

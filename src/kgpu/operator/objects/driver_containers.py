@@ -217,5 +217,5 @@ def _with_resources(container: Object, resources: ComputeResources | None) -> Ob
 
 
 def _timing(probe: Probe | None) -> Mapping[str, int]:
-    found: dict[str, int] = msgspec.to_builtins(probe) if probe is not None else {}
-    return found
+    fields: dict[str, int] = msgspec.to_builtins(probe) if probe is not None else {}
+    return fields

@@ -48,26 +48,26 @@ TOPOLOGY_FILE: Final = "nvidia-topologyd.conf"
 
 def files(wish: DriverWish, pool: Pool, config_maps: Mapping[str, frozenset[str]]) -> Files:
     """All of them. ``config_maps`` are the keys of those in the operator's namespace. Raises ConfigError."""
-    found = Files([], [])
+    files = Files([], [])
     if wish.repositories or wish.certificates:
-        _package_files(found, wish, pool, config_maps)
+        _package_files(files, wish, pool, config_maps)
     if wish.license_secret or wish.license_map:
-        _license(found, wish)
+        _license(files, wish)
     if wish.topology:
         _require(wish.what, wish.topology, config_maps, key=TOPOLOGY_FILE)
-        found.volumes.append(_config_volume("topology-config", wish.topology, [TOPOLOGY_FILE]))
-        found.mounts.append(mount("topology-config", f"/etc/nvidia/{TOPOLOGY_FILE}", sub_path=TOPOLOGY_FILE))
+        files.volumes.append(_config_volume("topology-config", wish.topology, [TOPOLOGY_FILE]))
+        files.mounts.append(mount("topology-config", f"/etc/nvidia/{TOPOLOGY_FILE}", sub_path=TOPOLOGY_FILE))
     if wish.module_config:
         keys = _require(wish.what, wish.module_config, config_maps)
-        found.volumes.append(_config_volume("kernel-module-params", wish.module_config, keys))
-        found.mounts.extend(
+        files.volumes.append(_config_volume("kernel-module-params", wish.module_config, keys))
+        files.mounts.extend(
             mount("kernel-module-params", f"/drivers/{key}", read_only=True, sub_path=key) for key in keys
         )
-    _host_files(found, wish, pool)
-    return found
+    _host_files(files, wish, pool)
+    return files
 
 
-def _package_files(found: Files, wish: DriverWish, pool: Pool, config_maps: Mapping[str, frozenset[str]]) -> None:
+def _package_files(files: Files, wish: DriverWish, pool: Pool, config_maps: Mapping[str, frozenset[str]]) -> None:
     if pool.os_id not in FOLDERS:
         raise ConfigError(
             f'{wish.what}: package repositories or certificates for the operating system "{pool.os_id}"',
@@ -79,32 +79,32 @@ def _package_files(found: Files, wish: DriverWish, pool: Pool, config_maps: Mapp
         if name:
             # One file each, so that what the image has in the folder stays.
             keys = _require(wish.what, name, config_maps)
-            found.volumes.append(_config_volume(volume, name, keys))
-            found.mounts.extend(mount(volume, f"{folder}/{key}", read_only=True, sub_path=key) for key in keys)
+            files.volumes.append(_config_volume(volume, name, keys))
+            files.mounts.extend(mount(volume, f"{folder}/{key}", read_only=True, sub_path=key) for key in keys)
 
 
-def _license(found: Files, wish: DriverWish) -> None:
+def _license(files: Files, wish: DriverWish) -> None:
     keys = [LICENSE_FILE, *([LICENSE_TOKEN] if wish.token else [])]
     items = [{"key": key, "path": key} for key in keys]
     if wish.license_secret:
         volume: Object = {"name": "licensing-config", "secret": {"secretName": wish.license_secret, "items": items}}
     else:
         volume = _config_volume("licensing-config", wish.license_map, keys)
-    found.volumes.append(volume)
+    files.volumes.append(volume)
     targets = {LICENSE_FILE: f"/drivers/{LICENSE_FILE}", LICENSE_TOKEN: f"/drivers/ClientConfigToken/{LICENSE_TOKEN}"}
-    found.mounts.extend(mount("licensing-config", targets[key], read_only=True, sub_path=key) for key in keys)
+    files.mounts.extend(mount("licensing-config", targets[key], read_only=True, sub_path=key) for key in keys)
 
 
-def _host_files(found: Files, wish: DriverWish, pool: Pool) -> None:
+def _host_files(files: Files, wish: DriverWish, pool: Pool) -> None:
     # With repositories of one's own no subscription is needed, and CRI-O gives containers the host's by itself.
     own = wish.repositories or (pool.os_id == "rhel" and pool.engine_mounts)
     for systems, name, source, kind, target in _SUBSCRIPTIONS:
         if pool.os_id in systems and not own:
-            found.volumes.append(host_volume(name, source, kind))
-            found.mounts.append(mount(name, target, read_only=True))
+            files.volumes.append(host_volume(name, source, kind))
+            files.mounts.append(mount(name, target, read_only=True))
     if pool.kernel and pool.os_id in _SUSE:
-        found.volumes.append(host_volume("lib-modules", "/lib/modules", "Directory"))
-        found.mounts.append(mount("lib-modules", "/run/host/lib/modules", read_only=True))
+        files.volumes.append(host_volume("lib-modules", "/lib/modules", "Directory"))
+        files.mounts.append(mount("lib-modules", "/run/host/lib/modules", read_only=True))
 
 
 def _config_volume(volume: str, name: str, keys: list[str]) -> Object:

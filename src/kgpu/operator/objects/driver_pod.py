@@ -44,8 +44,8 @@ mv "$ready.tmp" "$ready"
 def resolved_images(wish: DriverWish, pool: Pool) -> dict[str, str]:
     """The images for one pool, by container."""
     parts = {CONTAINER: wish.driver} | {row.name: part for row in SIDES if (part := getattr(wish, row.key))}
-    found = {name: _image(wish, part, pool) for name, part in parts.items()}
-    return found | {MANAGER: wish.manager.image}
+    by_container = {name: _image(wish, part, pool) for name, part in parts.items()}
+    return by_container | {MANAGER: wish.manager.image}
 
 
 def _image(wish: DriverWish, part: DriverImage, pool: Pool) -> str:
@@ -60,11 +60,11 @@ def digest(wish: DriverWish, pool: Pool, paths: shape.HostFolders) -> str:
     A default image of the driver manager is not part of it: a new operator is no reason to restart drivers. Neither is
     a setting without a value, so that a new setting changes nothing where it is not used.
     """
-    found = resolved_images(wish, pool)
-    manager = "" if wish.default_manager else found.pop(MANAGER)
-    found.pop(MANAGER, None)
+    by_container = resolved_images(wish, pool)
+    manager = "" if wish.default_manager else by_container.pop(MANAGER)
+    by_container.pop(MANAGER, None)
     values: dict[str, Any] = {
-        "images": found,
+        "images": by_container,
         "manager": manager,
         "type": "" if wish.driver_type == "gpu" else wish.driver_type,
         "modules": "" if wish.module_type == "auto" else wish.module_type,
@@ -98,7 +98,7 @@ def pod_spec(
     spec: Object = {
         "serviceAccountName": account,
         "priorityClassName": wish.priority_class,
-        "tolerations": [dict(one) for one in wish.tolerations],
+        "tolerations": [dict(toleration) for toleration in wish.tolerations],
         "nodeSelector": {f"{names.LABEL_DEPLOY_PREFIX}driver": "true", **pool.selector, **wish.node_selector},
         "affinity": _affinity(wish),
         "hostPID": True,
@@ -129,7 +129,7 @@ def pod_spec(
 
 
 def _affinity(wish: DriverWish) -> Object:
-    found: Object = {
+    affinity: Object = {
         "podAntiAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": [
                 {
@@ -148,5 +148,5 @@ def _affinity(wish: DriverWish) -> Object:
         }
     }
     if wish.node_affinity:
-        found["nodeAffinity"] = wish.node_affinity
-    return found
+        affinity["nodeAffinity"] = wish.node_affinity
+    return affinity

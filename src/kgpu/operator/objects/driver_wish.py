@@ -80,20 +80,20 @@ class DriverWish:
 
 def of_policy(scene: Scene) -> DriverWish:
     """ClusterPolicy's ``driver``. Raises ConfigError."""
-    spec, told = scene.policy.spec, scene.settings.images
+    spec, defaults = scene.policy.spec, scene.settings.images
     driver, daemonsets = spec.driver, spec.daemonsets
     manager = driver.manager or EnvImage()
-    license_told = driver.licensing_config
+    licensing = driver.licensing_config
     wish = DriverWish(
         owner=scene.policy,
         what="driver",
         precompiled=bool(driver.use_precompiled),
         module_type=driver.kernel_module_type,
-        driver=_part(images.policy_image("driver", driver, "DRIVER_IMAGE", told), driver, driver.args),
-        manager=_part(images.policy_image("driver.manager", manager, MANAGER_ENV, told), manager),
+        driver=_part(images.policy_image("driver", driver, "DRIVER_IMAGE", defaults), driver, driver.args),
+        manager=_part(images.policy_image("driver.manager", manager, MANAGER_ENV, defaults), manager),
         default_manager=not images.names_image(manager),
-        gds=_side("gds", spec.gds, "GDS_IMAGE", told),
-        gdrcopy=_side("gdrcopy", spec.gdrcopy, "GDRCOPY_IMAGE", told),
+        gds=_side("gds", spec.gds, "GDS_IMAGE", defaults),
+        gdrcopy=_side("gdrcopy", spec.gdrcopy, "GDRCOPY_IMAGE", defaults),
         secret_env=driver.secret_env or "",
         resources=driver.resources,
         host_network=bool(driver.host_network),
@@ -104,9 +104,9 @@ def of_policy(scene: Scene) -> DriverWish:
         certificates=_named(driver.cert_config),
         topology=(driver.virtual_topology.config if driver.virtual_topology else None) or "",
         module_config=_named(driver.kernel_module_config),
-        license_secret=(license_told.secret_name if license_told else None) or "",
-        license_map=(license_told.config_map_name if license_told else None) or "",
-        token=bool(license_told and license_told.nls_enabled),
+        license_secret=(licensing.secret_name if licensing else None) or "",
+        license_map=(licensing.config_map_name if licensing else None) or "",
+        token=bool(licensing and licensing.nls_enabled),
         labels=shape.pod_labels(daemonsets, {}),
         annotations=shape.pod_annotations(daemonsets),
         tolerations=tuple(shape.tolerations(daemonsets)),
@@ -120,7 +120,7 @@ def of_policy(scene: Scene) -> DriverWish:
 
 def of_driver(scene: Scene, driver: NvidiaDriver) -> DriverWish:
     """An NVIDIADriver. Raises ConfigError."""
-    spec, told = driver.spec, scene.settings.images
+    spec, defaults = driver.spec, scene.settings.images
     what = f"NVIDIADriver {driver.name}"
     if spec.driver_type == "vgpu-host-manager":
         raise ConfigError(
@@ -129,7 +129,7 @@ def of_driver(scene: Scene, driver: NvidiaDriver) -> DriverWish:
             "remove the NVIDIADriver, or let its nodes be run by NVIDIA's operator",
         )
     manager = spec.manager or EnvImage()
-    license_told = spec.licensing_config
+    licensing = spec.licensing_config
     image = images.pool_image(what, repository=spec.repository or "", image=spec.image, version=spec.version or "")
     return _agreed(
         scene,
@@ -146,10 +146,10 @@ def of_driver(scene: Scene, driver: NvidiaDriver) -> DriverWish:
                 args=spec.args,
                 env=spec.env,
             ),
-            manager=_part(images.policy_image(f"{what} manager", manager, MANAGER_ENV, told), manager),
+            manager=_part(images.policy_image(f"{what} manager", manager, MANAGER_ENV, defaults), manager),
             default_manager=not images.names_image(manager),
-            gds=_side(f"{what} gds", spec.gds, "GDS_IMAGE", told),
-            gdrcopy=_side(f"{what} gdrcopy", spec.gdrcopy, "GDRCOPY_IMAGE", told),
+            gds=_side(f"{what} gds", spec.gds, "GDS_IMAGE", defaults),
+            gdrcopy=_side(f"{what} gdrcopy", spec.gdrcopy, "GDRCOPY_IMAGE", defaults),
             secret_env=spec.secret_env or "",
             resources=spec.resources,
             host_network=bool(spec.host_network),
@@ -161,12 +161,12 @@ def of_driver(scene: Scene, driver: NvidiaDriver) -> DriverWish:
             certificates=_named(spec.cert_config),
             topology=_named(spec.virtual_topology_config),
             module_config=_named(spec.kernel_module_config),
-            license_secret=(license_told.secret_name if license_told else None) or "",
-            license_map=(license_told.name if license_told else None) or "",
-            token=license_told is not None and license_told.nls_enabled is not False,
+            license_secret=(licensing.secret_name if licensing else None) or "",
+            license_map=(licensing.name if licensing else None) or "",
+            token=licensing is not None and licensing.nls_enabled is not False,
             labels=shape.own_labels(spec.labels),
             annotations=shape.own_labels(spec.annotations),
-            tolerations=(shape.GPU_TOLERATION, *(builtins(one) for one in spec.tolerations)),
+            tolerations=(shape.GPU_TOLERATION, *(builtins(toleration) for toleration in spec.tolerations)),
             priority_class=spec.priority_class_name or shape.PRIORITY_CLASS,
             security_context=builtins(spec.pod_security_context) if spec.pod_security_context else None,
             node_selector={**spec.node_selector, names.LABEL_DRIVER_OWNER: driver.name},
@@ -187,10 +187,10 @@ def _part(image: str, block: EnvImage, args: tuple[str, ...] = ()) -> DriverImag
     )
 
 
-def _side(what: str, block: SideContainer | None, env_name: str, told: Mapping[str, str]) -> DriverImage | None:
+def _side(what: str, block: SideContainer | None, env_name: str, defaults: Mapping[str, str]) -> DriverImage | None:
     if block is None or not block.enabled:
         return None
-    return _part(images.policy_image(what, block, env_name, told), block, block.args)
+    return _part(images.policy_image(what, block, env_name, defaults), block, block.args)
 
 
 def _on(block: Rdma | None) -> bool:

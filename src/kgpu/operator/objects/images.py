@@ -58,14 +58,14 @@ def pool_image(what: str, *, repository: str, image: str, version: str) -> str:
                 "repository, image and version together, or image alone with its full name",
                 f"set {what}.version",
             )
-        found = _checked(what, image)
-        if not _tagged(found):
+        reference = _checked(what, image)
+        if not _tagged(reference):
             raise ConfigError(
                 f'{what}: image "{image}" has no version',
                 f"a tag or a digest, for example {EXAMPLE}",
                 f"set {what}.version, or add the tag to the image",
             )
-        return found
+        return reference
     name = _named(what, repository, image) if repository else image
     return _checked(what, f"{_untagged(what, name)}{_ending(version)}")
 
@@ -88,8 +88,8 @@ def precompiled(what: str, image: str, kernel: str, os_tag: str) -> str:
 
 def is_own(block: Image) -> bool:
     """True when the section asks for an image of kgpu's own."""
-    found = _REFERENCE.fullmatch(block.image or "")
-    return found is not None and found["name"].rpartition("/")[2] == OWN_NAME
+    match = _REFERENCE.fullmatch(block.image or "")
+    return match is not None and match["name"].rpartition("/")[2] == OWN_NAME
 
 
 def names_image(block: Image) -> bool:
@@ -102,8 +102,8 @@ def _named(what: str, repository: str, image: str) -> str:
 
 
 def _untagged(what: str, image: str) -> str:
-    found = _REFERENCE.fullmatch(image)
-    if found is not None and (found["tag"] or found["digest"]):
+    match = _REFERENCE.fullmatch(image)
+    if match is not None and (match["tag"] or match["digest"]):
         raise ConfigError(
             f'{what}: image "{image}" has a version, and version is given too',
             "the version in one place",
@@ -117,8 +117,8 @@ def _ending(version: str) -> str:
 
 
 def _tagged(image: str) -> bool:
-    found = _REFERENCE.fullmatch(image)
-    return found is not None and bool(found["tag"] or found["digest"])
+    match = _REFERENCE.fullmatch(image)
+    return match is not None and bool(match["tag"] or match["digest"])
 
 
 def _checked(what: str, image: str) -> str:

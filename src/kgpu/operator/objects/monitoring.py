@@ -110,23 +110,27 @@ def service_of(scene: Scene, source: MetricsEndpoint, selector: dict[str, str]) 
 
 
 def monitors_of(
-    scene: Scene, source: MetricsEndpoint, told: ServiceMonitor, kind: Resource = SERVICE_MONITORS
+    scene: Scene, source: MetricsEndpoint, monitor: ServiceMonitor, kind: Resource = SERVICE_MONITORS
 ) -> list[Object]:
     """Its ServiceMonitor, or another kind of monitor; none where the cluster has not got the kind."""
     if not has_kind(scene.observed, kind):
         return []
     endpoint: dict[str, Any] = {"port": source.port, "path": "/metrics"}
-    optional = {"interval": told.interval, "scrapeTimeout": told.scrape_timeout, "honorLabels": told.honor_labels}
+    optional = {
+        "interval": monitor.interval,
+        "scrapeTimeout": monitor.scrape_timeout,
+        "honorLabels": monitor.honor_labels,
+    }
     endpoint |= {key: value for key, value in optional.items() if value}
-    if told.relabelings:
-        endpoint["relabelings"] = [builtins(one) for one in told.relabelings]
+    if monitor.relabelings:
+        endpoint["relabelings"] = [builtins(relabeling) for relabeling in monitor.relabelings]
     spec = {
         "jobLabel": "app",
         "selector": {"matchLabels": source.labels},
         "namespaceSelector": {"matchNames": [scene.settings.namespace]},
         "endpoints": [endpoint],
     }
-    labels = {**told.additional_labels, **source.labels}
+    labels = {**monitor.additional_labels, **source.labels}
     return [scene.made(kind.kind, source.name, state=source.state, labels=labels, spec=spec)]
 
 
@@ -140,15 +144,15 @@ def rules_of(
     records: bool = False,
 ) -> list[Object]:
     """Its rules; none where they are not wanted, or the cluster has not got the kind."""
-    told = scene.settings.monitoring
-    if not has_kind(scene.observed, PROMETHEUS_RULES) or not told.rules:
+    settings = scene.settings.monitoring
+    if not has_kind(scene.observed, PROMETHEUS_RULES) or not settings.rules:
         return []
-    found = groups(told.alerts, of=of, records=records)
-    if not found:
+    rule_groups = groups(settings.alerts, of=of, records=records)
+    if not rule_groups:
         return []
     more = monitor.additional_labels if monitor else {}
     labels = {**more, **source.labels}
-    return [scene.made("PrometheusRule", name, state=source.state, labels=labels, spec={"groups": found})]
+    return [scene.made("PrometheusRule", name, state=source.state, labels=labels, spec={"groups": rule_groups})]
 
 
 def _sanitized(label: str) -> str:

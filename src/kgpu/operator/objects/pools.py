@@ -80,8 +80,8 @@ def _os_keys(os_id: str) -> tuple[str, ...]:
 
 def takes_driver(node: ClusterNode) -> bool:
     """True for a GPU node whose label lets a driver pod run there, now or after an upgrade's pause."""
-    told = node.labels.get(DRIVER, "")
-    wanted = told in {"", "true"} or told.endswith(names.PAUSED_FOR_DRIVER_UPGRADE)
+    label = node.labels.get(DRIVER, "")
+    wanted = label in {"", "true"} or label.endswith(names.PAUSED_FOR_DRIVER_UPGRADE)
     return is_gpu(node) and wanted and not opted_out(node)
 
 

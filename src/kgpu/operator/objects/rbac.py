@@ -60,11 +60,11 @@ def account(
     owner: Owner | None = None,
 ) -> list[Object]:
     """A ServiceAccount with its roles, in the order in which they are needed."""
-    found = [scene.made("ServiceAccount", name, state=state, owner=owner)]
+    objects = [scene.made("ServiceAccount", name, state=state, owner=owner)]
     for kind, rules in (("Role", namespaced), ("ClusterRole", cluster)):
         if rules:
-            found += _bound(scene, kind, name, state=state, account=name, rules=rules, owner=owner)
-    return found
+            objects += _bound(scene, kind, name, state=state, account=name, rules=rules, owner=owner)
+    return objects
 
 
 def cluster_role(scene: Scene, name: str, state: str, subject: str, rules: tuple[Object, ...]) -> list[Object]:

@@ -54,8 +54,8 @@ def update_strategy(daemonsets: DaemonSets) -> Object:
 
 def tolerations(daemonsets: DaemonSets, *more: Object) -> list[Object]:
     """The policy's, or the one for the GPU taint when it has none; ``more`` are added."""
-    told: list[Object] = [builtins(one) for one in daemonsets.tolerations] or [dict(GPU_TOLERATION)]
-    return told + [one for one in more if one not in told]
+    own: list[Object] = [builtins(toleration) for toleration in daemonsets.tolerations] or [dict(GPU_TOLERATION)]
+    return own + [toleration for toleration in more if toleration not in own]
 
 
 def pod_labels(daemonsets: DaemonSets, own: Mapping[str, str]) -> dict[str, str]:
@@ -103,16 +103,16 @@ class HostFolders:
 
 def paths(policy: Policy) -> HostFolders:
     """The policy's paths. Raises ConfigError for one that can't be mounted."""
-    told = policy.spec.host_paths
-    if told is None:
+    host_paths = policy.spec.host_paths
+    if host_paths is None:
         return HostFolders()
     usual = HostFolders()
     return HostFolders(
-        root_fs=_path("rootFS", told.root_fs or usual.root_fs, usual.root_fs, root_allowed=True),
+        root_fs=_path("rootFS", host_paths.root_fs or usual.root_fs, usual.root_fs, root_allowed=True),
         driver_install_dir=_path(
-            "driverInstallDir", told.driver_install_dir or usual.driver_install_dir, usual.driver_install_dir
+            "driverInstallDir", host_paths.driver_install_dir or usual.driver_install_dir, usual.driver_install_dir
         ),
-        kubelet_root=_path("kubeletRootDir", told.kubelet_root_dir or usual.kubelet_root, usual.kubelet_root),
+        kubelet_root=_path("kubeletRootDir", host_paths.kubelet_root_dir or usual.kubelet_root, usual.kubelet_root),
     )
 
 
@@ -133,8 +133,8 @@ _CLOSED: Final = (f"{names.HOST_ROOT}/", "/dev/", "/opt/kgpu/", "/proc/", "/run/
 def _path(key: str, path: str, example: str, *, root_allowed: bool = False) -> str:
     clean = re.sub("^//", "/", posixpath.normpath(path))
     good = path.startswith("/") and ".." not in path.split("/") and not set(path) & set(":\0\n")
-    taken = (clean in _TAKEN or clean.startswith(_CLOSED)) and not root_allowed
-    if not good or taken:
+    reserved = (clean in _TAKEN or clean.startswith(_CLOSED)) and not root_allowed
+    if not good or reserved:
         own = f"a folder of its own, since {clean} is needed by the containers themselves" if good else ""
         raise ConfigError(
             f'hostPaths.{key} is "{path}"',
@@ -144,9 +144,9 @@ def _path(key: str, path: str, example: str, *, root_allowed: bool = False) -> s
     return clean
 
 
-def own_labels(told: Mapping[str, str]) -> dict[str, str]:
+def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Of a user's labels or annotations, those that go onto pods."""
-    return {key: value for key, value in told.items() if key not in _FIXED | _VERSIONS}
+    return {key: value for key, value in labels.items() if key not in _FIXED | _VERSIONS}
 
 
 def daemon_set(
@@ -161,8 +161,8 @@ def daemon_set(
     """The DaemonSet around a pod's spec; ``app`` are the labels that select its pods, ``annotations`` more for them."""
     daemonsets = scene.policy.spec.daemonsets
     metadata: Object = {"labels": pod_labels(daemonsets, app)}
-    if told := {**pod_annotations(daemonsets), **own_labels(annotations or {})}:
-        metadata["annotations"] = told
+    if template_annotations := {**pod_annotations(daemonsets), **own_labels(annotations or {})}:
+        metadata["annotations"] = template_annotations
     return scene.made(
         "DaemonSet",
         name,

@@ -16,9 +16,9 @@ _OLD_NAME: Final = re.compile(r"(?!\.\.)(?!\.$)[-._a-zA-Z][-._a-zA-Z0-9]*")
 _ANY_SINCE: Final = (1, 32)
 
 
-def check_names(path: str, told: Iterable[EnvVar], scene: Scene) -> None:
+def check_names(path: str, env: Iterable[EnvVar], scene: Scene) -> None:
     """Raises ConfigError for the first name that no container could have in this cluster. ``path`` is the list's."""
-    for number, row in enumerate(told):
+    for number, row in enumerate(env):
         if not _named(row, scene):
             raise ConfigError(
                 f'{path}[{number}].name is "{row.name}"',
@@ -27,9 +27,9 @@ def check_names(path: str, told: Iterable[EnvVar], scene: Scene) -> None:
             )
 
 
-def given(told: Iterable[EnvVar], scene: Scene) -> dict[str, str]:
+def given(env: Iterable[EnvVar], scene: Scene) -> dict[str, str]:
     """Name and value, without those whose name no container could have."""
-    return given_env(row for row in told if _named(row, scene))
+    return given_env(row for row in env if _named(row, scene))
 
 
 def _named(row: EnvVar, scene: Scene) -> bool:

@@ -17,7 +17,7 @@ from kgpu.operator.operand_spec import OperandSpec, section_enabled
 
 def _found() -> dict[str, OperandSpec]:
     """By the operand's name, in the order of the table of operands."""
-    modules = [importlib.import_module(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)]
+    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     specs: dict[str, OperandSpec] = {module.SPEC.operand.name: module.SPEC for module in modules}
     return {operand.name: specs[operand.name] for operand in OPERANDS if operand.name in specs}
 

@@ -21,9 +21,9 @@ VALIDATOR: Final = BY_ROLE["validator"]
 
 
 def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
-    found = config_key(view, node) or role(view, operand, node)
-    if found is not None:
-        return found
+    cause = config_key(view, node) or role(view, operand, node)
+    if cause is not None:
+        return cause
     short = [
         f"{name}: {node.allocatable.get(name, 0)} of {count} allocatable"
         for name, count in sorted(node.capacity.items())
@@ -51,9 +51,9 @@ def _is_being_checked(node: ClusterNode) -> bool:
     """Whether a validator works there that calls it a failure if nothing stays allocatable, and has not done so."""
     if node.labels.get(deploy(VALIDATOR.deploy)) != TRUE:
         return False
-    said = node.report.roles.get(VALIDATOR.role) if node.report else None
-    found = node.conditions.get(names.VALIDATED_CONDITION)
-    return said is not None and said.state != "failed" and (found is None or found.status != "False")
+    report = node.report.roles.get(VALIDATOR.role) if node.report else None
+    condition = node.conditions.get(names.VALIDATED_CONDITION)
+    return report is not None and report.state != "failed" and (condition is None or condition.status != "False")
 
 
 def config_map(view: CauseView) -> Cause | None:

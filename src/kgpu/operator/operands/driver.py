@@ -56,9 +56,9 @@ def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None
                 else "install a driver on the node, or set driver.image for its operating system"
             ),
         )
-    there = report is not None and bool(report.driver)
+    loaded = report is not None and bool(report.driver)
     for name in fitting:
-        cause = view.pod(node, name, running=there)
+        cause = view.pod(node, name, running=loaded)
         if cause is not None:
             return cause
     if report is not None and not report.driver:
@@ -69,13 +69,13 @@ def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None
 
 
 def _why_off(view: CauseView) -> str:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for node in view.gpu_nodes:
         if node.report is not None and node.report.driver:
-            found[node.report.driver[:40]] = found.get(node.report.driver[:40], 0) + 1
-    listed = ", ".join(f"{version} on {count}" for version, count in sorted(found.items())[:SHOWN])
-    said = f"; found: {listed} of {len(view.gpu_nodes)} GPU nodes" if listed else ""
-    return f"{SWITCHED_OFF}: nodes use the driver that they have{said}"
+            counts[node.report.driver[:40]] = counts.get(node.report.driver[:40], 0) + 1
+    listed = ", ".join(f"{version} on {count}" for version, count in sorted(counts.items())[:SHOWN])
+    suffix = f"; found: {listed} of {len(view.gpu_nodes)} GPU nodes" if listed else ""
+    return f"{SWITCHED_OFF}: nodes use the driver that they have{suffix}"
 
 
 def _waiting_nodes(scene: Scene) -> Iterator[Advice]:

@@ -44,14 +44,14 @@ SLICE_RULES: Final = (rule("resource.k8s.io", "resourceslices", "list watch"),)
 
 
 def _allowed_labels(scene: Scene) -> str | None:
-    told = scene.policy.spec.dcgm_exporter
-    return ",".join(told.pod_label_allowlist_regex) or None if told.enable_pod_labels else None
+    settings = scene.policy.spec.dcgm_exporter
+    return ",".join(settings.pod_label_allowlist_regex) or None if settings.enable_pod_labels else None
 
 
 def _jobs(scene: Scene) -> str | None:
     """The folder on the host, as pods see it."""
-    told = scene.policy.spec.dcgm_exporter.hpc_job_mapping
-    return names.HOST_ROOT + (told.directory or JOBS_DIR) if told and told.enabled else None
+    job_mapping = scene.policy.spec.dcgm_exporter.hpc_job_mapping
+    return names.HOST_ROOT + (job_mapping.directory or JOBS_DIR) if job_mapping and job_mapping.enabled else None
 
 
 def _counters(scene: Scene) -> str | None:
@@ -62,18 +62,18 @@ def _counters(scene: Scene) -> str | None:
 
 def _host_pid(policy: Policy) -> bool:
     """Without the host's processes the driver does not say who uses how much of a GPU."""
-    told = policy.spec.dcgm_exporter.host_pid
-    return True if told is None else told
+    host_pid = policy.spec.dcgm_exporter.host_pid
+    return True if host_pid is None else host_pid
 
 
 def _idle_args(args: Sequence[str]) -> Iterator[IdleArguments]:
     by_name = {name.lstrip("-"): row for row in WITHOUT for name in row.flags}
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for word in args:
         row = by_name.get(word.lstrip("-").partition("=")[0]) if word.startswith("-") else None
         if row is not None:
-            found.setdefault(row.idle, []).append(row.flag)
-    for why, flags in found.items():
+            by_reason.setdefault(row.idle, []).append(row.flag)
+    for why, flags in by_reason.items():
         yield IdleArguments(tuple(dict.fromkeys(flags)), why, "remove them from args")
 
 
@@ -82,14 +82,14 @@ def _metrics(scene: Scene) -> list[Object]:
     policy = scene.policy.spec.dcgm_exporter
     service = service_of(scene, SOURCE, pod_labels(scene, SOURCE))
     _adapt(service["spec"], role_env(SPEC, scene), policy.service)
-    told = policy.service_monitor or ServiceMonitor()
+    service_monitor = policy.service_monitor or ServiceMonitor()
     scrape = scene.settings.monitoring.scrape
     kind = POD_MONITORS if scrape.kind == POD else SERVICE_MONITORS
-    monitors = monitors_of(scene, SOURCE, told, kind) if told.enabled else []
+    monitors = monitors_of(scene, SOURCE, service_monitor, kind) if service_monitor.enabled else []
     for monitor in monitors:
         endpoint = monitor["spec"]["endpoints"][0]
         endpoint |= scrape.endpoint
-        _relabel(scene, endpoint, told)
+        _relabel(scene, endpoint, service_monitor)
         only_where(scene, OPERAND, monitor)
         if kind is POD_MONITORS:
             _of_pods(scene, monitor["spec"])
@@ -97,12 +97,12 @@ def _metrics(scene: Scene) -> list[Object]:
         *_pod_rights(scene),
         service,
         *monitors,
-        *rules_of(scene, SOURCE, NAME, OF_EXPORTER, told, records=True),
+        *rules_of(scene, SOURCE, NAME, OF_EXPORTER, service_monitor, records=True),
         *_dashboards(scene),
     ]
 
 
-def _adapt(spec: Object, env: Mapping[str, str], told: ExporterService | None) -> None:
+def _adapt(spec: Object, env: Mapping[str, str], service: ExporterService | None) -> None:
     """The Service's type, the port on which the exporter has been told to listen, and the port's second name.
 
     Documents call the port ``metrics``; one port can't have two names, so that the second name has a number of its own.
@@ -110,19 +110,19 @@ def _adapt(spec: Object, env: Mapping[str, str], told: ExporterService | None) -
     (port,) = spec["ports"]
     port["targetPort"] = _listens(env)
     spec["ports"].append({**port, "name": "metrics", "port": names.EXPORTER_SECOND_PORT})
-    if told is not None and told.type:
-        spec["type"] = told.type
-    if told is not None and told.internal_traffic_policy:
-        spec["internalTrafficPolicy"] = told.internal_traffic_policy
+    if service is not None and service.type:
+        spec["type"] = service.type
+    if service is not None and service.internal_traffic_policy:
+        spec["internalTrafficPolicy"] = service.internal_traffic_policy
 
 
 def _listens(env: Mapping[str, str]) -> int:
     """The exporter's port; the usual one where it will refuse what it was told."""
-    found = env.get("DCGM_EXPORTER_LISTEN", "").rpartition(":")[2]
-    return int(found) if found.isascii() and found.isdecimal() and 0 < int(found[:6]) < 1 << 16 else names.EXPORTER_PORT
+    port = env.get("DCGM_EXPORTER_LISTEN", "").rpartition(":")[2]
+    return int(port) if port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 1 << 16 else names.EXPORTER_PORT
 
 
-def _relabel(scene: Scene, endpoint: Object, told: ServiceMonitor) -> None:
+def _relabel(scene: Scene, endpoint: Object, service_monitor: ServiceMonitor) -> None:
     """Labels for whose series they are; the policy's own relabelings come last."""
     env = role_env(SPEC, scene)
     old = "a" in env.get("KGPU_EXPORTER_COMPAT", "").lower().split(",")
@@ -131,7 +131,7 @@ def _relabel(scene: Scene, endpoint: Object, told: ServiceMonitor) -> None:
         {"action": "replace", "sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": label}
         for label in nodes
     ]
-    if told.honor_labels:
+    if service_monitor.honor_labels:
         steps.append({"action": "labeldrop", "regex": "|".join(USER)})
     else:
         endpoint["metricRelabelings"] = [
@@ -156,8 +156,8 @@ def _of_pods(scene: Scene, spec: Object) -> None:
 
 
 def _pod_rights(scene: Scene) -> list[Object]:
-    told = scene.policy.spec.dcgm_exporter
-    rules: tuple[Object, ...] = POD_METADATA_RULES if told.enable_pod_labels or told.enable_pod_uid else ()
+    settings = scene.policy.spec.dcgm_exporter
+    rules: tuple[Object, ...] = POD_METADATA_RULES if settings.enable_pod_labels or settings.enable_pod_uid else ()
     if role_env(SPEC, scene).get("KUBERNETES_ENABLE_DRA", "").lower() in {"1", "t", "true"}:
         rules += SLICE_RULES
     if not rules:
@@ -168,16 +168,16 @@ def _pod_rights(scene: Scene) -> list[Object]:
 
 
 def _dashboards(scene: Scene) -> list[Object]:
-    told = scene.settings.monitoring
-    if not told.dashboards:
+    settings = scene.settings.monitoring
+    if not settings.dashboards:
         return []
     return [
         scene.made(
             "ConfigMap",
             f"kgpu-dashboard-{board.file}",
             state=OPERAND.state,
-            labels=told.labels,
-            annotations=told.annotations,
+            labels=settings.labels,
+            annotations=settings.annotations,
             data={f"{board.file}.json": board.text()},
         )
         for board in BOARDS

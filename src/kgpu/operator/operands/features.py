@@ -25,7 +25,7 @@ def _unlabelled(view: CauseView) -> tuple[NodeCause, ...]:
     Capacity does not count: the kubelet goes on naming devices whose plugin has gone.
     """
     gpus = {node.name for node in view.gpu_nodes}
-    found = []
+    findings = []
     for node in view.nodes:
         if node.name in gpus or opted_out(node) or not any(node.allocatable.values()):
             continue
@@ -38,8 +38,8 @@ def _unlabelled(view: CauseView) -> tuple[NodeCause, ...]:
                 f"kubectl get node {node.name} --show-labels"
             ),
         )
-        found.append(NodeCause(node.name, cause))
-    return tuple(found)
+        findings.append(NodeCause(node.name, cause))
+    return tuple(findings)
 
 
 def _verdict(view: CauseView) -> OperandVerdict:

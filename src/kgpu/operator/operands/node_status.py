@@ -29,16 +29,16 @@ SOURCE: Final = MetricsEndpoint(
 
 def _metrics(scene: Scene) -> list[Object]:
     """The nodes' validation metrics: for as long as the exporter runs."""
-    told = wanted_monitor(scene)
+    operator_monitor = wanted_monitor(scene)
     # Which Prometheus is to find them is said once, for the operator's own.
-    labels = told.additional_labels if told else {}
+    labels = operator_monitor.additional_labels if operator_monitor else {}
     monitors = monitors_of(scene, SOURCE, ServiceMonitor(enabled=True, additional_labels=labels))
     for monitor in monitors:
         only_where(scene, OPERAND, monitor)
     return [
         service_of(scene, SOURCE, pod_labels(scene, SOURCE)),
         *monitors,
-        *rules_of(scene, SOURCE, str(RuleGroup.NODES), (RuleGroup.NODES,), told),
+        *rules_of(scene, SOURCE, str(RuleGroup.NODES), (RuleGroup.NODES,), operator_monitor),
     ]
 
 

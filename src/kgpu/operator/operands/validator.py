@@ -26,46 +26,46 @@ def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None
     if stopped is not None:
         return stopped
     agent = view.agent(node) if view.settings.layout is NodeLayout.AGENT else own_pod(view, operand, node)
-    said = node.conditions.get(names.VALIDATED_CONDITION)
-    if agent is not None and not (agent.passing and said is not None and said.status == "False"):
+    condition = node.conditions.get(names.VALIDATED_CONDITION)
+    if agent is not None and not (agent.passing and condition is not None and condition.status == "False"):
         return agent
-    if said is not None and said.status == "True":
+    if condition is not None and condition.status == "True":
         return None
-    found = _invalid(node, said) if said is not None else None
-    off = _toolkit_off(node, found) if found is not None else None
-    if said is not None and said.status == "False":
-        return off or found
+    cause = _invalid(node, condition) if condition is not None else None
+    off = _toolkit_off(node, cause) if cause is not None else None
+    if condition is not None and condition.status == "False":
+        return off or cause
     if off is not None:
         return dataclasses.replace(off, passing=True)  # another program may still write a spec
     waiting = role(view, operand, node)
     return waiting or Cause(reason="NotValidatedYet", what="its GPUs have not been validated yet", passing=True)
 
 
-def _invalid(node: ClusterNode, said: NodeCondition) -> Cause:
+def _invalid(node: ClusterNode, condition: NodeCondition) -> Cause:
     """What the validator has found; of one of another version, what it tells people."""
-    reason = word(said.reason, "ValidationFailed")
+    reason = word(condition.reason, "ValidationFailed")
     failed = node.validation.failed if node.validation is not None else None
     if failed is None:
-        return Cause(reason=reason, what=" ".join(said.message.split())[:MAX_SAID])
+        return Cause(reason=reason, what=" ".join(condition.message.split())[:MAX_SAID])
     if failed.trouble is not None:
         troubles = [("", failed.trouble)]
     else:
-        troubles = [(f"{one.name}: ", one.trouble) for one in failed.devices]
+        troubles = [(f"{device.name}: ", device.trouble) for device in failed.devices]
     more = f" and {failed.more} more" if failed.more else ""
     text = f"{failed.check}: {'; '.join(f'{name}{trouble.said()}' for name, trouble in troubles)}{more}"
     remedies = dict.fromkeys(trouble.remedy for _, trouble in troubles if trouble.remedy)
     return Cause(reason=reason, what=text[:MAX_SAID], quoted="; ".join(remedies)[:MAX_SAID])
 
 
-def _toolkit_off(node: ClusterNode, found: Cause) -> Cause | None:
+def _toolkit_off(node: ClusterNode, cause: Cause) -> Cause | None:
     """The cause behind a toolkit check that fails where somebody has switched the toolkit off."""
     key = deploy(TOOLKIT.deploy)
     value = node.labels.get(key, TRUE)
-    if value == TRUE or not found.reason.startswith("Toolkit"):
+    if value == TRUE or not cause.reason.startswith("Toolkit"):
         return None
     return Cause(
         reason="ToolkitSwitchedOff",
-        what=f'the node label {key} is "{value}", so that nothing writes CDI specs there; {found.what}',
+        what=f'the node label {key} is "{value}", so that nothing writes CDI specs there; {cause.what}',
         remedy=f"kubectl label node {node.name} {key}-",
     )
 

@@ -29,14 +29,14 @@ def agent_config(policy: Policy, settings: OperatorSettings, observed: ObservedC
     except ConfigError:
         paths = _live_paths(observed)
     config = policy.spec.device_plugin.config
-    here = settings.layout is NodeLayout.AGENT
+    in_agent = settings.layout is NodeLayout.AGENT
     return AgentConfig(
         roles={
             role: RoleConfig(
                 enabled=spec.is_enabled(policy, settings),
                 label=f"{names.LABEL_DEPLOY_PREFIX}{spec.operand.deploy}" if spec.operand.deploy else "",
-                env=role_env(spec, scene) if here else {},
-                args=role_args(spec, policy) if here else (),
+                env=role_env(spec, scene) if in_agent else {},
+                args=role_args(spec, policy) if in_agent else (),
             )
             for role, spec in OF_ROLE.items()
         },
@@ -61,12 +61,12 @@ def _live_paths(observed: ObservedCluster) -> shape.HostFolders:
     ours = (names.AGENT_DAEMON_SET, *(operand.daemon_set for operand in OPERANDS if operand.role))
     live = mapping(next(filter(None, map(observed.daemon_sets.get, ours)), {}))
     spec = mapping(mapping(mapping(live.get("spec")).get("template")).get("spec"))
-    found = {
+    paths = {
         text(mapping(volume).get("name")): text(mapping(mapping(volume).get("hostPath")).get("path"))
         for volume in items(spec.get("volumes"))
     }
     usual = shape.HostFolders()
     return shape.HostFolders(
-        root_fs=found.get("host-root") or usual.root_fs,
-        driver_install_dir=found.get("driver-install-dir") or usual.driver_install_dir,
+        root_fs=paths.get("host-root") or usual.root_fs,
+        driver_install_dir=paths.get("driver-install-dir") or usual.driver_install_dir,
     )

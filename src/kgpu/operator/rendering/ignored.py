@@ -97,10 +97,10 @@ def _of_own_pods(scene: Scene) -> Iterator[Advice]:
     """Settings of an operand's pod, where the operands have none of their own, or where it runs kgpu's own image."""
     in_agent = scene.settings.layout is NodeLayout.AGENT
     for spec in SPECS.values():
-        told = section(spec.operand, scene.policy.spec)
-        if not isinstance(told, OperandContainer) or not spec.is_enabled(scene.policy, scene.settings):
+        container = section(spec.operand, scene.policy.spec)
+        if not isinstance(container, OperandContainer) or not spec.is_enabled(scene.policy, scene.settings):
             continue
-        fields = [*(_of_pod(told) if in_agent else ()), *_of_pull(told, scene.settings, in_agent=in_agent)]
+        fields = [*(_of_pod(container) if in_agent else ()), *_of_pull(container, scene.settings, in_agent=in_agent)]
         if not fields:
             continue
         remedy = "remove it, or install the chart with layout=operands, where each operand has a pod of its own"
@@ -120,19 +120,19 @@ def _listed(names: list[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _of_pod(told: OperandContainer) -> list[str]:
-    given: dict[str, object] = {"resources": told.resources, "hostNetwork": told.host_network}
-    if isinstance(told, DcgmExporter):
-        given["annotations"] = told.annotations
-    return [name for name, value in given.items() if value]
+def _of_pod(container: OperandContainer) -> list[str]:
+    fields: dict[str, object] = {"resources": container.resources, "hostNetwork": container.host_network}
+    if isinstance(container, DcgmExporter):
+        fields["annotations"] = container.annotations
+    return [name for name, value in fields.items() if value]
 
 
-def _of_pull(told: OperandContainer, settings: OperatorSettings, *, in_agent: bool) -> list[str]:
+def _of_pull(container: OperandContainer, settings: OperatorSettings, *, in_agent: bool) -> list[str]:
     """What differs from the chart's own: that is in force whatever the policy says."""
-    if not in_agent and is_own(told):
+    if not in_agent and is_own(container):
         return []
-    other_policy = told.image_pull_policy not in (None, "", settings.image_pull_policy)
-    other_secrets = not set(told.image_pull_secrets) <= set(settings.image_pull_secrets)
+    other_policy = container.image_pull_policy not in (None, "", settings.image_pull_policy)
+    other_secrets = not set(container.image_pull_secrets) <= set(settings.image_pull_secrets)
     return ["imagePullPolicy"] * other_policy + ["imagePullSecrets"] * other_secrets
 
 

@@ -39,27 +39,27 @@ def objects(scene: Scene, spec: OperandSpec, pod: OperandPod) -> list[Object]:
 
 def _daemon_set(scene: Scene, spec: OperandSpec, pod: OperandPod) -> Object:
     policy, operand = scene.policy, spec.operand
-    told: OperandContainer | None = section(operand, policy.spec)
+    settings: OperandContainer | None = section(operand, policy.spec)
     paths = shape.paths(policy)
     volumes, mounts = host_access(paths, operand.name) if pod.privileged else finder.host_access(paths)
-    container = _container(scene, spec, pod, [one for one in mounts if one["name"] in pod.volumes])
+    container = _container(scene, spec, pod, [mount for mount in mounts if mount["name"] in pod.volumes])
     pod_spec = shape.pod_spec(policy.spec.daemonsets, account=operand.account) | {
         "nodeSelector": _selector(operand),
         "containers": [container],
-        "volumes": [one for one in volumes if one["name"] in pod.volumes],
+        "volumes": [volume for volume in volumes if volume["name"] in pod.volumes],
     }
     if not operand.deploy:
         pod_spec |= _everywhere(scene)
     if not pod.privileged:
         pod_spec["securityContext"] = pod_spec.get("securityContext", {}) | finder.POD_SECURITY
     secrets = dict.fromkeys(scene.settings.image_pull_secrets)
-    if told is not None and images.is_own(told):
-        secrets |= dict.fromkeys(told.image_pull_secrets)
+    if settings is not None and images.is_own(settings):
+        secrets |= dict.fromkeys(settings.image_pull_secrets)
     if secrets:
         pod_spec["imagePullSecrets"] = [{"name": name} for name in secrets]
     if pod.host_pid(policy):
         pod_spec["hostPID"] = True
-    shape.host_network(pod_spec, wanted=told.host_network if told else None)
+    shape.host_network(pod_spec, wanted=settings.host_network if settings else None)
     return shape.daemon_set(
         scene,
         operand.daemon_set,
@@ -71,22 +71,22 @@ def _daemon_set(scene: Scene, spec: OperandSpec, pod: OperandPod) -> Object:
 
 
 def _container(scene: Scene, spec: OperandSpec, pod: OperandPod, mounts: list[Object]) -> Object:
-    told: OperandContainer | None = section(spec.operand, scene.policy.spec)
-    given = role_args(spec, scene.policy)
+    settings: OperandContainer | None = section(spec.operand, scene.policy.spec)
+    arguments = role_args(spec, scene.policy)
     container = agent_container(
         scene,
         name=pod.container,
-        args=["--roles", _roles(scene, spec), *(["--", *given] if given else [])],
+        args=["--roles", _roles(scene, spec), *(["--", *arguments] if arguments else [])],
         env=env_list(variables(pod.env, scene) | role_env(spec, scene)),
         mounts=mounts,
         readiness="/readyz",
-        resources=builtins(told.resources) if told and told.resources else pod.resources,
+        resources=builtins(settings.resources) if settings and settings.resources else pod.resources,
     )
     if not pod.privileged:
         container["securityContext"] = dict(finder.CONTAINER_SECURITY)
-    if told is not None and images.is_own(told):
-        container["image"] = images.policy_image(spec.operand.section, told, "", {})
-        container["imagePullPolicy"] = told.image_pull_policy or "IfNotPresent"
+    if settings is not None and images.is_own(settings):
+        container["image"] = images.policy_image(spec.operand.section, settings, "", {})
+        container["imagePullPolicy"] = settings.image_pull_policy or "IfNotPresent"
     if pod.port:
         container["ports"].append({"name": pod.port[0], "containerPort": pod.port[1], "protocol": "TCP"})
     return container
@@ -103,9 +103,9 @@ def _everywhere(scene: Scene) -> Object:
 def _roles(scene: Scene, spec: OperandSpec) -> str:
     """Its own, and those of operands that have no pods of their own."""
     guests = (
-        one.operand.role
-        for one in SPECS.values()
-        if one.operand.within == spec.operand.name and one.is_enabled(scene.policy, scene.settings)
+        other.operand.role
+        for other in SPECS.values()
+        if other.operand.within == spec.operand.name and other.is_enabled(scene.policy, scene.settings)
     )
     return ",".join((spec.operand.role, *guests))
 
@@ -118,16 +118,16 @@ def _selector(operand: Operand) -> dict[str, str]:
 
 def ignored_image(scene: Scene, operand: Operand) -> Advice | None:
     """What is told of an image of the replaced program, which kgpu's pods must not run; None where there is none."""
-    told = section(operand, scene.policy.spec)
-    if not isinstance(told, (Component, OperandContainer)) or not images.names_image(told):
+    settings = section(operand, scene.policy.spec)
+    if not isinstance(settings, (Component, OperandContainer)) or not images.names_image(settings):
         return None
-    if images.is_own(told) and scene.settings.layout is NodeLayout.OPERANDS:
+    if images.is_own(settings) and scene.settings.layout is NodeLayout.OPERANDS:
         return None
     return Advice(
         subject=f"ClusterPolicy/{scene.policy.name}",
         what=f"image, repository and version of {operand.section} are ignored",
         why="one image of kgpu does the work of all operands",
-        evidence=tuple(value for value in (told.repository, told.image, told.version) if value),
+        evidence=tuple(value for value in (settings.repository, settings.image, settings.version) if value),
         severity=Severity.INFO,
         remedy="remove them; the chart's value image says which build of kgpu runs",
         reason="ImageIgnored",

@@ -55,9 +55,13 @@ def _parts(scene: Scene) -> Iterator[tuple[str, str, Callable[[], list[Object]]]
             yield from _of_operand(scene, spec)
     if _uses_driver_objects(scene):
         yield driver.OPERAND.name, driver.STATE, partial(driver.shared, scene)
-        for one in observed.drivers:
-            if not one.deleting:
-                yield f"NVIDIADriver/{one.name}", driver.STATE, partial(driver.of_driver, scene, one)
+        for nvidia_driver in observed.drivers:
+            if not nvidia_driver.deleting:
+                yield (
+                    f"NVIDIADriver/{nvidia_driver.name}",
+                    driver.STATE,
+                    partial(driver.of_driver, scene, nvidia_driver),
+                )
 
 
 def _of_operand(scene: Scene, spec: OperandSpec) -> Iterator[tuple[str, str, Callable[[], list[Object]]]]:
@@ -84,8 +88,8 @@ def _checked(scene: Scene, spec: OperandSpec) -> list[Object]:
 
 
 def _uses_driver_objects(scene: Scene) -> bool:
-    told = scene.policy.spec.driver
-    return bool(told.use_nvidia_driver_crd) and told.enabled is not False and bool(scene.observed.drivers)
+    settings = scene.policy.spec.driver
+    return bool(settings.use_nvidia_driver_crd) and settings.enabled is not False and bool(scene.observed.drivers)
 
 
 def _drivers_wanted(scene: Scene) -> bool:
@@ -109,9 +113,9 @@ def namespace(scene: Scene) -> list[Object]:
 def _decisions(scene: Scene) -> Iterator[Advice]:
     for operand in OPERANDS:
         if is_enabled(operand, scene.policy, scene.settings):
-            told = operand_pods.ignored_image(scene, operand)
-            if told is not None:
-                yield told
+            advice = operand_pods.ignored_image(scene, operand)
+            if advice is not None:
+                yield advice
     yield from ignored.ignored(scene)
     if (absent := monitoring.missing(scene)) is not None:
         yield absent
