@@ -64,13 +64,13 @@ class SeriesBudget:
         if (blame, over) in self._warned:
             return ()
         self._warned.add((blame, over))
-        taken = over and blame not in _STAY and blame != ""
-        if taken:
+        drops_label = over and blame not in _STAY and blame != ""
+        if drops_label:
             self.without |= {blame}
         return (
             Advice(
                 subject="",
-                what=f'label "{blame}" is taken away' if taken else "metrics have many different series",
+                what=f'label "{blame}" is taken away' if drops_label else "metrics have many different series",
                 why=f'in this hour there were {series} different series of {self.limit}, and label "{blame}" had '
                 f"{values} values",
                 severity=Severity.WARNING,

@@ -37,14 +37,14 @@ def where(text: str) -> Where | None:
     for line in text.split("\n"):  # other line ends are parts of names
         # hierarchy:controllers:path, and the path may have colons itself.
         parts = line.split(":", 2)
-        found = _of(parts[2][:LONGEST]) if len(parts) == 3 else None
-        if found is not None and (best is None or _told(found) > _told(best)):
-            best = found
+        place = _of(parts[2][:LONGEST]) if len(parts) == 3 else None
+        if place is not None and (best is None or _told(place) > _told(best)):
+            best = place
     return best
 
 
-def _told(one: Where) -> int:
-    return bool(one.pod_uid) + 2 * bool(one.container)
+def _told(place: Where) -> int:
+    return bool(place.pod_uid) + 2 * bool(place.container)
 
 
 def _of(path: str) -> Where | None:

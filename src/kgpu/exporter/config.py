@@ -94,7 +94,7 @@ class ExporterOptions:
 def resolve(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> ExporterOptions:
     """What is in force. ``flags`` are by attribute, None and empty lists count as not given. Raises ConfigError."""
     flags, env = flags or {}, env or {}
-    found = settings.resolve(OPTIONS, flags=flags, env=env)
+    resolved = settings.resolve(OPTIONS, flags=flags, env=env)
     settings.refuse(REFUSED, flags=flags, env=env, among="the replaced exporter's other flags and variables")
     idle = tuple(settings.without_effect(WITHOUT, settings.resolve(WITHOUT, flags=flags, env=env)))
-    return ExporterOptions(**found.values, collectors_given="collectors" in found.given, without_effect=idle)
+    return ExporterOptions(**resolved.values, collectors_given="collectors" in resolved.given, without_effect=idle)

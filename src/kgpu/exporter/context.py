@@ -20,7 +20,7 @@ from kgpu.kube.port import KubeApi
 
 
 def make_context(
-    given: ExporterOptions,
+    options: ExporterOptions,
     reader: Reader,
     *,
     report: AdviceSink,
@@ -38,7 +38,7 @@ def make_context(
     return ExporterContext(
         reader=reader,
         users=open_users(
-            given,
+            options,
             reader,
             tell=report,
             api=api,
@@ -48,7 +48,7 @@ def make_context(
             plugins_folder=plugins_folder,
             namespace=env.get("NAMESPACE", ""),
         ),
-        given=given,
+        options=options,
         hostname=env.get("NODE_NAME") or node or socket.gethostname(),
         report=report,
         api=_again(api),

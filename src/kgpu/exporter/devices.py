@@ -53,14 +53,14 @@ def parse_selector(text: str, where: str = "--devices") -> DeviceSelector:
     words = [word.strip() for word in text.strip().split("+")]
     if words == ["f"]:
         return DeviceSelector()
-    found: dict[str, Chosen] = {}
+    by_letter: dict[str, Chosen] = {}
     for word in words:
         letter, colon, ids = word.partition(":")
-        if letter not in {"g", "i"} or letter in found:
+        if letter not in {"g", "i"} or letter in by_letter:
             why = "f takes no ids" if letter == "f" else f"{word[:40]!r} is no kind of device, or is there twice"
             raise ConfigError(f"{where}: {why}", _FORM, f"correct {where}")
-        found[letter] = _ids(ids, where) if colon else Chosen(all=True)
-    return DeviceSelector(flexible=False, gpus=found.get("g", Chosen()), instances=found.get("i", Chosen()))
+        by_letter[letter] = _ids(ids, where) if colon else Chosen(all=True)
+    return DeviceSelector(flexible=False, gpus=by_letter.get("g", Chosen()), instances=by_letter.get("i", Chosen()))
 
 
 def _ids(text: str, where: str) -> Chosen:

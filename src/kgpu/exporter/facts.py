@@ -53,7 +53,7 @@ def failures(inventory: Inventory, readings: Iterable[port.Reading]) -> dict[Uni
 
 def facts_of(gpu: Accelerator, inventory: Inventory) -> dict[str, Value]:
     """What does not change while the GPU works; what is not known is left out."""
-    found: dict[str, Value] = {
+    values: dict[str, Value] = {
         "uuid": gpu.uuid, "name": gpu.name, "index": gpu.index, "minor": gpu.minor, "mig_mode": int(gpu.mig_enabled),
     }  # fmt: skip
     texts: Mapping[str, str] = {
@@ -61,16 +61,16 @@ def facts_of(gpu: Accelerator, inventory: Inventory) -> dict[str, Value]:
         "nvml_version": inventory.library_version, "fabric_cluster": gpu.fabric_cluster,
         "pci_bus_id": long_bus_id(gpu.pci_bus_id),
     }  # fmt: skip
-    found |= {name: text for name, text in texts.items() if text}
+    values |= {name: text for name, text in texts.items() if text}
     if gpu.fabric_cluster:
-        found["fabric_clique"] = gpu.fabric_clique
+        values["fabric_clique"] = gpu.fabric_clique
     if gpu.compute_capability is not None:
-        found["compute_capability"] = gpu.compute_capability[0] * 65536 + gpu.compute_capability[1]
+        values["compute_capability"] = gpu.compute_capability[0] * 65536 + gpu.compute_capability[1]
     if gpu.memory_mib is not None:
-        found["memory_total_mib"] = gpu.memory_mib
+        values["memory_total_mib"] = gpu.memory_mib
     if gpu.recovery_action in RECOVERY_CODES:
-        found["recovery_action"] = RECOVERY_CODES[gpu.recovery_action]
-    return found
+        values["recovery_action"] = RECOVERY_CODES[gpu.recovery_action]
+    return values
 
 
 def instance_facts(gpu: Accelerator) -> dict[Unit, dict[str, Value]]:

@@ -119,7 +119,7 @@ def resolve(
 ) -> ResolvedHolders:
     """Who holds what. ``also`` are resources beside the usual ones; ``claimed`` as in ``Look``, None: never asked."""
     devices = UnitFinder(inventory)
-    found: dict[Unit, set[Holder]] = {}
+    by_unit: dict[Unit, set[Holder]] = {}
     unshown: list[Unshown] = []
     for holding in holdings:
         for text in holding.devices:
@@ -128,14 +128,16 @@ def resolve(
             held = devices.find(name, holding.resource, also) if name else None
             if name and held is not None:
                 labels = _claim_labels(holding, text, name, inventory)
-                found.setdefault(held.unit, set()).add(Holder(*key, held.replica, labels))
+                by_unit.setdefault(held.unit, set()).add(Holder(*key, held.replica, labels))
             elif holding.claim is not None:
                 if name != "":
                     reason = NOT_ASKED if claimed is None else NOT_PUBLISHED if name is None else UNKNOWN_ID
                     unshown.append(Unshown("claim", reason, key, name or text))
             elif holding.resource == GPU_RESOURCE or holding.resource.startswith(_OURS) or holding.resource in also:
                 unshown.append(Unshown("device", UNKNOWN_ID, key, text))
-    return ResolvedHolders({unit: tuple(sorted(all_of_it)) for unit, all_of_it in found.items()}, tuple(unshown))
+    return ResolvedHolders(
+        {unit: tuple(sorted(unit_holders)) for unit, unit_holders in by_unit.items()}, tuple(unshown)
+    )
 
 
 def holders(

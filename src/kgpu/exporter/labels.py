@@ -60,7 +60,7 @@ class Style:
 def device_labels(style: Style, gpu: Accelerator, profile: str = "", gpu_instance: int | None = None) -> Pairs:
     """The first labels of a GPU's series, or of one GPU instance's."""
     model = gpu.name.replace(" ", "-") if style.dashes else gpu.name
-    found: list[tuple[str, str]] = [
+    labels: list[tuple[str, str]] = [
         ("gpu", str(gpu.index)),
         ("uuid" if style.old_namespace else "UUID", gpu.uuid),
         ("pci_bus_id", long_bus_id(gpu.pci_bus_id)),
@@ -68,8 +68,8 @@ def device_labels(style: Style, gpu: Accelerator, profile: str = "", gpu_instanc
         ("modelName", model),
     ]
     if gpu_instance is not None:
-        found += [("GPU_I_PROFILE", whole_profile(profile)), ("GPU_I_ID", str(gpu_instance))]
-    return (*found, *style.host())
+        labels += [("GPU_I_PROFILE", whole_profile(profile)), ("GPU_I_ID", str(gpu_instance))]
+    return (*labels, *style.host())
 
 
 def link_labels(style: Style, gpu: Accelerator, link: int) -> Pairs:
@@ -109,17 +109,17 @@ class PodLabels:
 
     def of(self, labels: Mapping[str, str], style: Style) -> Pairs:
         """Names made fit for Prometheus, by name. Two that become the same name are kept apart by a number."""
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for key in sorted(labels):
             if self.allowed and not any(pattern.search(key) for pattern in self.allowed):
                 continue
             name = plain_name(key, style.generation)
             free, number = name, 0
-            while free in found:
+            while free in names:
                 number += 1
                 free = f"{name}_conflict{number}"
-            found[free] = labels[key]
-        return tuple(found.items())
+            names[free] = labels[key]
+        return tuple(names.items())
 
 
 def read_allowed(texts: Iterable[str], where: str) -> PodLabels:
@@ -152,16 +152,16 @@ def plain_name(key: str, generation: Generation) -> str:
 
 def joined(first: Pairs, *later: Sequence[tuple[str, str]]) -> Pairs:
     """All pairs in order; a later name that is taken gets ``pod_label_`` before it, and a number if need be."""
-    found = dict(first)
+    labels = dict(first)
     for pairs in later:
         for name, value in pairs:
-            free = name if name not in found else f"pod_label_{name}"
+            free = name if name not in labels else f"pod_label_{name}"
             number = 0
-            while free in found:
+            while free in labels:
                 number += 1
                 free = f"pod_label_{name}_conflict{number}"
-            found[free] = value
-    return tuple(found.items())
+            labels[free] = value
+    return tuple(labels.items())
 
 
 class Texts:
@@ -172,10 +172,10 @@ class Texts:
 
     def text(self, pairs: Pairs) -> str:
         """``gpu="0",UUID="GPU-..."``."""
-        found = self._made.get(pairs)
-        if found is None:
+        text = self._made.get(pairs)
+        if text is None:
             if len(self._made) >= MANY:
                 self._made.clear()
-            found = ",".join(f'{name}="{escape(value)}"' for name, value in pairs)
-            self._made[pairs] = found
-        return found
+            text = ",".join(f'{name}="{escape(value)}"' for name, value in pairs)
+            self._made[pairs] = text
+        return text

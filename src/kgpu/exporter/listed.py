@@ -32,10 +32,10 @@ class ListedReader:
         if self._kept is not None and self._listeners and now - self._kept[1] < self._seconds:
             return self._kept[0]
         heard = self._heard
-        found = await self._reader.inventory()
+        inventory = await self._reader.inventory()
         # What came while it was read may not be in it.
-        self._kept = (found, now) if heard == self._heard else None
-        return found
+        self._kept = (inventory, now) if heard == self._heard else None
+        return inventory
 
     async def links(self) -> tuple[Link, ...]:
         return await self._reader.links()

@@ -28,7 +28,7 @@ LINK_STATUS: Final = (
 
 def health(verdicts: Iterable[GpuVerdict]) -> tuple[Made, ...]:
     """A sample for each system of each GPU; one for each code of a system that does not pass."""
-    return tuple(made for one in verdicts if one.uuid for made in _watched(one))
+    return tuple(made for verdict in verdicts if verdict.uuid for made in _watched(verdict))
 
 
 def _watched(verdict: GpuVerdict) -> Iterator[Made]:
@@ -43,11 +43,11 @@ def _watched(verdict: GpuVerdict) -> Iterator[Made]:
 def p2p(inventory: Inventory, values: Mapping[Unit, Mapping[str, Value]]) -> tuple[Made, ...]:
     """A sample for each GPU and each other one, as far as it was read."""
     known = {str(gpu.index) for gpu in inventory.accelerators}
-    found: list[Made] = []
+    samples: list[Made] = []
     for gpu in inventory.accelerators:
         for word in str(values.get(Unit(gpu.uuid), {}).get(P2P_READING, "")).split():
             peer, _, status = word.partition(":")
             if peer in known and status.isdecimal():
                 text = LINK_STATUS[min(int(status), len(LINK_STATUS) - 1)]
-                found.append(Made(Unit(gpu.uuid), (("link_status", text), ("peer_gpu", peer)), float(int(status))))
-    return tuple(found)
+                samples.append(Made(Unit(gpu.uuid), (("link_status", text), ("peer_gpu", peer)), float(int(status))))
+    return tuple(samples)

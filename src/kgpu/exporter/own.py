@@ -106,14 +106,14 @@ def verdict_families(
     gpus = {gpu.uuid: gpu for gpu in look.inventory.accelerators}
     healthy: dict[str, str] = {}
     verdict: dict[str, str] = {}
-    for one in verdicts:
-        gpu = gpus.get(one.uuid)
+    for judged in verdicts:
+        gpu = gpus.get(judged.uuid)
         if gpu is None or not settings.devices.gpu(gpu.index):
             continue
         labels = device_labels(settings.style, gpu)
-        healthy[texts.text(labels)] = str(int(one.healthy))
-        if one.reason:
-            verdict[texts.text((*labels, ("action", one.action), ("reason", one.reason)))] = "1"
+        healthy[texts.text(labels)] = str(int(judged.healthy))
+        if judged.reason:
+            verdict[texts.text((*labels, ("action", judged.action), ("reason", judged.reason)))] = "1"
     return [
         _family("kgpu_gpu_healthy", "1 when the health role lets the GPU get new work.", healthy),
         _family("kgpu_gpu_verdict", "What the health role has concluded, and what should be done.", verdict),
@@ -135,8 +135,8 @@ def users_families(users: Users, texts: Texts) -> list[Family]:
 
 def work_families(work: Work, texts: Texts) -> list[Family]:
     """How the exporter itself does."""
-    current = {texts.text((("source", one.source),)): str(int(one.current)) for one in work.counters}
-    problems = {texts.text((("source", one.source),)): str(one.problems) for one in work.counters}
+    current = {texts.text((("source", source.source),)): str(int(source.current)) for source in work.counters}
+    problems = {texts.text((("source", source.source),)): str(source.problems) for source in work.counters}
     web = {texts.text((("source", work.web.source),)): str(int(work.web.current))} if work.web else {}
     read = {"": number(round(work.read_at, 3))} if work.read_at is not None else {}
     return [

@@ -59,10 +59,10 @@ def plan(look: PlanInput, settings: ExporterSettings, memory: PlanMemory | None 
         about = own.device_families([row.target for row in rows], look, settings, texts)
         about.append(own.absent_family(missing.absent, texts))
     # What says that something is missing is never left out, and does not count.
-    asked = sum(len(family.samples) for family in families)
+    wanted = sum(len(family.samples) for family in families)
     kept, series, decisions = _limited(families, settings.series_limit)
     if settings.own_metrics:
-        about.append(own.series_family(series, asked - series, texts))
+        about.append(own.series_family(series, wanted - series, texts))
     kept += about
     sets = tuple(pairs for row in rows for pairs in row.sets)
     return Planned(families=tuple(kept), errors=missing.errors, series=series, label_sets=sets, decisions=decisions)
@@ -89,7 +89,9 @@ class TargetRow:
             self.fixed = fixed
             variants = self.target.variants
             self.sets = tuple(series_labels(self.target, fixed, variant) for variant in variants)
-            self.variants = [(one, self._texts.text(pairs)) for one, pairs in zip(variants, self.sets, strict=True)]
+            self.variants = [
+                (variant, self._texts.text(pairs)) for variant, pairs in zip(variants, self.sets, strict=True)
+            ]
 
     def text(self, variant: Variant, ready: str, more: Pairs) -> str:
         """The labels of one series as text; ``ready`` is the variant's without ``more``."""
@@ -142,13 +144,13 @@ def _of(look: PlanInput, unit: Unit) -> UnitValues:
 
 def _fixed(label_fields: Iterable[CountedMetric], *places: Mapping[str, Value]) -> Pairs:
     """Label fields of a target, by name; an instance has its GPU's where it has none of its own."""
-    found: list[tuple[str, str]] = []
+    labels: list[tuple[str, str]] = []
     for counter in label_fields:
         readings = [source.reading for source in counter.spelled.field.sources]
         value = next((values[name] for values in places for name in readings if name in values), None)
         if value is not None:
-            found.append((counter.name, value if isinstance(value, str) else f"{value:.15g}"))
-    return tuple(sorted(found))
+            labels.append((counter.name, value if isinstance(value, str) else f"{value:.15g}"))
+    return tuple(sorted(labels))
 
 
 def _family(counter: CountedMetric, rows: Iterable[TargetRow], look: PlanInput, missing: MissingValues) -> Family:
@@ -263,7 +265,7 @@ def _limited(families: list[Family], limit: int) -> tuple[list[Family], int, tup
         series += len(family.samples)
     if not out:
         return kept, series, ()
-    told = Advice(
+    advice = Advice(
         subject="",
         what=f"{len(out)} metrics are left out",
         why=f"one scrape would have more than {limit} series",
@@ -272,4 +274,4 @@ def _limited(families: list[Family], limit: int) -> tuple[list[Family], int, tup
         remedy="take fields out of the counters file, show pods by --pods join, or raise --series-limit",
         reason="SeriesLimit",
     )
-    return kept, series, (told,)
+    return kept, series, (advice,)

@@ -78,10 +78,10 @@ def read_config_map(value: Any, where: str) -> tuple[str, str] | None:
 
 def read_generations(value: Any, where: str) -> tuple[Generation, ...]:
     """One generation, or two with a comma between, each once."""
-    found = [_generation(word.lower(), where) for word in read_words(value, where)]
-    if not found or len(set(found)) != len(found):
+    generations = [_generation(word.lower(), where) for word in read_words(value, where)]
+    if not generations or len(set(generations)) != len(generations):
         raise ConfigError(f"{where}: {value!s:.40} names none, or one twice", "b, or b,c", f"correct {where}")
-    return tuple(found)
+    return tuple(generations)
 
 
 def read_limit(value: Any, where: str) -> int:

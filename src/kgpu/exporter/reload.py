@@ -81,19 +81,19 @@ class NamedMetrics:
         )  # fmt: skip
 
     def _bad_lines(self, parsed: Counters) -> tuple[Advice, ...]:
-        told = [
+        advice = [
             Advice.from_error(problem, subject=self.name, reason="CountersLine") for problem in parsed.problems[:_TOLD]
         ]
         more = len(parsed.problems) - _TOLD
         if more > 0:
-            told.append(
+            advice.append(
                 Advice(
                     subject=self.name, what=f"{more} more lines are not as they should be", why="",
                     severity=Severity.WARNING, remedy="try it with `kgpu exporter --once -f FILE`",
                     reason="CountersLine",
                 )
             )  # fmt: skip
-        return tuple(told)
+        return tuple(advice)
 
     def followed(self) -> ConfigState:
         """For metrics."""
@@ -105,20 +105,22 @@ class NamedMetrics:
 class CountersSource:
     """The metrics in force. ``changed`` is called when there is news of them or of where they are named."""
 
-    def __init__(self, given: ExporterOptions, report: AdviceSink, *, api: Callable[[], KubeApi] | None = None) -> None:
-        self._usual = default_counters(given.compat, extra=given.extra_fields)
+    def __init__(
+        self, options: ExporterOptions, report: AdviceSink, *, api: Callable[[], KubeApi] | None = None
+    ) -> None:
+        self._usual = default_counters(options.compat, extra=options.extra_fields)
         self._report = report
         self._api = api
         self._path: Path | None = None
         self._file: NamedMetrics | None = None
         self._map: NamedMetrics | None = None
-        self._config_map = given.config_map
+        self._config_map = options.config_map
         self.changed: Callable[[], object] = lambda: None
-        if given.collectors and (given.collectors_given or os.path.exists(given.collectors)):
-            self._path = Path(given.collectors)
-            self._file = NamedMetrics(f"file {given.collectors}")
-        if given.config_map is not None:
-            self._map = NamedMetrics("ConfigMap {}/{}".format(*given.config_map))
+        if options.collectors and (options.collectors_given or os.path.exists(options.collectors)):
+            self._path = Path(options.collectors)
+            self._file = NamedMetrics(f"file {options.collectors}")
+        if options.config_map is not None:
+            self._map = NamedMetrics("ConfigMap {}/{}".format(*options.config_map))
         self.reload()
 
     @property
@@ -175,12 +177,12 @@ class CountersSource:
         informer = Informer(self._api(), Scope(CONFIG_MAPS, namespace, Selector.named(name)))
         async with asyncio.TaskGroup() as group:
             group.create_task(informer.run())
-            seen = -1
+            revision = -1
             while True:
-                found = _text(informer, namespace, name, source.name)
-                if found is not None:
-                    self._take(source, found)
-                seen = await informer.changed(seen)
+                text = _text(informer, namespace, name, source.name)
+                if text is not None:
+                    self._take(source, text)
+                revision = await informer.changed(revision)
 
 
 def _read(path: Path) -> str | UserError:
@@ -197,10 +199,10 @@ def _text(informer: Informer, namespace: str, name: str, where: str) -> str | Us
     """What the ConfigMap has; None while nothing is known of it."""
     if not informer.synced.is_set():
         return informer.error
-    found = informer.objects.get((namespace, name))
-    if found is None:
+    config_map = informer.objects.get((namespace, name))
+    if config_map is None:
         return ConfigError(f"{where} does not exist", "a ConfigMap with counters under the key metrics", "create it")
-    data = found.get("data")
+    data = config_map.get("data")
     texts = {str(key): str(text) for key, text in data.items()} if isinstance(data, dict) else {}
     try:
         return from_config_map(texts, where)[1]

@@ -53,7 +53,7 @@ class ExporterContext:
 
     reader: Reader
     users: UsersPort
-    given: ExporterOptions
+    options: ExporterOptions
     hostname: str
     report: AdviceSink
     api: Callable[[], KubeApi] | None = None
@@ -71,18 +71,18 @@ class Exporter:
     def __init__(self, context: ExporterContext) -> None:
         """Raises ConfigError, HostError when the web config file can't be used: never is served without it."""
         self._context = context
-        given = context.given
-        self._counters = CountersSource(given, context.report, api=context.api)
+        options = context.options
+        self._counters = CountersSource(options, context.report, api=context.api)
         self._counters.changed = self._new_counters
         context.users.changed = self._look
         self._ticks = Ticks(
-            given.settings(hostname=context.hostname, counters=self._counters.rows),
-            xid_window=given.xid_window,
-            clock_window=given.clock_window,
+            options.settings(hostname=context.hostname, counters=self._counters.rows),
+            xid_window=options.xid_window,
+            clock_window=options.clock_window,
             xid_text=context.xid_text,
         )
         self._page = MetricsPage(clock=context.clock)
-        self._web = _open_door(given.web_config, context.report)
+        self._web = _open_door(options.web_config, context.report)
         if self._web is not None:
             self._web.changed = self._wake_up
         self._wake = asyncio.Event()
@@ -112,8 +112,8 @@ class Exporter:
     async def run(self) -> None:
         """Serve until cancelled. Raises HostError when the address can't be listened on."""
         context = self._context
-        door: AccessPolicy | None = self._web
-        server = StatusServer(self._page.routes(self.health), patience=context.given.write_timeout, access=door)
+        access: AccessPolicy | None = self._web
+        server = StatusServer(self._page.routes(self.health), patience=context.options.write_timeout, access=access)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(follow_events(context.reader, self._hear, clock=context.clock, missed=self._missed))
@@ -136,30 +136,30 @@ class Exporter:
             await context.users.close()
 
     async def _listen(self, server: StatusServer) -> Address:
-        given = self._context.given
-        if given.web_socket:
+        options = self._context.options
+        if options.web_socket:
             from kgpu.exporter.systemd import listening_socket
 
             return await server.start_on(listening_socket())
-        return await server.start(Address(given.address.host, given.address.port))
+        return await server.start(Address(options.address.host, options.address.port))
 
     def health(self) -> Response:
         """True to its name: 200 while the text is current and the driver answers, else 503 with what is wrong."""
         age = self._context.clock.monotonic() - self._ticked_at
         if age > self._step() + 2 * self._context.patience:
             return Response(503, f"no new text for {age:.0f} s\n")
-        if not self._ticks.answers and not self._context.given.fake_gpus:
+        if not self._ticks.answers and not self._context.options.fake_gpus:
             return Response(503, f"the driver does not answer: {self._error}\n")
         gpus = self._ticks.inventory.accelerators
         broken = [f"GPU {gpu.index} ({gpu.uuid}) does not work\n" for gpu in gpus if not gpu.usable]
-        stale = [f"{one.source} is not in force as it is now\n" for one in self._followed() if not one.current]
+        stale = [f"{config.source} is not in force as it is now\n" for config in self._followed() if not config.current]
         return Response(200, "".join(["OK\n", *broken, *stale]))
 
     def _followed(self) -> tuple[ConfigState, ...]:
         return (*self._counters.followed(), *((self._web.followed(),) if self._web else ()))
 
     def _step(self) -> float:
-        return min(self._context.given.interval, LOOK_SECONDS)
+        return min(self._context.options.interval, LOOK_SECONDS)
 
     async def _pause(self) -> None:
         """Wait for the next tick's time, or for something that should be in the text before."""
@@ -176,7 +176,7 @@ class Exporter:
         users = await context.users.seen()
         now = context.clock.monotonic()
         self._ticked_at = now
-        if not self._news and users == self._users and now - self._made_at < context.given.interval:
+        if not self._news and users == self._users and now - self._made_at < context.options.interval:
             return
         self._news, self._users = False, users
         outcome = self._ticks.families(now, users, work=self._work())
@@ -188,7 +188,7 @@ class Exporter:
     async def _read_if_due(self) -> None:
         context = self._context
         now = context.clock.monotonic()
-        interval = context.given.interval
+        interval = context.options.interval
         if self._reading is None:
             spaced = now - self._last_read >= min(SPACING, interval)
             # Half a step of grace: a tick that comes a little early must not put a reading off to the next.
@@ -227,7 +227,7 @@ class Exporter:
         """The driver does not answer; told once, until it has answered again."""
         self._ticks.silent(self._context.clock.monotonic())
         self._news = True
-        if self._context.given.fake_gpus:
+        if self._context.options.fake_gpus:
             self._context.on_state(True, "")
             return
         if self._error != why:
@@ -253,11 +253,11 @@ class Exporter:
         )
 
     def _hear(self, event: HardwareEvent) -> None:
-        told = self._ticks.hear(self._context.clock.monotonic(), event)
+        changed = self._ticks.hear(self._context.clock.monotonic(), event)
         # Xids change no device by themselves; what they lead to comes as an event of its own.
         if event.kind is not EventKind.XID:
             self._asked = True
-        if told or self._asked:
+        if changed or self._asked:
             self._wake_up()
 
     def _look(self) -> None:

@@ -24,8 +24,8 @@ def listening_socket(env: Mapping[str, str] | None = None) -> socket.socket:
             "start it by a unit with a .socket of one ListenStream, or leave the flag out",
         )
     try:
-        found = socket.socket(fileno=FIRST)
-        listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        listener = socket.socket(fileno=FIRST)
+        listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as error:
         raise ConfigError(
             f"--web-systemd-socket: descriptor {FIRST} is no socket: {error.strerror}", "a listening socket",
@@ -36,5 +36,5 @@ def listening_socket(env: Mapping[str, str] | None = None) -> socket.socket:
             f"--web-systemd-socket: descriptor {FIRST} does not listen", "a listening socket",
             "use ListenStream in the unit's .socket",
         )  # fmt: skip
-    found.setblocking(False)
-    return found
+    listener.setblocking(False)
+    return listener

@@ -52,7 +52,7 @@ class SeriesTarget:
     own_values: bool = False
 
 
-class Making(NamedTuple):
+class TargetInputs(NamedTuple):
     """What every target is made from."""
 
     look: PlanInput
@@ -62,36 +62,36 @@ class Making(NamedTuple):
 
 def targets(look: PlanInput, held: Mapping[Unit, tuple[Holder, ...]], settings: ExporterSettings) -> list[SeriesTarget]:
     """Every target in the driver's order, then links, then CPUs."""
-    made = Making(look, held, settings)
-    found: list[SeriesTarget] = []
+    inputs = TargetInputs(look, held, settings)
+    chosen: list[SeriesTarget] = []
     position = 0
     for gpu in look.inventory.accelerators:
         slices = _instances(gpu) if gpu.mig_enabled else {}
         wanted = [gi for number, gi in enumerate(slices, position) if settings.devices.instance(number)]
         position += len(slices)
         if settings.devices.gpu(gpu.index):
-            found.append(_target(Unit(gpu.uuid), gpu, "", _gpu_scopes(slices, wanted, settings), made))
+            chosen.append(_target(Unit(gpu.uuid), gpu, "", _gpu_scopes(slices, wanted, settings), inputs))
         scopes = _SLICE | {FieldScope.GPU} if settings.mig_copies else _SLICE
-        found += [_target(Unit(gpu.uuid, gi), gpu, slices[gi], scopes, made) for gi in wanted]
+        chosen += [_target(Unit(gpu.uuid, gi), gpu, slices[gi], scopes, inputs) for gi in wanted]
     gpus = {gpu.uuid: gpu for gpu in look.inventory.accelerators if settings.devices.gpu(gpu.index)}
     for unit in look.now.values:
         if unit.link is not None and unit.uuid in gpus:
             labels = link_labels(settings.style, gpus[unit.uuid], unit.link)
-            found.append(SeriesTarget(unit=unit, labels=labels, scopes=frozenset({FieldScope.LINK})))
-    found += [
+            chosen.append(SeriesTarget(unit=unit, labels=labels, scopes=frozenset({FieldScope.LINK})))
+    chosen += [
         SeriesTarget(unit=unit, labels=cpu_labels(settings.style, unit.cpu), scopes=frozenset({FieldScope.CPU}))
         for unit in look.now.values
         if unit.cpu is not None and settings.cpus.gpu(unit.cpu)
     ]
-    return found
+    return chosen
 
 
 def _instances(gpu: Accelerator) -> dict[int, str]:
     """Profile by GPU instance; compute instances of one GPU instance share its memory and its counters."""
-    found: dict[int, str] = {}
+    profiles: dict[int, str] = {}
     for partition in gpu.partitions:
-        found.setdefault(partition.gpu_instance, partition.profile)
-    return dict(sorted(found.items()))
+        profiles.setdefault(partition.gpu_instance, partition.profile)
+    return dict(sorted(profiles.items()))
 
 
 def _gpu_scopes(slices: Mapping[int, str], wanted: Iterable[int], settings: ExporterSettings) -> frozenset[FieldScope]:
@@ -105,9 +105,9 @@ def _target(
     gpu: Accelerator,
     profile: str,
     scopes: frozenset[FieldScope],
-    made: Making,
+    inputs: TargetInputs,
 ) -> SeriesTarget:
-    look, held, settings = made.look, made.held, made.settings
+    look, held, settings = inputs.look, inputs.held, inputs.settings
     # A GPU whose instances are exported is used by those who use the instances.
     users = held.get(unit, ()) if settings.kubernetes else ()
     labels = device_labels(settings.style, gpu, profile, unit.gpu_instance)
@@ -116,7 +116,9 @@ def _target(
     jobs = look.jobs.get(unit, ())
     if jobs:
         variants = tuple(
-            Variant(one.holder, (*one.labels, ("hpc_job", job)), one.pod_labels) for one in variants for job in jobs
+            Variant(variant.holder, (*variant.labels, ("hpc_job", job)), variant.pod_labels)
+            for variant in variants
+            for job in jobs
         )
     return SeriesTarget(
         unit=unit, gpu=gpu, labels=labels, scopes=scopes, holders=users, variants=variants, own_values=virtual
@@ -141,17 +143,17 @@ def _variants(
         for holder in users:
             first.setdefault(holder.key, holder)
         users = tuple(first.values())
-    found = [nobody] if virtual else []
+    variants = [nobody] if virtual else []
     for holder in users:
-        copy = ((COPY_LABEL, "1"),) if found else ()
-        found.append(
+        copy = ((COPY_LABEL, "1"),) if variants else ()
+        variants.append(
             Variant(
                 holder,
                 (*holder_labels(holder, look, settings, vgpu=virtual), *copy),
                 own_labels(holder, look, settings),
             )
         )
-    return tuple(found)
+    return tuple(variants)
 
 
 def holder_labels(holder: Holder, look: PlanInput, settings: ExporterSettings, *, vgpu: bool = False) -> Pairs:
@@ -171,8 +173,8 @@ def own_labels(holder: Holder, look: PlanInput, settings: ExporterSettings) -> P
     if settings.pod_labels is None:
         return ()
     facts = look.pods.get((holder.namespace, holder.pod), _NO_POD)
-    found = settings.pod_labels.of(facts.labels, settings.style)
-    return tuple(pair for pair in found if pair[0] not in settings.without)
+    labels = settings.pod_labels.of(facts.labels, settings.style)
+    return tuple(pair for pair in labels if pair[0] not in settings.without)
 
 
 def series_labels(target: SeriesTarget, fixed: Pairs, variant: Variant, more: Pairs = ()) -> Pairs:

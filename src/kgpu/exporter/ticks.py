@@ -82,7 +82,9 @@ class Ticks:
         """What the health role says, and has counted; None when it says nothing any more."""
         self._verdicts = tuple(verdicts or ())
         counts = {
-            (Unit(one.uuid, row.gpu_instance), str(row.code)): row.count for one in self._verdicts for row in one.xids
+            (Unit(verdict.uuid, row.gpu_instance), str(row.code)): row.count
+            for verdict in self._verdicts
+            for row in verdict.xids
         }
         self._xids.recall(None if verdicts is None else counts)
 
@@ -138,18 +140,18 @@ class Ticks:
             families += own.verdict_families(self._verdicts, look, settings, texts)
             families += own.users_families(users, texts)
             families += own.work_families(work, texts) if work is not None else ()
-        news = tuple(one for one in decisions if one not in self._told)
+        news = tuple(decision for decision in decisions if decision not in self._told)
         self._told = planned.decisions
         return TickOutcome(tuple(families), news)
 
     def _units(self) -> list[Unit]:
         """Where an Xid can be of: each GPU and each of its instances."""
-        found: dict[Unit, None] = {}
+        units: dict[Unit, None] = {}
         for gpu in self.inventory.accelerators:
-            found[Unit(gpu.uuid)] = None
+            units[Unit(gpu.uuid)] = None
             if gpu.mig_enabled:
-                found |= dict.fromkeys(Unit(gpu.uuid, part.gpu_instance) for part in gpu.partitions)
-        return list(found)
+                units |= dict.fromkeys(Unit(gpu.uuid, part.gpu_instance) for part in gpu.partitions)
+        return list(units)
 
     def _with_xids(self) -> Tick:
         if not self._xids.last:
@@ -162,5 +164,5 @@ class Ticks:
 
 def _keys(counters: Iterable[CountedMetric]) -> frozenset[str]:
     fields = [counter.spelled.field for counter in counters]
-    found = {source.reading for field in fields for source in field.sources}
-    return frozenset(found | {MADE_FROM[field.name] for field in fields if field.name in MADE_FROM})
+    keys = {source.reading for field in fields for source in field.sources}
+    return frozenset(keys | {MADE_FROM[field.name] for field in fields if field.name in MADE_FROM})

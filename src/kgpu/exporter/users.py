@@ -121,7 +121,9 @@ class KubeletUsers:
         await end(*tasks)
 
     def _follow(self) -> None:
-        runs = [one.run(self._tell_news) for one in (self._from.pods, self._from.slices) if one is not None]
+        runs = [
+            followed.run(self._tell_news) for followed in (self._from.pods, self._from.slices) if followed is not None
+        ]
         self._following = [asyncio.create_task(run) for run in (*runs, self._poll())]
 
     async def _poll(self) -> None:
@@ -163,40 +165,40 @@ class KubeletUsers:
     async def _made(self) -> Users:
         if not self._ready:
             await self._first_lists()
-        found, was, source = _Tally(), self._users, self._from
-        inventory: Inventory | None = await self._part("devices", source.reader.inventory, found, None)
+        tally, was, source = _Tally(), self._users, self._from
+        inventory: Inventory | None = await self._part("devices", source.reader.inventory, tally, None)
         holdings: tuple[Holding, ...] | None = ()
         if source.holdings is not None:
-            holdings = await self._part("holdings", self._holdings, found, None)
-        uuids = self._claimed(inventory, found)
+            holdings = await self._part("holdings", self._holdings, tally, None)
+        uuids = self._claimed(inventory, tally)
         if holdings is not None:
-            holdings += await self._reserved(holdings, uuids, found)
+            holdings += await self._reserved(holdings, uuids, tally)
         held: dict[Unit, tuple[Holder, ...]] | None = None
         if source.holdings is not None and inventory is not None and holdings is not None:
             held, unshown = resolve(inventory, holdings, None if source.slices is None else uuids, source.also)
-            found.unshown += unshown
+            tally.unshown += unshown
         return Users(
             holdings=_kept(was.holdings, holdings),
-            pods=_kept(was.pods, self._pods(holdings or (), found)),
+            pods=_kept(was.pods, self._pods(holdings or (), tally)),
             claimed=_kept(was.claimed, uuids),
-            shares=_kept(was.shares, await self._shares(held, found)),
-            jobs=_kept(was.jobs, await self._jobs(inventory, found)),
-            missing=self._teller.missing(found.unshown, found.counted),
-            failures=found.failures,
+            shares=_kept(was.shares, await self._shares(held, tally)),
+            jobs=_kept(was.jobs, await self._jobs(inventory, tally)),
+            missing=self._teller.missing(tally.unshown, tally.counted),
+            failures=tally.failures,
         )
 
     async def _first_lists(self) -> None:
         """Give the API server a moment: series that first come without labels would be others than those with them."""
-        waits = [one.known.wait() for one in (self._from.pods, self._from.slices) if one is not None]
+        waits = [followed.known.wait() for followed in (self._from.pods, self._from.slices) if followed is not None]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_WAIT * 0.75):
                 await asyncio.gather(*waits)
 
     async def _holdings(self) -> tuple[Holding, ...]:
         assert self._from.holdings is not None
-        return tuple(one for one in await self._from.holdings.holdings() if concerns(one, self._from.also))
+        return tuple(holding for holding in await self._from.holdings.holdings() if concerns(holding, self._from.also))
 
-    async def _part(self, name: str, ask: Callable[[], Awaitable[T]], found: _Tally, otherwise: T) -> T:
+    async def _part(self, name: str, ask: Callable[[], Awaitable[T]], tally: _Tally, otherwise: T) -> T:
         """The answer, or the last one while that is not too old."""
         part = self._parts.setdefault(name, _KnownPart(otherwise))
         now = self._clock.monotonic()
@@ -204,84 +206,88 @@ class KubeletUsers:
             part.value = await ask()
             part.at, part.error = now, ""
         except (HwError, KubeletError, KubeError, HostError) as error:
-            self._failed(name, error, found)
+            self._failed(name, error, tally)
         if now - part.at > KEPT_SECONDS:
             part.value = otherwise
         value: T = part.value
         return value
 
-    def _failed(self, name: str, error: UserError, found: _Tally) -> None:
+    def _failed(self, name: str, error: UserError, tally: _Tally) -> None:
         """Each reason is told once, until the part could be had again."""
-        reason = found.failures[name] = reason_of(error)
+        reason = tally.failures[name] = reason_of(error)
         part = self._parts.setdefault(name, _KnownPart())
         if part.error != reason:
             part.error = reason
             self._tell(Advice.from_error(error, reason="UsersNotKnown"))
 
-    def _check(self, name: str, error: UserError | None, found: _Tally) -> None:
+    def _check(self, name: str, error: UserError | None, tally: _Tally) -> None:
         if error is not None:
-            self._failed(name, error, found)
+            self._failed(name, error, tally)
         elif name in self._parts:
             self._parts[name].error = ""
 
-    def _pods(self, holdings: tuple[Holding, ...], found: _Tally) -> Mapping[tuple[str, str], PodFacts]:
+    def _pods(self, holdings: tuple[Holding, ...], tally: _Tally) -> Mapping[tuple[str, str], PodFacts]:
         """Of those that hold something; the others of this node are nobody's business here."""
         followed = self._from.pods
         if followed is None:
             return {}
-        self._check("pods", followed.error, found)
+        self._check("pods", followed.error, tally)
         facts: dict[tuple[str, str], PodFacts] = {}
-        for key in dict.fromkeys((one.namespace, one.pod) for one in holdings):
+        for key in dict.fromkeys((holding.namespace, holding.pod) for holding in holdings):
             pod = followed.objects.get(key)
             if pod is not None:
                 about = pod["metadata"]
                 facts[key] = PodFacts(uid=str(about.get("uid") or ""), labels=about.get("labels") or {})
         return facts
 
-    def _claimed(self, inventory: Inventory | None, found: _Tally) -> dict[ClaimedKey, str]:
+    def _claimed(self, inventory: Inventory | None, tally: _Tally) -> dict[ClaimedKey, str]:
         followed = self._from.slices
         if followed is None or inventory is None:
             return {}
-        self._check("claimed", followed.error, found)
+        self._check("claimed", followed.error, tally)
         return claimed(followed.objects.values(), inventory)
 
     async def _reserved(
-        self, holdings: tuple[Holding, ...], uuids: Mapping[ClaimedKey, str], found: _Tally
+        self, holdings: tuple[Holding, ...], uuids: Mapping[ClaimedKey, str], tally: _Tally
     ) -> tuple[Holding, ...]:
         """Holders of claims where the kubelet tells of none."""
         reserved, slices = self._from.reserved, self._from.slices
-        if reserved is None or slices is None or any(one.claim is not None for one in holdings):
+        if reserved is None or slices is None or any(holding.claim is not None for holding in holdings):
             return ()
         pools = {(driver, pool) for driver, pool, _ in uuids}
         none: tuple[Holding, ...] = ()
-        return await self._part("claims", lambda: reserved.holdings(slices.kind, pools), found, none)
+        return await self._part("claims", lambda: reserved.holdings(slices.kind, pools), tally, none)
 
     async def _shares(
-        self, held: Mapping[Unit, tuple[Holder, ...]] | None, found: _Tally
+        self, held: Mapping[Unit, tuple[Holder, ...]] | None, tally: _Tally
     ) -> Mapping[tuple[Unit, PodKey], Mapping[str, float]]:
         containers = self._from.containers
         if containers is None:
             return {}
         none: tuple[Process, ...] = ()
-        processes = await self._part("processes", self._from.reader.processes, found, none)
+        processes = await self._part("processes", self._from.reader.processes, tally, none)
         placed, error = await containers.place(row.pid for row in processes)
-        self._check("containers", error, found)
-        keys = None if held is None else {unit: {one.key for one in all_} for unit, all_ in held.items()}
-        made = shares(processes, placed.__getitem__, keys)
-        found.unshown += made.unshown
-        return made.values
+        self._check("containers", error, tally)
+        keys = (
+            None
+            if held is None
+            else {unit: {holder.key for holder in unit_holders} for unit, unit_holders in held.items()}
+        )
+        usage = shares(processes, placed.__getitem__, keys)
+        tally.unshown += usage.unshown
+        return usage.values
 
-    async def _jobs(self, inventory: Inventory | None, found: _Tally) -> Mapping[Unit, tuple[str, ...]]:
+    async def _jobs(self, inventory: Inventory | None, tally: _Tally) -> Mapping[Unit, tuple[str, ...]]:
         folder = self._from.jobs
         if folder is None or inventory is None:
             return {}
 
         async def read() -> Mapping[Unit, tuple[str, ...]]:
             jobs = await beside(read_jobs, folder, inventory)
-            found.counted.update(jobs.missing)
+            tally.counted.update(jobs.missing)
             return jobs.by_unit
 
-        return await self._part("jobs", read, found, {})
+        return await self._part("jobs", read, tally, {})
 
 
 class FakeUsers:

@@ -62,12 +62,12 @@ def claimed(slices: Iterable[Object], inventory: Inventory) -> dict[ClaimedKey, 
     """
     listed = list(slices)
     newest: dict[tuple[str, str], int] = {}
-    for one in listed:
-        pool = (one["spec"]["driver"], one["spec"]["pool"]["name"])
-        newest[pool] = max(newest.get(pool, 0), one["spec"]["pool"]["generation"])
+    for slice_ in listed:
+        pool = (slice_["spec"]["driver"], slice_["spec"]["pool"]["name"])
+        newest[pool] = max(newest.get(pool, 0), slice_["spec"]["pool"]["generation"])
     return {
         (spec["driver"], spec["pool"]["name"], device["name"]): _uuid(device["name"], device["attributes"], inventory)
-        for spec in (one["spec"] for one in listed)
+        for spec in (slice_["spec"] for slice_ in listed)
         if spec["pool"]["generation"] == newest[spec["driver"], spec["pool"]["name"]]
         for device in spec["devices"]
     }
@@ -75,14 +75,14 @@ def claimed(slices: Iterable[Object], inventory: Inventory) -> dict[ClaimedKey, 
 
 def _attributes(device: Mapping[str, Any]) -> dict[str, str]:
     """Texts by name; v1beta1 has them one level deeper, and a driver may put its domain before its own names."""
-    given = _map(device.get("attributes") or _map(device.get("basic")).get("attributes"))
-    found: dict[str, str] = {}
-    for name, value in given.items():
+    attributes = _map(device.get("attributes") or _map(device.get("basic")).get("attributes"))
+    texts: dict[str, str] = {}
+    for name, value in attributes.items():
         short = name if name in _KEPT else str(name).rpartition("/")[2]
         text = _map(value).get("string")
         if short in _KEPT and isinstance(text, str):
-            found.setdefault(short, text)
-    return found
+            texts.setdefault(short, text)
+    return texts
 
 
 def _uuid(name: str, attributes: Mapping[str, str], inventory: Inventory) -> str:
@@ -96,8 +96,8 @@ def _uuid(name: str, attributes: Mapping[str, str], inventory: Inventory) -> str
         parent = next((gpu for gpu in inventory.accelerators if gpu.uuid == attributes[_PARENT]), None)
         return (_slice(name, attributes.get(_PROFILE, ""), parent) if parent else "") or name
     bus = attributes.get(_BUS, "").lower()
-    found = next((gpu.uuid for gpu in inventory.accelerators if bus and gpu.pci_bus_id == bus), "")
-    return found or (name if kind else "")
+    uuid = next((gpu.uuid for gpu in inventory.accelerators if bus and gpu.pci_bus_id == bus), "")
+    return uuid or (name if kind else "")
 
 
 def _slice(name: str, profile: str, gpu: Accelerator) -> str:

@@ -65,15 +65,15 @@ class Containers:
         Pids are used again, so nothing is remembered of them.
         """
         failed: KubeError | None = None
-        found: dict[int, ProcessHolder] = {}
+        holders: dict[int, ProcessHolder] = {}
         inside: dict[int, str] = {}
         for pid in dict.fromkeys(pids):
             place = self._where(pid)
             if isinstance(place, ProcessHolder):
-                found[pid] = place
+                holders[pid] = place
             else:
                 inside[pid] = place.container
-        wanted = {one for one in inside.values() if one}
+        wanted = {container for container in inside.values() if container}
         if wanted - self._linked.keys() - self._told.keys():
             self._linked = _links(self._logs)
         if wanted - self._linked.keys() - self._told.keys() and self._ask is not None:
@@ -87,21 +87,21 @@ class Containers:
         for pid, container in inside.items():
             key = self._linked.get(container) or self._told.get(container)
             tests = key is not None and (key[0], key[2]) == self._validator
-            found[pid] = ProcessHolder(None, OWN) if tests else ProcessHolder(key, "" if key else NO_NAME)
-        return found, failed
+            holders[pid] = ProcessHolder(None, OWN) if tests else ProcessHolder(key, "" if key else NO_NAME)
+        return holders, failed
 
     def _where(self, pid: int) -> Where | ProcessHolder:
         if self._is_own(pid):
             return ProcessHolder(None, OWN)
         try:
-            found = where(_read(self._proc / str(pid) / "cgroup"))
-            if found is None and self._simulated:
-                found = _marked(_read(self._proc / str(pid) / "environ"))
+            place = where(_read(self._proc / str(pid) / "cgroup"))
+            if place is None and self._simulated:
+                place = _marked(_read(self._proc / str(pid) / "environ"))
         except (FileNotFoundError, ProcessLookupError):
             return ProcessHolder(None, GONE)
         except OSError:
             return ProcessHolder(None, NO_POD)
-        return ProcessHolder(None, NO_POD) if found is None else found
+        return ProcessHolder(None, NO_POD) if place is None else place
 
     def _is_own(self, pid: int) -> bool:
         """Whether this process has started that one: the validator's checks run on every GPU and hold none."""
@@ -139,13 +139,13 @@ def _links(folder: Path) -> dict[str, PodKey]:
         names = os.listdir(folder)
     except OSError:
         return {}
-    return {found[4]: (found[2], found[1], found[3]) for found in map(_LINK.fullmatch, names) if found}
+    return {match[4]: (match[2], match[1], match[3]) for match in map(_LINK.fullmatch, names) if match}
 
 
 def _marked(text: str) -> Where | None:
     start = f"{ENV_LAB_CONTAINER}="
-    found = next((word.removeprefix(start) for word in text.split("\0") if word.startswith(start)), "")
-    return Where("", found) if found else None
+    container = next((word.removeprefix(start) for word in text.split("\0") if word.startswith(start)), "")
+    return Where("", container) if container else None
 
 
 def _parent(stat: Path) -> int:

@@ -47,7 +47,7 @@ def read_jobs(folder: Path, inventory: Inventory) -> Jobs:
         ) from error  # fmt: skip
     uuids = {gpu.index: gpu.uuid for gpu in inventory.accelerators}
     instances = {(gpu.index, part.gpu_instance) for gpu in inventory.accelerators for part in gpu.partitions}
-    found: dict[Unit, tuple[str, ...]] = {}
+    by_unit: dict[Unit, tuple[str, ...]] = {}
     missing: dict[tuple[str, str], int] = {}
 
     def count(reason: str) -> None:
@@ -78,8 +78,8 @@ def read_jobs(folder: Path, inventory: Inventory) -> Jobs:
         if len(jobs) > JOBS:
             count("too-many-jobs")
         if jobs:
-            found[Unit(uuids[index], instance)] = jobs[:JOBS]
-    return Jobs(found, missing)
+            by_unit[Unit(uuids[index], instance)] = jobs[:JOBS]
+    return Jobs(by_unit, missing)
 
 
 def job_ids(raw: bytes) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ _PODS: Final = Resource(PODS.group, PODS.version, PODS.plural, PODS.kind, metada
 
 
 def open_users(
-    given: ExporterOptions,
+    options: ExporterOptions,
     reader: Reader,
     *,
     tell: AdviceSink,
@@ -44,20 +44,20 @@ def open_users(
     The pods' own labels and uids, and the devices of claims, need ``api`` and the ``node``'s name; without them that is
     told, and everything else is shown.
     """
-    jobs = Path(given.jobs_dir) if given.jobs_dir else None
-    if not given.kubernetes:
+    jobs = Path(options.jobs_dir) if options.jobs_dir else None
+    if not options.kubernetes:
         return KubeletUsers(UserSources(reader=reader, jobs=jobs), tell=tell, clock=clock)
     from kgpu.kubelet.pod_resources import PodResources
 
     known = api if node else None
-    facts = given.pod_labels or given.pod_uid or given.virtual_gpus is Virtual.ALWAYS
-    if known is None and (facts or given.dra):
-        tell(_without(facts, given.dra, node))
+    facts = options.pod_labels or options.pod_uid or options.virtual_gpus is Virtual.ALWAYS
+    if known is None and (facts or options.dra):
+        tell(_without(facts, options.dra, node))
     simulated = any(state_file(str(root)) for root in (driver_root, host_root) if root)
     return KubeletUsers(
         UserSources(
             reader=reader,
-            holdings=PodResources(Path(given.pod_resources)),
+            holdings=PodResources(Path(options.pod_resources)),
             containers=Containers(
                 root=host_root,
                 ask=partial(ask_api, known, node) if known else None,
@@ -66,11 +66,11 @@ def open_users(
                 clock=clock,
             ),
             pods=_pods(known, node, clock) if known and facts else None,
-            slices=_slices(known, node, clock) if known and given.dra else None,
-            reserved=_reserved(known, clock) if known and given.dra else None,
+            slices=_slices(known, node, clock) if known and options.dra else None,
+            reserved=_reserved(known, clock) if known and options.dra else None,
             jobs=jobs,
             checkpoint=plugins_folder / CHECKPOINT,
-            also=given.resources,
+            also=options.resources,
         ),
         tell=tell,
         clock=clock,

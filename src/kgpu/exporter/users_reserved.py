@@ -48,7 +48,9 @@ class ReservedClaims:
                 for row in claim["devices"]
                 for pod in claim["pods"]
             )  # fmt: skip
-        return tuple(one for one in self._known if one.claim and (one.resource, one.claim.pool) in pools)
+        return tuple(
+            holding for holding in self._known if holding.claim and (holding.resource, holding.claim.pool) in pools
+        )
 
 
 def _project(claim: Object) -> Object:
@@ -58,6 +60,8 @@ def _project(claim: Object) -> Object:
         "metadata": {name: str(about.get(name) or "") for name in ("namespace", "name", "resourceVersion")},
         "devices": [{name: str(row.get(name) or "") for name in ("driver", "pool", "device")} for row in results],
         "pods": [
-            str(one.get("name") or "") for one in status.get("reservedFor") or () if one.get("resource") == "pods"
+            str(consumer.get("name") or "")
+            for consumer in status.get("reservedFor") or ()
+            if consumer.get("resource") == "pods"
         ],
     }

@@ -62,9 +62,9 @@ def shares(
             continue
         if held is not None and key not in held.get(unit, ()):
             unshown.append(Unshown("process", NOT_HELD, key, str(pid)))
-        found = values.setdefault((unit, key), {})
+        usage = values.setdefault((unit, key), {})
         for name, by_process, most in ((MEMORY, memory, None), (BUSY, busy, 100.0)):
             if at in by_process:
-                total = found.get(name, 0.0) + by_process[at]
-                found[name] = total if most is None else min(most, total)
+                total = usage.get(name, 0.0) + by_process[at]
+                usage[name] = total if most is None else min(most, total)
     return Shares(values, tuple(unshown))

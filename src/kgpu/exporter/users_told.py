@@ -73,23 +73,23 @@ class UserTeller:
         """Count what is not shown, ``counted`` included, and tell what is new of it."""
         counts = dict(counted)
         examples: dict[tuple[str, str], Unshown] = {}
-        for one in unshown:
-            kind = (one.what, one.reason)
+        for hidden in unshown:
+            kind = (hidden.what, hidden.reason)
             counts[kind] = counts.get(kind, 0) + 1
-            examples.setdefault(kind, one)
+            examples.setdefault(kind, hidden)
         for kind in counts.keys() - self._known:
             self.tell(_record(kind, examples.get(kind)))
         self._known = set(counts)
         return counts
 
 
-def _record(kind: tuple[str, str], one: Unshown | None) -> Advice:
+def _record(kind: tuple[str, str], example: Unshown | None) -> Advice:
     word = _WORDS[kind]
     evidence: tuple[str, ...] = ()
-    if one is not None:
-        namespace, pod, container = one.key
+    if example is not None:
+        namespace, pod, container = example.key
         whose = f"{namespace}/{pod}, container {container}: " if pod else ""
-        evidence = (f"{whose}{one.what} {one.id[:80]}",)
+        evidence = (f"{whose}{example.what} {example.id[:80]}",)
     return Advice(
         subject="", what=word.what, why=word.why, evidence=evidence, severity=word.severity, remedy=word.remedy,
         reason="PodNotShown",

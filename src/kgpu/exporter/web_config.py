@@ -96,23 +96,23 @@ class WebConfig:
 
 
 def _texts(problems: Problems, path: Path, value: Any) -> tuple[str, ...]:
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+    if isinstance(value, list) and all(isinstance(element, str) for element in value):
         return tuple(value)
     problems.add(path, f"{strict.raw(value)} is no list of texts", "a list of texts")
     return ()
 
 
 def _known(words: dict[str, str], what: str, problems: Problems, path: Path, value: Any) -> tuple[str, ...]:
-    found = _texts(problems, path, value)
-    for word in found:
+    chosen = _texts(problems, path, value)
+    for word in chosen:
         strict.choice(f"unknown {what} ", *words)(problems, path, word)
-    return tuple(dict.fromkeys(words[word] for word in found if words.get(word)))
+    return tuple(dict.fromkeys(words[word] for word in chosen if words.get(word)))
 
 
 def _curves(problems: Problems, path: Path, value: Any) -> str:
-    found = _known(CURVES, "curve", problems, path, value)
+    curves = _known(CURVES, "curve", problems, path, value)
     # OpenSSL is told of one curve here. Several are no restriction that anybody could need: all are safe.
-    return found[0] if len(found) == 1 else ""
+    return curves[0] if len(curves) == 1 else ""
 
 
 def _users(problems: Problems, path: Path, value: Any) -> dict[str, str]:
@@ -131,11 +131,11 @@ def _users(problems: Problems, path: Path, value: Any) -> dict[str, str]:
 
 
 def _header(problems: Problems, path: Path, value: Any) -> str | None:
-    given = strict.text(problems, path, value)
-    if given is not None and not (given.isascii() and given.isprintable()):
+    header = strict.text(problems, path, value)
+    if header is not None and not (header.isascii() and header.isprintable()):
         problems.add(path, "it is no header's value", "printable ASCII on one line")
         return None
-    return given
+    return header
 
 
 _VERSION: Final = strict.choice("unknown TLS version ", *VERSIONS)
@@ -167,28 +167,28 @@ def parse_web_config(text: str, path: str) -> WebConfig:
     """The file's text; relative names in it are beside ``path``. Raises ConfigError with the first thing wrong."""
     document = load_document(text, source=path)
     problems = Problems(path, document, known=_FILE)
-    given = strict.read_table(problems, (), document.value, _FILE, exact=True)
-    found = None
-    if "tls_server_config" in given:
-        found = _tls(problems, given["tls_server_config"], os.path.dirname(os.path.abspath(path)))
+    tables = strict.read_table(problems, (), document.value, _FILE, exact=True)
+    tls = None
+    if "tls_server_config" in tables:
+        tls = _tls(problems, tables["tls_server_config"], os.path.dirname(os.path.abspath(path)))
     if problems.found:
         raise problems.found[0]
-    headers = given.get("http_server_config", {}).get("headers", {})
-    return WebConfig(tls=found, users=given.get("basic_auth_users", {}), headers=tuple(headers.items()))
+    headers = tables.get("http_server_config", {}).get("headers", {})
+    return WebConfig(tls=tls, users=tables.get("basic_auth_users", {}), headers=tuple(headers.items()))
 
 
-def _tls(problems: Problems, given: dict[str, Any], folder: str) -> Tls | None:
+def _tls(problems: Problems, table: dict[str, Any], folder: str) -> Tls | None:
     where: Path = ("tls_server_config",)
 
     def pem(name: str) -> Pem:
-        file, text = given.get(f"{name}_file", ""), given.get(name, "")
+        file, text = table.get(f"{name}_file", ""), table.get(name, "")
         if file and text:
             problems.add(where, f"both {name} and {name}_file are given", "one of the two")
         return Pem(os.path.join(folder, file) if file else "", text)
 
     certificate, key, client_ca = pem("cert"), pem("key"), pem("client_ca")
-    auth = given.get("client_auth_type", NO_CLIENT)
-    least, most = given.get("min_version", "TLS12"), given.get("max_version", "TLS13")
+    auth = table.get("client_auth_type", NO_CLIENT)
+    least, most = table.get("min_version", "TLS12"), table.get("max_version", "TLS13")
     order = list(VERSIONS)
     rules = (
         (not certificate, "there is no certificate", "cert_file (or cert) with the certificate"),
@@ -198,7 +198,7 @@ def _tls(problems: Problems, given: dict[str, Any], folder: str) -> Tls | None:
         (auth in {IF_GIVEN, REQUIRED} and not client_ca, f"{auth} needs to know who signs", "client_ca_file"),
         (auth == "RequireAnyClientCert", "a certificate that nobody checks protects nothing, and is not supported",
          f"{REQUIRED} with client_ca_file"),
-        (bool(given.get("client_allowed_sans")) and auth != REQUIRED,
+        (bool(table.get("client_allowed_sans")) and auth != REQUIRED,
          "client_allowed_sans is given, and certificates are not required", f"client_auth_type {REQUIRED}"),
         (order.index(least) > order.index(most), f"min_version {least} is above max_version {most}", "the other way"),
     )  # fmt: skip
@@ -212,11 +212,11 @@ def _tls(problems: Problems, given: dict[str, Any], folder: str) -> Tls | None:
         key=key,
         client_auth=NO_CLIENT if auth == "RequestClientCert" else auth,
         client_ca=client_ca,
-        client_names=frozenset(given.get("client_allowed_sans", ())),
+        client_names=frozenset(table.get("client_allowed_sans", ())),
         least=least,
         most=most,
-        ciphers=given.get("cipher_suites", ()),
-        curve=given.get("curve_preferences", ""),
+        ciphers=table.get("cipher_suites", ()),
+        curve=table.get("curve_preferences", ""),
     )
 
 

@@ -227,10 +227,10 @@ class _Named:
 
 def _stat(name: str) -> object:
     try:
-        found = os.stat(name)
+        status = os.stat(name)
     except OSError as error:
         return error.errno
-    return found.st_ino, found.st_dev, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_dev, status.st_mtime_ns, status.st_size
 
 
 def _credentials(authorization: str) -> tuple[str | None, bytes]:

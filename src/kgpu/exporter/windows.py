@@ -78,9 +78,9 @@ class Xids:
         """In all, and never less than was shown before: who counts for us may have forgotten."""
         heard, counted = self._window.total, self._counted
         for key in {**heard, **self._before, **(counted or {})}:
-            here = heard[key] + (self._before.get(key, 0) if counted is None else 0)
+            heard_here = heard[key] + (self._before.get(key, 0) if counted is None else 0)
             if key in self._shown or len(self._shown) < MOST_KINDS:
-                self._shown[key] = max(self._shown.get(key, 0), here, (counted or {}).get(key, 0))
+                self._shown[key] = max(self._shown.get(key, 0), heard_here, (counted or {}).get(key, 0))
         return self._shown
 
     def add(self, at: float, unit: Unit, code: int) -> None:
@@ -93,11 +93,11 @@ class Xids:
         """Samples of both metrics; a unit without Xids in the window has one 0 without ``xid``, as users know it."""
         size = ("window_size_in_ms", str(int(self._window.seconds * 1000)))
         counts = self._window.recent(now)
-        found = [Made(unit, (size, ("xid", code)), float(count)) for (unit, code), count in _sorted(counts)]
+        recent = [Made(unit, (size, ("xid", code)), float(count)) for (unit, code), count in _sorted(counts)]
         having = {unit for unit, _ in counts}
-        found += [Made(unit, (size,), 0.0) for unit in units if unit not in having]
+        recent += [Made(unit, (size,), 0.0) for unit in units if unit not in having]
         total = [Made(unit, (("xid", code),), float(count)) for (unit, code), count in _sorted(self._totals())]
-        return {XID_COUNT: tuple(found), XID_TOTAL: tuple(total)}
+        return {XID_COUNT: tuple(recent), XID_TOTAL: tuple(total)}
 
 
 class ClockWindow:
