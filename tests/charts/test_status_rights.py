@@ -6,7 +6,7 @@ import yaml
 
 from kgpu.formats.names import GPU_OPERATOR_NAMESPACE
 from kgpu.kube import kinds
-from kgpu.operator import reading
+from kgpu.operator import cluster_reading
 from kgpu.operator.watching import feeds
 from tests.charts.conftest import CHART
 
@@ -35,7 +35,7 @@ def needed() -> dict[str, set[Right]]:
         "": {("apps", "deployments", "list"), ("authorization.k8s.io", "subjectaccessreviews", "create")}
     }
     for feed in every:
-        if reading._is_wanted(feed, there):
+        if cluster_reading._is_wanted(feed, there):
             resource = feed.scope.resource
             found.setdefault(feed.scope.namespace, set()).add((resource.group, resource.plural, "list"))
     return found

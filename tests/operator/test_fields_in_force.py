@@ -19,7 +19,7 @@ from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.fields import SchemaField, Type, rows
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.kube import kinds
-from kgpu.operator import conditions, seen
+from kgpu.operator import conditions, projections
 from kgpu.operator.model import ClusterPlan, ObservedCluster, OperatorSettings
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
@@ -208,7 +208,7 @@ SHAPES: Final[dict[str, tuple[Any, ...]]] = {
 
 
 def planned_driver(spec: Spec) -> tuple[ClusterPlan, tuple[str, ...]] | None:
-    made = seen.driver({"metadata": {"name": "pool", "generation": 1}, "spec": spec})["value"]
+    made = projections.driver({"metadata": {"name": "pool", "generation": 1}, "spec": spec})["value"]
     if made.problem:
         return None
     nodes = tuple(map(read_node, (node_object("n1"), healthy_node("n2"))))

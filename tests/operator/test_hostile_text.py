@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kgpu.base.advice import Advice
 from kgpu.formats import agent_report, names
 from kgpu.formats.agent_report import AgentReport, RoleReport
-from kgpu.operator import seen
+from kgpu.operator import projections
 from kgpu.operator.model import NodeLayout, ObservedCluster, OperatorSettings
 from kgpu.operator.nodes import read_node
 from kgpu.operator.overview import overview
@@ -103,15 +103,15 @@ def clusters(draw: st.DrawFn) -> ObservedCluster:
         "reason": draw(JUNK),
     }
     there = [draw(nodes(name)) for name in ("n1", "n2")]
-    reduced = [seen.pod(draw(pods(name))) for name in ("n1", "n2") if draw(st.booleans())]
+    reduced = [projections.pod(draw(pods(name))) for name in ("n1", "n2") if draw(st.booleans())]
     live = {names.AGENT_DAEMON_SET: {"metadata": {}, "status": {}}}
     return ObservedCluster(
-        policies=(seen.policy(policy)["value"],),
-        drivers=(seen.driver(driver)["value"],),
+        policies=(projections.policy(policy)["value"],),
+        drivers=(projections.driver(driver)["value"],),
         nodes=tuple(map(read_node, there)),
-        pods=seen.places(reduced),
-        troubles=seen.troubles(reduced, [seen.warning(event)]),
-        failures=seen.failures(live, [seen.warning(event)], {}),
+        pods=projections.nodes_by_daemon_set(reduced),
+        troubles=projections.troubles(reduced, [projections.warning(event)]),
+        failures=projections.failures(live, [projections.warning(event)], {}),
         apply_errors=draw(st.sampled_from([{}, {"RuntimeClass/nvidia": draw(JUNK)}])),
     )
 

@@ -13,10 +13,10 @@ from kgpu.formats import agent_report, names
 from kgpu.kube import kinds
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODES, KubeRefusedError, Object
+from kgpu.operator.cluster_reading import read_cluster
 from kgpu.operator.model import NodeLayout, ObservedCluster
 from kgpu.operator.overview import OperatorState, Overview, overview
 from kgpu.operator.plan import plan
-from kgpu.operator.reading import look
 from tests.operator.test_breakages import CASES
 from tests.operator.world import (
     HOST_DRIVER,
@@ -249,7 +249,7 @@ def cluster(*more: tuple[Any, Object]) -> FakeApi:
 
 
 async def test_nodes_and_policies_are_read() -> None:
-    looked = await look(cluster())
+    looked = await read_cluster(cluster())
     assert ([one.name for one in looked.observed.nodes], [one.name for one in looked.observed.policies]) == (
         ["n1"],
         ["cluster-policy"],
@@ -258,7 +258,7 @@ async def test_nodes_and_policies_are_read() -> None:
 
 async def test_the_operator_is_found_with_its_settings() -> None:
     own = deployment(KGPU_LAYOUT="operands", KGPU_DISCOVERY="false", DRIVER_IMAGE="example.org/driver:1")
-    looked = await look(cluster((kinds.DEPLOYMENTS, own)))
+    looked = await read_cluster(cluster((kinds.DEPLOYMENTS, own)))
     told = looked.settings
     assert (told.namespace, told.layout, told.discovery, dict(told.images), looked.operator.said) == (
         *("elsewhere", NodeLayout.OPERANDS, False),
@@ -268,48 +268,48 @@ async def test_the_operator_is_found_with_its_settings() -> None:
 
 async def test_an_operator_without_a_ready_pod_is_down() -> None:
     own = {**deployment(), "status": {}}
-    found = (await look(cluster((kinds.DEPLOYMENTS, own)))).operator
+    found = (await read_cluster(cluster((kinds.DEPLOYMENTS, own)))).operator
     assert (found.down, found.idle, found.name) == (True, False, "gpu-operator")
 
 
 async def test_an_operator_that_nobody_wants_to_run_is_told_from_one_that_can_not() -> None:
     own = deployment()
     own["spec"]["replicas"] = 0
-    found = (await look(cluster((kinds.DEPLOYMENTS, {**own, "status": {}})))).operator
+    found = (await read_cluster(cluster((kinds.DEPLOYMENTS, {**own, "status": {}})))).operator
     assert (found.down, found.idle) == (True, True)
 
 
 async def test_the_operators_release_is_known() -> None:
     own = deployment()
     own["metadata"]["annotations"] = {names.HELM_RELEASE_ANNOTATION: "mine"}
-    assert (await look(cluster((kinds.DEPLOYMENTS, own)))).operator.release == "mine"
+    assert (await read_cluster(cluster((kinds.DEPLOYMENTS, own)))).operator.release == "mine"
 
 
 async def test_in_the_wrong_namespace_it_is_said_where_the_operator_is() -> None:
     with pytest.raises(ConfigError) as refused_:
-        await look(cluster((kinds.DEPLOYMENTS, deployment())), "wrong")
+        await read_cluster(cluster((kinds.DEPLOYMENTS, deployment())), "wrong")
     assert ("wrong" in refused_.value.what, "elsewhere" in refused_.value.expected) == (True, True)
 
 
 async def test_any_namespace_will_do_where_there_is_no_operator() -> None:
-    assert (await look(cluster(), "any")).settings.namespace == "any"
+    assert (await read_cluster(cluster(), "any")).settings.namespace == "any"
 
 
 async def test_kgpus_own_operator_is_no_foreign_one() -> None:
-    looked = await look(cluster((kinds.DEPLOYMENTS, deployment())))
+    looked = await read_cluster(cluster((kinds.DEPLOYMENTS, deployment())))
     assert looked.observed.foreign_operator == ""
 
 
 async def test_without_a_deployment_the_status_says_where_the_operator_is() -> None:
     api = cluster()
     api.put(kinds.CLUSTER_POLICIES, manifest(status={"namespace": "from-status", "state": "ready"}))
-    assert (await look(api)).settings.namespace == "from-status"
+    assert (await read_cluster(api)).settings.namespace == "from-status"
 
 
 async def test_what_may_not_be_read_is_named_and_the_rest_is_shown() -> None:
     api = cluster()
     api.refuse[("list", "pods")] = 403
-    looked = await look(api)
+    looked = await read_cluster(api)
     assert (len(looked.observed.nodes), [line.partition(":")[0] for line in looked.unread]) == (
         1,
         [f"pods in namespace {NAMESPACE}"],
@@ -320,7 +320,7 @@ async def test_what_may_not_be_read_is_not_called_missing() -> None:
     spec = {**HOST_DRIVER, "devicePlugin": {"config": {"name": "configs", "default": "any"}}}
     api = cluster((kinds.CLUSTER_POLICIES, manifest(spec=spec)))
     api.refuse |= {("list", "configmaps"): 403, ("list", "daemonsets"): 403}
-    looked = await look(api)
+    looked = await read_cluster(api)
     reasons = {one.reason for one in overview(looked.observed, looked.settings).problems}
     assert reasons & {"ConfigMapMissing", "ConfigKeyMissing", "NotCreatedYet"} == set()
 
@@ -330,12 +330,12 @@ async def test_without_nodes_and_policies_there_is_nothing_to_show(plural: str) 
     api = cluster()
     api.refuse[("list", plural)] = 403
     with pytest.raises(KubeRefusedError):
-        await look(api)
+        await read_cluster(api)
 
 
 async def test_looking_writes_nothing() -> None:
     api = cluster()
-    await look(api)
+    await read_cluster(api)
     assert {verb for verb, _, _ in api.calls} <= {"list", "get", "discover"}
 
 

@@ -12,9 +12,9 @@ from kgpu.formats.crd.definitions import crds
 from kgpu.kube import kinds
 from kgpu.kube.port import NODES, PODS, Object, Resource, name_of
 from kgpu.operator import conditions
+from kgpu.operator.cluster_reading import read_cluster
 from kgpu.operator.overview import Overview, overview
 from kgpu.operator.plan import plan
-from kgpu.operator.reading import look
 from tests.lab.embedded.support import Whole, whole
 from tests.operator.test_breakages import CASES
 from tests.operator.world import FEATURES, NAMESPACE, PCI, SETTINGS, report
@@ -45,13 +45,13 @@ async def write(found: Whole, status: Object) -> Object:
 
 
 async def seen(found: Whole) -> Overview:
-    looked = await look(found.api)
+    looked = await read_cluster(found.api)
     return overview(looked.observed, looked.settings)
 
 
 async def carry_out(found: Whole) -> None:
     """What the operator and its agents would do, with everything well."""
-    looked = await look(found.api)
+    looked = await read_cluster(found.api)
     made = plan(looked.observed, SETTINGS)
     account = {"metadata": {"name": names.AGENT_DAEMON_SET, "namespace": NAMESPACE}}
     await found.api.apply(kinds.SERVICE_ACCOUNTS, account, manager="chart")
@@ -76,7 +76,7 @@ async def carry_out(found: Whole) -> None:
     validated = {"type": names.VALIDATED_CONDITION, "status": "True", "reason": "Validated", "message": "2 GPUs"}
     every = [*node["status"]["conditions"], {**validated, "lastTransitionTime": NOW, "lastHeartbeatTime": NOW}]
     await found.api.patch(NODES, "n1", {"status": {"conditions": every}}, subresource="status")
-    await write(found, plan((await look(found.api)).observed, SETTINGS).policy_status["cluster-policy"])
+    await write(found, plan((await read_cluster(found.api)).observed, SETTINGS).policy_status["cluster-policy"])
 
 
 async def test_a_new_cluster_is_not_ready(embedded: Whole) -> None:
@@ -91,7 +91,7 @@ async def test_a_cluster_in_which_everything_has_been_done_is_ready(embedded: Wh
 
 async def test_once_all_is_done_nothing_is_planned(embedded: Whole) -> None:
     await carry_out(embedded)
-    assert plan((await look(embedded.api)).observed, SETTINGS).nodes == ()
+    assert plan((await read_cluster(embedded.api)).observed, SETTINGS).nodes == ()
 
 
 async def test_the_api_server_takes_the_status_of_every_breakage(embedded: Whole) -> None:

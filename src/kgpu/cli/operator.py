@@ -197,7 +197,7 @@ async def _clean_up(kubeconfig: str, namespace: str, limits: Limits) -> None:
 
 def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorSettings:
     """``OperatorSettings`` from click's parameters. Raises ConfigError."""
-    from kgpu.operator.model import AgentNodes, NodeLayout, OperatorSettings, Other
+    from kgpu.operator.model import AgentNodes, NodeLayout, OperatorSettings, OtherPresence
 
     return OperatorSettings(
         namespace=_needed(options, "namespace", "--namespace or OPERATOR_NAMESPACE", "the operator's own namespace"),
@@ -214,13 +214,21 @@ def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorS
         ),
         agent_selector=_texts(options, "agent_selector", "--agent-node-selector or KGPU_AGENT_NODE_SELECTOR"),
         discovery=_bool(options, "discovery", "--discovery or KGPU_DISCOVERY"),
-        other_discovery=Other(
+        other_discovery=OtherPresence(
             _one_of(
-                options, "other_discovery", "--other-discovery or KGPU_OTHER_DISCOVERY", [str(other) for other in Other]
+                options,
+                "other_discovery",
+                "--other-discovery or KGPU_OTHER_DISCOVERY",
+                [str(other) for other in OtherPresence],
             )
         ),
-        other_operator=Other(
-            _one_of(options, "other_operator", "--other-operator or KGPU_OTHER_OPERATOR", [Other.DETECT, Other.IGNORE])
+        other_operator=OtherPresence(
+            _one_of(
+                options,
+                "other_operator",
+                "--other-operator or KGPU_OTHER_OPERATOR",
+                [OtherPresence.DETECT, OtherPresence.IGNORE],
+            )
         ),
         health=_bool(options, "health", "--health or KGPU_HEALTH"),
         health_config=options["health_config"],

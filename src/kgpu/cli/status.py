@@ -80,10 +80,10 @@ async def _look(kubeconfig: str, namespace: str) -> Overview:
 
 async def read(api: WatchedCluster, namespace: str) -> Overview:
     """How the cluster is doing. Raises KubeError when Nodes can't be read, ConfigError for a wrong namespace."""
+    from kgpu.operator.cluster_reading import read_cluster
     from kgpu.operator.overview import overview
-    from kgpu.operator.reading import look
 
-    looked = await look(api, namespace)
+    looked = await read_cluster(api, namespace)
     return overview(looked.observed, looked.settings, operator=looked.operator, unread=looked.unread)
 
 

@@ -31,7 +31,7 @@ from kgpu.kube.port import (
     namespace_of,
     version_of,
 )
-from kgpu.operator import seen
+from kgpu.operator import projections
 from kgpu.operator.leaving import outliving
 from kgpu.operator.model import ClusterPlan, OperatorSettings
 from kgpu.operator.watching import ClusterWatching
@@ -142,7 +142,7 @@ class Applier:
         if record.stranger:
             self._come_at(record.at + LOOK_AGAIN)
             return now >= record.at + LOOK_AGAIN
-        if live is not None and live["metadata"].get("uid") == record.uid and live[seen.OWNED] == record.owned:
+        if live is not None and live["metadata"].get("uid") == record.uid and live[projections.OWNED] == record.owned:
             self._troubles.pop(object_id, None)
             return False
         return self._put_back(object_id, live, now)
@@ -177,7 +177,7 @@ class Applier:
             self._refused(object_id, wanted, refused.what)
         else:
             uid = text(mapping(applied.get("metadata")).get("uid"))
-            self._records[object_id] = AppliedObject(wanted, uid, seen.owned(applied), self._clock.monotonic())
+            self._records[object_id] = AppliedObject(wanted, uid, projections.owned(applied), self._clock.monotonic())
             self._troubles.pop(object_id, None)
             self.errors.pop(_shown(object_id), None)
             log.debug("applied %s/%s, now %s", resource.kind, name, version_of(applied))
@@ -279,9 +279,9 @@ class Applier:
         """The operator's own Namespace stays when it is not wanted any more; what was applied to it goes."""
         object_id = (kinds.NAMESPACES, "", self._namespace)
         live = self._watching.live(*object_id)
-        if live is not None and live[seen.OWNED] and object_id not in wanted:
+        if live is not None and live[projections.OWNED] and object_id not in wanted:
             body: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self._namespace}}
-            await self._apply(object_id, body, seen.digest(body))
+            await self._apply(object_id, body, projections.digest(body))
 
     async def _delete(self, object_id: Id, metadata: Mapping[str, object], *, orphan: bool) -> None:
         resource, namespace, name = object_id
@@ -307,7 +307,7 @@ class Applier:
 
     @staticmethod
     def _id_digest(obj: Object) -> str:
-        return seen.digest(obj)
+        return projections.digest(obj)
 
     def _come_at(self, when: float) -> None:
         self.again_at = when if self.again_at is None else min(self.again_at, when)

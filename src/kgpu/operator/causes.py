@@ -24,7 +24,7 @@ from kgpu.formats.agent_report import MAX_REASON
 from kgpu.formats.config_choice import REFUSED
 from kgpu.operator.labels import has_agent
 from kgpu.operator.model import ClusterNode, NodeLayout, Object, ObservedCluster, OperatorSettings, PodTrouble, Policy
-from kgpu.operator.selecting import BySelector, is_driver, node_selector
+from kgpu.operator.node_selectors import BySelector, is_driver, node_selector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ from kgpu.kube.port import (
 from kgpu.operator.applying import is_operators
 from kgpu.operator.leaving import Leaving
 from kgpu.operator.model import ClusterPlan, OperatorSettings
-from kgpu.operator.seen import condition_of
+from kgpu.operator.projections import condition_of
 from kgpu.operator.watching import ClusterWatching, WatchedCluster
 
 MANAGERS: Final = (

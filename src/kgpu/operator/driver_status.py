@@ -10,10 +10,10 @@ from kgpu.operator.causes import CauseView, not_applied
 from kgpu.operator.checks import rolled_out
 from kgpu.operator.drivers import Assignment
 from kgpu.operator.labels import LabelRules
-from kgpu.operator.loaded import other_driver
+from kgpu.operator.loaded_driver import other_driver
 from kgpu.operator.model import ClusterNode, NvidiaDriver, Object
-from kgpu.operator.selecting import node_selector
-from kgpu.operator.verdict import NodeCause, told
+from kgpu.operator.node_selectors import node_selector
+from kgpu.operator.verdict import NodeCause, findings_text
 
 READY: Final = "NVIDIADriver is ready as all resources have been successfully reconciled"
 
@@ -76,7 +76,7 @@ def _state(
         if (cause := other_driver(view, node, view.drivers.of(node.labels))) is not None
     ]
     if not waiting and others:
-        return conditions.STATE_NOT_READY, conditions.failure("OtherDriverLoaded", told(others))
+        return conditions.STATE_NOT_READY, conditions.failure("OtherDriverLoaded", findings_text(others))
     if not waiting:
         return conditions.STATE_READY, conditions.success("Reconciled", READY)
     findings = list(others)
@@ -86,6 +86,6 @@ def _state(
             if name in late:
                 cause = view.pod(node, name, running=False)
                 findings += [NodeCause(node.name, cause)] if cause is not None else []
-    extra = f"; {told(findings)}" if findings else ""
+    extra = f"; {findings_text(findings)}" if findings else ""
     message = f"Waiting for driver pods to be ready: DaemonSet {', '.join(waiting)}{extra}"
     return conditions.STATE_NOT_READY, conditions.failure("DriverNotReady", message)

@@ -39,7 +39,7 @@ class OtherProgram(enum.StrEnum):
     DISCOVERY = "node feature discovery"
 
 
-class Other(enum.StrEnum):
+class OtherPresence(enum.StrEnum):
     """How it is known whether another program works here: by looking, or by the administrator's word."""
 
     DETECT = "detect"
@@ -84,9 +84,9 @@ class OperatorSettings:
     """Labels that a node must have beside that; on others nothing privileged runs, whatever GPUs they have."""
     discovery: bool = True
     """The built-in node features (Helm value ``nfd.enabled``); they stand back where another discovery works."""
-    other_discovery: Other = Other.DETECT
+    other_discovery: OtherPresence = OtherPresence.DETECT
     """Whether one does (``nfd.other``)."""
-    other_operator: Other = Other.DETECT
+    other_operator: OtherPresence = OtherPresence.DETECT
     """Whether kgpu holds still beside another GPU operator (``operator.otherOperator``); never ``PRESENT``."""
     health: bool = True
     """Whether GPUs' health is watched (Helm value ``health.enabled``)."""
@@ -104,7 +104,7 @@ class OperatorSettings:
     def looks_for(self) -> frozenset[OtherProgram]:
         """The programs that are looked for."""
         told = {OtherProgram.OPERATOR: self.other_operator, OtherProgram.DISCOVERY: self.other_discovery}
-        return frozenset(program for program, other in told.items() if other is Other.DETECT)
+        return frozenset(program for program, other in told.items() if other is OtherPresence.DETECT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.fields import rows
 from kgpu.formats.operands import Operand
 from kgpu.operator.objects.common import Scene
-from kgpu.operator.objects.variables import check_names, given
+from kgpu.operator.objects.variables import check_names, valid_env
 from kgpu.operator.operand_spec import OperandSpec, Variable
 
 
@@ -42,10 +42,10 @@ def _user_env(operand: OperandSpec, scene: Scene) -> dict[str, str]:
     settings = section(operand.operand, scene.policy.spec)
     if settings is None:
         return {}
-    env = given(settings.env, scene)
+    env = valid_env(settings.env, scene)
     for part in operand.env_blocks:
         block = getattr(settings, part)
-        env |= {f"{part}.{name}": value for name, value in given(block.env if block else (), scene).items()}
+        env |= {f"{part}.{name}": value for name, value in valid_env(block.env if block else (), scene).items()}
     return env
 
 

@@ -17,18 +17,18 @@ from kgpu.base.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.formats.support import cuda_of
 from kgpu.operator import conditions
-from kgpu.operator.active import Active, choose, hands_off, ignored
+from kgpu.operator.active_policy import ActivePolicy, choose_policy, hands_off, ignored
 from kgpu.operator.causes import APPLY_FAILED, Cause, unrendered
 from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY
 from kgpu.operator.field_rows import FieldRow, field_rows
 from kgpu.operator.gpu_health import gpus_of
 from kgpu.operator.labels import deploy, has_gpu, is_gpu, opted_out
 from kgpu.operator.model import ClusterNode, NvidiaDriver, ObservedCluster, OperatorSettings, Policy
+from kgpu.operator.plan_report import printable_error
+from kgpu.operator.policy_summary import root_causes
 from kgpu.operator.rendering.ignored import SANDBOX
 from kgpu.operator.survey import Survey, labelled, survey
-from kgpu.operator.telling import readable
 from kgpu.operator.verdict import NodeCause, OperandVerdict
-from kgpu.operator.verdicts import root_causes
 from kgpu.operator.versions import Unsupported
 
 WORKS: Final = "works"
@@ -153,7 +153,7 @@ def overview(
 ) -> Overview:
     """Of this moment."""
     state = operator or OperatorState()
-    active = choose(observed)
+    active = choose_policy(observed)
     policy = active.policy
     aside = (*_aside(active), *([_operator_down(state, settings)] if state.down else []))
     if policy is None or policy.problem or active.foreign:
@@ -221,7 +221,7 @@ def _policy_remedy(operator: OperatorState, settings: OperatorSettings) -> str:
 
 
 def _stopper(
-    active: Active, policy: Policy | None, operator: OperatorState, settings: OperatorSettings
+    active: ActivePolicy, policy: Policy | None, operator: OperatorState, settings: OperatorSettings
 ) -> ShownProblem:
     if active.foreign:
         return _of(hands_off(active.foreign, active.foreign_version))
@@ -364,7 +364,7 @@ def _problems(known: Survey) -> tuple[ShownProblem, ...]:
     ]
     problems += [
         _of(cause)
-        for cause in map(unrendered, map(readable, known.rendered.errors.values()))
+        for cause in map(unrendered, map(printable_error, known.rendered.errors.values()))
         if cause.what not in texts
     ]
     return tuple(problems)
@@ -409,7 +409,7 @@ def _weight(problem: ShownProblem) -> tuple[bool, bool, bool, int, str]:
     return problem.passing, problem.warning, problem.reason != APPLY_FAILED, -len(problem.nodes), problem.what
 
 
-def _aside(active: Active) -> tuple[ShownProblem, ...]:
+def _aside(active: ActivePolicy) -> tuple[ShownProblem, ...]:
     winner = active.policy
     if winner is None:
         return ()

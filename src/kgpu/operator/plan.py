@@ -2,8 +2,8 @@
 
 Start reading here. ``plan`` never raises for what a cluster contains and asks nobody: the same observation gives the
 same plan, whatever the order of nodes, and once a plan has been applied the next one changes nothing. Steps: which
-policy is in force (``active``), what Nodes are to be labelled (``labels``, ``drivers``), the objects for a fleet that
-is labelled like that (``objects``), and what is ready, what is not and why (``judges``, ``verdicts``).
+policy is in force (``active_policy``), what Nodes are to be labelled (``labels``, ``drivers``), the objects for a fleet that
+is labelled like that (``objects``), and what is ready, what is not and why (``operand_verdicts``, ``policy_summary``).
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kgpu.base.advice import Advice
-from kgpu.operator import conditions, telling, versions
-from kgpu.operator.active import Active, choose, hands_off, ignored
+from kgpu.operator import conditions, plan_report, versions
+from kgpu.operator.active_policy import ActivePolicy, choose_policy, hands_off, ignored
 from kgpu.operator.driver_status import driver_statuses
 from kgpu.operator.labels import LabelRules
 from kgpu.operator.model import ClusterPlan, Object, ObservedCluster, OperatorSettings, Policy
 from kgpu.operator.objects.common import Rendered
-from kgpu.operator.survey import Labelled, daemon_sets, labelled, survey
+from kgpu.operator.survey import LabelledCluster, daemon_sets, labelled, survey
 
 
 def plan(observed: ObservedCluster, settings: OperatorSettings) -> ClusterPlan:
     """The whole plan for this moment."""
-    active = choose(observed)
+    active = choose_policy(observed)
     if active.foreign:
         return _hands_off(observed, settings, active)
     policy = active.policy
@@ -33,7 +33,9 @@ def plan(observed: ObservedCluster, settings: OperatorSettings) -> ClusterPlan:
     return _in_force(labelled(observed, policy, settings), settings, active, policy)
 
 
-def _in_force(cluster: Labelled, settings: OperatorSettings, active: Active, policy: Policy) -> ClusterPlan:
+def _in_force(
+    cluster: LabelledCluster, settings: OperatorSettings, active: ActivePolicy, policy: Policy
+) -> ClusterPlan:
     known = survey(cluster, settings, policy)
     summary = known.summary
     each = (*summary.conditions, versions.condition(known.findings), conditions.provided(policy.unbuilt))
@@ -54,12 +56,12 @@ def _in_force(cluster: Labelled, settings: OperatorSettings, active: Active, pol
             **_ignored(settings, active.ignored, policy),
         },
         driver_status=driver_statuses(known.view, cluster.assignment, cluster.rules),
-        decisions=(*telling.decisions(known, cluster.rules), *losers),
-        metrics=telling.metrics(known, ready=summary.state == conditions.STATE_READY),
+        decisions=(*plan_report.decisions(known, cluster.rules), *losers),
+        metrics=plan_report.metrics(known, ready=summary.state == conditions.STATE_READY),
     )
 
 
-def _hands_off(observed: ObservedCluster, settings: OperatorSettings, active: Active) -> ClusterPlan:
+def _hands_off(observed: ObservedCluster, settings: OperatorSettings, active: ActivePolicy) -> ClusterPlan:
     """Another GPU operator is at work: say so on every policy, and touch nothing."""
     policies = ([active.policy] if active.policy else []) + list(active.ignored)
     each = {
@@ -70,16 +72,16 @@ def _hands_off(observed: ObservedCluster, settings: OperatorSettings, active: Ac
         hold=True,
         policy_status={policy.name: _failed(settings, policy, each[policy.name]) for policy in policies},
         decisions=tuple(each.values()),
-        metrics=telling.plain_metrics(observed, telling.NOT_READY),
+        metrics=plan_report.plain_metrics(observed, plan_report.NOT_READY),
     )
 
 
 def _unreadable(
-    observed: ObservedCluster, settings: OperatorSettings, active: Active, policy: Policy, problem: Advice
+    observed: ObservedCluster, settings: OperatorSettings, active: ActivePolicy, policy: Policy, problem: Advice
 ) -> ClusterPlan:
     """A policy that can't be read: what runs goes on as it was."""
     what = f"ClusterPolicy {policy.name} can't be read, so that everything stays as it is: {problem.statement}"
-    warning = telling.warned(f"ClusterPolicy/{policy.name}", "ReconcileFailed", what, problem.remedy)
+    warning = plan_report.warning_advice(f"ClusterPolicy/{policy.name}", "ReconcileFailed", what, problem.remedy)
     return ClusterPlan(
         hold=True,
         policy_status={
@@ -87,11 +89,11 @@ def _unreadable(
             **_ignored(settings, active.ignored, policy),
         },
         decisions=(warning,),
-        metrics=telling.plain_metrics(observed, telling.BROKEN),
+        metrics=plan_report.plain_metrics(observed, plan_report.BROKEN),
     )
 
 
-def _without_policy(cluster: Labelled, settings: OperatorSettings, active: Active) -> ClusterPlan:
+def _without_policy(cluster: LabelledCluster, settings: OperatorSettings, active: ActivePolicy) -> ClusterPlan:
     """No policy is in force: nothing of the operator's stays."""
     lacks = Advice(
         what="there is no ClusterPolicy", remedy="make one, or install the chart with clusterPolicy.deployCR=true"
@@ -112,7 +114,7 @@ def _without_policy(cluster: Labelled, settings: OperatorSettings, active: Activ
             for driver in cluster.observed.drivers
             if not driver.deleting
         },
-        metrics=telling.plain_metrics(cluster.observed, telling.NO_POLICY),
+        metrics=plan_report.plain_metrics(cluster.observed, plan_report.NO_POLICY),
     )
 
 

@@ -23,16 +23,16 @@ from kgpu.base.waits import first_of
 from kgpu.kube import kinds
 from kgpu.kube.port import PODS, KubeApi, KubeRefusedError, KubeUnreachableError, Object, Resource
 from kgpu.operator.applying import Applier
-from kgpu.operator.certain import Certain
+from kgpu.operator.event_recorder import EventRecorder
 from kgpu.operator.labelling import NodeLabeller
 from kgpu.operator.leaving import Leaving
 from kgpu.operator.metrics import OperatorFigures
 from kgpu.operator.model import ClusterPlan, ObservedCluster, OperatorSettings
-from kgpu.operator.others import Others
+from kgpu.operator.other_programs import OtherPrograms
 from kgpu.operator.pace import Pace
 from kgpu.operator.plan import plan as make_plan
+from kgpu.operator.policy_absence import PolicyAbsence
 from kgpu.operator.statuses import Statuses
-from kgpu.operator.tell import DecisionTeller
 from kgpu.operator.watching import ClusterWatching, WatchedCluster
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class OperatorController:
     def term(self, api: KubeApi) -> Sequence[Coroutine[Any, Any, None]]:
         """Plan and carry out, label Nodes, write Events."""
         self.working = term = _Term(self, api)
-        return term.loop(), term.labeller.run(), term.teller.run()
+        return term.loop(), term.labeller.run(), term.recorder.run()
 
     def ended(self) -> None:
         """The term is over."""
@@ -125,12 +125,12 @@ class _Term:
         self._operator = operator
         watching, clock = operator.watching, operator.clock
         count, namespace = operator.figures.wrote, operator.settings.namespace
-        self.certain = Certain(api, watching, clock=clock)
-        self.others = Others(api, clock=clock)
+        self.policy_absence = PolicyAbsence(api, watching, clock=clock)
+        self.others = OtherPrograms(api, clock=clock)
         self.applier = Applier(api, watching, operator.settings, clock=clock, count=count)
         self.labeller = NodeLabeller(api, watching, clock=clock, count=count)
         self.statuses = Statuses(api, watching, clock=clock, count=count)
-        self.teller = DecisionTeller(api, watching, clock=clock, count=count, dropped=operator.figures.dropped)
+        self.recorder = EventRecorder(api, watching, clock=clock, count=count, dropped=operator.figures.dropped)
         self.leaving = Leaving(api, watching, namespace=namespace, clock=clock, seconds=operator.leave_seconds)
 
     async def loop(self) -> None:
@@ -169,12 +169,12 @@ class _Term:
     async def _pass(self) -> float | None:
         """One plan, carried out; returns when to come again without news."""
         operator, clock = self._operator, self._operator.clock
-        others = await self.others.believed(operator.watching.suspects())
+        others = await self.others.confirmed(operator.watching.suspects())
         begin = time.perf_counter()
         observed = operator.watching.observed(self.applier.errors, others)
         spent = time.perf_counter() - begin
         try:
-            await self.certain.check(observed)
+            await self.policy_absence.check(observed)
         except KubeError:
             self.labeller.want(())
             raise
@@ -194,7 +194,7 @@ class _Term:
         finally:
             self.labeller.want(() if holds else plan.nodes)
         await self.statuses.write(plan)
-        self.teller.take(
+        self.recorder.record(
             (*plan.decisions, *operator.watching.decisions(), *self.others.decisions(), *self.statuses.decisions())
         )
         operator.figures.passed(plan.metrics)

@@ -19,7 +19,7 @@ from kgpu.base.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.port import KubeApi, KubeRefusedError, Object, Resource, version_of
-from kgpu.operator import conditions, seen
+from kgpu.operator import conditions, projections
 from kgpu.operator.model import ClusterPlan
 from kgpu.operator.watching import ClusterWatching
 
@@ -77,7 +77,7 @@ class Statuses:
     async def _write(
         self, resource: Resource, name: str, status: Object, known: Object, *, at_once: bool = False
     ) -> None:
-        key, wanted, now = (resource.kind, name), seen.digest(status), self._clock.monotonic()
+        key, wanted, now = (resource.kind, name), projections.digest(status), self._clock.monotonic()
         done, version, at = self._written.get(key, ("", "", now - NOT_BEFORE))
         tried = (done, version) == (wanted, version_of(known))
         if tried and not (self._undeclared.get(key) and now >= at + DEFINED_ANEW):

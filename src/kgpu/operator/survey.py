@@ -15,19 +15,19 @@ from kgpu.formats.crd.clusterpolicy import Cdi
 from kgpu.operator import versions
 from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.drivers import Assignment, assign
-from kgpu.operator.judges import judge
 from kgpu.operator.labels import LabelRules, applied, has_agent, is_gpu, label_plan
 from kgpu.operator.model import ClusterNode, NodeLabels, Object, ObservedCluster, OperatorSettings, Policy
 from kgpu.operator.objects.common import Rendered
+from kgpu.operator.operand_verdicts import judge
+from kgpu.operator.policy_summary import Summary, summarize
 from kgpu.operator.rendering.render import render
 from kgpu.operator.verdict import OperandVerdict
-from kgpu.operator.verdicts import Summary, summarize
 
 DAEMON_SET: Final = "DaemonSet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Labelled:
+class LabelledCluster:
     """The cluster as it will be once ``changes`` are written; ``rules`` and ``assignment`` are why."""
 
     observed: ObservedCluster
@@ -47,7 +47,7 @@ class Survey:
     findings: tuple[versions.Unsupported, ...]
 
 
-def labelled(observed: ObservedCluster, policy: Policy | None, settings: OperatorSettings) -> Labelled:
+def labelled(observed: ObservedCluster, policy: Policy | None, settings: OperatorSettings) -> LabelledCluster:
     """Which Nodes are to be labelled how, under this policy or without one. Nodes are in the order of their names."""
     rules = LabelRules.of(policy, settings)
     assignment = Assignment()
@@ -62,7 +62,7 @@ def labelled(observed: ObservedCluster, policy: Policy | None, settings: Operato
         if has_agent(nodes[-1]) and not has_agent(node):
             unmarked.append(node.name)
     after = dataclasses.replace(observed, nodes=tuple(nodes), unmarked=frozenset(unmarked))
-    return Labelled(observed=after, changes=tuple(changes), rules=rules, assignment=assignment)
+    return LabelledCluster(observed=after, changes=tuple(changes), rules=rules, assignment=assignment)
 
 
 def _chosen(settings: OperatorSettings, node: ClusterNode) -> ClusterNode:
@@ -70,7 +70,7 @@ def _chosen(settings: OperatorSettings, node: ClusterNode) -> ClusterNode:
     return dataclasses.replace(node, aside=True) if outside else node
 
 
-def survey(cluster: Labelled, settings: OperatorSettings, policy: Policy) -> Survey:
+def survey(cluster: LabelledCluster, settings: OperatorSettings, policy: Policy) -> Survey:
     """How the policy in force is doing."""
     observed = cluster.observed
     rendered = render(policy, settings, observed)

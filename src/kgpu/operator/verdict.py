@@ -52,10 +52,10 @@ class OperandVerdict:
             return "; ".join(self.notes)
         bad = {finding.node for finding in self.findings if finding.node}
         counted = [f"{max(0, len(self.on) - len(bad))} of {len(self.on)} nodes"] if bad else []
-        return "; ".join([*counted, told(self.findings), *self.notes])
+        return "; ".join([*counted, findings_text(self.findings), *self.notes])
 
 
-def told(findings: Iterable[NodeCause]) -> str:
+def findings_text(findings: Iterable[NodeCause]) -> str:
     """Up to five nodes with cause and remedy, those with the same one together, the most frequent first."""
     groups: dict[str, list[str]] = {}
     for finding in findings:
@@ -80,7 +80,7 @@ def and_more(count: int) -> str:
     return f" (+{count} more)" if count else ""
 
 
-def summed(operand: Operand, nodes: list[str], findings: tuple[NodeCause, ...], notes: list[str]) -> OperandVerdict:
+def verdict_of(operand: Operand, nodes: list[str], findings: tuple[NodeCause, ...], notes: list[str]) -> OperandVerdict:
     if findings:
         return OperandVerdict(
             operand=operand,
@@ -109,5 +109,5 @@ def _most_frequent(findings: Iterable[NodeCause]) -> str:
     return min(failing or counts, key=lambda reason: (-counts[reason], reason))
 
 
-def some(nodes: list[str]) -> str:
+def some_nodes(nodes: list[str]) -> str:
     return f"{', '.join(sorted(nodes)[:SHOWN])}{and_more(len(nodes) - SHOWN) if len(nodes) > SHOWN else ''}"

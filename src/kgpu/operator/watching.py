@@ -38,9 +38,9 @@ from kgpu.kube.port import (
     name_of,
     namespace_of,
 )
-from kgpu.operator import seen
-from kgpu.operator.model import ObservedCluster, OperatorSettings, Other, OtherProgram
-from kgpu.operator.others import LABELS, MISSING_RIGHT, SuspectProgram, suspect
+from kgpu.operator import projections
+from kgpu.operator.model import ObservedCluster, OperatorSettings, OtherPresence, OtherProgram
+from kgpu.operator.other_programs import LABELS, MISSING_RIGHT, SuspectProgram, suspect
 
 log = logging.getLogger(__name__)
 
@@ -86,26 +86,26 @@ def feeds(namespace: str) -> tuple[WatchedObjects, ...]:
         lean = dataclasses.replace(resource, metadata_only=True)
         optional = resource in (kinds.SERVICE_MONITORS, kinds.POD_MONITORS, kinds.PROMETHEUS_RULES)
         return WatchedObjects(
-            name=resource.plural, scope=Scope(lean, place, _OURS), project=seen.managed, optional=optional
+            name=resource.plural, scope=Scope(lean, place, _OURS), project=projections.managed, optional=optional
         )
 
     whole = (CONFIG_MAPS, kinds.DAEMON_SETS)
     own = Selector.named(namespace)
     return (
-        WatchedObjects(name="nodes", scope=Scope(NODES), project=seen.node),
-        WatchedObjects(name=POLICIES, scope=Scope(kinds.CLUSTER_POLICIES), project=seen.policy, optional=True),
-        WatchedObjects(name="drivers", scope=Scope(kinds.NVIDIA_DRIVERS), project=seen.driver, optional=True),
-        WatchedObjects(name="daemonsets", scope=Scope(kinds.DAEMON_SETS, namespace), project=seen.daemon_set),
-        WatchedObjects(name="configmaps", scope=Scope(CONFIG_MAPS, namespace), project=seen.config_map),
-        WatchedObjects(name="pods", scope=Scope(PODS, namespace), project=seen.pod),
+        WatchedObjects(name="nodes", scope=Scope(NODES), project=projections.node),
+        WatchedObjects(name=POLICIES, scope=Scope(kinds.CLUSTER_POLICIES), project=projections.policy, optional=True),
+        WatchedObjects(name="drivers", scope=Scope(kinds.NVIDIA_DRIVERS), project=projections.driver, optional=True),
+        WatchedObjects(name="daemonsets", scope=Scope(kinds.DAEMON_SETS, namespace), project=projections.daemon_set),
+        WatchedObjects(name="configmaps", scope=Scope(CONFIG_MAPS, namespace), project=projections.config_map),
+        WatchedObjects(name="pods", scope=Scope(PODS, namespace), project=projections.pod),
         WatchedObjects(
             name="warnings",
             scope=Scope(EVENTS, namespace, Selector(fields=(("type", "Warning"),))),
-            project=seen.warning,
+            project=projections.warning,
             needed=False,
         ),
         *(managed(resource) for resource in kinds.MANAGED if resource not in whole),
-        WatchedObjects(name="namespaces", scope=Scope(kinds.NAMESPACES, selector=own), project=seen.managed),
+        WatchedObjects(name="namespaces", scope=Scope(kinds.NAMESPACES, selector=own), project=projections.managed),
         *(_deployments(program, label) for program, labels in LABELS.items() for label in labels),
     )
 
@@ -114,7 +114,7 @@ def _deployments(program: OtherProgram, label: tuple[str, str]) -> WatchedObject
     return WatchedObjects(
         name=f"{program} {'='.join(label)}",
         scope=Scope(kinds.DEPLOYMENTS, selector=Selector(labels=(label,))),
-        project=seen.deployment,
+        project=projections.deployment,
         waivable=True,
         why=f"another {program} in this cluster would not be noticed",
         program=program,
@@ -259,7 +259,7 @@ class ClusterWatching:
         daemon_sets = {name: obj for (_, name), obj in self.objects("daemonsets").items()}
         warnings = list(self.objects("warnings").values())
         pods = list(self.objects("pods").values())
-        for name, created in seen.newest(pods).items():
+        for name, created in projections.newest_pods(pods).items():
             self._made[name] = max(created, self._made.get(name, ""))
         operators = [other for other in others if other.program is OtherProgram.OPERATOR]
         foreign = min(((f"{other.namespace}/{other.name}", other.version) for other in operators), default=("", ""))
@@ -267,7 +267,7 @@ class ClusterWatching:
         return ObservedCluster(
             kube_version=self._served.version if self._served else (0, 0),
             kinds=self._kinds,
-            foreign_nfd=discoveries or self._settings.other_discovery is Other.PRESENT,
+            foreign_nfd=discoveries or self._settings.other_discovery is OtherPresence.PRESENT,
             foreign_operator=foreign[0],
             foreign_version=foreign[1],
             policies=tuple(obj["value"] for obj in self.objects("policies").values()),
@@ -275,9 +275,9 @@ class ClusterWatching:
             nodes=tuple(obj["node"] for _, obj in sorted(self.objects("nodes").items())),
             daemon_sets=daemon_sets,
             config_maps={name: obj["keys"] for (_, name), obj in self.objects("configmaps").items()},
-            pods=seen.places(pods),
-            troubles=seen.troubles(pods, warnings),
-            failures=seen.failures(daemon_sets, warnings, self._made),
+            pods=projections.nodes_by_daemon_set(pods),
+            troubles=projections.troubles(pods, warnings),
+            failures=projections.failures(daemon_sets, warnings, self._made),
             apply_errors=dict(apply_errors),
         )
 

@@ -13,7 +13,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.formats import agent_config as agent_format
 from kgpu.formats import names, yaml
 from kgpu.formats.operands import OPERANDS
-from kgpu.operator.model import NodeLayout, Object, ObservedCluster, Other
+from kgpu.operator.model import NodeLayout, Object, ObservedCluster, OtherPresence
 from kgpu.operator.objects import shape
 from kgpu.operator.operands import OF_ROLE
 from kgpu.operator.rendering.agent_settings import agent_config
@@ -89,9 +89,9 @@ def test_another_discovery_is_left_to_its_work() -> None:
     assert told.node_feature_api
     old = config("{}", foreign_nfd=True)
     assert (old.other_discovery, old.node_feature_api) == (True, False)
-    for word in Other:
+    for word in OtherPresence:
         said = agent_config(policy(), dataclasses.replace(SETTINGS, other_discovery=word), ObservedCluster())
-        assert said.take_over_features is (word is Other.IGNORE)
+        assert said.take_over_features is (word is OtherPresence.IGNORE)
     off = dataclasses.replace(SETTINGS, discovery=False)
     assert not agent_config(policy(), off, ObservedCluster()).roles["features"].enabled
 

@@ -45,7 +45,7 @@ class Scene:
     settings: OperatorSettings
     observed: ObservedCluster
 
-    def made(
+    def new_object(
         self,
         kind: str,
         name: str,
@@ -109,14 +109,14 @@ def field_env(name: str, path: str) -> Object:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def given_env(rows: Iterable[EnvVar]) -> dict[str, str]:
+def env_values(rows: Iterable[EnvVar]) -> dict[str, str]:
     """The user's variables; the last of one name counts, as in a container."""
     return {row.name: row.value or "" for row in rows}
 
 
 def with_user_env(env: list[Object], rows: Iterable[EnvVar]) -> list[Object]:
     """The list with the user's variables in place of those of the same name, new ones last (never one name twice)."""
-    user_env = given_env(rows)
+    user_env = env_values(rows)
     kept = [
         {"name": row["name"], "value": user_env.pop(row["name"])} if row["name"] in user_env else row for row in env
     ]

@@ -15,12 +15,12 @@ from kgpu.base.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.formats.operands import BY_NAME
 from kgpu.operator.model import NvidiaDriver, Object
-from kgpu.operator.objects import driver_wish, shape
+from kgpu.operator.objects import driver_settings, shape
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.driver_containers import DIGEST, MANAGER, PROBE_FILE, PROBE_MAP
 from kgpu.operator.objects.driver_mounts import files
 from kgpu.operator.objects.driver_pod import COMPONENT, PROBE_SCRIPT, digest, pod_spec
-from kgpu.operator.objects.driver_wish import DriverWish
+from kgpu.operator.objects.driver_settings import DriverSettings
 from kgpu.operator.objects.pools import Pool, Pools, hashed, kernel_name, pools, short_name, takes_driver
 from kgpu.operator.objects.rbac import DRIVER_MANAGER_RULES, account
 
@@ -51,25 +51,25 @@ def of_policy(scene: Scene) -> list[Object]:
     if not wanted_pools:
         # Every GPU node has a driver of its own, or there is none: nothing to complain about an image that nobody runs.
         return []
-    wish = driver_wish.of_policy(scene)
+    settings = driver_settings.of_policy(scene)
     by_pool = policy_names(wanted_pools, scene.observed.daemon_sets)
     result = [probe_map(scene), *account(scene, OPERAND.account, STATE, cluster=DRIVER_MANAGER_RULES)]
     return result + [
-        daemon_set(scene, wish, pool, by_pool[pool.os_tag, pool.kernel], OPERAND.account) for pool in wanted_pools
+        daemon_set(scene, settings, pool, by_pool[pool.os_tag, pool.kernel], OPERAND.account) for pool in wanted_pools
     ]
 
 
 def of_driver(scene: Scene, driver: NvidiaDriver) -> list[Object]:
     """The objects of an NVIDIADriver, without what all of them share (``probe_map``). Raises ConfigError."""
-    wish = driver_wish.of_driver(scene, driver)
+    settings = driver_settings.of_driver(scene, driver)
     result: list[Object] = []
     accounts: set[str] = set()
     for pool in driver_pools(scene, driver).pools:
-        user = short_name(f"nvidia-{wish.driver_type}-driver-{driver.name}-{pool.os_tag}")
+        user = short_name(f"nvidia-{settings.driver_type}-driver-{driver.name}-{pool.os_tag}")
         if user not in accounts:
             accounts.add(user)
             result += account(scene, user, STATE, cluster=DRIVER_MANAGER_RULES, owner=driver)
-        result.append(daemon_set(scene, wish, pool, pool_name(driver, pool), user))
+        result.append(daemon_set(scene, settings, pool, pool_name(driver, pool), user))
     return result
 
 
@@ -114,10 +114,10 @@ def _system_of(live: Object, tags: set[str]) -> str:
     return ""
 
 
-def daemon_set(scene: Scene, wish: DriverWish, pool: Pool, name: str, user: str) -> Object:
+def daemon_set(scene: Scene, settings: DriverSettings, pool: Pool, name: str, user: str) -> Object:
     """The DaemonSet of one pool."""
     paths = shape.paths(scene.policy)
-    number = digest(wish, pool, paths)
+    number = digest(settings, pool, paths)
     own = {
         "app": name,
         names.COMPONENT_LABEL: COMPONENT,
@@ -125,34 +125,34 @@ def daemon_set(scene: Scene, wish: DriverWish, pool: Pool, name: str, user: str)
         names.LABEL_PRECOMPILED: "true" if pool.kernel else "false",
         **({names.LABEL_PRECOMPILED_KERNEL: pool.kernel} if pool.kernel else {}),
     }
-    annotations = {"kubectl.kubernetes.io/default-container": "nvidia-driver-ctr", **wish.annotations}
-    return scene.made(
+    annotations = {"kubectl.kubernetes.io/default-container": "nvidia-driver-ctr", **settings.annotations}
+    return scene.new_object(
         "DaemonSet",
         name,
         state=STATE,
-        owner=wish.owner,
+        owner=settings.owner,
         labels=own,
         spec={
             "selector": {"matchLabels": {"app": name}},
             "updateStrategy": {"type": "OnDelete"},
             "template": {
-                "metadata": {"labels": {**wish.labels, **own}, "annotations": annotations},
+                "metadata": {"labels": {**settings.labels, **own}, "annotations": annotations},
                 "spec": pod_spec(
-                    wish,
+                    settings,
                     pool,
                     paths,
                     account=user,
-                    files=files(wish, pool, scene.observed.config_maps),
-                    manager_image=_manager_image(wish, number, scene.observed.daemon_sets.get(name)),
+                    files=files(settings, pool, scene.observed.config_maps),
+                    manager_image=_manager_image(settings, number, scene.observed.daemon_sets.get(name)),
                 ),
             },
         },
     )
 
 
-def _manager_image(wish: DriverWish, number: str, live: Object | None) -> str:
+def _manager_image(settings: DriverSettings, number: str, live: Object | None) -> str:
     """The live one while nothing else has changed: a new operator's default is no reason to replace driver pods."""
-    if live is not None and wish.default_manager:
+    if live is not None and settings.default_manager:
         spec = mapping(mapping(mapping(mapping(live).get("spec")).get("template")).get("spec"))
         for container in map(mapping, items(spec.get("initContainers"))):
             same = any(
@@ -161,12 +161,12 @@ def _manager_image(wish: DriverWish, number: str, live: Object | None) -> str:
             )
             if container.get("name") == MANAGER and same and text(container.get("image")):
                 return text(container.get("image"))
-    return wish.manager.image
+    return settings.manager.image
 
 
 def probe_map(scene: Scene) -> Object:
     """The script that says when a driver is ready; one for all driver pods, so it is always the policy's."""
-    return scene.made(
+    return scene.new_object(
         "ConfigMap",
         PROBE_MAP,
         state=STATE,

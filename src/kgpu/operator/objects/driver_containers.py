@@ -22,7 +22,7 @@ from kgpu.operator.objects.common import (
     with_user_env,
 )
 from kgpu.operator.objects.driver_mounts import Files
-from kgpu.operator.objects.driver_wish import DriverImage, DriverWish
+from kgpu.operator.objects.driver_settings import DriverImage, DriverSettings
 
 CONTAINER: Final = "nvidia-driver-ctr"
 MANAGER: Final = "k8s-driver-manager"
@@ -63,7 +63,7 @@ _WAIT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A container beside the driver: the wish's attribute, its name, its image's program, its kernel module."""
+    """A container beside the driver: the attribute of ``DriverSettings``, its name, its image's program, its kernel module."""
 
     key: str
     name: str
@@ -77,38 +77,38 @@ SIDES: Final = (
 )
 
 
-def _switches(wish: DriverWish) -> dict[str, str]:
+def _switches(settings: DriverSettings) -> dict[str, str]:
     """What the driver, and who waits for it, has to load besides."""
     rows = {
-        "GPU_DIRECT_RDMA_ENABLED": wish.rdma,
-        "USE_HOST_MOFED": wish.host_mofed,
-        "GDS_ENABLED": wish.gds is not None,
-        "GDRCOPY_ENABLED": wish.gdrcopy is not None,
+        "GPU_DIRECT_RDMA_ENABLED": settings.rdma,
+        "USE_HOST_MOFED": settings.host_mofed,
+        "GDS_ENABLED": settings.gds is not None,
+        "GDRCOPY_ENABLED": settings.gdrcopy is not None,
     }
     return {name: "true" for name, on in rows.items() if on}
 
 
-def driver(wish: DriverWish, image: str, number: str, files: Files) -> Object:
+def driver(settings: DriverSettings, image: str, number: str, files: Files) -> Object:
     env = [
         field_env("NODE_NAME", "spec.nodeName"),
         field_env("NODE_IP", "status.hostIP"),
-        *env_list({names.ENV_VISIBLE_DEVICES: "void", DIGEST: number, "KERNEL_MODULE_TYPE": wish.module_type}),
-        *env_list({"OPEN_KERNEL_MODULES_ENABLED": "true"} if wish.module_type == "open" else {}),
-        *env_list(_switches(wish)),
+        *env_list({names.ENV_VISIBLE_DEVICES: "void", DIGEST: number, "KERNEL_MODULE_TYPE": settings.module_type}),
+        *env_list({"OPEN_KERNEL_MODULES_ENABLED": "true"} if settings.module_type == "open" else {}),
+        *env_list(_switches(settings)),
     ]
     container: Object = {
         "name": CONTAINER,
         "image": image,
-        "imagePullPolicy": wish.driver.pull_policy,
+        "imagePullPolicy": settings.driver.pull_policy,
         "command": ["nvidia-driver"],
-        "args": ["init", *wish.driver.args],
-        "env": with_user_env(env, wish.driver.env),
+        "args": ["init", *settings.driver.args],
+        "env": with_user_env(env, settings.driver.env),
         "securityContext": _PRIVILEGED,
         "startupProbe": {
             "exec": {"command": ["sh", PROBE_PATH]},
-            "initialDelaySeconds": wish.startup_delay,
+            "initialDelaySeconds": settings.startup_delay,
             **_STARTUP,
-            **_timing(wish.startup),
+            **_timing(settings.startup),
         },
         "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", f"rm -f {READY_FILE}"]}}},
         "volumeMounts": [
@@ -120,18 +120,18 @@ def driver(wish: DriverWish, image: str, number: str, files: Files) -> Object:
             *files.mounts,
         ],
     }
-    checks = (("livenessProbe", wish.liveness, "test -e /sys/module/nvidia/refcnt"),
-              ("readinessProbe", wish.readiness, f"test -e {READY_FILE}"))  # fmt: skip
+    checks = (("livenessProbe", settings.liveness, "test -e /sys/module/nvidia/refcnt"),
+              ("readinessProbe", settings.readiness, f"test -e {READY_FILE}"))  # fmt: skip
     for key, probe, command in checks:
         if probe is not None:
             container[key] = {"exec": {"command": ["sh", "-c", command]}, **_timing(probe)}
-    if wish.secret_env:
-        container["envFrom"] = [{"secretRef": {"name": wish.secret_env}}]
-    return _with_resources(container, wish.resources)
+    if settings.secret_env:
+        container["envFrom"] = [{"secretRef": {"name": settings.secret_env}}]
+    return _with_resources(container, settings.resources)
 
 
-def manager(wish: DriverWish, number: str, image: str) -> Object:
-    switches = {name: value for name, value in _switches(wish).items() if name in _MANAGER_SWITCHES}
+def manager(settings: DriverSettings, number: str, image: str) -> Object:
+    switches = {name: value for name, value in _switches(settings).items() if name in _MANAGER_SWITCHES}
     env = [
         field_env("NODE_NAME", "spec.nodeName"),
         field_env("OPERATOR_NAMESPACE", "metadata.namespace"),
@@ -140,10 +140,10 @@ def manager(wish: DriverWish, number: str, image: str) -> Object:
     return {
         "name": MANAGER,
         "image": image,
-        "imagePullPolicy": wish.manager.pull_policy,
+        "imagePullPolicy": settings.manager.pull_policy,
         "command": ["driver-manager"],
         "args": ["uninstall_driver"],
-        "env": with_user_env(env, wish.manager.env),
+        "env": with_user_env(env, settings.manager.env),
         "securityContext": {"privileged": True},
         "volumeMounts": [
             mount("run-nvidia", "/run/nvidia", propagation=BIDIRECTIONAL),
@@ -166,15 +166,15 @@ _MANAGER_ENV: Final = {
 }
 
 
-def peermem(wish: DriverWish, image: str, files: Files) -> Object:
+def peermem(settings: DriverSettings, image: str, files: Files) -> Object:
     check = {"exec": {"command": ["sh", "-c", "nvidia-driver probe_nvidia_peermem"]}}
     container = {
         "name": "nvidia-peermem-ctr",
         "image": image,
-        "imagePullPolicy": wish.driver.pull_policy,
+        "imagePullPolicy": settings.driver.pull_policy,
         "command": ["nvidia-driver"],
         "args": ["reload_nvidia_peermem"],
-        "env": env_list({names.ENV_VISIBLE_DEVICES: "void", **_switches(wish)}),
+        "env": env_list({names.ENV_VISIBLE_DEVICES: "void", **_switches(settings)}),
         "securityContext": _PRIVILEGED,
         "startupProbe": {**check, **_SIDE_STARTUP},
         "livenessProbe": {
@@ -188,7 +188,7 @@ def peermem(wish: DriverWish, image: str, files: Files) -> Object:
             *files.mounts,
         ],
     }  # fmt: skip
-    return _with_resources(container, wish.resources)
+    return _with_resources(container, settings.resources)
 
 
 def side(row: Side, part: DriverImage, image: str, resources: ComputeResources | None) -> Object:

@@ -11,7 +11,7 @@ from typing import Final
 from kgpu.base.errors import ConfigError
 from kgpu.operator.model import Object
 from kgpu.operator.objects.common import host_volume, mount
-from kgpu.operator.objects.driver_wish import DriverWish
+from kgpu.operator.objects.driver_settings import DriverSettings
 from kgpu.operator.objects.pools import Pool
 
 
@@ -46,58 +46,62 @@ LICENSE_TOKEN: Final = "client_configuration_token.tok"  # noqa: S105 - a file's
 TOPOLOGY_FILE: Final = "nvidia-topologyd.conf"
 
 
-def files(wish: DriverWish, pool: Pool, config_maps: Mapping[str, frozenset[str]]) -> Files:
+def files(settings: DriverSettings, pool: Pool, config_maps: Mapping[str, frozenset[str]]) -> Files:
     """All of them. ``config_maps`` are the keys of those in the operator's namespace. Raises ConfigError."""
     files = Files([], [])
-    if wish.repositories or wish.certificates:
-        _package_files(files, wish, pool, config_maps)
-    if wish.license_secret or wish.license_map:
-        _license(files, wish)
-    if wish.topology:
-        _require(wish.what, wish.topology, config_maps, key=TOPOLOGY_FILE)
-        files.volumes.append(_config_volume("topology-config", wish.topology, [TOPOLOGY_FILE]))
+    if settings.repositories or settings.certificates:
+        _package_files(files, settings, pool, config_maps)
+    if settings.license_secret or settings.license_map:
+        _license(files, settings)
+    if settings.topology:
+        _require(settings.what, settings.topology, config_maps, key=TOPOLOGY_FILE)
+        files.volumes.append(_config_volume("topology-config", settings.topology, [TOPOLOGY_FILE]))
         files.mounts.append(mount("topology-config", f"/etc/nvidia/{TOPOLOGY_FILE}", sub_path=TOPOLOGY_FILE))
-    if wish.module_config:
-        keys = _require(wish.what, wish.module_config, config_maps)
-        files.volumes.append(_config_volume("kernel-module-params", wish.module_config, keys))
+    if settings.module_config:
+        keys = _require(settings.what, settings.module_config, config_maps)
+        files.volumes.append(_config_volume("kernel-module-params", settings.module_config, keys))
         files.mounts.extend(
             mount("kernel-module-params", f"/drivers/{key}", read_only=True, sub_path=key) for key in keys
         )
-    _host_files(files, wish, pool)
+    _host_files(files, settings, pool)
     return files
 
 
-def _package_files(files: Files, wish: DriverWish, pool: Pool, config_maps: Mapping[str, frozenset[str]]) -> None:
+def _package_files(
+    files: Files, settings: DriverSettings, pool: Pool, config_maps: Mapping[str, frozenset[str]]
+) -> None:
     if pool.os_id not in FOLDERS:
         raise ConfigError(
-            f'{wish.what}: package repositories or certificates for the operating system "{pool.os_id}"',
+            f'{settings.what}: package repositories or certificates for the operating system "{pool.os_id}"',
             f"one of {', '.join(FOLDERS)}",
             "remove repoConfig and certConfig, or keep the driver off these nodes",
         )
-    rows = zip(("repo-config", "cert-config"), (wish.repositories, wish.certificates), FOLDERS[pool.os_id], strict=True)
+    rows = zip(
+        ("repo-config", "cert-config"), (settings.repositories, settings.certificates), FOLDERS[pool.os_id], strict=True
+    )
     for volume, name, folder in rows:
         if name:
             # One file each, so that what the image has in the folder stays.
-            keys = _require(wish.what, name, config_maps)
+            keys = _require(settings.what, name, config_maps)
             files.volumes.append(_config_volume(volume, name, keys))
             files.mounts.extend(mount(volume, f"{folder}/{key}", read_only=True, sub_path=key) for key in keys)
 
 
-def _license(files: Files, wish: DriverWish) -> None:
-    keys = [LICENSE_FILE, *([LICENSE_TOKEN] if wish.token else [])]
+def _license(files: Files, settings: DriverSettings) -> None:
+    keys = [LICENSE_FILE, *([LICENSE_TOKEN] if settings.token else [])]
     items = [{"key": key, "path": key} for key in keys]
-    if wish.license_secret:
-        volume: Object = {"name": "licensing-config", "secret": {"secretName": wish.license_secret, "items": items}}
+    if settings.license_secret:
+        volume: Object = {"name": "licensing-config", "secret": {"secretName": settings.license_secret, "items": items}}
     else:
-        volume = _config_volume("licensing-config", wish.license_map, keys)
+        volume = _config_volume("licensing-config", settings.license_map, keys)
     files.volumes.append(volume)
     targets = {LICENSE_FILE: f"/drivers/{LICENSE_FILE}", LICENSE_TOKEN: f"/drivers/ClientConfigToken/{LICENSE_TOKEN}"}
     files.mounts.extend(mount("licensing-config", targets[key], read_only=True, sub_path=key) for key in keys)
 
 
-def _host_files(files: Files, wish: DriverWish, pool: Pool) -> None:
+def _host_files(files: Files, settings: DriverSettings, pool: Pool) -> None:
     # With repositories of one's own no subscription is needed, and CRI-O gives containers the host's by itself.
-    own = wish.repositories or (pool.os_id == "rhel" and pool.engine_mounts)
+    own = settings.repositories or (pool.os_id == "rhel" and pool.engine_mounts)
     for systems, name, source, kind, target in _SUBSCRIPTIONS:
         if pool.os_id in systems and not own:
             files.volumes.append(host_volume(name, source, kind))

@@ -12,7 +12,7 @@ from kgpu.operator.objects import images, shape
 from kgpu.operator.objects.common import host_volume
 from kgpu.operator.objects.driver_containers import CONTAINER, FOLDERS, MANAGER, PROBE_MAP, READY_FILE, SIDES
 from kgpu.operator.objects.driver_mounts import Files
-from kgpu.operator.objects.driver_wish import DriverImage, DriverWish
+from kgpu.operator.objects.driver_settings import DriverImage, DriverSettings
 from kgpu.operator.objects.pools import Pool, fnv32a
 
 COMPONENT: Final = "nvidia-driver"
@@ -41,46 +41,46 @@ mv "$ready.tmp" "$ready"
 """
 
 
-def resolved_images(wish: DriverWish, pool: Pool) -> dict[str, str]:
+def resolved_images(settings: DriverSettings, pool: Pool) -> dict[str, str]:
     """The images for one pool, by container."""
-    parts = {CONTAINER: wish.driver} | {row.name: part for row in SIDES if (part := getattr(wish, row.key))}
-    by_container = {name: _image(wish, part, pool) for name, part in parts.items()}
-    return by_container | {MANAGER: wish.manager.image}
+    parts = {CONTAINER: settings.driver} | {row.name: part for row in SIDES if (part := getattr(settings, row.key))}
+    by_container = {name: _image(settings, part, pool) for name, part in parts.items()}
+    return by_container | {MANAGER: settings.manager.image}
 
 
-def _image(wish: DriverWish, part: DriverImage, pool: Pool) -> str:
+def _image(settings: DriverSettings, part: DriverImage, pool: Pool) -> str:
     if pool.kernel:
-        return images.precompiled(wish.what, part.image, pool.kernel, pool.os_tag)
+        return images.precompiled(settings.what, part.image, pool.kernel, pool.os_tag)
     return images.for_system(part.image, pool.os_tag)
 
 
-def digest(wish: DriverWish, pool: Pool, paths: shape.HostFolders) -> str:
+def digest(settings: DriverSettings, pool: Pool, paths: shape.HostFolders) -> str:
     """A decimal number that changes exactly when a driver has to be installed anew.
 
     A default image of the driver manager is not part of it: a new operator is no reason to restart drivers. Neither is
     a setting without a value, so that a new setting changes nothing where it is not used.
     """
-    by_container = resolved_images(wish, pool)
-    manager = "" if wish.default_manager else by_container.pop(MANAGER)
+    by_container = resolved_images(settings, pool)
+    manager = "" if settings.default_manager else by_container.pop(MANAGER)
     by_container.pop(MANAGER, None)
     values: dict[str, Any] = {
         "images": by_container,
         "manager": manager,
-        "type": "" if wish.driver_type == "gpu" else wish.driver_type,
-        "modules": "" if wish.module_type == "auto" else wish.module_type,
-        "args": wish.driver.args,
-        "env": {row.name: row.value or "" for row in wish.driver.env},
-        "manager env": {row.name: row.value or "" for row in wish.manager.env},
-        "gds env": {row.name: row.value or "" for row in (wish.gds.env if wish.gds else ())},
-        "gdrcopy env": {row.name: row.value or "" for row in (wish.gdrcopy.env if wish.gdrcopy else ())},
-        "secret env": wish.secret_env,
-        "rdma": wish.rdma,
-        "host mofed": wish.host_mofed,
-        "license": wish.license_secret or wish.license_map,
-        "topology": wish.topology,
-        "module config": wish.module_config,
-        "repositories": wish.repositories,
-        "certificates": wish.certificates,
+        "type": "" if settings.driver_type == "gpu" else settings.driver_type,
+        "modules": "" if settings.module_type == "auto" else settings.module_type,
+        "args": settings.driver.args,
+        "env": {row.name: row.value or "" for row in settings.driver.env},
+        "manager env": {row.name: row.value or "" for row in settings.manager.env},
+        "gds env": {row.name: row.value or "" for row in (settings.gds.env if settings.gds else ())},
+        "gdrcopy env": {row.name: row.value or "" for row in (settings.gdrcopy.env if settings.gdrcopy else ())},
+        "secret env": settings.secret_env,
+        "rdma": settings.rdma,
+        "host mofed": settings.host_mofed,
+        "license": settings.license_secret or settings.license_map,
+        "topology": settings.topology,
+        "module config": settings.module_config,
+        "repositories": settings.repositories,
+        "certificates": settings.certificates,
         "kernel": pool.kernel,
         "root": "" if paths.root_fs == "/" else paths.root_fs,
     }
@@ -89,27 +89,27 @@ def digest(wish: DriverWish, pool: Pool, paths: shape.HostFolders) -> str:
 
 
 def pod_spec(
-    wish: DriverWish, pool: Pool, paths: shape.HostFolders, *, account: str, files: Files, manager_image: str
+    settings: DriverSettings, pool: Pool, paths: shape.HostFolders, *, account: str, files: Files, manager_image: str
 ) -> Object:
     """The pod's ``spec``."""
-    image = resolved_images(wish, pool)
-    number = digest(wish, pool, paths)
-    parts = [part for part in (wish.driver, wish.manager, wish.gds, wish.gdrcopy) if part is not None]
+    image = resolved_images(settings, pool)
+    number = digest(settings, pool, paths)
+    parts = [part for part in (settings.driver, settings.manager, settings.gds, settings.gdrcopy) if part is not None]
     spec: Object = {
         "serviceAccountName": account,
-        "priorityClassName": wish.priority_class,
-        "tolerations": [dict(toleration) for toleration in wish.tolerations],
-        "nodeSelector": {f"{names.LABEL_DEPLOY_PREFIX}driver": "true", **pool.selector, **wish.node_selector},
-        "affinity": _affinity(wish),
+        "priorityClassName": settings.priority_class,
+        "tolerations": [dict(toleration) for toleration in settings.tolerations],
+        "nodeSelector": {f"{names.LABEL_DEPLOY_PREFIX}driver": "true", **pool.selector, **settings.node_selector},
+        "affinity": _affinity(settings),
         "hostPID": True,
-        "initContainers": [containers.manager(wish, number, manager_image)],
+        "initContainers": [containers.manager(settings, number, manager_image)],
         "containers": [
-            containers.driver(wish, image[CONTAINER], number, files),
-            *([containers.peermem(wish, image[CONTAINER], files)] if wish.rdma else []),
+            containers.driver(settings, image[CONTAINER], number, files),
+            *([containers.peermem(settings, image[CONTAINER], files)] if settings.rdma else []),
             *(
-                containers.side(row, part, image[row.name], wish.resources)
+                containers.side(row, part, image[row.name], settings.resources)
                 for row in SIDES
-                if (part := getattr(wish, row.key)) is not None
+                if (part := getattr(settings, row.key)) is not None
             ),
         ],
         "volumes": [
@@ -120,15 +120,15 @@ def pod_spec(
             *files.volumes,
         ],
     }
-    if wish.security_context is not None:
-        spec["securityContext"] = wish.security_context
+    if settings.security_context is not None:
+        spec["securityContext"] = settings.security_context
     if secrets := dict.fromkeys(secret for part in parts for secret in part.pull_secrets):
         spec["imagePullSecrets"] = [{"name": name} for name in secrets]
-    shape.host_network(spec, wanted=wish.host_network)
+    shape.host_network(spec, wanted=settings.host_network)
     return spec
 
 
-def _affinity(wish: DriverWish) -> Object:
+def _affinity(settings: DriverSettings) -> Object:
     affinity: Object = {
         "podAntiAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": [
@@ -147,6 +147,6 @@ def _affinity(wish: DriverWish) -> Object:
             ]
         }
     }
-    if wish.node_affinity:
-        affinity["nodeAffinity"] = wish.node_affinity
+    if settings.node_affinity:
+        affinity["nodeAffinity"] = settings.node_affinity
     return affinity

@@ -93,7 +93,7 @@ def wanted_monitor(scene: Scene) -> ServiceMonitor | None:
 
 def service_of(scene: Scene, source: MetricsEndpoint, selector: dict[str, str]) -> Object:
     """Its Service."""
-    return scene.made(
+    return scene.new_object(
         "Service",
         source.name,
         state=source.state,
@@ -131,7 +131,7 @@ def monitors_of(
         "endpoints": [endpoint],
     }
     labels = {**monitor.additional_labels, **source.labels}
-    return [scene.made(kind.kind, source.name, state=source.state, labels=labels, spec=spec)]
+    return [scene.new_object(kind.kind, source.name, state=source.state, labels=labels, spec=spec)]
 
 
 def rules_of(
@@ -152,7 +152,7 @@ def rules_of(
         return []
     more = monitor.additional_labels if monitor else {}
     labels = {**more, **source.labels}
-    return [scene.made("PrometheusRule", name, state=source.state, labels=labels, spec={"groups": rule_groups})]
+    return [scene.new_object("PrometheusRule", name, state=source.state, labels=labels, spec={"groups": rule_groups})]
 
 
 def _sanitized(label: str) -> str:

@@ -60,7 +60,7 @@ def account(
     owner: Owner | None = None,
 ) -> list[Object]:
     """A ServiceAccount with its roles, in the order in which they are needed."""
-    objects = [scene.made("ServiceAccount", name, state=state, owner=owner)]
+    objects = [scene.new_object("ServiceAccount", name, state=state, owner=owner)]
     for kind, rules in (("Role", namespaced), ("ClusterRole", cluster)):
         if rules:
             objects += _bound(scene, kind, name, state=state, account=name, rules=rules, owner=owner)
@@ -85,6 +85,6 @@ def _bound(
     subject = {"kind": "ServiceAccount", "name": account, "namespace": scene.settings.namespace}
     reference = {"apiGroup": RBAC_GROUP, "kind": kind, "name": name}
     return [
-        scene.made(kind, name, state=state, owner=owner, rules=list(rules)),
-        scene.made(f"{kind}Binding", name, state=state, owner=owner, roleRef=reference, subjects=[subject]),
+        scene.new_object(kind, name, state=state, owner=owner, rules=list(rules)),
+        scene.new_object(f"{kind}Binding", name, state=state, owner=owner, roleRef=reference, subjects=[subject]),
     ]

@@ -163,7 +163,7 @@ def daemon_set(
     metadata: Object = {"labels": pod_labels(daemonsets, app)}
     if template_annotations := {**pod_annotations(daemonsets), **own_labels(annotations or {})}:
         metadata["annotations"] = template_annotations
-    return scene.made(
+    return scene.new_object(
         "DaemonSet",
         name,
         state=state,

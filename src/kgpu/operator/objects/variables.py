@@ -8,7 +8,7 @@ from typing import Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.formats.crd.common import EnvVar
-from kgpu.operator.objects.common import Scene, given_env
+from kgpu.operator.objects.common import Scene, env_values
 
 # How Kubernetes checks names: any printable ASCII but "=" from 1.32 on, before that those of shells and a few more.
 _ANY_NAME: Final = re.compile("[ -<>-~]+")
@@ -27,9 +27,9 @@ def check_names(path: str, env: Iterable[EnvVar], scene: Scene) -> None:
             )
 
 
-def given(env: Iterable[EnvVar], scene: Scene) -> dict[str, str]:
+def valid_env(env: Iterable[EnvVar], scene: Scene) -> dict[str, str]:
     """Name and value, without those whose name no container could have."""
-    return given_env(row for row in env if _named(row, scene))
+    return env_values(row for row in env if _named(row, scene))
 
 
 def _named(row: EnvVar, scene: Scene) -> bool:

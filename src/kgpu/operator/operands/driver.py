@@ -11,7 +11,7 @@ from kgpu.formats.operands import BY_NAME, Operand
 from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.checks import paused, rolled_out
 from kgpu.operator.labels import deploy
-from kgpu.operator.loaded import other_driver
+from kgpu.operator.loaded_driver import other_driver
 from kgpu.operator.model import ClusterNode, OperatorSettings, Policy
 from kgpu.operator.objects import driver
 from kgpu.operator.objects.common import Scene

@@ -172,7 +172,7 @@ def _dashboards(scene: Scene) -> list[Object]:
     if not settings.dashboards:
         return []
     return [
-        scene.made(
+        scene.new_object(
             "ConfigMap",
             f"kgpu-dashboard-{board.file}",
             state=OPERAND.state,

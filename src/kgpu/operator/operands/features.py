@@ -12,7 +12,16 @@ from kgpu.operator.labels import looked_at, opted_out
 from kgpu.operator.objects import finder
 from kgpu.operator.objects.rbac import CONFIGS
 from kgpu.operator.operand_spec import OperandPod, OperandSpec
-from kgpu.operator.verdict import NOT_LOOKED_AT, SHOWN, NodeCause, OperandVerdict, and_more, some, summed, unique
+from kgpu.operator.verdict import (
+    NOT_LOOKED_AT,
+    SHOWN,
+    NodeCause,
+    OperandVerdict,
+    and_more,
+    some_nodes,
+    unique,
+    verdict_of,
+)
 
 OPERAND: Final = BY_ROLE["features"]
 OTHER_DISCOVERY: Final = "another node feature discovery works in this cluster and is used"
@@ -83,8 +92,8 @@ def _verdict(view: CauseView) -> OperandVerdict:
             f"add the taint to spec.daemonsets.tolerations of ClusterPolicy {view.policy.name}"
         )
     if others:
-        notes.append(f"{NOT_LOOKED_AT}{some(others)}; the other node feature discovery has not labelled them")
-    return summed(OPERAND, counted, unique(findings), notes)
+        notes.append(f"{NOT_LOOKED_AT}{some_nodes(others)}; the other node feature discovery has not labelled them")
+    return verdict_of(OPERAND, counted, unique(findings), notes)
 
 
 SPEC: Final = OperandSpec(

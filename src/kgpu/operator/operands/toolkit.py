@@ -10,7 +10,7 @@ from kgpu.operator.injection import nri_on, when, with_cdi
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import DRIVER_VOLUMES
 from kgpu.operator.objects.rbac import NODES, PODS_READ
-from kgpu.operator.objects.variables import given
+from kgpu.operator.objects.variables import valid_env
 from kgpu.operator.operand_spec import OperandPod, OperandSpec, Rules, Variable
 
 
@@ -23,7 +23,7 @@ def _no_links(scene: Scene) -> str | None:
     """NVIDIA's validator makes the links, so that this is a variable of its check of the driver."""
     validator = scene.policy.spec.validator
     check = validator.driver if validator is not None else None
-    return given(check.env, scene).get(names.ENV_NO_DEVICE_LINKS) if check is not None else None
+    return valid_env(check.env, scene).get(names.ENV_NO_DEVICE_LINKS) if check is not None else None
 
 
 def _rules(scene: Scene) -> Rules:

@@ -34,7 +34,7 @@ def settings(scene: Scene) -> list[Object]:
     rights = features(scene, STATE, names.AGENT_DAEMON_SET) if scene.settings.layout is NodeLayout.AGENT else []
     return [
         *rights,
-        scene.made(
+        scene.new_object(
             "ConfigMap",
             names.AGENT_CONFIG_MAP,
             state=STATE,

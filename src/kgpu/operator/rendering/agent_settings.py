@@ -8,7 +8,7 @@ from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, ConfigRef, RoleConfig
 from kgpu.formats.operands import OPERANDS
 from kgpu.kube.port import NODE_FEATURES
-from kgpu.operator.model import NodeLayout, ObservedCluster, OperatorSettings, Other, Policy
+from kgpu.operator.model import NodeLayout, ObservedCluster, OperatorSettings, OtherPresence, Policy
 from kgpu.operator.objects import shape
 from kgpu.operator.objects.common import Scene, has_kind
 from kgpu.operator.operand_args import role_args
@@ -43,7 +43,7 @@ def agent_config(policy: Policy, settings: OperatorSettings, observed: ObservedC
         device_plugin_config=ConfigRef(name=config.name or "", default=config.default or ""),
         node_feature_api=uses_node_features(observed),
         other_discovery=observed.foreign_nfd,
-        take_over_features=settings.other_discovery is Other.IGNORE,
+        take_over_features=settings.other_discovery is OtherPresence.IGNORE,
         leaving=policy.deleting,
         driver_install_dir=paths.driver_install_dir,
         host_root=paths.root_fs,

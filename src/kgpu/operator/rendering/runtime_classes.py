@@ -20,6 +20,8 @@ def objects(scene: Scene) -> list[Object]:
         return []
     wanted = dict.fromkeys((spec.operator.runtime_class or names.RUNTIME_CLASS, *(WITH_CDI if cdi_on(spec) else ())))
     return [
-        scene.made("RuntimeClass", name, state=STATE, labels={names.COMPONENT_LABEL: "gpu-operator"}, handler=name)
+        scene.new_object(
+            "RuntimeClass", name, state=STATE, labels={names.COMPONENT_LABEL: "gpu-operator"}, handler=name
+        )
         for name in wanted
     ]

@@ -31,7 +31,7 @@ async def test_a_node_with_ever_new_reasons_does_not_keep_another_from_being_hea
         assert about.count("n1") == 1
         assert about.count("n0") <= SUBJECT_BURST + 300 / SUBJECT_REFILL + 1
         assert run.operator.working is not None
-        written, waiting = about.count("n0"), len(run.operator.working.teller._budget)
+        written, waiting = about.count("n0"), len(run.operator.working.recorder._budget)
         assert waiting <= SUBJECT_QUEUE
         assert run.operator.figures.events_dropped == 1800 - written - waiting
         assert f"kgpu_operator_events_dropped_total {1800 - written - waiting}" in run.operator.figures.text()

@@ -31,7 +31,7 @@ REPEAT_AFTER: Final = 600.0  # seconds until the same decision may become an Eve
 _PAUSE: Final = BackoffPolicy(first=0.2, cap=3.0, factor=2.0, jitter=0.3, healthy_after=60.0)
 
 
-class DecisionTeller:
+class EventRecorder:
     """Log lines and Events of decisions. ``run`` writes the Events."""
 
     def __init__(
@@ -49,7 +49,7 @@ class DecisionTeller:
         self._dropped = dropped
         self._work = asyncio.Event()
 
-    def take(self, decisions: Iterable[Advice]) -> None:
+    def record(self, decisions: Iterable[Advice]) -> None:
         """Everything that is true now; what was not true before is told."""
         true, now, before = frozenset(decisions), self._clock.monotonic(), self._budget.dropped
         for decision in sorted(true - self._true, key=lambda advice: (advice.subject, advice.reason, advice.what)):

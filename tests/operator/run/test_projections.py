@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.kube.port import CONFIG_MAPS, PODS, Object
-from kgpu.operator import seen
+from kgpu.operator import projections
 from tests.budget import tries
 from tests.operator.run.support import Wish, cluster, config_map, running
 from tests.operator.world import NAMESPACE
@@ -63,7 +63,7 @@ CASES: tuple[tuple[str, Object, tuple[str, str]], ...] = (
 
 @pytest.mark.parametrize(("pod", "said"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_what_is_wrong_with_a_pod(pod: Object, said: tuple[str, str]) -> None:
-    assert seen.trouble(pod) == said
+    assert projections.pod_trouble(pod) == said
 
 
 def test_trouble_that_goes_on_is_said_in_the_same_words() -> None:
@@ -80,7 +80,7 @@ def test_trouble_that_goes_on_is_said_in_the_same_words() -> None:
         {"name": "c", "ready": False, "state": {"running": {}}, "lastState": crashed, "restartCount": 4},
     ]
     for states in (pulls, crashes):
-        assert len({seen.trouble(status(state)) for state in states}) == 1
+        assert len({projections.pod_trouble(status(state)) for state in states}) == 1
 
 
 def test_a_pod_that_is_only_starting_is_explained_by_its_last_event() -> None:
@@ -92,7 +92,7 @@ def test_a_pod_that_is_only_starting_is_explained_by_its_last_event() -> None:
             }
         }
     }
-    pod = seen.pod(
+    pod = projections.pod(
         {
             "metadata": {"name": "p", "uid": "u", "ownerReferences": [owner]},
             "spec": {"affinity": affinity},
@@ -100,32 +100,34 @@ def test_a_pod_that_is_only_starting_is_explained_by_its_last_event() -> None:
         }
     )
     events = [
-        seen.warning({"involvedObject": {"kind": "Pod", "name": "p", "uid": "u"}, "reason": reason, "message": said, "lastTimestamp": at})
+        projections.warning({"involvedObject": {"kind": "Pod", "name": "p", "uid": "u"}, "reason": reason, "message": said, "lastTimestamp": at})
         for reason, said, at in (("FailedMount", "no Secret x", "2026-01-02"), ("Old", "old", "2026-01-01"))
     ]  # fmt: skip
-    (found,) = seen.troubles([pod], events)
+    (found,) = projections.troubles([pod], events)
     assert (found.node, found.daemon_set, found.reason) == ("n1", "operand", "FailedMount")
     assert found.message == "container c is being started: no Secret x"
 
 
 def test_failures_are_of_daemon_sets_that_miss_pods() -> None:
     events = [
-        seen.warning({"involvedObject": {"kind": "DaemonSet", "name": name}, "message": "quota", "lastTimestamp": "1"})
+        projections.warning(
+            {"involvedObject": {"kind": "DaemonSet", "name": name}, "message": "quota", "lastTimestamp": "1"}
+        )
         for name in ("short", "full", "gone")
     ]
     sets = {
         "short": {"metadata": {}, "status": {"desiredNumberScheduled": 2, "currentNumberScheduled": 1}},
         "full": {"metadata": {}, "status": {"desiredNumberScheduled": 2, "currentNumberScheduled": 2}},
     }
-    assert seen.failures(sets, events, {"short": "1"}) == {"short": "quota"}
+    assert projections.failures(sets, events, {"short": "1"}) == {"short": "quota"}
 
 
 def test_what_kept_pods_away_is_over_when_one_was_made_later() -> None:
     said = 'Error creating: pods "short-x7k2p" is forbidden: exceeded quota: q'
     about = {"involvedObject": {"kind": "DaemonSet", "name": "short"}, "message": said}
-    events = [seen.warning({**about, "lastTimestamp": "2026-01-01T00:00:05Z"})]
+    events = [projections.warning({**about, "lastTimestamp": "2026-01-01T00:00:05Z"})]
     sets = {"short": {"metadata": {}, "status": {"desiredNumberScheduled": 2, "currentNumberScheduled": 1}}}
-    found = [seen.failures(sets, events, {"short": f"2026-01-01T00:00:0{second}Z"}) for second in (4, 6)]
+    found = [projections.failures(sets, events, {"short": f"2026-01-01T00:00:0{second}Z"}) for second in (4, 6)]
     assert found == [{"short": "exceeded quota: q"}, {}]
 
 
@@ -133,11 +135,11 @@ def test_where_pods_of_daemon_sets_are() -> None:
     def pod(name: str, node: str, owner: str, at: str) -> Object:
         owners = [{"kind": "DaemonSet", "name": owner, "controller": True}] if owner else []
         metadata = {"name": name, "ownerReferences": owners, "creationTimestamp": at}
-        return seen.pod({"metadata": metadata, "spec": {"nodeName": node}})
+        return projections.pod({"metadata": metadata, "spec": {"nodeName": node}})
 
     pods = [pod("a", "n1", "one", "2"), pod("b", "n2", "one", "1"), pod("c", "n1", "two", "3"), pod("d", "n1", "", "4")]
-    assert seen.places(pods) == {"one": frozenset({"n1", "n2"}), "two": frozenset({"n1"})}
-    assert seen.newest(pods) == {"one": "2", "two": "3"}
+    assert projections.nodes_by_daemon_set(pods) == {"one": frozenset({"n1", "n2"}), "two": frozenset({"n1"})}
+    assert projections.newest_pods(pods) == {"one": "2", "two": "3"}
 
 
 JSON = st.recursive(
@@ -148,8 +150,8 @@ JSON = st.recursive(
     max_leaves=12,
 )  # fmt: skip
 REDUCERS = (
-    seen.node, seen.policy, seen.driver, seen.daemon_set, seen.config_map, seen.managed, seen.pod, seen.warning,
-    seen.deployment,
+    projections.node, projections.policy, projections.driver, projections.daemon_set, projections.config_map, projections.managed, projections.pod, projections.warning,
+    projections.deployment,
 )  # fmt: skip
 
 

@@ -14,8 +14,8 @@ from kgpu.formats import names
 from kgpu.operator import versions
 from kgpu.operator.labels import WORKLOADS, LabelRules, is_gpu
 from kgpu.operator.model import ClusterNode, ObservedCluster
+from kgpu.operator.policy_summary import has_feature_labels
 from kgpu.operator.survey import Survey
-from kgpu.operator.verdicts import has_feature_labels
 
 OK, NOT_READY, NO_POLICY, BROKEN = 1.0, 0.0, -1.0, -2.0
 """Values of ``gpu_operator_reconciliation_status``."""
@@ -32,16 +32,16 @@ def decisions(survey: Survey, rules: LabelRules) -> tuple[Advice, ...]:
     """Everything there is to tell about a policy in force, each once."""
     view = survey.view
     subject = f"ClusterPolicy/{view.policy.name}"
-    advice = [warned(subject, "ManifestWarning", warning) for warning in view.policy.warnings]
+    advice = [warning_advice(subject, "ManifestWarning", warning) for warning in view.policy.warnings]
     advice += [
-        warned(f"NVIDIADriver/{driver.name}", "ManifestWarning", warning)
+        warning_advice(f"NVIDIADriver/{driver.name}", "ManifestWarning", warning)
         for driver in view.observed.drivers
         if not driver.deleting
         for warning in driver.warnings
     ]
     advice += [_unrendered(name, error, subject) for name, error in survey.rendered.errors.items()]
     advice += [
-        warned(f"NVIDIADriver/{name}", "DriverNotReady", why.statement, why.remedy)
+        warning_advice(f"NVIDIADriver/{name}", "DriverNotReady", why.statement, why.remedy)
         for name, why in view.lame.items()
         if f"NVIDIADriver/{name}" not in view.errors
     ]
@@ -52,7 +52,7 @@ def decisions(survey: Survey, rules: LabelRules) -> tuple[Advice, ...]:
     return tuple(dict.fromkeys(advice))
 
 
-def warned(subject: str, reason: str, what: str, remedy: str = "") -> Advice:
+def warning_advice(subject: str, reason: str, what: str, remedy: str = "") -> Advice:
     """A warning, with what it quotes made printable."""
     return Advice(subject=subject, what=what, severity=Severity.WARNING, remedy=remedy, reason=reason).printable()
 
@@ -86,12 +86,12 @@ def metrics(survey: Survey, *, ready: bool) -> dict[str, float]:
 
 def _unrendered(name: str, error: UserError, policy: str) -> Advice:
     subject = name if name.startswith("NVIDIADriver/") else policy
-    return Advice.from_error(readable(error), subject=subject, reason="ReconcileFailed")
+    return Advice.from_error(printable_error(error), subject=subject, reason="ReconcileFailed")
 
 
 def _outside(finding: versions.Unsupported, policy: str) -> Advice:
     """Where it is about one node, that is the subject and need not stand in the sentence."""
-    return warned(
+    return warning_advice(
         finding.subject or policy,
         versions.REASON,
         finding.what if finding.subject else finding.on_nodes,
@@ -99,7 +99,7 @@ def _outside(finding: versions.Unsupported, policy: str) -> Advice:
     )
 
 
-def readable(error: UserError) -> UserError:
+def printable_error(error: UserError) -> UserError:
     """The error with what it quotes of a manifest made printable."""
     return UserError(one_line(error.what), one_line(error.expected), one_line(error.remedy))
 
@@ -112,4 +112,4 @@ def _wrong_workload(node: ClusterNode, rules: LabelRules) -> Advice:
     value = node.labels[names.LABEL_WORKLOAD_CONFIG]
     what = f'node {node.name}: the label {names.LABEL_WORKLOAD_CONFIG} is "{value}", so {rules.workload} is used'
     remedy = f"set it to one of {', '.join(WORKLOADS)}, or remove it"
-    return warned(f"Node/{node.name}", "InvalidWorkloadConfig", what, remedy)
+    return warning_advice(f"Node/{node.name}", "InvalidWorkloadConfig", what, remedy)

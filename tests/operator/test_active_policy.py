@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgpu.operator.active import choose
+from kgpu.operator.active_policy import choose_policy
 from kgpu.operator.model import ObservedCluster, Policy
 from kgpu.operator.plan import plan
 from tests.operator.world import SETTINGS, healthy_node, policy, world
@@ -25,7 +25,7 @@ OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
     ],
 )
 def test_the_oldest_wins(policies: tuple[Policy, ...], winner: str | None, ignored: tuple[str, ...]) -> None:
-    active = choose(ObservedCluster(policies=policies))
+    active = choose_policy(ObservedCluster(policies=policies))
     found = active.policy.name if active.policy else None
     assert (found, tuple(one.name for one in active.ignored)) == (winner, ignored)
 

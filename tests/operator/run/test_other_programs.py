@@ -11,8 +11,8 @@ from kgpu.base.errors import KubeError
 from kgpu.formats import names
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODE_FEATURES
-from kgpu.operator.model import Other, OtherProgram
-from kgpu.operator.others import AGAIN, MOST, MOST_OF_NAMESPACE, Others, SuspectProgram, to_ask
+from kgpu.operator.model import OtherPresence, OtherProgram
+from kgpu.operator.other_programs import AGAIN, MOST, MOST_OF_NAMESPACE, OtherPrograms, SuspectProgram, to_ask
 from tests.operator.run.support import MAY_LABEL, MAY_LEAD, Wish, cluster, deploy, running
 from tests.operator.world import NAMESPACE, SETTINGS
 
@@ -76,8 +76,8 @@ async def test_rights_that_come_and_go_are_noticed_within_a_minute() -> None:
         assert not wish.seen[-1].foreign_operator
 
 
-@pytest.mark.parametrize(("other", "expected"), [(Other.IGNORE, False), (Other.PRESENT, True)])
-async def test_the_administrators_word_about_another_discovery_counts(other: Other, expected: bool) -> None:
+@pytest.mark.parametrize(("other", "expected"), [(OtherPresence.IGNORE, False), (OtherPresence.PRESENT, True)])
+async def test_the_administrators_word_about_another_discovery_counts(other: OtherPresence, expected: bool) -> None:
     api, wish = cluster(), Wish()
     deploy(api, "nfd", "nfd-master", right="" if expected else MAY_LABEL, app="nfd")
     settings = dataclasses.replace(SETTINGS, other_discovery=other)
@@ -88,7 +88,7 @@ async def test_the_administrators_word_about_another_discovery_counts(other: Oth
 async def test_the_administrators_word_about_another_operator_counts() -> None:
     api, wish = cluster(), Wish()
     deploy(api, "old", "gpu-operator", right=MAY_LEAD, app="gpu-operator")
-    async with running(api, planner=wish, settings=dataclasses.replace(SETTINGS, other_operator=Other.IGNORE)):
+    async with running(api, planner=wish, settings=dataclasses.replace(SETTINGS, other_operator=OtherPresence.IGNORE)):
         assert not wish.seen[-1].foreign_operator
     assert REVIEWS not in api.calls
 
@@ -96,12 +96,12 @@ async def test_the_administrators_word_about_another_operator_counts() -> None:
 async def test_who_may_not_ask_believes_nobody_and_says_so() -> None:
     api = FakeApi()
     api.refuse["create", "subjectaccessreviews"] = 403
-    others = Others(api, clock=VirtualClock())
-    assert await others.believed([suspect()]) == frozenset()
+    others = OtherPrograms(api, clock=VirtualClock())
+    assert await others.confirmed([suspect()]) == frozenset()
     (told,) = others.decisions()
     assert told.reason == "MissingRight"
     assert "looks like another GPU operator" in told.what
-    assert await others.believed([]) == frozenset()
+    assert await others.confirmed([]) == frozenset()
     assert others.decisions() == ()
 
 
@@ -110,18 +110,18 @@ async def test_an_api_server_that_does_not_answer_is_no_answer() -> None:
     api = FakeApi()
     api.refuse["create", "subjectaccessreviews"] = 500
     with pytest.raises(KubeError):
-        await Others(api, clock=VirtualClock()).believed([suspect()])
+        await OtherPrograms(api, clock=VirtualClock()).confirmed([suspect()])
 
 
 async def test_an_answer_counts_for_all_deployments_of_an_account_and_for_a_minute() -> None:
     api, clock = FakeApi(), VirtualClock()
-    others = Others(api, clock=clock)
+    others = OtherPrograms(api, clock=clock)
     two = [suspect(), dataclasses.replace(suspect(), name="again")]
     for _ in range(3):
-        await others.believed(two)
+        await others.confirmed(two)
     assert api.calls.count(REVIEWS) == 1
     await clock.advance(AGAIN)
-    await others.believed(two)
+    await others.confirmed(two)
     assert api.calls.count(REVIEWS) == 2
     assert others.again_at == clock.monotonic() + AGAIN
 
@@ -138,7 +138,7 @@ async def test_a_crowd_hides_nobody() -> None:
     late = dataclasses.replace(real, made="3")
     assert late in to_ask([*crowd, late])
     api = FakeApi()
-    others = Others(api, clock=VirtualClock())
-    await others.believed([*crowd, *many, real])
+    others = OtherPrograms(api, clock=VirtualClock())
+    await others.confirmed([*crowd, *many, real])
     assert api.calls.count(REVIEWS) == MOST
     assert [one.reason for one in others.decisions()] == ["TooManySuspects"]

@@ -14,7 +14,7 @@ from kgpu.operator.model import ObservedCluster, Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Active:
+class ActivePolicy:
     """``policy`` is in force, None for none; ``ignored`` are the others, but for those that are being deleted.
 
     ``foreign`` names the operator because of which nothing is done, "" for none; ``foreign_version`` is its release.
@@ -27,14 +27,14 @@ class Active:
     foreign_version: str = ""
 
 
-def choose(observed: ObservedCluster) -> Active:
+def choose_policy(observed: ObservedCluster) -> ActivePolicy:
     """What is in force now."""
     staying = sorted(
         (policy for policy in observed.policies if not policy.deleting),
         # A time that is not there sorts last: an object without one has not been stored.
         key=lambda policy: (not policy.created, policy.created, policy.name),
     )
-    return Active(
+    return ActivePolicy(
         policy=staying[0] if staying else None,
         ignored=tuple(staying[1:]),
         leaving=tuple(policy for policy in observed.policies if policy.deleting),

@@ -20,8 +20,8 @@ from kgpu.formats.operands import OPERANDS
 from kgpu.kube import kinds
 from kgpu.kube.informer import Key
 from kgpu.kube.port import KubeRefusedError, Object, Selector, ServedResources, name_of, namespace_of
-from kgpu.operator.model import AgentNodes, NodeLayout, ObservedCluster, OperatorSettings, Other
-from kgpu.operator.others import Others
+from kgpu.operator.model import AgentNodes, NodeLayout, ObservedCluster, OperatorSettings, OtherPresence
+from kgpu.operator.other_programs import OtherPrograms
 from kgpu.operator.overview import OperatorState
 from kgpu.operator.watching import ClusterWatching, WatchedCluster, WatchedObjects, feeds
 
@@ -33,7 +33,7 @@ _ALL_WELL: Final[Object] = {"status": {"observedGeneration": 0}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class ClusterReading:
     """The cluster, the settings that its operator runs with, whether it does, and what could not be read."""
 
     observed: ObservedCluster
@@ -63,7 +63,7 @@ class _Listed(ClusterWatching):
         return self._lists.get(name, {})
 
 
-async def look(api: WatchedCluster, namespace: str = "") -> Looked:
+async def read_cluster(api: WatchedCluster, namespace: str = "") -> ClusterReading:
     """Read once. ``namespace`` is the operator's, "" to find it.
 
     Raises KubeError when Nodes can't be read, ConfigError when the operator is in another namespace.
@@ -84,11 +84,11 @@ async def look(api: WatchedCluster, namespace: str = "") -> Looked:
         agents = any(name_of(daemon_set) == names.AGENT_DAEMON_SET for daemon_set in lists["daemonsets"])
         layout = NodeLayout.AGENT if agents or not lists["daemonsets"] else NodeLayout.OPERANDS
         settings = dataclasses.replace(settings, layout=layout)
-    listed, others = _Listed(api, settings, served, lists), Others(api, clock=SystemClock())
-    believed = await others.believed(listed.suspects())
+    listed, others = _Listed(api, settings, served, lists), OtherPrograms(api, clock=SystemClock())
+    believed = await others.confirmed(listed.suspects())
     unread |= {f"others {number}": decision.one_line() for number, decision in enumerate(others.decisions())}
     observed = _assumed(listed.observed({}, believed), unread)
-    return Looked(
+    return ClusterReading(
         observed=observed,
         settings=settings,
         operator=_operator(own, where),
@@ -203,9 +203,9 @@ def _on(env: Mapping[str, str], name: str) -> bool:
     return env.get(name, "true").lower() not in ("false", "0", "f")
 
 
-def _other(env: Mapping[str, str], name: str) -> Other:
-    value = env.get(name, Other.DETECT)
-    return Other(value) if value in list(Other) else Other.DETECT
+def _other(env: Mapping[str, str], name: str) -> OtherPresence:
+    value = env.get(name, OtherPresence.DETECT)
+    return OtherPresence(value) if value in list(OtherPresence) else OtherPresence.DETECT
 
 
 def _env(deployment: Object | None) -> Iterator[tuple[str, str]]:

@@ -64,7 +64,7 @@ class SuspectProgram:
 
 
 def suspect(program: OtherProgram, deployment: Object, own_uid: str) -> SuspectProgram | None:
-    """A reduced Deployment (``seen.deployment``) with one of the program's labels, as a suspect; None for one that does
+    """A reduced Deployment (``projections.deployment``) with one of the program's labels, as a suspect; None for one that does
     not run, is kgpu's own, or is another part of the program.
     """
     metadata, labels = deployment["metadata"], deployment["labels"]
@@ -99,7 +99,7 @@ def to_ask(suspects: Iterable[SuspectProgram]) -> tuple[SuspectProgram, ...]:
     return tuple(chosen)
 
 
-class Others:
+class OtherPrograms:
     """Asks, and remembers the answers for a minute."""
 
     def __init__(self, api: KubeApi, *, clock: Clock) -> None:
@@ -111,7 +111,7 @@ class Others:
         self.again_at: float | None = None
         """When an answer has to be asked for again, by the clock; None while nobody is suspected."""
 
-    async def believed(self, suspects: Iterable[SuspectProgram]) -> frozenset[SuspectProgram]:
+    async def confirmed(self, suspects: Iterable[SuspectProgram]) -> frozenset[SuspectProgram]:
         """Those whose account has the right that such a program needs. Raises KubeError when nobody answers; where the
         operator may not ask, nobody is believed, which ``decisions`` tells.
         """

@@ -22,11 +22,11 @@ _KIND: Final = kinds.plural_and_group(kinds.CLUSTER_POLICIES)
 _NOTHING: Final = "nothing; the operator changes nothing until that is known, and asks again"
 
 
-class DoubtError(KubeError):
+class PolicyUncertainError(KubeError):
     """It is not certain which policy is in force, so nothing may be changed."""
 
 
-class Certain:
+class PolicyAbsence:
     """Knows whether the absence of policies is certain. One per term as the leader."""
 
     def __init__(self, api: KubeApi, watching: ClusterWatching, *, clock: Clock) -> None:
@@ -38,11 +38,12 @@ class Certain:
         self._refused: tuple[int, float] | None = None  # how often the kind was not served, and since when
 
     async def check(self, observed: ObservedCluster) -> None:
-        """Returns when every policy that was there still is, or certainly is not. Raises DoubtError, or the KubeError
-        of the question.
+        """Return when every policy that was there still is, or is certainly gone.
+
+        Raises PolicyUncertainError, or the KubeError of the request.
         """
         if not self._watching.knows_policies:
-            raise DoubtError(
+            raise PolicyUncertainError(
                 f"the API server does not serve {_KIND}, so that no policy is known",
                 "the CustomResourceDefinitions of the chart",
                 "install them (kgpu crds, or helm install); until then nothing is changed",
@@ -65,11 +66,11 @@ class Certain:
         self._refused = None
         unseen = sorted(name_of(obj) for obj in listing.items if not obj["ends"] and obj["uid"] not in watched)
         if unseen:
-            raise DoubtError(
+            raise PolicyUncertainError(
                 f"ClusterPolicy {unseen[0]} is there, but was said to be gone", "one answer of the API server", _NOTHING
             )
         if not watched and 0 < _number(listing.resource_version) < self._known:
-            raise DoubtError(
+            raise PolicyUncertainError(
                 "there is no ClusterPolicy any more, but because the API server has gone back to an older state "
                 f"(version {listing.resource_version} after {self._known}), as after a restored backup",
                 "a state in which the policy is gone that comes after the one in which it was there",
@@ -81,7 +82,9 @@ class Certain:
         times, since = self._refused or (0, self._clock.monotonic())
         self._refused = times + 1, since
         if times + 1 < GONE_TIMES or self._clock.monotonic() - since < GONE_AFTER:
-            raise DoubtError(f"the API server does not serve {_KIND} at the moment", "the kind, or its end", _NOTHING)
+            raise PolicyUncertainError(
+                f"the API server does not serve {_KIND} at the moment", "the kind, or its end", _NOTHING
+            )
 
 
 def _essence(obj: Object) -> Object:

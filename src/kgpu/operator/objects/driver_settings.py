@@ -36,7 +36,7 @@ class DriverImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriverWish:
+class DriverSettings:
     """All of it. ``what`` is the path of the section for messages.
 
     ``default_manager``: the driver manager's image is the operator's default. Names of ConfigMaps and Secrets are ""
@@ -78,13 +78,13 @@ class DriverWish:
     node_affinity: Object | None = None
 
 
-def of_policy(scene: Scene) -> DriverWish:
+def of_policy(scene: Scene) -> DriverSettings:
     """ClusterPolicy's ``driver``. Raises ConfigError."""
     spec, defaults = scene.policy.spec, scene.settings.images
     driver, daemonsets = spec.driver, spec.daemonsets
     manager = driver.manager or EnvImage()
     licensing = driver.licensing_config
-    wish = DriverWish(
+    settings = DriverSettings(
         owner=scene.policy,
         what="driver",
         precompiled=bool(driver.use_precompiled),
@@ -115,10 +115,10 @@ def of_policy(scene: Scene) -> DriverWish:
         rdma=_on(driver.rdma),
         host_mofed=_on(driver.rdma) and bool(driver.rdma and driver.rdma.use_host_mofed),
     )
-    return _agreed(scene, wish)
+    return _agreed(scene, settings)
 
 
-def of_driver(scene: Scene, driver: NvidiaDriver) -> DriverWish:
+def of_driver(scene: Scene, driver: NvidiaDriver) -> DriverSettings:
     """An NVIDIADriver. Raises ConfigError."""
     spec, defaults = driver.spec, scene.settings.images
     what = f"NVIDIADriver {driver.name}"
@@ -133,7 +133,7 @@ def of_driver(scene: Scene, driver: NvidiaDriver) -> DriverWish:
     image = images.pool_image(what, repository=spec.repository or "", image=spec.image, version=spec.version or "")
     return _agreed(
         scene,
-        DriverWish(
+        DriverSettings(
             owner=driver,
             what=what,
             driver_type=spec.driver_type,
@@ -201,20 +201,20 @@ def _named(block: Named | None) -> str:
     return (block.name if block else None) or ""
 
 
-def _agreed(scene: Scene, wish: DriverWish) -> DriverWish:
-    inner = "" if wish.what == "driver" else f"{wish.what} "
+def _agreed(scene: Scene, settings: DriverSettings) -> DriverSettings:
+    inner = "" if settings.what == "driver" else f"{settings.what} "
     for path, part in (
-        (f"{inner or 'driver.'}env", wish.driver),
-        (f"{inner or 'driver.'}manager.env", wish.manager),
-        (f"{inner}gds.env", wish.gds),
-        (f"{inner}gdrcopy.env", wish.gdrcopy),
+        (f"{inner or 'driver.'}env", settings.driver),
+        (f"{inner or 'driver.'}manager.env", settings.manager),
+        (f"{inner}gds.env", settings.gds),
+        (f"{inner}gdrcopy.env", settings.gdrcopy),
     ):
         check_names(path, part.env if part else (), scene)
-    sides = [name for name, part in (("gds", wish.gds), ("gdrcopy", wish.gdrcopy)) if part]
-    if wish.precompiled and sides:
+    sides = [name for name, part in (("gds", settings.gds), ("gdrcopy", settings.gdrcopy)) if part]
+    if settings.precompiled and sides:
         raise ConfigError(
-            f"{wish.what}: {' and '.join(sides)} with precompiled drivers",
+            f"{settings.what}: {' and '.join(sides)} with precompiled drivers",
             "drivers compiled on the node: the modules are built against their sources",
             f"set usePrecompiled: false, or disable {' and '.join(sides)}",
         )
-    return wish
+    return settings

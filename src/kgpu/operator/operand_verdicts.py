@@ -17,7 +17,7 @@ from kgpu.operator.labels import CONTAINER, TRUE, LabelRules, deploy, opted_out,
 from kgpu.operator.model import ClusterNode, NodeLayout
 from kgpu.operator.operand_spec import SWITCHED_OFF, OperandSpec
 from kgpu.operator.operands import SPECS, is_enabled
-from kgpu.operator.verdict import NodeCause, OperandVerdict, some, summed, unique
+from kgpu.operator.verdict import NodeCause, OperandVerdict, some_nodes, unique, verdict_of
 
 
 def judge(view: CauseView, rules: LabelRules) -> tuple[OperandVerdict, ...]:
@@ -48,7 +48,7 @@ def _verdict(view: CauseView, operand: Operand, container: list[ClusterNode], ou
     if not wanted:
         missed = tuple(spec.missed(view))
         if missed:
-            return summed(operand, [finding.node for finding in missed], missed, [spec.why_off(view)])
+            return verdict_of(operand, [finding.node for finding in missed], missed, [spec.why_off(view)])
         return OperandVerdict(operand=operand, status="True", reason="Disabled", notes=(spec.why_off(view),))
     error = _render_error(view, operand)
     if error is not None:
@@ -76,9 +76,9 @@ def _on_nodes(view: CauseView, spec: OperandSpec, container: list[ClusterNode], 
             findings.append(NodeCause("" if cause.cluster else node.name, cause))
     notes = []
     if off:
-        notes.append(f"switched off by node label on {some(off)}")
+        notes.append(f"switched off by node label on {some_nodes(off)}")
     notes += out
-    verdict = summed(operand, [node.name for node in nodes], unique(findings), notes)
+    verdict = verdict_of(operand, [node.name for node in nodes], unique(findings), notes)
     return replace(verdict, off=frozenset(off))
 
 

@@ -112,7 +112,7 @@ def pod(obj: Object) -> Object:
         ),
         {},
     )
-    reason, message = ("", "") if metadata.get("deletionTimestamp") else trouble(status)
+    reason, message = ("", "") if metadata.get("deletionTimestamp") else pod_trouble(status)
     return {
         "metadata": _pick(obj, _IDENTITY),
         "made": text(metadata.get("creationTimestamp")),
@@ -124,7 +124,7 @@ def pod(obj: Object) -> Object:
     }
 
 
-def trouble(status: Mapping[str, Any]) -> tuple[str, str]:
+def pod_trouble(status: Mapping[str, Any]) -> tuple[str, str]:
     """Reason and message of what keeps a pod from being ready; two empty texts when it is.
 
     The first that applies: the pod failed, it has no node, a container can't start or ended, one is not ready.
@@ -244,7 +244,7 @@ def troubles(pods: Iterable[Object], warnings: Iterable[Object]) -> tuple[PodTro
     return tuple(sorted(pod_troubles, key=lambda trouble: (trouble.daemon_set, trouble.node, trouble.pod)))
 
 
-def places(pods: Iterable[Object]) -> dict[str, frozenset[str]]:
+def nodes_by_daemon_set(pods: Iterable[Object]) -> dict[str, frozenset[str]]:
     """The nodes on which DaemonSets have pods, by their names."""
     nodes_by_set: dict[str, set[str]] = {}
     for pod in pods:
@@ -253,7 +253,7 @@ def places(pods: Iterable[Object]) -> dict[str, frozenset[str]]:
     return {name: frozenset(nodes) for name, nodes in nodes_by_set.items()}
 
 
-def newest(pods: Iterable[Object]) -> dict[str, str]:
+def newest_pods(pods: Iterable[Object]) -> dict[str, str]:
     """When the newest pod of each DaemonSet was made, by its name."""
     times: dict[str, str] = {}
     for pod in pods:

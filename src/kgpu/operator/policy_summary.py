@@ -12,7 +12,7 @@ from kgpu.formats.operands import BY_NAME, DAEMON_SETS
 from kgpu.operator.causes import APPLY_FAILED, Cause, CauseView, not_applied
 from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY, condition, failure, success
 from kgpu.operator.model import ClusterNode, Object, Policy
-from kgpu.operator.verdict import NOT_LOOKED_AT, SHOWN, NodeCause, OperandVerdict, told
+from kgpu.operator.verdict import NOT_LOOKED_AT, SHOWN, NodeCause, OperandVerdict, findings_text
 
 RECONCILED: Final = "ClusterPolicy is ready as all resources have been successfully reconciled"
 NO_LABELS: Final = "No NFD labels found"
@@ -53,7 +53,7 @@ def summarize(view: CauseView, verdicts: tuple[OperandVerdict, ...], prerequisit
         )
     if bad:
         states = " ".join(verdict.operand.state for verdict in bad)
-        extra = told(findings)
+        extra = findings_text(findings)
         message = f"ClusterPolicy is not ready; states not ready: [{states}]" + (f"; {extra}" if extra else "")
         reason = "DriverNotReady" if any(verdict.operand.name == "driver" for verdict in bad) else "OperandNotReady"
         return Summary(state=STATE_NOT_READY, conditions=(*failure(reason, message), *each), decisions=decisions)

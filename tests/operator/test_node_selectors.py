@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from kgpu.formats import names
 from kgpu.operator.model import ObservedCluster
+from kgpu.operator.node_selectors import BySelector
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
-from kgpu.operator.selecting import BySelector
 from tests.operator.world import SETTINGS, driver, node_object, policy
 
 LABELS = st.dictionaries(st.sampled_from("abc"), st.sampled_from(["", "x", "y"]))
