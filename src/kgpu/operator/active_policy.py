@@ -1,6 +1,6 @@
 """Which ClusterPolicy is in force, and when the operator keeps its hands off.
 
-The oldest policy wins, ties go by name; the others are told which one it is. A policy that is being deleted is none.
+The oldest policy wins, ties go by name; the others' status names it. A policy that is being deleted does not count.
 Where another GPU operator works, kgpu does nothing at all: two of them would fight over nodes and drivers.
 """
 
@@ -15,9 +15,10 @@ from kgpu.operator.model import ObservedCluster, Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivePolicy:
-    """``policy`` is in force, None for none; ``ignored`` are the others, but for those that are being deleted.
+    """``policy`` is in force, None without one; ``ignored`` are the others, ``leaving`` those being deleted.
 
-    ``foreign`` names the operator because of which nothing is done, "" for none; ``foreign_version`` is its release.
+    ``foreign`` names the other GPU operator that makes kgpu do nothing, "" for none; ``foreign_version`` is its
+    release.
     """
 
     policy: Policy | None = None
@@ -28,10 +29,10 @@ class ActivePolicy:
 
 
 def choose_policy(observed: ObservedCluster) -> ActivePolicy:
-    """What is in force now."""
+    """Choose the policy in force."""
     staying = sorted(
         (policy for policy in observed.policies if not policy.deleting),
-        # A time that is not there sorts last: an object without one has not been stored.
+        # Without a creation time the object has not been stored: it sorts last.
         key=lambda policy: (not policy.created, policy.created, policy.name),
     )
     return ActivePolicy(
@@ -44,7 +45,7 @@ def choose_policy(observed: ObservedCluster) -> ActivePolicy:
 
 
 def ignored(policy: Policy, winner: Policy) -> Advice:
-    """That a policy is not the one in force."""
+    """The warning that a policy is not the one in force."""
     return Advice(
         subject=f"ClusterPolicy/{policy.name}",
         what=f"ClusterPolicy {policy.name} is ignored: one is in force per cluster, the oldest, and that is "
@@ -56,7 +57,7 @@ def ignored(policy: Policy, winner: Policy) -> Advice:
 
 
 def hands_off(foreign: str, version: str = "", *, policy: str = "") -> Advice:
-    """That nothing is done while another GPU operator works, with the steps to take over; about that ``policy``."""
+    """The warning that nothing is done while another GPU operator works, with the steps to take over."""
     namespace, _, name = foreign.rpartition("/")
     where = f" -n {namespace}" if namespace else ""
     release = releases.told(version)

@@ -1,8 +1,8 @@
-"""Makes the cluster's objects what the plan says: server-side apply, drift put back, the rest pruned.
+"""Makes the cluster's objects what the plan says: applies them server-side, reverts drift, prunes the rest.
 
-An object is applied when what is wanted differs from what was applied last, when it is gone, or when the fields that
-the operator had applied are no longer its own: somebody else has changed them. Otherwise nothing is written. One object
-that the API server refuses does not stop the others; it is tried again with growing pauses. An API server that does not
+An object is applied when what is wanted differs from what was applied last, when it is gone, or when the operator no
+longer owns fields that it had applied, because somebody else has changed them. Otherwise nothing is written. An object
+that the API server refuses does not stop the others; it is retried with growing pauses. An API server that does not
 answer ends the pass with its error.
 """
 
@@ -32,7 +32,7 @@ from kgpu.kube.port import (
     version_of,
 )
 from kgpu.operator import projections
-from kgpu.operator.leaving import outliving
+from kgpu.operator.leaving import outliving_policy
 from kgpu.operator.model import ClusterPlan, OperatorSettings
 from kgpu.operator.watching import ClusterWatching
 
@@ -43,7 +43,7 @@ Id = tuple[Resource, str, str]
 
 CONCURRENCY: Final = 8
 RETRY: Final = 15.0  # seconds; the controller of DaemonSets by itself waits up to 17 minutes
-LOOK_AGAIN: Final = 60.0  # seconds until an object that is a stranger's is looked at again
+LOOK_AGAIN: Final = 60.0  # seconds until an object of another owner is looked at again
 _REFUSED: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.3, healthy_after=60.0)
 _FOUGHT_OVER: Final = BackoffPolicy(first=0.2, cap=30.0, factor=2.0, jitter=0.3, healthy_after=60.0)
 # Applied after all others, in turn: a binding is refused while its role is not there, and a DaemonSet comes after what
@@ -57,7 +57,7 @@ _POLICY_KINDS: Final = frozenset({"ClusterPolicy", "NVIDIADriver"})
 
 @dataclass(slots=True)
 class AppliedObject:
-    """What was applied last to one object. ``stranger``: it is somebody else's and as wanted, and is left alone."""
+    """What was applied last to one object. ``stranger``: another owner's object with the wanted content, left alone."""
 
     wanted: str
     uid: str
@@ -68,7 +68,7 @@ class AppliedObject:
 
 @dataclass(slots=True)
 class ApplyTrouble:
-    """An object that can't be applied now: until when it is left alone, and for which wish."""
+    """An object that can't be applied now: when to try again, and the digest of the content that was refused."""
 
     backoff: Backoff
     wanted: str = ""
@@ -76,7 +76,7 @@ class ApplyTrouble:
 
 
 class Applier:
-    """The hands for everything but Nodes and statuses. Not shared between two passes at once."""
+    """Writes every object but Nodes and statuses. Two passes may not use it at the same time."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Applier:
         clock: Clock,
         count: Callable[[str], None],
     ) -> None:
-        """``count`` is told of every write, with the kind."""
+        """``count`` is called with the kind of every object written."""
         self._api = api
         self._watching = watching
         self._namespace = settings.namespace
@@ -101,12 +101,12 @@ class Applier:
         self.errors: dict[str, str] = {}
         """What the API server refused last, by ``Kind/name``."""
         self.again_at: float | None = None
-        """When to come again although nothing may have changed; None for never."""
+        """When to run the next pass even if nothing changes; None for never."""
 
     async def converge(self, plan: ClusterPlan) -> None:
         """Apply and prune. Raises KubeUnreachableError; what is refused is in ``errors``."""
         self.again_at = None
-        wanted = {self._id(obj): outliving(obj, self._owner) for obj in plan.objects}
+        wanted = {self._id(obj): outliving_policy(obj, self._owner) for obj in plan.objects}
         self.errors = {
             key: message for key, message in self.errors.items() if key in {_shown(object_id) for object_id in wanted}
         }
@@ -128,11 +128,11 @@ class Applier:
                 group.create_task(apply(object_id, obj))
 
     def _needs(self, object_id: Id, obj: Object) -> bool:
-        """True when the object has to be applied now; otherwise what there is to wait for is in ``again_at``."""
+        """True when the object has to be applied now; otherwise sets ``again_at`` if there is something to wait for."""
         wanted, live, record = self._id_digest(obj), self._watching.live(*object_id), self._records.get(object_id)
         now = self._clock.monotonic()
         if live is not None and live["metadata"].get("deletionTimestamp"):
-            return False  # its end is news, and then it is made anew
+            return False  # once it is gone, the watch says so and it is created again
         trouble = self._troubles.get(object_id)
         if trouble is not None and trouble.wanted == wanted and now < trouble.until:
             self._come_at(trouble.until)
@@ -148,7 +148,7 @@ class Applier:
         return self._put_back(object_id, live, now)
 
     def _put_back(self, object_id: Id, live: Object | None, now: float) -> bool:
-        """Drift: at once the first time, with growing pauses where somebody does it again and again."""
+        """Whether to revert drift now: at once the first time, then with growing pauses while it keeps happening."""
         fight = self._fights.setdefault(object_id, ApplyTrouble(Backoff(_FOUGHT_OVER)))
         if now < fight.until:
             self._come_at(fight.until)
@@ -184,9 +184,9 @@ class Applier:
             await self._watching.learn(resource, applied)
 
     async def _is_strangers(self, object_id: Id, obj: Object, wanted: str) -> bool:
-        """True when somebody else has made an object of that name: it is left alone, and in order if it does the same.
+        """True when somebody else has created an object of that name: it is left alone, and fine with the same content.
 
-        A RuntimeClass ``nvidia`` is part of some distributions; taking it over would remove it at the end.
+        Some distributions ship a RuntimeClass ``nvidia``; taking it over would remove it when kgpu is uninstalled.
         """
         resource, namespace, name = object_id
         live = await self._api.get(resource, name, namespace=namespace)
@@ -205,7 +205,7 @@ class Applier:
         return True
 
     async def _replaced(self, object_id: Id, refused: KubeRefusedError) -> bool:
-        """An operator's object whose fixed fields differ is removed, to be made anew; True when that was done."""
+        """Delete an operator's object whose immutable fields differ, so that it is created again; True when deleted."""
         resource, namespace, name = object_id
         live = self._watching.live(*object_id)
         if refused.code != 422 or "immutable" not in refused.what or live is None or not is_operators(live):
@@ -230,7 +230,7 @@ class Applier:
         self._come_at(trouble.until)
 
     async def _retry(self, refused: frozenset[str]) -> None:
-        """Touch DaemonSets whose pods are refused: only news makes their controller try again soon."""
+        """Touch DaemonSets whose pods are refused: only a change makes their controller try again soon."""
         self._retried = {name: at for name, at in self._retried.items() if name in refused}
         now = self._clock.monotonic()
         for name in sorted(refused):
@@ -244,14 +244,14 @@ class Applier:
                     }
                 }
                 self._count("DaemonSet")
-                with contextlib.suppress(KubeRefusedError):  # it is another one by now, or gone
+                with contextlib.suppress(KubeRefusedError):  # replaced by another one, or gone
                     await self._api.patch(kinds.DAEMON_SETS, name, change, namespace=self._namespace)
                 self._retried[name] = now
                 due = now + RETRY
             self._come_at(due)
 
     async def _prune(self, wanted: frozenset[Id], plan: ClusterPlan) -> None:
-        """Delete what carries the operator's mark and is not wanted, users of a thing before the thing."""
+        """Delete the operator's objects that are not wanted, each after those that use it."""
         for resource, live in reversed(list(self._watching.managed())):
             metadata = live["metadata"]
             object_id = (resource, namespace_of(live), name_of(live))
@@ -268,7 +268,7 @@ class Applier:
             self._fights.pop(object_id, None)
 
     def _is_used(self, object_id: Id) -> bool:
-        """True while pods of an operand that goes still run: they take back what they have published."""
+        """True while pods of a removed operand still run: they need their account to take back what they published."""
         resource, _, name = object_id
         users = [row.daemon_set for row in OPERANDS if row.role and row.account == name]
         if resource not in kinds.ACCOUNTS or not users:
@@ -276,7 +276,7 @@ class Applier:
         return any(pod["owner"] in users for pod in self._watching.objects("pods").values())
 
     async def _take_back_labels(self, wanted: frozenset[Id]) -> None:
-        """The operator's own Namespace stays when it is not wanted any more; what was applied to it goes."""
+        """Remove the labels that were applied to the operator's own Namespace, which itself stays."""
         object_id = (kinds.NAMESPACES, "", self._namespace)
         live = self._watching.live(*object_id)
         if live is not None and live[projections.OWNED] and object_id not in wanted:
@@ -297,7 +297,7 @@ class Applier:
                 propagation="Orphan" if orphan else "Background",
             )  # fmt: skip
         except KubeRefusedError as refused:
-            if not refused.conflict:  # it is another object by now, of which there will be news
+            if not refused.conflict:  # replaced by another object, which the watch will show
                 self._refused(object_id, "", refused.what)
 
     def _id(self, obj: Object) -> Id:
@@ -314,7 +314,7 @@ class Applier:
 
 
 def _in_turn(wanted: Mapping[Id, Object]) -> Iterable[dict[Id, Object]]:
-    """What can be applied side by side, one after the other."""
+    """Yield groups of objects in the order to apply them; those of one group can be applied concurrently."""
     later = [resource for turn in _LATER for resource in turn]
     yield {object_id: obj for object_id, obj in wanted.items() if object_id[0] not in later}
     for turn in _LATER:
@@ -322,7 +322,7 @@ def _in_turn(wanted: Mapping[Id, Object]) -> Iterable[dict[Id, Object]]:
 
 
 def is_operators(live: Object) -> bool:
-    """True for what this operator made, or the one that it replaces: by label, or by the policy that owns it."""
+    """True for objects of this operator or the one that it replaces: by label, or by the policy that owns them."""
     metadata = mapping(live.get("metadata"))
     if names.LABEL_OPERATOR_STATE in strings(metadata.get("labels")):
         return True

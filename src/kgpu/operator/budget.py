@@ -1,5 +1,5 @@
-"""Which decision is told next as an Event: a budget for all together and one per subject, so that one node that has a
-new reason every second does not keep the others from being heard. What does not fit is counted.
+"""Which decision becomes an Event next: one budget for all and one per subject, so that a node with a new reason every
+second does not crowd out the others. What does not fit is dropped and counted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUEUE: Final = 2000
 
 @dataclass(slots=True)
 class TokenBucket:
-    """Tokens that come back with time."""
+    """A token bucket: ``most`` tokens, one more every ``refill`` seconds."""
 
     most: float
     refill: float
@@ -32,7 +32,7 @@ class TokenBucket:
         self.tokens = self.most
 
     def wait(self, now: float) -> float:
-        """Seconds until there is a token; 0 when there is one."""
+        """Return the seconds until there is a token, 0 when there is one."""
         self.tokens = min(self.most, self.tokens + (now - self.at) / self.refill)
         self.at = now
         return 0.0 if self.tokens >= 1 - 1e-9 else (1 - self.tokens) * self.refill
@@ -46,7 +46,7 @@ class TokenBucket:
 
 
 class Budget:
-    """Decisions that wait, by subject; subjects take turns."""
+    """Queues of decisions by subject; subjects take turns."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -55,10 +55,10 @@ class Budget:
         self._waiting: dict[str, deque[Advice]] = {}  # in the order of their turns
         self._count = 0
         self.dropped = 0
-        """How many decisions were never told."""
+        """How many decisions were dropped."""
 
     def add(self, decision: Advice) -> None:
-        """Let it wait; where too many wait already, the oldest of its subject is given up, or it is."""
+        """Queue the decision. A full queue of its subject drops that subject's oldest; a full budget drops this one."""
         mine = self._waiting.get(decision.subject)
         if mine is not None and len(mine) >= SUBJECT_QUEUE:
             mine.popleft()
@@ -74,7 +74,7 @@ class Budget:
         return self._count
 
     def next(self) -> tuple[Advice | None, float]:
-        """Whose turn it is, which has been paid for then; or None and the seconds to wait."""
+        """Take the next decision and its tokens; or return None and the seconds to wait."""
         now = self._clock.monotonic()
         for_all = self._all.wait(now)
         if not self._waiting:
@@ -99,7 +99,7 @@ class Budget:
         return None, min(waits)
 
     def _forget(self, now: float) -> None:
-        """A subject that could begin anew needs no bucket."""
+        """Drop full buckets: a new one is the same."""
         if len(self._subjects) > QUEUE:
             for bucket in self._subjects.values():
                 bucket.wait(now)

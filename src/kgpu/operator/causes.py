@@ -1,4 +1,4 @@
-"""Why something does not work on a node: facts of one moment turned into a cause with a remedy.
+"""Why something does not work on a node: turns what is observed into a cause with a remedy.
 
 One cause often has many symptoms: where a node is down or its agent's pod can't start, that is the cause of everything
 that does not run there. So the checks here go from the node upwards and stop at the first that fails.
@@ -31,10 +31,10 @@ from kgpu.operator.node_selectors import BySelector, is_driver, node_selector
 class Cause(Advice):
     """What is wrong, as the CamelCase ``reason`` of conditions and Events, a sentence, and what to do about it.
 
-    ``quoted`` is what a node's agent says is to be done: it is shown as that, and never as an order of the operator's.
-    ``passing``: part of a rollout or of waiting for something else; it is in conditions and no Event.
-    ``cluster``: it is about the policy and not about one node. ``symptom``: another cause on the same node may explain
-    it. What others have said is made printable here.
+    ``quoted`` is the remedy that a node's agent names: it is shown as a quotation, never as the operator's own advice.
+    ``passing``: part of a rollout, or waiting for something else; it is in conditions and not an Event.
+    ``cluster``: about the policy and not about one node. ``symptom``: another cause on the same node may explain it.
+    Texts of other origin are made printable here.
     """
 
     severity: Severity = Severity.WARNING
@@ -50,8 +50,8 @@ class Cause(Advice):
                 object.__setattr__(self, name, one_line(quote))
 
     @property
-    def told_remedy(self) -> str:
-        """For an Event: the remedy, or what the node's agent says is one, as its words."""
+    def event_remedy(self) -> str:
+        """The remedy for an Event, or the agent's own as a quotation."""
         return self.remedy or (f'its agent says: "{self.quoted}"' if self.quoted else "")
 
     def line(self) -> str:
@@ -69,14 +69,14 @@ DAEMON_TOLERATIONS: Final = (
     PodToleration(names.TAINT_UNSCHEDULABLE, "Exists", "", "NoSchedule"),
 )
 DEFAULT_TOLERATION: Final[Object] = {"key": names.GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
-# Taints that go by themselves, or with the condition that is told anyway.
+# Taints that go by themselves, or with a condition that is reported anyway.
 _OWN_TAINTS: Final = frozenset({names.TAINT_NOT_READY, names.TAINT_UNREACHABLE})
 
 _QUOTA: Final = re.compile(r"exceeded quota: ([^\s,]+)")
 
 
 def pod_remedy(reason: str, message: str, namespace: str, pod: str) -> tuple[str, bool]:
-    """What to do about a pod that is not ready, and whether that is just a step of its start."""
+    """Return what to do about a pod that is not ready, and whether it is merely starting."""
     for words, remedy in _POD_REMEDIES:
         if reason in words:
             return remedy.format(namespace=namespace, pod=pod, message=message), not remedy
@@ -86,9 +86,9 @@ def pod_remedy(reason: str, message: str, namespace: str, pod: str) -> tuple[str
 UNHEALTHY: Final = "Unhealthy"
 """The kubelet's word for a probe that fails."""
 
-# Words of waiting roles for which time alone is not enough.
+# Reasons of waiting roles that need a person, as time alone does not help.
 _FOR_PEOPLE: Final = frozenset({REFUSED, "BadArguments"})
-_NOT_LISTENING: Final = "connection refused"  # what a probe says of a process that has not got so far yet
+_NOT_LISTENING: Final = "connection refused"  # a probe of a process that does not listen yet
 
 _STARTING: Final = frozenset(
     {"", "Starting", "NotReady", "ContainerCreating", "PodInitializing", "Pending", "ContainersNotReady"}
@@ -131,7 +131,7 @@ _CREATE_REMEDIES: Final[tuple[tuple[str, str], ...]] = (
 
 
 def not_created(message: str, namespace: str) -> Cause:
-    """Why the API server refuses a DaemonSet's pods, with what helps against it."""
+    """Why the API server refuses a DaemonSet's pods, with the remedy."""
     match = _QUOTA.search(message)
     quota = match[1] if match else "-n " + namespace
     remedy = next((remedy for words, remedy in _CREATE_REMEDIES if words in message), "")
@@ -141,7 +141,7 @@ def not_created(message: str, namespace: str) -> Cause:
 
 @dataclass(frozen=True)
 class CauseView:
-    """One moment, for the judges: the policy, the nodes as they will be labelled, and what is known by node."""
+    """What operands are judged by: the policy, the nodes as they will be labelled, and what is known by node."""
 
     observed: ObservedCluster
     settings: OperatorSettings
@@ -152,8 +152,8 @@ class CauseView:
     """The DaemonSets that there should be, by name."""
     errors: Mapping[str, UserError] = field(default_factory=dict)
     """What can't be rendered, by operand."""
-    lame: Mapping[str, Advice] = field(default_factory=dict)
-    """Why an NVIDIADriver brings no driver, by its name."""
+    unusable_drivers: Mapping[str, Advice] = field(default_factory=dict)
+    """Why an NVIDIADriver installs no driver, by its name."""
 
     @cached_property
     def troubles(self) -> Mapping[tuple[str, str], PodTrouble]:
@@ -188,15 +188,15 @@ class CauseView:
         return {}
 
     def finder(self, node: ClusterNode) -> str:
-        """The DaemonSet whose pod looks for this node's features: the agent's where it belongs, else the finder's; ""
-        where another discovery does it alone.
+        """The DaemonSet whose pod discovers this node's features: the agent's where it belongs, else the finder's; ""
+        where only another node feature discovery does.
         """
         if self.settings.layout is NodeLayout.AGENT and has_agent(node):
             return names.AGENT_DAEMON_SET
         return names.FINDER_DAEMON_SET if names.FINDER_DAEMON_SET in self.wanted else ""
 
     def tainted(self, daemon_set: str) -> Mapping[str, tuple[Taint, ...]]:
-        """The nodes with taints that a DaemonSet does not tolerate, with these taints."""
+        """Nodes with taints that a DaemonSet does not tolerate: those taints by node name."""
         if daemon_set not in self._bearing:
             self._bearing[daemon_set] = self._tolerations(daemon_set)
         bearing, known = self._bearing[daemon_set], self._tainted
@@ -214,7 +214,7 @@ class CauseView:
             tolerations = mapping(mapping(mapping(wanted.get("spec")).get("template")).get("spec")).get("tolerations")
         return (*map(_toleration, map(mapping, items(tolerations))), *DAEMON_TOLERATIONS)
 
-    def agent(self, node: ClusterNode) -> Cause | None:
+    def agent_cause(self, node: ClusterNode) -> Cause | None:
         """Why no agent works on this node, None where one does."""
         known = self._agent_causes
         if node.name not in known:
@@ -222,7 +222,7 @@ class CauseView:
         return known[node.name]
 
     def _agent(self, node: ClusterNode) -> Cause | None:
-        cause = self.pod(node, names.AGENT_DAEMON_SET, running=node.agent is not None)
+        cause = self.pod_cause(node, names.AGENT_DAEMON_SET, running=node.agent is not None)
         if cause is not None:
             return cause
         if node.agent is None:
@@ -235,8 +235,8 @@ class CauseView:
             )
         return None
 
-    def pod(self, node: ClusterNode, daemon_set: str, *, running: bool) -> Cause | None:
-        """Why a DaemonSet's pod does not work on a node; ``running``: there is a sign that it has."""
+    def pod_cause(self, node: ClusterNode, daemon_set: str, *, running: bool) -> Cause | None:
+        """Why a DaemonSet's pod does not work on a node. ``running``: something shows that it has run there."""
         if not node.ready:
             return _node_down(node)
         refused = self.observed.apply_errors.get(f"DaemonSet/{daemon_set}")
@@ -257,12 +257,12 @@ class CauseView:
         failure = self.observed.failures.get(daemon_set)
         if failure:
             return not_created(failure, self.settings.namespace)
-        if running:  # what it has said is of a pod that is gone
+        if running:  # the report is from a pod that is gone
             return Cause(reason="PodMissing", what=f"DaemonSet {daemon_set} has no pod on it yet", passing=True)
         return None
 
     def _missing(self, node: ClusterNode, daemon_set: str, *, running: bool) -> bool:
-        """Whether the DaemonSet has no pod there; where that can't be known, what the node has said is believed."""
+        """Whether the DaemonSet has no pod there; without rights to list pods, ``running`` decides."""
         if self.observed.pods is None:
             return not running
         return node.name not in self.observed.pods.get(daemon_set, frozenset())
@@ -274,19 +274,19 @@ class CauseView:
         passing = passing or (trouble.reason == UNHEALTHY and _NOT_LISTENING in trouble.message)
         return Cause(reason=word(trouble.reason, "PodNotReady"), what=what + detail, remedy=remedy, passing=passing)
 
-    def role(self, node: ClusterNode, role: str) -> Cause | None:
-        """What a role says of itself on a node, None when it runs."""
-        cause = self.agent(node)
+    def role_cause(self, node: ClusterNode, role: str) -> Cause | None:
+        """Why a role does not work on a node, None when it does."""
+        cause = self.agent_cause(node)
         if cause is not None:
             return cause
-        return self.role_alone(node, role)
+        return self.role_cause_alone(node, role)
 
-    def role_alone(self, node: ClusterNode, role: str) -> Cause | None:
-        """The same where the agent is known to work."""
+    def role_cause_alone(self, node: ClusterNode, role: str) -> Cause | None:
+        """``role_cause`` of a node whose agent is known to work."""
         report = node.report.roles.get(role) if node.report else None
         if report is None:
             return Cause(reason="RoleStarting", what=f"its agent does not run the role {role} yet", passing=True)
-        # It goes on, but not as it was told; or waits for a person.
+        # It runs, but not as configured; or it waits for a person.
         complaint = (report.state == "running" and report.why) or (
             report.state == "waiting" and report.why in _FOR_PEOPLE
         )
@@ -323,7 +323,7 @@ def not_applied(subject: str, message: str) -> Cause:
 
 
 def unrendered(error: UserError) -> Cause:
-    """An object that can't be made from what the policy says, with what is allowed."""
+    """An object that can't be rendered from the policy, with the values that are allowed."""
     return Cause(
         reason="ReconcileFailed", what=f"{error.what}; expected {error.expected}", remedy=error.remedy, cluster=True
     )
@@ -373,5 +373,5 @@ _REASON: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_,:]{0,200}[A-Za-z0-9_])?", r
 
 
 def word(reason: str, otherwise: str) -> str:
-    """A condition's reason: what has been said where it can be one."""
+    """The reported reason where a condition may have it, else ``otherwise``."""
     return reason if _REASON.fullmatch(reason) else otherwise

@@ -15,8 +15,8 @@ from kgpu.operator.labels import deploy
 from kgpu.operator.model import ClusterNode, NodeLayout
 
 
-def paused(operand: Operand, node: ClusterNode) -> Cause | None:
-    """That an upgrade has stopped an operand on a node."""
+def pause_cause(operand: Operand, node: ClusterNode) -> Cause | None:
+    """The cause while a driver upgrade pauses an operand on a node, None otherwise."""
     key = deploy(operand.deploy)
     if names.PAUSED_FOR_DRIVER_UPGRADE not in node.labels.get(key, ""):
         return None
@@ -28,25 +28,25 @@ def paused(operand: Operand, node: ClusterNode) -> Cause | None:
     )
 
 
-def role(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
-    """An operand that is a role of the agent, or a DaemonSet of its own as the finder always is."""
-    stopped = paused(operand, node)
+def role_cause(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
+    """Why an operand does not work on a node, as a role of the agent or in a pod of its own (always so the finder)."""
+    stopped = pause_cause(operand, node)
     if stopped is not None:
         return stopped
     apart = operand.daemon_set == names.FINDER_DAEMON_SET and view.finder(node) == operand.daemon_set
     if view.settings.layout is NodeLayout.AGENT and not apart:
-        return view.role(node, operand.role)
-    return own_pod(view, operand, node)
+        return view.role_cause(node, operand.role)
+    return own_pod_cause(view, operand, node)
 
 
-def own_pod(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
+def own_pod_cause(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
     live = view.observed.daemon_sets.get(operand.daemon_set, {})
     settled = rolled_out(live)
-    cause = view.pod(node, operand.daemon_set, running=settled)
+    cause = view.pod_cause(node, operand.daemon_set, running=settled)
     if cause is not None:
-        # A pod that is there and not ready says itself what it waits for.
+        # A pod that exists and is not ready reports itself what it waits for.
         if (cause.passing or cause.reason == UNHEALTHY) and _is_current(view, operand, node):
-            return view.role_alone(node, operand.role) or dataclasses.replace(cause, passing=True, remedy="")
+            return view.role_cause_alone(node, operand.role) or dataclasses.replace(cause, passing=True, remedy="")
         return cause
     if not settled and operand.daemon_set not in view.in_trouble:
         return Cause(reason="RollingOut", what=f"DaemonSet {operand.daemon_set} is being rolled out", passing=True)
@@ -59,22 +59,22 @@ def own_pod(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | Non
             what=f"its {_who(operand)} still acts on generation {report.generation} of the policy",
             passing=True,
         )
-    return view.role_alone(node, operand.role)
+    return view.role_cause_alone(node, operand.role)
 
 
 def _who(operand: Operand) -> str:
-    """What an operand's pod is called in a sentence about it."""
+    """The name of an operand's pod in messages."""
     return "finder of node features" if operand.daemon_set == names.FINDER_DAEMON_SET else operand.title
 
 
 def _is_current(view: CauseView, operand: Operand, node: ClusterNode) -> bool:
-    """Whether a role's own process lives and acts on this policy, so that what it says counts."""
+    """Whether a role's own process runs and acts on this generation of the policy, so that its report counts."""
     report = node.reports.get(operand.role)
     return report is not None and not has_ended(report) and report.generation >= view.policy.generation
 
 
 def rolled_out(live: Mapping[str, Any]) -> bool:
-    """True when a DaemonSet's pods are all there, of its present generation and available."""
+    """True when all pods of a DaemonSet exist, are of its current generation and available."""
     status, metadata = mapping(live.get("status")), mapping(live.get("metadata"))
     desired = number(status.get("desiredNumberScheduled"))
     up_to_date = number(status.get("observedGeneration")) >= number(metadata.get("generation"))
@@ -82,8 +82,8 @@ def rolled_out(live: Mapping[str, Any]) -> bool:
     return bool(status) and up_to_date and counts == {desired}
 
 
-def refused(view: CauseView, operand: Operand) -> Iterable[Cause]:
-    """What the API server refuses of that which an operand's pods need everywhere."""
+def refused_causes(view: CauseView, operand: Operand) -> Iterable[Cause]:
+    """Causes for objects that an operand's pods need on every node and the API server refuses."""
     errors = view.observed.apply_errors
     subjects = [f"ConfigMap/{names.AGENT_CONFIG_MAP}"]
     if view.settings.layout is NodeLayout.OPERANDS:

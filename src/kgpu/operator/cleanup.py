@@ -1,8 +1,8 @@
-"""Removes what the operator and its agents have put into a cluster: for the time before it is uninstalled.
+"""Removes what the operator and its agents have put into a cluster, before kgpu is uninstalled.
 
-Works whether the operator runs or not, and doing it again does no harm. Steps: the operator is stopped, so that nobody
-puts things back; agents clean up their hosts, as far as they answer in time; objects go; then labels, annotations and
-conditions that kgpu's field managers have applied go from every Node. What users made stays, ClusterPolicies included.
+Works whether the operator runs or not, and can be repeated. Steps: stop the operator, so that nothing is put back; let
+agents clean up their hosts, as far as they answer in time; delete objects; then remove the labels, annotations and
+conditions that kgpu's field managers have applied to Nodes. What users made stays, ClusterPolicies included.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Say = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Seconds: for everything, and for agents to leave their hosts."""
+    """Seconds for the whole clean-up, and for agents to leave their hosts."""
 
     whole: float = 120.0
     leave: float = 20.0
@@ -69,7 +69,7 @@ class Limits:
 async def clean_up(
     api: WatchedCluster, namespace: str, limits: Limits | None = None, *, say: Say, clock: Clock | None = None
 ) -> None:
-    """All of it, with a line per step. Raises KubeError when the time is over or something is refused."""
+    """Run every step, with a line for each. Raises KubeError when the time is over or something is refused."""
     limits, clock = limits or Limits(), clock or SystemClock()
     cleaner = _Cleaner(api, namespace, limits, say, clock)
     if not await first_of(cleaner.run(), clock.sleep(limits.whole)):
@@ -90,7 +90,7 @@ class _Cleaner:
         self.step = ""
 
     async def run(self) -> None:
-        """Step after step; a step that the API server does not answer is done again."""
+        """Run the steps in order; a step that the API server does not answer is repeated."""
         for step in (
             self._only_here,
             self._stop_operator,
@@ -119,7 +119,7 @@ class _Cleaner:
         self._say(text)
 
     async def _only_here(self) -> None:
-        """Refuse while kgpu works in another namespace: what is on Nodes is that one's, and a fleet depends on it."""
+        """Refuse while kgpu runs in another namespace: what is on Nodes belongs to that one, and its fleet needs it."""
         listing = await self._api.list(kinds.DEPLOYMENTS, selector=_OPERATOR)
         others = sorted(
             f"{namespace_of(deployment)}/{name_of(deployment)}"
@@ -134,10 +134,10 @@ class _Cleaner:
             )
 
     async def _stop_operator(self) -> None:
-        """Scale the operator to nothing and wait until its pods are gone: nobody may put back what goes.
+        """Scale the operator to 0 and wait until its pods are gone, so that nothing is put back.
 
-        Only its kubelet ends a pod on a node that is away. It counts as gone once nobody has renewed the Lease for
-        longer than a leader may leave it.
+        A pod on a node that is down ends only when its kubelet is back. It counts as gone once the Lease has not been
+        renewed for longer than a leader may take.
         """
         listing = await self._api.list(kinds.DEPLOYMENTS, namespace=self._namespace, selector=_OPERATOR)
         for deployment in listing.items:
@@ -182,7 +182,7 @@ class _Cleaner:
                 self._tell(f"node {name}: its agent has not said that it has left; files may remain on its host")
 
     async def _delete_objects(self) -> None:
-        """Everything that carries the operator's label or is a policy's, users of a thing before the thing."""
+        """Delete everything with the operator's label or owned by a policy, each object after those that use it."""
         for resource in reversed(kinds.MANAGED):
             place = self._namespace if resource.namespaced else ""
             lean = dataclasses.replace(resource, metadata_only=True)
@@ -200,9 +200,9 @@ class _Cleaner:
         await self._gone()
 
     async def _gone(self) -> None:
-        """Wait for the operands' pods: one that still runs would write labels again.
+        """Wait for the operands' pods to end: one that still runs would write labels again.
 
-        Those of a node that is away are not waited for. Their accounts are gone, and only their kubelet can end them.
+        Pods of nodes that are down are not waited for: their accounts are gone, and only their kubelet can end them.
         """
         looked, ready = -_LOOK_AT_NODES, frozenset[str]()
         while left := await self._left():
@@ -217,7 +217,7 @@ class _Cleaner:
             self._tell(f"node {node} is away: kgpu's pods there end when it is back, or when its Node is deleted")
 
     async def _left(self) -> list[Object]:
-        """Pods of DaemonSets that are gone."""
+        """Pods whose DaemonSet is gone."""
         sets = await self._api.list(kinds.DAEMON_SETS, namespace=self._namespace)
         existing = {name_of(obj) for obj in sets.items}
         pods = await self._api.list(PODS, namespace=self._namespace, project=_pod)
@@ -232,7 +232,7 @@ class _Cleaner:
         await self._api.delete(resource, name_of(obj), namespace=namespace_of(obj), propagation="Background")
 
     async def _clear_nodes(self) -> None:
-        """Every field of a Node that one of kgpu's managers has applied."""
+        """Remove every field of Nodes that one of kgpu's field managers has applied."""
         listing = await self._api.list(NODES, project=_managers_only)
         todo = [(node, entry) for node in listing.items for entry in node["managers"]]
         if todo:
@@ -253,7 +253,7 @@ class _Cleaner:
                 group.create_task(clear(node, manager, subresource))
 
     async def _clear_namespace(self) -> None:
-        """Pod Security labels that the operator has put on its own namespace; those of others stay."""
+        """Remove the Pod Security labels that the operator has put on its own namespace."""
         live = await self._api.get(kinds.NAMESPACES, self._namespace)
         entries = items(mapping((live or {}).get("metadata")).get("managedFields"))
         if any(mapping(entry).get("manager") == names.OPERATOR_FIELD_MANAGER for entry in entries):
@@ -262,7 +262,7 @@ class _Cleaner:
             await self._api.apply(kinds.NAMESPACES, body, manager=names.OPERATOR_FIELD_MANAGER)
 
     async def _delete_features(self) -> None:
-        """NodeFeatures that agents have written for another node feature discovery; they are in their own namespace."""
+        """Delete the NodeFeatures that agents have written for another node feature discovery, in kgpu's namespace."""
         try:
             lean = dataclasses.replace(NODE_FEATURES, metadata_only=True)
             listing = await self._api.list(lean, namespace=self._namespace)
@@ -293,7 +293,7 @@ def _managers_only(node: Object) -> Object:
 
 
 def _is_manager(name: str) -> bool:
-    """True for one of kgpu's, those of roles in processes of their own among them."""
+    """True for kgpu's field managers, including those of roles in processes of their own."""
     return name in MANAGERS or name.startswith(names.ROLE_FIELD_MANAGER_PREFIX)
 
 

@@ -1,6 +1,7 @@
-"""One look at a cluster with the rights to read it: the operator's own feeds, listed once instead of followed.
+"""Reads a cluster once, for ``kgpu status``: the operator's own feeds, listed instead of followed.
 
-What can't be read is named, taken as fine, and everything else is still shown; Nodes and ClusterPolicies are needed.
+What can't be read is named and assumed to be fine, and everything else is still shown. Nodes and ClusterPolicies are
+needed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _ALL_WELL: Final[Object] = {"status": {"observedGeneration": 0}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterReading:
-    """The cluster, the settings that its operator runs with, whether it does, and what could not be read."""
+    """The cluster, its operator's settings and state, and what could not be read."""
 
     observed: ObservedCluster
     settings: OperatorSettings
@@ -43,7 +44,7 @@ class ClusterReading:
 
 
 class _Listed(ClusterWatching):
-    """The operator's eyes over lists that were read once."""
+    """A ``ClusterWatching`` over lists that were read once."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ async def read_cluster(api: WatchedCluster, namespace: str = "") -> ClusterReadi
 
 
 def _assumed(observed: ObservedCluster, unread: Mapping[str, str]) -> ObservedCluster:
-    """With what could not be read as it would be if all were well: nothing is called missing that nobody has seen."""
+    """Fill in what could not be read as if it were fine, so that nothing unread is reported as missing."""
     if "configmaps" in unread:
         labels = (node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL) for node in observed.nodes)
         configs = [policy.spec.device_plugin.config for policy in observed.policies]
@@ -134,7 +135,7 @@ async def _list(api: WatchedCluster, feed: WatchedObjects, unread: dict[str, str
 
 
 async def _own_deployments(api: WatchedCluster, namespace: str) -> list[Object]:
-    """Kgpu's operators; none where that can't be read."""
+    """The Deployments of kgpu's operator; none where they can't be read."""
     try:
         listing = await api.list(kinds.DEPLOYMENTS, namespace=namespace, selector=_OWN)
     except KubeRefusedError:
@@ -193,7 +194,7 @@ def _settings(namespace: str, deployment: Object | None) -> OperatorSettings:
 
 
 def _selector(yaml_text: str) -> Mapping[str, str]:
-    """The operator itself refuses to start with what is no mapping."""
+    """The mapping in the text, empty for anything else: the operator itself refuses to start with that."""
     with contextlib.suppress(ConfigError):
         return strings(yaml.load(yaml_text) if yaml_text.strip() else {})
     return {}

@@ -31,25 +31,25 @@ MAX_MESSAGE: Final = 32_000
 
 
 def condition(kind: str, status: str, reason: str, message: str) -> Object:
-    """One condition, without a time. What quotes other people's text is printable all the same."""
+    """One condition, without a time; its message is made printable and cut to ``MAX_MESSAGE``."""
     shown = printable(message)
     cut = shown if len(shown) <= MAX_MESSAGE else shown[: MAX_MESSAGE - 1] + "…"
     return {"type": kind, "status": status, "reason": reason, "message": cut}
 
 
 def success(reason: str, message: str) -> list[Object]:
-    """The pair of what is ready."""
+    """``Ready`` and ``Error`` of a policy or driver that is ready."""
     return [condition(READY, "True", reason, message), condition(ERROR, "False", READY, "")]
 
 
 def failure(reason: str, message: str) -> list[Object]:
-    """The pair of what is not ready."""
+    """``Ready`` and ``Error`` of a policy or driver that is not ready."""
     return [condition(READY, "False", ERROR, message), condition(ERROR, "True", reason, message)]
 
 
 def provided(unbuilt: Collection[str], what: str = "policy") -> Object:
-    """Whether all that ``what`` asks for can be done. ``unbuilt`` are the fields that ask for more; nothing waits for
-    them, as for an operand that is not provided.
+    """The condition whether kgpu provides all that ``what`` asks for. ``unbuilt`` are the fields that it does not
+    provide; they hold nothing up.
     """
     if not unbuilt:
         return condition(FIELDS_PROVIDED, "True", "Provided", f"kgpu can do all that the {what} asks for")
@@ -58,7 +58,7 @@ def provided(unbuilt: Collection[str], what: str = "policy") -> Object:
 
 
 def status(state: str, conditions: Iterable[Object], *, namespace: str, generation: int, before: Any = None) -> Object:
-    """A whole status; times and what other programs have written are taken from the one ``before``."""
+    """A whole status; times of conditions that stay are taken from the status ``before``."""
     old = {text(entry.get("type")): entry for entry in map(mapping, items(mapping(before).get("conditions")))}
     written = []
     for entry in conditions:
@@ -71,7 +71,7 @@ def status(state: str, conditions: Iterable[Object], *, namespace: str, generati
 
 
 def counts(total: int, gpu_nodes: Collection[ClusterNode]) -> Object:
-    """``status.nodes``: of how many Nodes, how many have GPUs, and how many of these are validated."""
+    """``status.nodes``: how many Nodes there are, how many have GPUs, and how many of these are validated."""
     validated = sum(
         (verdict := node.conditions.get(names.VALIDATED_CONDITION)) is not None and verdict.status == "True"
         for node in gpu_nodes
@@ -80,13 +80,13 @@ def counts(total: int, gpu_nodes: Collection[ClusterNode]) -> Object:
 
 
 def refused(errors: Mapping[str, str]) -> Object:
-    """What a status says of objects that the API server refuses, by ``Kind/name``; nothing where it takes them all."""
+    """The status field with objects that the API server refuses, from ``errors`` by ``Kind/name``; {} without any."""
     rows = [_refusal(name, message) for name, message in sorted(errors.items())[:MAX_REFUSED]]
     return {REFUSED: rows} if rows else {}
 
 
 def refusals(status: Object) -> dict[str, str]:
-    """The same read from a status."""
+    """Read what ``refused`` wrote: messages by ``Kind/name``."""
     entries = map(mapping, items(status.get(REFUSED))[:MAX_REFUSED])
     rows = [_refusal(text(row.get("object")), text(row.get("message"))) for row in entries]
     return {row["object"]: row["message"] for row in rows}
@@ -97,7 +97,7 @@ def _refusal(name: str, message: str) -> Object:
 
 
 def stamp(status: Object, now: str) -> Object:
-    """The status with ``now`` (RFC 3339, in seconds) as the time of change of every condition without one."""
+    """Return the status with ``now`` (RFC 3339, in seconds) as lastTransitionTime of every condition without one."""
     stamped = copy.deepcopy(status)
     for entry in stamped.get("conditions", []):
         entry.setdefault("lastTransitionTime", now)

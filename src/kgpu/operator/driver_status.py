@@ -19,7 +19,7 @@ READY: Final = "NVIDIADriver is ready as all resources have been successfully re
 
 
 def driver_statuses(view: CauseView, assignment: Assignment, rules: LabelRules) -> dict[str, Object]:
-    """By name; of those that are being deleted, none."""
+    """Return the status of every NVIDIADriver by name, without those that are being deleted."""
     statuses = {}
     sets: dict[str, list[str]] = {}
     for name, daemon_set in view.wanted.items():
@@ -48,7 +48,7 @@ def _state(
     mine: list[str],
     owned: list[ClusterNode],
 ) -> tuple[str, list[Object]]:
-    """``mine`` are its DaemonSets, ``owned`` its nodes."""
+    """The state and the two conditions of a driver. ``mine`` are its DaemonSets, ``owned`` its nodes."""
     if not rules.driver_crd:
         message = (
             f"NVIDIADriver {driver.name} is not used: ClusterPolicy {view.policy.name} does not have "
@@ -84,7 +84,7 @@ def _state(
     for node in owned:
         for name in view.drivers.of(node.labels):
             if name in late:
-                cause = view.pod(node, name, running=False)
+                cause = view.pod_cause(node, name, running=False)
                 findings += [NodeCause(node.name, cause)] if cause is not None else []
     extra = f"; {findings_text(findings)}" if findings else ""
     message = f"Waiting for driver pods to be ready: DaemonSet {', '.join(waiting)}{extra}"

@@ -28,18 +28,18 @@ UNMET: Final = "PrerequisiteNotMet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """``owner`` by node name; None as a whole when conflicts leave everything as it is. ``problems`` by driver."""
+    """``owner`` by node name, None when conflicts leave all nodes as they are; ``problems`` by driver name."""
 
     owner: Mapping[str, str] | None = field(default_factory=dict)
     problems: Mapping[str, Advice] = field(default_factory=dict)
 
     def of(self, node: str) -> str | None:
-        """For ``labels.label_plan``: the owner's name, "" for none, None to leave it as it is."""
+        """For ``labels.label_plan``: the owner's name, "" for none, None to leave the label as it is."""
         return None if self.owner is None else self.owner.get(node, "")
 
 
 def assign(drivers: Iterable[NvidiaDriver], nodes: Iterable[ClusterNode]) -> Assignment:
-    """Gives every GPU node its NVIDIADriver; ``nodes`` are those with GPUs."""
+    """Assign every GPU node its NVIDIADriver; ``nodes`` are those with GPUs."""
     staying = [driver for driver in drivers if not driver.deleting]
     problems = {driver.name: problem for driver in staying if (problem := _own_problem(driver)) is not None}
     usable = [driver for driver in staying if not _unusable(problems.get(driver.name))]

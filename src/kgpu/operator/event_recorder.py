@@ -1,6 +1,6 @@
-"""Tells people: a decision becomes a log line and, when a person should see it, an Event.
+"""Reports decisions: each becomes a log line and, when a person should see it, an Event.
 
-One that stays true is not told again, and one that comes back is counted up.
+A decision that stays true is not reported again; the Event of one that comes back is counted up.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _PAUSE: Final = BackoffPolicy(first=0.2, cap=3.0, factor=2.0, jitter=0.3, health
 
 
 class EventRecorder:
-    """Log lines and Events of decisions. ``run`` writes the Events."""
+    """Logs decisions and records them as Events. ``run`` writes the Events."""
 
     def __init__(
         self, api: KubeApi, watching: ClusterWatching, *, clock: Clock, count: Callable[[str], None],
         dropped: Callable[[int], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        """``dropped`` is told how many more decisions never became Events because there were too many."""
+        """``dropped`` is called with the number of decisions that became no Event because there were too many."""
         self._events = ClusterEvents(api, component=names.OPERATOR_COMPONENT)
         self._watching = watching
         self._clock = clock
@@ -50,7 +50,7 @@ class EventRecorder:
         self._work = asyncio.Event()
 
     def record(self, decisions: Iterable[Advice]) -> None:
-        """Everything that is true now; what was not true before is told."""
+        """Take all decisions that are true now, and report those that were not true before."""
         true, now, before = frozenset(decisions), self._clock.monotonic(), self._budget.dropped
         for decision in sorted(true - self._true, key=lambda advice: (advice.subject, advice.reason, advice.what)):
             log_decision(log, decision)
@@ -67,7 +67,7 @@ class EventRecorder:
         }
 
     async def run(self) -> None:
-        """Write Events until cancelled, as many as the budget allows; an API server that is away is waited for."""
+        """Write Events until cancelled, as many as the budget allows; waits for an API server that does not answer."""
         backoff = Backoff(_PAUSE)
         while True:
             while not len(self._budget):
@@ -89,7 +89,7 @@ class EventRecorder:
             backoff.reset()
 
     async def _sleep(self, seconds: float) -> None:
-        """Until there is budget, or something of another subject."""
+        """Sleep until there is budget, or a decision on another subject."""
         self._work.clear()
         await first_of(self._clock.sleep(seconds), self._work.wait())
 
@@ -100,7 +100,9 @@ class EventRecorder:
             await self._events.publish(dataclasses.replace(decision, subject=""), about)
 
     def _about(self, subject: str) -> Object | None:
-        """``Node/<name>``, ``ClusterPolicy/<name>``, ``NVIDIADriver/<name>``; anything else is about the policy."""
+        """The object of a subject (``Node/<name>``, ``ClusterPolicy/<name>``, ``NVIDIADriver/<name>``), else the
+        policy.
+        """
         kind, _, name = subject.partition("/")
         if kind == "Node" and name:
             return about_node(name)

@@ -1,4 +1,4 @@
-"""Fields in force that ask for what this version can't do yet, as ``kgpu status`` shows them."""
+"""Fields in force that this version does not provide yet, as ``kgpu status`` shows them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kgpu.operator.model import NvidiaDriver, Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldRow:
-    """A field in force that asks for what this version can't do yet: of which object, and what there is instead."""
+    """A field in force that this version does not provide yet: its object, and what is done instead."""
 
     object: str
     field: str
@@ -23,7 +23,7 @@ class FieldRow:
 
 
 def field_rows(policy: Policy, drivers: Iterable[NvidiaDriver]) -> tuple[FieldRow, ...]:
-    """Of the policy in force, then of each NVIDIADriver."""
+    """Return the rows of the policy in force, then of each NVIDIADriver."""
     of_drivers = [(driver.name, driver.unbuilt) for driver in drivers if not driver.deleting]
     objects: list[tuple[str, type[msgspec.Struct], tuple[str, ...]]] = [
         (f"ClusterPolicy/{policy.name}", ClusterPolicySpec, policy.unbuilt),

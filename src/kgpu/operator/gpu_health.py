@@ -1,7 +1,7 @@
 """What the health role says of a node's GPUs: which are not well, and whether the driver can be read.
 
-It is read as data (``kgpu.formats.gpu_report``). The condition beside it is for people; of an agent that writes no
-report that is understood, one older than this operator, it is passed on whole. Nothing raises.
+It is read from the report annotation (``kgpu.formats.gpu_report``). The Node condition is for people; its message is
+passed on whole when the agent is of another version and its report can't be read. Nothing raises.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from kgpu.operator.model import ClusterNode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGpus:
-    """Of one node. ``ill`` are not well, ``more`` of those not named; ``unread`` is why the driver can't be read.
-    ``untold``: what an agent of another version says to people, of GPUs that take no work.
+    """One node's GPUs. ``ill`` are those not well, ``bad`` how many take no work, ``more`` how many are not named.
+
+    ``unread`` is why the driver can't be read. ``untold`` is the condition's message when the report can't be read.
     """
 
     ill: tuple[ReportedGpu, ...] = ()
@@ -27,7 +28,7 @@ class NodeGpus:
 
 
 def gpus_of(node: ClusterNode) -> NodeGpus:
-    """As its agent says it now."""
+    """Read a node's GPU health from its condition and its agent's report."""
     condition = node.conditions.get(names.GPUS_HEALTHY_CONDITION)
     if condition is None:
         return NodeGpus()

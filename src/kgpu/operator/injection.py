@@ -1,4 +1,4 @@
-"""How containers get their GPUs, as the policy says it; and values that follow from it or from another section."""
+"""How containers get their GPUs by the policy; and variables whose values depend on it or on another section."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def nri_on(spec: ClusterPolicySpec) -> bool:
 
 
 def with_cdi(value: str, otherwise: str | None = None) -> Value:
-    """One value while CDI is on, and another one or none while it is off."""
+    """``value`` while CDI is on, ``otherwise`` while it is off (None: no variable)."""
     return lambda scene: value if cdi_on(scene.policy.spec) else otherwise
 
 
 def when(on: Callable[[ClusterPolicySpec], object]) -> Value:
-    """``true``, or nothing."""
+    """``true`` where ``on`` holds, else no variable."""
     return lambda scene: "true" if on(scene.policy.spec) else None
 
 
 def mig_strategy(scene: Scene) -> str | None:
-    """The policy's, None where it names none."""
+    """The policy's MIG strategy, None where it names none."""
     mig = scene.policy.spec.mig
     return (mig.strategy if mig else None) or None

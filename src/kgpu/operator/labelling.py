@@ -1,8 +1,8 @@
-"""Writes the Nodes' labels: many at a time, each at its own pace, so that one bad Node holds up nobody.
+"""Writes the Nodes' labels: many at a time, each with its own retries, so that one bad Node holds up no other.
 
-What is wanted is told anew with every plan; what is no longer wanted is forgotten, also while it waits for another try.
-Labels are applied without force first. When somebody else has a label with another value, the Node is read again: if
-that is what the plan knew, it is overridden, and otherwise the plan was made on old news and is made anew.
+Every plan replaces what is wanted; a change no longer wanted is dropped, also while it waits for a retry. Labels are
+applied without force first. When another manager owns a label with another value, the Node is read again: if the plan
+knew that value, it is overridden; otherwise the plan was made from old data, and a new one is made.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from kgpu.operator.watching import ClusterWatching
 log = logging.getLogger(__name__)
 
 CONCURRENCY: Final = 16
-# The labels come by the watch: their version is all that is needed of the answer.
+# The labels come by the watch: of the answer only the version is needed.
 _BRIEFLY: Final = dataclasses.replace(NODES, metadata_only=True)
 _PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.5, healthy_after=60.0)
 
 
 class NodeLabeller:
-    """The hands for Nodes. ``run`` writes what ``want`` asks for."""
+    """Writes labels of Nodes. ``run`` writes what ``want`` asks for."""
 
     def __init__(self, api: KubeApi, watching: ClusterWatching, *, clock: Clock, count: Callable[[str], None]) -> None:
         self._api = api
@@ -53,11 +53,11 @@ class NodeLabeller:
 
     @property
     def pending(self) -> int:
-        """How many Nodes are not as they are wanted."""
+        """How many Nodes do not have the wanted labels yet."""
         return len(self._wanted)
 
     def want(self, wanted: Iterable[NodeLabels]) -> None:
-        """From now on, these and no others are to be written."""
+        """Replace the changes to be written."""
         self._wanted = {change.name: change for change in wanted if not self._is_written(change)}
         for name in self.errors.keys() - self._wanted.keys():
             del self.errors[name]
@@ -78,7 +78,7 @@ class NodeLabeller:
                 task.cancel()
 
     def _is_written(self, change: NodeLabels) -> bool:
-        """True when this was written and the Node is not known to have changed since: asking again would be in vain."""
+        """True when this change was written and the Node has not changed since, as far as is known."""
         wrote, version = self._written.get(change.name, (None, ""))
         live = self._watching.objects("nodes").get(("", change.name))
         return wrote == change and live is not None and not is_newer(version_of(live), version)
@@ -115,7 +115,7 @@ class NodeLabeller:
     def _failed(self, name: str, error: KubeError) -> None:
         pause = self._pauses.setdefault(name, Backoff(_PAUSE))
         if self.errors.get(name) != error.what:
-            quiet = len(self.errors) > 3 or isinstance(error, LostLeadError)  # that is told once, and not per Node
+            quiet = len(self.errors) > 3 or isinstance(error, LostLeadError)  # logged once, not per Node
             log.log(logging.DEBUG if quiet else logging.WARNING, "Node %s: %s", name, error.one_line())
         self.errors[name] = error.what
         self._later[name] = asyncio.create_task(self._again(name, pause.next_delay()))
@@ -155,7 +155,7 @@ class NodeLabeller:
         self._written[change.name] = (change, version_of(applied))
 
     def _is_known(self, change: NodeLabels, fresh: Object, uid: str) -> bool:
-        """True when the Node's labels are what the plan was made from, as far as they are concerned here."""
+        """True when the labels that the change is about are as the plan knew them."""
         live = self._watching.objects("nodes").get(("", change.name))
         if live is None or mapping(fresh.get("metadata")).get("uid") != uid:
             return False

@@ -71,8 +71,9 @@ _FEATURES: Final = "features"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelRules:
-    """What policy and settings say about labels; ``active`` is False without a policy: then nothing of the operator's
-    stays. ``agents``: one agent per node does everything; ``everywhere``: it is wanted on nodes without work, too.
+    """What policy and settings say about labels. ``active`` is False without a policy: then the operator's labels go.
+
+    ``agents``: one agent per node does everything; ``everywhere``: it is wanted on nodes without work, too.
     """
 
     active: bool = False
@@ -88,7 +89,7 @@ class LabelRules:
 
     @classmethod
     def of(cls, policy: Policy | None, settings: OperatorSettings | None = None) -> LabelRules:
-        """Of the policy that is in force."""
+        """The rules of the policy in force, None for no policy."""
         if policy is None:
             return cls()
         spec = policy.spec
@@ -111,9 +112,9 @@ class LabelRules:
 
 
 def is_gpu(node: ClusterNode) -> bool:
-    """True for a node with NVIDIA GPUs: its PCI labels or its agent say so, or nothing says any more.
+    """True for a node with NVIDIA GPUs by its PCI labels or its agent's report.
 
-    The last is a node that had GPUs and has lost every feature label and its agent's word: nobody has looked.
+    Also for a node that had GPUs and has lost every feature label and its agent's report: discovery has failed there.
     """
     if has_gpu(node):
         return True
@@ -130,7 +131,7 @@ def has_gpu(node: ClusterNode) -> bool:
 
 
 def looked_at(node: ClusterNode) -> bool:
-    """True when something has looked for devices on this node."""
+    """True when a discovery has looked for devices on this node."""
     if any(key.startswith(names.NFD_PREFIX) for key in node.labels):
         return True
     features = node.report.roles.get("features") if node.report else None
@@ -143,12 +144,12 @@ def opted_out(node: ClusterNode) -> bool:
 
 
 def has_agent(node: ClusterNode) -> bool:
-    """True where the privileged agent belongs and nothing else looks for features."""
+    """True where the privileged agent belongs and the finder does not."""
     return AGENT in node.labels
 
 
 def is_cleaned(node: ClusterNode) -> bool:
-    """True when the node's agent says that it has taken away what it had put there; features are still its job."""
+    """True when the node's agent reports that it has cleaned up; the role ``features`` may go on."""
     roles = node.agent.roles if node.agent else {}
     states = {role.state for name, role in roles.items() if name != _FEATURES}
     return "left" in states and states <= {"left", "stopped"}
@@ -163,7 +164,7 @@ def workload(node: ClusterNode, rules: LabelRules) -> str:
 
 
 def mig_capable(node: ClusterNode) -> bool:
-    """True when GPUs of this node can be cut; by the discovered label, else by the product's name."""
+    """True when GPUs of this node support MIG, by the discovered label, else by the product's name."""
     labels = node.labels
     if labels.get(names.LABEL_VGPU_HOST_DRIVER_VERSION):
         return False
@@ -231,7 +232,7 @@ def applied(node: ClusterNode, plan: NodeLabels | None) -> ClusterNode:
 
 
 def _force(node: ClusterNode, mine: dict[str, str], key: str, value: str) -> None:
-    """A value that has to be there; where somebody else has set the same, it is theirs."""
+    """Require a value. A label that another manager has set to the same value stays theirs."""
     if key in node.owned or node.labels.get(key) != value:
         mine[key] = value
 
@@ -254,7 +255,7 @@ def _agent(node: ClusterNode, rules: LabelRules, mine: dict[str, str], clear: li
 
 
 def _has_work(node: ClusterNode, mine: Mapping[str, str], clear: list[str]) -> bool:
-    """Whether a label of an operand will be there, whoever has set it; a pause is no end of work."""
+    """Whether an operand's label will give the agent work, whoever has set it; a paused operand counts."""
     for key in WORK:
         stays = key not in node.owned and key not in clear
         if (mine.get(key) or (node.labels.get(key, "") if stays else "")) not in {"", FALSE}:

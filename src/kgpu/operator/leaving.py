@@ -1,8 +1,8 @@
-"""Before agents go, they clean up their hosts: the first step when nothing is wanted any more.
+"""Agents clean up their hosts before they are removed: the first step when nothing is wanted any more.
 
-The configuration that all agents read is told that they leave; then the operator waits, for a while, until every agent
-that can be reached has said that it has left. Only then the DaemonSet and the labels go. An agent that does not answer
-in time is named and waited for no longer: no node keeps a policy from being deleted.
+The operator sets ``leaving`` in the configuration that all agents read, then waits for a while until every agent that
+can be reached reports that it has left. Only then the DaemonSet and the labels go. An agent that does not answer in
+time is named in the log and not waited for: no node keeps a policy from being deleted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOOK_AGAIN: Final = 1.0
 ROLE_OF: Final = {names.AGENT_DAEMON_SET: ""} | {
     name: operand.role for name, operand in DAEMON_SETS.items() if operand.role
 }
-"""The DaemonSets whose pods clean up, with the role that they are there for; "" for all of them."""
+"""The DaemonSets whose pods clean up, with the role that they run; "" for all roles."""
 
 _NEEDED_TO_LEAVE: Final = frozenset(
     {(kinds.DAEMON_SETS.kind, name) for name in ROLE_OF}
@@ -65,7 +65,7 @@ class Leaving:
         self._told = False
 
     async def holds(self, plan: ClusterPlan) -> bool:
-        """True while agents are still leaving, so that nothing of theirs may be removed yet. Raises KubeError."""
+        """True while agents are still leaving, so that nothing they need may be removed yet. Raises KubeError."""
         live = self._watching.live(CONFIG_MAPS, self._namespace, names.AGENT_CONFIG_MAP)
         agents = any(self._watching.live(kinds.DAEMON_SETS, self._namespace, name) is not None for name in ROLE_OF)
         wanted = bool(plan.keep) or any(obj.get("kind") == kinds.DAEMON_SETS.kind for obj in plan.objects)
@@ -105,7 +105,7 @@ class Leaving:
         )
 
     async def _tell(self, text: str) -> bool:
-        """Tell the agents, unless they have been told; False when there is no configuration to tell it with."""
+        """Set ``leaving`` in the agents' configuration unless it is set; False when it can't be written."""
         try:
             config = agent_config.decode(text, source=f"ConfigMap {names.AGENT_CONFIG_MAP}")
         except ConfigError as error:
@@ -125,10 +125,10 @@ class Leaving:
         return True
 
 
-def outliving(obj: Object, owner: Object | None) -> Object:
-    """The object as it is applied: what agents need to clean up belongs to the operator instead of the policy.
+def outliving_policy(obj: Object, owner: Object | None) -> Object:
+    """The object to apply: what agents need to clean up is owned by the operator instead of the policy.
 
-    Garbage collection would otherwise take the agents away together with the policy, before they have done anything.
+    Garbage collection would otherwise remove the agents together with the policy, before they have cleaned up.
     """
     metadata = obj["metadata"]
     if (obj.get("kind"), metadata.get("name")) not in _NEEDED_TO_LEAVE:
@@ -144,7 +144,7 @@ def _said(node: ClusterNode, role: str) -> AgentReport | None:
 
 
 def has_left(report: AgentReport | None) -> bool:
-    """True when an agent says that it has cleaned up: every role has left or does not run."""
+    """True when an agent reports that it has cleaned up: every role has left or does not run."""
     if report is None or not report.roles:
         return False
     states = {role.state for role in report.roles.values()}

@@ -1,7 +1,7 @@
 """Whether the driver that is loaded on a node is the one that is asked for. Pure.
 
-A driver in use stays loaded until nothing uses it, whatever the image of its pod is by then; ready is said of what is
-loaded.
+A driver in use stays loaded until nothing uses it, whatever image its pod has by then; readiness is judged by the
+loaded one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _RELEASE: Final = re.compile(r"(?P<release>[0-9]{3,}(?:\.[0-9]+){0,2})(?:-|$)", 
 
 
 def other_driver(view: CauseView, node: ClusterNode, fitting: Iterable[str]) -> Cause | None:
-    """That another driver is loaded than the DaemonSets ``fitting`` bring; tags without a release are not judged."""
+    """The cause when another driver is loaded than the DaemonSets ``fitting`` install; None too for tags without a
+    release.
+    """
     loaded = node.report.driver if node.report is not None else ""
     wanted = {release: name for name in fitting if (release := _wanted(view.wanted.get(name, {})))}
     if not loaded or not wanted or any(_is_of(loaded, release) for release in wanted):
@@ -39,7 +41,7 @@ def other_driver(view: CauseView, node: ClusterNode, fitting: Iterable[str]) -> 
 
 
 def _wanted(daemon_set: Object) -> str:
-    """The release that a driver's DaemonSet brings, by its image's tag; "" when it does not say."""
+    """The release that a driver's DaemonSet installs, by its image's tag; "" when the tag has none."""
     pod = mapping(mapping(mapping(daemon_set.get("spec")).get("template")).get("spec"))
     first = next(iter(map(mapping, items(pod.get("containers")))), {})
     match = _RELEASE.match(text(first.get("image")).rpartition("/")[2].partition(":")[2])
@@ -47,6 +49,6 @@ def _wanted(daemon_set: Object) -> str:
 
 
 def _is_of(loaded: str, release: str) -> bool:
-    """``release`` may be a branch."""
+    """Whether the loaded driver is of a release or branch."""
     wanted = release.split(".")
     return loaded.split(".")[: len(wanted)] == wanted

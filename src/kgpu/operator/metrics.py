@@ -60,11 +60,11 @@ class OperatorFigures:
         self.events_dropped = 0
 
     def wrote(self, kind: str) -> None:
-        """One write to the API server, of an object of that kind; leader election's are not counted."""
+        """Count a write of an object of that kind to the API server; leader election's are not counted."""
         self._writes[kind] += 1
 
     def dropped(self, events: int) -> None:
-        """So many Events were not written, because there were too many."""
+        """Count Events that were not written because there were too many."""
         self.events_dropped += events
 
     @property
@@ -73,7 +73,7 @@ class OperatorFigures:
         return dict(self._writes)
 
     def passed(self, gauges: Mapping[str, float]) -> None:
-        """A pass has ended, and the plan says this."""
+        """Count a pass that has ended, with the plan's metrics."""
         self.passes += 1
         figures = {name.removeprefix(PREFIX): value for name, value in gauges.items()}
         self._gauges = {"reconciliation_status": NO_POLICY, **figures}
@@ -83,7 +83,7 @@ class OperatorFigures:
             self.failed += 1
 
     def broke(self) -> None:
-        """A pass ended with an error of the operator or the API server."""
+        """Count a pass that ended with an error of the operator or the API server."""
         self.passes += 1
         self.failed += 1
         self._gauges["reconciliation_status"] = OPERATOR_ERROR

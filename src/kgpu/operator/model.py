@@ -1,4 +1,4 @@
-"""The operator's data: what it was told, what it sees, and what it wants. Plain values; decisions are in ``plan``.
+"""The operator's data: its settings, what it observes, and what it wants. Plain values; decisions are in ``plan``.
 
 Objects of the API server stay dictionaries. What comes from nodes and users is decoded into these values first, where
 wrong shapes become empty values or a decision that says so; nothing here raises for what a cluster contains.
@@ -40,7 +40,7 @@ class OtherProgram(enum.StrEnum):
 
 
 class OtherPresence(enum.StrEnum):
-    """How it is known whether another program works here: by looking, or by the administrator's word."""
+    """How the operator knows whether another program works here: it looks, or the administrator says so."""
 
     DETECT = "detect"
     PRESENT = "present"
@@ -71,7 +71,7 @@ class Monitoring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSettings:
-    """What the operator process was told. ``image`` is kgpu's own, for agents and operands."""
+    """The operator's settings. ``image`` is kgpu's own, for agents and operands."""
 
     namespace: str
     image: str
@@ -81,17 +81,17 @@ class OperatorSettings:
     agent_nodes: AgentNodes = AgentNodes.GPU
     """Where the privileged agent runs in the layout ``agent`` (``agent.nodes``)."""
     agent_selector: Mapping[str, str] = field(default_factory=dict)
-    """Labels that a node must have beside that; on others nothing privileged runs, whatever GPUs they have."""
+    """Further labels that such a node must have; on others nothing privileged runs, whatever GPUs they have."""
     discovery: bool = True
-    """The built-in node features (Helm value ``nfd.enabled``); they stand back where another discovery works."""
+    """The built-in node feature discovery (Helm value ``nfd.enabled``); it adds no labels where another one works."""
     other_discovery: OtherPresence = OtherPresence.DETECT
-    """Whether one does (``nfd.other``)."""
+    """Whether another node feature discovery works here (``nfd.other``)."""
     other_operator: OtherPresence = OtherPresence.DETECT
-    """Whether kgpu holds still beside another GPU operator (``operator.otherOperator``); never ``PRESENT``."""
+    """Whether another GPU operator makes kgpu do nothing (``operator.otherOperator``); never ``PRESENT``."""
     health: bool = True
     """Whether GPUs' health is watched (Helm value ``health.enabled``)."""
     health_config: str = ""
-    """Its configuration, YAML, "" for the usual."""
+    """Configuration of the health role as YAML, "" for the default."""
     host_facts: bool = True
     """Whether agents write what ``kgpu doctor`` wants to know of nodes into their logs (``doctor.hostFacts``)."""
     monitoring: Monitoring = field(default_factory=Monitoring)
@@ -102,7 +102,7 @@ class OperatorSettings:
 
     @property
     def looks_for(self) -> frozenset[OtherProgram]:
-        """The programs that are looked for."""
+        """The programs that the operator looks for."""
         told = {OtherProgram.OPERATOR: self.other_operator, OtherProgram.DISCOVERY: self.other_discovery}
         return frozenset(program for program, other in told.items() if other is OtherPresence.DETECT)
 
@@ -122,12 +122,11 @@ class ClusterNode:
     ``owned_annotations`` the annotation keys.
 
     ``runtime`` is ``containerd``, ``docker``, ``cri-o`` or "" when the kubelet has not said. ``os_id``, ``os_version``
-    and ``kernel`` come from feature labels, otherwise from what the kubelet reports. ``gpus`` and ``allocatable`` count
-    NVIDIA's extended resources by name. ``report`` is what the node's processes say together, None without any;
-    ``reports`` what each role's own process says, ``agent`` what the whole agent does: both are in ``report`` too.
-    ``gpus`` is what its health role says of them and ``validation`` what its validator does, None where that is not
-    understood.
-    ``discovered``: kgpu's own discovery has labels on it. ``aside``: ``OperatorSettings.agent_selector`` leaves it out.
+    and ``kernel`` come from feature labels, otherwise from what the kubelet reports. ``capacity`` and ``allocatable``
+    count NVIDIA's extended resources by name. ``report`` merges the reports of the node's processes, None without any;
+    ``reports`` are those of processes for one role, ``agent`` is the whole agent's. ``gpus`` is the health role's
+    report and ``validation`` the validator's, None where it can't be read. ``discovered``: kgpu's own discovery has
+    labels on it. ``aside``: ``OperatorSettings.agent_selector`` leaves it out.
     """
 
     name: str
@@ -171,9 +170,9 @@ class PodTrouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """One ClusterPolicy. ``warnings`` are what its manifest has that nothing will be done with, ``unbuilt`` the fields
-    of these that ask for what kgpu can't do yet; ``problem`` is set when it can't be read at all, and ``spec`` then has
-    the defaults.
+    """One ClusterPolicy. ``warnings`` are about what its manifest has without effect, ``unbuilt`` are the fields of
+    these that kgpu does not provide yet; ``problem`` is set when it can't be read at all, and ``spec`` then has the
+    defaults.
     """
 
     name: str
@@ -213,8 +212,8 @@ class ObservedCluster:
     ``daemon_sets`` are the live ones in the operator's namespace by name, ``config_maps`` the keys of those there.
     ``foreign_nfd``: another node feature discovery works in this cluster. ``foreign_operator`` names a running GPU
     operator that is not kgpu, as ``namespace/deployment``, ``foreign_version`` its release. ``pods`` are the nodes
-    on which a DaemonSet there has a pod, by its name, None where nobody can know. ``failures`` are Warning events
-    about DaemonSets there, by name: why pods could not be made (quota, admission).
+    with a pod of a DaemonSet there, by the DaemonSet's name, None where pods can't be listed. ``failures`` are Warning
+    events about DaemonSets there, by name: why pods could not be created (quota, admission).
     """
 
     kube_version: tuple[int, int] = (1, 35)
@@ -233,13 +232,15 @@ class ObservedCluster:
     apply_errors: Mapping[str, str] = field(default_factory=dict)
     """What the API server refused last time, by ``Kind/name``."""
     unmarked: frozenset[str] = frozenset()
-    """Nodes where the agent belongs and whose label does not say so yet; known once they are labelled in thought."""
+    """Nodes where the agent belongs and whose label does not say so yet; set once the plan's labels are applied to
+    them.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLabels:
-    """The whole set of labels that the operator applies to one Node, under its field manager; what annotations it had
-    go.
+    """The whole set of labels that the operator applies to one Node, under its field manager; annotations that it had
+    applied go.
 
     ``clear`` are keys that others own and that have to go or change all the same (a mode that ended).
     """
@@ -261,8 +262,8 @@ class ClusterPlan:
     whose controller is to be asked for another attempt now and then. ``nodes`` has only Nodes that differ from what is
     wanted.
     ``policy_status`` and ``driver_status`` are whole status objects by name; a condition without lastTransitionTime
-    has just changed: whoever writes the status stamps it (``conditions.stamp``). ``decisions`` are told once each:
-    their subject is ``Node/<name>``, ``ClusterPolicy/<name>`` or ``NVIDIADriver/<name>``.
+    has just changed: whoever writes the status stamps it (``conditions.stamp``). ``decisions`` become log lines and
+    Events once each: their subject is ``Node/<name>``, ``ClusterPolicy/<name>`` or ``NVIDIADriver/<name>``.
     """
 
     hold: bool = False

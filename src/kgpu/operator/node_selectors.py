@@ -10,7 +10,7 @@ from kgpu.formats import names
 
 
 class BySelector:
-    """Names by the node labels that they need. Selectors are of a few kinds, each with the same keys."""
+    """Index of names by node selector. There are few sets of keys, so it is grouped by these."""
 
     def __init__(self, selectors: Mapping[str, Mapping[str, str]]) -> None:
         self._kinds: dict[tuple[str, ...], dict[tuple[str, ...], list[str]]] = {}
@@ -20,7 +20,7 @@ class BySelector:
             self._kinds.setdefault(keys, {}).setdefault(values, []).append(name)
 
     def of(self, labels: Mapping[str, str]) -> list[str]:
-        """The names whose selectors a node with these labels fulfils, sorted."""
+        """Return the names whose selectors match these labels, sorted."""
         names: list[str] = []
         for keys, by_values in self._kinds.items():
             values = tuple(labels[key] for key in keys if key in labels)

@@ -23,7 +23,7 @@ from kgpu.operator.model import ClusterNode, NodeCondition, Object
 KEPT_ANNOTATIONS: Final = (names.ROLES_ANNOTATION, names.DRIVER_UPGRADE_ENABLED)
 REPORTS: Final = (names.GPUS_ANNOTATION, names.VALIDATION_ANNOTATION)
 MAX_REPORTS: Final = 16
-"""Processes of a node that are listened to; there are no more roles than that."""
+"""Processes of a node whose reports are read; there are no more roles than that."""
 KEPT_CONDITIONS: Final = ("Ready", names.VALIDATED_CONDITION, names.GPUS_HEALTHY_CONDITION)
 RUNTIMES: Final = ("containerd", "docker", "cri-o")
 """Container runtimes that are known; the words before ``://`` in ``containerRuntimeVersion``."""
@@ -59,7 +59,7 @@ _POINT_RELEASE: Final = {"ubuntu": 2}
 
 
 def read_node(obj: Any) -> ClusterNode:
-    """Decodes a Node; of what has no name, a Node named "" without facts."""
+    """Decode a Node; one without a name becomes a Node named "" without facts."""
     metadata, spec, status = (mapping(mapping(obj).get(key)) for key in ("metadata", "spec", "status"))
     info = mapping(status.get("nodeInfo"))
     labels = _shared(strings(metadata.get("labels")))
@@ -100,7 +100,7 @@ def read_node(obj: Any) -> ClusterNode:
 
 
 def project(obj: Any) -> Object:
-    """The Node with nothing but what ``read_node`` reads: some kilobytes less each, of thousands of nodes."""
+    """Keep of the Node only what ``read_node`` reads: saves some kilobytes for each of thousands of nodes."""
     metadata, spec, status = (mapping(mapping(obj).get(key)) for key in ("metadata", "spec", "status"))
     annotations = strings(metadata.get("annotations"))
     info = mapping(status.get("nodeInfo"))
@@ -152,12 +152,12 @@ def gpu_count(resources: Mapping[str, int]) -> int:
 
 
 def _own_reports(annotations: Mapping[str, str]) -> list[str]:
-    """The annotations of processes that are there for one role."""
+    """The keys of report annotations of processes that run one role."""
     return sorted(key for key in annotations if key.startswith(names.ROLES_ANNOTATION_PREFIX))[:MAX_REPORTS]
 
 
 def _reports(annotations: Mapping[str, str]) -> tuple[AgentReport | None, AgentReport | None, dict[str, AgentReport]]:
-    """The whole agent's, that of all together, and those of processes for one role."""
+    """The whole agent's report, the merged one, and those of processes for one role, by role."""
     whole = annotations.get(names.ROLES_ANNOTATION)
     report = None if whole is None else agent_report.decode(whole)
     parts = {
@@ -229,7 +229,7 @@ def _ours(entry: Any) -> bool:
 
 
 def _is_discovery(entry: Any) -> bool:
-    """Whether it says that kgpu's own discovery has labels on the Node."""
+    """Whether the entry of managedFields is that of kgpu's discovery and has labels."""
     fields = mapping(entry)
     labels = mapping(mapping(mapping(fields.get("fieldsV1")).get("f:metadata")).get("f:labels"))
     return fields.get("manager") == names.FEATURES_FIELD_MANAGER and bool(labels)
@@ -255,7 +255,7 @@ def _one(value: str) -> str:
 
 
 def _fact(value: Any) -> str:
-    """A fact that the kubelet reports; what is longer than any of them is cut, since messages quote it."""
+    """A fact that the kubelet reports, printable and cut to ``MAX_FACT``, since messages quote it."""
     return _one(printable(text(value)[:MAX_FACT]))
 
 

@@ -1,4 +1,4 @@
-"""``args`` of the policy's sections: which of them reach kgpu's program for the operand, and why others do nothing.
+"""``args`` of the policy's sections: which of them reach kgpu's role for the operand, and why others have no effect.
 
 The replaced operator puts them in place of a container's arguments. Where these are a program's flags, kgpu's role
 takes the same flags; where they are words of a shell, kgpu has no shell for them. Flags that a role does not know are
@@ -18,12 +18,12 @@ SHELL: Final = "the replaced operator gives them to a shell, and kgpu's pods hav
 
 
 def role_args(operand: OperandSpec, policy: Policy) -> tuple[str, ...]:
-    """The arguments that the role is told: the policy's, but for those that are not for a program."""
+    """The policy's arguments that the role gets; none where the replaced container passes them to a shell."""
     return () if operand.instead_of_args else _given(operand, policy)
 
 
 def idle_args(operand: OperandSpec, policy: Policy) -> Iterator[IdleArguments]:
-    """What the policy gives and changes nothing."""
+    """The policy's arguments without effect."""
     args = _given(operand, policy)
     if args and operand.instead_of_args:
         yield IdleArguments(args, SHELL, f"remove args; {operand.instead_of_args}")

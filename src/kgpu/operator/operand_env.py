@@ -28,7 +28,7 @@ def role_env(operand: OperandSpec, scene: Scene) -> dict[str, str]:
 
 
 def variables(variable_rows: Iterable[Variable], scene: Scene) -> dict[str, str]:
-    """What the rows give."""
+    """Name and value of the rows in this scene, without those that have no value."""
     values = ((row.name, row.value if isinstance(row.value, str) else row.value(scene)) for row in variable_rows)
     return {name: value for name, value in values if value is not None}
 
@@ -50,7 +50,7 @@ def _user_env(operand: OperandSpec, scene: Scene) -> dict[str, str]:
 
 
 def check_env(operand: OperandSpec, scene: Scene) -> None:
-    """Raises ConfigError for the first variable of a role's whose name no container could have."""
+    """Check the policy's variables of a role. Raises ConfigError for the first name that no container could have."""
     settings = section(operand.operand, scene.policy.spec)
     if settings is None:
         return
@@ -62,5 +62,5 @@ def check_env(operand: OperandSpec, scene: Scene) -> None:
 
 
 def section(operand: Operand, spec: ClusterPolicySpec) -> Any:
-    """The policy's section of what an agent hosts, None where it has none."""
+    """The policy's section of an operand that is a role, None where it has none."""
     return getattr(spec, operand.section) if operand.role and operand.section else None

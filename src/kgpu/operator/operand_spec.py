@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from kgpu.base.advice import Advice
 from kgpu.formats.operands import Operand
 from kgpu.operator.causes import Cause, CauseView
-from kgpu.operator.checks import role
+from kgpu.operator.checks import role_cause
 from kgpu.operator.model import ClusterNode, Object, OperatorSettings, Policy
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import RESOURCES
@@ -28,7 +28,7 @@ SWITCHED_OFF: Final = "switched off in the ClusterPolicy"
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One variable of a role's environment. ``value`` is the text, or gives it; None leaves the variable out."""
+    """One variable of a role's environment. ``value`` is the text or a function of it; None leaves the variable out."""
 
     name: str
     value: Value
@@ -45,7 +45,7 @@ class IdleArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperandPod:
-    """What differs between operands that have pods of their own.
+    """The pod of an operand that has pods of its own: what differs between operands.
 
     ``container`` is the name as users know it. ``volumes`` are names of ``host_access``; ``labels`` are further labels
     of pods that live selectors have. ``env`` is for these pods alone. With ``host_pid`` the pod sees the host's
@@ -72,11 +72,11 @@ class OperandSpec:
     own. ``instead_of_args`` says what to set where the replaced container gave ``args`` to a shell; ``idle_args`` finds
     those that change nothing. ``rules`` are its account's rights in all namespaces, ``namespace_rules`` those in the
     operator's. ``objects`` stand beside its pods, ``metrics`` are how Prometheus finds its metrics; ``made_by`` makes
-    all of its objects, for what no agent hosts.
+    all objects of an operand that is no role of the agent.
 
-    ``check`` judges it on one node, ``general`` on none in particular. ``wanted``, ``why_off``, ``missed`` and
-    ``verdict`` are for those that the rules of all others don't fit: whether it is judged, what is said where it isn't,
-    what is wrong all the same, and the whole verdict.
+    ``check`` judges it on one node, ``general`` for the whole cluster. ``wanted``, ``why_off``, ``missed`` and
+    ``verdict`` replace the common rules: whether it is judged, the note where it isn't, what is wrong all the same, and
+    the whole verdict.
     """
 
     operand: Operand
@@ -93,7 +93,7 @@ class OperandSpec:
     metrics: Callable[[Scene], list[Object]] | None = None
     made_by: Callable[[Scene], list[Object]] | None = None
     decisions: Callable[[Scene], Iterator[Advice]] = lambda _: iter(())
-    check: Callable[[CauseView, Operand, ClusterNode], Cause | None] = role
+    check: Callable[[CauseView, Operand, ClusterNode], Cause | None] = role_cause
     general: Callable[[CauseView], Cause | None] = lambda _: None
     wanted: Callable[[CauseView], bool] | None = None
     why_off: Callable[[CauseView], str] = lambda _: SWITCHED_OFF
@@ -101,13 +101,13 @@ class OperandSpec:
     verdict: Callable[[CauseView], OperandVerdict] | None = None
 
     def is_enabled(self, policy: Policy, settings: OperatorSettings) -> bool:
-        """Whether the policy asks for it: ``enabled`` of its section, or the row's default where that is not given."""
+        """Whether the policy asks for it: by ``enabled``, else by its section."""
         if self.enabled is not None:
             return self.enabled(policy, settings)
         return section_enabled(self.operand, policy)
 
 
 def section_enabled(operand: Operand, policy: Policy) -> bool:
-    """What ``enabled`` of its section says, the row's default where that says nothing."""
+    """``enabled`` of the operand's section in the policy, the row's default where that is not given."""
     enabled: bool | None = getattr(policy.spec, operand.section).enabled
     return operand.on_when_nil if enabled is None else enabled

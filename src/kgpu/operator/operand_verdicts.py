@@ -12,7 +12,7 @@ from kgpu.base.errors import UserError
 from kgpu.formats import names
 from kgpu.formats.operands import OPERANDS, Operand
 from kgpu.operator.causes import CauseView, unrendered
-from kgpu.operator.checks import refused
+from kgpu.operator.checks import refused_causes
 from kgpu.operator.labels import CONTAINER, TRUE, LabelRules, deploy, opted_out, workload
 from kgpu.operator.model import ClusterNode, NodeLayout
 from kgpu.operator.operand_spec import SWITCHED_OFF, OperandSpec
@@ -28,7 +28,7 @@ def judge(view: CauseView, rules: LabelRules) -> tuple[OperandVerdict, ...]:
 
 
 def _out(view: CauseView) -> tuple[str, ...]:
-    """Notes on GPU nodes that kgpu keeps off, by whose word."""
+    """Notes on GPU nodes without operands, and what keeps them off."""
     aside = sum(node.aside for node in view.gpu_nodes)
     labelled = sum(map(opted_out, view.gpu_nodes)) - aside
     rows = (
@@ -68,7 +68,7 @@ def _on_nodes(view: CauseView, spec: OperandSpec, container: list[ClusterNode], 
     operand = spec.operand
     nodes, off = _expected(operand, container)
     general = spec.general(view)
-    causes = [*refused(view, operand), *([general] if general is not None else [])]
+    causes = [*refused_causes(view, operand), *([general] if general is not None else [])]
     findings = [NodeCause("", cause) for cause in causes]
     for node in nodes:
         cause = spec.check(view, operand, node)
@@ -83,7 +83,7 @@ def _on_nodes(view: CauseView, spec: OperandSpec, container: list[ClusterNode], 
 
 
 def _render_error(view: CauseView, operand: Operand) -> UserError | None:
-    """Why an operand's objects can't be made; without the agent no role of it can be."""
+    """Why an operand's objects can't be rendered; an error of the agent is one of all its roles."""
     agent = view.errors.get("agent") if operand.role and view.settings.layout is NodeLayout.AGENT else None
     return view.errors.get(operand.name) or agent
 

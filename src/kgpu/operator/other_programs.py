@@ -1,4 +1,4 @@
-"""Which Deployments that look like another GPU operator, or like node feature discovery, are believed to be one.
+"""Which Deployments really are another GPU operator or node feature discovery.
 
 Any tenant can give a Deployment of its own such a name or label, so that proves nothing. What a tenant can't have is
 the right without which such a program can't work: to write the status of ClusterPolicies, to patch Nodes. The API
@@ -59,13 +59,14 @@ class SuspectProgram:
 
     @property
     def question(self) -> tuple[OtherProgram, str, str]:
-        """What is asked: two Deployments with the same account have the same answer."""
+        """The key of the access review: two Deployments with the same account get the same answer."""
         return self.program, self.namespace, self.account
 
 
 def suspect(program: OtherProgram, deployment: Object, own_uid: str) -> SuspectProgram | None:
-    """A reduced Deployment (``projections.deployment``) with one of the program's labels, as a suspect; None for one that does
-    not run, is kgpu's own, or is another part of the program.
+    """Return a Deployment with one of the program's labels as a suspect. ``deployment`` is reduced by ``projections``.
+
+    None for one that does not run, is kgpu's own, or is another part of the program.
     """
     metadata, labels = deployment["metadata"], deployment["labels"]
     ours = metadata.get("uid") == own_uid or names.KGPU in (
@@ -89,7 +90,7 @@ def _is_master(deployment: Object) -> bool:
 
 
 def to_ask(suspects: Iterable[SuspectProgram]) -> tuple[SuspectProgram, ...]:
-    """Those that are asked about: of each namespace and in all only so many, the oldest first."""
+    """The suspects to ask about, oldest first: at most ``MOST_OF_NAMESPACE`` of a namespace and ``MOST`` in all."""
     counts: Counter[str] = Counter()
     chosen: list[SuspectProgram] = []
     for candidate in sorted(suspects):
@@ -100,7 +101,7 @@ def to_ask(suspects: Iterable[SuspectProgram]) -> tuple[SuspectProgram, ...]:
 
 
 class OtherPrograms:
-    """Asks, and remembers the answers for a minute."""
+    """Asks the API server what suspects may do, and keeps the answers for a minute."""
 
     def __init__(self, api: KubeApi, *, clock: Clock) -> None:
         self._api = api
@@ -109,11 +110,13 @@ class OtherPrograms:
         self._refused: dict[OtherProgram, KubeRefusedError] = {}
         self._left_out = 0
         self.again_at: float | None = None
-        """When an answer has to be asked for again, by the clock; None while nobody is suspected."""
+        """When the oldest answer expires, by the clock; None while there are no suspects."""
 
     async def confirmed(self, suspects: Iterable[SuspectProgram]) -> frozenset[SuspectProgram]:
-        """Those whose account has the right that such a program needs. Raises KubeError when nobody answers; where the
-        operator may not ask, nobody is believed, which ``decisions`` tells.
+        """Return the suspects whose account has the right that such a program needs.
+
+        Raises KubeError when the API server does not answer. Where the operator may not ask, no suspect is confirmed,
+        and ``decisions`` says so.
         """
         suspects = tuple(suspects)
         checked = to_ask(suspects)
@@ -152,7 +155,7 @@ class OtherPrograms:
         return mapping(answer.get("status")).get("allowed") is True
 
     def decisions(self) -> tuple[Advice, ...]:
-        """What could not be found out."""
+        """Warnings about suspects that could not be checked."""
         advice = [_unasked(program, error) for program, error in sorted(self._refused.items())]
         if self._left_out:
             advice.append(_crowd(self._left_out))

@@ -1,6 +1,6 @@
 """How a cluster is doing, as data for people and programs: what ``kgpu status`` shows.
 
-It is judged here and now by the operator's own rules, so that it is right also while the operator is down, and names
+It applies the operator's own rules to what is read now, so that it is right also while the operator is down, and names
 what the operator has written where that differs.
 """
 
@@ -35,7 +35,7 @@ WORKS: Final = "works"
 FAILS: Final = "fails"
 WAITS: Final = "waits"
 OFF: Final = "off"
-"""What an operand can be on a node; off: it is not meant to run there."""
+"""The states of an operand on a node; off: it is not meant to run there."""
 
 _REMEDIES: Final = {
     "ManifestWarning": "correct the field: kubectl edit clusterpolicy",
@@ -45,9 +45,9 @@ _REMEDIES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownProblem:
-    """Something that is not as it should be. ``nodes`` is empty for what concerns the whole cluster.
+    """A problem. ``nodes`` is empty for what concerns the whole cluster.
 
-    ``passing``: it goes by itself if all goes well. ``warning``: nothing waits for it.
+    ``passing``: it usually goes by itself. ``warning``: it holds nothing up.
     """
 
     what: str
@@ -114,7 +114,7 @@ class DriverRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """All of it. ``unread`` is what could not be read, so that nothing is known about it."""
+    """The state of the whole cluster. ``unread`` is what could not be read, so that nothing is known about it."""
 
     ready: bool
     headline: str
@@ -133,8 +133,8 @@ class Overview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorState:
-    """What is known of the operator's Deployment. ``said`` is that in words; ``down``: there is one, and it does not
-    run; ``name`` is its name, "" without one; ``idle``: nobody wants it to run; ``release`` is Helm's, "" without.
+    """What is known of the operator's Deployment. ``said`` describes it in words; ``down``: it exists and does not run;
+    ``name`` is its name, "" without one; ``idle``: it is scaled to 0; ``release`` is Helm's, "" without one.
     """
 
     said: str = ""
@@ -151,7 +151,7 @@ def overview(
     operator: OperatorState | None = None,
     unread: tuple[str, ...] = (),
 ) -> Overview:
-    """Of this moment."""
+    """Make the overview of a cluster that has been read."""
     state = operator or OperatorState()
     active = choose_policy(observed)
     policy = active.policy
@@ -263,7 +263,7 @@ def _headline(known: Survey, policy: Policy, written: str) -> str:
 
 
 def _not_offered(known: Survey) -> str:
-    """That nodes offer no GPU because the device plugin is off, by the policy or by their labels; "" where it runs."""
+    """The part of the headline about nodes without GPUs because the device plugin is off; "" where there is none."""
     off = {name for verdict in known.verdicts if verdict.operand.name == "device-plugin" for name in verdict.off}
     if known.view.policy.spec.device_plugin.enabled is False:
         off = {node.name for node in known.view.gpu_nodes}
@@ -275,7 +275,7 @@ def _not_offered(known: Survey) -> str:
 
 
 def _not_well(nodes: Iterable[ClusterNode]) -> str:
-    """What operands that all work do not say, "" for nothing."""
+    """The part of the headline about GPUs that are not well, "" without any."""
     counts = {node.name: bad for node in nodes if (bad := gpus_of(node).bad)}
     if not counts:
         return ""
@@ -286,7 +286,7 @@ def _not_well(nodes: Iterable[ClusterNode]) -> str:
 
 
 def _is_current(policy: Policy) -> bool:
-    """Whether what is written is of the policy as it is now."""
+    """Whether the status that the operator has written is of the policy's current generation."""
     entries = map(mapping, items(policy.status.get("conditions")))
     return all(entry.get("observedGeneration") == policy.generation for entry in entries)
 
@@ -296,7 +296,7 @@ def _written(policy: Policy) -> str:
 
 
 def _said(policy: Policy) -> str:
-    """What the operator has last written of what is wrong, "" for nothing."""
+    """The message of the condition ``Error`` that the operator has last written, "" without one."""
     for entry in map(mapping, items(policy.status.get("conditions"))):
         if entry.get("type") == "Error" and entry.get("status") == "True":
             return text(entry.get("message"))
@@ -304,7 +304,7 @@ def _said(policy: Policy) -> str:
 
 
 def _switched_off(known: Survey) -> Iterable[ShownProblem]:
-    """What node labels keep from running, with the command that undoes it; not where that is told as a cause."""
+    """Operands that node labels switch off, with the command that undoes it, unless that is a cause already."""
     explained = {(finding.node, finding.cause.remedy) for verdict in known.verdicts for finding in verdict.findings}
     out = frozenset(node.name for node in known.view.gpu_nodes if opted_out(node) and not node.aside)
     labels = [(names.LABEL_DEPLOY_OPERANDS, "nothing of kgpu's runs", out)]
@@ -348,7 +348,7 @@ def _problem(cause: Cause, nodes: tuple[str, ...]) -> ShownProblem:
 
 
 def _problems(known: Survey) -> tuple[ShownProblem, ...]:
-    """Root causes; nodes with the same are one problem."""
+    """Root causes as problems, one for all nodes with the same; and what can't be applied or rendered."""
     findings = root_causes(finding for verdict in known.verdicts if verdict.holds_up for finding in verdict.findings)
     groups: dict[Cause, list[str]] = {}
     for finding in findings:
@@ -390,7 +390,7 @@ def _gpus(nodes: Iterable[ClusterNode]) -> Iterable[ShownProblem]:
 
 
 def with_remedy(problem: ShownProblem) -> ShownProblem:
-    """No problem without anything to do."""
+    """The problem with a remedy, the usual one for its reason where it has none."""
     if problem.remedy:
         return problem
     if problem.passing:
@@ -400,12 +400,12 @@ def with_remedy(problem: ShownProblem) -> ShownProblem:
 
 
 def _quoted(node: str, remedy: str) -> str:
-    """As the agent's words: whoever has one node's token must not give orders."""
+    """The remedy as a quotation of the agent: whoever has a node's token must not give orders in kgpu's name."""
     return f'its agent says: "{remedy}"; kgpu doctor node {node} checks it'
 
 
 def _weight(problem: ShownProblem) -> tuple[bool, bool, bool, int, str]:
-    """What is worst first; what the API server refuses may be why all the rest is missing."""
+    """Sort key, worst first; what the API server refuses may be the reason for all others."""
     return problem.passing, problem.warning, problem.reason != APPLY_FAILED, -len(problem.nodes), problem.what
 
 
@@ -421,7 +421,7 @@ def _outside(findings: Iterable[Unsupported]) -> Iterable[ShownProblem]:
 
 
 def _warnings(policy: Policy) -> Iterable[ShownProblem]:
-    """But for fields that are not built yet: they are rows of their own."""
+    """Warnings of the policy's manifest, without fields that are not provided yet: they have rows of their own."""
     return (
         ShownProblem(what=f"ClusterPolicy {policy.name}: {warning}", reason="ManifestWarning", warning=True)
         for warning in policy.warnings
@@ -430,7 +430,7 @@ def _warnings(policy: Policy) -> Iterable[ShownProblem]:
 
 
 def _without_effect(known: Survey) -> Iterable[ShownProblem]:
-    """What the policy asks for and is done in another way, or not in this layout."""
+    """What the policy asks for and kgpu does in another way, or not in this layout."""
     for decision in known.rendered.decisions:
         if decision.severity is Severity.WARNING and decision.reason != SANDBOX:
             yield ShownProblem(

@@ -1,7 +1,7 @@
-"""How long the operator rests between two plans: a share of a core at most goes into planning.
+"""How long the operator rests between two plans, so that planning takes at most a share of a core.
 
-What was not used is saved up, to a limit, so that the first steps of an installation don't wait for each other; a
-cluster whose plans take long, or that has news all the time, is planned for as often as the share allows.
+Unused time is saved up to a limit, so that the first steps of an installation don't wait for each other; a cluster
+whose plans take long, or that changes all the time, is planned for as often as the share allows.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 SHARE: Final = 0.1  # of a core
-SHARE_BUSY: Final = 0.05  # while Nodes are being written, which is news that the plan knew before
+SHARE_BUSY: Final = 0.05  # while Nodes are being written: changes that the plan itself has made
 SAVED_MOST: Final = 0.5  # seconds of planning
 REST_MOST: Final = 3.0  # seconds
 
 
 class Pace:
-    """One leader's; ``now`` is of a monotonic clock, in seconds."""
+    """The pace of one leader; ``now`` is of a monotonic clock, in seconds."""
 
     def __init__(self, now: float) -> None:
         self._saved = SAVED_MOST
@@ -23,7 +23,7 @@ class Pace:
         self._since = now
 
     def spent(self, now: float, seconds: float) -> None:
-        """A plan took so long and has been carried out by now."""
+        """Account for a plan that took ``seconds`` and has been carried out."""
         self._save(now)
         self._saved = max(-REST_MOST * SHARE, self._saved - seconds)
 

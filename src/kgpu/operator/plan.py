@@ -1,9 +1,9 @@
 """What there should be in the cluster, from what is there: the operator's one decision, a pure function.
 
 Start reading here. ``plan`` never raises for what a cluster contains and asks nobody: the same observation gives the
-same plan, whatever the order of nodes, and once a plan has been applied the next one changes nothing. Steps: which
-policy is in force (``active_policy``), what Nodes are to be labelled (``labels``, ``drivers``), the objects for a fleet that
-is labelled like that (``objects``), and what is ready, what is not and why (``operand_verdicts``, ``policy_summary``).
+same plan, whatever the order of nodes, and once a plan has been applied the next one changes nothing. Steps: choose
+the policy in force (``active_policy``), decide the labels of Nodes (``labels``, ``drivers``), render the objects for a
+fleet with these labels (``rendering``), and judge what is ready and why not (``operand_verdicts``, ``policy_summary``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kgpu.operator.survey import LabelledCluster, daemon_sets, labelled, survey
 
 
 def plan(observed: ObservedCluster, settings: OperatorSettings) -> ClusterPlan:
-    """The whole plan for this moment."""
+    """Make the whole plan for the observed cluster."""
     active = choose_policy(observed)
     if active.foreign:
         return _hands_off(observed, settings, active)
@@ -62,7 +62,7 @@ def _in_force(
 
 
 def _hands_off(observed: ObservedCluster, settings: OperatorSettings, active: ActivePolicy) -> ClusterPlan:
-    """Another GPU operator is at work: say so on every policy, and touch nothing."""
+    """The plan while another GPU operator works: say so on every policy, and touch nothing."""
     policies = ([active.policy] if active.policy else []) + list(active.ignored)
     each = {
         policy.name: hands_off(active.foreign, active.foreign_version, policy=policy.name).printable()
@@ -79,7 +79,7 @@ def _hands_off(observed: ObservedCluster, settings: OperatorSettings, active: Ac
 def _unreadable(
     observed: ObservedCluster, settings: OperatorSettings, active: ActivePolicy, policy: Policy, problem: Advice
 ) -> ClusterPlan:
-    """A policy that can't be read: what runs goes on as it was."""
+    """The plan for a policy that can't be read: everything stays as it is."""
     what = f"ClusterPolicy {policy.name} can't be read, so that everything stays as it is: {problem.statement}"
     warning = plan_report.warning_advice(f"ClusterPolicy/{policy.name}", "ReconcileFailed", what, problem.remedy)
     return ClusterPlan(
@@ -94,7 +94,7 @@ def _unreadable(
 
 
 def _without_policy(cluster: LabelledCluster, settings: OperatorSettings, active: ActivePolicy) -> ClusterPlan:
-    """No policy is in force: nothing of the operator's stays."""
+    """The plan without a policy in force: every object of the operator goes."""
     lacks = Advice(
         what="there is no ClusterPolicy", remedy="make one, or install the chart with clusterPolicy.deployCR=true"
     )

@@ -1,6 +1,6 @@
-"""What a plan says: decisions, which become Events and log lines, and the operator's metrics.
+"""What a plan reports: decisions, which become Events and log lines, and the operator's metrics.
 
-Texts are stable: the same trouble is told in the same words, so that it is told once.
+Texts are stable: the same problem always has the same text, so that it is reported once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOT_UPGRADING: Final = frozenset({"", "unknown", *_UPGRADES.values()})
 
 
 def decisions(survey: Survey, rules: LabelRules) -> tuple[Advice, ...]:
-    """Everything there is to tell about a policy in force, each once."""
+    """Return all decisions about a policy in force, each once."""
     view = survey.view
     subject = f"ClusterPolicy/{view.policy.name}"
     advice = [warning_advice(subject, "ManifestWarning", warning) for warning in view.policy.warnings]
@@ -42,7 +42,7 @@ def decisions(survey: Survey, rules: LabelRules) -> tuple[Advice, ...]:
     advice += [_unrendered(name, error, subject) for name, error in survey.rendered.errors.items()]
     advice += [
         warning_advice(f"NVIDIADriver/{name}", "DriverNotReady", why.statement, why.remedy)
-        for name, why in view.lame.items()
+        for name, why in view.unusable_drivers.items()
         if f"NVIDIADriver/{name}" not in view.errors
     ]
     advice += survey.summary.decisions
@@ -53,12 +53,12 @@ def decisions(survey: Survey, rules: LabelRules) -> tuple[Advice, ...]:
 
 
 def warning_advice(subject: str, reason: str, what: str, remedy: str = "") -> Advice:
-    """A warning, with what it quotes made printable."""
+    """A decision with severity warning; texts that it quotes are made printable."""
     return Advice(subject=subject, what=what, severity=Severity.WARNING, remedy=remedy, reason=reason).printable()
 
 
 def plain_metrics(observed: ObservedCluster, status: float) -> dict[str, float]:
-    """What can be said without a policy in force."""
+    """The metrics without a policy in force."""
     return {
         "gpu_operator_gpu_nodes_total": float(sum(map(is_gpu, observed.nodes))),
         "gpu_operator_reconciliation_status": status,
@@ -67,8 +67,8 @@ def plain_metrics(observed: ObservedCluster, status: float) -> dict[str, float]:
 
 
 def metrics(survey: Survey, *, ready: bool) -> dict[str, float]:
-    """All of a policy in force; OpenShift's driver toolkit is -1: not there. Nothing here upgrades a driver, whatever
-    the policy says; the other figures of upgrades are those of labels that another operator has left.
+    """The metrics of a policy in force. OpenShift's driver toolkit is -1: not there. kgpu upgrades no driver, whatever
+    the policy says; the other figures of upgrades count labels that another operator has left.
     """
     view = survey.view
     broken = bool(view.errors) or survey.summary.failed
@@ -90,7 +90,7 @@ def _unrendered(name: str, error: UserError, policy: str) -> Advice:
 
 
 def _outside(finding: versions.Unsupported, policy: str) -> Advice:
-    """Where it is about one node, that is the subject and need not stand in the sentence."""
+    """A warning about an unsupported version. A single node is its subject and is not named in its text."""
     return warning_advice(
         finding.subject or policy,
         versions.REASON,

@@ -1,9 +1,9 @@
 """Makes sure that a ClusterPolicy is gone before anything is taken down because of that.
 
-One false "there is none" would stop the GPUs of a whole cluster. So it has to come from two sources: the copy that the
-operator follows, which has seen the policy go, and the API server, asked anew for all of them. Until then the operator
-changes nothing. What can look like it: a server that has just started and does not serve custom resources yet,
-a watch that has missed something, a proxy in front of another server, a store that was restored from a backup.
+One wrong "there is none" would stop the GPUs of a whole cluster. So two sources have to agree: the operator's watch,
+which has seen the policy go, and a new list of all policies. Until then the operator changes nothing. What can look
+like an absence: a server that has just started and does not serve custom resources yet, a watch that has missed
+something, a proxy in front of another server, a store that was restored from a backup.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PolicyUncertainError(KubeError):
 
 
 class PolicyAbsence:
-    """Knows whether the absence of policies is certain. One per term as the leader."""
+    """Checks whether the absence of policies is certain. One per term as the leader."""
 
     def __init__(self, api: KubeApi, watching: ClusterWatching, *, clock: Clock) -> None:
         self._api = api
@@ -78,7 +78,7 @@ class PolicyAbsence:
             )
 
     def _not_served(self) -> None:
-        """The kind went together with its last object, when that is seen often and long enough."""
+        """The kind counts as gone together with its last object once it has been missing often and long enough."""
         times, since = self._refused or (0, self._clock.monotonic())
         self._refused = times + 1, since
         if times + 1 < GONE_TIMES or self._clock.monotonic() - since < GONE_AFTER:

@@ -1,4 +1,4 @@
-"""The policy as a whole: its state, its pair of conditions and what to tell, from the operands' verdicts."""
+"""The policy as a whole: its state, its conditions and decisions, from the operands' verdicts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Summary:
 
 
 def summarize(view: CauseView, verdicts: tuple[OperandVerdict, ...], prerequisites: Iterable[Cause] = ()) -> Summary:
-    """Of a policy that is in force."""
+    """Summarize a policy that is in force."""
     unmet = tuple(prerequisites)
     hard = [*((cause, "pre-requisites") for cause in unmet), *_refused(view)]
     each = tuple(_of_operand(verdict) for verdict in verdicts)
@@ -67,7 +67,7 @@ def summarize(view: CauseView, verdicts: tuple[OperandVerdict, ...], prerequisit
 
 
 def _no_gpus(view: CauseView, verdicts: tuple[OperandVerdict, ...]) -> Cause:
-    """Why nothing is to be done; the policy is ready all the same, as with the replaced operator."""
+    """Why there is nothing to do; the policy is ready all the same, as with the replaced operator."""
     looked = [node.name for node in view.nodes]
     more = f" (+{len(looked) - SHOWN} more)" if len(looked) > SHOWN else ""
     where = f"on {', '.join(looked[:SHOWN])}{more}" if looked else "on no node at all"
@@ -92,7 +92,8 @@ def _no_gpus(view: CauseView, verdicts: tuple[OperandVerdict, ...]) -> Cause:
 
 
 def _near_miss(nodes: Iterable[ClusterNode]) -> str:
-    """A label of an NVIDIA device in a form that is not looked for, as a discovery with other fields writes it."""
+    """Name a label of an NVIDIA device in another form, as a discovery with other label fields writes it; "" without.
+    """
     for node in nodes:
         for key in sorted(node.labels):
             if key.startswith(f"{names.NFD_PREFIX}pci-") and names.NVIDIA_PCI_ID in key:
@@ -106,9 +107,9 @@ def has_feature_labels(nodes: Iterable[ClusterNode]) -> bool:
 
 
 def root_causes(findings: Iterable[NodeCause]) -> tuple[NodeCause, ...]:
-    """Each once, without what only waits where something on the same node, or on all of them, has failed.
+    """The findings without duplicates, and without passing causes where something on the same node, or on all, failed.
 
-    A symptom is not told where the validator has said what is wrong with that node's devices.
+    Symptoms are left out where the validator has found what is wrong with that node's devices.
     """
     distinct = tuple(dict.fromkeys(findings))
     explained = {finding.node for finding in distinct if _explains(finding.cause)}
@@ -119,7 +120,7 @@ def root_causes(findings: Iterable[NodeCause]) -> tuple[NodeCause, ...]:
     )
 
 
-# Reasons of the validator that say why devices are not offered.
+# The validator's reasons that explain why devices are not offered begin with these.
 _DEVICES: Final = ("Driver", "Cuda", "Plugin")
 
 
@@ -132,13 +133,13 @@ def _of_operand(verdict: OperandVerdict) -> Object:
 
 
 def _of(name: str) -> str:
-    """The state of what can't be rendered: an operand's, or the agent's."""
+    """The state that a name in ``errors`` belongs to: an operand's, or the agent's."""
     operand = BY_NAME.get(name)
     return operand.state if operand is not None else name
 
 
 def _refused(view: CauseView) -> list[tuple[Cause, str]]:
-    """What the API server refuses, with the state that it belongs to."""
+    """Causes for objects that the API server refuses, with the states that they belong to."""
     return [
         (not_applied(subject, message), _state_of(subject))
         for subject, message in sorted(view.observed.apply_errors.items())
@@ -153,12 +154,12 @@ def _state_of(subject: str) -> str:
     return operand.state if operand is not None else "pre-requisites"
 
 
-# What can't be rendered or is refused is told as such, once, and not by every operand that it keeps from working.
+# Objects that can't be rendered or are refused are reported once, and not for every operand that needs them.
 _TOLD_ELSEWHERE: Final = frozenset({"ReconcileFailed", APPLY_FAILED})
 
 
 def _decisions(policy: Policy, findings: tuple[NodeCause, ...], hard: Iterable[Cause]) -> tuple[Advice, ...]:
-    """One per cause and node; of what is wrong on many nodes, one that the policy's conditions enlarge upon."""
+    """One decision per cause and node; one in all for a reason on many nodes, which the conditions detail."""
     subject = f"ClusterPolicy/{policy.name}"
     by_reason: dict[str, list[NodeCause]] = {}
     for finding in findings:
@@ -171,7 +172,7 @@ def _decisions(policy: Policy, findings: tuple[NodeCause, ...], hard: Iterable[C
         if len(on_nodes) > EVERY_NODE:
             cause = on_nodes[0].cause
             what = f"{reason} on more than {EVERY_NODE} nodes, such as: {cause.what}"
-            remedy = cause.told_remedy
+            remedy = cause.event_remedy
             advice.append(
                 Advice(subject=subject, what=what, why="", severity=Severity.WARNING, remedy=remedy, reason=reason)
             )
@@ -184,5 +185,5 @@ def _decision(subject: str, cause: Cause) -> Advice:
     kind, _, name = subject.partition("/")
     what = f"node {name}: {cause.what}" if kind == "Node" else cause.what
     return Advice(
-        subject=subject, what=what, why="", severity=Severity.WARNING, remedy=cause.told_remedy, reason=cause.reason
+        subject=subject, what=what, why="", severity=Severity.WARNING, remedy=cause.event_remedy, reason=cause.reason
     )

@@ -1,4 +1,4 @@
-"""What the operator keeps of each object that it watches: pure reductions, so that memory grows with facts, not text.
+"""What the operator keeps of each object that it watches: pure projections, so that memory grows with facts, not text.
 
 A reduced object is a dictionary with ``metadata`` (name, namespace, uid, resourceVersion) and what is of interest under
 keys of its own. Nothing here raises for what a cluster contains.
@@ -26,9 +26,9 @@ OWNED: Final = "owned"
 
 _IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion")
 _KEPT: Final = (*_IDENTITY, "generation", "labels", "annotations", "ownerReferences", "deletionTimestamp")
-# Why a container waits while nothing is wrong: it has just not been started yet.
+# Reasons of a container that waits and is fine: it has not been started yet.
 _STARTING: Final = frozenset({"ContainerCreating", "PodInitializing", ""})
-# Both are said by turns; only the message of one has the cause, and that has ports that are others each time.
+# The kubelet alternates between both; only one's message has the cause, with ports that differ each time.
 _PULLING: Final = ("ImagePullBackOff", "ErrImagePull")
 _CRASHING: Final = "CrashLoopBackOff"
 _BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*"(: ErrImagePull)?(: )?')
@@ -81,13 +81,13 @@ def _of_custom(obj: Object) -> dict[str, Any]:
 
 
 def daemon_set(obj: Object) -> Object:
-    """A DaemonSet whole, with the digest of what is the operator's in it."""
+    """A whole DaemonSet, with the digest of the fields that the operator owns."""
     metadata = {key: value for key, value in mapping(obj.get("metadata")).items() if key != "managedFields"}
     return {**obj, "metadata": metadata, OWNED: owned(obj)}
 
 
 def config_map(obj: Object) -> Object:
-    """A ConfigMap's keys; the text too of the one that agents read."""
+    """A ConfigMap's keys, and the text of the one that agents read."""
     data = {**mapping(obj.get("data")), **mapping(obj.get("binaryData"))}
     kept: Object = {"metadata": _pick(obj, _KEPT), OWNED: owned(obj), "keys": frozenset(map(str, data))}
     if text(mapping(obj.get("metadata")).get("name")) == names.AGENT_CONFIG_MAP:
@@ -96,12 +96,12 @@ def config_map(obj: Object) -> Object:
 
 
 def managed(obj: Object) -> Object:
-    """Any other object of the operator's: that it is there, and whether what was applied is still there."""
+    """Any other object of the operator: its metadata, and the digest of the fields that the operator owns."""
     return {"metadata": _pick(obj, _KEPT), OWNED: owned(obj)}
 
 
 def pod(obj: Object) -> Object:
-    """A pod of the operator's namespace: which DaemonSet it is of, where it runs, and what is wrong with it."""
+    """A pod of the operator's namespace: its DaemonSet, its node, and what is wrong with it."""
     spec, status = mapping(obj.get("spec")), mapping(obj.get("status"))
     metadata = mapping(obj.get("metadata"))
     owner = next(
@@ -125,7 +125,7 @@ def pod(obj: Object) -> Object:
 
 
 def pod_trouble(status: Mapping[str, Any]) -> tuple[str, str]:
-    """Reason and message of what keeps a pod from being ready; two empty texts when it is.
+    """Return reason and message of what keeps a pod from being ready; two empty texts when it is ready.
 
     The first that applies: the pod failed, it has no node, a container can't start or ended, one is not ready.
     """
@@ -153,7 +153,7 @@ def pod_trouble(status: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _container(status: Mapping[str, Any]) -> tuple[str, str] | None:
-    """What is wrong with one container, in words that stay the same from one attempt to the next."""
+    """What is wrong with one container, in a text that stays the same from one attempt to the next."""
     name, state = text(status.get("name")), mapping(status.get("state"))
     waiting, ended = mapping(state.get("waiting")), mapping(state.get("terminated"))
     last = mapping(mapping(status.get("lastState")).get("terminated"))
@@ -180,7 +180,7 @@ def _ended(state: Mapping[str, Any]) -> str:
 
 
 def warning(obj: Object) -> Object:
-    """A Warning Event: about what, and what it says."""
+    """A Warning Event: its object, reason and message."""
     about = mapping(obj.get("involvedObject"))
     last = text(obj.get("lastTimestamp")) or text(obj.get("eventTime"))
     return {
@@ -195,7 +195,7 @@ def warning(obj: Object) -> Object:
 
 
 def deployment(obj: Object) -> Object:
-    """A Deployment: whether any of it is meant to run, and as whom."""
+    """A Deployment: whether it is meant to run, and its pods' service account."""
     spec, metadata = mapping(obj.get("spec")), mapping(obj.get("metadata"))
     replicas = spec.get("replicas")
     pod = mapping(mapping(spec.get("template")).get("spec"))
@@ -223,7 +223,7 @@ def digest(value: Any) -> str:
 
 
 def troubles(pods: Iterable[Object], warnings: Iterable[Object]) -> tuple[PodTrouble, ...]:
-    """The pods of DaemonSets that are not ready. One that is only being started is explained by its last Event."""
+    """The pods of DaemonSets that are not ready. Where a pod is only being started, its last Event says why."""
     last: dict[str, Object] = {}
     for event in sorted((pod for pod in warnings if pod["kind"] == "Pod"), key=lambda pod: str(pod["at"])):
         last[event["uid"] or event["name"]] = event
@@ -245,7 +245,7 @@ def troubles(pods: Iterable[Object], warnings: Iterable[Object]) -> tuple[PodTro
 
 
 def nodes_by_daemon_set(pods: Iterable[Object]) -> dict[str, frozenset[str]]:
-    """The nodes on which DaemonSets have pods, by their names."""
+    """The nodes on which a DaemonSet has pods, by its name."""
     nodes_by_set: dict[str, set[str]] = {}
     for pod in pods:
         if pod["owner"]:
@@ -254,7 +254,7 @@ def nodes_by_daemon_set(pods: Iterable[Object]) -> dict[str, frozenset[str]]:
 
 
 def newest_pods(pods: Iterable[Object]) -> dict[str, str]:
-    """When the newest pod of each DaemonSet was made, by its name."""
+    """When the newest pod of each DaemonSet was created, by the DaemonSet's name."""
     times: dict[str, str] = {}
     for pod in pods:
         if pod["owner"]:
@@ -274,7 +274,7 @@ def failures(daemon_sets: Mapping[str, Object], warnings: Iterable[Object], sinc
         known = live is not None and event["uid"] in ("", mapping(live["metadata"]).get("uid"))
         if live is not None and known and not old and _misses_pods(live):
             latest[event["name"]] = max(latest.get(event["name"], ("", "")), (event["at"], event["message"]))
-    # The pod's name is another one each time.
+    # The pod's name differs each time.
     return {name: _FORBIDDEN.sub("", message) for name, (_, message) in sorted(latest.items())}
 
 
@@ -296,7 +296,7 @@ def condition_of(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 
 def _pinned_to(spec: Mapping[str, Any]) -> str:
-    """The node that a DaemonSet's pod is for, before it is there: its affinity names it."""
+    """The node that a DaemonSet's pod is for before it is scheduled: its affinity names it."""
     node_affinity = mapping(mapping(spec.get("affinity")).get("nodeAffinity"))
     required = mapping(node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
     for term in map(mapping, items(required.get("nodeSelectorTerms"))):

@@ -1,8 +1,8 @@
-"""The operator: watch, plan, apply, tell; over and over, driven by what changes.
+"""The operator's loop: watch, plan, apply, report; driven by changes.
 
-The loop knows only the present: whatever has changed, the whole plan is made anew and only what differs is written. So
-it makes no difference whether news was missed, the process was killed in the middle or the API server was away. Changes
-are gathered for a moment first, and longer where plans take long. ``kgpu.manager`` hosts it.
+The loop is level-triggered: whatever has changed, it makes the whole plan anew and writes only what differs. So it
+makes no difference whether a change was missed, the process was killed in the middle or the API server was away.
+Changes are gathered for a moment first, and longer where plans take long. ``kgpu.manager`` hosts it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class OperatorController:
         leave_seconds: float = LEAVE_SECONDS,
         planner: Planner = make_plan,
     ) -> None:  # fmt: skip
-        """``leave_seconds`` is how long agents get to leave nodes before what they run by goes."""
+        """``leave_seconds`` is how long agents get to clean up their hosts before they are removed."""
         self.settings = settings
         self.leave_seconds = leave_seconds
         self.clock = clock or SystemClock()
@@ -100,7 +100,7 @@ class OperatorController:
         return self.figures.text()
 
     def status(self) -> Mapping[str, object]:
-        """What it has read, done and met."""
+        """What was read and done, and what went wrong, for the status page."""
         term = self.working
         return {
             "namespace": self.settings.namespace,
@@ -119,7 +119,7 @@ class OperatorController:
 
 
 class _Term:
-    """One term as the leader: what has been applied is not known at its start, and so all is applied once."""
+    """One term as the leader. At its start nothing is known to be applied, so everything is applied once."""
 
     def __init__(self, operator: OperatorController, api: KubeApi) -> None:
         self._operator = operator
@@ -159,7 +159,7 @@ class _Term:
                 backoff.reset()
                 operator.problem = ""
             pace.spent(clock.monotonic(), operator.figures.plan_seconds)
-            # To ask once more who else works here is not work under way.
+            # Asking again later which other operators work here does not count as work under way.
             done = again_at is None or again_at == self.others.again_at
             idle = done and not news.is_set() and not self.labeller.pending
             (operator.settled.set if idle else operator.settled.clear)()
@@ -167,7 +167,7 @@ class _Term:
                 await self._news_or(max(0.0, again_at - clock.monotonic()))
 
     async def _pass(self) -> float | None:
-        """One plan, carried out; returns when to come again without news."""
+        """Make one plan and carry it out; return when to run again without changes."""
         operator, clock = self._operator, self._operator.clock
         others = await self.others.confirmed(operator.watching.suspects())
         begin = time.perf_counter()
@@ -188,7 +188,7 @@ class _Term:
         await self.statuses.take_back(plan)
         holds = await self.leaving.holds(plan)
         try:
-            # First, because a thousand Nodes' labels would be in their way.
+            # Before the Nodes, because the labels of a thousand would delay them.
             if not holds and not plan.hold:
                 await self.applier.converge(plan)
         finally:
@@ -209,7 +209,7 @@ class _Term:
         return min((when for when in times if when is not None), default=None)
 
     async def _news_or(self, seconds: float) -> None:
-        """Wait for news, at most so long; that the time is over is news, too."""
+        """Wait for changes, at most ``seconds``; then run as if there were one."""
         news = self._operator.watching.news
         await first_of(self._operator.clock.sleep(seconds), news.wait())
         news.set()
@@ -240,7 +240,7 @@ async def find_owner(api: KubeApi, namespace: str, pod: str, *, clock: Clock | N
 
 
 async def own_deployment(api: KubeApi, namespace: str, pod: str) -> Object | None:
-    """The Deployment that this pod is of, as an owner: apiVersion, kind, name, uid. None when there is none."""
+    """The Deployment that owns this pod, as an owner reference (apiVersion, kind, name, uid). None without one."""
     resource: Resource = PODS
     owner: Object = {"name": pod}
     for kind, following in (("ReplicaSet", kinds.REPLICA_SETS), ("Deployment", kinds.DEPLOYMENTS)):

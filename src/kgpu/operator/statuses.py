@@ -1,9 +1,9 @@
 """Writes the statuses of ClusterPolicies and NVIDIADrivers.
 
-A status is written when it differs from the one that is there, and not more often than twice a second, so that a fleet
-that comes up does not flood its own policy. ``ready`` is taken back at once, before the operator changes anything: work
-may be sent to the nodes because of it. Where the cluster's definition of the kind is older than the operator and does
-not declare a field, as NVIDIA's own declares none of kgpu's, the rest is written and that is told.
+A status is written when it differs from the live one, at most twice a second, so that a starting fleet does not flood
+its own policy. ``ready`` is taken back at once, before the operator changes anything, since users may start workloads
+because of it. Where the cluster's definition of the kind is older than the operator and does not declare a field, as
+NVIDIA's own declares none of kgpu's, the rest is written and a decision says so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kgpu.operator.watching import ClusterWatching
 log = logging.getLogger(__name__)
 
 NOT_BEFORE: Final = 0.5  # seconds between two writes of one status
-DEFINED_ANEW: Final = 600.0  # seconds until news make fields that the definition did not declare tried again
+DEFINED_ANEW: Final = 600.0  # seconds until a change makes fields that the definition did not declare tried again
 # feed, kind, the plan's statuses
 STATUSES: Final[tuple[tuple[str, Resource, Callable[[ClusterPlan], Mapping[str, Object]]], ...]] = (
     ("policies", kinds.CLUSTER_POLICIES, lambda plan: plan.policy_status),
@@ -51,22 +51,22 @@ class Statuses:
         self._written: dict[tuple[str, str], tuple[str, str, float]] = {}
         self._undeclared: dict[tuple[str, str], frozenset[str]] = {}
         self.again_at: float | None = None
-        """When to come again, None for never."""
+        """When to write again, None for never."""
 
     async def take_back(self, plan: ClusterPlan) -> None:
-        """Write those that say ``ready`` and are to say so no longer. Raises as ``write`` does."""
+        """Write those that still say ``ready`` and no longer should. Raises as ``write`` does."""
         for resource, name, status, known in self._differing(plan):
             if known["value"].status.get("state") == conditions.STATE_READY != status.get("state"):
                 await self._write(resource, name, status, known, at_once=True)
 
     async def write(self, plan: ClusterPlan) -> None:
-        """Write what differs. Raises KubeUnreachableError; a refusal is logged, and tried again with the next news."""
+        """Write what differs. Raises KubeUnreachableError; a refusal is logged, and retried after the next change."""
         self.again_at = None
         for resource, name, status, known in self._differing(plan):
             await self._write(resource, name, status, known)
 
     def _differing(self, plan: ClusterPlan) -> Iterator[tuple[Resource, str, Object, Object]]:
-        """Kind, name, what is wanted and what the watch knows."""
+        """Yield kind, name, wanted status and live object of the statuses that differ."""
         for feed, resource, statuses in STATUSES:
             live = self._watching.objects(feed)
             for name, status in sorted(statuses(plan).items()):
@@ -81,7 +81,7 @@ class Statuses:
         done, version, at = self._written.get(key, ("", "", now - NOT_BEFORE))
         tried = (done, version) == (wanted, version_of(known))
         if tried and not (self._undeclared.get(key) and now >= at + DEFINED_ANEW):
-            return  # the server has its own idea of this status
+            return  # the server has changed what was written; writing it again would not help
         if now < at + NOT_BEFORE and not at_once:
             self.again_at = min(self.again_at or at + NOT_BEFORE, at + NOT_BEFORE)
             return
@@ -104,7 +104,7 @@ class Statuses:
         await self._watching.learn(resource, applied)
 
     def decisions(self) -> tuple[Advice, ...]:
-        """What the definitions in the cluster have no place for."""
+        """Warnings about fields that the definitions in the cluster do not declare."""
         by_kind: dict[str, set[str]] = {}
         for (kind, _), fields in self._undeclared.items():
             by_kind.setdefault(kind, set()).update(fields)
@@ -112,9 +112,9 @@ class Statuses:
 
 
 async def apply_declared(api: KubeApi, resource: Resource, body: Object) -> tuple[Object, frozenset[str]]:
-    """Apply those fields of a status that the cluster's definition of its kind declares: the object, the others' names.
+    """Apply those fields of a status that the cluster's definition of its kind declares.
 
-    Raises as KubeApi.apply does.
+    Returns the object and the names of the other fields. Raises as KubeApi.apply does.
     """
     left_out: frozenset[str] = frozenset()
     while True:  # an API server may name one field at a time
@@ -133,7 +133,7 @@ async def apply_declared(api: KubeApi, resource: Resource, body: Object) -> tupl
 
 
 def _is_undeclared(key: str, message: str) -> bool:
-    """Whether the API server says so of a field of the status, or of something in it; conditions are never left out."""
+    """Whether the API server says that a field of the status is not declared, or one in it; never for conditions."""
     if _UNDECLARED not in message or key == "conditions":
         return False
     return any(f".status.{key}{end}" in message for end in ":.[")
@@ -152,7 +152,7 @@ def _old_definition(kind: str, lacks: set[str]) -> Advice:
 
 
 def same(live: Mapping[str, Any], wanted: Object) -> bool:
-    """True when the live status says what is wanted; what others have added to it does not count."""
+    """True when the live status has what is wanted; what others have added to it does not count."""
     by_type = {text(entry.get("type")): entry for entry in map(mapping, items(live.get("conditions")))}
     if items(live.get(conditions.REFUSED)) != items(wanted.get(conditions.REFUSED)):
         return False

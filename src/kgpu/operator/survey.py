@@ -1,6 +1,7 @@
-"""What is there and what should be, before anything is decided about writing: the part that plans and status share.
+"""What there is and what there should be, before anything is written: what plans and ``kgpu status`` share.
 
-``survey`` labels the nodes in thought, renders the objects for such a fleet, and lets every operand be judged.
+``labelled`` applies the planned labels to the observed nodes; ``survey`` renders the objects for such a fleet and
+judges every operand.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ DAEMON_SET: Final = "DaemonSet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledCluster:
-    """The cluster as it will be once ``changes`` are written; ``rules`` and ``assignment`` are why."""
+    """The cluster as it will be once ``changes`` are written, which follow from ``rules`` and ``assignment``."""
 
     observed: ObservedCluster
     changes: tuple[NodeLabels, ...]
@@ -48,7 +49,7 @@ class Survey:
 
 
 def labelled(observed: ObservedCluster, policy: Policy | None, settings: OperatorSettings) -> LabelledCluster:
-    """Which Nodes are to be labelled how, under this policy or without one. Nodes are in the order of their names."""
+    """Plan the labels of Nodes, under this policy or without one, and apply them. Nodes are sorted by name."""
     rules = LabelRules.of(policy, settings)
     assignment = Assignment()
     if rules.driver_crd:
@@ -71,7 +72,7 @@ def _chosen(settings: OperatorSettings, node: ClusterNode) -> ClusterNode:
 
 
 def survey(cluster: LabelledCluster, settings: OperatorSettings, policy: Policy) -> Survey:
-    """How the policy in force is doing."""
+    """Render and judge the policy in force."""
     observed = cluster.observed
     rendered = render(policy, settings, observed)
     view = CauseView(
@@ -82,7 +83,7 @@ def survey(cluster: LabelledCluster, settings: OperatorSettings, policy: Policy)
         gpu_nodes=tuple(node for node in observed.nodes if is_gpu(node)),
         wanted=daemon_sets(rendered),
         errors=rendered.errors,
-        lame=_lame(rendered, cluster.assignment),
+        unusable_drivers=_unusable_drivers(rendered, cluster.assignment),
     )
     verdicts = judge(view, cluster.rules)
     return Survey(
@@ -117,8 +118,8 @@ def _prerequisites(policy: Policy) -> list[Cause]:
     return wrong
 
 
-def _lame(rendered: Rendered, assignment: Assignment) -> dict[str, Advice]:
-    """Why NVIDIADrivers bring no driver, by name."""
+def _unusable_drivers(rendered: Rendered, assignment: Assignment) -> dict[str, Advice]:
+    """Why NVIDIADrivers install no driver, by name."""
     errors = {
         name.partition("/")[2]: Advice.from_error(error) for name, error in rendered.errors.items() if "/" in name
     }

@@ -13,7 +13,7 @@ SHOWN: Final = 5
 """Nodes that one condition names."""
 
 NOT_LOOKED_AT: Final = "not looked at: "
-"""How the note on nodes begins that may have GPUs nobody knows of."""
+"""Begin of the note on nodes that may have undiscovered GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class OperandVerdict:
 
     @property
     def holds_up(self) -> bool:
-        """True when the policy is not ready because of this."""
+        """True when this keeps the policy from being ready."""
         return self.status == "False"
 
     @property
     def message(self) -> str:
-        """Of its condition."""
+        """The message of its condition."""
         if not self.findings:
             return "; ".join(self.notes)
         bad = {finding.node for finding in self.findings if finding.node}
@@ -56,7 +56,7 @@ class OperandVerdict:
 
 
 def findings_text(findings: Iterable[NodeCause]) -> str:
-    """Up to five nodes with cause and remedy, those with the same one together, the most frequent first."""
+    """The findings as text: up to five nodes with cause and remedy, grouped by these, the most frequent first."""
     groups: dict[str, list[str]] = {}
     for finding in findings:
         groups.setdefault(finding.cause.line(), []).append(finding.node)
@@ -96,12 +96,12 @@ def verdict_of(operand: Operand, nodes: list[str], findings: tuple[NodeCause, ..
 
 
 def unique(findings: list[NodeCause]) -> tuple[NodeCause, ...]:
-    """What concerns the whole cluster is said once."""
+    """The findings without duplicates, such as those about the whole cluster."""
     return tuple(dict.fromkeys(findings))
 
 
 def _most_frequent(findings: Iterable[NodeCause]) -> str:
-    """The commonest reason; of what fails before what is under way."""
+    """The most frequent reason; failures come before passing causes."""
     counts: dict[str, int] = {}
     for finding in findings:
         counts[finding.cause.reason] = counts.get(finding.cause.reason, 0) + 1

@@ -1,7 +1,7 @@
-"""What of a cluster is outside of the support matrix (``kgpu.formats.support``).
+"""Which versions in a cluster are outside of the support matrix (``kgpu.formats.support``).
 
-A version that can't be read is no finding. Nothing here stops anything: findings become the condition
-``SupportedVersions``, Events, and lines of ``kgpu status``.
+A version that can't be parsed is no finding. Findings hold nothing up: they become the condition ``SupportedVersions``,
+Events, and lines of ``kgpu status``.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class Unsupported(Advice):
 
     @property
     def on_nodes(self) -> str:
-        """What is so, and on which nodes: up to five are named."""
+        """``what`` with up to five of its nodes."""
         more = f" (+{len(self.nodes) - SHOWN} more)" if len(self.nodes) > SHOWN else ""
         where = f", on {', '.join(self.nodes[:SHOWN])}{more}" if self.nodes else ""
         return f"{self.what}{where}"
 
     def line(self) -> str:
-        """All of it, with up to five nodes."""
+        """What, nodes and remedy as one line."""
         return to_do(self.on_nodes, self.remedy)
 
 
 def check(observed: ObservedCluster, policy: Policy | None) -> tuple[Unsupported, ...]:
-    """Everything that is outside of the matrix; GPU nodes with the same trouble are one finding."""
+    """Return what is outside of the matrix; GPU nodes with the same problem are one finding."""
     findings: list[Unsupported] = []
     if not KUBERNETES.has(observed.kube_version):
         what = f"Kubernetes {dotted(observed.kube_version)} is not supported: {KUBERNETES.words}"
@@ -88,7 +88,7 @@ def check(observed: ObservedCluster, policy: Policy | None) -> tuple[Unsupported
 
 
 def condition(findings: Iterable[Unsupported]) -> Object:
-    """The condition of ClusterPolicy; it warns and holds nothing up."""
+    """The condition of the ClusterPolicy; it warns and holds nothing up."""
     lines = [finding.line() for finding in findings]
     if lines:
         return conditions.condition(CONDITION, "False", REASON, "; ".join(lines))

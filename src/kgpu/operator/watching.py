@@ -1,9 +1,9 @@
-"""Follows the cluster and says what it is like at this moment: informers in, ``ObservedCluster`` out.
+"""Follows the cluster: informers in, ``ObservedCluster`` out.
 
 Promises: nothing is observed before every kind that matters has been read once; a kind that is not installed is no
-error, and one that is installed later is followed from then on; an API server that is away, or that has just started
-and does not list all of its kinds yet, leaves the last known state in place. What the operator itself has written is
-known at once (``learn``), so that it never acts on its own past.
+error, and one that is installed later is followed from then on; an API server that does not answer, or that has just
+started and does not list all of its kinds yet, leaves the last known state in place. The operator's own writes are
+known at once (``learn``), so that it never acts on outdated objects of its own.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from kgpu.operator.other_programs import LABELS, MISSING_RIGHT, SuspectProgram, 
 log = logging.getLogger(__name__)
 
 DISCOVER_EVERY: Final = 30.0
-DISCOVER_SOON: Final = 2.0  # while the kind that everything is about is not there yet
+DISCOVER_SOON: Final = 2.0  # while the kind ClusterPolicy is not there yet
 DISCOVER_AGAIN: Final = 10.0  # while kinds are missing that were there
-# A kind that was there counts as removed when it has been missing so often and for so many seconds; while objects of it
-# are known, which were not seen to go, so many seconds. ClusterPolicies that are known are never forgotten that way.
+# A kind counts as removed when it has been missing GONE_TIMES and for GONE_AFTER seconds; for FORGET_AFTER seconds
+# while objects of it are known that were not seen to go. Known ClusterPolicies are never forgotten that way.
 GONE_AFTER: Final = 60.0
 GONE_TIMES: Final = 3
 FORGET_AFTER: Final = 600.0
@@ -63,9 +63,9 @@ class WatchedCluster(KubeApi, KubeDiscovery, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedObjects:
-    """One thing to follow. ``needed``: nothing is planned before it has been read; ``waivable``: unless the operator
-    has no right to read it, which is told with ``why``. ``optional``: its kind may be missing. ``program``: which other
-    program its objects look like.
+    """A set of objects to follow. ``needed``: nothing is planned before it has been read; ``waivable``: unless the
+    operator has no right to read it, which is reported with ``why``. ``optional``: its kind may be missing.
+    ``program``: which other program its objects look like.
     """
 
     name: str
@@ -123,7 +123,7 @@ def _deployments(program: OtherProgram, label: tuple[str, str]) -> WatchedObject
 
 @dataclass(slots=True)
 class _Absence:
-    """A kind that was there and is not listed: since when, by the clock, and how often that was seen."""
+    """A kind that is no longer listed: since when, by the clock, and how often it was missing."""
 
     since: float
     times: int = 0
@@ -139,7 +139,7 @@ class _Followed:
 
 
 class ClusterWatching:
-    """The operator's eyes. ``run`` must run beside those who use it."""
+    """The operator's view of the cluster. ``run`` has to run while it is used."""
 
     def __init__(self, api: WatchedCluster, settings: OperatorSettings, *, clock: Clock | None = None) -> None:
         self._api = api
@@ -152,7 +152,7 @@ class ClusterWatching:
         self._read_policies = False
         self._made: dict[str, str] = {}  # when a DaemonSet's last pod was made, as far as was seen
         self.news = asyncio.Event()
-        """Set whenever something has changed; whoever acts on it clears it first."""
+        """Set when something has changed; clear it before acting on it."""
 
     async def run(self) -> None:
         """Follow until cancelled. API errors never end it."""
@@ -179,7 +179,7 @@ class ClusterWatching:
         return self._served is not None and not self.missing()
 
     def missing(self) -> tuple[str, ...]:
-        """What has not been read yet, with the reason where there is one."""
+        """The feeds that have not been read yet, with the reason where there is one."""
         if self._served is None:
             return ("which kinds the API server has",)
         unread = []
@@ -191,11 +191,11 @@ class ClusterWatching:
 
     @property
     def knows_policies(self) -> bool:
-        """True once all ClusterPolicies have been read: without that, that there are none is not known."""
+        """True once all ClusterPolicies have been read; until then it is not known that there are none."""
         return self._read_policies
 
     def decisions(self) -> tuple[Advice, ...]:
-        """What the operator has no right to read, and goes on without."""
+        """Warnings about what the operator has no right to read and does without."""
         return tuple(
             dict.fromkeys(
                 _without_right(followed.feed, error)
@@ -207,7 +207,7 @@ class ClusterWatching:
         )
 
     def stale(self) -> tuple[str, ...]:
-        """What may be out of date because the API server does not answer or refuses."""
+        """The feeds that may be out of date because the API server does not answer or refuses."""
         return tuple(
             f"{name}: {followed.informer.error.one_line()}"
             for name, followed in self._followed.items()
@@ -234,14 +234,14 @@ class ClusterWatching:
                 yield resource, obj
 
     async def learn(self, resource: Resource, obj: Object) -> None:
-        """Take in what the server answered to a write."""
+        """Take in the server's answer to a write."""
         for followed in self._followed.values():
             scope = followed.feed.scope
             if scope.resource == resource and scope.namespace in ("", namespace_of(obj)) and _fits(scope, obj):
                 await followed.informer.learn(obj)
 
     def suspects(self) -> tuple[SuspectProgram, ...]:
-        """Deployments that look like another GPU operator or node feature discovery, but for what the settings say."""
+        """Deployments that look like another GPU operator or node feature discovery, as far as settings ask for it."""
         own = str((self._settings.owner or {}).get("uid") or "")
         looked_for = self._settings.looks_for
         programs = {
@@ -255,7 +255,7 @@ class ClusterWatching:
     def observed(
         self, apply_errors: Mapping[str, str], others: frozenset[SuspectProgram] = frozenset()
     ) -> ObservedCluster:
-        """The cluster now; ``others`` are the suspects that are believed."""
+        """The cluster now; ``others`` are the confirmed suspects."""
         daemon_sets = {name: obj for (_, name), obj in self.objects("daemonsets").items()}
         warnings = list(self.objects("warnings").values())
         pods = list(self.objects("pods").values())
@@ -282,7 +282,7 @@ class ClusterWatching:
         )
 
     def _follow(self, served: ServedResources) -> None:
-        """Follow what is served, and what was until it is certain that it is no more."""
+        """Follow the kinds that are served, and those that were until they count as removed."""
         served_kinds = frozenset(kinds.plural_and_group(resource) for resource in served.resources)
         served_kinds |= self._still_there(served_kinds)
         if self._served != served or self._kinds != served_kinds:
@@ -299,7 +299,7 @@ class ClusterWatching:
                 self.news.set()
 
     def _still_there(self, listed: frozenset[str]) -> frozenset[str]:
-        """Kinds that were there, are not listed and do not count as removed yet.
+        """Return kinds that were there, are not listed and do not count as removed yet.
 
         A server that has just started lists the kinds of custom resources a moment later than all others.
         """
@@ -338,7 +338,7 @@ class ClusterWatching:
 
 
 def _fits(scope: Scope, obj: Object) -> bool:
-    """True when the object is one that the scope's selector lets through, as far as operators' selectors go."""
+    """True when the object matches the scope's selector, as far as the operator uses selectors."""
     labels: Mapping[str, Any] = (obj.get("metadata") or {}).get("labels") or {}
     named = dict(scope.selector.fields).get("metadata.name")
     return (
@@ -349,7 +349,7 @@ def _fits(scope: Scope, obj: Object) -> bool:
 
 
 def _is_waived(feed: WatchedObjects, error: KubeError) -> bool:
-    """True when a feed that could not be read yet is done without, because of this error."""
+    """True when the operator does without a feed that could not be read because of this error."""
     if not feed.needed:
         return True
     return feed.waivable and isinstance(error, KubeRefusedError) and error.code in (403, 404)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kgpu.formats import names
-from kgpu.operator.leaving import outliving
+from kgpu.operator.leaving import outliving_policy
 from kgpu.operator.model import ObservedCluster, OperatorSettings
 from kgpu.operator.objects import rbac
 from tests.operator.objects.scenes import HOST_DRIVER, OPERANDS, SETTINGS, Case, policy
@@ -55,4 +55,4 @@ def test_it_outlives_the_policy_so_that_agents_take_back_what_they_have_publishe
     ours = [one for one in found.objects if one["metadata"]["name"] == f"{account}-publish-features"]
     assert {one["kind"] for one in ours} == {"Role", "RoleBinding"}
     for one in ours:
-        assert [row["kind"] for row in outliving(one, owner)["metadata"]["ownerReferences"]] == ["Deployment"]
+        assert [row["kind"] for row in outliving_policy(one, owner)["metadata"]["ownerReferences"]] == ["Deployment"]

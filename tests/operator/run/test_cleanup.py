@@ -15,7 +15,7 @@ from kgpu.kube import kinds
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import CONFIG_MAPS, LEASES, NODE_FEATURES, NODES, PODS, Object
 from kgpu.operator.cleanup import Limits, clean_up
-from kgpu.operator.leaving import has_left, outliving
+from kgpu.operator.leaving import has_left, outliving_policy
 from kgpu.operator.model import ClusterPlan
 from tests.operator.run.support import Meddled, Wish, cluster, config_map, daemon_set, running, silence
 from tests.operator.run.test_killed import kept
@@ -324,7 +324,7 @@ def test_what_is_in_no_namespace_outlives_the_policy_without_an_owner() -> None:
     owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "op", "uid": "u"}
     for kind in ("ClusterRole", "ClusterRoleBinding"):
         metadata = {"name": BY_NAME["gfd"].account, "ownerReferences": [{"kind": "ClusterPolicy", "name": "p"}]}
-        assert "ownerReferences" not in outliving({"kind": kind, "metadata": metadata}, owner)["metadata"]
+        assert "ownerReferences" not in outliving_policy({"kind": kind, "metadata": metadata}, owner)["metadata"]
 
 
 async def test_a_policy_that_comes_back_while_agents_leave_is_carried_out() -> None:
@@ -350,9 +350,9 @@ def test_only_what_agents_need_to_leave_outlives_the_policy() -> None:
     needed, other = daemon_set(names.AGENT_DAEMON_SET), daemon_set("other")
     for obj in (needed, other):
         obj["metadata"]["ownerReferences"] = [mine]
-    assert outliving(other, owner) == other
-    assert outliving(needed, owner)["metadata"]["ownerReferences"][0]["name"] == "op"
-    assert "ownerReferences" not in outliving(needed, None)["metadata"]
+    assert outliving_policy(other, owner) == other
+    assert outliving_policy(needed, owner)["metadata"]["ownerReferences"][0]["name"] == "op"
+    assert "ownerReferences" not in outliving_policy(needed, None)["metadata"]
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def has_kind(observed: ObservedCluster, row: Resource) -> bool:
     return f"{row.plural}.{row.group}" in observed.kinds
 
 
-def builtins(value: Any) -> Any:
+def manifest_of(value: Any) -> Any:
     """A struct of the policy as it was in the manifest."""
     return msgspec.to_builtins(value)
 

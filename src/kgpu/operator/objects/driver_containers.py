@@ -15,9 +15,9 @@ from kgpu.operator.objects.common import (
     BIDIRECTIONAL,
     CREATE,
     HOST_TO_CONTAINER,
-    builtins,
     env_list,
     field_env,
+    manifest_of,
     mount,
     with_user_env,
 )
@@ -63,7 +63,7 @@ _WAIT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A container beside the driver: the attribute of ``DriverSettings``, its name, its image's program, its kernel module."""
+    """A container beside the driver: its key in ``DriverSettings``, name, program of its image, kernel module."""
 
     key: str
     name: str
@@ -78,7 +78,7 @@ SIDES: Final = (
 
 
 def _switches(settings: DriverSettings) -> dict[str, str]:
-    """What the driver, and who waits for it, has to load besides."""
+    """Environment that says which modules the driver loads in addition; those that wait for it get it too."""
     rows = {
         "GPU_DIRECT_RDMA_ENABLED": settings.rdma,
         "USE_HOST_MOFED": settings.host_mofed,
@@ -213,7 +213,7 @@ def side(row: Side, part: DriverImage, image: str, resources: ComputeResources |
 
 
 def _with_resources(container: Object, resources: ComputeResources | None) -> Object:
-    return {**container, **({"resources": builtins(resources)} if resources is not None else {})}
+    return {**container, **({"resources": manifest_of(resources)} if resources is not None else {})}
 
 
 def _timing(probe: Probe | None) -> Mapping[str, int]:

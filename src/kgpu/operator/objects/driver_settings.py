@@ -14,7 +14,7 @@ from kgpu.formats import names
 from kgpu.formats.crd.common import ComputeResources, EnvImage, EnvVar, Named, Probe, Rdma, SideContainer
 from kgpu.operator.model import NvidiaDriver, Object
 from kgpu.operator.objects import images, shape
-from kgpu.operator.objects.common import Owner, Scene, builtins
+from kgpu.operator.objects.common import Owner, Scene, manifest_of
 from kgpu.operator.objects.variables import check_names
 
 MANAGER_ENV: Final = "DRIVER_MANAGER_IMAGE"
@@ -111,7 +111,7 @@ def of_policy(scene: Scene) -> DriverSettings:
         annotations=shape.pod_annotations(daemonsets),
         tolerations=tuple(shape.tolerations(daemonsets)),
         priority_class=daemonsets.priority_class_name or shape.PRIORITY_CLASS,
-        security_context=builtins(daemonsets.pod_security_context) if daemonsets.pod_security_context else None,
+        security_context=manifest_of(daemonsets.pod_security_context) if daemonsets.pod_security_context else None,
         rdma=_on(driver.rdma),
         host_mofed=_on(driver.rdma) and bool(driver.rdma and driver.rdma.use_host_mofed),
     )
@@ -166,11 +166,11 @@ def of_driver(scene: Scene, driver: NvidiaDriver) -> DriverSettings:
             token=licensing is not None and licensing.nls_enabled is not False,
             labels=shape.own_labels(spec.labels),
             annotations=shape.own_labels(spec.annotations),
-            tolerations=(shape.GPU_TOLERATION, *(builtins(toleration) for toleration in spec.tolerations)),
+            tolerations=(shape.GPU_TOLERATION, *(manifest_of(toleration) for toleration in spec.tolerations)),
             priority_class=spec.priority_class_name or shape.PRIORITY_CLASS,
-            security_context=builtins(spec.pod_security_context) if spec.pod_security_context else None,
+            security_context=manifest_of(spec.pod_security_context) if spec.pod_security_context else None,
             node_selector={**spec.node_selector, names.LABEL_DRIVER_OWNER: driver.name},
-            node_affinity=builtins(spec.node_affinity) if spec.node_affinity else None,
+            node_affinity=manifest_of(spec.node_affinity) if spec.node_affinity else None,
             rdma=_on(spec.rdma),
             host_mofed=_on(spec.rdma) and bool(spec.rdma and spec.rdma.use_host_mofed),
         ),

@@ -17,7 +17,7 @@ from kgpu.kube.port import Resource
 from kgpu.monitoring.model import RuleGroup
 from kgpu.monitoring.rules import groups
 from kgpu.operator.model import NodeLayout, Object
-from kgpu.operator.objects.common import Scene, builtins, has_kind
+from kgpu.operator.objects.common import Scene, has_kind, manifest_of
 
 STATE: Final = "state-operator-metrics"
 OPERATOR: Final = "gpu-operator"
@@ -59,7 +59,7 @@ def pod_labels(scene: Scene, source: MetricsEndpoint) -> dict[str, str]:
     return {"app": names.AGENT_DAEMON_SET} if scene.settings.layout is NodeLayout.AGENT else source.labels
 
 
-def only_where(scene: Scene, operand: Operand, monitor: Object) -> None:
+def limit_to_role_nodes(scene: Scene, operand: Operand, monitor: Object) -> None:
     """Agents run on every node, a role only where the node's label says so."""
     if scene.settings.layout is not NodeLayout.AGENT:
         return
@@ -123,7 +123,7 @@ def monitors_of(
     }
     endpoint |= {key: value for key, value in optional.items() if value}
     if monitor.relabelings:
-        endpoint["relabelings"] = [builtins(relabeling) for relabeling in monitor.relabelings]
+        endpoint["relabelings"] = [manifest_of(relabeling) for relabeling in monitor.relabelings]
     spec = {
         "jobLabel": "app",
         "selector": {"matchLabels": source.labels},

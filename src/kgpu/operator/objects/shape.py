@@ -17,7 +17,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import DaemonSets
 from kgpu.operator.model import Object, Policy
-from kgpu.operator.objects.common import Scene, builtins
+from kgpu.operator.objects.common import Scene, manifest_of
 
 GPU_TOLERATION: Final[Object] = {"key": names.GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
 CONTROL_PLANE_TOLERATION: Final[Object] = {
@@ -54,7 +54,7 @@ def update_strategy(daemonsets: DaemonSets) -> Object:
 
 def tolerations(daemonsets: DaemonSets, *more: Object) -> list[Object]:
     """The policy's, or the one for the GPU taint when it has none; ``more`` are added."""
-    own: list[Object] = [builtins(toleration) for toleration in daemonsets.tolerations] or [dict(GPU_TOLERATION)]
+    own: list[Object] = [manifest_of(toleration) for toleration in daemonsets.tolerations] or [dict(GPU_TOLERATION)]
     return own + [toleration for toleration in more if toleration not in own]
 
 
@@ -81,7 +81,7 @@ def pod_spec(daemonsets: DaemonSets, *, account: str) -> Object:
         "tolerations": tolerations(daemonsets),
     }
     if daemonsets.pod_security_context is not None:
-        spec["securityContext"] = builtins(daemonsets.pod_security_context)
+        spec["securityContext"] = manifest_of(daemonsets.pod_security_context)
     return spec
 
 

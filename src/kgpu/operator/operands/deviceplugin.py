@@ -9,7 +9,7 @@ from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.operands import BY_ROLE, Operand
 from kgpu.operator.causes import Cause, CauseView
-from kgpu.operator.checks import role
+from kgpu.operator.checks import role_cause
 from kgpu.operator.injection import mig_strategy, when, with_cdi
 from kgpu.operator.labels import TRUE, deploy
 from kgpu.operator.model import ClusterNode
@@ -21,7 +21,7 @@ VALIDATOR: Final = BY_ROLE["validator"]
 
 
 def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
-    cause = config_key(view, node) or role(view, operand, node)
+    cause = config_key(view, node) or role_cause(view, operand, node)
     if cause is not None:
         return cause
     short = [

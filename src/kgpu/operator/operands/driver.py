@@ -9,7 +9,7 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.formats import names
 from kgpu.formats.operands import BY_NAME, Operand
 from kgpu.operator.causes import Cause, CauseView
-from kgpu.operator.checks import paused, rolled_out
+from kgpu.operator.checks import pause_cause, rolled_out
 from kgpu.operator.labels import deploy
 from kgpu.operator.loaded_driver import other_driver
 from kgpu.operator.model import ClusterNode, OperatorSettings, Policy
@@ -36,12 +36,12 @@ def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None
     on_host = report is not None and report.driver_source == "host"
     if on_host or node.labels.get(deploy(operand.deploy)) == names.PRE_INSTALLED:
         return None
-    stopped = paused(operand, node)
+    stopped = pause_cause(operand, node)
     if stopped is not None:
         return stopped
     owner = node.labels.get(names.LABEL_DRIVER_OWNER, "")
-    if view.policy.spec.driver.use_nvidia_driver_crd and owner in view.lame:
-        why = view.lame[owner]
+    if view.policy.spec.driver.use_nvidia_driver_crd and owner in view.unusable_drivers:
+        why = view.unusable_drivers[owner]
         what = f"its NVIDIADriver {owner} brings no driver: {why.statement}"
         return Cause(reason="DriverNotReady", what=what, remedy=why.remedy)
     fitting = view.drivers.of(node.labels)
@@ -58,7 +58,7 @@ def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None
         )
     loaded = report is not None and bool(report.driver)
     for name in fitting:
-        cause = view.pod(node, name, running=loaded)
+        cause = view.pod_cause(node, name, running=loaded)
         if cause is not None:
             return cause
     if report is not None and not report.driver:

@@ -23,7 +23,14 @@ from kgpu.operator.injection import when
 from kgpu.operator.model import NodeLayout, Object, Policy
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import DRIVER_VOLUMES, RUN
-from kgpu.operator.objects.monitoring import MetricsEndpoint, monitors_of, only_where, pod_labels, rules_of, service_of
+from kgpu.operator.objects.monitoring import (
+    MetricsEndpoint,
+    limit_to_role_nodes,
+    monitors_of,
+    pod_labels,
+    rules_of,
+    service_of,
+)
 from kgpu.operator.objects.rbac import cluster_role, rule
 from kgpu.operator.operand_env import role_env
 from kgpu.operator.operand_spec import IdleArguments, OperandPod, OperandSpec, Variable
@@ -90,7 +97,7 @@ def _metrics(scene: Scene) -> list[Object]:
         endpoint = monitor["spec"]["endpoints"][0]
         endpoint |= scrape.endpoint
         _relabel(scene, endpoint, service_monitor)
-        only_where(scene, OPERAND, monitor)
+        limit_to_role_nodes(scene, OPERAND, monitor)
         if kind is POD_MONITORS:
             _of_pods(scene, monitor["spec"])
     return [

@@ -7,7 +7,7 @@ from typing import Final
 from kgpu.formats import names
 from kgpu.formats.operands import BY_ROLE
 from kgpu.operator.causes import Cause, CauseView
-from kgpu.operator.checks import refused, role
+from kgpu.operator.checks import refused_causes, role_cause
 from kgpu.operator.labels import looked_at, opted_out
 from kgpu.operator.objects import finder
 from kgpu.operator.objects.rbac import CONFIGS
@@ -53,7 +53,7 @@ def _unlabelled(view: CauseView) -> tuple[NodeCause, ...]:
 
 def _verdict(view: CauseView) -> OperandVerdict:
     gpus = {node.name for node in view.gpu_nodes}
-    findings = [NodeCause("", cause) for cause in refused(view, OPERAND)]
+    findings = [NodeCause("", cause) for cause in refused_causes(view, OPERAND)]
     missed = {finding.node: finding for finding in _unlabelled(view)}
     aside: list[str] = []
     unseen: list[NodeCause] = []
@@ -70,13 +70,13 @@ def _verdict(view: CauseView) -> OperandVerdict:
             taints = view.tainted(daemon_set).get(node.name)
             if taints or not node.ready:
                 why = f"taint {taints[0]} is not tolerated" if taints else "it is not Ready"
-                absent = view.pod(node, daemon_set, running=False)
+                absent = view.pod_cause(node, daemon_set, running=False)
                 if not looked_at(node) and absent is not None:
                     aside.append(f"{node.name} ({why})")
                     unseen.append(NodeCause(node.name, absent))
                 continue
         counted.append(node.name)
-        cause = role(view, OPERAND, node)
+        cause = role_cause(view, OPERAND, node)
         if cause is not None and (node.name in gpus or not cause.passing or not looked_at(node)):
             findings.append(NodeCause("" if cause.cluster else node.name, cause))
         elif node.name in missed:

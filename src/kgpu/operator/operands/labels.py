@@ -7,7 +7,7 @@ from typing import Final
 from kgpu.formats import names
 from kgpu.formats.operands import BY_ROLE, Operand
 from kgpu.operator.causes import Cause, CauseView
-from kgpu.operator.checks import role
+from kgpu.operator.checks import role_cause
 from kgpu.operator.injection import mig_strategy
 from kgpu.operator.model import ClusterNode, Object
 from kgpu.operator.objects.common import Scene
@@ -20,7 +20,7 @@ OPERAND: Final = BY_ROLE["labels"]
 
 
 def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
-    return config_key(view, node) or role(view, operand, node)
+    return config_key(view, node) or role_cause(view, operand, node)
 
 
 def _publishes_features(scene: Scene) -> list[Object]:

@@ -12,8 +12,8 @@ from kgpu.operator.model import Object
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.monitoring import (
     MetricsEndpoint,
+    limit_to_role_nodes,
     monitors_of,
-    only_where,
     pod_labels,
     rules_of,
     service_of,
@@ -34,7 +34,7 @@ def _metrics(scene: Scene) -> list[Object]:
     labels = operator_monitor.additional_labels if operator_monitor else {}
     monitors = monitors_of(scene, SOURCE, ServiceMonitor(enabled=True, additional_labels=labels))
     for monitor in monitors:
-        only_where(scene, OPERAND, monitor)
+        limit_to_role_nodes(scene, OPERAND, monitor)
     return [
         service_of(scene, SOURCE, pod_labels(scene, SOURCE)),
         *monitors,

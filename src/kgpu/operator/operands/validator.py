@@ -8,7 +8,7 @@ from typing import Final
 from kgpu.formats import names
 from kgpu.formats.operands import BY_ROLE, Operand
 from kgpu.operator.causes import Cause, CauseView, word
-from kgpu.operator.checks import own_pod, paused, role
+from kgpu.operator.checks import own_pod_cause, pause_cause, role_cause
 from kgpu.operator.injection import mig_strategy
 from kgpu.operator.labels import TRUE, deploy
 from kgpu.operator.model import ClusterNode, NodeCondition, NodeLayout
@@ -22,10 +22,10 @@ MAX_SAID: Final = 600
 
 
 def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
-    stopped = paused(operand, node)
+    stopped = pause_cause(operand, node)
     if stopped is not None:
         return stopped
-    agent = view.agent(node) if view.settings.layout is NodeLayout.AGENT else own_pod(view, operand, node)
+    agent = view.agent_cause(node) if view.settings.layout is NodeLayout.AGENT else own_pod_cause(view, operand, node)
     condition = node.conditions.get(names.VALIDATED_CONDITION)
     if agent is not None and not (agent.passing and condition is not None and condition.status == "False"):
         return agent
@@ -37,7 +37,7 @@ def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None
         return off or cause
     if off is not None:
         return dataclasses.replace(off, passing=True)  # another program may still write a spec
-    waiting = role(view, operand, node)
+    waiting = role_cause(view, operand, node)
     return waiting or Cause(reason="NotValidatedYet", what="its GPUs have not been validated yet", passing=True)
 
 

@@ -16,7 +16,7 @@ from kgpu.formats.crd.common import Component, OperandContainer
 from kgpu.formats.operands import Operand
 from kgpu.operator.model import NodeLayout, Object
 from kgpu.operator.objects import finder, images, shape
-from kgpu.operator.objects.common import Scene, builtins, env_list
+from kgpu.operator.objects.common import Scene, env_list, manifest_of
 from kgpu.operator.objects.containers import affinity, agent_container, host_access
 from kgpu.operator.objects.rbac import account
 from kgpu.operator.operand_args import role_args
@@ -80,7 +80,7 @@ def _container(scene: Scene, spec: OperandSpec, pod: OperandPod, mounts: list[Ob
         env=env_list(variables(pod.env, scene) | role_env(spec, scene)),
         mounts=mounts,
         readiness="/readyz",
-        resources=builtins(settings.resources) if settings and settings.resources else pod.resources,
+        resources=manifest_of(settings.resources) if settings and settings.resources else pod.resources,
     )
     if not pod.privileged:
         container["securityContext"] = dict(finder.CONTAINER_SECURITY)
