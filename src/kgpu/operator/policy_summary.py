@@ -92,8 +92,7 @@ def _no_gpus(view: CauseView, verdicts: tuple[OperandVerdict, ...]) -> Cause:
 
 
 def _near_miss(nodes: Iterable[ClusterNode]) -> str:
-    """Name a label of an NVIDIA device in another form, as a discovery with other label fields writes it; "" without.
-    """
+    """Name an NVIDIA device's label in another form, as a discovery with other label fields writes it; "" for none."""
     for node in nodes:
         for key in sorted(node.labels):
             if key.startswith(f"{names.NFD_PREFIX}pci-") and names.NVIDIA_PCI_ID in key:
