@@ -8,8 +8,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from kgpu.exporter import made as exporter_made
-from kgpu.exporter import own
+from kgpu.exporter import computed as exporter_computed
+from kgpu.exporter import self_metrics
 from kgpu.exporter.counters import CountedMetric
 from kgpu.exporter.field_table import all_fields
 from kgpu.exporter.fields import spell
@@ -61,10 +61,10 @@ def everything(generation: Generation) -> PlanInput:
     clocks.add(8.0, Unit(uuid(1)), 0)
     clocks.add(9.0, Unit(uuid(1)), 0xFFFF)
     readings = {Unit(uuid(1)): {"p2p_status": "0:1", "last_xid": 79, "power_w": 3.0, "serial": "1234"}}
-    counts = {**xids.made(10.0, [Unit(uuid(0))]), **clocks.made(10.0)}
+    counts = {**xids.samples(10.0, [Unit(uuid(0))]), **clocks.samples(10.0)}
     counts |= {
-        "DCGM_EXP_GPU_HEALTH_STATUS": exporter_made.health([GpuVerdict(uuid=uuid(1))]),
-        "DCGM_EXP_P2P_STATUS": exporter_made.p2p(inventory(*gpus), readings),
+        "DCGM_EXP_GPU_HEALTH_STATUS": exporter_computed.health([GpuVerdict(uuid=uuid(1))]),
+        "DCGM_EXP_P2P_STATUS": exporter_computed.p2p(inventory(*gpus), readings),
     }
     seen = look(*gpus)
     values = {unit: {**found, **readings.get(unit, {})} for unit, found in seen.now.values.items()}
@@ -73,7 +73,7 @@ def everything(generation: Generation) -> PlanInput:
     return replace(
         seen,
         now=replace(seen.now, values=values),
-        made=counts,
+        computed=counts,
         xid_texts={79: "GPU has fallen off the bus"},
         jobs={Unit(uuid(1)): ("job-1",)},
         pods={("team", name): PodFacts(uid="u-1", labels={"app.kubernetes.io/name": "x"}) for name in ("a", "b")},
@@ -107,13 +107,13 @@ def test_the_gpus_page_has_the_documented_labels_and_metrics() -> None:
                 seen = everything(generation)
                 told = [
                     *plan(seen, settings).families,
-                    *own.verdict_families(
+                    *self_metrics.verdict_families(
                         [GpuVerdict(uuid=uuid(1), reason="Xid", action="drain")], seen, settings, Texts()
                     ),
-                    *own.users_families(
+                    *self_metrics.users_families(
                         Users(failures={"holdings": "x"}, missing={("device", "unknown-id"): 1}), Texts()
                     ),
-                    own.series_family(1, 0, Texts()),
+                    self_metrics.series_family(1, 0, Texts()),
                 ]
                 found = samples(render(told))
                 names |= found[0]

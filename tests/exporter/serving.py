@@ -14,7 +14,7 @@ from kgpu.base.advice import Advice
 from kgpu.base.http import Address
 from kgpu.exporter.config import resolve
 from kgpu.exporter.run import Exporter, ExporterContext
-from kgpu.exporter.users import FakeUsers
+from kgpu.exporter.users.kubelet_users import FakeUsers
 from kgpu.hw.fake_reader import FakeReader, sample_inventory
 from kgpu.hw.port import Reading
 
@@ -119,7 +119,7 @@ async def serving(reader: FakeReader | None = None, users: FakeUsers | None = No
     states: list[tuple[bool, str]] = []
     given = resolve({"address": "127.0.0.1:0", "interval": "100", **(flags or {})}, {})
     context = ExporterContext(
-        reader=reader, users=users, given=given, hostname="n", report=decisions.append,
+        reader=reader, users=users, options=given, hostname="n", report=decisions.append,
         on_address=listening.set_result, on_state=lambda *state: states.append(state), **more,
     )  # fmt: skip
     exporter = Exporter(context)

@@ -123,9 +123,9 @@ def test_ids_and_names_are_unique_and_fit_for_prometheus():
 
 def test_every_row_says_where_its_value_comes_from_and_has_a_help_of_one_line():
     for field in all_fields():
-        assert field.made or all(source.reading and source.call for source in field.sources), field.name
+        assert field.computed or all(source.reading and source.call for source in field.sources), field.name
         assert re.fullmatch(r"[^\n\"\\]{4,}\.", field.help), field.name
-        assert not field.made or field.name.startswith("DCGM_EXP_")
+        assert not field.computed or field.name.startswith("DCGM_EXP_")
 
 
 @pytest.mark.parametrize(

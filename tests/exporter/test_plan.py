@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from kgpu.exporter.counters import CountedMetric, default_counters, parse_counters
 from kgpu.exporter.labels import Style, read_allowed
-from kgpu.exporter.model import Generation, Made, PodFacts, Tick, Unit, Users
-from kgpu.exporter.own import ExporterFigures
+from kgpu.exporter.model import ComputedSample, Generation, PodFacts, Tick, Unit, Users
 from kgpu.exporter.plan import PlanMemory, plan
 from kgpu.exporter.render import render
+from kgpu.exporter.self_metrics import ExporterFigures
 from kgpu.exporter.settings import ExporterSettings, Pods, Virtual
 from kgpu.exporter.ticks import Ticks
 from kgpu.hw.port import HardwareFinding, Problem, Reading
@@ -237,8 +237,8 @@ def test_the_second_source_is_used_where_the_first_is_not_there():
 
 def test_the_last_xid_has_its_code_and_text_and_counts_stand_beside_it():
     values = {Unit(uuid(0)): {"last_xid": 79}, Unit(uuid(1)): {"power_w": 1.0}}
-    made = {"DCGM_EXP_XID_ERRORS_TOTAL": (Made(Unit(uuid(0)), (("xid", "79"),), 3.0),)}
-    asked = look(gpu(0), gpu(1), values=values, made=made, xid_texts={79: "GPU has fallen off the bus"})
+    made = {"DCGM_EXP_XID_ERRORS_TOTAL": (ComputedSample(Unit(uuid(0)), (("xid", "79"),), 3.0),)}
+    asked = look(gpu(0), gpu(1), values=values, computed=made, xid_texts={79: "GPU has fallen off the bus"})
     planned = plan(asked, wanted())
     ((labels, value),) = series(planned, XID)
     assert (labels["gpu"], labels["err_code"], labels["err_msg"], value) == (

@@ -8,7 +8,7 @@ import pytest
 
 from kgpu.base.errors import HostError, HwError
 from kgpu.exporter.model import Users
-from kgpu.exporter.users import FakeUsers
+from kgpu.exporter.users.kubelet_users import FakeUsers
 from kgpu.hw.fake_reader import FakeReader
 from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Problem, Reading
 from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts

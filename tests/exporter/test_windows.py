@@ -16,7 +16,7 @@ def test_xids_leave_the_window_and_stay_in_the_total():
     xids.add(0.0, GPU, 79)
     xids.add(200.0, GPU, 79)
     xids.add(200.0, SLICE, 43)
-    early, late = xids.made(200.0, (GPU, SLICE)), xids.made(301.0, (GPU, SLICE))
+    early, late = xids.samples(200.0, (GPU, SLICE)), xids.samples(301.0, (GPU, SLICE))
     assert [(one.unit, dict(one.labels).get("xid"), one.value) for one in early[XID_COUNT]] == [
         (GPU, "79", 2.0), (SLICE, "43", 1.0),
     ]  # fmt: skip
@@ -26,7 +26,7 @@ def test_xids_leave_the_window_and_stay_in_the_total():
 
 
 def test_a_unit_without_xids_has_a_zero_without_a_number():
-    made = Xids(window=60.0).made(0.0, (GPU,))
+    made = Xids(window=60.0).samples(0.0, (GPU,))
     assert [(one.labels, one.value) for one in made[XID_COUNT]] == [((("window_size_in_ms", "60000"),), 0.0)]
     assert made[XID_TOTAL] == ()
 
@@ -35,7 +35,7 @@ def test_clock_events_count_readings_and_beginnings():
     clocks = ClockWindow(window=10.0)
     for at, reasons in enumerate((0x4, 0x4, 0x0, 0x24, 0x4)):
         clocks.add(float(at), GPU, reasons)
-    made = clocks.made(4.0)
+    made = clocks.samples(4.0)
     counts, totals = (
         {dict(one.labels)["clock_event"]: one.value for one in made[name]} for name in (CLOCK_COUNT, CLOCK_TOTAL)
     )
@@ -62,7 +62,7 @@ def test_the_window_has_what_a_count_by_hand_has(events, span):
 
 
 def total(xids: Xids) -> dict[Unit, float]:
-    return {one.unit: one.value for one in xids.made(0.0, ())[XID_TOTAL]}
+    return {one.unit: one.value for one in xids.samples(0.0, ())[XID_TOTAL]}
 
 
 def test_a_restart_goes_on_with_what_was_counted_since_the_boot():

@@ -135,7 +135,7 @@ def test_what_the_exporter_says_of_its_node() -> None:
 
 
 def test_the_exporters_own_metrics_have_the_names_that_are_read() -> None:
-    names = (ROOT / "src/kgpu/exporter/own.py").read_text()
+    names = (ROOT / "src/kgpu/exporter/self_metrics.py").read_text()
     told = tables.WANTED - set(tables.VALUES)
     assert [name for name in told if f'"{name}"' not in names] == []
 

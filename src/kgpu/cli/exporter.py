@@ -155,7 +155,7 @@ async def _look(
 
 async def _users(place: ExporterPlace, options: ExporterOptions, reader: Reader) -> Users:
     """Return who uses which GPU; a source that can't be read is reported."""
-    from kgpu.exporter.users_open import open_users
+    from kgpu.exporter.users.open import open_users
 
     api = place.api() if options.kubernetes else None
     users = open_users(
@@ -168,7 +168,7 @@ async def _users(place: ExporterPlace, options: ExporterOptions, reader: Reader)
         driver_root=Path(place.root) if place.root else None,
     )
     try:
-        usage = await users.seen()
+        usage = await users.current()
     finally:
         await users.close()
         if api is not None:

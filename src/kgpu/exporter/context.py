@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kgpu.base.advice import AdviceSink
+from kgpu.exporter.cached_reader import CachedReader
 from kgpu.exporter.config import ExporterOptions
-from kgpu.exporter.listed import ListedReader
 from kgpu.exporter.run import ExporterContext
-from kgpu.exporter.users_open import open_users
+from kgpu.exporter.users.open import open_users
 from kgpu.formats.names import KUBELET_DEVICE_PLUGIN_DIR
 from kgpu.hw.port import Reader
 from kgpu.hw.verdicts import VerdictFile, verdicts_path
@@ -34,7 +34,7 @@ def make_context(
 ) -> ExporterContext:
     """What the exporter works with on this node; ``more`` are further fields of it."""
     env = os.environ if env is None else env
-    reader = ListedReader(reader)
+    reader = CachedReader(reader)
     return ExporterContext(
         reader=reader,
         users=open_users(

@@ -20,7 +20,7 @@ _FORM: Final = "f, g, g:0,2-3, i, i:0-6, or g:... and i:... joined with +"
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class DeviceIds:
     """Some of a kind: all of them, or the given ids."""
 
     all: bool = False
@@ -36,8 +36,8 @@ class DeviceSelector:
     """``flexible``: GPUs, or their instances where MIG is on; then the other two do not count."""
 
     flexible: bool = True
-    gpus: Chosen = Chosen()
-    instances: Chosen = Chosen()
+    gpus: DeviceIds = DeviceIds()
+    instances: DeviceIds = DeviceIds()
 
     def gpu(self, index: int) -> bool:
         """Whether the whole GPU's metrics are wanted."""
@@ -53,19 +53,21 @@ def parse_selector(text: str, where: str = "--devices") -> DeviceSelector:
     words = [word.strip() for word in text.strip().split("+")]
     if words == ["f"]:
         return DeviceSelector()
-    by_letter: dict[str, Chosen] = {}
+    by_letter: dict[str, DeviceIds] = {}
     for word in words:
         letter, colon, ids = word.partition(":")
         if letter not in {"g", "i"} or letter in by_letter:
             why = "f takes no ids" if letter == "f" else f"{word[:40]!r} is no kind of device, or is there twice"
             raise ConfigError(f"{where}: {why}", _FORM, f"correct {where}")
-        by_letter[letter] = _ids(ids, where) if colon else Chosen(all=True)
-    return DeviceSelector(flexible=False, gpus=by_letter.get("g", Chosen()), instances=by_letter.get("i", Chosen()))
+        by_letter[letter] = _ids(ids, where) if colon else DeviceIds(all=True)
+    return DeviceSelector(
+        flexible=False, gpus=by_letter.get("g", DeviceIds()), instances=by_letter.get("i", DeviceIds())
+    )
 
 
-def _ids(text: str, where: str) -> Chosen:
+def _ids(text: str, where: str) -> DeviceIds:
     if text.strip() == "-1":
-        return Chosen(all=True)
+        return DeviceIds(all=True)
     chosen: set[int] = set()
     for part in text.split(","):
         first, dash, last = (piece.strip() for piece in part.partition("-"))
@@ -78,4 +80,4 @@ def _ids(text: str, where: str) -> Chosen:
                 f"correct {where}",
             )  # fmt: skip
         chosen.update(range(low, high + 1))
-    return Chosen(ids=frozenset(chosen))
+    return DeviceIds(ids=frozenset(chosen))

@@ -84,7 +84,7 @@ class MetricField:
     extra: bool = False
 
     @property
-    def made(self) -> bool:
+    def computed(self) -> bool:
         """True for a metric that no reading gives: its samples come ready."""
         return not self.sources
 

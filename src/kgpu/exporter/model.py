@@ -70,7 +70,7 @@ class Tick:
     answered: frozenset[Unit] = frozenset()
 
 
-class Made(NamedTuple):
+class ComputedSample(NamedTuple):
     """One sample of a metric that no driver call gives, such as a count over a window; ``labels`` come last."""
 
     unit: Unit
@@ -107,12 +107,12 @@ class Users:
 class UsersPort(Protocol):
     """Tells who uses what. ``users.KubeletUsers`` is the real one, ``users.FakeUsers`` stands in tests.
 
-    ``changed`` is called when there is news that ``seen`` would find.
+    ``changed`` is called when there is news that ``current`` would find.
     """
 
     changed: Callable[[], None]
 
-    async def seen(self) -> Users:
+    async def current(self) -> Users:
         """What is known now; never raises, and waits two seconds at most, at the first call only. Call it each tick."""
         ...
 
@@ -128,7 +128,7 @@ class PlanInput:
     ``answers`` is False when the driver did not; the inventory is then the last that was read. ``holdings`` is None
     when the kubelet can't tell. ``pods`` is by (namespace, pod). ``claimed`` says which GPU or MIG uuid a claim's
     device is, by driver, pool and name, "" for a device that is no GPU. ``shares`` are values of one container on one
-    unit, from its processes. ``jobs`` are batch job ids by unit. ``made`` is by the metric's usual name.
+    unit, from its processes. ``jobs`` are batch job ids by unit. ``computed`` is by the metric's usual name.
     """
 
     inventory: Inventory
@@ -140,7 +140,7 @@ class PlanInput:
     claimed: Mapping[ClaimedKey, str] = field(default_factory=dict)
     shares: Mapping[tuple[Unit, PodKey], Mapping[str, float]] = field(default_factory=dict)
     jobs: Mapping[Unit, tuple[str, ...]] = field(default_factory=dict)
-    made: Mapping[str, tuple[Made, ...]] = field(default_factory=dict)
+    computed: Mapping[str, tuple[ComputedSample, ...]] = field(default_factory=dict)
     xid_texts: Mapping[int, str] = field(default_factory=dict)
 
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.base.advice import Advice, Severity
-from kgpu.exporter import own
+from kgpu.exporter import self_metrics
 from kgpu.exporter.counters import CountedMetric
 from kgpu.exporter.facts import readable
 from kgpu.exporter.fields import FieldScope, render_value
 from kgpu.exporter.holders import holders
 from kgpu.exporter.labels import Pairs, Texts
-from kgpu.exporter.model import Family, Made, MetricKind, PlanInput, Planned, SeriesSample, Unit, Value
+from kgpu.exporter.model import ComputedSample, Family, MetricKind, PlanInput, Planned, SeriesSample, Unit, Value
 from kgpu.exporter.settings import ExporterSettings
 from kgpu.exporter.targets import SeriesTarget, Variant, series_labels, targets
 
@@ -56,13 +56,13 @@ def plan(look: PlanInput, settings: ExporterSettings, memory: PlanMemory | None 
     ]
     about: list[Family] = []
     if settings.own_metrics:
-        about = own.device_families([row.target for row in rows], look, settings, texts)
-        about.append(own.absent_family(missing.absent, texts))
+        about = self_metrics.device_families([row.target for row in rows], look, settings, texts)
+        about.append(self_metrics.absent_family(missing.absent, texts))
     # What says that something is missing is never left out, and does not count.
     wanted = sum(len(family.samples) for family in families)
     kept, series, decisions = _limited(families, settings.series_limit)
     if settings.own_metrics:
-        about.append(own.series_family(series, wanted - series, texts))
+        about.append(self_metrics.series_family(series, wanted - series, texts))
     kept += about
     sets = tuple(pairs for row in rows for pairs in row.sets)
     return Planned(families=tuple(kept), errors=missing.errors, series=series, label_sets=sets, decisions=decisions)
@@ -156,11 +156,11 @@ def _fixed(label_fields: Iterable[CountedMetric], *places: Mapping[str, Value]) 
 def _family(counter: CountedMetric, rows: Iterable[TargetRow], look: PlanInput, missing: MissingValues) -> Family:
     spelled = counter.spelled
     scope = spelled.field.scope
-    reading = "" if spelled.field.made else spelled.field.sources[0].reading
+    reading = "" if spelled.field.computed else spelled.field.sources[0].reading
     own_values = bool(look.shares) and reading in _SHARED
     xid = reading == _XID
     samples: dict[str, str] = {}
-    if spelled.field.made:
+    if spelled.field.computed:
         _made(spelled.field.name, rows, look, samples)
         return Family(counter.name, counter.kind, counter.help, _samples(samples))
     for row in rows:
@@ -239,13 +239,13 @@ def _share(counter: CountedMetric, variant: Variant, target: SeriesTarget, look:
 
 
 def _made(name: str, rows: Iterable[TargetRow], look: PlanInput, samples: dict[str, str]) -> None:
-    by_unit: dict[Unit, list[Made]] = {}
-    for made in look.made.get(name, ()):
+    by_unit: dict[Unit, list[ComputedSample]] = {}
+    for made in look.computed.get(name, ()):
         by_unit.setdefault(made.unit, []).append(made)
     for row in rows:
         for made in by_unit.get(row.target.unit, ()):
             for variant, ready in row.variants:
-                samples.setdefault(row.text(variant, ready, made.labels), own.number(made.value))
+                samples.setdefault(row.text(variant, ready, made.labels), self_metrics.number(made.value))
 
 
 def _samples(samples: Mapping[str, str]) -> tuple[SeriesSample, ...]:

@@ -25,7 +25,7 @@ from kgpu.exporter.counters import (
     from_config_map,
     parse_counters,
 )
-from kgpu.exporter.own import ConfigState
+from kgpu.exporter.self_metrics import ConfigState
 from kgpu.host.bounded import read_regular
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from kgpu.base.http import AccessPolicy, Address, Response, StatusServer
 from kgpu.base.waits import first_of
 from kgpu.exporter.config import ExporterOptions
 from kgpu.exporter.model import Users, UsersPort
-from kgpu.exporter.own import ConfigState, Work
 from kgpu.exporter.reload import CountersSource
+from kgpu.exporter.self_metrics import ConfigState, ExporterStatus
 from kgpu.exporter.serve import MetricsPage
 from kgpu.exporter.ticks import Ticks
 from kgpu.hw.follow import follow_events
@@ -32,7 +32,7 @@ from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Reader, Reading
 from kgpu.hw.verdicts import Verdicts, VerdictSource
 
 if TYPE_CHECKING:
-    from kgpu.exporter.web_door import WebDoor
+    from kgpu.exporter.web_access import WebAccess
     from kgpu.kube.port import KubeApi
 
 log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ class Exporter:
         """Read what is due, look who uses what, and make the text if anything is new."""
         context = self._context
         await self._read_if_due()
-        users = await context.users.seen()
+        users = await context.users.current()
         now = context.clock.monotonic()
         self._ticked_at = now
         if not self._news and users == self._users and now - self._made_at < context.options.interval:
@@ -241,8 +241,8 @@ class Exporter:
             )  # fmt: skip
         self._context.on_state(False, error or why)
 
-    def _work(self) -> Work:
-        return Work(
+    def _work(self) -> ExporterStatus:
+        return ExporterStatus(
             version=__version__,
             answers=self._ticks.answers,
             read_at=self._read_at,
@@ -286,12 +286,12 @@ class Exporter:
             self._wake_up()
 
 
-def _open_door(path: str, report: AdviceSink) -> WebDoor | None:
+def _open_door(path: str, report: AdviceSink) -> WebAccess | None:
     if not path:
         return None
-    from kgpu.exporter.web_door import WebDoor
+    from kgpu.exporter.web_access import WebAccess
 
-    return WebDoor(path, report)
+    return WebAccess(path, report)
 
 
 async def serve(context: ExporterContext, *, started: Callable[[Exporter], object] = lambda _: None) -> None:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kgpu.base.advice import Advice
-from kgpu.exporter import made, own
+from kgpu.exporter import computed, self_metrics
 from kgpu.exporter.budget import SeriesBudget
 from kgpu.exporter.counters import CountedMetric
 from kgpu.exporter.facts import answered, failures, gather
 from kgpu.exporter.model import Family, MetricKind, PlanInput, Tick, Unit, Users
-from kgpu.exporter.own import ExporterFigures, Work
 from kgpu.exporter.plan import PlanMemory, plan
+from kgpu.exporter.self_metrics import ExporterFigures, ExporterStatus
 from kgpu.exporter.settings import ExporterSettings
 from kgpu.exporter.windows import CLOCK_COUNT, CLOCK_TOTAL, ClockWindow, Xids
 from kgpu.formats.names import NVIDIA
@@ -25,7 +25,7 @@ from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Reading
 from kgpu.hw.verdicts import GpuVerdict
 
 CLOCK_REASONS = "clock_event_reasons"
-MADE_FROM = {CLOCK_COUNT: CLOCK_REASONS, CLOCK_TOTAL: CLOCK_REASONS, made.P2P: made.P2P_READING}
+COMPUTED_FROM = {CLOCK_COUNT: CLOCK_REASONS, CLOCK_TOTAL: CLOCK_REASONS, computed.P2P: computed.P2P_READING}
 """Readings that metrics are made from which no row has."""
 LAST_XID = "last_xid"
 NOTHING = Inventory(vendor=NVIDIA, driver_version="")
@@ -107,7 +107,7 @@ class Ticks:
         """Nothing could be read: what was read before counts no more."""
         self._now, self._before, self.answers = Tick(at=at), None, False
 
-    def families(self, at: float, users: Users, *, work: Work | None = None) -> TickOutcome:
+    def families(self, at: float, users: Users, *, work: ExporterStatus | None = None) -> TickOutcome:
         """What a scrape gets from now on."""
         look = PlanInput(
             inventory=self.inventory,
@@ -119,11 +119,11 @@ class Ticks:
             claimed=users.claimed,
             shares=users.shares,
             jobs=users.jobs,
-            made={
-                **self._xids.made(at, self._units()),
-                **self._clocks.made(at),
-                made.HEALTH: made.health(self._verdicts),
-                made.P2P: made.p2p(self.inventory, self._now.values),
+            computed={
+                **self._xids.samples(at, self._units()),
+                **self._clocks.samples(at),
+                computed.HEALTH: computed.health(self._verdicts),
+                computed.P2P: computed.p2p(self.inventory, self._now.values),
             },
             xid_texts={code: self._xid_text(code) for code in self._xids.last.values()} if self._xid_text else {},
         )
@@ -137,9 +137,9 @@ class Ticks:
         if settings.own_metrics:
             texts = self._memory.texts
             families += self._figures.families(texts)
-            families += own.verdict_families(self._verdicts, look, settings, texts)
-            families += own.users_families(users, texts)
-            families += own.work_families(work, texts) if work is not None else ()
+            families += self_metrics.verdict_families(self._verdicts, look, settings, texts)
+            families += self_metrics.users_families(users, texts)
+            families += self_metrics.work_families(work, texts) if work is not None else ()
         news = tuple(decision for decision in decisions if decision not in self._told)
         self._told = planned.decisions
         return TickOutcome(tuple(families), news)
@@ -165,4 +165,4 @@ class Ticks:
 def _keys(counters: Iterable[CountedMetric]) -> frozenset[str]:
     fields = [counter.spelled.field for counter in counters]
     keys = {source.reading for field in fields for source in field.sources}
-    return frozenset(keys | {MADE_FROM[field.name] for field in fields if field.name in MADE_FROM})
+    return frozenset(keys | {COMPUTED_FROM[field.name] for field in fields if field.name in COMPUTED_FROM})

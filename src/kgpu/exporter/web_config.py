@@ -1,7 +1,7 @@
 """Prometheus' web config file: TLS, client certificates, users with bcrypt passwords, headers of every answer.
 
 The keys are those of the exporter toolkit. An unknown key, or one that could not be honoured, is an error: nobody may
-be left with less protection than the file says. This is pure; ``web_door`` acts on it.
+be left with less protection than the file says. This is pure; ``web_access`` acts on it.
 """
 
 from __future__ import annotations

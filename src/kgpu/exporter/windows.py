@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kgpu.exporter.model import Made, Unit
+from kgpu.exporter.model import ComputedSample, Unit
 
 MOST_EVENTS: Final = 10_000
 MOST_KINDS: Final = 2_000
@@ -89,14 +89,16 @@ class Xids:
             self.last[unit] = code
         self._window.add(at, unit, str(code))
 
-    def made(self, now: float, units: Iterable[Unit]) -> dict[str, tuple[Made, ...]]:
+    def samples(self, now: float, units: Iterable[Unit]) -> dict[str, tuple[ComputedSample, ...]]:
         """Samples of both metrics; a unit without Xids in the window has one 0 without ``xid``, as users know it."""
         size = ("window_size_in_ms", str(int(self._window.seconds * 1000)))
         counts = self._window.recent(now)
-        recent = [Made(unit, (size, ("xid", code)), float(count)) for (unit, code), count in _sorted(counts)]
+        recent = [ComputedSample(unit, (size, ("xid", code)), float(count)) for (unit, code), count in _sorted(counts)]
         having = {unit for unit, _ in counts}
-        recent += [Made(unit, (size,), 0.0) for unit in units if unit not in having]
-        total = [Made(unit, (("xid", code),), float(count)) for (unit, code), count in _sorted(self._totals())]
+        recent += [ComputedSample(unit, (size,), 0.0) for unit in units if unit not in having]
+        total = [
+            ComputedSample(unit, (("xid", code),), float(count)) for (unit, code), count in _sorted(self._totals())
+        ]
         return {XID_COUNT: tuple(recent), XID_TOTAL: tuple(total)}
 
 
@@ -115,14 +117,16 @@ class ClockWindow:
             if reasons & bit:
                 self._window.add(at, unit, name, total=not before & bit)
 
-    def made(self, now: float) -> dict[str, tuple[Made, ...]]:
+    def samples(self, now: float) -> dict[str, tuple[ComputedSample, ...]]:
         """Samples of both metrics."""
         size = ("window_size_in_ms", str(int(self._window.seconds * 1000)))
         recent = _sorted(self._window.recent(now))
         total = _sorted(self._window.total)
         return {
-            CLOCK_COUNT: tuple(Made(unit, (("clock_event", name), size), float(n)) for (unit, name), n in recent),
-            CLOCK_TOTAL: tuple(Made(unit, (("clock_event", name),), float(n)) for (unit, name), n in total),
+            CLOCK_COUNT: tuple(
+                ComputedSample(unit, (("clock_event", name), size), float(n)) for (unit, name), n in recent
+            ),
+            CLOCK_TOTAL: tuple(ComputedSample(unit, (("clock_event", name),), float(n)) for (unit, name), n in total),
         }
 
 

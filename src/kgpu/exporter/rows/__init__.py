@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Final
 
 from kgpu.exporter.fields import MetricField
+from kgpu.exporter.rows.computed import COMPUTED
 from kgpu.exporter.rows.device import DEVICE
 from kgpu.exporter.rows.errors import ERRORS
 from kgpu.exporter.rows.facts import FACTS
 from kgpu.exporter.rows.links import LINKS
-from kgpu.exporter.rows.made import MADE
 from kgpu.exporter.rows.profiling import PROFILING
 from kgpu.exporter.rows.renamed import RENAMED
 
@@ -23,5 +23,5 @@ def _renamed(field: MetricField) -> MetricField:
 
 
 ROWS: Final[tuple[MetricField, ...]] = tuple(
-    _renamed(field) for field in (*DEVICE, *ERRORS, *LINKS, *PROFILING, *FACTS, *MADE)
+    _renamed(field) for field in (*DEVICE, *ERRORS, *LINKS, *PROFILING, *FACTS, *COMPUTED)
 )

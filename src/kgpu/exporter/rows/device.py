@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.exporter.fields import FieldScope, MetricField, ReadingSource
-from kgpu.exporter.rows.make import celsius, counter, gauge, mib, named, percent, watts
+from kgpu.exporter.rows.builders import celsius, counter, gauge, mib, named, percent, watts
 
 _I = FieldScope.INSTANCE
 

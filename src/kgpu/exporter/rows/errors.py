@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.exporter.fields import FieldScope, MetricField, ReadingSource
-from kgpu.exporter.rows.make import counter, gauge, named
+from kgpu.exporter.rows.builders import counter, gauge, named
 
 _VIOLATIONS: Final = (
     (240, "POWER", "power", 74), (241, "THERMAL", "thermal", 75), (242, "SYNC_BOOST", "sync boost", 76),

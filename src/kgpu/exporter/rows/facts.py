@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.exporter.fields import MetricField, ReadingSource
-from kgpu.exporter.rows.make import label, named
+from kgpu.exporter.rows.builders import label, named
 
 FACTS: Final[tuple[MetricField, ...]] = (
     label(1, "DCGM_FI_DRIVER_VERSION", "Version of the driver.",

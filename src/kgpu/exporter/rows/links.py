@@ -6,7 +6,7 @@ from typing import Final
 
 from kgpu.exporter.fields import FieldScope, MetricField, ReadingSource
 from kgpu.exporter.model import MetricKind
-from kgpu.exporter.rows.make import counter, gauge, named
+from kgpu.exporter.rows.builders import counter, gauge, named
 
 KIB: Final = 1024.0
 # DCGM's numbers of the links' bandwidth have grown in pieces.

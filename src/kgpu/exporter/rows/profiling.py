@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kgpu.exporter.fields import PROF, MetricField, ReadingSource
-from kgpu.exporter.rows.make import MIB, counter, gauge, named, ratio
+from kgpu.exporter.rows.builders import MIB, counter, gauge, named, ratio
 
 _ENGINES: Final = (("NVDEC", 8, 1017, 30), ("NVJPG", 8, 1025, 40), ("NVOFA", 2, 1033, 50))
 _LINKS: Final = 18

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.exporter.made import LINK_STATUS, P2P_READING, SYSTEMS, health, p2p
+from kgpu.exporter.computed import LINK_STATUS, P2P_READING, SYSTEMS, health, p2p
 from kgpu.exporter.model import Unit
 from kgpu.hw.fake_reader import sample_inventory
 from kgpu.hw.verdicts import DcgmSystem, GpuVerdict

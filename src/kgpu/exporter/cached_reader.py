@@ -16,7 +16,7 @@ from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Link, Process, Rea
 KEPT_SECONDS: Final = 60.0
 
 
-class ListedReader:
+class CachedReader:
     """A ``Reader`` over another one, which stays the owner's to close."""
 
     def __init__(self, reader: Reader, *, clock: Clock | None = None, seconds: float = KEPT_SECONDS) -> None:

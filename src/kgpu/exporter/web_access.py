@@ -25,7 +25,7 @@ from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.errors import ConfigError, HostError, UserError
 from kgpu.base.http import Headers, Request, Response
 from kgpu.base.inotify import follow_folders, homes
-from kgpu.exporter.own import ConfigState
+from kgpu.exporter.self_metrics import ConfigState
 from kgpu.exporter.web_config import (
     IF_GIVEN,
     NO_CLIENT,
@@ -49,7 +49,7 @@ _AUTH: Final = {NO_CLIENT: ssl.CERT_NONE, IF_GIVEN: ssl.CERT_OPTIONAL, REQUIRED:
 _UNAUTHORIZED: Final = Response(401, "Unauthorized\n", headers=(("WWW-Authenticate", "Basic"),))
 
 
-class WebDoor:
+class WebAccess:
     """A ``base.http.AccessPolicy`` by a web config file."""
 
     def __init__(self, path: str, report: AdviceSink) -> None:

@@ -24,30 +24,30 @@ LONGEST: Final = 4096
 """Characters of one path that are looked at."""
 
 
-class Where(NamedTuple):
+class ContainerPlace(NamedTuple):
     """A pod's uid with dashes (a static pod's: its hash), a container's id; either may be "" when it is not told."""
 
     pod_uid: str
     container: str
 
 
-def where(text: str) -> Where | None:
+def container_place(text: str) -> ContainerPlace | None:
     """Of the whole file's text; None for a process in no pod."""
-    best: Where | None = None
+    best: ContainerPlace | None = None
     for line in text.split("\n"):  # other line ends are parts of names
         # hierarchy:controllers:path, and the path may have colons itself.
         parts = line.split(":", 2)
         place = _of(parts[2][:LONGEST]) if len(parts) == 3 else None
-        if place is not None and (best is None or _told(place) > _told(best)):
+        if place is not None and (best is None or _known_parts(place) > _known_parts(best)):
             best = place
     return best
 
 
-def _told(place: Where) -> int:
+def _known_parts(place: ContainerPlace) -> int:
     return bool(place.pod_uid) + 2 * bool(place.container)
 
 
-def _of(path: str) -> Where | None:
+def _of(path: str) -> ContainerPlace | None:
     uid = container = ""
     kubelet = path.startswith("/..")  # from inside another namespace the kubelet's own group may be out of sight
     for part in path.split("/"):
@@ -61,4 +61,4 @@ def _of(path: str) -> Where | None:
             container = held[1]
     if not kubelet and not uid:
         return None  # a container that is no pod's
-    return Where(uid, container) if uid or container else None
+    return ContainerPlace(uid, container) if uid or container else None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.exporter.fields import FieldScope, MetricField
-from kgpu.exporter.rows.make import counter, gauge
+from kgpu.exporter.rows.builders import counter, gauge
 
 _E = FieldScope.EITHER
 
-MADE: Final[tuple[MetricField, ...]] = (
+COMPUTED: Final[tuple[MetricField, ...]] = (
     gauge(9001, "DCGM_EXP_XID_ERRORS_COUNT", "Xids within the window.", "", scope=_E, extra=True),
     gauge(9002, "DCGM_EXP_CLOCK_EVENTS_COUNT", "Readings within the window at which clocks were held back.", "",
           scope=_E),

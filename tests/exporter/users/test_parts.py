@@ -13,15 +13,15 @@ import pytest
 
 from kgpu.base.clock import VirtualClock
 from kgpu.base.errors import HostError, HwError, KubeletError
-from kgpu.exporter import users_jobs
 from kgpu.exporter.holders import Holder, Unshown, resolve
 from kgpu.exporter.model import Unit
-from kgpu.exporter.users_claims import claimed, project
-from kgpu.exporter.users_containers import ASK_SECONDS, Containers, ask_api
-from kgpu.exporter.users_jobs import JOBS, job_ids, read_jobs
-from kgpu.exporter.users_reasons import reason_of
-from kgpu.exporter.users_shares import ProcessHolder, shares
-from kgpu.exporter.users_told import _WORDS, UserTeller
+from kgpu.exporter.users import jobs as jobs_module
+from kgpu.exporter.users.claims import claimed, project
+from kgpu.exporter.users.containers import ASK_SECONDS, Containers, ask_api
+from kgpu.exporter.users.jobs import JOBS, job_ids, read_jobs
+from kgpu.exporter.users.reasons import reason_of
+from kgpu.exporter.users.shares import ProcessHolder, shares
+from kgpu.exporter.users.unshown import _NOTICES, UnshownReporter
 from kgpu.hw.port import Process, ProcessKind
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import PODS, KubeRefusedError, KubeUnreachableError
@@ -134,7 +134,7 @@ def test_a_mig_claim_has_its_instances_labels() -> None:
 
 def test_every_reason_has_its_words() -> None:
     told: list = []
-    teller = UserTeller(told.append)
+    teller = UnshownReporter(told.append)
     one = Unshown("device", "unknown-id", KEY, "GPU-old")
     counts = teller.missing([one, one], {("job-file", "unreadable"): 3})
     assert counts == {("device", "unknown-id"): 2, ("job-file", "unreadable"): 3}
@@ -145,7 +145,7 @@ def test_every_reason_has_its_words() -> None:
     teller.missing([], {})
     teller.missing([one], {})
     assert len(told) == 3  # it had ended
-    for kind in _WORDS:
+    for kind in _NOTICES:
         teller.missing([], {kind: 1})
     assert all(decision.remedy and decision.why for decision in told)
 
@@ -326,7 +326,7 @@ def test_a_job_file_that_is_wrong_costs_itself_only(tmp_path: Path) -> None:
 
 
 def test_of_a_folder_full_of_names_only_so_many_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(users_jobs, "NAMES", 3)
+    monkeypatch.setattr(jobs_module, "NAMES", 3)
     for number in range(5):
         (tmp_path / f"x{number}").touch()
     assert read_jobs(tmp_path, NODE).missing == {("job-file", "too-many"): 1}

@@ -15,13 +15,21 @@ from kgpu.base.clock import VirtualClock, settle
 from kgpu.base.errors import HwError, KubeletError
 from kgpu.exporter.config import resolve
 from kgpu.exporter.model import PodFacts, Unit, Users
-from kgpu.exporter.users import KEPT_SECONDS, PERIOD, POLL, SLOW_SECONDS, SOONEST, KubeletUsers, UserSources
-from kgpu.exporter.users_claims import SLICES, of_node, project
-from kgpu.exporter.users_containers import Containers
-from kgpu.exporter.users_follow import AGAIN_SECONDS, FollowedObjects
-from kgpu.exporter.users_jobs import Jobs
-from kgpu.exporter.users_open import _brief, open_users
-from kgpu.exporter.users_reserved import ReservedClaims
+from kgpu.exporter.users.claims import SLICES, of_node, project
+from kgpu.exporter.users.containers import Containers
+from kgpu.exporter.users.followed_objects import AGAIN_SECONDS, FollowedObjects
+from kgpu.exporter.users.jobs import Jobs
+from kgpu.exporter.users.kubelet_users import (
+    KEPT_SECONDS,
+    PERIOD,
+    POLL,
+    SLOW_SECONDS,
+    SOONEST,
+    KubeletUsers,
+    UserSources,
+)
+from kgpu.exporter.users.open import _brief, open_users
+from kgpu.exporter.users.reserved_claims import ReservedClaims
 from kgpu.hw.fake_reader import FakeReader
 from kgpu.hw.port import Process
 from kgpu.kube.fake import FakeApi
@@ -48,7 +56,7 @@ class Bench:
 
     async def after(self, seconds: float) -> Users:
         await self.clock.advance(seconds)
-        return await self.users.seen()
+        return await self.users.current()
 
     async def until(self, condition: Callable[[Users], bool], step: float = 1.0) -> Users:
         async with asyncio.timeout(60):
@@ -83,7 +91,7 @@ def pod(name: str = "p", node: str = "n1", **labels: str) -> dict:
 
 async def test_the_kubelet_is_asked_at_once_then_every_few_seconds_however_often_one_looks() -> None:
     async with bench() as b:
-        first = await b.users.seen()
+        first = await b.users.current()
         assert first.holdings == (HELD,)
         for _ in range(4):
             assert await b.after(1) is first
@@ -96,7 +104,7 @@ async def test_the_kubelet_is_asked_at_once_then_every_few_seconds_however_often
 async def test_what_did_not_change_stays_the_same_object(tmp_path: Path) -> None:
     (tmp_path / "0").write_text("7")
     async with bench(jobs=tmp_path) as b:
-        first = await b.users.seen()
+        first = await b.users.current()
         b.holdings.now = (holding("p", uuid(0)),)
         again = await b.after(PERIOD)
         assert again is not first
@@ -110,13 +118,13 @@ async def test_a_device_that_the_kubelet_has_just_given_is_news(tmp_path: Path) 
     async with bench(checkpoint=checkpoint) as b:
         heard: list[int] = []
         b.users.changed = lambda: heard.append(1)
-        await b.users.seen()
+        await b.users.current()
         await b.after(POLL)
         checkpoint.write_text("{}")
         b.holdings.now = ()
         await b.clock.advance(POLL)
         assert heard
-        assert (await b.users.seen()).holdings == ()
+        assert (await b.users.current()).holdings == ()
         checkpoint.write_text("{ }")
         b.holdings.now = (HELD,)
         assert (await b.after(SOONEST / 2)).holdings == ()  # a busy kubelet is not asked all the time
@@ -125,7 +133,7 @@ async def test_a_device_that_the_kubelet_has_just_given_is_news(tmp_path: Path) 
 
 async def test_the_last_word_stays_while_the_kubelet_is_away_but_not_for_ever() -> None:
     async with bench() as b:
-        await b.users.seen()
+        await b.users.current()
         b.holdings.problem = KubeletError("gone", "an answer", "look")
         b.holdings.problem.__cause__ = FileNotFoundError()
         for _ in range(3):
@@ -145,14 +153,14 @@ async def test_the_last_word_stays_while_the_kubelet_is_away_but_not_for_ever() 
 async def test_a_kubelet_that_never_answered_is_not_known() -> None:
     async with bench() as b:
         b.holdings.problem = KubeletError("gone", "an answer", "look")
-        found = await b.users.seen()
+        found = await b.users.current()
         assert (found.holdings, found.failures) == (None, {"holdings": "unreachable"})
 
 
 async def test_a_kubelet_that_hangs_holds_nobody_up() -> None:
     never = asyncio.Event()
     async with bench() as b:
-        await b.users.seen()
+        await b.users.current()
         ask = b.holdings.holdings
 
         async def hang() -> Any:
@@ -173,7 +181,7 @@ async def test_a_kubelet_that_hangs_holds_nobody_up() -> None:
 async def test_without_a_driver_the_holdings_are_known_all_the_same() -> None:
     async with bench() as b:
         b.reader.set_down(HwError("down", "a driver", "load it"))
-        found = await b.users.seen()
+        found = await b.users.current()
         assert found.holdings == (HELD,)
         assert found.failures == {"devices": "driver"}
 
@@ -181,7 +189,7 @@ async def test_without_a_driver_the_holdings_are_known_all_the_same() -> None:
 async def test_a_defect_costs_nothing_but_itself(caplog: pytest.LogCaptureFixture) -> None:
     async with bench() as b:
         b.holdings.problem = RuntimeError("never thought of")
-        found = await b.users.seen()
+        found = await b.users.current()
         assert found.failures == {"users": "defect"}
         assert "never thought of" in caplog.text
         b.holdings.problem = None
@@ -207,13 +215,13 @@ async def test_labels_and_uids_of_the_pods_that_hold_something() -> None:
 async def test_the_first_look_has_the_labels_already() -> None:
     async with bench(pods=pods, slices=slices) as b:
         b.api.put(PODS, pod(app="x"))
-        assert (await b.users.seen()).pods == {("team", "p"): PodFacts(uid="u-p", labels={"app": "x"})}
+        assert (await b.users.current()).pods == {("team", "p"): PodFacts(uid="u-p", labels={"app": "x"})}
 
 
 async def test_an_api_server_that_is_away_at_the_start_is_not_waited_for() -> None:
     async with bench(pods=pods) as b:
         b.api.set_down(True)
-        found = await b.users.seen()
+        found = await b.users.current()
         assert (found.holdings, found.failures) == ((HELD,), {"pods": "unreachable"})
 
 
@@ -250,7 +258,7 @@ async def test_claims_that_an_older_kubelet_does_not_tell_of(version: Any, shown
             users = [{"resource": "pods", "name": f"p-{name}", "uid": "u"}, {"resource": "other", "name": "x"}]
             obj = {"metadata": {"name": name, "namespace": "team"}, "status": {**status, "reservedFor": users}}
             b.api.put(claims, obj)
-        found = await b.users.seen()
+        found = await b.users.current()
         assert [(one.pod, one.container) for one in found.holdings or ()] == ([("p-mine", "")] if shown else [])
         for _ in range(3):
             assert len((await b.after(PERIOD)).holdings or ()) == int(shown)
@@ -285,7 +293,7 @@ async def test_the_memory_of_a_pods_processes_is_its_share(tmp_path: Path) -> No
         b.reader.set_processes([
             Process(uuid=uuid(0), pid=10, memory_mib=300, sm_percent=20.0), Process(uuid=uuid(0), pid=11, memory_mib=1),
         ])  # fmt: skip
-        found = await b.users.seen()
+        found = await b.users.current()
         assert found.shares == {
             (Unit(uuid(0)), ("team", "p", "main")): {"memory_used_mib": 300.0, "utilization_percent": 20.0}
         }
@@ -307,7 +315,7 @@ async def test_a_pod_is_not_told_of_while_nobody_says_what_it_holds(tmp_path: Pa
             b.holdings.problem = KubeletError("gone", "an answer", "look")
         else:
             b.reader.inventory = away_inventory  # type: ignore[method-assign]
-        found = await b.users.seen()
+        found = await b.users.current()
         assert found.missing == {}
         assert found.shares == {(Unit(uuid(0)), ("team", "p", "main")): {"memory_used_mib": 300.0}}
         assert [decision.reason for decision in b.told] == ["UsersNotKnown"]
@@ -325,7 +333,7 @@ async def test_a_kubelet_that_says_that_nobody_holds_anything_is_believed(tmp_pa
     async with bench(containers=Containers(proc=tmp_path / "proc", root=tmp_path)) as b:
         b.reader.set_processes([Process(uuid=uuid(0), pid=10, memory_mib=300)])
         b.holdings.now = ()
-        assert (await b.users.seen()).missing == {("process", "device-not-held"): 1}
+        assert (await b.users.current()).missing == {("process", "device-not-held"): 1}
 
 
 async def test_a_job_folder_that_hangs_holds_the_loop_up_for_nobody(
@@ -339,9 +347,9 @@ async def test_a_job_folder_that_hangs_holds_the_loop_up_for_nobody(
         free.wait(20)
         return Jobs({Unit(uuid(0)): ("7",)}, {})
 
-    monkeypatch.setattr("kgpu.exporter.users.read_jobs", hang)
+    monkeypatch.setattr("kgpu.exporter.users.kubelet_users.read_jobs", hang)
     async with bench(jobs=tmp_path) as b:
-        looking = asyncio.create_task(b.users.seen())
+        looking = asyncio.create_task(b.users.current())
         await settle()
         free.set()
         await looking
@@ -390,7 +398,7 @@ async def test_one_look_over_the_real_socket(tmp_path: Path) -> None:
         resolve({"kubernetes": "true", "pod_resources": str(tmp_path / "none")}), FakeReader(inventory(gpu(0))),
         tell=told.append,
     )  # fmt: skip
-    found = await users.seen()
+    found = await users.current()
     await users.close()
     assert (found.holdings, found.failures) == (None, {"holdings": "no-socket"})
     assert len(told) == 1

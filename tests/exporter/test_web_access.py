@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from kgpu.base.errors import ConfigError, HostError
-from kgpu.exporter.web_door import WebDoor
+from kgpu.exporter.web_access import WebAccess
 from tests.exporter.serving import fetch, serving
 
 NOW = dt.datetime.now(dt.UTC)
@@ -182,7 +182,7 @@ async def test_inline_certificate_and_key(folder):
 async def test_nothing_is_served_without_a_good_file_at_the_start(folder, text, error):
     path = write(folder, text) if text is not None else folder / "none.yml"
     with pytest.raises(error):
-        WebDoor(str(path), lambda _: None)
+        WebAccess(str(path), lambda _: None)
     with pytest.raises(error):
         async with serving(flags=web(path)):
             pass
@@ -194,4 +194,4 @@ async def test_an_encrypted_key_asks_nobody_for_its_password(folder):
     )
     (folder / "server.key").write_bytes(secret)
     with pytest.raises(ConfigError, match="can't be used"):
-        WebDoor(str(write(folder, TLS % "")), lambda _: None)
+        WebAccess(str(write(folder, TLS % "")), lambda _: None)

@@ -10,16 +10,16 @@ from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.clock import Clock
 from kgpu.exporter.config import ExporterOptions
 from kgpu.exporter.settings import Virtual
-from kgpu.exporter.users import KubeletUsers, UserSources
-from kgpu.exporter.users_containers import Containers, ask_api
+from kgpu.exporter.users.containers import Containers, ask_api
+from kgpu.exporter.users.kubelet_users import KubeletUsers, UserSources
 from kgpu.formats.names import KUBELET_DEVICE_PLUGIN_DIR
 from kgpu.formats.simulated import state_file
 from kgpu.hw.port import Reader
 from kgpu.kube.port import PODS, KubeApi, Object, Resource, Selector
 
 if TYPE_CHECKING:
-    from kgpu.exporter.users_follow import FollowedObjects
-    from kgpu.exporter.users_reserved import ReservedClaims
+    from kgpu.exporter.users.followed_objects import FollowedObjects
+    from kgpu.exporter.users.reserved_claims import ReservedClaims
 
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
 _PODS: Final = Resource(PODS.group, PODS.version, PODS.plural, PODS.kind, metadata_only=True)
@@ -78,21 +78,21 @@ def open_users(
 
 
 def _pods(api: KubeApi, node: str, clock: Clock | None) -> FollowedObjects:
-    from kgpu.exporter.users_follow import FollowedObjects
+    from kgpu.exporter.users.followed_objects import FollowedObjects
 
     selector = Selector(fields=(("spec.nodeName", node),))
     return FollowedObjects(api, (_PODS,), selector, project=_brief, clock=clock)
 
 
 def _slices(api: KubeApi, node: str, clock: Clock | None) -> FollowedObjects:
-    from kgpu.exporter.users_claims import SLICES, of_node, project
-    from kgpu.exporter.users_follow import FollowedObjects
+    from kgpu.exporter.users.claims import SLICES, of_node, project
+    from kgpu.exporter.users.followed_objects import FollowedObjects
 
     return FollowedObjects(api, SLICES, of_node(node), project=project, clock=clock)
 
 
 def _reserved(api: KubeApi, clock: Clock | None) -> ReservedClaims:
-    from kgpu.exporter.users_reserved import ReservedClaims
+    from kgpu.exporter.users.reserved_claims import ReservedClaims
 
     return ReservedClaims(api, clock=clock)
 

@@ -1,9 +1,9 @@
 """Who uses which device: the kubelet's holdings, the pods' own labels, claims, processes and batch jobs, kept current.
 
-Promises: ``seen`` never raises and never waits for long; each part fails alone, with a reason in ``Users.failures`` and
-one record for people; what was known of a part stays for ``KEPT_SECONDS`` while it can't be had. The kubelet is asked
-every ``PERIOD`` seconds, and soon after its checkpoint or this node's pods have changed. Parts that did not change
-stay the same objects, so that a plan made from them need not be made again.
+Promises: ``current`` never raises and never waits for long. Each part fails alone, with a reason in ``Users.failures``
+and one log record; its last value stays for ``KEPT_SECONDS``. The kubelet is asked every ``PERIOD`` seconds, and soon
+after its checkpoint or this node's pods have changed. Parts that did not change stay the same objects, so that a plan
+made from them need not be made again.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from kgpu.base.service import end
 from kgpu.base.threads import beside
 from kgpu.exporter.holders import Holder, Unshown, concerns, resolve
 from kgpu.exporter.model import ClaimedKey, PodFacts, PodKey, Unit, Users
-from kgpu.exporter.users_claims import claimed
-from kgpu.exporter.users_jobs import read_jobs
-from kgpu.exporter.users_reasons import reason_of
-from kgpu.exporter.users_shares import shares
-from kgpu.exporter.users_told import UserTeller
+from kgpu.exporter.users.claims import claimed
+from kgpu.exporter.users.jobs import read_jobs
+from kgpu.exporter.users.reasons import reason_of
+from kgpu.exporter.users.shares import shares
+from kgpu.exporter.users.unshown import UnshownReporter
 from kgpu.hw.port import Inventory, Process, Reader
 
 if TYPE_CHECKING:
-    from kgpu.exporter.users_containers import Containers
-    from kgpu.exporter.users_follow import FollowedObjects
-    from kgpu.exporter.users_reserved import ReservedClaims
+    from kgpu.exporter.users.containers import Containers
+    from kgpu.exporter.users.followed_objects import FollowedObjects
+    from kgpu.exporter.users.reserved_claims import ReservedClaims
     from kgpu.kubelet.pod_resources import Holding, Holdings
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class KubeletUsers:
         self.changed: Callable[[], None] = lambda: None
         self._from = sources
         self._tell = tell
-        self._teller = UserTeller(tell)
+        self._teller = UnshownReporter(tell)
         self._clock = clock or SystemClock()
         self._users = Users()
         self._parts: dict[str, _KnownPart] = {}
@@ -105,7 +105,7 @@ class KubeletUsers:
         self._checkpoint: tuple[int, int, int] | None = None
         self._ready = False
 
-    async def seen(self) -> Users:
+    async def current(self) -> Users:
         if not self._following:
             self._follow()
         self._look_if_due()
@@ -156,13 +156,13 @@ class KubeletUsers:
 
     async def _look(self) -> None:
         try:
-            self._users = await self._made()
+            self._users = await self._collect()
         except Exception:  # a defect here must not cost the metrics of the devices
             log.exception("looking who uses the devices failed")
             self._users = replace(self._users, failures={**self._users.failures, "users": "defect"})
         self._ready = True
 
-    async def _made(self) -> Users:
+    async def _collect(self) -> Users:
         if not self._ready:
             await self._first_lists()
         tally, was, source = _Tally(), self._users, self._from
@@ -299,7 +299,7 @@ class FakeUsers:
         self.asked = 0
         self.closed = False
 
-    async def seen(self) -> Users:
+    async def current(self) -> Users:
         self.asked += 1
         return self.now
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.exporter.cgroups import Where, where
+from kgpu.exporter.users.cgroups import ContainerPlace, container_place
 from tests.budget import tries
 
 UID = "5b7d2f0e-6c1a-4d4e-9a55-0123456789ab"
@@ -43,22 +43,26 @@ FORMS = [
 
 @pytest.mark.parametrize("text", FORMS)
 def test_every_form(text: str) -> None:
-    assert where(text) == Where(UID, ID)
-    assert where(f"{text}\n") == Where(UID, ID)
+    assert container_place(text) == ContainerPlace(UID, ID)
+    assert container_place(f"{text}\n") == ContainerPlace(UID, ID)
 
 
 def test_a_static_pod_has_its_hash() -> None:
-    assert where(f"0::/kubepods/burstable/pod{STATIC}/{ID}") == Where(STATIC, ID)
-    assert where(f"0::/kubepods.slice/kubepods-pod{STATIC}.slice/cri-containerd-{ID}.scope") == Where(STATIC, ID)
+    assert container_place(f"0::/kubepods/burstable/pod{STATIC}/{ID}") == ContainerPlace(STATIC, ID)
+    assert container_place(
+        f"0::/kubepods.slice/kubepods-pod{STATIC}.slice/cri-containerd-{ID}.scope"
+    ) == ContainerPlace(STATIC, ID)
 
 
 def test_a_sibling_in_the_same_pod_is_known_by_its_container_alone() -> None:
-    assert where(f"0::/../cri-containerd-{ID}.scope") == Where("", ID)
+    assert container_place(f"0::/../cri-containerd-{ID}.scope") == ContainerPlace("", ID)
 
 
 def test_only_the_pod_is_told_where_the_process_is_in_no_container() -> None:
-    assert where(f"0::/kubepods/pod{UID}") == Where(UID, "")
-    assert where(f"0::/kubepods.slice/kubepods-pod{FLAT}.slice/crio-conmon-{ID}.scope") == Where(UID, "")
+    assert container_place(f"0::/kubepods/pod{UID}") == ContainerPlace(UID, "")
+    assert container_place(f"0::/kubepods.slice/kubepods-pod{FLAT}.slice/crio-conmon-{ID}.scope") == ContainerPlace(
+        UID, ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,17 +74,17 @@ def test_only_the_pod_is_told_where_the_process_is_in_no_container() -> None:
     ],
 )  # fmt: skip
 def test_processes_in_no_pod(text: str) -> None:
-    assert where(text) is None
+    assert container_place(text) is None
 
 
 def test_a_longer_answer_wins_whatever_the_order() -> None:
     lines = [f"3:pids:/kubepods/pod{UID}", f"2:memory:/kubepods/pod{UID}/{ID}", "0::/"]
-    assert where("\n".join(lines)) == where("\n".join(reversed(lines))) == Where(UID, ID)
+    assert container_place("\n".join(lines)) == container_place("\n".join(reversed(lines))) == ContainerPlace(UID, ID)
 
 
 @tries(60)
 @given(st.text(max_size=300), st.sampled_from(FORMS))
 def test_no_text_breaks_it_and_what_is_below_the_container_changes_nothing(more: str, form: str) -> None:
-    where(more)
+    container_place(more)
     if form.count("\n") == 0:
-        assert where(f"{form}/{more.replace(chr(10), '')}") == Where(UID, ID)
+        assert container_place(f"{form}/{more.replace(chr(10), '')}") == ContainerPlace(UID, ID)

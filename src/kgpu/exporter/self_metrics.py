@@ -35,7 +35,7 @@ class ConfigState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class ExporterStatus:
     """How the exporter itself does. ``read_at`` is in seconds since 1970, None when nothing was read yet."""
 
     version: str
@@ -133,7 +133,7 @@ def users_families(users: Users, texts: Texts) -> list[Family]:
     ]
 
 
-def work_families(work: Work, texts: Texts) -> list[Family]:
+def work_families(work: ExporterStatus, texts: Texts) -> list[Family]:
     """How the exporter itself does."""
     current = {texts.text((("source", source.source),)): str(int(source.current)) for source in work.counters}
     problems = {texts.text((("source", source.source),)): str(source.problems) for source in work.counters}

@@ -8,7 +8,7 @@ import pytest
 
 from kgpu.base.clock import VirtualClock, settle
 from kgpu.base.errors import HwError
-from kgpu.exporter.listed import KEPT_SECONDS, ListedReader
+from kgpu.exporter.cached_reader import KEPT_SECONDS, CachedReader
 from kgpu.hw.fake_reader import FakeReader, sample_inventory
 from kgpu.hw.port import EventKind, HardwareEvent, Problem
 
@@ -21,7 +21,7 @@ def inner():
 @pytest.fixture
 async def listed(inner):
     """One whose events are followed."""
-    reader = ListedReader(inner, clock=VirtualClock())
+    reader = CachedReader(inner, clock=VirtualClock())
 
     async def follow() -> None:
         async for event in reader.events():
@@ -54,7 +54,7 @@ async def test_every_change_is_seen_and_an_xid_is_none(inner, listed):
 
 
 async def test_nothing_is_kept_while_nobody_follows(inner):
-    reader = ListedReader(inner)
+    reader = CachedReader(inner)
     await reader.inventory()
     await reader.inventory()
     assert inner.inventory_calls == 2

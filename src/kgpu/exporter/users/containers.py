@@ -15,9 +15,9 @@ from typing import Any, Final, TypeAlias
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
-from kgpu.exporter.cgroups import Where, where
 from kgpu.exporter.model import PodKey
-from kgpu.exporter.users_shares import GONE, NO_NAME, NO_POD, OWN, ProcessHolder
+from kgpu.exporter.users.cgroups import ContainerPlace, container_place
+from kgpu.exporter.users.shares import GONE, NO_NAME, NO_POD, OWN, ProcessHolder
 from kgpu.formats.names import CONTAINER_LOGS, ENV_LAB_CONTAINER, VALIDATOR_DAEMON_SET
 from kgpu.kube.port import PODS, KubeApi, Object, Selector
 
@@ -90,11 +90,11 @@ class Containers:
             holders[pid] = ProcessHolder(None, OWN) if tests else ProcessHolder(key, "" if key else NO_NAME)
         return holders, failed
 
-    def _where(self, pid: int) -> Where | ProcessHolder:
+    def _where(self, pid: int) -> ContainerPlace | ProcessHolder:
         if self._is_own(pid):
             return ProcessHolder(None, OWN)
         try:
-            place = where(_read(self._proc / str(pid) / "cgroup"))
+            place = container_place(_read(self._proc / str(pid) / "cgroup"))
             if place is None and self._simulated:
                 place = _marked(_read(self._proc / str(pid) / "environ"))
         except (FileNotFoundError, ProcessLookupError):
@@ -142,10 +142,10 @@ def _links(folder: Path) -> dict[str, PodKey]:
     return {match[4]: (match[2], match[1], match[3]) for match in map(_LINK.fullmatch, names) if match}
 
 
-def _marked(text: str) -> Where | None:
+def _marked(text: str) -> ContainerPlace | None:
     start = f"{ENV_LAB_CONTAINER}="
     container = next((word.removeprefix(start) for word in text.split("\0") if word.startswith(start)), "")
-    return Where("", container) if container else None
+    return ContainerPlace("", container) if container else None
 
 
 def _parent(stat: Path) -> int:

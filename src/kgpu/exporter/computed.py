@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from kgpu.exporter.model import Made, Unit, Value
+from kgpu.exporter.model import ComputedSample, Unit, Value
 from kgpu.hw.port import Inventory
 from kgpu.hw.verdicts import GpuVerdict
 
@@ -26,28 +26,30 @@ LINK_STATUS: Final = (
 )  # fmt: skip
 
 
-def health(verdicts: Iterable[GpuVerdict]) -> tuple[Made, ...]:
+def health(verdicts: Iterable[GpuVerdict]) -> tuple[ComputedSample, ...]:
     """A sample for each system of each GPU; one for each code of a system that does not pass."""
     return tuple(made for verdict in verdicts if verdict.uuid for made in _watched(verdict))
 
 
-def _watched(verdict: GpuVerdict) -> Iterator[Made]:
+def _watched(verdict: GpuVerdict) -> Iterator[ComputedSample]:
     for system in SYSTEMS:
         rows = [(row.code, row.status) for row in verdict.watches if row.system == system] or [("", _PASS)]
         for code, status in rows:
-            yield Made(
+            yield ComputedSample(
                 Unit(verdict.uuid), (("health_error_code", code), ("health_watch", system)), float(status)
             )  # fmt: skip
 
 
-def p2p(inventory: Inventory, values: Mapping[Unit, Mapping[str, Value]]) -> tuple[Made, ...]:
+def p2p(inventory: Inventory, values: Mapping[Unit, Mapping[str, Value]]) -> tuple[ComputedSample, ...]:
     """A sample for each GPU and each other one, as far as it was read."""
     known = {str(gpu.index) for gpu in inventory.accelerators}
-    samples: list[Made] = []
+    samples: list[ComputedSample] = []
     for gpu in inventory.accelerators:
         for word in str(values.get(Unit(gpu.uuid), {}).get(P2P_READING, "")).split():
             peer, _, status = word.partition(":")
             if peer in known and status.isdecimal():
                 text = LINK_STATUS[min(int(status), len(LINK_STATUS) - 1)]
-                samples.append(Made(Unit(gpu.uuid), (("link_status", text), ("peer_gpu", peer)), float(int(status))))
+                samples.append(
+                    ComputedSample(Unit(gpu.uuid), (("link_status", text), ("peer_gpu", peer)), float(int(status)))
+                )
     return tuple(samples)

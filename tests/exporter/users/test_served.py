@@ -13,8 +13,8 @@ from kgpu.base.clock import VirtualClock
 from kgpu.exporter.config import resolve
 from kgpu.exporter.model import Users
 from kgpu.exporter.plan import plan
-from kgpu.exporter.users import PERIOD, KubeletUsers
-from kgpu.exporter.users_open import open_users
+from kgpu.exporter.users.kubelet_users import PERIOD, KubeletUsers
+from kgpu.exporter.users.open import open_users
 from kgpu.hw.fake_reader import FakeReader
 from kgpu.kubelet.methods import POD_RESOURCES
 from kgpu.kubelet.pb import podresources_v1_pb2 as pb
@@ -87,7 +87,7 @@ async def test_every_kind_of_holder_is_found(socket: Path, kubelet: Kubelet) -> 
     claim = kubelet.container("claims").dynamic_resources.add(claim_name="c", claim_namespace="team")
     claim.claim_resources.add(driver_name="gpu.nvidia.com", pool_name="n", device_name="gpu-1")
     served = users(socket)
-    found = await served.seen()
+    found = await served.current()
     await served.close()
     assert by_pod(found) == {"whole": ("1", ""), "slice": ("0", "7"), "share-a": ("2", ""), "share-b": ("2", "")}
     assert found.missing == {("claim", "not-asked"): 1}
@@ -97,16 +97,16 @@ async def test_a_kubelet_that_restarts(socket: Path, kubelet: Kubelet) -> None:
     kubelet.holds("whole", uuid(1))
     clock = VirtualClock()
     served = users(socket, clock)
-    assert by_pod(await served.seen()) == {"whole": ("1", "")}
+    assert by_pod(await served.current()) == {"whole": ("1", "")}
     await kubelet.stop()
     await clock.advance(PERIOD)
-    found = await served.seen()
+    found = await served.current()
     assert by_pod(found) == {"whole": ("1", "")}
     assert list(found.failures) == ["holdings"]
     kubelet.reply.pod_resources.pop()
     await kubelet.start()
     await clock.advance(PERIOD)
-    found = await served.seen()
+    found = await served.current()
     await served.close()
     assert (by_pod(found), found.failures) == ({}, {})
 
@@ -120,7 +120,7 @@ async def test_an_answer_beyond_four_megabytes(socket: Path, kubelet: Kubelet) -
     assert kubelet.reply.ByteSize() > 5 << 20
     clock = VirtualClock()  # no time passes for the look, whatever the machine does beside
     served = users(socket, clock)
-    while not (found := await served.seen()).holdings and not found.failures:
+    while not (found := await served.current()).holdings and not found.failures:
         pass  # a scrape does not wait for a slow kubelet; its answer comes to a later one
     await served.close()
     assert by_pod(found) == {"whole": ("1", "")}
