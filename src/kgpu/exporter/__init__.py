@@ -1,1 +1,1 @@
-"""What every accelerator does and for whom, as metrics that Prometheus reads; see README.md."""
+"""Metrics of every accelerator and of the containers that use it, for Prometheus; see README.md."""

@@ -1,8 +1,8 @@
-"""How many different series the exporter has made in an hour, and which label is to blame when they grow.
+"""How many different series the exporter has made in an hour, and which label makes them grow.
 
-A scrape may be small and Prometheus still drown: each new value of a pod's own label makes all its series new. The
+A scrape may be small and still overload Prometheus: each new value of a pod's own label makes all its series new. The
 budget counts different label sets over time, warns before the limit with the label that has the most values, and past
-the limit takes away that label if it is one of the pods' own; device, pod and namespace always stay.
+the limit drops that label if it is one of the pods' own; device, pod and namespace always stay.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SeriesBudget:
         return sum(self._now.values())
 
     def observe(self, at: float, sets: Iterable[Pairs], metrics: int) -> tuple[Advice, ...]:
-        """Count the label sets of one scrape, each worth ``metrics`` series; what a person should know comes back."""
+        """Count the label sets of one scrape, each worth ``metrics`` series; return new warnings."""
         if self._since is None:
             self._since = at
         elif at - self._since >= self._period:

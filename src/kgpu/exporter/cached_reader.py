@@ -1,7 +1,7 @@
-"""A reader that lists devices seldom: enumerating 56 MIG slices costs more than reading all their values.
+"""A reader that caches the inventory: enumerating 56 MIG slices costs more than reading all their values.
 
-The inventory is kept until an event says that it may have changed, a call fails, or ``seconds`` have gone by. Somebody
-has to iterate ``events`` for that, as the exporter does; until then every call is passed on.
+The inventory is kept until an event says that it may have changed, a call fails, or ``seconds`` have gone by. This
+needs a listener that iterates ``events``, as the exporter does; without one every call is passed on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KEPT_SECONDS: Final = 60.0
 
 
 class CachedReader:
-    """A ``Reader`` over another one, which stays the owner's to close."""
+    """A ``Reader`` that wraps another one, which its owner closes."""
 
     def __init__(self, reader: Reader, *, clock: Clock | None = None, seconds: float = KEPT_SECONDS) -> None:
         self._reader = reader
@@ -33,7 +33,7 @@ class CachedReader:
             return self._kept[0]
         heard = self._heard
         inventory = await self._reader.inventory()
-        # What came while it was read may not be in it.
+        # An event that came during the call may not be in the inventory.
         self._kept = (inventory, now) if heard == self._heard else None
         return inventory
 
@@ -67,7 +67,7 @@ class CachedReader:
                 await close()
 
     async def close(self) -> None:
-        """Nothing: the reader below is its owner's."""
+        """Do nothing: the owner closes the wrapped reader."""
 
     def _forget(self) -> None:
         self._heard += 1

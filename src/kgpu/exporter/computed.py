@@ -1,6 +1,6 @@
-"""Samples of the metrics that others have concluded: health by DCGM's watches, and how GPUs reach each other. Pure.
+"""Computed samples, of metrics that no driver call gives: health by DCGM's watches, and peer-to-peer status. Pure.
 
-Without a health role nobody knows of health, and there are no series of it: silence is no "well".
+Without a health role there are no series of health: a missing verdict does not mean that a GPU is well.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _watched(verdict: GpuVerdict) -> Iterator[ComputedSample]:
 
 
 def p2p(inventory: Inventory, values: Mapping[Unit, Mapping[str, Value]]) -> tuple[ComputedSample, ...]:
-    """A sample for each GPU and each other one, as far as it was read."""
+    """A sample for each pair of GPUs, as far as it was read."""
     known = {str(gpu.index) for gpu in inventory.accelerators}
     samples: list[ComputedSample] = []
     for gpu in inventory.accelerators:

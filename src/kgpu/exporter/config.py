@@ -1,8 +1,8 @@
-"""The exporter's settings from flags and variables: what each one means here is in the tables of ``options.py``.
+"""The exporter's settings from flags and variables, by the tables of ``options.py``.
 
 Precedence is the replaced exporter's: flag, then variable, then default. Names that mean something with DCGM only are
-known and accepted with a note that says why they do nothing, so that manifests keep working; where something else would
-be exported than is asked for, and where nobody knows a name, it is an error.
+accepted with a note that says why they have no effect, so that manifests keep working. Unknown names, and those that
+would change what is exported, are errors.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from kgpu.formats.exporter_flags import REFUSED, WITHOUT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExporterOptions:
-    """Everything that the exporter is told. Times are seconds. ``without_effect`` has what does nothing here.
+    """All options of the exporter. Times are seconds. ``without_effect`` are those that change nothing here.
 
-    ``collectors_given``: somebody named the counters file, so it has to be there.
+    ``collectors_given``: the counters file was named explicitly, so it has to exist.
     """
 
     collectors: str
@@ -67,7 +67,7 @@ class ExporterOptions:
     without_effect: tuple[Advice, ...] = ()
 
     def settings(self, *, hostname: str, counters: tuple[CountedMetric, ...] | None = None) -> ExporterSettings:
-        """What the plan needs; ``counters`` None: the usual set. Two generations have the labels of the first."""
+        """Return the plan's settings; ``counters`` None: the usual set. The first generation gives the labels."""
         style = Style(
             generation=self.compat[0],
             hostname="" if self.no_hostname else hostname,
@@ -92,7 +92,7 @@ class ExporterOptions:
 
 
 def resolve(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> ExporterOptions:
-    """What is in force. ``flags`` are by attribute, None and empty lists count as not given. Raises ConfigError."""
+    """Resolve the options. ``flags`` are by attribute, None and empty lists count as not given. Raises ConfigError."""
     flags, env = flags or {}, env or {}
     resolved = settings.resolve(OPTIONS, flags=flags, env=env)
     settings.refuse(REFUSED, flags=flags, env=env, among="the replaced exporter's other flags and variables")

@@ -32,7 +32,7 @@ def make_context(
     env: Mapping[str, str] | None = None,
     **more: Any,
 ) -> ExporterContext:
-    """What the exporter works with on this node; ``more`` are further fields of it."""
+    """Make the context of an exporter on this node; ``more`` are further fields of it."""
     env = os.environ if env is None else env
     reader = CachedReader(reader)
     return ExporterContext(

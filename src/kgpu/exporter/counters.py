@@ -26,7 +26,7 @@ _COLUMNS: Final = 3
 _SHOWN: Final = 80
 
 CONFIG_MAP_KEYS: Final = ("metrics", "dcgm-metrics.csv", "default-counters.csv")
-"""Of the exporter itself, of the operator, and of the documents; the first that is there is read."""
+"""The keys that the exporter, the operator and the documentation use; the first that exists is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class CountedMetric:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a file says: the metrics in its order, and what is wrong with the other lines."""
+    """A parsed file: the metrics in its order, and what is wrong with other lines."""
 
     rows: tuple[CountedMetric, ...]
     problems: tuple[ConfigError, ...] = ()
@@ -53,7 +53,7 @@ class Counters:
 def default_counters(
     generations: Sequence[Generation] = (Generation.B,), *, extra: bool = True
 ) -> tuple[CountedMetric, ...]:
-    """The usual set under the names of each generation; ``extra``: with kgpu's additions to it."""
+    """The default set under the names of each generation; ``extra``: with kgpu's additions."""
     rows: dict[str, CountedMetric] = {}
     for generation in generations:
         for field in all_fields():
@@ -64,7 +64,7 @@ def default_counters(
 
 
 def parse_counters(text: str, source: str = "the counters file") -> Counters:
-    """The metrics that a file asks for. Raises ConfigError when it has no good line, or is no such file at all."""
+    """Parse a counters file. Raises ConfigError when it has no valid line, or is no counters file at all."""
     if len(text) > LIMIT_BYTES:
         raise _refused(source, f"has more than {LIMIT_BYTES} characters")
     lines = text.removeprefix("\ufeff").split("\n")
@@ -91,7 +91,7 @@ def parse_counters(text: str, source: str = "the counters file") -> Counters:
 
 
 def from_config_map(data: Mapping[str, str], source: str) -> tuple[str, str]:
-    """The key that is read of a ConfigMap, and its text. Raises ConfigError when none of the known keys is there."""
+    """Return the key of a ConfigMap with the counters, and its text. Raises ConfigError when no known key exists."""
     for key in CONFIG_MAP_KEYS:
         if key in data:
             return key, data[key]
@@ -107,7 +107,7 @@ def from_config_map(data: Mapping[str, str], source: str) -> tuple[str, str]:
 
 
 def _line(line: str, *, hints: bool) -> tuple[CountedMetric, ConfigError | None]:
-    """The row of one line, and what a person should know of it all the same. Looking for hints takes time."""
+    """The metric of one line, and a warning about it or None. ``hints``: look for similar names, which takes time."""
     if len(line) > _LIMIT_LINE:
         raise ConfigError(f"it has more than {_LIMIT_LINE} characters", "FIELD, type, help", "shorten it")
     try:
@@ -153,7 +153,7 @@ def _kind(word: str) -> MetricKind:
 
 
 def _plain(text: str) -> str:
-    """Without control characters: they would end the HELP line or spoil a terminal."""
+    """Replace control characters: they would end the HELP line or garble a terminal."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 

@@ -14,42 +14,42 @@ from typing import Final
 from kgpu.base.errors import ConfigError
 
 MOST: Final = 4096
-"""More devices than a node can have; a range up to 10^9 is a slip, not a wish."""
+"""More devices than a node can have; a range up to 10^9 is a typing error."""
 _NUMBER: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 _FORM: Final = "f, g, g:0,2-3, i, i:0-6, or g:... and i:... joined with +"
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceIds:
-    """Some of a kind: all of them, or the given ids."""
+    """The devices of a kind that are selected: all of them, or the given ids."""
 
     all: bool = False
     ids: frozenset[int] = frozenset()
 
     def has(self, number: int) -> bool:
-        """Whether this one is meant."""
+        """Whether the device is selected."""
         return self.all or number in self.ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSelector:
-    """``flexible``: GPUs, or their instances where MIG is on; then the other two do not count."""
+    """``flexible``: all GPUs, and their instances where MIG is on; the other two are then ignored."""
 
     flexible: bool = True
     gpus: DeviceIds = DeviceIds()
     instances: DeviceIds = DeviceIds()
 
     def gpu(self, index: int) -> bool:
-        """Whether the whole GPU's metrics are wanted."""
+        """Whether the metrics of the whole GPU are exported."""
         return self.flexible or self.gpus.has(index)
 
     def instance(self, position: int) -> bool:
-        """Whether those of the instance at this place in the node's order are."""
+        """Whether the metrics of the instance at this place in the node's order are exported."""
         return self.flexible or self.instances.has(position)
 
 
 def parse_selector(text: str, where: str = "--devices") -> DeviceSelector:
-    """Read a selector. Raises ConfigError that names ``where``."""
+    """Parse a selector. Raises ConfigError that names ``where``."""
     words = [word.strip() for word in text.strip().split("+")]
     if words == ["f"]:
         return DeviceSelector()

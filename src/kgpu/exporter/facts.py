@@ -1,4 +1,4 @@
-"""What an inventory says already, as readings: identities, versions, memory of GPU instances, the recovery action.
+"""Readings that an inventory has already: identities, versions, memory of GPU instances, the recovery action.
 
 With it and ``hw.port.Reading`` the exporter has values without asking the driver anything else.
 """
@@ -18,12 +18,12 @@ _SILENT: Final = frozenset({Problem.LOST, Problem.HUNG, Problem.CRASHED, Problem
 
 
 def answered(readings: Iterable[port.Reading]) -> frozenset[Unit]:
-    """The GPUs of which a reading came."""
+    """The GPUs that have answered with a reading."""
     return frozenset(Unit(reading.uuid) for reading in readings if reading.whole)
 
 
 def readable(gpu: Accelerator, look: PlanInput) -> bool:
-    """Whether the GPU can be read now, however badly it is judged: one that waits for a reset has values too."""
+    """Whether the GPU can be read now, whatever its health: one that waits for a reset has values too."""
     gone = any(finding.problem in _SILENT for finding in gpu.findings)
     return look.answers and not gone and Unit(gpu.uuid) in look.now.answered
 
@@ -52,7 +52,7 @@ def failures(inventory: Inventory, readings: Iterable[port.Reading]) -> dict[Uni
 
 
 def facts_of(gpu: Accelerator, inventory: Inventory) -> dict[str, Value]:
-    """What does not change while the GPU works; what is not known is left out."""
+    """Readings that do not change while the GPU works, without unknown ones."""
     values: dict[str, Value] = {
         "uuid": gpu.uuid, "name": gpu.name, "index": gpu.index, "minor": gpu.minor, "mig_mode": int(gpu.mig_enabled),
     }  # fmt: skip
@@ -74,7 +74,7 @@ def facts_of(gpu: Accelerator, inventory: Inventory) -> dict[str, Value]:
 
 
 def instance_facts(gpu: Accelerator) -> dict[Unit, dict[str, Value]]:
-    """The same of each GPU instance: its memory, which its compute instances share."""
+    """The memory of each GPU instance, which its compute instances share."""
     return {
         Unit(gpu.uuid, partition.gpu_instance): {"memory_total_mib": partition.memory_mib}
         for partition in gpu.partitions

@@ -1,9 +1,9 @@
-"""The field table's shape; ``field_table`` finds a row by any spelling that a counters file may have.
+"""The types of the field table; ``field_table`` finds a row by any spelling that a counters file may have.
 
-A row says everything of one field: its names, type and help, where its value comes from, and how it is converted. The
-rows themselves are data in ``rows/``. A field has up to two spellings with units of their own: the usual one
-(``DCGM_FI_DEV_SM_CLOCK``, MHz) and generation c's (``DCGM_FI_DEV_SM_CLOCK_HERTZ``); which unit is meant follows from
-the spelling, so both can be exported side by side.
+A row describes one field: its names, type and help, where its value comes from, and how it is converted. The rows
+themselves are data in ``rows/``. A field has up to two spellings with units of their own: the usual one
+(``DCGM_FI_DEV_SM_CLOCK``, MHz) and generation c's (``DCGM_FI_DEV_SM_CLOCK_HERTZ``); the spelling determines the unit,
+so both can be exported side by side.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROF: Final = "DCGM_FI_PROF_"
 
 
 class FieldScope(enum.StrEnum):
-    """Of what a field tells.
+    """What a field is about.
 
     With MIG on, GPU fields are the whole GPU's and are exported once, INSTANCE fields once per GPU instance; without
     MIG both are the GPU's. EITHER is where it happened, on an instance or on the whole GPU.
@@ -85,13 +85,13 @@ class MetricField:
 
     @property
     def computed(self) -> bool:
-        """True for a metric that no reading gives: its samples come ready."""
+        """True for a metric without a reading: its samples are computed (``PlanInput.computed``)."""
         return not self.sources
 
 
 @dataclass(frozen=True)
 class Spelled:
-    """A field under one of its names. Without slots, for what every value asks of it is worked out once."""
+    """A field under one of its names. Without slots, so that properties needed for every value are cached."""
 
     field: MetricField
     name: str
@@ -111,7 +111,7 @@ class Spelled:
         return (self.field.modern.unit if self.modern and self.field.modern else "") or self.field.unit
 
     def kind(self, generation: Generation) -> MetricKind:
-        """The type that the default set gives it."""
+        """The type in the default set."""
         if self.modern and self.field.modern and self.field.modern.kind is not None:
             return self.field.modern.kind
         if generation is Generation.A and self.field.kind_in_a is not None:
@@ -127,7 +127,7 @@ def spell(field: MetricField, generation: Generation) -> Spelled:
 
 
 def render_value(spelled: Spelled, value: Value, factor: float) -> str | None:
-    """A reading as the metric's text; None for what is no value: blank sensors, not a number, infinite.
+    """Return a reading as the metric's text; None for no value: blank sensors, not a number, infinite.
 
     Raises TypeError or ValueError for what can't be a number.
     """

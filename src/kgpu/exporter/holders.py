@@ -1,7 +1,7 @@
 """Who uses which device: the kubelet's holdings, resolved to GPUs and GPU instances by any form of device id.
 
 Every container that holds a device is found, also several on one time-sliced or MPS-shared GPU; the replaced exporter
-shows the last of them only. Ids of other plugins are passed over; a GPU's that names no device of this node is told.
+shows the last of them only. Ids of other plugins are ignored; a GPU's id that names no device of this node is reported.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Holder:
 
 
 class HeldUnit(NamedTuple):
-    """A device id, resolved."""
+    """A resolved device id: the unit and the replica."""
 
     unit: Unit
     replica: str
@@ -86,7 +86,7 @@ class UnitFinder:
 
 
 class Unshown(NamedTuple):
-    """Something held that is not shown: a ``device`` or ``claim``, why, who has it, and its id."""
+    """Something in use that is not shown: what it is (``device``, ``claim``), why, who has it, and its id."""
 
     what: str
     reason: str
@@ -117,7 +117,9 @@ def resolve(
     claimed: Mapping[ClaimedKey, str] | None = None,
     also: frozenset[str] = frozenset(),
 ) -> ResolvedHolders:
-    """Who holds what. ``also`` are resources beside the usual ones; ``claimed`` as in ``Look``, None: never asked."""
+    """Return who holds what. ``also`` are resources beside the usual ones; ``claimed`` is as in ``PlanInput``, None:
+    claims are not resolved.
+    """
     devices = UnitFinder(inventory)
     by_unit: dict[Unit, set[Holder]] = {}
     unshown: list[Unshown] = []
@@ -146,12 +148,12 @@ def holders(
     claimed: Mapping[ClaimedKey, str] | None = None,
     also: frozenset[str] = frozenset(),
 ) -> dict[Unit, tuple[Holder, ...]]:
-    """``resolve`` without what it could not."""
+    """Who holds each unit, without what could not be resolved."""
     return resolve(inventory, holdings, claimed, also).held
 
 
 def _claimed(holding: Holding, claimed: Mapping[ClaimedKey, str], device: str) -> str | None:
-    """The uuid of a claim's device, "" for one that is no GPU, None for one that its driver should have published."""
+    """The uuid of a claim's device, "" for one that is no GPU, None for one that its driver has not published."""
     assert holding.claim is not None
     name = claimed.get((holding.resource, holding.claim.pool, device))
     if name is not None or holding.resource == DRA_GPU_DRIVER:

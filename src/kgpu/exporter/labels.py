@@ -1,7 +1,7 @@
-"""The labels of a series: names and capitals by generation, in the replaced exporter's order; as finished text too.
+"""The labels of a series, with names and capitals by generation, in the replaced exporter's order; also as text.
 
 Order: ``gpu``, ``UUID``, ``pci_bus_id``, ``device``, ``modelName``, the MIG instance's, the host's name, label fields
-by name, then everything else by name. A label that would be there twice is renamed, never dropped or doubled.
+by name, then everything else by name. A duplicate label is renamed, never dropped or doubled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kgpu.exporter.render import escape
 from kgpu.hw.port import Accelerator
 
 MANY: Final = 4_000
-"""Label sets that are remembered as text; a node with more of them starts again."""
+"""Label sets that are cached as text; with more of them the cache is cleared."""
 _BAD: Final = re.compile(r"[^a-zA-Z0-9_]", re.ASCII)
 _RUNS: Final = re.compile(r"__+")
 _COMPUTE: Final = re.compile(r"^[0-9]+c\.")
@@ -48,11 +48,11 @@ class Style:
         return "Hostname" if self.generation is Generation.A else "hostname"
 
     def host(self) -> Pairs:
-        """The host's label, if it is wanted."""
+        """The host's label; none when it is left out."""
         return ((self.host_label, self.hostname),) if self.hostname else ()
 
     def pod(self, namespace: str, pod: str, container: str) -> Pairs:
-        """Who uses the device."""
+        """The labels of the container that uses the device."""
         names = _POD_NAMES[self.old_namespace]
         return ((names[POD], pod), (names[NAMESPACE], namespace), (names[CONTAINER], container))
 
@@ -103,12 +103,12 @@ def whole_profile(profile: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PodLabels:
-    """Which of a pod's own labels become labels of its series: those that one of ``allowed`` is found in, or all."""
+    """Which of a pod's own labels become labels of its series: those that match one of ``allowed``, all without any."""
 
     allowed: tuple[re.Pattern[str], ...] = ()
 
     def of(self, labels: Mapping[str, str], style: Style) -> Pairs:
-        """Names made fit for Prometheus, by name. Two that become the same name are kept apart by a number."""
+        """The labels with names valid in Prometheus, sorted. A number is added where two names become the same."""
         names: dict[str, str] = {}
         for key in sorted(labels):
             if self.allowed and not any(pattern.search(key) for pattern in self.allowed):
@@ -151,7 +151,7 @@ def plain_name(key: str, generation: Generation) -> str:
 
 
 def joined(first: Pairs, *later: Sequence[tuple[str, str]]) -> Pairs:
-    """All pairs in order; a later name that is taken gets ``pod_label_`` before it, and a number if need be."""
+    """All pairs in order; a later name that is taken gets the prefix ``pod_label_``, and a number if need be."""
     labels = dict(first)
     for pairs in later:
         for name, value in pairs:
@@ -165,7 +165,7 @@ def joined(first: Pairs, *later: Sequence[tuple[str, str]]) -> Pairs:
 
 
 class Texts:
-    """Label sets as text, each made once: a node's series have the same labels at every scrape."""
+    """A cache of label sets as text: a node's series have the same labels at every scrape."""
 
     def __init__(self) -> None:
         self._made: dict[Pairs, str] = {}

@@ -1,8 +1,8 @@
-"""What goes into the exporter's plan and what comes out of it: units, values, pods; families of samples.
+"""Input and output of the exporter's plan: units, values, pods; families of samples.
 
 Values are plain: a unit's readings by name, with the unit of measure in the name as in ``hw.port.Reading``
 (``power_w``, ``memory_used_mib``, ``energy_mj``). A reading that the device does not have is absent; one that failed is
-in ``failures`` with its reason. Nothing here knows how they were read.
+in ``failures`` with its reason. Nothing here depends on how they were read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class MetricKind(enum.StrEnum):
 
 
 class Generation(enum.StrEnum):
-    """Whose names, units and label capitals: exporter up to 4.8.2, 4.8.3 and 4.8.4, from 4.9.0."""
+    """Versions of the replaced exporter whose names, units and label capitals differ: up to 4.8.2, 4.8.3 and 4.8.4,
+    from 4.9.0.
+    """
 
     A = "a"
     B = "b"
@@ -71,7 +73,7 @@ class Tick:
 
 
 class ComputedSample(NamedTuple):
-    """One sample of a metric that no driver call gives, such as a count over a window; ``labels`` come last."""
+    """One sample of a metric that no driver call gives, such as a count over a window; ``labels`` follow the others."""
 
     unit: Unit
     labels: tuple[tuple[str, str], ...]
@@ -80,7 +82,7 @@ class ComputedSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """What the API server says of a pod."""
+    """Uid and labels of a pod, by the API server."""
 
     uid: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -88,11 +90,11 @@ class PodFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Users:
-    """Who uses what, as far as it is known at one moment; the first five are what ``PlanInput`` has of the same names.
+    """Who uses what, as far as it is known now; the first five fields are those of ``PlanInput``.
 
-    ``failures`` says which of them could not be had or are old, by the part's name with a short reason word
+    ``failures`` says which parts could not be read or are old, by the part's name with a short reason word
     (``holdings`` to ``unreachable``). ``missing`` counts what is held or used but is not shown, by (what, reason):
-    ``("device", "unknown-id")``. Both are for metrics; what a person should know was told when it was new.
+    ``("device", "unknown-id")``. Both are for metrics; people were warned when it was new.
     """
 
     holdings: tuple[Holding, ...] | None = ()
@@ -105,15 +107,15 @@ class Users:
 
 
 class UsersPort(Protocol):
-    """Tells who uses what. ``users.KubeletUsers`` is the real one, ``users.FakeUsers`` stands in tests.
+    """Reports who uses what. ``users.kubelet_users`` has the real one, ``KubeletUsers``, and ``FakeUsers`` for tests.
 
-    ``changed`` is called when there is news that ``current`` would find.
+    ``changed`` is called when ``current`` would return something else.
     """
 
     changed: Callable[[], None]
 
     async def current(self) -> Users:
-        """What is known now; never raises, and waits two seconds at most, at the first call only. Call it each tick."""
+        """Return what is known now. Never raises; only the first call waits, two seconds at most. Call it each tick."""
         ...
 
     async def close(self) -> None:
@@ -123,12 +125,12 @@ class UsersPort(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanInput:
-    """Everything that one plan is made from.
+    """The input of one plan.
 
-    ``answers`` is False when the driver did not; the inventory is then the last that was read. ``holdings`` is None
-    when the kubelet can't tell. ``pods`` is by (namespace, pod). ``claimed`` says which GPU or MIG uuid a claim's
-    device is, by driver, pool and name, "" for a device that is no GPU. ``shares`` are values of one container on one
-    unit, from its processes. ``jobs`` are batch job ids by unit. ``computed`` is by the metric's usual name.
+    ``answers`` is False when the driver did not answer; the inventory is then the last one read. ``holdings`` is None
+    when the kubelet does not report them. ``pods`` is by (namespace, pod). ``claimed`` says which GPU or MIG uuid a
+    claim's device is, by driver, pool and name, "" for a device that is no GPU. ``shares`` are values of one container
+    on one unit, from its processes. ``jobs`` are batch job ids by unit. ``computed`` is by the metric's usual name.
     """
 
     inventory: Inventory
@@ -165,8 +167,8 @@ class Family:
 class Planned:
     """The plan's outcome. ``errors`` counts this tick's failed values by (metric, reason).
 
-    ``series`` are those of the asked metrics, without the exporter's own.
-    ``label_sets`` are what the devices' series have in common, one per device and user, for the series budget.
+    ``series`` counts those of the configured metrics, without the exporter's own.
+    ``label_sets`` are the labels that a device's series share, one set per device and user, for the series budget.
     """
 
     families: tuple[Family, ...] = ()

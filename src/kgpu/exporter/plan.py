@@ -1,8 +1,8 @@
-"""The exporter's decision, pure: an inventory, readings and who holds what in; families of samples out.
+"""The exporter's plan, pure: an inventory, readings and who holds what in; families of samples out.
 
-Promises: a value that is missing, failed or is no number costs its own series and nothing else, and is counted; a lost
-GPU costs its own series, and ``kgpu_gpu_up`` says so; no two series of a metric have the same labels; output has a
-stable order, so that two scrapes of the same state are the same text.
+Promises: a value that is missing, failed or is no number loses its own series only, and is counted; a lost GPU loses
+its own series, and ``kgpu_gpu_up`` says so; no two series of a metric have the same labels; output has a stable order,
+so that two scrapes of the same state are the same text.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _SHARED: Final = ("utilization_percent", "memory_used_mib")
 
 @dataclass(slots=True)
 class MissingValues:
-    """What could not be told in one tick, by (metric, reason)."""
+    """Counts of values without a series in one tick, by (metric, reason)."""
 
     errors: Tally[tuple[str, str]] = field(default_factory=Tally)
     absent: Tally[tuple[str, str]] = field(default_factory=Tally)
 
 
 def plan(look: PlanInput, settings: ExporterSettings, memory: PlanMemory | None = None) -> Planned:
-    """One scrape's content. ``memory`` may be kept between calls: it saves making the same labels again."""
+    """Plan the content of one scrape. ``memory`` kept between calls saves making the same labels again."""
     memory = memory if memory is not None else PlanMemory()
     texts = memory.texts
     rows = memory.rows(look, settings)
@@ -58,7 +58,7 @@ def plan(look: PlanInput, settings: ExporterSettings, memory: PlanMemory | None 
     if settings.own_metrics:
         about = self_metrics.device_families([row.target for row in rows], look, settings, texts)
         about.append(self_metrics.absent_family(missing.absent, texts))
-    # What says that something is missing is never left out, and does not count.
+    # Metrics about missing values are never left out, and do not count.
     wanted = sum(len(family.samples) for family in families)
     kept, series, decisions = _limited(families, settings.series_limit)
     if settings.own_metrics:
@@ -69,7 +69,7 @@ def plan(look: PlanInput, settings: ExporterSettings, memory: PlanMemory | None 
 
 
 class TargetRow:
-    """One target with what is needed for each of its values: readings, and its variants' labels as text."""
+    """One target with its readings, and the labels of its variants as text."""
 
     __slots__ = ("_texts", "fixed", "now", "parent", "sets", "target", "variants")
 
@@ -81,7 +81,7 @@ class TargetRow:
         self._texts = texts
 
     def read(self, look: PlanInput, label_fields: Iterable[CountedMetric]) -> None:
-        """Take the values of one look."""
+        """Take the values of one tick."""
         self.now = _of(look, self.target.unit)
         self.parent = self.now if self.target.unit.gpu_instance is None else _of(look, Unit(self.target.unit.uuid))
         fixed = _fixed(label_fields, self.now.now, self.parent.now)
@@ -99,7 +99,7 @@ class TargetRow:
 
 
 class PlanMemory:
-    """What stays the same from tick to tick while devices, users and settings do: rows, and labels as text."""
+    """A cache of what stays the same from tick to tick while devices, users and settings do: rows, labels as text."""
 
     def __init__(self) -> None:
         self.texts = Texts()
@@ -108,7 +108,7 @@ class PlanMemory:
         self.by_scope: dict[FieldScope, list[TargetRow]] = {}
 
     def rows(self, look: PlanInput, settings: ExporterSettings) -> list[TargetRow]:
-        """The rows of one look with its values."""
+        """The rows with the values of one tick."""
         others = [unit for unit in look.now.values if unit.link is not None or unit.cpu is not None]
         made_from = (look.inventory, look.holdings, look.claimed, look.pods, look.jobs, settings, others)
         if made_from != self._made_from:
@@ -164,7 +164,7 @@ def _family(counter: CountedMetric, rows: Iterable[TargetRow], look: PlanInput, 
         _made(spelled.field.name, rows, look, samples)
         return Family(counter.name, counter.kind, counter.help, _samples(samples))
     for row in rows:
-        # Only a copy asks an instance for what its GPU has.
+        # Only with ``mig_copies`` does an instance have fields of the whole GPU.
         values = row.parent if scope is FieldScope.GPU else row.now
         value = _value(counter, values, missing, row.target, look)
         if value is None:
@@ -205,11 +205,11 @@ def _value(
             return text
         reason = BLANK
     if reason == ABSENT:
-        # Nothing was read of a GPU that is down, and of an Xid there is nothing until there is one.
+        # A GPU that is down has no values, and there is no Xid before the first one.
         gpu = target.gpu
         has = gpu is None or gpu.usable or readable(gpu, look)
         if values.now and counter.spelled.field.scope is not FieldScope.EITHER and has:
-            # Facts of a GPU that does not answer are known, but not which fields it has.
+            # Of a GPU that does not answer facts are known, but not which fields it has.
             silent = gpu is not None and Unit(gpu.uuid) not in look.now.answered
             if silent:
                 missing.errors[counter.name, UNREADABLE] += 1
@@ -223,14 +223,14 @@ def _value(
 
 
 def _rate(value: float, before: Value | None, seconds: float) -> float:
-    """Change per second; 0 at first, and when the counter began again."""
+    """Change per second; 0 for the first value, and after a reset of the counter."""
     if not isinstance(before, int | float) or seconds <= 0:
         return 0.0
     return max(0.0, value - before) / seconds
 
 
 def _share(counter: CountedMetric, variant: Variant, target: SeriesTarget, look: PlanInput) -> str | None:
-    """What one container's processes account for; 0 for an idle one, None for the device's own series."""
+    """The value of one container's processes; 0 for an idle one, None for the device's own series."""
     source = counter.spelled.field.sources[0]
     if variant.holder is None:
         return None
@@ -253,7 +253,7 @@ def _samples(samples: Mapping[str, str]) -> tuple[SeriesSample, ...]:
 
 
 def _limited(families: list[Family], limit: int) -> tuple[list[Family], int, tuple[Advice, ...]]:
-    """The families that fit the limit, whole ones only; what is left out is told."""
+    """The families that fit the limit, whole ones only, and their series; a warning names those left out."""
     kept: list[Family] = []
     out: list[str] = []
     series = 0

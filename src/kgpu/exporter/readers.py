@@ -1,6 +1,6 @@
-"""How the values of the exporter's options are read; every reader raises ConfigError.
+"""Parsers for the values of the exporter's options; every one raises ConfigError.
 
-A reader gets the raw value and the name of the flag or variable that it came from, for its message.
+A parser gets the raw value and the name of the flag or variable that it came from, for its message.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def read_virtual(value: Any, where: str) -> Virtual:
 
 
 def read_pods(value: Any, where: str) -> Pods:
-    """How pods are shown."""
+    """``each`` or ``join``."""
     return Pods(_how(value, where))
 
 

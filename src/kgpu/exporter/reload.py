@@ -1,8 +1,8 @@
-"""Which metrics are exported now: a counters file or a ConfigMap that is followed, without a gap when it changes.
+"""Which metrics are exported: follows a counters file or a ConfigMap, without a gap when it changes.
 
-What is wrong never empties the metrics: a source that is gone, unreadable or has no good line leaves the last good one
-in force, and a metric and a decision say so. Single bad lines are told and left out. Until a ConfigMap has been good
-once the file is in force, and without a file the usual set.
+Errors never empty the metrics: a source that is gone, unreadable or has no valid line leaves the last valid one in
+force, and a metric and a decision say so. Single invalid lines are reported and left out. Until a ConfigMap has been
+valid once the file is in force, and without a file the default set.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TOLD: Final = 5
 
 @dataclass(slots=True)
 class NamedMetrics:
-    """One place that metrics are named in: the text last seen, what it was good for, and why it is not in force."""
+    """A source of metrics: its last text, the metrics of the last valid one, and why the present is not in force."""
 
     name: str
     text: str | None = None
@@ -50,7 +50,7 @@ class NamedMetrics:
     error: UserError | None = None
 
     def take(self, text: str | UserError) -> tuple[Advice, ...]:
-        """What the place has now. Returns what is new about it."""
+        """Take the source's present text. Returns decisions about what is new."""
         before = (self.error.one_line() if self.error else "", self.text)
         try:
             if isinstance(text, UserError):
@@ -96,14 +96,14 @@ class NamedMetrics:
         return tuple(advice)
 
     def followed(self) -> ConfigState:
-        """For metrics."""
+        """The source's state, for metrics."""
         return ConfigState(
             source=self.name, current=self.error is None and self.rows is not None, problems=self.problems
         )
 
 
 class CountersSource:
-    """The metrics in force. ``changed`` is called when there is news of them or of where they are named."""
+    """The metrics in force. ``changed`` is called when they or the state of a source change."""
 
     def __init__(
         self, options: ExporterOptions, report: AdviceSink, *, api: Callable[[], KubeApi] | None = None
@@ -141,7 +141,7 @@ class CountersSource:
         return self._file.error if self._file else None
 
     def reload(self) -> None:
-        """Look at the file now."""
+        """Read the file now."""
         if self._path is None or self._file is None:
             return
         if str(self._path) in SHIPPED and not self._path.exists():
@@ -196,7 +196,7 @@ def _read(path: Path) -> str | UserError:
 
 
 def _text(informer: Informer, namespace: str, name: str, where: str) -> str | UserError | None:
-    """What the ConfigMap has; None while nothing is known of it."""
+    """The ConfigMap's counters; None while nothing is known of it."""
     if not informer.synced.is_set():
         return informer.error
     config_map = informer.objects.get((namespace, name))

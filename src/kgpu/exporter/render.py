@@ -21,7 +21,7 @@ _PLAIN_KINDS: Final = {MetricKind.GAUGE: "gauge", MetricKind.COUNTER: "counter"}
 
 
 class ExpositionFormat(enum.StrEnum):
-    """What a scraper can be given; the value is the content type."""
+    """The formats of a scrape; the value is the content type."""
 
     TEXT = METRICS_TYPE
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -48,7 +48,7 @@ def render(families: Iterable[Family], form: ExpositionFormat = ExpositionFormat
 
 
 def negotiate(accept: str) -> ExpositionFormat:
-    """The format that a scraper's ``Accept`` header prefers; plain text for whoever does not care."""
+    """The format that a scraper's ``Accept`` header prefers, plain text without a preference."""
     best: tuple[float, ExpositionFormat] = (0.0, ExpositionFormat.TEXT)
     for part in accept[:4096].split(","):
         media, *parameters = (word.strip().lower() for word in part.split(";"))

@@ -1,9 +1,9 @@
-"""The exporter's loop: a tick reads everything and makes the text, a scrape is given it.
+"""The exporter's loop: a tick reads everything and renders the text, a scrape returns it.
 
-Promises: a scrape never waits for the driver, the kubelet or the API server; what fails there is a metric and a
-decision, and everything else flows. The driver is read every ``interval`` and at once when it says that devices came or
-went; who uses what is looked at every few seconds, and an Xid is in the text within a second. A reading that does not
-come back leaves no old values behind.
+Promises: a scrape never waits for the driver, the kubelet or the API server; a failure there becomes a metric and a
+decision, and everything else is exported. The driver is read every ``interval`` and at once when devices came or went;
+who uses what is read every few seconds, and an Xid is in the text within a second. A reading that does not come back
+leaves no old values behind.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 5.0
-"""Between looks at who uses what, where readings are further apart."""
+"""Seconds between two updates of who uses what, where readings are further apart."""
 SOON: Final = 0.2
-"""Seconds in which events are taken together before the text is made anew."""
+"""Seconds in which events are gathered before the text is rendered anew."""
 SPACING: Final = 1.0
 """Seconds between readings that events ask for."""
 PATIENCE: Final = 5.0
@@ -69,7 +69,7 @@ class Exporter:
     """One exporter; ``run`` serves until cancelled."""
 
     def __init__(self, context: ExporterContext) -> None:
-        """Raises ConfigError, HostError when the web config file can't be used: never is served without it."""
+        """Raises ConfigError, HostError when the web config file can't be used: nothing is served without it."""
         self._context = context
         options = context.options
         self._counters = CountersSource(options, context.report, api=context.api)
@@ -104,7 +104,7 @@ class Exporter:
         return self._counters
 
     def reload(self) -> None:
-        """Look at every file now (SIGHUP)."""
+        """Read every file now (SIGHUP)."""
         self._counters.reload()
         if self._web is not None:
             self._web.reload()
@@ -144,7 +144,7 @@ class Exporter:
         return await server.start(Address(options.address.host, options.address.port))
 
     def health(self) -> Response:
-        """True to its name: 200 while the text is current and the driver answers, else 503 with what is wrong."""
+        """200 while the text is current and the driver answers, else 503 with what is wrong."""
         age = self._context.clock.monotonic() - self._ticked_at
         if age > self._step() + 2 * self._context.patience:
             return Response(503, f"no new text for {age:.0f} s\n")
@@ -162,7 +162,7 @@ class Exporter:
         return min(self._context.options.interval, LOOK_SECONDS)
 
     async def _pause(self) -> None:
-        """Wait for the next tick's time, or for something that should be in the text before."""
+        """Wait for the time of the next tick, or for a change that should be in the text sooner."""
         seconds = min(SPACING, self._step()) if self._asked else self._step()
         await first_of(self._wake.wait(), self._context.clock.sleep(seconds))
         if self._wake.is_set():
@@ -170,7 +170,7 @@ class Exporter:
             self._wake.clear()
 
     async def _tick(self) -> None:
-        """Read what is due, look who uses what, and make the text if anything is new."""
+        """Read what is due, update who uses what, and render the text if anything is new."""
         context = self._context
         await self._read_if_due()
         users = await context.users.current()
@@ -179,7 +179,7 @@ class Exporter:
         if not self._news and users == self._users and now - self._made_at < context.options.interval:
             return
         self._news, self._users = False, users
-        outcome = self._ticks.families(now, users, work=self._work())
+        outcome = self._ticks.families(now, users, status=self._status())
         for decision in outcome.decisions:
             context.report(decision)
         self._page.publish(outcome.families)
@@ -224,7 +224,7 @@ class Exporter:
         return inventory, await self._context.reader.readings(self._ticks.keys)
 
     def _fell_silent(self, why: str, error: UserError | None = None) -> None:
-        """The driver does not answer; told once, until it has answered again."""
+        """Report that the driver does not answer: once, until it has answered again."""
         self._ticks.silent(self._context.clock.monotonic())
         self._news = True
         if self._context.options.fake_gpus:
@@ -241,7 +241,7 @@ class Exporter:
             )  # fmt: skip
         self._context.on_state(False, error or why)
 
-    def _work(self) -> ExporterStatus:
+    def _status(self) -> ExporterStatus:
         return ExporterStatus(
             version=__version__,
             answers=self._ticks.answers,
@@ -261,7 +261,7 @@ class Exporter:
             self._wake_up()
 
     def _look(self) -> None:
-        """The users may be others."""
+        """Wake up, as the users may have changed."""
         self._wake.set()
 
     def _wake_up(self) -> None:
@@ -281,7 +281,7 @@ class Exporter:
     async def _follow_verdicts(self, source: VerdictSource) -> None:
         async for verdicts in source.follow():
             self._judged(verdicts)
-            # A verdict is of something that has changed: what is told beside it should be of after that too.
+            # A verdict follows a change: the values beside it should be newer than that, too.
             self._asked = True
             self._wake_up()
 

@@ -1,6 +1,6 @@
-"""Metrics about the exporter's own work and its devices, under ``kgpu_``: what is up, what is missing, and why.
+"""Metrics about the exporter itself and its devices, under ``kgpu_``: what is up, what is missing, and why.
 
-``ExporterFigures`` counts what has to survive from one scrape to the next.
+``ExporterFigures`` holds the counters that last from one scrape to the next.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHARE: Final = "kgpu_pod_gpu_memory_used_bytes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigState:
-    """A configuration that is followed: ``current`` when what is in force is what it says now."""
+    """A configuration source that is followed; ``current``: its present content is in force."""
 
     source: str
     current: bool
@@ -36,7 +36,7 @@ class ConfigState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExporterStatus:
-    """How the exporter itself does. ``read_at`` is in seconds since 1970, None when nothing was read yet."""
+    """The state of the exporter itself. ``read_at`` is in seconds since 1970, None when nothing was read yet."""
 
     version: str
     answers: bool
@@ -48,7 +48,7 @@ class ExporterStatus:
 
 
 def number(value: float) -> str:
-    """A number as short as it is exact."""
+    """The shortest exact text of a number."""
     return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
 
 
@@ -57,7 +57,7 @@ def device_families(
 ) -> list[Family]:
     """Which GPUs answer, which containers use what, and how much of it.
 
-    The containers on a GPU that can't be read are told here in any case: it has no series that would name them.
+    The containers on a GPU that can't be read are always listed here: it has no series that would name them.
     """
     up: dict[str, str] = {}
     users: dict[str, str] = {}
@@ -102,7 +102,7 @@ def series_family(series: int, dropped: int, texts: Texts) -> Family:
 def verdict_families(
     verdicts: Iterable[GpuVerdict], look: PlanInput, settings: ExporterSettings, texts: Texts
 ) -> list[Family]:
-    """What the health role has concluded; nothing where none runs."""
+    """The health role's verdicts; no samples where none runs."""
     gpus = {gpu.uuid: gpu for gpu in look.inventory.accelerators}
     healthy: dict[str, str] = {}
     verdict: dict[str, str] = {}
@@ -121,7 +121,7 @@ def verdict_families(
 
 
 def users_families(users: Users, texts: Texts) -> list[Family]:
-    """What is not known of who uses what, and what is known of and not shown."""
+    """Which parts of who uses what are unknown, and how many users are known but not shown."""
     unknown = {texts.text((("part", part), ("reason", reason))): "1" for part, reason in sorted(users.failures.items())}
     missing = {
         texts.text((("what", what), ("reason", reason))): str(count)
@@ -133,20 +133,20 @@ def users_families(users: Users, texts: Texts) -> list[Family]:
     ]
 
 
-def work_families(work: ExporterStatus, texts: Texts) -> list[Family]:
-    """How the exporter itself does."""
-    current = {texts.text((("source", source.source),)): str(int(source.current)) for source in work.counters}
-    problems = {texts.text((("source", source.source),)): str(source.problems) for source in work.counters}
-    web = {texts.text((("source", work.web.source),)): str(int(work.web.current))} if work.web else {}
-    read = {"": number(round(work.read_at, 3))} if work.read_at is not None else {}
+def status_families(status: ExporterStatus, texts: Texts) -> list[Family]:
+    """Metrics of the state of the exporter itself."""
+    current = {texts.text((("source", source.source),)): str(int(source.current)) for source in status.counters}
+    problems = {texts.text((("source", source.source),)): str(source.problems) for source in status.counters}
+    web = {texts.text((("source", status.web.source),)): str(int(status.web.current))} if status.web else {}
+    read = {"": number(round(status.read_at, 3))} if status.read_at is not None else {}
     return [
-        _family("kgpu_exporter_build_info", "The exporter's version.", {texts.text((("version", work.version),)): "1"}),
-        _family("kgpu_exporter_driver_up", "1 when the driver answers.", {"": str(int(work.answers))}),
+        _family("kgpu_exporter_build_info", "The exporter's version.", {texts.text((("version", status.version),)): "1"}),
+        _family("kgpu_exporter_driver_up", "1 when the driver answers.", {"": str(int(status.answers))}),
         _family("kgpu_exporter_last_reading_timestamp_seconds", "When the values were read.", read),
         _family("kgpu_exporter_reading_seconds", "How long the last reading took.",
-                {"": number(round(work.read_seconds, 6))}),
+                {"": number(round(status.read_seconds, 6))}),
         Family("kgpu_exporter_scrapes_total", MetricKind.COUNTER, "Scrapes so far.",
-               (SeriesSample("", str(work.scrapes)),)),
+               (SeriesSample("", str(status.scrapes)),)),
         _family("kgpu_exporter_counters_current", "1 when the metrics are those of the source as it is.", current),
         _family("kgpu_exporter_counters_problems", "Lines of the source that are not exported.", problems),
         _family("kgpu_exporter_web_config_current", "1 when the web config file in force is what the file says now.",
@@ -155,7 +155,7 @@ def work_families(work: ExporterStatus, texts: Texts) -> list[Family]:
 
 
 class ExporterFigures:
-    """Counters of one exporter's life."""
+    """Counters since the exporter started."""
 
     def __init__(self) -> None:
         self._errors: Tally[tuple[str, str]] = Tally()
@@ -167,7 +167,7 @@ class ExporterFigures:
             self._errors[field, reason if known else ""] += count
 
     def families(self, texts: Texts) -> tuple[Family, ...]:
-        """What was counted."""
+        """The counters as families."""
         rows = {
             texts.text((("field", field), ("reason", reason))): str(count)
             for (field, reason), count in sorted(self._errors.items())

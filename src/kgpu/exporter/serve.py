@@ -1,8 +1,8 @@
-"""What a scrape is given: bytes that were made before it came, in the forms that scrapers have asked for lately.
+"""The page that a scrape gets: bytes rendered in advance, in the forms that scrapers have asked for lately.
 
-A tick hands over its families; they are rendered there and then in every form that was asked for within the last
-minutes, so that a scrape costs no more than sending it. A form that nobody has asked for is made at the first scrape
-that does, once. Compression is the cheapest that there is: it is for slow networks, and scrapers ask for it always.
+A tick hands over its families; they are rendered at once in every form that was asked for within the last minutes, so
+that a scrape costs no more than sending it. Another form is rendered at the first scrape that asks for it. Compression
+uses the lowest level: it only helps on slow networks, and scrapers always ask for it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MetricsPage:
         self.scrapes = 0
 
     def publish(self, families: Iterable[Family]) -> None:
-        """From now on a scrape gets these."""
+        """Render the families for the next scrapes."""
         families = tuple(families)
         since = self._clock.monotonic() - KEPT_SECONDS
         made: dict[Form, bytes] = {}

@@ -1,4 +1,4 @@
-"""What is in force for one plan, whatever said so (``config.py`` reads flags and variables)."""
+"""The settings of one plan (``config.py`` reads them from flags and variables)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Pods(enum.StrEnum):
 class ExporterSettings:
     """``pod_labels`` None: none of the pods' own. ``resources`` are counted as GPUs beside the usual ones.
 
-    ``without``: labels that the series limit has taken away. ``series_limit``: series per scrape, and the different
+    ``without``: labels that the series budget has dropped. ``series_limit``: the most series per scrape, and different
     ones in an hour.
     """
 

@@ -1,4 +1,4 @@
-"""What series there are, before their values: each exported device, its fields' scopes, and one variant per user.
+"""Which series there are, before their values: each exported device, its fields' scopes, and one variant per user.
 
 With MIG on, a GPU and its instances are targets of their own: what the whole GPU has (power, temperature) is told once,
 what an instance has (memory, activity) once per instance, and nothing twice, so that sums are right. ``mig_copies``
@@ -19,7 +19,7 @@ from kgpu.exporter.settings import ExporterSettings, Pods, Virtual
 from kgpu.hw.port import Accelerator
 
 COPY_LABEL = "shared_copy"
-"""On the series of a shared device but one: ``sum(X{shared_copy=""})`` counts each device once."""
+"""On all but one series of a shared device: ``sum(X{shared_copy=""})`` counts each device once."""
 
 _WHOLE = frozenset({FieldScope.GPU, FieldScope.INSTANCE, FieldScope.EITHER})
 _PARENT = frozenset({FieldScope.GPU, FieldScope.EITHER})
@@ -29,7 +29,7 @@ _NO_POD = PodFacts()
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One series of each of a target's fields: who uses it (None: nobody, or everybody), labels after the device's."""
+    """One series of each of a target's fields: its user (None for the device's own), and labels after the device's."""
 
     holder: Holder | None
     labels: Pairs
@@ -53,7 +53,7 @@ class SeriesTarget:
 
 
 class TargetInputs(NamedTuple):
-    """What every target is made from."""
+    """The input of every target."""
 
     look: PlanInput
     held: Mapping[Unit, tuple[Holder, ...]]
@@ -157,7 +157,9 @@ def _variants(
 
 
 def holder_labels(holder: Holder, look: PlanInput, settings: ExporterSettings, *, vgpu: bool = False) -> Pairs:
-    """Who it is: pod, namespace, container; uid and share where they are wanted. ``vgpu``: the share in any case."""
+    """A holder's labels: pod, namespace, container; uid and share where settings ask for them. ``vgpu``: always the
+    share.
+    """
     labels = settings.style.pod(holder.namespace, holder.pod, holder.container)
     uid = look.pods.get((holder.namespace, holder.pod), _NO_POD).uid
     always = settings.virtual_gpus is Virtual.ALWAYS
@@ -169,7 +171,7 @@ def holder_labels(holder: Holder, look: PlanInput, settings: ExporterSettings, *
 
 
 def own_labels(holder: Holder, look: PlanInput, settings: ExporterSettings) -> Pairs:
-    """The pod's own labels that are let through."""
+    """The pod's own labels that are exported."""
     if settings.pod_labels is None:
         return ()
     facts = look.pods.get((holder.namespace, holder.pod), _NO_POD)

@@ -1,8 +1,8 @@
-"""From one tick to the next: readings in, families out, with what has to be remembered in between.
+"""From one tick to the next: readings in, families out, with the state between them.
 
-Remembered are the reading before (for rates), Xids and clock events, the series budget, label sets as text, and what
-has been told already. Promises: ``families`` works whatever happened to the readings; with no driver at all it still
-says which GPUs there were, that they do not answer, and their Xids.
+The state is the previous reading (for rates), Xids and clock events, the series budget, label sets as text, and
+decisions already reported. Promises: ``families`` works whatever happened to the readings; without a driver it still
+shows the last known GPUs, that they do not answer, and their Xids.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from kgpu.hw.verdicts import GpuVerdict
 
 CLOCK_REASONS = "clock_event_reasons"
 COMPUTED_FROM = {CLOCK_COUNT: CLOCK_REASONS, CLOCK_TOTAL: CLOCK_REASONS, computed.P2P: computed.P2P_READING}
-"""Readings that metrics are made from which no row has."""
+"""The reading that a computed metric is made from, where no row has it."""
 LAST_XID = "last_xid"
 NOTHING = Inventory(vendor=NVIDIA, driver_version="")
 
 
 @dataclass(frozen=True, slots=True)
 class TickOutcome:
-    """One tick's families, and what a person should be told now and has not been told before."""
+    """One tick's families and new decisions."""
 
     families: tuple[Family, ...]
     decisions: tuple[Advice, ...]
 
 
 class Ticks:
-    """One exporter's memory. ``at`` is in seconds of a clock that only grows."""
+    """One exporter's state. ``at`` is in seconds of a monotonic clock."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Ticks:
     ) -> None:
         self._settings = settings
         self.keys = _keys(settings.counters)
-        """The readings that are needed."""
+        """The readings that the metrics need."""
         self._memory = PlanMemory()
         self._figures = ExporterFigures()
         self._budget = SeriesBudget(settings.series_limit)
@@ -67,19 +67,19 @@ class Ticks:
         self.answers = False
 
     def use(self, counters: tuple[CountedMetric, ...]) -> None:
-        """From now on these metrics; what is remembered stays."""
+        """Export these metrics from now on; the state stays."""
         self._settings = replace(self._settings, counters=counters)
         self.keys = _keys(counters)
 
     def hear(self, at: float, event: HardwareEvent) -> bool:
-        """Take one event of the driver; True for one that changes what is told."""
+        """Take one event of the driver; True for one that changes the metrics."""
         if event.kind is not EventKind.XID or event.uuid is None:
             return False
         self._xids.add(at, Unit(event.uuid, event.gpu_instance), event.code)
         return True
 
     def judged(self, verdicts: Iterable[GpuVerdict] | None) -> None:
-        """What the health role says, and has counted; None when it says nothing any more."""
+        """Take the health role's verdicts and counts of Xids; None when there are no verdicts any more."""
         self._verdicts = tuple(verdicts or ())
         counts = {
             (Unit(verdict.uuid, row.gpu_instance), str(row.code)): row.count
@@ -104,11 +104,11 @@ class Ticks:
                 self._clocks.add(at, unit, int(reasons))
 
     def silent(self, at: float) -> None:
-        """Nothing could be read: what was read before counts no more."""
+        """Nothing could be read: drop the previous readings."""
         self._now, self._before, self.answers = Tick(at=at), None, False
 
-    def families(self, at: float, users: Users, *, work: ExporterStatus | None = None) -> TickOutcome:
-        """What a scrape gets from now on."""
+    def families(self, at: float, users: Users, *, status: ExporterStatus | None = None) -> TickOutcome:
+        """Make the families of the next scrapes."""
         look = PlanInput(
             inventory=self.inventory,
             now=self._with_xids(),
@@ -139,13 +139,13 @@ class Ticks:
             families += self._figures.families(texts)
             families += self_metrics.verdict_families(self._verdicts, look, settings, texts)
             families += self_metrics.users_families(users, texts)
-            families += self_metrics.work_families(work, texts) if work is not None else ()
+            families += self_metrics.status_families(status, texts) if status is not None else ()
         news = tuple(decision for decision in decisions if decision not in self._told)
         self._told = planned.decisions
         return TickOutcome(tuple(families), news)
 
     def _units(self) -> list[Unit]:
-        """Where an Xid can be of: each GPU and each of its instances."""
+        """The units that an Xid can be of: each GPU and each of its instances."""
         units: dict[Unit, None] = {}
         for gpu in self.inventory.accelerators:
             units[Unit(gpu.uuid)] = None

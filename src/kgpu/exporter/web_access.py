@@ -1,8 +1,9 @@
-"""Acts on the web config file: the TLS context, who is let in, and following file and certificates.
+"""Applies the web config file: the TLS context, authentication, and following the file and its certificates.
 
-Promises: without a usable file at the start nothing is served at all; a file that becomes wrong later leaves the last
-good one in force, told by a decision and a metric; new certificates count from the next connection on. A password costs
-one bcrypt, in a thread, one at a time; who was right is remembered, wrong ones are not, and unknown users take as long.
+Promises: without a usable file at the start nothing is served at all; a file that becomes invalid later leaves the last
+valid one in force, which a decision and a metric report; new certificates are used from the next connection on.
+Checking a password takes one bcrypt, in a thread, one at a time; correct ones are remembered, wrong ones are not, and
+unknown users take as long.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ LIMIT: Final = 1 << 20
 POLL_SECONDS: Final = 5.0
 REMEMBERED: Final = 100
 PASSWORD_BYTES: Final = 72
-"""Of a longer password bcrypt reads no more, here as in Go."""
+"""bcrypt ignores the rest of a longer password, here as in Go."""
 NOBODY: Final = "$2b$10$" + "." * 53
 _AUTH: Final = {NO_CLIENT: ssl.CERT_NONE, IF_GIVEN: ssl.CERT_OPTIONAL, REQUIRED: ssl.CERT_REQUIRED}
 _UNAUTHORIZED: Final = Response(401, "Unauthorized\n", headers=(("WWW-Authenticate", "Basic"),))
@@ -81,7 +82,7 @@ class WebAccess:
         return None
 
     def followed(self) -> ConfigState:
-        """For metrics."""
+        """The file's state, for metrics."""
         return ConfigState(source=f"file {self._path}", current=self._error is None)
 
     async def run(self) -> None:
@@ -93,7 +94,7 @@ class WebAccess:
             self.reload()
 
     def reload(self) -> None:
-        """Read everything now."""
+        """Read the file and its certificates now."""
         before, self._seen = self._error, self._state(self._files())
         try:
             self._config, self._context = self._load()
@@ -137,7 +138,7 @@ class WebAccess:
         return self._config.tls.files if self._config.tls else ()
 
     def _state(self, files: tuple[str, ...]) -> tuple[object, ...]:
-        """What shows that one of the files is another now."""
+        """A value that changes when one of the files does."""
         return tuple(_stat(name) for name in (self._path, *files))
 
     async def _knows(self, config: WebConfig, authorization: str) -> bool:
@@ -151,7 +152,7 @@ class WebAccess:
             return True
         async with self._one:
             right = await asyncio.to_thread(_check, password, hashed)
-        # Whoever has changed the file meanwhile meant now.
+        # A file that has changed meanwhile counts at once.
         if not right or config.users.get(user) is None or config is not self._config:
             return False
         self._right[key.digest()] = None
@@ -207,7 +208,7 @@ def _unusable(tls: Tls, step: str, error: Exception) -> UserError:
 
 
 class _Named:
-    """A PEM as a path: the file's own, or one of memory that is gone after the block."""
+    """Context manager that gives a PEM as a path: the file's own, or an in-memory file for the block."""
 
     def __init__(self, pem: Pem) -> None:
         self._pem = pem
@@ -255,5 +256,5 @@ def _check(password: bytes, hashed: str) -> bool:
 
 
 def _names(certificate: Mapping[str, Any] | None) -> frozenset[str]:
-    """The certificate's alternative names: of hosts, addresses, mail, URIs."""
+    """The certificate's alternative names: hosts, addresses, mail, URIs."""
     return frozenset(str(value) for _, value in (certificate or {}).get("subjectAltName", ()))

@@ -1,7 +1,7 @@
 """Prometheus' web config file: TLS, client certificates, users with bcrypt passwords, headers of every answer.
 
-The keys are those of the exporter toolkit. An unknown key, or one that could not be honoured, is an error: nobody may
-be left with less protection than the file says. This is pure; ``web_access`` acts on it.
+The keys are those of the exporter toolkit. An unknown or unsupported key is an error: there must not be less protection
+than the file asks for. This is pure; ``web_access`` acts on it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 NO_CLIENT, IF_GIVEN, REQUIRED = "NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"
 VERSIONS: Final = {"TLS10": "TLSv1", "TLS11": "TLSv1_1", "TLS12": "TLSv1_2", "TLS13": "TLSv1_3"}
-"""By the file's word, the name in ``ssl.TLSVersion``."""
+"""Names in ``ssl.TLSVersion`` by the file's names."""
 
-# By Go's names, OpenSSL's. Go has those without forward secrecy and with CBC and SHA-256 too, which nobody should use.
+# OpenSSL's names by Go's. Go also has suites without forward secrecy and with CBC and SHA-256, which nobody should use.
 CIPHERS: Final = {
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
     "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
@@ -82,13 +82,13 @@ class Tls:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What has to be read again when it changes."""
+        """The files that have to be read again when they change."""
         return tuple(pem.file for pem in (self.certificate, self.key, self.client_ca) if pem.file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebConfig:
-    """The file. ``users`` are bcrypt hashes by name."""
+    """The parsed file. ``users`` are bcrypt hashes by name."""
 
     tls: Tls | None = None
     users: dict[str, str] = field(default_factory=dict, repr=False)
@@ -111,7 +111,7 @@ def _known(words: dict[str, str], what: str, problems: Problems, path: Path, val
 
 def _curves(problems: Problems, path: Path, value: Any) -> str:
     curves = _known(CURVES, "curve", problems, path, value)
-    # OpenSSL is told of one curve here. Several are no restriction that anybody could need: all are safe.
+    # Python's ssl takes one curve. With several no restriction is set: all are safe.
     return curves[0] if len(curves) == 1 else ""
 
 
@@ -164,7 +164,7 @@ _FILE: Final[Table] = {
 
 
 def parse_web_config(text: str, path: str) -> WebConfig:
-    """The file's text; relative names in it are beside ``path``. Raises ConfigError with the first thing wrong."""
+    """Parse the file's text; relative names are relative to ``path``. Raises ConfigError for the first problem."""
     document = load_document(text, source=path)
     problems = Problems(path, document, known=_FILE)
     tables = strict.read_table(problems, (), document.value, _FILE, exact=True)
@@ -221,7 +221,7 @@ def _tls(problems: Problems, table: dict[str, Any], folder: str) -> Tls | None:
 
 
 def missing(what: str) -> ConfigError:
-    """For a web config that needs what this installation does not have."""
+    """The error for a web config that needs a package which is not installed."""
     return ConfigError(
         f"the web config file has users, and {what} is not installed", f"the Python package {what}",
         f"install it (pip install {what}), or remove basic_auth_users",

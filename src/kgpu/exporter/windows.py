@@ -1,8 +1,8 @@
-"""Counts of what happens between readings: Xids and clock events, over a window and in all. They do not latch.
+"""Counts of Xids and clock events, over a window and in all. They do not latch.
 
 ``DCGM_FI_DEV_XID_ERRORS`` keeps the last Xid for ever; these counts say when it was and how often. A restart does not
-begin the count of Xids anew where the health role has counted them. Memory is bounded: of the events of one window only
-so many are kept one by one, and only so many different ones are counted.
+reset the count of Xids where the health role counts them. Memory is bounded: at most ``MOST_EVENTS`` of a window are
+kept and ``MOST_KINDS`` different ones counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLOCK_EVENTS: Final = (
 
 
 class Window:
-    """What happened to each unit within the last ``seconds``, and in all."""
+    """Counts of events by unit, within the last ``seconds`` and in all."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -69,13 +69,13 @@ class Xids:
         self._shown: dict[tuple[Unit, str], int] = {}
 
     def recall(self, counted: Mapping[tuple[Unit, str], int] | None) -> None:
-        """What somebody has counted since the boot and goes on counting; None when nobody does any more."""
+        """Take the health role's counts since the boot; None when it does not count any more."""
         if counted is None and self._counted is not None:
             self._before = {key: count - self._window.total[key] for key, count in self._totals().items()}
         self._counted = counted
 
     def _totals(self) -> dict[tuple[Unit, str], int]:
-        """In all, and never less than was shown before: who counts for us may have forgotten."""
+        """Counts in all, never less than was shown before: the health role may have lost its counts."""
         heard, counted = self._window.total, self._counted
         for key in {**heard, **self._before, **(counted or {})}:
             heard_here = heard[key] + (self._before.get(key, 0) if counted is None else 0)
@@ -103,14 +103,14 @@ class Xids:
 
 
 class ClockWindow:
-    """What holds clocks back: in how many readings of the window, and how often it began."""
+    """Reasons that hold clocks back: in how many readings of the window, and how often each began."""
 
     def __init__(self, window: float = 300.0) -> None:
         self._window = Window(window)
         self._before: dict[Unit, int] = {}
 
     def add(self, at: float, unit: Unit, reasons: int) -> None:
-        """One reading of the reasons' bits. What is on at the first reading has not begun then."""
+        """Take one reading of the reasons' bits. Reasons in the first reading do not count as begun."""
         before = self._before.get(unit, reasons)
         self._before[unit] = reasons
         for name, bit in CLOCK_EVENTS:

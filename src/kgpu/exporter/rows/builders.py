@@ -1,4 +1,4 @@
-"""Short forms in which the field table's rows are written; each gives the arguments that rows of one kind share."""
+"""Functions that build the field table's rows; each fills in the arguments that rows of one kind share."""
 
 from __future__ import annotations
 

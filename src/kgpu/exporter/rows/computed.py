@@ -1,4 +1,4 @@
-"""Rows of the metrics that no driver call gives: counts over windows, and others' verdicts."""
+"""Rows of the computed metrics, which no driver call gives: counts over windows, health, peer-to-peer status."""
 
 from __future__ import annotations
 

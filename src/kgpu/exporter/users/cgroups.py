@@ -1,9 +1,9 @@
 """Which pod and container a process is in, by the text of its ``/proc/PID/cgroup``. Pure.
 
-Known: cgroup v1, v2 and both mounted; the kubelet's drivers ``cgroupfs`` and ``systemd``; containerd, CRI-O and Docker;
-paths as they look from inside another cgroup namespace (``/../../kubepods-...``), and processes that have made groups
-of their own under their container's. The kernel writes this file, but the names in it come from runtimes and, below
-the container's group, from the container: the first container's id from the left counts, later ones do not.
+Understands cgroup v1, v2 and both mounted; the kubelet's drivers ``cgroupfs`` and ``systemd``; containerd, CRI-O and
+Docker; paths as seen from inside another cgroup namespace (``/../../kubepods-...``), and processes that have made
+groups of their own below their container's. The kernel writes this file, but the names in it come from runtimes and,
+below the container's group, from the container: only the first container id from the left counts.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ LONGEST: Final = 4096
 
 
 class ContainerPlace(NamedTuple):
-    """A pod's uid with dashes (a static pod's: its hash), a container's id; either may be "" when it is not told."""
+    """A pod's uid with dashes (a static pod's: its hash) and a container's id; either is "" when the path has none."""
 
     pod_uid: str
     container: str
 
 
 def container_place(text: str) -> ContainerPlace | None:
-    """Of the whole file's text; None for a process in no pod."""
+    """Parse the file's text; None for a process in no pod."""
     best: ContainerPlace | None = None
     for line in text.split("\n"):  # other line ends are parts of names
         # hierarchy:controllers:path, and the path may have colons itself.

@@ -1,7 +1,7 @@
 """Which GPU or MIG device a resource claim's device is, by what its driver has published in ResourceSlices. Pure.
 
-A device says its ``uuid`` itself, or its PCI address, or (a MIG device that is made when it is claimed) its GPU's uuid,
-its profile and where on the GPU it is. Slices of API versions v1, v1beta2 and v1beta1 are read alike.
+A device has its ``uuid`` as an attribute, or its PCI address, or (a MIG device that is created when it is claimed) its
+GPU's uuid, its profile and its place on the GPU. Slices of API versions v1, v1beta2 and v1beta1 are read alike.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _PLACE: Final = re.compile(r"gpu-[0-9]{1,4}-mig-.{1,40}-[0-9]{1,3}-([0-9]{1,3})"
 
 
 def of_node(node: str) -> Selector:
-    """The slices of a node's own devices."""
+    """The selector of slices with a node's own devices."""
     return Selector(fields=(("spec.nodeName", node),))
 
 
 def project(slice_: Object) -> Object:
-    """What is kept of a ResourceSlice: names, and of each device the attributes that say which one it is."""
+    """Keep of a ResourceSlice its names, and of each device the attributes that identify it."""
     about, spec = _map(slice_.get("metadata")), _map(slice_.get("spec"))
     return {
         "metadata": {key: about[key] for key in ("name", "resourceVersion") if key in about},
@@ -56,9 +56,9 @@ def project(slice_: Object) -> Object:
 
 
 def claimed(slices: Iterable[Object], inventory: Inventory) -> dict[ClaimedKey, str]:
-    """Uuids by driver, pool and device of slices as ``project`` leaves them; "" for a device that is no GPU.
+    """Uuids by driver, pool and device of projected slices; "" for a device that is no GPU.
 
-    Of a pool only the newest generation counts: a driver that publishes anew leaves older slices behind for a while.
+    Only the newest generation of a pool counts: a driver that publishes anew leaves older slices behind for a while.
     """
     listed = list(slices)
     newest: dict[tuple[str, str], int] = {}
@@ -74,7 +74,7 @@ def claimed(slices: Iterable[Object], inventory: Inventory) -> dict[ClaimedKey, 
 
 
 def _attributes(device: Mapping[str, Any]) -> dict[str, str]:
-    """Texts by name; v1beta1 has them one level deeper, and a driver may put its domain before its own names."""
+    """String attributes by name; v1beta1 has them one level deeper, and a driver may prefix them with its domain."""
     attributes = _map(device.get("attributes") or _map(device.get("basic")).get("attributes"))
     texts: dict[str, str] = {}
     for name, value in attributes.items():
@@ -86,7 +86,7 @@ def _attributes(device: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _uuid(name: str, attributes: Mapping[str, str], inventory: Inventory) -> str:
-    """The device's own name where it is a GPU that can't be found."""
+    """A device's uuid; its own name where it is a GPU that can't be found, "" for no GPU."""
     kind = attributes.get(_TYPE, "")
     if kind and kind not in _GPUS:
         return ""  # passed through to virtual machines, or no GPU at all
@@ -101,7 +101,7 @@ def _uuid(name: str, attributes: Mapping[str, str], inventory: Inventory) -> str
 
 
 def _slice(name: str, profile: str, gpu: Accelerator) -> str:
-    """A MIG device by its place, or by its profile where the GPU has one of them only; "" while it is not there."""
+    """The uuid of a MIG device by its place, or by its profile where the GPU has only one of it; "" without one."""
     same = [part for part in gpu.partitions if part.profile == profile]
     place = _PLACE.fullmatch(name)
     if place is not None:

@@ -1,8 +1,8 @@
-"""Which container a process is in, on this node: its cgroup says the container's id, and the kubelet's links to the
-containers' logs say whose that is, so that neither the container engine nor the API server need be asked.
+"""Which container a process of this node is in: its cgroup has the container's id, and the kubelet's links to container
+logs say whose it is, so that neither the container engine nor the API server need be asked.
 
-A container whose link is missing (a very long pod name cuts the id off, or the folder is not there) is looked up in the
-API server's word of this node's pods, where there is one, and no more often than ``ASK_SECONDS``.
+A container without a link (a very long pod name cuts the id off, or there is no such folder) is looked up in the API
+server's pods of this node, if there is an API server, and no more often than ``ASK_SECONDS``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kgpu.kube.port import PODS, KubeApi, Object, Selector
 ASK_SECONDS: Final = 30.0
 FILE_BYTES: Final = 1 << 16
 GENERATIONS: Final = 4
-"""How far up a process is followed to see whether this one has started it: a check of a GPU is a child of a child."""
+"""How many parents of a process are checked for this one: a check of a GPU is a grandchild of the agent."""
 _LINK: Final = re.compile(r"([a-z0-9.-]{1,253})_([a-z0-9-]{1,63})_([a-z0-9-]{1,63})-([0-9a-f]{64})\.log", re.ASCII)
 _STATUSES: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 
@@ -33,10 +33,10 @@ Ask: TypeAlias = Callable[[], Awaitable[Mapping[str, PodKey]]]
 
 
 class Containers:
-    """Places processes. ``proc`` and ``root`` are the node's /proc and / as this process sees them.
+    """Finds the containers of processes. ``proc`` and ``root`` are the node's /proc and / as this process sees them.
 
-    ``simulated``: the node is a simulated one, whose containers have no cgroups of their own; the variables of their
-    processes say where they are. ``namespace`` is that of kgpu's own pods, "" where that is not known.
+    ``simulated``: the containers of a simulated node have no cgroups of their own; their processes have an environment
+    variable with the container instead. ``namespace`` is that of kgpu's own pods, "" where that is not known.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class Containers:
         self._asked = float("-inf")
 
     async def place(self, pids: Iterable[int]) -> tuple[dict[int, ProcessHolder], KubeError | None]:
-        """Whose each process is now, and what the API server said where it was asked in vain.
+        """Return the holder of each process, and the API server's error if it was asked in vain.
 
-        Pids are used again, so nothing is remembered of them.
+        Pids are reused, so nothing is cached by pid.
         """
         failed: KubeError | None = None
         holders: dict[int, ProcessHolder] = {}
@@ -104,7 +104,7 @@ class Containers:
         return ProcessHolder(None, NO_POD) if place is None else place
 
     def _is_own(self, pid: int) -> bool:
-        """Whether this process has started that one: the validator's checks run on every GPU and hold none."""
+        """Whether this process has started ``pid``: the validator's checks run on every GPU and hold none."""
         for _ in range(GENERATIONS):
             if pid == os.getpid():
                 return True
@@ -134,7 +134,7 @@ def _containers(pod: Object) -> Object:
 
 
 def _links(folder: Path) -> dict[str, PodKey]:
-    """By container id, of names such as ``pod_namespace_container-id.log``; nothing where there is no such folder."""
+    """Pods by container id, from links such as ``pod_namespace_container-id.log``; empty without the folder."""
     try:
         names = os.listdir(folder)
     except OSError:

@@ -1,8 +1,7 @@
 """Objects of the API server that are followed in the background: this node's pods, and its ResourceSlices in the newest
 version that the server has.
 
-A kind that no version is served of is asked for again after a while, and so is one whose version the server has ceased
-to serve.
+A kind that is not served in any version is tried again after a while, and so is one that is no longer served.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ class FollowedObjects:
         self._clock = clock or SystemClock()
         self._informer: Informer | None = None
         self.kind: Resource | None = None
-        """The version that the server has; None until that is known."""
+        """The version that the server serves; None until that is known."""
         self._error: KubeError | None = None
         self.known = asyncio.Event()
-        """Set once there are objects, or an error that says why there are none."""
+        """Set once there are objects, or an error."""
 
     @property
     def objects(self) -> Mapping[Key, Object]:
-        """The last known ones; none before the first list."""
+        """The last known objects; none before the first list."""
         return self._informer.objects if self._informer is not None else _NOTHING
 
     @property
@@ -74,7 +73,7 @@ class FollowedObjects:
             await self._clock.sleep(AGAIN_SECONDS)
 
     async def _served(self) -> Resource:
-        """Of the last version the informer itself says what is wrong with it."""
+        """The first version that is served. The last one is not tried: its informer reports the error."""
         for kind in self._versions[:-1]:
             try:
                 await self._api.list(kind, selector=self._selector, project=self._project)
@@ -86,7 +85,7 @@ class FollowedObjects:
         return self._versions[-1]
 
     async def _follow(self, informer: Informer, news: Callable[[], None]) -> None:
-        """Until the server says that there is no such kind."""
+        """Follow until the server says that there is no such kind."""
         async with running(informer=informer.run()):
             revision = informer.revision
             while not (isinstance(informer.error, KubeRefusedError) and informer.error.code == 404):

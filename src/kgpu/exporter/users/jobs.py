@@ -1,8 +1,8 @@
-"""Batch jobs by device: a folder where a job system keeps a file per GPU (``0``) or GPU instance (``0.7``) with the ids
-of the jobs on it, one a line. Names and form are the replaced exporter's.
+"""Batch jobs by device: a job system keeps a folder with a file per GPU (``0``) or GPU instance (``0.7``) that has the
+ids of its jobs, one a line. Names and format are the replaced exporter's.
 
-A file that is wrong costs itself only. What others may write into the folder is bounded in number and size, and a link
-there is not followed: ids become labels that everybody may read.
+An invalid file is skipped. The number and size of files are limited, as others may write into the folder, and links are
+not followed: ids become labels that everybody may read.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ JOB_LENGTH: Final = 256
 
 
 class Jobs(NamedTuple):
-    """Job ids by device, and how many files there are of each trouble."""
+    """Job ids by device, and the number of files that are left out, by reason."""
 
     by_unit: dict[Unit, tuple[str, ...]]
     missing: dict[tuple[str, str], int]
 
 
 def read_jobs(folder: Path, inventory: Inventory) -> Jobs:
-    """What the folder says now; a file for a device that is not there is counted. Raises HostError."""
+    """Read the folder; a file for a device that does not exist is counted. Raises HostError."""
     try:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in itertools.islice(entries, NAMES + 1))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PERIOD: Final = 9.5
-"""Just under every second of the looks that are taken five seconds apart by default; a look costs some 10 ms of CPU."""
+"""Just less than two of the ticks, which are five seconds apart by default; asking costs some 10 ms of CPU."""
 SOONEST: Final = 0.5
 POLL: Final = 1.0
 KEPT_SECONDS: Final = 60.0
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserSources:
-    """Where what is known comes from; None where that is not asked for.
+    """The sources of what is known; None for those that are not asked for.
 
     ``checkpoint`` is the kubelet's file that changes when it gives a device to a container. ``also`` are resources that
     are GPUs beside the usual ones.
@@ -71,7 +71,7 @@ class UserSources:
 
 @dataclass(slots=True)
 class _KnownPart:
-    """One part as it was last known, and why it can't be had now."""
+    """One part's last value, and why it can't be read now."""
 
     value: Any = None
     at: float = float("-inf")
@@ -80,7 +80,7 @@ class _KnownPart:
 
 @dataclass(slots=True)
 class _Tally:
-    """What one look adds up."""
+    """What one update adds up."""
 
     failures: dict[str, str] = field(default_factory=dict)
     unshown: list[Unshown] = field(default_factory=list)
@@ -127,9 +127,9 @@ class KubeletUsers:
         self._following = [asyncio.create_task(run) for run in (*runs, self._poll())]
 
     async def _poll(self) -> None:
-        """The kubelet replaces its checkpoint: one look at the file is cheaper than to watch its busy folder.
+        """Poll the kubelet's checkpoint, which it replaces: a stat is cheaper than watching its busy folder.
 
-        News that came too soon after a look to be looked at is told again.
+        Changes that came too soon after an update are announced again.
         """
         while True:
             await self._clock.sleep(POLL)
@@ -137,7 +137,7 @@ class KubeletUsers:
                 self._tell_news()
 
     def _has_given(self) -> bool:
-        """Whether the kubelet has given devices since the last time."""
+        """Whether the kubelet has given devices to containers since the last call."""
         before, self._checkpoint = self._checkpoint, _state_of(self._from.checkpoint)
         return before != self._checkpoint
 
@@ -188,7 +188,7 @@ class KubeletUsers:
         )
 
     async def _first_lists(self) -> None:
-        """Give the API server a moment: series that first come without labels would be others than those with them."""
+        """Give the API server a moment: series that first appear without pod labels would be replaced by others."""
         waits = [followed.known.wait() for followed in (self._from.pods, self._from.slices) if followed is not None]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_WAIT * 0.75):
@@ -199,7 +199,7 @@ class KubeletUsers:
         return tuple(holding for holding in await self._from.holdings.holdings() if concerns(holding, self._from.also))
 
     async def _part(self, name: str, ask: Callable[[], Awaitable[T]], tally: _Tally, otherwise: T) -> T:
-        """The answer, or the last one while that is not too old."""
+        """Return the part's new value, or the last one while that is not too old, else ``otherwise``."""
         part = self._parts.setdefault(name, _KnownPart(otherwise))
         now = self._clock.monotonic()
         try:
@@ -213,7 +213,7 @@ class KubeletUsers:
         return value
 
     def _failed(self, name: str, error: UserError, tally: _Tally) -> None:
-        """Each reason is told once, until the part could be had again."""
+        """Record a failure. Each reason is reported once, until the part could be read again."""
         reason = tally.failures[name] = reason_of(error)
         part = self._parts.setdefault(name, _KnownPart())
         if part.error != reason:
@@ -227,7 +227,7 @@ class KubeletUsers:
             self._parts[name].error = ""
 
     def _pods(self, holdings: tuple[Holding, ...], tally: _Tally) -> Mapping[tuple[str, str], PodFacts]:
-        """Of those that hold something; the others of this node are nobody's business here."""
+        """Facts of the pods that hold something, not of the node's other pods."""
         followed = self._from.pods
         if followed is None:
             return {}
@@ -250,7 +250,7 @@ class KubeletUsers:
     async def _reserved(
         self, holdings: tuple[Holding, ...], uuids: Mapping[ClaimedKey, str], tally: _Tally
     ) -> tuple[Holding, ...]:
-        """Holders of claims where the kubelet tells of none."""
+        """Holders of claims where the kubelet reports none."""
         reserved, slices = self._from.reserved, self._from.slices
         if reserved is None or slices is None or any(holding.claim is not None for holding in holdings):
             return ()
@@ -291,7 +291,7 @@ class KubeletUsers:
 
 
 class FakeUsers:
-    """Says what a test sets."""
+    """A ``UsersPort`` that returns what a test sets."""
 
     def __init__(self, now: Users | None = None) -> None:
         self.changed: Callable[[], None] = lambda: None

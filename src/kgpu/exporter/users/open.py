@@ -1,4 +1,4 @@
-"""The users' sources as the exporter's flags ask for them: what is not asked for is neither opened nor followed."""
+"""Opens the sources of who uses what that the exporter's flags ask for, and no others."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def open_users(
     """``host_root`` is the node's / as this process sees it, ``plugins_folder`` the kubelet's of device plugins,
     ``namespace`` that of kgpu's own pods.
 
-    The pods' own labels and uids, and the devices of claims, need ``api`` and the ``node``'s name; without them that is
-    told, and everything else is shown.
+    The pods' own labels and uids, and the devices of claims, need ``api`` and the ``node``'s name; without them a
+    warning says so, and everything else is shown.
     """
     jobs = Path(options.jobs_dir) if options.jobs_dir else None
     if not options.kubernetes:

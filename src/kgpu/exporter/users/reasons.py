@@ -1,4 +1,4 @@
-"""Why something could not be had, in a word that fits a metric's label."""
+"""Why something could not be read, as a word for a metric's label."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LAYERS: Final = ((HwError, "driver"), (HostError, "unreadable"))
 
 
 def reason_of(error: UserError) -> str:
-    """One of a few words; never anything that came from outside but gRPC's own names of errors."""
+    """One of a few words, or gRPC's name of an error; nothing else that comes from outside."""
     if isinstance(error, KubeRefusedError):
         return _CODES.get(error.code, "refused")
     if isinstance(error, KubeletError):

@@ -1,8 +1,7 @@
-"""Who has claimed devices where the kubelet does not say: before Kubernetes 1.34 it does so with a feature gate only.
+"""Who holds claimed devices where the kubelet does not report it: before Kubernetes 1.34 that needs a feature gate.
 
-Then the claims themselves tell, by the pods that they are reserved for, but not which container.
-
-Claims can't be asked for by node, so this is done only where the server has no resource.k8s.io/v1, and not often.
+Then the claims themselves name the pods that they are reserved for, but not the container. Claims can't be listed by
+node, so this is done only where the server has no resource.k8s.io/v1, and not often.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _TOLD_SINCE: Final = "v1"
 
 
 class ReservedClaims:
-    """Asks the API server, at most every ``ASK_SECONDS``."""
+    """Lists claims of the API server, at most every ``ASK_SECONDS``."""
 
     def __init__(self, api: KubeApi, *, clock: Clock | None = None) -> None:
         self._api = api
@@ -28,7 +27,7 @@ class ReservedClaims:
         self._known: tuple[Holding, ...] = ()
 
     async def holdings(self, slices: Resource | None, pools: Collection[tuple[str, str]]) -> tuple[Holding, ...]:
-        """Devices of these pools (driver, name) by pod. ``slices``: the kind of which there are slices here.
+        """Return the devices of these pools (driver, name) by pod. ``slices`` is the kind that slices are served in.
 
         Raises KubeError.
         """

@@ -1,7 +1,7 @@
-"""What each container's processes have of each device: memory and busy time, summed. Pure.
+"""What each container's processes use of each device: memory and busy time, summed. Pure.
 
-A process is one row per kind of use; its memory counts once. What is used by processes that can't be shown is counted
-with the reason: no pod's process, a container whose name is not known, a pod that does not hold the device.
+A process has one row per kind of use; its memory counts once. Processes that can't be shown are counted by reason: in
+no pod, in a container whose name is not known, in a pod that does not hold the device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOT_HELD: Final = "device-not-held"
 
 
 class ProcessHolder(NamedTuple):
-    """Whose a process is, or why that is not known."""
+    """The container of a process, or why it is not known."""
 
     key: PodKey | None
     reason: str = ""
@@ -39,7 +39,7 @@ class Shares(NamedTuple):
 def shares(
     processes: Iterable[Process], place: Callable[[int], ProcessHolder], held: Mapping[Unit, Collection[PodKey]] | None
 ) -> Shares:
-    """``held`` says which containers hold a unit, by the kubelet; None: that is not known, and nobody is told of."""
+    """Sum usage by unit and container. ``held`` are the containers that hold a unit, None when that is not known."""
     memory: dict[tuple[Unit, int], float] = {}
     busy: dict[tuple[Unit, int], float] = {}
     used: dict[tuple[Unit, int], None] = {}

@@ -1,4 +1,4 @@
-"""What is said of users that are not shown: once to people, with an example, and counted for the metric."""
+"""Users that are not shown: reported once, with an example, and counted for a metric."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kgpu.formats.names import CONTAINER_LOGS
 
 
 class Notice(NamedTuple):
-    """One kind of thing that is not shown: what, why, what to do, and how much it matters."""
+    """The text for one kind of user that is not shown: what, why, remedy and severity."""
 
     what: str
     why: str
@@ -64,13 +64,13 @@ _NOTICES: Final[Mapping[tuple[str, str], Notice]] = {
 
 @dataclass(slots=True)
 class UnshownReporter:
-    """Tells each kind of trouble when it is new; one that ends and comes back is new again."""
+    """Reports each kind of problem when it is new; one that ends and comes back is new again."""
 
     tell: AdviceSink
     _known: set[tuple[str, str]] = field(default_factory=set)
 
     def missing(self, unshown: Iterable[Unshown], counted: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
-        """Count what is not shown, ``counted`` included, and tell what is new of it."""
+        """Count what is not shown, together with ``counted``, and report kinds that are new."""
         counts = dict(counted)
         examples: dict[tuple[str, str], Unshown] = {}
         for hidden in unshown:
