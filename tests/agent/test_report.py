@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from kgpu.agent.report import CHATTER, DEBOUNCE, AnnotationWriter, role_report
-from kgpu.agent.wanted import DISABLED, LEAVING, RUN, RoleDecision
+from kgpu.agent.role_decisions import DISABLED, LEAVING, RUN, RoleDecision
 from kgpu.base.clock import VirtualClock
 from kgpu.base.errors import ConfigError
 from kgpu.base.supervise import RoleHandle, RoleState, RoleStatus

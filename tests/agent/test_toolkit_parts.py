@@ -15,8 +15,8 @@ from kgpu.agent import toolkit_parts
 from kgpu.agent.host import Host
 from kgpu.agent.host_files import HostFiles
 from kgpu.agent.options import AgentOptions
-from kgpu.agent.remembered import DefaultConfig
-from kgpu.agent.shared import SharedReader
+from kgpu.agent.remembered_config import DefaultConfig
+from kgpu.agent.shared_reader import SharedReader
 from kgpu.base.clock import SystemClock
 from kgpu.base.errors import ConfigError
 from kgpu.base.supervise import RoleHandle, RoleState

@@ -25,15 +25,15 @@ from kgpu.agent.leaving import leave
 from kgpu.agent.options import AgentOptions, LabelsSink
 from kgpu.agent.orders import Orders
 from kgpu.agent.process import POLICY, AgentProcess, follow
-from kgpu.agent.remembered import CONFIG_MEMORY, PATIENCE, DefaultConfig, FollowedConfig, RememberedConfig
+from kgpu.agent.remembered_config import CONFIG_MEMORY, PATIENCE, DefaultConfig, FollowedConfig, RememberedConfig
 from kgpu.agent.report import AnnotationWriter, agent_report, role_report
+from kgpu.agent.role_decisions import DISABLED, RoleDecision, belongs, leaves, wanted_roles, why_stopped
 from kgpu.agent.role_options import role_options
 from kgpu.agent.roles import ROLES
 from kgpu.agent.roles.labels import hand_over_sink
-from kgpu.agent.shared import SharedReader
+from kgpu.agent.shared_reader import SharedReader
 from kgpu.agent.slot import SharedReaders, Slot
-from kgpu.agent.switched import SwitchedConfig
-from kgpu.agent.wanted import DISABLED, RoleDecision, belongs, leaves, wanted_roles, why_stopped
+from kgpu.agent.switched_config import SwitchedConfig
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError, HostError, KubeError, UserError
 from kgpu.base.http import StatusServer, local_only
@@ -137,7 +137,9 @@ class AutoAgent(AgentProcess):
             return None
         config = self.orders.config
         reader = self._hardware.latest
-        roles = {name: self._role_report(name, one) for name, one in self.wanted.items() if name in config.roles}
+        roles = {
+            name: self._role_report(name, decision) for name, decision in self.wanted.items() if name in config.roles
+        }
         return agent_report(
             roles,
             generation=config.generation,
@@ -147,7 +149,7 @@ class AutoAgent(AgentProcess):
 
     def statuses(self) -> tuple[RoleStatus, ...]:
         """Every role: as it runs, or stopped with the reason."""
-        return tuple(self._status(name, one) for name, one in self.wanted.items())
+        return tuple(self._status(name, decision) for name, decision in self.wanted.items())
 
     # What is wanted and what is there
 
@@ -156,24 +158,24 @@ class AutoAgent(AgentProcess):
         assert self.orders is not None
         orders = self.orders
         while True:
-            seen = orders.revision
+            revision = orders.revision
             if orders.config is None:
                 handle.waiting("the operator's configuration is not known yet")
             else:
                 self._apply(orders.config, orders)
                 handle.running()
-            await first_of(orders.changed(seen), asyncio.sleep(LOOK))
+            await first_of(orders.changed(revision), asyncio.sleep(LOOK))
 
     def _apply(self, config: AgentConfig, orders: Orders) -> None:
-        found = wanted_roles(config, self._marked(orders), self._rows)
-        self.wanted = {name: one for name, one in found.items() if not self._part or name in self._rows}
+        decisions = wanted_roles(config, self._marked(orders), self._rows)
+        self.wanted = {name: decision for name, decision in decisions.items() if not self._part or name in self._rows}
         leaving = self._leaves(config, orders)
         if not leaving or (config.leaving and self._gone):  # the whole of kgpu goes, and the features with it
             self.left = self._gone = False
         if not leaving:
             orders.keep()
             self._follow(config.device_plugin_config)
-        if any(one.run and self._rows[name].hardware for name, one in self.wanted.items()):
+        if any(decision.run and self._rows[name].hardware for name, decision in self.wanted.items()):
             self._settle_place(find_driver(config, self.options.host_root))
         else:
             self.place = None
@@ -295,7 +297,7 @@ class AutoAgent(AgentProcess):
         if self._leaves(orders.config, orders) and not self.left:
             # The order may have come while the above waited: what ran by the one before it ends, too.
             self._apply(orders.config, orders)
-            going = [name for name, one in self.wanted.items() if name in self._slots and not one.run]
+            going = [name for name, decision in self.wanted.items() if name in self._slots and not decision.run]
             alone = not orders.config.leaving
             async with self._ended(*going):
                 if not self._leaves(orders.config, orders):  # a policy or a GPU has come while the roles ended
@@ -355,12 +357,12 @@ class AutoAgent(AgentProcess):
     def _why_stopped(self, name: str) -> str:
         """Why a role does not run on this node, whichever process would do it."""
         problem, slot = self._problems.get(name), self._slots.get(name)
-        if said := self._why_off(name):
-            return said
+        if why := self._why_off(name):
+            return why
         if problem is not None:
             return problem.one_line()
-        found = slot.status if slot is not None else None
-        return found.line if found is not None and found.state is RoleState.FAILED else ""
+        role_status = slot.status if slot is not None else None
+        return role_status.line if role_status is not None and role_status.state is RoleState.FAILED else ""
 
     def _role_report(self, name: str, wanted: RoleDecision) -> RoleReport:
         slot, problem = self._slots.get(name), self._problems.get(name)
@@ -373,12 +375,14 @@ class AutoAgent(AgentProcess):
 
     def _status(self, name: str, wanted: RoleDecision) -> RoleStatus:
         slot = self._slots.get(name)
-        found = slot.status if slot is not None else None
-        if found is not None and wanted.run:
-            return found
-        said = self._role_report(name, wanted)
-        state = RoleState(said.state) if said.state in list(RoleState) else RoleState.STOPPED
-        return RoleStatus(name=name, state=state, reason=said.reason, remedy=said.remedy, since=self._begin, restarts=0)
+        role_status = slot.status if slot is not None else None
+        if role_status is not None and wanted.run:
+            return role_status
+        report = self._role_report(name, wanted)
+        state = RoleState(report.state) if report.state in list(RoleState) else RoleState.STOPPED
+        return RoleStatus(
+            name=name, state=state, reason=report.reason, remedy=report.remedy, since=self._begin, restarts=0
+        )
 
     def _routes(self) -> dict[str, Any]:
         return {
@@ -391,7 +395,7 @@ class AutoAgent(AgentProcess):
         error = None if self.orders is None else self.orders.error
         return status.readyz_auto(
             self.statuses(),
-            {name for name, one in self.wanted.items() if not one.run},
+            {name for name, decision in self.wanted.items() if not decision.run},
             known=self.orders is not None and self.orders.config is not None,
             problem=error.one_line() if error is not None else "",
         )

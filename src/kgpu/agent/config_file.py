@@ -65,9 +65,9 @@ class FileConfigSource:
 
     def reload(self) -> None:
         """Read the file now."""
-        found = read_config(self._path)
-        if found != self._current:
-            self._current = found
+        config = read_config(self._path)
+        if config != self._current:
+            self._current = config
             # Those who wait keep the event they have; later ones get a fresh one.
             self._changed.set()
             self._changed = asyncio.Event()

@@ -97,12 +97,12 @@ class ConfigManager:
     def _signal(self, number: int) -> None:
         name = self._settings.process
         try:
-            told = processes.tell(processes.named(name), number, name)
-            why = "" if told else f"no process of this pod is called {name}"
+            signalled = processes.tell(processes.named(name), number, name)
+            why = "" if signalled else f"no process of this pod is called {name}"
         except OSError as error:
-            told, why = (), f"{name} can't be told: {error.strerror}"
-        if told:
-            pids = ", ".join(map(str, told))
+            signalled, why = (), f"{name} can't be told: {error.strerror}"
+        if signalled:
+            pids = ", ".join(map(str, signalled))
             what = f"signal {number} was sent to {name} ({pids})"
             self._report(Advice(subject=name, what=what, why="its config is another one", reason="ProcessTold"))
             return
@@ -124,7 +124,7 @@ async def run(manager: ConfigManager, settings: ConfigManagerSettings, api: Kube
     informer = Informer(api, Scope(NODES, selector=Selector.named(settings.node)), project=labels_only)
     async with running(informer=informer.run()), Inotify() as inotify:
         while True:
-            seen = informer.revision
+            revision = informer.revision
             inotify.watch(homes(settings.source / "..data", settings.source / "file", settings.target), CONTENT)
             if informer.synced.is_set():
                 try:
@@ -137,7 +137,7 @@ async def run(manager: ConfigManager, settings: ConfigManagerSettings, api: Kube
                     return
             elif informer.error is not None:
                 manager.problem(informer.error, "NodeUnknown")
-            await first_of(informer.changed(seen), inotify.wait(POLL_SECONDS))
+            await first_of(informer.changed(revision), inotify.wait(POLL_SECONDS))
 
 
 def _files(folder: Path) -> list[str]:
@@ -171,9 +171,9 @@ def _link(target: Path, leads_to: Path) -> bool:
             if target.samefile(leads_to):
                 return False
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
-            made = Path(folder, target.name)
-            made.symlink_to(leads_to)
-            made.replace(target)
+            link = Path(folder, target.name)
+            link.symlink_to(leads_to)
+            link.replace(target)
         return True
     except OSError as error:
         raise HostError(

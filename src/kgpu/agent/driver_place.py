@@ -34,13 +34,13 @@ def find_driver(config: AgentConfig, host_root: Path) -> DriverPlace:
     """The place now. ``host_root`` is where this process sees the host's ``/``."""
     installed = config.driver_install_dir
     if config.driver_root:
-        told = config.driver_root
+        driver_root = config.driver_root
         # The install folder is mounted at its own path; everything else is seen below the host's root.
-        seen = Path(told) if told == installed else host_root / told.lstrip("/")
+        seen = Path(driver_root) if driver_root == installed else host_root / driver_root.lstrip("/")
         return DriverPlace(
             seen=seen,
-            host=told,
-            source=CONTAINER if told == installed else HOST,
+            host=driver_root,
+            source=CONTAINER if driver_root == installed else HOST,
             found=_has_driver(seen),
         )
     if installed.startswith("/") and _has_driver(Path(installed)):

@@ -64,11 +64,11 @@ class EventFilter:
         if not decision.severity.notable and not good:
             return False
         if good:
-            for told_key in [known for known in self._told if known[0] == decision.subject]:
-                del self._told[told_key]
+            for old_key in [known for known in self._told if known[0] == decision.subject]:
+                del self._told[old_key]
         key = (decision.subject, decision.reason, decision.what, decision.why)
-        told = self._told.get(key)
-        if told is not None and now - told < REPEAT_AFTER:
+        told_at = self._told.get(key)
+        if told_at is not None and now - told_at < REPEAT_AFTER:
             return False
         if self._at is not None:
             self._tokens = min(float(BURST), self._tokens + (now - self._at) / REFILL)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kgpu.agent.shared import RoleSubscription
+from kgpu.agent.shared_reader import RoleSubscription
 from kgpu.base.errors import HwError
 from kgpu.base.inotify import follow_folders, nearest_existing
 from kgpu.base.service import running
@@ -79,7 +79,7 @@ def judge(
     cuda = report.result(Check.CUDA)
     assert cuda is not None, "it was looked for above"
     return GateVerdict(
-        open=True, untested=cuda.status is Status.SKIPPED, devices={one.uuid: one for one in cuda.devices}
+        open=True, untested=cuda.status is Status.SKIPPED, devices={device.uuid: device for device in cuda.devices}
     )
 
 
@@ -140,16 +140,16 @@ class Gate:
     def verdict(self, driver_version: str) -> GateVerdict:
         """From the files as they are at this moment."""
         self._read()
-        found = judge(
+        verdict = judge(
             self._report,
             boot=self._boot,
             driver_version=driver_version,
             folder=str(self._folder.path),
             ready=self._raw[1],
         )
-        if not found.open and (why := self._stopped()):
+        if not verdict.open and (why := self._stopped()):
             return GateVerdict(open=False, reason=f"it does not run on this node: {why}")
-        return found
+        return verdict
 
     def _read(self) -> bool:
         """True when the files differ from what they were."""
@@ -179,8 +179,8 @@ class Gate:
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
         """Within the block, changes of the files wake whoever waits and reach subscribers as INVENTORY events."""
-        here = self._folder.path
-        follow = follow_folders(lambda: {nearest_existing(here)}, self._look, seconds=self._look_seconds)
+        folder = self._folder.path
+        follow = follow_folders(lambda: {nearest_existing(folder)}, self._look, seconds=self._look_seconds)
         async with running(validator_gate=follow):
             yield
 
@@ -212,8 +212,8 @@ class GatedReader:
         self._open: dict[RoleSubscription, asyncio.Task[None]] = {}
 
     async def inventory(self) -> Inventory:
-        found = await self._reader.inventory()
-        return gated(found, self._gate.verdict(found.driver_version))
+        inventory = await self._reader.inventory()
+        return gated(inventory, self._gate.verdict(inventory.driver_version))
 
     async def links(self) -> tuple[Link, ...]:
         return await self._reader.links()

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 from kgpu.agent.host_files import HostFiles
 from kgpu.agent.options import AgentOptions
-from kgpu.agent.remembered import FollowedConfig
-from kgpu.agent.shared import SharedReader
+from kgpu.agent.remembered_config import FollowedConfig
+from kgpu.agent.shared_reader import SharedReader
 from kgpu.base.advice import AdviceSink
 from kgpu.base.errors import Reason
 from kgpu.base.http import Page
@@ -102,9 +102,9 @@ async def configured(host: Host, handle: RoleHandle) -> None:
 
 def kernel_log(options: AgentOptions) -> Path | None:
     """Where the kernel log of the GPUs' machine is: a simulated driver has one of its own. None: it is not read."""
-    told = options.env.get(ENV_KERNEL_LOG)
-    if told is not None:
-        return Path(told) if told else None
+    path = options.env.get(ENV_KERNEL_LOG)
+    if path is not None:
+        return Path(path) if path else None
     root = options.root if options.root and state_file(str(options.root)) else options.host_root
     return root / KERNEL_LOG.lstrip("/")
 
@@ -122,8 +122,8 @@ def own_address(options: AgentOptions) -> str:
 class Closing:
     """``aclose`` for what has ``close``."""
 
-    def __init__(self, thing: Any) -> None:
-        self._thing = thing
+    def __init__(self, resource: Any) -> None:
+        self._resource = resource
 
     async def aclose(self) -> None:
-        await self._thing.close()
+        await self._resource.close()

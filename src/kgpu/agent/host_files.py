@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from kgpu.agent.wanted import string_map
+from kgpu.agent.role_decisions import string_map
 from kgpu.base.errors import HostError
 from kgpu.base.files import write_atomic
 

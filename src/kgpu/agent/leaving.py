@@ -15,7 +15,7 @@ from kgpu.agent.host import Role
 from kgpu.agent.host_files import LEDGER, LOCK, HostFiles
 from kgpu.agent.options import AgentOptions
 from kgpu.agent.orders import MEMORY
-from kgpu.agent.remembered import CONFIG_MEMORY
+from kgpu.agent.remembered_config import CONFIG_MEMORY
 from kgpu.base.errors import HostError
 from kgpu.base.threads import beside, calls_under_way
 from kgpu.formats.names import HEALTH_HISTORY
@@ -52,8 +52,8 @@ def empty(folder: Path) -> None:
             _remove(path)
         elif path.is_dir() and not path.is_symlink():
             inside = _entries(path)
-            for one in filter(_is_ours, inside):
-                _remove(one)
+            for entry in filter(_is_ours, inside):
+                _remove(entry)
             if any(map(_is_ours, inside)):
                 with contextlib.suppress(OSError):  # somebody else's files are in it
                     path.rmdir()

@@ -138,10 +138,10 @@ class AgentOptions:
 def parse_config_map(text: str, namespace: str) -> ConfigMapRef:
     """``NAMESPACE/NAME``, or ``NAME`` in the agent's own namespace. Raises ConfigError."""
     first, slash, second = text.partition("/")
-    found = ConfigMapRef(first, second) if slash else ConfigMapRef(namespace, first)
-    if not found.namespace or not found.name or "/" in found.name:
+    ref = ConfigMapRef(first, second) if slash else ConfigMapRef(namespace, first)
+    if not ref.namespace or not ref.name or "/" in ref.name:
         raise ConfigError(
             f'"{text}" does not name a ConfigMap', "NAMESPACE/NAME, for example gpu-operator/plugin-configs",
             "correct --config-map (CONFIG_MAP)",
         )  # fmt: skip
-    return found
+    return ref

@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from kgpu.agent.remembered import PATIENCE
-from kgpu.agent.wanted import labels_that_count, string_map
+from kgpu.agent.remembered_config import PATIENCE
+from kgpu.agent.role_decisions import labels_that_count, string_map
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.change_notifier import ChangeNotifier
 from kgpu.base.clock import Clock, SystemClock
@@ -94,9 +94,9 @@ class Orders:
     async def lost(self, labels: Mapping[str, str]) -> None:
         """Wait until the Node has had all of these labels and has one of them no more, or with another value."""
         for wanted in (True, False):
-            seen = self._news.revision
+            revision = self._news.revision
             while (labels.items() <= self.labels.items()) is not wanted:
-                seen = await self.changed(seen)
+                revision = await self.changed(revision)
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -110,9 +110,9 @@ class Orders:
         namespace, name = self._key
         with contextlib.suppress(UserError, TimeoutError):
             async with asyncio.timeout(seconds):
-                found = await self._api.list(CONFIG_MAPS, namespace=namespace, selector=Selector.named(name))
-            if found.items:
-                self._take_config(found.items[0])
+                listing = await self._api.list(CONFIG_MAPS, namespace=namespace, selector=Selector.named(name))
+            if listing.items:
+                self._take_config(listing.items[0])
                 await self._news.notify()
 
     @contextlib.asynccontextmanager
@@ -142,10 +142,12 @@ class Orders:
                 await self._news.notify()
             await asyncio.gather(self.node.synced.wait(), self._map.synced.wait())
         while True:
-            seen = (self.node.revision, self._map.revision)
+            revisions = (self.node.revision, self._map.revision)
             self._remember_again.clear()
             await self._take()
-            await first_of(self.node.changed(seen[0]), self._map.changed(seen[1]), self._remember_again.wait())
+            await first_of(
+                self.node.changed(revisions[0]), self._map.changed(revisions[1]), self._remember_again.wait()
+            )
 
     async def _take(self) -> None:
         node = self.node.objects.get(("", self._name))
@@ -163,12 +165,14 @@ class Orders:
                 await self._write(self.config)
         await self._news.notify()
 
-    def _take_config(self, found: Object | None) -> None:
-        text = None if found is None else string_map(found.get("data")).get(names.AGENT_CONFIG_KEY)
+    def _take_config(self, config_map: Object | None) -> None:
+        text = None if config_map is None else string_map(config_map.get("data")).get(names.AGENT_CONFIG_KEY)
         try:
             if text is None:
                 raise ConfigError(
-                    f"{self._where} has no key {names.AGENT_CONFIG_KEY}" if found else f"{self._where} does not exist",
+                    f"{self._where} has no key {names.AGENT_CONFIG_KEY}"
+                    if config_map
+                    else f"{self._where} does not exist",
                     "the document that the operator writes",
                     "see that the operator runs; it writes it",
                 )
@@ -180,7 +184,7 @@ class Orders:
         except ConfigError as error:
             if self.problem is None or self.problem.one_line() != error.one_line():
                 # Before the operator has ever written it, and after an uninstall, there is nothing wrong.
-                expected = found is None and (self.config is None or self.config.leaving)
+                expected = config_map is None and (self.config is None or self.config.leaving)
                 severity = Severity.INFO if expected else Severity.ERROR
                 self._decide(
                     Advice.from_error(error, subject=self._where, reason="AgentConfigRefused", severity=severity)
@@ -193,8 +197,8 @@ class Orders:
             return False
         self._recalled = True
         try:
-            found = json.loads(await beside(self._memory.read_text, encoding="utf-8"))
-            text, labels = found["config"], string_map(found["labels"])
+            memory = json.loads(await beside(self._memory.read_text, encoding="utf-8"))
+            text, labels = memory["config"], string_map(memory["labels"])
             config = decode(text, source=str(self._memory))
         except (OSError, ValueError, KeyError, TypeError, RecursionError, ConfigError):
             return False

@@ -52,7 +52,7 @@ EXTRAS: Final = (
     Extra(
         "imex-channel",
         lambda settings: bool(settings.imex_channel_ids),
-        lambda settings, _root: {str(one): (IMEX_NODE.format(one),) for one in settings.imex_channel_ids},
+        lambda settings, _root: {str(channel): (IMEX_NODE.format(channel),) for channel in settings.imex_channel_ids},
     ),
     Extra("gds", lambda settings: settings.gds_enabled, _in_folder("/dev", "nvidia-fs")),
     Extra("mofed", lambda settings: settings.mofed_enabled, _in_folder("/dev/infiniband")),

@@ -37,12 +37,12 @@ class Followed(Protocol):
     async def run(self) -> None: ...
 
 
-async def follow(thing: Followed, handle: RoleHandle) -> None:
+async def follow(followed: Followed, handle: RoleHandle) -> None:
     """A service: let it keep itself up to date, and tell how it is."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(thing.run())
+        group.create_task(followed.run())
         while True:
-            error = thing.error
+            error = followed.error
             if error is None:
                 handle.running()
             else:
@@ -105,7 +105,9 @@ class AgentProcess:
             "roles": [status.role_row(role, now) for role in roles],
             "services": [status.role_row(service, now) for service in self.services.statuses()],
             **more,
-            "decisions": [{"time": round(when, 3), **status.decision_row(one)} for when, one in self._decisions],
+            "decisions": [
+                {"time": round(when, 3), **status.decision_row(decision)} for when, decision in self._decisions
+            ],
         }
 
     async def close_all(self, closing: Iterable[tuple[str, Coroutine[Any, Any, None]]]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from kgpu import __version__
 from kgpu.agent.driver_place import DriverPlace
-from kgpu.agent.wanted import LEAVING, LEAVING_NODE, RoleDecision
+from kgpu.agent.role_decisions import LEAVING, LEAVING_NODE, RoleDecision
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import UserError
@@ -149,14 +149,14 @@ class AnnotationWriter:
         return sorted(key.removeprefix(prefix) for key in self._own.reports if key.startswith(prefix))
 
     def _due(self, report: AgentReport) -> bool:
-        there, written = self._own.reports.get(self._key), self._written
-        if there == encode(report):
+        live, written = self._own.reports.get(self._key), self._written
+        if live == encode(report):
             self._written = report
             return False
         if written is None or _without_reasons(report) != _without_reasons(written):
             return True
         # Ours with other reasons, or somebody else's; it may also be ours that the watch has not shown yet.
-        pause = CHATTER if there == encode(written) else SETTLE
+        pause = CHATTER if live == encode(written) else SETTLE
         return self._clock.monotonic() - self._at >= pause
 
     def _object(self, **metadata: Any) -> Object:
@@ -167,5 +167,5 @@ class AnnotationWriter:
 def _without_reasons(report: AgentReport) -> AgentReport:
     import msgspec
 
-    bare = {name: RoleReport(state=one.state, why=one.why) for name, one in report.roles.items()}
+    bare = {name: RoleReport(state=role.state, why=role.why) for name, role in report.roles.items()}
     return msgspec.structs.replace(report, roles=bare)

@@ -46,21 +46,21 @@ _ELSEWHERE: Final = {
 
 
 def role_options(
-    base: AgentOptions, role: Role, told: RoleConfig, config: AgentConfig, place: DriverPlace
+    base: AgentOptions, role: Role, role_config: RoleConfig, config: AgentConfig, place: DriverPlace
 ) -> AgentOptions:
     """The options of one role on this node. Raises ConfigError for arguments that the role does not have."""
-    given: dict[str, dict[str, Any]] = {}
-    args = _args(base, role, told)
+    overrides: dict[str, dict[str, Any]] = {}
+    args = _args(base, role, role_config)
     if role.flags is not None:
         attribute, rows = role.flags()
-        given[attribute] = parse_args(args, rows, role.name)
+        overrides[attribute] = parse_args(args, rows, role.name)
     elif args:
         raise ConfigError(
             f"the role {role.name} takes no arguments, and was given {' '.join(args)}",
             "no args for this operand in the ClusterPolicy",
             "remove them there",
         )
-    env = {**base.env, **told.env}
+    env = {**base.env, **role_config.env}
     common: dict[str, Any] = {
         "host_root": base.host_root,
         "driver_install_dir": Path(config.driver_install_dir),
@@ -76,35 +76,35 @@ def role_options(
             "root": None if place.seen == Path("/") else place.seen,
             "env": {**({ENV_HW_STATE: state} if state else {}), **env},
             "labels_sink": LabelsSink.NODE_FEATURE if config.node_feature_api else LabelsSink.NODE,
-            "labels_overrides": {**base.labels_overrides, **given.get("labels_overrides", {})},
-            "exporter_overrides": {**base.exporter_overrides, **given.get("exporter_overrides", {})},
+            "labels_overrides": {**base.labels_overrides, **overrides.get("labels_overrides", {})},
+            "exporter_overrides": {**base.exporter_overrides, **overrides.get("exporter_overrides", {})},
             "plugin_overrides": {
                 "container_driver_root": str(place.seen),
                 "driver_root": place.host,
                 **base.plugin_overrides,
-                **given.get("plugin_overrides", {}),
+                **overrides.get("plugin_overrides", {}),
             },
         }
     # What a role is not told can't make it start again.
-    told_to = {name: value for name, value in common.items() if role.name in _ONLY.get(name, (role.name,))}
-    return dataclasses.replace(base, **told_to)
+    relevant = {name: value for name, value in common.items() if role.name in _ONLY.get(name, (role.name,))}
+    return dataclasses.replace(base, **relevant)
 
 
-def _args(base: AgentOptions, role: Role, told: RoleConfig) -> tuple[str, ...]:
+def _args(base: AgentOptions, role: Role, role_config: RoleConfig) -> tuple[str, ...]:
     """Those of the role's own process, if this is it, else those of the document."""
     own = base.role_args and base.roles[0] in (role.name, *role.aliases)
-    return base.role_args if own else told.args
+    return base.role_args if own else role_config.args
 
 
 def _enabled(config: AgentConfig, role: str) -> bool:
-    told = config.roles.get(role)
-    return told is not None and told.enabled
+    role_config = config.roles.get(role)
+    return role_config is not None and role_config.enabled
 
 
 def parse_args(args: Sequence[str], rows: Iterable[Setting], who: str) -> dict[str, Any]:
     """Values by the rows' attributes, as texts; the component checks them. Raises ConfigError."""
     by_name = {name.lstrip("-"): row for row in rows for name in (row.flag, *row.aliases)}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     words = iter(args)
     for word in words:
         name, equals, value = word.lstrip("-").partition("=")
@@ -113,8 +113,8 @@ def parse_args(args: Sequence[str], rows: Iterable[Setting], who: str) -> dict[s
             raise _unknown(word, name, by_name, who)
         if not equals:
             value = "true" if row.shape is FlagShape.SWITCH else next(words, "")
-        found[row.attr] = [*found.get(row.attr, ()), value] if row.shape is FlagShape.LIST else value
-    return found
+        values[row.attr] = [*values.get(row.attr, ()), value] if row.shape is FlagShape.LIST else value
+    return values
 
 
 def _unknown(word: str, name: str, known: Mapping[str, Setting], who: str) -> ConfigError:

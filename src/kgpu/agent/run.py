@@ -20,8 +20,8 @@ from kgpu.agent.config_file import FileConfigSource
 from kgpu.agent.host import Host, Role
 from kgpu.agent.options import AgentOptions
 from kgpu.agent.process import POLICY, AgentProcess, follow
-from kgpu.agent.remembered import CONFIG_MEMORY, DefaultConfig, FollowedConfig, RememberedConfig
-from kgpu.agent.shared import SharedReader
+from kgpu.agent.remembered_config import CONFIG_MEMORY, DefaultConfig, FollowedConfig, RememberedConfig
+from kgpu.agent.shared_reader import SharedReader
 from kgpu.base.errors import HwError
 from kgpu.base.http import StatusServer, local_only
 from kgpu.base.supervise import RoleHandle, Supervisor, stop_on_signals

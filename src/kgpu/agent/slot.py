@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeAlias
 
 from kgpu.agent.host import Host, Role
 from kgpu.agent.options import AgentOptions
-from kgpu.agent.shared import SharedReader
+from kgpu.agent.shared_reader import SharedReader
 from kgpu.base.advice import AdviceSink
 from kgpu.base.backoff import BackoffPolicy
 from kgpu.base.supervise import RoleHandle, RoleStatus, Supervisor

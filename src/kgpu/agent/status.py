@@ -89,7 +89,8 @@ def hardware(inventory: Inventory | None, error: UserError | None) -> dict[str, 
             "driver_version": inventory.driver_version,
             "accelerators": [accelerator_row(device) for device in inventory.accelerators],
             "findings": [
-                {"problem": str(one.problem), "what": one.what, "todo": one.remedy} for one in inventory.findings
+                {"problem": str(finding.problem), "what": finding.what, "todo": finding.remedy}
+                for finding in inventory.findings
             ],
         }
     return row

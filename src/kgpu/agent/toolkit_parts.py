@@ -41,8 +41,8 @@ async def toolkit(host: Host, handle: RoleHandle) -> None:
     options = host.options
     nri = config_from_env(options.env, namespace=options.namespace)
     settings = toolkit_settings(options.env, nri=nri is not None)
-    for told in settings.without_effect:
-        host.decide(told)
+    for advice in settings.without_effect:
+        host.decide(advice)
     root = driver_root(options)
     view = host.reader.view()
     files = host.files
@@ -128,8 +128,8 @@ def honoured(config: NriConfig, options: AgentOptions) -> NriConfig:
     from kgpu.toolkit.nri.config import honouring
 
     path = options.env.get(ENV_FILE) or DEFAULT_PATH
-    found = read_config(str(MountedPaths.at(options.host_root).local(path)))
-    return dataclasses.replace(config, policy=honouring(config.policy, found))
+    toolkit_config = read_config(str(MountedPaths.at(options.host_root).local(path)))
+    return dataclasses.replace(config, policy=honouring(config.policy, toolkit_config))
 
 
 def _nri(host: Host, config: NriConfig, reader: Reader) -> Part:

@@ -116,7 +116,7 @@ async def _run(
 
     from kgpu.agent.config_file import FileConfigSource
     from kgpu.agent.plugin_specs import PluginSpecs
-    from kgpu.agent.shared import SharedReader
+    from kgpu.agent.shared_reader import SharedReader
     from kgpu.base.service import end, first_end
     from kgpu.base.supervise import stop_on_signals
     from kgpu.deviceplugin.config import resolve

@@ -194,7 +194,7 @@ async def _serve(place: ExporterPlace, options: ExporterOptions) -> None:
     import logging
     import signal
 
-    from kgpu.agent.shared import SharedReader
+    from kgpu.agent.shared_reader import SharedReader
     from kgpu.base.log import configure, log_decision
     from kgpu.base.supervise import stop_on_signals
     from kgpu.exporter.context import make_context

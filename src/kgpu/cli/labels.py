@@ -285,8 +285,8 @@ async def _keep(root: str, path: str, overrides: Mapping[str, Any], place: Label
     from pathlib import Path
 
     from kgpu.agent.config_file import FileConfigSource
-    from kgpu.agent.remembered import DefaultConfig
-    from kgpu.agent.shared import SharedReader
+    from kgpu.agent.remembered_config import DefaultConfig
+    from kgpu.agent.shared_reader import SharedReader
     from kgpu.base.log import log_decision
     from kgpu.base.supervise import stop_on_signals
     from kgpu.discovery.node_facts import read_facts

@@ -116,7 +116,7 @@ class _Context:
         self._close: list[Any] = []
 
     async def __aenter__(self) -> ValidatorContext:
-        from kgpu.agent.shared import SharedReader
+        from kgpu.agent.shared_reader import SharedReader
         from kgpu.hw import roots
         from kgpu.hw.open import open_reader
         from kgpu.hw.port import Reader

@@ -140,7 +140,8 @@ def status_families(status: ExporterStatus, texts: Texts) -> list[Family]:
     web = {texts.text((("source", status.web.source),)): str(int(status.web.current))} if status.web else {}
     read = {"": number(round(status.read_at, 3))} if status.read_at is not None else {}
     return [
-        _family("kgpu_exporter_build_info", "The exporter's version.", {texts.text((("version", status.version),)): "1"}),
+        _family("kgpu_exporter_build_info", "The exporter's version.",
+                {texts.text((("version", status.version),)): "1"}),
         _family("kgpu_exporter_driver_up", "1 when the driver answers.", {"": str(int(status.answers))}),
         _family("kgpu_exporter_last_reading_timestamp_seconds", "When the values were read.", read),
         _family("kgpu_exporter_reading_seconds", "How long the last reading took.",

@@ -69,7 +69,10 @@ class ManagerProcess:
     async def run(self) -> None:
         """Watch and lead until ``stop``. Raises HostError for an address that can't be listened on."""
         servers = await self._serve()
-        tasks = [asyncio.create_task(one.watch(), name=f"{one.name} watches") for one in self._controllers]
+        tasks = [
+            asyncio.create_task(controller.watch(), name=f"{controller.name} watches")
+            for controller in self._controllers
+        ]
         tasks.append(asyncio.create_task(self._work(), name="work"))
         try:
             await first_end(tasks, stop=self.stop)
@@ -94,7 +97,9 @@ class ManagerProcess:
 
     async def _term(self, api: KubeApi, renewing: Callable[[], asyncio.Task[None]] | None) -> None:
         """Everything that writes, until the lead is lost."""
-        tasks = [asyncio.create_task(self._keep(one, api), name=one.name) for one in self._controllers]
+        tasks = [
+            asyncio.create_task(self._keep(controller, api), name=controller.name) for controller in self._controllers
+        ]
         tasks += [renewing()] if renewing else []
         try:
             await first_end(tasks)
@@ -121,7 +126,7 @@ class ManagerProcess:
     async def _once(self, controller: LeaderController, api: KubeApi) -> None:
         tasks: list[asyncio.Task[None]] = []
         try:
-            tasks += [asyncio.create_task(one) for one in controller.term(api)]
+            tasks += [asyncio.create_task(controller) for controller in controller.term(api)]
             await first_end(tasks)
         finally:
             await end(*tasks)
@@ -147,15 +152,19 @@ class ManagerProcess:
         return servers
 
     def _metrics(self) -> Response:
-        return Response(200, "".join(one.metrics() for one in self._controllers), METRICS_TYPE)
+        return Response(200, "".join(controller.metrics() for controller in self._controllers), METRICS_TYPE)
 
     def _readyz(self) -> Response:
         """Ready once the cluster has been read: one that stands by is ready to lead."""
-        said = "".join(f"[-] not read yet: {thing}\n" for one in self._controllers for thing in one.missing())
-        return Response(503, said) if said else Response(200, "ready\n")
+        lines = "".join(
+            f"[-] not read yet: {unread}\n" for controller in self._controllers for unread in controller.missing()
+        )
+        return Response(503, lines) if lines else Response(200, "ready\n")
 
     def _statusz(self) -> Response:
-        document: dict[str, object] = {key: value for one in self._controllers for key, value in one.status().items()}
+        document: dict[str, object] = {
+            key: value for controller in self._controllers for key, value in controller.status().items()
+        }
         document |= {
             "version": __version__,
             "leads": self.lead.in_time or not self.options.elect,

@@ -13,9 +13,9 @@ import pytest
 
 from kgpu.agent.host import Host
 from kgpu.agent.options import AgentOptions
-from kgpu.agent.remembered import DefaultConfig
+from kgpu.agent.remembered_config import DefaultConfig
 from kgpu.agent.roles import probe
-from kgpu.agent.shared import SharedReader
+from kgpu.agent.shared_reader import SharedReader
 from kgpu.base.boot import boot_id
 from kgpu.base.clock import SystemClock
 from kgpu.base.supervise import RoleHandle

@@ -19,10 +19,10 @@ from kgpu.formats.operands import BY_ROLE
 
 def _found() -> tuple[Role, ...]:
     """In the order of the table of operands; what is there in no operand comes last."""
-    modules = [importlib.import_module(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)]
-    found: list[Role] = [module.ROLE for module in modules]
+    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    roles: list[Role] = [module.ROLE for module in modules]
     order = {name: number for number, name in enumerate(BY_ROLE)}
-    return tuple(sorted(found, key=lambda role: (order.get(role.name, len(order)), role.name)))
+    return tuple(sorted(roles, key=lambda role: (order.get(role.name, len(order)), role.name)))
 
 
 ROLES: Final = _found()

@@ -25,12 +25,12 @@ async def _exporter(host: Host, handle: RoleHandle) -> None:
     flags = options.exporter_overrides
     if not flags.get("pod_resources") and not any(options.env.get(name) for name in pod_resources.envs):
         # Beside the folder of device plugins, wherever this node's kubelet has that.
-        socket_there = options.kubelet_socket.parent.parent.joinpath(*Path(POD_RESOURCES_SOCKET).parts[-2:])
-        flags = {**flags, pod_resources.attr: str(socket_there)}
-    given = resolve(flags, options.env)
-    for advice in given.without_effect:
+        socket = options.kubelet_socket.parent.parent.joinpath(*Path(POD_RESOURCES_SOCKET).parts[-2:])
+        flags = {**flags, pod_resources.attr: str(socket)}
+    settings = resolve(flags, options.env)
+    for advice in settings.without_effect:
         host.decide(advice)
-    given = replace(given, address=replace(given.address, host=given.address.host or own_address(options)))
+    settings = replace(settings, address=replace(settings.address, host=settings.address.host or own_address(options)))
     view = host.reader.view()
     listening: list[Address] = []
 
@@ -47,7 +47,7 @@ async def _exporter(host: Host, handle: RoleHandle) -> None:
 
     async with contextlib.aclosing(Closing(view)):
         context = make_context(
-            given,
+            settings,
             view,
             report=host.decide,
             api=host.api() if options.has_api_server else None,

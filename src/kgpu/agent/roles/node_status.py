@@ -22,8 +22,8 @@ async def _node_status(host: Host, handle: RoleHandle) -> None:
     since = time.time()
 
     def page() -> Response:
-        seen = look(validations_dir(options), since=since)
-        return Response(200, render(seen, options.node_name), METRICS_TYPE)
+        status = look(validations_dir(options), since=since)
+        return Response(200, render(status, options.node_name), METRICS_TYPE)
 
     server = StatusServer({"/metrics": page})
     port = _port(options.env.get(ENV_METRICS_PORT, ""))

@@ -24,7 +24,7 @@ from kgpu.formats.names import CDI_DIR, KUBELET_DEVICE_PLUGIN_DIR, VALIDATIONS_D
 
 if TYPE_CHECKING:
     from kgpu.agent.options import AgentOptions
-    from kgpu.agent.shared import SharedReader
+    from kgpu.agent.shared_reader import SharedReader
     from kgpu.host.engines.paths import MountedPaths
 
 LOOK: Final = 30.0  # seconds between looks at whether something has changed
@@ -59,8 +59,8 @@ async def probe(host: Host, handle: RoleHandle) -> None:
             changed = False
             while (age := time.monotonic() - begin) < AGAIN and not (changed and age >= pause):
                 await asyncio.sleep(LOOK)
-                said, now = await _read(handle, look)
-                changed = changed or said or now != known
+                spoke, now = await _read(handle, look)
+                changed = changed or spoke or now != known
             pause = min(2 * pause, LONGEST) if changed else PAUSE
 
 
@@ -77,12 +77,12 @@ async def _read(handle: RoleHandle, read: Callable[[], T]) -> T:
                 "a driver does not answer): kgpu doctor learns nothing new of this node until it does",
                 "HostLookHangs",
             )
-        found = await task
+        answer = await task
     finally:
         task.cancel()
     if hangs:
         handle.running(_WELL)
-    return found
+    return answer
 
 
 def _say(options: AgentOptions, log: Path | None, driver: dict[str, Any]) -> None:
@@ -119,12 +119,12 @@ def host_paths(options: AgentOptions) -> MountedPaths:
 
 def _inventory(reader: SharedReader) -> Hashable:
     """What is known without asking the driver."""
-    found = reader.last_inventory
-    if found is None or reader.last_error is not None:
+    inventory = reader.last_inventory
+    if inventory is None or reader.last_error is not None:
         return None
     return tuple(
-        (one.uuid, one.mig_enabled, len(one.partitions), one.recovery_action, len(one.findings))
-        for one in found.accelerators
+        (gpu.uuid, gpu.mig_enabled, len(gpu.partitions), gpu.recovery_action, len(gpu.findings))
+        for gpu in inventory.accelerators
     )
 
 
@@ -149,19 +149,19 @@ class KernelWords:
         if self._descriptor < 0:
             self._open()
             return False
-        found = False
+        matched = False
         while True:
             try:
                 data = os.read(self._descriptor, _READ)
             except BrokenPipeError:  # overwritten before it was read: something was said
-                found = True
+                matched = True
                 continue
             except OSError:
                 break
             if not data:
                 break
-            found = found or matters(data.decode("utf-8", "replace"))
-        return found
+            matched = matched or matters(data.decode("utf-8", "replace"))
+        return matched
 
     def _open(self) -> None:
         with contextlib.suppress(OSError):

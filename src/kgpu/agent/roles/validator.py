@@ -25,8 +25,8 @@ async def _validator(host: Host, handle: RoleHandle) -> None:
     from kgpu.validator.run import ValidatorContext, run
 
     options = host.options
-    for told in without_effect(options.env):
-        host.decide(told)
+    for advice in without_effect(options.env):
+        host.decide(advice)
     root = driver_root(options)
     seen = str(options.root or "/")
     known = options.has_api_server and options.node_name

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.agent import remembered
-from kgpu.agent.remembered import DefaultConfig, RememberedConfig, load
+from kgpu.agent import remembered_config
+from kgpu.agent.remembered_config import DefaultConfig, RememberedConfig, load
 from kgpu.base.clock import VirtualClock, settle
 from kgpu.base.errors import ConfigError
 from kgpu.formats.config_choice import ConfigText, problem_text
@@ -139,8 +139,8 @@ async def test_without_a_source_there_is_one_empty_configuration():
 
 async def test_a_disk_that_hangs_holds_nobody_up(tmp_path, monkeypatch):
     stuck = threading.Event()
-    monkeypatch.setattr(remembered, "write_atomic", lambda *_, **__: stuck.wait(60))
-    monkeypatch.setattr(remembered, "WRITE_SECONDS", 0.2)
+    monkeypatch.setattr(remembered_config, "write_atomic", lambda *_, **__: stuck.wait(60))
+    monkeypatch.setattr(remembered_config, "WRITE_SECONDS", 0.2)
     world = World(tmp_path)
     world.source.set(GOOD)
     ticks = 0

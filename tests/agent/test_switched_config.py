@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from kgpu.agent.remembered import DefaultConfig
-from kgpu.agent.switched import SwitchedConfig
+from kgpu.agent.remembered_config import DefaultConfig
+from kgpu.agent.switched_config import SwitchedConfig
 from kgpu.base.errors import ConfigError
 from kgpu.formats.config_choice import ConfigText
 

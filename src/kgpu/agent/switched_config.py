@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kgpu.agent.remembered import DefaultConfig, FollowedConfig
+from kgpu.agent.remembered_config import DefaultConfig, FollowedConfig
 from kgpu.base.errors import UserError
 from kgpu.base.waits import before, first_of
 from kgpu.formats.config_choice import ConfigText
@@ -40,9 +40,9 @@ class SwitchedConfig:
     async def next(self, after: Any) -> ConfigText:
         """The configuration in force if it differs from ``after`` (None: in any case), else wait until it does."""
         while True:
-            found = await before(self._switched.wait(), self._source.next(after))
-            if found is not None:
-                return found
+            config = await before(self._switched.wait(), self._source.next(after))
+            if config is not None:
+                return config
 
     async def run(self) -> None:
         """Run the present source, until cancelled."""

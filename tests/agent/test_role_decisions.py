@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.agent.wanted import DISABLED, LEAVING, labels_that_count, string_map, wanted_roles, why_stopped
+from kgpu.agent.role_decisions import DISABLED, LEAVING, labels_that_count, string_map, wanted_roles, why_stopped
 from kgpu.formats.agent_config import AgentConfig, RoleConfig
 
 KNOWN = ("features", "labels", "deviceplugin")

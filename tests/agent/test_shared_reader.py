@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kgpu.agent.shared import QUEUE_LIMIT, SharedReader
+from kgpu.agent.shared_reader import QUEUE_LIMIT, SharedReader
 from kgpu.base.clock import VirtualClock, settle
 from kgpu.base.errors import HwError
 from kgpu.hw.port import EventKind, HardwareEvent, Inventory

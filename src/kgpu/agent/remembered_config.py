@@ -96,26 +96,26 @@ class RememberedConfig:
     async def next(self, after: Any) -> ConfigText:
         """As the source; the remembered configuration when the source is silent and nothing else is in force."""
         if after is None and self._source.current() is None and self._remembered is not None:
-            found = await within(self._patience, self._source.next(None), clock=self._clock)
-            if found is None:
+            config = await within(self._patience, self._source.next(None), clock=self._clock)
+            if config is None:
                 log.warning("the configuration can't be read now; using the last one: %s", self._remembered.name)
                 self._patience = 0.0  # who asks next has waited enough
                 return self._remembered
         else:
-            found = await self._source.next(after)
-        await self._remember(found)
-        return found
+            config = await self._source.next(after)
+        await self._remember(config)
+        return config
 
     async def run(self) -> None:
         """Run the source."""
         await self._source.run()
 
-    async def _remember(self, found: ConfigText) -> None:
-        if found.problem is not None or found == self._remembered:
+    async def _remember(self, config: ConfigText) -> None:
+        if config.problem is not None or config == self._remembered:
             return
-        self._remembered = found
+        self._remembered = config
         # Beside the loop: a disk that hangs would take every role and the probes along.
-        data = json.dumps({"name": found.name, "text": found.text})
+        data = json.dumps({"name": config.name, "text": config.text})
         with contextlib.suppress(OSError, TimeoutError):  # a folder that can't be written costs only the memory
             async with asyncio.timeout(WRITE_SECONDS):
                 await beside(write_atomic, self._path, data, mode=0o600)
@@ -124,9 +124,13 @@ class RememberedConfig:
 def load(path: Path) -> ConfigText | None:
     """What was remembered; None when there is nothing, or nothing that can be understood."""
     try:
-        found = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-    if not isinstance(found, dict) or set(found) != _FIELDS or not all(isinstance(one, str) for one in found.values()):
+    if (
+        not isinstance(document, dict)
+        or set(document) != _FIELDS
+        or not all(isinstance(value, str) for value in document.values())
+    ):
         return None
-    return ConfigText(name=found["name"], text=found["text"])
+    return ConfigText(name=document["name"], text=document["text"])
