@@ -36,17 +36,17 @@ CDI_FEATURES: Final = (
 
 def _read_channels(value: Any, where: str) -> tuple[int, ...]:
     try:
-        found = tuple(int(item) for item in read_list(value, where))
+        channels = tuple(int(item) for item in read_list(value, where))
     except ValueError as problem:
         raise ConfigError(f"{where}: {value!r} is not a list of numbers", "e.g. 0", f"correct {where}") from problem
-    if found not in {(), (0,)}:
-        shown = " ".join(map(str, found))
+    if channels not in {(), (0,)}:
+        shown = " ".join(map(str, channels))
         raise ConfigError(
             f"{where}: invalid IMEX channel IDs: invalid IMEX config: channelIDs must be [] or [0]; found [{shown}]",
             "no channel, or channel 0",
             f"correct {where}",
         )
-    return found
+    return channels
 
 
 _row = partial(Setting, empty_counts=True)
@@ -160,8 +160,8 @@ class PluginSettings:
 
 def resolve(config: PluginConfig, *, overrides: Mapping[str, Any], env: Mapping[str, str]) -> PluginSettings:
     """Flag > environment > file > default, validated. Raises ConfigError with the known texts."""
-    found = settings_engine.resolve(FLAGS, flags=overrides, env=env, file=config.flags)
-    settings = PluginSettings(**found.values, gpus=config.gpus, mig=config.mig, sharing=config.sharing)
+    resolved = settings_engine.resolve(FLAGS, flags=overrides, env=env, file=config.flags)
+    settings = PluginSettings(**resolved.values, gpus=config.gpus, mig=config.mig, sharing=config.sharing)
     _check_together(settings)
     return settings
 
@@ -185,8 +185,8 @@ def _check_together(settings: PluginSettings) -> None:
 
 def without_effect(settings: PluginSettings) -> list[Advice]:
     """What was asked for and changes nothing."""
-    found = {flag.attr: getattr(settings, flag.attr) for flag in FLAGS}
-    return list(settings_engine.without_effect(FLAGS, settings_engine.Resolved(found, {})))
+    values = {flag.attr: getattr(settings, flag.attr) for flag in FLAGS}
+    return list(settings_engine.without_effect(FLAGS, settings_engine.Resolved(values, {})))
 
 
 def printable(settings: PluginSettings) -> dict[str, Any]:
@@ -196,11 +196,11 @@ def printable(settings: PluginSettings) -> dict[str, Any]:
         if not flag.key:
             continue
         *folders, leaf = flag.key.split(".")
-        place = tree
+        table = tree
         for folder in folders:
-            place = place.setdefault(folder, {})
+            table = table.setdefault(folder, {})
         value = getattr(settings, flag.attr)
-        place[leaf] = list(value) if isinstance(value, tuple) else value
+        table[leaf] = list(value) if isinstance(value, tuple) else value
     tree["resources"] = {
         "gpus": [asdict(row) for row in (*settings.gpus, NamePattern(pattern="*", name=names.GPU_RESOURCE))]
     }

@@ -126,12 +126,12 @@ class PluginCore:
             return
         self.host = self._facts(self.settings)
         missing = [ch for ch in self.settings.imex_channel_ids if ch not in self.host.imex_channels]
-        made = plan(self.accelerators, self.settings)
+        resources = plan(self.accelerators, self.settings)
         if missing:
-            made = _without_imex(made, missing, required=self.settings.imex_required)
-        self.plan = made = _without_mps(made, self.settings, self.host)
-        news = frozenset(made.decisions)
-        self._tell([decision for decision in made.decisions if decision not in self._told])
+            resources = _without_imex(resources, missing, required=self.settings.imex_required)
+        self.plan = resources = _without_mps(resources, self.settings, self.host)
+        news = frozenset(resources.decisions)
+        self._tell([decision for decision in resources.decisions if decision not in self._told])
         self._told = news
 
     def _tell(self, decisions: Sequence[Advice]) -> None:
@@ -189,7 +189,7 @@ class PluginCore:
         return resource
 
 
-def _without_imex(made: ResourcePlan, missing: Sequence[int], *, required: bool) -> ResourcePlan:
+def _without_imex(resources: ResourcePlan, missing: Sequence[int], *, required: bool) -> ResourcePlan:
     """Missing channels are a warning, or with ``required`` the end of every offer until they are there."""
     names = ", ".join(f"channel{channel}" for channel in missing)
     decision = Advice(
@@ -200,26 +200,30 @@ def _without_imex(made: ResourcePlan, missing: Sequence[int], *, required: bool)
         remedy="load the nvidia-caps-imex-channels device (NVreg_CreateImexChannel0=1), or set imex.required: false",
         reason="ImexMissing",
     )
-    return ResourcePlan(resources=() if required else made.resources, decisions=(*made.decisions, decision))
+    return ResourcePlan(resources=() if required else resources.resources, decisions=(*resources.decisions, decision))
 
 
-def _without_mps(made: ResourcePlan, settings: PluginSettings, host: HostDevices) -> ResourcePlan:
+def _without_mps(resources: ResourcePlan, settings: PluginSettings, host: HostDevices) -> ResourcePlan:
     """Shares by MPS are offered where their daemon listens: without it every CUDA program in them fails."""
-    silent = [one for one in made.resources if one.sharing is SharingKind.MPS and one.name not in host.mps_daemons]
+    silent = [
+        resource
+        for resource in resources.resources
+        if resource.sharing is SharingKind.MPS and resource.name not in host.mps_daemons
+    ]
     decisions = [
         Advice(
-            subject=one.name,
-            what=f"{one.name} is not offered",
+            subject=resource.name,
+            what=f"{resource.name} is not offered",
             why="sharing.mps is configured, and no MPS control daemon listens for it: kgpu doesn't run one yet",
-            evidence=(f"{mps_control(settings.mps_root, one.name)} takes no connection",),
+            evidence=(f"{mps_control(settings.mps_root, resource.name)} takes no connection",),
             severity=Severity.ERROR,
             remedy="share by sharing.timeSlicing, or run NVIDIA's MPS control daemon on this node",
             reason="MpsDaemonMissing",
         )
-        for one in silent
+        for resource in silent
     ]
-    kept = tuple(one for one in made.resources if one not in silent)
-    return ResourcePlan(resources=kept, decisions=(*made.decisions, *decisions))
+    kept = tuple(resource for resource in resources.resources if resource not in silent)
+    return ResourcePlan(resources=kept, decisions=(*resources.decisions, *decisions))
 
 
 def refused(config: ConfigText, problem: UserError, *, kept: bool) -> Advice:

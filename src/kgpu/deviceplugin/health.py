@@ -228,7 +228,7 @@ def on_reading(
     decisions: list[Advice] = []
     by_uuid = {gpu.uuid: gpu for gpu in accelerators}
     broken = {gpu.uuid: reason for gpu in accelerators if (reason := _found(gpu, rules))}
-    told = {illness.gpu_uuid for illness in health.illnesses if illness.gpu_instance is None}
+    announced = {illness.gpu_uuid for illness in health.illnesses if illness.gpu_instance is None}
     decisions += [
         Advice(
             subject=uuid,
@@ -236,7 +236,7 @@ def on_reading(
             why=broken[uuid],
             evidence=(f"GPU {by_uuid[uuid].index}",),
             # One Event per cause: an Xid of the whole GPU was told already, with what to do.
-            severity=Severity.INFO if uuid in told else Severity.ERROR,
+            severity=Severity.INFO if uuid in announced else Severity.ERROR,
             remedy=next((finding.remedy for finding in by_uuid[uuid].findings), ""),
             reason="DeviceUnhealthy",
         )
@@ -263,7 +263,7 @@ def on_verdicts(
 ) -> tuple[DeviceHealth, list[Advice]]:
     """The state after new verdicts, by uuid; None: nobody gives any. The health role tells of them with an Event."""
     known = verdicts or {}
-    withdrawn = {uuid: f"{one.what} ({one.action})" for uuid, one in known.items() if rules.obeys(one)}
+    withdrawn = {uuid: f"{verdict.what} ({verdict.action})" for uuid, verdict in known.items() if rules.obeys(verdict)}
     news = [
         Advice(
             subject=uuid,
@@ -304,7 +304,7 @@ def _still_ill(illness: Illness, gpu: Accelerator | None, now: float, quiet_seco
         return None
     if not gpu.usable or gpu.recovery_action not in NO_ACTION:
         return replace(illness, last=now, pending=True)
-    if gpu.recovery_action == "unknown" and any(one.problem is Problem.UNREADABLE for one in gpu.findings):
+    if gpu.recovery_action == "unknown" and any(finding.problem is Problem.UNREADABLE for finding in gpu.findings):
         # It can't be read: nothing says that it is well, and its quiet time begins when it answers.
         return replace(illness, last=now)
     if illness.gpu_instance is not None and not any(_is_slice(part_ids, illness) for part_ids in _slice_ids(gpu)):

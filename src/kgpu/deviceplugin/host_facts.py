@@ -36,7 +36,7 @@ def read_host_facts(settings: PluginSettings, *, simulated: bool = False) -> Hos
         return False
 
     return HostDevices(
-        control_nodes=tuple(path for one in vendors().values() for path in one.control_nodes if is_node(path)),
+        control_nodes=tuple(path for vendor in vendors().values() for path in vendor.control_nodes if is_node(path)),
         imex_channels=tuple(channel for channel in settings.imex_channel_ids if is_node(IMEX_NODE.format(channel))),
         gds=is_node(GDS_NODE),
         mofed=any(os.path.isdir(root + MOFED_FOLDER) for root in roots),

@@ -102,7 +102,7 @@ def _spread(
         )
     total = Counter(device.unit.gpu_uuid for device in resource.devices)
     free = Counter(device.unit.gpu_uuid for device in candidates)
-    taken: Counter[str] = Counter()
+    picked: Counter[str] = Counter()
     picks: list[PluginDevice] = []
     # Of one GPU the first device is taken, so it is GPUs that are compared: there can be thousands of shares.
     queues: dict[str, deque[PluginDevice]] = {}
@@ -111,10 +111,10 @@ def _spread(
     for _ in range(need):
         gpu = min(
             queues,
-            key=lambda gpu: ((total[gpu] - free[gpu]) * (-1 if packed else 1), taken[gpu], order[queues[gpu][0].id]),
+            key=lambda gpu: ((total[gpu] - free[gpu]) * (-1 if packed else 1), picked[gpu], order[queues[gpu][0].id]),
         )
         free[gpu] -= 1
-        taken[gpu] += 1
+        picked[gpu] += 1
         picks.append(queues[gpu].popleft())
         if not queues[gpu]:
             del queues[gpu]

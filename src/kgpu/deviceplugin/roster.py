@@ -50,9 +50,9 @@ def merge(known: Sequence[Accelerator], inventory: Inventory) -> tuple[tuple[Acc
     read = {gpu.uuid for gpu in inventory.accelerators if gpu.uuid}
     for gpu in inventory.accelerators:
         old = by_uuid.get(gpu.uuid) or _nameless(gpu, known, read)
-        told = gpu if old is None or gpu.name else _with_facts_of(old, gpu)
-        if told.uuid:
-            merged[told.uuid] = told
+        current = gpu if old is None or gpu.name else _with_facts_of(old, gpu)
+        if current.uuid:
+            merged[current.uuid] = current
     if read and known and not (read & by_uuid.keys()):
         decisions.append(
             Advice(
@@ -139,7 +139,9 @@ def load(folder: Path, *, source: str, boot: str) -> tuple[PluginMemory, list[Ad
 
 def coarse(memory: PluginMemory) -> PluginMemory:
     """What is worth a write: a pending illness is confirmed by every reading, which alone is not."""
-    return replace(memory, illnesses=tuple(replace(one, last=one.last // COARSE_SECONDS) for one in memory.illnesses))
+    return replace(
+        memory, illnesses=tuple(replace(illness, last=illness.last // COARSE_SECONDS) for illness in memory.illnesses)
+    )
 
 
 def _unused(path: Path, why: str) -> Advice:

@@ -329,7 +329,7 @@ class _DevicePlugin:
             self._cdi_problem = problem
         else:
             self._cdi_problem = None
-            self._cdi_names = {shown_name(device, settings) for one in planned for device in one.devices}
+            self._cdi_names = {shown_name(device, settings) for resource in planned for device in resource.devices}
         planned = self._core.plan.resources
         if not settings.only_cdi:
             return planned
@@ -337,8 +337,8 @@ class _DevicePlugin:
             return None
         # What was written before still serves what was offered before.
         return tuple(
-            replace(one, devices=tuple(d for d in one.devices if shown_name(d, settings) in self._cdi_names))
-            for one in planned
+            replace(resource, devices=tuple(d for d in resource.devices if shown_name(d, settings) in self._cdi_names))
+            for resource in planned
         )
 
     def _sync(self, group: asyncio.TaskGroup, resources: Sequence[PluginResource]) -> None:
@@ -348,7 +348,9 @@ class _DevicePlugin:
                 self._start(name, group)
         self._former = set()
         states = {name: self._core.states(resource) for name, resource in wanted.items()}
-        self._ctx.on_offer({name: sum(one.healthy for one in found) for name, found in states.items()})
+        self._ctx.on_offer(
+            {name: sum(state.healthy for state in device_states) for name, device_states in states.items()}
+        )
         for name, (offer, task) in list(self._offers.items()):
             resource = wanted.get(name)
             offer.set(states.get(name, ()))
@@ -376,7 +378,7 @@ class _DevicePlugin:
 
     async def _remember(self) -> None:
         """Keep the file of what is known up to date, beside everything else: a disk can take its time."""
-        told = False
+        warned = False
         while True:
             await self._unsaved.wait()
             self._unsaved.clear()
@@ -385,11 +387,11 @@ class _DevicePlugin:
                 continue
             problem = await self._write(roster.save, self._ctx.state_dir, memory)
             if problem is None:
-                self._saved, told = memory, False
+                self._saved, warned = memory, False
                 continue
-            if not told:
+            if not warned:
                 self._ctx.report(problem)
-                told = True
+                warned = True
             await self._ctx.clock.sleep(SAVE_RETRY_SECONDS)
             self._unsaved.set()
 
@@ -436,16 +438,20 @@ class _DevicePlugin:
         waits_for = self._waits_for()
         if waits_for:
             return False, waits_for, ""
-        missing = [one for one in self._core.plan.decisions if one.reason == "MpsDaemonMissing"]
+        missing = [decision for decision in self._core.plan.decisions if decision.reason == "MpsDaemonMissing"]
         if missing:
-            return False, "; ".join(f"{one.what}: {one.why}" for one in missing), "MpsDaemonMissing"
+            return False, "; ".join(f"{decision.what}: {decision.why}" for decision in missing), "MpsDaemonMissing"
         return True, problem or "", REFUSED if problem else ""
 
     def _waits_for(self) -> Reason:
         if self._driver_problem is not None:
             return f"the driver can't be read: {self._driver_problem.what}"
         if not self._core.plan.resources:
-            held = [f"{one.what}: {one.why}" for one in self._core.plan.decisions if one.reason in _HELD_BACK]
+            held = [
+                f"{decision.what}: {decision.why}"
+                for decision in self._core.plan.decisions
+                if decision.reason in _HELD_BACK
+            ]
             return "; ".join(held) or "No devices found"
         if self._cdi_problem:
             return self._cdi_problem

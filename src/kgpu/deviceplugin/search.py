@@ -212,11 +212,11 @@ def _two_sets(local: Weights, wanted: Sequence[int], size: int) -> list[int]:
             break  # the other half of the same splits
         sign = 1 if lead else -1
         own = [-(degree[index] << count) + sign * bits[index] for index in range(count)]
-        found = _best_halves(local, own, low, high, size, wanted, lead=lead)
-        if found is not None:
-            value = found[0] + (0 if lead else (1 << count) - 1)
+        halves = _best_halves(local, own, low, high, size, wanted, lead=lead)
+        if halves is not None:
+            value = halves[0] + (0 if lead else (1 << count) - 1)
             if best is None or value > best[0]:
-                best = (value, found[1])
+                best = (value, halves[1])
     assert best is not None
     mask = best[1]
     if even and not wanted:

@@ -52,8 +52,8 @@ def share(
         ):
             decisions.append(_too_many(entry))
             continue
-        taken = {device.id for device in chosen}
-        plain[entry.name] = [device for device in plain[entry.name] if device.id not in taken]
+        shared_ids = {device.id for device in chosen}
+        plain[entry.name] = [device for device in plain[entry.name] if device.id not in shared_ids]
         shared.setdefault(sharing.offered_name(entry), []).extend(
             PluginDevice(id=f"{device.id}{REPLICA_SEPARATOR}{number}", unit=device.unit)
             for device in chosen
@@ -95,11 +95,11 @@ def _selected(entry: SharedResource, devices: list[PluginDevice], decisions: lis
                 )
             )
         return devices[: entry.devices.count]
-    found: list[PluginDevice] = []
+    named: list[PluginDevice] = []
     for ref in entry.devices.refs:
         hit = next((device for device in devices if _refers(ref, device)), None)
-        if hit is not None and hit not in found:
-            found.append(hit)
+        if hit is not None and hit not in named:
+            named.append(hit)
         elif hit is None:
             decisions.append(
                 Advice(
@@ -112,7 +112,7 @@ def _selected(entry: SharedResource, devices: list[PluginDevice], decisions: lis
                     reason="SharingUnknownDevice",
                 )
             )
-    return [device for device in devices if device in found]
+    return [device for device in devices if device in named]
 
 
 def _refers(ref: str, device: PluginDevice) -> bool:

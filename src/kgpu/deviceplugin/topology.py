@@ -56,9 +56,9 @@ class GpuTopology:
     def updated(self, accelerators: Sequence[Accelerator], links: Sequence[Link]) -> GpuTopology:
         """The topology after another reading; itself when nothing changed."""
         uuids = tuple(gpu.uuid for gpu in accelerators)
-        there = set(uuids)
+        present = set(uuids)
         fresh = {frozenset((link.a, link.b)): pair_score(link) for link in links}
-        scores = {pair: score for pair, score in (self._scores | fresh).items() if pair <= there}
+        scores = {pair: score for pair, score in (self._scores | fresh).items() if pair <= present}
         if uuids == self._uuids and scores == self._scores:
             return self
         other = GpuTopology(uuids, ())
@@ -83,11 +83,11 @@ class GpuTopology:
         )
         answer = self._answers.get(key)
         if answer is None:
-            found = best_set(self._weights, *key)
+            result_set = best_set(self._weights, *key)
             answer = Alignment(
-                uuids=tuple(self._uuids[position] for position in found.members),
-                score=set_score(self._weights, found.members),
-                exact=found.exact,
+                uuids=tuple(self._uuids[position] for position in result_set.members),
+                score=set_score(self._weights, result_set.members),
+                exact=result_set.exact,
             )
             if len(self._answers) >= CACHE_LIMIT:
                 self._answers.clear()

@@ -125,8 +125,8 @@ def resolve(
 ) -> ProgramSettings:
     """What is in force. Raises ConfigError that names the flag, the variable or the file's key."""
     overrides, env = overrides or {}, env or {}
-    found = settings.resolve(OPTIONS, flags=overrides, env=env, file=config.flags)
-    return ProgramSettings(**found.values, sharing=sharing_of(config.sharing), given=frozenset(found.given))
+    resolved = settings.resolve(OPTIONS, flags=overrides, env=env, file=config.flags)
+    return ProgramSettings(**resolved.values, sharing=sharing_of(config.sharing), given=frozenset(resolved.given))
 
 
 def first_set(env: Mapping[str, str], names: tuple[str, ...]) -> str:

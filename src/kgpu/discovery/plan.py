@@ -91,8 +91,8 @@ def plan(
 
 
 def _run(rows: Iterable[LabelRow[Source]], source: Source, prefix: str = "") -> dict[str, str]:
-    found = ((prefix + row.key, row.value(source)) for row in rows)
-    return {key: value for key, value in found if value is not None}
+    labels = ((prefix + row.key, row.value(source)) for row in rows)
+    return {key: value for key, value in labels if value is not None}
 
 
 def _models(gpus: Iterable[Accelerator]) -> list[ModelGpus]:
@@ -182,15 +182,15 @@ def _slices(gpus: Iterable[Accelerator]) -> list[Slice]:
 
 def _by_profile(slices: Iterable[Slice], decisions: list[Advice]) -> dict[str, list[Slice]]:
     """Slices by profile in its resource form; what has no profile name is left out and told."""
-    found: dict[str, list[Slice]] = {}
+    by_profile: dict[str, list[Slice]] = {}
     for gpu, partition in slices:
         try:
             form = parse_mig_profile(partition.profile).resource_form
         except ConfigError as error:
             decisions.append(Advice.from_error(error, subject=partition.uuid, reason="UnknownMigProfile"))
         else:
-            found.setdefault(form, []).append((gpu, partition))
-    return found
+            by_profile.setdefault(form, []).append((gpu, partition))
+    return by_profile
 
 
 def _mig_group(resource: str, form: str, members: Sequence[Slice], sharing: SharingInForce) -> ResourceGroup:

@@ -145,8 +145,8 @@ class NodeFeaturePublisher:
         self._owners: list[Object] | None = None
 
     async def published(self) -> dict[str, str] | None:
-        found = await self._api.get(NODE_FEATURES, self._name, namespace=self._namespace)
-        return None if found is None else _string_map((found.get("spec") or {}).get("labels"))
+        feature = await self._api.get(NODE_FEATURES, self._name, namespace=self._namespace)
+        return None if feature is None else _string_map((feature.get("spec") or {}).get("labels"))
 
     async def publish(self, labels: Mapping[str, str]) -> None:
         metadata: dict[str, Any] = {
@@ -175,15 +175,15 @@ class NodeFeaturePublisher:
         return
 
     async def _write_whole(self, obj: Object, replace: Replace) -> None:
-        found = await self._api.get(NODE_FEATURES, self._name, namespace=self._namespace)
-        if found is None:
+        feature = await self._api.get(NODE_FEATURES, self._name, namespace=self._namespace)
+        if feature is None:
             await self._api.create(NODE_FEATURES, obj)
             return
-        there, made = found["metadata"], obj["metadata"]
-        metadata = {**there, **made, "labels": {**(there.get("labels") or {}), **made["labels"]}}
-        spec = {**(found.get("spec") or {}), **obj["spec"]}
-        if (metadata, spec) != (there, found.get("spec")):
-            await replace(NODE_FEATURES, {**found, "metadata": metadata, "spec": spec})
+        old, new = feature["metadata"], obj["metadata"]
+        metadata = {**old, **new, "labels": {**(old.get("labels") or {}), **new["labels"]}}
+        spec = {**(feature.get("spec") or {}), **obj["spec"]}
+        if (metadata, spec) != (old, feature.get("spec")):
+            await replace(NODE_FEATURES, {**feature, "metadata": metadata, "spec": spec})
 
     async def _owner_references(self) -> list[Object]:
         if not self._pod:
@@ -235,9 +235,11 @@ async def hand_over_labels(api: KubeApi, *, node: str) -> int:
     """Take away those labels of kgpu's from the Node that somebody else has published, too; returns how many are left,
     because nobody has yet. Raises KubeError.
     """
-    there = await get_node(api, node)
-    mine = _owned_labels(there) or {}
-    others = {key for owner, _, keys in label_owners(there) if owner != names.LABELS_FIELD_MANAGER for key in keys}
+    node_object = await get_node(api, node)
+    mine = _owned_labels(node_object) or {}
+    others = {
+        key for owner, _, keys in label_owners(node_object) if owner != names.LABELS_FIELD_MANAGER for key in keys
+    }
     left = {key: value for key, value in mine.items() if key not in others}
     if left != mine:
         await NodeLabelsPublisher(api, node=node).publish(left)
@@ -248,12 +250,12 @@ async def withdraw_feature(api: KubeApi, *, node: str, namespace: str) -> None:
     """Delete the node's NodeFeature if it is kgpu's own. Raises KubeError."""
     name = names.NODE_FEATURE_PREFIX + node
     try:
-        found = await api.get(NODE_FEATURES, name, namespace=namespace)
+        feature = await api.get(NODE_FEATURES, name, namespace=namespace)
     except KubeRefusedError as refused:
         if refused.code in (403, 404):  # who may not read them, or has no such kind, has never written one
             return
         raise
-    managers = {entry.get("manager") for entry in (found or {"metadata": {}})["metadata"].get("managedFields") or ()}
+    managers = {entry.get("manager") for entry in (feature or {"metadata": {}})["metadata"].get("managedFields") or ()}
     if names.LABELS_FIELD_MANAGER in managers:
         await api.delete(NODE_FEATURES, name, namespace=namespace)
 

@@ -157,10 +157,10 @@ class Labeller:
         """One reading and what follows from it; the obstacle, if there was one."""
         ctx = self._ctx
         try:
-            there = await ctx.publisher.published()
+            published = await ctx.publisher.published()
         except UserError as error:
             return self._obstacle(error, "PublishFailed")
-        self._published = there if there is not None else self._published
+        self._published = published if published is not None else self._published
         inventory: Inventory | None = None
         problem: HwError | None = None
         try:
@@ -173,7 +173,7 @@ class Labeller:
         self._report(result.decisions)
         if not result.fresh:
             return problem or HwError("the accelerators could not be read", "a reading", "see the log")
-        if there != result.labels:
+        if published != result.labels:
             try:
                 await ctx.publisher.publish(result.labels)
             except UserError as error:

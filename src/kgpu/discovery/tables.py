@@ -118,11 +118,11 @@ UNKNOWN: Final = "unknown"
 
 def family(compute: tuple[int, int]) -> str:
     """The architecture's name for a CUDA compute capability, "undefined" for one that has none."""
-    found = ""
+    family_name = ""
     for start, name in FAMILIES:
         if start <= compute:
-            found = name
-    return found or "undefined"
+            family_name = name
+    return family_name or "undefined"
 
 
 def boolean(value: bool) -> str:

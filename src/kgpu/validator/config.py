@@ -82,12 +82,12 @@ def skipped_checks(env: Mapping[str, str], *, toolkit: bool) -> dict[Check, str]
     ``toolkit``: something on this node writes CDI specs. Variables of one check have its name before a dot; the
     replaced program leaves CUDA out with ``WITH_WORKLOAD=false`` for it.
     """
-    found: dict[Check, str] = {}
+    skipped: dict[Check, str] = {}
     if not toolkit:
-        found[Check.TOOLKIT] = "the toolkit is not enabled on this node"
+        skipped[Check.TOOLKIT] = "the toolkit is not enabled on this node"
     if env.get(_WORKLOAD, "").lower() == "false":
-        found[Check.CUDA] = "WITH_WORKLOAD=false leaves it out"
-    return found
+        skipped[Check.CUDA] = "WITH_WORKLOAD=false leaves it out"
+    return skipped
 
 
 def without_effect(env: Mapping[str, str]) -> Iterator[Advice]:

@@ -95,11 +95,11 @@ def find_cuda(root: DriverRoot) -> tuple[str, tuple[str, ...]]:
     """The real path of libcuda.so.1 as this process opens it ("" when it is not there), and of its helpers."""
     tree = root.files
     for folder in LIBRARY_DIRS:
-        found = tree.resolve(f"{folder}/{CUDA_LIBRARY}")
-        if found is None or not tree.local(found).is_file():
+        library = tree.resolve(f"{folder}/{CUDA_LIBRARY}")
+        if library is None or not tree.local(library).is_file():
             continue
         helpers = [tree.resolve(f"{folder}/{name}") for stem in HELPERS for name in _named(tree.names(folder), stem)]
-        return str(tree.local(found)), tuple(str(tree.local(one)) for one in helpers if one)
+        return str(tree.local(library)), tuple(str(tree.local(helper)) for helper in helpers if helper)
     return "", ()
 
 

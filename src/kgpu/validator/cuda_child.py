@@ -142,7 +142,7 @@ def add_vectors(driver: Any, say: Any, seed: int) -> dict[str, Any]:
     for pointer, values in zip(pointers, (left, right, got), strict=True):
         driver.cuMemcpyHtoD_v2(pointer, ctypes.c_void_p(values.buffer_info()[0]), ctypes.c_size_t(size))
     number = ctypes.c_uint32(ELEMENTS)
-    addresses = [ctypes.cast(by(one), ctypes.c_void_p) for one in (*pointers, number)]
+    addresses = [ctypes.cast(by(argument), ctypes.c_void_p) for argument in (*pointers, number)]
     arguments = (ctypes.c_void_p * 4)(*addresses)
     begin = time.monotonic()
     driver.cuLaunchKernel(function, -(-ELEMENTS // THREADS), 1, 1, THREADS, 1, 1, 0, None, arguments, None)

@@ -64,14 +64,14 @@ def _word(value: object) -> str:
 
 def parse_driver_ready(text: str) -> dict[str, str]:
     """The keys of such a file; lines that are no KEY=value are left out, as a shell's comment would be."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in text.splitlines():
         key, equals, value = line.strip().partition("=")
         if not equals or not key.isidentifier():
             continue
         with contextlib.suppress(ValueError):
-            found[key] = "".join(shlex.split(value))
-    return found
+            values[key] = "".join(shlex.split(value))
+    return values
 
 
 def encode_report(report: NodeValidation) -> bytes:

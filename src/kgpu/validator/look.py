@@ -90,16 +90,16 @@ def look_at_driver(root: DriverRoot, *, proc: str = "/proc", sys: str = "/sys") 
 def _file_in(tree: Tree, folders: Iterable[str], name: str) -> str:
     """The first path inside at which there is a file that is not empty; "" for none."""
     for folder in folders:
-        found = tree.resolve(f"{folder}/{name}")
+        path = tree.resolve(f"{folder}/{name}")
         with contextlib.suppress(OSError):
-            if found is not None and stat.S_ISREG((status := tree.local(found).lstat()).st_mode) and status.st_size:
+            if path is not None and stat.S_ISREG((status := tree.local(path).lstat()).st_mode) and status.st_size:
                 return f"{folder}/{name}"
     return ""
 
 
 def _nodes(root: DriverRoot) -> frozenset[str]:
-    found = {f"/dev/{name}" for name in root.dev.names("/dev") if _NODE.fullmatch(name)}
-    return frozenset(found | {path for path in NVIDIA_CONTROL_NODES if root.has_node(path)})
+    nodes = {f"/dev/{name}" for name in root.dev.names("/dev") if _NODE.fullmatch(name)}
+    return frozenset(nodes | {path for path in NVIDIA_CONTROL_NODES if root.has_node(path)})
 
 
 def _module_version(path: str) -> str:
@@ -112,15 +112,15 @@ def _pci_gpus(folder: str) -> tuple[PciGpu, ...] | None:
         addresses = sorted(os.listdir(folder))
     except OSError:
         return None
-    found: list[PciGpu] = []
+    gpus: list[PciGpu] = []
     for address in addresses:
         place = f"{folder}/{address}"
         if _line(f"{place}/vendor") == f"0x{NVIDIA_PCI_ID}" and _line(f"{place}/class").startswith(_DISPLAY):
             driver = ""
             with contextlib.suppress(OSError):
                 driver = os.path.basename(os.readlink(f"{place}/driver"))
-            found.append(PciGpu(address=address.lower(), driver=driver))
-    return tuple(found)
+            gpus.append(PciGpu(address=address.lower(), driver=driver))
+    return tuple(gpus)
 
 
 def _line(path: str) -> str:
@@ -151,7 +151,7 @@ def look_at_specs(folders: Sequence[Path], root: DriverRoot, host: Path = Path("
     problems: list[str] = []
     names: dict[str, CdiName] = {}
     for folder in folders:
-        here: dict[str, CdiName] = {}
+        in_folder: dict[str, CdiName] = {}
         for path in _spec_files(folder):
             raw = _read(path, MAX_SPEC + 1)
             if not raw or len(raw) > MAX_SPEC:
@@ -163,9 +163,9 @@ def look_at_specs(folders: Sequence[Path], root: DriverRoot, host: Path = Path("
                 problems.append(error.one_line())
                 continue
             for name, missing in _names(spec, root, host):
-                twice = (here[name].file, str(path)) if name in here else ()
-                here[name] = CdiName(file=str(path), missing=missing, twice=twice)
-        names |= here
+                twice = (in_folder[name].file, str(path)) if name in in_folder else ()
+                in_folder[name] = CdiName(file=str(path), missing=missing, twice=twice)
+        names |= in_folder
     return CdiFacts(folders=tuple(map(str, folders)), names=names, problems=tuple(problems))
 
 
@@ -177,18 +177,18 @@ def _spec_files(folder: Path) -> list[Path]:
 
 
 def _names(spec: Spec, root: DriverRoot, host: Path) -> Iterable[tuple[str, tuple[str, ...]]]:
-    there: dict[str, bool] = {}
+    exists: dict[str, bool] = {}
 
     def missing(paths: Iterable[str]) -> list[str]:
         for path in paths:
-            if path not in there:
-                there[path] = os.path.lexists(seen(path, root, host))
-        return [path for path in dict.fromkeys(paths) if not there[path]]
+            if path not in exists:
+                exists[path] = os.path.lexists(seen(path, root, host))
+        return [path for path in dict.fromkeys(paths) if not exists[path]]
 
     def paths(edits: object) -> list[str]:
-        found = [node.host_path or node.path for node in getattr(edits, "device_nodes", ())]
-        found += [mount.host_path for mount in getattr(edits, "mounts", ())]
-        return found + [hook.path for hook in getattr(edits, "hooks", ())]
+        paths = [node.host_path or node.path for node in getattr(edits, "device_nodes", ())]
+        paths += [mount.host_path for mount in getattr(edits, "mounts", ())]
+        return paths + [hook.path for hook in getattr(edits, "hooks", ())]
 
     common = paths(spec.container_edits)
     for device in spec.devices:

@@ -91,18 +91,20 @@ class CheckResult:
         """True when others may build on it: passed, skipped, or only some of the devices are not there yet."""
         if self.status in {Status.PASSED, Status.SKIPPED}:
             return True
-        return self.trouble is None and any(one.good for one in self.devices)
+        return self.trouble is None and any(device.good for device in self.devices)
 
     @property
     def failed_devices(self) -> tuple[DeviceResult, ...]:
         """Those that did not pass."""
-        return tuple(one for one in self.devices if one.status is Status.FAILED)
+        return tuple(device for device in self.devices if device.status is Status.FAILED)
 
     def reason(self) -> str:
         """Why it is not passed, on one line; "" when it is."""
         if self.trouble is not None:
             return self.trouble.one_line()
-        return "; ".join(f"{one.name}: {one.trouble.one_line()}" for one in self.failed_devices if one.trouble)
+        return "; ".join(
+            f"{device.name}: {device.trouble.one_line()}" for device in self.failed_devices if device.trouble
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,25 +137,25 @@ class NodeValidation:
 
     def result(self, check: Check) -> CheckResult | None:
         """The check's result, None when it was not made."""
-        return next((one for one in self.results if one.check is check), None)
+        return next((result for result in self.results if result.check is check), None)
 
     @property
     def passed(self) -> bool:
         """True when every check that was made passed or had a reason to be skipped, and there was one."""
-        return bool(self.results) and all(one.status in {Status.PASSED, Status.SKIPPED} for one in self.results)
+        return bool(self.results) and all(result.status in {Status.PASSED, Status.SKIPPED} for result in self.results)
 
     @property
     def nothing_checked(self) -> bool:
         """True when every check was left out, so that nothing is known of this node."""
-        return bool(self.results) and all(one.status is Status.SKIPPED for one in self.results)
+        return bool(self.results) and all(result.status is Status.SKIPPED for result in self.results)
 
 
 def of_devices(
     check: Check, devices: tuple[DeviceResult, ...], *, evidence: tuple[str, ...] = (), notes: tuple[str, ...] = ()
 ) -> CheckResult:
     """The check's result where only devices can fail."""
-    failed = any(one.status is Status.FAILED for one in devices)
-    waiting = any(one.status is Status.WAITING for one in devices)
+    failed = any(device.status is Status.FAILED for device in devices)
+    waiting = any(device.status is Status.WAITING for device in devices)
     status = Status.FAILED if failed else Status.WAITING if waiting else Status.PASSED
     return CheckResult(check=check, status=status, evidence=evidence, devices=devices, notes=notes)
 

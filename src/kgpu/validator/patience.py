@@ -46,13 +46,13 @@ class Patience:
         begin = next((when for (check, _), when in self._since.items() if check is Check.PLUGIN), now)
         return max(SOON_SECONDS, SOON_SHARE * (now - begin))
 
-    def settled(self, before: CheckResult | None, found: CheckResult, now: float) -> CheckResult:
+    def settled(self, before: CheckResult | None, now_found: CheckResult, now: float) -> CheckResult:
         """A Node that was in order stays so while the kubelet may just be about to write."""
-        if found.status is not Status.WAITING or before is None or before.status is not Status.PASSED:
+        if now_found.status is not Status.WAITING or before is None or before.status is not Status.PASSED:
             self._differs = None
-            return found
+            return now_found
         self._differs = now if self._differs is None else self._differs
-        return before if now - self._differs < DIFFERENT_SECONDS else found
+        return before if now - self._differs < DIFFERENT_SECONDS else now_found
 
     def with_limit(self, result: CheckResult, now: float) -> CheckResult:
         """Patience begins anew when something else is waited for."""

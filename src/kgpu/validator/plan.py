@@ -47,11 +47,11 @@ def blocked(check: Check, results: Mapping[Check, CheckResult]) -> CheckResult |
     for need in NEEDS[check]:
         result = results.get(need)
         if result is not None and not result.ready:
-            said = result.trouble.what if result.trouble else str(result.status)
+            reason = result.trouble.what if result.trouble else str(result.status)
             return waiting(
                 check,
                 CheckTrouble(
-                    what=f"the {need} check comes first ({said})", expected=f"{need} ready", remedy=f"see {need}"
+                    what=f"the {need} check comes first ({reason})", expected=f"{need} ready", remedy=f"see {need}"
                 ),
             )
     return None
@@ -59,9 +59,9 @@ def blocked(check: Check, results: Mapping[Check, CheckResult]) -> CheckResult |
 
 def lacks_the_plugin_alone(report: NodeValidation) -> bool:
     """Whether the device plugin is all that is waited for."""
-    return {one.check for one in report.results if one.status not in (Status.PASSED, Status.SKIPPED)} == {
+    return {result.check for result in report.results if result.status not in (Status.PASSED, Status.SKIPPED)} == {
         Check.PLUGIN
-    } and any(one.status is Status.WAITING for one in report.results)
+    } and any(result.status is Status.WAITING for result in report.results)
 
 
 def impatient(result: CheckResult, waited: float) -> CheckResult:
@@ -70,7 +70,8 @@ def impatient(result: CheckResult, waited: float) -> CheckResult:
     if result.status is not Status.WAITING or limit is None or waited < limit:
         return result
     devices = tuple(
-        replace(one, status=Status.FAILED) if one.status is Status.WAITING else one for one in result.devices
+        replace(device, status=Status.FAILED) if device.status is Status.WAITING else device
+        for device in result.devices
     )
     return replace(result, status=Status.FAILED, devices=devices)
 
@@ -80,16 +81,17 @@ def to_run(
 ) -> list[CudaTarget]:
     """The devices to run CUDA on: those without a result, and those that did not pass and are due again."""
     return [
-        one
-        for one in targets(inventory)
-        if one.uuid not in known or (known[one.uuid].status is not Status.PASSED and now >= due.get(one.uuid, now))
+        target
+        for target in targets(inventory)
+        if target.uuid not in known
+        or (known[target.uuid].status is not Status.PASSED and now >= due.get(target.uuid, now))
     ]
 
 
 def still_known(inventory: Inventory, known: Mapping[str, DeviceResult]) -> dict[str, DeviceResult]:
     """Results of devices that are still there and usable: one that was lost meanwhile has to prove itself again."""
-    there = {one.uuid for one in targets(inventory)}
-    return {uuid: result for uuid, result in known.items() if uuid in there}
+    present = {target.uuid for target in targets(inventory)}
+    return {uuid: result for uuid, result in known.items() if uuid in present}
 
 
 def files_of(report: NodeValidation) -> dict[str, bytes | None]:
@@ -108,11 +110,11 @@ def files_of(report: NodeValidation) -> dict[str, bytes | None]:
 def condition_of(report: NodeValidation) -> ValidatedCondition:
     """True: everything passed; False: something failed; Unknown: not known yet."""
     data = report_of(report)
-    bad = [one for one in report.results if one.status is Status.FAILED]
-    open_ = [one for one in report.results if one.status is Status.WAITING]
-    for status, found in (("False", bad), ("Unknown", open_)):
-        if found:
-            first = found[0]
+    bad = [result for result in report.results if result.status is Status.FAILED]
+    open_ = [result for result in report.results if result.status is Status.WAITING]
+    for status, results in (("False", bad), ("Unknown", open_)):
+        if results:
+            first = results[0]
             some = first.ready and first.status is Status.FAILED
             word = "DevicesFailed" if some else "Failed" if first.status is Status.FAILED else "Pending"
             return ValidatedCondition(
@@ -125,15 +127,15 @@ def condition_of(report: NodeValidation) -> ValidatedCondition:
         return ValidatedCondition(
             status="Unknown", reason="Validating", message="no check has been made yet", report=data
         )
-    said = "; ".join(fact for one in report.results for fact in _facts(one)[-1:])
+    facts = "; ".join(fact for result in report.results for fact in _facts(result)[-1:])
     return ValidatedCondition(
-        status="True", reason="Validated", message=_cut(f"every check passed: {said}"), report=data
+        status="True", reason="Validated", message=_cut(f"every check passed: {facts}"), report=data
     )
 
 
 def report_of(report: NodeValidation) -> ValidationReport:
     """What did not pass, as the node's annotation has it."""
-    open_ = (one for one in report.results if one.status in {Status.FAILED, Status.WAITING})
+    open_ = (result for result in report.results if result.status in {Status.FAILED, Status.WAITING})
     return validation_report.report(tuple(map(_check, open_)))
 
 
@@ -143,9 +145,11 @@ def _check(result: CheckResult) -> validation_report.UnpassedCheck:
         status=result.status,
         trouble=_trouble(result.trouble) if result.trouble is not None else None,
         devices=tuple(
-            validation_report.UnpassedDevice(uuid=one.uuid, gpu=one.gpu, name=one.name, trouble=_trouble(one.trouble))
-            for one in result.failed_devices
-            if one.trouble is not None
+            validation_report.UnpassedDevice(
+                uuid=device.uuid, gpu=device.gpu, name=device.name, trouble=_trouble(device.trouble)
+            )
+            for device in result.failed_devices
+            if device.trouble is not None
         ),
     )
 
@@ -157,9 +161,9 @@ def _trouble(trouble: CheckTrouble) -> validation_report.Trouble:
 
 
 def _facts(result: CheckResult) -> list[str]:
-    found = [*result.evidence]
-    found += [text for one in result.failed_devices for text in one.evidence]
-    return found
+    facts = [*result.evidence]
+    facts += [text for device in result.failed_devices for text in device.evidence]
+    return facts
 
 
 def _cut(text: str) -> str:
@@ -172,7 +176,7 @@ def summary(report: NodeValidation) -> tuple[bool, str]:
     for result in report.results:
         if not result.ready:
             return False, f"{result.check}: {result.reason() or 'not known yet'}"
-    partly = [f"{one.check}: {one.reason()}" for one in report.results if one.status is Status.FAILED]
+    partly = [f"{result.check}: {result.reason()}" for result in report.results if result.status is Status.FAILED]
     if partly:
         return True, "; ".join(partly)
     cuda = report.result(Check.CUDA)
@@ -184,7 +188,7 @@ def decisions(old: NodeValidation, new: NodeValidation) -> Iterator[Advice]:
     for result in new.results:
         before = old.result(result.check)
         yield from _check_news(before, result)
-        known = {one.uuid: one for one in before.devices} if before else {}
+        known = {device.uuid: device for device in before.devices} if before else {}
         for device in result.devices:
             yield from _device_news(result.check, known.get(device.uuid), device)
 
@@ -236,7 +240,7 @@ def holds(former: NodeValidation, *, boot: str) -> bool:
 def restorable(former: NodeValidation) -> dict[str, DeviceResult]:
     """The CUDA results to go on with: good ones. Others have to be found again."""
     result = former.result(Check.CUDA)
-    return {one.uuid: one for one in result.devices if one.good} if result else {}
+    return {device.uuid: device for device in result.devices if device.good} if result else {}
 
 
 def successes(old: NodeValidation, results: Iterable[CheckResult], now: float) -> tuple[tuple[str, float], ...]:

@@ -48,45 +48,45 @@ class Rechecks:
 
     def asking(self, targets: Iterable[CudaTarget], now: float) -> list[CudaTarget]:
         """Those whose turn it is, if they are idle."""
-        return [one for one in targets if now >= self._next.get(one.uuid, float("inf"))]
+        return [target for target in targets if now >= self._next.get(target.uuid, float("inf"))]
 
     def allowed(self, target: CudaTarget, readings: Readings) -> bool:
         """Whether the device may be tried again now."""
-        found = idle(readings.get(target.gpu, {}))
-        return found is not False if target.uuid in self._doubted else found is True
+        is_idle = idle(readings.get(target.gpu, {}))
+        return is_idle is not False if target.uuid in self._doubted else is_idle is True
 
     def pause(self, now: float) -> float:
         """Seconds until a failure may be confirmed or not. A device that is busy by then is asked about again later."""
         left = [self._next[uuid] - now for uuid in self._doubted]
-        return min((one if one > 0 else CONFIRM_SECONDS for one in left), default=float("inf"))
+        return min((seconds if seconds > 0 else CONFIRM_SECONDS for seconds in left), default=float("inf"))
 
-    def judge(self, before: DeviceResult | None, found: DeviceResult, outcome: CudaOutcome, now: float) -> DeviceResult:
+    def judge(self, before: DeviceResult | None, new: DeviceResult, outcome: CudaOutcome, now: float) -> DeviceResult:
         """The result that counts after a run, given the one that counted before."""
-        uuid = found.uuid
+        uuid = new.uuid
         if outcome.compute_mode in EXCLUSIVE:
             self._exclusive.add(uuid)
         elif outcome.compute_mode or outcome.passed:
             self._exclusive.discard(uuid)
         if before is None or not before.good:
-            kept = found
-        elif found.status is Status.FAILED:
+            kept = new
+        elif new.status is Status.FAILED:
             if uuid not in self._doubted and not outcome.held:
                 self._doubted.add(uuid)
                 self._next[uuid] = now + CONFIRM_SECONDS
                 return before
-            kept = found
+            kept = new
         else:
             # What has been proven stays proven where it only could not be tried; the same again is no news.
-            kept = before if before.status is Status.PASSED else found
+            kept = before if before.status is Status.PASSED else new
         self._doubted.discard(uuid)
         self._plan(kept, now)
         return kept
 
     def forget(self, known: Iterable[str]) -> None:
         """Keep only what is about these devices."""
-        there = set(known)
-        self._next = {uuid: when for uuid, when in self._next.items() if uuid in there}
-        self._doubted &= there
+        present = set(known)
+        self._next = {uuid: when for uuid, when in self._next.items() if uuid in present}
+        self._doubted &= present
 
     def _plan(self, result: DeviceResult, now: float) -> None:
         # A program that is about to start would find the GPU taken if it is in exclusive mode.

@@ -172,7 +172,8 @@ class NodeValidator:
 
     def _outline(self) -> tuple[object, ...]:
         return tuple(
-            (one.check, one.status, tuple((d.uuid, d.status) for d in one.devices)) for one in self.report.results
+            (result.check, result.status, tuple((d.uuid, d.status) for d in result.devices))
+            for result in self.report.results
         )
 
     # --- one pass ---
@@ -201,8 +202,8 @@ class NodeValidator:
                 continue
             first = plan.blocked(check, results)
             if first is None:
-                made = await steps[check](inventory, error, results)
-                first = self._patience.with_limit(made, self._ctx.clock.monotonic())
+                result = await steps[check](inventory, error, results)
+                first = self._patience.with_limit(result, self._ctx.clock.monotonic())
             results[check] = first
         self._publish(results, self._driver)
 
@@ -323,37 +324,37 @@ class NodeValidator:
         return cuda.judge(inventory, self._known)
 
     async def _cuda_todo(self, inventory: Inventory, now: float) -> list[cuda.CudaTarget]:
-        tried = {uuid: one for uuid, one in self._known.items() if uuid in self._fresh}
+        tried = {uuid: result for uuid, result in self._known.items() if uuid in self._fresh}
         remedy = plan.to_run(inventory, tried, self._due, now)
-        good = [one for one in remedy if one.uuid in self._known and self._known[one.uuid].good]
-        again = self._rechecks.asking((one for one in cuda.targets(inventory) if one not in remedy), now)
+        good = [target for target in remedy if target.uuid in self._known and self._known[target.uuid].good]
+        again = self._rechecks.asking((target for target in cuda.targets(inventory) if target not in remedy), now)
         if not good and not again:
             return remedy
         readings = await self._readings()
         # Work on a device says more than another test would, and must not be disturbed by one.
-        remedy = [one for one in remedy if one not in good or idle(readings.get(one.gpu, {})) is not False]
-        return [*remedy, *(one for one in again if self._rechecks.allowed(one, readings))]
+        remedy = [target for target in remedy if target not in good or idle(readings.get(target.gpu, {})) is not False]
+        return [*remedy, *(target for target in again if self._rechecks.allowed(target, readings))]
 
     async def _readings(self) -> Readings:
         try:
-            found = await self._ctx.reader.readings(IDLE_KEYS)
-            return {one.uuid: one.numbers for one in found if one.whole}
+            readings = await self._ctx.reader.readings(IDLE_KEYS)
+            return {reading.uuid: reading.numbers for reading in readings if reading.whole}
         except HwError:
             return {}
 
     def _interim(self, results: dict[Check, CheckResult], inventory: Inventory) -> None:
         """Tell what is known by now: it need not wait for a GPU that takes its time."""
-        later = {one.check: one for one in self.report.results if one.check not in results}
+        later = {result.check: result for result in self.report.results if result.check not in results}
         self._publish({**results, **later, Check.CUDA: cuda.judge(inventory, self._known)}, self._driver)
 
     async def _run_cuda(self, target: cuda.CudaTarget, gate: asyncio.Semaphore) -> None:
         async with gate:
             outcome = await self._ctx.runner.run(target.uuid, deadline=self._ctx.settings.cuda_seconds)
-        found, before = cuda.device(target, outcome), self._known.get(target.uuid)
-        result = self._rechecks.judge(before, found, outcome, self._ctx.clock.monotonic())
-        said = "; ".join(found.evidence) or (found.trouble.what if found.trouble else "")
-        doubt = " (it was good; it is tried once more before this counts)" if found.status is not result.status else ""
-        log.log(logging.DEBUG if result is before and not doubt else logging.INFO, "%s: %s%s", target.name, said, doubt)
+        new, before = cuda.device(target, outcome), self._known.get(target.uuid)
+        result = self._rechecks.judge(before, new, outcome, self._ctx.clock.monotonic())
+        text = "; ".join(new.evidence) or (new.trouble.what if new.trouble else "")
+        doubt = " (it was good; it is tried once more before this counts)" if new.status is not result.status else ""
+        log.log(logging.DEBUG if result is before and not doubt else logging.INFO, "%s: %s%s", target.name, text, doubt)
         self._known[target.uuid] = result
         self._fresh.add(target.uuid)
         tries = self._tries.setdefault(target.uuid, Backoff(RETRY))
@@ -370,11 +371,11 @@ class NodeValidator:
         facts = await self._node_facts()
         if isinstance(facts, NodeResources):
             tried = results.get(Check.CUDA)
-            usable = sum(one.good for one in tried.devices) if tried else 0
+            usable = sum(device.good for device in tried.devices) if tried else 0
             now, empty = self._ctx.clock.monotonic(), plugin.is_empty(facts)
             since = self._patience.empty_for(now, empty=empty)
-            found = plugin.judge(facts, usable=usable, offered=self._ctx.offered(), empty_for=since)
-            return found if empty else self._patience.settled(self.report.result(Check.PLUGIN), found, now)
+            result = plugin.judge(facts, usable=usable, offered=self._ctx.offered(), empty_for=since)
+            return result if empty else self._patience.settled(self.report.result(Check.PLUGIN), result, now)
         before = self.report.result(Check.PLUGIN)
         return before if before and before.status is Status.PASSED else waiting(Check.PLUGIN, CheckTrouble.of(facts))
 
@@ -424,7 +425,7 @@ class NodeValidator:
 
     async def _tell_node(self) -> None:
         """Keep the Node's condition in line, for as long as the API server takes."""
-        said: ValidatedCondition | None = None
+        written: ValidatedCondition | None = None
         backoff = Backoff(RETRY)
         while True:
             await self._condition_changed.wait()
@@ -432,7 +433,7 @@ class NodeValidator:
                 await self._ctx.clock.sleep(SETTLE_SECONDS)  # what is only so for a moment is not worth a write
             self._condition_changed.clear()
             wanted = self._condition
-            if wanted is None or wanted == said or self._ctx.publisher is None:
+            if wanted is None or wanted == written or self._ctx.publisher is None:
                 continue
             try:
                 await self._ctx.publisher.publish(wanted)
@@ -441,7 +442,7 @@ class NodeValidator:
                 await self._ctx.clock.sleep(backoff.next_delay())
                 self._condition_changed.set()
             else:
-                said = wanted
+                written = wanted
                 backoff.reset()
 
     # --- what wakes it ---
@@ -475,7 +476,7 @@ def _hanging(place: str) -> CheckTrouble:
 def as_error(report: NodeValidation) -> UserError | None:
     """The first thing that is not in order as an error, None when there is none."""
     for result in report.results:
-        trouble = result.trouble or next((one.trouble for one in result.failed_devices if one.trouble), None)
+        trouble = result.trouble or next((device.trouble for device in result.failed_devices if device.trouble), None)
         if result.status in {Status.FAILED, Status.WAITING} and trouble is not None:
             return HostError(f"{result.check}: {trouble.what}", trouble.expected, trouble.remedy)
     return None

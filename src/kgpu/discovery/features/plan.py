@@ -33,10 +33,10 @@ _TRUE: Final = "true"
 
 def plan(facts: FeatureFacts) -> dict[str, str]:
     """The labels, sorted by key, with their prefix."""
-    found = {name: value for rows in SOURCES for name, value in rows(facts)}
+    labels = {name: value for rows in SOURCES for name, value in rows(facts)}
     return {
         NFD_PREFIX + name: value
-        for name, value in sorted(found.items())
+        for name, value in sorted(labels.items())
         if _LEGAL_NAME.fullmatch(name) and _LEGAL_VALUE.fullmatch(value)
     }
 
@@ -90,14 +90,14 @@ def _cpu(facts: FeatureFacts) -> Iterator[tuple[str, str]]:
 
 
 def _flags(facts: FeatureFacts) -> Iterator[tuple[str, str]]:
-    found: Mapping[str, bool] = {
+    switches: Mapping[str, bool] = {
         "memory-numa": facts.numa_nodes > 1,
         "memory-swap": facts.swap,
         "storage-nonrotationaldisk": facts.solid_state,
         "network-sriov.capable": facts.sriov_capable,
         "network-sriov.configured": facts.sriov_configured,
     }
-    yield from ((name, _TRUE) for name, value in found.items() if value)
+    yield from ((name, _TRUE) for name, value in switches.items() if value)
 
 
 SOURCES: Final[tuple[Callable[[FeatureFacts], Iterator[tuple[str, str]]], ...]] = (

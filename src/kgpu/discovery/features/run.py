@@ -70,7 +70,7 @@ async def run(ctx: FeaturesContext) -> None:
     while True:
         devices = ctx.devices(ctx.roots)
         try:
-            labels, said = await _once(ctx)
+            labels, summary = await _once(ctx)
         except UserError as error:
             ctx.on_state(False, error)
             complaint.of(error)
@@ -78,7 +78,7 @@ async def run(ctx: FeaturesContext) -> None:
             continue
         complaint.over()
         backoff.reset()
-        ctx.on_state(True, said)
+        ctx.on_state(True, summary)
         begin = ctx.clock.monotonic()
         if await _is_lost(ctx, labels, devices):
             log.warning("feature labels are gone from the Node; putting them back")

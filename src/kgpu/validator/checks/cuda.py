@@ -83,7 +83,7 @@ def judge(inventory: Inventory, known: Mapping[str, DeviceResult]) -> CheckResul
     if not tried:
         return CheckResult(check=Check.CUDA, status=Status.WAITING, trouble=_nothing(inventory.accelerators))
     devices = tuple(known.get(target.uuid) or device(target, None) for target in tried)
-    passed = sum(one.status is Status.PASSED for one in devices)
+    passed = sum(result.status is Status.PASSED for result in devices)
     evidence = f"{PASSED} on {passed} of {len(devices)} device{'s' if len(devices) != 1 else ''}"
     return of_devices(Check.CUDA, devices, evidence=(VECTOR, evidence) if passed else (evidence,))
 
@@ -172,5 +172,5 @@ def _trouble(outcome: CudaOutcome, where: str) -> CheckTrouble:
             remedy="run `nvidia-smi -c 0` for this GPU on the node",
         )
     meaning, remedy = CODES.get(outcome.code, ("CUDA fails", "look for `NVRM` and `Xid` in the kernel log (`dmesg`)"))
-    said = f": {where}" if where else f": {outcome.text}" if outcome.text else f" in {outcome.step_words}"
-    return CheckTrouble(what=f"{meaning}{said}", expected=expected, remedy=remedy)
+    detail = f": {where}" if where else f": {outcome.text}" if outcome.text else f" in {outcome.step_words}"
+    return CheckTrouble(what=f"{meaning}{detail}", expected=expected, remedy=remedy)

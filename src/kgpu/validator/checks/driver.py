@@ -57,7 +57,7 @@ def _evidence(facts: DriverFacts, inventory: Inventory | None) -> Iterator[str]:
 
 
 def _notes(facts: DriverFacts, inventory: Inventory) -> Iterator[str]:
-    yield from (found.what for found in inventory.findings)
+    yield from (finding.what for finding in inventory.findings)
     if not facts.smi:
         yield f"nvidia-smi is in none of {_some(facts.smi_searched)}; containers will not have it"
     for gpu in inventory.accelerators:
@@ -65,7 +65,7 @@ def _notes(facts: DriverFacts, inventory: Inventory) -> Iterator[str]:
             yield f"{gpu_name(gpu)}: MIG is to be {'on' if gpu.mig_pending else 'off'} after the next GPU reset"
         elif gpu.mig_enabled and not gpu.partitions:
             yield f"{gpu_name(gpu)} is in MIG mode without slices: it offers nothing. Apply a MIG configuration to it"
-        yield from (f"{gpu_name(gpu)}: {_unnamed(gpu, found.what)}" for found in gpu.findings if gpu.usable)
+        yield from (f"{gpu_name(gpu)}: {_unnamed(gpu, finding.what)}" for finding in gpu.findings if gpu.usable)
 
 
 def _device(gpu: Accelerator, facts: DriverFacts) -> DeviceResult:
@@ -84,9 +84,9 @@ def _device(gpu: Accelerator, facts: DriverFacts) -> DeviceResult:
 def _broken(gpu: Accelerator) -> CheckTrouble | None:
     if gpu.usable:
         return None
-    found = gpu.findings[0]
-    what = _unnamed(gpu, found.what)
-    return CheckTrouble(what=what, expected=found.expected, remedy=found.remedy, problem=found.problem)
+    finding = gpu.findings[0]
+    what = _unnamed(gpu, finding.what)
+    return CheckTrouble(what=what, expected=finding.expected, remedy=finding.remedy, problem=finding.problem)
 
 
 def _unnamed(gpu: Accelerator, what: str) -> str:
@@ -107,13 +107,13 @@ def _without_node(gpu: Accelerator, facts: DriverFacts) -> CheckTrouble | None:
 
 def _not_enumerated(facts: DriverFacts, inventory: Inventory) -> Iterator[DeviceResult]:
     known = {gpu.pci_bus_id for gpu in inventory.accelerators}
-    for one in facts.pci or ():
-        if one.address in known or (one.driver and one.driver != "nvidia" and known):
+    for gpu in facts.pci or ():
+        if gpu.address in known or (gpu.driver and gpu.driver != "nvidia" and known):
             continue  # another driver has it on purpose, e.g. vfio-pci for a virtual machine
         yield DeviceResult(
-            uuid=f"pci:{one.address}",
-            gpu=f"pci:{one.address}",
-            name=f"GPU at {one.address}",
+            uuid=f"pci:{gpu.address}",
+            gpu=f"pci:{gpu.address}",
+            name=f"GPU at {gpu.address}",
             status=Status.FAILED,
             trouble=CheckTrouble(
                 what="it is on the PCI bus, but the driver does not have it",
@@ -125,7 +125,7 @@ def _not_enumerated(facts: DriverFacts, inventory: Inventory) -> Iterator[Device
 
 
 def _held_by_another(facts: DriverFacts, inventory: Inventory | None, _error: HwError | None) -> CheckTrouble | None:
-    drivers = {one.driver for one in facts.pci or ()}
+    drivers = {gpu.driver for gpu in facts.pci or ()}
     if inventory is not None and inventory.accelerators:
         return None
     if "nouveau" in drivers or "nova_core" in drivers:
@@ -160,9 +160,9 @@ def _no_library(facts: DriverFacts, _inventory: Inventory | None, error: HwError
         if facts.module
         else "install the NVIDIA driver on the node, or let the operator do it (driver.enabled=true)"
     )
-    said = f" ({error.what})" if error is not None and not any(facts.libraries.values()) and facts.module else ""
+    detail = f" ({error.what})" if error is not None and not any(facts.libraries.values()) and facts.module else ""
     return CheckTrouble(
-        what=f"{' and '.join(missing)} not found under {facts.root}{said}",
+        what=f"{' and '.join(missing)} not found under {facts.root}{detail}",
         expected=f"in one of {_some(facts.searched)}",
         remedy=module,
     )

@@ -63,35 +63,37 @@ def _devices(gpu: Accelerator, facts: CdiFacts) -> Iterator[DeviceResult]:
 
 
 def _device(uuid: str, gpu: Accelerator, name: str, names: tuple[str, ...], facts: CdiFacts) -> DeviceResult:
-    wanted = [qualified_name(kind, one) for kind in KINDS for one in names]
-    found = [(one, facts.names[one]) for one in wanted if one in facts.names]
-    trouble = _trouble(found, wanted, facts)
+    wanted = [qualified_name(kind, alias) for kind in KINDS for alias in names]
+    entries = [(qualified, facts.names[qualified]) for qualified in wanted if qualified in facts.names]
+    trouble = _trouble(entries, wanted, facts)
     # A spec that is not there yet is on its way: hardware changes reach the toolkit and this check at the same moment.
-    status = Status.PASSED if trouble is None else Status.FAILED if found else Status.WAITING
-    evidence = () if trouble else tuple(qualified for qualified, one in found if not (one.twice or one.missing))[:1]
+    status = Status.PASSED if trouble is None else Status.FAILED if entries else Status.WAITING
+    evidence = (
+        () if trouble else tuple(qualified for qualified, entry in entries if not (entry.twice or entry.missing))[:1]
+    )
     return DeviceResult(uuid=uuid, gpu=gpu.uuid, name=name, status=status, evidence=evidence, trouble=trouble)
 
 
-def _trouble(found: list[tuple[str, CdiName]], wanted: list[str], facts: CdiFacts) -> CheckTrouble | None:
+def _trouble(entries: list[tuple[str, CdiName]], wanted: list[str], facts: CdiFacts) -> CheckTrouble | None:
     folder = facts.folders[-1]
-    if not found:
+    if not entries:
         return CheckTrouble(
             what=f"no CDI spec names it ({' or '.join(wanted[:3])})",
             expected="every usable device in a spec",
             remedy=f"{REGENERATE}{folder}{REGENERATE_END}",
         )
     # A stale spec of one kind takes nothing from what another one offers.
-    for name, one in found if all(one.twice or one.missing for _, one in found) else ():
-        if one.twice:
+    for name, entry in entries if all(entry.twice or entry.missing for _, entry in entries) else ():
+        if entry.twice:
             return CheckTrouble(
-                what=f"{name} is defined in {' and in '.join(one.twice)}, so that engines resolve neither",
+                what=f"{name} is defined in {' and in '.join(entry.twice)}, so that engines resolve neither",
                 expected="each name in one spec",
-                remedy=f"remove one of the files, {one.twice[0]} or {one.twice[1]}",
+                remedy=f"remove one of the files, {entry.twice[0]} or {entry.twice[1]}",
             )
-        if one.missing:
-            more = f" and {len(one.missing) - 3} more" if len(one.missing) > 3 else ""
+        if entry.missing:
+            more = f" and {len(entry.missing) - 3} more" if len(entry.missing) > 3 else ""
             return CheckTrouble(
-                what=f"{one.file} refers to what the host does not have: {', '.join(one.missing[:3])}{more}",
+                what=f"{entry.file} refers to what the host does not have: {', '.join(entry.missing[:3])}{more}",
                 expected="device nodes and files that exist (a spec of an earlier driver names that one's libraries)",
                 remedy=f"{REGENERATE}{folder}{REGENERATE_END}",
             )
