@@ -169,11 +169,11 @@ def every_node(
             [(f"{dev}/{CAPS_FOLDER}/nvidia-cap{minor}", minor) for minor in sorted(set(cap_minors.values()))],
         ),
     )
-    for major, found in rows:
+    for major, of_major in rows:
         if major is not None:
-            nodes += [DeviceFile(path, Numbers(major, minor)) for path, minor in found]
-        elif found:
-            which = found[0][0] if len(found) == 1 else f"{found[0][0]} and {len(found) - 1} more"
+            nodes += [DeviceFile(path, Numbers(major, minor)) for path, minor in of_major]
+        elif of_major:
+            which = of_major[0][0] if len(of_major) == 1 else f"{of_major[0][0]} and {len(of_major) - 1} more"
             notes.append(f"left out, because its major is not in /proc/devices: {which}")
     return WantedDeviceFiles(tuple(nodes), tuple(notes))
 
@@ -198,7 +198,7 @@ def plan_links(files: DevFiles, nodes: Iterable[DeviceFile], *, dev_char: str = 
     wanted = {str(node.numbers): node.path for node in listed}
     ours = {node.path for node in listed}
     names = set(files.names(dev_char))
-    steps = [_link_step(files, dev_char, name, target, there=name in names) for name, target in wanted.items()]
+    steps = [_link_step(files, dev_char, name, target, exists=name in names) for name, target in wanted.items()]
     for name in sorted(names - set(wanted)):
         match = _CHAR_NAME.fullmatch(name)
         path = f"{dev_char}/{name}"
@@ -239,12 +239,12 @@ def apply(files: DevFiles, steps: Iterable[DeviceFileStep]) -> None:
             files.put_link(step.path, step.target)
 
 
-def _link_step(files: DevFiles, dev_char: str, name: str, target: str, *, there: bool) -> DeviceFileStep:
+def _link_step(files: DevFiles, dev_char: str, name: str, target: str, *, exists: bool) -> DeviceFileStep:
     path = f"{dev_char}/{name}"
     text = files.link(path)
     if text is None:
         action, why = (
-            (DeviceFileAction.SKIP, "there is something that is no link") if there else (DeviceFileAction.CREATE, "")
+            (DeviceFileAction.SKIP, "there is something that is no link") if exists else (DeviceFileAction.CREATE, "")
         )
         return DeviceFileStep(action=action, path=path, target=target, why=why)
     current = _follow(path, text)

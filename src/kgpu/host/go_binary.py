@@ -45,16 +45,16 @@ def has_symbols(path: Path, symbols: Iterable[str]) -> frozenset[str]:
 
 
 def _modules(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     last = ""
     for line in text.splitlines():
         kind, *fields = line.split("\t")
         if kind in {"mod", "dep"} and len(fields) >= 2:
             last = fields[0]
-            found[last] = fields[1]
+            versions[last] = fields[1]
         elif kind == "=>" and len(fields) >= 2 and last:
-            found[last] = fields[1]
-    return found
+            versions[last] = fields[1]
+    return versions
 
 
 def _section(file: BinaryIO) -> bytes:

@@ -42,7 +42,7 @@ def named(name: str, proc: Path = PROC) -> tuple[int, ...]:
 
 def tell(pids: Sequence[int], number: int, name: str, proc: Path = PROC) -> tuple[int, ...]:
     """Send the signal to those that are still called so. Returns whom. Raises OSError where that is not allowed."""
-    told = []
+    signalled = []
     for pid in pids:
         try:
             handle = os.pidfd_open(pid)
@@ -53,12 +53,12 @@ def tell(pids: Sequence[int], number: int, name: str, proc: Path = PROC) -> tupl
             process = _read(proc / str(pid))
             if process is not None and process.is_called(os.path.basename(name)):
                 signal.pidfd_send_signal(handle, number)
-                told.append(pid)
+                signalled.append(pid)
         except ProcessLookupError:
             continue
         finally:
             os.close(handle)
-    return tuple(told)
+    return tuple(signalled)
 
 
 def _read(folder: Path) -> _Process | None:

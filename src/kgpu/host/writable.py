@@ -37,7 +37,7 @@ def writable(folders: Iterable[Path]) -> Iterator[None]:
     """
     laid: list[Path] = []
     try:
-        for folder in sorted({nearest_existing(one) for one in folders}):
+        for folder in sorted({nearest_existing(place) for place in folders}):
             if is_read_only(folder):
                 _lay(folder)
                 laid.append(folder)
@@ -57,8 +57,8 @@ def is_read_only(folder: Path) -> bool:
 
 
 def _lay(folder: Path) -> None:
-    told = os.statvfs(folder).f_flag
-    flags = sum(mount for seen, mount in _KEPT if told & seen)
+    mount_flags = os.statvfs(folder).f_flag
+    flags = sum(mount for seen, mount in _KEPT if mount_flags & seen)
     name = os.fsencode(folder)
     try:
         _call("mount", name, name, None, _MS_BIND | _MS_REC, None)

@@ -34,7 +34,7 @@ def read_facts(roots: Sequence[Path]) -> FeatureFacts:
     kernel = text(proc / "sys/kernel/osrelease")
     network = list(_folders(root / "sys/class/net"))
     return FeatureFacts(
-        pci=tuple(device for one in _pci_folders(roots) for device in _pci(one)),
+        pci=tuple(device for folder in _pci_folders(roots) for device in _pci(folder)),
         kernel=kernel,
         kernel_options=_kernel_options(root, proc, kernel),
         selinux=text(root / "sys/fs/selinux/enforce").startswith("1"),
@@ -44,8 +44,8 @@ def read_facts(roots: Sequence[Path]) -> FeatureFacts:
         numa_nodes=_count(text(root / "sys/devices/system/node/online")),
         swap=len(text(proc / "swaps").splitlines()) > 1,
         solid_state=any(text(disk / "queue/rotational") == "0" for disk in _folders(root / "sys/block")),
-        sriov_capable=any(_number(one / "device/sriov_totalvfs") > 0 for one in network),
-        sriov_configured=any(_number(one / "device/sriov_numvfs") > 0 for one in network),
+        sriov_capable=any(_number(folder / "device/sriov_totalvfs") > 0 for folder in network),
+        sriov_configured=any(_number(folder / "device/sriov_numvfs") > 0 for folder in network),
     )
 
 
@@ -82,7 +82,7 @@ def parse_cpuinfo(content: str) -> dict[str, str]:
 
 def _pci_folders(roots: Sequence[Path]) -> list[Path]:
     """The PCI buses under the roots, each once. Raises HostError for one that may not be looked at."""
-    found: dict[tuple[int, int], Path] = {}
+    by_identity: dict[tuple[int, int], Path] = {}
     for root in roots:
         folder = root / pci.DEVICES
         try:
@@ -95,8 +95,8 @@ def _pci_folders(roots: Sequence[Path]) -> list[Path]:
             ) from error
         except OSError:
             continue
-        found.setdefault((seen.st_dev, seen.st_ino), folder)
-    return list(found.values())
+        by_identity.setdefault((seen.st_dev, seen.st_ino), folder)
+    return list(by_identity.values())
 
 
 def _pci(folder: Path) -> Iterator[PciFunction]:
@@ -132,7 +132,7 @@ def _cpu(root: Path, proc: Path) -> CpuFacts:
     status = text(pstate / "status")
     values = {"status": status, "turbo": {"0": "true", "1": "false"}.get(text(pstate / "no_turbo"), "")}
     if status == "active":
-        governors = {text(one / "cpufreq/scaling_governor") for one in _cpu_folders(root)}
+        governors = {text(folder / "cpufreq/scaling_governor") for folder in _cpu_folders(root)}
         values["scaling_governor"] = governors.pop() if len(governors) == 1 else ""
     cstates = text(root / "sys/module/intel_idle/parameters/max_cstate")
     idle = text(root / _CPUS / "cpuidle/current_driver") == "intel_idle"

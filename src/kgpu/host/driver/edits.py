@@ -68,7 +68,7 @@ def link_pairs(files: DriverFiles) -> tuple[str, ...]:
         folder, file = posixpath.split(library.path)
         others = sorted((name for name in library.names if name != file), key=len, reverse=True)
         for at, name in enumerate(others):
-            longer = (one for one in reversed(others[:at]) if one.startswith(f"{name}."))
+            longer = (other for other in reversed(others[:at]) if other.startswith(f"{name}."))
             pairs.append(f"{next(longer, file)}::{folder}/{name}")
     if (allocator := gbm_library(files.libraries)) is not None:
         folder, file = posixpath.split(allocator.path)

@@ -71,7 +71,7 @@ def find_driver_files(root: DriverRoot, *, version: str = "", search: Search | N
     search = search or Search()
     tree = root.files
     loaded = module_version(root, search)
-    found = find_libraries(tree, version, search, loaded=loaded)
+    libraries = find_libraries(tree, version, search, loaded=loaded)
     nodes = tuple(path for path in NVIDIA_CONTROL_NODES if root.has_node(path))
     if _CTL not in nodes:
         raise HostError(
@@ -80,21 +80,21 @@ def find_driver_files(root: DriverRoot, *, version: str = "", search: Search | N
             "load the driver and make its nodes (`nvidia-modprobe`), or point --dev-root at the folder that has /dev",
         )
     binaries = programs.find_binaries(tree, search)
-    firmware = programs.find_firmware(root, found.version, search)
+    firmware = programs.find_firmware(root, libraries.version, search)
     sockets = programs.find_sockets(tree) if search.ipc else programs.FoundPrograms()
     folders = programs.find_mps_folder(tree) if search.ipc else programs.FoundPrograms()
     graphics, graphics_items = (
-        find_graphics(tree, found.folders, found.version, search) if search.graphics else ([], [])
+        find_graphics(tree, libraries.folders, libraries.version, search) if search.graphics else ([], [])
     )
-    loaders, loader_items = programs.find_loaders(tree, binaries.paths, found.libraries)
+    loaders, loader_items = programs.find_loaders(tree, binaries.paths, libraries.libraries)
     report = DriverReport(
-        version=found.version,
+        version=libraries.version,
         root=str(tree.here),
         layout=layout_of(tree),
-        folders=tuple(dict.fromkeys(posixpath.dirname(library.path) for library in found.libraries)),
+        folders=tuple(dict.fromkeys(posixpath.dirname(library.path) for library in libraries.libraries)),
         items=(
             *_node_items(root),
-            *_library_items(root, found),
+            *_library_items(root, libraries),
             *binaries.items,
             *firmware.items,
             *sockets.items,
@@ -102,12 +102,12 @@ def find_driver_files(root: DriverRoot, *, version: str = "", search: Search | N
             *loader_items,
             *graphics_items,
             params_item(read_params(root, search)),
-            *_module_items(found, version, loaded),
+            *_module_items(libraries, version, loaded),
         ),
     )
     return DriverFiles(
-        version=found.version,
-        libraries=tuple(found.libraries),
+        version=libraries.version,
+        libraries=tuple(libraries.libraries),
         binaries=binaries.paths,
         firmware=firmware.paths,
         sockets=sockets.paths,
@@ -127,14 +127,14 @@ def module_version(root: DriverRoot, search: Search | None = None) -> str:
     return match[1].decode() if match else ""
 
 
-def _module_items(found: FoundLibraries, told: str, loaded: str) -> Iterator[Item]:
+def _module_items(libraries: FoundLibraries, version: str, loaded: str) -> Iterator[Item]:
     """A lack where NVML was not asked (it would have refused) and module and libraries are of two versions."""
-    if not told and loaded and loaded != found.version:
+    if not version and loaded and loaded != libraries.version:
         yield Item(
             kind="module",
             name="nvidia",
             found=False,
-            why=f"the loaded kernel module is version {loaded}, the libraries are {found.version}",
+            why=f"the loaded kernel module is version {loaded}, the libraries are {libraries.version}",
             breaks="NVML and CUDA refuse to start; finish the driver's update by a reboot",
             essential=True,
         )
@@ -142,26 +142,26 @@ def _module_items(found: FoundLibraries, told: str, loaded: str) -> Iterator[Ite
 
 def _node_items(root: DriverRoot) -> Iterator[Item]:
     for node in _NODES:
-        there = root.has_node(node.path)
+        exists = root.has_node(node.path)
         yield Item(
             kind="node",
             name=node.path,
-            found=there,
-            path=node.path if there else "",
-            why="" if there else f"{node.path} is not there",
-            breaks="" if there else f"{node.breaks}; {node.remedy}",
+            found=exists,
+            path=node.path if exists else "",
+            why="" if exists else f"{node.path} is not there",
+            breaks="" if exists else f"{node.breaks}; {node.remedy}",
             essential=node.essential,
             optional=node.optional,
         )
 
 
-def _library_items(root: DriverRoot, found: FoundLibraries) -> Iterator[Item]:
+def _library_items(root: DriverRoot, libraries: FoundLibraries) -> Iterator[Item]:
     stems: set[str] = set()
-    for library in found.libraries:
+    for library in libraries.libraries:
         stem = posixpath.basename(library.path).partition(".so")[0]
         stems |= {stem, *(name.partition(".so")[0] for name in library.names)}
         yield Item(kind="library", name=stem, found=True, path=library.path)
-    for library in found.empty:
+    for library in libraries.empty:
         if root.state_file is None:
             yield Item(
                 kind="library",
@@ -174,11 +174,11 @@ def _library_items(root: DriverRoot, found: FoundLibraries) -> Iterator[Item]:
             )
     for stem, breaks in {"libcuda": "CUDA will not start", "libnvidia-ml": "nvidia-smi does not work"}.items():
         if stem not in stems:
-            yield _missing_library(found, stem, breaks, essential=True)
+            yield _missing_library(libraries, stem, breaks, essential=True)
     for stem, breaks in _EXPECTED.items():
-        if not any(one.startswith(stem) for one in stems):
-            yield _missing_library(found, stem, breaks, essential=False)
-    for path, reason in found.refused:
+        if not any(other.startswith(stem) for other in stems):
+            yield _missing_library(libraries, stem, breaks, essential=False)
+    for path, reason in libraries.refused:
         yield Item(kind="library", name=posixpath.basename(path), found=False, why=f"{path!r} is left out: {reason}")
 
 

@@ -64,12 +64,12 @@ def find_libraries(tree: Tree, version: str, search: Search, *, loaded: str = ""
         versions = _versions(tree, folders, listed)
     if not version and loaded in versions:
         version = loaded
-    found = FoundLibraries(_choose(tree, versions, version, search), folders)
-    wanted = re.compile("|".join(_patterns(found.version, search)), re.ASCII)
-    _collect(tree, found, folders, listed, wanted, bits=64)
+    libraries = FoundLibraries(_choose(tree, versions, version, search), folders)
+    wanted = re.compile("|".join(_patterns(libraries.version, search)), re.ASCII)
+    _collect(tree, libraries, folders, listed, wanted, bits=64)
     if search.compat32:
-        _collect(tree, found, real_folders(tree, COMPAT32_DIRS), listed, wanted, bits=32)
-    return found
+        _collect(tree, libraries, real_folders(tree, COMPAT32_DIRS), listed, wanted, bits=32)
+    return libraries
 
 
 def real_folders(tree: Tree, candidates: Iterable[str]) -> tuple[str, ...]:
@@ -112,10 +112,10 @@ def _versions(tree: Tree, folders: Iterable[str], listed: _Listed) -> dict[str, 
     return found
 
 
-def _choose(tree: Tree, found: dict[str, set[str]], wanted: str, search: Search) -> str:
-    if wanted in found:
+def _choose(tree: Tree, by_version: dict[str, set[str]], wanted: str, search: Search) -> str:
+    if wanted in by_version:
         return wanted
-    if not found:
+    if not by_version:
         places = ", ".join(search.library_dirs or (*LIBRARY_DIRS[:6], "and others"))
         raise HostError(
             f"no NVIDIA driver libraries are under {tree.here}",
@@ -125,15 +125,21 @@ def _choose(tree: Tree, found: dict[str, set[str]], wanted: str, search: Search)
         )
     if wanted:
         raise HostError(
-            f"the driver is version {wanted}, but the libraries under {tree.here} are {', '.join(sorted(found))}",
+            f"the driver is version {wanted}, but the libraries under {tree.here} are {', '.join(sorted(by_version))}",
             f"libcuda.so.{wanted}",
             "finish the driver's installation, or reboot so that kernel module and libraries match",
         )
-    return max(found, key=lambda version: (len(found[version]), [int(part) for part in version.split(".")]))
+    return max(by_version, key=lambda version: (len(by_version[version]), [int(part) for part in version.split(".")]))
 
 
 def _collect(
-    tree: Tree, found: FoundLibraries, folders: Sequence[str], listed: _Listed, wanted: re.Pattern[str], *, bits: int
+    tree: Tree,
+    libraries: FoundLibraries,
+    folders: Sequence[str],
+    listed: _Listed,
+    wanted: re.Pattern[str],
+    *,
+    bits: int,
 ) -> None:
     """Add the libraries of the found version with this word size."""
     names: dict[str, tuple[str, str, Elf]] = {}  # subfolder and name -> real path, subfolder, facts
@@ -147,9 +153,9 @@ def _collect(
                 elf = read_elf(tree.local(path))
                 if (elf.bits or 64) != bits:  # what isn't ELF at all may be a linker script or a stand-in
                     if bits == 64:
-                        found.refused.append((path, "a 32-bit library"))
+                        libraries.refused.append((path, "a 32-bit library"))
                 elif not speakable(path):
-                    found.refused.append((path, "a path with characters that no spec can hold"))
+                    libraries.refused.append((path, "a path with characters that no spec can hold"))
                 else:
                     names[key] = (path, subfolder, elf)
     links = _links(tree, folders, listed, {name.rpartition("/")[2].partition(".so")[0] for name in names})
@@ -159,9 +165,9 @@ def _collect(
             seen.add((path, subfolder))
             every = _names_of(key.rpartition("/")[2], elf, links.get(path, ()))
             library = Library(path, every, subfolder, bits)
-            found.libraries.append(library)
+            libraries.libraries.append(library)
             if not elf.size:
-                found.empty.append(library)
+                libraries.empty.append(library)
 
 
 def _listed(tree: Tree, folder: str) -> tuple[str, ...]:

@@ -66,13 +66,13 @@ def _simulated(root: DriverRoot, path: str) -> Path:
 
 def find_binaries(tree: Tree, search: Search) -> FoundPrograms:
     """The first of each program in the usual folders."""
-    found: list[str] = []
+    paths: list[str] = []
     items: list[Item] = []
     wanted = BINARIES | GRAPHICS_BINARIES if search.graphics else BINARIES
     for name, breaks in wanted.items():
         path = first_file(tree, BINARY_DIRS, name)
         if path:
-            found.append(path)
+            paths.append(path)
         why = (
             "" if path else f"{name} is in none of {', '.join(BINARY_DIRS[:6])} and {len(BINARY_DIRS) - 6} more folders"
         )
@@ -87,7 +87,7 @@ def find_binaries(tree: Tree, search: Search) -> FoundPrograms:
                 optional=name != "nvidia-smi",
             )
         )
-    return FoundPrograms(tuple(found), tuple(items))
+    return FoundPrograms(tuple(paths), tuple(items))
 
 
 def find_firmware(root: DriverRoot, version: str, search: Search) -> FoundPrograms:
@@ -105,16 +105,16 @@ def find_firmware(root: DriverRoot, version: str, search: Search) -> FoundProgra
 
 def find_sockets(tree: Tree) -> FoundPrograms:
     """The sockets of the driver's daemons that run."""
-    found: list[str] = []
+    paths: list[str] = []
     items: list[Item] = []
     for name, breaks in SOCKETS.items():
         path = next((path for base in RUN_DIRS if _talks(tree, path := f"{base}/{name}")), "")
         if path:
-            found.append(path)
+            paths.append(path)
         daemon = posixpath.dirname(name)
         why = "" if path else f"{name} is not under {' or '.join(RUN_DIRS)}: {daemon} does not run here"
         items.append(Item(kind="ipc", name=daemon, found=bool(path), path=path, why=why, breaks=breaks, optional=True))
-    return FoundPrograms(tuple(found), tuple(items))
+    return FoundPrograms(tuple(paths), tuple(items))
 
 
 def find_mps_folder(tree: Tree) -> FoundPrograms:
@@ -183,8 +183,8 @@ def first_file(tree: Tree, folders: Iterable[str], name: str) -> str:
 
 def _firmware_dirs(root: DriverRoot, search: Search) -> Iterator[str]:
     """In the kernel's order: the module parameter, updates, the distribution's; then where other systems keep it."""
-    told = read_some(sys_of(root, search) / _FIRMWARE_PARAMETER, _MAX_FIRMWARE_PATH)
-    path = told.decode(errors="replace").strip()
+    parameter = read_some(sys_of(root, search) / _FIRMWARE_PARAMETER, _MAX_FIRMWARE_PATH)
+    path = parameter.decode(errors="replace").strip()
     if path.startswith("/") and speakable(path):
         path = posixpath.normpath(path)
         host = root.files.host.rstrip("/")

@@ -104,7 +104,7 @@ def _in_use(tree: Tree, stores: list[str]) -> str:
 
 def _loader_names(tree: Tree, files: tuple[str, ...]) -> dict[str, str]:
     """Name -> path: as /usr/lib/wsl/lib has them, then the store's own names and SONAMEs that nobody has yet."""
-    found = {
+    names = {
         name: f"{LIBRARY_DIR}/{name}"
         for name in tree.names(LIBRARY_DIR)
         if _LOADED.fullmatch(name) and tree.is_file(f"{LIBRARY_DIR}/{name}")
@@ -113,11 +113,11 @@ def _loader_names(tree: Tree, files: tuple[str, ...]) -> dict[str, str]:
         name = posixpath.basename(path)
         if not _LOADED.fullmatch(name):
             continue
-        found.setdefault(name, path)
+        names.setdefault(name, path)
         soname = read_elf(tree.local(tree.resolve(path) or path)).soname
         if _LOADED.fullmatch(soname):
-            found.setdefault(soname, path)
-    return found
+            names.setdefault(soname, path)
+    return names
 
 
 def _smi(tree: Tree, store: WslStore) -> list[str]:

@@ -130,16 +130,16 @@ def _as_written_for(place: EnginePlace, files: Files, layout: ConfigLayout) -> E
 
 def layout_of(place: EnginePlace, main: TomlFile) -> ConfigLayout:
     """Which config version counts for this file and this containerd. Raises ConfigError for one that isn't a number."""
-    given = main.get(("version",))
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
-        raise ConfigError(f"{main.source}: version is {given!r}", "version = 2 or version = 3", "correct it")
+    number = main.get(("version",))
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
+        raise ConfigError(f"{main.source}: version is {number!r}", "version = 2 or version = 3", "correct it")
     modern = place.version is not None and place.version >= VERSION_3
     if not main.data:
         version = 3 if modern else 2
-    elif not given or given == 1:
+    elif not number or number == 1:
         version = 3 if modern else 1
     else:
-        version = given
+        version = number
     return ConfigLayout(version, CRI_OF[min(version, 3)], cdi_default=modern or version >= 3)
 
 
@@ -234,7 +234,7 @@ def donor(section: Mapping[str, Any], own: frozenset[str]) -> Mapping[str, Any]:
 def _handler(
     section: Mapping[str, Any], handler: RuntimeHandler, wanted: EngineOffer, layout: ConfigLayout, before: Any
 ) -> dict[str, Any]:
-    table: dict[str, Any] = copy.deepcopy(dict(donor(section, frozenset(one.name for one in wanted.handlers))))
+    table: dict[str, Any] = copy.deepcopy(dict(donor(section, frozenset(row.name for row in wanted.handlers))))
     table["runtime_type"] = table.get("runtime_type") or wanted.runtime_type
     options = table.get("options")
     if handler.binary:

@@ -85,12 +85,12 @@ def effective(place: EnginePlace, files: Files) -> dict[str, Any]:
     """The table ``crio.runtime`` after all files are read."""
     section: dict[str, Any] = {}
     for path in load_order(place, files):
-        found = TomlFile(files.get(path), path).get(RUNTIME, {})
-        if not isinstance(found, Mapping) or not isinstance(found.get("runtimes", {}), Mapping):
+        table = TomlFile(files.get(path), path).get(RUNTIME, {})
+        if not isinstance(table, Mapping) or not isinstance(table.get("runtimes", {}), Mapping):
             raise ConfigError(f"{path}: crio.runtime isn't a table of settings", "[crio.runtime]", "correct it")
-        check_shape(found, _SHAPE, path, RUNTIME)
-        runtimes = {**section.get("runtimes", {}), **found.get("runtimes", {})}
-        section = {**section, **copy.deepcopy(dict(found)), "runtimes": copy.deepcopy(runtimes)}
+        check_shape(table, _SHAPE, path, RUNTIME)
+        runtimes = {**section.get("runtimes", {}), **table.get("runtimes", {})}
+        section = {**section, **copy.deepcopy(dict(table)), "runtimes": copy.deepcopy(runtimes)}
     return section
 
 
@@ -111,7 +111,7 @@ def _handler(
     place: EnginePlace, section: Mapping[str, Any], handler: RuntimeHandler, wanted: EngineOffer
 ) -> dict[str, Any]:
     tables = section.get("runtimes", {})
-    own = {one.name for one in wanted.handlers}
+    own = {row.name for row in wanted.handlers}
     names = [name for name in (_default(place, section), "crun", "runc") if name not in own and name[:6] != "nvidia"]
     name = next((name for name in names if name in tables), names[0] if names else "crun")
     table: dict[str, Any] = copy.deepcopy(dict(tables.get(name, {})))

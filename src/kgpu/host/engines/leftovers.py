@@ -30,7 +30,7 @@ def leftovers(place: EnginePlace, files: Files, handlers: Sequence[str] = NVIDIA
         raw = files.get(path) if path else None
         if raw is None or (path == place.config and place.template):
             continue
-        after = edit(place, raw, handlers, [name for name, found in files.items() if found is not None])
+        after = edit(place, raw, handlers, [name for name, content in files.items() if content is not None])
         if after != raw:
             changes.append(FileChange(path, raw, after, "without kgpu's handlers"))
     if ours:
@@ -44,14 +44,14 @@ def _template(place: EnginePlace, raw: bytes, handlers: Sequence[str], there: Se
     return without_block(text).encode(errors="surrogateescape") if BEGIN in text else raw
 
 
-def _containerd(place: EnginePlace, raw: bytes, handlers: Sequence[str], there: Sequence[str]) -> bytes:
+def _containerd(place: EnginePlace, raw: bytes, handlers: Sequence[str], existing: Sequence[str]) -> bytes:
     file = TomlFile(raw, place.config)
     for cri in CRI_OF.values():
         _without_handlers(file, (*cri, "containerd"), "default_runtime_name", handlers)
     imports = file.get(("imports",), [])
     if place.drop_in and isinstance(imports, list):
         folder = posixpath.dirname(place.drop_in)
-        others = [path for path in there if path != place.drop_in and matches(f"{folder}/*.toml", path)]
+        others = [path for path in existing if path != place.drop_in and matches(f"{folder}/*.toml", path)]
         stem = posixpath.basename(place.drop_in).removesuffix(".toml")
         own = {f"{folder}/{stem}*.toml"} | (set() if others else {f"{folder}/*.toml"})
         rest = [item for item in imports if item not in own]

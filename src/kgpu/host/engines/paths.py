@@ -38,15 +38,15 @@ class MountedPaths:
 
     def glob(self, pattern: str) -> tuple[str, ...]:
         """Existing host paths that fit a pattern (as Go's ``filepath.Glob`` reads it), sorted."""
-        found = [""]
+        folders = [""]
         for part in pattern.strip("/").split("/"):
             if not any(char in part for char in "*?["):
-                found = [f"{folder}/{part}" for folder in found]
+                folders = [f"{folder}/{part}" for folder in folders]
                 continue
-            found = [
-                f"{folder}/{name}" for folder in found for name in self._names(folder or "/") if matches(part, name)
+            folders = [
+                f"{folder}/{name}" for folder in folders for name in self._names(folder or "/") if matches(part, name)
             ]
-        return tuple(sorted(filter(self.exists, found)))
+        return tuple(sorted(filter(self.exists, folders)))
 
     def _names(self, folder: str) -> list[str]:
         try:

@@ -141,13 +141,13 @@ def place_for(
     ``drop_in``: None for the usual one, "" to edit the main file itself. A ``config`` that is not the found one is
     taken as a plain file of that engine.
     """
-    found = [place for place in find_places(paths) if place.engine is engine]
+    places = [place for place in find_places(paths) if place.engine is engine]
     if config:
-        matching = [place for place in found if config in {place.config, place.template}]
+        matching = [place for place in places if config in {place.config, place.template}]
         plain = _placed(next(row for row in ROWS if row.flavour == engine.value), paths)
         place = matching[0] if matching else replace(plain, config=config)
     else:
-        place = found[0] if found else _placed(next(row for row in ROWS if row.flavour == engine.value), paths)
+        place = places[0] if places else _placed(next(row for row in ROWS if row.flavour == engine.value), paths)
     if drop_in is not None and drop_in != place.drop_in:
         place = replace(place, drop_in=drop_in, imported=False)
     return replace(place, socket=socket_path(socket) or place.socket, service=service or place.service)
@@ -173,9 +173,9 @@ def kubelets_socket(paths: MountedPaths) -> str:
                 raw = read(paths, file) or b""
             except UserError:
                 continue
-            found = _ENDPOINT.search(raw.decode(errors="replace"))
-            if found:
-                return socket_path(found.group(1))
+            endpoint = _ENDPOINT.search(raw.decode(errors="replace"))
+            if endpoint:
+                return socket_path(endpoint.group(1))
     return ""
 
 

@@ -89,8 +89,8 @@ def _add_imports(place: EnginePlace, paths: MountedPaths, files: dict[str, bytes
         if path == place.drop_in and raw.startswith(containerd.MARK.encode()):
             continue  # kgpu's own imports nothing, and is written anew when somebody has broken it
         for pattern in containerd.import_patterns(TomlFile(raw, path)):
-            found = paths.glob(pattern) if "*" in pattern else (pattern,)
-            pending.extend(found)
+            imported = paths.glob(pattern) if "*" in pattern else (pattern,)
+            pending.extend(imported)
 
 
 def _toml_in(paths: MountedPaths, folder: str) -> tuple[str, ...]:

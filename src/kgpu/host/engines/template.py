@@ -34,10 +34,10 @@ def configure(place: EnginePlace, wanted: EngineOffer, files: Files) -> ChangePl
     layout = layout_of(place, main)
     section = said_by(main, layout) or {}
     ours = additions(section, layout, wanted)
-    there = lookup(section, ("containerd", "runtimes"), {})
+    runtimes = lookup(section, ("containerd", "runtimes"), {})
     blocks: list[str] = []
     for name, table in ours["containerd"]["runtimes"].items():
-        if name not in there:
+        if name not in runtimes:
             text = table_text((*layout.cri, "containerd", "runtimes", name), table)
             # A runtime that k3s comes to find by itself at a later start must not be there twice.
             guard = f'{{{{ if not (index .ExtraRuntimes "{name}").BinaryName }}}}' if layout.version > 2 else ""
@@ -50,7 +50,9 @@ def configure(place: EnginePlace, wanted: EngineOffer, files: Files) -> ChangePl
     if blocks:
         joined = "\n".join(blocks)
         template += f"\n{BEGIN}\n{joined}{END}\n"
-    notes = [f"{place.config} has a runtime {name} of its own, which stays" for name in there if name in _names(wanted)]
+    notes = [
+        f"{place.config} has a runtime {name} of its own, which stays" for name in runtimes if name in _names(wanted)
+    ]
     notes.extend(_unsaid(place, ours))
     before = files.get(place.template)
     after = template.encode() if blocks else before

@@ -71,28 +71,28 @@ class TomlFile(EditedFile):
         self.text, self.data = text, data
 
     def _with(self, path: Path, value: Any) -> str:
-        found = statements(self.text)
-        for statement in found:
+        lines = statements(self.text)
+        for statement in lines:
             if not statement.is_header and statement.path == path[: len(statement.path)]:
                 return self._rewritten(statement, path[len(statement.path) :], value)
         parent = path[:-1]
         for depth in range(len(parent), -1, -1):
             above = parent[:depth]
-            headers = [one for one in found if one.is_header and one.table == above] if depth else []
+            headers = [line for line in lines if line.is_header and line.table == above] if depth else []
             if headers and depth == len(parent) and not isinstance(value, Mapping):
-                body = [one for one in found if one.table == above]
+                body = [line for line in lines if line.table == above]
                 return self._after(
                     body[-1], path[-1:], value, indent=body[-1].indent if len(body) > 1 else "  " + headers[0].indent
                 )
             dotted = [
-                one for one in found if not one.is_header and len(one.table) < depth and one.path[:depth] == above
+                line for line in lines if not line.is_header and len(line.table) < depth and line.path[:depth] == above
             ]
             if dotted:
                 return self._dotted_after(dotted[-1], path, value)
-            if headers or any(one.is_header and one.table[:depth] == above for one in found if depth):
+            if headers or any(line.is_header and line.table[:depth] == above for line in lines if depth):
                 break
         if not parent and not isinstance(value, Mapping):
-            return self._at_root(found, path[-1], value)
+            return self._at_root(lines, path[-1], value)
         if isinstance(value, Mapping):
             return self._appended(table_text(path, value, self._newline))
         return self._appended(table_text(parent, {path[-1]: value}, self._newline))
@@ -142,8 +142,8 @@ class TomlFile(EditedFile):
         return head + (self._newline if head.strip() else "") + block
 
     def _without(self, path: Path) -> str:
-        found = statements(self.text)
-        for statement in found:
+        lines = statements(self.text)
+        for statement in lines:
             if (
                 not statement.is_header
                 and len(statement.path) < len(path)
@@ -154,15 +154,15 @@ class TomlFile(EditedFile):
                 del lookup(table, rest[:-1], table)[rest[-1]]
                 return self.text[: statement.value_start] + value_text(table) + self.text[statement.value_end :]
         text = self.text
-        for start, end in reversed(self._spans(found, path)):
+        for start, end in reversed(self._spans(lines, path)):
             text = text[:start] + text[end:]
         return text
 
-    def _spans(self, found: tuple[Statement, ...], path: Path) -> list[tuple[int, int]]:
+    def _spans(self, lines: tuple[Statement, ...], path: Path) -> list[tuple[int, int]]:
         """The lines to take out: the key's own, or those of every section of the table, each to its last key."""
         spans: list[tuple[int, int]] = []
         inside = False
-        for statement in found:
+        for statement in lines:
             if statement.is_header:
                 inside = statement.table[: len(path)] == path
                 if inside:

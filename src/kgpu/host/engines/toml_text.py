@@ -96,11 +96,11 @@ def _dotted(text: str, at: int) -> tuple[Path, int]:
     while True:
         at = _skip(_SPACE, text, at)
         quoted = _QUOTED.match(text, at) if text[at] in "\"'" else None
-        found = quoted or _BARE.match(text, at)
-        if found is None:
+        key = quoted or _BARE.match(text, at)
+        if key is None:
             raise ValueError(f"no key at character {at}")
-        parts.append(tomllib.loads(f"x={found.group()}")["x"] if quoted else found.group())
-        at = _skip(_SPACE, text, found.end())
+        parts.append(tomllib.loads(f"x={key.group()}")["x"] if quoted else key.group())
+        at = _skip(_SPACE, text, key.end())
         if text[at] != ".":
             return tuple(parts), at
         at += 1
@@ -110,8 +110,8 @@ def _value_end(text: str, at: int) -> int:
     if text[at] in "\"'":
         return _skip(_QUOTED, text, at)
     if text[at] not in "[{":
-        found = _PLAIN.match(text, at)
-        return at + len(found.group().rstrip()) if found else at
+        value = _PLAIN.match(text, at)
+        return at + len(value.group().rstrip()) if value else at
     depth = 0
     while True:
         char = text[at]

@@ -71,9 +71,9 @@ def _opened(record: ChangedFile, raw: bytes | None) -> TomlFile | JsonFile:
 def _take_out(file: TomlFile | JsonFile, path: Path, original: Mapping[str, Any], written: Mapping[str, Any]) -> None:
     """Set back each value that kgpu changed and that is still as kgpu wrote it."""
     for key in [*written, *(key for key in original if key not in written)]:
-        here = (*path, key)
+        place = (*path, key)
         before, ours = original.get(key, MISSING), written.get(key, MISSING)
-        now = file.get(here, MISSING)
+        now = file.get(place, MISSING)
         if now is MISSING or (ours is not MISSING and before is not MISSING and same(before, ours)):
             continue
         if (
@@ -82,18 +82,18 @@ def _take_out(file: TomlFile | JsonFile, path: Path, original: Mapping[str, Any]
             and (before is MISSING or isinstance(before, Mapping))
         ):
             if before is MISSING and same(now, ours):
-                file.delete(here)
+                file.delete(place)
             else:
-                _take_out(file, here, before if isinstance(before, Mapping) else {}, ours)
-                if before is MISSING and file.get(here) == {}:
-                    file.delete(here)
+                _take_out(file, place, before if isinstance(before, Mapping) else {}, ours)
+                if before is MISSING and file.get(place) == {}:
+                    file.delete(place)
         elif isinstance(ours, list) and isinstance(now, list) and (before is MISSING or isinstance(before, list)):
-            _take_out_items(file, here, before if isinstance(before, list) else None, ours, now)
+            _take_out_items(file, place, before if isinstance(before, list) else None, ours, now)
         elif ours is not MISSING and same(now, ours):
             if before is MISSING:
-                file.delete(here)
+                file.delete(place)
             else:
-                file.set(here, before)
+                file.set(place, before)
 
 
 def _take_out_items(
