@@ -9,7 +9,7 @@ import ipaddress
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
-from kgpu.lab.embedded.core.ground import now
+from kgpu.lab.embedded.core.context import now
 from kgpu.lab.embedded.core.model import ApiUser, Call, decode
 from kgpu.lab.embedded.rbac import MASTERS
 from kgpu.lab.embedded.status import ApiError, Object

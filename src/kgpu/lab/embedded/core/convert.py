@@ -1,4 +1,4 @@
-"""The versions of one object: which of them is stored, and what it looks like in another.
+"""The versions of one object: which of them is stored, and conversion to the others.
 
 Events are one store under two groups, and autoscalers have two versions. CRDs convert with strategy None: only the
 apiVersion changes.
@@ -28,7 +28,7 @@ _RENAMED_BACK: Final = {new: old for old, new in _RENAMED.items()}
 
 
 def storage_key(kind: ApiKind) -> tuple[str, str]:
-    """Where objects of the kind are kept."""
+    """The key of the store's table with objects of the kind."""
     return _EVENTS if kind.key == _NEW_EVENTS else kind.key
 
 
@@ -43,14 +43,14 @@ def storage_kind(kinds: Kinds, kind: ApiKind) -> ApiKind:
 
 def converted(obj: Object, kind: ApiKind) -> Object:
     """``obj`` in the version of ``kind``; shares parts with ``obj``."""
-    found = {**obj, "apiVersion": kind.api_version, "kind": kind.kind}
+    shown = {**obj, "apiVersion": kind.api_version, "kind": kind.kind}
     if kind.key == _NEW_EVENTS:
-        return _renamed(found, _RENAMED)
+        return _renamed(shown, _RENAMED)
     if kind.key == _EVENTS:
-        return _renamed(found, _RENAMED_BACK)
+        return _renamed(shown, _RENAMED_BACK)
     if kind.key == _AUTOSCALERS:
-        found["spec"] = _autoscaler(dict(obj.get("spec") or {}), kind.version)
-    return found
+        shown["spec"] = _autoscaler(dict(obj.get("spec") or {}), kind.version)
+    return shown
 
 
 def _renamed(obj: Object, names: dict[str, str]) -> Object:

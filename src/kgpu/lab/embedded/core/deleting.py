@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.lab.embedded.core.context import VerbContext, later, now, success
 from kgpu.lab.embedded.core.convert import storage_key
-from kgpu.lab.embedded.core.ground import VerbContext, later, now, success
 from kgpu.lab.embedded.core.model import Call, DeleteOptions, Review, StoredObject, copied
 from kgpu.lab.embedded.core.reading import ReadVerbs
 from kgpu.lab.embedded.kinds import ApiKind
@@ -15,10 +15,10 @@ from kgpu.lab.embedded.status import ApiError, Object, conflict
 ORPHAN: Final = "orphan"
 FOREGROUND: Final = "foregroundDeletion"
 _COLLECTOR: Final = frozenset({ORPHAN, FOREGROUND})
-# Kinds whose dependents are left alone unless something else is asked for; kinds that the collector never touches.
+# Kinds whose dependents are orphaned by default; kinds that the garbage collector never touches.
 _ORPHANED: Final = frozenset({("batch", "jobs"), ("", "replicationcontrollers")})
 _UNCOLLECTED: Final = frozenset({("", "events")})
-# Kinds that answer with the object that is gone instead of a Status (ReturnDeletedObject).
+# Kinds whose delete returns the deleted object instead of a Status (ReturnDeletedObject).
 _RETURNED: Final = frozenset({
     ("resource.k8s.io", "resourceclaimtemplates"), ("resource.k8s.io", "resourceslices"),
     ("resource.k8s.io", "resourceclaims"), ("resource.k8s.io", "deviceclasses"), ("storage.k8s.io", "csidrivers"),
@@ -30,26 +30,26 @@ _RETURNED: Final = frozenset({
 
 
 class DeleteVerbs:
-    """Over one ground."""
+    """Works on one ``VerbContext``."""
 
-    def __init__(self, ground: VerbContext, reading: ReadVerbs) -> None:
-        self._ground = ground
+    def __init__(self, context: VerbContext, reading: ReadVerbs) -> None:
+        self._context = context
         self._reading = reading
 
     def delete(
         self, kind: ApiKind, namespace: str, name: str, options: DeleteOptions, call: Call, *, named: bool = True
     ) -> tuple[Object, bool]:
-        """(the object or a Status, whether it is gone). ``named``: the request names it, and not a collection."""
-        ground = self._ground
-        old = ground.need(kind, namespace, name)
+        """Return (the object or a Status, whether it is gone). ``named``: the request is for it, not a collection."""
+        context = self._context
+        old = context.need(kind, namespace, name)
         _check(kind, old, options)
         dry_run = options.dry_run or call.dry_run
         review = Review(
             operation="DELETE", kind=kind, namespace=namespace if kind.namespaced else "", name=name if named else "",
-            obj={}, old=ground.at(old, kind).obj, subresource="", call=call,
+            obj={}, old=context.at(old, kind).obj, subresource="", call=call,
         )  # fmt: skip
-        ground.admit(review)
-        ground.admitted(review)
+        context.admit(review)
+        context.admitted(review)
         if kind.key == ("", "namespaces"):
             marked = self._mark_namespace(kind, old, options, dry_run=dry_run)
             if marked is not None:
@@ -76,26 +76,26 @@ class DeleteVerbs:
         if "deletionTimestamp" not in metadata and changed.get("generation"):
             changed["generation"] += 1
         if deadline is not None and not deadline[0] and not finalizers:
-            # Pods that go at once are told twice, as by the real one: that they end, and that they are gone.
+            # A pod that goes at once makes two events, as with the real one: it is terminating, and it is gone.
             marked_pod = self._put(kind, old, {**live, "metadata": changed}, dry_run=dry_run)
             return self._gone(kind, marked_pod, dry_run=dry_run), True
         if changed == metadata:
-            return ground.at(old, kind).obj, False
-        return ground.at(self._put(kind, old, {**live, "metadata": changed}, dry_run=dry_run), kind).obj, False
+            return context.at(old, kind).obj, False
+        return context.at(self._put(kind, old, {**live, "metadata": changed}, dry_run=dry_run), kind).obj, False
 
     def _marked(self, kind: ApiKind, obj: Object) -> Object:
-        """As the kind's own rules would have it before a first delete, which CRDs use to stay until they are empty."""
-        mark = getattr(self._ground.rules(kind), "deleting", None)
+        """The object as its kind's rules mark it for its first delete: a CRD stays until it has no objects."""
+        mark = getattr(self._context.rules(kind), "deleting", None)
         if mark is None or "deletionTimestamp" in obj["metadata"]:
             return obj
-        found = copied(obj)
-        mark(kind, found)
-        return found
+        marked = copied(obj)
+        mark(kind, marked)
+        return marked
 
     def delete_collection(
         self, kind: ApiKind, namespace: str, options: DeleteOptions, call: Call, *, labels: str, fields: str
     ) -> Iterator[StoredObject]:
-        """Deletes or marks one after the other and gives what it was. An object that goes meanwhile is no error."""
+        """Delete or mark one object after the other; yields each as it was. An object gone meanwhile is no error."""
         page = self._reading.list(
             kind, namespace, labels=labels, fields=fields, limit=0, token="", version="", match=""
         )
@@ -110,27 +110,27 @@ class DeleteVerbs:
     def _put(self, kind: ApiKind, old: StoredObject, obj: Object, *, dry_run: bool) -> StoredObject:
         if dry_run:
             return StoredObject(obj, old.revision)
-        return self._ground.store.put(storage_key(kind), {**obj, "metadata": dict(obj["metadata"])})
+        return self._context.store.put(storage_key(kind), {**obj, "metadata": dict(obj["metadata"])})
 
     def _gone(self, kind: ApiKind, old: StoredObject, *, dry_run: bool) -> Object:
-        last = old if dry_run else self._ground.store.remove(storage_key(kind), old)
+        last = old if dry_run else self._context.store.remove(storage_key(kind), old)
         return self._answer(kind, last)
 
     def _answer(self, kind: ApiKind, stored: StoredObject) -> Object:
         if kind.key in _RETURNED:
-            return self._ground.at(stored, kind).obj
+            return self._context.at(stored, kind).obj
         details = {"name": stored.name, "group": kind.group, "kind": kind.plural, "uid": stored.obj["metadata"]["uid"]}
         return success(details={key: value for key, value in details.items() if value})
 
     def _mark_namespace(
         self, kind: ApiKind, old: StoredObject, options: DeleteOptions, *, dry_run: bool
     ) -> Object | None:
-        """Namespaces end through their controller, which empties spec.finalizers; None when they may go now."""
+        """Mark a namespace as terminating: its controller empties spec.finalizers. None when it may go now."""
         metadata, spec = old.obj["metadata"], old.obj.get("spec") or {}
         if "deletionTimestamp" in metadata:
             return old.obj if spec.get("finalizers") else None
         changed = {**metadata, "deletionTimestamp": now()}
-        finalizers = [one for one in metadata.get("finalizers", ()) if one not in _COLLECTOR]
+        finalizers = [finalizer for finalizer in metadata.get("finalizers", ()) if finalizer not in _COLLECTOR]
         finalizers += [ORPHAN] * (options.propagation == "Orphan")
         finalizers += [FOREGROUND] * (options.propagation == "Foreground")
         if finalizers:
@@ -164,45 +164,45 @@ def _check(kind: ApiKind, old: StoredObject, options: DeleteOptions) -> None:
 
 
 def _grace(kind: ApiKind, obj: Object, options: DeleteOptions) -> tuple[tuple[int, str] | None, bool]:
-    """((seconds, deletionTimestamp) or None for kinds that know no grace, whether it ends already)."""
+    """Return ((seconds, deletionTimestamp), None for kinds without grace; whether an earlier delete ends as soon)."""
     if kind.key != ("", "pods"):
         return None, False
     metadata, spec = obj["metadata"], obj.get("spec") or {}
-    asked = None if options.grace is None else options.grace if options.grace >= 0 else 1
+    requested = None if options.grace is None else options.grace if options.grace >= 0 else 1
     if "deletionTimestamp" in metadata:
         left = metadata.get("deletionGracePeriodSeconds") or 0
         if not left:
             return None, False
-        if asked is None or asked >= left:
+        if requested is None or requested >= left:
             return None, True
-        return _shortened(metadata["deletionTimestamp"], left, asked), False
-    seconds = spec.get("terminationGracePeriodSeconds", 0) if asked is None else asked
+        return _shortened(metadata["deletionTimestamp"], left, requested), False
+    seconds = spec.get("terminationGracePeriodSeconds", 0) if requested is None else requested
     if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in ("Failed", "Succeeded"):
         seconds = 0
     seconds = seconds if seconds >= 0 else 1
     return (seconds, later(seconds)), False
 
 
-def _shortened(timestamp: str, left: int, asked: int) -> tuple[int, str]:
+def _shortened(timestamp: str, left: int, requested: int) -> tuple[int, str]:
     import datetime as dt
 
-    ends = dt.datetime.fromisoformat(timestamp) - dt.timedelta(seconds=left - asked)
+    ends = dt.datetime.fromisoformat(timestamp) - dt.timedelta(seconds=left - requested)
     if ends < dt.datetime.now(dt.UTC):
-        return (1 if asked else 0), now()
-    return asked, ends.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return (1 if requested else 0), now()
+    return requested, ends.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _finalizers(kind: ApiKind, metadata: Object, options: DeleteOptions) -> list[str]:
-    """The finalizers that the object has from now on."""
+    """The object's finalizers after the delete."""
     present: list[str] = list(metadata.get("finalizers") or ())
     orphan = foreground = False
     if kind.key not in _UNCOLLECTED:
         wish = options.propagation
         if not wish:
-            held = next((one for one in present if one in _COLLECTOR), "")
+            held = next((finalizer for finalizer in present if finalizer in _COLLECTOR), "")
             wish = {ORPHAN: "Orphan", FOREGROUND: "Foreground"}.get(held, "")
         orphan = wish == "Orphan" or (not wish and kind.key in _ORPHANED)
         foreground = wish == "Foreground"
-    kept = [one for one in present if one not in _COLLECTOR]
-    made = kept + [ORPHAN] * orphan + [FOREGROUND] * foreground
-    return present if set(made) == set(present) else made
+    kept = [finalizer for finalizer in present if finalizer not in _COLLECTOR]
+    wanted = kept + [ORPHAN] * orphan + [FOREGROUND] * foreground
+    return present if set(wanted) == set(present) else wanted

@@ -1,6 +1,6 @@
-"""Events end: each is forgotten a while after its last change, as the real server's are (``--event-ttl``).
+"""Expiry of Events: each is dropped a while after its last change, as by the real server (``--event-ttl``).
 
-Promises: nothing but Events goes; a change begins the time anew; many that end together do not hold up the loop.
+Only Events expire; a change restarts an Event's time; many that expire together do not block the loop.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kgpu.lab.embedded.store import Key, ObjectStore
 EVENTS: Final[Key] = ("", "events")
 TTL_SECONDS: Final = 3600.0  # the real server's default
 _LOOK_SECONDS: Final = 5.0
-_AT_ONCE: Final = 20  # that are dropped before others get their turn
+_AT_ONCE: Final = 20  # Events dropped before other tasks may run
 
 
 class Expiring:
-    """Follows a store from now on. ``drop_due`` forgets what is due, ``run`` does so until it is cancelled."""
+    """Follows a store from now on. ``drop_due`` drops expired Events, ``run`` does so until it is cancelled."""
 
     def __init__(self, store: ObjectStore, ttl: float = TTL_SECONDS, *, clock: Callable[[], float] = time.time) -> None:
         """``ttl`` in seconds; ``clock`` gives seconds since 1970."""
@@ -31,7 +31,7 @@ class Expiring:
         self._ttl = ttl
         self._clock = clock
         self._due: deque[tuple[float, StoredObject]] = deque()
-        kept = [(_changed(one.obj, clock()) + ttl, one) for one in store.table(EVENTS).scan("")]
+        kept = [(_changed(stored.obj, clock()) + ttl, stored) for stored in store.table(EVENTS).scan("")]
         self._due.extend(sorted(kept, key=lambda row: row[0]))
         store.on_commit(self._note)
 
@@ -41,13 +41,13 @@ class Expiring:
             self._due.append((self._clock() + self._ttl, stored))
 
     async def drop_due(self) -> int:
-        """How many were forgotten."""
+        """Drop expired Events; returns how many."""
         dropped = 0
         while self._due and self._due[0][0] <= self._clock():
             _, noted = self._due.popleft()
             now = self._store.get(EVENTS, noted.namespace, noted.name)
             if now is not noted:
-                continue  # changed since: it is noted again further back
+                continue  # changed since: it is in the queue again, further back
             self._store.remove(EVENTS, now)
             dropped += 1
             if not dropped % _AT_ONCE:
@@ -62,12 +62,12 @@ class Expiring:
 
 
 def _changed(event: Object, otherwise: float) -> float:
-    """When an Event that was kept on disk was last written, as far as it says so."""
+    """When an Event from disk was last written, by its own times; ``otherwise`` when it has none."""
     times = [event.get("lastTimestamp"), event.get("eventTime"), event["metadata"].get("creationTimestamp")]
-    found = []
+    stamps = []
     for text in times:
         try:
-            found.append(dt.datetime.fromisoformat(str(text)).timestamp())
+            stamps.append(dt.datetime.fromisoformat(str(text)).timestamp())
         except ValueError:
             continue
-    return min(max(found, default=otherwise), otherwise)
+    return min(max(stamps, default=otherwise), otherwise)

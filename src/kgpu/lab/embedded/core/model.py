@@ -1,5 +1,5 @@
-"""What the parts of the embedded API server hand each other: who asks, what is kept, what a list or a watch gives, and
-the ports to the rules of a type, to admission, to patches and to the authority over users.
+"""The types shared by the parts of the embedded API server: users, calls, stored objects, pages of lists and events of
+watches; and the ports to the rules of a type, to admission, to patches and to the authority over users.
 
 Objects (``StoredObject.obj``, ``WatchItem.stored.obj``, what ``ObjectLookup`` gives) are shared: change a copy
 (``copied``).
@@ -21,7 +21,7 @@ from kgpu.lab.embedded.status import ApiError, FieldError, Object
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder()
 API_AUDIENCE: Final = "https://kubernetes.default.svc.cluster.local"
-"""Who tokens are for that name nobody: the API server, which is their issuer too."""
+"""The audience of tokens that name none: the API server, which is their issuer, too."""
 
 
 def encode(obj: Any) -> bytes:
@@ -30,24 +30,24 @@ def encode(obj: Any) -> bytes:
 
 
 def decode(data: bytes | str) -> Any:
-    """The value of a JSON text; msgspec.DecodeError when it is none."""
+    """The value of a JSON text. Raises msgspec.DecodeError."""
     return _decoder.decode(data)
 
 
 def copied(obj: Object) -> Object:
     """A deep copy of JSON data, faster than ``copy.deepcopy``."""
-    found: Object = _decoder.decode(_encoder.encode(obj))
-    return found
+    copy: Object = _decoder.decode(_encoder.encode(obj))
+    return copy
 
 
 def in_order(value: Any) -> Any:
-    """A deep copy of JSON data whose objects are sorted by their keys: what Go makes of maps."""
+    """A deep copy of JSON data with sorted keys, as Go encodes maps."""
     return _decoder.decode(msgspec.json.encode(value, order="deterministic"))
 
 
 @dataclass(frozen=True, slots=True)
 class ApiUser:
-    """Who asks. ``extra`` is what an authenticator tells besides, such as the pod and the node of a token."""
+    """The user of a request. ``extra`` is further data from the authenticator, such as a token's pod and node."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -56,23 +56,23 @@ class ApiUser:
 
     def info(self) -> Object:
         """The UserInfo of reviews and policies."""
-        found: Object = {"username": self.name} if self.name else {}
+        info: Object = {"username": self.name} if self.name else {}
         if self.uid:
-            found["uid"] = self.uid
+            info["uid"] = self.uid
         if self.groups:
-            found["groups"] = list(self.groups)
+            info["groups"] = list(self.groups)
         if self.extra:
-            found["extra"] = {key: list(values) for key, values in self.extra.items()}
-        return found
+            info["extra"] = {key: list(values) for key, values in self.extra.items()}
+        return info
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request's circumstances. ``warnings`` is filled for the answer's Warning headers.
+    """The parameters of one request. ``warnings`` collects texts for the response's Warning headers.
 
     ``validation`` is the query's fieldValidation: Ignore, Warn or Strict. ``repeated`` is the body when it has a field
-    twice. ``prepared`` says that the object has been through ``Core.prepared``. ``options`` are CreateOptions and the
-    like as far as they were given.
+    twice. ``prepared``: the object has been through ``ApiCore.prepared``. ``options`` is the request's CreateOptions,
+    UpdateOptions or PatchOptions, as far as given.
     """
 
     user: ApiUser
@@ -97,15 +97,15 @@ class DeleteOptions:
     dry_run: bool = False
 
     def shown(self) -> Object:
-        """As the API has them."""
+        """As the API shows them."""
         preconditions = {"uid": self.uid, "resourceVersion": self.version}
-        found: Object = {"preconditions": {name: one for name, one in preconditions.items() if one}}
-        found |= {"propagationPolicy": self.propagation, "gracePeriodSeconds": self.grace}
-        return {name: one for name, one in found.items() if one or one == 0}
+        options: Object = {"preconditions": {name: value for name, value in preconditions.items() if value}}
+        options |= {"propagationPolicy": self.propagation, "gracePeriodSeconds": self.grace}
+        return {name: value for name, value in options.items() if value or value == 0}
 
 
 class StoredObject:
-    """An object as of one revision. It is never changed; a write makes a new one."""
+    """An object as of one revision. Immutable: a write makes a new one."""
 
     __slots__ = ("_encoded", "_others", "_under", "obj", "revision")
 
@@ -131,38 +131,38 @@ class StoredObject:
         return str(self.obj["metadata"].get("namespace", ""))
 
     def at(self, kind: ApiKind, convert: Callable[[ApiKind, Object], Object]) -> StoredObject:
-        """The same object in the version (or group) of ``kind``; made once. What ``ApiCore`` returns is so already."""
+        """The same object in the version (or group) of ``kind``; made once. ``ApiCore`` returns it in that already."""
         if self.obj.get("apiVersion") == kind.api_version:
             return self
         if self._others is None:
             self._others = {}
-        found = self._others.get(kind.api_version)
-        if found is None:
-            found = self._others[kind.api_version] = StoredObject(convert(kind, self.obj), self.revision)
-        return found
+        converted = self._others.get(kind.api_version)
+        if converted is None:
+            converted = self._others[kind.api_version] = StoredObject(convert(kind, self.obj), self.revision)
+        return converted
 
     def under(self, schema: object, kind: ApiKind, convert: Callable[[ApiKind, Object], Object]) -> StoredObject:
-        """The same object as a custom kind shows it under its schema of now; made once for each.
+        """The same object as a custom kind shows it under its current schema; made once per schema.
 
-        ``schema`` stands for it. An object that was written under an older one may lack a default or have too much.
+        ``schema`` identifies it. An object written under an older schema may lack a default or have unknown fields.
         """
         if self._under is schema:
             return self
-        found = self._others.get(kind.api_version) if self._others else None
-        if found is not None and found._under is schema:
-            return found
+        shown = self._others.get(kind.api_version) if self._others else None
+        if shown is not None and shown._under is schema:
+            return shown
         obj = convert(kind, self.obj)
         if obj == self.obj:
             self._under = schema
             return self
         if self._others is None:
             self._others = {}
-        found = self._others[kind.api_version] = StoredObject(obj, self.revision)
-        found._under = schema
-        return found
+        shown = self._others[kind.api_version] = StoredObject(obj, self.revision)
+        shown._under = schema
+        return shown
 
     def written_under(self, schema: object) -> StoredObject:
-        """Itself, just written by the rules of that schema."""
+        """Mark it as just written under that schema; returns itself."""
         self._under = schema
         return self
 
@@ -196,9 +196,9 @@ class WatchItem:
 
 @dataclass(slots=True, kw_only=True)
 class Review:
-    """What admission looks at. ``operation`` is CREATE, UPDATE, DELETE or CONNECT; ``obj`` may be changed in place or
-    replaced by mutating admission; ``old`` must not. ``obj`` is {} for DELETE, ``name`` "" where it is not
-    known yet, and for each object of a collection that is deleted.
+    """A request as admission sees it. ``operation`` is CREATE, UPDATE, DELETE or CONNECT. Mutating admission may change
+    ``obj`` in place or replace it, but not ``old``. ``obj`` is {} for DELETE; ``name`` is "" where it is not known yet,
+    and for each object of a collection that is deleted.
     """
 
     operation: str
@@ -212,7 +212,7 @@ class Review:
 
 
 class ObjectLookup(Protocol):
-    """What rules and admission may look up. What it gives is shared and must not be changed."""
+    """The objects that rules and admission may look up. They are shared and must not be changed."""
 
     def get(self, group: str, plural: str, namespace: str, name: str) -> Object | None:
         """The object as it is now, None when there is none."""
@@ -224,7 +224,7 @@ class ObjectLookup(Protocol):
 
 
 class TypeRules(Protocol):
-    """What a kind's own strategy says. One instance may serve many kinds."""
+    """The strategy of a kind. One instance may serve many kinds."""
 
     def schema(self, kind: ApiKind) -> SchemaNode:
         """The kind's type."""
@@ -242,11 +242,11 @@ class TypeRules(Protocol):
         ...
 
     def prepare(self, kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> None:
-        """What the strategy sets, keeps and clears before a create (``old`` None) or an update, in place."""
+        """Set, keep and clear fields before a create (``old`` None) or an update, in place."""
         ...
 
     def validate(self, kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
-        """Every complaint."""
+        """Every validation error."""
         ...
 
 
@@ -291,7 +291,7 @@ class Authority(Protocol):
     """Who users are and what they may do; the HTTP surface's tokens. ``AllowAll`` stands in for it."""
 
     def allowed(self, user: ApiUser, attributes: Object) -> tuple[bool, str]:
-        """May ``user`` do it, and why. ``attributes`` is a review's resourceAttributes or nonResourceAttributes."""
+        """Whether ``user`` may, and why. ``attributes``: a review's resourceAttributes or nonResourceAttributes."""
         ...
 
     def rules(self, user: ApiUser, namespace: str) -> tuple[list[Object], list[Object]]:
@@ -299,7 +299,7 @@ class Authority(Protocol):
         ...
 
     def review(self, token: str) -> ApiUser | None:
-        """Whose token it is, None when it is nobody's."""
+        """The user of a token, None when it is invalid."""
         ...
 
     def issue(self, account: Object, spec: Object) -> tuple[str, str]:

@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
+from kgpu.lab.embedded.core.context import VerbContext, plain
 from kgpu.lab.embedded.core.convert import storage_key
-from kgpu.lab.embedded.core.ground import VerbContext, plain
 from kgpu.lab.embedded.core.model import ListPage, StoredObject
 from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.selectors import FieldTerm, Match, field_match, fields_of, labels_of, named
@@ -35,7 +35,7 @@ _CONTINUE_ANYWAY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CollectionScope:
-    """What a list or a watch is about."""
+    """The objects that a list or a watch selects."""
 
     key: Key
     namespace: str
@@ -45,7 +45,7 @@ class CollectionScope:
 
     @property
     def bucket(self) -> Bucket:
-        """The narrowest group of commits that holds all that concern it."""
+        """The narrowest bucket of watches that gets every commit it needs."""
         if self.name is not None:
             return "name", self.name
         if self.indexed is not None:
@@ -54,14 +54,14 @@ class CollectionScope:
 
 
 class ReadVerbs:
-    """Over one ground."""
+    """Works on one ``VerbContext``."""
 
-    def __init__(self, ground: VerbContext) -> None:
-        self._ground = ground
+    def __init__(self, context: VerbContext) -> None:
+        self._context = context
 
     def scope(self, kind: ApiKind, namespace: str, labels: str, fields: str) -> CollectionScope:
-        """Raises ApiError 400 for selectors that can't be understood."""
-        custom = self._ground.custom
+        """The scope of a query. Raises ApiError 400 for invalid selectors."""
+        custom = self._context.custom
         selectable = custom.selectable_fields(kind) if kind.custom and custom and fields else ()
         by_label, terms = labels_of(labels), fields_of(kind, fields, selectable)
         key = storage_key(kind)
@@ -76,8 +76,8 @@ class ReadVerbs:
         )
 
     def get(self, kind: ApiKind, namespace: str, name: str) -> StoredObject:
-        """404 when there is none."""
-        return self._ground.at(self._ground.need(kind, namespace, name), kind)
+        """Return the object. Raises ApiError 404 when there is none."""
+        return self._context.at(self._context.need(kind, namespace, name), kind)
 
     def list(
         self,
@@ -92,14 +92,14 @@ class ReadVerbs:
         match: str,
     ) -> ListPage:
         scope = self.scope(kind, namespace, labels, fields)
-        table, latest = self._ground.store.table(scope.key), self._ground.store.revision
+        table, latest = self._context.store.table(scope.key), self._context.store.revision
         start, revision, at = "", latest, False
         if token:
             if version not in ("", "0"):
                 raise bad_request("specifying resource version is not allowed when using continue")
-            start, found = _decoded(token)
-            if found > 0:
-                revision, at = found, True
+            start, token_revision = _decoded(token)
+            if token_revision > 0:
+                revision, at = token_revision, True
         elif version:
             wanted = _revision(version)
             if wanted > latest:
@@ -107,18 +107,21 @@ class ReadVerbs:
             if match == "Exact" or (limit and wanted and not match):
                 revision, at = wanted, True
         try:
-            if at and revision < self._ground.store.compacted:
-                raise ExpiredError(self._ground.store.compacted)
+            if at and revision < self._context.store.compacted:
+                raise ExpiredError(self._context.store.compacted)
             candidates = self._candidates(table, scope, start, revision, at=at)
         except ExpiredError:
             raise _too_old(token, start) from None
         matches = scope.match
         if not limit:
-            chosen = candidates if matches is None else (one for one in candidates if matches(one.obj))
-            version_of_kind, at_kind = "" if kind.custom else kind.api_version, self._ground.at
-            # Nearly always the stored version is the one that is asked for; thousands of calls tell.
+            chosen = candidates if matches is None else (stored for stored in candidates if matches(stored.obj))
+            version_of_kind, at_kind = "" if kind.custom else kind.api_version, self._context.at
+            # Nearly always the stored version is the requested one; skipping thousands of calls is measurable.
             return ListPage(
-                [one if one.obj.get("apiVersion") == version_of_kind else at_kind(one, kind) for one in chosen],
+                [
+                    stored if stored.obj.get("apiVersion") == version_of_kind else at_kind(stored, kind)
+                    for stored in chosen
+                ],
                 str(revision),
             )
         items: list[StoredObject] = []
@@ -128,7 +131,7 @@ class ReadVerbs:
                 more = True
                 break
             if matches is None or matches(stored.obj):
-                items.append(self._ground.at(stored, kind))
+                items.append(self._context.at(stored, kind))
             last = f"{stored.namespace}/{stored.name}"
         if not more:
             return ListPage(items, str(revision))
@@ -142,12 +145,12 @@ class ReadVerbs:
         table: Table, scope: CollectionScope, start: str, revision: int, *, at: bool
     ) -> Iterator[StoredObject]:
         if at and table.changed > revision:
-            found = table.snapshot(scope.namespace, start, revision)
-            return (one for one in found if one.name == scope.name) if scope.name is not None else found
+            past = table.snapshot(scope.namespace, start, revision)
+            return (stored for stored in past if stored.name == scope.name) if scope.name is not None else past
         if scope.name is not None:
-            spaces = [scope.namespace] if scope.namespace else sorted(table.spaces, key=lambda one: f"{one}/")
+            spaces = [scope.namespace] if scope.namespace else sorted(table.spaces, key=lambda space: f"{space}/")
             named_so = (table.find(space, scope.name) for space in spaces)
-            return (one for one in named_so if one and f"{one.namespace}/{one.name}" >= start)
+            return (stored for stored in named_so if stored and f"{stored.namespace}/{stored.name}" >= start)
         if scope.indexed is not None:
             held = table.index.get(scope.indexed, {})
             keys = [key for key in held if scope.namespace in ("", key[0])]
@@ -160,20 +163,20 @@ class ReadVerbs:
         initial_events: bool,
     ) -> ObjectWatch:  # fmt: skip
         scope = self.scope(kind, namespace, labels, fields)
-        store = self._ground.store
+        store = self._context.store
         table = store.table(scope.key)
         wanted = _watch_revision(version)
         if wanted > store.revision:
-            # A version of an earlier life of this server: its holder must list again.
+            # A version from before this server was restarted: the client must list again.
             raise expired(f"too old resource version: {wanted} ({store.revision})")
-        ground = self._ground
+        context = self._context
         watch = ObjectWatch(
             (kind.api_version, kind.kind), scope.namespace, scope.match, lambda: store.revision,
-            bookmarks=bookmarks, convert=lambda stored: ground.at(stored, kind),
+            bookmarks=bookmarks, convert=lambda stored: context.at(stored, kind),
         )  # fmt: skip
         if initial_events or not wanted:
-            found = self._candidates(table, scope, "", store.revision, at=False)
-            held = [one for one in found if scope.match is None or scope.match(one.obj)]
+            candidates = self._candidates(table, scope, "", store.revision, at=False)
+            held = [stored for stored in candidates if scope.match is None or scope.match(stored.obj)]
             watch.begin(held, mark_end=initial_events and bookmarks, revision=store.revision)
         else:
             try:
@@ -199,7 +202,7 @@ _DIGITS: Final = re.compile(r"[0-9]+")
 
 
 def _parsed(version: str) -> int | str:
-    """A version as a number, or why it is none."""
+    """A resourceVersion as a number, or the error text."""
     quoted = shown(version)
     if not _DIGITS.fullmatch(version):
         return f"strconv.ParseUint: parsing {quoted}: invalid syntax"
@@ -209,19 +212,19 @@ def _parsed(version: str) -> int | str:
 
 
 def _revision(version: str) -> int:
-    found = _parsed(version)
-    if isinstance(found, str):
-        raise bad_request(f"invalid resource version: resourceVersion: Invalid value: {shown(version)}: {found}")
-    return found
+    parsed = _parsed(version)
+    if isinstance(parsed, str):
+        raise bad_request(f"invalid resource version: resourceVersion: Invalid value: {shown(version)}: {parsed}")
+    return parsed
 
 
 def _watch_revision(version: str) -> int:
     if not version:
         return 0
-    found = _parsed(version)
-    if isinstance(found, str):
-        raise plain(500, f"resourceVersion: Invalid value: {shown(version)}: {found}")
-    return found
+    parsed = _parsed(version)
+    if isinstance(parsed, str):
+        raise plain(500, f"resourceVersion: Invalid value: {shown(version)}: {parsed}")
+    return parsed
 
 
 def _too_large(wanted: int, latest: int) -> ApiError:
@@ -245,7 +248,7 @@ def _encoded(start: str, revision: int) -> str:
 
 def _decoded(token: str) -> tuple[str, int]:
     why = "continue key is not valid"
-    wrong = next((at for at, one in enumerate(token) if one not in _BASE64), None)
+    wrong = next((at for at, character in enumerate(token) if character not in _BASE64), None)
     if wrong is not None:
         raise bad_request(f"invalid continue token: {why}: illegal base64 data at input byte {wrong}")
     raw = b"?"

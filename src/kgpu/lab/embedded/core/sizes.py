@@ -12,15 +12,15 @@ from kgpu.lab.embedded.status import ApiError, Object
 
 MAX_BYTES: Final = 3 << 19  # etcd's default of --max-request-bytes, 1.5 MiB
 MANY: Final = 50_000
-"""Fields and items from which on an object that is too large is refused before it is validated."""
+"""An object with more fields and items than this is refused before validation if it is too large."""
 TOO_MANY: Final = 400_000
-"""Fields and items that no object has which etcd would take, but for one made to keep a server busy."""
+"""No object with more fields and items than this fits into etcd, unless it was made to keep a server busy."""
 _NESTS: Final = (dict, list)
 _HEAD: Final = 2  # bytes of a field's number and length
 
 
 class TooLargeError(ApiError):
-    """Etcd's refusal as it arrives."""
+    """Etcd's refusal as a client gets it."""
 
     def __init__(self) -> None:
         super().__init__(500, "", "etcdserver: request is too large")
@@ -30,7 +30,7 @@ def check(obj: Object, size: int) -> None:
     """Raises TooLargeError; ``size`` is that of the object's JSON."""
     if size <= MAX_BYTES:
         return
-    # Imported here as hardly any object comes so far.
+    # Imported here as hardly any object is that large.
     from kgpu.lab.embedded import protobuf
 
     if (obj.get("apiVersion"), obj.get("kind")) not in protobuf.types() or binary_size(obj) > MAX_BYTES:
@@ -38,41 +38,41 @@ def check(obj: Object, size: int) -> None:
 
 
 def check_parts(obj: Object) -> None:
-    """As ``check``, for an object that would take long to validate: the real server would refuse it only after that."""
+    """As ``check``, but before validation, which would take long; the real server refuses the object only after it."""
     parts = _parts(obj)
     if parts > TOO_MANY or (parts > MANY and binary_size(obj) > MAX_BYTES):
         raise TooLargeError
 
 
 def _parts(obj: Object) -> int:
-    found = 0
+    count = 0
     todo: list[Any] = [obj]
     while todo:
-        one = todo.pop()
-        found += len(one)
-        todo += [value for value in (one.values() if type(one) is dict else one) if type(value) in _NESTS]
-    return found
+        nested = todo.pop()
+        count += len(nested)
+        todo += [value for value in (nested.values() if type(nested) is dict else nested) if type(value) in _NESTS]
+    return count
 
 
 def binary_size(obj: Object) -> int:
-    """About what the object has as protobuf: keys of maps, which look like fields, are left out."""
+    """About how many bytes the object has as protobuf. Keys of maps, which look like fields, are not counted."""
     metadata = obj.get("metadata") or {}
     owners = metadata.get("managedFields") or ()
     return _size({**obj, "metadata": {**metadata, "managedFields": None}}) + len(encode(owners))
 
 
 def _size(obj: Object) -> int:
-    found = 0
+    size = 0
     todo: list[Any] = [obj]
     while todo:
-        one = todo.pop()
-        found += _HEAD * len(one)
-        for value in one.values() if type(one) is dict else one:
+        nested = todo.pop()
+        size += _HEAD * len(nested)
+        for value in nested.values() if type(nested) is dict else nested:
             kind = type(value)
             if kind is str:
-                found += len(value)
+                size += len(value)
             elif kind in _NESTS:
                 todo.append(value)
             else:
-                found += 1
-    return found
+                size += 1
+    return size

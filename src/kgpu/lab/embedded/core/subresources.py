@@ -1,4 +1,4 @@
-"""What is asked of one object besides reading and writing it: scale, binding, eviction, a token.
+"""The subresources of one object: scale, binding, eviction, token.
 
 Sources: pkg/registry/core/pod/storage (binding, eviction), apps/*/storage (scale), core/serviceaccount/storage (token).
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
+from kgpu.lab.embedded.core.context import VerbContext, now, plain, success
 from kgpu.lab.embedded.core.deleting import DeleteVerbs
-from kgpu.lab.embedded.core.ground import VerbContext, now, plain, success
 from kgpu.lab.embedded.core.model import API_AUDIENCE, Call, DeleteOptions, Review, StoredObject, copied
-from kgpu.lab.embedded.core.patched import AppliedPatch, settle_applied
+from kgpu.lab.embedded.core.patch_errors import AppliedPatch, settle_applied
 from kgpu.lab.embedded.core.writing import APPLY, WriteVerbs, metadata_of
 from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.selectors import matches, of_label_selector
@@ -31,7 +31,7 @@ _VIOLATES: Final = "Cannot evict pod as it would violate the pod's disruption bu
 _MOST_DISRUPTED: Final = 2000
 _TOKEN_SECONDS: Final = 3600
 _LEAST_TOKEN_SECONDS: Final = 600
-# Bodies of requests that are no kinds of their own.
+# Bodies of requests, whose kinds are not served by themselves.
 _TOKEN_REQUEST: Final = ApiKind(
     group="authentication.k8s.io", version="v1", plural="tokenrequests", kind="TokenRequest", namespaced=True,
     schema="io.k8s.api.authentication.v1.TokenRequest",
@@ -47,10 +47,10 @@ _EVICTION: Final = ApiKind(
 
 
 class Subresources:
-    """Over one ground."""
+    """Works on one ``VerbContext``."""
 
-    def __init__(self, ground: VerbContext, writing: WriteVerbs, deleting: DeleteVerbs) -> None:
-        self._ground = ground
+    def __init__(self, context: VerbContext, writing: WriteVerbs, deleting: DeleteVerbs) -> None:
+        self._context = context
         self._writing = writing
         self._deleting = deleting
 
@@ -58,12 +58,12 @@ class Subresources:
 
     def scale(self, kind: ApiKind, namespace: str, name: str) -> StoredObject:
         """The Scale of an object."""
-        stored = self._ground.need(kind, namespace, name)
-        return StoredObject(self._scale_of(kind, self._ground.at(stored, kind).obj), stored.revision)
+        stored = self._context.need(kind, namespace, name)
+        return StoredObject(self._scale_of(kind, self._context.at(stored, kind).obj), stored.revision)
 
     def _scale_of(self, kind: ApiKind, obj: Object) -> Object:
         if kind.custom:
-            custom = self._ground.custom
+            custom = self._context.custom
             if custom is None:
                 raise not_found(kind.group, f"{kind.plural}/scale", obj["metadata"]["name"])
             return custom.scale_of(kind, obj)
@@ -79,12 +79,12 @@ class Subresources:
         }  # fmt: skip
 
     def update_scale(self, kind: ApiKind, namespace: str, name: str, scale: Any, call: Call) -> StoredObject:
-        """PUT of a Scale: the replicas go into the object, nothing else does."""
-        old = self._ground.need(kind, namespace, name)
-        live = self._ground.at(old, kind).obj
+        """PUT of a Scale: only its replicas go into the object."""
+        old = self._context.need(kind, namespace, name)
+        live = self._context.at(old, kind).obj
         if not isinstance(scale, dict):
             raise bad_request("expected input object type to be Scale")
-        scale = self._ground.rules(_SCALE).decode(_SCALE, scale, call)
+        scale = self._context.rules(_SCALE).decode(_SCALE, scale, call)
         call = dataclasses.replace(call, repeated=None)
         metadata = metadata_of(scale)
         if metadata.get("name") not in (None, "", name):
@@ -100,16 +100,16 @@ class Subresources:
             why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {live['metadata']['uid']}"
             raise conflict(kind.group, f"{kind.plural}/scale", name, why)
         if kind.custom:
-            assert self._ground.custom is not None
-            new = copied(self._ground.custom.with_scale(kind, live, scale))
+            assert self._context.custom is not None
+            new = copied(self._context.custom.with_scale(kind, live, scale))
         else:
             new = copied(live)
             new["spec"]["replicas"] = replicas
-        # A version in the Scale is a condition; without one it is the newest that is scaled.
+        # A resourceVersion in the Scale is a precondition; without one the newest object is scaled.
         new["metadata"]["resourceVersion"] = metadata.get("resourceVersion") or live["metadata"]["resourceVersion"]
-        seen = ({**scale, "spec": {"replicas": replicas}}, self._scale_of(kind, live))
-        made = self._writing.replace(kind, old, new, call, "scale", admitted_as=seen)
-        return StoredObject(self._scale_of(kind, made.obj), made.revision)
+        reviewed = ({**scale, "spec": {"replicas": replicas}}, self._scale_of(kind, live))
+        replaced = self._writing.replace(kind, old, new, call, "scale", admitted_as=reviewed)
+        return StoredObject(self._scale_of(kind, replaced.obj), replaced.revision)
 
     def patch_scale(
         self, kind: ApiKind, namespace: str, name: str, content_type: str, body: Any, *, call: Call
@@ -121,15 +121,15 @@ class Subresources:
             if call.repeated is not None:
                 settle_applied(call.repeated, call)
             return self.update_scale(kind, namespace, name, changed, dataclasses.replace(call, repeated=None))
-        schema = self._ground.rules(_SCALE).schema(_SCALE)
-        changed = self._ground.patching.apply_patch(content_type, live, body, schema)
-        made = self._writing.patched(_SCALE, AppliedPatch.of(content_type, body, changed), call)
-        return self.update_scale(kind, namespace, name, made, dataclasses.replace(call, repeated=None))
+        schema = self._context.rules(_SCALE).schema(_SCALE)
+        changed = self._context.patching.apply_patch(content_type, live, body, schema)
+        scale = self._writing.patched(_SCALE, AppliedPatch.of(content_type, body, changed), call)
+        return self.update_scale(kind, namespace, name, scale, dataclasses.replace(call, repeated=None))
 
     # Pods
 
     def bind(self, kind: ApiKind, namespace: str, name: str, binding: Object, call: Call) -> StoredObject:
-        """Give a pod its node."""
+        """Bind a pod to a node."""
         metadata = metadata_of(binding)
         if (metadata.get("name") or "") != name:
             raise bad_request("name in URL does not match name in Binding object")
@@ -138,14 +138,14 @@ class Subresources:
             raise plain(500, "target.name: Required value")
         if target.get("kind", "") not in ("", "Node"):
             raise plain(500, f'target.kind: Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"')
-        old = self._ground.need(kind, namespace, name)
+        old = self._context.need(kind, namespace, name)
         self._admit(kind, namespace, name, binding, subresource="binding", call=call)
         pod = old.obj
         about = ("", "pods/binding", name)
         for field, word in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-            wanted, found = metadata.get(field), pod["metadata"][field]
-            if wanted and wanted != found:
-                why = f"Precondition failed: {word} in precondition: {wanted}, {word} in object meta: {found}"
+            wanted, current = metadata.get(field), pod["metadata"][field]
+            if wanted and wanted != current:
+                why = f"Precondition failed: {word} in precondition: {wanted}, {word} in object meta: {current}"
                 raise conflict("", "pods", name, _storage_error(namespace, name, why))
         spec = pod.get("spec") or {}
         if "deletionTimestamp" in pod["metadata"]:
@@ -162,15 +162,15 @@ class Subresources:
         status.pop("nominatedNodeName", None)
         status["conditions"] = with_condition(status.get("conditions"), {"type": "PodScheduled", "status": "True"})
         new = {**pod, "metadata": changed, "spec": {**spec, "nodeName": target["name"]}, "status": status}
-        self._ground.commit(kind, new, call, old)
+        self._context.commit(kind, new, call, old)
         return StoredObject(success(201), 0)
 
     def evict(self, kind: ApiKind, namespace: str, name: str, eviction: Object, call: Call) -> StoredObject:
         """Delete a pod if its disruption budget allows it."""
         if (metadata_of(eviction).get("name") or "") != name:
             raise bad_request("name in URL does not match name in Eviction object")
-        options = _delete_options(self._ground.rules(_EVICTION).decode(_EVICTION, eviction, call), call)
-        old = self._ground.need(kind, namespace, name)
+        options = _delete_options(self._context.rules(_EVICTION).decode(_EVICTION, eviction, call), call)
+        old = self._context.need(kind, namespace, name)
         self._admit(kind, namespace, name, eviction, subresource="eviction", call=call)
         pod = old.obj
         ignored = "deletionTimestamp" in pod["metadata"] or (pod.get("status") or {}).get("phase") in (
@@ -200,7 +200,7 @@ class Subresources:
                 raise conflict("", "Pod", name, why)
             if options.uid in ("", pod["metadata"]["uid"]):
                 marked = {**pod, "metadata": dict(pod["metadata"]), "status": status}
-                self._ground.commit(kind, marked, call, old)
+                self._context.commit(kind, marked, call, old)
             options = dataclasses.replace(options, version="")
         self._deleting.delete(kind, namespace, name, options, call)
         return StoredObject(success(201), 0)
@@ -210,16 +210,16 @@ class Subresources:
             operation="CREATE", kind=kind, namespace=namespace, name=name, obj=obj, old=None, subresource=subresource,
             call=call,
         )  # fmt: skip
-        self._ground.admit(review)
-        self._ground.admitted(review)
+        self._context.admit(review)
+        self._context.admitted(review)
 
     def _budgets(self, pod: Object) -> list[StoredObject]:
-        found = []
-        for stored in self._ground.store.table(("policy", "poddisruptionbudgets")).scan(pod["metadata"]["namespace"]):
+        budgets = []
+        for stored in self._context.store.table(("policy", "poddisruptionbudgets")).scan(pod["metadata"]["namespace"]):
             selector = of_label_selector((stored.obj.get("spec") or {}).get("selector"))
             if selector is not None and matches(selector, pod["metadata"].get("labels") or {}):
-                found.append(stored)
-        return found
+                budgets.append(stored)
+        return budgets
 
     def _use_budget(self, stored: StoredObject, pod: str, *, dry_run: bool) -> None:
         budget = stored.obj
@@ -246,20 +246,20 @@ class Subresources:
             status["conditions"] = with_condition(status.get("conditions"), condition, probe=False)
         status["disruptedPods"] = {**disrupted, pod: now()}
         new = {**budget, "metadata": dict(budget["metadata"]), "status": status}
-        self._ground.store.put(("policy", "poddisruptionbudgets"), new)
+        self._context.store.put(("policy", "poddisruptionbudgets"), new)
 
     # Service accounts
 
     def token(self, kind: ApiKind, namespace: str, name: str, request: Object, call: Call) -> StoredObject:
         """A TokenRequest, answered by the authority."""
-        request = self._ground.rules(_TOKEN_REQUEST).decode(_TOKEN_REQUEST, request, call)
+        request = self._context.rules(_TOKEN_REQUEST).decode(_TOKEN_REQUEST, request, call)
         metadata = metadata_of(request)
         for field, wanted, word in (("name", name, "name"), ("namespace", namespace, "namespace")):
-            found = metadata.get(field) or ""
-            if found and found != wanted:
-                error = bad_value(f"metadata.{field}", found, f"must match the service account {word} if specified")
+            stated = metadata.get(field) or ""
+            if stated and stated != wanted:
+                error = bad_value(f"metadata.{field}", stated, f"must match the service account {word} if specified")
                 raise invalid("authentication.k8s.io", "TokenRequest", name, [error])
-        account = self._ground.need(kind, namespace, name).obj
+        account = self._context.need(kind, namespace, name).obj
         if metadata.get("uid") not in (None, "", account["metadata"]["uid"]):
             why = (
                 f"the UID in the token request ({metadata['uid']}) does not match the UID of the service account "
@@ -269,11 +269,13 @@ class Subresources:
         self._admit(kind, namespace, name, request, subresource="token", call=call)
         spec = {"audiences": None, "expirationSeconds": None, "boundObjectRef": None, **(request.get("spec") or {})}
         spec["audiences"] = spec["audiences"] or [API_AUDIENCE]
-        seconds = spec["expirationSeconds"] = _TOKEN_SECONDS if (asked := spec["expirationSeconds"]) is None else asked
+        seconds = spec["expirationSeconds"] = (
+            _TOKEN_SECONDS if (requested := spec["expirationSeconds"]) is None else requested
+        )
         if seconds < _LEAST_TOKEN_SECONDS:
             error = bad_value("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
             raise invalid("authentication.k8s.io", "TokenRequest", "", [error])
-        text, expires = self._ground.authority.issue(account, spec)
+        text, expires = self._context.authority.issue(account, spec)
         about = {
             "name": name, "namespace": namespace, "uid": account["metadata"]["uid"], "creationTimestamp": now(),
         }  # fmt: skip
@@ -285,16 +287,16 @@ class Subresources:
 
 
 def with_condition(conditions: Any, condition: Object, *, probe: bool = True) -> list[Object]:
-    """Conditions with this one in the place of that of its type; the transition is now if the status is another."""
+    """Conditions with ``condition`` in the place of that of its type; a changed status sets lastTransitionTime."""
     kept = list(conditions or ())
-    position = next((at for at, one in enumerate(kept) if one.get("type") == condition["type"]), None)
+    position = next((at for at, entry in enumerate(kept) if entry.get("type") == condition["type"]), None)
     before = kept[position] if position is not None else {}
     changed = before.get("status") != condition["status"]
-    made = {**({"lastProbeTime": None} if probe else {}), **condition}
-    made["lastTransitionTime"] = now() if changed else before.get("lastTransitionTime")
+    replacement = {**({"lastProbeTime": None} if probe else {}), **condition}
+    replacement["lastTransitionTime"] = now() if changed else before.get("lastTransitionTime")
     if position is None:
-        return [*kept, made]
-    return [*kept[:position], made, *kept[position + 1 :]]
+        return [*kept, replacement]
+    return [*kept[:position], replacement, *kept[position + 1 :]]
 
 
 def selector_text(kind: ApiKind, selector: Any) -> str:
@@ -302,8 +304,8 @@ def selector_text(kind: ApiKind, selector: Any) -> str:
     if kind.key == ("", "replicationcontrollers"):
         selector = {"matchLabels": selector or {}}
     texts = {"in": "{} in ({})", "notin": "{} notin ({})", "exists": "{}", "!": "!{}", "=": "{}={}"}
-    rows = sorted(of_label_selector(selector) or (), key=lambda one: one.key)
-    return ",".join(texts[one.operator].format(one.key, ",".join(sorted(one.values))) for one in rows)
+    rows = sorted(of_label_selector(selector) or (), key=lambda term: term.key)
+    return ",".join(texts[term.operator].format(term.key, ",".join(sorted(term.values))) for term in rows)
 
 
 def _storage_error(namespace: str, name: str, why: str) -> str:
@@ -312,24 +314,24 @@ def _storage_error(namespace: str, name: str, why: str) -> str:
 
 
 def _delete_options(eviction: Object, call: Call) -> DeleteOptions:
-    given = eviction.get("deleteOptions") or {}
-    preconditions = given.get("preconditions") or {}
+    options = eviction.get("deleteOptions") or {}
+    preconditions = options.get("preconditions") or {}
     return DeleteOptions(
-        grace=given.get("gracePeriodSeconds"),
+        grace=options.get("gracePeriodSeconds"),
         uid=preconditions.get("uid") or "",
         version=preconditions.get("resourceVersion") or "",
-        propagation=given.get("propagationPolicy") or "",
-        dry_run=call.dry_run or bool(given.get("dryRun")),
+        propagation=options.get("propagationPolicy") or "",
+        dry_run=call.dry_run or bool(options.get("dryRun")),
     )
 
 
 def _ready(pod: Object) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
 
 
 def _unguarded(pod: Object, budget: Object) -> bool:
-    """Pods that are not ready anyway may go when the policy, or enough healthy ones, allow it."""
+    """Whether an unready pod may go regardless: the budget's policy allows it, or there are enough healthy pods."""
     if _ready(pod):
         return False
     if (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
@@ -341,7 +343,7 @@ def _unguarded(pod: Object, budget: Object) -> bool:
 
 def _why_not(name: str, status: Object) -> str:
     rows = status.get("conditions") or ()
-    condition: Object = next((one for one in rows if one.get("type") == "DisruptionAllowed"), {})
+    condition: Object = next((row for row in rows if row.get("type") == "DisruptionAllowed"), {})
     refused = condition.get("status") == "False" and condition.get("message")
     healthy, desired = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
     start = f"The disruption budget {name} does not allow evicting pods currently"

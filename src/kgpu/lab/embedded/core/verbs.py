@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from kgpu.lab.embedded.core.asked import ask
+from kgpu.lab.embedded.core.context import CustomPort, VerbContext
 from kgpu.lab.embedded.core.convert import storage_key
 from kgpu.lab.embedded.core.deleting import DeleteVerbs
-from kgpu.lab.embedded.core.ground import CustomPort, VerbContext
 from kgpu.lab.embedded.core.model import (
     Admission,
     Authority,
@@ -25,6 +24,7 @@ from kgpu.lab.embedded.core.model import (
     TypeRules,
 )
 from kgpu.lab.embedded.core.reading import ReadVerbs
+from kgpu.lab.embedded.core.reviews import answer_review
 from kgpu.lab.embedded.core.subresources import Subresources
 from kgpu.lab.embedded.core.writing import WriteVerbs, metadata_of
 from kgpu.lab.embedded.kinds import ApiKind, Kinds
@@ -45,40 +45,40 @@ class ApiCore:
         admission: Sequence[Admission] = (), *, patching: Patching | None = None, authority: Authority | None = None,
     ) -> None:  # fmt: skip
         """``patching`` defaults to ``kgpu.lab.embedded.patch``; ``authority`` answers reviews and issues tokens."""
-        self._ground = VerbContext(kinds, store, rules, admission, patching=patching, authority=authority)
-        self._reading = ReadVerbs(self._ground)
-        self._writing = WriteVerbs(self._ground)
-        self._deleting = DeleteVerbs(self._ground, self._reading)
-        self._subresources = Subresources(self._ground, self._writing, self._deleting)
+        self._context = VerbContext(kinds, store, rules, admission, patching=patching, authority=authority)
+        self._reading = ReadVerbs(self._context)
+        self._writing = WriteVerbs(self._context)
+        self._deleting = DeleteVerbs(self._context, self._reading)
+        self._subresources = Subresources(self._context, self._writing, self._deleting)
         self.kinds = kinds
         self.store = store
 
     @property
     def reads(self) -> ObjectLookup:
         """The objects as they are stored."""
-        return self._ground.reads
+        return self._context.reads
 
     @property
     def authority(self) -> Authority:
-        """Who answers reviews and issues tokens; may be set."""
-        return self._ground.authority
+        """Answers reviews and issues tokens; may be set."""
+        return self._context.authority
 
     @authority.setter
     def authority(self, authority: Authority) -> None:
-        self._ground.authority = authority
+        self._context.authority = authority
 
     @property
     def custom(self) -> CustomPort | None:
-        """What knows of custom kinds; may be set."""
-        return self._ground.custom
+        """The port to custom kinds; may be set."""
+        return self._context.custom
 
     @custom.setter
     def custom(self, custom: CustomPort | None) -> None:
-        self._ground.custom = custom
+        self._context.custom = custom
 
     def rules(self, kind: ApiKind) -> TypeRules:
         """The rules of a kind."""
-        return self._ground.rules(kind)
+        return self._context.rules(kind)
 
     def get(self, kind: ApiKind, namespace: str, name: str, *, subresource: str = "") -> StoredObject:
         """The object (404 when there is none); ``scale`` gives the Scale of it. ``status`` gives the whole object."""
@@ -87,8 +87,8 @@ class ApiCore:
         return self._reading.get(kind, namespace, name)
 
     def has(self, kind: ApiKind, namespace: str, name: str) -> bool:
-        """Is there such an object."""
-        return self._ground.find(kind, namespace, name) is not None
+        """Whether there is such an object."""
+        return self._context.find(kind, namespace, name) is not None
 
     def list(
         self, kind: ApiKind, namespace: str = "", *, labels: str = "", fields: str = "", limit: int = 0,
@@ -103,7 +103,7 @@ class ApiCore:
         self, kind: ApiKind, namespace: str = "", *, labels: str = "", fields: str = "", version: str = "",
         bookmarks: bool = False, initial_events: bool = False,
     ) -> ObjectWatch:  # fmt: skip
-        """What happens after ``version``; "" or "0" begin with what is there. 410 when ``version`` is too old."""
+        """The events after ``version``; "" or "0" begin with the objects there are. 410 when ``version`` is too old."""
         return self._reading.watch(
             kind, namespace, labels=labels, fields=fields, version=version, bookmarks=bookmarks,
             initial_events=initial_events,
@@ -112,7 +112,7 @@ class ApiCore:
     def create(
         self, kind: ApiKind, namespace: str, obj: Object, call: Call, *, name: str = "", subresource: str = ""
     ) -> StoredObject:
-        """Kinds that are only asked answer with a ``StoredObject`` of revision 0, as do binding, eviction and token.
+        """Create an object. Reviews, binding, eviction and token return a ``StoredObject`` of revision 0.
 
         ``name`` is the path's, for subresources.
         """
@@ -129,14 +129,14 @@ class ApiCore:
             pods = self.kinds.need("", "pods")
             return self._subresources.bind(pods, namespace, str(metadata_of(dict(obj)).get("name") or ""), obj, call)
         if not kind.stored:
-            return ask(self._ground, kind, namespace, obj, call)
+            return answer_review(self._context, kind, namespace, obj, call)
         return self._writing.create(kind, namespace, obj, call)
 
     def prepared(self, kind: ApiKind, obj: Object, call: Call, *, new: bool) -> Object:
-        """What a create (``new``) or an update of a large object of a built-in kind does without looking at any other.
+        """The part of a create (``new``) or an update of a large built-in object that needs no other object.
 
         May be called in another thread; the ``create`` or ``update`` that follows must have ``prepared`` in its call.
-        Raises ApiError 400, and 500 for what no storage takes.
+        Raises ApiError 400, and 500 for an object too large to store.
         """
         return self._writing.prepared(kind, obj, call, new=new)
 
@@ -173,22 +173,22 @@ class ApiCore:
         return self._deleting.delete(kind, namespace, name, options, call)
 
     def connect(self, kind: ApiKind, namespace: str, name: str, obj: Object, call: Call, *, subresource: str) -> None:
-        """Raises ApiError for who may not connect to it; ``obj`` are the options, as PodExecOptions."""
+        """Run admission of a connection; ``obj`` is its options, as PodExecOptions. Raises ApiError when refused."""
         review = Review(
             operation="CONNECT", kind=kind, namespace=namespace, name=name, obj=obj, old=None, subresource=subresource,
             call=call,
         )  # fmt: skip
-        self._ground.admit(review)
-        self._ground.admitted(review)
+        self._context.admit(review)
+        self._context.admitted(review)
 
     def delete_collection(
         self, kind: ApiKind, namespace: str, options: DeleteOptions, call: Call, *, labels: str = "", fields: str = ""
     ) -> Iterator[StoredObject]:
-        """Each step deletes or marks one object and gives what it was; take a break where there are many."""
+        """Each step deletes or marks one object and yields it as it was; let the loop run in between."""
         return self._deleting.delete_collection(kind, namespace, options, call, labels=labels, fields=fields)
 
     def end_watches(self, kind: ApiKind) -> None:
-        """Close every watch of the kind: what it shows has changed, and who watches must list again."""
+        """Close every watch of the kind: its schema has changed, and clients must list again."""
         self.store.table(storage_key(kind)).watching.end()
 
     def on_commit(self, listener: CommitListener) -> None:
@@ -196,11 +196,11 @@ class ApiCore:
         self.store.on_commit(listener)
 
     async def kept(self) -> None:
-        """Return when all that was written so far is on disk, at once without a journal. Raises ApiError 500."""
+        """Return once all writes so far are on disk (at once without a journal). Raises ApiError 500."""
         await self.store.kept()
 
     def close(self) -> None:
-        """End every watch and write what is left to the journal."""
+        """End every watch and flush the journal."""
         self.store.close()
 
 

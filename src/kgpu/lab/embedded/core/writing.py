@@ -11,9 +11,9 @@ import random
 import uuid
 from typing import Any, Final
 
-from kgpu.lab.embedded.core import patched, sizes
+from kgpu.lab.embedded.core import patch_errors, sizes
+from kgpu.lab.embedded.core.context import VerbContext, now, plain
 from kgpu.lab.embedded.core.convert import storage_key
-from kgpu.lab.embedded.core.ground import VerbContext, now, plain
 from kgpu.lab.embedded.core.model import Call, Review, StoredObject
 from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.repeated import StrictError, words
@@ -45,7 +45,7 @@ _CONDITIONAL: Final = frozenset({
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
     ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
 })  # fmt: skip
-# Kinds that a PUT makes when there is none (AllowCreateOnUpdate true).
+# Kinds that a PUT creates when there is no such object (AllowCreateOnUpdate true).
 _PUT_CREATES: Final = frozenset({
     ("node.k8s.io", "runtimeclasses"), ("rbac.authorization.k8s.io", "rolebindings"),
     ("rbac.authorization.k8s.io", "clusterrolebindings"), ("rbac.authorization.k8s.io", "roles"),
@@ -55,13 +55,13 @@ _PUT_CREATES: Final = frozenset({
 
 
 class WriteVerbs:
-    """Over one ground."""
+    """Works on one ``VerbContext``."""
 
-    def __init__(self, ground: VerbContext) -> None:
-        self._ground = ground
+    def __init__(self, context: VerbContext) -> None:
+        self._context = context
 
     def create(self, kind: ApiKind, namespace: str, obj: Object, call: Call, name: str = "") -> StoredObject:
-        """``name`` from the path, for kinds that are made by PUT."""
+        """Create an object; ``name`` is the path's, for kinds that a PUT creates."""
         new = obj if call.prepared else self._decoded(kind, obj, call)
         if name:
             _check_name(new, name, namespace)
@@ -70,29 +70,29 @@ class WriteVerbs:
         return self._retried(kind, namespace, new, call, applied=call.prepared)
 
     def prepared(self, kind: ApiKind, obj: Object, call: Call, *, new: bool) -> Object:
-        """As ``Core.prepared``."""
-        made = self._decoded(kind, obj, call)
-        sizes.check_parts(made)
+        """As ``ApiCore.prepared``."""
+        decoded = self._decoded(kind, obj, call)
+        sizes.check_parts(decoded)
         if new:
             for field in _SYSTEM:
-                metadata_of(made).pop(field, None)
-            self._manage(kind, None, made, call, "")
-        return made
+                metadata_of(decoded).pop(field, None)
+            self._manage(kind, None, decoded, call, "")
+        return decoded
 
     def _retried(self, kind: ApiKind, namespace: str, new: Object, call: Call, *, applied: bool) -> StoredObject:
         metadata = metadata_of(new)
         generated = metadata.get("generateName") and not metadata.get("name")
         for attempt in range(GENERATED_ATTEMPTS if generated else 1):
-            made = self._created(kind, namespace, new, call, applied=applied, last=attempt == GENERATED_ATTEMPTS - 1)
-            if made is not None:
-                return made
+            stored = self._created(kind, namespace, new, call, applied=applied, last=attempt == GENERATED_ATTEMPTS - 1)
+            if stored is not None:
+                return stored
         raise AssertionError("the last attempt raises")
 
     def _created(
         self, kind: ApiKind, namespace: str, new: Object, call: Call, *, applied: bool, last: bool
     ) -> StoredObject | None:
-        ground = self._ground
-        rules = ground.rules(kind)
+        context = self._context
+        rules = context.rules(kind)
         new = {**new, "metadata": dict(metadata_of(new))}
         _check_namespace(kind, new, namespace)
         if not applied:
@@ -102,7 +102,7 @@ class WriteVerbs:
             operation="CREATE", kind=kind, namespace=namespace, name=str(metadata.get("name") or ""), obj=new, old=None,
             subresource="", call=call,
         )  # fmt: skip
-        ground.admit(review)
+        context.admit(review)
         new = review.obj
         metadata = metadata_of(new)
         _check_namespace(kind, new, namespace)
@@ -117,11 +117,11 @@ class WriteVerbs:
         if errors:
             raise invalid(kind.group, kind.kind, name, errors)
         review.name = name
-        ground.admitted(review)
+        context.admitted(review)
         if metadata.get("resourceVersion", "") not in ("", "0"):
             raise plain(500, "resourceVersion should not be set on objects to be created")
         metadata.pop("resourceVersion", None)
-        present = ground.store.get(storage_key(kind), namespace if kind.namespaced else "", name)
+        present = context.store.get(storage_key(kind), namespace if kind.namespaced else "", name)
         if present is not None:
             if generated and not last:
                 return None
@@ -131,13 +131,13 @@ class WriteVerbs:
             if "deletionTimestamp" in present.obj["metadata"]:
                 error.message = f"object is being deleted: {error.message}"
             raise error
-        return ground.commit(kind, new, call)
+        return context.commit(kind, new, call)
 
     def update(
         self, kind: ApiKind, namespace: str, name: str, obj: Object, *, call: Call, subresource: str
     ) -> StoredObject:
         """PUT of an object or of its status."""
-        old = self._ground.find(kind, namespace, name)
+        old = self._context.find(kind, namespace, name)
         if old is None:
             if storage_key(kind) in _PUT_CREATES and not subresource:
                 return self.create(kind, namespace, obj, dataclasses.replace(call, prepared=False), name)
@@ -147,8 +147,8 @@ class WriteVerbs:
         return self.replace(kind, old, new, call, subresource)
 
     def _decoded(self, kind: ApiKind, obj: Object, call: Call) -> Object:
-        """The object with its defaults. An empty list of owners stays, for it means that there are none any more."""
-        rules = self._ground.rules(kind)
+        """The object with its defaults. Empty managedFields stay: they mean that the client cleared them."""
+        rules = self._context.rules(kind)
         new = rules.decode(kind, obj, call)
         rules.default(kind, new)
         metadata = obj.get("metadata")
@@ -159,37 +159,37 @@ class WriteVerbs:
     def patch(
         self, kind: ApiKind, namespace: str, name: str, content_type: str, body: Any, *, call: Call, subresource: str
     ) -> tuple[StoredObject, bool]:
-        """The object, and whether an apply has made it."""
-        ground = self._ground
-        old = ground.find(kind, namespace, name)
-        rules = ground.rules(kind)
+        """Return the object, and whether an apply has created it."""
+        context = self._context
+        old = context.find(kind, namespace, name)
+        rules = context.rules(kind)
         if content_type == APPLY:
             return self._apply(kind, namespace, name, old, body, call=call, subresource=subresource)
-        if content_type == patched.STRATEGIC and kind.custom:
+        if content_type == patch_errors.STRATEGIC and kind.custom:
             from kgpu.lab.embedded.patch import unsupported
 
             raise unsupported(custom=True)
         if old is None:
             raise not_found(kind.group, kind.plural, name)
-        live = ground.at(old, kind).obj
-        changed = ground.patching.apply_patch(content_type, live, body, rules.schema(kind))
-        new = self.patched(kind, patched.AppliedPatch.of(content_type, body, changed), call)
+        live = context.at(old, kind).obj
+        changed = context.patching.apply_patch(content_type, live, body, rules.schema(kind))
+        new = self.patched(kind, patch_errors.AppliedPatch.of(content_type, body, changed), call)
         _check_name(new, name, namespace)
         return self.replace(kind, old, new, call, subresource, patched=True), False
 
-    def patched(self, kind: ApiKind, patch: patched.AppliedPatch, call: Call) -> Object:
-        """What a patch has made, decoded; a refusal is about the patch."""
-        own = patched.complaints(patch, call.repeated) if call.validation != "Ignore" else []
+    def patched(self, kind: ApiKind, patch: patch_errors.AppliedPatch, call: Call) -> Object:
+        """Decode a patched object; errors are worded as about the patch. Raises ApiError."""
+        own = patch_errors.complaints(patch, call.repeated) if call.validation != "Ignore" else []
         if call.validation == "Warn":
             call.warnings.extend(own)
         try:
-            new = self._decoded(kind, patch.made, dataclasses.replace(call, repeated=None))
+            new = self._decoded(kind, patch.patched, dataclasses.replace(call, repeated=None))
         except StrictError as error:
-            raise patched.refused(patch, words([*own, *patch.ordered(error.complaints)])) from None
+            raise patch_errors.refused(patch, words([*own, *patch.ordered(error.complaints)])) from None
         except ApiError as error:
-            raise patched.undecoded(patch, error) from None
+            raise patch_errors.undecoded(patch, error) from None
         if own and call.validation == "Strict":
-            raise patched.refused(patch, words(own))
+            raise patch_errors.refused(patch, words(own))
         return new
 
     def _apply(
@@ -207,7 +207,7 @@ class WriteVerbs:
             raise bad_request(
                 "error decoding YAML: json: cannot unmarshal it into Go value of type map[string]interface {}"
             )
-        ground = self._ground
+        context = self._context
         if old is None:
             uid = metadata_of(body).get("uid")
             if subresource:
@@ -215,15 +215,15 @@ class WriteVerbs:
             if uid:
                 why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
                 raise conflict(kind.group, kind.plural, name, why)
-        rules = ground.rules(kind)
+        rules = context.rules(kind)
         _check_name({**body, "metadata": {"name": name, **metadata_of(body)}}, name, namespace)
-        live = ground.at(old, kind).obj if old else None
-        merged = ground.patching.server_side_apply(
+        live = context.at(old, kind).obj if old else None
+        merged = context.patching.server_side_apply(
             live, body, rules.schema(kind), manager=call.manager, force=call.force, subresource=subresource, kind=kind,
             now=now(),
         )  # fmt: skip
         if call.repeated is not None:
-            patched.settle_applied(call.repeated, call)
+            patch_errors.settle_applied(call.repeated, call)
         new = rules.decode(kind, merged, dataclasses.replace(call, repeated=None))
         rules.default(kind, new)
         if old is not None:
@@ -236,13 +236,14 @@ class WriteVerbs:
         self, kind: ApiKind, old: StoredObject, new: Object, call: Call, subresource: str, *, applied: bool = False,
         patched: bool = False, admitted_as: tuple[Object, Object] | None = None,
     ) -> StoredObject:  # fmt: skip
-        """``new`` (decoded, handed over) in the place of ``old``. ``admitted_as``: what admission sees, (new, old).
+        """Put ``new`` (decoded; it now belongs to the store) in the place of ``old``.
 
-        An update's uid is a precondition, a patch's is a change that validation refuses.
+        ``admitted_as``: the (new, old) that admission sees. An update's uid is a precondition; a patch's is a change,
+        which validation refuses.
         """
-        ground = self._ground
-        rules = ground.rules(kind)
-        live = ground.at(old, kind).obj
+        context = self._context
+        rules = context.rules(kind)
+        live = context.at(old, kind).obj
         before, metadata = live["metadata"], metadata_of(new)
         name, namespace = old.name, old.namespace
         uid = metadata.get("uid")
@@ -259,12 +260,12 @@ class WriteVerbs:
         )  # fmt: skip
         if admitted_as is not None:
             review.obj, review.old = admitted_as
-        ground.admit(review)
+        context.admit(review)
         if admitted_as is None:
             new = review.obj
         metadata = metadata_of(new)
         _keep(metadata, before, "generation")
-        # A Scale is written with the strategy of the object that it scales.
+        # A Scale is written with the strategy of the scaled object.
         strategy = "" if subresource == "scale" else subresource
         rules.prepare(kind, new, live, strategy)
         for field in ("uid", "creationTimestamp", "deletionTimestamp"):
@@ -275,19 +276,19 @@ class WriteVerbs:
         errors = rules.validate(kind, new, live, strategy)
         if errors:
             raise invalid(kind.group, kind.kind, name, errors)
-        ground.admitted(review)
-        if _unchanged(live, new) and not ground.is_outdated(old, kind):
-            return ground.at(old, kind)
+        context.admitted(review)
+        if _unchanged(live, new) and not context.is_outdated(old, kind):
+            return context.at(old, kind)
         if _ends(kind, new, live):
             if not call.dry_run:
-                ground.store.remove(storage_key(kind), old)
+                context.store.remove(storage_key(kind), old)
             return StoredObject(new, old.revision)
-        return ground.commit(kind, new, call, old)
+        return context.commit(kind, new, call, old)
 
     def _manage(self, kind: ApiKind, live: Object | None, new: Object, call: Call, subresource: str) -> None:
         metadata = metadata_of(new)
-        managed = self._ground.patching.after_write(
-            live, new, self._ground.rules(kind).schema(kind), manager=call.manager, subresource=subresource, kind=kind,
+        managed = self._context.patching.after_write(
+            live, new, self._context.rules(kind).schema(kind), manager=call.manager, subresource=subresource, kind=kind,
             now=now(),
         )  # fmt: skip
         if managed:
@@ -297,20 +298,20 @@ class WriteVerbs:
 
 
 def metadata_of(obj: Object) -> Object:
-    """``metadata``, put there when it is missing."""
-    found = obj.get("metadata")
-    if not isinstance(found, dict):
-        found = obj["metadata"] = {}
-    return found
+    """The object's metadata, added when it is missing."""
+    metadata = obj.get("metadata")
+    if not isinstance(metadata, dict):
+        metadata = obj["metadata"] = {}
+    return metadata
 
 
 def suffix() -> str:
-    """Five characters that say nothing rude (names of generateName)."""
+    """Five random characters that spell no words, for generateName."""
     return "".join(random.choices(_ALPHABET, k=5))  # noqa: S311 - no secret
 
 
 def uid_mismatch(kind: ApiKind, old: StoredObject, uid: str) -> str:
-    """The storage's complaint about a UID that an update names."""
+    """The storage's error for an update whose UID is not the object's."""
     where = "/".join(
         filter(None, ("/registry", kind.group if kind.custom else "", kind.plural, old.namespace, old.name))
     )
@@ -332,11 +333,11 @@ def _check_version(kind: ApiKind, old: StoredObject, version: str) -> None:
 
 def _check_name(obj: Object, name: str, namespace: str) -> None:
     metadata = metadata_of(obj)
-    found, space = metadata.get("name") or "", metadata.get("namespace") or ""
-    if not found:
+    stated, space = metadata.get("name") or "", metadata.get("namespace") or ""
+    if not stated:
         raise bad_request(f"the name of the object ({name} based on URL) was undeterminable: name must be provided")
-    if found != name:
-        raise bad_request(f"the name of the object ({found}) does not match the name on the URL ({name})")
+    if stated != name:
+        raise bad_request(f"the name of the object ({stated}) does not match the name on the URL ({name})")
     if namespace and space and space != namespace:
         raise bad_request(
             f"the namespace of the object ({space}) does not match the namespace on the request ({namespace})"
@@ -345,9 +346,9 @@ def _check_name(obj: Object, name: str, namespace: str) -> None:
 
 def _check_namespace(kind: ApiKind, obj: Object, namespace: str) -> None:
     metadata = metadata_of(obj)
-    found = metadata.get("namespace") or ""
+    stated = metadata.get("namespace") or ""
     wanted = namespace if kind.namespaced else ""
-    if found and wanted and found != wanted:
+    if stated and wanted and stated != wanted:
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
     if wanted:
         metadata["namespace"] = wanted
@@ -363,7 +364,7 @@ def _keep(metadata: Object, before: Object, field: str) -> None:
 
 
 def _ends(kind: ApiKind, new: Object, live: Object) -> bool:
-    """Has this update taken the last finalizer of an object that is to go (ShouldDeleteDuringUpdate)."""
+    """Whether this update removes the last finalizer of an object being deleted (ShouldDeleteDuringUpdate)."""
     before = live["metadata"]
     if new["metadata"].get("finalizers") or "deletionTimestamp" not in before:
         return False
@@ -373,7 +374,7 @@ def _ends(kind: ApiKind, new: Object, live: Object) -> bool:
 
 
 def _unchanged(old: Object, new: Object) -> bool:
-    """Do they differ in nothing but the times of managedFields."""
+    """Whether they differ at most in the times of managedFields."""
     if old.keys() != new.keys() or any(old[key] != new[key] for key in old if key != "metadata"):
         return False
     before, after = old["metadata"], new["metadata"]
@@ -381,5 +382,5 @@ def _unchanged(old: Object, new: Object) -> bool:
         return False
     first, second = before.get("managedFields") or (), after.get("managedFields") or ()
     return len(first) == len(second) and all(
-        {**one, "time": ""} == {**two, "time": ""} for one, two in zip(first, second, strict=True)
+        {**left, "time": ""} == {**right, "time": ""} for left, right in zip(first, second, strict=True)
     )

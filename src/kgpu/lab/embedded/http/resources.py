@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from kgpu.lab.embedded.core.account import default_account
 from kgpu.lab.embedded.core.model import ApiUser, Call, ListPage, StoredObject, TypeRules
+from kgpu.lab.embedded.core.serviceaccount import await_default_account
 from kgpu.lab.embedded.http import answers, body, logs, negotiate, options, proxy, watch
 from kgpu.lab.embedded.http.answers import ApiAnswer, Columns
 from kgpu.lab.embedded.http.metrics import Metrics
@@ -248,7 +248,7 @@ async def _create(context: HandlerContext, resource_request: ResourceRequest) ->
     request, kind = resource_request.request, resource_request.kind
     wanted = negotiate.choose(request, tables=_has_table(resource_request))
     obj, call = await _object(context, resource_request, "CreateOptions")
-    await default_account(context.core, kind, resource_request.namespace, obj, request.subresource)
+    await await_default_account(context.core, kind, resource_request.namespace, obj, request.subresource)
     with _warned(resource_request, call):
         stored = context.core.create(
             kind, resource_request.namespace, obj, call, name=request.name, subresource=request.subresource
@@ -343,7 +343,7 @@ async def _patch(context: HandlerContext, resource_request: ResourceRequest) -> 
     if repeated is not None:
         call = _repeated(resource_request, call, repeated)
     if media == options.APPLY and not context.core.has(kind, resource_request.namespace, request.name):
-        await default_account(context.core, kind, resource_request.namespace, change, request.subresource)
+        await await_default_account(context.core, kind, resource_request.namespace, change, request.subresource)
     with _warned(resource_request, call):
         stored, created = context.core.patch(
             kind, resource_request.namespace, request.name, media, change, call, subresource=request.subresource

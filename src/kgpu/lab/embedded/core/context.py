@@ -1,4 +1,4 @@
-"""What every verb stands on: the kinds, the store, the rules, admission, patches and the ports that others plug in."""
+"""What every verb uses: the kinds, the store, the rules, admission, patches and the ports that other packages fill."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IMMORTAL: Final = frozenset({"default", "kube-system", "kube-public"})
 
 
 class CustomPort(Protocol):
-    """What the core asks about custom kinds; ``crd.custom.CustomKinds``."""
+    """What the core needs to know about custom kinds; ``crd.custom.CustomKinds``."""
 
     def selectable_fields(self, kind: ApiKind) -> tuple[str, ...]:
         """Field selectors besides metadata.name and metadata.namespace."""
@@ -38,7 +38,7 @@ class CustomPort(Protocol):
         ...
 
     def version(self, kind: ApiKind) -> object:
-        """Stands for the schema of that version: another one once that has changed."""
+        """An object that identifies the schema of that version; a changed schema has another one."""
         ...
 
     def scale_of(self, kind: ApiKind, obj: Object) -> Object:
@@ -90,7 +90,7 @@ class RealPatching:
 
 
 class VerbContext:
-    """Shared by the verbs. ``custom`` and ``authority`` may be set after it was made."""
+    """What the verbs share. ``custom`` and ``authority`` may be set after construction."""
 
     def __init__(
         self, kinds: Kinds, store: ObjectStore, rules: Callable[[ApiKind], TypeRules], admission: Sequence[Admission],
@@ -99,8 +99,8 @@ class VerbContext:
         self.kinds = kinds
         self.store = store
         self.rules = rules
-        self.mutating = tuple(one for one in admission if getattr(one, "mutating", False))
-        self.validating = tuple(one for one in admission if not getattr(one, "mutating", False))
+        self.mutating = tuple(plugin for plugin in admission if getattr(plugin, "mutating", False))
+        self.validating = tuple(plugin for plugin in admission if not getattr(plugin, "mutating", False))
         self.patching: Patching = patching or RealPatching()
         self.authority: Authority = authority or AllowAll()
         self.custom: CustomPort | None = None
@@ -113,22 +113,22 @@ class VerbContext:
         return stored.at(kind, lambda kind, obj: converted(obj, kind))
 
     def is_outdated(self, stored: StoredObject, kind: ApiKind) -> bool:
-        """Whether it would be stored otherwise now: its kind's schema has changed since it was written."""
+        """Whether a write now would store it differently, as its kind's schema has changed since."""
         return kind.custom and stored.obj["apiVersion"] == kind.api_version and self.at(stored, kind) is not stored
 
     def find(self, kind: ApiKind, namespace: str, name: str) -> StoredObject | None:
-        """The object as it is stored."""
+        """The object as stored, None when there is none."""
         return self.store.get(storage_key(kind), namespace, name)
 
     def need(self, kind: ApiKind, namespace: str, name: str) -> StoredObject:
-        """As ``find``; 404 when there is none."""
-        found = self.find(kind, namespace, name)
-        if found is None:
+        """As ``find``; raises ApiError 404 when there is none."""
+        stored = self.find(kind, namespace, name)
+        if stored is None:
             raise not_found(kind.group, kind.plural, name)
-        return found
+        return stored
 
     def commit(self, kind: ApiKind, obj: Object, call: Call, old: StoredObject | None = None) -> StoredObject:
-        """Write ``obj`` (in the version of ``kind``; handed over), unless it is a dry run."""
+        """Write ``obj`` (in the version of ``kind``; it now belongs to the store), unless it is a dry run."""
         stored_as = storage_kind(self.kinds, kind)
         if stored_as is not kind:
             obj = converted(obj, stored_as)
@@ -137,7 +137,7 @@ class VerbContext:
         try:
             stored = self.store.put(storage_key(kind), obj)
         except TooLargeError:
-            # As the real server does: who owns what is given up before the object is refused.
+            # As the real server does: drop managedFields before refusing the object.
             if obj["metadata"].pop("managedFields", None) is None:
                 raise
             stored = self.store.put(storage_key(kind), obj)
@@ -146,15 +146,15 @@ class VerbContext:
         return self.at(stored, kind)
 
     def admit(self, review: Review) -> None:
-        """Mutating admission, the namespace's life first."""
+        """Run mutating admission, after the NamespaceLifecycle check."""
         self._lifecycle(review)
-        for one in self.mutating:
-            one.admit(review, self.reads)
+        for plugin in self.mutating:
+            plugin.admit(review, self.reads)
 
     def admitted(self, review: Review) -> None:
-        """Validating admission."""
-        for one in self.validating:
-            one.admit(review, self.reads)
+        """Run validating admission."""
+        for plugin in self.validating:
+            plugin.admit(review, self.reads)
 
     def _lifecycle(self, review: Review) -> None:
         kind = review.kind
@@ -182,14 +182,14 @@ class VerbContext:
 
 
 class StoreLookup:
-    """``Reads`` over the store."""
+    """``ObjectLookup`` over the store."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def get(self, group: str, plural: str, namespace: str, name: str) -> Object | None:
-        found = self._store.get((group, plural), namespace, name)
-        return found.obj if found else None
+        stored = self._store.get((group, plural), namespace, name)
+        return stored.obj if stored else None
 
     def list(self, group: str, plural: str, namespace: str = "") -> Iterator[Object]:
         return (stored.obj for stored in self._store.table((group, plural)).scan(namespace))
@@ -201,18 +201,18 @@ def now() -> str:
 
 
 def later(seconds: int) -> str:
-    """The time in so many seconds."""
+    """The time ``seconds`` from now, as ``now`` writes it."""
     return (dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def success(code: int = 0, details: Object | None = None) -> Object:
-    """A Status that tells of success."""
-    found: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+    """A Status of success."""
+    status: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     if details:
-        found["details"] = details
-    return {**found, "code": code} if code else found
+        status["details"] = details
+    return {**status, "code": code} if code else status
 
 
 def plain(code: int, message: str) -> ApiError:
-    """An error that the real server has no reason for."""
+    """An ApiError without a reason, as the real server sends some."""
     return ApiError(code, "", message)

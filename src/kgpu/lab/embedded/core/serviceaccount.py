@@ -1,7 +1,7 @@
-"""The wait for a new namespace's ServiceAccount: its controller makes it a moment after the namespace.
+"""The wait for a new namespace's ServiceAccount, which its controller creates a moment after the namespace.
 
 As kube-apiserver 1.35's ServiceAccount admission does (plugin/pkg/admission/serviceaccount): a pod that runs as the
-account ``default`` is refused only when ten looks at intervals of 100 to 200 ms have not found it.
+account ``default`` is refused only after ten look-ups at intervals of 100 to 200 ms have not found it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ SHORTEST_S: Final = 0.1
 LONGEST_S: Final = 0.2
 
 
-async def default_account(core: ApiCore, kind: ApiKind, namespace: str, obj: Any, subresource: str = "") -> None:
-    """Return when a new pod's account may be looked up: at once unless it is ``default``, missing, of a namespace."""
+async def await_default_account(core: ApiCore, kind: ApiKind, namespace: str, obj: Any, subresource: str = "") -> None:
+    """Wait for the account ``default`` if a new pod uses it and it is missing; no wait without its namespace."""
     if kind.key != ("", "pods") or subresource or not _of_default(obj):
         return
     accounts, namespaces = core.kinds.need("", "serviceaccounts"), core.kinds.need("", "namespaces")
-    interval = random.uniform(SHORTEST_S, LONGEST_S)  # noqa: S311 - so that many do not look at once
+    interval = random.uniform(SHORTEST_S, LONGEST_S)  # noqa: S311 - spreads the look-ups of many pods
     for _ in range(LOOKS - 1):
         if core.has(accounts, namespace, DEFAULT) or not core.has(namespaces, "", namespace):
             return
@@ -33,6 +33,6 @@ async def default_account(core: ApiCore, kind: ApiKind, namespace: str, obj: Any
 
 
 def _of_default(obj: Any) -> bool:
-    """Whatever has no readable account: the words for what is wrong with it come from those who check it."""
+    """Whether a pod uses the account ``default``. A malformed one counts as such: validation reports what is wrong."""
     spec = obj.get("spec") if isinstance(obj, Mapping) else None
     return not isinstance(spec, Mapping) or (spec.get("serviceAccountName") or DEFAULT) == DEFAULT

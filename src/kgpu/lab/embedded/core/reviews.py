@@ -1,11 +1,11 @@
-"""Kinds that are only asked: reviews of access and of tokens. They answer with the object, its status filled in."""
+"""Reviews of access and of tokens: kinds that are never stored. The answer is the object with its status filled in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
 
-from kgpu.lab.embedded.core.ground import VerbContext
+from kgpu.lab.embedded.core.context import VerbContext
 from kgpu.lab.embedded.core.model import ApiUser, Call, StoredObject
 from kgpu.lab.embedded.core.writing import metadata_of
 from kgpu.lab.embedded.kinds import ApiKind
@@ -15,9 +15,9 @@ _EITHER: Final = "cannot be specified in combination with resourceAttributes"
 _ONE_OF: Final = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
 
 
-def ask(ground: VerbContext, kind: ApiKind, namespace: str, obj: Object, call: Call) -> StoredObject:
-    """The answer. Raises ApiError 400 and 422."""
-    rules = ground.rules(kind)
+def answer_review(context: VerbContext, kind: ApiKind, namespace: str, obj: Object, call: Call) -> StoredObject:
+    """Return the review with its status. Raises ApiError 400 and 422."""
+    rules = context.rules(kind)
     new = rules.decode(kind, obj, call)
     rules.default(kind, new)
     metadata = metadata_of(new)
@@ -27,11 +27,11 @@ def ask(ground: VerbContext, kind: ApiKind, namespace: str, obj: Object, call: C
     if errors:
         raise invalid(kind.group, kind.kind, "", errors)
     spec = new.setdefault("spec", {})
-    new["status"] = _ANSWERS[kind.plural](ground, kind, spec, call)
+    new["status"] = _ANSWERS[kind.plural](context, kind, spec, call)
     return StoredObject(new, 0)
 
 
-def _access(ground: VerbContext, kind: ApiKind, spec: Object, call: Call) -> Object:
+def _access(context: VerbContext, kind: ApiKind, spec: Object, call: Call) -> Object:
     attributes, other = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     errors: list[FieldError] = []
     if attributes is not None and other is not None:
@@ -45,24 +45,24 @@ def _access(ground: VerbContext, kind: ApiKind, spec: Object, call: Call) -> Obj
             errors.append(bad_value("spec.user", "", "at least one of user or group must be specified"))
     if errors:
         raise invalid(kind.group, kind.kind, "", errors)
-    allowed, reason = ground.authority.allowed(user, attributes or other or {})
+    allowed, reason = context.authority.allowed(user, attributes or other or {})
     return {"allowed": allowed, **({"reason": reason} if reason else {})}
 
 
-def _rules(ground: VerbContext, kind: ApiKind, spec: Object, call: Call) -> Object:
+def _rules(context: VerbContext, kind: ApiKind, spec: Object, call: Call) -> Object:
     del kind
-    resources, others = ground.authority.rules(call.user, spec.get("namespace") or "")
+    resources, others = context.authority.rules(call.user, spec.get("namespace") or "")
     return {"resourceRules": resources, "nonResourceRules": others, "incomplete": False}
 
 
-def _self(ground: VerbContext, kind: ApiKind, spec: Object, call: Call) -> Object:
-    del ground, kind, spec
+def _self(context: VerbContext, kind: ApiKind, spec: Object, call: Call) -> Object:
+    del context, kind, spec
     return {"userInfo": call.user.info()}
 
 
-def _token(ground: VerbContext, kind: ApiKind, spec: Object, call: Call) -> Object:
+def _token(context: VerbContext, kind: ApiKind, spec: Object, call: Call) -> Object:
     del kind, call
-    user = ground.authority.review(spec.get("token") or "")
+    user = context.authority.review(spec.get("token") or "")
     if user is None:
         return {"user": {}, "error": "invalid bearer token"}
     audiences = spec.get("audiences")

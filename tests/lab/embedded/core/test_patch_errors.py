@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kgpu.lab.embedded.core.model import ApiUser, Call
-from kgpu.lab.embedded.core.patched import STRATEGIC
+from kgpu.lab.embedded.core.patch_errors import STRATEGIC
 from kgpu.lab.embedded.core.verbs import ApiCore
 from kgpu.lab.embedded.kinds import Kinds
 from kgpu.lab.embedded.status import ApiError, Object

@@ -1,4 +1,4 @@
-"""What is said of a patch that makes an object which can't be decoded, or has fields that its type doesn't know.
+"""The errors of a patch whose result can't be decoded or has fields that its type doesn't know.
 
 Sources of the rules: apiserver's endpoints/handlers/patch.go and apimachinery's runtime converter (FromUnstructured),
 by which strategic patches are decoded.
@@ -22,11 +22,11 @@ _HANDLED: Final = re.compile(r'^\S+ in version "\S+" cannot be handled as a \S+:
 
 
 class AppliedPatch(NamedTuple):
-    """A patch, and what it has made of an object."""
+    """A patch, and the object that it resulted in."""
 
     content_type: str
     body: Any
-    made: Object
+    patched: Object
 
     @classmethod
     def of(cls, content_type: str, body: Any, changed: Object) -> AppliedPatch:
@@ -34,11 +34,12 @@ class AppliedPatch(NamedTuple):
         return cls(content_type, body, changed if content_type == STRATEGIC else in_order(changed))
 
     def shown(self) -> str:
-        """As a refusal quotes it: a strategic patch itself, else what came of it.
+        """As a refusal quotes it: a strategic patch itself, else the patched object.
 
-        Where the patch has not been the real server has a built-in type's fields in the order of its Go struct.
+        In parts that the patch did not touch, the real server has a built-in type's fields in the order of its Go
+        struct.
         """
-        return printed(self.body) if self.content_type == STRATEGIC else shown(self.made)
+        return printed(self.body) if self.content_type == STRATEGIC else shown(self.patched)
 
     def ordered(self, unknown: list[str]) -> list[str]:
         """Complaints about unknown fields in the decoder's order."""
@@ -46,14 +47,16 @@ class AppliedPatch(NamedTuple):
 
 
 def complaints(patch: AppliedPatch, repeated: Repeated | None) -> list[str]:
-    """What strict decoding says of the patch itself."""
+    """The complaints of strict decoding about the patch itself."""
     if patch.content_type == JSON:
-        return [f"json patch {one}" for one in operations(patch.body if repeated is None else repeated.members)]
+        return [
+            f"json patch {complaint}" for complaint in operations(patch.body if repeated is None else repeated.members)
+        ]
     return repeated.untyped() if repeated is not None else []
 
 
 def refused(patch: AppliedPatch, why: str) -> ApiError:
-    """422 for the patch."""
+    """ApiError 422 for the patch."""
     return invalid("", "", "", [bad_value("patch", patch.shown(), why)])
 
 
@@ -66,12 +69,12 @@ def settle_applied(repeated: Repeated, call: Call) -> None:
 
 
 def undecoded(patch: AppliedPatch, error: ApiError) -> ApiError:
-    """What the real server says instead of ``error``, the refusal to decode what the patch has made."""
+    """The real server's error in place of ``error``, the refusal to decode the patched object."""
     if error.code != 400:
         return error
     if patch.content_type != STRATEGIC:
-        found = _HANDLED.match(error.message)
-        return refused(patch, error.message[found.end() :]) if found else error
+        prefix = _HANDLED.match(error.message)
+        return refused(patch, error.message[prefix.end() :]) if prefix else error
     unmarshal = _UNMARSHAL.search(error.message)
     return error if unmarshal is None else refused(patch, _conversion(*unmarshal.groups()))
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from kgpu.lab.embedded.core.account import LONGEST_S, LOOKS, SHORTEST_S, default_account
+from kgpu.lab.embedded.core.serviceaccount import LONGEST_S, LOOKS, SHORTEST_S, await_default_account
 from kgpu.lab.embedded.core.verbs import ApiCore
 from tests.lab.embedded.support import CALL, make_core
 
 
 async def waited(core: ApiCore, plural: str, namespace: str, obj: Any, subresource: str = "") -> float:
     begun = time.monotonic()
-    await default_account(core, core.kinds.need("", plural), namespace, obj, subresource)
+    await await_default_account(core, core.kinds.need("", plural), namespace, obj, subresource)
     return time.monotonic() - begun
 
 
