@@ -23,7 +23,7 @@ def test_pauses_double_up_to_ten_seconds():
     for _ in range(6):
         assert popped(queue, now) == "p"
         queue.refused("p", {"NodeResourcesFit"}, now)
-        queue.tell(ClusterEvent.POD_GONE, now)
+        queue.notify(ClusterEvent.POD_GONE, now)
         pause = queue.next_time(now)
         assert pause is not None
         pauses.append(pause)
@@ -38,7 +38,7 @@ def test_news_wakes_whom_it_concerns_and_nobody_else():
         queue.add(uid, 0, 0.0)
         assert popped(queue, 0.0) == uid
         queue.refused(uid, {filter_name}, 0.0)
-    queue.tell(ClusterEvent.POD_GONE, 20.0)
+    queue.notify(ClusterEvent.POD_GONE, 20.0)
     assert [popped(queue, 20.0), popped(queue, 20.0)] == ["gpu", ""]
 
 
@@ -46,7 +46,7 @@ def test_news_that_comes_while_a_pod_is_tried_is_not_lost():
     queue = Queue()
     queue.add("p", 0, 0.0)
     assert popped(queue, 0.0) == "p"
-    queue.tell(ClusterEvent.POD_GONE, 0.0)
+    queue.notify(ClusterEvent.POD_GONE, 0.0)
     queue.refused("p", {"NodeResourcesFit"}, 0.0)
     assert popped(queue, 1.0) == "p"
 

@@ -1,8 +1,8 @@
-"""One kind as the controllers know it: an informer's objects with indexes, plus what the controllers wrote themselves.
+"""The objects of one kind as controllers see them: an informer's, with indexes, plus the controllers' own writes.
 
-A controller that has just written an object must see it at its next look, or it would do the same again: the answer of
-each write is taken at once, and nothing older replaces it. Objects that were asked to go are ``doomed`` until the watch
-says so too. Promises: handlers are called once per real change, synchronously, and must not raise or block.
+A controller must see its own write at the next sync, or it would repeat it: the response to each write is stored at
+once, and nothing older replaces it. Objects whose deletion was requested are ``doomed`` until the watch confirms it.
+Handlers are called once per real change, synchronously, and must not raise or block.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Handler: TypeAlias = Callable[[Object | None, Object | None], None]
 """Called with the object before (None when it came) and after (None when it went)."""
 IndexBy: TypeAlias = Callable[[Object], Iterable[Hashable]]
 
-_TOMBSTONES: Final = 4096  # uids remembered, so that a late answer doesn't bring a deleted object back
+_TOMBSTONES: Final = 4096  # uids remembered, so that a late response doesn't bring a deleted object back
 
 
 class Index:
@@ -59,7 +59,7 @@ class Cache:
         self._doomed: set[str] = set()
         self._gone: OrderedDict[str, None] = OrderedDict()
         self._project = project
-        self._informer = Informer(api, Scope(resource), project=project, on_change=self._heard)
+        self._informer = Informer(api, Scope(resource), project=project, on_change=self._on_change)
         self.index("namespace", lambda obj: (namespace_of(obj),))
         self.index("controller", lambda obj: (uid,) if (uid := (controller_of(obj) or {}).get("uid")) else ())
 
@@ -94,26 +94,26 @@ class Cache:
         return [self._objects[key] for key in self._indexes[index].keys(value)]
 
     def subscribe(self, handler: Handler) -> Callable[[], None]:
-        """Call ``handler`` with every object there is and every change from now on; returns what ends it."""
+        """Call ``handler`` with every present object and every change from now on; returns the unsubscribe function."""
         self._handlers.append(handler)
         for obj in self:
             handler(None, obj)
         return lambda: self._handlers.remove(handler)
 
     def is_doomed(self, obj: Object) -> bool:
-        """It is being deleted, or was asked to."""
+        """Whether it is being deleted, or its deletion was requested."""
         return bool(obj["metadata"].get("deletionTimestamp")) or uid_of(obj) in self._doomed
 
     # What the controllers did
 
     def wrote(self, obj: Object) -> None:
-        """The API's answer to a write of ours."""
+        """Store the API's response to a write of ours."""
         uid = uid_of(obj)
         if uid not in self._gone:
-            self._take(self._project(obj) if self._project else obj)
+            self._put(self._project(obj) if self._project else obj)
 
     def deleted(self, obj: Object) -> None:
-        """The API took our request to delete it."""
+        """Note that the API has accepted our request to delete it."""
         key = (namespace_of(obj), name_of(obj))
         known = self._objects.get(key)
         if known is None or uid_of(known) != uid_of(obj) or self.is_doomed(known):
@@ -124,19 +124,19 @@ class Cache:
 
     # What the API says
 
-    def _heard(self, change: Change, obj: Object) -> None:
+    def _on_change(self, change: Change, obj: Object) -> None:
         try:
-            self._hear(change, obj)
+            self._apply(change, obj)
         except Exception:
-            # One object that nobody can read must not end the cache of all others.
+            # One malformed object must not end the cache of all others.
             log.exception("%s %s/%s could not be read", self.resource.plural, namespace_of(obj), name_of(obj))
 
-    def _hear(self, change: Change, obj: Object) -> None:
+    def _apply(self, change: Change, obj: Object) -> None:
         uid = uid_of(obj)
         if change is not Change.DELETED:
             if obj["metadata"].get("deletionTimestamp"):
                 self._doomed.discard(uid)
-            self._take(obj)
+            self._put(obj)
             return
         self._doomed.discard(uid)
         self._gone[uid] = None
@@ -145,11 +145,11 @@ class Cache:
         key = (namespace_of(obj), name_of(obj))
         known = self._objects.get(key)
         if known is None or uid_of(known) != uid:
-            return  # another of that name is there already
+            return  # another object has that name already
         del self._objects[key]
-        self._tell(key, known, None)
+        self._notify(key, known, None)
 
-    def _take(self, obj: Object) -> None:
+    def _put(self, obj: Object) -> None:
         key = (namespace_of(obj), name_of(obj))
         known = self._objects.get(key)
         if known is not None and uid_of(known) == uid_of(obj) and _number(obj) <= _number(known):
@@ -159,12 +159,12 @@ class Cache:
                 return
             self._gone[uid_of(known)] = None
             del self._objects[key]
-            self._tell(key, known, None)
+            self._notify(key, known, None)
             known = None
         self._objects[key] = obj
-        self._tell(key, known, obj)
+        self._notify(key, known, obj)
 
-    def _tell(self, key: Key, old: Object | None, new: Object | None) -> None:
+    def _notify(self, key: Key, old: Object | None, new: Object | None) -> None:
         for index in self._indexes.values():
             index.move(key, old, new)
         for handler in list(self._handlers):

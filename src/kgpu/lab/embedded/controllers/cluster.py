@@ -1,4 +1,4 @@
-"""What a controller is given: caches by kind, writes that the caches see at once, Events, and the time."""
+"""The context of the controllers: caches by kind, writes that the caches see at once, Events, and the clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def wall_clock() -> dt.datetime:
 
 
 class ControllerContext:
-    """One API server as the controllers share it. Caches start when the first controller asks for them."""
+    """One API server, shared by the controllers. A kind's cache starts when it is first requested."""
 
     def __init__(self, api: KubeApi, *, now: Callable[[], dt.datetime] = wall_clock) -> None:
         self.api = api
@@ -29,7 +29,7 @@ class ControllerContext:
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def cache(self, resource: Resource, *, project: Callable[[Object], Object] | None = None) -> Cache:
-        """The kind's cache, following the API from now on. ``project`` counts only for the first who asks."""
+        """The kind's cache, following the API from now on. ``project`` counts only in the first call for a kind."""
         key = (resource.group, resource.plural)
         cache = self._caches.get(key)
         if cache is None:
@@ -57,20 +57,20 @@ class ControllerContext:
     # Writes. All raise KubeError.
 
     async def create(self, resource: Resource, obj: Object) -> Object:
-        made = await self.api.create(resource, obj)
-        self._wrote(resource, made)
-        return made
+        created = await self.api.create(resource, obj)
+        self._wrote(resource, created)
+        return created
 
     async def patch(
         self, resource: Resource, key: Key, change: Object, *, subresource: str = "", kind: Patch = Patch.MERGE
     ) -> Object:
         """Patch an object that exists; ``key`` is namespace and name."""
-        made = await self.api.patch(resource, key[1], change, namespace=key[0], subresource=subresource, kind=kind)
-        self._wrote(resource, made)
-        return made
+        patched = await self.api.patch(resource, key[1], change, namespace=key[0], subresource=subresource, kind=kind)
+        self._wrote(resource, patched)
+        return patched
 
     async def set_status(self, resource: Resource, obj: Object, status: Object) -> bool:
-        """Make the status this one where it differs from the object's; True when something was written."""
+        """Write the status where it differs from the object's; True when something was written."""
         change = merge_patch(obj.get("status") or {}, status)
         if not change:
             return False
@@ -78,13 +78,13 @@ class ControllerContext:
         return True
 
     async def delete(self, resource: Resource, obj: Object, *, grace: int | None = None, propagation: str = "") -> bool:
-        """Delete this very object (by uid); False when it was gone."""
+        """Delete exactly this object (by uid); False when it was gone already."""
         options: dict[str, Any] = {"grace": grace, "uid": uid_of(obj), "propagation": propagation}
-        found = await self.api.delete(resource, name_of(obj), namespace=namespace_of(obj), **options)
+        existed = await self.api.delete(resource, name_of(obj), namespace=namespace_of(obj), **options)
         cache = self._caches.get((resource.group, resource.plural))
         if cache is not None:
             cache.deleted(obj)
-        return found
+        return existed
 
     def _wrote(self, resource: Resource, obj: Object) -> None:
         cache = self._caches.get((resource.group, resource.plural))

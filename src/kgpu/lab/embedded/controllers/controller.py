@@ -1,7 +1,7 @@
-"""The one runtime of all controllers: changes become keys, keys become ``sync`` calls, failures become retries.
+"""The runtime of all controllers: changes become keys, keys become ``sync`` calls, failures become retries.
 
-Level-triggered: ``sync`` looks at what is there now, whatever the change was. An object that makes ``sync`` raise is
-tried again later and takes no other object along.
+Level-triggered: ``sync`` looks at the present state, whatever the change was. An object whose ``sync`` raises is
+retried later and affects no other object.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from kgpu.base.supervise import RoleHandle
 from kgpu.kube.port import KubeRefusedError, Object, Resource
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.meta import key_of
+from kgpu.lab.embedded.controllers.pacing import take_turn
 from kgpu.lab.embedded.controllers.queue import WorkQueue
-from kgpu.lab.embedded.controllers.turns import turn
 
 log = logging.getLogger(__name__)
 
 KeysOf: TypeAlias = Callable[[Object | None, Object | None], Iterable[Hashable]]
-"""The keys that a change (object before, after) makes worth a look."""
+"""Maps a change (object before, after) to the keys to sync."""
 
 
 class ObjectController:
@@ -38,19 +38,19 @@ class ObjectController:
         self.queue: WorkQueue[Any] = WorkQueue()
 
     def sources(self) -> Mapping[Resource, KeysOf]:
-        """What to follow, and which keys a change there concerns."""
+        """The kinds to follow, and for each the keys that a change concerns."""
         raise NotImplementedError
 
     async def prepare(self, stack: contextlib.ExitStack) -> None:
-        """Whatever else has to be followed; ``stack`` ends it."""
+        """Start following anything else; ``stack`` stops it."""
 
     async def sync(self, key: Any) -> float | None:
-        """Bring one object closer to what it should be; returns after how many seconds to look again by itself."""
+        """Bring one object closer to its spec; returns in how many seconds to sync it again, None for never."""
         raise NotImplementedError
 
-    def say(self, about: Object, type_: str, reason: str, message: str) -> None:
+    def emit(self, about: Object, type_: str, reason: str, message: str) -> None:
         """Write an Event."""
-        self.cluster.recorder.say(self.name, about, type_, reason, message)
+        self.cluster.recorder.emit(self.name, about, type_, reason, message)
 
     async def run(self, handle: RoleHandle) -> None:
         """Follow and sync until cancelled."""
@@ -82,7 +82,7 @@ class ObjectController:
     async def _work(self) -> None:
         while True:
             key = await self.queue.get()
-            await turn()
+            await take_turn()
             try:
                 again = await self.sync(key)
                 self.queue.forget(key)
@@ -103,18 +103,18 @@ class ObjectController:
 
 
 def itself(_: Object | None, new: Object | None) -> list[tuple[str, str]]:
-    """The key of the object that came or changed."""
+    """The key of an object that was added or changed."""
     return [] if new is None else [key_of(new)]
 
 
 def itself_or_gone(old: Object | None, new: Object | None) -> list[tuple[str, str]]:
-    """As ``itself``, also when it went."""
+    """As ``itself``, and also of a deleted object."""
     obj = new if new is not None else old
     return [] if obj is None else [key_of(obj)]
 
 
 def refusal_text(error: KubeError) -> str:
-    """What the API server itself said, without the words around it."""
+    """The API server's own message, without the client's words around it."""
     text = str(getattr(error, "message", "") or "")
     if text:
         return text

@@ -33,13 +33,13 @@ _NAMED: Final = {
 }
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART: Final = re.compile(r"(\d+(?:\.\d*)?)(ns|us|µs|ms|s|m|h)")
-_YEARS: Final = 5  # looked ahead, then the schedule is taken to be never due
+_YEARS: Final = 5  # searched ahead; a schedule without a time in them is never due
 _SECOND: Final = dt.timedelta(seconds=1)
 _MINUTE: Final = dt.timedelta(minutes=1)
 
 
 class ScheduleError(Exception):
-    """The text says no times; ``str()`` is the parser's message."""
+    """The schedule can't be parsed; ``str()`` is the parser's message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Every:
     seconds: int
 
     def after(self, at: dt.datetime) -> dt.datetime | None:
-        """The next time, None when it is out of what can be said."""
+        """The next time, None when it is out of datetime's range."""
         try:
             return at.replace(microsecond=0) + dt.timedelta(seconds=self.seconds)
         except OverflowError:
@@ -85,22 +85,22 @@ class Times:
             return None
 
     def _after(self, at: dt.datetime) -> dt.datetime | None:
-        found = (at.astimezone(dt.UTC) + _SECOND).replace(microsecond=0)
-        if found.second:
-            found = found.replace(second=0) + _MINUTE
-        last = found.astimezone(self.zone).year + _YEARS
-        while (here := found.astimezone(self.zone)).year <= last:
-            if here.month not in self.months:
-                first = dt.date(here.year + here.month // 12, here.month % 12 + 1, 1)
-                found = max(self._midnight(first), found + _MINUTE)
-            elif not self._is_day(here.date()):
-                found = max(self._midnight(here.date() + dt.timedelta(days=1)), found + _MINUTE)
-            elif here.hour not in self.hours:
-                found += dt.timedelta(minutes=60 - here.minute)
-            elif here.minute not in self.minutes:
-                found += _MINUTE
+        candidate = (at.astimezone(dt.UTC) + _SECOND).replace(microsecond=0)
+        if candidate.second:
+            candidate = candidate.replace(second=0) + _MINUTE
+        last = candidate.astimezone(self.zone).year + _YEARS
+        while (local := candidate.astimezone(self.zone)).year <= last:
+            if local.month not in self.months:
+                first = dt.date(local.year + local.month // 12, local.month % 12 + 1, 1)
+                candidate = max(self._midnight(first), candidate + _MINUTE)
+            elif not self._is_day(local.date()):
+                candidate = max(self._midnight(local.date() + dt.timedelta(days=1)), candidate + _MINUTE)
+            elif local.hour not in self.hours:
+                candidate += dt.timedelta(minutes=60 - local.minute)
+            elif local.minute not in self.minutes:
+                candidate += _MINUTE
             else:
-                return found
+                return candidate
         return None
 
 
@@ -116,7 +116,7 @@ def zone_of(name: str) -> dt.tzinfo:
 
 
 def parse(text: str, zone: str | None = None) -> Schedule:
-    """Read a schedule; a ``TZ=`` in the text goes before ``zone``. Raises ScheduleError."""
+    """Parse a schedule; a ``TZ=`` in the text overrides ``zone``. Raises ScheduleError."""
     if wrong := schedule_error(text):
         raise ScheduleError(wrong)
     rest = text
@@ -144,7 +144,7 @@ def _every(text: str) -> Every:
 def _field(text: str, place: int) -> tuple[frozenset[int], bool]:
     """The values of a field, and whether it has a star."""
     low, high = _RANGES[place]
-    found: set[int] = set()
+    values: set[int] = set()
     starred = False
     for part in text.split(","):
         span, slash, step_text = part.partition("/")
@@ -156,8 +156,8 @@ def _field(text: str, place: int) -> tuple[frozenset[int], bool]:
         else:
             start = _number(first, place)
             end = _number(last, place) if dash else (high if slash else start)
-        found.update(range(start, end + 1, step))
-    return frozenset(found), starred
+        values.update(range(start, end + 1, step))
+    return frozenset(values), starred
 
 
 def _number(text: str, place: int) -> int:

@@ -43,12 +43,12 @@ class CronJobController(ObjectController):
         if new is None:
             return []
         if old is not None and any(spec_of(old).get(key) != spec_of(new).get(key) for key in ("schedule", "timeZone")):
-            # Times that the new schedule had before the change are not made up for.
+            # Past times of the new schedule are not caught up on.
             try:
                 again = plan.next_in(new, self.cluster.now(), plan.schedule_of(new))
             except ScheduleError:
                 text = f"unparseable schedule for cronjob: {spec_of(new).get('schedule')}"
-                self.say(new, "Warning", "UnParseableCronJobSchedule", text)
+                self.emit(new, "Warning", "UnParseableCronJobSchedule", text)
                 return []
             if again is not None:
                 self.queue.add_after(key_of(new), again)
@@ -94,28 +94,28 @@ class CronJobController(ObjectController):
                 raise
 
     def _follow(self, cron: Object, jobs: list[Object]) -> None:
-        """What became of its Jobs."""
+        """Update the status from the CronJob's Jobs."""
         status = cron["status"]
-        active = {one.get("uid") for one in status.get("active") or ()}
+        active = {entry.get("uid") for entry in status.get("active") or ()}
         for job in jobs:
             listed, end = uid_of(job) in active, plan.end_of(job)
             if not end:
                 if not listed:
                     text = f"Saw a job that the controller did not create or forgot: {name_of(job)}"
-                    self.say(cron, "Warning", "UnexpectedJob", text)
+                    self.emit(cron, "Warning", "UnexpectedJob", text)
                 continue
             if listed:
                 _forget(status, uid_of(job))
                 text = f"Saw completed job: {name_of(job)}, condition: {end}"
-                self.say(cron, "Normal", "SawCompletedJob", text)
+                self.emit(cron, "Normal", "SawCompletedJob", text)
             at, last = time_of(status_of(job).get("completionTime")), time_of(status.get("lastSuccessfulTime"))
             if end == "Complete" and at is not None and (last is None or at > last):
                 status["lastSuccessfulTime"] = status_of(job)["completionTime"]
         known = {uid_of(job) for job in jobs}
-        for one in list(status.get("active") or ()):
-            if one.get("uid") not in known:
-                self.say(cron, "Normal", "MissingJob", f"Active job went missing: {one.get('name')}")
-                _forget(status, str(one.get("uid")))
+        for entry in list(status.get("active") or ()):
+            if entry.get("uid") not in known:
+                self.emit(cron, "Normal", "MissingJob", f"Active job went missing: {entry.get('name')}")
+                _forget(status, str(entry.get("uid")))
 
     async def _start(self, cron: Object) -> float | None:
         """Start what is due; seconds until the next time, None to wait for a change."""
@@ -125,7 +125,7 @@ class CronJobController(ObjectController):
             try:
                 zone_of(str(zone))
             except ScheduleError as error:
-                self.say(cron, "Warning", "UnknownTimeZone", f'invalid timeZone: "{zone}": {error}')
+                self.emit(cron, "Warning", "UnknownTimeZone", f'invalid timeZone: "{zone}": {error}')
                 return None
         if spec.get("suspend"):
             return None
@@ -133,23 +133,23 @@ class CronJobController(ObjectController):
         if "TZ" in text:
             about = "see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details"
             unsupported = f'CRON_TZ or TZ used in schedule "{text}" is not officially supported, {about}'
-            self.say(cron, "Warning", "UnsupportedSchedule", unsupported)
+            self.emit(cron, "Warning", "UnsupportedSchedule", unsupported)
         try:
             schedule = plan.schedule_of(cron)
         except ScheduleError as error:
-            self.say(cron, "Warning", "UnparseableSchedule", f'unparseable schedule: "{text}" : {error}')
+            self.emit(cron, "Warning", "UnparseableSchedule", f'unparseable schedule: "{text}" : {error}')
             return None
         now = self.cluster.now()
         try:
             due = plan.most_recent(cron, now, schedule, deadline=True)
         except ScheduleError as error:
-            self.say(cron, "Warning", "InvalidSchedule", f"invalid schedule: {text} : {error}")
+            self.emit(cron, "Warning", "InvalidSchedule", f"invalid schedule: {text} : {error}")
             return None
         if due.at is None:
             return plan.next_in(cron, now, schedule)
         if due.missed is plan.Missed.MANY:
             many = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
-            self.say(cron, "Warning", "TooManyMissedTimes", many)
+            self.emit(cron, "Warning", "TooManyMissedTimes", many)
         return await self._start_at(cron, due.at, schedule)
 
     async def _start_at(self, cron: Object, at: dt.datetime, schedule: Schedule) -> float | None:
@@ -159,12 +159,12 @@ class CronJobController(ObjectController):
         name = plan.job_name(cron, at)
         if limit is not None and (now - at).total_seconds() > int(limit):
             missed = email.utils.format_datetime(at)
-            self.say(cron, "Warning", "MissSchedule", f"Missed scheduled time to start a job: {missed}")
-        elif any(one.get("name") == name for one in active) or time_of(status.get("lastScheduleTime")) == at:
-            pass  # that start was made already
+            self.emit(cron, "Warning", "MissSchedule", f"Missed scheduled time to start a job: {missed}")
+        elif any(entry.get("name") == name for entry in active) or time_of(status.get("lastScheduleTime")) == at:
+            pass  # that Job was started already
         elif policy == "Forbid" and active:
             text = "Not starting job because prior execution is running and concurrency policy is Forbid"
-            self.say(cron, "Normal", "JobAlreadyActive", text)
+            self.emit(cron, "Normal", "JobAlreadyActive", text)
         else:
             if policy == "Replace":
                 await self._replace(cron, active)
@@ -173,39 +173,39 @@ class CronJobController(ObjectController):
         return plan.next_in(cron, now, schedule)
 
     async def _replace(self, cron: Object, active: list[Object]) -> None:
-        for one in active:
-            job = self._jobs.get((str(one.get("namespace")), str(one.get("name"))))
+        for entry in active:
+            job = self._jobs.get((str(entry.get("namespace")), str(entry.get("name"))))
             if job is not None and (error := await self._delete(cron, job)) is not None:
                 raise error
 
     async def _delete(self, cron: Object, job: Object) -> KubeError | None:
-        """Delete a Job and take it off the list; the error that prevented it."""
+        """Delete a Job and take it off the list of active ones; returns the error that prevented it."""
         try:
             await self.cluster.delete(JOBS, job, propagation="Background")
         except KubeError as error:
-            self.say(cron, "Warning", "FailedDelete", f"Deleted job: {refusal_text(error)}")
+            self.emit(cron, "Warning", "FailedDelete", f"Deleted job: {refusal_text(error)}")
             return error
         _forget(cron["status"], uid_of(job))
-        self.say(cron, "Normal", "SuccessfulDelete", f"Deleted job {name_of(job)}")
+        self.emit(cron, "Normal", "SuccessfulDelete", f"Deleted job {name_of(job)}")
         return None
 
     async def _create(self, cron: Object, at: dt.datetime) -> bool:
-        """Make the Job of that start; False when it is somebody else's to count."""
+        """Create the Job of that start; False when a Job of that name belongs to another owner."""
         wanted = plan.new_job(cron, at)
         try:
             job = await self.cluster.create(JOBS, wanted)
         except KubeError as error:
             if isinstance(error, KubeRefusedError) and error.conflict:
-                found = await self.cluster.api.get(JOBS, name_of(wanted), namespace=namespace_of(cron))
-                if found is None or (controller_of(found) or {}).get("uid") != uid_of(cron):
+                existing = await self.cluster.api.get(JOBS, name_of(wanted), namespace=namespace_of(cron))
+                if existing is None or (controller_of(existing) or {}).get("uid") != uid_of(cron):
                     return False
-                job = found
+                job = existing
             else:
                 if not namespace_is_ending(error):
-                    self.say(cron, "Warning", "FailedCreate", f"Error creating job: {refusal_text(error)}")
+                    self.emit(cron, "Warning", "FailedCreate", f"Error creating job: {refusal_text(error)}")
                 raise
         else:
-            self.say(cron, "Normal", "SuccessfulCreate", f"Created job {name_of(job)}")
+            self.emit(cron, "Normal", "SuccessfulCreate", f"Created job {name_of(job)}")
         status = cron["status"]
         status["active"] = [*(status.get("active") or ()), plan.reference_to(job, JOBS)]
         status["lastScheduleTime"] = stamp(at)
@@ -213,4 +213,4 @@ class CronJobController(ObjectController):
 
 
 def _forget(status: Object, uid: str) -> None:
-    status["active"] = [one for one in status.get("active") or () if one.get("uid") != uid]
+    status["active"] = [entry for entry in status.get("active") or () if entry.get("uid") != uid]

@@ -1,4 +1,4 @@
-"""What a CronJob does next: which start is due, what its Jobs say about its status, which old Jobs go. Pure.
+"""What a CronJob does next: which start is due, the status that follows from its Jobs, which old Jobs go. Pure.
 
 Follows kube-controller-manager 1.35, its Events' texts included.
 """
@@ -87,7 +87,7 @@ def next_in(cron: Object, now: dt.datetime, schedule: Schedule) -> float | None:
 
 
 def schedule_of(cron: Object) -> Schedule:
-    """Raises ScheduleError."""
+    """The CronJob's schedule. Raises ScheduleError."""
     spec = spec_of(cron)
     text = str(spec.get("schedule") or "")
     zone = spec.get("timeZone")
@@ -104,19 +104,19 @@ def new_job(cron: Object, at: dt.datetime) -> Object:
     metadata = template.get("metadata") or {}
     zone = zone_of(str(spec_of(cron).get("timeZone") or "UTC"))
     stamped = at.astimezone(zone).isoformat(timespec="seconds").replace("+00:00", "Z")
-    made: Object = {
+    job_metadata: Object = {
         "name": job_name(cron, at),
         "namespace": namespace_of(cron),
         "annotations": {**(metadata.get("annotations") or {}), SCHEDULED_AT: stamped},
         "ownerReferences": [owner_reference(CRON_JOBS, cron)],
     }
     if metadata.get("labels"):
-        made["labels"] = metadata["labels"]
-    return {"metadata": made, "spec": template.get("spec") or {}}
+        job_metadata["labels"] = metadata["labels"]
+    return {"metadata": job_metadata, "spec": template.get("spec") or {}}
 
 
 def reference_to(job: Object, resource: Resource) -> Object:
-    """As it stands in ``status.active``."""
+    """The Job's entry in ``status.active``."""
     return {
         "kind": resource.kind,
         "namespace": namespace_of(job),
@@ -130,8 +130,8 @@ def reference_to(job: Object, resource: Resource) -> Object:
 def end_of(job: Object) -> str:
     """``Complete`` or ``Failed``, "" while it goes on."""
     for kind in INTERIM.values():
-        found = condition(job, kind)
-        if found is not None and found.get("status") == "True":
+        ended = condition(job, kind)
+        if ended is not None and ended.get("status") == "True":
             return kind
     return ""
 
@@ -140,14 +140,14 @@ def too_old(cron: Object, jobs: Iterable[Object]) -> list[Object]:
     """Finished Jobs beyond the history limits, oldest first."""
     spec = spec_of(cron)
     known: Sequence[Object] = list(jobs)
-    found: list[Object] = []
+    old: list[Object] = []
     for end, field in (("Complete", "successfulJobsHistoryLimit"), ("Failed", "failedJobsHistoryLimit")):
         limit = spec.get(field)
         if limit is None:
             continue
         ended = sorted((job for job in known if end_of(job) == end), key=_start)
-        found += ended[: max(0, len(ended) - int(limit))]
-    return found
+        old += ended[: max(0, len(ended) - int(limit))]
+    return old
 
 
 def _start(job: Object) -> tuple[bool, str, str]:

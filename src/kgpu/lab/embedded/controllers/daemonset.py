@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from kgpu.base.errors import KubeError
 from kgpu.kube.informer import Key
 from kgpu.kube.port import NODES, PODS, Object, Resource, name_of
-from kgpu.lab.embedded.controllers import claim
+from kgpu.lab.embedded.controllers import ownership
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself
 from kgpu.lab.embedded.controllers.daemonset_plan import (
@@ -25,7 +25,7 @@ from kgpu.lab.embedded.controllers.podcontrol import BURST, create_pods, delete_
 from kgpu.lab.embedded.controllers.pods import is_terminal, next_available
 from kgpu.lab.embedded.controllers.revisions import clean_up, hash_of, sync_history
 
-_GATHER = 0.05  # seconds: a thousand pods that start are looked at in a few looks
+_GATHER = 0.05  # seconds, so that a thousand starting pods take only a few syncs
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 900.0  # seconds before a failed daemon pod is replaced
 
 
@@ -37,8 +37,8 @@ class DaemonSetController(ObjectController):
         self._sets = cluster.cache(DAEMON_SETS)
         self._pods = cluster.cache(PODS)
         self._nodes = cluster.cache(NODES)
-        claim.index_orphans(self._pods)
-        self._owners = claim.owner_keys(self._sets, "DaemonSet")
+        ownership.index_orphans(self._pods)
+        self._owners = ownership.owner_keys(self._sets, "DaemonSet")
         self._failures: dict[tuple[str, str], tuple[float, float]] = {}
         """By DaemonSet's uid and node: the pause in seconds, and when (seconds since the epoch) the pod was deleted."""
 
@@ -70,54 +70,56 @@ class DaemonSetController(ObjectController):
             return None
         if is_empty_selector(spec_of(ds).get("selector")):
             text = "This daemon set is selecting all pods. A non-empty selector is required."
-            self.say(ds, "Warning", "SelectingAll", text)
+            self.emit(ds, "Warning", "SelectingAll", text)
             return None
         history = await sync_history(self.cluster, DAEMON_SETS, ds)
-        found = hash_of(history.current)
-        seen = await self._look(ds, found)
-        waits = self._waits(ds, seen)
-        problem = await self._perform(ds, plan(seen, waits), found)
+        revision = hash_of(history.current)
+        observed = await self._look(ds, revision)
+        waits = self._waits(ds, observed)
+        problem = await self._perform(ds, plan(observed, waits), revision)
         strategy = (spec_of(ds).get("updateStrategy") or {}).get("type", "RollingUpdate")
         if problem is None and strategy == "RollingUpdate":
-            problem = await self._perform(ds, plan_update(await self._look(ds, found)), found)
+            problem = await self._perform(ds, plan_update(await self._look(ds, revision)), revision)
         pods = self._pods.select("controller", uid_of(ds))
         await clean_up(self.cluster, ds, history, pods)
-        await self.cluster.set_status(DAEMON_SETS, ds, plan_status(await self._look(ds, found)))
+        await self.cluster.set_status(DAEMON_SETS, ds, plan_status(await self._look(ds, revision)))
         if problem is not None:
             raise problem
         again = [*waits.values()]
-        soon = next_available(pods, seen.min_ready, self.cluster.now())
+        soon = next_available(pods, observed.min_ready, self.cluster.now())
         return min([*again, *([soon] if soon is not None else [])], default=None)
 
-    async def _look(self, ds: Object, found: str) -> ObservedDaemonSet:
-        pods = await claim.settle_claims(self.cluster, DAEMON_SETS, ds, self._pods, claim.candidates(self._pods, ds))
+    async def _look(self, ds: Object, revision: str) -> ObservedDaemonSet:
+        pods = await ownership.settle_claims(
+            self.cluster, DAEMON_SETS, ds, self._pods, ownership.candidates(self._pods, ds)
+        )
         by_node: dict[str, list[Object]] = {}
         gone = frozenset(uid_of(pod) for pod in pods if self._pods.is_doomed(pod))
         for pod in pods:
             if not (is_terminal(pod) and uid_of(pod) in gone):
                 by_node.setdefault(target_node(pod), []).append(pod)
         nodes: Sequence[Object] = sorted(self._nodes, key=name_of)
-        return ObservedDaemonSet(ds, nodes, by_node, gone, found, self.cluster.now())
+        return ObservedDaemonSet(ds, nodes, by_node, gone, revision, self.cluster.now())
 
-    def _waits(self, ds: Object, seen: ObservedDaemonSet) -> dict[str, float]:
+    def _waits(self, ds: Object, observed: ObservedDaemonSet) -> dict[str, float]:
         """Nodes whose failed pod must stay a little longer, and for how many seconds."""
-        now = seen.now.timestamp()
-        found = {}
-        for node in seen.places:
+        now = observed.now.timestamp()
+        waits = {}
+        for node in observed.places:
             pause, at = self._failures.get((uid_of(ds), node), (0.0, 0.0))
             if now - at < pause:
-                found[node] = pause - (now - at)
-        return found
+                waits[node] = pause - (now - at)
+        return waits
 
-    async def _perform(self, ds: Object, step: DaemonSetStep, found: str) -> KubeError | None:
-        for kind, reason, message in step.said:
-            self.say(ds, kind, reason, message)
+    async def _perform(self, ds: Object, step: DaemonSetStep, revision: str) -> KubeError | None:
+        for kind, reason, message in step.events:
+            self.emit(ds, kind, reason, message)
         for node in step.failed:
             pause, at = self._failures.get((uid_of(ds), node), (0.0, 0.0))
             now = self.cluster.now().timestamp()
             fresh = not pause or now - at > 2 * _LAST_PAUSE
             self._failures[uid_of(ds), node] = (_FIRST_PAUSE if fresh else min(_LAST_PAUSE, 2 * pause), now)
-        pods = [new_pod(DAEMON_SETS, ds, node, found) for node in step.create[:BURST]]
+        pods = [new_pod(DAEMON_SETS, ds, node, revision) for node in step.create[:BURST]]
         _, error = await create_pods(self, ds, pods)
         problem = await delete_pods(self, ds, step.delete[:BURST])
         return error or problem

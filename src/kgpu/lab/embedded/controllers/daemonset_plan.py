@@ -52,20 +52,20 @@ _TOLERATIONS: Final = (
 
 def daemon_tolerations(spec: Object) -> list[Object]:
     """The pod's tolerations with those that every daemon pod has."""
-    found = list(spec.get("tolerations") or ())
+    tolerations = list(spec.get("tolerations") or ())
     rows = [*_TOLERATIONS, *([(NETWORK_UNAVAILABLE, "NoSchedule")] if spec.get("hostNetwork") else [])]
     for key, effect in rows:
-        one = {"key": key, "operator": "Exists", "effect": effect}
+        wanted = {"key": key, "operator": "Exists", "effect": effect}
         same = [
             position
-            for position, old in enumerate(found)
-            if all((old.get(part) or "") == one.get(part, "") for part in ("key", "effect", "operator", "value"))
+            for position, old in enumerate(tolerations)
+            if all((old.get(part) or "") == wanted.get(part, "") for part in ("key", "effect", "operator", "value"))
         ]
         if same:
-            found[same[0]] = one
+            tolerations[same[0]] = wanted
         else:
-            found.append(one)
-    return found
+            tolerations.append(wanted)
+    return tolerations
 
 
 def _required(affinity: Object | None) -> Any:
@@ -88,14 +88,14 @@ def target_node(pod: Object) -> str:
     if node_of(pod):
         return node_of(pod)
     for term in (_required(spec_of(pod).get("affinity")) or {}).get("nodeSelectorTerms") or ():
-        for one in term.get("matchFields") or ():
-            if one.get("key") == _NAME and one.get("operator") == "In" and len(one.get("values") or ()) == 1:
-                return str(one["values"][0])
+        for rule in term.get("matchFields") or ():
+            if rule.get("key") == _NAME and rule.get("operator") == "In" and len(rule.get("values") or ()) == 1:
+                return str(rule["values"][0])
     return ""
 
 
-def new_pod(kind: Resource, ds: Object, node: str, found: str) -> Object:
-    """The daemon pod of a node; ``found`` is the hash of the present revision."""
+def new_pod(kind: Resource, ds: Object, node: str, revision: str) -> Object:
+    """The daemon pod of a node; ``revision`` is the hash of the present revision."""
     pod = pod_from_template(spec_of(ds).get("template") or {}, ds, owner_reference(kind, ds))
     spec = pod["spec"]
     spec["tolerations"] = daemon_tolerations(spec)
@@ -104,7 +104,7 @@ def new_pod(kind: Resource, ds: Object, node: str, found: str) -> Object:
     generation = annotations_of(ds).get(_GENERATION_ANNOTATION)
     if generation:
         labels[GENERATION] = generation
-    labels[HASH] = found
+    labels[HASH] = revision
     return pod
 
 
@@ -116,10 +116,10 @@ class Placement:
         self._node = spec.get("nodeName") or ""
         self._selector = (spec.get("nodeSelector") or {}).items()
         self._terms = read.node_terms(_required(spec.get("affinity")))
-        self._tolerations = tuple(toleration(one) for one in daemon_tolerations(spec))
+        self._tolerations = tuple(toleration(entry) for entry in daemon_tolerations(spec))
 
     def of(self, node: Object) -> tuple[bool, bool]:
-        """Whether a pod shall run there, and whether one that is there may stay."""
+        """Return (whether a pod should run on the node, whether a running one may stay)."""
         name, labels = name_of(node), labels_of(node)
         if self._node and self._node != name:
             return False, False
@@ -128,20 +128,20 @@ class Placement:
         if self._terms is not None and not any(term.matches(labels, name) for term in self._terms):
             return False, False
         bad = [
-            one
-            for one in map(taint, taints_of(node))
-            if one.effect in ("NoSchedule", "NoExecute") and not tolerated(one, self._tolerations)
+            node_taint
+            for node_taint in map(taint, taints_of(node))
+            if node_taint.effect in ("NoSchedule", "NoExecute") and not tolerated(node_taint, self._tolerations)
         ]
-        return not bad, all(one.effect != "NoExecute" for one in bad)
+        return not bad, all(node_taint.effect != "NoExecute" for node_taint in bad)
 
 
 @dataclass(slots=True)
 class DaemonSetStep:
-    """Nodes that need a pod, and pods to delete with what to say about it (type, reason, message), if anything."""
+    """Nodes that need a pod, and pods to delete with the Events about them (type, reason, message)."""
 
     create: list[str] = field(default_factory=list)
     delete: list[Object] = field(default_factory=list)
-    said: list[tuple[str, str, str]] = field(default_factory=list)
+    events: list[tuple[str, str, str]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     """Nodes whose pod has failed and is deleted."""
 
@@ -172,57 +172,59 @@ class ObservedDaemonSet:
         return is_available(pod, self.min_ready, self.now)
 
     def updated(self, pod: Object) -> bool:
-        """It has the present template."""
+        """Whether it has the present template."""
         generation = annotations_of(self.ds).get(_GENERATION_ANNOTATION)
         labels = labels_of(pod)
         return bool(generation and labels.get(GENERATION) == generation) or labels.get(HASH) == self.hash
 
     def live(self, node: str) -> list[Object]:
         """The node's pods that are not being deleted, oldest first, scheduled ones before others."""
-        found = [pod for pod in self.pods.get(node, ()) if uid_of(pod) not in self.gone]
-        return sorted(found, key=lambda pod: (not node_of(pod), created_at(pod), name_of(pod)))
+        pods = [pod for pod in self.pods.get(node, ()) if uid_of(pod) not in self.gone]
+        return sorted(pods, key=lambda pod: (not node_of(pod), created_at(pod), name_of(pod)))
 
 
 def surge_and_unavailable(ds: Object, desired: int) -> tuple[int, int]:
-    """In pods; both 0 makes the latter 1."""
+    """(maxSurge, maxUnavailable) in pods; if both are 0 the latter is 1."""
     rolling = (spec_of(ds).get("updateStrategy") or {}).get("rollingUpdate") or {}
     surge = resolve(rolling.get("maxSurge", 0), desired, up=True)
     unavailable = resolve(rolling.get("maxUnavailable", 1), desired, up=True)
     return surge, unavailable if unavailable or surge else 1
 
 
-def plan(seen: ObservedDaemonSet, waiting: Iterable[str] = ()) -> DaemonSetStep:
+def plan(observed: ObservedDaemonSet, waiting: Iterable[str] = ()) -> DaemonSetStep:
     """Bring each node to one pod. ``waiting``: nodes whose failed pod is not replaced yet."""
     step = DaemonSetStep()
-    surges = surge_and_unavailable(seen.ds, 1)[0] > 0
+    surges = surge_and_unavailable(observed.ds, 1)[0] > 0
     patient = frozenset(waiting)
-    for name, (run, stay) in seen.places.items():
-        pods = seen.pods.get(name, ())
+    for name, (run, stay) in observed.places.items():
+        pods = observed.pods.get(name, ())
         if run and not pods:
             step.create.append(name)
         elif stay and pods:
-            _tidy(seen, name, step, surges=surges, patient=name in patient, run=run)
+            _tidy(observed, name, step, surges=surges, patient=name in patient, run=run)
         elif pods:
-            step.delete += seen.live(name)
-    for name, pods in seen.pods.items():
-        if name not in seen.places:
-            step.delete += [pod for pod in pods if not node_of(pod) and uid_of(pod) not in seen.gone]
+            step.delete += observed.live(name)
+    for name, pods in observed.pods.items():
+        if name not in observed.places:
+            step.delete += [pod for pod in pods if not node_of(pod) and uid_of(pod) not in observed.gone]
     return step
 
 
-def _tidy(seen: ObservedDaemonSet, name: str, step: DaemonSetStep, *, surges: bool, patient: bool, run: bool) -> None:
-    """A node that has pods: remove ended ones and those too many."""
+def _tidy(
+    observed: ObservedDaemonSet, name: str, step: DaemonSetStep, *, surges: bool, patient: bool, run: bool
+) -> None:
+    """On a node with pods, remove ended and surplus ones."""
     running = []
-    for pod in seen.live(name):
+    for pod in observed.live(name):
         where = f"{pod['metadata'].get('namespace')}/{name_of(pod)} on node {name}"
         if phase_of(pod) == "Failed":
             if not patient:
                 text = f"Found failed daemon pod {where}, will try to kill it"
-                step.said.append(("Warning", "FailedDaemonPod", text))
+                step.events.append(("Warning", "FailedDaemonPod", text))
                 step.delete.append(pod)
                 step.failed.append(name)
         elif phase_of(pod) == "Succeeded":
-            step.said.append(
+            step.events.append(
                 ("Normal", "SucceededDaemonPod", f"Found succeeded daemon pod {where}, will try to delete it")
             )
             step.delete.append(pod)
@@ -231,35 +233,35 @@ def _tidy(seen: ObservedDaemonSet, name: str, step: DaemonSetStep, *, surges: bo
     if not surges:
         step.delete += running[1:]
         return
-    if not running and run and not any(pod in step.delete for pod in seen.pods.get(name, ())):
+    if not running and run and not any(pod in step.delete for pod in observed.pods.get(name, ())):
         step.create.append(name)
     if len(running) <= 1:
         return
-    new = next((pod for pod in running if seen.updated(pod)), None)
-    old = next((pod for pod in running if not seen.updated(pod)), None)
+    new = next((pod for pod in running if observed.updated(pod)), None)
+    old = next((pod for pod in running if not observed.updated(pod)), None)
     step.delete += [pod for pod in running if pod is not new and pod is not old]
-    if new is not None and old is not None and (not is_ready(old) or seen.available(new)):
+    if new is not None and old is not None and (not is_ready(old) or observed.available(new)):
         step.delete.append(old)
 
 
-def plan_update(seen: ObservedDaemonSet) -> DaemonSetStep:
+def plan_update(observed: ObservedDaemonSet) -> DaemonSetStep:
     """Replace pods of old templates, as many at once as the strategy allows."""
     step = DaemonSetStep()
-    desired = sum(run for run, _ in seen.places.values())
-    surge, max_unavailable = surge_and_unavailable(seen.ds, desired)
+    desired = sum(run for run, _ in observed.places.values())
+    surge, max_unavailable = surge_and_unavailable(observed.ds, desired)
     if surge:
-        return _plan_surge(seen, surge)
+        return _plan_surge(observed, surge)
     unavailable = 0
     candidates: list[Object] = []
-    for name in seen.pods:
-        live = seen.live(name)
-        new = [pod for pod in live if seen.updated(pod)]
-        old = [pod for pod in live if not seen.updated(pod)]
+    for name in observed.pods:
+        live = observed.live(name)
+        new = [pod for pod in live if observed.updated(pod)]
+        old = [pod for pod in live if not observed.updated(pod)]
         if len(live) != 1:
             unavailable += 1
         elif new:
-            unavailable += not seen.available(new[0])
-        elif not seen.available(old[0]):
+            unavailable += not observed.available(new[0])
+        elif not observed.available(old[0]):
             step.delete.append(old[0])
             unavailable += 1
         else:
@@ -268,27 +270,27 @@ def plan_update(seen: ObservedDaemonSet) -> DaemonSetStep:
     return step
 
 
-def _plan_surge(seen: ObservedDaemonSet, surge: int) -> DaemonSetStep:
+def _plan_surge(observed: ObservedDaemonSet, surge: int) -> DaemonSetStep:
     """New pods beside the old ones; an old one goes when its successor is available."""
     step = DaemonSetStep()
     busy = 0
     candidates: list[str] = []
-    for name in seen.pods:
-        live = seen.live(name)
-        new = [pod for pod in live if seen.updated(pod)]
-        old = [pod for pod in live if not seen.updated(pod)]
+    for name in observed.pods:
+        live = observed.live(name)
+        new = [pod for pod in live if observed.updated(pod)]
+        old = [pod for pod in live if not observed.updated(pod)]
         if len(new) > 1 or len(old) > 1:
             busy += 1
         elif old and new:
-            if seen.available(new[0]):
+            if observed.available(new[0]):
                 step.delete.append(old[0])
             else:
                 busy += 1
         elif old:
-            run = seen.places.get(name, (False, False))[0]
+            run = observed.places.get(name, (False, False))[0]
             if not run:
-                step.delete += [] if seen.available(old[0]) else old
-            elif not seen.available(old[0]):
+                step.delete += [] if observed.available(old[0]) else old
+            elif not observed.available(old[0]):
                 step.create.append(name)
             else:
                 candidates.append(name)
@@ -296,11 +298,11 @@ def _plan_surge(seen: ObservedDaemonSet, surge: int) -> DaemonSetStep:
     return step
 
 
-def plan_status(seen: ObservedDaemonSet) -> Object:
+def plan_status(observed: ObservedDaemonSet) -> Object:
     """Counts by node."""
     desired = current = misscheduled = ready = updated = available = 0
-    for name, (run, _) in seen.places.items():
-        pods = sorted(seen.pods.get(name, ()), key=lambda pod: (not node_of(pod), created_at(pod), name_of(pod)))
+    for name, (run, _) in observed.places.items():
+        pods = sorted(observed.pods.get(name, ()), key=lambda pod: (not node_of(pod), created_at(pod), name_of(pod)))
         desired += run
         if not pods:
             continue
@@ -309,8 +311,8 @@ def plan_status(seen: ObservedDaemonSet) -> Object:
             continue
         current += 1
         ready += is_ready(pods[0])
-        available += seen.available(pods[0])
-        updated += seen.updated(pods[0])
+        available += observed.available(pods[0])
+        updated += observed.updated(pods[0])
     optional = {
         "updatedNumberScheduled": updated,
         "numberAvailable": available,
@@ -321,10 +323,10 @@ def plan_status(seen: ObservedDaemonSet) -> Object:
         "numberMisscheduled": misscheduled,
         "desiredNumberScheduled": desired,
         "numberReady": ready,
-        "observedGeneration": generation_of(seen.ds),
+        "observedGeneration": generation_of(observed.ds),
         **{key: value for key, value in optional.items() if value},
     }
     kept: Object = {
-        key: status_of(seen.ds)[key] for key in ("collisionCount", "conditions") if key in status_of(seen.ds)
+        key: status_of(observed.ds)[key] for key in ("collisionCount", "conditions") if key in status_of(observed.ds)
     }
     return {**status, **kept}

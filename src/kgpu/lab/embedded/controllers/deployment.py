@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from kgpu.base.errors import KubeError
 from kgpu.kube.port import PODS, KubeRefusedError, Object, Resource, name_of, namespace_of
-from kgpu.lab.embedded.controllers import claim
+from kgpu.lab.embedded.controllers import ownership
 from kgpu.lab.embedded.controllers.cache import Cache
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself, refusal_text
@@ -75,8 +75,8 @@ def _with_plain_status(rollout: Rollout) -> DeploymentPlan:
 
 
 def _note_pause(rollout: Rollout, paused: bool) -> None:
-    found = condition({"conditions": rollout.conditions}, "Progressing")
-    reason = found.get("reason") if found is not None else ""
+    progressing = condition({"conditions": rollout.conditions}, "Progressing")
+    reason = progressing.get("reason") if progressing is not None else ""
     if reason == "ProgressDeadlineExceeded":
         return
     if paused and reason != "DeploymentPaused":
@@ -86,7 +86,7 @@ def _note_pause(rollout: Rollout, paused: bool) -> None:
 
 
 def _is_scaling(rollout: Rollout) -> bool:
-    """The Deployment's size is another than its active sets remember."""
+    """Whether the Deployment's size differs from the one in its active sets' annotations."""
     remembered = [annotations_of(rs).get(DESIRED, "") for rs in rollout.active(rollout.all)]
     return any(text.isdecimal() and int(text) != rollout.wanted for text in remembered)
 
@@ -218,17 +218,17 @@ class DeploymentController(ObjectController):
         self._deployments: Cache = cluster.cache(DEPLOYMENTS)
         self._sets: Cache = cluster.cache(REPLICA_SETS)
         self._pods: Cache = cluster.cache(PODS)
-        claim.index_orphans(self._sets)
+        ownership.index_orphans(self._sets)
 
     def sources(self) -> Mapping[Resource, KeysOf]:
         return {
             DEPLOYMENTS: itself,
-            REPLICA_SETS: claim.owner_keys(self._deployments, "Deployment"),
+            REPLICA_SETS: ownership.owner_keys(self._deployments, "Deployment"),
             PODS: self._pod_gone,
         }
 
     def _pod_gone(self, old: Object | None, new: Object | None) -> list[tuple[str, str]]:
-        """Recreate goes on when the last old pod is gone."""
+        """With strategy Recreate, the Deployment whose last old pod is gone."""
         if new is not None or old is None:
             return []
         holder = controller_of(old)
@@ -246,13 +246,13 @@ class DeploymentController(ObjectController):
         if deployment is None:
             return None
         if is_empty_selector(spec_of(deployment).get("selector")):
-            self.say(deployment, "Warning", "SelectingAll",
+            self.emit(deployment, "Warning", "SelectingAll",
                      "This deployment is selecting all pods. A non-empty selector is required.")  # fmt: skip
             status = {**status_of(deployment), "observedGeneration": generation_of(deployment)}
             await self.cluster.set_status(DEPLOYMENTS, deployment, status)
             return None
-        found = claim.candidates(self._sets, deployment)
-        sets = await claim.settle_claims(self.cluster, DEPLOYMENTS, deployment, self._sets, found)
+        candidates = ownership.candidates(self._sets, deployment)
+        sets = await ownership.settle_claims(self.cluster, DEPLOYMENTS, deployment, self._sets, candidates)
         step = plan(deployment, sets, self._old_pods_left(deployment, sets), self.cluster.now())
         for action in step.actions:
             await self._perform(deployment, action)
@@ -274,7 +274,7 @@ class DeploymentController(ObjectController):
             case ChangeSet(rs, change, event):
                 await self.cluster.patch(REPLICA_SETS, key_of(rs), change)
                 if event:
-                    self.say(deployment, "Normal", "ScalingReplicaSet", event)
+                    self.emit(deployment, "Normal", "ScalingReplicaSet", event)
             case DeleteSet(rs):
                 await self.cluster.delete(REPLICA_SETS, rs)
             case Annotate(revision):
@@ -286,26 +286,26 @@ class DeploymentController(ObjectController):
 
     async def _create_set(self, deployment: Object, obj: Object) -> None:
         try:
-            made = await self.cluster.create(REPLICA_SETS, obj)
+            created = await self.cluster.create(REPLICA_SETS, obj)
         except KubeRefusedError as error:
             await self._not_created(deployment, obj, error)
             raise
-        size = replicas_of(made)
+        size = replicas_of(created)
         if size:
-            text = f"Scaled up replica set {name_of(made)} from 0 to {size}"
-            self.say(deployment, "Normal", "ScalingReplicaSet", text)
+            text = f"Scaled up replica set {name_of(created)} from 0 to {size}"
+            self.emit(deployment, "Normal", "ScalingReplicaSet", text)
 
     async def _not_created(self, deployment: Object, obj: Object, error: KubeError) -> None:
         status = status_of(deployment)
         if getattr(error, "reason", "") == "AlreadyExists":
-            # Another template has the same hash: the next attempt gets another one.
+            # A hash collision with another template: the next attempt uses a different hash.
             changed = {**status, "collisionCount": int(status.get("collisionCount") or 0) + 1}
             await self.cluster.set_status(DEPLOYMENTS, deployment, changed)
             return
         if namespace_is_ending(error):
             return
         message = f'Failed to create new replica set "{name_of(obj)}": {refusal_text(error)}'
-        self.say(deployment, "Warning", "ReplicaSetCreateError", message)
+        self.emit(deployment, "Warning", "ReplicaSetCreateError", message)
         if has_deadline(deployment):
             at = stamp(self.cluster.now())
             failed = {

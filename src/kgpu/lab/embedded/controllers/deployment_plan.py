@@ -57,7 +57,7 @@ _UNLIMITED: Final = 2**31 - 1  # the API's way to say no history limit or no dea
 
 @dataclass(frozen=True, slots=True)
 class CreateSet:
-    """Make this ReplicaSet."""
+    """Create this ReplicaSet."""
 
     obj: Object
 
@@ -87,7 +87,7 @@ class Annotate:
 
 @dataclass(frozen=True, slots=True)
 class SetStatus:
-    """Make this the status."""
+    """Write this status."""
 
     status: Object
 
@@ -130,7 +130,7 @@ def surge_and_unavailable(deployment: Object) -> tuple[int, int]:
 
 
 def plain_template(template: Object) -> Any:
-    """A pod template as it is compared: without the hash label and without what says nothing."""
+    """A pod template for comparison: without the hash label and without empty metadata."""
     metadata = {key: value for key, value in (template.get("metadata") or {}).items() if value}
     labels = {key: value for key, value in labels_of(template).items() if key != HASH}
     return {"metadata": {**metadata, "labels": labels}, "spec": template.get("spec") or {}}
@@ -187,7 +187,7 @@ class Rollout:
         return sum(self.size[uid_of(rs)] for rs in sets)
 
     def view(self, new: Object | None) -> DeploymentView:
-        """What the status follows from."""
+        """The input of ``plan_status`` and ``rollout_status``."""
         return DeploymentView(
             deployment=self.deployment,
             sets=self.all,
@@ -200,7 +200,7 @@ class Rollout:
     # Steps
 
     def scale(self, rs: Object, to: int, *, always: bool = False) -> bool:
-        """Set a set's size, and what it must remember about the Deployment's; True when the size changes.
+        """Set a ReplicaSet's size and the annotations about the Deployment's size; True when the size changes.
 
         ``always`` writes the annotations even if the size stays.
         """
@@ -235,14 +235,14 @@ class Rollout:
         )
 
     def size_for_new(self, new_size: int) -> int:
-        """How large the new set may be now, with what the old ones hold."""
+        """How large the new ReplicaSet may be now, given the size of the old ones."""
         if (self.spec.get("strategy") or {}).get("type") == "Recreate":
             return self.wanted
         room = self.wanted + self.surge - (self.total(self.old) + new_size)
         return new_size if room <= 0 else new_size + min(room, self.wanted - new_size)
 
     def sync_revision(self, *, create: bool) -> bool:
-        """Keep revision and annotations; make the new set if asked to. False when the rest must wait for that."""
+        """Update revision and annotations; with ``create`` add a missing new ReplicaSet. False when one was added."""
         revision = max((revision_of(rs) for rs in self.old), default=0) + 1
         if self.new is not None:
             annotations = self._annotations(self.new, revision)
@@ -258,22 +258,22 @@ class Rollout:
             return True
         if not create:
             return True
-        made = self.new_object(revision)
-        self.actions.append(CreateSet(made))
+        created = self.new_object(revision)
+        self.actions.append(CreateSet(created))
         self._set_revision(str(revision))
-        self.progress("True", "NewReplicaSetCreated", f'Created new replica set "{name_of(made)}"')
+        self.progress("True", "NewReplicaSetCreated", f'Created new replica set "{name_of(created)}"')
         self.set_status(plan_status(self.view(None)))
         return False
 
     def new_object(self, revision: int) -> Object:
-        """The set of the present template."""
-        found = template_hash(self.deployment)
+        """The ReplicaSet of the present template."""
+        hashed = template_hash(self.deployment)
         template = copy_of(self.spec.get("template") or {})
         metadata = template.setdefault("metadata", {})
-        metadata["labels"] = {**(metadata.get("labels") or {}), HASH: found}
+        metadata["labels"] = {**(metadata.get("labels") or {}), HASH: hashed}
         selector = copy_of(self.spec.get("selector") or {})
-        selector["matchLabels"] = {**(selector.get("matchLabels") or {}), HASH: found}
-        name = name_of(self.deployment)[: 253 - 1 - len(found)]
+        selector["matchLabels"] = {**(selector.get("matchLabels") or {}), HASH: hashed}
+        name = name_of(self.deployment)[: 253 - 1 - len(hashed)]
         copied = {key: value for key, value in annotations_of(self.deployment).items() if key not in _NOT_COPIED}
         remember = {REVISION: str(revision), DESIRED: str(self.wanted), MAX: str(self.wanted + self.surge)}
         spec: Object = {"replicas": self.size_for_new(0), "selector": selector, "template": template}
@@ -281,7 +281,7 @@ class Rollout:
             spec["minReadySeconds"] = self.spec["minReadySeconds"]
         return {
             "metadata": {
-                "name": f"{name}-{found}",
+                "name": f"{name}-{hashed}",
                 "namespace": self.deployment["metadata"].get("namespace", ""),
                 "labels": metadata["labels"],
                 "annotations": {**copied, **remember},
@@ -302,7 +302,7 @@ class Rollout:
         if (before == "" or before.isdecimal()) and revision_of(rs) < revision:
             change[REVISION] = str(revision)
             if REVISION in have:
-                history = [one for one in have.get(HISTORY, "").split(",") if one]
+                history = [number for number in have.get(HISTORY, "").split(",") if number]
                 history.append(before)
                 while len(",".join(history)) > _HISTORY_LENGTH and len(history) > 1:
                     history.pop(0)
@@ -325,8 +325,8 @@ class Rollout:
         alive = sorted((rs for rs in self.old if not deleting(rs)), key=lambda rs: (revision_of(rs), *_by_age(rs)))
         for rs in alive[: max(0, len(alive) - int(limit))]:
             status = status_of(rs)
-            seen = int(status.get("observedGeneration") or 0) >= generation_of(rs)
-            if not status.get("replicas") and not self.size[uid_of(rs)] and seen:
+            observed = int(status.get("observedGeneration") or 0) >= generation_of(rs)
+            if not status.get("replicas") and not self.size[uid_of(rs)] and observed:
                 self.actions.append(DeleteSet(rs))
 
 

@@ -33,7 +33,7 @@ def _deadline(deployment: Object) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentView:
-    """What a status follows from: ``conditions`` as they are by now, ``max_unavailable`` in pods."""
+    """The input of a status: ``conditions`` as of this step, ``max_unavailable`` in pods."""
 
     deployment: Object
     sets: Sequence[Object]
@@ -81,7 +81,7 @@ def plan_status(view: DeploymentView) -> Object:
 
 
 def is_complete(deployment: Object, status: Object) -> bool:
-    """Every replica is up to date and available, and nothing else is left."""
+    """Whether every replica is up to date and available, and no old one is left."""
     wanted = int(spec_of(deployment).get("replicas") or 0)
     return all(
         int(status.get(field) or 0) == wanted for field in ("updatedReplicas", "replicas", "availableReplicas")
@@ -114,45 +114,51 @@ def rollout_status(view: DeploymentView) -> Object:
     """As ``plan_status``, with Progressing and ReplicaFailure."""
     status = plan_status(view)
     deployment, new = view.deployment, view.new
-    found: list[Object] = status["conditions"]
+    conditions: list[Object] = status["conditions"]
     current = condition({"conditions": view.conditions}, "Progressing")
     if _deadline(deployment) is None:
-        found = without_condition(found, "Progressing")
+        conditions = without_condition(conditions, "Progressing")
     elif not (
         int(status.get("replicas") or 0) == int(status.get("updatedReplicas") or 0)
         and current is not None
         and current.get("reason") == "NewReplicaSetAvailable"
     ):
-        found = _progressing(view, status, found, current)
+        conditions = _progressing(view, status, conditions, current)
     failure = next(
-        (one for rs in (*([new] if new else ()), *view.sets) if (one := condition(rs, "ReplicaFailure")) is not None),
+        (
+            failed
+            for rs in (*([new] if new else ()), *view.sets)
+            if (failed := condition(rs, "ReplicaFailure")) is not None
+        ),
         None,
     )
     if failure is not None:
-        found = with_condition(found, {**failure, "lastUpdateTime": failure.get("lastTransitionTime")})
+        conditions = with_condition(conditions, {**failure, "lastUpdateTime": failure.get("lastTransitionTime")})
     else:
-        found = without_condition(found, "ReplicaFailure")
-    return {**status, "conditions": found}
+        conditions = without_condition(conditions, "ReplicaFailure")
+    return {**status, "conditions": conditions}
 
 
-def _progressing(view: DeploymentView, status: Object, found: list[Object], current: Object | None) -> list[Object]:
+def _progressing(
+    view: DeploymentView, status: Object, conditions: list[Object], current: Object | None
+) -> list[Object]:
     deployment, new, now = view.deployment, view.new, view.now
     subject = f'ReplicaSet "{name_of(new)}"' if new is not None else f'Deployment "{name_of(deployment)}"'
     at = stamp(now)
-    made = {"type": "Progressing", "status": "True", "lastUpdateTime": at, "lastTransitionTime": at}
+    progressing = {"type": "Progressing", "status": "True", "lastUpdateTime": at, "lastTransitionTime": at}
     if is_complete(deployment, status):
-        said = {"reason": "NewReplicaSetAvailable", "message": f"{subject} has successfully progressed."}
-        return with_condition(found, {**made, **said})
+        cause = {"reason": "NewReplicaSetAvailable", "message": f"{subject} has successfully progressed."}
+        return with_condition(conditions, {**progressing, **cause})
     if _has_progressed(status_of(deployment), status):
-        # The one condition whose update time moves although nothing else does: it is the sign of life.
+        # The one condition whose lastUpdateTime changes although nothing else does: it is the sign of progress.
         if current is not None and current.get("status") == "True":
-            made["lastTransitionTime"] = current.get("lastTransitionTime") or at
-        said = {"reason": "ReplicaSetUpdated", "message": f"{subject} is progressing."}
-        return [*without_condition(found, "Progressing"), {**made, **said}]
+            progressing["lastTransitionTime"] = current.get("lastTransitionTime") or at
+        cause = {"reason": "ReplicaSetUpdated", "message": f"{subject} is progressing."}
+        return [*without_condition(conditions, "Progressing"), {**progressing, **cause}]
     if _timed_out(deployment, current, now):
-        said = {"reason": "ProgressDeadlineExceeded", "message": f"{subject} has timed out progressing."}
-        return with_condition(found, {**made, "status": "False", **said})
-    return found
+        cause = {"reason": "ProgressDeadlineExceeded", "message": f"{subject} has timed out progressing."}
+        return with_condition(conditions, {**progressing, "status": "False", **cause})
+    return conditions
 
 
 def progress_check_in(deployment: Object, status: Object, now: dt.datetime) -> float | None:

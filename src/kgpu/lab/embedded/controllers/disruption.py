@@ -41,7 +41,7 @@ _GATHER: Final = 0.05  # seconds
 
 
 class UncountableError(Exception):
-    """The number of pods that should be there is nobody's to say."""
+    """The expected number of pods can't be determined."""
 
 
 def plan_status(
@@ -59,7 +59,7 @@ def plan_status(
     if least is not None and not isinstance(least, str):
         expected, desired = len(pods), int(least)
     else:
-        owners = dict(found for pod in pods if (found := scale_of(pod)) is not None)
+        owners = dict(counted for pod in pods if (counted := scale_of(pod)) is not None)
         expected = sum(owners.values())
         most = spec.get("maxUnavailable")
         if most is not None:
@@ -85,7 +85,7 @@ def _conditions(budget: Object, reason: str, message: str, now: dt.datetime, *, 
     old = condition(budget, "DisruptionAllowed")
     status = "True" if allowed else "False"
     since = old.get("lastTransitionTime") if old is not None and old.get("status") == status else stamp(now)
-    made = {
+    current = {
         "type": "DisruptionAllowed",
         "status": status,
         "observedGeneration": generation_of(budget),
@@ -93,8 +93,8 @@ def _conditions(budget: Object, reason: str, message: str, now: dt.datetime, *, 
         "reason": reason,
         "message": message,
     }
-    rest = [one for one in status_of(budget).get("conditions") or () if one.get("type") != "DisruptionAllowed"]
-    return [*rest, made]
+    rest = [other for other in status_of(budget).get("conditions") or () if other.get("type") != "DisruptionAllowed"]
+    return [*rest, current]
 
 
 class DisruptionController(ObjectController):
@@ -115,7 +115,7 @@ class DisruptionController(ObjectController):
             before, after = ((labels_of(pod), is_ready(pod), deleting(pod), is_terminal(pod)) for pod in (old, new))
             if before == after:
                 return ()
-        for pod in (one for one in (old, new) if one is not None):
+        for pod in (pod for pod in (old, new) if pod is not None):
             for budget in self._budgets.select("namespace", namespace_of(pod)):
                 if selects(spec_of(budget).get("selector"), labels_of(pod)):
                     self.queue.add_after(key_of(budget), _GATHER)
@@ -132,7 +132,7 @@ class DisruptionController(ObjectController):
             if above is not None and above.get("kind") == "Deployment":
                 holder, kind = above, "Deployment"
         counted = (REPLICATION_CONTROLLERS, REPLICA_SETS, DEPLOYMENTS, STATEFUL_SETS)
-        resource = {one.kind: one for one in counted}.get(kind)
+        resource = {counted_kind.kind: counted_kind for counted_kind in counted}.get(kind)
         owner = self.cluster.cache(resource).get((namespace_of(pod), str(holder.get("name")))) if resource else None
         if owner is None or uid_of(owner) != holder.get("uid"):
             raise UncountableError(f'found no controllers for pod "{name_of(pod)}"')
@@ -149,13 +149,13 @@ class DisruptionController(ObjectController):
             if selects(selector, labels_of(pod)) and not is_terminal(pod)
         ]
         if not pods:
-            self.say(budget, "Normal", "NoPods", "No matching pods found")
+            self.emit(budget, "Normal", "NoPods", "No matching pods found")
         now = self.cluster.now()
         try:
             status = plan_status(budget, pods, self._scale_of, now)
         except UncountableError as error:
             text = f"Failed to calculate the number of expected pods: {error}"
-            self.say(budget, "Warning", "CalculateExpectedPodCountFailed", text)
+            self.emit(budget, "Warning", "CalculateExpectedPodCountFailed", text)
             conditions = _conditions(budget, "SyncFailed", str(error), now, allowed=False)
             status = {**status_of(budget), "disruptionsAllowed": 0, "conditions": conditions}
         await self.cluster.set_status(DISRUPTION_BUDGETS, budget, status)

@@ -39,7 +39,7 @@ def _shown(pod: Object) -> tuple[object, ...]:
 
 
 class _ForServices(ObjectController):
-    """By Service, for changes of Services and of the pods that they select."""
+    """Base of controllers keyed by Service, for changes of Services and of the pods that they select."""
 
     def __init__(self, cluster: ControllerContext) -> None:
         super().__init__(cluster)
@@ -49,11 +49,11 @@ class _ForServices(ObjectController):
     def pod_keys(self, old: Object | None, new: Object | None) -> Iterable[Key]:
         if old is not None and new is not None and _shown(old) == _shown(new):
             return ()
-        seen = [obj for obj in (old, new) if obj is not None and (address_of(obj) or obj is new)]
-        if seen:
-            for service in self._services.select("namespace", namespace_of(seen[0])):
+        pods = [obj for obj in (old, new) if obj is not None and (address_of(obj) or obj is new)]
+        if pods:
+            for service in self._services.select("namespace", namespace_of(pods[0])):
                 selector = spec_of(service).get("selector")
-                if selector and any(selector.items() <= labels_of(pod).items() for pod in seen):
+                if selector and any(selector.items() <= labels_of(pod).items() for pod in pods):
                     self.queue.add_after(key_of(service), _GATHER)
         return ()
 
@@ -70,29 +70,29 @@ class EndpointController(_ForServices):
 
     async def sync(self, key: Key) -> None:
         service = self._services.get(key)
-        found = self.cluster.cache(ENDPOINTS).get(key)
+        endpoints = self.cluster.cache(ENDPOINTS).get(key)
         if service is None:
-            if found is not None and labels_of(found).get("endpoints.kubernetes.io/managed-by") == self.name:
-                await self.cluster.delete(ENDPOINTS, found)
+            if endpoints is not None and labels_of(endpoints).get("endpoints.kubernetes.io/managed-by") == self.name:
+                await self.cluster.delete(ENDPOINTS, endpoints)
             return
         if not has_endpoints(service) or deleting(service):
             return
         wanted = plan_endpoints(service, self._pods.select("namespace", key[0]))
         at = stamp(self.cluster.now())
-        if found is None:
+        if endpoints is None:
             metadata = {"name": key[1], "namespace": key[0], "labels": wanted["labels"], "annotations": {TRIGGER: at}}
-            made = {"metadata": metadata, **({"subsets": wanted["subsets"]} if wanted["subsets"] else {})}
+            new = {"metadata": metadata, **({"subsets": wanted["subsets"]} if wanted["subsets"] else {})}
             try:
-                await self.cluster.create(ENDPOINTS, made)
+                await self.cluster.create(ENDPOINTS, new)
             except KubeRefusedError as error:
                 if not namespace_is_ending(error):
                     raise
             return
-        if labels_of(found) == wanted["labels"] and (found.get("subsets") or []) == wanted["subsets"]:
+        if labels_of(endpoints) == wanted["labels"] and (endpoints.get("subsets") or []) == wanted["subsets"]:
             return
-        labels = {**dict.fromkeys(labels_of(found)), **wanted["labels"]}
+        labels = {**dict.fromkeys(labels_of(endpoints)), **wanted["labels"]}
         change = {
-            "metadata": {"labels": labels, "annotations": {**annotations_of(found), TRIGGER: at}},
+            "metadata": {"labels": labels, "annotations": {**annotations_of(endpoints), TRIGGER: at}},
             "subsets": wanted["subsets"] or None,
         }
         await self.cluster.patch(ENDPOINTS, key, change)
@@ -124,16 +124,16 @@ class EndpointSliceController(_ForServices):
         service = self._services.get(key)
         slices = self._slices.select("service", key)
         if service is None or deleting(service) or not has_endpoints(service):
-            # Their owner reference ends them; a Service that has lost its selector keeps what it had.
+            # The garbage collector deletes slices of a deleted Service; one that lost its selector keeps its own.
             return
         zones = {
             name_of(node): zone for node in self._nodes if (zone := labels_of(node).get("topology.kubernetes.io/zone"))
         }
         now = self.cluster.now()
         step = plan_slices(service, self._pods.select("namespace", key[0]), slices, zones, now)
-        for made in step.create:
+        for new_slice in step.create:
             try:
-                await self.cluster.create(ENDPOINT_SLICES, made)
+                await self.cluster.create(ENDPOINT_SLICES, new_slice)
             except KubeRefusedError as error:
                 if not namespace_is_ending(error):
                     raise

@@ -31,7 +31,7 @@ Ports = tuple[tuple[str, int, str, str], ...]
 
 
 def has_endpoints(service: Object) -> bool:
-    """Services without a selector have what a person gives them; external names have none."""
+    """Whether Endpoints are managed: not for Services without a selector (a person sets them) or external names."""
     spec = spec_of(service)
     return bool(spec.get("selector")) and spec.get("type") != "ExternalName"
 
@@ -47,14 +47,14 @@ def _number(pod: Object, port: Object) -> int | None:
         return int(target)
     protocol = port.get("protocol") or "TCP"
     for container in spec_of(pod).get("containers") or ():
-        for one in container.get("ports") or ():
-            if one.get("name") == target and (one.get("protocol") or "TCP") == protocol:
-                return int(one["containerPort"])
+        for container_port in container.get("ports") or ():
+            if container_port.get("name") == target and (container_port.get("protocol") or "TCP") == protocol:
+                return int(container_port["containerPort"])
     return None
 
 
 def ports_of(service: Object, pod: Object) -> Ports:
-    """The service's ports as this pod has them."""
+    """The service's ports, with this pod's port numbers."""
     return tuple(
         (port.get("name") or "", number, port.get("protocol") or "TCP", port.get("appProtocol") or "")
         for port in spec_of(service).get("ports") or ()
@@ -84,7 +84,7 @@ def _by_address(pod: Object) -> tuple[int, bytes]:
 
 
 def members(service: Object, pods: Iterable[Object], *, terminating: bool) -> list[Object]:
-    """The pods that belong in; ``terminating``: also those that are being deleted."""
+    """The pods that are endpoints of the service; ``terminating``: also those being deleted."""
     selector = spec_of(service).get("selector") or {}
     return sorted(
         (
@@ -138,21 +138,21 @@ def _endpoint(service: Object, pod: Object, zones: Mapping[str, str]) -> Object:
     publish = bool(spec_of(service).get("publishNotReadyAddresses"))
     serving, ending = is_ready(pod), bool(pod["metadata"].get("deletionTimestamp"))
     conditions = {"ready": publish or (serving and not ending), "serving": serving, "terminating": ending}
-    made: Object = {
+    endpoint: Object = {
         "addresses": [address_of(pod)],
         "conditions": conditions,
         "nodeName": node_of(pod),
         "targetRef": _target(pod),
     }
     if hostname := _hostname(service, pod):
-        made["hostname"] = hostname
+        endpoint["hostname"] = hostname
     zone = zones.get(node_of(pod))
-    return {**made, "zone": zone} if zone else made
+    return {**endpoint, "zone": zone} if zone else endpoint
 
 
 @dataclass(frozen=True, slots=True)
 class SlicePlan:
-    """Slices to make, to change (the old one and its new parts) and to remove."""
+    """Slices to create, to change (the old one and its new parts) and to delete."""
 
     create: tuple[Object, ...]
     change: tuple[tuple[Object, Object], ...]
@@ -192,29 +192,29 @@ def plan_slices(
         ports = ports_of(service, pod)
         if ports or not spec_of(service).get("ports"):
             wanted.setdefault(ports, {})[_key(endpoint)] = endpoint
-    wanted = wanted or {(): {}}  # an empty slice says that there is nothing
+    wanted = wanted or {(): {}}  # a service without endpoints has one empty slice
     labels = {**_service_labels(service), SERVICE_NAME: name_of(service), MANAGED_BY: MANAGER}
     create: list[Object] = []
     change: list[tuple[Object, Object]] = []
     used: set[str] = set()
     for ports, endpoints in wanted.items():
         rows = _port_rows(ports, slices=True)
-        mine = [one for one in slices if (one.get("ports") or []) == rows]
+        mine = [endpoint_slice for endpoint_slice in slices if (endpoint_slice.get("ports") or []) == rows]
         left = dict(endpoints)
         kept = []
-        for one in mine:
-            stay = [left.pop(_key(old)) for old in one.get("endpoints") or () if _key(old) in left]
-            kept.append((one, stay))
+        for endpoint_slice in mine:
+            stay = [left.pop(_key(old)) for old in endpoint_slice.get("endpoints") or () if _key(old) in left]
+            kept.append((endpoint_slice, stay))
         for _, stay in kept:
             while left and len(stay) < _PER_SLICE:
                 stay.append(left.pop(next(iter(left))))
-        for one, stay in kept:
+        for endpoint_slice, stay in kept:
             if not stay and (endpoints or used):
                 continue  # nothing is left in it
-            used.add(uid_of(one))
+            used.add(uid_of(endpoint_slice))
             new = {"labels": labels, "endpoints": stay}
-            if (one.get("endpoints") or []) != stay or labels_of(one) != labels:
-                change.append((one, new))
+            if (endpoint_slice.get("endpoints") or []) != stay or labels_of(endpoint_slice) != labels:
+                change.append((endpoint_slice, new))
         rest = list(left.values())
         create += [
             _new_slice(service, rows, rest[start : start + _PER_SLICE], labels, now)
@@ -222,5 +222,5 @@ def plan_slices(
         ]
         if not endpoints and not mine:
             create.append(_new_slice(service, rows, [], labels, now))
-    delete = tuple(one for one in slices if uid_of(one) not in used)
+    delete = tuple(endpoint_slice for endpoint_slice in slices if uid_of(endpoint_slice) not in used)
     return SlicePlan(tuple(create), tuple(change), delete)

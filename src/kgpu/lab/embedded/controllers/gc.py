@@ -120,21 +120,21 @@ class GarbageCollector(ObjectController):
         return None
 
     async def _state(self, node: GraphObject, owner: OwnerReference) -> OwnerState | None:
-        """How the owner is; None when its kind isn't served, so that nobody can say."""
+        """The owner's state; None, unknown, when its kind isn't served."""
         known = self._graph.get(owner.uid)
         if known is not None and known.key[0] in ("", node.key[0]):
             return OwnerState.WAITING if known.deletes_dependents else OwnerState.SOLID
         if node.deleting:
-            return OwnerState.SOLID  # not asked for
+            return OwnerState.SOLID  # not needed
         served = self._kinds.of(owner.api_version, owner.kind)
         if served is None or (served.resource.namespaced and not node.key[0]):
             return None
         namespace = node.key[0] if served.resource.namespaced else ""
-        # Asked of the API itself: the owner may be younger than what its informer has seen.
-        found = await self.cluster.api.get(served.resource, owner.name, namespace=namespace)
-        if found is None or uid_of(found) != owner.uid:
+        # Read from the API: the owner may be newer than the informer's objects.
+        obj = await self.cluster.api.get(served.resource, owner.name, namespace=namespace)
+        if obj is None or uid_of(obj) != owner.uid:
             return OwnerState.GONE
-        return OwnerState.WAITING if node_of(served.resource, found).deletes_dependents else OwnerState.SOLID
+        return OwnerState.WAITING if node_of(served.resource, obj).deletes_dependents else OwnerState.SOLID
 
     async def _carry_out(self, move: CollectorAction, node: GraphObject, obj: Object, owners: frozenset[str]) -> None:
         match move:
@@ -142,18 +142,25 @@ class GarbageCollector(ObjectController):
                 await self._patch(node, obj, {"ownerReferences": without_owners(obj, owners) or None})
             case CollectorAction.DELETE:
                 policy = {ORPHAN: "Orphan", FOREGROUND: "Foreground"}
-                kept = next((policy[one] for one in (ORPHAN, FOREGROUND) if one in node.finalizers), "Background")
+                kept = next(
+                    (policy[finalizer] for finalizer in (ORPHAN, FOREGROUND) if finalizer in node.finalizers),
+                    "Background",
+                )
                 await self.cluster.delete(node.resource, obj, propagation=kept)
             case CollectorAction.DELETE_FOREGROUND:
-                if any(one.deletes_dependents for one in self._graph.dependents(node.uid)):
-                    # Might be a circle: what waits for each other would wait for ever.
-                    free = [{**one, "blockOwnerDeletion": False} for one in obj["metadata"]["ownerReferences"]]
+                if any(dependent.deletes_dependents for dependent in self._graph.dependents(node.uid)):
+                    # There may be a cycle, whose members would wait for each other forever.
+                    free = [
+                        {**reference, "blockOwnerDeletion": False} for reference in obj["metadata"]["ownerReferences"]
+                    ]
                     await self._patch(node, obj, {"ownerReferences": free})
                 await self.cluster.delete(node.resource, obj, propagation="Foreground")
             case CollectorAction.RELEASE:
                 await self._remove_finalizer(node, obj, FOREGROUND)
             case CollectorAction.DELETE_DEPENDENTS:
-                self._look({one.uid for one in self._graph.blocking(node.uid) if not one.deletes_dependents})
+                self._look(
+                    {dependent.uid for dependent in self._graph.blocking(node.uid) if not dependent.deletes_dependents}
+                )
             case CollectorAction.ORPHAN:
                 await self._orphan(node, obj)
             case CollectorAction.NOTHING:
@@ -161,14 +168,16 @@ class GarbageCollector(ObjectController):
 
     async def _orphan(self, node: GraphObject, obj: Object) -> None:
         for dependent in self._graph.dependents(node.uid):
-            found = self.cluster.cache(dependent.resource).get(dependent.key)
-            if found is not None:
+            current = self.cluster.cache(dependent.resource).get(dependent.key)
+            if current is not None:
                 with contextlib.suppress(_MissingError):
-                    await self._patch(dependent, found, {"ownerReferences": without_owners(found, [node.uid]) or None})
+                    await self._patch(
+                        dependent, current, {"ownerReferences": without_owners(current, [node.uid]) or None}
+                    )
         await self._remove_finalizer(node, obj, ORPHAN)
 
     async def _remove_finalizer(self, node: GraphObject, obj: Object, finalizer: str) -> None:
-        rest = [one for one in obj["metadata"].get("finalizers") or () if one != finalizer]
+        rest = [other for other in obj["metadata"].get("finalizers") or () if other != finalizer]
         await self._patch(node, obj, {"finalizers": rest or None})
 
     async def _patch(self, node: GraphObject, obj: Object, metadata: dict[str, Any]) -> None:

@@ -46,31 +46,31 @@ class GraphObject:
 
     @property
     def deletes_dependents(self) -> bool:
-        """It is being deleted in the foreground."""
+        """Whether it is being deleted in the foreground."""
         return self.deleting and FOREGROUND in self.finalizers
 
     @property
     def orphans_dependents(self) -> bool:
-        """It is being deleted, and its dependents shall stay."""
+        """Whether it is being deleted and its dependents stay."""
         return self.deleting and ORPHAN in self.finalizers
 
 
 def node_of(resource: Resource, obj: Object) -> GraphObject:
     owners = tuple(
         OwnerReference(
-            str(one.get("apiVersion")),
-            str(one.get("kind")),
-            str(one.get("name")),
-            str(one.get("uid")),
-            bool(one.get("blockOwnerDeletion")),
+            str(reference.get("apiVersion")),
+            str(reference.get("kind")),
+            str(reference.get("name")),
+            str(reference.get("uid")),
+            bool(reference.get("blockOwnerDeletion")),
         )
-        for one in owners_of(obj)
+        for reference in owners_of(obj)
     )
     return GraphObject(resource, key_of(obj), uid_of(obj), owners, deleting(obj), _finalizers(obj))
 
 
 def same_edges(old: Object, new: Object) -> bool:
-    """Nothing that the graph keeps has changed; the usual case, so it is cheap."""
+    """Whether nothing that the graph keeps has changed; the usual case, so it is cheap."""
     before, after = old["metadata"], new["metadata"]
     fields = ("uid", "deletionTimestamp", "ownerReferences", "finalizers")
     return all(before.get(field) == after.get(field) for field in fields)
@@ -91,15 +91,15 @@ class Graph:
 
     def dependents(self, uid: str) -> Iterator[GraphObject]:
         """The nodes that refer to the owner."""
-        for one in list(self._dependents.get(uid, ())):
-            yield self._nodes[one]
+        for dependent in list(self._dependents.get(uid, ())):
+            yield self._nodes[dependent]
 
     def blocking(self, uid: str) -> list[GraphObject]:
         """The dependents that a foreground deletion waits for."""
         return [node for node in self.dependents(uid) if any(o.uid == uid and o.blocks for o in node.owners)]
 
     def put(self, node: GraphObject) -> set[str]:
-        """Add or replace a node; returns the uids worth a look."""
+        """Add or replace a node; returns the uids to sync."""
         old = self._nodes.get(node.uid)
         self._nodes[node.uid] = node
         before = {owner.uid: owner for owner in old.owners} if old is not None else {}
@@ -112,7 +112,7 @@ class Graph:
             owner = self._nodes.get(uid)
             if owner is None or owner.deletes_dependents or owner.key[0] not in ("", node.key[0]):
                 look.add(node.uid)
-        # An owner that waits may have lost its last reason to.
+        # A waiting owner may have lost the last dependent that blocks it.
         for uid in before.keys() | after.keys():
             owner = self._nodes.get(uid)
             if owner is not None and owner.deletes_dependents and before.get(uid) != after.get(uid):
@@ -120,23 +120,23 @@ class Graph:
         if node.deletes_dependents or node.orphans_dependents:
             look.add(node.uid)
             if old is None or not old.deletes_dependents:
-                look |= {one.uid for one in self.dependents(node.uid)}
+                look |= {dependent.uid for dependent in self.dependents(node.uid)}
         if old is None:
-            # Dependents that came before their owner were looked at as if it were gone.
-            look |= {one.uid for one in self.dependents(node.uid) if node.deleting}
+            # Dependents that arrived before their owner were handled as if it were gone.
+            look |= {dependent.uid for dependent in self.dependents(node.uid) if node.deleting}
         return look
 
     def drop(self, uid: str) -> set[str]:
-        """Remove a node; returns the uids worth a look."""
+        """Remove a node; returns the uids to sync."""
         node = self._nodes.pop(uid, None)
         if node is None:
             return set()
         for owner in node.owners:
             self._unlink(owner.uid, uid)
         waiting = {
-            owner.uid for owner in node.owners if (found := self._nodes.get(owner.uid)) and found.deletes_dependents
+            owner.uid for owner in node.owners if (known := self._nodes.get(owner.uid)) and known.deletes_dependents
         }
-        return waiting | {one.uid for one in self.dependents(uid)}
+        return waiting | {dependent.uid for dependent in self.dependents(uid)}
 
     def _unlink(self, owner: str, dependent: str) -> None:
         dependents = self._dependents.get(owner)
@@ -188,4 +188,4 @@ def decide(
 def without_owners(obj: Object, uids: Iterable[str]) -> list[Object]:
     """The owner references that stay."""
     gone = frozenset(uids)
-    return [one for one in owners_of(obj) if one.get("uid") not in gone]
+    return [reference for reference in owners_of(obj) if reference.get("uid") not in gone]

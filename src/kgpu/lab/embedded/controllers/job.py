@@ -10,8 +10,8 @@ from kgpu.base.errors import KubeError
 from kgpu.formats.names import JOB_INDEX_LABEL
 from kgpu.kube.informer import Key
 from kgpu.kube.port import PODS, KubeRefusedError, Object, Resource, name_of, namespace_of
-from kgpu.lab.embedded.controllers import claim
 from kgpu.lab.embedded.controllers import job_per_index as per_index
+from kgpu.lab.embedded.controllers import ownership
 from kgpu.lab.embedded.controllers.cache import Cache
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController
@@ -44,7 +44,7 @@ def new_pod(job: Object, index: int | None, after: Object | None = None) -> Obje
     spec["hostname"] = f"{name_of(job)}-{index}"
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         env = container.setdefault("env", [])
-        if all(one.get("name") != ENV_INDEX for one in env):
+        if all(variable.get("name") != ENV_INDEX for variable in env):
             source = {"fieldRef": {"fieldPath": f"metadata.labels['{JOB_INDEX_LABEL}']"}}
             env.append({"name": ENV_INDEX, "valueFrom": source})
     return pod
@@ -58,8 +58,8 @@ class JobController(ObjectController):
         self._jobs: Cache = cluster.cache(JOBS)
         self._pods: Cache = cluster.cache(PODS)
         self._failures: dict[str, Failures] = {}
-        claim.index_orphans(self._pods)
-        self._owners = claim.owner_keys(self._jobs, "Job")
+        ownership.index_orphans(self._pods)
+        self._owners = ownership.owner_keys(self._jobs, "Job")
 
     def sources(self) -> Mapping[Resource, KeysOf]:
         # Keys of Jobs are (namespace, name), keys of pods whose Job is gone have "pod" before that.
@@ -78,7 +78,7 @@ class JobController(ObjectController):
             holder = controller_of(new)
             job = self._jobs.get((namespace_of(new), str(holder.get("name")))) if holder else None
             if job is None or (holder and uid_of(job) != holder.get("uid")) or is_finished(job):
-                # A Job may want to adopt it, before it is let go.
+                # A Job may adopt it before its finalizer is removed.
                 return [*(self._owners(old, new) if holder is None else ()), ("pod", *key_of(new))]
         return self._owners(old, new)
 
@@ -92,8 +92,8 @@ class JobController(ObjectController):
         if is_finished(job):
             self._failures.pop(uid_of(job), None)
             return None
-        found = claim.candidates(self._pods, job)
-        pods = await claim.settle_claims(self.cluster, JOBS, job, self._pods, found, finalizer=FINALIZER)
+        candidates = ownership.candidates(self._pods, job)
+        pods = await ownership.settle_claims(self.cluster, JOBS, job, self._pods, candidates, finalizer=FINALIZER)
         gone = frozenset(uid_of(pod) for pod in pods if self._pods.is_doomed(pod))
         failures = self._failures.get(uid_of(job), Failures())
         look = JobSync(job, pods, gone, failures, self.cluster.now())
@@ -125,7 +125,7 @@ class JobController(ObjectController):
         return outcome, error
 
     async def _write(self, job: Object, look: JobSync) -> None:
-        """The status with what is not counted yet, then the finalizers, then the counts."""
+        """Write the status with uncounted pods, then remove their finalizers, then write the counts."""
         first = look.flush()
         await self.cluster.set_status(JOBS, job, first)
         self._failures[uid_of(job)] = look.failures
@@ -136,12 +136,12 @@ class JobController(ObjectController):
             await asyncio.sleep(0)
         second = look.close(stripped)
         await self.cluster.set_status(JOBS, {**job, "status": first}, second)
-        for said in look.said:
-            self.say(job, said.type, said.reason, said.message)
+        for event in look.events:
+            self.emit(job, event.type, event.reason, event.message)
 
     async def _untrack(self, pod: Object) -> bool:
-        """Take the finalizer away; False when that failed and the pod is still there."""
-        rest = [one for one in pod["metadata"].get("finalizers") or () if one != FINALIZER]
+        """Remove the finalizer; False when that failed and the pod is still there."""
+        rest = [finalizer for finalizer in pod["metadata"].get("finalizers") or () if finalizer != FINALIZER]
         known: Any = self._pods.get(key_of(pod))
         version = (known or pod)["metadata"]["resourceVersion"]
         change = {"metadata": {"uid": uid_of(pod), "resourceVersion": version, "finalizers": rest or None}}
@@ -156,7 +156,7 @@ class JobController(ObjectController):
         return True
 
     async def _free_orphan(self, key: Key) -> None:
-        """A pod whose Job is gone or over needs no counting."""
+        """Remove the finalizer of a pod whose Job is gone or finished."""
         pod = self._pods.get(key)
         if pod is None or not is_tracked(pod):
             return

@@ -1,4 +1,4 @@
-"""When a Job's pods have failed, what a podFailurePolicy says about it, and how long to wait before the next. Pure."""
+"""When a Job's pods have failed: the podFailurePolicy's verdict, and how long to wait before the next pod. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LONG_AGO: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True, slots=True)
 class PodFailureVerdict:
-    """What a policy says about a failed pod: whether it counts, why the whole Job fails ("" when it does not), and
-    whether the pod's index fails.
+    """A policy's verdict on a failed pod: whether it counts, why the whole Job fails ("" when it does not), and whether
+    the pod's index fails.
     """
 
     counts: bool = True
@@ -27,17 +27,17 @@ class PodFailureVerdict:
 
 
 def _exited(pod: Object, rule: Object) -> Object | None:
-    """The container that ended as the rule says."""
+    """The container whose exit code matches the rule."""
     wanted = rule.get("containerName")
     values, inside = rule.get("values") or (), rule.get("operator") == "In"
     status = status_of(pod)
-    for one in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
-        ended = (one.get("state") or {}).get("terminated")
-        if ended is None or (wanted is not None and wanted != one.get("name")):
+    for container in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
+        ended = (container.get("state") or {}).get("terminated")
+        if ended is None or (wanted is not None and wanted != container.get("name")):
             continue
         code = int(ended.get("exitCode") or 0)
         if code and (code in values) is inside:
-            found: Object = one
+            found: Object = container
             return found
     return None
 
@@ -56,10 +56,10 @@ def judge(policy: Object | None, pod: Object) -> PodFailureVerdict:
             patterns = rule.get("onPodConditions") or ()
             match = next(
                 (
-                    one
-                    for one in status_of(pod).get("conditions") or ()
+                    entry
+                    for entry in status_of(pod).get("conditions") or ()
                     for pattern in patterns
-                    if one.get("type") == pattern.get("type") and one.get("status") == pattern.get("status", "True")
+                    if entry.get("type") == pattern.get("type") and entry.get("status") == pattern.get("status", "True")
                 ),
                 None,
             )
@@ -75,8 +75,8 @@ def judge(policy: Object | None, pod: Object) -> PodFailureVerdict:
 def finished_at(pod: Object) -> dt.datetime:
     """When it ended: its containers' end, else when it stopped being ready, else its deletion, else its creation."""
     ended = [
-        time_of(((one.get("state") or {}).get("terminated") or {}).get("finishedAt"))
-        for one in status_of(pod).get("containerStatuses") or ()
+        time_of(((container.get("state") or {}).get("terminated") or {}).get("finishedAt"))
+        for container in status_of(pod).get("containerStatuses") or ()
     ]
     times = [at for at in ended if at is not None]
     if times and len(times) == len(ended):
@@ -125,7 +125,7 @@ def restarts_exceed(job: Object, pods: Iterable[Object]) -> bool:
     for pod in pods:
         status = status_of(pod)
         if status.get("phase") in ("Running", "Pending"):
-            for one in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
-                total += int(one.get("restartCount") or 0)
+            for container in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
+                total += int(container.get("restartCount") or 0)
     limit = int(spec.get("backoffLimit", 6))
     return total > 0 if limit == 0 else total >= limit

@@ -17,12 +17,12 @@ def index_of(pod: Object) -> int | None:
 
 def parse(text: str, completions: int) -> set[int]:
     """The indexes below ``completions``; parts that can't be read are left out."""
-    found: set[int] = set()
+    indexes: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if first.isdecimal() and (not dash or last.isdecimal()):
-            found.update(range(int(first), min(int(last) if dash else int(first), completions - 1) + 1))
-    return found
+            indexes.update(range(int(first), min(int(last) if dash else int(first), completions - 1) + 1))
+    return indexes
 
 
 def written(indexes: Iterable[int]) -> str:
@@ -34,7 +34,7 @@ def written(indexes: Iterable[int]) -> str:
         if len(run) > 2:
             parts.append(f"{run[0]}-{run[-1]}")
         else:
-            parts.extend(str(one) for one in run)
+            parts.extend(str(index) for index in run)
         run.clear()
 
     for index in sorted(set(indexes)):
@@ -47,10 +47,10 @@ def written(indexes: Iterable[int]) -> str:
 
 def first_missing(taken: Collection[int], count: int, completions: int) -> list[int]:
     """The lowest ``count`` indexes that are not taken."""
-    found: list[int] = []
+    missing: list[int] = []
     for index in range(completions):
-        if len(found) >= count:
+        if len(missing) >= count:
             break
         if index not in taken:
-            found.append(index)
-    return found
+            missing.append(index)
+    return missing

@@ -28,8 +28,8 @@ def has_limit(job: Object) -> bool:
 def _number(pod: Object, name: str) -> int:
     """The annotation's number; 0 when it can't be one."""
     text = annotations_of(pod).get(name, "")
-    found = int(text) if text.isdecimal() and len(text) <= len(str(_MAX)) else 0
-    return found if found <= _MAX else 0
+    number = int(text) if text.isdecimal() and len(text) <= len(str(_MAX)) else 0
+    return number if number <= _MAX else 0
 
 
 def _all_failures(pod: Object) -> int:
@@ -45,15 +45,15 @@ def has_failed_for_good(job: Object, pod: Object) -> bool:
 
 def held_back(failed: Iterable[Object], over: Collection[int], active: Collection[int]) -> dict[int, Object]:
     """The last failed pod of each index that is neither over nor has an active pod. ``failed`` are tracked pods."""
-    found: dict[int, Object] = {}
+    latest: dict[int, Object] = {}
     for pod in failed:
         index = index_of(pod)
         if index is None or index in over or index in active:
             continue
-        known = found.get(index)
+        known = latest.get(index)
         if known is None or (_all_failures(known) <= _all_failures(pod) and finished_at(pod) >= finished_at(known)):
-            found[index] = pod
-    return found
+            latest[index] = pod
+    return latest
 
 
 def annotations_after(job: Object, pod: Object | None) -> dict[str, str]:
@@ -62,8 +62,8 @@ def annotations_after(job: Object, pod: Object | None) -> dict[str, str]:
         return {FAILURES: "0"}
     counts = judge(spec_of(job).get("podFailurePolicy"), pod).counts
     ignored = _number(pod, IGNORED) + (not counts)
-    made = {FAILURES: str(_number(pod, FAILURES) + counts)}
-    return {**made, IGNORED: str(ignored)} if ignored else made
+    annotations = {FAILURES: str(_number(pod, FAILURES) + counts)}
+    return {**annotations, IGNORED: str(ignored)} if ignored else annotations
 
 
 def ready_indexes(wanted: Sequence[int], held: Mapping[int, Object], now: dt.datetime) -> tuple[tuple[int, ...], float]:

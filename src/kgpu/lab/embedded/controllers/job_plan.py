@@ -19,12 +19,12 @@ from kgpu.lab.embedded.controllers.meta import condition, copy_of, deleting, spe
 from kgpu.lab.embedded.controllers.pods import deletion_order, is_ready, is_terminal, phase_of
 
 FINALIZER: Final = "batch.kubernetes.io/job-tracking"
-_AT_ONCE: Final = 500  # pods to create, delete or count in one look
+_AT_ONCE: Final = 500  # pods to create, delete or count in one sync
 INTERIM: Final = {"FailureTarget": "Failed", "SuccessCriteriaMet": "Complete"}
 
 
 def is_finished(job: Object) -> bool:
-    return any((found := condition(job, kind)) and found.get("status") == "True" for kind in INTERIM.values())
+    return any((end := condition(job, kind)) and end.get("status") == "True" for kind in INTERIM.values())
 
 
 def is_tracked(pod: Object) -> bool:
@@ -44,7 +44,7 @@ def new_condition(kind: str, status: str, reason: str, message: str, now: dt.dat
 
 
 def ensure_condition(conditions: list[Object], new: Object) -> bool:
-    """Set a condition in place of the old one; False when it says the same, or would come as False."""
+    """Set a condition in place of the old one; False when nothing changes, or if it would be added as False."""
     for position, old in enumerate(conditions):
         if old.get("type") == new["type"]:
             if all(old.get(key) == new[key] for key in ("status", "reason", "message")):
@@ -60,7 +60,7 @@ def ensure_condition(conditions: list[Object], new: Object) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStep:
     """Pods to delete (``untrack``: their finalizer goes first) or to create, by index where there is one; ``after``:
-    the failed pods that they take the place of.
+    the failed pods that they replace.
     """
 
     delete: tuple[Object, ...] = ()
@@ -96,11 +96,11 @@ class JobSync:
     job: Object
     pods: Sequence[Object]
     gone: frozenset[str]
-    """Uids of pods that are being deleted or were asked to."""
+    """Uids of pods that are being deleted, or whose deletion was requested."""
     failures: Failures
     now: dt.datetime
     status: Object = field(init=False)
-    said: list[JobEvent] = field(init=False, default_factory=list)
+    events: list[JobEvent] = field(init=False, default_factory=list)
     strip: list[Object] = field(init=False, default_factory=list)
     finished: Object | None = field(init=False, default=None)
 
@@ -163,7 +163,7 @@ class JobSync:
     # What to do
 
     def step(self) -> JobStep:
-        """Decide."""
+        """Decide which pods to create or delete now."""
         again = None
         self.finished = self._known_end() or self._failure()
         if self.finished is None:
@@ -180,11 +180,11 @@ class JobSync:
         return self._manage(again)
 
     def _known_end(self) -> Object | None:
-        """The interim condition of an earlier look."""
+        """The interim condition from an earlier sync."""
         for kind in ("SuccessCriteriaMet", "FailureTarget"):
-            found = condition(self.status, kind)
-            if found is not None and found.get("status") == "True":
-                return found
+            interim = condition(self.status, kind)
+            if interim is not None and interim.get("status") == "True":
+                return interim
         return None
 
     def _failing(self, reason: str, message: str) -> Object:
@@ -246,8 +246,8 @@ class JobSync:
         held = [
             pod for pod in self.pods if not is_terminal(pod) and (self._only_failed or uid_of(pod) not in self.gone)
         ]
-        taken = self._done | {i for pod in held if (i := index_of(pod)) is not None} | (self._failed_indexes or set())
-        pending = first_missing(taken, missing, self._completions or 0)
+        used = self._done | {i for pod in held if (i := index_of(pod)) is not None} | (self._failed_indexes or set())
+        pending = first_missing(used, missing, self._completions or 0)
         if self._failed_indexes is None:
             return JobStep(create=tuple(pending), again=again)
         ready, pause = per_index.ready_indexes(pending, self._held, self.now)
@@ -256,18 +256,18 @@ class JobSync:
         return JobStep(create=ready, after=self._held, again=again)
 
     def _surplus(self, at_least: int) -> list[Object]:
-        """Pods with no or a repeated index, then as many more as there are too many."""
+        """Pods without an index or with a duplicate one, then the rest of the surplus."""
         ordered = deletion_order(self._active, (), self.now)
         surplus: list[Object] = []
         if self._indexed:
-            seen: set[int] = set()
+            indexes: set[int] = set()
             for pod in reversed(ordered):  # the best one of an index stays
                 index = index_of(pod)
-                if index is None or index >= (self._completions or 0) or index in seen:
+                if index is None or index >= (self._completions or 0) or index in indexes:
                     surplus.append(pod)
                 else:
-                    seen.add(index)
-        rest = [pod for pod in ordered if all(pod is not one for one in surplus)]
+                    indexes.add(index)
+        rest = [pod for pod in ordered if all(pod is not extra for extra in surplus)]
         return surplus + rest[: max(0, at_least - len(surplus))]
 
     # How it went
@@ -297,11 +297,11 @@ class JobSync:
             if ensure_condition(
                 self._conditions, new_condition("Suspended", "True", "JobSuspended", "Job suspended", self.now)
             ):
-                self.said.append(JobEvent("Normal", "Suspended", "Job suspended"))
+                self.events.append(JobEvent("Normal", "Suspended", "Job suspended"))
         elif ensure_condition(
             self._conditions, new_condition("Suspended", "False", "JobResumed", "Job resumed", self.now)
         ):
-            self.said.append(JobEvent("Normal", "Resumed", "Job resumed"))
+            self.events.append(JobEvent("Normal", "Resumed", "Job resumed"))
             self.status["startTime"] = stamp(self.now)
 
     def _count(self) -> None:
@@ -310,7 +310,7 @@ class JobSync:
         newly_done: set[int] = set()
         lost = self.finished is not None and self.finished["type"] != "SuccessCriteriaMet"
         held = per_index.uids(self._held)
-        for pod in sorted(self.pods, key=lambda one: index_of(one) or 0) if self._indexed else self.pods:
+        for pod in sorted(self.pods, key=lambda counted: index_of(counted) or 0) if self._indexed else self.pods:
             failed, phase = self._has_failed(pod), phase_of(pod)
             ended = phase == "Succeeded" or (failed and uid_of(pod) not in held)
             over = deleting(self.job) or self.finished is not None or ended
@@ -327,7 +327,7 @@ class JobSync:
             elif (failed or lost) and self._counts_as_failure(pod):
                 self._uncounted_bad.append(uid)
             if len(newly_done) + len(self._uncounted_ok) + len(self._uncounted_bad) >= _AT_ONCE:
-                self.finished = None  # the rest is counted at the next look
+                self.finished = None  # the rest is counted in the next sync
                 break
         if self._indexed:
             done = self._done_before | newly_done
@@ -372,8 +372,8 @@ class JobSync:
                 too_many = self._completions is not None and int(self.status.get("succeeded") or 0) > self._completions
                 if too_many:
                     text = "Too many succeeded pods running after completion count reached"
-                    self.said.append(JobEvent("Warning", "TooManySucceededPods", text))
-                self.said.append(JobEvent("Normal", "Completed", "Job completed"))
+                    self.events.append(JobEvent("Warning", "TooManySucceededPods", text))
+                self.events.append(JobEvent("Normal", "Completed", "Job completed"))
             else:
-                self.said.append(JobEvent("Warning", last["reason"], last["message"]))
+                self.events.append(JobEvent("Warning", last["reason"], last["message"]))
         return self.flush()

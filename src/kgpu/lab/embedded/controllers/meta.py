@@ -60,7 +60,7 @@ def owners_of(obj: Object) -> Sequence[Object]:
 
 
 def controller_of(obj: Object) -> Object | None:
-    """The owner reference that says ``controller``."""
+    """The owner reference with ``controller`` set."""
     return next((owner for owner in owners_of(obj) if owner.get("controller")), None)
 
 
@@ -125,10 +125,10 @@ def time_of(text: Any) -> dt.datetime | None:
     if not isinstance(text, str) or not text:
         return None
     try:
-        found = dt.datetime.fromisoformat(text)
+        time = dt.datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def created_at(obj: Object) -> str:
@@ -138,8 +138,8 @@ def created_at(obj: Object) -> str:
 
 def seconds_since(text: Any, now: dt.datetime) -> float:
     """How long ago; 0 when the time is missing."""
-    found = time_of(text)
-    return (now - found).total_seconds() if found else 0.0
+    time = time_of(text)
+    return (now - time).total_seconds() if time else 0.0
 
 
 # Conditions
@@ -148,15 +148,15 @@ def seconds_since(text: Any, now: dt.datetime) -> float:
 def condition(obj_or_status: Object, kind: str) -> Object | None:
     """The condition of that type, from an object or its status."""
     status = obj_or_status.get("status") if "metadata" in obj_or_status else obj_or_status
-    return next((one for one in (status or {}).get("conditions") or () if one.get("type") == kind), None)
+    return next((entry for entry in (status or {}).get("conditions") or () if entry.get("type") == kind), None)
 
 
 def with_condition(conditions: Iterable[Object], new: Object) -> list[Object]:
     """Apps style: the same status and reason keep the old one; the same status keeps its transition time; a changed
     condition goes to the end.
     """
-    rest = [one for one in conditions if one.get("type") != new["type"]]
-    old = next((one for one in conditions if one.get("type") == new["type"]), None)
+    rest = [entry for entry in conditions if entry.get("type") != new["type"]]
+    old = next((entry for entry in conditions if entry.get("type") == new["type"]), None)
     if old is not None and old.get("status") == new["status"]:
         if old.get("reason") == new.get("reason"):
             return list(conditions)
@@ -165,7 +165,7 @@ def with_condition(conditions: Iterable[Object], new: Object) -> list[Object]:
 
 
 def without_condition(conditions: Iterable[Object], kind: str) -> list[Object]:
-    return [one for one in conditions if one.get("type") != kind]
+    return [entry for entry in conditions if entry.get("type") != kind]
 
 
 # Patches and names
@@ -191,8 +191,8 @@ def short_hash(value: Any) -> str:
     """Ten characters that follow from the JSON value alone, of the alphabet of generated names."""
     digest = hashlib.sha256(msgspec.json.encode(value, order="sorted")).digest()
     number = int.from_bytes(digest[:8], "big")
-    found = ""
+    text = ""
     for _ in range(10):
         number, rest = divmod(number, len(_ALPHABET))
-        found += _ALPHABET[rest]
-    return found
+        text += _ALPHABET[rest]
+    return text

@@ -1,4 +1,4 @@
-"""Namespaces that are being deleted: pods first, then everything else, with the conditions that say what is left."""
+"""Namespaces that are being deleted: pods first, then everything else, with conditions about what is left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kgpu.lab.embedded.controllers.served import ServedKinds
 
 FINALIZER: Final = "kubernetes"
 _LOOK_AGAIN: Final = 2.0  # seconds, while something remains; the end of a pod is seen at once
-# Condition types in the order they are written, with what they say when all is well.
+# Condition types in the order they are written, with reason and message when all is well.
 _FINE: Final = (
     ("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
     ("NamespaceDeletionGroupVersionParsingFailure", "ParsedGroupVersions", "All legacy kube types successfully parsed"),
@@ -58,19 +58,19 @@ def conditions(old: list[Object], remains: Remains, *, complete: bool, now: dt.d
         text = ", ".join(sorted(f"{name} in {count} resource instances" for name, count in remains.finalizers.items()))
         message = f"Some content in the namespace has finalizers remaining: {text}"
         news["NamespaceFinalizersRemaining"] = ("SomeFinalizersRemain", message)
-    found = [dict(one) for one in old]
-    known = {one["type"]: one for one in found}
+    current = [dict(entry) for entry in old]
+    known = {entry["type"]: entry for entry in current}
     for kind, fine_reason, fine_message in _FINE:
         status = "True" if kind in news else "False"
         reason, message = news.get(kind, (fine_reason, fine_message))
-        one = known.get(kind)
-        if one is None:
-            one = {"type": kind, "lastTransitionTime": stamp(now)}
-            found.append(one)
-        elif one.get("status") != status:
-            one["lastTransitionTime"] = stamp(now)
-        one |= {"status": status, "reason": reason, "message": message}
-    return found
+        entry = known.get(kind)
+        if entry is None:
+            entry = {"type": kind, "lastTransitionTime": stamp(now)}
+            current.append(entry)
+        elif entry.get("status") != status:
+            entry["lastTransitionTime"] = stamp(now)
+        entry |= {"status": status, "reason": reason, "message": message}
+    return current
 
 
 def pods_estimate(pods: list[Object], deleted_at: dt.datetime | None, now: dt.datetime) -> float:
@@ -119,7 +119,7 @@ class NamespaceController(ObjectController):
         await self.cluster.set_status(NAMESPACES, {**namespace, "status": status}, {**status, "conditions": news})
         if remains.objects or remains.errors:
             return _LOOK_AGAIN
-        rest = [one for one in spec_of(namespace).get("finalizers") or () if one != FINALIZER]
+        rest = [finalizer for finalizer in spec_of(namespace).get("finalizers") or () if finalizer != FINALIZER]
         try:
             await self.cluster.patch(NAMESPACES, key, {"spec": {"finalizers": rest}}, subresource="finalize")
         except KubeRefusedError as refused:
@@ -143,10 +143,10 @@ class NamespaceController(ObjectController):
         """Delete the objects of a kind and note what stays."""
         name = name_of(namespace)
         try:
-            found = (await self.cluster.api.list(resource, namespace=name)).items
-            if not found:
+            objects = (await self.cluster.api.list(resource, namespace=name)).items
+            if not objects:
                 return
-            for obj in found:
+            for obj in objects:
                 if not deleting(obj):
                     await self.cluster.delete(resource, obj, propagation="Background")
             left = (await self.cluster.api.list(resource, namespace=name)).items
@@ -157,7 +157,7 @@ class NamespaceController(ObjectController):
         if not left:
             return
         remains.objects[f"{resource.plural}.{resource.group}"] += len(left)
-        finalizers = [one for obj in left for one in obj["metadata"].get("finalizers") or ()]
+        finalizers = [finalizer for obj in left for finalizer in obj["metadata"].get("finalizers") or ()]
         remains.finalizers.update(finalizers)
         estimate = 0.0
         if resource == PODS:

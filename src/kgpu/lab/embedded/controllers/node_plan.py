@@ -36,26 +36,26 @@ _NO_EXECUTE: Final = {"False": NOT_READY, "Unknown": UNREACHABLE}
 
 def ready_status(node: Object) -> str:
     """``True``, ``False``, ``Unknown``, or "" when the node never said."""
-    found = condition(node, "Ready")
-    return str(found.get("status")) if found is not None else ""
+    ready = condition(node, "Ready")
+    return str(ready.get("status")) if ready is not None else ""
 
 
 def silent_conditions(node: Object, now: dt.datetime) -> list[Object] | None:
-    """The conditions of a node whose kubelet is silent; None when they say so already."""
+    """The conditions of a node whose kubelet is silent; None when they are so already."""
     old = list(status_of(node).get("conditions") or ())
-    found: list[Object] = []
-    for one in old:
-        if one.get("type") in _WATCHED and one.get("status") != "Unknown":
-            one = {  # noqa: PLW2901 - what is kept of it
-                **one,
+    conditions: list[Object] = []
+    for entry in old:
+        if entry.get("type") in _WATCHED and entry.get("status") != "Unknown":
+            entry = {  # noqa: PLW2901 - what is kept of it
+                **entry,
                 "status": "Unknown",
                 "reason": "NodeStatusUnknown",
                 "message": "Kubelet stopped posting node status.",
                 "lastTransitionTime": stamp(now),
             }
-        found.append(one)
-    known = {one.get("type") for one in old}
-    found += [
+        conditions.append(entry)
+    known = {entry.get("type") for entry in old}
+    conditions += [
         {
             "type": kind,
             "status": "Unknown",
@@ -67,22 +67,22 @@ def silent_conditions(node: Object, now: dt.datetime) -> list[Object] | None:
         for kind in _WATCHED
         if kind not in known
     ]
-    return None if found == old else found
+    return None if conditions == old else conditions
 
 
 def wanted_taints(node: Object, *, evict: bool) -> list[tuple[str, str]]:
     """Key and effect of the taints that the node should have of the controller's own. ``evict``: NoExecute too."""
-    found = [
+    wanted = [
         (_TAINTS[pair], "NoSchedule")
-        for one in status_of(node).get("conditions") or ()
-        if (pair := (str(one.get("type")), str(one.get("status")))) in _TAINTS
+        for entry in status_of(node).get("conditions") or ()
+        if (pair := (str(entry.get("type")), str(entry.get("status")))) in _TAINTS
     ]
     if spec_of(node).get("unschedulable"):
-        found.append((UNSCHEDULABLE, "NoSchedule"))
+        wanted.append((UNSCHEDULABLE, "NoSchedule"))
     status = ready_status(node)
     if evict and status in _NO_EXECUTE:
-        found.append((_NO_EXECUTE[status], "NoExecute"))
-    return found
+        wanted.append((_NO_EXECUTE[status], "NoExecute"))
+    return wanted
 
 
 def _is_own(taint: Object) -> bool:
@@ -96,8 +96,8 @@ def new_taints(node: Object, now: dt.datetime, *, evict: bool) -> list[Object] |
     """All taints of the node with the controller's own as they should be; None when nothing changes."""
     old = taints_of(node)
     wanted = wanted_taints(node, evict=evict)
-    kept = [one for one in old if not _is_own(one) or (one.get("key"), one.get("effect")) in wanted]
-    have = {(one.get("key"), one.get("effect")) for one in kept}
+    kept = [taint for taint in old if not _is_own(taint) or (taint.get("key"), taint.get("effect")) in wanted]
+    have = {(taint.get("key"), taint.get("effect")) for taint in kept}
     added = [
         {"key": key, "effect": effect, "timeAdded": stamp(now)} for key, effect in wanted if (key, effect) not in have
     ]

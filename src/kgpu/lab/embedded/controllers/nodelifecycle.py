@@ -26,17 +26,17 @@ from kgpu.lab.embedded.controllers.meta import (
     time_of,
 )
 from kgpu.lab.embedded.controllers.node_plan import GRACE, STARTUP_GRACE, new_taints, ready_status, silent_conditions
+from kgpu.lab.embedded.controllers.pacing import take_turn
 from kgpu.lab.embedded.controllers.pods import node_of
-from kgpu.lab.embedded.controllers.turns import turn
 
 PERIOD: Final = 5.0  # seconds between two looks at all nodes
-_AT_ONCE: Final = 100  # nodes looked at before others have their turn
+_AT_ONCE: Final = 100  # nodes checked before other tasks have their turn
 _LEASES: Final = "kube-node-lease"
 
 
 @dataclass(slots=True)
 class NodeHeartbeat:
-    """When a node was last heard of, by this process's clock: clocks of nodes are not trusted."""
+    """When a node last gave a heartbeat, by this process's clock: clocks of nodes are not trusted."""
 
     heard: dt.datetime
     heartbeat: str = ""
@@ -64,10 +64,10 @@ class NodeLifecycleController(ObjectController):
     def _node_keys(self, old: Object | None, new: Object | None) -> list[str]:
         if new is None or old is None:
             return [name_of(new or old or {})]
-        # The condition's heartbeat alone is no reason to look.
+        # The condition's heartbeat alone is no reason to sync.
         same = spec_of(old) == spec_of(new) and ready_status(old) == ready_status(new)
         conditions = [
-            [(one.get("type"), one.get("status")) for one in status_of(node).get("conditions") or ()]
+            [(entry.get("type"), entry.get("status")) for entry in status_of(node).get("conditions") or ()]
             for node in (old, new)
         ]
         self._hear(new)
@@ -81,7 +81,7 @@ class NodeLifecycleController(ObjectController):
         return []
 
     def _hear(self, node: Object) -> NodeHeartbeat:
-        """Note what the node and its Lease say of its last sign of life."""
+        """Note the last heartbeat of the node or its Lease."""
         name = name_of(node)
         ready = condition(node, "Ready")
         lease = self._leases.get((_LEASES, name))
@@ -113,7 +113,7 @@ class NodeLifecycleController(ObjectController):
                 if everyone or self._is_silent(node, now):
                     self.queue.add(name_of(node))
                 if number % _AT_ONCE == _AT_ONCE - 1:
-                    await turn()
+                    await take_turn()
             await asyncio.sleep(PERIOD)
 
     def _is_silent(self, node: Object, now: dt.datetime) -> bool:
@@ -126,10 +126,10 @@ class NodeLifecycleController(ObjectController):
             gone = self._known.pop(key, None)
             self._health.pop(key, None)
             if gone is not None:
-                self._say_node(gone, "RemovingNode", f"Removing Node {key} from Controller")
+                self._emit_node(gone, "RemovingNode", f"Removing Node {key} from Controller")
             return
         if key not in self._known:
-            self._say_node(node, "RegisteredNode", f"Registered Node {key} in Controller")
+            self._emit_node(node, "RegisteredNode", f"Registered Node {key} in Controller")
         self._known[key] = node
         now = self.cluster.now()
         if self._is_silent(node, now):
@@ -139,9 +139,9 @@ class NodeLifecycleController(ObjectController):
             change = {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": {"taints": taints}}
             await self.cluster.patch(NODES, key_of(node), change)
 
-    def _say_node(self, node: Object, reason: str, text: str) -> None:
+    def _emit_node(self, node: Object, reason: str, text: str) -> None:
         about = {"kind": "Node", "metadata": {"name": name_of(node), "uid": node["metadata"].get("uid")}}
-        self.say({"apiVersion": "v1", **about}, "Normal", reason, f"Node {name_of(node)} event: {text}")
+        self.emit({"apiVersion": "v1", **about}, "Normal", reason, f"Node {name_of(node)} event: {text}")
 
     async def _mark_unknown(self, node: Object, now: dt.datetime) -> Object:
         was_ready = ready_status(node) == "True"
@@ -154,7 +154,7 @@ class NodeLifecycleController(ObjectController):
         if was_ready:
             text = f"Node {name_of(node)} status is now: NodeNotReady"
             about = {"kind": "Node", "metadata": {"name": name_of(node), "uid": node["metadata"].get("uid")}}
-            self.say({"apiVersion": "v1", **about}, "Normal", "NodeNotReady", text)
+            self.emit({"apiVersion": "v1", **about}, "Normal", "NodeNotReady", text)
             for pod in self._pods.select("node", name_of(node)):
                 await self._mark_not_ready(pod, now)
         return node
@@ -164,11 +164,11 @@ class NodeLifecycleController(ObjectController):
         if ready is None or ready.get("status") == "False":
             return
         changed = {**ready, "status": "False", "lastTransitionTime": stamp(now)}
-        conditions = [changed if one is ready else one for one in status_of(pod).get("conditions") or ()]
+        conditions = [changed if entry is ready else entry for entry in status_of(pod).get("conditions") or ()]
         try:
             await self.cluster.patch(PODS, key_of(pod), {"status": {"conditions": conditions}}, subresource="status")
         except KubeRefusedError as refused:
             if refused.code != 404:
                 raise
             return
-        self.say(pod, "Warning", "NodeNotReady", "Node is not ready")
+        self.emit(pod, "Warning", "NodeNotReady", "Node is not ready")

@@ -1,4 +1,4 @@
-"""Nodes say how long their kubelet may trust the Secrets and ConfigMaps it has read: longer in bigger clusters.
+"""Annotates nodes with the time that their kubelet may cache Secrets and ConfigMaps: longer in bigger clusters.
 
 From kube-controller-manager's ttl-controller: steps of cluster sizes that overlap, so that a node more or less at an
 edge does not have every node written again and again.
@@ -46,9 +46,9 @@ class NodeTtlController(ObjectController):
             if step != self._step:
                 self._step = step
                 return [name_of(node) for node in self._nodes]
-        return [] if new is None or self._says(new) else [name_of(new)]
+        return [] if new is None or self._is_current(new) else [name_of(new)]
 
-    def _says(self, node: Object) -> bool:
+    def _is_current(self, node: Object) -> bool:
         return annotations_of(node).get(TTL) == self._wanted()
 
     def _wanted(self) -> str:
@@ -56,5 +56,5 @@ class NodeTtlController(ObjectController):
 
     async def sync(self, key: str) -> None:
         node = self._nodes.get(("", key))
-        if node is not None and not self._says(node):
+        if node is not None and not self._is_current(node):
             await self.cluster.patch(NODES, key_of(node), {"metadata": {"annotations": {TTL: self._wanted()}}})

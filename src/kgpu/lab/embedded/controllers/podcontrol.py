@@ -21,32 +21,32 @@ async def create_pods(
     controller: ObjectController, owner: Object, pods: Sequence[Object]
 ) -> tuple[int, KubeError | None]:
     """Create in batches of 1, 2, 4, ...: a batch with an error is the last. Returns how many, and the first error."""
-    made, size, rest = 0, 1, list(pods[:BURST])
+    created, size, rest = 0, 1, list(pods[:BURST])
     while rest:
         batch, rest = rest[:size], rest[size:]
         errors = []
         for pod in batch:
             error = await create_pod(controller, owner, pod)
             if error is None:
-                made += 1
+                created += 1
             elif not namespace_is_ending(error):
                 errors.append(error)
             await asyncio.sleep(0)
         if errors:
-            return made, errors[0]
+            return created, errors[0]
         size *= 2
-    return made, None
+    return created, None
 
 
 async def create_pod(controller: ObjectController, owner: Object, pod: Object) -> KubeError | None:
-    """Create one pod and say so."""
+    """Create one pod and write the Event."""
     try:
-        made = await controller.cluster.create(PODS, pod)
+        created = await controller.cluster.create(PODS, pod)
     except KubeError as error:
         if not namespace_is_ending(error):
-            controller.say(owner, "Warning", "FailedCreate", f"Error creating: {refusal_text(error)}")
+            controller.emit(owner, "Warning", "FailedCreate", f"Error creating: {refusal_text(error)}")
         return error
-    controller.say(owner, "Normal", "SuccessfulCreate", f"Created pod: {name_of(made)}")
+    controller.emit(owner, "Normal", "SuccessfulCreate", f"Created pod: {name_of(created)}")
     return None
 
 
@@ -59,10 +59,10 @@ async def delete_pods(controller: ObjectController, owner: Object, pods: Iterabl
         except KubeRefusedError as error:
             if error.code == 409:
                 continue  # another pod of that name
-            controller.say(owner, "Warning", "FailedDelete", f"Error deleting: {refusal_text(error)}")
+            controller.emit(owner, "Warning", "FailedDelete", f"Error deleting: {refusal_text(error)}")
             first = first or error
         else:
             if not gone:
-                controller.say(owner, "Normal", "SuccessfulDelete", f"Deleted pod: {name_of(pod)}")
+                controller.emit(owner, "Normal", "SuccessfulDelete", f"Deleted pod: {name_of(pod)}")
         await asyncio.sleep(0)
     return first

@@ -19,15 +19,15 @@ from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController
 from kgpu.lab.embedded.controllers.meta import created_at, deleting, key_of, status_of
 from kgpu.lab.embedded.controllers.node_plan import ready_status
+from kgpu.lab.embedded.controllers.pacing import take_turn
 from kgpu.lab.embedded.controllers.pods import is_terminal, node_of
 from kgpu.lab.embedded.controllers.tainteviction import with_disruption
 from kgpu.lab.embedded.controllers.taints import OUT_OF_SERVICE, taints_of
-from kgpu.lab.embedded.controllers.turns import turn
 
 THRESHOLD: Final = 12500  # ended pods that may stay
 PERIOD: Final = 20.0  # seconds
 QUARANTINE: Final = 40.0  # seconds
-_AT_ONCE: Final = 500  # pods looked at before others have their turn
+_AT_ONCE: Final = 500  # pods checked before other tasks have their turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def doomed(
     pods: Iterable[Object], nodes: Mapping[str, Object], missing: Iterable[str], *, threshold: int = THRESHOLD
 ) -> list[Doomed]:
     """The pods to remove. ``missing``: nodes that are known to be gone."""
-    found: list[Doomed] = []
+    chosen: list[Doomed] = []
     ended: list[Object] = []
     gone = frozenset(missing)
     for pod in pods:
@@ -50,16 +50,16 @@ def doomed(
         if is_terminal(pod):
             ended.append(pod)
         if node in gone:
-            found.append(Doomed(pod, "PodGC: node no longer exists"))
+            chosen.append(Doomed(pod, "PodGC: node no longer exists"))
         elif deleting(pod):
             host = nodes.get(node)
             out = host is not None and any(taint.get("key") == OUT_OF_SERVICE for taint in taints_of(host))
             if not node or (host is not None and out and ready_status(host) != "True"):
-                found.append(Doomed(pod))
+                chosen.append(Doomed(pod))
     if threshold > 0 and len(ended) > threshold:
         ended.sort(key=lambda pod: (status_of(pod).get("reason") != "Evicted", created_at(pod), key_of(pod)[1]))
-        found += [Doomed(pod) for pod in ended[: len(ended) - threshold]]
-    return found
+        chosen += [Doomed(pod) for pod in ended[: len(ended) - threshold]]
+    return chosen
 
 
 class PodGarbageCollector(ObjectController):
@@ -95,30 +95,32 @@ class PodGarbageCollector(ObjectController):
                 if node not in nodes or is_terminal(pod) or deleting(pod):
                     worth.append(pod)
                 if number % _AT_ONCE == _AT_ONCE - 1:
-                    await turn()
+                    await take_turn()
             self._missing = {name: self._missing.get(name, now) for name in absent}
             overdue = [name for name, at in self._missing.items() if (now - at).total_seconds() >= self._quarantine]
             gone = []
             for name in overdue:
-                with contextlib.suppress(KubeError):  # not sure: the next look asks again
+                with contextlib.suppress(KubeError):  # unknown: the next round asks again
                     if await self.cluster.api.get(NODES, name) is None:
                         gone.append(name)
-            self._reasons = {key_of(one.pod): one for one in doomed(worth, nodes, gone)}
+            self._reasons = {key_of(entry.pod): entry for entry in doomed(worth, nodes, gone)}
             for key in self._reasons:
                 self.queue.add(key)
             await asyncio.sleep(self._period)
 
     async def sync(self, key: Key) -> None:
-        one = self._reasons.get(key)
-        if one is None:
+        entry = self._reasons.get(key)
+        if entry is None:
             return
         try:
-            if not is_terminal(one.pod):
+            if not is_terminal(entry.pod):
                 status: Object = {"phase": "Failed"}
-                if one.message:
-                    status["conditions"] = with_disruption(one.pod, "DeletionByPodGC", one.message, self.cluster.now())
+                if entry.message:
+                    status["conditions"] = with_disruption(
+                        entry.pod, "DeletionByPodGC", entry.message, self.cluster.now()
+                    )
                 await self.cluster.patch(PODS, key, {"status": status}, subresource="status")
-            await self.cluster.delete(PODS, one.pod, grace=0)
+            await self.cluster.delete(PODS, entry.pod, grace=0)
         except KubeRefusedError as refused:
             if refused.code not in (404, 409):
                 raise

@@ -1,4 +1,4 @@
-"""What controllers ask about pods: active, ready, available, which one to delete first, and a new one from a template.
+"""Pods for controllers: whether one is ended, ready or available, which to delete first, a new one from a template.
 
 The order of deletion and the meaning of available are kube-controller-manager's (controller_utils). Pure.
 """
@@ -41,13 +41,13 @@ def is_terminal(pod: Object) -> bool:
 
 
 def is_ready(pod: Object) -> bool:
-    found = condition(pod, "Ready")
-    return found is not None and found.get("status") == "True"
+    ready = condition(pod, "Ready")
+    return ready is not None and ready.get("status") == "True"
 
 
 def ready_since(pod: Object) -> dt.datetime | None:
-    found = condition(pod, "Ready")
-    return time_of(found.get("lastTransitionTime")) if found is not None and found.get("status") == "True" else None
+    ready = condition(pod, "Ready")
+    return time_of(ready.get("lastTransitionTime")) if ready is not None and ready.get("status") == "True" else None
 
 
 def available_in(pod: Object, min_ready: int, now: dt.datetime) -> float | None:
@@ -77,12 +77,16 @@ def _restarts(pod: Object) -> tuple[int, int]:
     """The most restarts of a container, and of a sidecar."""
     status = status_of(pod)
     sidecars = {
-        one.get("name") for one in spec_of(pod).get("initContainers") or () if one.get("restartPolicy") == "Always"
+        container.get("name")
+        for container in spec_of(pod).get("initContainers") or ()
+        if container.get("restartPolicy") == "Always"
     }
-    regular = max((int(one.get("restartCount") or 0) for one in status.get("containerStatuses") or ()), default=0)
+    regular = max(
+        (int(container.get("restartCount") or 0) for container in status.get("containerStatuses") or ()), default=0
+    )
     sidecar = max(
-        (int(one.get("restartCount") or 0) for one in status.get("initContainerStatuses") or ()
-         if one.get("name") in sidecars),
+        (int(container.get("restartCount") or 0) for container in status.get("initContainerStatuses") or ()
+         if container.get("name") in sidecars),
         default=0,
     )  # fmt: skip
     return regular, sidecar
@@ -139,7 +143,7 @@ def pod_prefix(owner: str) -> str:
 def pod_from_template(template: Object, owner: Object, reference: Object) -> Object:
     """A pod to create; shares the template's parts, so it is only for sending."""
     metadata = template.get("metadata") or {}
-    made: Object = {
+    pod_metadata: Object = {
         "generateName": pod_prefix(name_of(owner)),
         "namespace": owner["metadata"].get("namespace", ""),
         "labels": dict(metadata.get("labels") or {}),
@@ -150,6 +154,6 @@ def pod_from_template(template: Object, owner: Object, reference: Object) -> Obj
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {key: value for key, value in made.items() if value},
+        "metadata": {key: value for key, value in pod_metadata.items() if value},
         "spec": dict(template.get("spec") or {}),
     }

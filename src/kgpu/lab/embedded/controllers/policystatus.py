@@ -1,4 +1,4 @@
-"""Checks the types of ValidatingAdmissionPolicies' expressions and says in their status what is wrong with them.
+"""Type checks the expressions of ValidatingAdmissionPolicies and writes the warnings into their status.
 
 From kube-controller-manager's validatingadmissionpolicy-status-controller: once for each generation of a policy.
 """
@@ -38,7 +38,7 @@ class PolicyStatusController(ObjectController):
         policy = self._policies.get(("", key))
         if policy is None or _is_checked(policy):
             return
-        served = [*_built_in(), *(one for crd in self._crds for one in typecheck.of_crd(crd))]
+        served = [*_built_in(), *(schema for crd in self._crds for schema in typecheck.of_crd(crd))]
         warnings = await asyncio.to_thread(typecheck.warnings, policy, served)
         status: Object = {"observedGeneration": policy["metadata"]["generation"], "typeChecking": {}}
         if warnings:
@@ -53,8 +53,8 @@ def _built_in() -> list[typecheck.KindSchema]:
 
 
 def _is_checked(policy: Object) -> bool:
-    seen = (policy.get("status") or {}).get("observedGeneration", 0)
-    return bool(policy["metadata"].get("generation", 0) <= seen)
+    observed = (policy.get("status") or {}).get("observedGeneration", 0)
+    return bool(policy["metadata"].get("generation", 0) <= observed)
 
 
 def _unchecked(_: Object | None, new: Object | None) -> list[str]:

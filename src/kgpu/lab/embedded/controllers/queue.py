@@ -1,4 +1,4 @@
-"""Keys of objects to look at: each at most once in the queue, never with two workers at a time, later after failures.
+"""The queue of keys to sync: each at most once in the queue, never with two workers at a time, later after failures.
 
 The rules of client-go's rate limiting work queue: a key that is added while a worker has it comes again after that.
 Not for threads.
@@ -19,7 +19,7 @@ LAST_RETRY: Final = 30.0
 
 
 class WorkQueue(Generic[K]):
-    """``get`` a key, work, then say ``done``; ``retry`` or ``forget`` tells how it went."""
+    """``get`` a key, sync it, then call ``retry`` or ``forget`` by the outcome, and ``done``."""
 
     def __init__(self) -> None:
         self._ready: deque[K] = deque()
@@ -38,7 +38,7 @@ class WorkQueue(Generic[K]):
         return not self._dirty and not self._working
 
     def add(self, key: K) -> None:
-        """Look at it soon."""
+        """Queue the key."""
         if key in self._dirty:
             return
         self._dirty.add(key)
@@ -47,7 +47,7 @@ class WorkQueue(Generic[K]):
             self._news.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Look at it in so many seconds, or sooner if that was asked before."""
+        """Queue the key in ``seconds``, or earlier if it is due earlier already."""
         if seconds <= 0:
             self.add(key)
             return
@@ -61,7 +61,7 @@ class WorkQueue(Generic[K]):
         self._timers[key] = loop.call_at(when, self._due, key)
 
     def retry(self, key: K) -> float:
-        """It failed: look again after a pause that grows; returns the pause in seconds."""
+        """After a failure: queue the key after a pause that grows; returns the pause in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         pause = min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(failures, 30))
@@ -69,11 +69,11 @@ class WorkQueue(Generic[K]):
         return pause
 
     def forget(self, key: K) -> None:
-        """It went well: the next failure waits the shortest time."""
+        """After a success: the next failure waits the shortest time."""
         self._failures.pop(key, None)
 
     async def get(self) -> K:
-        """The next key; the caller must say ``done``."""
+        """The next key; the caller must call ``done``."""
         while not self._ready:
             self._news.clear()
             await self._news.wait()

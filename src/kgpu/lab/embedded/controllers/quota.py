@@ -44,17 +44,18 @@ class QuotaController(ObjectController):
 
     def _counted(self, obj: Object | None) -> Iterable[Key]:
         if obj is not None:
-            for one in self._quotas.select("namespace", namespace_of(obj)):
-                self.queue.add_after(key_of(one), _GATHER)
+            for counting in self._quotas.select("namespace", namespace_of(obj)):
+                self.queue.add_after(key_of(counting), _GATHER)
         return ()
 
     def _follow(self, group: str, plural: str) -> Resource | None:
-        """Follow a kind from the first quota on that counts it."""
+        """Follow a kind once a quota counts it; returns None when it isn't served."""
         known = self._followed.get((group, plural))
         if known is not None:
             return known
         served = next(
-            (one.resource for one in self._kinds if (one.resource.group, one.resource.plural) == (group, plural)), None
+            (kind.resource for kind in self._kinds if (kind.resource.group, kind.resource.plural) == (group, plural)),
+            None,
         )
         if served is None:
             return None
@@ -70,18 +71,20 @@ class QuotaController(ObjectController):
         return self.cluster.cache(resource).subscribe(handler)
 
     async def sync(self, key: Key) -> None:
-        found = self._quotas.get(key)
-        if found is None or deleting(found):
+        resource_quota = self._quotas.get(key)
+        if resource_quota is None or deleting(resource_quota):
             return
         await self._kinds.ready()
         objects: dict[tuple[str, str], list[Object]] = {}
-        known = [(one.resource.group, one.resource.plural) for one in self._kinds if one.resource.namespaced]
-        for kind in quota.kinds_needed(found, known):
+        known = [
+            (served.resource.group, served.resource.plural) for served in self._kinds if served.resource.namespaced
+        ]
+        for kind in quota.kinds_needed(resource_quota, known):
             resource = self._follow(*kind)
             if resource is not None:
                 cache = self.cluster.cache(resource)
                 await cache.synced.wait()
                 objects[kind] = cache.select("namespace", key[0])
-        used = {name: str(amount) for name, amount in quota.quota_usage(found, objects).items()}
-        status = {**status_of(found), "hard": spec_of(found).get("hard") or {}, "used": used}
-        await self.cluster.set_status(RESOURCE_QUOTAS, found, status)
+        used = {name: str(amount) for name, amount in quota.quota_usage(resource_quota, objects).items()}
+        status = {**status_of(resource_quota), "hard": spec_of(resource_quota).get("hard") or {}, "used": used}
+        await self.cluster.set_status(RESOURCE_QUOTAS, resource_quota, status)

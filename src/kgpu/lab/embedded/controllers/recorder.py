@@ -1,6 +1,6 @@
 """Events as client-go's recorder writes them: counted up when repeated, combined when similar, dropped when too many.
 
-Writing happens in ``run``, apart from the controllers: an API server that refuses Events delays nothing.
+``run`` writes them, apart from the controllers: an API server that refuses Events delays nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Written:
 
 def reference(about: Object) -> Object:
     """An ObjectReference to the object."""
-    found = {
+    fields = {
         "kind": about.get("kind"),
         "namespace": namespace_of(about),
         "name": name_of(about),
@@ -68,32 +68,32 @@ def reference(about: Object) -> Object:
         "apiVersion": about.get("apiVersion"),
         "resourceVersion": about["metadata"].get("resourceVersion"),
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in fields.items() if value}
 
 
 class Correlator:
-    """What is written of what is said. Pure but for its memory."""
+    """Decides which Events are written, and how. Pure but for its memory."""
 
     def __init__(self) -> None:
         self._similar: OrderedDict[tuple[str, ...], _Similar] = OrderedDict()
         self._budgets: OrderedDict[tuple[str, str], _Budget] = OrderedDict()
         self._written: OrderedDict[tuple[str, ...], _Written] = OrderedDict()
 
-    def admit(self, said: RecordedEvent, now: float) -> tuple[tuple[str, ...], str] | None:
+    def admit(self, event: RecordedEvent, now: float) -> tuple[tuple[str, ...], str] | None:
         """The Event's identity and message; None when there were too many. ``now`` in seconds."""
-        about = (said.component, uid_of(said.about) or name_of(said.about))
-        group = (*about, said.type, said.reason)
+        about = (event.component, uid_of(event.about) or name_of(event.about))
+        group = (*about, event.type, event.reason)
         similar = self._similar.get(group)
         if similar is None or now - similar.since > _WITHIN:
             similar = _Similar(now, set())
-        similar.messages.add(said.message)
+        similar.messages.add(event.message)
         similar.since = now
         _remember(self._similar, group, similar)
-        message = said.message
-        identity: tuple[str, ...] = (*group, said.message)
+        message = event.message
+        identity: tuple[str, ...] = (*group, event.message)
         if len(similar.messages) >= _SIMILAR:
             similar.messages.pop()
-            message, identity = f"(combined from similar events): {said.message}", group
+            message, identity = f"(combined from similar events): {event.message}", group
         budget = self._budgets.get(about) or _Budget(_BURST, now)
         budget.tokens = min(_BURST, budget.tokens + (now - budget.at) * _REFILL)
         budget.at = now
@@ -118,7 +118,7 @@ def _remember(memory: OrderedDict, key: object, value: object) -> None:  # type:
 
 
 class Recorder:
-    """Says things about objects."""
+    """Queues Events about objects and writes them."""
 
     def __init__(self, api: KubeApi, now: Callable[[], dt.datetime]) -> None:
         self._api = api
@@ -126,8 +126,8 @@ class Recorder:
         self._queue: asyncio.Queue[RecordedEvent] = asyncio.Queue(_WAITING)
         self._correlator = Correlator()
 
-    def say(self, component: str, about: Object, type_: str, reason: str, message: str) -> None:
-        """Have it written; never waits."""
+    def emit(self, component: str, about: Object, type_: str, reason: str, message: str) -> None:
+        """Queue an Event; never waits."""
         try:
             self._queue.put_nowait(RecordedEvent(component, about, type_, reason, message))
         except asyncio.QueueFull:
@@ -136,9 +136,9 @@ class Recorder:
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
-            said = await self._queue.get()
+            event = await self._queue.get()
             try:
-                await self._write(said)
+                await self._write(event)
             except KubeError as error:
                 # A namespace that is going away takes no Events, and nothing depends on one.
                 log.debug("event not written: %s", error.one_line())
@@ -146,16 +146,16 @@ class Recorder:
                 self._queue.task_done()
 
     async def flush(self) -> None:
-        """Wait until everything said so far is written or given up."""
+        """Wait until all Events so far are written or dropped."""
         await self._queue.join()
 
-    async def _write(self, said: RecordedEvent) -> None:
-        admitted = self._correlator.admit(said, self._now().timestamp())
+    async def _write(self, event: RecordedEvent) -> None:
+        admitted = self._correlator.admit(event, self._now().timestamp())
         if admitted is None:
             return
         identity, message = admitted
         at = stamp(self._now())
-        namespace = namespace_of(said.about) or "default"
+        namespace = namespace_of(event.about) or "default"
         known = self._correlator.written(identity)
         if known is not None:
             change = {"count": known.count + 1, "lastTimestamp": at, "message": message}
@@ -167,20 +167,20 @@ class Recorder:
             else:
                 self._correlator.remember(identity, known.name, known.count + 1)
                 return
-        name = f"{name_of(said.about)}.{time.time_ns():x}"
-        event = {
+        name = f"{name_of(event.about)}.{time.time_ns():x}"
+        body = {
             "metadata": {"name": name, "namespace": namespace},
-            "involvedObject": reference(said.about),
-            "reason": said.reason,
+            "involvedObject": reference(event.about),
+            "reason": event.reason,
             "message": message,
-            "source": {"component": said.component},
+            "source": {"component": event.component},
             "firstTimestamp": at,
             "lastTimestamp": at,
             "count": 1,
-            "type": said.type,
+            "type": event.type,
             "eventTime": None,
-            "reportingComponent": said.component,
+            "reportingComponent": event.component,
             "reportingInstance": "",
         }
-        await self._api.create(EVENTS, event)
+        await self._api.create(EVENTS, body)
         self._correlator.remember(identity, name, 1)

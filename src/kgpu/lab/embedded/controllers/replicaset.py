@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 from kgpu.base.errors import KubeError
 from kgpu.kube.port import PODS, Object, Resource, namespace_of
-from kgpu.lab.embedded.controllers import claim
+from kgpu.lab.embedded.controllers import ownership
 from kgpu.lab.embedded.controllers.cache import Cache
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself, refusal_text
@@ -30,6 +30,7 @@ from kgpu.lab.embedded.controllers.meta import (
     uid_of,
     without_condition,
 )
+from kgpu.lab.embedded.controllers.pacing import take_turn
 from kgpu.lab.embedded.controllers.podcontrol import BURST, create_pods, delete_pods
 from kgpu.lab.embedded.controllers.pods import (
     deletion_order,
@@ -39,9 +40,8 @@ from kgpu.lab.embedded.controllers.pods import (
     next_available,
     pod_from_template,
 )
-from kgpu.lab.embedded.controllers.turns import turn
 
-_MANY: Final = 50  # pods; with more, counting them is a step of its own
+_MANY: Final = 50  # pods; with more, counting them waits for a turn of its own
 
 
 def victims(pods: Sequence[Object], related: Sequence[Object], count: int, now: dt.datetime) -> list[Object]:
@@ -79,7 +79,7 @@ def plan_status(rs: Object, pods: Sequence[Object], terminating: int, problem: s
 
 
 def with_label_selector(controller: Object) -> Object:
-    """A ReplicationController with its selector as a ReplicaSet has it."""
+    """A ReplicationController with its selector in a ReplicaSet's form."""
     spec = spec_of(controller)
     return {**controller, "spec": {**spec, "selector": {"matchLabels": spec.get("selector") or {}}}}
 
@@ -97,7 +97,7 @@ class ReplicaSetController(ObjectController):
         super().__init__(cluster)
         self._sets: Cache = self._followed()
         self._pods: Cache = cluster.cache(PODS)
-        claim.index_orphans(self._pods)
+        ownership.index_orphans(self._pods)
 
     def _followed(self) -> Cache:
         return self.cluster.cache(self.kind)
@@ -105,7 +105,7 @@ class ReplicaSetController(ObjectController):
     def sources(self) -> Mapping[Resource, KeysOf]:
         return {
             self.kind: itself,
-            PODS: claim.owner_keys(self._sets, self.kind.kind),
+            PODS: ownership.owner_keys(self._sets, self.kind.kind),
         }
 
     async def sync(self, key: tuple[str, str]) -> float | None:
@@ -113,14 +113,14 @@ class ReplicaSetController(ObjectController):
         if rs is None:
             return None
         spec = spec_of(rs)
-        candidates = claim.candidates(self._pods, rs)
+        candidates = ownership.candidates(self._pods, rs)
         active = [pod for pod in candidates if not is_terminal(pod) and not self._pods.is_doomed(pod)]
-        pods = await claim.settle_claims(self.cluster, self.kind, rs, self._pods, active)
+        pods = await ownership.settle_claims(self.cluster, self.kind, rs, self._pods, active)
         problem = None
         if not deleting(rs):
             problem = await self._manage(rs, pods)
         if len(pods) > _MANY:
-            await turn()
+            await take_turn()
         selector = spec.get("selector")
         ending = sum(
             1
@@ -157,9 +157,9 @@ class ReplicaSetController(ObjectController):
         namespace = namespace_of(rs)
         return [
             pod
-            for one in sets
-            if namespace_of(one) == namespace
-            for pod in self._pods.select("controller", uid_of(one))
+            for sibling in sets
+            if namespace_of(sibling) == namespace
+            for pod in self._pods.select("controller", uid_of(sibling))
         ]
 
 

@@ -29,7 +29,7 @@ _MAX_NAME: Final = 223
 
 
 def data_of(owner: Object) -> Object:
-    """What a revision keeps: a patch that brings the template back."""
+    """A revision's data: a patch that restores the template."""
     return {"spec": {"template": {**(spec_of(owner).get("template") or {}), "$patch": "replace"}}}
 
 
@@ -44,17 +44,17 @@ def hash_of(revision: Object) -> str:
 def new_revision(kind: Resource, owner: Object, number: int, collisions: int | None) -> Object:
     """The revision of the owner's present template."""
     data = data_of(owner)
-    found = short_hash([data, collisions])
+    hashed = short_hash([data, collisions])
     labels = labels_of(spec_of(owner).get("template") or {})
     return {
         "metadata": {
-            "name": f"{name_of(owner)[:_MAX_NAME]}-{found}",
+            "name": f"{name_of(owner)[:_MAX_NAME]}-{hashed}",
             "namespace": namespace_of(owner),
-            "labels": {**labels, _LABELS[kind.kind]: found},
+            "labels": {**labels, _LABELS[kind.kind]: hashed},
             "annotations": dict(owner["metadata"].get("annotations") or {}),
             "ownerReferences": [owner_reference(kind, owner)],
         },
-        # Clients compare it as text with what Go makes of the template, whose keys are in order.
+        # Clients compare it as text with the template as Go encodes it, with sorted keys.
         "data": msgspec.json.decode(msgspec.json.encode(data, order="sorted")),
         "revision": number,
     }
@@ -71,21 +71,21 @@ class RevisionHistory:
 def sort_out(owner: Object, revisions: Iterable[Object]) -> tuple[Object | None, tuple[Object, ...]]:
     """The revision of the present template if there is one, and the others, oldest first."""
     wanted: Any = data_of(owner)
-    ordered = sorted(revisions, key=lambda one: (number_of(one), created_at(one), name_of(one)))
-    same = [one for one in ordered if one.get("data") == wanted]
+    ordered = sorted(revisions, key=lambda revision: (number_of(revision), created_at(revision), name_of(revision)))
+    same = [revision for revision in ordered if revision.get("data") == wanted]
     current = same[-1] if same else None
-    return current, tuple(one for one in ordered if one is not current)
+    return current, tuple(revision for revision in ordered if revision is not current)
 
 
 async def sync_history(cluster: ControllerContext, kind: Resource, owner: Object) -> RevisionHistory:
-    """Make sure that the present template has the newest revision. Raises KubeError."""
+    """Ensure that the present template has the newest revision. Raises KubeError."""
     cache = cluster.cache(CONTROLLER_REVISIONS)
     current, old = sort_out(owner, cache.select("controller", uid_of(owner)))
-    number = max((number_of(one) for one in old), default=0) + 1
+    number = max((number_of(revision) for revision in old), default=0) + 1
     if current is None:
-        made = new_revision(kind, owner, number, status_of(owner).get("collisionCount"))
+        new = new_revision(kind, owner, number, status_of(owner).get("collisionCount"))
         try:
-            current = await cluster.create(CONTROLLER_REVISIONS, made)
+            current = await cluster.create(CONTROLLER_REVISIONS, new)
         except KubeRefusedError as refused:
             if refused.reason == "AlreadyExists":
                 collisions = int(status_of(owner).get("collisionCount") or 0) + 1
@@ -97,7 +97,7 @@ async def sync_history(cluster: ControllerContext, kind: Resource, owner: Object
 
 
 async def clean_up(cluster: ControllerContext, owner: Object, history: RevisionHistory, pods: Sequence[Object]) -> None:
-    """Remove old revisions beyond the limit that no pod has."""
+    """Delete old revisions beyond the limit that no pod uses."""
     limit = int(spec_of(owner).get("revisionHistoryLimit", 10))
     live = {labels_of(pod).get(HASH) for pod in pods}
     surplus = len(history.old) - limit

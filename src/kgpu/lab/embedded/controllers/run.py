@@ -1,4 +1,4 @@
-"""Starts every controller beside the others: one that fails starts again after a pause, and the others go on."""
+"""Runs all controllers side by side: one that fails is restarted after a pause, and the others go on."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from kgpu.lab.embedded.controllers.namespace import NamespaceController
 from kgpu.lab.embedded.controllers.node_plan import GRACE
 from kgpu.lab.embedded.controllers.nodelifecycle import NodeLifecycleController
 from kgpu.lab.embedded.controllers.nodettl import NodeTtlController
+from kgpu.lab.embedded.controllers.pacing import PacedApi
 from kgpu.lab.embedded.controllers.podgc import PodGarbageCollector
 from kgpu.lab.embedded.controllers.policystatus import PolicyStatusController
 from kgpu.lab.embedded.controllers.quota import QuotaController
@@ -33,7 +34,6 @@ from kgpu.lab.embedded.controllers.serviceaccount import RootCaPublisher, Servic
 from kgpu.lab.embedded.controllers.statefulset import StatefulSetController
 from kgpu.lab.embedded.controllers.tainteviction import TaintEvictionController
 from kgpu.lab.embedded.controllers.ttl import TtlAfterFinishedController
-from kgpu.lab.embedded.controllers.turns import PacedApi
 from kgpu.lab.embedded.controllers.volumes import VolumeController
 
 log = logging.getLogger(__name__)
@@ -44,8 +44,8 @@ _STOP: Final = 5.0  # seconds for all of them to end
 def controllers(cluster: ControllerContext, *, root_ca: str = "", node_grace: float = GRACE) -> list[ObjectController]:
     """All of them, not yet running.
 
-    ``root_ca`` (PEM) is what pods trust the API server by; ``node_grace`` the seconds of silence after which a node's
-    state is unknown.
+    ``root_ca`` (PEM) is the API server's CA for pods; ``node_grace`` the seconds of silence after which a node's state
+    is unknown.
     """
     kinds = ServedKinds(cluster)
     return [
@@ -83,14 +83,16 @@ async def run(
 ) -> None:
     """Run all controllers against ``api`` until cancelled; ``now`` is the wall clock, in UTC. See ``controllers``."""
     cluster = ControllerContext(PacedApi(api), now=now)
-    supervisor = Supervisor(on_decision=_tell)
+    supervisor = Supervisor(on_decision=_log)
 
     async def record(handle: RoleHandle) -> None:
         handle.running()
         await cluster.recorder.run()
 
     roles: dict[str, RoleFunction] = {"event-recorder": record}
-    roles |= {one.name: one.run for one in controllers(cluster, root_ca=root_ca, node_grace=node_grace)}
+    roles |= {
+        controller.name: controller.run for controller in controllers(cluster, root_ca=root_ca, node_grace=node_grace)
+    }
     try:
         for name, function in roles.items():
             supervisor.start(name, function)
@@ -100,5 +102,5 @@ async def run(
         await cluster.close()
 
 
-def _tell(decision: Advice) -> None:
+def _log(decision: Advice) -> None:
     log.warning("%s", decision.one_line())

@@ -1,6 +1,6 @@
 """Which kinds the API serves: the built-in ones, and those of the CustomResourceDefinitions that are established.
 
-The CRDs are followed through the API itself, so that nothing else has to be told about them.
+The CRDs are followed through the API itself, so that no other wiring is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TWICE = frozenset({("events.k8s.io", "events")})
 
 @dataclass(frozen=True, slots=True)
 class ServedKind:
-    """A kind in the version that is asked for, and the verbs it knows."""
+    """A kind in the version that the controllers use, and its verbs."""
 
     resource: Resource
     verbs: frozenset[str]
@@ -29,21 +29,21 @@ class ServedKind:
 
 def built_in() -> list[ServedKind]:
     """One row for each stored built-in kind."""
-    found: dict[tuple[str, str], ServedKind] = {}
+    kinds: dict[tuple[str, str], ServedKind] = {}
     for kind in builtin():
-        if kind.stored and kind.key not in found and kind.key not in _TWICE:
-            found[kind.key] = ServedKind(kind.resource, frozenset(kind.verbs))
-    return list(found.values())
+        if kind.stored and kind.key not in kinds and kind.key not in _TWICE:
+            kinds[kind.key] = ServedKind(kind.resource, frozenset(kind.verbs))
+    return list(kinds.values())
 
 
 def of_crd(crd: Object) -> ServedKind | None:
     """The kind of an established CRD, in its storage version if that is served; None while it serves nothing."""
     spec = spec_of(crd)
     established = condition(crd, "Established")
-    versions = [one for one in spec.get("versions") or () if one.get("served")]
+    versions = [version for version in spec.get("versions") or () if version.get("served")]
     if not versions or established is None or established.get("status") != "True":
         return None
-    version = next((one for one in versions if one.get("storage")), versions[0])
+    version = next((candidate for candidate in versions if candidate.get("storage")), versions[0])
     names = spec.get("names") or {}
     namespaced = spec.get("scope") == "Namespaced"
     resource = Resource(spec["group"], version["name"], names["plural"], names["kind"], namespaced)
@@ -72,12 +72,14 @@ class ServedKinds:
         await self._crds.synced.wait()
 
     def of(self, api_version: str, kind: str) -> ServedKind | None:
-        """By an object's apiVersion and kind; any version of a group counts."""
+        """The kind of an object's apiVersion and kind; any version of the group counts."""
         group = api_version.rpartition("/")[0]
-        return next((one for one in self if one.resource.kind == kind and one.resource.group == group), None)
+        return next(
+            (served for served in self if served.resource.kind == kind and served.resource.group == group), None
+        )
 
     def on_change(self, listener: Callable[[ServedKind | None, ServedKind | None], None]) -> Callable[[], None]:
-        """Call ``listener`` with each custom kind that comes, changes or goes; returns what ends it."""
+        """Call ``listener`` when a custom kind is added, changes or goes; returns the function that stops it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 

@@ -22,7 +22,7 @@ _DESCRIPTION: Final = (
 
 
 def in_namespace(name: str) -> Callable[[Object | None, Object | None], list[str]]:
-    """The namespace of an object of that name that changed or went."""
+    """Map a change or deletion of an object of that name to its namespace."""
 
     def keys(old: Object | None, new: Object | None) -> list[str]:
         obj = new if new is not None else old
@@ -39,8 +39,8 @@ class _PerNamespace(ObjectController):
     """One object of a fixed name in every active namespace."""
 
     def is_active(self, namespace: str) -> bool:
-        found = self.cluster.cache(NAMESPACES).get(("", namespace))
-        return found is not None and status_of(found).get("phase", "Active") == "Active"
+        current = self.cluster.cache(NAMESPACES).get(("", namespace))
+        return current is not None and status_of(current).get("phase", "Active") == "Active"
 
     async def ensure(self, resource: Resource, obj: Object) -> None:
         try:
@@ -77,11 +77,11 @@ class RootCaPublisher(_PerNamespace):
     async def sync(self, key: str) -> None:
         if not self.is_active(key):
             return
-        found = self.cluster.cache(CONFIG_MAPS).get((key, BUNDLE))
-        if found is None:
+        bundle = self.cluster.cache(CONFIG_MAPS).get((key, BUNDLE))
+        if bundle is None:
             annotations = {"kubernetes.io/description": _DESCRIPTION}
             metadata = {"name": BUNDLE, "namespace": key, "annotations": annotations}
             await self.ensure(CONFIG_MAPS, {"metadata": metadata, "data": self._data})
-        elif found.get("data") != self._data:
-            change = {"data": {**dict.fromkeys(found.get("data") or {}), **self._data}}
+        elif bundle.get("data") != self._data:
+            change = {"data": {**dict.fromkeys(bundle.get("data") or {}), **self._data}}
             await self.cluster.patch(CONFIG_MAPS, (key, BUNDLE), change)

@@ -32,7 +32,7 @@ def ordinal_of(owner: Object, pod: Object) -> int | None:
 
 
 def template_of(revision: Object) -> Object:
-    """The pod template that a revision keeps."""
+    """The pod template in a revision."""
     template = ((revision.get("data") or {}).get("spec") or {}).get("template") or {}
     return {key: value for key, value in template.items() if key != "$patch"}
 
@@ -54,8 +54,8 @@ def new_pod(owner: Object, revision: Object, ordinal: int) -> Object:
     spec["subdomain"] = spec_of(owner).get("serviceName") or ""
     claims = spec_of(owner).get("volumeClaimTemplates") or ()
     if claims:
-        own = {name_of(one): {"claimName": claim_name(one, name)} for one in claims}
-        rest = [one for one in spec.get("volumes") or () if one.get("name") not in own]
+        own = {name_of(template): {"claimName": claim_name(template, name)} for template in claims}
+        rest = [volume for volume in spec.get("volumes") or () if volume.get("name") not in own]
         spec["volumes"] = [*({"name": key, "persistentVolumeClaim": value} for key, value in own.items()), *rest]
     return {**pod, "spec": {key: value for key, value in spec.items() if value != ""}}
 
@@ -67,14 +67,14 @@ def new_claims(owner: Object, ordinal: int) -> list[Object]:
     return [
         {
             "metadata": {
-                "annotations": dict(one["metadata"].get("annotations") or {}),
-                "name": claim_name(one, name),
+                "annotations": dict(template["metadata"].get("annotations") or {}),
+                "name": claim_name(template, name),
                 "namespace": owner["metadata"].get("namespace", ""),
-                "labels": {**labels_of(one), **labels},
+                "labels": {**labels_of(template), **labels},
             },
-            "spec": copy_of(spec_of(one)),
+            "spec": copy_of(spec_of(template)),
         }
-        for one in spec_of(owner).get("volumeClaimTemplates") or ()
+        for template in spec_of(owner).get("volumeClaimTemplates") or ()
     ]
 
 
@@ -106,11 +106,11 @@ class ObservedStatefulSet:
         return int(spec_of(self.owner).get("replicas", 1))
 
     def numbers(self) -> range:
-        """The ordinals that should be there."""
+        """The ordinals that should exist."""
         return range(self.start, self.start + self.replicas)
 
     def is_up(self, pod: Object | None) -> bool:
-        """Running, ready and available, and to stay."""
+        """Whether it is running, ready and available, and not being deleted."""
         return pod is not None and uid_of(pod) not in self.gone and self.is_serving(pod)
 
     def is_serving(self, pod: Object) -> bool:
@@ -130,29 +130,29 @@ class ObservedStatefulSet:
         return self.current if ordinal < self.start + self.partition else self.update
 
 
-def plan(seen: ObservedStatefulSet) -> StatefulSetStep:
+def plan(observed: ObservedStatefulSet) -> StatefulSetStep:
     """The next step: of OrderedReady sets one pod, of Parallel ones all that there is to do."""
     step = StatefulSetStep()
-    parallel = spec_of(seen.owner).get("podManagementPolicy") == "Parallel"
-    for ordinal in seen.numbers():
-        pod = seen.pods.get(ordinal)
+    parallel = spec_of(observed.owner).get("podManagementPolicy") == "Parallel"
+    for ordinal in observed.numbers():
+        pod = observed.pods.get(ordinal)
         if pod is not None and is_terminal(pod):
-            if uid_of(pod) not in seen.gone:
+            if uid_of(pod) not in observed.gone:
                 step.delete.append(pod)
             if not parallel:
                 return step
         elif pod is None:
-            step.create.append((ordinal, seen.revision_for(ordinal)))
+            step.create.append((ordinal, observed.revision_for(ordinal)))
             if not parallel:
                 return step
-        elif not parallel and not seen.is_up(pod):
+        elif not parallel and not observed.is_up(pod):
             return step
-    numbers = seen.numbers()
-    surplus = [(ordinal, pod) for ordinal, pod in sorted(seen.pods.items(), reverse=True) if ordinal not in numbers]
-    first_down = next((pod for _, pod in reversed(surplus) if not seen.is_up(pod)), None)
+    numbers = observed.numbers()
+    surplus = [(ordinal, pod) for ordinal, pod in sorted(observed.pods.items(), reverse=True) if ordinal not in numbers]
+    first_down = next((pod for _, pod in reversed(surplus) if not observed.is_up(pod)), None)
     for _, pod in surplus:
-        going = uid_of(pod) in seen.gone
-        if not parallel and (going or (not seen.is_up(pod) and pod is not first_down)):
+        going = uid_of(pod) in observed.gone
+        if not parallel and (going or (not observed.is_up(pod) and pod is not first_down)):
             return step
         if not going:
             step.delete.append(pod)
@@ -160,43 +160,43 @@ def plan(seen: ObservedStatefulSet) -> StatefulSetStep:
                 return step
     if step.create or step.delete:
         return step
-    return _plan_update(seen)
+    return _plan_update(observed)
 
 
-def _plan_update(seen: ObservedStatefulSet) -> StatefulSetStep:
+def _plan_update(observed: ObservedStatefulSet) -> StatefulSetStep:
     """Replace pods of the old template from the highest number down to the partition."""
     step = StatefulSetStep()
-    if (spec_of(seen.owner).get("updateStrategy") or {}).get("type") == "OnDelete":
+    if (spec_of(observed.owner).get("updateStrategy") or {}).get("type") == "OnDelete":
         return step
-    most = max(1, resolve(seen.rolling().get("maxUnavailable", 1), seen.replicas, up=False))
-    room = most - sum(not seen.is_up(seen.pods.get(ordinal)) for ordinal in seen.numbers())
-    for ordinal in reversed(seen.numbers()):
-        if room <= 0 or ordinal < seen.start + seen.partition:
+    most = max(1, resolve(observed.rolling().get("maxUnavailable", 1), observed.replicas, up=False))
+    room = most - sum(not observed.is_up(observed.pods.get(ordinal)) for ordinal in observed.numbers())
+    for ordinal in reversed(observed.numbers()):
+        if room <= 0 or ordinal < observed.start + observed.partition:
             break
-        pod = seen.pods.get(ordinal)
-        if pod is not None and uid_of(pod) not in seen.gone and labels_of(pod).get(HASH) != seen.update:
+        pod = observed.pods.get(ordinal)
+        if pod is not None and uid_of(pod) not in observed.gone and labels_of(pod).get(HASH) != observed.update:
             step.delete.append(pod)
             room -= 1
     return step
 
 
-def plan_status(seen: ObservedStatefulSet, pods: Sequence[Object]) -> Object:
+def plan_status(observed: ObservedStatefulSet, pods: Sequence[Object]) -> Object:
     """The counts, and the end of a rolling update."""
-    staying = [pod for pod in pods if uid_of(pod) not in seen.gone]
+    staying = [pod for pod in pods if uid_of(pod) not in observed.gone]
     ready = sum(phase_of(pod) == "Running" and is_ready(pod) for pod in pods)
-    updated = sum(labels_of(pod).get(HASH) == seen.update for pod in staying)
-    current = sum(labels_of(pod).get(HASH) == seen.current for pod in staying)
-    revision = seen.current
-    strategy = (spec_of(seen.owner).get("updateStrategy") or {}).get("type", "RollingUpdate")
+    updated = sum(labels_of(pod).get(HASH) == observed.update for pod in staying)
+    current = sum(labels_of(pod).get(HASH) == observed.current for pod in staying)
+    revision = observed.current
+    strategy = (spec_of(observed.owner).get("updateStrategy") or {}).get("type", "RollingUpdate")
     if strategy == "RollingUpdate" and updated == len(pods) == ready:
-        current, revision = updated, seen.update
+        current, revision = updated, observed.update
     counts = {"currentReplicas": current, "readyReplicas": ready, "updatedReplicas": updated}
     return {
-        "observedGeneration": generation_of(seen.owner),
+        "observedGeneration": generation_of(observed.owner),
         "replicas": len(pods),
-        "availableReplicas": sum(seen.is_serving(pod) for pod in pods),
+        "availableReplicas": sum(observed.is_serving(pod) for pod in pods),
         **{key: value for key, value in counts.items() if value},
         "currentRevision": revision,
-        "updateRevision": seen.update,
-        "collisionCount": int(status_of(seen.owner).get("collisionCount") or 0),
+        "updateRevision": observed.update,
+        "collisionCount": int(status_of(observed.owner).get("collisionCount") or 0),
     }

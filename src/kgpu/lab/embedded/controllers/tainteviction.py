@@ -15,12 +15,12 @@ from kgpu.lab.embedded.controllers.taints import stays_for, taints_of
 
 
 def no_execute(node: Object | None) -> list[Object]:
-    return [one for one in taints_of(node or {}) if one.get("effect") == "NoExecute"]
+    return [taint for taint in taints_of(node or {}) if taint.get("effect") == "NoExecute"]
 
 
 def with_disruption(pod: Object, reason: str, message: str, now: dt.datetime) -> list[Object]:
     """The pod's conditions with DisruptionTarget."""
-    made = {
+    target = {
         "type": "DisruptionTarget",
         "status": "True",
         "lastTransitionTime": stamp(now),
@@ -29,8 +29,8 @@ def with_disruption(pod: Object, reason: str, message: str, now: dt.datetime) ->
     }
     generation = pod["metadata"].get("generation")
     if generation:
-        made["observedGeneration"] = generation
-    return [*without_condition(status_of(pod).get("conditions") or (), "DisruptionTarget"), made]
+        target["observedGeneration"] = generation
+    return [*without_condition(status_of(pod).get("conditions") or (), "DisruptionTarget"), target]
 
 
 class TaintEvictionController(ObjectController):
@@ -42,7 +42,7 @@ class TaintEvictionController(ObjectController):
         self._pods = cluster.cache(PODS)
         self._pods.index("node", lambda pod: (node,) if (node := node_of(pod)) else ())
         self._since: dict[Key, dt.datetime] = {}
-        """Since when a pod's time runs."""
+        """Since when a pod's tolerationSeconds count."""
 
     def sources(self) -> Mapping[Resource, KeysOf]:
         return {NODES: self._node_keys, PODS: self._pod_keys}
@@ -69,21 +69,21 @@ class TaintEvictionController(ObjectController):
         time = stays_for(taints, spec_of(pod).get("tolerations") or ()) if taints else None
         if time is None:
             if self._since.pop(key, None) is not None:
-                self._say(pod, "Cancelling deletion of")
+                self._emit(pod, "Cancelling deletion of")
             return None
         now = self.cluster.now()
         left = time - (now - self._since.setdefault(key, now)).total_seconds()
         if left > 0:
             return left
         self._since.pop(key, None)
-        self._say(pod, "Marking for deletion")
+        self._emit(pod, "Marking for deletion")
         await self._evict(pod, now)
         return None
 
-    def _say(self, pod: Object, what: str) -> None:
+    def _emit(self, pod: Object, what: str) -> None:
         name = f"{namespace_of(pod)}/{name_of(pod)}"
         about = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name_of(pod), "namespace": namespace_of(pod)}}
-        self.say(about, "Normal", "TaintManagerEviction", f"{what} Pod {name}")
+        self.emit(about, "Normal", "TaintManagerEviction", f"{what} Pod {name}")
 
     async def _evict(self, pod: Object, now: dt.datetime) -> None:
         message = "Taint manager: deleting due to NoExecute taint"

@@ -1,4 +1,4 @@
-"""Taints and tolerations of plain objects, as the controllers ask about them; the rules are ``kgpu.fit``'s. Pure."""
+"""Taints and tolerations of plain objects, for the controllers; the rules are ``kgpu.fit``'s. Pure."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def stays_for(taints: Sequence[Object], tolerations: Sequence[Object]) -> float 
 
     Of each taint the first toleration that matches counts, and of those the shortest time (taint-eviction's rule).
     """
-    known = [(toleration(one), one.get("tolerationSeconds")) for one in tolerations]
+    known = [(toleration(entry), entry.get("tolerationSeconds")) for entry in tolerations]
     shortest: float | None = None
-    for found in map(taint, taints):
-        match = next((seconds for one, seconds in known if one.tolerates(found)), 0)
+    for node_taint in map(taint, taints):
+        match = next((seconds for tolerated, seconds in known if tolerated.tolerates(node_taint)), 0)
         if match is not None:
             shortest = max(0.0, float(match)) if shortest is None else min(shortest, max(0.0, float(match)))
     return shortest

@@ -19,9 +19,9 @@ def time_left(job: Object, now: dt.datetime) -> float | None:
     if limit is None or deleting(job):
         return None
     for kind in INTERIM.values():
-        found = condition(job, kind)
-        if found is not None and found.get("status") == "True":
-            end = time_of(found.get("lastTransitionTime"))
+        ended = condition(job, kind)
+        if ended is not None and ended.get("status") == "True":
+            end = time_of(ended.get("lastTransitionTime"))
             return None if end is None else float(limit) - (now - end).total_seconds()
     return None
 

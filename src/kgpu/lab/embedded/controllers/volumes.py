@@ -1,7 +1,7 @@
-"""PersistentVolumeClaims in the simplest form: a volume that fits is bound, and of a class of kgpu's own one is made.
+"""PersistentVolumeClaims in the simplest form: a fitting volume is bound, or one of kgpu's own class is created.
 
-A StorageClass whose provisioner is ``LAB_PROVISIONER`` needs no provisioner: its volumes are folders that nobody looks
-into, and it binds at once or when the first pod has a node, as its volumeBindingMode says. The lab has no class itself.
+A StorageClass whose provisioner is ``LAB_PROVISIONER`` needs no provisioner: its volumes are folders that are never
+read, bound at once or when the first pod has a node, by the volumeBindingMode. The lab itself has no class.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def wanted_storage(claim: Object) -> Quantity:
 
 
 def fits(volume: Object, claim: Object) -> bool:
-    """The volume may be bound to the claim."""
-    spec, asked = spec_of(volume), spec_of(claim)
+    """Whether the volume may be bound to the claim."""
+    spec, wanted = spec_of(volume), spec_of(claim)
     reserved = spec.get("claimRef")
     if reserved is not None and (reserved.get("namespace"), reserved.get("name")) != key_of(claim):
         return False
@@ -49,23 +49,23 @@ def fits(volume: Object, claim: Object) -> bool:
         return False
     return (
         not deleting(volume)
-        and (spec.get("storageClassName") or "") == (asked.get("storageClassName") or "")
-        and set(asked.get("accessModes") or ()) <= set(spec.get("accessModes") or ())
-        and spec.get("volumeMode", "Filesystem") == asked.get("volumeMode", "Filesystem")
-        and (asked.get("selector") is None or selects(asked["selector"], labels_of(volume)))
+        and (spec.get("storageClassName") or "") == (wanted.get("storageClassName") or "")
+        and set(wanted.get("accessModes") or ()) <= set(spec.get("accessModes") or ())
+        and spec.get("volumeMode", "Filesystem") == wanted.get("volumeMode", "Filesystem")
+        and (wanted.get("selector") is None or selects(wanted["selector"], labels_of(volume)))
         and Quantity.parse((spec.get("capacity") or {}).get("storage", "0")) >= wanted_storage(claim)
     )
 
 
 def best_volume(volumes: Iterable[Object], claim: Object) -> Object | None:
-    """The smallest that fits, one that is reserved for the claim before others."""
-    found = [one for one in volumes if fits(one, claim)]
+    """The smallest fitting volume; one reserved for the claim comes first."""
+    fitting = [volume for volume in volumes if fits(volume, claim)]
 
     def key(volume: Object) -> tuple[bool, Quantity, str]:
         spec = spec_of(volume)
         return "claimRef" not in spec, Quantity.parse((spec.get("capacity") or {}).get("storage", "0")), name_of(volume)
 
-    return min(found, key=key, default=None)
+    return min(fitting, key=key, default=None)
 
 
 def new_volume(claim: Object, storage_class: Object) -> Object:
@@ -99,9 +99,9 @@ def claim_reference(claim: Object) -> Object:
 def claims_of(pod: Object) -> list[str]:
     """The names of the claims that a pod uses."""
     return [
-        str(one["persistentVolumeClaim"].get("claimName"))
-        for one in spec_of(pod).get("volumes") or ()
-        if one.get("persistentVolumeClaim")
+        str(volume["persistentVolumeClaim"].get("claimName"))
+        for volume in spec_of(pod).get("volumes") or ()
+        if volume.get("persistentVolumeClaim")
     ]
 
 
@@ -138,7 +138,7 @@ class VolumeController(ObjectController):
         if obj is None:
             return ()
         if old is None or spec_of(old).get("claimRef") != spec_of(obj).get("claimRef"):
-            waiting = [key_of(one) for one in self._claims if not spec_of(one).get("volumeName")]
+            waiting = [key_of(claim) for claim in self._claims if not spec_of(claim).get("volumeName")]
             return [key_of(obj), *waiting]
         return [key_of(obj)]
 
@@ -162,59 +162,60 @@ class VolumeController(ObjectController):
             return None
         volume = str(spec_of(claim).get("volumeName") or "")
         if volume:
-            found = self._volumes.get(("", volume))
-            if found is None:
+            bound = self._volumes.get(("", volume))
+            if bound is None:
                 await self._lost(claim)
             else:
-                await self._bind(claim, found)
+                await self._bind(claim, bound)
             return None
-        found = best_volume(self._volumes, claim)
-        if found is None:
-            found = await self._provision(claim)
-        if found is not None:
-            await self._bind(claim, found)
+        bound = best_volume(self._volumes, claim)
+        if bound is None:
+            bound = await self._provision(claim)
+        if bound is not None:
+            await self._bind(claim, bound)
         return None
 
     async def _provision(self, claim: Object) -> Object | None:
-        """A new volume, or None with the Event that says why not."""
+        """Return a new volume, or None after an Event with the reason."""
         if not status_of(claim).get("phase"):
             await self.cluster.set_status(VOLUME_CLAIMS, claim, {**status_of(claim), "phase": "Pending"})
         name = spec_of(claim).get("storageClassName")
         if not name:
             text = "no persistent volumes available for this claim and no storage class is set"
-            self.say(claim, "Normal", "FailedBinding", text)
+            self.emit(claim, "Normal", "FailedBinding", text)
             return None
-        found = self._classes.get(("", name))
-        if found is None:
+        storage_class = self._classes.get(("", name))
+        if storage_class is None:
             text = f'storageclass.storage.k8s.io "{name}" not found'
-            self.say(claim, "Warning", "ProvisioningFailed", text)
+            self.emit(claim, "Warning", "ProvisioningFailed", text)
             return None
         users = [pod for pod in self._pods.select("claim", key_of(claim)) if not is_terminal(pod)]
         chosen = _SELECTED_NODE in annotations_of(claim) or any(node_of(pod) for pod in users)
-        if found.get("volumeBindingMode") == "WaitForFirstConsumer" and not chosen:
+        if storage_class.get("volumeBindingMode") == "WaitForFirstConsumer" and not chosen:
             text = "waiting for first consumer to be created before binding"
             if users:
                 names = ", ".join(sorted(name_of(pod) for pod in users))
-                self.say(claim, "Normal", "WaitForPodScheduled", f"waiting for pod {names} to be scheduled")
+                self.emit(claim, "Normal", "WaitForPodScheduled", f"waiting for pod {names} to be scheduled")
             else:
-                self.say(claim, "Normal", "WaitForFirstConsumer", text)
+                self.emit(claim, "Normal", "WaitForFirstConsumer", text)
             return None
-        if found.get("provisioner") != PROVISIONER:
+        if storage_class.get("provisioner") != PROVISIONER:
+            provisioner = storage_class.get("provisioner")
             text = (
-                f"Waiting for a volume to be created either by the external provisioner '{found.get('provisioner')}' "
+                f"Waiting for a volume to be created either by the external provisioner '{provisioner}' "
                 "or manually by the system administrator. If volume creation is delayed, please verify that the "
                 "provisioner is running and correctly registered."
             )
-            self.say(claim, "Normal", "ExternalProvisioning", text)
+            self.emit(claim, "Normal", "ExternalProvisioning", text)
             return None
         try:
-            made = await self.cluster.create(VOLUMES, new_volume(claim, found))
+            volume = await self.cluster.create(VOLUMES, new_volume(claim, storage_class))
         except KubeRefusedError as refused:
             if refused.code != 409:
                 raise
             return self._volumes.get(("", f"pvc-{uid_of(claim)}"))
-        self.say(claim, "Normal", "ProvisioningSucceeded", f"Successfully provisioned volume {name_of(made)}")
-        return made
+        self.emit(claim, "Normal", "ProvisioningSucceeded", f"Successfully provisioned volume {name_of(volume)}")
+        return volume
 
     async def _bind(self, claim: Object, volume: Object) -> None:
         reference = spec_of(volume).get("claimRef")
@@ -241,14 +242,14 @@ class VolumeController(ObjectController):
         if _COMPLETED in annotations_of(claim) and status_of(claim).get("phase") != "Lost":
             text = "Bound claim has lost its PersistentVolume. Data on the volume is lost!"
             await self.cluster.set_status(VOLUME_CLAIMS, claim, {"phase": "Lost"})
-            self.say(claim, "Warning", "ClaimLost", text)
+            self.emit(claim, "Warning", "ClaimLost", text)
 
     async def _release_claim(self, claim: Object) -> None:
-        """The protection ends when no pod uses the claim."""
+        """Remove the pvc-protection finalizer once no pod uses the claim."""
         finalizers = claim["metadata"].get("finalizers") or ()
         users = [pod for pod in self._pods.select("claim", key_of(claim)) if not is_terminal(pod)]
         if _PROTECTION in finalizers and not users:
-            rest = [one for one in finalizers if one != _PROTECTION]
+            rest = [finalizer for finalizer in finalizers if finalizer != _PROTECTION]
             await self.cluster.patch(VOLUME_CLAIMS, key_of(claim), {"metadata": {"finalizers": rest or None}})
 
     async def _sync_volume(self, key: Key) -> None:
@@ -276,7 +277,7 @@ class VolumeController(ObjectController):
         await self._protect(volume, used=False)
 
     async def _protect(self, volume: Object, *, used: bool) -> None:
-        """Let a volume that is being deleted go once nothing is bound to it."""
+        """Remove the pv-protection finalizer of a deleted volume once no claim is bound to it."""
         known = self._volumes.get(key_of(volume))
         finalizers = list(known["metadata"].get("finalizers") or ()) if known is not None else []
         if known is not None and deleting(known) and not used and "kubernetes.io/pv-protection" in finalizers:

@@ -1,6 +1,6 @@
-"""What a decision does to the API: binding, the PodScheduled condition, victims, Events, in kube-scheduler's words.
+"""Writes the scheduler's decisions as kube-scheduler does: bindings, the PodScheduled condition, preemptions, Events.
 
-No method raises for what an API server may answer: a refusal is told in the log, and the loop decides what to do next.
+No method raises for an API server's refusal: it is logged, and the loop decides what to do next.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CUT: Final = " ..."
 
 
 class SchedulerWriter:
-    """The writing half of a scheduler."""
+    """Writes a scheduler's decisions to the API."""
 
     def __init__(self, api: KubeApi, recorder: Recorder, name: str, now: Callable[[], dt.datetime]) -> None:
         self._api = api
@@ -35,7 +35,7 @@ class SchedulerWriter:
         self._now = now
 
     async def bind(self, pod: Object, node: str) -> bool:
-        """Give the pod its node; False when that failed."""
+        """Bind the pod to the node; False when that failed."""
         metadata = {key: pod["metadata"][key] for key in ("name", "namespace", "uid") if key in pod["metadata"]}
         binding = {
             "apiVersion": "v1",
@@ -48,26 +48,26 @@ class SchedulerWriter:
         except KubeError as error:
             log.warning("binding %s/%s to %s: %s", namespace_of(pod), name_of(pod), node, error.one_line())
             if not (isinstance(error, KubeRefusedError) and error.code in (404, 409)):
-                self._say(pod, WARNING, "FailedScheduling", f"binding rejected: {error.what}")
+                self._emit(pod, WARNING, "FailedScheduling", f"binding rejected: {error.what}")
             return False
         where = f"{namespace_of(pod)}/{name_of(pod)} to {node}"
-        self._say(pod, NORMAL, "Scheduled", f"Successfully assigned {where}")
+        self._emit(pod, NORMAL, "Scheduled", f"Successfully assigned {where}")
         return True
 
-    async def refuse(self, pod: Object, found: FitVerdict, nominated: str | None) -> None:
-        """Say that the pod fits nowhere, and where room is being made; ``nominated`` None leaves that as it is."""
-        self._say(pod, WARNING, "FailedScheduling", found.message)
-        change = _status_change(pod, found, nominated, stamp(self._now()))
+    async def refuse(self, pod: Object, fit_verdict: FitVerdict, nominated: str | None) -> None:
+        """Write that the pod fits nowhere, and the nominated node; None leaves that as it is."""
+        self._emit(pod, WARNING, "FailedScheduling", fit_verdict.message)
+        change = _status_change(pod, fit_verdict, nominated, stamp(self._now()))
         if change:
             await self._patch(pod, change)
 
     async def withdraw(self, pod: Object) -> None:
-        """Take back that room is kept for the pod."""
+        """Clear the pod's nominated node."""
         if (pod.get("status") or {}).get("nominatedNodeName"):
             await self._patch(pod, {"nominatedNodeName": None})
 
     async def preempt(self, victim: Object, pod: PodView, node: str) -> None:
-        """Remove a pod for one of higher priority."""
+        """Evict a pod for one of higher priority."""
         condition = {
             "type": "DisruptionTarget",
             "status": "True",
@@ -84,7 +84,7 @@ class SchedulerWriter:
         except KubeError as error:
             log.warning("preempting %s/%s: %s", namespace_of(victim), name_of(victim), error.one_line())
             return
-        self._say(victim, NORMAL, "Preempted", f"Preempted by pod {pod.uid} on node {node}")
+        self._emit(victim, NORMAL, "Preempted", f"Preempted by pod {pod.uid} on node {node}")
 
     async def _patch(self, pod: Object, status: Object) -> bool:
         change = {"status": status}
@@ -102,22 +102,22 @@ class SchedulerWriter:
             return False
         return True
 
-    def _say(self, pod: Object, type_: str, reason: str, message: str) -> None:
+    def _emit(self, pod: Object, type_: str, reason: str, message: str) -> None:
         raw = message.encode()
         if len(raw) > _LONGEST:
             message = raw[: _LONGEST - len(_CUT)].decode(errors="ignore") + _CUT
-        self._recorder.say(self._name, pod, type_, reason, message)
+        self._recorder.emit(self._name, pod, type_, reason, message)
 
 
-def _status_change(pod: Object, found: FitVerdict, nominated: str | None, at: str) -> Object:
+def _status_change(pod: Object, fit_verdict: FitVerdict, nominated: str | None, at: str) -> Object:
     """The part of the status that must change, empty for none."""
     status = pod.get("status") or {}
     change: Object = {}
     if nominated is not None and (status.get("nominatedNodeName") or "") != nominated:
         change["nominatedNodeName"] = nominated or None
     conditions: list[Object] = status.get("conditions") or []
-    known: Object = next((one for one in conditions if one.get("type") == "PodScheduled"), {})
-    wanted = {"type": "PodScheduled", "status": "False", "reason": found.reason, "message": found.message}
+    known: Object = next((entry for entry in conditions if entry.get("type") == "PodScheduled"), {})
+    wanted = {"type": "PodScheduled", "status": "False", "reason": fit_verdict.reason, "message": fit_verdict.message}
     if generation := pod["metadata"].get("generation"):
         wanted["observedGeneration"] = generation
     if any(known.get(key) != value for key, value in wanted.items()):

@@ -1,8 +1,8 @@
-"""Which pod is next: by priority and then age; pods that were refused wait for news that could help them.
+"""Which pod is next: by priority, then age; refused pods wait for an event that could make them fit.
 
-Three places: ready, backing off (1 s after the first refusal, doubling up to 10 s), and waiting for news. News wakes
-only pods that a filter refused which the news is about; after five minutes everybody is tried again. Pure but for the
-times that it is given, in seconds of a monotonic clock.
+A pod is ready, backing off (1 s after the first refusal, doubling up to 10 s), or waiting for an event. An event wakes
+only pods refused by a filter that it may affect; after five minutes every pod is retried. Pure: all times are
+parameters, in seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GIVEN_UP: Final = 300.0
 
 
 class ClusterEvent(enum.Enum):
-    """What has happened that may make room."""
+    """A change in the cluster that may make a refused pod fit."""
 
     NODE = "node"
     POD_GONE = "pod gone"
@@ -32,7 +32,7 @@ class ClusterEvent(enum.Enum):
 
 
 _PODS: Final = frozenset({ClusterEvent.POD_GONE, ClusterEvent.POD_PLACED, ClusterEvent.POD_LABELS})
-CARES: Final[Mapping[str, frozenset[ClusterEvent]]] = {
+WAKING_EVENTS: Final[Mapping[str, frozenset[ClusterEvent]]] = {
     "NodeUnschedulable": frozenset({ClusterEvent.NODE}),
     "NodeName": frozenset({ClusterEvent.NODE}),
     "TaintToleration": frozenset({ClusterEvent.NODE}),
@@ -46,7 +46,7 @@ CARES: Final[Mapping[str, frozenset[ClusterEvent]]] = {
     "InterPodAffinity": frozenset({ClusterEvent.NODE, *_PODS}),
     "DynamicResources": frozenset({ClusterEvent.NODE, ClusterEvent.CLAIM, ClusterEvent.POD_GONE}),
 }
-"""By filter: the news that its refusals may not outlive."""
+"""By filter: the events that wake the pods it refused."""
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class Queue:
     _order: itertools.count[int] = field(default_factory=itertools.count)
 
     def add(self, uid: str, priority: int, now: float) -> None:
-        """A pod that is new, or has changed so that it is worth a try at once."""
+        """Queue a new pod, or one that has changed so that it is worth a retry at once."""
         known = self.entries.get(uid)
         if known is None:
             known = self.entries[uid] = QueuedPod(uid, priority, now)
@@ -85,14 +85,14 @@ class Queue:
         self._admit(del_waiting or known, now)
 
     def remove(self, uid: str) -> None:
-        """Bound, deleted, or no longer ours."""
+        """Drop a pod: it is bound, deleted, or no longer this scheduler's."""
         self.entries.pop(uid, None)
         self._waiting.pop(uid, None)
         self._trying.pop(uid, None)
         self._missed.pop(uid, None)
 
     def pop(self, now: float) -> QueuedPod | None:
-        """The next to try, None when nobody is ready."""
+        """The next pod to try, None when none is ready."""
         self._ripen(now)
         while self._ready:
             uid = heapq.heappop(self._ready)[3]
@@ -108,20 +108,20 @@ class Queue:
         self.remove(uid)
 
     def refused(self, uid: str, filters: Iterable[str], now: float) -> None:
-        """It fits nowhere: to wait for news about these filters. News that came while it was tried counts."""
+        """The pod fits nowhere and waits for an event that concerns these filters; events during the attempt count."""
         entry = self._trying.pop(uid, None)
         missed = self._missed.pop(uid, set())
         if entry is None or uid not in self.entries:
             return
         entry.refused_by = frozenset(filters)
         self._punish(entry, now)
-        if any(_concerns(entry, one) for one in missed):
+        if any(_concerns(entry, event) for event in missed):
             self._admit(entry, now)
         else:
             self._waiting[uid] = entry
 
     def failed(self, uid: str, now: float) -> None:
-        """It could have gone somewhere, but an error came between: again after a pause."""
+        """Scheduling the pod failed with an error: retry it after a pause."""
         entry = self._trying.pop(uid, None)
         self._missed.pop(uid, None)
         if entry is None or uid not in self.entries:
@@ -134,15 +134,15 @@ class Queue:
         entry.not_before = now + min(LONGEST, FIRST * 2.0 ** min(entry.attempts - 1, 10))
         entry.parked = now
 
-    def tell(self, news: ClusterEvent, now: float) -> None:
-        """Wake the pods that the news may help, and remember it for those that are being tried."""
-        for uid in [uid for uid, entry in self._waiting.items() if _concerns(entry, news)]:
+    def notify(self, event: ClusterEvent, now: float) -> None:
+        """Wake the pods that the event may help, and remember it for those being tried."""
+        for uid in [uid for uid, entry in self._waiting.items() if _concerns(entry, event)]:
             self._admit(self._waiting.pop(uid), now)
         for missed in self._missed.values():
-            missed.add(news)
+            missed.add(event)
 
     def next_time(self, now: float) -> float | None:
-        """Seconds until somebody is ready without news; None when nobody will be."""
+        """Seconds until a pod is ready without an event; None when none will be."""
         if self._ready:
             return 0.0
         times = [self._backing[0][0]] if self._backing else []
@@ -167,5 +167,7 @@ class Queue:
         return len(self.entries)
 
 
-def _concerns(entry: QueuedPod, news: ClusterEvent) -> bool:
-    return news is ClusterEvent.OTHER or any(news in CARES.get(name, frozenset({news})) for name in entry.refused_by)
+def _concerns(entry: QueuedPod, event: ClusterEvent) -> bool:
+    return event is ClusterEvent.OTHER or any(
+        event in WAKING_EVENTS.get(name, frozenset({event})) for name in entry.refused_by
+    )

@@ -1,8 +1,8 @@
-"""The scheduling loop: follows the API, decides for one pod after another, binds, and says why where it can't.
+"""The scheduling loop: follows the API, decides on one pod after another, and binds it or writes why it can't.
 
-Promises: only pods that name this scheduler are touched; nothing is given twice, as a pod counts on its node from the
-decision on, before the API server has confirmed it; an API server that fails costs a pause and no pod. Messages,
-conditions and Events are kube-scheduler's.
+Only pods that name this scheduler are touched. No resource is given twice: a pod counts on its node from the decision
+on, before the API server has confirmed it. A failing API server costs a pause and loses no pod. Messages, conditions
+and Events are kube-scheduler's.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from kgpu.kube.informer import Informer, Scope
 from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object, Resource, name_of, namespace_of
 from kgpu.lab.embedded.controllers import kinds
 from kgpu.lab.embedded.controllers.cluster import wall_clock
+from kgpu.lab.embedded.controllers.pacing import PacedApi, take_turn
 from kgpu.lab.embedded.controllers.recorder import Recorder
-from kgpu.lab.embedded.controllers.turns import PacedApi, turn
 from kgpu.lab.embedded.scheduler.act import SchedulerWriter
 from kgpu.lab.embedded.scheduler.queue import ClusterEvent, Queue
 from kgpu.lab.embedded.scheduler.score import scores
@@ -45,12 +45,12 @@ _FOLLOWED: Final[tuple[tuple[Resource, ClusterEvent], ...]] = (
     (DEVICE_CLASSES, ClusterEvent.CLAIM),
     (NODES, ClusterEvent.NODE),
 )
-"""Everything but pods, with what a change of it may help."""
-_SMALL: Final = 100  # so many nodes that fit are enough to choose from, or the share below of a large cluster
+"""All followed kinds but pods, with the event that a change of one is."""
+_SMALL: Final = 100  # nodes: smaller clusters are searched whole, larger ones until a share fits
 
 
 def enough_of(nodes: int) -> int:
-    """How many nodes that fit are looked for, as kube-scheduler does: all of a hundred, fewer percent of more."""
+    """How many fitting nodes to look for, as kube-scheduler does: below 100 nodes all, above a falling share."""
     return max(_SMALL, nodes * max(5, 50 - nodes // 125) // 100) if nodes >= _SMALL else max(nodes, 1)
 
 
@@ -79,9 +79,9 @@ class Scheduler:
         self._news = asyncio.Event()
         self._start = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pods = Informer(api, Scope(PODS), clock=clock, on_change=self._heard)
+        self._pods = Informer(api, Scope(PODS), clock=clock, on_change=self._pod_changed)
         self._others = [
-            Informer(api, Scope(resource), clock=clock, on_change=self._other(news)) for resource, news in _FOLLOWED
+            Informer(api, Scope(resource), clock=clock, on_change=self._other(event)) for resource, event in _FOLLOWED
         ]
 
     async def run(self) -> None:
@@ -108,10 +108,10 @@ class Scheduler:
             try:
                 await self._decide(pod)
             except Exception:
-                # One pod that can't be judged must not keep the others waiting.
+                # One pod whose scheduling fails must not keep the others waiting.
                 log.exception("%s could not be scheduled", pod.id)
                 self.queue.failed(entry.uid, self._clock.monotonic())
-            await turn()
+            await take_turn()
 
     async def _rest(self) -> None:
         self._news.clear()
@@ -127,7 +127,7 @@ class Scheduler:
 
     # Following the API
 
-    def _heard(self, change: Change, obj: Object) -> None:
+    def _pod_changed(self, change: Change, obj: Object) -> None:
         try:
             self._pod(change, obj)
         except Exception:
@@ -145,7 +145,7 @@ class Scheduler:
             self.snapshot.drop(view)
             self.queue.remove(view.id)
             if before is not None and (before.node or before.nominated):
-                self._tell(ClusterEvent.POD_GONE)
+                self._notify(ClusterEvent.POD_GONE)
             return
         self._objects[view.id] = obj
         if view.node:
@@ -166,13 +166,13 @@ class Scheduler:
 
     def _placed(self, before: PodView | None, view: PodView) -> None:
         if before is None or not before.node:
-            self._tell(ClusterEvent.POD_PLACED)
+            self._notify(ClusterEvent.POD_PLACED)
         elif before.labels != view.labels:
-            self._tell(ClusterEvent.POD_LABELS)
+            self._notify(ClusterEvent.POD_LABELS)
         if before is not None and before.node and any(view.used.get(n, 0) < have for n, have in before.used.items()):
-            self._tell(ClusterEvent.POD_GONE)
+            self._notify(ClusterEvent.POD_GONE)
 
-    def _other(self, news: ClusterEvent) -> Callable[[Change, Object], None]:
+    def _other(self, event: ClusterEvent) -> Callable[[Change, Object], None]:
         def follow(change: Change, obj: Object) -> None:
             try:
                 views = list(read.views((obj,)))
@@ -184,21 +184,21 @@ class Scheduler:
                     self.snapshot.drop(view)
                 else:
                     self.snapshot.put(view)
-            if news is ClusterEvent.CLAIM:
+            if event is ClusterEvent.CLAIM:
                 self._wait_for_claims()
-            self._tell(news)
+            self._notify(event)
 
         return follow
 
     def _wait_for_claims(self) -> None:
-        """Pods that were not queued because a claim was missing."""
+        """Queue pods that were not queued because a claim was missing."""
         for pod in list(self.snapshot.pods.values()):
             idle = pod.claims and not pod.node and not pod.gates and pod.scheduler == self.name
             if idle and pod.id not in self.queue.entries and not claims.gate(pod, self.snapshot):
                 self.queue.add(pod.id, pod.priority, self._clock.monotonic())
 
-    def _tell(self, news: ClusterEvent) -> None:
-        self.queue.tell(news, self._clock.monotonic())
+    def _notify(self, event: ClusterEvent) -> None:
+        self.queue.notify(event, self._clock.monotonic())
         self._news.set()
 
     # Deciding
@@ -217,16 +217,16 @@ class Scheduler:
             snapshot.put(replace(pod, node=node))
             self._spawn(self._bind(pod, node))
             return
-        found = conclude(cycle) if cycle is not None else verdict(pod, snapshot)
-        nominated = self._nominate(pod, found)
-        filters = {refusal.filter for refusal in found.refused.values()}
-        if found.rejection is not None:
-            filters.add(found.rejection.filter)
+        fit_verdict = conclude(cycle) if cycle is not None else verdict(pod, snapshot)
+        nominated = self._nominate(pod, fit_verdict)
+        filters = {refusal.filter for refusal in fit_verdict.refused.values()}
+        if fit_verdict.rejection is not None:
+            filters.add(fit_verdict.rejection.filter)
         self.queue.refused(pod.id, filters or {"NodeName"}, self._clock.monotonic())
         if obj := self._objects.get(pod.id):
-            self._spawn(self._actions.refuse(obj, found, nominated))
-        if found.preemption is not None:
-            self._spawn(self._preempt(pod, found))
+            self._spawn(self._actions.refuse(obj, fit_verdict, nominated))
+        if fit_verdict.preemption is not None:
+            self._spawn(self._preempt(pod, fit_verdict))
 
     async def _choose(self, cycle: Cycle) -> str:
         """The best node, "" for none."""
@@ -238,23 +238,23 @@ class Scheduler:
         self._start = (self._start + looked) % max(len(nodes), 1)
         if len(names) <= 1:
             return names[0] if names else ""
-        # In a large cluster each half takes some milliseconds. Only this scheduler gives room away, so that what
-        # others change in between makes a choice worse but not wrong.
-        await turn()
+        # In a large cluster each half takes some milliseconds. Only this scheduler binds pods, so that changes in
+        # between make a choice worse but not wrong.
+        await take_turn()
         left = [nodes[name] for name in names if name in nodes]
         if not left:
             return ""
         points = scores(pod, left, self.snapshot)
         best = max(points.values())
-        return self._dice.choice([name for name, found in points.items() if found == best])
+        return self._dice.choice([name for name, score in points.items() if score == best])
 
-    def _nominate(self, pod: PodView, found: FitVerdict) -> str | None:
-        """The node that room is made on, "" when there is none, None to leave what was said before."""
-        if found.preemption is not None:
-            node = found.preemption.node
+    def _nominate(self, pod: PodView, fit_verdict: FitVerdict) -> str | None:
+        """The node to nominate, "" for none, None to leave the nomination as it is."""
+        if fit_verdict.preemption is not None:
+            node = fit_verdict.preemption.node
             self.snapshot.put(replace(pod, nominated=node))
             return node
-        waits = "not eligible due to a terminating pod" in found.message
+        waits = "not eligible due to a terminating pod" in fit_verdict.message
         if pod.nominated and not waits:
             self.snapshot.put(replace(pod, nominated=""))
         return None if waits else ""
@@ -267,17 +267,17 @@ class Scheduler:
         if self._assumed.pop(pod.id, None) is not None and pod.id in self.snapshot.pods:
             self.snapshot.put(pod)
             self.queue.failed(pod.id, self._clock.monotonic())
-            self._tell(ClusterEvent.POD_GONE)
+            self._notify(ClusterEvent.POD_GONE)
         self._news.set()
 
-    async def _preempt(self, pod: PodView, found: FitVerdict) -> None:
-        assert found.preemption is not None
-        node = found.preemption.node
-        for victim in found.preemption.victims:
+    async def _preempt(self, pod: PodView, fit_verdict: FitVerdict) -> None:
+        assert fit_verdict.preemption is not None
+        node = fit_verdict.preemption.node
+        for victim in fit_verdict.preemption.victims:
             obj = self._objects.get(victim.id)
             if obj is not None and not victim.deleting:
                 await self._actions.preempt(obj, pod, node)
-        # Room that was kept here for less important pods is not theirs any more.
+        # Pods of lower priority lose their nomination to this node.
         for other in list(self.snapshot.nominated.get(node, {}).values()):
             if other.priority < pod.priority and (obj := self._objects.get(other.id)):
                 await self._actions.withdraw(obj)
@@ -289,7 +289,7 @@ class Scheduler:
 
 
 def _worth_a_try(before: PodView, view: PodView) -> bool:
-    """True when something about the pod changed that a scheduler looks at; its status does not count."""
+    """Whether a field of the pod changed that matters for scheduling; its status does not."""
     return (
         before.labels != view.labels
         or before.tolerations != view.tolerations

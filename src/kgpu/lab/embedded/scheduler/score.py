@@ -20,7 +20,7 @@ Points: TypeAlias = dict[str, float]
 BEST: Final = 100.0
 _ZONE: Final = "topology.kubernetes.io/zone"
 _HOST: Final = "kubernetes.io/hostname"
-# How much the required affinity of a pod that is there draws one that it is about.
+# The weight of a running pod's required affinity for a pod that it selects.
 _REQUIRED_DRAWS: Final = 1
 
 
@@ -34,15 +34,15 @@ def scores(pod: PodView, nodes: list[NodeState], snapshot: ClusterSnapshot) -> P
 
 
 def _taints(pod: PodView, nodes: list[NodeState], _: ClusterSnapshot) -> Points:
-    found: Points = {}
+    counts: Points = {}
     for node in nodes:
         if node.view.taints:
             soft = [taint for taint in node.view.taints if taint.effect == "PreferNoSchedule"]
             if count := sum(not tolerated(taint, pod.tolerations) for taint in soft):
-                found[node.name] = float(count)
-    if not found:
+                counts[node.name] = float(count)
+    if not counts:
         return {}  # the same for all
-    return _normal({node.name: found.get(node.name, 0.0) for node in nodes}, less_is_better=True)
+    return _normal({node.name: counts.get(node.name, 0.0) for node in nodes}, less_is_better=True)
 
 
 def _affinity(pod: PodView, nodes: list[NodeState], _: ClusterSnapshot) -> Points:
@@ -50,58 +50,74 @@ def _affinity(pod: PodView, nodes: list[NodeState], _: ClusterSnapshot) -> Point
         return {}
     return _normal(
         {
-            node.name: float(sum(one.weight for one in pod.preferred_nodes if one.term.matches(node.labels, node.name)))
+            node.name: float(
+                sum(
+                    preference.weight
+                    for preference in pod.preferred_nodes
+                    if preference.term.matches(node.labels, node.name)
+                )
+            )
             for node in nodes
         }
     )
 
 
 def _room(pod: PodView, nodes: list[NodeState], _: ClusterSnapshot) -> Points:
-    """Least allocated and balanced allocation, of equal weight. Asked for every node of every pod: kept plain."""
+    """Least allocated and balanced allocation, of equal weight. Called for every node of every pod: kept fast."""
     cpu, memory = pod.nonzero.get(CPU, 0), pod.nonzero.get(MEMORY, 0)
     cpu_asked, memory_asked = pod.requests.get(CPU, 0), pod.requests.get(MEMORY, 0)
-    found: Points = {}
+    points: Points = {}
     for node in nodes:
-        allocatable, taken, used = node.view.allocatable, node.nonzero, node.used
+        allocatable, nonzero, used = node.view.allocatable, node.nonzero, node.used
         cpus, bytes_ = allocatable.get(CPU), allocatable.get(MEMORY)
         free, kinds, balance = 0.0, 0, 0.0
         if cpus:
-            free += max(0.0, 1 - (taken.get(CPU, 0) + cpu) / cpus)
+            free += max(0.0, 1 - (nonzero.get(CPU, 0) + cpu) / cpus)
             kinds += 1
             balance = min(1.0, (used.get(CPU, 0) + cpu_asked) / cpus)
         if bytes_:
-            free += max(0.0, 1 - (taken.get(MEMORY, 0) + memory) / bytes_)
+            free += max(0.0, 1 - (nonzero.get(MEMORY, 0) + memory) / bytes_)
             kinds += 1
             balance -= min(1.0, (used.get(MEMORY, 0) + memory_asked) / bytes_)
         if kinds:
             even = 1 - abs(balance) / 2 if kinds > 1 else 1.0
-            found[node.name] = BEST * (free / kinds + even)
-    return found
+            points[node.name] = BEST * (free / kinds + even)
+    return points
 
 
 def _spread(pod: PodView, nodes: list[NodeState], snapshot: ClusterSnapshot) -> Points:
-    soft = [one for one in pod.spread if not one.hard]
+    soft = [constraint for constraint in pod.spread if not constraint.hard]
     if soft:
         return _by_constraints(pod, soft, nodes, snapshot)
     if pod.spread or not pod.owner:
         return {}
-    siblings = [one for one in snapshot.placed_in((pod.namespace,)) if one.owner == pod.owner and not one.deleting]
+    siblings = [
+        sibling
+        for sibling in snapshot.placed_in((pod.namespace,))
+        if sibling.owner == pod.owner and not sibling.deleting
+    ]
     if not siblings:
         return {}
     return _crowding([(_HOST, siblings), (_ZONE, siblings)], nodes, snapshot)
 
 
 def _by_constraints(pod: PodView, soft: list[Spread], nodes: list[NodeState], snapshot: ClusterSnapshot) -> Points:
-    placed = [one for one in snapshot.placed_in((pod.namespace,)) if not one.deleting]
+    placed = [other for other in snapshot.placed_in((pod.namespace,)) if not other.deleting]
     return _crowding(
-        [(one.topology_key, [other for other in placed if one.selector.matches(other.labels)]) for one in soft],
+        [
+            (
+                constraint.topology_key,
+                [other for other in placed if constraint.selector.matches(other.labels)],
+            )
+            for constraint in soft
+        ],
         nodes,
         snapshot,
     )
 
 
 def _crowding(rules: list[tuple[str, list[PodView]]], nodes: list[NodeState], snapshot: ClusterSnapshot) -> Points:
-    found: Points = dict.fromkeys((node.name for node in nodes), 0.0)
+    crowding: Points = dict.fromkeys((node.name for node in nodes), 0.0)
     for key, pods in rules:
         counts: dict[str, int] = {}
         for pod in pods:
@@ -109,8 +125,8 @@ def _crowding(rules: list[tuple[str, list[PodView]]], nodes: list[NodeState], sn
             if domain is not None:
                 counts[domain] = counts.get(domain, 0) + 1
         for node in nodes:
-            found[node.name] += counts.get(node.labels.get(key, ""), 0)
-    return _normal(found, less_is_better=True)
+            crowding[node.name] += counts.get(node.labels.get(key, ""), 0)
+    return _normal(crowding, less_is_better=True)
 
 
 def _neighbours(pod: PodView, nodes: list[NodeState], snapshot: ClusterSnapshot) -> Points:

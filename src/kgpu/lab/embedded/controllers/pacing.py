@@ -1,8 +1,8 @@
-"""Turns: however much the controllers and the scheduler have to do, the loop answers others between any two steps.
+"""Pacing: however busy controllers and scheduler are, the event loop serves clients between any two of their steps.
 
 They all share one loop with the API's clients. A loop runs everything that is ready before it looks at the network
-again, so a hundred small steps at once would be one long one. ``turn`` lets one of them go on per round of the loop,
-first come, first served.
+again, so a hundred small steps at once would be one long one. ``take_turn`` lets one task continue per round of the
+loop, first come, first served.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from kgpu.kube.port import (
     WatchEvent,
 )
 
-_SLICE: Final = 0.002  # seconds that a watch may hand on changes before it waits for a turn
+_SLICE: Final = 0.002  # seconds that a watch may deliver changes before it waits for a turn
 
 
 class _Turns:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Not the loop itself: the table of loops must not keep them alive.
+        # A weak reference: the table of loops must not keep them alive.
         self._loop = weakref.ref(loop)
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._pumping = False
@@ -61,7 +61,7 @@ class _Turns:
 _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = weakref.WeakKeyDictionary()
 
 
-async def turn() -> None:
+async def take_turn() -> None:
     """Wait until it is the caller's turn on this loop."""
     loop = asyncio.get_running_loop()
     turns = _loops.get(loop)
@@ -71,20 +71,20 @@ async def turn() -> None:
 
 
 class PacedApi:
-    """An API each call of which waits for its turn, and whose watches let others go first now and then."""
+    """An API whose calls wait for their turn, and whose watches pause now and then for other tasks."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "") -> Object | None:
-        await turn()
+        await take_turn()
         return await self._api.get(resource, name, namespace=namespace)
 
     async def list(
         self, resource: Resource, *, namespace: str = "", selector: Selector = EVERYTHING,
         project: Project | None = None,
     ) -> Listing:  # fmt: skip
-        await turn()
+        await take_turn()
         return await self._api.list(resource, namespace=namespace, selector=selector, project=project)
 
     async def watch(
@@ -97,7 +97,7 @@ class PacedApi:
             async for event in events:
                 yield event
                 if event.change is not Change.BOOKMARK and loop.time() - since > _SLICE:
-                    await turn()
+                    await take_turn()
                     since = loop.time()
         finally:
             close = getattr(events, "aclose", None)
@@ -107,27 +107,27 @@ class PacedApi:
     async def apply(
         self, resource: Resource, obj: Object, *, manager: str, subresource: str = "", force: bool = True
     ) -> Object:
-        await turn()
+        await take_turn()
         return await self._api.apply(resource, obj, manager=manager, subresource=subresource, force=force)
 
     async def patch(
         self, resource: Resource, name: str, change: Object, *, namespace: str = "", subresource: str = "",
         kind: Patch = Patch.MERGE,
     ) -> Object:  # fmt: skip
-        await turn()
+        await take_turn()
         return await self._api.patch(
             resource, name, change, namespace=namespace, subresource=subresource, kind=kind
         )  # fmt: skip
 
     async def create(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
-        await turn()
+        await take_turn()
         return await self._api.create(resource, obj, subresource=subresource)
 
     async def delete(
         self, resource: Resource, name: str, *, namespace: str = "", grace: int | None = None, uid: str = "",
         propagation: str = "",
     ) -> bool:  # fmt: skip
-        await turn()
+        await take_turn()
         return await self._api.delete(
             resource, name, namespace=namespace, grace=grace, uid=uid, propagation=propagation
         )  # fmt: skip

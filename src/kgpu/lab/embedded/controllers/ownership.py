@@ -1,4 +1,4 @@
-"""Which dependents an owner has, by selector and owner reference: adopt what matches and is nobody's, release the rest.
+"""Which objects belong to an owner, by selector and owner reference: orphans that match are adopted, others released.
 
 ``claim`` decides, ``settle_claims`` writes. An owner that is being deleted adopts nothing.
 """
@@ -26,7 +26,7 @@ from kgpu.lab.embedded.controllers.meta import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """What is the owner's, and what has to change."""
+    """The owner's objects, those to adopt and those to release."""
 
     owned: tuple[Object, ...]
     adopt: tuple[Object, ...]
@@ -53,12 +53,12 @@ def claim(owner: Object, candidates: Iterable[Object]) -> Claims:
 
 
 def index_orphans(cache: Cache) -> None:
-    """Let ``candidates`` find what nobody controls."""
+    """Add the index by which ``candidates`` finds objects without a controller."""
     cache.index("orphans", lambda obj: () if controller_of(obj) or deleting(obj) else (namespace_of(obj),))
 
 
 def candidates(cache: Cache, owner: Object) -> list[Object]:
-    """What ``claim`` has to look at."""
+    """The objects that ``claim`` must decide about."""
     return [*cache.select("controller", uid_of(owner)), *cache.select("orphans", namespace_of(owner))]
 
 
@@ -67,12 +67,12 @@ async def settle_claims(
     owner_kind: Resource,
     owner: Object,
     cache: Cache,
-    found: Iterable[Object],
+    candidates: Iterable[Object],
     *,
     finalizer: str = "",
 ) -> list[Object]:
-    """Claim, adopt (adding ``finalizer``) and release; returns the owner's. Raises KubeError."""
-    claims = claim(owner, found)
+    """Claim, adopt (adding ``finalizer``) and release; returns the owner's objects. Raises KubeError."""
+    claims = claim(owner, candidates)
     owned = list(claims.owned)
     reference = owner_reference(owner_kind, owner)
     for obj in claims.adopt:
@@ -81,7 +81,7 @@ async def settle_claims(
         if adopted is not None:
             owned.append(adopted)
     for obj in claims.release:
-        rest = [one for one in owners_of(obj) if one.get("uid") != uid_of(owner)]
+        rest = [other for other in owners_of(obj) if other.get("uid") != uid_of(owner)]
         await _set_owners(cluster, cache, obj, rest, [])
     return owned
 
@@ -108,23 +108,23 @@ async def _set_owners(
 
 
 def owner_keys(cache: Cache, kind: str) -> Callable[[Object | None, Object | None], list[tuple[str, str]]]:
-    """The keys of the owners (of ``kind``, all in ``cache``) that a dependent's change concerns."""
+    """Map a dependent's change to the keys of the owners (of ``kind``, all in ``cache``) that it concerns."""
 
     def keys(old: Object | None, new: Object | None) -> list[tuple[str, str]]:
-        found = []
+        owners = []
         holders = [controller_of(obj) if obj is not None else None for obj in (old, new)]
         for obj, holder in zip((old, new), holders, strict=True):
             if obj is not None and holder is not None and holder.get("kind") == kind:
-                found.append((namespace_of(obj), str(holder.get("name"))))
+                owners.append((namespace_of(obj), str(holder.get("name"))))
         if new is None or holders[1] is not None or deleting(new):
-            return list(dict.fromkeys(found))
+            return list(dict.fromkeys(owners))
         if old is None or holders[0] is not None or labels_of(old) != labels_of(new):
             labels = labels_of(new)
-            found += [
+            owners += [
                 key_of(owner)
                 for owner in cache.select("namespace", namespace_of(new))
                 if selects(spec_of(owner).get("selector"), labels)
             ]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(owners))
 
     return keys

@@ -6,14 +6,14 @@ import asyncio
 
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import CONFIG_MAPS, Change
-from kgpu.lab.embedded.controllers.turns import PacedApi, turn
+from kgpu.lab.embedded.controllers.pacing import PacedApi, take_turn
 
 
 async def test_between_two_turns_the_loop_goes_round():
     order: list[str] = []
 
     async def worker(name: str) -> None:
-        await turn()
+        await take_turn()
         order.append(name)
 
     async def other() -> None:
@@ -33,7 +33,7 @@ async def test_who_gave_up_waiting_costs_nobody_a_turn():
     done: list[str] = []
 
     async def worker(name: str) -> None:
-        await turn()
+        await take_turn()
         done.append(name)
 
     tasks = [asyncio.create_task(worker(name)) for name in "abc"]
