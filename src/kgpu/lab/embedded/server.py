@@ -179,7 +179,7 @@ def assemble(settings: ServerSettings, port: int, pki: tls.Pki) -> ServerParts:
     """Everything but the network. Raises LabError when kept data can't be used."""
     from kgpu.lab.embedded import bootstrap
     from kgpu.lab.embedded.core import ApiCore
-    from kgpu.lab.embedded.crd.custom import CustomKinds
+    from kgpu.lab.embedded.crd.custom_kinds import CustomKinds
     from kgpu.lab.embedded.http import discovery, logs, metrics, paths, proxy, resources
     from kgpu.lab.embedded.http.app import App
     from kgpu.lab.embedded.journal import Journal

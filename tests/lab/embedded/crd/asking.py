@@ -10,7 +10,7 @@ from typing import Any
 
 from kgpu.lab.embedded.core.model import ApiUser, Call, copied
 from kgpu.lab.embedded.crd.conditions import update as with_conditions
-from kgpu.lab.embedded.crd.custom import CustomKinds
+from kgpu.lab.embedded.crd.custom_kinds import CustomKinds
 from kgpu.lab.embedded.kinds import ApiKind, Kinds
 from kgpu.lab.embedded.status import ApiError, invalid
 from kgpu.lab.embedded.types.rules import BuiltinRules

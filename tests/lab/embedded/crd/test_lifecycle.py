@@ -9,7 +9,7 @@ import pytest
 
 from kgpu.lab.embedded.core import ApiCore
 from kgpu.lab.embedded.core.model import ApiUser, Call, DeleteOptions
-from kgpu.lab.embedded.crd.custom import CustomKinds
+from kgpu.lab.embedded.crd.custom_kinds import CustomKinds
 from kgpu.lab.embedded.kinds import ApiKind, Kinds
 from kgpu.lab.embedded.status import ApiError
 from kgpu.lab.embedded.store import ObjectStore

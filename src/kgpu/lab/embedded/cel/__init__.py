@@ -1,1 +1,1 @@
-"""CEL as Kubernetes speaks it, for whatever has expressions: the rules of CRDs and admission policies."""
+"""Kubernetes' dialect of CEL, for the rules of CRDs and for admission policies."""

@@ -20,20 +20,20 @@ _SUBDOMAIN: Final = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
 
 
 def authorizer() -> Any:
-    """The value of the variable ``authorizer``: the one who asks."""
+    """The value of the variable ``authorizer``: checks for the requesting user."""
     return _made(cel_values.AUTHORIZER, {})
 
 
 def resource_check(group: str, resource: str, subresource: str, namespace: str, name: str) -> Any:
     """The value of ``authorizer.requestResource``."""
-    asked = {
+    attributes = {
         "group": group, "resource": resource, "subresource": subresource, "namespace": namespace, "name": name,
     }  # fmt: skip
-    return _made(cel_values.RESOURCE_CHECK, asked)
+    return _made(cel_values.RESOURCE_CHECK, attributes)
 
 
-def _made(kind: str, said: dict[str, Any]) -> Any:
-    return cel_values.make(kind, json.dumps(said))
+def _made(kind: str, state: dict[str, Any]) -> Any:
+    return cel_values.make(kind, json.dumps(state))
 
 
 def _with(kind: str, field: str) -> Callable[[Any, str], Any]:
@@ -65,11 +65,11 @@ def _service_account(value: Any, namespace: str, name: str) -> Any:
 
 
 def _check(value: Any, verb: str) -> Any:
-    said = json.loads(value.text)
-    account = said.pop("account", None)
+    attributes = json.loads(value.text)
+    account = attributes.pop("account", None)
     for selector in ("fieldSelector", "labelSelector"):
-        said.pop(selector, None)  # RBAC doesn't look at them
-    allowed, reason = cel_scope.decide(tuple(account) if account else None, {**said, "verb": verb})
+        attributes.pop(selector, None)  # RBAC doesn't look at them
+    allowed, reason = cel_scope.decide(tuple(account) if account else None, {**attributes, "verb": verb})
     return _made(cel_values.DECISION, {"allowed": allowed, "reason": "" if allowed else reason})
 
 

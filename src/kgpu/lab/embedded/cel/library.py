@@ -1,4 +1,4 @@
-"""Kubernetes' CEL functions as rows: signature and implementation; and the declarations that the evaluator wants.
+"""Kubernetes' CEL functions as rows of signature and implementation, and the declarations for the evaluator.
 
 Expressions are checked against the signatures as written. At run time the evaluator picks an implementation by the
 coarse kind of each argument (every message is one kind), so that overloads which differ only in message share one.
@@ -70,16 +70,16 @@ def _extreme(pick: Callable[..., Any], name: str) -> Callable[[list[Any]], Any]:
 
 
 def _total(items: list[Any]) -> Any:
-    found = items[0] if items else 0
+    total = items[0] if items else 0
     for item in items[1:]:
-        found = found + item
-    return found
+        total = total + item
+    return total
 
 
 def _index(items: Any, item: Any, *offset: int) -> int:
     if isinstance(items, str):
         return strings.index_of(items, item, *offset)
-    return next((at for at, one in enumerate(items) if one == item and type(one) is type(item)), -1)
+    return next((at for at, candidate in enumerate(items) if candidate == item and type(candidate) is type(item)), -1)
 
 
 def _last_index(items: Any, item: Any, *offset: int) -> int:
@@ -94,10 +94,10 @@ def _find(text: str, pattern: str) -> str:
 
 def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
     try:
-        found = go_pattern(pattern).all_in(text)
+        matches = go_pattern(pattern).all_in(text)
     except ValueError as error:
         raise ValueError(f"illegal regex: {error}") from error
-    return found if limit < 0 else found[:limit]
+    return matches if limit < 0 else matches[:limit]
 
 
 def _amount(value: Any) -> int:
@@ -132,51 +132,51 @@ def _as_text(value: Any) -> str:
 
 
 def rows() -> Iterator[Row]:
-    """Every function. An implementation of None means the evaluator's own."""
+    """All functions. An implementation of None means the evaluator's own."""
     yield from cel_authorizer.rows()
     yield from (
         ("quantity(string)->Quantity", values.quantity),
         ("isQuantity(string)->bool", _valid(values.quantity)),
-        ("Quantity.sign()->int", lambda one: (values.nanos(one) > 0) - (values.nanos(one) < 0)),
+        ("Quantity.sign()->int", lambda left: (values.nanos(left) > 0) - (values.nanos(left) < 0)),
         ("Quantity.isInteger()->bool", _valid(_whole)),
         ("Quantity.asInteger()->int", _whole),
         ("Quantity.asApproximateFloat()->double", values.approximate),
-        ("Quantity.add(Quantity)->Quantity", lambda one, two: values.of_nanos(values.nanos(one) + _amount(two))),
-        ("Quantity.add(int)->Quantity", lambda one, two: values.of_nanos(values.nanos(one) + _amount(two))),
-        ("Quantity.sub(Quantity)->Quantity", lambda one, two: values.of_nanos(values.nanos(one) - _amount(two))),
-        ("Quantity.sub(int)->Quantity", lambda one, two: values.of_nanos(values.nanos(one) - _amount(two))),
+        ("Quantity.add(Quantity)->Quantity", lambda left, right: values.of_nanos(values.nanos(left) + _amount(right))),
+        ("Quantity.add(int)->Quantity", lambda left, right: values.of_nanos(values.nanos(left) + _amount(right))),
+        ("Quantity.sub(Quantity)->Quantity", lambda left, right: values.of_nanos(values.nanos(left) - _amount(right))),
+        ("Quantity.sub(int)->Quantity", lambda left, right: values.of_nanos(values.nanos(left) - _amount(right))),
         ("semver(string)->Semver", values.semver),
         ("semver(string,bool)->Semver", values.semver),
         ("isSemver(string)->bool", _valid(values.semver)),
         ("isSemver(string,bool)->bool", _valid(values.semver)),
-        ("Semver.major()->int", lambda one: values.semver_parts(one.text)[0]),
-        ("Semver.minor()->int", lambda one: values.semver_parts(one.text)[1]),
-        ("Semver.patch()->int", lambda one: values.semver_parts(one.text)[2]),
+        ("Semver.major()->int", lambda left: values.semver_parts(left.text)[0]),
+        ("Semver.minor()->int", lambda left: values.semver_parts(left.text)[1]),
+        ("Semver.patch()->int", lambda left: values.semver_parts(left.text)[2]),
         ("ip(string)->IP", values.ip_address),
         ("isIP(string)->bool", _valid(values.ip_address)),
         ("ip.isCanonical(string)->bool", lambda text: values.ip_address(text).text == text),
-        ("IP.family()->int", lambda one: values.address(one).version),
-        ("IP.isUnspecified()->bool", lambda one: values.address(one).is_unspecified),
-        ("IP.isLoopback()->bool", lambda one: values.address(one).is_loopback),
-        ("IP.isLinkLocalMulticast()->bool", lambda one: str(values.address(one)).startswith(("224.0.0.", "ff02:"))),
-        ("IP.isLinkLocalUnicast()->bool", lambda one: values.address(one).is_link_local),
+        ("IP.family()->int", lambda left: values.address(left).version),
+        ("IP.isUnspecified()->bool", lambda left: values.address(left).is_unspecified),
+        ("IP.isLoopback()->bool", lambda left: values.address(left).is_loopback),
+        ("IP.isLinkLocalMulticast()->bool", lambda left: str(values.address(left)).startswith(("224.0.0.", "ff02:"))),
+        ("IP.isLinkLocalUnicast()->bool", lambda left: values.address(left).is_link_local),
         ("IP.isGlobalUnicast()->bool", _global_unicast),
         ("cidr(string)->CIDR", values.cidr),
         ("isCIDR(string)->bool", _valid(values.cidr)),
-        ("CIDR.containsIP(string)->bool", lambda one, two: _contains(one, two, values.ip_address)),
-        ("CIDR.containsIP(IP)->bool", lambda one, two: _contains(one, two, values.ip_address)),
-        ("CIDR.containsCIDR(string)->bool", lambda one, two: _contains(one, two, values.cidr)),
-        ("CIDR.containsCIDR(CIDR)->bool", lambda one, two: _contains(one, two, values.cidr)),
-        ("CIDR.ip()->IP", lambda one: values.make(values.IP, str(values.interface(one).ip))),
-        ("CIDR.prefixLength()->int", lambda one: values.interface(one).network.prefixlen),
-        ("CIDR.masked()->CIDR", lambda one: values.make(values.CIDR, str(values.interface(one).network))),
+        ("CIDR.containsIP(string)->bool", lambda left, right: _contains(left, right, values.ip_address)),
+        ("CIDR.containsIP(IP)->bool", lambda left, right: _contains(left, right, values.ip_address)),
+        ("CIDR.containsCIDR(string)->bool", lambda left, right: _contains(left, right, values.cidr)),
+        ("CIDR.containsCIDR(CIDR)->bool", lambda left, right: _contains(left, right, values.cidr)),
+        ("CIDR.ip()->IP", lambda left: values.make(values.IP, str(values.interface(left).ip))),
+        ("CIDR.prefixLength()->int", lambda left: values.interface(left).network.prefixlen),
+        ("CIDR.masked()->CIDR", lambda left: values.make(values.CIDR, str(values.interface(left).network))),
         ("url(string)->URL", values.url),
         ("isURL(string)->bool", _valid(values.url)),
-        ("URL.getScheme()->string", lambda one: values.url_parts(one).scheme),
+        ("URL.getScheme()->string", lambda left: values.url_parts(left).scheme),
         ("URL.getHost()->string", _host),
-        ("URL.getHostname()->string", lambda one: values.url_parts(one).hostname or ""),
-        ("URL.getPort()->string", lambda one: str(values.url_parts(one).port or "")),
-        ("URL.getEscapedPath()->string", lambda one: values.url_parts(one).path),
+        ("URL.getHostname()->string", lambda left: values.url_parts(left).hostname or ""),
+        ("URL.getPort()->string", lambda left: str(values.url_parts(left).port or "")),
+        ("URL.getEscapedPath()->string", lambda left: values.url_parts(left).path),
         ("URL.getQuery()->map", _query),
         ("string.find(string)->string", _find),
         ("string.findAll(string)->list(string)", _find_all),
@@ -204,7 +204,7 @@ def rows() -> Iterator[Row]:
     )
     for name, accepts in (("isGreaterThan", (1,)), ("isLessThan", (-1,))):
         for kind in ("Quantity", "Semver"):
-            yield f"{kind}.{name}({kind})->bool", lambda one, two, accepts=accepts: _compare(one, two) in accepts
+            yield f"{kind}.{name}({kind})->bool", lambda left, right, accepts=accepts: _compare(left, right) in accepts
     for kind in ("Quantity", "Semver"):
         yield f"{kind}.compareTo({kind})->int", _compare
     for kind in _COMPARABLE:
@@ -223,33 +223,37 @@ def rows() -> Iterator[Row]:
     for operator in ("_<_", "_<=_", "_>_", "_>=_"):
         for kind in _COMPARABLE:
             yield f"{operator}({kind},{kind})->bool", None
-        for one in _NUMERIC:
-            for two in _NUMERIC:
-                if one != two:
-                    yield f"{operator}({one},{two})->bool", None
+        for left in _NUMERIC:
+            for right in _NUMERIC:
+                if left != right:
+                    yield f"{operator}({left},{right})->bool", None
 
 
 def _global_unicast(value: Any) -> bool:
-    one = values.address(value)
+    address = values.address(value)
     return not (
-        one.is_unspecified or one.is_loopback or one.is_multicast or one.is_link_local or str(one) == "255.255.255.255"
+        address.is_unspecified
+        or address.is_loopback
+        or address.is_multicast
+        or address.is_link_local
+        or str(address) == "255.255.255.255"
     )
 
 
 VARIABLE: Final = "kgpu_variable"
-"""The function that gives a variable of the scope; expressions as they are written can't call it."""
-# Declared here with more overloads than the evaluator's own declarations have; its implementations stay.
+"""The function that returns a variable of the scope; users' expressions can't call it."""
+# Declared here with more overloads than in the evaluator's own declarations; its implementations are kept.
 REDECLARED: Final = ("string", "_<_", "_<=_", "_>_", "_>=_")
 _SIGNATURE: Final = re.compile(r"(?:([A-Z]\w*|string|list\(\w+\))\.)?([^()]+)\((.*)\)->(.+)")
 
 
 def _parsed(signature: str) -> tuple[str, bool, list[str], str]:
     """Function name, whether it is a method, the types of its parameters with the receiver's first, the result's."""
-    found = _SIGNATURE.fullmatch(signature)
-    assert found is not None, signature
-    receiver, name, parameters, result = found.groups()
-    given = [one for one in parameters.split(",") if one]
-    return name, receiver is not None, ([receiver] if receiver else []) + given, result
+    match = _SIGNATURE.fullmatch(signature)
+    assert match is not None, signature
+    receiver, name, parameters, result = match.groups()
+    types = [kind for kind in parameters.split(",") if kind]
+    return name, receiver is not None, ([receiver] if receiver else []) + types, result
 
 
 def _type(text: str) -> Any:
@@ -273,7 +277,7 @@ def checked() -> list[Any]:
     for number, (signature, _) in enumerate(rows()):
         name, member, parameters, result = _parsed(signature)
         overload = cel.Overload(
-            f"k{number}_{name}", _type(result), [_type(one) for one in parameters], is_member=member
+            f"k{number}_{name}", _type(result), [_type(parameter) for parameter in parameters], is_member=member
         )
         functions.setdefault(name, []).append(overload)
     return [cel.FunctionDecl(name, overloads) for name, overloads in functions.items()]
@@ -287,7 +291,7 @@ def evaluated() -> list[Any]:
         name, member, parameters, _ = _parsed(signature)
         if implementation is None:
             continue
-        for kinds in _combinations([_runtime_kinds(one) for one in parameters]):
+        for kinds in _combinations([_runtime_kinds(parameter) for parameter in parameters]):
             key = member, tuple(kind.name() for kind in kinds)
             overloads = functions.setdefault(name, {})
             if key not in overloads:

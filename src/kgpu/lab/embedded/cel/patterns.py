@@ -1,7 +1,6 @@
-"""Regular expressions of schemas and rules, as Go reads them: RE2's dialect, in time linear in the text.
+"""Regular expressions of schemas and rules in Go's dialect, RE2, matched in time linear in the text.
 
-RE2 is the one that the CEL library brings. Python's own expressions would differ in the dialect, and some of them take
-for ever on a short text.
+RE2 comes with the CEL library. Python's ``re`` has another dialect, and can take exponential time.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _TOKEN: Final = re.compile(
     re.DOTALL,
 )
 _ERROR: Final = re.compile(r"invalid (?:regular expression|regex): (.*?)(?: \[[A-Z_]+\])?$", re.DOTALL)
-# RE2's words -> Go's, with what they are about in backquotes.
+# RE2's messages -> Go's, which have the part of the pattern in backquotes.
 _WORDS: Final = {
     "invalid perl operator": "invalid or unsupported Perl syntax",
     "missing )": "missing closing )",
@@ -39,14 +38,14 @@ def _program(expression: str) -> Any:
     return cel.NewEnv(config=config, variables=variables).compile(expression)
 
 
-def _asked(expression: str, pattern: str, text: str) -> Any:
+def _eval(expression: str, pattern: str, text: str) -> Any:
     try:
-        found = _program(expression).eval(data={"text": text, "pattern": pattern})
+        answer = _program(expression).eval(data={"text": text, "pattern": pattern})
     except (RuntimeError, ValueError, UnicodeError) as error:
         raise ValueError(_complaint(pattern, str(error))) from error
-    if found.type() == cel.Type.ERROR:
-        raise ValueError(_complaint(pattern, str(found.plain_value())))
-    return found.plain_value()
+    if answer.type() == cel.Type.ERROR:
+        raise ValueError(_complaint(pattern, str(answer.plain_value())))
+    return answer.plain_value()
 
 
 class Pattern:
@@ -55,30 +54,30 @@ class Pattern:
     __slots__ = ("_pattern",)
 
     def __init__(self, pattern: str) -> None:
-        """Raises ValueError with Go's words when it is none."""
+        """Raises ValueError with Go's message for an invalid pattern."""
         self._pattern = pattern
-        _asked("text.matches(pattern)", pattern, "")
+        _eval("text.matches(pattern)", pattern, "")
 
     def found_in(self, text: str) -> bool:
         """Whether it matches somewhere in the text, as Go's ``MatchString`` says."""
-        return bool(_asked("text.matches(pattern)", self._pattern, text))
+        return bool(_eval("text.matches(pattern)", self._pattern, text))
 
     def all_in(self, text: str) -> list[str]:
         """Every match, from left to right, none overlapping another."""
-        found: list[str] = _asked("regex.extractAll(text, pattern)", _without_groups(self._pattern), text)
-        return found
+        matches: list[str] = _eval("regex.extractAll(text, pattern)", _without_groups(self._pattern), text)
+        return matches
 
 
 @functools.lru_cache(maxsize=4096)
 def go_pattern(pattern: str) -> Pattern:
-    """The expression; ValueError with Go's words, ``error parsing regexp: missing closing ): `(a```."""
+    """The pattern. Raises ValueError with Go's message, ``error parsing regexp: missing closing ): `(a```."""
     return Pattern(pattern)
 
 
 def _without_groups(pattern: str) -> str:
-    """With groups that don't capture: with a captured one only that would be returned."""
+    """The pattern with non-capturing groups: with a capturing one only the group would be returned."""
     tokens = _TOKEN.findall(pattern)
-    return "".join("(?:" if one == "(" or one.startswith(("(?P<", "(?<")) else one for one in tokens)
+    return "".join("(?:" if part == "(" or part.startswith(("(?P<", "(?<")) else part for part in tokens)
 
 
 def _complaint(pattern: str, text: str) -> str:

@@ -1,7 +1,7 @@
-"""CEL as Kubernetes speaks it: compile once, evaluate often, errors as values. Independent of CRDs.
+"""Kubernetes' dialect of CEL: compile once, evaluate often, errors as values. Independent of CRDs.
 
 Over cel-expr-python (the C++ implementation), with Kubernetes' function libraries (``library``). Expressions are
-checked against the types of their variables, and evaluated untyped, as comparisons across number types want it.
+checked against the types of their variables, and evaluated untyped, as comparisons across number types need it.
 Messages are worded as cel-go words them. Known differences: ``library``; cost limits are not enforced.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Final
 from cel_expr_python import cel
 
 from kgpu.lab.embedded.cel import library as cel_library
-from kgpu.lab.embedded.cel import words as cel_words
+from kgpu.lab.embedded.cel import messages as cel_messages
 from kgpu.lab.embedded.cel.tree import ExpressionTree
 from kgpu.lab.embedded.cel.values import POOL
 
@@ -49,12 +49,12 @@ def _config() -> Any:
 
 @functools.cache
 def _evaluator() -> Any:
-    """Every expression's run-time environment: types are not checked there."""
+    """The run-time environment of all expressions: it does not check types."""
     return cel.NewEnv(POOL, config=_config(), functions=[*cel_library.evaluated()])
 
 
 class Bindings:
-    """Variables of one moment, for any number of programs: what they name is made into CEL's values once."""
+    """The variables of several evaluations: their values are converted to CEL's once."""
 
     __slots__ = ("activation",)
 
@@ -63,8 +63,8 @@ class Bindings:
 
 
 class CompiledExpression:
-    """A compiled expression. ``type`` is what it gives, ``result`` its name as cel-go prints it, ``dyn`` when it isn't
-    known before.
+    """A compiled expression. ``type`` is its result's type, ``result`` that type's name as cel-go prints it, ``dyn``
+    when it isn't known at compile time.
     """
 
     __slots__ = ("_expression", "_optionals", "result", "text", "type")
@@ -87,50 +87,50 @@ class CompiledExpression:
                 activation = bindings.activation
             else:
                 activation = _evaluator().Activation(data=self._unpacked(bindings) if self._optionals else bindings)
-            found = self._expression.eval(activation)
-            if found.type() != Type.ERROR:
-                return found.plain_value()
-            words = str(found.plain_value())
+            value = self._expression.eval(activation)
+            if value.type() != Type.ERROR:
+                return value.plain_value()
+            words = str(value.plain_value())
         except _FAILURES as error:
-            return CelError(cel_words.running(str(error)))
-        if cel_words.of_operand(words):
+            return CelError(cel_messages.runtime_error(str(error)))
+        if cel_messages.of_operand(words):
             with contextlib.suppress(*_FAILURES):
                 words = self._of_operand(activation) or words
-        return CelError(cel_words.running(words))
+        return CelError(cel_messages.runtime_error(words))
 
     def _of_operand(self, activation: Any) -> str:
-        """What was taken from a value that has no such thing, "" when it can't be told."""
+        """The error of a selection from a value that has no such field or key, "" when it can't be determined."""
         tree = ExpressionTree(self._expression.serialize())
-        for operand, taken, key in tree.operands():
+        for operand, field, key in tree.operands():
             value = _evaluator().deserialize(tree.part(operand)).eval(activation)
             kind = value.type()
             if kind.name().startswith(_CONTAINERS) or kind == Type.ERROR or kind.is_message():
                 continue
-            if taken == "for":
-                return cel_words.not_iterable(value.plain_value())
+            if field == "for":
+                return cel_messages.not_iterable(value.plain_value())
             if key is None:
-                return f"no such key: {taken}"
+                return f"no such key: {field}"
             return f"no such key: {_evaluator().deserialize(tree.part(key)).eval(activation).plain_value()}"
         return ""
 
     def _unpacked(self, bindings: Mapping[str, Any]) -> dict[str, Any]:
-        found = {name: value for name, value in bindings.items() if name not in self._optionals}
+        unpacked = {name: value for name, value in bindings.items() if name not in self._optionals}
         for name in self._optionals:
-            found[_HAS_OLD + name] = name in bindings
-            found[_OLD + name] = bindings.get(name)
-        return found
+            unpacked[_HAS_OLD + name] = name in bindings
+            unpacked[_OLD + name] = bindings.get(name)
+        return unpacked
 
 
 class Environment:
     """Which variables an expression may name, and of which type. ``optionals`` are optional variables.
 
     ``pool`` has the descriptors of message types among them (``values.fresh_pool`` with more added). Making one
-    costs about 0.3 ms, compiling an expression 0.1 ms; a Program is evaluated in some 5 us. ``names`` are what types
-    are called in complaints.
+    costs about 0.3 ms, compiling an expression 0.1 ms; one is evaluated in some 5 us. ``names`` are the types' names in
+    error messages.
 
-    A variable ``a.b`` is that field of the variable ``a``, with a value of its own; ``a.b.c`` is only a better type for
-    a field than a message can say. ``lazy`` are such variables that are worked out where they are named, and once: the
-    name and the expression, which may name those before it.
+    A variable ``a.b`` is that field of the variable ``a``, with a value of its own; ``a.b.c`` only refines the type of
+    a field. ``lazy`` are such variables by name, with an expression that is evaluated once, at the first use; it may
+    use those before it.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Environment:
         names: Mapping[str, str] | None = None, lazy: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self._lazy = lazy or {}
-        # When an expression runs nobody resolves qualified names.
+        # At run time qualified names are not resolved.
         self._renamed = {
             (above, field): _lazy_name(name) if name in self._lazy else name
             for name in variables
@@ -155,7 +155,7 @@ class Environment:
         self._checker = cel.NewEnv(pool or POOL, config=_config(), variables=typed, functions=cel_library.checked())
 
     def compile(self, text: str) -> CompiledExpression | CelError:
-        """The program, or what is wrong with the expression, as ``ERROR: <input>:1:6: undefined field ...``."""
+        """The compiled expression, or its error, as ``ERROR: <input>:1:6: undefined field ...``."""
         before, after = "", ""
         for name in sorted(self._optionals):
             some = f"{_HAS_OLD}{name} ? optional.of({_OLD}{name}) : optional.none()"
@@ -164,26 +164,26 @@ class Environment:
         full = before + text + after
         try:
             checked = self._checker.compile(self._tested.sub(_truth, full) if self._tested else full)
-            wrong = cel_words.literals(ExpressionTree(checked.serialize()), text, len(before), _converts)
+            wrong = cel_messages.literals(ExpressionTree(checked.serialize()), text, len(before), _converts)
             if wrong:
                 return CelError(wrong)
             expression = self._unchecked(full)
         except (RuntimeError, UnicodeError) as error:
             lines = len(self._optionals)
-            return CelError(cel_words.compiling(str(error), text, lines, self._names, lambda: _unchecked(text)))
+            return CelError(cel_messages.compile_error(str(error), text, lines, self._names, lambda: _unchecked(text)))
         return CompiledExpression(text, expression, checked.return_type(), self._optionals)
 
     def _unchecked(self, text: str) -> Any:
-        """The expression as it is evaluated."""
+        """The expression in the form that is evaluated."""
         if not self._renamed:
             return _evaluator().compile(text, disable_check=True)
         tree = self._renamed_tree(text)
         wanted = tree.names()
         for name, source in reversed(list(self._lazy.items())):
             if _lazy_name(name) in wanted:
-                found = self._renamed_tree(source)
-                tree.bind(_lazy_name(name), found)
-                wanted |= found.names()
+                source_tree = self._renamed_tree(source)
+                tree.bind(_lazy_name(name), source_tree)
+                wanted |= source_tree.names()
         return _evaluator().deserialize(tree.serialized())
 
     def _renamed_tree(self, text: str) -> ExpressionTree:
@@ -196,9 +196,9 @@ def _lazy_name(name: str) -> str:
     return _LAZY + name.replace(".", "_")
 
 
-def _truth(found: re.Match[str]) -> str:
-    """``true`` for has(a.b), of which the checker thinks that it is of a.b's type; all else keeps its place."""
-    return "true" + re.sub(r"[^\n]", " ", found[0][4:])
+def _truth(match: re.Match[str]) -> str:
+    """``true`` in place of has(a.b), padded so that positions stay: the checker would give it the type of a.b."""
+    return "true" + re.sub(r"[^\n]", " ", match[0][4:])
 
 
 def _unchecked(text: str) -> ExpressionTree:

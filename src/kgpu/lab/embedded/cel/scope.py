@@ -1,6 +1,6 @@
-"""What an expression may ask for while it runs: variables that are worked out when they are named, and who may do what.
+"""What an expression may request while it runs: lazy variables, and authorization decisions.
 
-A scope counts for the evaluations that are begun within it.
+A scope applies to the evaluations that are started within it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 Decide: TypeAlias = Callable[[Any, dict[str, str]], tuple[bool, str]]
-"""May somebody do it, and why. The somebody is a scope's user, or what ``account`` has made of a namespace and name."""
+"""Decides whether a user (a scope's, or ``account``'s of a namespace and name) may do it; returns that and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationScope:
-    """``variable`` gives a variable's value by its name, or raises ValueError with what went wrong."""
+    """``variable`` returns a variable's value by its name, or raises ValueError with the reason."""
 
     variable: Callable[[str], Any]
     user: Any = None
@@ -30,7 +30,7 @@ _SCOPE: Final[ContextVar[EvaluationScope | None]] = ContextVar("kgpu_cel_scope",
 
 @contextlib.contextmanager
 def within(scope: EvaluationScope) -> Iterator[None]:
-    """What is evaluated meanwhile asks ``scope``."""
+    """Evaluations in the with block use ``scope``."""
     token = _SCOPE.set(scope)
     try:
         yield
@@ -39,7 +39,7 @@ def within(scope: EvaluationScope) -> Iterator[None]:
 
 
 def variable(name: str) -> Any:
-    """A variable of the scope. Raises ValueError."""
+    """The value of a variable of the scope. Raises ValueError."""
     scope = _SCOPE.get()
     if scope is None:
         raise ValueError(f"no such attribute(s): variables.{name}")
@@ -47,7 +47,7 @@ def variable(name: str) -> Any:
 
 
 def decide(account: tuple[str, str] | None, attributes: dict[str, str]) -> tuple[bool, str]:
-    """May the scope's user, or that service account (namespace, name), do it; and why. False without a scope."""
+    """Whether the scope's user, or that service account (namespace, name), may; and why. False without a scope."""
     scope = _SCOPE.get()
     if scope is None or scope.decide is None:
         return False, ""

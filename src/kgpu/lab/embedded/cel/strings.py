@@ -1,4 +1,4 @@
-"""CEL's extended string functions as cel-go has them, with its words for what goes wrong.
+"""CEL's extended string functions as in cel-go, with its error messages.
 
 Positions count characters.
 """
@@ -50,8 +50,8 @@ def split(text: str, between: str, limit: int = -1) -> list[str]:
     if limit == 0:
         return []
     if between == "":
-        found = list(text)
-        return found if limit < 0 or len(found) <= limit else [*found[: limit - 1], text[limit - 1 :]]
+        characters = list(text)
+        return characters if limit < 0 or len(characters) <= limit else [*characters[: limit - 1], text[limit - 1 :]]
     return text.split(between, limit - 1 if limit > 0 else -1)
 
 
@@ -66,37 +66,37 @@ def substring(text: str, start: int, end: int | None = None) -> str:
 
 
 def lower_ascii(text: str) -> str:
-    return "".join(one.lower() if one.isascii() else one for one in text)
+    return "".join(character.lower() if character.isascii() else character for character in text)
 
 
 def upper_ascii(text: str) -> str:
-    return "".join(one.upper() if one.isascii() else one for one in text)
+    return "".join(character.upper() if character.isascii() else character for character in text)
 
 
 def quote(text: str) -> str:
     """As strings.quote: a CEL string literal."""
     escapes = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
     escapes |= {"\\": "\\\\", '"': '\\"'}
-    return '"' + "".join(escapes.get(one, one) for one in text) + '"'
+    return '"' + "".join(escapes.get(character, character) for character in text) + '"'
 
 
 def format_text(pattern: str, values: list[Any]) -> str:
     """As ``string.format``: %s %d %f %e %b %x %X %o, with precision."""
-    given = iter(values)
+    remaining = iter(values)
     count = 0
 
-    def one(found: re.Match[str]) -> str:
+    def one(match: re.Match[str]) -> str:
         nonlocal count
-        if found[0] == "%%":
+        if match[0] == "%%":
             return "%"
-        if found[2] is None:
+        if match[2] is None:
             raise ValueError("could not parse formatting clause: unexpected end of string")
         try:
-            value = next(given)
+            value = next(remaining)
         except StopIteration:
             raise ValueError(f"index {count} out of range") from None
         count += 1
-        return _clause(found[2], value, int(found[1]) if found[1] else 6)
+        return _clause(match[2], value, int(match[1]) if match[1] else 6)
 
     return _CLAUSE.sub(one, pattern)
 
@@ -160,9 +160,9 @@ def shown(value: Any) -> str:
         case dt.timedelta():
             return f"{repr_float(value.total_seconds())}s"
         case list():
-            return "[" + ", ".join(_nested(one) for one in value) + "]"
+            return "[" + ", ".join(_nested(item) for item in value) + "]"
         case dict():
-            return "{" + ", ".join(f"{_nested(key)}: {_nested(one)}" for key, one in sorted(value.items())) + "}"
+            return "{" + ", ".join(f"{_nested(key)}: {_nested(item)}" for key, item in sorted(value.items())) + "}"
         case _:
             return str(value)
 

@@ -1,4 +1,4 @@
-"""Expressions as trees: what a compiled expression says of itself, as far as checking and changing it want to know.
+"""Compiled expressions as trees, to check and change them.
 
 The trees are read from the serialized form (``cel.expr.CheckedExpr``, ``ParsedExpr``), of which only the fields that
 are used are declared here; the others are kept as they are.
@@ -53,7 +53,7 @@ def _class(name: str) -> Any:
 
 @functools.cache
 def _pool() -> Any:
-    # Version 2, which tells a false that was said from nothing, as a tree that is written again has to.
+    # proto2, which tells an explicit false from an absent field; a tree that is serialized again needs that.
     file = descriptor_pb2.FileDescriptorProto(name="kgpu_cel.proto", package=_PACKAGE, syntax="proto2")
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
@@ -76,19 +76,19 @@ class ExpressionTree:
     def __init__(self, serialized: bytes) -> None:
         wrapped = any_pb2.Any.FromString(serialized)
         checked = wrapped.type_url.endswith("CheckedExpr")
-        found = _class("Checked" if checked else "Parsed").FromString(wrapped.value)
-        self._whole = found
+        message = _class("Checked" if checked else "Parsed").FromString(wrapped.value)
+        self._whole = message
         self._type_url = wrapped.type_url
-        self.root: Any = found.expr
-        self._types = {one.id: one.type for one in found.types} if checked else {}
-        self._offsets = {one.id: one.offset for one in found.source.positions}
+        self.root: Any = message.expr
+        self._types = {row.id: row.type for row in message.types} if checked else {}
+        self._offsets = {row.id: row.offset for row in message.source.positions}
 
     def offset(self, node: Any) -> int:
-        """Where it stands in the text, in characters."""
+        """Its position in the text, in characters."""
         return int(self._offsets.get(node.id, 0))
 
     def type_of(self, node: Any) -> str:
-        """``int``, ``string`` ... or a message's name; "" when it isn't known or has parts."""
+        """``int``, ``string`` ... or a message's name; "" when it is unknown or a list or map."""
         kind = self._types.get(node.id)
         if kind is None:
             return ""
@@ -97,15 +97,15 @@ class ExpressionTree:
         return simple or known or str(kind.message)
 
     def rename(self, names: Mapping[tuple[str, str], str]) -> None:
-        """Make every selection of ``(variable, field)`` the name that it has in ``names``, in place.
+        """Replace every selection of ``(variable, field)`` by its name in ``names``, in place.
 
-        ``has(variable.field)`` becomes true, ``variable.?field`` an optional value. Variables of comprehensions that
-        are called like one of those are left alone.
+        ``has(variable.field)`` becomes true, ``variable.?field`` an optional value. Variables of comprehensions with
+        such a name are left alone.
         """
         _rename(self.root, names, frozenset())
 
     def names(self) -> set[str]:
-        """The names that occur in it."""
+        """All names in the expression."""
         return {node.name.name for node in self.nodes() if node.HasField("name")}
 
     def bind(self, name: str, source: ExpressionTree) -> None:
@@ -133,14 +133,14 @@ class ExpressionTree:
         return any_pb2.Any(type_url=self._type_url, value=whole.SerializeToString()).SerializeToString()
 
     def operands(self) -> Iterator[tuple[Any, str, Any]]:
-        """What something is taken from: (the node, what is taken, the node that says what), outside of loops.
+        """The operands of selections, outside of loops: (the operand's node, what is selected, the key's node).
 
-        What is taken is a field's name, ``[]`` or ``for``, for all that a loop goes over.
+        What is selected is a field's name, ``[]`` (by the key), or ``for`` (all items, by a loop).
         """
         yield from _operands(self.root)
 
     def serialized(self) -> bytes:
-        """What it was read from, with the changes."""
+        """The serialized form, with the changes."""
         return any_pb2.Any(type_url=self._type_url, value=self._whole.SerializeToString()).SerializeToString()
 
     def nodes(self) -> Iterator[Any]:
@@ -188,8 +188,8 @@ def _below(node: Any) -> Iterator[Any]:
 
 
 def _rename(node: Any, names: Mapping[tuple[str, str], str], hidden: frozenset[str]) -> None:
-    found = _selected(node, names, hidden)
-    if found:
+    new_name = _selected(node, names, hidden)
+    if new_name:
         tested = node.HasField("select") and node.select.tested
         optional = node.HasField("call")
         for part in ("select", "call"):
@@ -198,9 +198,9 @@ def _rename(node: Any, names: Mapping[tuple[str, str], str], hidden: frozenset[s
             node.constant.truth = True
         elif optional:
             node.call.function = "optional.of"
-            node.call.args.add(id=node.id).name.name = found
+            node.call.args.add(id=node.id).name.name = new_name
         else:
-            node.name.name = found
+            node.name.name = new_name
     elif node.HasField("fold"):
         fold = node.fold
         inner = hidden | {fold.item, fold.second_item, fold.result_name}

@@ -78,22 +78,22 @@ def timestamp(moment: dt.datetime) -> Any:
 
 def duration(seconds: float) -> Any:
     """A google.protobuf.Duration; it comes out as a timedelta."""
-    found = duration_pb2.Duration()
-    found.FromNanoseconds(round(seconds * NANO))
-    return found
+    message = duration_pb2.Duration()
+    message.FromNanoseconds(round(seconds * NANO))
+    return message
 
 
 def inward(value: Any) -> Any:
-    """A value that came out of an expression as it can go into another."""
+    """The result of an expression in the form that another takes as input."""
     match value:
         case dt.datetime():
             return timestamp(value if value.tzinfo else value.replace(tzinfo=dt.UTC))
         case dt.timedelta():
             return duration(value.total_seconds())
         case list():
-            return [inward(one) for one in value]
+            return [inward(item) for item in value]
         case dict():
-            return {key: inward(one) for key, one in value.items()}
+            return {key: inward(item) for key, item in value.items()}
     return value
 
 
@@ -127,10 +127,10 @@ _SEMVER: Final = re.compile(
 @functools.lru_cache(maxsize=1024)
 def semver_parts(text: str) -> tuple[int, int, int, tuple[tuple[int, int, str], ...]]:
     """Major, minor, patch and a sort key of the pre-release; raises ValueError. Build metadata doesn't order."""
-    found = _SEMVER.fullmatch(text)
-    if found is None:
+    match = _SEMVER.fullmatch(text)
+    if match is None:
         raise ValueError(_semver_complaint(text))
-    major, minor, patch, before, _ = found.groups()
+    major, minor, patch, before, _ = match.groups()
     # Without a pre-release a version is greater than with one.
     key: tuple[tuple[int, int, str], ...] = ((2, 0, ""),)
     if before is not None:
@@ -172,12 +172,12 @@ def ip_address(text: str) -> Any:
     if "%" in text:
         raise ValueError(f'IP address "{text}" with zone value is not allowed')
     try:
-        found = ipaddress.ip_address(text)
+        parsed = ipaddress.ip_address(text)
     except ValueError as error:
         raise ValueError(f'{wrong}ParseAddr("{text}"): unable to parse IP') from error
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
         raise ValueError(f'IPv4-mapped IPv6 address "{text}" is not allowed')
-    return make(IP, str(found))
+    return make(IP, str(parsed))
 
 
 def address(value: Any) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -187,7 +187,7 @@ def address(value: Any) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 def cidr(text: str) -> Any:
     """A net.CIDR; host bits are kept."""
     try:
-        found = ipaddress.ip_interface(text)
+        parsed = ipaddress.ip_interface(text)
         if "/" not in text:
             raise ValueError(text)
     except ValueError as error:
@@ -196,7 +196,7 @@ def cidr(text: str) -> Any:
             if "/" not in text
             else f"network address parse error during conversion from string: {text}"
         ) from error
-    return make(CIDR, str(found))
+    return make(CIDR, str(parsed))
 
 
 def interface(value: Any) -> ipaddress.IPv4Interface | ipaddress.IPv6Interface:
@@ -216,5 +216,5 @@ def url(text: str) -> Any:
 
 
 def url_parts(value: Any) -> SplitResult:
-    found: SplitResult = urlsplit(value.text)
-    return found
+    parts: SplitResult = urlsplit(value.text)
+    return parts

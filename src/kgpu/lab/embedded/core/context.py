@@ -27,7 +27,7 @@ IMMORTAL: Final = frozenset({"default", "kube-system", "kube-public"})
 
 
 class CustomPort(Protocol):
-    """What the core needs to know about custom kinds; ``crd.custom.CustomKinds``."""
+    """What the core needs to know about custom kinds; ``crd.custom_kinds.CustomKinds``."""
 
     def selectable_fields(self, kind: ApiKind) -> tuple[str, ...]:
         """Field selectors besides metadata.name and metadata.namespace."""

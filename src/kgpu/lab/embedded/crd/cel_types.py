@@ -1,4 +1,4 @@
-"""Schemas as CEL types: what an expression may name below ``self``, and an object's values as expressions see them.
+"""Schemas as CEL types: the fields that an expression may use below ``self``, and JSON values as expressions see them.
 
 An object schema becomes a protobuf message for the checker, so that unknown fields and wrong types are found when an
 expression is compiled. Lists of lists and maps of lists are looser than the real server has them: their items are dyn.
@@ -57,10 +57,10 @@ def _seconds(text: Any) -> Any:
 
 def _moment(text: Any) -> Any:
     try:
-        found = dt.datetime.fromisoformat(text.replace("Z", "+00:00").replace("z", "+00:00"))
+        moment = dt.datetime.fromisoformat(text.replace("Z", "+00:00").replace("z", "+00:00"))
     except (ValueError, AttributeError):
         return text
-    return cel_values.timestamp(found if found.tzinfo else found.replace(tzinfo=dt.UTC))
+    return cel_values.timestamp(moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC))
 
 
 def _bytes(text: Any) -> Any:
@@ -102,13 +102,13 @@ class Declaration:
         self.kind = kind
         self.convert = convert
         self.inner = inner
-        self.fields = fields or {}  # by the property's own name: the name in expressions, and its type
+        self.fields = fields or {}  # by property name: the name in expressions, and its type
         self.message = ""
-        # Values are seen as they are: nothing below needs another form or another name.
+        # Values need no conversion: nothing below has another form or another name in expressions.
         self.plain: bool = (
             convert is None
             and (inner is None or inner.plain)
-            and all(one.plain and name == seen for name, (seen, one) in self.fields.items())
+            and all(declared.plain and name == visible for name, (visible, declared) in self.fields.items())
         )
 
     def value(self, value: Any) -> Any:
@@ -118,15 +118,15 @@ class Declaration:
         if self.convert is not None:
             return self.convert(value)
         if isinstance(value, list) and self.inner is not None:
-            return [self.inner.value(one) for one in value]
+            return [self.inner.value(item) for item in value]
         if isinstance(value, dict):
             if self.inner is not None:
-                return {key: self.inner.value(one) for key, one in value.items()}
-            found = dict(value)
-            for name, (seen, one) in self.fields.items():
+                return {key: self.inner.value(item) for key, item in value.items()}
+            converted = dict(value)
+            for name, (visible, declared) in self.fields.items():
                 if name in value:
-                    found[seen] = one.value(value[name])
-            return found
+                    converted[visible] = declared.value(value[name])
+            return converted
         return value
 
 
@@ -152,11 +152,11 @@ def declare(raw: Schema, *, resource: bool = False) -> Declaration | None:
             inner = _declare(extra)
             return Declaration("map", inner=inner) if inner else None
         fields = {}
-        for name, one in (raw.get("properties") or {}).items():
-            found = _declare(one)
-            seen = escaped(name)
-            if found is not None and seen:
-                fields[name] = (seen, found)
+        for name, schema in (raw.get("properties") or {}).items():
+            declared = _declare(schema)
+            visible = escaped(name)
+            if declared is not None and visible:
+                fields[name] = (visible, declared)
         return Declaration("object", fields=fields)
     if kind == "string" and raw.get("format") in _FORMATS:
         name, convert = _FORMATS[raw["format"]]
@@ -189,7 +189,7 @@ _STEPS: Final = {"list": ".@idx", "map": ".@elem"}
 
 
 def _entry_name(field: str) -> str:
-    """What protobuf wants a map field's entry type to be called."""
+    """The name that protobuf requires for a map field's entry type."""
     return "".join(part[:1].upper() + part[1:] for part in field.split("_")) + "Entry"
 
 
@@ -203,7 +203,7 @@ class Typed:
             f"google/protobuf/{name}.proto" for name in ("struct", "timestamp", "duration")
         )  # fmt: skip
         self._package = package
-        # What the types are called in complaints: after where in the schema they are.
+        # The types' names in error messages: their place in the schema.
         self.names: dict[str, str] = {}
         name = self._type_name(declaration, "")
         self.pool = fresh_pool()
@@ -230,26 +230,28 @@ class Typed:
     def _message(self, declaration: Declaration, path: str) -> str:
         message = self._file.message_type.add(name=f"object{len(self._file.message_type)}")
         self.names[f"{self._package}.{message.name}"] = self._package + path
-        for number, (name, (seen, one)) in enumerate(declaration.fields.items(), start=1):
+        for number, (name, (visible, declared)) in enumerate(declaration.fields.items(), start=1):
             below = f"{path}.{name}"
-            field = message.field.add(name=seen, number=number, label=_FIELD.LABEL_OPTIONAL)
+            field = message.field.add(name=visible, number=number, label=_FIELD.LABEL_OPTIONAL)
             field.json_name = f"j{number}"
-            if one.kind == "list" and one.inner is not None and one.inner.kind not in {"list", "map"}:
+            if declared.kind == "list" and declared.inner is not None and declared.inner.kind not in {"list", "map"}:
                 field.label = _FIELD.LABEL_REPEATED
-                self._set(field, one.inner, below + _STEPS["list"])
-            elif self._is_plain_map(one) and _entry_name(seen) not in {each.name for each in message.nested_type}:
-                assert one.inner is not None
-                entry = message.nested_type.add(name=_entry_name(seen))
+                self._set(field, declared.inner, below + _STEPS["list"])
+            elif self._is_plain_map(declared) and _entry_name(visible) not in {
+                each.name for each in message.nested_type
+            }:
+                assert declared.inner is not None
+                entry = message.nested_type.add(name=_entry_name(visible))
                 entry.options.map_entry = True
                 key = entry.field.add(name="key", number=1, label=_FIELD.LABEL_OPTIONAL)
                 key.type = _FIELD.TYPE_STRING
                 value = entry.field.add(name="value", number=2, label=_FIELD.LABEL_OPTIONAL)
-                self._set(value, one.inner, below + _STEPS["map"])
+                self._set(value, declared.inner, below + _STEPS["map"])
                 field.label = _FIELD.LABEL_REPEATED
                 field.type = _FIELD.TYPE_MESSAGE
                 field.type_name = f".{self._package}.{message.name}.{entry.name}"
             else:
-                self._set(field, one, below)
+                self._set(field, declared, below)
         return f"{self._package}.{message.name}"
 
     @staticmethod

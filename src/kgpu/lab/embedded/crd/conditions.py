@@ -1,4 +1,4 @@
-"""What the CRD controllers write into a CRD's status: accepted names, NamesAccepted, Established, Terminating."""
+"""The CRD controllers' part of a CRD's status: accepted names, NamesAccepted, Established, Terminating."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def now() -> str:
 
 def find(definition: Object, kind: str) -> Object | None:
     """The condition of that type."""
-    found = (definition.get("status") or {}).get("conditions") or ()
-    return next((one for one in found if one.get("type") == kind), None)
+    conditions = (definition.get("status") or {}).get("conditions") or ()
+    return next((condition for condition in conditions if condition.get("type") == kind), None)
 
 
 def is_true(definition: Object, kind: str) -> bool:
@@ -38,39 +38,45 @@ def is_true(definition: Object, kind: str) -> bool:
 def set_condition(definition: Object, kind: str, status: str, reason: str, message: str) -> None:
     """Add or change it, in place; the time is that of the last change of ``status``."""
     rows = definition.setdefault("status", {}).get("conditions") or []
-    old = next((one for one in rows if one.get("type") == kind), None)
+    old = next((condition for condition in rows if condition.get("type") == kind), None)
     when = old["lastTransitionTime"] if old and old.get("status") == status and "lastTransitionTime" in old else now()
     row = {"type": kind, "status": status, "lastTransitionTime": when, "reason": reason, "message": message}
-    definition["status"]["conditions"] = [row if one is old else one for one in rows] if old else [*rows, row]
+    definition["status"]["conditions"] = (
+        [row if condition is old else condition for condition in rows] if old else [*rows, row]
+    )
 
 
 def _taken(others: Iterable[Object]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {"resources": set(), "kinds": set()}
+    names_in_use: dict[str, set[str]] = {"resources": set(), "kinds": set()}
     for other in others:
         names = (other.get("status") or {}).get("acceptedNames") or {}
-        found["resources"] |= {names.get("plural", ""), names.get("singular", ""), *(names.get("shortNames") or ())}
-        found["kinds"] |= {names.get("kind", ""), names.get("listKind", "")}
-    return found
+        names_in_use["resources"] |= {
+            names.get("plural", ""),
+            names.get("singular", ""),
+            *(names.get("shortNames") or ()),
+        }
+        names_in_use["kinds"] |= {names.get("kind", ""), names.get("listKind", "")}
+    return names_in_use
 
 
-def _conflicts(wanted: Any, accepted: Any, taken: set[str]) -> list[str]:
-    new = [one for one in wanted if one not in (accepted or ())] if isinstance(wanted, list) else [wanted]
-    return [f"{shown(one)} is already in use" for one in new if one and one != accepted and one in taken]
+def _conflicts(wanted: Any, accepted: Any, in_use: set[str]) -> list[str]:
+    new = [name for name in wanted if name not in (accepted or ())] if isinstance(wanted, list) else [wanted]
+    return [f"{shown(name)} is already in use" for name in new if name and name != accepted and name in in_use]
 
 
 def update(definition: Object, others: Iterable[Object]) -> Object | None:
-    """A copy with the status as the controllers would leave it; None when there is nothing to write.
+    """A copy with the status as the controllers would set it; None when there is nothing to write.
 
-    ``others`` are the group's other CRDs. Names are accepted one by one; what another one has stays as it was.
+    ``others`` are the group's other CRDs. Names are accepted one by one; a name in use elsewhere isn't changed.
     """
     names, status = definition["spec"]["names"], definition.get("status") or {}
     before = status.get("acceptedNames") or {}
-    taken = _taken(others)
+    in_use = _taken(others)
     accepted = {"plural": before.get("plural", ""), "kind": before.get("kind", "")} | before
     refused = ("", "")
     for name, reason, pool in _NAMES:
         wanted = names.get(name)
-        complaints = _conflicts(wanted, before.get(name), taken[pool])
+        complaints = _conflicts(wanted, before.get(name), in_use[pool])
         if complaints:
             words = complaints[0] if len(complaints) == 1 else f"[{', '.join(complaints)}]"
             refused = (reason, words)
@@ -97,7 +103,7 @@ def update(definition: Object, others: Iterable[Object]) -> Object | None:
 
 
 def mark_dying(definition: Object) -> None:
-    """What a first DELETE does besides setting the time: the finalizer and the condition. In place."""
+    """Add the finalizer and the Terminating condition of a first DELETE, in place."""
     finalizers = definition["metadata"].setdefault("finalizers", [])
     if FINALIZER not in finalizers:
         finalizers.append(FINALIZER)

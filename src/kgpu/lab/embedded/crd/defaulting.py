@@ -1,4 +1,4 @@
-"""Defaulting of custom objects, and what becomes of null where a schema does not allow it. All in place."""
+"""Defaulting of custom objects, and removal of nulls where a schema does not allow them. All in place."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def _copy(value: Any) -> Any:
 def drop_nulls(value: Any, shape: StructuralSchema | None) -> None:
     """Remove nulls that are neither nullable nor replaced by a default."""
     if isinstance(value, dict):
-        for key, one in list(value.items()):
+        for key, inner in list(value.items()):
             below = shape.field(key) if shape is not None else None
-            if one is None:
+            if inner is None:
                 if below is not None and not below.nullable and below.default is MISSING:
                     del value[key]
             else:
-                drop_nulls(one, below)
+                drop_nulls(inner, below)
     elif isinstance(value, list):
         for item in value:
             drop_nulls(item, shape.items if shape is not None else None)
 
 
 def fill(value: Any, shape: StructuralSchema | None) -> None:
-    """Set what is missing, or null against the schema, to its default; also inside what was there before."""
+    """Set values that are missing, or null though not nullable, to their default; also inside present values."""
     if shape is None or not shape.defaults:
         return
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""TypeRules of CustomResourceDefinition itself: what is stored of it, its defaults, and what may be wrong with it.
+"""TypeRules of CustomResourceDefinition itself: decoding, defaults and validation.
 
 Complaints about a schema are made by ``definition_schema``; they name ``spec.validation`` instead of a version where
 all versions have the same schema, as the real server's internal form does (likewise subresources, columns and fields).
@@ -40,18 +40,18 @@ class DefinitionRules:
     def decode(self, kind: ApiKind, obj: Object, call: Call) -> Object:
         """A copy as Go prints it: empty fields that are optional are left out, also in schemas."""
         refuse_deep(kind, obj)
-        found = self._builtin.decode(kind, obj, call)
+        decoded = self._builtin.decode(kind, obj, call)
         try:
-            _open_parts(found)
+            _open_parts(decoded)
         except SchemaTypeError as error:
             raise bad_request(refusal(kind, [str(error)])) from error
-        settle(found)
+        settle(decoded)
         if call.validation != "Ignore":
-            call.warnings.extend(_unknown_formats(found))
-        return found
+            call.warnings.extend(_unknown_formats(decoded))
+        return decoded
 
     def default(self, kind: ApiKind, obj: Object) -> None:
-        """singular, listKind, conversion, and the stored version."""
+        """Set singular, listKind, conversion and the stored version."""
         self._builtin.default(kind, obj)
         spec = obj["spec"]
         own = spec["names"]
@@ -76,7 +76,7 @@ class DefinitionRules:
             _store_version(obj)
 
     def deleting(self, kind: ApiKind, obj: Object) -> None:
-        """A first DELETE, in place, before it is decided whether finalizers keep the object."""
+        """Mark the object for its first DELETE, in place, before finalizers decide whether it stays."""
         del kind
         conditions.mark_dying(obj)
 
@@ -140,9 +140,9 @@ def settle(obj: Object) -> None:
             for field in ("format", "description", "priority"):
                 if field in column and not column[field]:
                     del column[field]
-        found = version.get("schema")
-        if found and isinstance(found.get("openAPIV3Schema"), dict):
-            found["openAPIV3Schema"] = clean(found["openAPIV3Schema"])
+        schema = version.get("schema")
+        if schema and isinstance(schema.get("openAPIV3Schema"), dict):
+            schema["openAPIV3Schema"] = clean(schema["openAPIV3Schema"])
     status = obj.setdefault("status", {})
     status.setdefault("conditions", None)
     status.setdefault("acceptedNames", {"plural": "", "kind": ""})
@@ -151,20 +151,20 @@ def settle(obj: Object) -> None:
 
 def _store_version(obj: Object) -> None:
     stored = obj["status"].get("storedVersions") or []
-    name = next((one["name"] for one in obj["spec"].get("versions") or () if one.get("storage")), None)
+    name = next((version["name"] for version in obj["spec"].get("versions") or () if version.get("storage")), None)
     if name is not None and name not in stored:
         stored = [*stored, name]
     obj["status"]["storedVersions"] = stored or None
 
 
 def _unknown_formats(obj: Object) -> list[str]:
-    found: list[str] = []
+    warnings: list[str] = []
     for version in obj["spec"].get("versions") or ():
         for raw in each((version.get("schema") or {}).get("openAPIV3Schema") or {}):
             form = raw.get("format")
             if form and raw.get("type") == "string" and not normalized(form):
-                found.append(f'unrecognized format "{form}"')
-    return list(dict.fromkeys(found))
+                warnings.append(f'unrecognized format "{form}"')
+    return list(dict.fromkeys(warnings))
 
 
 def _spec(spec: Object, old: Object | None) -> list[FieldError]:
@@ -189,7 +189,7 @@ def _spec(spec: Object, old: Object | None) -> list[FieldError]:
         if wrong := texts.label_1035(version["name"]):
             errors.append(bad_value(f"{path}.name", version["name"], ",".join(wrong)))
         errors += _version(version, path, shared, before)
-    internal = [{key: one for key, one in version.items() if key not in shared} for version in versions]
+    internal = [{key: part for key, part in version.items() if key not in shared} for version in versions]
     if len({version["name"] for version in versions}) != len(versions):
         errors.append(bad_value("spec.versions", _printed(internal), "must contain unique version names"))
     if sum(bool(version.get("storage")) for version in versions) != 1:
@@ -202,15 +202,15 @@ def _spec(spec: Object, old: Object | None) -> list[FieldError]:
             errors.append(required(f"spec.names.{field}"))
     errors += names(spec["names"], "spec.names")
     parts = [version.get("subresources") for version in versions]
-    status = any((one or {}).get("status") is not None for one in parts)
+    status = any((subresource or {}).get("status") is not None for subresource in parts)
     if "schema" in shared:
         errors += check_schema(shared["schema"], "spec.validation", status=status, old_rules=before)
     errors += subresources(shared.get("subresources"), "spec.subresources")
     errors += columns(shared.get("additionalPrinterColumns"), "spec.additionalPrinterColumns")
-    found = shared.get("selectableFields")
-    if found:
+    selectable = shared.get("selectableFields")
+    if selectable:
         own = (shared.get("schema") or {}).get("openAPIV3Schema")
-        errors += selectable_fields(found, own, "spec.selectableFields")
+        errors += selectable_fields(selectable, own, "spec.selectableFields")
     errors += _conversion(spec.get("conversion") or {})
     if spec.get("preserveUnknownFields"):
         words = (
@@ -223,12 +223,12 @@ def _spec(spec: Object, old: Object | None) -> list[FieldError]:
 
 
 def _shared(versions: list[Object]) -> dict[str, Any]:
-    """The parts that all versions have alike, which the real server keeps once and reports once."""
-    found: dict[str, Any] = {}
+    """The parts that are equal in all versions, which the real server keeps and reports once."""
+    shared: dict[str, Any] = {}
     for field in _SHARED:
         if versions and all(version.get(field) == versions[0].get(field) for version in versions):
-            found[field] = versions[0].get(field)
-    return {field: value for field, value in found.items() if value is not None}
+            shared[field] = versions[0].get(field)
+    return {field: value for field, value in shared.items() if value is not None}
 
 
 def _version(version: Object, path: str, shared: dict[str, Any], before: frozenset[str]) -> list[FieldError]:
@@ -257,16 +257,16 @@ def _version(version: Object, path: str, shared: dict[str, Any], before: frozens
 def _deprecation(deprecated: bool, warning: str) -> list[str]:
     if not deprecated:
         return ["can only be set for deprecated versions"]
-    found = []
+    problems = []
     if len(warning.encode()) > 256:
-        found.append("must be <= 256 characters long")
+        problems.append("must be <= 256 characters long")
     if not warning:
-        found.append("must not be an empty string")
-    at = next((index for index, one in enumerate(warning) if not one.isprintable()), None)
+        problems.append("must not be an empty string")
+    at = next((index for index, character in enumerate(warning) if not character.isprintable()), None)
     if at is not None:
         words = "must only contain printable UTF-8 characters; non-printable character found at index"
-        found.append(f"{words} {len(warning[:at].encode())}")
-    return found
+        problems.append(f"{words} {len(warning[:at].encode())}")
+    return problems
 
 
 _GO_VERSION: Final = (
@@ -279,7 +279,7 @@ _GO_VERSION: Final = (
 
 def _printed(versions: list[Object]) -> Verbatim:
     """The internal form of versions in a message, as Go prints its fields."""
-    return Verbatim("[" + ",".join(go_struct(_GO_VERSION, one) for one in versions) + "]")
+    return Verbatim("[" + ",".join(go_struct(_GO_VERSION, version) for version in versions) + "]")
 
 
 def _conversion(conversion: Object) -> list[FieldError]:
@@ -315,7 +315,7 @@ def _stored(stored: list[str], versions: list[Object]) -> list[FieldError]:
         return [bad_value(path, stored or None, "must have at least one stored version")]
     errors: list[FieldError] = []
     known = {version["name"] for version in versions}
-    missing = (one["name"] for one in versions if one.get("storage") and one["name"] not in stored)
+    missing = (version["name"] for version in versions if version.get("storage") and version["name"] not in stored)
     errors += (bad_value(path, stored, f"must have the storage version {name}") for name in missing)
     for index, name in enumerate(stored):
         if name not in known:
@@ -337,7 +337,7 @@ def _approval(obj: Object, old: Object | None) -> list[FieldError]:
     group = obj["spec"].get("group", "")
     if not any(group == domain or group.endswith(f".{domain}") for domain in _PROTECTED):
         return []
-    value, before = ((one or {"metadata": {}})["metadata"].get("annotations") or {} for one in (obj, old))
+    value, before = ((definition or {"metadata": {}})["metadata"].get("annotations") or {} for definition in (obj, old))
     text = value.get(_APPROVED, "")
     if old is not None and text == before.get(_APPROVED, ""):
         return []
@@ -351,10 +351,10 @@ def _approval(obj: Object, old: Object | None) -> list[FieldError]:
 
 
 def _old_rules(old: Object | None) -> frozenset[str]:
-    """Expressions that the CRD had before."""
-    found = set()
+    """The expressions of the old CRD."""
+    expressions = set()
     for version in (old or {}).get("spec", {}).get("versions") or ():
         for raw in each((version.get("schema") or {}).get("openAPIV3Schema") or {}):
             for rule in raw.get("x-kubernetes-validations") or ():
-                found |= {rule.get("rule", ""), rule.get("messageExpression", "")}
-    return frozenset(found)
+                expressions |= {rule.get("rule", ""), rule.get("messageExpression", "")}
+    return frozenset(expressions)

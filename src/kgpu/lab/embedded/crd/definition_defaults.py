@@ -1,9 +1,9 @@
-"""Complaints about the defaults in a CRD's schema: they must be pruned, and hold what the schema asks of values."""
+"""Validation of the defaults in a CRD's schema: they must have no unknown fields, and satisfy the schema."""
 
 from __future__ import annotations
 
 from kgpu.lab.embedded.core.model import decode, encode
-from kgpu.lab.embedded.crd import embedded, pruning
+from kgpu.lab.embedded.crd import embedded_resource, pruning
 from kgpu.lab.embedded.crd.rules import rules_of
 from kgpu.lab.embedded.crd.shape import META, Schema, StructuralSchema
 from kgpu.lab.embedded.crd.values import SchemaChecks
@@ -11,7 +11,7 @@ from kgpu.lab.embedded.status import FieldError, bad_value
 
 
 def defaults(raw: Schema, path: str) -> list[FieldError]:
-    """Of a whole schema; the root's own fields are not checked as defaults can't be there."""
+    """The errors in the defaults of a whole schema; the root's own fields can't have defaults."""
     errors: list[FieldError] = []
     _walk(raw, path, errors, resource=True, in_meta=False)
     return errors
@@ -24,31 +24,31 @@ def _walk(raw: Schema, path: str, errors: list[FieldError], *, resource: bool, i
     if isinstance(items, dict):
         nested = bool(items.get("x-kubernetes-embedded-resource"))
         _walk(items, f"{path}.items", errors, resource=nested, in_meta=in_meta and not nested)
-    for name, one in (raw.get("properties") or {}).items():
-        nested = bool(one.get("x-kubernetes-embedded-resource"))
+    for name, prop in (raw.get("properties") or {}).items():
+        nested = bool(prop.get("x-kubernetes-embedded-resource"))
         meta = (in_meta or (resource and name in META)) and not nested
-        _walk(one, f"{path}.properties[{name}]", errors, resource=nested, in_meta=meta)
+        _walk(prop, f"{path}.properties[{name}]", errors, resource=nested, in_meta=meta)
 
 
 def _check(raw: Schema, path: str, *, in_meta: bool) -> list[FieldError]:
     value = raw["default"]
-    found: list[FieldError] = []
+    errors: list[FieldError] = []
     shape = StructuralSchema(raw)
     copy = decode(encode(value))
     if not in_meta:
         pruning.prune(copy, shape)
         if copy != value:
-            found.append(bad_value(path, value, "must not have unknown fields"))
-    error, _ = embedded.coerce(copy, shape)
+            errors.append(bad_value(path, value, "must not have unknown fields"))
+    error, _ = embedded_resource.coerce(copy, shape)
     if error is not None:
-        return [*found, FieldError(error.type, f"{path}{error.field}", error.value, error.detail)]
-    wrong = embedded.complaints(copy, shape)
+        return [*errors, FieldError(error.type, f"{path}{error.field}", error.value, error.detail)]
+    wrong = embedded_resource.complaints(copy, shape)
     if wrong:
-        return found + wrong
+        return errors + wrong
     wrong = SchemaChecks(raw, path).validate(value)
     if wrong:
-        return found + wrong
+        return errors + wrong
     rules = rules_of(raw)
     if rules is not None:
-        found += rules.validate(value, value, path=path, ratchet=False)
-    return found
+        errors += rules.validate(value, value, path=path, ratchet=False)
+    return errors

@@ -19,28 +19,28 @@ _SELECTABLE: Final = (
 )
 
 
-def names(found: Object, path: str) -> list[FieldError]:
-    """Syntax of the names; that some are required is said elsewhere."""
+def names(declared: Object, path: str) -> list[FieldError]:
+    """Check the syntax of the names; required ones are checked elsewhere."""
     errors: list[FieldError] = []
     for field, mixed in (("plural", False), ("singular", False), ("kind", True), ("listKind", True)):
-        text = found.get(field) or ""
+        text = declared.get(field) or ""
         wrong = texts.label_1035(text.lower() if mixed else text) if text else ()
         if wrong:
             errors.append(bad_value(f"{path}.{field}", text, (_MIXED if mixed else "") + ",".join(wrong)))
-    errors += _listed(found, path, "shortNames")
-    if found.get("kind") and found["kind"] == found.get("listKind"):
-        errors.append(bad_value(f"{path}.listKind", found["listKind"], "kind and listKind may not be the same"))
-    return errors + _listed(found, path, "categories")
+    errors += _listed(declared, path, "shortNames")
+    if declared.get("kind") and declared["kind"] == declared.get("listKind"):
+        errors.append(bad_value(f"{path}.listKind", declared["listKind"], "kind and listKind may not be the same"))
+    return errors + _listed(declared, path, "categories")
 
 
-def _listed(found: Object, path: str, field: str) -> list[FieldError]:
-    wrong = ((index, text, texts.label_1035(text)) for index, text in enumerate(found.get(field) or ()))
+def _listed(declared: Object, path: str, field: str) -> list[FieldError]:
+    wrong = ((index, text, texts.label_1035(text)) for index, text in enumerate(declared.get(field) or ()))
     return [bad_value(f"{path}.{field}[{index}]", text, ",".join(words)) for index, text, words in wrong if words]
 
 
-def columns(found: Sequence[Object] | None, path: str) -> list[FieldError]:
+def columns(declared: Sequence[Object] | None, path: str) -> list[FieldError]:
     errors: list[FieldError] = []
-    for index, column in enumerate(found or ()):
+    for index, column in enumerate(declared or ()):
         at = f"{path}[{index}]"
         if not column.get("name"):
             errors.append(required(f"{at}.name"))
@@ -64,7 +64,7 @@ def _json_path(text: str, path: str) -> list[FieldError]:
     return [] if text.startswith(".") else [bad_value(path, text, "must be a simple json path starting with .")]
 
 
-# Of the scale subresource: field, is it required, where it must lead, and how that is said.
+# Of the scale subresource: field, whether it is required, the prefixes its path may have, and the message.
 _SCALE: Final = (
     ("specReplicasPath", True, (".spec.",), "should be a json path under .spec"),
     ("statusReplicasPath", True, (".status.",), "should be a json path under .status"),
@@ -72,8 +72,8 @@ _SCALE: Final = (
 )
 
 
-def subresources(found: Object | None, path: str) -> list[FieldError]:
-    scale = (found or {}).get("scale")
+def subresources(declared: Object | None, path: str) -> list[FieldError]:
+    scale = (declared or {}).get("scale")
     if scale is None:
         return []
     errors: list[FieldError] = []
@@ -89,24 +89,24 @@ def subresources(found: Object | None, path: str) -> list[FieldError]:
     return errors
 
 
-def selectable_fields(found: Sequence[Object], schema: Schema | None, path: str) -> list[FieldError]:
+def selectable_fields(declared: Sequence[Object], schema: Schema | None, path: str) -> list[FieldError]:
     if schema is None:
         return [bad_value(path, "", "may only be set when validations.schema is included")]
     errors: list[FieldError] = []
     known: set[str] = set()
-    for index, one in enumerate(found):
-        at, text = f"{path}[{index}].jsonPath", one.get("jsonPath") or ""
+    for index, field in enumerate(declared):
+        at, text = f"{path}[{index}].jsonPath", field.get("jsonPath") or ""
         if not text:
             errors.append(required(at))
             continue
         try:
-            shown, there = resolve(text, schema, brackets=False)
+            shown, target = resolve(text, schema, brackets=False)
         except PathError as error:
             errors.append(bad_value(at, text, f"is an invalid path: {error}"))
             continue
         if shown.split(".")[0] == "metadata":
             errors.append(bad_value(at, text, "must not point to fields in metadata"))
-        if there.get("type") not in {"string", "boolean", "integer"}:
+        if target.get("type") not in {"string", "boolean", "integer"}:
             errors.append(bad_value(at, text, _SELECTABLE))
         if shown in known:
             errors.append(FieldError("FieldValueDuplicate", at, text))

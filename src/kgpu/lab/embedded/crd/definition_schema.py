@@ -1,4 +1,4 @@
-"""Complaints about one schema of a CRD: what OpenAPI says, whether it is structural, its defaults, its rules."""
+"""Validation of one schema of a CRD: OpenAPI, structural schema, defaults, CEL rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RULES: Final = "x-kubernetes-validations"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SchemaPlace:
-    """Where in the schema, and what follows from that."""
+    """A place in the schema, and the constraints that hold there."""
 
     no_defaults: str | None = None  # why defaults are not allowed here, None when they are
     in_meta: bool = False
@@ -38,9 +38,9 @@ class _Complaints:
 
 
 def schema(validation: Object | None, path: str, *, status: bool, old_rules: frozenset[str]) -> list[FieldError]:
-    """Everything about ``validation.openAPIV3Schema``. ``status``: a version with it has the status subresource.
+    """All errors in ``validation.openAPIV3Schema``. ``status``: a version with it has the status subresource.
 
-    ``old_rules`` are accepted already; they are compiled again all the same, for the environment has not changed.
+    ``old_rules`` were accepted before; they are compiled again nevertheless, as the environment is the same.
     """
     del old_rules
     raw = (validation or {}).get("openAPIV3Schema")
@@ -65,28 +65,28 @@ def schema(validation: Object | None, path: str, *, status: bool, old_rules: fro
     if not broken:
         shaped = structural.complaints(raw, at) or defaults(raw, at)
         errors += shaped
-    found = _Complaints()
-    _check(raw, at, _SchemaPlace(resource=True, rules=not broken and not shaped), found, root=True)
-    errors += found.schema + found.rules
+    complaints = _Complaints()
+    _check(raw, at, _SchemaPlace(resource=True, rules=not broken and not shaped), complaints, root=True)
+    errors += complaints.schema + complaints.rules
     if not errors and broken:
         errors.append(bad_value(at, "", broken))
     return errors
 
 
-def _check(raw: Schema, path: str, place: _SchemaPlace, found: _Complaints, *, root: bool = False) -> None:
-    errors = found.schema
+def _check(raw: Schema, path: str, place: _SchemaPlace, complaints: _Complaints, *, root: bool = False) -> None:
+    errors = complaints.schema
     count = len(errors)
     _standard(raw, path, place, errors)
     if raw.get("uniqueItems"):
         words = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
         errors.append(forbidden_field(f"{path}.uniqueItems", words))
-    _maps(raw, path, place, found, root=root)
+    _maps(raw, path, place, complaints, root=root)
     nested = replace(place, rules=False, resource=False)
     if isinstance(raw.get("not"), dict):
-        _check(raw["not"], f"{path}.not", nested, found)
+        _check(raw["not"], f"{path}.not", nested, complaints)
     for key in ("allOf", "oneOf", "anyOf"):
-        for index, one in enumerate(raw.get(key) or ()):
-            _check(one, f"{path}.{key}[{index}]", nested, found)
+        for index, branch in enumerate(raw.get(key) or ()):
+            _check(branch, f"{path}.{key}[{index}]", nested, complaints)
     items = raw.get("items")
     if items is not None:
         below = replace(place, resource=False)
@@ -97,37 +97,37 @@ def _check(raw: Schema, path: str, place: _SchemaPlace, found: _Complaints, *, r
                 items,
                 f"{path}.items",
                 replace(below, resource=bool(items.get("x-kubernetes-embedded-resource"))),
-                found,
+                complaints,
             )
         elif isinstance(items, list):
-            for index, one in enumerate(items):
-                _check(one, f"{path}.items[{index}]", below, found)
+            for index, branch in enumerate(items):
+                _check(branch, f"{path}.items[{index}]", below, complaints)
     _extensions(raw, path, errors)
     if raw.get(_RULES):
         _rules(raw, path, errors)
         if len(errors) == count and place.rules:
-            _compile(raw, path, place, found.rules)
+            _compile(raw, path, place, complaints.rules)
 
 
-def _maps(raw: Schema, path: str, place: _SchemaPlace, found: _Complaints, *, root: bool) -> None:
+def _maps(raw: Schema, path: str, place: _SchemaPlace, complaints: _Complaints, *, root: bool) -> None:
     properties, extra = raw.get("properties") or {}, raw.get("additionalProperties")
     if extra is not None:
         if properties and extra is not True:
             words = "additionalProperties and properties are mutual exclusive"
-            found.schema.append(forbidden_field(f"{path}.additionalProperties", words))
+            complaints.schema.append(forbidden_field(f"{path}.additionalProperties", words))
         below = replace(place, resource=False)
         if place.in_meta:
             below = replace(below, no_defaults="inside additionalProperties applying to object metadata")
         if isinstance(extra, dict):
             resource = bool(extra.get("x-kubernetes-embedded-resource"))
-            _check(extra, f"{path}.additionalProperties", replace(below, resource=resource), found)
-    for name, one in properties.items():
-        below = replace(place, resource=bool(one.get("x-kubernetes-embedded-resource")))
+            _check(extra, f"{path}.additionalProperties", replace(below, resource=resource), complaints)
+    for name, prop in properties.items():
+        below = replace(place, resource=bool(prop.get("x-kubernetes-embedded-resource")))
         if (root or raw.get("x-kubernetes-embedded-resource")) and name in META:
             below = replace(below, in_meta=True)
             if root:
                 below = replace(below, no_defaults=f"in top-level {name}")
-        _check(one, f"{path}.properties[{name}]", below, found)
+        _check(prop, f"{path}.properties[{name}]", below, complaints)
 
 
 def _standard(raw: Schema, path: str, place: _SchemaPlace, errors: list[FieldError]) -> None:
@@ -246,7 +246,7 @@ def _breaks(text: str) -> bool:
 
 
 def _rules(raw: Schema, path: str, errors: list[FieldError]) -> None:
-    """The shape of rules; compiling comes after."""
+    """Check the fields of rules; compiling comes later."""
     for index, rule in enumerate(raw[_RULES]):
         at = f"{path}.{_RULES}[{index}]"
         text, message = str(rule.get("rule") or "").strip(), rule.get("message") or ""

@@ -12,7 +12,7 @@ _ESCAPES: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "
 
 
 class PathError(ValueError):
-    """The path names nothing; the text is the real server's."""
+    """The path is invalid or names no field; the text is the real server's."""
 
 
 def resolve(path: str, schema: Schema, *, brackets: bool = True) -> tuple[str, Schema]:
@@ -57,7 +57,7 @@ def _name(tokens: object, opened: str) -> str:
     return re.sub(r"\\(.)", _unescaped, token[1:-1])
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    if found[1] not in _ESCAPES:
-        raise PathError(f"invalid string literal: invalid escape char {found[0]}")
-    return _ESCAPES[found[1]]
+def _unescaped(match: re.Match[str]) -> str:
+    if match[1] not in _ESCAPES:
+        raise PathError(f"invalid string literal: invalid escape char {match[0]}")
+    return _ESCAPES[match[1]]

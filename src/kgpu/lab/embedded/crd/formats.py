@@ -29,7 +29,7 @@ def _uuid(version: str) -> Callable[[str], bool]:
 
 def _ipv4(text: str) -> bool:
     parts = text.split(".")
-    return len(parts) == 4 and all(re.fullmatch(r"[0-9]{1,3}", one, re.ASCII) and int(one) < 256 for one in parts)
+    return len(parts) == 4 and all(re.fullmatch(r"[0-9]{1,3}", part, re.ASCII) and int(part) < 256 for part in parts)
 
 
 def _ipv6(text: str) -> bool:
@@ -92,8 +92,8 @@ _DATETIME: Final = re.compile(
 
 
 def _datetime(text: str) -> bool:
-    found = _DATETIME.fullmatch(text)
-    return found is not None and _date(found[1]) and int(found[2]) < 24 and int(found[3]) < 60 and int(found[4]) < 60
+    match = _DATETIME.fullmatch(text)
+    return match is not None and _date(match[1]) and int(match[2]) < 24 and int(match[3]) < 60 and int(match[4]) < 60
 
 
 _GO_DURATION: Final = re.compile(r"[+-]?(?:0|(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+)", re.ASCII)
@@ -122,10 +122,10 @@ def _isbn(length: int) -> Callable[[str], bool]:
         if length == 10:
             if not re.fullmatch(r"[0-9]{9}[0-9X]", digits, re.ASCII):
                 return False
-            return sum((10 - at) * (10 if one == "X" else int(one)) for at, one in enumerate(digits)) % 11 == 0
+            return sum((10 - at) * (10 if digit == "X" else int(digit)) for at, digit in enumerate(digits)) % 11 == 0
         if not re.fullmatch(r"[0-9]{13}", digits, re.ASCII):
             return False
-        return sum((3 if at % 2 else 1) * int(one) for at, one in enumerate(digits)) % 10 == 0
+        return sum((3 if at % 2 else 1) * int(digit) for at, digit in enumerate(digits)) % 10 == 0
 
     return check
 
@@ -139,8 +139,8 @@ def _credit_card(text: str) -> bool:
     )
     if not re.fullmatch(shape, digits, re.ASCII):
         return False
-    doubled = [int(one) * (2 if at % 2 else 1) for at, one in enumerate(reversed(digits))]
-    return sum(one // 10 + one % 10 for one in doubled) % 10 == 0
+    doubled = [int(digit) * (2 if at % 2 else 1) for at, digit in enumerate(reversed(digits))]
+    return sum(digit // 10 + digit % 10 for digit in doubled) % 10 == 0
 
 
 _BYTE: Final = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
@@ -184,6 +184,6 @@ FORMATS: Final[dict[str, Callable[[str], bool]]] = {
 
 
 def normalized(name: str) -> str:
-    """The name as the table has it, "" for a format that the API server ignores."""
+    """The format's key in ``FORMATS``, "" for a format that the API server ignores."""
     short = name.replace("-", "")
     return short if short in FORMATS else ""

@@ -1,4 +1,4 @@
-"""Lists of type set and map: no item, no key twice."""
+"""Lists of type set and map: no duplicate item or key."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from kgpu.lab.embedded.status import FieldError, bad_value
 
 
 def duplicates(value: Any, shape: StructuralSchema, path: str = "") -> list[FieldError]:
-    """A Duplicate value for the second of each, with the item or its keys."""
-    found: list[FieldError] = []
-    _walk(value, shape, path, found)
-    return found
+    """A FieldValueDuplicate error for the second of each duplicate, with the item or its keys."""
+    errors: list[FieldError] = []
+    _walk(value, shape, path, errors)
+    return errors
 
 
-def _walk(value: Any, shape: StructuralSchema, path: str, found: list[FieldError]) -> None:
+def _walk(value: Any, shape: StructuralSchema, path: str, errors: list[FieldError]) -> None:
     if isinstance(value, list):
         if shape.list_type == "set":
-            found += (FieldError("FieldValueDuplicate", f"{path}[{at}]", value[at]) for at in _repeated(value))
+            errors += (FieldError("FieldValueDuplicate", f"{path}[{at}]", value[at]) for at in _repeated(value))
         elif shape.list_type == "map":
-            found += _map_list(value, shape, path)
+            errors += _map_list(value, shape, path)
         if shape.items is not None:
             for index, item in enumerate(value):
-                _walk(item, shape.items, f"{path}[{index}]", found)
+                _walk(item, shape.items, f"{path}[{index}]", errors)
     elif isinstance(value, dict):
-        for key, one in value.items():
+        for key, inner in value.items():
             if (below := shape.properties.get(key)) is not None:
-                _walk(one, below, f"{path}.{key}" if path else key, found)
+                _walk(inner, below, f"{path}.{key}" if path else key, errors)
             elif shape.additional is not None:
-                _walk(one, shape.additional, f"{path}[{key}]", found)
+                _walk(inner, shape.additional, f"{path}[{key}]", errors)
 
 
 def _map_list(value: list[Any], shape: StructuralSchema, path: str) -> list[FieldError]:
@@ -42,18 +42,18 @@ def _map_list(value: list[Any], shape: StructuralSchema, path: str) -> list[Fiel
 
 
 def _repeated(values: list[Any]) -> list[int]:
-    """The index of the second of each value that comes more than once."""
+    """The index of the second occurrence of each repeated value."""
     times: dict[bytes, int] = {}
-    found = []
+    repeated = []
     for index, value in enumerate(values):
         key = encode(_sorted(value))
         times[key] = times.get(key, 0) + 1
         if times[key] == 2:
-            found.append(index)
-    return found
+            repeated.append(index)
+    return repeated
 
 
 def _sorted(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _sorted(value[key]) for key in sorted(value)}
-    return [_sorted(one) for one in value] if isinstance(value, list) else value
+    return [_sorted(item) for item in value] if isinstance(value, list) else value

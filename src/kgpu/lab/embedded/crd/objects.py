@@ -1,4 +1,4 @@
-"""TypeRules of custom objects: decoding, pruning, defaults, what a status update takes, and every complaint."""
+"""TypeRules of custom objects: decoding, pruning, defaults, status updates and validation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kgpu.lab.embedded.core.model import Call, copied
-from kgpu.lab.embedded.crd import defaulting, embedded, listtypes, pruning
+from kgpu.lab.embedded.crd import defaulting, embedded_resource, listtypes, pruning
 from kgpu.lab.embedded.crd.depth import refuse_deep
 from kgpu.lab.embedded.crd.shape import MISSING
 from kgpu.lab.embedded.crd.values import NOWHERE
@@ -23,7 +23,7 @@ from kgpu.lab.embedded.types.validate import base, texts
 
 _META_NODE: Final = SchemaNode({"$ref": OBJECT_META}, schema_data())
 _MOST_REPLICAS: Final = 2**31 - 1
-# What keeps rules from being asked: they could stumble over values of the wrong type or size.
+# Errors that keep rules from being evaluated: these could fail on values of the wrong type or size.
 _BLOCKING: Final = frozenset(
     {"FieldValueNotSupported", "FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid"}
 )
@@ -34,7 +34,7 @@ _UNCHECKED: Final = (
 
 
 class CustomRules:
-    """TypeRules of every custom kind. ``version_of`` finds the version that a kind's row stands for."""
+    """TypeRules of every custom kind. ``version_of`` returns a kind's served version."""
 
     def __init__(self, version_of: Callable[[ApiKind], Version]) -> None:
         self._version = version_of
@@ -49,7 +49,7 @@ class CustomRules:
         refuse_deep(kind, obj)
         if version.deprecation:
             call.warnings.append(version.deprecation)
-        found = copied(obj)
+        decoded = copied(obj)
         meta, unknown, wrong = check(obj.get("metadata") or {}, _META_NODE, path="metadata")
         if wrong:
             raise bad_request(refusal(kind, wrong))
@@ -57,22 +57,22 @@ class CustomRules:
             builtin_shape(OBJECT_META).settle(meta)
         except DecodeError as error:
             raise bad_request(refusal(kind, [str(error)])) from error
-        unknown += (f'unknown field "{path}"' for path in pruning.prune(found, version.shape))
-        defaulting.drop_nulls(found, version.shape)
-        found["metadata"] = meta
-        refused, lost = embedded.coerce(found, version.shape)
+        unknown += (f'unknown field "{path}"' for path in pruning.prune(decoded, version.shape))
+        defaulting.drop_nulls(decoded, version.shape)
+        decoded["metadata"] = meta
+        refused, lost = embedded_resource.coerce(decoded, version.shape)
         if refused is not None:
             raise bad_request(refusal(kind, [str(refused)]))
         unknown += (f'unknown field "{path}"' for path in lost)
         settle(kind, call, [*(call.repeated.untyped() if call.repeated else ()), *unknown])
-        return found
+        return decoded
 
     def default(self, kind: ApiKind, obj: Object) -> None:
         """The schema's defaults, in place."""
         defaulting.fill(obj, self._version(kind).shape)
 
     def prepare(self, kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> None:
-        """With the status subresource a main write leaves the status, and a status write all else, as it was."""
+        """With the status subresource a main write keeps the status, and a status write everything else."""
         version = self._version(kind)
         meta = obj["metadata"]
         if old is None:
@@ -107,7 +107,7 @@ class CustomRules:
             meta["generation"] = int(old["metadata"].get("generation", 0)) + 1
 
     def validate(self, kind: ApiKind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
-        """Every complaint, in the real order."""
+        """All errors, in the real server's order."""
         version = self._version(kind)
         errors = _types(kind, obj)
         if errors:
@@ -116,7 +116,7 @@ class CustomRules:
             base.metadata(errors, obj["metadata"], namespaced=kind.namespaced, rule=texts.subdomain)
             errors += version.values.validate(obj)
         else:
-            # The real server looks at it three times, and complains as often.
+            # The real server checks metadata three times, and reports each error as often.
             base.metadata(errors, obj["metadata"], namespaced=kind.namespaced, rule=lambda _: ())
             base.metadata_update(errors, obj["metadata"], old["metadata"])
             base.metadata_update(errors, obj["metadata"], old["metadata"])
@@ -130,7 +130,7 @@ class CustomRules:
             errors += _scale(version.scale, obj, with_spec=subresource != "status")
         shape = version.shape
         if subresource != "status":
-            errors += embedded.complaints(obj, shape)
+            errors += embedded_resource.complaints(obj, shape)
         twice = listtypes.duplicates(obj, shape)
         if twice and (old is None or not listtypes.duplicates(old, shape)):
             errors += twice
@@ -151,7 +151,7 @@ def _types(kind: ApiKind, obj: Object) -> list[FieldError]:
 
 
 def at_path(obj: Any, path: str) -> Any:
-    """What a simple path such as ``.spec.replicas`` leads to, None when it leads nowhere."""
+    """The value at a simple path such as ``.spec.replicas``, None when there is none."""
     for name in path.removeprefix(".").split("."):
         obj = obj.get(name) if isinstance(obj, dict) else None
     return obj

@@ -1,4 +1,4 @@
-"""Pruning: fields that a structural schema does not name are dropped, unless it says to keep them."""
+"""Pruning: drops fields that are not in the structural schema, unless it preserves unknown fields."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _prune(value: Any, shape: StructuralSchema | None, path: str, unknown: list[
 
 
 def _keep(value: Any, shape: StructuralSchema | None, path: str, unknown: list[str]) -> None:
-    """Below x-kubernetes-preserve-unknown-fields only what is named again can be pruned again."""
+    """Below x-kubernetes-preserve-unknown-fields only inside specified fields is pruned again."""
     if shape is None:
         return
     if isinstance(value, dict):

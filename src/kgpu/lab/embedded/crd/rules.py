@@ -1,6 +1,6 @@
-"""x-kubernetes-validations: compiles the rules of a schema and holds objects, and their changes, to them.
+"""x-kubernetes-validations: compiles the rules of a schema and validates objects, and their changes, by them.
 
-Rules that name ``oldSelf`` are about changes, and are asked only where there is an old value to compare with: fields,
+Rules that use ``oldSelf`` (transition rules) are evaluated only where there is an old value to compare with: fields,
 map values and items of lists of type map. Costs are not counted.
 """
 
@@ -32,7 +32,7 @@ _LONGEST_MESSAGE: Final = 5 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationRule:
-    """One compiled rule. ``error`` and ``message_error`` are what creating the CRD complains about."""
+    """One compiled rule. ``error`` and ``message_error`` are reported when the CRD is created."""
 
     raw: Schema
     program: cel.CompiledExpression | None = None
@@ -53,7 +53,7 @@ class ValidationRule:
 
 
 def names_old(text: str) -> bool:
-    """Whether an expression names oldSelf, outside of text literals."""
+    """Whether an expression uses oldSelf, outside of string literals."""
     return "oldSelf" in text and _OLD.search(_LITERAL.sub("''", text)) is not None
 
 
@@ -65,9 +65,11 @@ def compiled(raw: Schema, *, resource: bool) -> tuple[tuple[ValidationRule, ...]
 def _without_prose(raw: Any) -> Any:
     if isinstance(raw, dict):
         return {
-            key: _without_prose(one) for key, one in raw.items() if key != "description" or not isinstance(one, str)
+            key: _without_prose(inner)
+            for key, inner in raw.items()
+            if key != "description" or not isinstance(inner, str)
         }
-    return [_without_prose(one) for one in raw] if isinstance(raw, list) else raw
+    return [_without_prose(inner) for inner in raw] if isinstance(raw, list) else raw
 
 
 @functools.lru_cache(maxsize=256)
@@ -84,7 +86,7 @@ def _compiled(encoded: bytes, resource: bool) -> tuple[tuple[ValidationRule, ...
         optionals = frozenset({"oldSelf"} if optional else ())
         return cel.Environment(variables, optionals=optionals, pool=typed.pool, names=typed.names)
 
-    return tuple(_rule(one, raw, environment) for one in raw.get("x-kubernetes-validations") or ()), declaration
+    return tuple(_rule(rule, raw, environment) for rule in raw.get("x-kubernetes-validations") or ()), declaration
 
 
 def _rule(raw: Schema, schema: Schema, environment: Callable[[bool], cel.Environment]) -> ValidationRule:
@@ -122,7 +124,7 @@ def _rule(raw: Schema, schema: Schema, environment: Callable[[bool], cel.Environ
 
 
 class SchemaRules:
-    """The rules of a schema and of all below it. ``below`` is False when there are none."""
+    """The rules of a schema and of all schemas below it."""
 
     __slots__ = ("_additional", "_compiled", "_items", "_keys", "_kind", "_properties", "_raw", "_resource")
 
@@ -132,7 +134,9 @@ class SchemaRules:
         self._compiled: tuple[tuple[ValidationRule, ...], Declaration | None] | None = None
         self._kind = raw.get("type")
         self._properties = {
-            name: found for name, one in (raw.get("properties") or {}).items() if (found := rules_of(one)) is not None
+            name: inner
+            for name, schema in (raw.get("properties") or {}).items()
+            if (inner := rules_of(schema)) is not None
         }
         items, extra = raw.get("items"), raw.get("additionalProperties")
         self._items = rules_of(items) if isinstance(items, dict) else None
@@ -144,21 +148,21 @@ class SchemaRules:
     def validate(
         self, value: Any, old: Any = MISSING, *, path: str = "", parent_same: bool = False, ratchet: bool = True
     ) -> list[FieldError]:  # fmt: skip
-        """Every complaint. With ``ratchet`` what is as it was before is not complained of, but by rules of changes."""
+        """All errors. With ``ratchet`` unchanged values are accepted, except by transition rules."""
         if value is None:
             return []
         same = ratchet and (parent_same if old is MISSING else old == value)
         errors = self._own(value, old, path, same) if self._raw.get("x-kubernetes-validations") else []
         if isinstance(value, dict):
             before = old if isinstance(old, dict) else {}
-            for key, one in value.items():
+            for key, inner in value.items():
                 below = self._properties.get(key)
                 where = f"{path}.{key}" if path else key
                 if below is None:
                     below, where = self._additional, f"{path}[{key}]"
                 if below is not None:
                     last = before.get(key, MISSING)
-                    errors += below.validate(one, last, path=where, parent_same=same, ratchet=ratchet)
+                    errors += below.validate(inner, last, path=where, parent_same=same, ratchet=ratchet)
         elif isinstance(value, list) and self._items is not None:
             known = by_key(old, self._keys) if self._keys and isinstance(old, list) else {}
             for index, item in enumerate(value):
@@ -183,11 +187,11 @@ class SchemaRules:
                 continue
             if rule.uses_old and "oldSelf" not in bindings and not rule.optional_old:
                 continue
-            found = rule.program.evaluate(bindings)
-            if found is True:
+            outcome = rule.program.evaluate(bindings)
+            if outcome is True:
                 continue
-            if isinstance(found, cel.CelError):
-                errors.append(self._plain(path, _failure(found.message, rule)))
+            if isinstance(outcome, cel.CelError):
+                errors.append(self._plain(path, _failure(outcome.message, rule)))
                 continue
             if rule.uses_old or not same:
                 errors.append(self._failed(rule, value, path, bindings))
@@ -227,4 +231,4 @@ def _has_rules(raw: Schema) -> bool:
     if raw.get("x-kubernetes-validations"):
         return True
     below = [*(raw.get("properties") or {}).values(), raw.get("items"), raw.get("additionalProperties")]
-    return any(isinstance(one, dict) and _has_rules(one) for one in below)
+    return any(isinstance(schema, dict) and _has_rules(schema) for schema in below)

@@ -1,7 +1,7 @@
-"""Decoding of the parts of a CRD's schema that are one thing or another: a schema, a list of schemas, or a boolean.
+"""Decoding of the parts of a CRD's schema that may have several types: a schema, a list of schemas, or a boolean.
 
 The types of built-in kinds leave them open. As in the real server nothing in them is strict: unknown fields are dropped
-without a word, wrong types are errors.
+silently, wrong types are errors.
 """
 
 from __future__ import annotations
@@ -30,37 +30,39 @@ def _node() -> SchemaNode:
 
 
 def decode(raw: Schema) -> None:
-    """Decode what is open in a schema and in all below it, in place. Raises SchemaTypeError."""
+    """Decode these parts of a schema and of all schemas below it, in place. Raises SchemaTypeError."""
     if isinstance(raw.get("items"), list):
-        raw["items"] = [_schema(one) for one in raw["items"]]
+        raw["items"] = [_schema(item) for item in raw["items"]]
     elif isinstance(raw.get("items"), dict):
         raw["items"] = _schema(raw["items"])
     else:
         raw.pop("items", None)
     for name in _BOOLEANS:
-        one = raw.get(name)
-        if isinstance(one, dict):
-            raw[name] = _schema(one)
-        elif one is not None and not isinstance(one, bool):
+        nested = raw.get(name)
+        if isinstance(nested, dict):
+            raw[name] = _schema(nested)
+        elif nested is not None and not isinstance(nested, bool):
             raise SchemaTypeError("json: cannot unmarshal: boolean or JSON schema expected")
     dependencies = raw.get("dependencies")
     if isinstance(dependencies, dict):
-        raw["dependencies"] = {name: one if isinstance(one, list) else {} for name, one in dependencies.items()}
-    for one in _below(raw):
-        decode(one)
+        raw["dependencies"] = {
+            name: nested if isinstance(nested, list) else {} for name, nested in dependencies.items()
+        }
+    for nested in _below(raw):
+        decode(nested)
 
 
 def _schema(raw: Any) -> Schema:
-    found, _, wrong = check(raw if raw is not None else {}, _node())
+    decoded, _, wrong = check(raw if raw is not None else {}, _node())
     if wrong:
         raise SchemaTypeError(wrong[0])
-    return found if isinstance(found, dict) else {}
+    return decoded if isinstance(decoded, dict) else {}
 
 
 def _below(raw: Schema) -> list[Schema]:
-    found = [one for name in _MAPS for one in (raw.get(name) or {}).values()]
-    found += (one for name in _LISTS for one in raw.get(name) or ())
+    below = [one for name in _MAPS for one in (raw.get(name) or {}).values()]
+    below += (one for name in _LISTS for one in raw.get(name) or ())
     items = raw.get("items")
-    found += items if isinstance(items, list) else [items]
-    found += (raw.get(name) for name in (*_BOOLEANS, "not"))
-    return [one for one in found if isinstance(one, dict)]
+    below += items if isinstance(items, list) else [items]
+    below += (raw.get(name) for name in (*_BOOLEANS, "not"))
+    return [one for one in below if isinstance(one, dict)]

@@ -1,4 +1,4 @@
-"""JSONSchemaProps as Go keeps them: which fields there are, and which of them an empty value leaves out."""
+"""JSONSchemaProps as Go encodes them: the fields, and which of them are omitted when empty."""
 
 from __future__ import annotations
 
@@ -30,30 +30,32 @@ _RULE: Final = ("message", "messageExpression", "fieldPath")
 
 
 def clean(raw: Schema) -> Schema:
-    """A copy as Go would print it, with everything below."""
-    found: Schema = {}
+    """A copy as Go would encode it, nested schemas included."""
+    cleaned: Schema = {}
     for key, value in raw.items():
         if value is None or (key in _EMPTY and not value) or (key not in _EMPTY and key not in _KEPT):
             continue
         if key in _MAPS and isinstance(value, dict):
-            found[key] = {name: clean(one) if isinstance(one, dict) else one for name, one in value.items()}
+            cleaned[key] = {
+                name: clean(schema) if isinstance(schema, dict) else schema for name, schema in value.items()
+            }
         elif key in _LISTS and isinstance(value, list):
-            found[key] = [clean(one) if isinstance(one, dict) else one for one in value]
+            cleaned[key] = [clean(schema) if isinstance(schema, dict) else schema for schema in value]
         elif key in _ONE and isinstance(value, dict):
-            found[key] = clean(value)
+            cleaned[key] = clean(value)
         elif key in _ONE and isinstance(value, list):
-            found[key] = [clean(one) if isinstance(one, dict) else one for one in value]
+            cleaned[key] = [clean(schema) if isinstance(schema, dict) else schema for schema in value]
         elif key == "x-kubernetes-validations":
-            found[key] = [{"rule": "", **{k: v for k, v in one.items() if k not in _RULE or v}} for one in value]
+            cleaned[key] = [{"rule": "", **{k: v for k, v in rule.items() if k not in _RULE or v}} for rule in value]
         else:
-            found[key] = value
-    return found
+            cleaned[key] = value
+    return cleaned
 
 
 def children(raw: Schema) -> Iterator[Any]:
-    """The schemas directly below."""
+    """The schemas directly below this one."""
     for key in _MAPS:
-        yield from (one for one in (raw.get(key) or {}).values() if isinstance(one, dict))
+        yield from (schema for schema in (raw.get(key) or {}).values() if isinstance(schema, dict))
     for key in _LISTS:
         yield from raw.get(key) or ()
     for key in _ONE:
@@ -67,8 +69,8 @@ def children(raw: Schema) -> Iterator[Any]:
 def each(raw: Schema) -> Iterator[Schema]:
     """A schema and all below it."""
     yield raw
-    for one in children(raw):
-        yield from each(one)
+    for child in children(raw):
+        yield from each(child)
 
 
 # JSONSchemaProps as the real server's internal type prints it in messages: Go's field, ours, its zero value.
@@ -105,7 +107,7 @@ ROOT_FIELDS: Final = (
 
 
 def not_for_roots(raw: Schema) -> bool:
-    """Has a field that the root of a schema may not have where status is a subresource."""
+    """Whether it has a field that the root of a schema may not have if status is a subresource."""
     return any(ours in raw for go, ours, _ in _GO_FIELDS if go not in ROOT_FIELDS)
 
 
@@ -115,7 +117,7 @@ def go_rule(raw: Schema) -> Verbatim:
 
 
 def go_struct(fields: Iterable[tuple[str, str, Any]], raw: Schema) -> Verbatim:
-    """A value as Go prints a struct of ``fields``: Go's name, ours, what it is when it isn't there."""
+    """A value as Go prints a struct of ``fields``: Go's name, ours, the value when it is absent."""
     return Verbatim("{" + ",".join(f'"{go}":{_json(raw.get(ours, zero))}' for go, ours, zero in fields) + "}")
 
 
@@ -130,7 +132,7 @@ def go_schema(raw: Schema) -> Verbatim:
 
 def _go_value(field: str, value: Any) -> str:
     if field in _LISTS:
-        return "[" + ",".join(go_schema(one) for one in value) + "]"
+        return "[" + ",".join(go_schema(branch) for branch in value) + "]"
     if field in {"properties", "patternProperties", "definitions"}:
         return "{" + ",".join(f"{_json(name)}:{go_schema(value[name])}" for name in sorted(value)) + "}"
     if field in {"additionalProperties", "additionalItems"}:
@@ -141,7 +143,7 @@ def _go_value(field: str, value: Any) -> str:
     if field == "not":
         return go_schema(value)
     if field == "x-kubernetes-validations":
-        return "[" + ",".join(go_rule(one) for one in value) + "]"
+        return "[" + ",".join(go_rule(rule) for rule in value) + "]"
     return _json(value)
 
 

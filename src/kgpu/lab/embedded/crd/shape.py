@@ -1,6 +1,6 @@
-"""A CRD's schema made ready for objects: pruning, defaulting, list uniqueness and embedded metadata walk over it.
+"""A CRD's structural schema as a tree, for pruning, defaulting, list uniqueness and embedded metadata.
 
-Made once per version of a CRD. It holds what gives an object its structure; what a value must satisfy is in ``values``.
+Made once per version of a CRD. It has what gives an object its structure; validation of values is in ``values``.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class StructuralSchema:
         self.list_type = str(raw.get("x-kubernetes-list-type") or "atomic")
         self.map_keys = tuple(raw.get("x-kubernetes-list-map-keys") or ())
         self.map_type = str(raw.get("x-kubernetes-map-type") or "granular")
-        self.properties = {name: StructuralSchema(one) for name, one in (raw.get("properties") or {}).items()}
+        self.properties = {name: StructuralSchema(prop) for name, prop in (raw.get("properties") or {}).items()}
         items, additional = raw.get("items"), raw.get("additionalProperties")
         self.items = StructuralSchema(items) if isinstance(items, dict) else None
         self.additional = StructuralSchema(additional) if isinstance(additional, dict) else None
-        # additionalProperties is there at all: keys are kept, whatever they are.
+        # additionalProperties is set: any key is kept.
         self.open = additional is not None
         self.rules = list(raw.get("x-kubernetes-validations") or ())
         below = [*self.properties.values(), self.items, self.additional]
-        self.defaults: bool = self.default is not MISSING or any(one is not None and one.defaults for one in below)
+        self.defaults: bool = self.default is not MISSING or any(node is not None and node.defaults for node in below)
 
     def field(self, name: str) -> StructuralSchema | None:
         """The shape of an object's field: a property's, else what additionalProperties says."""
@@ -60,7 +60,7 @@ EMPTY: Final = StructuralSchema({})
 
 
 def root(raw: Schema) -> StructuralSchema:
-    """The whole object's shape: apiVersion, kind and metadata are never pruned there."""
-    found = StructuralSchema(raw)
-    found.embedded = True
-    return found
+    """The shape of a whole object: apiVersion, kind and metadata are never pruned."""
+    shape = StructuralSchema(raw)
+    shape.embedded = True
+    return shape

@@ -1,5 +1,5 @@
-"""Is a schema structural: every field has a type of its own, and what is below allOf, anyOf, oneOf and not restricts
-values and does nothing else. Rules and words: apiextensions' structural schemas.
+"""Whether a schema is structural: every field has a type of its own, and schemas below allOf, anyOf, oneOf and not only
+restrict values. Rules and messages: apiextensions' structural schemas.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _EMPTY_TYPE: Final = {
     "field": "must not be empty for specified object fields",
 }
 _INT_OR_STRING: Final = [{"type": "integer"}, {"type": "string"}]
-# What a restriction below a junctor may not say: field, the words.
+# Fields that a schema below a junctor may not have, and the message.
 _NESTED: Final = (
     ("type", "must be empty to be structural"),
     ("additionalProperties", "must be undefined to be structural"),
@@ -38,7 +38,7 @@ _UNSUPPORTED_NAMES: Final = {"$schema": "schema"}
 
 
 def unsupported(raw: Any) -> str:
-    """What keeps a schema from being looked at at all, "" when nothing does."""
+    """Why a schema can't be checked at all, "" when it can."""
     for key in _UNSUPPORTED:
         if raw.get(key):
             return f"OpenAPIV3Schema '{_UNSUPPORTED_NAMES.get(key, key)}' is not supported"
@@ -47,12 +47,12 @@ def unsupported(raw: Any) -> str:
     if isinstance(raw.get("items"), list):
         return "OpenAPIV3Schema 'items' must be a schema, but is an array"
     below = [*(raw.get("properties") or {}).values(), raw.get("items"), raw.get("additionalProperties"), raw.get("not")]
-    below += [one for key in ("allOf", "anyOf", "oneOf") for one in raw.get(key) or ()]
-    return next((words for one in below if isinstance(one, dict) and (words := unsupported(one))), "")
+    below += [branch for key in ("allOf", "anyOf", "oneOf") for branch in raw.get(key) or ()]
+    return next((words for schema in below if isinstance(schema, dict) and (words := unsupported(schema))), "")
 
 
 def complaints(raw: Schema, path: str) -> list[FieldError]:
-    """Sorted by their text, as the real server sorts them."""
+    """All errors, sorted by their text, as the real server sorts them."""
     errors: list[FieldError] = []
     _invariants(raw, "root", path, errors)
     _complete(raw, raw, path, path, errors)
@@ -66,8 +66,8 @@ def _invariants(raw: Schema, level: str, path: str, errors: list[FieldError]) ->
     if isinstance(items, dict):
         _invariants(items, "item", f"{path}.items", errors)
     properties = raw.get("properties") or {}
-    for name, one in properties.items():
-        _invariants(one, "field", f"{path}.properties[{name}]", errors)
+    for name, prop in properties.items():
+        _invariants(prop, "field", f"{path}.properties[{name}]", errors)
     if extra is not None:
         if level == "root":
             errors.append(forbidden_field(f"{path}.additionalProperties", "must not be used at the root"))
@@ -116,7 +116,7 @@ def _own_fields(properties: Schema, level: str, path: str, errors: list[FieldErr
     if resource and meta.get("type") != "object":
         errors.append(bad_value(f"{at}.type", meta.get("type") or "", "must be object"))
     if level == "root":
-        rest = {key: one for key, one in meta.items() if key not in {"type", "default"}}
+        rest = {key: field for key, field in meta.items() if key not in {"type", "default"}}
         if rest.get("properties") and set(rest["properties"]) <= {"name", "generateName"}:
             del rest["properties"]
         if rest:
@@ -127,14 +127,14 @@ def _own_fields(properties: Schema, level: str, path: str, errors: list[FieldErr
 def _restrictions(
     raw: Schema, level: str, path: str, errors: list[FieldError], *, skip_any: bool = False, skip_first: bool = False
 ) -> None:  # fmt: skip
-    """What restricts values: the junctors, and the pattern."""
+    """Check what restricts values: the junctors and the pattern."""
     if not skip_any:
-        for index, one in enumerate(raw.get("anyOf") or ()):
-            _nested(one, level, f"{path}.anyOf[{index}]", errors)
-    for index, one in enumerate(raw.get("allOf") or ()):
-        _nested(one, level, f"{path}.allOf[{index}]", errors, skip_any=skip_first and index == 0)
-    for index, one in enumerate(raw.get("oneOf") or ()):
-        _nested(one, level, f"{path}.oneOf[{index}]", errors)
+        for index, branch in enumerate(raw.get("anyOf") or ()):
+            _nested(branch, level, f"{path}.anyOf[{index}]", errors)
+    for index, branch in enumerate(raw.get("allOf") or ()):
+        _nested(branch, level, f"{path}.allOf[{index}]", errors, skip_any=skip_first and index == 0)
+    for index, branch in enumerate(raw.get("oneOf") or ()):
+        _nested(branch, level, f"{path}.oneOf[{index}]", errors)
     if isinstance(raw.get("not"), dict):
         _nested(raw["not"], level, f"{path}.not", errors)
     if raw.get("pattern"):
@@ -149,8 +149,8 @@ def _nested(raw: Schema, level: str, path: str, errors: list[FieldError], *, ski
     _restrictions(raw, level, path, errors, skip_any=skip_any)
     if isinstance(raw.get("items"), dict):
         _nested(raw["items"], level, f"{path}.items", errors)
-    for name, one in (raw.get("properties") or {}).items():
-        _nested(one, "field", f"{path}.properties[{name}]", errors)
+    for name, prop in (raw.get("properties") or {}).items():
+        _nested(prop, "field", f"{path}.properties[{name}]", errors)
     for key, words in _NESTED:
         if raw.get(key) or (key == "additionalProperties" and raw.get(key) == {}) or (key == "default" and key in raw):
             errors.append(forbidden_field(f"{path}.{key}", words))
@@ -161,7 +161,7 @@ def _nested(raw: Schema, level: str, path: str, errors: list[FieldError], *, ski
 def _complete(
     value: Schema | None, spine: Schema | None, path: str, at: str, errors: list[FieldError], *, nested: bool = False
 ) -> None:  # fmt: skip
-    """Every restriction is about something that the structure has.
+    """Check that every field in a restriction is in the structure, too.
 
     ``path`` is in the structure, ``at`` in the restrictions.
     """
@@ -173,16 +173,16 @@ def _complete(
     if isinstance(value.get("not"), dict):
         _complete(value["not"], spine, path, f"{at}.not", errors, nested=True)
     for key in ("allOf", "anyOf", "oneOf"):
-        for index, one in enumerate(value.get(key) or ()):
-            _complete(one, spine, path, f"{at}.{key}[{index}]", errors, nested=True)
+        for index, branch in enumerate(value.get(key) or ()):
+            _complete(branch, spine, path, f"{at}.{key}[{index}]", errors, nested=True)
     if not nested:
         return
     if isinstance(value.get("items"), dict):
         _complete(value["items"], spine.get("items"), f"{path}.items", f"{at}.items", errors, nested=True)
-    for name, one in (value.get("properties") or {}).items():
+    for name, branch in (value.get("properties") or {}).items():
         below, where = f"{path}.properties[{name}]", f"{at}.properties[{name}]"
         known = (spine.get("properties") or {}).get(name)
         if known is None:
             errors.append(required(below, f"because it is defined in {where}"))
         else:
-            _complete(one, known, below, where, errors, nested=True)
+            _complete(branch, known, below, where, errors, nested=True)

@@ -1,4 +1,4 @@
-"""Does a value satisfy its schema, in the real server's words. Schemas are made ready once; checking is then quick.
+"""Validates values by their schema, with the real server's messages. A schema is compiled once; checking is then quick.
 
 The rules are kube-openapi's, which differ from JSON Schema in places: ``nullable``, formats that stand in for the type,
 lengths in characters, and of the branches of an anyOf or oneOf the one that matched most is reported.
@@ -20,7 +20,7 @@ _GO_FORMATS: Final = {int: "int64", float: "float64"}
 
 
 class ValidationResult:
-    """What checking found. ``matches`` counts what did hold, to tell which of several branches was meant."""
+    """The errors of a check. ``matches`` counts the checks that held, to tell which of several branches was meant."""
 
     __slots__ = ("errors", "matches")
 
@@ -30,7 +30,8 @@ class ValidationResult:
 
     def add(self, error: FieldError) -> None:
         if not any(
-            error.field == one.field and error.detail == one.detail and error.type == one.type for one in self.errors
+            error.field == known.field and error.detail == known.detail and error.type == known.type
+            for known in self.errors
         ):
             self.errors.append(error)
 
@@ -53,15 +54,15 @@ class SchemaChecks:
         self._common = _enum_check(raw, prefix)
         junctors = _junctors(raw, prefix)
         self._checks: dict[type, list[Check]] = {
-            str: [one for one in (junctors, _string_check(raw, prefix), _format_check(raw, prefix)) if one],
-            list: [one for one in (junctors, _list_check(raw, prefix)) if one],
-            dict: [one for one in (junctors, _object_check(raw, prefix)) if one],
+            str: [check for check in (junctors, _string_check(raw, prefix), _format_check(raw, prefix)) if check],
+            list: [check for check in (junctors, _list_check(raw, prefix)) if check],
+            dict: [check for check in (junctors, _object_check(raw, prefix)) if check],
         }
-        number = [one for one in (junctors, _number_check(raw, prefix)) if one]
+        number = [check for check in (junctors, _number_check(raw, prefix)) if check]
         self._checks |= {int: number, float: number, bool: [junctors] if junctors else []}
 
     def validate(self, value: Any, old: Any = MISSING) -> list[FieldError]:
-        """Every complaint about a whole value. Complaints about what ``old`` had just so are left out."""
+        """All errors in a whole value. Errors in parts that are unchanged since ``old`` are left out."""
         result = ValidationResult()
         self.check(value, "", old, result)
         return result.errors
@@ -71,9 +72,9 @@ class SchemaChecks:
             self._type(value, path, old, result)
             result.matches += 2
         if value is not None:
-            for one in self._checks[type(value)]:
-                one(value, path, old, result)
-            # As many as the real one counts: the checks that don't count themselves, and the whole.
+            for typed_check in self._checks[type(value)]:
+                typed_check(value, path, old, result)
+            # As the real one counts: the checks that don't count themselves, and the value as a whole.
             result.matches += 4
         if self._common is not None:
             self._common(value, path, old, result)
@@ -99,9 +100,9 @@ def _type_check(raw: Schema, prefix: str) -> Check | None:
     numeric = "number" in types or "integer" in types
     accepted = frozenset(_python_types(types))
 
-    def wrong(path: str, expected: str, found: str) -> FieldError:
-        detail = f"{path} in body must be of type {expected}: {shown(found)}"
-        return FieldError("FieldValueTypeInvalid", _field(path, prefix), found, detail)
+    def wrong(path: str, expected: str, shown_value: str) -> FieldError:
+        detail = f"{path} in body must be of type {expected}: {shown(shown_value)}"
+        return FieldError("FieldValueTypeInvalid", _field(path, prefix), shown_value, detail)
 
     def check(value: Any, path: str, _old: Any, result: ValidationResult) -> None:
         kind = type(value)
@@ -123,18 +124,20 @@ def _type_check(raw: Schema, prefix: str) -> Check | None:
 
 
 def _python_types(types: tuple[str, ...]) -> list[type]:
-    found: list[type] = [kind for kind, name in _TYPES.items() if name in types]
-    return [*found, int] if "number" in types else found
+    kinds: list[type] = [kind for kind, name in _TYPES.items() if name in types]
+    return [*kinds, int] if "number" in types else kinds
 
 
 def _enum_check(raw: Schema, prefix: str) -> Check | None:
     allowed = raw.get("enum")
     if not allowed:
         return None
-    words = ", ".join(shown(one if isinstance(one, str) else shown(one)) for one in allowed)
+    words = ", ".join(
+        shown(allowed_value if isinstance(allowed_value, str) else shown(allowed_value)) for allowed_value in allowed
+    )
 
     def check(value: Any, path: str, _old: Any, result: ValidationResult) -> None:
-        if not any(_same(value, one) for one in allowed if one is not None):
+        if not any(_same(value, allowed_value) for allowed_value in allowed if allowed_value is not None):
             result.add(FieldError("FieldValueNotSupported", _field(path, prefix), value, f"supported values: {words}"))
 
     return check
@@ -180,7 +183,7 @@ def _format_check(raw: Schema, prefix: str) -> Check | None:
 
 
 def _bound(limit: Any, value: Any) -> str:
-    """As the message prints it: whole for an integer value, else as a float."""
+    """A limit as the message prints it: whole for an integer value, else as a float."""
     return str(int(limit)) if isinstance(value, int) else float_text(float(limit))
 
 
@@ -213,7 +216,7 @@ def _number_check(raw: Schema, prefix: str) -> Check | None:
 
 
 def _below(checks: SchemaChecks, value: Any, path: str, old: Any, result: ValidationResult) -> None:
-    """One field or item; what was wrong with it before stays allowed while it doesn't change."""
+    """Check one field or item; an invalid one is accepted while it doesn't change."""
     if old is MISSING:
         checks.check(value, path, old, result)
         return
@@ -246,7 +249,7 @@ def _list_check(raw: Schema, prefix: str) -> Check | None:
             result.add(_invalid(path, prefix, len(value), f"should have at least {fewest} items"))
         if most is not None and len(value) > most:
             result.add(_too_many(path, prefix, len(value), most))
-        if unique and any(one in value[:at] for at, one in enumerate(value)):
+        if unique and any(item in value[:at] for at, item in enumerate(value)):
             result.add(
                 FieldError(
                     "FieldValueInvalid", _field(path, prefix), "", f"{path} in body shouldn't contain duplicates"
@@ -258,14 +261,14 @@ def _list_check(raw: Schema, prefix: str) -> Check | None:
 
 
 def key_of(item: Any, keys: tuple[str, ...]) -> tuple[str, ...]:
-    """What identifies an item of a list of type map; () for what can't be told."""
+    """The key of an item of a list of type map; () for an item that is no object."""
     if not isinstance(item, dict):
         return ()
     return tuple(shown(item.get(key)) for key in keys)
 
 
 def by_key(items: list[Any], keys: tuple[str, ...]) -> dict[tuple[str, ...], Any]:
-    """Items of a list of type map by what identifies them."""
+    """The items of a list of type map by key."""
     return {key_of(item, keys): item for item in items}
 
 
@@ -275,7 +278,7 @@ def _too_many(path: str, prefix: str, count: int, most: int) -> FieldError:
 
 
 def _object_check(raw: Schema, prefix: str) -> Check | None:
-    properties = {name: SchemaChecks(one, prefix) for name, one in (raw.get("properties") or {}).items()}
+    properties = {name: SchemaChecks(prop, prefix) for name, prop in (raw.get("properties") or {}).items()}
     extra = raw.get("additionalProperties")
     additional = SchemaChecks(extra, prefix) if isinstance(extra, dict) else None
     needed, fewest, most = tuple(raw.get("required") or ()), raw.get("minProperties"), raw.get("maxProperties")
@@ -289,14 +292,14 @@ def _object_check(raw: Schema, prefix: str) -> Check | None:
             result.add(_invalid(path, prefix, len(value), f"should have at least {fewest} properties"))
         if most is not None and len(value) > most:
             result.add(_too_many(path, prefix, len(value), most))
-        for key, one in value.items():
+        for key, inner in value.items():
             known = properties.get(key)
             if known is not None:
-                # apiVersion and kind are converted, so that they never stay as they were.
+                # apiVersion and kind are converted, so they never count as unchanged.
                 last = MISSING if not path and key in {"apiVersion", "kind"} else before.get(key, MISSING)
-                _below(known, one, f"{path}.{key}" if path else key, last, result)
+                _below(known, inner, f"{path}.{key}" if path else key, last, result)
             elif additional is not None:
-                _below(additional, one, f"{path}.{key}", before.get(key, MISSING), result)
+                _below(additional, inner, f"{path}.{key}", before.get(key, MISSING), result)
             elif extra is False:
                 words = f"{path}.{key} in body is a forbidden property"
                 result.add(FieldError("FieldValueInvalid", _field(path, prefix), key, words))
@@ -314,37 +317,37 @@ def _plain(prefix: str, words: str) -> FieldError:
 def _junctors(raw: Schema, prefix: str) -> Check | None:
     """allOf, anyOf, oneOf and not."""
     some, every, only = (
-        [SchemaChecks(one, prefix) for one in raw.get(name) or ()] for name in ("anyOf", "allOf", "oneOf")
+        [SchemaChecks(schema, prefix) for schema in raw.get(name) or ()] for name in ("anyOf", "allOf", "oneOf")
     )
     never = SchemaChecks(raw["not"], prefix) if isinstance(raw.get("not"), dict) else None
     if not some and not every and not only and never is None:
         return None
 
     def tried(checks: SchemaChecks, value: Any, path: str, old: Any) -> ValidationResult:
-        found = ValidationResult()
-        checks.check(value, path, old, found)
-        return found
+        branch_result = ValidationResult()
+        checks.check(value, path, old, branch_result)
+        return branch_result
 
     def check(value: Any, path: str, old: Any, result: ValidationResult) -> None:
         name = shown(path)
         if some:
-            good, best = _branches([tried(one, value, path, old) for one in some])
+            good, best = _branches([tried(branch, value, path, old) for branch in some])
             if not good:
                 result.add(_plain(prefix, f"{name} must validate at least one schema (anyOf)"))
             result.merge(good[0] if good else best)
         if only:
-            good, best = _branches([tried(one, value, path, old) for one in only])
+            good, best = _branches([tried(branch, value, path, old) for branch in only])
             if len(good) != 1:
                 how = f"Found {len(good)} valid alternatives" if good else "Found none valid"
                 result.add(_plain(prefix, f"{name} must validate one and only one schema (oneOf). {how}"))
             if len(good) == 1 or not good:
                 result.merge(good[0] if good else best)
         if every:
-            found = [tried(one, value, path, old) for one in every]
-            for one in found:
-                result.merge(one)
-            held = sum(not one.errors for one in found)
-            if held != len(found):
+            results = [tried(branch, value, path, old) for branch in every]
+            for branch_result in results:
+                result.merge(branch_result)
+            held = sum(not branch_result.errors for branch_result in results)
+            if held != len(results):
                 more = "" if held else ". None validated"
                 result.add(_plain(prefix, f"{name} must validate all the schemas (allOf){more}"))
         if never is not None and not tried(never, value, path, old).errors:
@@ -355,7 +358,7 @@ def _junctors(raw: Schema, prefix: str) -> Check | None:
 
 
 def _branches(results: list[ValidationResult]) -> tuple[list[ValidationResult], ValidationResult]:
-    """Those that hold, and of the others the first that matched most."""
-    good = [one for one in results if not one.errors]
-    failed = [one for one in results if one.errors]
-    return good, max(failed, key=lambda one: one.matches, default=ValidationResult())
+    """The branches without errors, and of the others the first with most matches."""
+    good = [branch for branch in results if not branch.errors]
+    failed = [branch for branch in results if branch.errors]
+    return good, max(failed, key=lambda branch: branch.matches, default=ValidationResult())

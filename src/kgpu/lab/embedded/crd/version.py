@@ -1,4 +1,4 @@
-"""One version of a custom kind, made ready from its CRD: what the API serves, and what holds its objects to it."""
+"""One version of a custom kind, from its CRD: the kind that is served, and the schema checks of its objects."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _VERSION: Final = re.compile(r"v([0-9]+)(?:(alpha|beta)([0-9]+))?")
 
 def priority(version: str) -> tuple[int, int, int, str]:
     """Sort key: v2, v1, v1beta2, v1beta1, v1alpha1, then others by name."""
-    found = _VERSION.fullmatch(version)
-    if found is None:
+    match = _VERSION.fullmatch(version)
+    if match is None:
         return 3, 0, 0, version
-    stage = {None: 0, "beta": 1, "alpha": 2}[found[2]]
-    return stage, -int(found[1]), -int(found[3] or 0), version
+    stage = {None: 0, "beta": 1, "alpha": 2}[match[2]]
+    return stage, -int(match[1]), -int(match[3] or 0), version
 
 
 class Version:
-    """A served version. Schemas are made ready when an object first needs them."""
+    """A served version. Schemas are compiled when an object first needs them."""
 
     def __init__(self, definition: Object, raw: Object) -> None:
         self.definition = definition
@@ -50,7 +50,7 @@ class Version:
 
     @functools.cached_property
     def kind(self) -> ApiKind:
-        """The row of ``Kinds``: with the names that were accepted."""
+        """The row of ``Kinds``, with the accepted names."""
         spec = self.definition["spec"]
         names = {**spec["names"], **(self.definition.get("status") or {}).get("acceptedNames", {})}
         namespaced = spec["scope"] == "Namespaced"
@@ -82,7 +82,7 @@ class Version:
 
     @property
     def identity(self) -> str:
-        """Another one whenever the CRD's spec is another one."""
+        """An identity of the version; it changes with the CRD's spec."""
         meta = self.definition["metadata"]
         return f"{meta.get('uid', '')} {meta.get('generation', 0)} {meta['name']} {self.name}"
 
@@ -115,7 +115,7 @@ class Version:
 
     @property
     def selectable(self) -> tuple[str, ...]:
-        return tuple(one["jsonPath"].removeprefix(".") for one in self.raw.get("selectableFields") or ())
+        return tuple(field["jsonPath"].removeprefix(".") for field in self.raw.get("selectableFields") or ())
 
 
 def _deprecation(definition: Object, raw: Object) -> str:
@@ -126,7 +126,9 @@ def _deprecation(definition: Object, raw: Object) -> str:
     spec = definition["spec"]
     group, kind = spec["group"], spec["names"]["kind"]
     own = priority(raw["name"])
-    served = [one["name"] for one in spec["versions"] if one.get("served") and not one.get("deprecated")]
+    served = [
+        version["name"] for version in spec["versions"] if version.get("served") and not version.get("deprecated")
+    ]
     better = min((name for name in served if priority(name) < own), key=priority, default="")
     return f"{group}/{raw['name']} {kind} is deprecated" + (f"; use {group}/{better} {kind}" if better else "")
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.lab.embedded.crd.custom import CustomKinds
+from kgpu.lab.embedded.crd.custom_kinds import CustomKinds
 from kgpu.lab.embedded.crd.version import Version
 from kgpu.lab.embedded.kinds import Kinds, discovery_data
 from kgpu.lab.embedded.openapi import custom, recorded, swagger

@@ -1,7 +1,4 @@
-"""x-kubernetes-embedded-resource: whole objects inside of custom ones.
-
-Their apiVersion, kind and metadata are checked.
-"""
+"""x-kubernetes-embedded-resource: checks apiVersion, kind and metadata of whole objects inside custom ones."""
 
 from __future__ import annotations
 
@@ -21,13 +18,13 @@ _META_NODE = SchemaNode({"$ref": OBJECT_META}, schema_data())
 
 
 def has_embedded(shape: StructuralSchema) -> bool:
-    """Is there one below the root."""
+    """Whether there is an embedded resource below the root."""
     below = [*shape.properties.values(), shape.items, shape.additional]
-    return any(one is not None and (one.embedded or has_embedded(one)) for one in below)
+    return any(child is not None and (child.embedded or has_embedded(child)) for child in below)
 
 
 def coerce(value: Any, shape: StructuralSchema) -> tuple[FieldError | None, list[str]]:
-    """Clean the metadata of embedded objects in place: the first type error, and the fields that were dropped."""
+    """Clean the metadata of embedded objects in place; returns the first type error and the fields dropped."""
     if not has_embedded(shape):
         return None, []
     lost: list[str] = []
@@ -53,11 +50,11 @@ def _coerce(
                     builtin_shape(OBJECT_META).settle(cleaned)
                 except DecodeError as error:
                     return bad_value(at, value["metadata"], str(error))
-                lost += (one.split('"')[1] for one in unknown)
+                lost += (complaint.split('"')[1] for complaint in unknown)
                 value["metadata"] = cleaned
-        for key, one in value.items():
+        for key, inner in value.items():
             where = f"{path}.{key}" if path else key
-            refused = _coerce(one, shape.field(key), where, lost)
+            refused = _coerce(inner, shape.field(key), where, lost)
             if refused is not None:
                 return refused
     elif isinstance(value, list):
@@ -69,7 +66,7 @@ def _coerce(
 
 
 def complaints(value: Any, shape: StructuralSchema) -> list[FieldError]:
-    """About apiVersion, kind and metadata of embedded objects; the root's own are checked elsewhere."""
+    """Errors in apiVersion, kind and metadata of embedded objects; the root's own are checked elsewhere."""
     errors: list[FieldError] = []
     if has_embedded(shape):
         _complain(value, shape, "", errors, root=True)
@@ -84,8 +81,8 @@ def _complain(
     if isinstance(value, dict):
         if shape.embedded and not root:
             _resource(value, path, errors)
-        for key, one in value.items():
-            _complain(one, shape.field(key), _below(shape, path, key), errors)
+        for key, inner in value.items():
+            _complain(inner, shape.field(key), _below(shape, path, key), errors)
     elif isinstance(value, list):
         for index, item in enumerate(value):
             _complain(item, shape.items, f"{path}[{index}]", errors)

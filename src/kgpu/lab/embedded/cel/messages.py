@@ -1,6 +1,6 @@
-"""What is wrong with an expression, in cel-go's words: the compiler's own, and what only cel-go complains of.
+"""Error messages of expressions as cel-go words them: the C++ library's, reworded, and those that only cel-go has.
 
-The compiler's complaints are blocks ``ERROR: <input>:LINE:COLUMN: words`` with the line and a caret below.
+The compiler's errors are blocks ``ERROR: <input>:LINE:COLUMN: words`` with the line and a caret below.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _RUNNING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Complaint:
-    """Where, counted from one, and what."""
+    """Line and column, counted from one, and the message."""
 
     line: int
     column: int
@@ -74,17 +74,21 @@ class _Complaint:
         return f"ERROR: <input>:{self.line}:{self.column}: {self.words}\n | {text}\n | {'.' * (self.column - 1)}^"
 
 
-def compiling(text: str, source: str, shift: int, names: Mapping[str, str], tree: Callable[[], ExpressionTree]) -> str:
-    """The compiler's complaints about ``source``, which it was given with ``shift`` more lines above it.
+def compile_error(
+    text: str, source: str, shift: int, names: Mapping[str, str], tree: Callable[[], ExpressionTree]
+) -> str:
+    """The compiler's errors about ``source``, which was compiled with ``shift`` more lines above it.
 
-    ``names`` are those of types that are called otherwise in complaints; ``tree`` is the expression, unchecked.
+    ``names`` maps types to their names in messages; ``tree`` returns the expression, unchecked.
     """
     text = _without_status(text)
-    found = [_Complaint(int(one[1]) - shift, int(one[2]), _SHOWN.sub("", one[3])) for one in _BLOCK.finditer(text)]
-    if not found:
+    complaints = [
+        _Complaint(int(block[1]) - shift, int(block[2]), _SHOWN.sub("", block[3])) for block in _BLOCK.finditer(text)
+    ]
+    if not complaints:
         return text
-    kept = [_reworded(one, source, names, tree) for one in found if one.words != _FOLLOWS]
-    return "\n".join(one.shown(source) for one in kept or found)
+    kept = [_reworded(complaint, source, names, tree) for complaint in complaints if complaint.words != _FOLLOWS]
+    return "\n".join(complaint.shown(source) for complaint in kept or complaints)
 
 
 def _reworded(
@@ -117,34 +121,34 @@ def _is_method(complaint: _Complaint, source: str, function: str) -> bool:
 
 
 def _split(parameters: str) -> list[str]:
-    """The types of a list of them, at the commas that separate them."""
-    found, depth = [""], 0
+    """Split a list of types at the commas between them."""
+    types, depth = [""], 0
     for character in parameters:
         depth += (character == "(") - (character == ")")
         if character == "," and not depth:
-            found.append("")
+            types.append("")
         else:
-            found[-1] += character
-    return [one.strip() for one in found]
+            types[-1] += character
+    return [kind.strip() for kind in types]
 
 
 def _junction(complaint: _Complaint, source: str, types: list[str], tree: Callable[[], ExpressionTree]) -> _Complaint:
-    """Of ``a && b`` the operand that isn't a bool is complained of, where it stands."""
-    wrong = next((index for index, one in enumerate(types) if one not in {"bool", "dyn"}), None)
+    """For ``a && b`` the error is about the operand that isn't a bool, at its place."""
+    wrong = next((index for index, kind in enumerate(types) if kind not in {"bool", "dyn"}), None)
     if wrong is None:
         return complaint
     whole = tree()
     for node in whole.nodes():
         if node.HasField("call") and node.call.function in {"_&&_", "_||_"} and len(node.call.args) > wrong:
-            here = _place(source, whole.offset(node))
-            if here == (complaint.line, complaint.column):
+            place = _place(source, whole.offset(node))
+            if place == (complaint.line, complaint.column):
                 words = f"expected type 'bool' but found '{types[wrong]}'"
                 return _Complaint(*_place(source, whole.offset(node.call.args[wrong])), words)
     return complaint
 
 
 def _first_name(complaint: _Complaint, source: str, words: str, tree: ExpressionTree) -> _Complaint:
-    """Of ``a.b.c``, where nothing is called a, a is complained of, where it stands."""
+    """For ``a.b.c`` with an unknown ``a`` the error is about ``a``, at its place."""
     for node in tree.nodes():
         if node.HasField("select") and _place(source, tree.offset(node)) == (complaint.line, complaint.column):
             first = node
@@ -159,7 +163,7 @@ def _place(source: str, offset: int) -> tuple[int, int]:
     return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
 
 
-def running(text: str) -> str:
+def runtime_error(text: str) -> str:
     """Why an expression failed."""
     text = _without_status(text)
     for pattern, words in _RUNNING:
@@ -172,35 +176,36 @@ _GO_TYPES: Final = {str: "String", bool: "Bool", int: "Int", float: "Double", by
 
 
 def of_operand(text: str) -> bool:
-    """Does the evaluator complain that a value has nothing like what was taken from it, without saying what it was."""
-    return any(one in text for one in _OF_OPERAND)
+    """Whether the evaluator reports that a value has no such field, key or items, without naming it."""
+    return any(pattern in text for pattern in _OF_OPERAND)
 
 
 def not_iterable(value: Any) -> str:
-    """A loop over something that has no items."""
+    """The error of a loop over a value without items."""
     return f"got 'types.{_GO_TYPES.get(type(value), 'Unknown')}', expected iterable type"
 
 
 def _without_status(text: str) -> str:
-    found = _STATUS.match(text)
-    return found[1] if found else text
+    match = _STATUS.match(text)
+    return match[1] if match else text
 
 
-# --- what only cel-go complains of -----------------------------------------------------------------------------------
+# --- errors that only cel-go has -------------------------------------------------------------------------------------
 
 
 def literals(tree: ExpressionTree, source: str, skipped: int, convert: Callable[[str, str], bool]) -> str:
-    """Texts that are no pattern, duration or time where one is wanted, and lists of several types; "" when all is well.
+    """The errors about literals that are no pattern, duration or time where one is needed, and about lists of mixed
+    types; "" when there are none.
 
-    ``skipped`` characters stand before ``source`` in what was compiled. ``convert`` tells whether a function can make
-    something of a text.
+    ``skipped`` characters come before ``source`` in the compiled text. ``convert`` returns whether a function accepts a
+    text.
     """
-    found = [
+    complaints = [
         _Complaint(*_place(source, tree.offset(node) - skipped), words).shown(source)
         for node, words in _wrong_literals(tree, convert)
         if tree.offset(node) >= skipped
     ]
-    return "\n".join(found)
+    return "\n".join(complaints)
 
 
 def _wrong_literals(tree: ExpressionTree, convert: Callable[[str, str], bool]) -> Iterator[tuple[Any, str]]:

@@ -1,7 +1,7 @@
-"""Custom kinds: follows CRD objects, serves what they define, and holds their objects to their schemas.
+"""Custom kinds: follows CRD objects, serves the kinds that they define, and holds the objects to their schemas.
 
-``CustomKinds`` is wired once: ``rules_for`` picks the TypeRules of any kind, ``attach`` follows the CRDs of a core. Its
-work after a commit is done by callbacks of the running loop; without one it waits for ``settle``.
+``CustomKinds`` is wired once: ``rules_for`` picks the TypeRules of any kind, ``attach`` follows the CRDs of a core.
+Work after a commit is scheduled on the running loop; without one it waits for ``settle``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BATCH: Final = 200
 
 
 class CustomKinds:
-    """The CRDs of one API. ``rules`` are the TypeRules of their objects."""
+    """The CRDs of one API server. ``rules`` are the TypeRules of their objects."""
 
     def __init__(self, kinds: Kinds) -> None:
         self.kinds = kinds
@@ -37,7 +37,7 @@ class CustomKinds:
         self._todo: list[Callable[[], None]] = []
 
     def rules_for(self, builtin: TypeRules) -> Callable[[ApiKind], TypeRules]:
-        """What Core wants as ``rules``: ``builtin`` for the real kinds, with CRDs' own checks over it for CRDs."""
+        """The ``rules`` of an ApiCore: ``builtin`` for built-in kinds, with further checks for CRDs."""
         definitions = DefinitionRules(builtin)
 
         def pick(kind: ApiKind) -> TypeRules:
@@ -48,14 +48,14 @@ class CustomKinds:
         return pick
 
     def version(self, kind: ApiKind) -> Version:
-        """What a custom kind's row stands for. Raises ApiError 404 for one that is served no more."""
-        found = self._versions.get((kind.group, kind.version, kind.plural))
-        if found is None:
+        """The served version of a custom kind. Raises ApiError 404 for one that is no longer served."""
+        version = self._versions.get((kind.group, kind.version, kind.plural))
+        if version is None:
             raise ApiError(404, "NotFound", "the server could not find the requested resource", {})
-        return found
+        return version
 
     def attach(self, core: Any) -> None:
-        """Register what CRDs there are, and from now on follow them."""
+        """Register the present CRDs and follow all from now on."""
         self._core = core
         core.on_commit(self._committed)
         for stored in core.list(self.kinds.need(*_KEY)).items:
@@ -66,7 +66,7 @@ class CustomKinds:
         return self.version(kind).columns
 
     def deprecation(self, kind: ApiKind) -> str:
-        """What a deprecated version warns of, else ""."""
+        """The warning of a deprecated version, else ""."""
         return self.version(kind).deprecation
 
     def selectable_fields(self, kind: ApiKind) -> tuple[str, ...]:
@@ -74,14 +74,14 @@ class CustomKinds:
         return self.version(kind).selectable
 
     def convert(self, kind: ApiKind, obj: Object) -> Object:
-        """A copy as that version shows it: conversion None, so that only apiVersion changes; pruned and defaulted."""
-        found = copied(obj)
-        meta = found["metadata"]
+        """A copy in that version, pruned and defaulted; conversion is None, so only apiVersion changes."""
+        copy = copied(obj)
+        meta = copy["metadata"]
         shape = self.version(kind).shape
-        pruning.prune(found, shape)
-        defaulting.drop_nulls(found, shape)
-        defaulting.fill(found, shape)
-        return {**found, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
+        pruning.prune(copy, shape)
+        defaulting.drop_nulls(copy, shape)
+        defaulting.fill(copy, shape)
+        return {**copy, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
 
     def scale_of(self, kind: ApiKind, obj: Object) -> Object:
         """The autoscaling/v1 Scale of an object of a kind with the scale subresource."""
@@ -105,23 +105,23 @@ class CustomKinds:
         """A copy of the object with the replicas of the Scale, and its resourceVersion as a precondition."""
         paths = self.version(kind).scale
         assert paths is not None, kind
-        found = copied(obj)
+        copy = copied(obj)
         *above, last = paths["specReplicasPath"].removeprefix(".").split(".")
-        place = found
+        place = copy
         for name in above:
             place = place.setdefault(name, {})
         place[last] = (scale.get("spec") or {}).get("replicas", 0)
         version = (scale.get("metadata") or {}).get("resourceVersion")
         if version:
-            found["metadata"]["resourceVersion"] = version
-        return found
+            copy["metadata"]["resourceVersion"] = version
+        return copy
 
     def settle(self) -> None:
-        """Do now what waits for the loop; for callers without one."""
+        """Run the work that waits for a loop; for callers without one."""
         while self._todo:
             todo, self._todo = self._todo, []
-            for one in todo:
-                one()
+            for action in todo:
+                action()
 
     def _later(self, action: Callable[[], None]) -> None:
         try:
@@ -136,7 +136,7 @@ class CustomKinds:
             else:
                 self._follow(stored.obj)
         elif tuple(key)[:2] in self._served.values() and change == "DELETED":
-            # Perhaps the last that a dying CRD waits for.
+            # Perhaps the last object that a deleted CRD waits for.
             name = f"{key[1]}.{key[0]}"
             self._later(lambda: self._finish(name))
 
@@ -150,16 +150,16 @@ class CustomKinds:
 
     def _others(self, definition: Object) -> list[Object]:
         group, own = definition["spec"]["group"], definition["metadata"]["name"]
-        found = (stored.obj for stored in self._core.list(self.kinds.need(*_KEY)).items)
-        return [one for one in found if one["spec"]["group"] == group and one["metadata"]["name"] != own]
+        definitions = (stored.obj for stored in self._core.list(self.kinds.need(*_KEY)).items)
+        return [other for other in definitions if other["spec"]["group"] == group and other["metadata"]["name"] != own]
 
     def _register(self, definition: Object) -> None:
         spec, name = definition["spec"], definition["metadata"]["name"]
         key = (spec["group"], spec["names"]["plural"])
         versions = []
         if conditions.is_true(definition, "Established"):
-            served = (one for one in spec["versions"] if one.get("served"))
-            versions = sorted((Version(definition, one) for one in served), key=lambda one: priority(one.name))
+            served = (raw for raw in spec["versions"] if raw.get("served"))
+            versions = sorted((Version(definition, version) for version in served), key=lambda one: priority(one.name))
         if not versions and name not in self._served:
             return
         self._replace(key, [self._kept(version) for version in versions])
@@ -170,11 +170,11 @@ class CustomKinds:
         for row in rows:
             self._versions[row.kind.group, row.kind.version, row.kind.plural] = row
         self.kinds.replace_custom(*key, [row.kind for row in rows])
-        if before and {id(one) for one in before} != {id(one) for one in rows}:
+        if before and {id(version) for version in before} != {id(version) for version in rows}:
             self._core.end_watches(before[0].kind)
 
     def _kept(self, version: Version) -> Version:
-        """The one that is registered already when nothing about it has changed: its schema stays ready."""
+        """The registered version if nothing about it has changed, so that its schema stays ready."""
         kind = version.kind
         known = self._versions.get((kind.group, kind.version, kind.plural))
         if known is None or known.raw != version.raw or known.kind != kind:
@@ -198,12 +198,12 @@ class CustomKinds:
                 kind, "", name, changed, Call(user=_SYSTEM, manager="kube-apiserver"), subresource=subresource
             )
         except ApiError as error:
-            # Changed in the meantime: the commit of that change has called for another look.
+            # Changed in the meantime: the commit of that change has scheduled another check.
             if error.code not in {404, 409}:
                 raise
 
     def _finish(self, name: str) -> None:
-        """A dying CRD: its objects go, then its finalizer."""
+        """Delete the objects of a CRD that is being deleted, then remove its finalizer."""
         kind = self.kinds.need(*_KEY)
         try:
             current = self._core.get(kind, "", name).obj
@@ -219,7 +219,7 @@ class CustomKinds:
         self._write(kind, name, changed, subresource="")
 
     def _empty(self, definition: Object) -> bool:
-        """Delete some of the objects; True when there are none."""
+        """Delete a batch of the objects; True when there are none left."""
         spec = definition["spec"]
         kind = self.kinds.stored(spec["group"], spec["names"]["plural"])
         if kind is None or not kind.custom:
@@ -235,7 +235,7 @@ class CustomKinds:
         return not self._core.list(kind, "", limit=1).items
 
     def _gone(self, definition: Object) -> None:
-        """A CRD that is no more: without its finalizer its objects are still there."""
+        """After a CRD is gone; if its finalizer was removed by hand, its objects are still there."""
         self._empty(definition)
         name = definition["metadata"]["name"]
         key = self._served.pop(name, None)
