@@ -18,7 +18,7 @@ from kgpu.kube.port import CONFIG_MAPS, NODES, Patch, Resource
 from kgpu.lab.embedded.core import ApiCore
 from kgpu.lab.embedded.core.model import ApiUser
 from kgpu.lab.embedded.kinds import Kinds
-from kgpu.lab.embedded.local import LocalApi
+from kgpu.lab.embedded.local_api import LocalApi
 from kgpu.lab.embedded.store import ObjectStore
 from kgpu.lab.embedded.types.rules import BuiltinRules
 

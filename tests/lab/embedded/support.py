@@ -16,7 +16,7 @@ from kgpu.kube.port import EVENTS, NODES, Resource
 from kgpu.lab.embedded.core.model import Admission, ApiUser, Call, copied
 from kgpu.lab.embedded.core.verbs import ApiCore
 from kgpu.lab.embedded.kinds import ApiKind, Kinds, schema_data
-from kgpu.lab.embedded.local import LocalApi
+from kgpu.lab.embedded.local_api import LocalApi
 from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import FieldError, Object, required
 from kgpu.lab.embedded.store import CommitLog, ObjectStore

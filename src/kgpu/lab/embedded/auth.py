@@ -1,7 +1,7 @@
-"""Who asks: bearer tokens of people, nodes and service accounts, and what they may do (``rbac``).
+"""Authentication by bearer tokens of people, nodes and service accounts, and authorization (``rbac``).
 
-Static tokens stand in a file of the API server's own format (``token,user,uid,"group,group"``), which is read again
-when it changes. Service accounts have signed tokens (JWT, ES256) that end with their time, their account and their pod.
+Static tokens are in a file of the API server's own format (``token,user,uid,"group,group"``), which is read again when
+it changes. Service accounts have signed tokens (JWT, ES256), valid until they expire or their account or pod is gone.
 Tokens are never logged.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 ANONYMOUS: Final = ApiUser("system:anonymous", ("system:unauthenticated",))
 AUTHENTICATED: Final = "system:authenticated"
-LIFE_S: Final = 3600  # of a token whose request does not say
+LIFE_S: Final = 3600  # of a token whose request has no expirationSeconds
 _KNOWN: Final = 4096  # verified tokens that are remembered
 _SA_GROUP: Final = "system:serviceaccounts"
 _EXTRA: Final = "authentication.kubernetes.io/"
@@ -44,17 +44,17 @@ _BOUND: Final = {"Pod": "pods", "Node": "nodes", "Secret": "secrets"}
 
 
 class StoreReads:
-    """``Reads`` straight from a store."""
+    """``ObjectLookup`` straight from a store."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def get(self, group: str, plural: str, namespace: str, name: str) -> Object | None:
-        found = self._store.get((group, plural), namespace, name)
-        return found.obj if found is not None else None
+        stored = self._store.get((group, plural), namespace, name)
+        return stored.obj if stored is not None else None
 
     def list(self, group: str, plural: str, namespace: str = "") -> Iterable[Object]:
-        return [one.obj for one in self._store.table((group, plural)).scan(namespace)]
+        return [stored.obj for stored in self._store.table((group, plural)).scan(namespace)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class StaticToken:
 
 
 def new_token() -> str:
-    """A token that nobody can guess."""
+    """A new random token."""
     return secrets.token_urlsafe(32)
 
 
@@ -86,13 +86,13 @@ def read_tokens(path: Path) -> list[StaticToken]:
         return []
     except (OSError, ValueError, csv.Error) as error:
         raise _bad_tokens(path, str(error)) from error
-    found = []
+    tokens = []
     for number, row in enumerate(rows, 1):
         if len(row) < 3 or not row[0] or not row[1]:
             raise _bad_tokens(path, f"row {number} has no token, user and uid")
-        groups = tuple(filter(None, (one.strip() for one in row[3].split(",")))) if len(row) > 3 else ()
-        found.append(StaticToken(token=row[0], user=row[1], groups=groups))
-    return found
+        groups = tuple(filter(None, (group.strip() for group in row[3].split(",")))) if len(row) > 3 else ()
+        tokens.append(StaticToken(token=row[0], user=row[1], groups=groups))
+    return tokens
 
 
 def _bad_tokens(path: Path, why: str) -> LabError:
@@ -129,13 +129,13 @@ class Auth:
         return user
 
     def review(self, token: str) -> ApiUser | None:
-        """Whose token it is, None when it is nobody's (any more)."""
-        found = self._static.get(token)
-        if found is not None:
-            return found
+        """The user of a token, None when it isn't valid (any more)."""
+        user = self._static.get(token)
+        if user is not None:
+            return user
         if token.count(".") == 2:
             return self._account_user(token)
-        # Only who brings an unknown token pays for looking whether the file has changed.
+        # Only for an unknown token is the file checked for changes.
         self._load_static()
         return self._static.get(token)
 
@@ -185,24 +185,24 @@ class Auth:
         if kind not in _BOUND:
             raise bad_request(f"cannot bind token to object of type {reference.get('apiVersion')}, Kind={kind}")
         plural = _BOUND[kind]
-        found = self._reads.get("", plural, "" if kind == "Node" else namespace, name)
-        if found is None:
+        obj = self._reads.get("", plural, "" if kind == "Node" else namespace, name)
+        if obj is None:
             raise not_found("", plural, name)
-        uid = found["metadata"]["uid"]
+        uid = obj["metadata"]["uid"]
         if reference.get("uid") and reference["uid"] != uid:
             why = f"the UID in the bound object reference ({reference['uid']}) does not match the UID in record. "
             why += "The object might have been deleted and then recreated"
             raise conflict("", plural, name, why)
-        made: Object = {kind.lower(): {"name": name, "uid": uid}}
+        binding: Object = {kind.lower(): {"name": name, "uid": uid}}
         if kind == "Pod":
-            spec = found.get("spec") or {}
+            spec = obj.get("spec") or {}
             if (spec.get("serviceAccountName") or "default") != account:
                 why = f'cannot bind token for serviceaccount "{account}" to pod'
                 raise bad_request(f"{why} running with different serviceaccount name.")
             node = self._reads.get("", "nodes", "", str(spec.get("nodeName") or ""))
             if node is not None:
-                made["node"] = {"name": node["metadata"]["name"], "uid": node["metadata"]["uid"]}
-        return made
+                binding["node"] = {"name": node["metadata"]["name"], "uid": node["metadata"]["uid"]}
+        return binding
 
     def _account_user(self, token: str) -> ApiUser | None:
         claims = self._claims.get(token)
@@ -222,9 +222,9 @@ class Auth:
             return None
         for kind, plural in _BOUND.items():
             bound = private.get(kind.lower())
-            # A pod's node is only told, the token is bound to the pod.
-            told = kind == "Node" and "pod" in private
-            if bound and not told and not self._still(plural, "" if kind == "Node" else namespace, bound):
+            # A pod's node is only informative: the token is bound to the pod.
+            informative = kind == "Node" and "pod" in private
+            if bound and not informative and not self._still(plural, "" if kind == "Node" else namespace, bound):
                 return None
         groups = (_SA_GROUP, f"{_SA_GROUP}:{namespace}", AUTHENTICATED)
         extra = {_EXTRA + "credential-id": (f"JTI={claims['jti']}",)}
@@ -234,8 +234,8 @@ class Auth:
         return ApiUser(f"system:serviceaccount:{namespace}:{account['name']}", groups, account["uid"], extra)
 
     def _still(self, plural: str, namespace: str, wanted: Object) -> bool:
-        found = self._reads.get("", plural, namespace, wanted["name"])
-        return found is not None and hmac.compare_digest(str(found["metadata"].get("uid")), str(wanted["uid"]))
+        current = self._reads.get("", plural, namespace, wanted["name"])
+        return current is not None and hmac.compare_digest(str(current["metadata"].get("uid")), str(wanted["uid"]))
 
     def _signing_key(self) -> Any:
         if self._key is None:
@@ -253,7 +253,7 @@ class Auth:
         key = self._signing_key().public_key()
         numbers = key.public_numbers()
         name = hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
-        x, y = (_base64(one.to_bytes(32, "big")) for one in (numbers.x, numbers.y))
+        x, y = (_base64(number.to_bytes(32, "big")) for number in (numbers.x, numbers.y))
         return [{"use": "sig", "kty": "EC", "kid": _base64(name), "crv": "P-256", "alg": "ES256", "x": x, "y": y}]
 
     def _signed(self, claims: Object) -> str:
@@ -291,7 +291,7 @@ class Auth:
     # --- authorization --------------------------------------------------------------------------------------------
 
     def allowed(self, user: ApiUser, attributes: Object) -> tuple[bool, str]:
-        """May ``user`` do it, and why not."""
+        """Whether ``user`` may, and why not."""
         return self.rbac.allowed(user, attributes)
 
     def rules(self, user: ApiUser, namespace: str) -> tuple[list[Object], list[Object]]:
@@ -300,16 +300,16 @@ class Auth:
 
 
 def denial(user: ApiUser, attributes: Object, reason: str) -> ApiError:
-    """The 403 of what ``user`` may not do."""
+    """The ApiError 403 of a request that ``user`` may not make."""
     verb = attributes.get("verb")
     if "path" in attributes:
         message = f'forbidden: User "{user.name}" cannot {verb} path "{attributes["path"]}"'
         return ApiError(403, "Forbidden", message + (f": {reason}" if reason else ""), {})
     resource, name = str(attributes.get("resource") or ""), str(attributes.get("name") or "")
     group, namespace = str(attributes.get("group") or ""), attributes.get("namespace")
-    asked = f"{resource}/{attributes['subresource']}" if attributes.get("subresource") else resource
+    target = f"{resource}/{attributes['subresource']}" if attributes.get("subresource") else resource
     where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
-    text = f'User "{user.name}" cannot {verb} resource "{asked}" in API group "{group}" {where}'
+    text = f'User "{user.name}" cannot {verb} resource "{target}" in API group "{group}" {where}'
     return forbidden(group, resource, name, text + (f": {reason}" if reason else ""))
 
 

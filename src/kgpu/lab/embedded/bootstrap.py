@@ -1,6 +1,6 @@
-"""What a fresh cluster has before anybody writes to it: namespaces, the ``kubernetes`` Service, priority classes, RBAC.
+"""The objects of a fresh cluster: namespaces, the ``kubernetes`` Service, priority classes, RBAC.
 
-The objects are the real API server's (``data/bootstrap.json``). What exists is left as it is.
+They are the real API server's (``data/bootstrap.json``). Existing objects are left as they are.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 USER: Final = ApiUser("system:apiserver", (MASTERS, "system:authenticated"))
 MANAGER: Final = "kube-apiserver"
 SERVICE_IP: Final = "10.96.0.1"
-# Endpoints on the loopback are refused by the API's own rules; this address is for documentation and leads nowhere.
+# The API refuses Endpoints on the loopback; this address is reserved for documentation and never reachable.
 _NOT_REACHABLE: Final = "192.0.2.1"
 
 
 def objects(address: str, port: int) -> list[Object]:
-    """Everything, in an order in which it can be made; ``address`` and ``port`` are where the API server listens."""
+    """All objects, in an order of creation that works; ``address`` and ``port`` are where the API server listens."""
     parsed = ipaddress.ip_address(address)
     if parsed.is_loopback or parsed.is_unspecified or parsed.version != 4:
         address = _NOT_REACHABLE
     raw = resources.files(__package__).joinpath("data", "bootstrap.json").read_bytes()
-    found: list[Object] = decode(raw)["objects"]
-    return [*found, *_service(address, port)]
+    bootstrap_objects: list[Object] = decode(raw)["objects"]
+    return [*bootstrap_objects, *_service(address, port)]
 
 
 def _service(address: str, port: int) -> list[Object]:
@@ -70,7 +70,7 @@ def _service(address: str, port: int) -> list[Object]:
 
 
 def run(core: ApiCore, kinds: Kinds, *, address: str, port: int) -> None:
-    """Make what is missing. Raises ApiError when an object is refused, which would be a defect."""
+    """Create missing objects. Raises ApiError when one is refused, which would be a defect."""
     call = Call(user=USER, manager=MANAGER)
     for obj in objects(address, port):
         kind = kinds.of(obj["apiVersion"], obj["kind"])
@@ -82,9 +82,9 @@ def run(core: ApiCore, kinds: Kinds, *, address: str, port: int) -> None:
         except ApiError as error:
             if error.code != 404:
                 raise
-            made = core.create(kind, namespace, obj, call).obj
+            created = core.create(kind, namespace, obj, call).obj
             if obj.get("status"):
-                # In the real cluster the API server's own controllers say this, a moment later.
-                conditions = [{**one, "lastTransitionTime": now()} for one in obj["status"]["conditions"]]
-                known = {**made, "status": {**obj["status"], "conditions": conditions}}
+                # In a real cluster the API server's own controllers write this, a moment later.
+                conditions = [{**condition, "lastTransitionTime": now()} for condition in obj["status"]["conditions"]]
+                known = {**created, "status": {**obj["status"], "conditions": conditions}}
                 core.update(kind, namespace, name, known, call, subresource="status")

@@ -1,8 +1,8 @@
-"""Garbage collection in small steps, so that no request waits for it.
+"""Python's garbage collection in small steps, so that no request waits for it.
 
-What the cluster keeps is plain data that reference counts free; the collector would look at it again and again for
-nothing, tens of milliseconds at a time. So what lives through two young collections is set aside (``gc.freeze``), and
-only now and then everything is looked at, for the rings that connections and tasks have left there.
+The cluster's objects are plain data, freed by reference counts; scanning them again and again would take tens of
+milliseconds each time for nothing. So objects that survive two young collections are frozen (``gc.freeze``), and only
+now and then all are collected, for the reference cycles that connections and tasks leave.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from typing import Final
 
 YOUNG: Final = (1000, 5, 10)
-"""Thresholds: a collection looks at some thousand objects, which takes about 3 ms."""
-PERIOD_S: Final = 600.0  # between two looks at everything
-WORTH: Final = 50_000  # objects set aside since the last one, below which there is none
+"""Thresholds: a collection scans some thousand objects, which takes about 3 ms."""
+PERIOD_S: Final = 600.0  # between two full collections
+WORTH: Final = 50_000  # a full collection needs so many objects frozen since the last
 
 
 @contextlib.contextmanager
 def small_steps() -> Iterator[None]:
-    """Collect so in the block. What exists at its beginning is set aside at once."""
+    """Collect in small steps in the with block. Objects that exist at its beginning are frozen at once."""
     before = gc.get_threshold()
     everything()
     gc.set_threshold(*YOUNG)
@@ -40,15 +40,15 @@ def _set_aside(phase: str, info: dict[str, int]) -> None:
 
 
 def everything() -> int:
-    """Look at all objects; how many were garbage."""
+    """Collect all objects, frozen ones included; returns how many were garbage."""
     gc.unfreeze()
-    found = gc.collect()
+    garbage = gc.collect()
     gc.freeze()
-    return found
+    return garbage
 
 
 async def run(*, period: float = PERIOD_S, worth: int = WORTH) -> None:
-    """Look at everything from time to time, until cancelled."""
+    """Collect everything from time to time, until cancelled."""
     last = gc.get_freeze_count()
     while True:
         await asyncio.sleep(period)

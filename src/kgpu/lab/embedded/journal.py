@@ -1,9 +1,9 @@
 """The store's commits on disk: sqlite in write-ahead mode, written by a thread of its own.
 
-Promises: commits are written in their order, a few ms after they were made and all of them at ``close``; ``kept`` tells
-when, so that nothing is acknowledged that a killed process would lose; what is lost is the newest, never a hole; a
-second process is refused; a damaged file is told and left as it is; while nothing can be written, writes are refused
-instead of forgotten.
+Commits are written in order, a few ms after they are made and all of them at ``close``. ``kept`` waits for that, so
+that no write is acknowledged that a killed process would lose. Only the newest commits can be lost, never one in
+between. A second process is refused. A damaged file is reported and left as it is. While the disk can't be written,
+writes are refused instead of lost.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Row = tuple[Key, StoredObject, bool]
 
 
 class Journal:
-    """``Journal.open(folder)``; give it to ``Store``."""
+    """The ``CommitLog`` of an ``ObjectStore``, made by ``Journal.open(folder)``."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self._path = path
@@ -96,7 +96,7 @@ class Journal:
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA journal_mode = WAL")
-        # Without power loss nothing is lost; with it the last moments may be, but the file stays whole.
+        # Only a power loss may lose the last commits; the file stays whole even then.
         connection.execute("PRAGMA synchronous = NORMAL")
         return connection
 
@@ -108,9 +108,9 @@ class Journal:
                 os.chmod(self._path, 0o600)
                 connection.executescript(_TABLES)
                 connection.execute(f"PRAGMA user_version = {FORMAT}")
-            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            if found != "ok":
-                raise _damaged(self._path, found)
+            (check,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if check != "ok":
+                raise _damaged(self._path, check)
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version != FORMAT:
                 raise LabError(
@@ -122,19 +122,19 @@ class Journal:
             connection.close()
 
     def load(self) -> tuple[int, Iterable[tuple[Key, Object]]]:
-        """The last revision and every object. Raises LabError when something can't be read."""
+        """Return the last revision and every object. Raises LabError when the data can't be read."""
         connection = self._connect()
         try:
             row = connection.execute("SELECT max(revision) FROM state").fetchone()
-            found = list(self._objects(connection))
+            objects = list(self._objects(connection))
         except sqlite3.Error as error:
             raise _damaged(self._path, error) from error
         finally:
             connection.close()
-        newest = max((int(obj["metadata"]["resourceVersion"]) for _, obj in found), default=0)
+        newest = max((int(obj["metadata"]["resourceVersion"]) for _, obj in objects), default=0)
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
-        return max(int(row[0] or 0), newest), found
+        return max(int(row[0] or 0), newest), objects
 
     def _objects(self, connection: sqlite3.Connection) -> Iterator[tuple[Key, Object]]:
         for group, plural, namespace, name, body in connection.execute("SELECT * FROM objects"):
@@ -150,7 +150,7 @@ class Journal:
             yield (group, plural), obj
 
     def append(self, key: Key, stored: StoredObject, removed: bool) -> None:
-        """Keep one commit, soon. Raises ApiError 500 while nothing can be written, and after ``close``."""
+        """Queue one commit for writing. Raises ApiError 500 while the disk can't be written, 503 after ``close``."""
         if self._failure:
             raise self._refusal()
         with self._change:
@@ -176,7 +176,7 @@ class Journal:
         return ApiError(500, "InternalError", f"Internal error occurred: can't write {self._path}: {self._failure}")
 
     def _wake(self) -> None:
-        """Tell who waits for what is written by now, or for something that can't be written."""
+        """Release the waiters of commits that are written by now, or all after a failure."""
         if self._loop is None:
             return
         with self._change:
@@ -187,7 +187,7 @@ class Journal:
             self._loop.call_soon_threadsafe(_release, ready)
 
     def close(self) -> None:
-        """Write what is left, and let another process have it. Raises LabError when it can't be written."""
+        """Write pending commits and release the lock. Raises LabError when they can't be written."""
         with self._change:
             self._closing = True
             self._change.notify()
@@ -211,7 +211,7 @@ class Journal:
                 with self._change:
                     while not self._pending and not self._closing:
                         self._change.wait()
-                    # A few more commits come along in the same transaction, unless it ends here.
+                    # Wait shortly, so that more commits share the transaction; not when closing.
                     if not self._closing:
                         self._change.wait_for(lambda: self._closing, BATCH_SECONDS)
                     batch, closing = list(self._pending), self._closing
@@ -258,9 +258,9 @@ class Journal:
 
 
 def _release(waiters: list[asyncio.Future[None]]) -> None:
-    for one in waiters:
-        if not one.done():
-            one.set_result(None)
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
 
 
 def _damaged(path: Path, why: object) -> LabError:

@@ -1,7 +1,7 @@
-"""Which kinds the embedded API serves: the real API's own (rows read from a real server) and those of CRDs.
+"""The kinds that the embedded API serves: the built-in ones (rows read from a real server) and those of CRDs.
 
-``Kinds`` is the one place that is asked what a path, an apiVersion and kind, or a group and plural mean. CRDs add and
-remove rows while it runs; whoever caches something by kind subscribes with ``on_change``.
+``Kinds`` looks them up by path, by apiVersion and kind, or by group and plural. CRDs add and remove rows at run time;
+code that caches something by kind subscribes with ``on_change``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ READ_ONLY: Final = frozenset({"get", "list"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKind:
-    """One kind in one version. ``storage`` kinds are kept under ``(group, plural)`` whatever version is asked for.
+    """One kind in one version. Its objects are stored under ``(group, plural)``, whatever the requested version.
 
     ``subresources`` maps a name (``status``, ``scale``, ``binding``) to the APIResource row that discovery shows.
     """
@@ -46,7 +46,7 @@ class ApiKind:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Where objects of this kind are kept."""
+        """The key of the store's table with objects of this kind."""
         return self.group, self.plural
 
     @property
@@ -55,12 +55,12 @@ class ApiKind:
 
     @property
     def stored(self) -> bool:
-        """False for kinds that are only asked, as SelfSubjectAccessReview and Binding."""
+        """False for kinds whose objects are never stored, as SelfSubjectAccessReview and Binding."""
         return "list" in self.verbs and self.plural != "componentstatuses"
 
 
 class Kinds:
-    """All kinds that are served now. Not thread safe; one event loop."""
+    """All kinds served now. Not thread safe; for one event loop."""
 
     def __init__(self, kinds: Iterable[ApiKind] | None = None) -> None:
         self._by_path: dict[tuple[str, str, str], ApiKind] = {}
@@ -72,26 +72,26 @@ class Kinds:
         return iter(self._by_path.values())
 
     def find(self, group: str, version: str, plural: str) -> ApiKind | None:
-        """By path; None when there is none."""
+        """The kind of a path; None when there is none."""
         return self._by_path.get((group, version, plural))
 
     def of(self, api_version: str, kind: str) -> ApiKind | None:
-        """By an object's apiVersion and kind."""
+        """The kind of an object's apiVersion and kind; None when there is none."""
         group, _, version = api_version.rpartition("/")
         return next((k for k in self if k.group == group and k.version == version and k.kind == kind), None)
 
     def stored(self, group: str, plural: str) -> ApiKind | None:
-        """Any version of what is kept under ``(group, plural)``."""
+        """Any version of the kind stored under ``(group, plural)``; None when there is none."""
         return next((kind for kind in self if kind.key == (group, plural)), None)
 
     def need(self, group: str, plural: str) -> ApiKind:
-        """As ``stored``, for kinds that are always there."""
-        found = self.stored(group, plural)
-        assert found is not None, f"{plural}.{group}"
-        return found
+        """As ``stored``, for kinds that always exist."""
+        kind = self.stored(group, plural)
+        assert kind is not None, f"{plural}.{group}"
+        return kind
 
     def replace_custom(self, group: str, plural: str, kinds: Iterable[ApiKind]) -> None:
-        """The versions that a CRD serves now; none removes it."""
+        """Set the versions that a CRD serves; no ``kinds`` remove it."""
         for path in [path for path, kind in self._by_path.items() if kind.custom and kind.key == (group, plural)]:
             del self._by_path[path]
         for kind in kinds:
@@ -120,15 +120,15 @@ class _ResourceRow(msgspec.Struct):
 @functools.cache
 def discovery_data() -> dict[str, Any]:
     """``data/resources.json``: version, groups (APIGroup rows in the real order), resources (APIResource rows)."""
-    found: dict[str, Any] = msgspec.json.decode(_read("resources.json"))
-    return found
+    discovery: dict[str, Any] = msgspec.json.decode(_read("resources.json"))
+    return discovery
 
 
 @functools.cache
 def schema_data() -> dict[str, dict[str, Any]]:
     """``data/schemas.json``: OpenAPI schemas by name, references as bare names."""
-    found: dict[str, dict[str, Any]] = msgspec.json.decode(_read("schemas.json"))
-    return found
+    schemas: dict[str, dict[str, Any]] = msgspec.json.decode(_read("schemas.json"))
+    return schemas
 
 
 def _read(name: str) -> bytes:
@@ -143,18 +143,18 @@ def builtin() -> tuple[ApiKind, ...]:
         for gvk in schema.get("x-kubernetes-group-version-kind", ()):
             by_gvk[gvk["group"], gvk["version"], gvk["kind"]] = name
     raw = discovery_data()["resources"]
-    rows = [(convert(one, _ResourceRow), one) for one in raw]
+    rows = [(convert(resource, _ResourceRow), resource) for resource in raw]
     subresources: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for row, one in rows:
+    for row, resource in rows:
         plural, slash, name = row.name.partition("/")
         if slash:
-            subresources.setdefault((row.groupVersion, plural), {})[name] = one
-    found = []
+            subresources.setdefault((row.groupVersion, plural), {})[name] = resource
+    kinds = []
     for row, _ in rows:
         if "/" in row.name:
             continue
         group, _, version = row.groupVersion.rpartition("/")
-        found.append(
+        kinds.append(
             ApiKind(
                 group=group,
                 version=version,
@@ -169,4 +169,4 @@ def builtin() -> tuple[ApiKind, ...]:
                 schema=by_gvk.get((group, version, row.kind), ""),
             )
         )
-    return tuple(found)
+    return tuple(kinds)

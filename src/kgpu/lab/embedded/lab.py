@@ -52,15 +52,15 @@ _OWN: Final = ("pki", "logs", "nodes", "kubeconfig", "tokens.csv", LOCK_FILE)
 
 
 class EmbeddedLab:
-    """The embedded lab of one name, in ``folder`` (default: ``labs_root()/NAME``); nothing is done before ``up``."""
+    """The embedded lab of one name, in ``folder`` (default: ``labs_root()/NAME``). Construction has no effects."""
 
     def __init__(
         self, name: str = "lab", folder: Path | None = None, progress: Progress | None = None, *,
         data: Path | None = None, port: int = 0, first: FirstNode | None = None, operator: bool = False,
     ) -> None:  # fmt: skip
-        """``data`` keeps objects over restarts; ``port`` 0 takes the port of last time, or a free one.
+        """``data`` keeps objects over restarts; ``port`` 0 takes the last run's port, or a free one.
 
-        ``first`` is a node to begin with; None for none, or for the one that it was made with. ``operator``: kgpu's own
+        ``first`` is the lab's first node; None for none, or for the one of an existing lab. ``operator``: kgpu's own
         operator runs the agents.
         """
         if not _NAME.fullmatch(name):
@@ -87,19 +87,19 @@ class EmbeddedLab:
         self._check_first()
         with self._only_one():
             lock.refuse_foreign(self.folder, (model.STATE_FILE, LOCK_FILE))
-            found = self._load()
-            if found is not None and found.server is not None and processes.alive(found.server):
-                self._refuse_other(found)
-                self._wait_for_api(found.server)
+            state = self._load()
+            if state is not None and state.server is not None and processes.alive(state.server):
+                self._refuse_other(state)
+                self._wait_for_api(state.server)
             else:
-                if found is not None:
+                if state is not None:
                     with self.progress.step("clean up after a lab that did not end well"):
-                        self._end_processes(found)
+                        self._end_processes(state)
                 with self.progress.step("start the API server"):
-                    found = self._start(found)
-            self._start_nodes(found)
-            if not found.complete:
-                model.save(self.folder, msgspec.structs.replace(found, complete=True))
+                    state = self._start(state)
+            self._start_nodes(state)
+            if not state.complete:
+                model.save(self.folder, msgspec.structs.replace(state, complete=True))
 
     def _check_first(self) -> None:
         """A profile that can't be simulated is refused before anything is made. Raises ConfigError."""
@@ -109,51 +109,51 @@ class EmbeddedLab:
             profiles.load(self._first.profile, gpus=self._first.gpus)
 
     def _start(self, old: EmbeddedState | None) -> EmbeddedState:
-        # Between a free port's being found and the server's listening on it, others look for free ports too.
+        # The port is reserved until the server listens, as other processes look for free ports, too.
         with self._free_port(old) as kept:
             return self._start_at(kept.getsockname()[1], old)
 
     def _start_at(self, port: int, old: EmbeddedState | None) -> EmbeddedState:
         data = str(self._data) if self._data else (old.data if old else "")
         first = self._first or (old.first if old else None)
-        made = EmbeddedState(
+        state = EmbeddedState(
             name=self.name, port=port, data=data, profile=first.profile if first else "",
             gpus=first.gpus if first else None, agent=first.agent if first else True,
         )  # fmt: skip
-        model.save(self.folder, made)
+        model.save(self.folder, state)
         self.logs.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "kgpu.lab.embedded.server", "--dir", str(self.folder), "--name", self.name]
-        command += ["--port", str(made.port), *(["--data", data] if data else [])]
+        command += ["--port", str(state.port), *(["--data", data] if data else [])]
         process = self._spawn(command, "server")
-        made = msgspec.structs.replace(made, server=process)
-        model.save(self.folder, made)
+        state = msgspec.structs.replace(state, server=process)
+        model.save(self.folder, state)
         self._wait_for_api(process)
-        return made
+        return state
 
-    def _start_nodes(self, found: EmbeddedState) -> None:
+    def _start_nodes(self, state: EmbeddedState) -> None:
         """The lab's own objects, its first node if that is missing, and the host of all nodes if there are any."""
-        first = found.first
-        there = manage.listing(self.folder)
-        if not found.complete:
-            ready.apply_ground(self.kubeconfig)
+        first = state.first
+        nodes = manage.listing(self.folder)
+        if not state.complete:
+            ready.apply_lab_objects(self.kubeconfig)
             if self._operator:
                 give_to_operator(self.nodes)
             if has_operator(self.nodes):
                 with self.progress.step("install the operator"):
                     operator.install(self.kubeconfig)
-            if first is not None and FIRST_NODE not in there:
+            if first is not None and FIRST_NODE not in nodes:
                 prefix = FIRST_NODE.rpartition("-")[0]
                 manage.add(self.folder, first.profile, name_prefix=prefix, gpus=first.gpus, agent=first.agent)
-            there = manage.listing(self.folder)
-        if not there:
+            nodes = manage.listing(self.folder)
+        if not nodes:
             return
         if not manage.host_running(self.nodes):
             with self.progress.step("start the simulated nodes"):
                 manage.start_host(self.folder, self.kubeconfig)
-        if first is not None and FIRST_NODE in there:
+        if first is not None and FIRST_NODE in nodes:
             with self.progress.step(f"wait for node {FIRST_NODE} to offer its GPUs"):
-                gpus = first.agent and there[FIRST_NODE].has_gpus
-                if gpus:  # what is kept of a former run may say that the node is well before it is there again
+                gpus = first.agent and nodes[FIRST_NODE].has_gpus
+                if gpus:  # kept data of a former run may show the node as ready before it is started again
                     ready.wait_for_hardware(self.nodes / FIRST_NODE / "hw", _NODE_S, self.nodes)
                 self._wait_for_node(gpus=gpus)
 
@@ -161,19 +161,19 @@ class EmbeddedLab:
         try:
             ready.wait_for_nodes(self.kubeconfig, {FIRST_NODE: gpus}, _NODE_S, self.nodes)
         except LabError as error:
-            said = operator.problem(self.kubeconfig) if has_operator(self.nodes) else ""
-            if not said:
+            problem = operator.problem(self.kubeconfig) if has_operator(self.nodes) else ""
+            if not problem:
                 raise
-            raise LabError(f"{error.what}\n    the operator: {said}", error.expected, error.remedy) from error
+            raise LabError(f"{error.what}\n    the operator: {problem}", error.expected, error.remedy) from error
 
     def _free_port(self, old: EmbeddedState | None) -> socket.socket:
-        """Keeps the port asked for, else the one of last time when it is still free, else any. Raises LabError."""
+        """Reserve the requested port, else the last run's if it is still free, else any. Raises LabError."""
         wanted = self._port or (old.port if old else 0)
         try:
             return reserve(HOST, wanted)
         except LabError:
             if self._port:
-                if old is None:  # of a lab that could not be made nothing stays
+                if old is None:  # remove the folder of a lab that could not be started
                     lock.release_folder(self.folder)
                 raise
             kept = reserve(HOST, 0)
@@ -182,7 +182,7 @@ class EmbeddedLab:
             return kept
 
     def _spawn(self, command: Sequence[str], log: str) -> ProcessRecord:
-        """Start a process that lives on without us; its output goes to ``logs/LOG.log``."""
+        """Start a process that outlives this one; its output goes to ``logs/LOG.log``."""
         with (self.logs / f"{log}.log").open("ab") as out:
             process = subprocess.Popen(
                 signals.with_defaults(command), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
@@ -204,16 +204,16 @@ class EmbeddedLab:
             time.sleep(_POLL_S)
 
     def _answers(self) -> bool:
-        """Whether /readyz says yes, asked with the lab's own CA."""
+        """Whether /readyz answers 200, over TLS with the lab's own CA."""
         import http.client
         import ssl
 
-        found = self._load()
-        if found is None:
+        state = self._load()
+        if state is None:
             return False
         try:
             context = ssl.create_default_context(cafile=str(self.folder / "pki" / "ca.crt"))
-            connection = http.client.HTTPSConnection(HOST, found.port, timeout=2, context=context)
+            connection = http.client.HTTPSConnection(HOST, state.port, timeout=2, context=context)
             try:
                 connection.request("GET", "/readyz")
                 return connection.getresponse().status == 200
@@ -238,7 +238,7 @@ class EmbeddedLab:
             )
 
     def _refuse_mixed_data(self) -> None:
-        """The lab's folder goes with the lab, the data stay: neither may be in the other."""
+        """``down`` removes the lab's folder but not the data: neither may be inside the other. Raises LabError."""
         if self._data is None:
             return
         data, folder = self._data.resolve(), self.folder.resolve()
@@ -249,19 +249,19 @@ class EmbeddedLab:
                 "choose another --data",
             )
 
-    def _refuse_other(self, found: EmbeddedState) -> None:
-        wanted = str(self._data) if self._data else found.data
-        asked = self._operator and not has_operator(self.nodes) and found.complete
+    def _refuse_other(self, state: EmbeddedState) -> None:
+        wanted = str(self._data) if self._data else state.data
+        adds_operator = self._operator and not has_operator(self.nodes) and state.complete
         if (
-            asked
-            or wanted != found.data
-            or self._port not in (0, found.port)
-            or (self._first or found.first) != found.first
+            adds_operator
+            or wanted != state.data
+            or self._port not in (0, state.port)
+            or (self._first or state.first) != state.first
         ):
-            profile, gpus = found.profile or "none", found.gpus or "all"
+            profile, gpus = state.profile or "none", state.gpus or "all"
             raise LabError(
                 f'the lab "{self.name}" is already up with other settings: profile {profile}, gpus {gpus}, '
-                f"port {found.port}, data folder '{found.data}'{', without the operator' if asked else ''}",
+                f"port {state.port}, data folder '{state.data}'{', without the operator' if adds_operator else ''}",
                 "the same settings, or no such lab",
                 f'"kgpu lab down --name {self.name}" first, or choose another --name',
             )
@@ -271,14 +271,14 @@ class EmbeddedLab:
     @property
     def state(self) -> EmbeddedState:
         """The lab's state; LabError when it is not up."""
-        found = self._load()
-        if found is None or found.server is None or not processes.alive(found.server):
+        state = self._load()
+        if state is None or state.server is None or not processes.alive(state.server):
             raise LabError(
                 f'there is no running lab "{self.name}" in {self.folder}',
                 "a lab that is up",
                 f'"kgpu lab up --name {self.name}"',
             )
-        return found
+        return state
 
     @property
     def exists(self) -> bool:
@@ -288,8 +288,8 @@ class EmbeddedLab:
     @property
     def running(self) -> bool:
         """Whether the server is alive."""
-        found = self._load()
-        return found is not None and found.server is not None and processes.alive(found.server)
+        state = self._load()
+        return state is not None and state.server is not None and processes.alive(state.server)
 
     @property
     def logs(self) -> Path:
@@ -340,18 +340,18 @@ class EmbeddedLab:
 
     @property
     def about(self) -> About:
-        found = self._load()
-        first = found.first if found else self._first
+        state = self._load()
+        first = state.first if state else self._first
         words = [*(["--profile", first.profile] if first and first.profile != DEFAULT_PROFILE else [])]
         words += [*(["--gpus", str(first.gpus)] if first and first.gpus else [])]
         words += [*(["--no-agent"] if first and not first.agent else [])]
         words += [*(["--operator"] if has_operator(self.nodes) else [])]
-        words += [*(["--data", found.data] if found and found.data else [])]
+        words += [*(["--data", state.data] if state and state.data else [])]
         return About(
             name=self.name, kind=EMBEDDED, folder=self.folder, kubeconfig=self.kubeconfig,
-            kubectl=build.find_kubectl(), complete=bool(found and found.complete) and not self._host_missing(),
+            kubectl=build.find_kubectl(), complete=bool(state and state.complete) and not self._host_missing(),
             up_words=tuple(words),
-            url=f"https://{HOST}:{found.port}" if found else "",
+            url=f"https://{HOST}:{state.port}" if state else "",
         )  # fmt: skip
 
     def _host_missing(self) -> bool:
@@ -364,7 +364,7 @@ class EmbeddedLab:
         return report(self)
 
     def answers(self) -> bool:
-        """Whether the API server says that it is ready."""
+        """Whether the API server is ready."""
         return self._answers()
 
     def log_tail(self, name: str, lines: int = 8) -> str:
@@ -383,17 +383,17 @@ class EmbeddedLab:
             return False
         with self._only_one(), self.progress.step(f'take down the lab "{self.name}"'):
             try:
-                found = self._load()
+                state = self._load()
             except LabError:
-                found = None  # what it said is lost, but the lock file still names the server
-            self._end_processes(found)
+                state = None  # the state file is unreadable, but the lock file still names the server
+            self._end_processes(state)
             self._remove_files()
-            lock.release_folder(self.folder)  # stays when somebody has put something there
+            lock.release_folder(self.folder)  # stays if it has other files
         return True
 
-    def _end_processes(self, found: EmbeddedState | None) -> None:
+    def _end_processes(self, state: EmbeddedState | None) -> None:
         manage.stop_host(self.folder)
-        for process in [found.server if found else None, self._stray()]:
+        for process in [state.server if state else None, self._stray()]:
             if process is None or not processes.signal_process(process, signal.SIGTERM):
                 continue
             if not self._ended(process, _END_S):
@@ -406,7 +406,7 @@ class EmbeddedLab:
                     )
 
     def _stray(self) -> ProcessRecord | None:
-        """A server that holds this folder although no state file names it, as after a kill in the wrong moment."""
+        """A server that holds this folder's lock but may be in no state file, as after a kill at the wrong moment."""
         try:
             with (self.folder / LOCK_FILE).open("rb") as lock:
                 try:
@@ -440,7 +440,7 @@ class EmbeddedLab:
                     "files that belong to whoever takes the lab down",
                     "remove it by hand, or run as the user who made the lab",
                 ) from error
-        # Last, so that a ``down`` that was cut off can be called again.
+        # Last, so that an interrupted ``down`` can be repeated.
         (self.folder / model.STATE_FILE).unlink(missing_ok=True)
 
     # --- helpers --------------------------------------------------------------------------------------------------
@@ -449,8 +449,8 @@ class EmbeddedLab:
         return model.load(self.folder, self.name)
 
     def _only_one(self) -> AbstractContextManager[None]:
-        said = f'another kgpu is bringing the lab "{self.name}" up or down; waiting for it'
-        return lock.held(self.folder, self.name, wait_s=_LOCK_S, waiting=lambda: self.progress.step(said))
+        message = f'another kgpu is bringing the lab "{self.name}" up or down; waiting for it'
+        return lock.held(self.folder, self.name, wait_s=_LOCK_S, waiting=lambda: self.progress.step(message))
 
 
 def require_platform() -> None:
@@ -480,8 +480,8 @@ def _reap() -> None:
 
 def find_kubectl() -> str:
     """The kubectl on PATH, else the newest that was built here. Raises LabError."""
-    if found := build.find_kubectl():
-        return found
+    if program := build.find_kubectl():
+        return program
     raise LabError(
         "there is no kubectl",
         "kubectl on PATH, or built by kgpu",

@@ -1,4 +1,4 @@
-"""What one embedded lab is: its state file and the node that it begins with. Data only."""
+"""An embedded lab's state file and first node. Data only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_PROFILE: Final = "hgx-h100"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstNode:
-    """The node that ``up`` makes; ``gpus`` None for as many as the profile has."""
+    """The node that ``up`` adds; ``gpus`` None for as many as the profile has."""
 
     profile: str = DEFAULT_PROFILE
     gpus: int | None = None
@@ -28,9 +28,9 @@ class FirstNode:
 
 
 class EmbeddedState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What exists. ``port`` is kept over restarts; ``data`` is the folder of the kept objects, "" for none.
+    """The state of a lab. ``port`` is kept over restarts; ``data`` is the folder of stored objects, "" for none.
 
-    ``profile`` is that of the first node, "" for a cluster that began without one.
+    ``profile`` is the first node's, "" for a cluster that was started without one.
     """
 
     name: str
@@ -44,7 +44,7 @@ class EmbeddedState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def first(self) -> FirstNode | None:
-        """The node that it began with."""
+        """The lab's first node, None when it was started without one."""
         return FirstNode(profile=self.profile, gpus=self.gpus, agent=self.agent) if self.profile else None
 
 
@@ -69,6 +69,6 @@ def load(folder: Path, name: str) -> EmbeddedState | None:
         ) from error
 
 
-def save(folder: Path, made: EmbeddedState) -> None:
-    """Write it down. Raises OSError."""
-    write_atomic(folder / STATE_FILE, msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n", mode=0o600)
+def save(folder: Path, state: EmbeddedState) -> None:
+    """Write the state file. Raises OSError."""
+    write_atomic(folder / STATE_FILE, msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n", mode=0o600)

@@ -1,7 +1,7 @@
-"""Who may do what: the API's own Role, ClusterRole and binding objects, evaluated as the real authorizer does.
+"""Authorization by the API's own Role, ClusterRole and binding objects, evaluated as by the real authorizer.
 
-``system:masters`` may do everything, ``system:nodes`` what the ClusterRole ``system:node`` says. Aggregated roles count
-the rules of the roles that they select at once, without waiting for a controller.
+``system:masters`` may do everything, ``system:nodes`` what the ClusterRole ``system:node`` allows. Aggregated roles
+have the rules of the roles that they select at once, without a controller.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Grant = tuple[str, Object]
 
 
 class Rbac:
-    """Answers from ``reads``; ``changed`` must be called after a commit, so that bindings are read anew."""
+    """The authorizer over ``reads``; ``changed`` must be called after each commit, so that bindings are read again."""
 
     def __init__(self, reads: ObjectLookup) -> None:
         self._reads = reads
@@ -35,13 +35,13 @@ class Rbac:
         self._aggregated: dict[str, list[Object]] = {}
 
     def changed(self, key: tuple[str, str]) -> None:
-        """Something of ``(group, plural)`` was written."""
+        """Note that an object of ``(group, plural)`` was written."""
         if key[0] == GROUP and key[1] in _KINDS:
             self._grants = None
             self._aggregated.clear()
 
     def allowed(self, user: ApiUser, attributes: Object) -> tuple[bool, str]:
-        """May ``user`` do it; else what was wrong with the roles, mostly nothing. ``attributes`` as in Authority."""
+        """Whether ``user`` may, and if not the problems with the roles, mostly "". ``attributes`` as in Authority."""
         if MASTERS in user.groups:
             return True, ""
         namespace = str(attributes.get("namespace") or "")
@@ -54,12 +54,12 @@ class Rbac:
         return False, f"RBAC: {_joined(missing)}" if missing else ""
 
     def rules(self, user: ApiUser, namespace: str) -> tuple[list[Object], list[Object]]:
-        """The resourceRules and nonResourceRules of what ``user`` may do in ``namespace``."""
+        """The resourceRules and nonResourceRules of ``user`` in ``namespace``."""
         every = ["*"]
         if MASTERS in user.groups:
             resources = [{"verbs": every, "apiGroups": every, "resources": every}]
             return resources, [{"verbs": every, "nonResourceURLs": every}]
-        found: list[Object] = []
+        resource_rules: list[Object] = []
         paths: list[Object] = []
         for where, role, problem in self._roles(user):
             if problem or where not in ("", namespace):
@@ -67,15 +67,15 @@ class Rbac:
             for rule in self._rules(role):
                 if rule.get("resources"):
                     names = ("verbs", "apiGroups", "resources", "resourceNames")
-                    found.append({name: rule[name] for name in names if rule.get(name)})
+                    resource_rules.append({name: rule[name] for name in names if rule.get(name)})
                 if rule.get("nonResourceURLs") and not where:
                     paths.append({"verbs": rule["verbs"], "nonResourceURLs": rule["nonResourceURLs"]})
-        return found, paths
+        return resource_rules, paths
 
     # --- what there is --------------------------------------------------------------------------------------------
 
     def _roles(self, user: ApiUser) -> Iterator[tuple[str, Object, str]]:
-        """(namespace, role, problem) of every binding of the user's."""
+        """(namespace, role, problem) of every binding of the user."""
         if self._grants is None:
             self._grants = self._read_grants()
         if NODES in user.groups:
@@ -91,13 +91,13 @@ class Rbac:
                 yield where, role or {}, problem
 
     def _read_grants(self) -> dict[Subject, list[Grant]]:
-        found: dict[Subject, list[Grant]] = {}
+        grants: dict[Subject, list[Grant]] = {}
         for plural in ("clusterrolebindings", "rolebindings"):
             for binding in self._reads.list(GROUP, plural):
                 where = str(binding["metadata"].get("namespace") or "")
                 for subject in binding.get("subjects") or ():
-                    found.setdefault(_subject(subject, where), []).append((where, binding.get("roleRef") or {}))
-        return found
+                    grants.setdefault(_subject(subject, where), []).append((where, binding.get("roleRef") or {}))
+        return grants
 
     def _rules(self, role: Object) -> Iterable[Object]:
         selected = (role.get("aggregationRule") or {}).get("clusterRoleSelectors")
@@ -105,12 +105,14 @@ class Rbac:
             return role.get("rules") or ()
         name = role["metadata"]["name"]
         if name not in self._aggregated:
-            wanted = [one for one in map(selectors.of_label_selector, selected) if one is not None]
+            wanted = [
+                requirements for requirements in map(selectors.of_label_selector, selected) if requirements is not None
+            ]
             self._aggregated[name] = [
                 rule
-                for one in self._reads.list(GROUP, "clusterroles")
-                if one["metadata"]["name"] != name and any(_selects(each, one) for each in wanted)
-                for rule in (one.get("rules") or ())
+                for candidate in self._reads.list(GROUP, "clusterroles")
+                if candidate["metadata"]["name"] != name and any(_selects(each, candidate) for each in wanted)
+                for rule in (candidate.get("rules") or ())
             ]
         return self._aggregated[name]
 
@@ -142,9 +144,9 @@ def _permits(rule: Object, attributes: Object) -> bool:
         return False
     subresource = attributes.get("subresource") or ""
     resource = attributes.get("resource") or ""
-    asked = f"{resource}/{subresource}" if subresource else resource
+    target = f"{resource}/{subresource}" if subresource else resource
     wanted = rule.get("resources") or ()
-    return "*" in wanted or asked in wanted or bool(subresource and f"*/{subresource}" in wanted)
+    return "*" in wanted or target in wanted or bool(subresource and f"*/{subresource}" in wanted)
 
 
 def _has(values: Any, wanted: Any) -> bool:

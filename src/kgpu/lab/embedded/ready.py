@@ -1,4 +1,4 @@
-"""Waiting for an embedded cluster's first node: its Node Ready, its GPUs allocatable; and the lab's own objects."""
+"""Waits for an embedded cluster's first nodes (Node Ready, GPUs allocatable), and applies the lab's own objects."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kgpu.lab.nodes import manage
 _POLL_S: Final = 0.1
 
 
-def apply_ground(kubeconfig: Path) -> None:
-    """Put the lab's own objects into the cluster. Raises LabError, KubeError."""
+def apply_lab_objects(kubeconfig: Path) -> None:
+    """Apply the lab's own objects to the cluster. Raises LabError, KubeError."""
     asyncio.run(_apply(kubeconfig))
 
 
@@ -36,7 +36,7 @@ def _connect(kubeconfig: Path) -> KubeApi:
 
 
 def wait_for_hardware(root: Path, seconds: float, folder: Path) -> None:
-    """Until the node's host has made its simulated driver. Raises LabError."""
+    """Wait until the node's host has made its simulated driver. Raises LabError."""
     until = time.monotonic() + seconds
     while not (root / "state").exists():
         if time.monotonic() > until or not manage.host_running(folder):
@@ -59,11 +59,11 @@ def nodes(kubeconfig: Path) -> list[Object]:
 
 
 def lacking(node: Object | None, *, gpus: bool) -> str:
-    """What a node lacks to be of use, in words; "" when nothing. ``gpus``: it must offer some, and be labelled."""
+    """What a node lacks to be ready, as a text; "" for nothing. ``gpus``: it must offer some, and be labelled."""
     if node is None:
         return "it has not registered"
     status = node.get("status") or {}
-    conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or ()}
     if conditions.get("Ready") != "True":
         return "it is not Ready"
     offered = [
@@ -85,7 +85,7 @@ def _tail(log: Path, lines: int = 8) -> str:
 
 
 def wait_for_nodes(kubeconfig: Path, wanted: dict[str, bool], seconds: float, folder: Path) -> None:
-    """Until each node is of use; the value says whether it has GPUs to offer. ``folder``: of the lab's nodes.
+    """Wait until each node is ready; the value is whether it must offer GPUs. ``folder``: of the lab's nodes.
 
     Raises LabError, also when the host of the nodes has ended, and KubeError.
     """
@@ -98,18 +98,18 @@ async def _wait(kubeconfig: Path, wanted: dict[str, bool], seconds: float, folde
     api = _connect(kubeconfig)
     try:
         while True:
-            found = {one["metadata"]["name"]: one for one in (await api.list(NODES)).items}
-            missing = {name: lacking(found.get(name), gpus=gpus) for name, gpus in wanted.items()}
+            present = {node["metadata"]["name"]: node for node in (await api.list(NODES)).items}
+            missing = {name: lacking(present.get(name), gpus=gpus) for name, gpus in wanted.items()}
             missing = {name: why for name, why in missing.items() if why}
             if not missing:
                 return
             alive = manage.host_running(folder)
             if time.monotonic() > until or not alive:
-                said = "; ".join(f"node {name}: {why} after {seconds:.0f} s" for name, why in missing.items())
+                message = "; ".join(f"node {name}: {why} after {seconds:.0f} s" for name, why in missing.items())
                 if not alive:
-                    said = "the host of the simulated nodes has ended"
+                    message = "the host of the simulated nodes has ended"
                 raise LabError(
-                    f"{said}\n{_tail(log)}".rstrip(),
+                    f"{message}\n{_tail(log)}".rstrip(),
                     "nodes that are Ready and offer their GPUs",
                     f'look into {log}; then "kgpu lab down" and try again',
                 )

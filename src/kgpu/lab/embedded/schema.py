@@ -1,4 +1,4 @@
-"""A type as a tree: what patches, server-side apply, defaulting and strict decoding need to know of a field.
+"""A type as a tree of schemas, for patches, server-side apply, defaulting and strict decoding.
 
 Built from OpenAPI schemas, the real API's (``data/schemas.json``) or a CRD's own. Nodes are made on demand and shared,
 so that recursive types are fine.
@@ -30,11 +30,11 @@ class SchemaNode:
         self.shape: Any = None  # kept here by ``patch.shape``, which derives it
 
     def _child(self, slot: str, raw: Any) -> SchemaNode | None:
-        found = self._children.get(slot, _MISSING)
-        if found is _MISSING:
-            found = SchemaNode(raw, self._table) if isinstance(raw, Mapping) else None
-            self._children[slot] = found
-        return found  # type: ignore[no-any-return]
+        child = self._children.get(slot, _MISSING)
+        if child is _MISSING:
+            child = SchemaNode(raw, self._table) if isinstance(raw, Mapping) else None
+            self._children[slot] = child
+        return child  # type: ignore[no-any-return]
 
     def field(self, name: str) -> SchemaNode | None:
         """The schema of an object's field: a property, else what ``additionalProperties`` says, else None."""
@@ -53,12 +53,12 @@ class SchemaNode:
 
     @property
     def properties(self) -> Mapping[str, Raw]:
-        found: Mapping[str, Raw] = self.raw.get("properties", {})
-        return found
+        properties: Mapping[str, Raw] = self.raw.get("properties", {})
+        return properties
 
     @property
     def type(self) -> str:
-        """``object``, ``array``, ``string``, ``integer``, ``number``, ``boolean``, or "" when anything goes."""
+        """``object``, ``array``, ``string``, ``integer``, ``number``, ``boolean``, or "" for any type."""
         return str(self.raw.get("type", ""))
 
     @property
@@ -67,17 +67,17 @@ class SchemaNode:
 
     @property
     def preserves_unknown(self) -> bool:
-        """Fields that no property names are kept."""
+        """Whether unknown fields are kept."""
         return bool(self.raw.get("x-kubernetes-preserve-unknown-fields"))
 
     @property
     def embedded(self) -> bool:
-        """A whole object with apiVersion, kind and metadata."""
+        """Whether it is a whole object with apiVersion, kind and metadata."""
         return bool(self.raw.get("x-kubernetes-embedded-resource"))
 
     @property
     def list_type(self) -> str:
-        """``atomic``, ``set`` or ``map``; lists are atomic unless said otherwise."""
+        """``atomic`` (the default), ``set`` or ``map``."""
         return str(self.raw.get("x-kubernetes-list-type", "atomic"))
 
     @property

@@ -1,7 +1,7 @@
-"""Label and field selectors: parsed with the real API's grammar and refused in its words.
+"""Label and field selectors: parsed with the real API's grammar and error messages.
 
-``labels_of`` and ``fields_of`` give None for "everything", else a function from an object to whether it matches. Parsed
-selectors are cached, for the same few come again and again.
+``labels_of`` returns None for "everything", else a function from an object to whether it matches; ``fields_of`` returns
+terms for ``field_match``. Parsed selectors are cached, as clients repeat the same few.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LabelRequirement:
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Does a set of labels meet it."""
+        """Whether a set of labels meets it."""
         value = labels.get(self.key)
         match self.operator:
             case "=" | "in":
@@ -89,8 +89,8 @@ def labels_of(text: str) -> Match | None:
 
 
 def matches(requirements: tuple[LabelRequirement, ...], labels: Mapping[str, str]) -> bool:
-    """Does a set of labels meet all of them."""
-    return all(one.matches(labels) for one in requirements)
+    """Whether a set of labels meets all requirements."""
+    return all(requirement.matches(labels) for requirement in requirements)
 
 
 _OPERATORS: Final = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
@@ -100,12 +100,12 @@ def of_label_selector(selector: Mapping[str, Any] | None) -> tuple[LabelRequirem
     """A LabelSelector of the API (matchLabels, matchExpressions); None matches nothing, () matches everything."""
     if selector is None:
         return None
-    found = [LabelRequirement(key, "=", (value,)) for key, value in (selector.get("matchLabels") or {}).items()]
-    found.extend(
+    requirements = [LabelRequirement(key, "=", (value,)) for key, value in (selector.get("matchLabels") or {}).items()]
+    requirements.extend(
         LabelRequirement(row["key"], _OPERATORS.get(row["operator"], "in"), tuple(row.get("values") or ()))
         for row in selector.get("matchExpressions") or ()
     )
-    return tuple(found)
+    return tuple(requirements)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -115,8 +115,8 @@ def parse_labels(text: str) -> tuple[LabelRequirement, ...]:
 
 
 def _tokens(text: str) -> list[str | None]:
-    """The words of a selector; None ends them. A word that begins with a NUL is a lexical error."""
-    found: list[str | None] = []
+    """The tokens of a selector, with None at the end. One that begins with a NUL is a lexical error."""
+    words: list[str | None] = []
     at, end = 0, len(text)
     while at < end:
         if text[at] in " \t\r\n":
@@ -131,19 +131,19 @@ def _tokens(text: str) -> list[str | None]:
                     at = best
                     break
             if not best:
-                found.append(f"\0error expected: keyword found '{text[start:at]}'")
+                words.append(f"\0error expected: keyword found '{text[start:at]}'")
                 continue
             at = best
-            found.append(text[start:at])
+            words.append(text[start:at])
         else:
             start = at
             while at < end and text[at] not in _SPECIAL and text[at] not in " \t\r\n\0":
                 at += 1
-            found.append(text[start:at])
+            words.append(text[start:at])
             if at < end and text[at] == "\0":
                 break
-    found.append(None)
-    return found
+    words.append(None)
+    return words
 
 
 class _Parser:
@@ -155,17 +155,17 @@ class _Parser:
         return self._words[self._at]
 
     def _take(self) -> str | None:
-        found = self._words[self._at]
-        if found is not None:
+        word = self._words[self._at]
+        if word is not None:
             self._at += 1
-        return found
+        return word
 
     def parse(self) -> tuple[LabelRequirement, ...]:
-        found: list[LabelRequirement] = []
+        requirements: list[LabelRequirement] = []
         while (word := self._look()) is not None:
             if not _identifier(word) and word != "!":
                 raise _bad(f"found '{_literal(word)}', expected: !, identifier, or 'end of string'")
-            found.append(self._requirement())
+            requirements.append(self._requirement())
             after = self._take()
             if after is None:
                 break
@@ -174,7 +174,7 @@ class _Parser:
             following = self._look()
             if not _identifier(following) and following != "!":
                 raise _bad(f"found '{_literal(following)}', expected: identifier after ','")
-        return tuple(sorted(found, key=lambda one: one.key))
+        return tuple(sorted(requirements, key=lambda requirement: requirement.key))
 
     def _requirement(self) -> LabelRequirement:
         word = self._take()
@@ -209,7 +209,7 @@ class _Parser:
         word = self._take()
         if word != "(":
             raise _unparsed(f"found '{_literal(word)}' expected: '('")
-        found: set[str] = set()
+        values: set[str] = set()
         word = self._look()
         if word == ")":
             self._take()
@@ -220,12 +220,12 @@ class _Parser:
             word = self._take()
             following = self._look()
             if word == ",":
-                if not found or following in (",", ")"):
-                    found.add("")
+                if not values or following in (",", ")"):
+                    values.add("")
                 if following == ")":
                     break
             elif word is not None and _identifier(word):
-                found.add(word)
+                values.add(word)
                 if following == ")":
                     break
                 if following != ",":
@@ -233,7 +233,7 @@ class _Parser:
             else:
                 raise _unparsed(f"found '{_literal(word)}', expected: ',', or identifier")
         self._take()
-        return tuple(sorted(found))
+        return tuple(sorted(values))
 
 
 def _identifier(word: str | None) -> bool:
@@ -304,7 +304,7 @@ _INVOLVED: Final = tuple(
     f"involvedObject.{name}"
     for name in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 )
-# By group and plural: what the real API selects by, besides the rows that every kind has.
+# By group and plural: the fields that the real API selects by, where they are more than name and namespace.
 _FIELDS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     ("", "pods"): (
         *_NAMED, "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
@@ -334,7 +334,7 @@ _ALIASES: Final[dict[tuple[str, str], dict[str, str]]] = {
     },
     ("batch", "jobs"): {"status.successful": "status.succeeded"},
 }
-# What a field is when the object does not say, where that is not "".
+# The value of a field that the object lacks, where that is not "".
 _ABSENT: Final[dict[tuple[str, str], dict[str, str]]] = {
     ("", "pods"): {"spec.hostNetwork": "false"},
     ("", "nodes"): {"spec.unschedulable": "false"},
@@ -351,7 +351,7 @@ def fields_of(kind: ApiKind, text: str, custom: tuple[str, ...] = ()) -> tuple[F
 @functools.lru_cache(maxsize=4096)
 def _parse_fields(kind: ApiKind, text: str, custom: tuple[str, ...]) -> tuple[FieldTerm, ...]:
     known = _FIELDS.get(kind.key)
-    found = []
+    terms = []
     for part in sorted(_split_terms(text)):
         if not part:
             continue
@@ -369,8 +369,8 @@ def _parse_fields(kind: ApiKind, text: str, custom: tuple[str, ...]) -> tuple[Fi
                 raise bad_request(f"field label not supported: {name}")
         elif name not in _NAMED:
             raise bad_request(f'"{name}" is not a known field selector: only "metadata.name", "metadata.namespace"')
-        found.append(term)
-    return tuple(found)
+        terms.append(term)
+    return tuple(terms)
 
 
 def _split_terms(text: str) -> list[str]:
@@ -378,25 +378,25 @@ def _split_terms(text: str) -> list[str]:
 
 
 def _unescape(text: str) -> str:
-    found, at = [], 0
+    characters, at = [], 0
     while at < len(text):
         character = text[at]
         if character == "\\":
             escaped = text[at + 1 : at + 2]
             if escaped not in ("\\", ",", "=") or not escaped:
                 raise bad_request(f"invalid field selector: invalid escape sequence: \\{escaped}")
-            found.append(escaped)
+            characters.append(escaped)
             at += 2
             continue
         if character in ",=":
             raise bad_request(f"invalid field selector: unescaped character in value: {ord(character)}")
-        found.append(character)
+        characters.append(character)
         at += 1
-    return "".join(found)
+    return "".join(characters)
 
 
 def field_match(kind: ApiKind, terms: tuple[FieldTerm, ...]) -> Match | None:
-    """Does an object (as stored) meet every term; None for no terms."""
+    """A function from an object (as stored) to whether it meets every term; None for no terms."""
     if not terms:
         return None
     aliases, absent = _ALIASES.get(kind.key, {}), _ABSENT.get(kind.key, {})
@@ -409,14 +409,14 @@ def field_match(kind: ApiKind, terms: tuple[FieldTerm, ...]) -> Match | None:
 
 def _value(obj: Object, paths: list[list[str]], default: str) -> str:
     for path in paths:
-        found: Any = obj
+        value: Any = obj
         for part in path:
-            if isinstance(found, list):
-                found = found[int(part)] if part.isdigit() and int(part) < len(found) else None
+            if isinstance(value, list):
+                value = value[int(part)] if part.isdigit() and int(part) < len(value) else None
             else:
-                found = found.get(part) if isinstance(found, dict) else None
-        if found is not None and found != "":
-            return str(found).lower() if isinstance(found, bool) else str(found)
+                value = value.get(part) if isinstance(value, dict) else None
+        if value is not None and value != "":
+            return str(value).lower() if isinstance(value, bool) else str(value)
     return default
 
 

@@ -1,8 +1,8 @@
 """``python -m kgpu.lab.embedded.server --dir DIR``: the embedded cluster's one process.
 
 Puts the parts together (store, rules, admission, HTTP, controllers, scheduler) and runs them until SIGTERM, which ends
-it at once and cleanly, also with open watches; so does the removal of ``DIR``. A controller that dies starts again and
-never takes the API along. In ``DIR``: ``pki/``, ``tokens.csv``, ``kubeconfig`` (the administrator's),
+it at once and cleanly, also with open watches; so does the removal of ``DIR``. A controller that fails is restarted and
+never ends the API. In ``DIR``: ``pki/``, ``tokens.csv``, ``kubeconfig`` (the administrator's),
 ``nodes/kubeconfig`` (for the nodes' host).
 """
 
@@ -108,7 +108,7 @@ def write_files(settings: ServerSettings, port: int) -> tls.Pki:
 
 
 def url_host(host: str) -> str:
-    """As it stands in a URL; an address that means all is reached on the loopback."""
+    """The host as written in a URL; the loopback for an address that means all."""
     if host in ("", "0.0.0.0", "::"):
         return HOST
     return f"[{host}]" if ":" in host else host
@@ -120,35 +120,35 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def reserve(host: str, port: int) -> socket.socket:
-    """A socket that keeps a port, 0 for any free one, for whoever is told to listen on it while this one is open.
+    """A socket that reserves a port (0: any free one) for a process that will listen on it while this one is open.
 
-    The system gives the port to nobody who asks for any. Raises LabError when somebody listens on it.
+    The system does not give the port to others that request any. Raises LabError when it is in use.
     """
     return _socket(host, port, listening=False)
 
 
 def _socket(host: str, port: int, *, listening: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named, because asyncio switches off Nagle's delay (40 ms an answer) only where the protocol is said.
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    # With the protocol, as asyncio switches off Nagle's delay (40 ms per response) only if it is given.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host, port))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
         if listening:
-            made.listen(_BACKLOG)
+            sock.listen(_BACKLOG)
     except OSError as error:
-        made.close()
+        sock.close()
         raise LabError(
             f"can't listen on {host}:{port}: {error.strerror or error}",
             "a free port on an address of this machine",
             "choose another with --port, or leave it out to have a free one found",
         ) from error
-    return made
+    return sock
 
 
 @contextlib.contextmanager
 def only_one(folder: Path) -> Iterator[upkeep.FileIdentity]:
-    """Hold the folder; the lock file, which is returned, says which process does. Raises LabError when another does."""
+    """Hold the folder's lock file and yield its identity. Raises LabError when another process holds it."""
     from kgpu.lab import processes
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ def only_one(folder: Path) -> Iterator[upkeep.FileIdentity]:
 
 @dataclass(slots=True, kw_only=True)
 class ServerParts:
-    """The parts, put together: ``app`` is what HTTP needs, ``roles`` what runs beside it."""
+    """The parts of a server: ``app`` for HTTP, ``roles`` that run beside it."""
 
     app: App
     core: ApiCore
@@ -225,16 +225,16 @@ def assemble(settings: ServerSettings, port: int, pki: tls.Pki) -> ServerParts:
 
 
 def _counts(store: Any, kinds: Any) -> dict[str, int]:
-    found = {
+    counts = {
         f"{kind.plural}.{kind.group}".rstrip("."): store.table(kind.key).count("") for kind in kinds if kind.stored
     }
-    return {name: count for name, count in found.items() if count}
+    return {name: count for name, count in counts.items() if count}
 
 
 def _roles(core: ApiCore, root_ca: str, event_ttl: float) -> dict[str, RoleFunction]:
     from kgpu.lab.embedded.bootstrap import USER
     from kgpu.lab.embedded.core.expiring import Expiring
-    from kgpu.lab.embedded.local import LocalApi
+    from kgpu.lab.embedded.local_api import LocalApi
 
     def local(manager: str) -> KubeApi:
         return LocalApi(core, USER, manager=manager)
@@ -298,7 +298,7 @@ async def serve(settings: ServerSettings, held: upkeep.FileIdentity) -> None:
 
 
 def _upkeep(settings: ServerSettings, held: upkeep.FileIdentity, stop: asyncio.Event) -> dict[str, RoleFunction]:
-    """What keeps the process itself well."""
+    """The roles that maintain the process itself."""
 
     async def garbage(handle: RoleHandle) -> None:
         handle.running()
@@ -319,14 +319,14 @@ def _upkeep(settings: ServerSettings, held: upkeep.FileIdentity, stop: asyncio.E
 
 
 def _seconds(text: str) -> float:
-    found = float(text)
-    if not 0 < found < float("inf"):
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
         raise ValueError(text)
-    return found
+    return seconds
 
 
 def main() -> int:
-    """Parse, run; the exit code."""
+    """Parse the command line and run; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m kgpu.lab.embedded.server", description="The embedded cluster.")
     parser.add_argument("--dir", required=True, type=Path, help="the lab's folder")
     parser.add_argument("--name", default="lab", help="the lab's name, as the kubeconfig has it")

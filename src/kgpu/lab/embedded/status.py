@@ -1,7 +1,7 @@
-"""What the API answers instead of an object: Status with code, reason, message and causes, worded as the real one.
+"""The API's errors: Status objects with code, reason, message and causes, worded as the real server's.
 
-``ApiError`` is raised anywhere below the HTTP surface, which turns it into the answer. ``FieldError`` is one complaint
-about one field; ``invalid`` makes the 422 of several.
+``ApiError`` is raised anywhere below the HTTP layer, which turns it into the response. ``FieldError`` is an error in
+one field; ``invalid`` makes the 422 of several.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Object = dict[str, Any]
 
 
 class ApiError(Exception):
-    """A refusal. ``details`` is the Status object's ``details``."""
+    """An error response. ``details`` is the Status object's ``details``."""
 
     def __init__(self, code: int, reason: str, message: str, details: Object | None = None) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class ApiError(Exception):
         return {**status, "code": self.code}
 
 
-# The words of a field's complaint, by type: what stands before the detail.
+# The beginning of a field error's message, by type.
 _SENTENCES: Final = {
     "FieldValueInvalid": "Invalid value",
     "FieldValueRequired": "Required value",
@@ -55,12 +55,12 @@ _SENTENCES: Final = {
 }
 _WITHOUT_VALUE: Final = frozenset({"FieldValueRequired", "FieldValueForbidden", "FieldValueTooLong", "InternalError"})
 OMIT: Final[Any] = object()
-"""As a FieldError's value: the message goes without it, as for whole objects and lists."""
+"""As a FieldError's value: the message has no value, as for whole objects and lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One complaint: the type (a CauseType), the field's path as ``spec.containers[0].image``, the value, the rest."""
+    """One error: its type (a CauseType), the field's path as ``spec.containers[0].image``, the value, the detail."""
 
     type: str
     field: str
@@ -69,7 +69,7 @@ class FieldError:
 
     @property
     def message(self) -> str:
-        """Without the field, as in a cause."""
+        """The message without the field, as in a cause."""
         text = _SENTENCES[self.type]
         if self.type not in _WITHOUT_VALUE and self.value is not OMIT:
             text += f": {shown(self.value)}"
@@ -80,7 +80,7 @@ class FieldError:
 
 
 class Verbatim(str):
-    """A value that is already as messages print it, such as a Go struct with its fields in their own order."""
+    """A value in the form that messages print, such as a Go struct with its fields in their own order."""
 
     __slots__ = ()
 
@@ -93,7 +93,7 @@ def shown(value: Any) -> str:
         return float_text(value)
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
     if isinstance(value, dict | list):
-        # Go's JSON escapes what would end a script element.
+        # Go's JSON encoder escapes these for HTML.
         text = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
     return text
 
@@ -125,7 +125,7 @@ def forbidden_field(field: str, detail: str) -> FieldError:
 
 
 def unsupported(field: str, value: Any, supported: Sequence[str]) -> FieldError:
-    known = ", ".join(shown(one) for one in sorted(supported))
+    known = ", ".join(shown(name) for name in sorted(supported))
     return FieldError("FieldValueNotSupported", field, value, f"supported values: {known}")
 
 

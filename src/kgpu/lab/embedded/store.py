@@ -1,8 +1,8 @@
-"""Objects by kind, namespace and name, their revisions, and what happened lately.
+"""Objects by kind, namespace and name, their revisions, and the recent history.
 
-Promises: every write has the next revision of one sequence; what is handed out is shared and never changes; a list of
-one namespace, of one name or of one value of an indexed field costs what it finds, not what there is; a snapshot of any
-revision that the history reaches can be read again; history is bounded by count and bytes, watchers by count.
+Every write gets the next revision of one sequence. Returned objects are shared and never change. A list of one
+namespace, one name or one value of an indexed field costs by its result, not by the store. A snapshot of any revision
+in the history can be read. History is bounded by count and bytes, watchers by count.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ Key = tuple[str, str]
 """(group, plural)."""
 CommitListener = Callable[[Key, str, StoredObject, "StoredObject | None"], None]
 
-RESTART_GAP: Final = 1000  # revisions that are left out when kept data is read again
+RESTART_GAP: Final = 1000  # revisions skipped when stored data is loaded
 HISTORY_EVENTS: Final = 5_000  # per kind
 HISTORY_BYTES: Final = 8 << 20  # per kind, of encoded objects
-# The kubelets' lists and watches of their own pods, and those of whoever drains a node.
+# For kubelets' lists and watches of their own pods, and for drains of a node.
 INDEXED: Final[dict[Key, tuple[str, ...]]] = {("", "pods"): ("spec", "nodeName")}
 
 
 class CommitLog(Protocol):
-    """Where commits are kept; ``kgpu.lab.embedded.journal.Journal``."""
+    """Stores commits; ``kgpu.lab.embedded.journal.Journal``."""
 
     def load(self) -> tuple[int, Iterable[tuple[Key, Object]]]:
         """The last revision and every object."""
         ...
 
     def append(self, key: Key, stored: StoredObject, removed: bool) -> None:
-        """Keep one commit; raises ApiError 500 when nothing more can be kept."""
+        """Queue one commit for writing. Raises ApiError 500 when no more can be stored."""
         ...
 
     async def kept(self, revision: int) -> None:
-        """Return when everything up to ``revision`` is on disk; raises ApiError 500 when it can't be written."""
+        """Return when all commits up to ``revision`` are on disk. Raises ApiError 500 when they can't be written."""
         ...
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write pending commits."""
         ...
 
 
 class ExpiredError(Exception):
-    """The history does not reach back so far; ``oldest`` is the first revision that can be watched from."""
+    """The history doesn't reach back that far; ``oldest`` is the first revision that can be watched from."""
 
     def __init__(self, oldest: int) -> None:
         super().__init__(oldest)
@@ -95,7 +95,7 @@ class Table:
         return value if isinstance(value, str) else ""
 
     def place(self, stored: StoredObject, old: StoredObject | None) -> None:
-        """Put it where lists find it."""
+        """Add the object, or replace ``old`` by it."""
         namespace, name = stored.namespace, stored.name
         space = self.spaces.get(namespace)
         if space is None:
@@ -109,7 +109,7 @@ class Table:
             self.index.setdefault(self.indexed(stored.obj), {})[namespace, name] = stored
 
     def drop(self, old: StoredObject) -> None:
-        """Take it away."""
+        """Remove the object."""
         namespace, name = old.namespace, old.name
         space = self.spaces[namespace]
         del space.objects[name]
@@ -130,7 +130,7 @@ class Table:
             del self.index[value]
 
     def record(self, event: Commit) -> None:
-        """Keep it in the history, and forget what is too much."""
+        """Add a commit to the history, and drop the oldest beyond its limits."""
         self.events.append(event)
         self.changed = event.stored.revision
         self._bytes += event.size
@@ -148,13 +148,13 @@ class Table:
         """Events after ``revision``, oldest first. Raises ExpiredError."""
         if revision < self.oldest:
             raise ExpiredError(self.oldest)
-        found: list[Commit] = []
+        commits: list[Commit] = []
         for event in reversed(self.events):
             if event.stored.revision <= revision:
                 break
-            found.append(event)
-        found.reverse()
-        return found
+            commits.append(event)
+        commits.reverse()
+        return commits
 
     def scan(self, namespace: str, start: str = "") -> Iterator[StoredObject]:
         """In key order from ``start`` (``namespace/name``) on; all namespaces for "" unless objects have none."""
@@ -174,22 +174,26 @@ class Table:
             yield space, bisect.bisect_left(space.names, name) if start and held == at else 0
 
     def snapshot(self, namespace: str, start: str, revision: int) -> Iterator[StoredObject]:
-        """As ``scan``, as of ``revision``. Raises ExpiredError at once."""
+        """As ``scan``, but at ``revision``. Raises ExpiredError at once."""
         undo: dict[tuple[str, str], StoredObject | None] = {}
         for event in reversed(self.since(revision)):
             undo[event.stored.namespace, event.stored.name] = event.old
         if not undo:
             return self.scan(namespace, start)
-        present = (one for one in self.scan(namespace, start) if (one.namespace, one.name) not in undo)
+        present = (stored for stored in self.scan(namespace, start) if (stored.namespace, stored.name) not in undo)
         past = sorted(
-            (one for one in undo.values() if one and namespace in ("", one.namespace) and order_of(one) >= start),
+            (
+                stored
+                for stored in undo.values()
+                if stored and namespace in ("", stored.namespace) and order_of(stored) >= start
+            ),
             key=order_of,
         )
         return heapq.merge(present, past, key=order_of)
 
 
 def order_of(stored: StoredObject) -> str:
-    """What lists are sorted by."""
+    """The sort key of lists."""
     return f"{stored.namespace}/{stored.name}"
 
 
@@ -206,24 +210,24 @@ class ObjectStore:
         self._listeners: list[CommitListener] = []
         if journal is not None:
             last, objects = journal.load()
-            # What a killed process had told its watchers but not written must not get the same numbers again.
+            # Revisions that a killed process sent to watchers but did not write must not be used again.
             self.revision = max(1, last) + (RESTART_GAP if last else 0)
             for key, obj in objects:
                 self.table(key).place(StoredObject(obj, int(obj["metadata"]["resourceVersion"])), None)
 
     def table(self, key: Key) -> Table:
         """The kind's table, an empty one when nothing was ever written."""
-        found = self._tables.get(key)
-        if found is None:
-            found = self._tables[key] = Table(INDEXED.get(key), self.revision)
-        return found
+        table = self._tables.get(key)
+        if table is None:
+            table = self._tables[key] = Table(INDEXED.get(key), self.revision)
+        return table
 
     def get(self, key: Key, namespace: str, name: str) -> StoredObject | None:
         """The object as it is now."""
         return self.table(key).find(namespace, name)
 
     def put(self, key: Key, obj: Object) -> StoredObject:
-        """Write an object, new or not. ``obj`` is handed over; its resourceVersion is set.
+        """Write an object, new or not. ``obj`` now belongs to the store; its resourceVersion is set.
 
         Raises TooLargeError, and ApiError 500 when the journal can't keep it.
         """
@@ -243,7 +247,7 @@ class ObjectStore:
         return stored
 
     def remove(self, key: Key, old: StoredObject) -> StoredObject:
-        """Take an object away; what it was last, under the revision of its end."""
+        """Remove an object; returns its last state under the revision of the removal."""
         table = self.table(key)
         revision = self.revision + 1
         metadata = {**old.obj["metadata"], "resourceVersion": str(revision)}
@@ -266,31 +270,31 @@ class ObjectStore:
         self._listeners.append(listener)
 
     async def kept(self) -> None:
-        """Return when all that was written so far is on disk, at once without a journal. Raises ApiError 500."""
+        """Return once all writes so far are on disk (at once without a journal). Raises ApiError 500."""
         if self._journal is not None:
             await self._journal.kept(self.revision)
 
     def compact(self) -> None:
-        """To be called now and then: what was the present at the last call is the oldest that can be listed now.
+        """Call periodically: revisions before the last call can no longer be listed.
 
         Watches may still begin where the history reaches, as they do from the real server's cache.
         """
         self.compacted, self._next_compaction = self._next_compaction, self.revision
 
     def expire(self, key: Key | None = None) -> None:
-        """Forget the history, of one kind or all: what compaction does after a while."""
+        """Drop the history of one kind or all, as compaction does after a while."""
         for table in [self.table(key)] if key else self._tables.values():
             table.forget(len(table.events))
             table.oldest = self.revision
 
     def drop_kind(self, key: Key) -> None:
-        """Forget an empty kind with its history; its watches end (a CRD is gone)."""
+        """Drop an empty kind with its history and end its watches, as after its CRD is gone."""
         table = self._tables.pop(key, None)
         if table is not None:
             table.watching.end()
 
     def close(self) -> None:
-        """End every watch and write what is left to the journal."""
+        """End every watch and close the journal."""
         for table in self._tables.values():
             table.watching.end()
         if self._journal is not None:

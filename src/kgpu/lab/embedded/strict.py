@@ -1,8 +1,7 @@
-"""Strict decoding: fields that a type does not have, and JSON of the wrong type, in the real server's words.
+"""Strict decoding: unknown fields and JSON of the wrong type, with the real server's messages.
 
-Types are compiled once. A first walk copies an object in which all is well; only where something is not, a second one
-finds the words, which name Go's types: those that a schema does not know are in ``_GO_TYPES``, Go's embedded structs in
-``_INLINED``.
+Types are compiled once. A first pass copies a valid object; only after an error a second pass makes the messages, which
+name Go's types: those that are not in a schema are in ``_GO_TYPES``, Go's embedded structs in ``_INLINED``.
 """
 
 from __future__ import annotations
@@ -89,25 +88,25 @@ def check(obj: Any, node: SchemaNode, *, path: str = "") -> tuple[Any, list[str]
 
 
 class Members(list[tuple[str, Any]]):
-    """A JSON object's members as they stand in the text, with names that are there more than once."""
+    """A JSON object's members in the order of the text, duplicate names included."""
 
 
 def complaints(members: Any, node: SchemaNode) -> list[str]:
-    """What strict decoding into the type says of fields that it does not have or that are repeated, as it meets them.
+    """The errors of strict decoding about unknown and duplicate fields, in the order of the text.
 
-    ``members``: decoded JSON of the right types, its objects ``Members``. Below an unknown field nothing is looked at.
+    ``members``: decoded JSON of the right types, its objects ``Members``. Nothing below an unknown field is checked.
     """
-    found: list[str] = []
-    _compiled(node).complain(members, "", found)
-    return found
+    problems: list[str] = []
+    _compiled(node).complain(members, "", problems)
+    return problems
 
 
 class _OddError(Exception):
-    """Something is not as it should be; the second walk says what."""
+    """The value is invalid; the second pass makes the message."""
 
 
 class _Where(NamedTuple):
-    """A place: the Go struct that it is in, Go's path of fields, and the path with indices."""
+    """A place in an object: its Go struct, Go's path of fields, and the path with indices."""
 
     struct: str
     fields: str
@@ -126,12 +125,12 @@ class _Report:
 
 def _deep(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _deep(one) for key, one in value.items()}
-    return [_deep(one) for one in value] if isinstance(value, list) else value
+        return {key: _deep(inner) for key, inner in value.items()}
+    return [_deep(inner) for inner in value] if isinstance(value, list) else value
 
 
 class _Type:
-    """A compiled type that takes anything."""
+    """A compiled type that accepts any value."""
 
     go = "interface {}"
 
@@ -142,11 +141,11 @@ class _Type:
     def explain(self, value: Any, where: _Where, report: _Report) -> Any:  # noqa: ARG002
         return _deep(value)
 
-    def complain(self, value: Any, path: str, found: list[str]) -> None:
-        """Unknown and repeated fields; none where the value decodes itself."""
+    def complain(self, value: Any, path: str, problems: list[str]) -> None:
+        """Add errors about unknown and duplicate fields; none for types that decode themselves."""
 
     def empty(self) -> Any:
-        """What a null in a list or map becomes."""
+        """The value that replaces a null in a list or map."""
         return None
 
 
@@ -203,21 +202,21 @@ class _ListType(_Type):
         if type(value) is not list:
             raise _OddError
         copy, empty = self.item.copy, self.item.empty
-        return [empty() if one is None else copy(one) for one in value]
+        return [empty() if item is None else copy(item) for item in value]
 
     def explain(self, value: Any, where: _Where, report: _Report) -> Any:
         if not isinstance(value, list):
             report.mismatch(_NAMES[type(value)], where, self.go)
             return []
         cleaned = []
-        for index, one in enumerate(value):
+        for index, item in enumerate(value):
             inside = where._replace(path=f"{where.path}[{index}]")
-            cleaned.append(self.item.empty() if one is None else self.item.explain(one, inside, report))
+            cleaned.append(self.item.empty() if item is None else self.item.explain(item, inside, report))
         return cleaned
 
-    def complain(self, value: Any, path: str, found: list[str]) -> None:
-        for index, one in enumerate(value or ()):
-            self.item.complain(one, f"{path}[{index}]", found)
+    def complain(self, value: Any, path: str, problems: list[str]) -> None:
+        for index, item in enumerate(value or ()):
+            self.item.complain(item, f"{path}[{index}]", problems)
 
     def empty(self) -> Any:
         return []
@@ -233,26 +232,26 @@ class _MapType(_Type):
         if type(value) is not dict:
             raise _OddError
         copy, empty = self.values.copy, self.values.empty
-        return {key: empty() if one is None else copy(one) for key, one in value.items()}
+        return {key: empty() if inner is None else copy(inner) for key, inner in value.items()}
 
     def explain(self, value: Any, where: _Where, report: _Report) -> Any:
         if not isinstance(value, dict):
             report.mismatch(_NAMES[type(value)], where, self.go)
             return {}
         cleaned = {}
-        for key, one in value.items():
+        for key, inner in value.items():
             inside = where._replace(path=f"{where.path}.{key}")
-            cleaned[key] = self.values.empty() if one is None else self.values.explain(one, inside, report)
+            cleaned[key] = self.values.empty() if inner is None else self.values.explain(inner, inside, report)
         return cleaned
 
-    def complain(self, value: Any, path: str, found: list[str]) -> None:
+    def complain(self, value: Any, path: str, problems: list[str]) -> None:
         seen: set[str] = set()
-        for key, one in value or ():
+        for key, inner in value or ():
             inside = f"{path}.{key}"
             if key in seen:
-                found.append(f'duplicate field "{inside}"')
+                problems.append(f'duplicate field "{inside}"')
             seen.add(key)
-            self.values.complain(one, inside, found)
+            self.values.complain(inner, inside, problems)
 
     def empty(self) -> Any:
         return {}
@@ -269,12 +268,12 @@ class _Struct(_Type):
 
     @property
     def fields(self) -> dict[str, _Type]:
-        """Made when first asked for, as types may hold themselves."""
+        """The fields' types; made at the first use, as types may be recursive."""
         if self._fields is None:
-            found = {name: self._node.field(name) for name in self._node.properties}
+            children = {name: self._node.field(name) for name in self._node.properties}
             self._fields = {
                 name: _compiled(child, _GO_TYPES.get((self._name, name), ""))
-                for name, child in found.items()
+                for name, child in children.items()
                 if child is not None
             }
         return self._fields
@@ -284,15 +283,15 @@ class _Struct(_Type):
             raise _OddError
         fields = self._fields or self.fields
         cleaned = {}
-        for key, one in value.items():
-            if one is None:
+        for key, inner in value.items():
+            if inner is None:
                 if key not in fields:
                     raise _OddError
                 continue
             field = fields.get(key)
             if field is None:
                 raise _OddError
-            cleaned[key] = field.copy(one)
+            cleaned[key] = field.copy(inner)
         return cleaned
 
     def explain(self, value: Any, where: _Where, report: _Report) -> Any:
@@ -300,32 +299,32 @@ class _Struct(_Type):
             report.mismatch(_NAMES[type(value)], where, self.go)
             return {}
         cleaned = {}
-        for key, one in value.items():
+        for key, inner in value.items():
             field = self.fields.get(key)
             path = f"{where.path}.{key}" if where.path else key
             if field is None:
                 if self._open:
-                    cleaned[key] = _deep(one)
+                    cleaned[key] = _deep(inner)
                 else:
                     report.unknown.append(f'unknown field "{path}"')
-            elif one is not None:
+            elif inner is not None:
                 name = self._inlined(key) + key
                 fields = f"{where.fields}.{name}" if where.fields else name
-                cleaned[key] = field.explain(one, _Where(self._name, fields, path), report)
+                cleaned[key] = field.explain(inner, _Where(self._name, fields, path), report)
         return cleaned
 
-    def complain(self, value: Any, path: str, found: list[str]) -> None:
+    def complain(self, value: Any, path: str, problems: list[str]) -> None:
         seen: set[str] = set()
-        for key, one in value or ():
+        for key, inner in value or ():
             inside = f"{path}.{key}" if path else key
             field = self.fields.get(key)
             if field is None:
-                found.append(f'unknown field "{inside}"')
+                problems.append(f'unknown field "{inside}"')
                 continue
             if key in seen:
-                found.append(f'duplicate field "{inside}"')
+                problems.append(f'duplicate field "{inside}"')
             seen.add(key)
-            field.complain(one, inside, found)
+            field.complain(inner, inside, problems)
 
     def _inlined(self, key: str) -> str:
         struct, outside, inside = _INLINED.get(self._name, ("", None, frozenset()))

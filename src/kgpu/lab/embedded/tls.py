@@ -1,7 +1,7 @@
 """The lab's own keys and certificates: a CA, the API server's certificate, one for calling kubelets, a token key.
 
-Everything is made once and kept; what is missing, about to expire or lacks a wanted host name is made anew. Keys are
-readable by their owner alone and never logged. EC keys (P-256), because they are made in milliseconds.
+All are made once and kept; one that is missing, about to expire or lacks a host name is made again. Keys are readable
+by their owner alone and never logged. EC keys (P-256), because they are made in milliseconds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Pki:
 
     @property
     def token_key(self) -> Path:
-        """What service account tokens are signed with."""
+        """The key that signs service account tokens."""
         return self.folder / "sa.key"
 
     def certificate(self, name: str) -> Path:
@@ -94,7 +94,7 @@ def ensure(folder: Path, *, hosts: Sequence[str] = ()) -> Pki:
 
 
 def _current(pki: Pki, hosts: tuple[str, ...]) -> bool:
-    """Without parsing certificates: loading the library takes longer than starting the rest of the server."""
+    """Whether all files are valid, without parsing them: importing the library is slower than the server's start."""
     try:
         until, *kept = (pki.folder / _STAMP).read_text().split()
         fresh = dt.datetime.now(dt.UTC) < dt.datetime.fromisoformat(until) - _RENEW
@@ -128,7 +128,7 @@ def _authority(pki: Pki) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
             return certificate, _load_key(pki.key("ca"))
     key = _new_key()
     name = _name("kgpu-lab-ca", ())
-    made = (
+    certificate = (
         _builder(name, name, key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .add_extension(_usage(certifies=True), critical=True)
@@ -136,8 +136,8 @@ def _authority(pki: Pki) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
         .sign(key, hashes.SHA256())
     )
     _write_key(pki.key("ca"), key)
-    write_atomic(pki.ca, made.public_bytes(serialization.Encoding.PEM))
-    return made, key
+    write_atomic(pki.ca, certificate.public_bytes(serialization.Encoding.PEM))
+    return certificate, key
 
 
 def issue(
@@ -160,10 +160,10 @@ def issue(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
     if hosts:
-        builder = builder.add_extension(x509.SubjectAlternativeName([_general_name(one) for one in hosts]), False)
-    made = builder.sign(signer, hashes.SHA256())
+        builder = builder.add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), False)
+    signed = builder.sign(signer, hashes.SHA256())
     _write_key(pki.key(name), key)
-    write_atomic(pki.certificate(name), made.public_bytes(serialization.Encoding.PEM))
+    write_atomic(pki.certificate(name), signed.public_bytes(serialization.Encoding.PEM))
 
 
 def _builder(subject: Any, issuer: Any, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
@@ -194,7 +194,7 @@ def _name(common_name: str, organizations: Sequence[str]) -> x509.Name:
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
-    parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, one) for one in organizations]
+    parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization) for organization in organizations]
     return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
@@ -217,11 +217,11 @@ def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    found = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    if not isinstance(found, ec.EllipticCurvePrivateKey):
+    key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
         msg = f"{path.name} is not an EC key"
         raise ValueError(msg)  # noqa: TRY004 - as the library reports every other bad key
-    return found
+    return key
 
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:

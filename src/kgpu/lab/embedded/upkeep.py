@@ -1,7 +1,6 @@
-"""What keeps a server that runs for weeks from harm: its own log is bounded, and it ends when its folder is gone.
+"""Upkeep of a server that runs for weeks: its own log is bounded, and it ends when its folder is gone.
 
-Only the log that the server writes itself, ``logs/server.log`` in its folder, is ever moved aside; output that goes
-anywhere else is its owner's.
+Only the server's own log, ``logs/server.log`` in its folder, is ever rotated; output to anywhere else is left alone.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from kgpu.lab.log_rotation import rotate
 
 LOG: Final = Path("logs") / "server.log"
 LOG_BYTES: Final = 10 * 2**20
-"""Size of the log above which it becomes ``server.log.1``, in the place of the one before."""
+"""A log larger than this becomes ``server.log.1``, which replaces the one before."""
 LOG_PERIOD_S: Final = 2.0
 FOLDER_PERIOD_S: Final = 3.0
 
@@ -26,18 +25,18 @@ log = logging.getLogger(__name__)
 
 
 class FileIdentity(NamedTuple):
-    """A file by what it is and not by its name."""
+    """A file's identity, independent of its name."""
 
     device: int
     inode: int
 
     @classmethod
-    def of(cls, found: os.stat_result) -> FileIdentity:
-        return cls(found.st_dev, found.st_ino)
+    def of(cls, stat: os.stat_result) -> FileIdentity:
+        return cls(stat.st_dev, stat.st_ino)
 
 
 async def until_gone(path: Path, held: FileIdentity, *, period: float = FOLDER_PERIOD_S) -> None:
-    """Return once ``path`` is no longer the file ``held``: removed, moved, or another one put there."""
+    """Return once ``path`` is no longer the file ``held``: it was removed, moved or replaced."""
     while True:
         if not _is(path, held):
             return
@@ -62,9 +61,9 @@ async def bound_log(path: Path, *, most: int = LOG_BYTES, period: float = LOG_PE
 
 
 class Sparing(logging.Filter):
-    """Of the libraries' loggers, lets at most ``most`` records through in ``period`` seconds; ours pass always.
+    """Lets at most ``most`` records of the libraries' loggers pass in ``period`` seconds, and all of ours.
 
-    What they write, others can cause: a line for each connection that sends rubbish.
+    Clients can cause such records: one for each connection that sends invalid data.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class Sparing(logging.Filter):
 
 
 def spare_log() -> None:
-    """Put ``Sparing`` before what the root logger writes."""
+    """Add ``Sparing`` to the root logger's handlers."""
     sparing = Sparing()
     for handler in logging.getLogger().handlers:
         handler.addFilter(sparing)

@@ -1,8 +1,8 @@
-"""Watches of one kind: who is told of a commit, and as what.
+"""Watches of one kind: which watchers get a commit, and as which event.
 
-Promises: a commit costs only the watchers that it may concern (those of all objects, of its namespace, of its name, of
-its indexed field); an object that begins or ceases to match a selector is ADDED or DELETED to that watcher; a watcher
-that reads too slowly is ended instead of growing, and goes on from the last version it has seen.
+A commit costs only the watchers that it may concern (of all objects, of its namespace, name or indexed field). An
+object that begins or ceases to match a selector is ADDED or DELETED for that watcher. A watcher that reads too slowly
+is ended instead of growing; its client continues from the last version it has seen.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ class ObjectWatch:
         self._next_bookmark = 0.0
         self.closed = False
         self.slow = False
-        """True when it was ended because nobody read it."""
+        """True when it was ended because its reader was too slow."""
         self.on_close: Callable[[], None] = lambda: None
 
     def begin(self, initial: Iterable[StoredObject], *, mark_end: bool, revision: int) -> None:
-        """What is there already, to be told first; ``mark_end`` adds the bookmark that says that this was all."""
+        """Send the present objects first; ``mark_end`` adds the bookmark that ends the initial events."""
         self._initial = iter(initial)
         if mark_end:
             self._queue.append(self._bookmark(revision, ends_initial=True))
 
     def replay(self, events: Iterable[Commit]) -> None:
-        """What has happened since the version that the reader has; filtered as it is read."""
+        """Send the commits since the reader's version; they are filtered as they are read."""
         self._missed = iter(events)
 
     def __aiter__(self) -> ObjectWatch:
@@ -84,7 +84,7 @@ class ObjectWatch:
             await self._wait()
 
     def pop(self) -> WatchItem | None:
-        """The next item that is there already, None when one has to be waited for."""
+        """The next item that is available at once, None when there is none."""
         first = next(self._initial, None)
         if first is not None:
             return WatchItem("ADDED", self._converted(first))
@@ -110,14 +110,14 @@ class ObjectWatch:
                 timer.cancel()
 
     def bookmark(self) -> None:
-        """Tell the reader how far it has come."""
+        """Send a bookmark with the present revision."""
         if not self.closed:
             self._put(self._bookmark(self._now()))
 
     def offer(
         self, change: str, stored: StoredObject, old: StoredObject | None, gone: Callable[[], StoredObject]
     ) -> None:
-        """One commit; ``gone`` gives the old object under the new revision."""
+        """Send one commit if it concerns this watch; ``gone`` returns the old object under the new revision."""
         item = self._item(change, stored, old, gone)
         if item is not None:
             self._put(item)
@@ -138,7 +138,7 @@ class ObjectWatch:
         return None
 
     def close(self) -> None:
-        """End it: what was not read yet is still given."""
+        """End the watch; items not yet read are still returned."""
         if not self.closed:
             self.closed = True
             self.on_close()
@@ -172,14 +172,14 @@ class ObjectWatch:
 
 
 def ended(stored: StoredObject, old: StoredObject | None) -> StoredObject:
-    """The old object under the new revision: what a watch is told that it no longer matches."""
+    """The old object under the new revision: the DELETED event for an object that no longer matches a watch."""
     assert old is not None
     metadata = {**old.obj["metadata"], "resourceVersion": str(stored.revision)}
     return StoredObject({**old.obj, "metadata": metadata}, stored.revision)
 
 
 class KindWatches:
-    """The watches of one kind, by what they can be concerned with."""
+    """The watches of one kind, by the bucket of commits that may concern them."""
 
     def __init__(self) -> None:
         self._buckets: dict[Bucket, dict[ObjectWatch, None]] = {}
@@ -202,7 +202,7 @@ class KindWatches:
     def offer(
         self, change: str, stored: StoredObject, old: StoredObject | None, indexed: Callable[[Object], str]
     ) -> None:
-        """Tell everybody whom it concerns."""
+        """Send a commit to the watches that it may concern."""
         buckets = self._buckets
         if not buckets:
             return

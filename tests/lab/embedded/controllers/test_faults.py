@@ -16,7 +16,7 @@ from kgpu.kube.port import NODES, PODS, KubeRefusedError, Object, Resource
 from kgpu.lab.embedded.controllers.job import JobController
 from kgpu.lab.embedded.controllers.kinds import CRON_JOBS, DEPLOYMENTS, JOBS, REPLICA_SETS, SERVICE_ACCOUNTS
 from kgpu.lab.embedded.controllers.replicaset import ReplicaSetController
-from kgpu.lab.embedded.local import LocalApi
+from kgpu.lab.embedded.local_api import LocalApi
 from kgpu.lab.embedded.scheduler.run import Scheduler
 from tests.lab.embedded.support import Whole, whole
 

@@ -14,7 +14,7 @@ from kgpu.lab.embedded.controllers.kinds import NAMESPACES, SERVICE_ACCOUNTS
 from kgpu.lab.embedded.core import ApiCore
 from kgpu.lab.embedded.core.model import ApiUser
 from kgpu.lab.embedded.kinds import Kinds
-from kgpu.lab.embedded.local import LocalApi
+from kgpu.lab.embedded.local_api import LocalApi
 from kgpu.lab.embedded.store import ObjectStore
 from kgpu.lab.embedded.types.rules import BuiltinRules
 

@@ -148,7 +148,7 @@ class DaemonSetStep:
 
 @dataclass(slots=True)
 class ObservedDaemonSet:
-    """One look at a DaemonSet. ``pods`` by node, without the ended ones that are being deleted."""
+    """The observed state of a DaemonSet. ``pods`` by node, without the ended ones that are being deleted."""
 
     ds: Object
     nodes: Sequence[Object]

@@ -97,7 +97,7 @@ Action = CreateSet | ChangeSet | DeleteSet | Annotate | SetStatus
 
 @dataclass(frozen=True, slots=True)
 class DeploymentPlan:
-    """What to do in this order, and after how many seconds to look again."""
+    """The actions in order, and in how many seconds to sync again."""
 
     actions: tuple[Action, ...]
     again: float | None = None

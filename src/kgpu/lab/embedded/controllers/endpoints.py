@@ -34,7 +34,7 @@ _GATHER = 0.1  # seconds: pods that start together change a Service once
 
 
 def _shown(pod: Object) -> tuple[object, ...]:
-    """What of a pod an endpoint shows."""
+    """The parts of a pod that its endpoint depends on."""
     return labels_of(pod), address_of(pod), is_ready(pod), is_terminal(pod), deleting(pod), node_of(pod)
 
 

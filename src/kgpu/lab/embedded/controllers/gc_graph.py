@@ -35,7 +35,7 @@ class OwnerReference:
 
 @dataclass(frozen=True, slots=True)
 class GraphObject:
-    """What the graph keeps of an object."""
+    """An object's node in the graph."""
 
     resource: Resource
     key: Key
@@ -169,7 +169,7 @@ class CollectorAction(enum.Enum):
 def decide(
     node: GraphObject, graph: Graph, state_of: Callable[[OwnerReference], OwnerState]
 ) -> tuple[CollectorAction, frozenset[str]]:
-    """What to do with the object, and for UNLINK the uids of the owners to remove."""
+    """Return the action for the object, and for UNLINK the uids of the owners to remove."""
     if node.orphans_dependents:
         return CollectorAction.ORPHAN, frozenset()
     if node.deletes_dependents:

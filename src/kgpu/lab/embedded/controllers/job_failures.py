@@ -37,8 +37,8 @@ def _exited(pod: Object, rule: Object) -> Object | None:
             continue
         code = int(ended.get("exitCode") or 0)
         if code and (code in values) is inside:
-            found: Object = container
-            return found
+            exited: Object = container
+            return exited
     return None
 
 

@@ -91,7 +91,7 @@ class JobEvent:
 
 @dataclass
 class JobSync:
-    """One look at a Job: ``step``, then ``record`` how it went, then ``flush``, strip ``strip``, then ``close``."""
+    """One sync of a Job: ``step``, ``record`` its outcome, ``flush``, remove finalizers of ``strip``, ``close``."""
 
     job: Object
     pods: Sequence[Object]

@@ -88,7 +88,7 @@ class StatefulSetStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedStatefulSet:
-    """One look at a StatefulSet. Revisions by name; ``gone`` are the uids of pods that are being deleted."""
+    """The observed state of a StatefulSet. Revisions by name; ``gone`` are the uids of pods being deleted."""
 
     owner: Object
     pods: Mapping[int, Object]

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from kgpu.lab.embedded.duplicate_fields import Repeated
 from kgpu.lab.embedded.kinds import ApiKind
-from kgpu.lab.embedded.repeated import Repeated
 from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import ApiError, FieldError, Object
 
@@ -288,7 +288,7 @@ class Patching(Protocol):
 
 
 class Authority(Protocol):
-    """Who users are and what they may do; the HTTP surface's tokens. ``AllowAll`` stands in for it."""
+    """Authenticates tokens and authorizes users. ``AllowAll`` is the default."""
 
     def allowed(self, user: ApiUser, attributes: Object) -> tuple[bool, str]:
         """Whether ``user`` may, and why. ``attributes``: a review's resourceAttributes or nonResourceAttributes."""

@@ -10,7 +10,7 @@ import re
 from typing import Any, Final, NamedTuple
 
 from kgpu.lab.embedded.core.model import Call, in_order
-from kgpu.lab.embedded.repeated import Repeated, operations, warnings
+from kgpu.lab.embedded.duplicate_fields import Repeated, operations, warnings
 from kgpu.lab.embedded.status import ApiError, Object, bad_request, bad_value, invalid, shown
 
 STRATEGIC: Final = "application/strategic-merge-patch+json"

@@ -15,8 +15,8 @@ from kgpu.lab.embedded.core import patch_errors, sizes
 from kgpu.lab.embedded.core.context import VerbContext, now, plain
 from kgpu.lab.embedded.core.convert import storage_key
 from kgpu.lab.embedded.core.model import Call, Review, StoredObject
+from kgpu.lab.embedded.duplicate_fields import StrictError, words
 from kgpu.lab.embedded.kinds import ApiKind
-from kgpu.lab.embedded.repeated import StrictError, words
 from kgpu.lab.embedded.status import (
     MODIFIED,
     ApiError,

@@ -115,7 +115,7 @@ def _open_parts(obj: Object) -> None:
 
 
 def settle(obj: Object) -> None:
-    """As Go prints the type, in place."""
+    """Set and drop empty fields as Go encodes the type, in place."""
     spec = obj.get("spec")
     if not isinstance(spec, dict):
         spec = obj["spec"] = {}

@@ -15,8 +15,8 @@ from kgpu.base.errors import ConfigError
 from kgpu.formats import yaml
 from kgpu.lab.embedded import protobuf
 from kgpu.lab.embedded.core.model import in_order
+from kgpu.lab.embedded.duplicate_fields import Repeated, yaml_lines
 from kgpu.lab.embedded.kinds import ApiKind
-from kgpu.lab.embedded.repeated import Repeated, yaml_lines
 from kgpu.lab.embedded.status import ApiError, Object, bad_request, bad_value, invalid
 from kgpu.lab.embedded.strict import Members
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kgpu.lab.embedded.core.model import ApiUser, Call, ListPage, StoredObject, TypeRules
 from kgpu.lab.embedded.core.serviceaccount import await_default_account
+from kgpu.lab.embedded.duplicate_fields import Repeated, warnings, words
 from kgpu.lab.embedded.http import answers, body, logs, negotiate, options, proxy, watch
 from kgpu.lab.embedded.http.answers import ApiAnswer, Columns
 from kgpu.lab.embedded.http.metrics import Metrics
 from kgpu.lab.embedded.http.request import ApiRequest, not_allowed, not_there
 from kgpu.lab.embedded.kinds import ApiKind, Kinds
 from kgpu.lab.embedded.patch import unsupported
-from kgpu.lab.embedded.repeated import Repeated, warnings, words
 from kgpu.lab.embedded.status import ApiError, Object, bad_request
 
 if TYPE_CHECKING:

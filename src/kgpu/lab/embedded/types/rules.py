@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 
 from kgpu.lab.embedded.core.model import Call, copied
+from kgpu.lab.embedded.duplicate_fields import StrictError, warnings, words
 from kgpu.lab.embedded.kinds import ApiKind, schema_data
-from kgpu.lab.embedded.repeated import StrictError, warnings, words
 from kgpu.lab.embedded.schema import ANYTHING, SchemaNode
 from kgpu.lab.embedded.status import FieldError, Object, bad_request
 from kgpu.lab.embedded.strict import check

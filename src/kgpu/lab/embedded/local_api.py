@@ -1,7 +1,7 @@
 """``LocalApi``: the embedded API server in process, as a ``KubeApi``, for its own controllers and scheduler.
 
-What it returns is shared with the store and must not be changed in place. Each call yields to the loop once, so that a
-busy controller does not keep others waiting.
+Returned objects are shared with the store and must not be changed in place. Each call yields to the loop once, so that
+a busy controller does not block other tasks.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LocalApi:
         async with self._answering("list", resource) as kind:
             labels, fields = _texts(selector)
             page = self._core.list(kind, _space(kind, namespace), labels=labels, fields=fields)
-            return Listing(tuple(project(one.obj) if project else one.obj for one in page.items), page.version)
+            return Listing(tuple(project(stored.obj) if project else stored.obj for stored in page.items), page.version)
 
     async def watch(
         self, resource: Resource, resource_version: str, *, namespace: str = "", selector: Selector = EVERYTHING
@@ -86,9 +86,11 @@ class LocalApi:
         self, resource: Resource, name: str, change: Object, *, namespace: str = "", subresource: str = "",
         kind: Patch = Patch.MERGE,
     ) -> Object:  # fmt: skip
-        async with self._answering("patch", resource) as found:
-            space = _space(found, namespace)
-            return self._core.patch(found, space, name, str(kind), change, self._call(), subresource=subresource)[0].obj
+        async with self._answering("patch", resource) as api_kind:
+            space = _space(api_kind, namespace)
+            return self._core.patch(api_kind, space, name, str(kind), change, self._call(), subresource=subresource)[
+                0
+            ].obj
 
     async def create(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
         async with self._answering("create", resource) as kind:
@@ -118,8 +120,8 @@ class LocalApi:
         if self._closed.is_set():
             raise KubeUnreachableError("no answer to discover", "an open API", "it was closed")
         await asyncio.sleep(0)
-        found = {kind.key: kind.resource for kind in self._core.kinds if kind.stored}
-        return ServedResources(version_numbers(str(discovery_data()["version"])), tuple(found.values()))
+        resources = {kind.key: kind.resource for kind in self._core.kinds if kind.stored}
+        return ServedResources(version_numbers(str(discovery_data()["version"])), tuple(resources.values()))
 
     async def close(self) -> None:
         self._closed.set()

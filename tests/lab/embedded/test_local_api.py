@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kgpu.kube.port import CONFIG_MAPS, PODS, KubeRefusedError, KubeUnreachableError, Resource, Selector
-from kgpu.lab.embedded.local import LocalApi
+from kgpu.lab.embedded.local_api import LocalApi
 from tests.kube.contract import Contract, Place
 from tests.lab.embedded.support import ADMIN, make_core
 

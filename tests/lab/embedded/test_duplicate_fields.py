@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kgpu.lab.embedded.duplicate_fields import MOST, Repeated, operations, warnings, words, yaml_lines
 from kgpu.lab.embedded.kinds import schema_data
-from kgpu.lab.embedded.repeated import MOST, Repeated, operations, warnings, words, yaml_lines
 from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.strict import Members
 

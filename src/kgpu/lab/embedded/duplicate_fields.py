@@ -1,6 +1,6 @@
-"""Fields that a body has more than once, in the words of the real server's strict decoders.
+"""Duplicate fields of a body, reported as by the real server's strict decoders.
 
-JSON: each is named by its path, where the decoder comes upon it again. YAML: the parser's one complaint, with lines.
+JSON: each is named by its path, in the decoder's order. YAML: one error of the parser, with lines.
 Sources: sigs.k8s.io/json, go.yaml.in/yaml, apimachinery's serializer/json, apiserver's endpoints/handlers.
 """
 
@@ -16,45 +16,45 @@ from kgpu.lab.embedded.status import ApiError, shown
 from kgpu.lab.embedded.strict import Members
 
 MOST: Final = 100
-"""Complaints of one decoding; the real decoder stops to note them."""
+"""The most errors of one decoding; the real decoder drops further ones."""
 _YAML: Final = "yaml: unmarshal errors:\n"
 _CONVERTING: Final = "error converting YAML to JSON: "
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A body with repeated fields: its members as written (JSON), or the lines of the YAML parser's complaint."""
+    """A body with duplicate fields: its members as written (JSON), or the lines of the YAML parser's error."""
 
     members: Any = None
     lines: tuple[str, ...] = ()
 
     def typed(self, node: SchemaNode, unknown: list[str]) -> list[str]:
-        """Every complaint of a decoder of that type; ``unknown`` are those about fields that it does not have."""
+        """All errors of a decoder of that type; ``unknown`` are those about unknown fields."""
         if self.lines:
             return [_of_lines(self.lines), *unknown]
         return _limited(strict.complaints(self.members, node))
 
     def merged(self, value: Any) -> Any:
-        """``value``, in which the last of a field counts, as a type has it: objects and lists are decoded over those
-        that were there before.
+        """``value`` as a typed decoder reads it: later objects and lists are decoded over earlier ones, where ``value``
+        has only the last.
         """
         return value if self.members is None else _merged(self.members)
 
     def untyped(self) -> list[str]:
-        """The complaints of a decoder that takes any field."""
+        """All errors of a decoder that accepts any field."""
         if self.lines:
             return [_of_lines(self.lines)]
-        found: list[str] = []
-        _walk(self.members, "", found)
-        return _limited(found)
+        problems: list[str] = []
+        _walk(self.members, "", problems)
+        return _limited(problems)
 
     def applied(self) -> str:
-        """The complaint about a configuration that is applied."""
+        """The error about an applied configuration."""
         return _CONVERTING + _of_lines(self.lines)
 
 
 def yaml_lines(repeated: Iterable[tuple[int, Any]]) -> tuple[str, ...]:
-    """What the YAML parser says of each key that was there already; rows of (line, key)."""
+    """The YAML parser's error lines for duplicate keys; ``repeated`` are rows of (line, key)."""
     return tuple(f"line {line}: key {_key(key)} already set in map" for line, key in repeated)
 
 
@@ -69,28 +69,30 @@ def _of_lines(lines: tuple[str, ...]) -> str:
 
 
 def warnings(complaints: Iterable[str]) -> list[str]:
-    """Each on its own, as Warning headers have them."""
-    found: list[str] = []
-    for one in complaints:
-        inner = one.removeprefix(_CONVERTING)
-        found += [line.strip() for line in inner.removeprefix(_YAML).split("\n")] if inner.startswith(_YAML) else [one]
-    return found
+    """The complaints as separate texts for Warning headers."""
+    texts: list[str] = []
+    for complaint in complaints:
+        inner = complaint.removeprefix(_CONVERTING)
+        texts += (
+            [line.strip() for line in inner.removeprefix(_YAML).split("\n")] if inner.startswith(_YAML) else [complaint]
+        )
+    return texts
 
 
 def _merged(value: Any) -> Any:
     if isinstance(value, Members):
-        found: dict[str, Any] = {}
-        for key, one in value:
-            found[key] = _onto(found.get(key), _merged(one))
-        return found
-    return [_merged(one) for one in value] if isinstance(value, list) else value
+        merged: dict[str, Any] = {}
+        for key, inner in value:
+            merged[key] = _onto(merged.get(key), _merged(inner))
+        return merged
+    return [_merged(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _onto(old: Any, new: Any) -> Any:
     if isinstance(old, dict) and isinstance(new, dict):
-        return {**old, **{key: _onto(old.get(key), one) for key, one in new.items()}}
+        return {**old, **{key: _onto(old.get(key), inner) for key, inner in new.items()}}
     if isinstance(old, list) and isinstance(new, list):
-        return [_onto(old[at] if at < len(old) else None, one) for at, one in enumerate(new)]
+        return [_onto(old[at] if at < len(old) else None, inner) for at, inner in enumerate(new)]
     return new
 
 
@@ -98,22 +100,22 @@ def _limited(complaints: list[str]) -> list[str]:
     return list(dict.fromkeys(complaints))[:MOST]
 
 
-def _walk(value: Any, path: str, found: list[str]) -> None:
+def _walk(value: Any, path: str, problems: list[str]) -> None:
     if isinstance(value, Members):
         seen: set[str] = set()
-        for key, one in value:
+        for key, inner_value in value:
             inner = f"{path}.{key}" if path else key
             if key in seen:
-                found.append(f"duplicate field {shown(inner)}")
+                problems.append(f"duplicate field {shown(inner)}")
             seen.add(key)
-            _walk(one, inner, found)
+            _walk(inner_value, inner, problems)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            _walk(item, f"{path}[{index}]", found)
+            _walk(item, f"{path}[{index}]", problems)
 
 
 class StrictError(ApiError):
-    """400: an object that is refused for nothing but what strict decoding found, which is ``complaints``."""
+    """ApiError 400 for an object refused only by strict decoding, whose errors are ``complaints``."""
 
     def __init__(self, message: str, complaints: list[str]) -> None:
         super().__init__(400, "BadRequest", message)
@@ -121,7 +123,7 @@ class StrictError(ApiError):
 
 
 def words(complaints: Iterable[str]) -> str:
-    """All of them in one sentence."""
+    """The message of a strict decoding error with all complaints."""
     return f"strict decoding error: {', '.join(complaints)}"
 
 
@@ -129,17 +131,17 @@ _OPERATION: Final = frozenset({"op", "path", "from", "value"})
 
 
 def operations(patch: Any) -> list[str]:
-    """What strict decoding says of a JSON patch; its objects may be ``Members``."""
-    found: list[str] = []
+    """The errors of strict decoding in a JSON patch, whose objects may be ``Members``."""
+    problems: list[str] = []
     for index, operation in enumerate(patch):
         seen: set[str] = set()
         for key, value in operation if isinstance(operation, Members) else operation.items():
             inner = f"[{index}].{key}"
             if key not in _OPERATION:
-                found.append(f"unknown field {shown(inner)}")
+                problems.append(f"unknown field {shown(inner)}")
                 continue
             if key in seen:
-                found.append(f"duplicate field {shown(inner)}")
+                problems.append(f"duplicate field {shown(inner)}")
             seen.add(key)
-            _walk(value, inner, found)
-    return _limited(found)
+            _walk(value, inner, problems)
+    return _limited(problems)
