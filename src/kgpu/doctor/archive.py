@@ -61,7 +61,7 @@ def _members(snapshot: Snapshot) -> Iterable[tuple[str, bytes]]:
         "Node": snapshot.nodes.values(),
         "Pod": snapshot.pods.values(),
         "Event": snapshot.all_events(),
-        **{kind: found.values() for kind, found in sorted(snapshot.kinds.items())},
+        **{kind: by_key.values() for kind, by_key in sorted(snapshot.kinds.items())},
     }
     for kind, objects in kinds.items():
         items = [config_maps.shown(snapshot, obj) if kind == "ConfigMap" else _shown(kind, obj) for obj in objects]
@@ -86,13 +86,13 @@ def _shown(kind: str, obj: Any) -> Any:
 
 
 def _meta(snapshot: Snapshot) -> dict[str, Any]:
-    taken = dt.datetime.fromtimestamp(snapshot.taken, dt.UTC).isoformat().replace("+00:00", "Z")
+    when = dt.datetime.fromtimestamp(snapshot.taken, dt.UTC).isoformat().replace("+00:00", "Z")
     return {
         "program": f"kgpu {__version__}",
-        "taken": taken,
+        "taken": when,
         "version": list(snapshot.version) if snapshot.version else None,
         "listed": sorted(snapshot.listed),
-        "missing": [one.data() for one in snapshot.missing],
+        "missing": [gap.data() for gap in snapshot.missing],
         "looked": snapshot.counts(),
         "leftOut": {"data of ConfigMaps": config_maps.left_out(snapshot)},
     }

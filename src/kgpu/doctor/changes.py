@@ -47,43 +47,45 @@ class ReportChange:
 
     def data(self) -> dict[str, Any]:
         """As JSON."""
-        found: dict[str, Any] = {"change": self.what.value}
+        document: dict[str, Any] = {"change": self.what.value}
         if self.finding is not None:
-            found["finding"] = self.finding.data()
+            document["finding"] = self.finding.data()
         if self.gap is not None:
-            found["missing"] = self.gap.data()
+            document["missing"] = self.gap.data()
         if self.under is not None:
-            found["follows_from"] = {"id": self.under.id, "subject": str(self.under.subject)}
-        return found
+            document["follows_from"] = {"id": self.under.id, "subject": str(self.under.subject)}
+        return document
 
 
 def changes(before: Report | None, after: Report) -> tuple[ReportChange, ...]:
     """What has ended, then what has changed, then what has appeared; ``before`` is None at the first look."""
     old, new = _by_key(before.findings if before else ()), _by_key(after.findings)
-    folded = {(one.id, one.subject): root for root in after.findings for one in root.all() if one is not root}
-    found = [
-        ReportChange(what=What.ENDED, finding=one, under=folded.get((one.id, one.subject)))
-        for key, one in old.items()
+    folded = {
+        (finding.id, finding.subject): root for root in after.findings for finding in root.all() if finding is not root
+    }
+    differences = [
+        ReportChange(what=What.ENDED, finding=finding, under=folded.get((finding.id, finding.subject)))
+        for key, finding in old.items()
         if key not in new
     ]
-    found += [
-        ReportChange(what=What.CHANGED, finding=one)
-        for key, one in new.items()
-        if key in old and _read(old[key]) != _read(one)
+    differences += [
+        ReportChange(what=What.CHANGED, finding=finding)
+        for key, finding in new.items()
+        if key in old and _read(old[key]) != _read(finding)
     ]
-    found += [ReportChange(what=What.APPEARED, finding=one) for key, one in new.items() if key not in old]
-    return (*found, *_evidence(before, after))
+    differences += [ReportChange(what=What.APPEARED, finding=finding) for key, finding in new.items() if key not in old]
+    return (*differences, *_evidence(before, after))
 
 
 def _by_key(findings: Iterable[Finding]) -> dict[tuple[str, Subject, int], Finding]:
     """By rule and subject; several of one rule about one subject by their order."""
-    found: dict[tuple[str, Subject, int], Finding] = {}
-    for one in findings:
+    findings_by_key: dict[tuple[str, Subject, int], Finding] = {}
+    for finding in findings:
         number = 0
-        while (one.id, one.subject, number) in found:
+        while (finding.id, finding.subject, number) in findings_by_key:
             number += 1
-        found[one.id, one.subject, number] = one
-    return found
+        findings_by_key[finding.id, finding.subject, number] = finding
+    return findings_by_key
 
 
 def _read(one: Finding) -> tuple[Any, ...]:
@@ -123,14 +125,15 @@ def as_lines(found: Iterable[ReportChange], when: str, width: int) -> Iterator[s
         if change.gap is not None:
             why = f" ({change.gap.why})" if change.gap.why else ""
             yield f"{when} {change.what}: {change.gap.what}{why}"
-        if (one := change.finding) is None:
+        if (finding := change.finding) is None:
             continue
         under = f" (it follows from {change.under.id} {change.under.subject})" if change.under else ""
-        yield f"{when} {change.what} {MARKS[one.level]} {one.id} {one.subject}: {first_sentence(one.cause)}{under}"
+        head = f"{when} {change.what} {MARKS[finding.level]} {finding.id} {finding.subject}"
+        yield f"{head}: {first_sentence(finding.cause)}{under}"
         if change.what is What.APPEARED:
-            if first_sentence(one.cause) != one.cause:
-                yield f"  {one.cause}"
-            yield from body(one, width)
+            if first_sentence(finding.cause) != finding.cause:
+                yield f"  {finding.cause}"
+            yield from body(finding, width)
 
 
 def first_sentence(text: str) -> str:

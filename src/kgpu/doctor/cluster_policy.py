@@ -20,16 +20,16 @@ MIXED: Final = {"mig": {"strategy": "mixed"}}
 def in_force(snapshot: Snapshot) -> Obj | None:
     """The one that counts: of several all but one are ignored."""
     policies = list(snapshot.all("ClusterPolicy"))
-    return next((one for one in policies if one.text("status.state") != "ignored"), None)
+    return next((policy for policy in policies if policy.text("status.state") != "ignored"), None)
 
 
 def name(snapshot: Snapshot) -> str:
     """Its name, the usual one where none was read."""
-    found = in_force(snapshot)
-    return found.name if found is not None else USUAL
+    policy = in_force(snapshot)
+    return policy.name if policy is not None else USUAL
 
 
 def change(snapshot: Snapshot, spec: Mapping[str, Any], why: str = "") -> Remedy:
     """The command that sets these fields of its spec and leaves the others as they are; ``why`` stands above it."""
-    made = remedies.patch_policy(name(snapshot), {"spec": spec})
-    return made.why(why) if why else made
+    command = remedies.patch_policy(name(snapshot), {"spec": spec})
+    return command.why(why) if why else command

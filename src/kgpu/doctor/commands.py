@@ -84,10 +84,10 @@ def patched(one: Waiting, made: Iterable[Edit], proof: str, *, words: str) -> tu
     patch = edits.patch_of(_spec(owner, one.pod, place), made)
     if not patch or not made:
         return (Remedy("in {}: {}", owner, words),)
-    found = _commands(owner, patch, place, one, proof)
+    steps_made = _commands(owner, patch, place, one, proof)
     # What looks like a credential is hidden in what is shown: such a command would no longer be the one that was meant.
-    whole = all(len(step) <= LONGEST and cleaned(step) == step for step in found)
-    return found if whole else (Remedy("in {}: {}", owner, words),)
+    whole = all(len(step) <= LONGEST and cleaned(step) == step for step in steps_made)
+    return steps_made if whole else (Remedy("in {}: {}", owner, words),)
 
 
 def _lost(owner: Owner, one: Waiting) -> str:

@@ -66,12 +66,12 @@ def left_out(snapshot: Snapshot) -> int:
 
 
 def _kept(snapshot: Snapshot) -> dict[Key, Texts]:
-    found: dict[Key, Texts] = {}
+    texts_by_map: dict[Key, Texts] = {}
     for row in _ROWS:
         for obj, texts in row(snapshot):
             if texts:  # what an earlier row keeps whole no later one cuts
-                found[obj.key] = texts | found.get(obj.key, {})
-    return found
+                texts_by_map[obj.key] = texts | texts_by_map.get(obj.key, {})
+    return texts_by_map
 
 
 def _texts(obj: Obj) -> Iterator[tuple[str, str]]:
@@ -102,9 +102,9 @@ def spaces(snapshot: Snapshot) -> frozenset[str]:
 
 
 def _beside_the_stack(snapshot: Snapshot) -> Iterator[tuple[Obj, Texts]]:
-    here = spaces(snapshot)
+    stack_spaces = spaces(snapshot)
     for obj in snapshot.all("ConfigMap"):
-        if obj.namespace in here:
+        if obj.namespace in stack_spaces:
             yield obj, {key: value for key, value in _texts(obj) if _is_configuration(value)}
 
 
@@ -117,17 +117,17 @@ def _is_configuration(value: str) -> bool:
 
 
 def _scraped(snapshot: Snapshot) -> Iterator[tuple[Obj, Texts]]:
-    here = spaces(snapshot)
-    found: dict[Key, tuple[Obj, dict[str, list[Any]]]] = {}
+    stack_spaces = spaces(snapshot)
+    jobs_by_map: dict[Key, tuple[Obj, dict[str, list[Any]]]] = {}
     for obj, key, job in stack_config.scrape_jobs(snapshot):
         targets = [mapping(row) for row in items(job.get("kubernetes_sd_configs"))]
         listed = [name for row in targets for name in items(mapping(row.get("namespaces")).get("names"))]
         lean = {field: job[field] for field in _JOB_FIELDS if field in job}
-        if _EXPORTERS.search(str(lean)) or here.intersection(map(text, listed)):
+        if _EXPORTERS.search(str(lean)) or stack_spaces.intersection(map(text, listed)):
             discovered = [{field: row[field] for field in ("role", "namespaces") if field in row} for row in targets]
             lean |= {"kubernetes_sd_configs": discovered} if discovered else {}
-            found.setdefault(obj.key, (obj, {}))[1].setdefault(key, []).append(lean)
-    for obj, jobs in found.values():
+            jobs_by_map.setdefault(obj.key, (obj, {}))[1].setdefault(key, []).append(lean)
+    for obj, jobs in jobs_by_map.values():
         yield obj, {key: yaml.dump({"scrape_configs": rows}) for key, rows in jobs.items()}
 
 
@@ -139,9 +139,9 @@ def _dashboards(snapshot: Snapshot) -> Iterator[tuple[Obj, Texts]]:
 
 
 def _workflows(snapshot: Snapshot) -> Iterator[tuple[Obj, Texts]]:
-    here = {one.namespace for one in snapshot.all("DeviceConfig")}
+    amd_spaces = {one.namespace for one in snapshot.all("DeviceConfig")}
     for obj in snapshot.all("ConfigMap"):
-        if obj.namespace in here:
+        if obj.namespace in amd_spaces:
             yield obj, {key: value for key, value in _texts(obj) if "nodeCondition:" in value}
 
 

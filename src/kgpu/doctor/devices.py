@@ -88,7 +88,7 @@ def devices(snapshot: Snapshot) -> tuple[Device, ...]:
 
 
 def _devices(snapshot: Snapshot) -> tuple[Device, ...]:
-    return tuple(one for obj in snapshot.all("ResourceSlice") for one in _of_slice(obj))
+    return tuple(device for obj in snapshot.all("ResourceSlice") for device in _of_slice(obj))
 
 
 def _of_slice(obj: Obj) -> Iterator[Device]:
@@ -104,7 +104,7 @@ def _of_slice(obj: Obj) -> Iterator[Device]:
             node=obj.text("spec.nodeName") or text(basic.get("nodeName")),
             attributes=_by_domain(basic.get("attributes"), driver, _attribute),
             capacity=_by_domain(basic.get("capacity"), driver, _amount),
-            taints=tuple(_taint(mapping(one)) for one in items(basic.get("taints"))),
+            taints=tuple(_taint(mapping(taint)) for taint in items(basic.get("taints"))),
         )  # fmt: skip
 
 
@@ -113,13 +113,13 @@ def _taint(row: Mapping[str, Any]) -> Taint:
 
 
 def _by_domain(value: Any, driver: str, read: Any) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    by_domain: dict[str, dict[str, Any]] = {}
     for key, said in mapping(value).items():
         domain, slash, name = str(key).rpartition("/")
         read_value = read(said)
         if read_value is not None:
-            found.setdefault(domain if slash else driver, {})[name] = read_value
-    return found
+            by_domain.setdefault(domain if slash else driver, {})[name] = read_value
+    return by_domain
 
 
 def _attribute(said: Any) -> Any:
@@ -137,20 +137,20 @@ def _amount(said: Any) -> int | None:
 
 def requests(snapshot: Snapshot, claim: Obj) -> tuple[ClaimRequest, ...]:
     """What a claim asks for; of a request with choices, each choice."""
-    found: list[ClaimRequest] = []
+    claim_requests: list[ClaimRequest] = []
     for position, row in enumerate(items(claim.at("spec.devices.requests"))):
         entry = mapping(row)
         path = f"spec.devices.requests[{position}]"
         choices = items(entry.get("firstAvailable"))
         if choices:
-            rows = [(mapping(one), f"{path}.firstAvailable[{at}]") for at, one in enumerate(choices)]
+            rows = [(mapping(choice), f"{path}.firstAvailable[{at}]") for at, choice in enumerate(choices)]
         elif isinstance(entry.get("exactly"), dict):
             rows = [(mapping(entry["exactly"]), f"{path}.exactly")]
         else:
             rows = [(entry, path)]
         for ask, where in rows:
-            found.append(_request(snapshot, claim, text(entry.get("name")), ask, where))
-    return tuple(found)
+            claim_requests.append(_request(snapshot, claim, text(entry.get("name")), ask, where))
+    return tuple(claim_requests)
 
 
 def _request(snapshot: Snapshot, claim: Obj, name: str, ask: Mapping[str, Any], path: str) -> ClaimRequest:
@@ -162,16 +162,16 @@ def _request(snapshot: Snapshot, claim: Obj, name: str, ask: Mapping[str, Any], 
         class_selectors=_selectors(known.at("spec.selectors")) if known else (),
         count=max(number(ask.get("count"), 1), 1),
         tolerations=tuple(
-            PodToleration(*(text(mapping(one).get(key)) for key in ("key", "operator", "value", "effect")))
-            for one in items(ask.get("tolerations"))
+            PodToleration(*(text(mapping(toleration).get(key)) for key in ("key", "operator", "value", "effect")))
+            for toleration in items(ask.get("tolerations"))
         ),
         admin=ask.get("adminAccess") is True,
     )  # fmt: skip
 
 
 def _selectors(value: Any) -> tuple[str, ...]:
-    rows = (text(mapping(mapping(one).get("cel")).get("expression")) for one in items(value))
-    return tuple(one for one in rows if one)
+    rows = (text(mapping(mapping(row).get("cel")).get("expression")) for row in items(value))
+    return tuple(expression for expression in rows if expression)
 
 
 def taken(snapshot: Snapshot) -> Mapping[tuple[str, str, str], str]:
@@ -180,13 +180,13 @@ def taken(snapshot: Snapshot) -> Mapping[tuple[str, str, str], str]:
 
 
 def _taken(snapshot: Snapshot) -> dict[tuple[str, str, str], str]:
-    found: dict[tuple[str, str, str], str] = {}
+    claims: dict[tuple[str, str, str], str] = {}
     for claim in snapshot.all("ResourceClaim"):
         for row in items(claim.at("status.allocation.devices.results")):
             result = mapping(row)
             if result.get("adminAccess") is not True:
-                found[tuple(text(result.get(key)) for key in ("driver", "pool", "device"))] = claim.path  # type: ignore[index]
-    return found
+                claims[tuple(text(result.get(key)) for key in ("driver", "pool", "device"))] = claim.path  # type: ignore[index]
+    return claims
 
 
 def judge(snapshot: Snapshot, request: ClaimRequest) -> tuple[Verdict, ...]:
@@ -195,8 +195,8 @@ def judge(snapshot: Snapshot, request: ClaimRequest) -> tuple[Verdict, ...]:
     key = (request.class_selectors, request.selectors)
     known = snapshot.once(_memory)
     if key not in known:  # claims made from one template ask alike
-        known[key] = tuple(_selected(one, request) for one in devices(snapshot)[:MAX_DEVICES])
-    return tuple(_standing(one, request, held) for one in known[key])
+        known[key] = tuple(_selected(device, request) for device in devices(snapshot)[:MAX_DEVICES])
+    return tuple(_standing(verdict, request, held) for verdict in known[key])
 
 
 def _memory(_: Snapshot) -> dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Verdict, ...]]:
@@ -206,15 +206,15 @@ def _memory(_: Snapshot) -> dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[
 def _selected(device: Device, request: ClaimRequest) -> Verdict:
     """What the selectors say; ``FREE`` where all are true."""
     for expression in request.class_selectors:
-        said = evaluate(expression, device)
-        if said is not True:
-            return Verdict(device, Stand.OTHER if said is False else Stand.UNJUDGED, str(said), expression)
+        verdict = evaluate(expression, device)
+        if verdict is not True:
+            return Verdict(device, Stand.OTHER if verdict is False else Stand.UNJUDGED, str(verdict), expression)
     for expression in request.selectors:
-        said = evaluate(expression, device)
-        if said is None:
+        verdict = evaluate(expression, device)
+        if verdict is None:
             return Verdict(device, Stand.UNJUDGED, "", expression)
-        if said is not True:
-            return Verdict(device, Stand.FALSE if said is False else Stand.ERROR, str(said), expression)
+        if verdict is not True:
+            return Verdict(device, Stand.FALSE if verdict is False else Stand.ERROR, str(verdict), expression)
     return Verdict(device, Stand.FREE)
 
 
@@ -224,7 +224,7 @@ def _standing(found: Verdict, request: ClaimRequest, held: Mapping[tuple[str, st
         return found
     if device.key in held and not request.admin:
         return Verdict(device, Stand.TAKEN, held[device.key])
-    bad = [one for one in device.taints if one.hard and not tolerated(one, request.tolerations)]
+    bad = [taint for taint in device.taints if taint.hard and not tolerated(taint, request.tolerations)]
     return Verdict(device, Stand.TAINTED, str(bad[0])) if bad else found
 
 
@@ -277,13 +277,13 @@ def _environment() -> Any:
         ("upperAscii", kinds.STRING, [kinds.STRING], str.upper),
     )
     by_name: dict[str, list[Any]] = {}
-    for position, (name, returns, takes, made) in enumerate(rows):
+    for position, (name, returns, takes, function) in enumerate(rows):
         by_name.setdefault(name, []).append(
-            cel.Overload(f"{name}_{position}", return_type=returns, parameters=takes, is_member=True, impl=made)
+            cel.Overload(f"{name}_{position}", return_type=returns, parameters=takes, is_member=True, impl=function)
         )
     functions = [cel.FunctionDecl(name, overloads) for name, overloads in by_name.items()]
-    for name, returns, made in (("quantity", kinds.INT, _bytes), ("semver", kinds.STRING, str)):
-        only = cel.Overload(f"{name}_of", return_type=returns, parameters=[kinds.STRING], impl=made)
+    for name, returns, function in (("quantity", kinds.INT, _bytes), ("semver", kinds.STRING, str)):
+        only = cel.Overload(f"{name}_of", return_type=returns, parameters=[kinds.STRING], impl=function)
         functions.append(cel.FunctionDecl(name, [only]))
     return cel.NewEnv(variables={"device": kinds.DYN}, functions=functions)
 

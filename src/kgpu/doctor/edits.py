@@ -100,16 +100,18 @@ def reword(term: int, row: int, wanted: Requirement, instead: Requirement | None
 
     def edit(spec: Spec) -> None:
         terms = _terms(spec)
-        known = [one for one in terms if node_term(one) is not None]  # as ``fit`` counts them
+        known = [other for other in terms if node_term(other) is not None]  # as ``fit`` counts them
         rows = known[term].get("matchExpressions") if term < len(known) else None
         if not isinstance(rows, list) or row >= len(rows) or not isinstance(rows[row], dict):
             return
         if (rows[row].get("key"), rows[row].get("operator")) != (wanted.key, wanted.operator):
             return
-        made = [{"key": instead.key, "operator": instead.operator, "values": list(instead.values)}] if instead else []
-        rows[row : row + 1] = made
+        expressions = (
+            [{"key": instead.key, "operator": instead.operator, "values": list(instead.values)}] if instead else []
+        )
+        rows[row : row + 1] = expressions
         if not rows and not known[term].get("matchFields"):
-            terms[:] = [one for one in terms if one is not known[term]]
+            terms[:] = [other for other in terms if other is not known[term]]
         if not terms:
             del spec["affinity"]["nodeAffinity"][_REQUIRED]
 
@@ -133,7 +135,7 @@ def ask(name: str, amount: str) -> Edit:
     """
 
     def edit(spec: Spec) -> None:
-        asking = [one for one in _containers(spec) if list(_asked(one, name))]
+        asking = [container for container in _containers(spec) if list(_asked(container, name))]
         if len(asking) != 1:
             return
         if "/" in name:
@@ -162,7 +164,7 @@ def _rows(term: Any) -> Iterator[dict[str, Any]]:
 def _containers(spec: Spec) -> Iterator[dict[str, Any]]:
     for field in sorted(_BY_NAME):
         rows = spec.get(field)
-        yield from (one for one in rows if isinstance(one, dict)) if isinstance(rows, list) else ()
+        yield from (row for row in rows if isinstance(row, dict)) if isinstance(rows, list) else ()
 
 
 def _asked(container: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
@@ -174,20 +176,20 @@ def _asked(container: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
 
 
 def _amounts(spec: Spec, name: str) -> list[dict[str, Any]]:
-    return [amounts for one in _containers(spec) for amounts in _asked(one, name)]
+    return [amounts for container in _containers(spec) for amounts in _asked(container, name)]
 
 
 def _difference(before: Any, after: Any) -> Spec:
-    found: Spec = {}
+    patch: Spec = {}
     for key in dict.fromkeys((*before, *after)):
         old, new = before.get(key), after.get(key)
         if old == new:
             continue
         if isinstance(old, dict) and isinstance(new, dict):
-            found[key] = _difference(old, new)
+            patch[key] = _difference(old, new)
         elif key in _BY_NAME and isinstance(old, list) and isinstance(new, list):
             changed = [(a, b) for a, b in zip(old, new, strict=False) if a != b]
-            found[key] = [{"name": b.get("name"), **_difference(a, b)} for a, b in changed]
+            patch[key] = [{"name": b.get("name"), **_difference(a, b)} for a, b in changed]
         else:
-            found[key] = new
-    return found
+            patch[key] = new
+    return patch

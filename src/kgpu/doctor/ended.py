@@ -32,14 +32,14 @@ def by_others(snapshot: Snapshot, pod: Pod) -> bool:
     """Whether the kubelet, the engine or a controller has ended a pod, and nobody does its work since."""
     if pod.phase != "Failed" or matching.superseded(snapshot, pod):
         return False
-    return bool(pod.reason or pod.message) or any(one.end_reason in UNSTARTED for one in pod.containers)
+    return bool(pod.reason or pod.message) or any(container.end_reason in UNSTARTED for container in pod.containers)
 
 
 def for_good(snapshot: Snapshot, pod: Pod) -> PodFailure | None:
     """Why nobody does the work of a pod again that has failed: nobody owns it, or its Job (or its index of that) has
     failed with it. None where somebody may.
     """
-    bad = next((one for one in pod.blamed if one.exit_code), None)
+    bad = next((container for container in pod.blamed if container.exit_code), None)
     if pod.phase != "Failed" or bad is None:
         return None
     ended = text(mapping(mapping(bad.status.get("state")).get("terminated")).get("finishedAt"))
@@ -60,9 +60,11 @@ def index_of(pod: Pod) -> str:
     return pod.labels.get(names.JOB_INDEX_LABEL) or pod.annotations.get(names.JOB_INDEX_LABEL, "")
 
 
-def is_in(index: str, said: str) -> bool:
+def is_in(index: str, indexes: str) -> bool:
     """Whether an index is one of a Job's list of them: ``1,3-5,7``."""
-    return index.isascii() and index.isdecimal() and any(_covers(part.strip(), int(index)) for part in said.split(","))
+    return (
+        index.isascii() and index.isdecimal() and any(_covers(part.strip(), int(index)) for part in indexes.split(","))
+    )
 
 
 def _covers(part: str, index: int) -> bool:
@@ -73,22 +75,22 @@ def _covers(part: str, index: int) -> bool:
 def lost_work(snapshot: Snapshot) -> Iterator[Finding]:
     """Jobs for GPUs that have failed, or run on although an index has failed for good, where no pod is left to tell."""
     for job in snapshot.all("Job"):
-        said = job.text("status.failedIndexes")
+        failed_indexes = job.text("status.failedIndexes")
         failed = job.holding("Failed")
-        if not (said or failed) or job.deleting or not matching.makes_accelerator_pods(job):
+        if not (failed_indexes or failed) or job.deleting or not matching.makes_accelerator_pods(job):
             continue
         if any(for_good(snapshot, pod) or by_others(snapshot, pod) for pod in snapshot.pods_of(job)):
             continue
-        if failed is None and said:
-            yield _lost(snapshot, job, said)
+        if failed is None and failed_indexes:
+            yield _lost(snapshot, job, failed_indexes)
         elif failed is not None and snapshot.knows("Pod") and not _done_since(snapshot, job):
             yield _failed(snapshot, job, failed)
 
 
 def _done_since(snapshot: Snapshot, job: Obj) -> bool:
     """Whether its CronJob has made a later one, which has not failed."""
-    made = snapshot.makers_by_owner.get((job.namespace, job.owner), ())
-    return any(one.created > job.created and one.holding("Failed") is None for _, one in made)
+    jobs = snapshot.makers_by_owner.get((job.namespace, job.owner), ())
+    return any(later.created > job.created and later.holding("Failed") is None for _, later in jobs)
 
 
 def _failed(snapshot: Snapshot, job: Obj, failed: Condition) -> Finding:
@@ -109,11 +111,11 @@ def _failed(snapshot: Snapshot, job: Obj, failed: Condition) -> Finding:
     )
 
 
-def _lost(snapshot: Snapshot, job: Obj, said: str) -> Finding:
+def _lost(snapshot: Snapshot, job: Obj, failed_indexes: str) -> Finding:
     pods = [pod for pod in snapshot.pods_of(job) if pod.phase == "Failed"]
     return Finding(
         subject=job.subject,
-        cause=f"{job}: its indexes {said} have failed for good, and nobody makes pods for them again",
+        cause=f"{job}: its indexes {failed_indexes} have failed for good, and nobody makes pods for them again",
         evidence=(job.cite("status.failedIndexes"), job.cite("spec.backoffLimitPerIndex")),
         remedy=(remedies.describe(job.namespace, "job", job.name),),
         confidence=CERTAIN,

@@ -54,38 +54,38 @@ def about(rule: Rule, asked: str) -> Explanation:
     )  # fmt: skip
 
 
-def as_text(one: Explanation) -> str:
+def as_text(explanation: Explanation) -> str:
     """For a terminal."""
-    return "\n".join(_lines(one))
+    return "\n".join(_lines(explanation))
 
 
-def _lines(one: Explanation) -> Iterator[str]:
-    rule = one.rule
-    yield f"{one.asked}: {rule.title}"
+def _lines(explanation: Explanation) -> Iterator[str]:
+    rule = explanation.rule
+    yield f"{explanation.asked}: {rule.title}"
     yield f"place: {rule.place.title}"
     yield ""
     yield "What it means:"
     yield from _wrapped(rule.explain)
-    if one.cause:
+    if explanation.cause:
         yield ""
         yield "How it is told, for example:"
-        yield from _wrapped(one.cause)
-    if one.evidence:
+        yield from _wrapped(explanation.cause)
+    if explanation.evidence:
         yield ""
         yield "How it is found there:"
-        for row in one.evidence:
+        for row in explanation.evidence:
             yield from _wrapped(row)
-    if one.remedy:
+    if explanation.remedy:
         yield ""
         yield "What to do there:"
-        for step in one.remedy:
+        for step in explanation.remedy:
             yield from (f"  {line}" for line in step.split("\n"))  # never broken: it is pasted
     yield ""
     if rule.explains:
         yield f"explains: {', '.join(rule.explains)}"
-    if rule.also and one.asked == rule.id:
+    if rule.also and explanation.asked == rule.id:
         yield f"covers too: {', '.join(rule.also)}"
-    for page in one.pages:
+    for page in explanation.pages:
         yield f"more: {page}"
 
 

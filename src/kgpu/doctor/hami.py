@@ -27,30 +27,30 @@ _KNOWN: Final = re.compile(r"\bCard[A-Z]\w+|NumaNotFit|ExclusiveDeviceAllocateCo
 
 def cards(node: Node) -> int | None:
     """How many cards HAMi has registered on a node; None where it has not, or the text is none of its forms."""
-    said = node.text(f"metadata.annotations[{REGISTERED}]").strip()
-    if said.startswith("["):
+    annotation = node.text(f"metadata.annotations[{REGISTERED}]").strip()
+    if annotation.startswith("["):
         try:
-            rows = json.loads(said)
+            rows = json.loads(annotation)
         except ValueError:
             return None
         return len(rows) if isinstance(rows, list) else None
-    found = [one for one in said.split(":") if one.count(",") >= 3]
-    return len(found) or None
+    card_rows = [card for card in annotation.split(":") if card.count(",") >= 3]
+    return len(card_rows) or None
 
 
 def unfit(snapshot: Snapshot) -> Iterator[Finding]:
     """SCH-17 by what nodes have: more cards are asked for than one node has, or none of its reasons is in the event."""
-    for one in waiting(snapshot):
-        failed = next((event for event in snapshot.events(one.pod) if event.reason == FAILED), None)
-        if one.view.gates or not (failed or "hami" in one.view.scheduler):
+    for pending in waiting(snapshot):
+        failed = next((event for event in snapshot.events(pending.pod) if event.reason == FAILED), None)
+        if pending.view.gates or not (failed or "hami" in pending.view.scheduler):
             continue
-        there = {node.name: count for node in snapshot.nodes.values() if (count := cards(node)) is not None}
-        if there and one.wanted > max(there.values()):
-            yield _too_many(one, there)
+        cards_by_node = {node.name: count for node in snapshot.nodes.values() if (count := cards(node)) is not None}
+        if cards_by_node and pending.wanted > max(cards_by_node.values()):
+            yield _too_many(pending, cards_by_node)
         elif failed is not None and not _KNOWN.search(failed.message):
             yield Finding(
-                cause=f"HAMi finds no card for {one.who}: {failed.message}",
-                evidence=(failed.quote(), *_said(snapshot, one.pod)),
+                cause=f"HAMi finds no card for {pending.who}: {failed.message}",
+                evidence=(failed.quote(), *_said(snapshot, pending.pod)),
                 remedy=(
                     Remedy("kubectl get nodes -o yaml | grep -A 3 hami.io/node"),
                     Remedy(
@@ -59,34 +59,38 @@ def unfit(snapshot: Snapshot) -> Iterator[Finding]:
                     ),
                 ),
                 confidence=LIKELY,
-                **one.shared(),
+                **pending.shared(),
             )
 
 
-def _too_many(one: Waiting, there: dict[str, int]) -> Finding:
-    node = max(sorted(there), key=lambda name: there[name])
-    most = there[node]
+def _too_many(pending: Waiting, cards_by_node: dict[str, int]) -> Finding:
+    node = max(sorted(cards_by_node), key=lambda name: cards_by_node[name])
+    most = cards_by_node[node]
     words = f"ask for {most}: under HAMi that is a number of cards of one node"
     return Finding(
         cause=(
-            f"{one.who} asks for {one.wanted} {one.resource}; under HAMi that counts cards of one node, and node "
-            f"{node} has {most}: what it offers beyond that are shares of the same cards"
+            f"{pending.who} asks for {pending.wanted} {pending.resource}; under HAMi that counts cards of one node, "
+            f"and node {node} has {most}: what it offers beyond that are shares of the same cards"
         ),
         evidence=(
-            one.asked(),
-            one.snapshot.nodes[node].cite(f"metadata.annotations[{REGISTERED}]"),
-            *_said(one.snapshot, one.pod),
-            *one.said(),
+            pending.asked(),
+            pending.snapshot.nodes[node].cite(f"metadata.annotations[{REGISTERED}]"),
+            *_said(pending.snapshot, pending.pod),
+            *pending.said(),
         ),
-        remedy=commands.patched(one, (edits.ask(one.resource, str(most)),), words, words=words),
+        remedy=commands.patched(pending, (edits.ask(pending.resource, str(most)),), words, words=words),
         confidence=CERTAIN,
-        **one.shared(),
+        **pending.shared(),
     )
 
 
 def _said(snapshot: Snapshot, pod: Pod) -> tuple[Evidence, ...]:
     """The scheduler's own line about the pod, where its log is there."""
     name = re.compile(rf'"{re.escape(pod.path)}".*|for pod {re.escape(pod.path)}\b')
-    schedulers = [one for one in snapshot.pods.values() if any("hami" in each.image for each in one.containers)]
+    schedulers = [
+        scheduler
+        for scheduler in snapshot.pods.values()
+        if any("hami" in container.image for container in scheduler.containers)
+    ]
     hits = list(messages.in_logs(snapshot, name, pod.name, pods=schedulers)) if schedulers else []
     return tuple(hit.evidence for hit in hits[:1])

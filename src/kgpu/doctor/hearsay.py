@@ -31,7 +31,7 @@ _FIRST: Final = "only {words}: see on {node} itself before anything is taken fro
 
 def weighed(finding: Finding, snapshot: Snapshot) -> Finding:
     """The finding as sure as its evidence allows, the same one where something else than words speaks for it."""
-    authors = {_author(one, snapshot) for one in finding.evidence} - {""}
+    authors = {_author(evidence, snapshot) for evidence in finding.evidence} - {""}
     doubtful = _doubtful(finding, authors, snapshot)
     if not doubtful and not _unproven(finding, authors, snapshot):
         return finding
@@ -48,7 +48,7 @@ def _doubtful(finding: Finding, authors: set[str], snapshot: Snapshot) -> bool:
         return True
     if not authors or not authors.isdisjoint(snapshot.once(_trusted)):
         return False
-    return all(one.author or _is_own(one, authors) for one in finding.evidence)
+    return all(evidence.author or _is_own(evidence, authors) for evidence in finding.evidence)
 
 
 def _unproven(finding: Finding, authors: set[str], snapshot: Snapshot) -> bool:
@@ -58,7 +58,7 @@ def _unproven(finding: Finding, authors: set[str], snapshot: Snapshot) -> bool:
     be a tenant's all the same, and nothing is taken from anybody for it.
     """
     proven = snapshot.once(matching.trusted)
-    return bool(authors) and authors.isdisjoint(proven) and all(one.author for one in finding.evidence)
+    return bool(authors) and authors.isdisjoint(proven) and all(evidence.author for evidence in finding.evidence)
 
 
 def _author(evidence: Evidence, snapshot: Snapshot) -> str:
@@ -94,5 +94,5 @@ def _trusted(snapshot: Snapshot) -> frozenset[str]:
     people, knows where it is from.
     """
     known = any(pod.uid for pod in snapshot.pods.values() if pod.source not in snapshot.texts)
-    said = {namespace for namespace, _ in snapshot.logs} | {event.namespace for event in snapshot.all_events()}
-    return snapshot.once(matching.trusted) | (frozenset() if known else said)
+    authors = {namespace for namespace, _ in snapshot.logs} | {event.namespace for event in snapshot.all_events()}
+    return snapshot.once(matching.trusted) | (frozenset() if known else authors)

@@ -192,9 +192,9 @@ class HostFacts(_Facts, frozen=True):
         """A field of these facts as evidence."""
         from kgpu.doctor.obj import shown
 
-        given = msgspec.to_builtins(getattr(self, field, None)) if value is None else value
+        content = msgspec.to_builtins(getattr(self, field, None)) if value is None else value
         place = f"Node {self.node}, on the host{f' at {self.taken}' if self.told_by else ''}"
-        return Evidence(object=place, field=field.replace("_", " "), value=shown(given), author=self._author)
+        return Evidence(object=place, field=field.replace("_", " "), value=shown(content), author=self._author)
 
     def cite_file(self, path: str, line: int = 0, value: str = "") -> Evidence:
         """A line of one of ``files``."""
@@ -227,8 +227,8 @@ class HostFacts(_Facts, frozen=True):
     def loaded_after(self, position: int) -> int:
         """The position of a later line by which the driver says that it is loaded anew, -1 for none."""
         lines = self.kernel_log or ()
-        found = (at for at in range(position + 1, len(lines)) if "NVRM: loading" in lines[at])
-        return next((at for at in found if position >= 0 and _LOADED.search(lines[at])), -1)
+        positions = (at for at in range(position + 1, len(lines)) if "NVRM: loading" in lines[at])
+        return next((at for at in positions if position >= 0 and _LOADED.search(lines[at])), -1)
 
     def cite_log(self, position: int) -> Evidence:
         """A line of the kernel's log by its position."""
@@ -251,5 +251,5 @@ def decode(data: Mapping[str, Any]) -> HostFacts:
 
 def encode(facts: HostFacts) -> dict[str, Any]:
     """As a document for an archive."""
-    found: dict[str, Any] = msgspec.to_builtins(facts)
-    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": facts.node}, **found}
+    fields: dict[str, Any] = msgspec.to_builtins(facts)
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": facts.node}, **fields}

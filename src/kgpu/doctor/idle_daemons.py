@@ -45,7 +45,7 @@ def idle_plugins(snapshot: Snapshot) -> Iterator[Idle]:
 
 
 def _idle(snapshot: Snapshot) -> tuple[Idle, ...]:
-    found = []
+    idle = []
     for daemons in matching.daemon_sets_of_part(snapshot, matching.PLUGIN):
         desired = daemons.at("status.desiredNumberScheduled")
         if desired != 0 or not snapshot.nodes or not daemons.at("status.observedGeneration"):
@@ -55,7 +55,7 @@ def _idle(snapshot: Snapshot) -> tuple[Idle, ...]:
         if any(key.startswith(names.LABEL_DEPLOY_PREFIX) for key, _ in selector):
             continue  # an operator's own: other rules tell why it has not set them
         if selector and not any(_has(node, selector) for node in snapshot.nodes.values()):
-            found.append(Idle(daemons, tuple(selector), "spec.template.spec.nodeSelector"))
+            idle.append(Idle(daemons, tuple(selector), "spec.template.spec.nodeSelector"))
             continue
         affinity = mapping(mapping(spec.get("affinity")).get("nodeAffinity"))
         terms = node_terms(affinity.get("requiredDuringSchedulingIgnoredDuringExecution")) or ()
@@ -64,8 +64,8 @@ def _idle(snapshot: Snapshot) -> tuple[Idle, ...]:
         if wants and not any(
             term.matches(node.labels, node.name) for node in snapshot.nodes.values() for term in terms
         ):
-            found.append(Idle(daemons, wants, "spec.template.spec.affinity.nodeAffinity"))
-    return tuple(found)
+            idle.append(Idle(daemons, wants, "spec.template.spec.affinity.nodeAffinity"))
+    return tuple(idle)
 
 
 def _has(node: Node, selector: list[tuple[str, str]]) -> bool:
@@ -74,21 +74,24 @@ def _has(node: Node, selector: list[tuple[str, str]]) -> bool:
 
 def unlabelled(snapshot: Snapshot, *, by_discovery: bool) -> Iterator[Finding]:
     """A finding for each: TNT-05 where the labels are discovery's, else SCH-02."""
-    for one in idle_plugins(snapshot):
-        if one.by_discovery is not by_discovery:
+    for idle in idle_plugins(snapshot):
+        if idle.by_discovery is not by_discovery:
             continue
-        vendor = matching.parts_of(one.daemons)[0].vendor
+        vendor = matching.parts_of(idle.daemons)[0].vendor
         pods = tuple(
-            pod.path for each in waiting(snapshot) if matching.vendor_of(each.resource) == vendor for pod in each.pods
+            pod.path
+            for pending in waiting(snapshot)
+            if matching.vendor_of(pending.resource) == vendor
+            for pod in pending.pods
         )
         if not pods and not matching.gpu_nodes(snapshot, vendor):
             continue  # a cluster without GPUs: nothing is missing
-        yield _finding(snapshot, one, pods)
+        yield _finding(snapshot, idle, pods)
 
 
-def _finding(snapshot: Snapshot, one: Idle, pods: tuple[str, ...]) -> Finding:
-    wanted = " or ".join(f"{key}={value}" if value else key for key, value in one.wants[:4])
-    key, value = one.wants[-1] if one.wants else ("", "")
+def _finding(snapshot: Snapshot, idle: Idle, pods: tuple[str, ...]) -> Finding:
+    wanted = " or ".join(f"{key}={value}" if value else key for key, value in idle.wants[:4])
+    key, value = idle.wants[-1] if idle.wants else ("", "")
     node = next(iter(matching.gpu_nodes(snapshot)), None)
     name = node.name if node else "NODE"
     discovery = (
@@ -98,18 +101,18 @@ def _finding(snapshot: Snapshot, one: Idle, pods: tuple[str, ...]) -> Finding:
                 "--set gfd.enabled=true)"
             ),
         )
-        if one.by_discovery
+        if idle.by_discovery
         else ()
     )
     return Finding(
-        subject=one.daemons.subject,
+        subject=idle.daemons.subject,
         cause=(
-            f"{one.daemons} has made no pod, so that no node offers its devices: it wants nodes with {wanted}, "
+            f"{idle.daemons} has made no pod, so that no node offers its devices: it wants nodes with {wanted}, "
             "and no node has that label"
         ),
         evidence=(
-            one.daemons.cite("status.desiredNumberScheduled"),
-            one.daemons.cite(one.field),
+            idle.daemons.cite("status.desiredNumberScheduled"),
+            idle.daemons.cite(idle.field),
             *_labels(snapshot, node),
         ),
         remedy=(remedies.label(plain(name), plain(key), plain(value) or "true"), *discovery),
@@ -119,5 +122,5 @@ def _finding(snapshot: Snapshot, one: Idle, pods: tuple[str, ...]) -> Finding:
 
 
 def _labels(snapshot: Snapshot, node: Node | None) -> tuple[Evidence, ...]:
-    shown = node or next(iter(snapshot.nodes.values()), None)
-    return (shown.cite("metadata.labels"),) if shown else ()
+    shown_node = node or next(iter(snapshot.nodes.values()), None)
+    return (shown_node.cite("metadata.labels"),) if shown_node else ()

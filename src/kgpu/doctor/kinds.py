@@ -24,9 +24,11 @@ def mounted_config_maps(owner: Obj, path: str = "spec") -> frozenset[str]:
     is: of a controller ``spec.template.spec``.
     """
     volumes = owner.maps(f"{path}.volumes")
-    sources = (mapping(one) for volume in volumes for one in items(mapping(volume.get("projected")).get("sources")))
-    found = (text(mapping(one.get("configMap")).get("name")) for one in (*volumes, *sources))
-    return frozenset(found) - {""}
+    sources = (
+        mapping(source) for volume in volumes for source in items(mapping(volume.get("projected")).get("sources"))
+    )
+    names = (text(mapping(source.get("configMap")).get("name")) for source in (*volumes, *sources))
+    return frozenset(names) - {""}
 
 
 class Container:
@@ -106,12 +108,12 @@ class Container:
         """What the kubelet says of waiting, of the end and of the last end, each with ``state`` or ``lastState``."""
         places = (("state", "waiting"), ("state", "terminated"), ("lastState", "terminated"))
         rows = ((field, text(at(self.status, f"{field}.{word}.message"))) for field, word in places)
-        return tuple((field, said) for field, said in rows if said)
+        return tuple((field, message) for field, message in rows if message)
 
     @property
     def message(self) -> str:
         """All ``messages``, one to a line: a back-off says only that it waits, the last end says why."""
-        return "\n".join(said for _, said in self.messages)
+        return "\n".join(message for _, message in self.messages)
 
     def is_own_message(self, field: str) -> bool:
         """Whether the message of its end, of ``state`` or ``lastState``, is what its program has left there itself
@@ -124,16 +126,16 @@ class Container:
     def exit_code(self) -> int | None:
         """Of the last end, None where there was none."""
         for place in ("state.terminated.exitCode", "lastState.terminated.exitCode"):
-            found = at(self.status, place)
-            if isinstance(found, int) and not isinstance(found, bool):
-                return found
+            code = at(self.status, place)
+            if isinstance(code, int) and not isinstance(code, bool):
+                return code
         return None
 
     @property
     def end_reason(self) -> str:
         """``OOMKilled``, ``Error``, ``Completed``, ... of the last end."""
         places = ("state.terminated.reason", "lastState.terminated.reason")
-        return next((found for place in places if (found := text(at(self.status, place)))), "")
+        return next((reason for place in places if (reason := text(at(self.status, place)))), "")
 
     def cite(self, path: str) -> Evidence:
         """A field of its spec."""
@@ -143,8 +145,8 @@ class Container:
         """A field of its status."""
         if not self._status_path:
             return Evidence(object=str(self._owner), field=f"container {self.name}", value="no status")
-        said = state_in_words(at(self.status, path)) if path in ("state", "lastState") else None
-        return self._owner.cite(f"{self._status_path}.{path}", said)
+        words = state_in_words(at(self.status, path)) if path in ("state", "lastState") else None
+        return self._owner.cite(f"{self._status_path}.{path}", words)
 
 
 def state_in_words(state: Any) -> str | None:
@@ -154,17 +156,17 @@ def state_in_words(state: Any) -> str | None:
     if not isinstance(state, dict):
         return None
     if isinstance(now := state.get("waiting"), dict):
-        said = text(now.get("message"))
-        return f"waiting: {text(now.get('reason')) or 'for no reason given'}" + (f" ({said})" if said else "")
+        message = text(now.get("message"))
+        return f"waiting: {text(now.get('reason')) or 'for no reason given'}" + (f" ({message})" if message else "")
     if isinstance(end := state.get("terminated"), dict):
         code, why, when = end.get("exitCode"), text(end.get("reason")), text(end.get("finishedAt"))
         number_ = f"exit code {code}" if isinstance(code, int) else "no exit code"
-        said = text(end.get("message"))
+        message = text(end.get("message"))
         return (
             f"ended with {number_}"
             + (f" ({why})" if why else "")
             + (f" at {when}" if when else "")
-            + (f": {said}" if said else "")
+            + (f": {message}" if message else "")
         )
     if isinstance(runs := state.get("running"), dict):
         began = text(runs.get("startedAt"))
@@ -175,7 +177,7 @@ def state_in_words(state: Any) -> str | None:
 def containers_of(owner: Obj, base: str = "spec", status: str = "status") -> Iterator[Container]:
     """Init containers first. ``base`` is where the pod's spec is: ``spec.template.spec`` for a DaemonSet."""
     for field, status_field in _LISTS:
-        said = {
+        statuses = {
             text(entry.get("name")): (position, entry)
             for position, entry in enumerate(
                 map(mapping, items(owner.at(f"{status}.{status_field}") if status else ()))
@@ -184,11 +186,11 @@ def containers_of(owner: Obj, base: str = "spec", status: str = "status") -> Ite
         for position, spec in enumerate(items(owner.at(f"{base}.{field}"))):
             if not isinstance(spec, dict):
                 continue
-            one = Container(owner, f"{base}.{field}[{position}]", spec, init=field == "initContainers")
-            if one.name in said:
-                number_, one.status = said[one.name]
-                one._status_path = f"{status}.{status_field}[{number_}]"
-            yield one
+            container = Container(owner, f"{base}.{field}[{position}]", spec, init=field == "initContainers")
+            if container.name in statuses:
+                number_, container.status = statuses[container.name]
+                container._status_path = f"{status}.{status_field}[{number_}]"
+            yield container
 
 
 class Pod(Obj):
@@ -225,13 +227,13 @@ class Pod(Obj):
         """In the order in which they are asked what is wrong: init containers, what the pod is for, sidecars. These the
         kubelet ends after the others, and how they end then says nothing.
         """
-        return tuple(sorted(self.containers, key=lambda one: one.sidecar))
+        return tuple(sorted(self.containers, key=lambda container: container.sidecar))
 
     @property
     def ready(self) -> bool:
         if self._ready is None:
-            found = self.condition("Ready")
-            self._ready = found is not None and found.status == "True"
+            condition = self.condition("Ready")
+            self._ready = condition is not None and condition.status == "True"
         return self._ready
 
     @property
@@ -281,8 +283,8 @@ class Node(Obj):
 
     @property
     def ready(self) -> bool | None:
-        found = self.condition("Ready")
-        return None if found is None else found.status == "True"
+        condition = self.condition("Ready")
+        return None if condition is None else condition.status == "True"
 
     @property
     def cordoned(self) -> bool:
@@ -329,8 +331,8 @@ class Node(Obj):
     def resources(self) -> frozenset[str]:
         """Every resource with a domain that it has or had (an amount of 0 counts)."""
         if self._resources is None:
-            found = {*self.map("status.capacity"), *self.map("status.allocatable")}
-            self._resources = frozenset(name for name in found if "/" in name)
+            resources = {*self.map("status.capacity"), *self.map("status.allocatable")}
+            self._resources = frozenset(name for name in resources if "/" in name)
         return self._resources
 
 

@@ -34,13 +34,13 @@ def given(host: HostFacts) -> tuple[str, tuple[Given, ...]] | None:
     """The path of the checkpoint and its entries; None where it is not there or can't be read."""
     path = next((path for path in host.files if path.endswith(CHECKPOINT)), "")
     try:
-        said = mapping(msgspec.json.decode(host.files[path].text)) if path else {}
+        checkpoint = mapping(msgspec.json.decode(host.files[path].text)) if path else {}
     except (msgspec.MsgspecError, ValueError):
         return None
-    data = mapping(said.get("Data"))
+    data = mapping(checkpoint.get("Data"))
     if not isinstance(data.get("PodDeviceEntries"), list | None) or "RegisteredDevices" not in data:
         return None
-    rows = (mapping(one) for one in items(data.get("PodDeviceEntries")))
+    rows = (mapping(entry) for entry in items(data.get("PodDeviceEntries")))
     return path, tuple(
         Given(text(row.get("PodUID")), text(row.get("ContainerName")), text(row.get("ResourceName")), _devices(row))
         for row in rows
@@ -49,9 +49,9 @@ def given(host: HostFacts) -> tuple[str, tuple[Given, ...]] | None:
 
 def _devices(row: Mapping[str, Any]) -> tuple[str, ...]:
     """By NUMA node in newer kubelets, a plain list in older ones."""
-    said = row.get("DeviceIDs")
-    lists = said.values() if isinstance(said, dict) else [said]
-    return tuple(one for each in lists for one in items(each) if isinstance(one, str))
+    ids = row.get("DeviceIDs")
+    lists = ids.values() if isinstance(ids, dict) else [ids]
+    return tuple(device for group in lists for device in items(group) if isinstance(device, str))
 
 
 def setting(host: HostFacts | None, name: str) -> tuple[str, Evidence] | None:

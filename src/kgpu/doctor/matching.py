@@ -133,20 +133,22 @@ _PCI_VENDORS: Final = {"10de": NVIDIA, "1002": AMD, "1da3": GAUDI}
 
 def vendors_of(node: Node, snapshot: Snapshot | None = None) -> frozenset[str]:
     """Whose accelerators a node has, by resources, labels, and its host's PCI devices where they are known."""
-    found = {vendor_of(name) for name in node.resources()} - {""}
+    vendors = {vendor_of(name) for name in node.resources()} - {""}
     labels = node.labels
     for key, value in labels.items():
         if value == "true":
-            found |= {vendor for vendor, pattern in _PCI_LABELS if pattern.fullmatch(key)}
-    found |= {vendor for key, vendor in _VENDOR_LABELS if labels.get(key) not in (None, "false")}
-    found |= {one for key, (one, said) in _CLOUD_LABELS.items() if key in labels and said.fullmatch(labels[key])}
+            vendors |= {vendor for vendor, pattern in _PCI_LABELS if pattern.fullmatch(key)}
+    vendors |= {vendor for key, vendor in _VENDOR_LABELS if labels.get(key) not in (None, "false")}
+    vendors |= {
+        vendor for key, (vendor, said) in _CLOUD_LABELS.items() if key in labels and said.fullmatch(labels[key])
+    }
     if any(key.startswith(_TALOS) for key in labels):
-        found.add(NVIDIA)
+        vendors.add(NVIDIA)
     host = snapshot.hosts.get(node.name) if snapshot else None
     for device in (host.pci if host else None) or ():
         if device.vendor in _PCI_VENDORS and device.pci_class[:2] in ("03", "12"):
-            found.add(_PCI_VENDORS[device.vendor])
-    return frozenset(found)
+            vendors.add(_PCI_VENDORS[device.vendor])
+    return frozenset(vendors)
 
 
 def gpu_nodes(snapshot: Snapshot, vendor: str = "") -> list[Node]:
@@ -305,16 +307,16 @@ def parts_of(owner: Obj) -> tuple[Part, ...]:
     else:
         labels = owner.map("spec.template.metadata.labels")
         containers = tuple(containers_of(owner, "spec.template.spec", ""))
-    apps = {said for key in _APP_LABELS if isinstance(said := labels.get(key), str)}
-    mains = [one for one in containers if not one.init]
-    by_program = set[int]().union(*(_by_program(one.image, " ".join(one.words)) for one in mains))
+    apps = {label for key in _APP_LABELS if isinstance(label := labels.get(key), str)}
+    mains = [container for container in containers if not container.init]
+    by_program = set[int]().union(*(_by_program(container.image, " ".join(container.words)) for container in mains))
     if not by_program and _APPS.isdisjoint(apps):
         return ()
-    found = tuple(part for at, part in enumerate(PARTS) if at in by_program or part.apps & apps)
-    if {GFD, MPS} & {part.name for part in found if part.vendor == NVIDIA}:
+    parts = tuple(part for at, part in enumerate(PARTS) if at in by_program or part.apps & apps)
+    if {GFD, MPS} & {part.name for part in parts if part.vendor == NVIDIA}:
         # These run from the device plugin's image and, by its chart, under its labels; only the program tells.
-        found = tuple(part for part in found if part.name != PLUGIN or _by_words(part, mains))
-    return found
+        parts = tuple(part for part in parts if part.name != PLUGIN or _by_words(part, mains))
+    return parts
 
 
 def _by_words(part: Part, mains: Iterable[Container]) -> bool:

@@ -41,9 +41,9 @@ def in_logs(
     for key, pod in wanted.items():
         # What a container says now counts before what it said before its restart.
         for log in sorted(snapshot.logs.get(key, ()), key=lambda one: one.previous):
-            found = next(in_log(log, pattern, words), None)
-            if found is not None:
-                yield Hit(found[1], log.cite(found[0]), pod, pod.node)
+            match = next(in_log(log, pattern, words), None)
+            if match is not None:
+                yield Hit(match[1], log.cite(match[0]), pod, pod.node)
                 break
 
 
@@ -116,7 +116,7 @@ def in_conditions(
     """Objects of which a condition's reason or message matches, each with the first that does."""
     for kind in kinds:
         for obj in snapshot.all(kind):
-            for one in obj.conditions():
-                if hit := pattern.search(f"{one.reason}: {one.message}"):
-                    yield obj, hit, one.cite()
+            for condition in obj.conditions():
+                if hit := pattern.search(f"{condition.reason}: {condition.message}"):
+                    yield obj, hit, condition.cite()
                     break

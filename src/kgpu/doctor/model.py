@@ -187,7 +187,7 @@ class Finding:
 
     def data(self) -> dict[str, Any]:
         """As JSON, in the order for reading."""
-        found: dict[str, Any] = {
+        document: dict[str, Any] = {
             "id": self.id,
             "subject": str(self.subject),
             "cause": self.cause,
@@ -205,7 +205,7 @@ class Finding:
             "table": [row.data() for row in self.table],
             "consequences": [one.data() for one in self.consequences],
         }
-        return found | {key: value for key, value in more.items() if value}
+        return document | {key: value for key, value in more.items() if value}
 
 
 _COMMENT: Final = re.compile(

@@ -224,28 +224,30 @@ def plain(name: str) -> str:
 
 def lean(data: Mapping[str, Any]) -> dict[str, Any]:
     """An object without what no rule reads, and without secrets. The given one is not changed."""
-    found = dict(data)
-    kind = kind_of(text(found.get("kind")), text(found.get("apiVersion")))
-    found["metadata"] = _lean_metadata(found.get("metadata"))
+    document = dict(data)
+    kind = kind_of(text(document.get("kind")), text(document.get("apiVersion")))
+    document["metadata"] = _lean_metadata(document.get("metadata"))
     if kind in ("ConfigMap", "Secret"):
         for field in ("data", "stringData", "binaryData"):
-            if isinstance(found.get(field), dict):
-                found[field] = secrets.data_of("Secret" if field == "binaryData" else kind, found[field])
+            if isinstance(document.get(field), dict):
+                document[field] = secrets.data_of("Secret" if field == "binaryData" else kind, document[field])
     elif kind == "Event":
-        found |= {field: secrets.cleaned(found[field]) for field in ("message", "note") if text(found.get(field))}
-    elif kind in _BUILT_IN:
-        if "status" in found:
-            found["status"] = secrets.messages(found["status"])
-    else:
-        found = {
-            field: one if field in _HEAD else secrets.under_key(field, secrets.scrubbed(_cut(one)))
-            for field, one in found.items()
+        document |= {
+            field: secrets.cleaned(document[field]) for field in ("message", "note") if text(document.get(field))
         }
-    for holder in _pod_specs(found, kind):
+    elif kind in _BUILT_IN:
+        if "status" in document:
+            document["status"] = secrets.messages(document["status"])
+    else:
+        document = {
+            field: field_content if field in _HEAD else secrets.under_key(field, secrets.scrubbed(_cut(field_content)))
+            for field, field_content in document.items()
+        }
+    for holder in _pod_specs(document, kind):
         holder["spec"] = _lean_pod_spec(mapping(holder["spec"]))
-        if holder is not found and "metadata" in holder:
+        if holder is not document and "metadata" in holder:
             holder["metadata"] = _lean_metadata(holder["metadata"])
-    return found
+    return document
 
 
 def _cut(value: Any, depth: int = 0) -> Any:
@@ -278,16 +280,16 @@ def _lean_metadata(value: Any) -> dict[str, Any]:
     return metadata
 
 
-def _pod_specs(found: dict[str, Any], kind: str) -> Iterator[dict[str, Any]]:
+def _pod_specs(document: dict[str, Any], kind: str) -> Iterator[dict[str, Any]]:
     """Whoever has a pod's spec under ``spec``, copied on the way so that it can be changed."""
     if kind == "Pod":
-        if isinstance(found.get("spec"), dict):
-            yield found
+        if isinstance(document.get("spec"), dict):
+            yield document
         return
-    spec = found.get("spec")
+    spec = document.get("spec")
     if not isinstance(spec, dict):
         return
-    found["spec"] = spec = dict(spec)
+    document["spec"] = spec = dict(spec)
     if "selector" in spec and kind in _BUILT_IN:
         spec["selector"] = secrets.scrubbed(spec["selector"])
     if "volumeClaimTemplates" in spec:
@@ -302,20 +304,23 @@ def _pod_specs(found: dict[str, Any], kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _lean_pod_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(spec)
+    lean_spec = dict(spec)
     for field in _BY_LABELS:
-        if field in found:
-            found[field] = secrets.scrubbed(found[field])
+        if field in lean_spec:
+            lean_spec[field] = secrets.scrubbed(lean_spec[field])
     for field in ("containers", "initContainers", "ephemeralContainers"):
-        if isinstance(found.get(field), list):
-            found[field] = [_lean_container(one) if isinstance(one, dict) else one for one in found[field]]
-    if isinstance(found.get("volumes"), list):
-        found["volumes"] = [
-            _lean_volume(one) if isinstance(one, dict) else one
-            for one in found["volumes"]
-            if not text(mapping(one).get("name")).startswith(_API_ACCESS)
+        if isinstance(lean_spec.get(field), list):
+            lean_spec[field] = [
+                _lean_container(container) if isinstance(container, dict) else container
+                for container in lean_spec[field]
+            ]
+    if isinstance(lean_spec.get("volumes"), list):
+        lean_spec["volumes"] = [
+            _lean_volume(volume) if isinstance(volume, dict) else volume
+            for volume in lean_spec["volumes"]
+            if not text(mapping(volume).get("name")).startswith(_API_ACCESS)
         ]
-    return found
+    return lean_spec
 
 
 def _lean_volume(volume: Mapping[str, Any]) -> dict[str, Any]:
@@ -330,18 +335,18 @@ def _lean_volume(volume: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lean_container(container: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(container)
+    lean_container = dict(container)
     for field in ("env", "command", "volumeMounts"):
-        if field in found:
-            found[field] = _CONTAINER[field](found[field])
-    if "args" in found:
-        found["args"] = secrets.words(found["args"], strings_of(container.get("command")))
+        if field in lean_container:
+            lean_container[field] = _CONTAINER[field](lean_container[field])
+    if "args" in lean_container:
+        lean_container["args"] = secrets.words(lean_container["args"], strings_of(container.get("command")))
     for field in ("image", "workingDir"):
-        if isinstance(found.get(field), str):
-            found[field] = secrets.cleaned(found[field][:MAX_TEXT])
+        if isinstance(lean_container.get(field), str):
+            lean_container[field] = secrets.cleaned(lean_container[field][:MAX_TEXT])
     for field in _UNREAD:
-        found.pop(field, None)
-    return found
+        lean_container.pop(field, None)
+    return lean_container
 
 
 def strings_of(value: Any) -> list[str]:

@@ -38,38 +38,38 @@ def diagnose(
     snapshot: Snapshot, *, target: Subject | None = None, rules: Sequence[Rule] | None = None, strict: bool = False
 ) -> Report:
     """Ask every rule. With a target only what hurts it is kept. ``strict``: a rule's error is raised."""
-    asked = all_rules() if rules is None else rules
+    checked_rules = all_rules() if rules is None else rules
     snapshot.sort()
-    found: list[Finding] = []
+    findings: list[Finding] = []
     missing = list(snapshot.missing)
-    for rule in asked:
+    for rule in checked_rules:
         try:
             for finding in rule.check(snapshot):
                 whole = replace(finding, id=finding.id or rule.id, place=rule.place)
                 safe = with_bare_pods(hearsay.weighed(whole, snapshot), snapshot)
-                found.append(against_the_state(safe, snapshot))
-                if len(found) > MAX_PER_RULE * len(asked):
+                findings.append(against_the_state(safe, snapshot))
+                if len(findings) > MAX_PER_RULE * len(checked_rules):
                     break
         except Exception as error:
             if strict:
                 raise
             missing.append(Missing(f"rule {rule.id}", f"a defect: {describe(error)}", "report it with the archive"))
-    by_rule = {rule.id: rule for rule in asked}
-    roots = fold(without_needless(distinct(found), by_rule, snapshot), by_rule)
-    roots += [one for one in untold(snapshot, roots) if one.id in by_rule]
+    by_rule = {rule.id: rule for rule in checked_rules}
+    roots = fold(without_needless(distinct(findings), by_rule, snapshot), by_rule)
+    roots += [finding for finding in untold(snapshot, roots) if finding.id in by_rule]
     if target is not None:
         wanted = related(snapshot, target)
         below = devices_below(snapshot, wanted)
         roots = [
-            one
-            for one in roots
-            if any(hurts(each, wanted) or is_of_devices(snapshot, each, below) for each in one.all())
+            finding
+            for finding in roots
+            if any(hurts(each, wanted) or is_of_devices(snapshot, each, below) for each in finding.all())
         ]
     stack = _stack(snapshot, roots)
     return Report(
-        findings=tuple(sorted(roots, key=lambda one: order(one, stack))),
+        findings=tuple(sorted(roots, key=lambda finding: order(finding, stack))),
         missing=tuple(dict.fromkeys([*missing, *snapshot.missing])),  # rules add what they would have needed
-        checked=len(asked),
+        checked=len(checked_rules),
         scope=str(target) if target else "Cluster",
         looked=snapshot.counts(),
         stuck=stuck(snapshot),
@@ -157,7 +157,7 @@ def without_needless(found: list[Finding], rules: dict[str, Rule], snapshot: Sna
             return not subjects.isdisjoint(_behind(snapshot, one.subject))
         if one.subject.kind != "Node":
             return False
-        told = [
+        others = [
             other
             for node in one.nodes
             for other in by_node.get(node, ())
@@ -166,7 +166,7 @@ def without_needless(found: list[Finding], rules: dict[str, Rule], snapshot: Sna
         ]
         return any(
             (other.place < one.place or _group(other.id) == _group(one.id)) and not is_named(other.id, rule.explains)
-            for other in told
+            for other in others
         )
 
     return [one for one in found if not needless(one)]
@@ -269,30 +269,32 @@ def _break_circles(parents: dict[int, int]) -> None:
 def related(snapshot: Snapshot, target: Subject) -> frozenset[Subject]:
     """The target and whatever stands for it: a controller's pods, a claim's pods, a pod's owner and claims."""
     obj = snapshot.get(target.kind, target.name, target.namespace)
-    found = {target}
+    subjects = {target}
     if obj is None:
-        return frozenset(found)
+        return frozenset(subjects)
     for pod in snapshot.pods_of(obj):
-        found.add(pod.subject)
+        subjects.add(pod.subject)
     for kind in ("ReplicaSet", "Job"):
-        found |= {
-            one.subject
-            for one in snapshot.all(kind)
-            if one.namespace == obj.namespace and one.owner == f"{obj.kind}/{obj.name}"
+        subjects |= {
+            controller.subject
+            for controller in snapshot.all(kind)
+            if controller.namespace == obj.namespace and controller.owner == f"{obj.kind}/{obj.name}"
         }
     if target.kind == "ResourceClaim":
         for pod in snapshot.pods.values():
             view = snapshot.view(pod)
-            if view and pod.namespace == target.namespace and any(one.claim == target.name for one in view.claims):
-                found.add(pod.subject)
+            if view and pod.namespace == target.namespace and any(claim.claim == target.name for claim in view.claims):
+                subjects.add(pod.subject)
     if target.kind == "Pod" and obj.owner:
         kind, _, name = obj.owner.partition("/")
-        found.add(Subject(kind, name, target.namespace))
+        subjects.add(Subject(kind, name, target.namespace))
         view = snapshot.view(snapshot.pods[obj.key])
-        found |= {
-            Subject("ResourceClaim", one.claim, obj.namespace) for one in (view.claims if view else ()) if one.claim
+        subjects |= {
+            Subject("ResourceClaim", claim.claim, obj.namespace)
+            for claim in (view.claims if view else ())
+            if claim.claim
         }
-    return frozenset(found)
+    return frozenset(subjects)
 
 
 def hurts(finding: Finding, wanted: frozenset[Subject]) -> bool:

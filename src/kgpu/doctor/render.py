@@ -96,16 +96,16 @@ def _missing(report: Report, width: int, *, verbose: bool) -> Iterator[str]:
             yield f"  … and {len(shown) - MAX_MISSING} more: -v shows them"
     slight = len(report.missing) - len(shown)
     if slight:
-        things = "1 thing that is" if slight == 1 else f"{slight} things that are"
-        yield f"\nNot looked at: {things} not there, and would not have changed this (-v shows it)."
+        number = "1 thing that is" if slight == 1 else f"{slight} things that are"
+        yield f"\nNot looked at: {number} not there, and would not have changed this (-v shows it)."
 
 
-def full(one: Finding, width: int) -> Iterator[str]:
+def full(finding: Finding, width: int) -> Iterator[str]:
     """One finding in the report."""
-    since = f", since {one.since}" if one.since else ""
-    yield from _wrapped(f"{MARKS[one.level]} {one.id} {one.subject} ({one.sureness}{since})", width, "")
-    yield from _wrapped(one.cause, width, "  ")
-    yield from body(one, width)
+    since = f", since {finding.since}" if finding.since else ""
+    yield from _wrapped(f"{MARKS[finding.level]} {finding.id} {finding.subject} ({finding.sureness}{since})", width, "")
+    yield from _wrapped(finding.cause, width, "  ")
+    yield from body(finding, width)
 
 
 def body(one: Finding, width: int) -> Iterator[str]:
@@ -155,9 +155,9 @@ def _wrapped(text: str, width: int, before: str) -> Iterator[str]:
 
 def as_sarif(report: Report, rules: tuple[Rule, ...]) -> str:
     """SARIF 2.1.0; objects of the cluster are logical locations."""
-    every = [one for root in report.findings for one in root.all()]
-    used = {one.id for one in every}
-    found = {
+    every = [finding for root in report.findings for finding in root.all()]
+    used = {finding.id for finding in every}
+    document = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
         "runs": [
@@ -178,26 +178,33 @@ def as_sarif(report: Report, rules: tuple[Rule, ...]) -> str:
                         ],
                     }
                 },
-                "results": [_result(one) for one in every],
+                "results": [_result(finding) for finding in every],
             }
         ],
     }
-    return json.dumps(found, indent=2, ensure_ascii=False)
+    return json.dumps(document, indent=2, ensure_ascii=False)
 
 
-def _result(one: Finding) -> dict[str, Any]:
-    steps = "".join(f"\n- {step}" for step in one.remedy)
+def _result(finding: Finding) -> dict[str, Any]:
+    steps = "".join(f"\n- {step}" for step in finding.remedy)
     return {
-        "ruleId": one.id,
-        "level": _SARIF_LEVELS[one.level],
-        "message": {"text": one.cause + (f"\nTo do:{steps}" if steps else "")},
+        "ruleId": finding.id,
+        "level": _SARIF_LEVELS[finding.level],
+        "message": {"text": finding.cause + (f"\nTo do:{steps}" if steps else "")},
         "locations": [
             {
                 "logicalLocations": [
-                    {"fullyQualifiedName": str(one.subject), "name": one.subject.name, "kind": one.subject.kind}
+                    {
+                        "fullyQualifiedName": str(finding.subject),
+                        "name": finding.subject.name,
+                        "kind": finding.subject.kind,
+                    }
                 ]
             }
         ],
-        "rank": round(one.confidence * 100, 1),
-        "properties": {"evidence": [row.data() for row in one.evidence], "remedy": [str(step) for step in one.remedy]},
+        "rank": round(finding.confidence * 100, 1),
+        "properties": {
+            "evidence": [row.data() for row in finding.evidence],
+            "remedy": [str(step) for step in finding.remedy],
+        },
     }

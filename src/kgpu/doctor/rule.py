@@ -63,8 +63,8 @@ def rule(
         prose = " ".join(inspect.cleandoc(check.__doc__ or "").split())
         assert prose, f"rule {rule_id} has no docstring, which is its explanation"
         explain = prose.format_map(facts) if facts else prose
-        made = Rule(rule_id, title, place, check, explain, explains, also, last_resort, by_hand)
-        _DECLARED.append((check.__module__, made))
+        declared_rule = Rule(rule_id, title, place, check, explain, explains, also, last_resort, by_hand)
+        _DECLARED.append((check.__module__, declared_rule))
         return check
 
     return declare

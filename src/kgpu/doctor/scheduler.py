@@ -23,7 +23,13 @@ _SHOWN: Final = 3
 
 def silent_scheduler(snapshot: Snapshot) -> Iterator[Finding]:
     """Pods that fit a node, or wait for claims alone, and of which it has said nothing, all in one finding."""
-    pods = [pod for one in waiting(snapshot) if _may_go(one) for pod in one.pods if _is_passed_over(snapshot, pod)]
+    pods = [
+        pod
+        for pending in waiting(snapshot)
+        if _may_go(pending)
+        for pod in pending.pods
+        if _is_passed_over(snapshot, pod)
+    ]
     if not pods or _is_at_work(snapshot, min(pod.created for pod in pods)):
         return
     first = min(pods, key=lambda pod: (pod.created, pod.key))

@@ -34,18 +34,18 @@ def makeable(snapshot: Snapshot, resource: str) -> Slices:
     """For a resource ``nvidia.com/mig-PROFILE``."""
     wanted = resource.removeprefix(names.MIG_RESOURCE_PREFIX)
     nodes = matching.gpu_nodes(snapshot, matching.NVIDIA)
-    if cut := [there for node in nodes if (there := _cut(snapshot, node, wanted))]:
+    if cut := [cut_node for node in nodes if (cut_node := _cut(snapshot, node, wanted))]:
         return _idle(snapshot, cut)
     able = [node for node in nodes if _is_capable(snapshot, node)]
     if not able:
         products = sorted({matching.product(node) or "of unknown product" for node in nodes})
-        said = f"; its GPUs are {', '.join(products[:_SHOWN])}" if products else ""
-        return Slices(f"no GPU of this cluster can be cut into MIG slices{said}", _shown(nodes), ())
+        models = f"; its GPUs are {', '.join(products[:_SHOWN])}" if products else ""
+        return Slices(f"no GPU of this cluster can be cut into MIG slices{models}", _shown(nodes), ())
     right = [node for node in able if _has(node, wanted)]
     if not right:
-        sizes = sorted({f"1g.{found[0]}gb" for node in able if (found := memory_of(matching.product(node)))})
-        said = f", of {' or '.join(sizes)} and larger ones" if sizes else ""
-        return Slices(f"{_named(able)} can be cut into MIG slices{said}, but not into {wanted}", _shown(able), ())
+        sizes = sorted({f"1g.{memory[0]}gb" for node in able if (memory := memory_of(matching.product(node)))})
+        models = f", of {' or '.join(sizes)} and larger ones" if sizes else ""
+        return Slices(f"{_named(able)} can be cut into MIG slices{models}, but not into {wanted}", _shown(able), ())
     words = f"no GPU is cut into {wanted} yet, and {_named(right)} could be"
     return Slices(words, _shown(right), _steps(snapshot, min(right, key=lambda node: _users(snapshot, node)), wanted))
 
@@ -99,8 +99,8 @@ def _cut(snapshot: Snapshot, node: Node, wanted: str) -> _Cut | None:
     host = snapshot.hosts.get(node.name)
     if host is not None and host.gpus:
         count = sum(_is(name, wanted) for gpu in host.gpus for name in gpu.instances)
-        said = "; ".join(f"GPU {gpu.index}: {', '.join(gpu.instances)}" for gpu in host.gpus if gpu.instances)
-        return _Cut(node, count, (host.cite("gpus", said),)) if count else None
+        instances = "; ".join(f"GPU {gpu.index}: {', '.join(gpu.instances)}" for gpu in host.gpus if gpu.instances)
+        return _Cut(node, count, (host.cite("gpus", instances),)) if count else None
     key = f"{names.MIG_RESOURCE_PREFIX}{wanted}{names.LABEL_COUNT}"
     count = node.number(f"metadata.labels[{key}]")
     if count > 0:
@@ -108,7 +108,7 @@ def _cut(snapshot: Snapshot, node: Node, wanted: str) -> _Cut | None:
     rows = (mig_config(snapshot).layouts or {}).get(wanted_mig(node), ())
     if mig_state(node) == "success" and any(row.enabled and _is(name, wanted) for row in rows for name in row.profiles):
         keys = (names.MIG_CONFIG_LABEL, names.MIG_CONFIG_STATE_LABEL)
-        return _Cut(node, 0, tuple(node.cite(f"metadata.labels[{one}]") for one in keys))
+        return _Cut(node, 0, tuple(node.cite(f"metadata.labels[{key_}]") for key_ in keys))
     return None
 
 
@@ -119,17 +119,20 @@ def _is(name: str, wanted: str) -> bool:
 
 def _idle(snapshot: Snapshot, cut: list[_Cut]) -> Slices:
     """Slices that are there already."""
-    said = [f"node {one.node.name} has {f'{one.count} ' if one.count else ''}slices" for one in cut[:_SHOWN]]
+    nodes = [
+        f"node {cut_node.node.name} has {f'{cut_node.count} ' if cut_node.count else ''}slices"
+        for cut_node in cut[:_SHOWN]
+    ]
     more = f" and so have {len(cut) - _SHOWN} more nodes" if len(cut) > _SHOWN else ""
     node = cut[0].node
     strategy = mig_strategy(snapshot, node) or "none"
     known = cluster_policy.in_force(snapshot)
-    evidence = tuple(piece for one in cut[:_SHOWN] for piece in one.evidence)
+    evidence = tuple(piece for cut_node in cut[:_SHOWN] for piece in cut_node.evidence)
     if names.LABEL_MIG_STRATEGY in node.labels:
         evidence += (node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]"),)
     elif known is not None:
         evidence += (known.cite("spec.mig.strategy"),)
-    words = f"{', '.join(said)} of that size{more}, which nobody offers"
+    words = f"{', '.join(nodes)} of that size{more}, which nobody offers"
     if strategy == "mixed":
         return Slices(f"{words}, though mig.strategy is mixed", evidence, (remedies.ask_doctor(node.name),))
     then = "device plugins start anew, offer slices by their size, and no GPU that is cut as a whole one"

@@ -81,14 +81,14 @@ class Snapshot:
         listed: Iterable[str] = (), version: tuple[int, int] | None = None,
     ) -> Snapshot:  # fmt: skip
         """From documents of any kinds, those of this package (HostFacts, PodLog) among them."""
-        found = cls()
-        for one in objects:
-            found.add(one)
-        found.missing += missing
-        found.listed |= set(listed)
-        found.version = version
-        found.taken = taken or found.taken
-        return found
+        snapshot = cls()
+        for document in objects:
+            snapshot.add(document)
+        snapshot.missing += missing
+        snapshot.listed |= set(listed)
+        snapshot.version = version
+        snapshot.taken = taken or snapshot.taken
+        return snapshot
 
     def add(self, data: Any, source: str = "", *, leaned: bool = False) -> None:
         """One document. A List is taken apart; what is no object is left out; a later one of the same name wins."""
@@ -98,8 +98,8 @@ class Snapshot:
         if isinstance(data.get("items"), list) and (kind == "List" or kind.endswith("List") or not kind):
             of = kind.removesuffix("List")
             known = {"kind": of, "apiVersion": text(data.get("apiVersion"))} if of else {}
-            for one in data["items"]:
-                self.add({**known, **one} if isinstance(one, dict) else one, source, leaned=leaned)
+            for document in data["items"]:
+                self.add({**known, **document} if isinstance(document, dict) else document, source, leaned=leaned)
             return
         special = _SPECIAL.get(kind)
         if special is not None:
@@ -193,14 +193,14 @@ class Snapshot:
         self._judge = judge
         for name, host in self.hosts.items():
             read = judge(host.kernel_log) if host.kernel_log else ()
-            own = {(xid.kind, xid.code, xid.pci): xid.advice for xid in read}
-            told = (
+            advice = {(xid.kind, xid.code, xid.pci): xid.advice for xid in read}
+            xids = (
                 msgspec.structs.replace(
-                    xid, advice=own.get((xid.kind, xid.code, xid.pci)) or self.advice(xid.code, xid.kind)
+                    xid, advice=advice.get((xid.kind, xid.code, xid.pci)) or self.advice(xid.code, xid.kind)
                 )
                 for xid in host.xids
             )
-            self.hosts[name] = msgspec.structs.replace(host, xids=tuple(told) or read)
+            self.hosts[name] = msgspec.structs.replace(host, xids=tuple(xids) or read)
         return self
 
     # What rules ask
@@ -308,16 +308,16 @@ class Snapshot:
 
     def view(self, pod: Pod) -> PodView | None:
         """A pod as ``fit`` sees it."""
-        found = self.fit.pods.get(pod.uid or pod.path) or read.pod(pod.data)
-        if found is None or not found.volume_claims or all(map(self.knows, _VOLUME_KINDS)):
-            return found
+        view = self.fit.pods.get(pod.uid or pod.path) or read.pod(pod.data)
+        if view is None or not view.volume_claims or all(map(self.knows, _VOLUME_KINDS)):
+            return view
         if self.knows("PersistentVolumeClaim"):
-            known = [self.fit.shelf.volume_claims.get((pod.namespace, name)) for name, _ in found.volume_claims]
-            if all(one is None or (one.bound and one.volume in self.fit.shelf.volumes) for one in known):
-                return found
+            known = [self.fit.shelf.volume_claims.get((pod.namespace, name)) for name, _ in view.volume_claims]
+            if all(claim is None or (claim.bound and claim.volume in self.fit.shelf.volumes) for claim in known):
+                return view
         if pod.unplaced and _NO_VOLUMES not in self.missing:
             self.missing.append(_NO_VOLUMES)
-        return replace(found, volume_claims=())  # of a volume that nobody has looked at nothing is known
+        return replace(view, volume_claims=())  # of a volume that nobody has looked at nothing is known
 
     def age(self, when: str) -> float | None:
         """Seconds between a time and the moment of this snapshot, None when either is unknown."""

@@ -257,7 +257,7 @@ def counter_file(snapshot: Snapshot) -> CounterFile | None:
             continue
         source = named_map(snapshot, name, matching.EXPORTER)
         data = source.map("data") if source else {}
-        key = next((one for one in COUNTER_KEYS if isinstance(data.get(one), str)), "")
+        key = next((file_key for file_key in COUNTER_KEYS if isinstance(data.get(file_key), str)), "")
         return CounterFile(name, policy, source, key, tuple(text(data.get(key)).splitlines()))
     return None
 
@@ -283,13 +283,17 @@ def plugin_off(snapshot: Snapshot) -> Mapping[str, Obj]:
 
 
 def _plugin_off(snapshot: Snapshot) -> dict[str, Obj]:
-    policies = (one for one in snapshot.all("ClusterPolicy") if one.text("status.state") != "ignored")
+    policies = (policy_ for policy_ in snapshot.all("ClusterPolicy") if policy_.text("status.state") != "ignored")
     policy = next((one for one in policies if one.at("spec.devicePlugin.enabled") is False), None)
-    found: dict[str, Obj] = {}
+    switches: dict[str, Obj] = {}
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         switch = node if any(node.labels.get(key) == "false" for key in PLUGIN_SWITCHES) else policy
-        offers = any(node.allocatable(one) for one in node.resources() if matching.vendor_of(one) == matching.NVIDIA)
+        offers = any(
+            node.allocatable(resource)
+            for resource in node.resources()
+            if matching.vendor_of(resource) == matching.NVIDIA
+        )
         pods = matching.pods_of_part(snapshot, matching.PLUGIN, vendor=matching.NVIDIA, node=node.name)
         if switch is not None and not offers and all(pod.ended or pod.deleting for pod in pods):
-            found[node.name] = switch
-    return found
+            switches[node.name] = switch
+    return switches

@@ -88,17 +88,17 @@ def _missing(one: Waiting, name: str, *, generated: bool) -> StuckClaim:
 def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...], tuple[Remedy, ...]]:
     """Why, further evidence, and steps."""
     name = claim.text("spec.storageClassName") or claim.annotations.get("volume.beta.kubernetes.io/storage-class", "")
-    classes = {one.name: one for one in snapshot.all(_CLASS)}
-    event = next((one for one in snapshot.events(claim) if one.warning), None)
-    said = (event.quote(),) if event is not None else ()
-    there = matching.cite_classes(snapshot, _CLASS)
+    classes = {storage_class.name: storage_class for storage_class in snapshot.all(_CLASS)}
+    event = next((event_ for event_ in snapshot.events(claim) if event_.warning), None)
+    quoted = (event.quote(),) if event is not None else ()
+    cited_classes = matching.cite_classes(snapshot, _CLASS)
     name = plain(name)
     asks = claim.cite("spec.storageClassName")
     known = classes.get(name)
     if volume := plain(claim.text("spec.volumeName")):
         return (
             f"it asks for the volume {volume}",
-            (claim.cite("spec.volumeName"), *said),
+            (claim.cite("spec.volumeName"), *quoted),
             (Remedy("kubectl get pv {}", volume),),
         )
     if name and known is None and snapshot.knows(_CLASS):
@@ -110,21 +110,21 @@ def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...],
         )  # fmt: skip
         return (
             f"it names the storage class {name}, which is not there; " + (f"did you mean {near}?" if near else has),
-            (asks, there, *said), (Remedy("kubectl get storageclass"), step),
+            (asks, cited_classes, *quoted), (Remedy("kubectl get storageclass"), step),
         )  # fmt: skip
     none = claim.at("spec.storageClassName") is None and not name and snapshot.knows(_CLASS)
-    if none and not any(one.annotations.get(_DEFAULT) == "true" for one in classes.values()):
+    if none and not any(storage_class.annotations.get(_DEFAULT) == "true" for storage_class in classes.values()):
         first = next(iter(sorted(classes)), "CLASS")
         which = "" if classes else ", with its name in place of CLASS"
         return (
-            "it names no storage class, and the cluster has no default one", (asks, there, *said),
+            "it names no storage class, and the cluster has no default one", (asks, cited_classes, *quoted),
             (
                 Remedy("name a class in the claim, or make one the default{}:", which),
                 Remedy("kubectl annotate storageclass {} {}=true", first, _DEFAULT),
             ),
         )  # fmt: skip
     if event is not None:
-        return event.message, (asks, *said), ()
+        return event.message, (asks, *quoted), ()
     if not name or (known is not None and known.text("provisioner") == _BY_HAND):
         return "no volume that is free is for it, and nothing makes one", (asks,), (Remedy("kubectl get pv"),)
     if known is None:

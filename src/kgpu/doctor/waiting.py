@@ -93,7 +93,7 @@ class Judged:
         if not less:
             return None
         # More devices make up for a lack of them, and for nothing else.
-        if not all(one.filter == RESOURCES and one.subject in less for one in self.reasons[name]):
+        if not all(reason.filter == RESOURCES and reason.subject in less for reason in self.reasons[name]):
             return False
         return not explain(self.view, replace(node, allocatable={**node.allocatable, **less}), self._fit)
 
@@ -174,20 +174,20 @@ class Waiting:
     @cached_property
     def table(self) -> tuple[NodeRow, ...]:
         """The nodes in question, those with the fewest reasons first."""
-        found = []
+        rows = []
         for name, reasons in sorted(self.reasons.items(), key=lambda row: (len(row[1]), row[0]))[:MAX_ROWS]:
             state = self.snapshot.fit.nodes[name]
-            found.append(
+            rows.append(
                 NodeRow(
                     node=name,
                     product=matching.product(self.snapshot.nodes[name]),
                     capacity=state.view.capacity.get(self.resource, 0),
                     allocatable=state.view.allocatable.get(self.resource, 0),
                     used=state.used.get(self.resource, 0),
-                    reasons=tuple(dict.fromkeys(one.sentence for one in reasons)),
+                    reasons=tuple(dict.fromkeys(reason.sentence for reason in reasons)),
                 )
             )
-        return tuple(found)
+        return tuple(rows)
 
     @property
     def who(self) -> str:
@@ -252,8 +252,8 @@ class Waiting:
             return None
         age = self.snapshot.age(last.last) or 0.0
         if last.reason in _COMING and age > _SCALE_SECONDS:
-            said = f"the autoscaler was to add a node {int(age // 60)} minutes ago, and the pod still waits"
-            return Scaling(f"{said}: {last.message}", last.quote())
+            words = f"the autoscaler was to add a node {int(age // 60)} minutes ago, and the pod still waits"
+            return Scaling(f"{words}: {last.message}", last.quote())
         expected = _SCALE_EXPECTED if last.reason in _COMING else ""
         return Scaling(f"{_SCALING[last.reason]}: {last.message}", last.quote(), expected)
 
@@ -290,21 +290,21 @@ def _waiting(snapshot: Snapshot) -> tuple[Waiting, ...]:
         owners.setdefault(owner if owner in owners or len(owners) < MAX_OWNERS else "", []).append((pod, view))
     found: list[Waiting] = []
     for owners in list(ways.values())[:MAX_WAYS]:
-        rows = [row for each in owners.values() for row in each]
+        rows = [row for group in owners.values() for row in group]
         first = rows[0][0]
-        asked = matching.accelerators(first)
-        resource = max(asked, key=lambda name: (asked[name], name), default="")
+        requests = matching.accelerators(first)
+        resource = max(requests, key=lambda name: (requests[name], name), default="")
         judged = Judged(rows[0][1], tuple(_in_question(snapshot, resource)), snapshot)
-        for each in owners.values():
-            each.sort(key=lambda row: row[0].key)
+        for group in owners.values():
+            group.sort(key=lambda row: row[0].key)
             found.append(
                 Waiting(
                     snapshot=snapshot,
-                    pod=each[0][0],
-                    view=each[0][1],
-                    pods=tuple(one for one, _ in each),
+                    pod=group[0][0],
+                    view=group[0][1],
+                    pods=tuple(pod for pod, _ in group),
                     resource=resource,
-                    wanted=asked.get(resource, 0),
+                    wanted=requests.get(resource, 0),
                     judged=judged,
                 )
             )

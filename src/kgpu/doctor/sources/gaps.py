@@ -21,10 +21,10 @@ _KINDS: Final = (("nodes", "kubectl get nodes -o yaml"), ("pods", "kubectl get p
                  ("events", "kubectl get events -A -o yaml"))  # fmt: skip
 
 
-def gaps(found: Snapshot) -> Iterator[Missing]:
+def gaps(snapshot: Snapshot) -> Iterator[Missing]:
     """In the order of weight: kinds, what can't be judged without them, hosts, logs."""
-    counts = found.counts()
-    pending = [pod for pod in found.pods.values() if _pending(pod)] if not found.nodes else []
+    counts = snapshot.counts()
+    pending = [pod for pod in snapshot.pods.values() if _pending(pod)] if not snapshot.nodes else []
     if pending:
         names = ", ".join(pod.path for pod in pending[:MAX_PENDING])
         more = f" and {len(pending) - MAX_PENDING} more" if len(pending) > MAX_PENDING else ""
@@ -34,18 +34,18 @@ def gaps(found: Snapshot) -> Iterator[Missing]:
             yield Missing(
                 f"{plural} of the cluster", "what was given has none", f"{command}, into a file of the same folder"
             )
-    yield from host_gaps(found, nodes_that_matter(found), "they are not in what was given")
-    yield from _logs(found)
+    yield from host_gaps(snapshot, nodes_that_matter(snapshot), "they are not in what was given")
+    yield from _logs(snapshot)
 
 
 def _pending(pod: Pod) -> bool:
     return pod.phase == "Pending" and not pod.node and matching.uses_accelerators(pod)
 
 
-def _logs(found: Snapshot) -> Iterator[Missing]:
+def _logs(snapshot: Snapshot) -> Iterator[Missing]:
     left = 0
-    for pod, container, previous in worth_reading(found):
-        logs = found.logs.get(pod.key, ())
+    for pod, container, previous in worth_reading(snapshot):
+        logs = snapshot.logs.get(pod.key, ())
         if any(log.container in ("", container) and log.previous == previous for log in logs):
             continue
         left += 1

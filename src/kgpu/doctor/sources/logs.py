@@ -39,16 +39,16 @@ def worth_reading(
     """Containers, and whether what they said before their last restart is meant: of a GPU stack, of GPU pods that fail,
     and of the pods of ``target``, however they are. First these, then the agents of ``nodes``, then what runs badly.
     """
-    asked = {pod.key for pod in _pods_of(found, target) if pod.node}
+    target_pods = {pod.key for pod in _pods_of(found, target) if pod.node}
 
     def rank(pod: Pod, previous: bool) -> int:
-        if pod.key in asked or (pod.node in nodes and not previous and is_agent(found, pod)):
+        if pod.key in target_pods or (pod.node in nodes and not previous and is_agent(found, pod)):
             return 0
         return 1 if previous or not pod.ready else 2
 
     rows = found.once(_containers)
     known = {pod.key for pod, _, _ in rows}
-    more = [row for key in sorted(asked - known) for row in _of_pod(found.pods[key])]
+    more = [row for key in sorted(target_pods - known) for row in _of_pod(found.pods[key])]
     return sorted([*rows, *more], key=lambda row: (rank(row[0], row[2]), row[0].key))
 
 
@@ -72,14 +72,14 @@ def _containers(found: Snapshot) -> list[tuple[Pod, str, bool]]:
 
 def _of_pod(pod: Pod) -> Iterator[tuple[Pod, str, bool]]:
     """The containers that have written anything that may tell more."""
-    for one in pod.containers:
-        if one.state in ("", "waiting") and not one.restarts:
+    for container in pod.containers:
+        if container.state in ("", "waiting") and not container.restarts:
             continue
-        if one.init and one.exit_code == 0 and one.state == "terminated":
+        if container.init and container.exit_code == 0 and container.state == "terminated":
             continue
-        yield pod, one.name, False
-        if one.restarts and not one.ready:
-            yield pod, one.name, True
+        yield pod, container.name, False
+        if container.restarts and not container.ready:
+            yield pod, container.name, True
 
 
 def is_agent(found: Snapshot, pod: Pod) -> bool:
@@ -105,15 +105,15 @@ def _homes(found: Snapshot) -> frozenset[str]:
     folder of their node, as agents have and no tenant's: of two, one may be a forger's.
     """
     policies = [policy for policy in found.all("ClusterPolicy") if policy.source not in found.texts]
-    told = {policy.text("status.namespace") for policy in policies} - {""}
-    if told or ("ClusterPolicy" in found.listed and not policies):
-        return frozenset(told)
-    there = {
-        one.namespace
-        for one in found.all("DaemonSet")
-        if one.name in DAEMON_SETS and one.source not in found.texts and is_mighty(one)
+    operator_spaces = {policy.text("status.namespace") for policy in policies} - {""}
+    if operator_spaces or ("ClusterPolicy" in found.listed and not policies):
+        return frozenset(operator_spaces)
+    daemon_spaces = {
+        daemons.namespace
+        for daemons in found.all("DaemonSet")
+        if daemons.name in DAEMON_SETS and daemons.source not in found.texts and is_mighty(daemons)
     }
-    return frozenset(there if len(there) == 1 else ())
+    return frozenset(daemon_spaces if len(daemon_spaces) == 1 else ())
 
 
 def is_silent(node: Node | None) -> bool:
@@ -140,7 +140,9 @@ def _that_matter(found: Snapshot, target: Subject | None) -> Iterator[str]:
 
 
 def _in_trouble(node: Node) -> bool:
-    if not node.ready or any(one.type in _SIGNS and one.status == "False" for one in node.conditions()):
+    if not node.ready or any(
+        condition.type in _SIGNS and condition.status == "False" for condition in node.conditions()
+    ):
         return True
     offered = [name for name in node.resources() if matching.is_accelerator(name)]
     counts = [(node.capacity(name) or 0, node.allocatable(name) or 0) for name in offered]
@@ -184,8 +186,8 @@ def take_facts(found: Snapshot, facts: Mapping[str, Any], pod: Pod | None, said_
 
 def host_gaps(found: Snapshot, matter: tuple[str, ...], why: str) -> Iterator[Missing]:
     """Which nodes' own facts are missing; where none is known and none matters most, that of one in general."""
-    told = {gap.what for gap in found.missing}
-    without = [name for name in matter if name not in found.hosts and _of([name]) not in told]
+    known_gaps = {gap.what for gap in found.missing}
+    without = [name for name in matter if name not in found.hosts and _of([name]) not in known_gaps]
     if found.hosts and without:
         yield Missing(_of(without), why, _HOW)
     elif not found.hosts and (nodes := without or _some(found)):

@@ -64,18 +64,18 @@ class Printed:
 
 def read(text: str) -> Printed:
     """Whatever is known in it."""
-    found = Printed(rows=[one for part in _parts(text, _PODS) for one in _listed(part)])
+    printed = Printed(rows=[one for part in _parts(text, _PODS) for one in _listed(part)])
     for block in _parts(text, _BLOCK):
         if re.search(r"^(?:Containers|Init Containers|Node-Selectors|QoS Class):", block, re.MULTILINE):
-            _pod(block, found)
+            _pod(block, printed)
         elif re.search(r"^(?:Capacity|System Info|Non-terminated Pods|Unschedulable):", block, re.MULTILINE):
             nodes = list(described.nodes(block))
             rows = described.fields(block).get("Events", ())
-            found.objects += nodes
-            found.told += [one for node in nodes for one in _events(rows, "Node", node["metadata"]["name"], "")]
+            printed.objects += nodes
+            printed.told += [one for node in nodes for one in _events(rows, "Node", node["metadata"]["name"], "")]
     for part in _parts(text, _EVENTS):
-        found.told += _table(part)
-    return found
+        printed.told += _table(part)
+    return printed
 
 
 def _parts(text: str, head: re.Pattern[str]) -> Iterator[str]:

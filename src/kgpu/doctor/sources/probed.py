@@ -72,7 +72,7 @@ def _cut(facts: Mapping[str, Any]) -> dict[str, Any]:
     document = dict(facts)
     missing = document["missing"] = dict(document.get("missing") or {})
     if document.get("kernelLog"):
-        document["kernelLog"] = [_short(one) for one in document["kernelLog"]]
+        document["kernelLog"] = [_short(line) for line in document["kernelLog"]]
     files = document["files"] = dict(document.get("files") or {})
     for path, file in files.items():
         if len(str(file.get("text") or "")) > MAX_FILE:
@@ -113,7 +113,7 @@ def _smaller(document: dict[str, Any]) -> Iterator[int]:
         document["kernelLog"] = log[half:]
         yield gone("the beginning of the kernel log", log[:half])
     files: dict[str, Any] = document.get("files") or {}
-    for path in sorted(files, key=lambda one: -len(str(files[one].get("text") or ""))):
+    for path in sorted(files, key=lambda path: -len(str(files[path].get("text") or ""))):
         file, files[path] = files[path], _TOO_LARGE
         yield gone(f"the file {path}", file)
     for field in ("devices", "processes", "libraries", "firmware", "units", "gpus"):
@@ -133,9 +133,9 @@ def found_in(data: bytes) -> dict[str, Any] | None:
         head = data[max(start - _MAX_TIME, 0) : start].rpartition(b"\n")
         if not (head[1] or start <= _MAX_TIME) or not _BEFORE.fullmatch(head[2]):
             continue  # somebody's words within another message
-        found = _unpacked(data[start : start + MAX_LINE].split(b"\n", 1)[0])
-        if found is not None:
-            return found
+        facts = _unpacked(data[start : start + MAX_LINE].split(b"\n", 1)[0])
+        if facts is not None:
+            return facts
         tries -= 1
     return None
 
@@ -144,7 +144,7 @@ def without(data: bytes) -> bytes:
     """A log without such lines: nobody reads what is packed."""
     if _BEGIN not in data:
         return data
-    return b"\n".join(one for one in data.split(b"\n") if not _is_line(one))
+    return b"\n".join(line for line in data.split(b"\n") if not _is_line(line))
 
 
 def _is_line(one: bytes) -> bool:

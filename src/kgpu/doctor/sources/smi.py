@@ -55,27 +55,27 @@ _RECOVERY: Final = {
 
 def read(text: str) -> dict[str, Any]:
     """Fields of ``HostFacts``; {} where nothing in it is of nvidia-smi."""
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     gpus: dict[str, dict[str, Any]] = {}
     if head := _HEAD.search(text):
-        found |= {"driverVersion": head["driver"], "cuda": head["cuda"]}
+        facts |= {"driverVersion": head["driver"], "cuda": head["cuda"]}
     if module := _MODULE.search(text):
-        found |= {"driverVersion": module["version"], "driverOpen": bool(module["open"])}
+        facts |= {"driverVersion": module["version"], "driverOpen": bool(module["open"])}
     if library := _LIBRARY.search(text):
-        found["libraryVersion"] = library["version"]
+        facts["libraryVersion"] = library["version"]
     for make in (_table, _list, _lost):
-        for one in make(text):
-            known = gpus.setdefault(str(one.get("pci") or one["index"]), {})
-            known |= one
+        for gpu in make(text):
+            known = gpus.setdefault(str(gpu.get("pci") or gpu["index"]), {})
+            known |= gpu
     if _LOG in text:
-        said, reported = _report(text)
-        found |= said
-        gpus = {str(one["pci"]): gpus.get(str(one["pci"]), {}) | one for one in reported} or gpus
-    if gpus or (_NONE.search(text) and not found.get("nvmlError")):
-        found["gpus"] = list(gpus.values())[:MAX_GPUS]
+        host_fields, reported = _report(text)
+        facts |= host_fields
+        gpus = {str(gpu["pci"]): gpus.get(str(gpu["pci"]), {}) | gpu for gpu in reported} or gpus
+    if gpus or (_NONE.search(text) and not facts.get("nvmlError")):
+        facts["gpus"] = list(gpus.values())[:MAX_GPUS]
     if refused := _REFUSED.search(text):
-        found["nvmlError"] = (refused["why"] or refused["nvml"]).strip()
-    return found
+        facts["nvmlError"] = (refused["why"] or refused["nvml"]).strip()
+    return facts
 
 
 def _pci(address: str) -> str:
@@ -91,29 +91,29 @@ def _table(text: str) -> Iterator[dict[str, Any]]:
         if hit is None:
             continue
         name = hit["name"] if hit["name"] != _UNREADABLE else ""
-        one: dict[str, Any] = {"index": int(hit["index"]), "name": name, "pci": _pci(hit["pci"]), "readings": {}}
+        gpu: dict[str, Any] = {"index": int(hit["index"]), "name": name, "pci": _pci(hit["pci"]), "readings": {}}
         if hit["persistence"] == _UNREADABLE:
-            one["problems"] = [f"lost: nvidia-smi shows {_UNREADABLE} for it"]
+            gpu["problems"] = [f"lost: nvidia-smi shows {_UNREADABLE} for it"]
         if hit["persistence"] in ("On", "Off"):
-            one["readings"]["persistence_mode"] = int(hit["persistence"] == "On")
-        mig = next((found for row in lines[at + 1 : at + 3] if (found := _MIG.search(row))), None)
+            gpu["readings"]["persistence_mode"] = int(hit["persistence"] == "On")
+        mig = next((match for row in lines[at + 1 : at + 3] if (match := _MIG.search(row))), None)
         if mig is not None:
-            one |= {"migCapable": True, "migEnabled": mig["mig"].startswith("Enabled")}
-            one["migPending"] = one["migEnabled"] is not mig["mig"].endswith("*")
-        yield one
+            gpu |= {"migCapable": True, "migEnabled": mig["mig"].startswith("Enabled")}
+            gpu["migPending"] = gpu["migEnabled"] is not mig["mig"].endswith("*")
+        yield gpu
 
 
 def _list(text: str) -> Iterator[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    gpus: list[dict[str, Any]] = []
     for hit in _LISTED.finditer(text):
         if hit["uuid"]:
-            found.append({"index": int(hit["index"]), "name": hit["name"], "uuid": hit["uuid"], "instances": []})
-        elif found:
-            found[-1]["instances"].append(hit["profile"])
-    for one in found:
-        if one["instances"]:
-            one |= {"migCapable": True, "migEnabled": True, "migPending": True}
-    yield from found
+            gpus.append({"index": int(hit["index"]), "name": hit["name"], "uuid": hit["uuid"], "instances": []})
+        elif gpus:
+            gpus[-1]["instances"].append(hit["profile"])
+    for gpu in gpus:
+        if gpu["instances"]:
+            gpu |= {"migCapable": True, "migEnabled": True, "migPending": True}
+    yield from gpus
 
 
 def _lost(text: str) -> Iterator[dict[str, Any]]:
@@ -125,13 +125,13 @@ def _lost(text: str) -> Iterator[dict[str, Any]]:
 def _report(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Of the first report: what stands before the GPUs, and each of them."""
     before: dict[str, Any] = {}
-    found: list[dict[str, Any]] = []
+    gpus: list[dict[str, Any]] = []
     fields: dict[tuple[str, ...], str] = {}
     path: list[tuple[int, str]] = []
     for line in text[text.index(_LOG) :].splitlines()[1:MAX_LINES]:
         hit = _GPU.match(line)
         if hit is not None or line.startswith(("____", _LOG)):
-            _close(found, fields)
+            _close(gpus, fields)
             if hit is None:
                 break
             fields, path = {("PCI address",): hit["pci"]}, []
@@ -147,8 +147,8 @@ def _report(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             fields.setdefault(tuple(key for _, key in path), row["value"].strip())
         if ("PCI address",) not in fields and row["key"] in _BEFORE and row["value"]:
             before[_BEFORE[row["key"]]] = row["value"].strip()
-    _close(found, fields)
-    return before, found
+    _close(gpus, fields)
+    return before, gpus
 
 
 _BEFORE: Final = {"Driver Version": "driverVersion", "CUDA Version": "cuda"}
