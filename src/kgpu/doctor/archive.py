@@ -1,8 +1,8 @@
 """Writes a snapshot as the archive of ``kgpu collect``: objects by kind, logs, hosts, and what is missing.
 
 Everything in a snapshot is free of secrets already; of ConfigMaps that no rule reads only the keys are written. The
-file is written beside its place and then moved there, so that an archive is whole or not there; only its owner may
-read it.
+file is written under a temporary name in the same folder and then renamed, so that an archive is never half written;
+only its owner may read it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _members(snapshot: Snapshot) -> Iterable[tuple[str, bytes]]:
 
 
 def _shown(kind: str, obj: Any) -> Any:
-    """An object as rules need it: of who installs charts they read how it went, and not the values."""
+    """An object as rules need it: of objects that install charts only the conditions, not the chart values."""
     if kind not in _INSTALLERS:
         return obj.data
     known = {key: obj.data[key] for key in ("apiVersion", "kind", "metadata") if key in obj.data}

@@ -89,7 +89,7 @@ def _by_key(findings: Iterable[Finding]) -> dict[tuple[str, Subject, int], Findi
 
 
 def _read(one: Finding) -> tuple[Any, ...]:
-    """What a person reads of it."""
+    """The parts of a finding whose change counts as a change of the finding."""
     return (
         _GROWS.sub(_lasting, one.cause), one.level, one.sureness, one.remedy, frozenset(one.nodes), frozenset(one.pods),
         frozenset((each.id, each.subject) for each in one.all()),
@@ -97,12 +97,12 @@ def _read(one: Finding) -> tuple[Any, ...]:
 
 
 def _lasting(hit: re.Match[str]) -> str:
-    """The words without the number."""
+    """The matched words without the number."""
     return hit["before"] or hit["after"] or hit["what"]
 
 
 def _evidence(before: Report | None, after: Report) -> Iterator[ReportChange]:
-    """Sources that fail, and those that do no more; by what they are, for an error may say the time."""
+    """Sources that fail now and those that work again, compared by name: an error text may hold a time."""
     old = {gap.what: gap for gap in before.missing} if before else {}
     new = {gap.what: gap for gap in after.missing}
     counting = {gap.what for gap in (*after.gaps_that_count, *(before.gaps_that_count if before else ()))}
@@ -120,7 +120,7 @@ def stamp(seconds: float) -> str:
 
 
 def as_lines(found: Iterable[ReportChange], when: str, width: int) -> Iterator[str]:
-    """A line for each; below what has appeared stands the rest of it."""
+    """One line for each change; a finding that has appeared is printed in full below its line."""
     for change in found:
         if change.gap is not None:
             why = f" ({change.gap.why})" if change.gap.why else ""

@@ -1,5 +1,6 @@
-"""The ClusterPolicy in force and the commands that change it. Its name is the object's: no chart's default is taken for
-it while the cluster says another.
+"""The ClusterPolicy in force and the commands that change it.
+
+Its name is read from the cluster; the charts' default stands in only where no ClusterPolicy was read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MIXED: Final = {"mig": {"strategy": "mixed"}}
 
 
 def in_force(snapshot: Snapshot) -> Obj | None:
-    """The one that counts: of several all but one are ignored."""
+    """Return the ClusterPolicy that counts: the operator ignores all but one."""
     policies = list(snapshot.all("ClusterPolicy"))
     return next((policy for policy in policies if policy.text("status.state") != "ignored"), None)
 

@@ -102,7 +102,7 @@ def _lost(owner: Owner, one: Waiting) -> str:
 
 
 def ended(pod: Pod, snapshot: Snapshot) -> Remedy:
-    """How to take away what a pod holds: whoever makes it is made smaller, or it would be made again at once."""
+    """How to free what a pod holds: scale its owner down, or the owner would make the pod again at once."""
     owner = owner_of(pod, snapshot)
     why = f"{pod.path} is the oldest holder; only if it is idle"
     space, kind, name = owner.namespace, owner.kind.lower(), owner.name
@@ -165,7 +165,7 @@ def _made_anew(owner: Owner, whole: Spec, proof: str) -> Remedy:
 
 
 def _new_job(whole: Spec, owner: Owner) -> Spec:
-    """With what the API server has put into the Job taken out, unless somebody chose the selector."""
+    """The Job without the fields that the API server has set, unless its selector was set by hand."""
     if owner.obj is not None and owner.obj.at("spec.manualSelector") is True:
         return whole
     template = {"metadata": {"labels": dict.fromkeys(_OF_JOBS)}, **whole["spec"]["template"]}

@@ -20,7 +20,7 @@ from kgpu.doctor.snapshot import Snapshot
 from kgpu.fit.selectors import PodToleration, Taint, tolerated
 
 MAX_DEVICES: Final = 2000
-"""So many devices are judged for one request."""
+"""At most this many devices are judged for one request."""
 _DOMAIN: Final = re.compile(r"(?:attributes|capacity)\s*\[\s*[\"']([^\"']{1,253})[\"']\s*\]")
 _NO_KEY: Final = re.compile(r"(?:Key not found in map|no such key)\D*?:? *\"?(?P<key>[\w./-]+)")
 _NUMBERS: Final = re.compile(r"\d+")

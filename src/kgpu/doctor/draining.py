@@ -22,7 +22,7 @@ _DRAIN: Final = re.compile(DRAIN.format(node=r"(?P<node>\S+)") + "$")
 
 
 def with_bare_pods(finding: Finding, snapshot: Snapshot) -> Finding:
-    """The finding with every drain in its remedy as it works; the same one where there is none."""
+    """Return the finding with the pods that stop a drain named above it; the same finding where there are none."""
     steps = tuple(line for step in finding.remedy for line in _lines(step, snapshot))
     return finding if steps == finding.remedy else replace(finding, remedy=steps)
 

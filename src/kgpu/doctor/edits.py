@@ -129,7 +129,7 @@ def rename(old: str, new: str) -> Edit:
 
 
 def ask(name: str, amount: str) -> Edit:
-    """Another amount; where one container alone asks, for else nobody knows whose to change.
+    """Another amount, if exactly one container requests the resource; else it is not clear whose to change.
 
     Of an extended resource request and limit must be the same; of processors and memory the request alone counts.
     """

@@ -36,8 +36,8 @@ def by_others(snapshot: Snapshot, pod: Pod) -> bool:
 
 
 def for_good(snapshot: Snapshot, pod: Pod) -> PodFailure | None:
-    """Why nobody does the work of a pod again that has failed: nobody owns it, or its Job (or its index of that) has
-    failed with it. None where somebody may.
+    """Why the work of a failed pod will not be done again: it has no owner, or its Job (or its index of an Indexed Job)
+    has failed too. None where it may be done again.
     """
     bad = next((container for container in pod.blamed if container.exit_code), None)
     if pod.phase != "Failed" or bad is None:
@@ -94,7 +94,7 @@ def _done_since(snapshot: Snapshot, job: Obj) -> bool:
 
 
 def _failed(snapshot: Snapshot, job: Obj, failed: Condition) -> Finding:
-    """Where its time is up, the controller deletes the pods of a Job: nothing but the Job says what became of them."""
+    """After a Job's deadline the controller deletes its pods: only the Job itself says what became of them."""
     age = snapshot.age(failed.since)
     why = ": ".join(filter(None, (failed.reason, failed.message)))
     return Finding(

@@ -30,7 +30,7 @@ _FIRST: Final = "only {words}: see on {node} itself before anything is taken fro
 
 
 def weighed(finding: Finding, snapshot: Snapshot) -> Finding:
-    """The finding as sure as its evidence allows, the same one where something else than words speaks for it."""
+    """Return the finding with its confidence limited by its evidence; unchanged where more than words supports it."""
     authors = {_author(evidence, snapshot) for evidence in finding.evidence} - {""}
     doubtful = _doubtful(finding, authors, snapshot)
     if not doubtful and not _unproven(finding, authors, snapshot):
@@ -84,7 +84,7 @@ def _is_own(evidence: Evidence, authors: set[str]) -> bool:
 
 
 def takes_from_others(step: str, authors: set[str]) -> bool:
-    """Whether a step ends the work of others than those who said it."""
+    """Whether a step may end work outside the authors' own namespaces."""
     hits = list(_TAKES.finditer(step))
     return any(hit["within"] not in authors for hit in hits)
 

@@ -37,7 +37,7 @@ _EVERYWHERE: Final = frozenset({KERNEL_LOG, PCI_DEVICES, PROCESSES})
 
 
 def is_slight(what: str, why: str) -> bool:
-    """Whether a host just does not have it, as a container has no modules; these three every host should."""
+    """Whether it is merely absent, as kernel modules are in a container; ``_EVERYWHERE`` lists what every host has."""
     return why == os.strerror(errno.ENOENT) and what not in _EVERYWHERE
 
 

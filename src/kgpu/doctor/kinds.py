@@ -16,7 +16,7 @@ _LISTS: Final = (
 )
 
 UNSTARTED: Final = frozenset({"StartError", "ContainerCannotRun"})
-"""Reasons of an end of which nothing has run."""
+"""Termination reasons of containers whose program never ran."""
 
 
 def mounted_config_maps(owner: Obj, path: str = "spec") -> frozenset[str]:
@@ -224,8 +224,8 @@ class Pod(Obj):
 
     @property
     def blamed(self) -> tuple[Container, ...]:
-        """In the order in which they are asked what is wrong: init containers, what the pod is for, sidecars. These the
-        kubelet ends after the others, and how they end then says nothing.
+        """Containers in the order in which to look for a fault: init containers, main containers, sidecars. The kubelet
+        ends sidecars after the others, so how they end says nothing.
         """
         return tuple(sorted(self.containers, key=lambda container: container.sidecar))
 

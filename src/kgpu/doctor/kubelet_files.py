@@ -22,7 +22,7 @@ CONFIGS: Final = ("/var/lib/kubelet/config.yaml", "/etc/kubernetes/kubelet/")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Devices that the kubelet has down for a container."""
+    """Devices that the kubelet's checkpoint lists for a container."""
 
     pod_uid: str
     container: str

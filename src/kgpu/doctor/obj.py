@@ -281,7 +281,7 @@ def _lean_metadata(value: Any) -> dict[str, Any]:
 
 
 def _pod_specs(document: dict[str, Any], kind: str) -> Iterator[dict[str, Any]]:
-    """Whoever has a pod's spec under ``spec``, copied on the way so that it can be changed."""
+    """Yield each mapping that has a pod's spec under ``spec``, copied so that it can be changed."""
     if kind == "Pod":
         if isinstance(document.get("spec"), dict):
             yield document

@@ -267,7 +267,7 @@ def _break_circles(parents: dict[int, int]) -> None:
 
 
 def related(snapshot: Snapshot, target: Subject) -> frozenset[Subject]:
-    """The target and whatever stands for it: a controller's pods, a claim's pods, a pod's owner and claims."""
+    """The target and the objects related to it: a controller's pods, a claim's pods, a pod's owner and claims."""
     obj = snapshot.get(target.kind, target.name, target.namespace)
     subjects = {target}
     if obj is None:

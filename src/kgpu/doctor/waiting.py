@@ -270,7 +270,7 @@ class Waiting:
 
 
 def waiting(snapshot: Snapshot) -> tuple[Waiting, ...]:
-    """All of them."""
+    """Return the pods that wait for accelerators, grouped by equal requests and owner."""
     return snapshot.once(_waiting)
 
 

@@ -63,7 +63,7 @@ class Printed:
 
 
 def read(text: str) -> Printed:
-    """Whatever is known in it."""
+    """Return the objects, events and pod rows found in what kubectl printed."""
     printed = Printed(rows=[one for part in _parts(text, _PODS) for one in _listed(part)])
     for block in _parts(text, _BLOCK):
         if re.search(r"^(?:Containers|Init Containers|Node-Selectors|QoS Class):", block, re.MULTILINE):

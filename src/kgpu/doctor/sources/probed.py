@@ -68,7 +68,7 @@ def _packed(document: Mapping[str, Any]) -> str:
 
 
 def _cut(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is too long to be worth its room."""
+    """Return the facts with long log lines shortened and long files left out."""
     document = dict(facts)
     missing = document["missing"] = dict(document.get("missing") or {})
     if document.get("kernelLog"):
@@ -101,7 +101,7 @@ def _fitting(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _smaller(document: dict[str, Any]) -> Iterator[int]:
-    """Take away one thing after the other; gives how many bytes each had."""
+    """Remove one part after the other; yield the size in bytes of each."""
     missing = document["missing"]
 
     def gone(what: str, value: Any) -> int:
