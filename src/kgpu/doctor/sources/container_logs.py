@@ -91,14 +91,14 @@ class ContainerLogs:
             if hit is None:
                 continue
             self.placed = True
-            said = hit.groupdict()
+            groups = hit.groupdict()
             data = engine_lines.unwrapped(data)
-            number, rotated = said.get("run"), said.get("rotated")
+            number, rotated = groups.get("run"), groups.get("rotated")
             run = (int(number), rotated or "~") if number else (0, _first_time(data)) if pattern is _LINKED else None
             self._found.append(
                 _Found(
-                    file=name, namespace=said["namespace"], pod=said["pod"], container=said["container"], data=data,
-                    previous=bool(said.get("previous")), run=run, placed=True,
+                    file=name, namespace=groups["namespace"], pod=groups["pod"], container=groups["container"],
+                    data=data, previous=bool(groups.get("previous")), run=run, placed=True,
                 )
             )  # fmt: skip
             return True
@@ -106,23 +106,23 @@ class ContainerLogs:
 
     def by_lines(self, name: str, data: bytes, *, previous: bool = False) -> bool:
         """Whether every line says whose it is."""
-        found = tailed.parts(data)
-        self.take(name, found, previous=previous)
-        return bool(found)
+        logs = tailed.parts(data)
+        self.take(name, logs, previous=previous)
+        return bool(logs)
 
     def take(
         self, name: str, found: tuple[tailed.TailedLog, ...] | list[tailed.TailedLog], *, previous: bool = False
     ) -> None:
         """Logs that stood in one text."""
-        for one in found:
+        for log in found:
             self._found.append(
                 _Found(
-                    file=name, namespace=one.namespace, pod=one.pod, container=one.container, data=one.data,
-                    previous=previous, said=_says(name, one), forged=one.forged,
+                    file=name, namespace=log.namespace, pod=log.pod, container=log.container, data=log.data,
+                    previous=previous, said=_says(name, log), forged=log.forged,
                 )
             )  # fmt: skip
-            if one.forged:
-                self.forged.append(f"the log of Pod {one.namespace}/{one.pod}, container {one.container}, in {name}")
+            if log.forged:
+                self.forged.append(f"the log of Pod {log.namespace}/{log.pod}, container {log.container}, in {name}")
 
     def by_name(self, name: str, data: bytes) -> None:
         """A file whose name is all that may tell whose log it is, if it is one."""
@@ -145,24 +145,24 @@ class ContainerLogs:
                 self._found.append(_Found(file=file, namespace="", pod=pod, container="", data=data, previous=previous))
             else:
                 left.append((file, data))
-        given = frozenset(snapshot.pods)
+        known_pods = frozenset(snapshot.pods)
         runs: dict[tuple[str, str, str], list[_Found]] = {}
-        snapshot.texts |= {one.file for one in self._found if not one.said and not trusted}
-        for one in self._found:
-            doubt = _doubt(one, snapshot, by_name)
-            namespace = one.namespace or next(iter(by_name.get(one.pod, ())), NAMESPACE)
-            key = (namespace, one.pod)
-            if given and key not in given:
-                self.strangers.append(f"{namespace}/{one.pod}")
+        snapshot.texts |= {log.file for log in self._found if not log.said and not trusted}
+        for log in self._found:
+            doubt = _doubt(log, snapshot, by_name)
+            namespace = log.namespace or next(iter(by_name.get(log.pod, ())), NAMESPACE)
+            key = (namespace, log.pod)
+            if known_pods and key not in known_pods:
+                self.strangers.append(f"{namespace}/{log.pod}")
             elif key not in snapshot.pods:
-                snapshot.add(stand_in(namespace, one.pod, one.container), one.file if doubt else "")
-            if one.run is None:
-                self._add(snapshot, key, one, one.data, previous=one.previous, said_in=one.file if doubt else "")
+                snapshot.add(stand_in(namespace, log.pod, log.container), log.file if doubt else "")
+            if log.run is None:
+                self._add(snapshot, key, log, log.data, previous=log.previous, said_in=log.file if doubt else "")
             else:
-                runs.setdefault((*key, one.container), []).append(one)
-            if not one.previous:
-                stranger = ("", "" if one.placed else one.pod)
-                self._facts(key if key in given else stranger, one.data, one.file, doubt)
+                runs.setdefault((*key, log.container), []).append(log)
+            if not log.previous:
+                stranger = ("", "" if log.placed else log.pod)
+                self._facts(key if key in known_pods else stranger, log.data, log.file, doubt)
         self.strangers = list(dict.fromkeys(self.strangers))
         for (namespace, pod, _), rows in runs.items():
             self._add_runs(snapshot, (namespace, pod), rows)

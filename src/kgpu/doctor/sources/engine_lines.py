@@ -43,12 +43,12 @@ def _joined(data: bytes, reader: Callable[[bytes], tuple[str, bytes, bool] | Non
     """Lines with their parts put together; the two streams may be mixed."""
     begun: dict[str, list[bytes]] = {}
     for line in data.split(b"\n"):
-        found = reader(line)
-        if found is None:
+        row = reader(line)
+        if row is None:
             if line.strip():
                 yield line  # somebody's own words between the engine's
             continue
-        stream, text, whole = found
+        stream, text, whole = row
         begun.setdefault(stream, []).append(text)
         if whole:
             yield b"".join(begun.pop(stream))
@@ -62,7 +62,7 @@ def _cri(line: bytes) -> tuple[str, bytes, bool] | None:
 
 def _docker(line: bytes) -> tuple[str, bytes, bool] | None:
     try:
-        found = decode(line, _Docker)
+        row = decode(line, _Docker)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return found.stream, found.log.removesuffix("\n").encode("utf-8", "replace"), found.log.endswith("\n")
+    return row.stream, row.log.removesuffix("\n").encode("utf-8", "replace"), row.log.endswith("\n")

@@ -45,9 +45,9 @@ class Loose:
             return False
         text = data[:_MAX_TEXT].decode("utf-8", "replace")
         is_host, is_kernel = self._hosts.add(name, data)
-        found = printed.read(text)
-        if found:
-            self._printed.append((name, found))
+        output = printed.read(text)
+        if output:
+            self._printed.append((name, output))
         elif (log or alone) and text.strip() and not (is_kernel and not app_by_words(text)):
             self._lone.append((name, data, is_host))
         else:
@@ -61,18 +61,18 @@ class Loose:
         """
         texts = {name for name, _ in self._printed if not _DESCRIBED.search(name)} | {name for name, *_ in self._lone}
         snapshot.texts |= set() if trusted else texts
-        for name, found in self._printed:
-            for one in [*found.objects, *map(_named, found.rows), *_befallen(found.told)]:
-                _add_unknown(snapshot, one, name)
+        for name, output in self._printed:
+            for document in [*output.objects, *map(_named, output.rows), *_befallen(output.told)]:
+                _add_unknown(snapshot, document, name)
         if self._printed:
             snapshot.taken = snapshot.taken or time.time()
-        printed_at = _moment(snapshot, [found for name, found in self._printed if name not in snapshot.texts])
+        printed_at = _moment(snapshot, [output for name, output in self._printed if name not in snapshot.texts])
         snapshot.taken = max(snapshot.taken, printed_at)
-        for name, found in self._printed:
-            moment = _moment(snapshot, [found]) if name in snapshot.texts else printed_at
-            for row in found.told:
+        for name, output in self._printed:
+            moment = _moment(snapshot, [output]) if name in snapshot.texts else printed_at
+            for row in output.told:
                 snapshot.add(_dated(row, moment), name)
-            if found.rows:
+            if output.rows:
                 why = "a list of pods does not say what they ask for or run"
                 snapshot.missing.append(
                     Missing(f"the pods behind {one_line(name, 200)}", why, "kubectl get pods -A -o yaml")

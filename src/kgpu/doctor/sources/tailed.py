@@ -73,17 +73,17 @@ def parts(data: bytes) -> tuple[TailedLog, ...]:
 
 
 def _gathered(data: bytes, reader: Reader) -> Iterator[TailedLog]:
-    found: dict[tuple[str, str, str], list[bytes]] = {}
+    lines_by_container: dict[tuple[str, str, str], list[bytes]] = {}
     last: list[bytes] = []
     for raw in data.split(b"\n"):
         line = _plain(raw)
         row = reader(line)
         if row is not None:
-            last = found.setdefault(row[:3], [])
+            last = lines_by_container.setdefault(row[:3], [])
             last.append(row[3])
         elif line.strip() and not _NOTICE.fullmatch(line):
             last.append(line)  # the rest of what was printed last
-    for whose, lines in found.items():
+    for whose, lines in lines_by_container.items():
         yield TailedLog(*whose, b"\n".join(lines) + b"\n")
 
 
@@ -128,7 +128,7 @@ def sections(data: bytes) -> tuple[bytes, list[TailedLog]]:
     marks = list(_MARK.finditer(data))
     ends = {hit["whose"]: hit for hit in marks if hit["end"]}
     rest: list[bytes] = []
-    found: list[TailedLog] = []
+    logs: list[TailedLog] = []
     at = 0
     for hit in marks:
         if hit.start() < at or not hit["mark"]:
@@ -137,7 +137,7 @@ def sections(data: bytes) -> tuple[bytes, list[TailedLog]]:
         last, after = (end.start(), end.end()) if end and end.start() >= hit.end() else (len(data), len(data))
         body = data[hit.end() : last]
         namespace, pod, container = (hit[key].decode() for key in ("namespace", "pod", "container"))
-        found.append(TailedLog(namespace, pod, container, body, forged=_MARK.search(body) is not None))
+        logs.append(TailedLog(namespace, pod, container, body, forged=_MARK.search(body) is not None))
         rest.append(data[at : hit.start()])
         at = after
-    return b"".join((*rest, data[at:])), found
+    return b"".join((*rest, data[at:])), logs

@@ -67,21 +67,21 @@ class Member(tarfile.TarInfo):
     def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         assert archive.fileobj is not None
         raw = archive.fileobj.read(self._block(self.size))[: self.size]  # type: ignore[attr-defined]
-        found = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in records(raw)}
+        headers = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in records(raw)}
         if self.type == tarfile.XGLTYPE:
             # Each is looked through, and copied, for every member that comes after it.
-            archive.pax_headers.update(found)  # type: ignore[attr-defined]
+            archive.pax_headers.update(headers)  # type: ignore[attr-defined]
             if len(archive.pax_headers) > MAX_COMMON:
                 raise tarfile.ReadError(f"a header for all members with {len(archive.pax_headers)} keys")
             return self.fromtarfile(archive)
-        found = {**archive.pax_headers, **found}
+        headers = {**archive.pax_headers, **headers}
         try:
             member = self.fromtarfile(archive)
         except tarfile.HeaderError as error:
             raise tarfile.SubsequentHeaderError(str(error)) from None  # type: ignore[attr-defined]
-        member._apply_pax_info(found, archive.encoding, archive.errors)  # type: ignore[attr-defined]
+        member._apply_pax_info(headers, archive.encoding, archive.errors)  # type: ignore[attr-defined]
         member.offset = self.offset
-        if "size" in found:
+        if "size" in headers:
             # What is next begins after the size that the header says, not the member's own.
             archive.offset = member.offset_data + member._block(member.size)  # type: ignore[attr-defined]
         return member
