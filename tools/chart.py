@@ -16,7 +16,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from kgpu.doctor.wanted import KINDS
+from kgpu.doctor.read_kinds import KINDS
 from kgpu.formats import yaml
 from kgpu.formats.crd import field_support
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec

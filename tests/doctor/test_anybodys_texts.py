@@ -11,7 +11,7 @@ import pytest
 from kgpu.base.errors import ConfigError
 from kgpu.cli.doctor import xids_in
 from kgpu.doctor.model import CERTAIN, Finding
-from kgpu.doctor.obj import seconds
+from kgpu.doctor.objects import seconds
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources import files, probed

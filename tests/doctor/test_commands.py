@@ -13,9 +13,9 @@ import pytest
 from kgpu.doctor import commands, edits
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.plan import diagnose
+from kgpu.doctor.smallest_change import fitting
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting, waiting
-from kgpu.doctor.whatif import fitting
 from kgpu.fit import read
 from kgpu.lab.embedded.kinds import schema_data
 from kgpu.lab.embedded.patch import STRATEGIC, apply_patch

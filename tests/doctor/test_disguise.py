@@ -12,7 +12,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.hearsay import takes_from_others
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import Finding
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.objects import Obj
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
 from tests.doctor.example import Example, all_examples

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from kgpu.doctor.agent_reports import FRESH_SECONDS
 from kgpu.doctor.model import Level, Report
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import FRESH_SECONDS
 from kgpu.formats import names
 from kgpu.health.run import HEARTBEAT_SECONDS
 from tests.doctor.example import base, merged

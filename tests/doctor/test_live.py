@@ -13,8 +13,8 @@ import yaml
 
 from kgpu.base.errors import KubeError
 from kgpu.doctor.plan import diagnose
+from kgpu.doctor.read_kinds import KINDS
 from kgpu.doctor.sources.live import collect
-from kgpu.doctor.wanted import KINDS
 from kgpu.kube.client import PAGE
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import KubeRefusedError

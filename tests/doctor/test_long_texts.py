@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kgpu.doctor.obj import MAX_TEXT, lean
+from kgpu.doctor.objects import MAX_TEXT, lean
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kgpu.doctor import waiting, whatif
+from kgpu.doctor import smallest_change, waiting
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Report
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats.gpu_report import ReportedGpu
@@ -245,7 +245,7 @@ def test_of_two_cordoned_nodes_the_one_that_works_is_named() -> None:
     assert told.nodes == ("gpu-2",)
 
 
-@pytest.mark.parametrize(("gpu", "kinds"), [(LOST, set()), (WELL, {whatif.UNCORDON})])
+@pytest.mark.parametrize(("gpu", "kinds"), [(LOST, set()), (WELL, {smallest_change.UNCORDON})])
 def test_no_change_that_is_proven_puts_work_on_it(gpu: dict[str, Any], kinds: set[str]) -> None:
     snapshot = Snapshot.of([cordoned(gpu), pod("train", 1)], taken=TAKEN)
     (one,) = waiting.waiting(snapshot)

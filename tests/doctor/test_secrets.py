@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kgpu.doctor import archive, secrets
 from kgpu.doctor.host_facts import File, HostFacts, encode
 from kgpu.doctor.kinds import Log
-from kgpu.doctor.obj import lean
+from kgpu.doctor.objects import lean
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.render import as_json, as_sarif, as_text, as_yaml
 from kgpu.doctor.rules import all_rules

@@ -16,8 +16,8 @@ from kgpu.doctor.model import Finding, Report
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.render import as_text
 from kgpu.doctor.rules import by_id, is_named
+from kgpu.doctor.smallest_change import fitting
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.whatif import fitting
 from tests.doctor.example import Example, all_examples
 
 EXAMPLES = all_examples()

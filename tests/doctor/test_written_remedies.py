@@ -17,7 +17,17 @@ from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
 from tests.doctor.pasting import problems
 
-HELPERS = ("commands", "edits", "hami", "idle_daemons", "remedies", "slices", "stack_config", "volumes", "whatif")
+HELPERS = (
+    "commands",
+    "edits",
+    "hami",
+    "idle_daemons",
+    "remedies",
+    "slices",
+    "smallest_change",
+    "stack_config",
+    "volumes",
+)
 """Modules beside the rules that write remedies."""
 FOLDER = Path(rules.__path__[0])
 MODULES = (*sorted(FOLDER.rglob("*.py")), *(FOLDER.parent / f"{name}.py" for name in HELPERS))

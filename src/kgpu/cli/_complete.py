@@ -131,7 +131,7 @@ async def _listed(path: str, kind: str, namespace: str) -> Names:
 
 
 def _resource(kind: str) -> Resource:
-    from kgpu.doctor.wanted import KINDS
+    from kgpu.doctor.read_kinds import KINDS
 
     return next(row.resource for row in KINDS if row.resource.kind == kind)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import remedies
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.objects import Obj
 from kgpu.doctor.snapshot import Snapshot
 
 USUAL: Final = "cluster-policy"

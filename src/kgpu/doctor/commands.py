@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.base.remedy import Remedy, words
-from kgpu.doctor import edits, remedies, whatif
+from kgpu.doctor import edits, remedies, smallest_change
 from kgpu.doctor.edits import Edit, Spec
 from kgpu.doctor.kinds import Pod
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.objects import Obj
 from kgpu.doctor.secrets import cleaned
+from kgpu.doctor.smallest_change import FittingChange, named
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting
-from kgpu.doctor.whatif import FittingChange, named
 
 LONGEST: Final = 800
 """Characters of a command; what is longer is told in words, for a line that is cut can't be pasted."""
@@ -59,11 +59,11 @@ def owner_of(pod: Pod, snapshot: Snapshot) -> Owner:
 
 
 def steps(one: Waiting, change: FittingChange) -> tuple[Remedy, ...]:
-    """A change of ``whatif`` as commands; the proof stands behind the first."""
+    """A change of ``smallest_change`` as commands; the proof stands behind the first."""
     proof = f"{change.what}; then it fits {named(change.fits)}" if change.fits else change.what
-    if change.kind == whatif.UNCORDON:
+    if change.kind == smallest_change.UNCORDON:
         return (remedies.uncordon(change.subject).why(f"then it fits {named(change.fits)}"),)
-    if change.kind == whatif.ROOM:
+    if change.kind == smallest_change.ROOM:
         return (remedies.pods_on(change.value).why(proof),)
     return patched(one, change.edits, proof, words=_words(change))
 

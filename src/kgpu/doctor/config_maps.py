@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from kgpu.base.plain import items, mapping, text
 from kgpu.doctor import matching, stack_config
 from kgpu.doctor.kinds import mounted_config_maps
-from kgpu.doctor.obj import Key, Obj, plain
+from kgpu.doctor.objects import Key, Obj, plain
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import yaml
 

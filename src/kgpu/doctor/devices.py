@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kgpu.base.plain import items, mapping, number, text
 from kgpu.base.quantity import Quantity, QuantityError
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.objects import Obj
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.fit.selectors import PodToleration, Taint, tolerated
 

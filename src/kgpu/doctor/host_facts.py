@@ -190,7 +190,7 @@ class HostFacts(_Facts, frozen=True):
 
     def cite(self, field: str, value: Any = None) -> Evidence:
         """A field of these facts as evidence."""
-        from kgpu.doctor.obj import shown
+        from kgpu.doctor.objects import shown
 
         content = msgspec.to_builtins(getattr(self, field, None)) if value is None else value
         place = f"Node {self.node}, on the host{f' at {self.taken}' if self.told_by else ''}"

@@ -15,7 +15,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding
-from kgpu.doctor.obj import Obj, plain
+from kgpu.doctor.objects import Obj, plain
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import waiting
 from kgpu.fit.read import node_terms

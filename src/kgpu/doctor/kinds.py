@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kgpu.base.plain import items, mapping, number, text
 from kgpu.doctor.model import Evidence, in_file
-from kgpu.doctor.obj import Key, Obj, at, plain, seconds
+from kgpu.doctor.objects import Key, Obj, at, plain, seconds
 
 _LISTS: Final = (
     ("initContainers", "initContainerStatuses"),

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.doctor.kinds import Container, Event, Node, Pod, containers_of, requests_of
-from kgpu.doctor.might import is_mighty
 from kgpu.doctor.model import Evidence
-from kgpu.doctor.obj import Key, Obj, seconds
+from kgpu.doctor.objects import Key, Obj, seconds
+from kgpu.doctor.privileges import is_mighty
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
 

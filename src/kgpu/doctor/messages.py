@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from kgpu.doctor.kinds import Container, Event, Log, Pod
 from kgpu.doctor.matching import IMAGE_WORDS, pods_of_part
 from kgpu.doctor.model import Evidence
-from kgpu.doctor.obj import Key, Obj
+from kgpu.doctor.objects import Key, Obj
 from kgpu.doctor.snapshot import Snapshot
 
 

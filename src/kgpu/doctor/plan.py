@@ -11,14 +11,14 @@ from typing import Final
 
 from kgpu.base.problems import describe
 from kgpu.doctor import hearsay, matching
+from kgpu.doctor.agent_reports import going_on, ill
 from kgpu.doctor.draining import with_bare_pods
 from kgpu.doctor.model import LIKELY, Finding, Level, Missing, Place, Report, Subject, folded
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules import all_rules, is_named
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.steps import against_the_state
-from kgpu.doctor.told import going_on, ill
-from kgpu.doctor.untold import stuck_pods, untold
+from kgpu.doctor.unexplained import stuck_pods, unexplained
 from kgpu.formats import names
 
 MAX_PER_RULE: Final = 500
@@ -56,7 +56,7 @@ def diagnose(
             missing.append(Missing(f"rule {rule.id}", f"a defect: {describe(error)}", "report it with the archive"))
     by_rule = {rule.id: rule for rule in checked_rules}
     roots = fold(without_needless(distinct(findings), by_rule, snapshot), by_rule)
-    roots += [finding for finding in untold(snapshot, roots) if finding.id in by_rule]
+    roots += [finding for finding in unexplained(snapshot, roots) if finding.id in by_rule]
     if target is not None:
         wanted = related(snapshot, target)
         below = devices_below(snapshot, wanted)

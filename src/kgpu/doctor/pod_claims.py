@@ -12,7 +12,7 @@ from typing import Any, Final
 from kgpu.base.plain import items, mapping, text
 from kgpu.doctor.devices import requests
 from kgpu.doctor.kinds import Container, Pod
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.objects import Obj
 from kgpu.doctor.snapshot import Snapshot
 
 _ACCELERATOR: Final = re.compile(

@@ -9,7 +9,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import CLUSTER, LIKELY, Evidence, Finding
-from kgpu.doctor.obj import seconds
+from kgpu.doctor.objects import seconds
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting, waiting
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from kgpu.doctor import open_env, secret_commands
+from kgpu.doctor import public_variables, secret_commands
 from kgpu.doctor.secret_commands import HIDDEN
 from kgpu.doctor.secret_names import sounds_secret
 from kgpu.doctor.secret_rows import BLOCK, FIELD, IN_TEXT, OPEN_FLAG
@@ -168,7 +168,7 @@ def env_value(name: str, value: str) -> str:
     """A variable's value where it can't be a secret."""
     if not value:
         return value
-    return cleaned(value) if name in open_env.NAMES else HIDDEN
+    return cleaned(value) if name in public_variables.NAMES else HIDDEN
 
 
 def env_list(value: Any) -> Any:

@@ -17,7 +17,7 @@ from kgpu.doctor import cluster_policy, matching, messages
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import LIKELY, Evidence, Finding, Level, Place, Subject
-from kgpu.doctor.obj import plain
+from kgpu.doctor.objects import plain
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 

@@ -12,9 +12,9 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import cluster_policy, matching, remedies
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import Evidence
+from kgpu.doctor.smallest_change import FittingChange
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import blocks_of, memory_of, mig_config, mig_state, mig_strategy, profile_of, wanted_mig
-from kgpu.doctor.whatif import FittingChange
 from kgpu.fit.model import PodView
 from kgpu.formats import names
 

@@ -18,8 +18,8 @@ from kgpu.doctor import host_facts, secrets
 from kgpu.doctor.host_facts import HostFacts, Xid
 from kgpu.doctor.kinds import Event, Log, Node, Pod, as_lines
 from kgpu.doctor.model import Missing
-from kgpu.doctor.obj import Key, Obj, lean, plain, seconds
-from kgpu.doctor.wanted import kind_of
+from kgpu.doctor.objects import Key, Obj, lean, plain, seconds
+from kgpu.doctor.read_kinds import kind_of
 from kgpu.fit import read
 from kgpu.fit.model import PodView
 from kgpu.fit.snapshot import ClusterSnapshot

@@ -18,7 +18,7 @@ from kgpu.doctor.cluster_policy import in_force
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import Evidence
-from kgpu.doctor.obj import Obj, plain
+from kgpu.doctor.objects import Obj, plain
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names, yaml
 from kgpu.formats.mig_profile import MigProfile, parse_mig_profile

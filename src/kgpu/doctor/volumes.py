@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching, remedies, whatif
+from kgpu.doctor import matching, remedies, smallest_change
 from kgpu.doctor.model import Evidence
-from kgpu.doctor.obj import Obj, plain
+from kgpu.doctor.objects import Obj, plain
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting
 from kgpu.fit.filters_volume import BINDING, RESTRICTIONS
@@ -70,7 +70,7 @@ def _missing(one: Waiting, name: str, *, generated: bool) -> StuckClaim:
             (remedies.describe(pod.namespace, "pod", pod.name).why("its events say what is in the way"),),
         )  # fmt: skip
     others = [claim for claim in snapshot.all(CLAIM) if claim.name and not claim.deleting]
-    near = whatif.nearest(name, sorted(claim.name for claim in others if claim.namespace == pod.namespace))
+    near = smallest_change.nearest(name, sorted(claim.name for claim in others if claim.namespace == pod.namespace))
     elsewhere = next((claim.namespace for claim in others if claim.name == name), "")
     hint = f"; did you mean {near}?" if near else f"; namespace {elsewhere} has one of that name" if elsewhere else ""
     return StuckClaim(
@@ -102,7 +102,7 @@ def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...],
             (Remedy("kubectl get pv {}", volume),),
         )
     if name and known is None and snapshot.knows(_CLASS):
-        near = whatif.nearest(name, sorted(classes))
+        near = smallest_change.nearest(name, sorted(classes))
         has = f"there are {', '.join(sorted(classes)[:5])}" if classes else "there is none at all"
         step = Remedy(
             "delete the claim and make it anew with a class that is there{}, or make the class {}",

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
-from kgpu.doctor import matching, whatif
+from kgpu.doctor import matching, smallest_change
+from kgpu.doctor.agent_reports import ill
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import Evidence, NodeRow
+from kgpu.doctor.smallest_change import FittingChange
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import ill
-from kgpu.doctor.whatif import FittingChange
 from kgpu.fit.explain import explain, explain_pod
 from kgpu.fit.filters_node import AFFINITY, RESOURCES, TAINTS, UNSCHEDULABLE_FILTER
 from kgpu.fit.model import PodView, Reason
@@ -61,13 +61,13 @@ class Judged:
 
     @cached_property
     def changes(self) -> tuple[FittingChange, ...]:
-        found = whatif.smallest(self.view, self._fit, self.reasons)
+        found = smallest_change.smallest(self.view, self._fit, self.reasons)
         # A node that is not well is mended before anybody puts work on it.
-        return tuple(one for one in found if one.kind != whatif.UNCORDON or one.subject not in self._ill)
+        return tuple(one for one in found if one.kind != smallest_change.UNCORDON or one.subject not in self._ill)
 
     @cached_property
     def fits(self) -> tuple[str, ...]:
-        return whatif.fitting(self.view, self._fit)
+        return smallest_change.fitting(self.view, self._fit)
 
     def against(self, filter_name: str, subject: str) -> tuple[Reason, ...]:
         key = (filter_name, subject)

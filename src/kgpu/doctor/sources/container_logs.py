@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kgpu.doctor import secrets
 from kgpu.doctor.kinds import Log
-from kgpu.doctor.obj import Key
+from kgpu.doctor.objects import Key
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources import engine_lines, probed, tailed
 

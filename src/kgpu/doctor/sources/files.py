@@ -26,7 +26,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.printable import one_line
 from kgpu.doctor import host_facts
 from kgpu.doctor.model import Missing
-from kgpu.doctor.obj import Key, lean, seconds
+from kgpu.doctor.objects import Key, lean, seconds
 from kgpu.doctor.snapshot import LOG_KIND, Snapshot
 from kgpu.doctor.sources import engine_lines, probed, tailed, texts
 from kgpu.doctor.sources.container_logs import ContainerLogs, is_written, lines

@@ -14,7 +14,8 @@ from typing import Final, Protocol
 from kgpu.base.errors import KubeError
 from kgpu.doctor.kinds import Log, Pod
 from kgpu.doctor.model import Missing, Subject
-from kgpu.doctor.obj import lean
+from kgpu.doctor.objects import lean
+from kgpu.doctor.read_kinds import KINDS, NEEDED, Wanted
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources import probed
 from kgpu.doctor.sources.files import lines
@@ -27,7 +28,6 @@ from kgpu.doctor.sources.logs import (
     take_facts,
     worth_reading,
 )
-from kgpu.doctor.wanted import KINDS, NEEDED, Wanted
 from kgpu.kube.port import KubeApi, KubeDiscovery, KubeRefusedError, Object, Resource
 
 AT_ONCE: Final = 4

@@ -14,9 +14,9 @@ from typing import Any, Final
 from kgpu.base.plain import mapping, text
 from kgpu.doctor import host_facts, matching
 from kgpu.doctor.kinds import Node, Pod
-from kgpu.doctor.might import is_mighty
 from kgpu.doctor.model import Missing, Subject
-from kgpu.doctor.obj import seconds
+from kgpu.doctor.objects import seconds
+from kgpu.doctor.privileges import is_mighty
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources.probed import FRESH
 from kgpu.formats import names

@@ -17,7 +17,7 @@ from kgpu.base.printable import one_line
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Log
 from kgpu.doctor.model import Missing
-from kgpu.doctor.obj import Key, seconds
+from kgpu.doctor.objects import Key, seconds
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources import printed
 from kgpu.doctor.sources.container_logs import NAMESPACE, app_by_name, app_by_words, lines, stand_in

@@ -8,11 +8,11 @@ from typing import Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import devices as dra
-from kgpu.doctor import matching, remedies, whatif
+from kgpu.doctor import matching, remedies, smallest_change
 from kgpu.doctor.devices import ClaimRequest, Device, Stand, Verdict
 from kgpu.doctor.matching import DRA
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.objects import Obj
 from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting, waiting
@@ -277,7 +277,7 @@ def _no_class(snapshot: Snapshot) -> Iterator[Finding]:
             name = request.device_class
             if not name or name in known:
                 continue
-            near = whatif.nearest(name, known)
+            near = smallest_change.nearest(name, known)
             yield Finding(
                 cause=(
                     f"{pending.who} waits: {_named(request)} names DeviceClass {name}, which does not exist (there is: "
@@ -338,7 +338,9 @@ def _no_claim(snapshot: Snapshot, *, elsewhere: bool) -> Iterator[Finding]:
             if others
             else ""
         )
-        near = whatif.nearest(name, (obj.name for obj in snapshot.all(kind) if obj.namespace == pending.pod.namespace))
+        near = smallest_change.nearest(
+            name, (obj.name for obj in snapshot.all(kind) if obj.namespace == pending.pod.namespace)
+        )
         step = (
             Remedy("name {} in the pod, or create {}", near, name)
             if near

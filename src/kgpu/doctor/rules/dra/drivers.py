@@ -10,7 +10,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, messages, remedies
 from kgpu.doctor.matching import DRA
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.objects import Obj
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.quota.refused import maker_of, refused
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of

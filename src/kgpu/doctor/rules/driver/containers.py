@@ -9,14 +9,14 @@ from typing import Final
 from kgpu.base.plain import text
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
+from kgpu.doctor.agent_reports import unread
 from kgpu.doctor.matching import DRIVER, DRIVER_MANAGER
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place, Subject
-from kgpu.doctor.obj import at
+from kgpu.doctor.objects import at
 from kgpu.doctor.progress import last_line
 from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import unread
 
 _HOLD: Final = (
     Remedy("keep the packages from being upgraded by themselves:"),

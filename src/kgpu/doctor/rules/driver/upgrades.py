@@ -9,7 +9,7 @@ from kgpu.base.plain import strings
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
 from kgpu.doctor.model import CERTAIN, Finding, Level, Place
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.objects import Obj
 from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names

@@ -16,12 +16,12 @@ import msgspec
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import remedies
+from kgpu.doctor.agent_reports import UnwellGpu, as_told, is_of, is_over, is_watched, is_well, told, unread
 from kgpu.doctor.host_facts import HostFacts, Xid
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.kernel.devices import gpus_of
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import UnwellGpu, as_told, is_of, is_over, is_watched, is_well, told, unread
 
 _LOST: Final = 79
 _ECC: Final = frozenset({48, 63, 64, 94, 95})

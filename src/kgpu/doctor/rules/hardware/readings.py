@@ -8,13 +8,13 @@ from typing import Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
+from kgpu.doctor.agent_reports import UnwellGpu, as_told, is_well_now, told
 from kgpu.doctor.host_facts import Gpu, HostFacts
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.kernel.devices import gpus_of
 from kgpu.doctor.secrets import HIDDEN
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import UnwellGpu, as_told, is_well_now, told
 from kgpu.formats.names import LABEL_GPU_PRODUCT
 
 _ABOVE: Final = ("SCH-03", "DPL-*")

@@ -13,11 +13,11 @@ from typing import Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import remedies
+from kgpu.doctor.agent_reports import APPLICATION_ERROR, UnwellGpu, as_told, told
 from kgpu.doctor.model import Finding, Level, Place
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.hardware import errors, readings
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import APPLICATION_ERROR, UnwellGpu, as_told, told
 
 _ROOM: Final = 4  # pieces of evidence in one sentence
 _COOL: Final = "check fans, air flow and room temperature"

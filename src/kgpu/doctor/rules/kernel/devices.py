@@ -8,6 +8,7 @@ from typing import Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import cluster_policy, matching, remedies
+from kgpu.doctor.agent_reports import is_over
 from kgpu.doctor.host_facts import HostFacts, PciDevice
 from kgpu.doctor.matching import DRIVER
 from kgpu.doctor.messages import Hit
@@ -15,7 +16,6 @@ from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
 from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import is_over
 from kgpu.doctor.waiting import waiting
 from kgpu.formats import names
 

@@ -14,7 +14,7 @@ from kgpu.doctor.kinds import Container, Pod
 from kgpu.doctor.matching import EXPORTER
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
-from kgpu.doctor.obj import Obj, at
+from kgpu.doctor.objects import Obj, at
 from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot

@@ -13,7 +13,7 @@ from kgpu.base.remedy import Remedy, words
 from kgpu.doctor import matching
 from kgpu.doctor.matching import EXPORTER
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
-from kgpu.doctor.obj import Obj, plain
+from kgpu.doctor.objects import Obj, plain
 from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import scrape_jobs

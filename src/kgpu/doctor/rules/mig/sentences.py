@@ -11,7 +11,7 @@ from kgpu.doctor import cluster_policy, matching, messages, remedies
 from kgpu.doctor.matching import GFD, MIG_MANAGER, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place
-from kgpu.doctor.obj import plain
+from kgpu.doctor.objects import plain
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import mig_state, still_broken, wanted_mig

@@ -11,7 +11,7 @@ from kgpu.doctor import matching, messages, remedies
 from kgpu.doctor.kinds import Container
 from kgpu.doctor.matching import MIG_MANAGER
 from kgpu.doctor.model import Evidence, Finding, Place
-from kgpu.doctor.obj import at, seconds
+from kgpu.doctor.objects import at, seconds
 from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 

@@ -12,7 +12,7 @@ from kgpu.doctor import matching, remedies
 from kgpu.doctor.host_facts import Gpu
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
-from kgpu.doctor.obj import Obj, at, plain
+from kgpu.doctor.objects import Obj, at, plain
 from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import EVENT, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot

@@ -9,10 +9,10 @@ from typing import Final
 
 from kgpu.base.plain import text
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import cluster_policy, commands, idle_daemons, matching, remedies, whatif
+from kgpu.doctor import cluster_policy, commands, idle_daemons, matching, remedies, smallest_change
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.objects import Obj
 from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import PLUGIN_SWITCHES, plugin_off
@@ -76,12 +76,14 @@ def _tainted(snapshot: Snapshot, *, near_miss: bool) -> Iterator[Finding]:
         if pending.fits:
             continue
         groups: dict[tuple[str, ...], dict[str, Reason]] = {}
-        others = [c for c in pending.changes if c.kind != whatif.BOTH]
+        others = [c for c in pending.changes if c.kind != smallest_change.BOTH]
         for subject, reason in {reason.subject: reason for reason in pending.against(TAINTS)}.items():
             passing = _lifecycle(subject)
             if not passing and subject.startswith(_OWN):
                 continue
-            change = next((c for c in pending.changes if c.kind == whatif.TOLERATION and c.subject == subject), None)
+            change = next(
+                (c for c in pending.changes if c.kind == smallest_change.TOLERATION and c.subject == subject), None
+            )
             if passing:
                 if _names_key(pending, reason) is near_miss and (change or not others):
                     finding = _not_tolerated(pending, {subject: reason}, _tolerating(pending, (subject,)))
@@ -99,16 +101,16 @@ def _tainted(snapshot: Snapshot, *, near_miss: bool) -> Iterator[Finding]:
             yield _not_tolerated(pending, taints, change)
 
 
-def _tolerating(pending: Waiting, subjects: tuple[str, ...]) -> whatif.FittingChange:
+def _tolerating(pending: Waiting, subjects: tuple[str, ...]) -> smallest_change.FittingChange:
     """The change that adds tolerations, computed once for all pods with the same requests."""
     known = pending.snapshot.once(_tolerated_before)
     key = (id(pending.judged), subjects)
     if key not in known:
-        known[key] = whatif.tolerating(pending.view, map(_taint, subjects), pending.snapshot.fit)
+        known[key] = smallest_change.tolerating(pending.view, map(_taint, subjects), pending.snapshot.fit)
     return known[key]
 
 
-def _tolerated_before(snapshot: Snapshot) -> dict[tuple[int, tuple[str, ...]], whatif.FittingChange]:
+def _tolerated_before(snapshot: Snapshot) -> dict[tuple[int, tuple[str, ...]], smallest_change.FittingChange]:
     del snapshot
     return {}
 
@@ -142,7 +144,7 @@ def _taint(subject: str) -> Taint:
     return Taint(key, value, subject.rsplit(":", 1)[-1])
 
 
-def _not_tolerated(pending: Waiting, reasons: Mapping[str, Reason], change: whatif.FittingChange) -> Finding:
+def _not_tolerated(pending: Waiting, reasons: Mapping[str, Reason], change: smallest_change.FittingChange) -> Finding:
     taints = [_taint(subject) for subject in reasons]
     first = next(iter(reasons.values()))
     node = pending.snapshot.nodes[first.node]

@@ -15,7 +15,7 @@ from kgpu.doctor.kubelet_files import given, setting
 from kgpu.doctor.matching import NFD_TOPOLOGY
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
-from kgpu.doctor.obj import plain
+from kgpu.doctor.objects import plain
 from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot

@@ -11,7 +11,7 @@ from kgpu.doctor import matching, messages
 from kgpu.doctor.matching import DRIVER, OPERATOR, VALIDATOR
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place, Subject
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.objects import Obj
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.operator.objects import CRDS, FIELDS, by_hand, old_schema
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of

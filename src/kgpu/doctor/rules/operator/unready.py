@@ -8,12 +8,12 @@ from typing import Final
 
 from kgpu.base.remedy import Remedy, words
 from kgpu.doctor import matching
+from kgpu.doctor.agent_reports import ill
 from kgpu.doctor.model import POSSIBLE, Finding, Level, Place
-from kgpu.doctor.obj import Condition, Obj
+from kgpu.doctor.objects import Condition, Obj
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.sharing.time_slicing import no_such_map, wrong_key
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import ill
 
 _KINDS: Final = ("ClusterPolicy", "NVIDIADriver", "GPUCluster", "DeviceConfig", "ComputeDomain")
 _GOOD: Final = re.compile(r"(?:^|[a-z])(?:Ready|Healthy|Available|Validated|Reconciled|Deployed|Applied)$")

@@ -14,7 +14,7 @@ from kgpu.doctor.kubelet_files import given
 from kgpu.doctor.matching import GFD, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
-from kgpu.doctor.obj import seconds
+from kgpu.doctor.objects import seconds
 from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import LOG, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot

@@ -11,8 +11,8 @@ from kgpu.doctor import matching, messages, remedies
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import GFD, PLUGIN
 from kgpu.doctor.messages import Hit
-from kgpu.doctor.might import is_mighty
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
+from kgpu.doctor.privileges import is_mighty
 from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot

@@ -13,7 +13,7 @@ from kgpu.doctor.kinds import Container, Pod
 from kgpu.doctor.matching import DRIVER, VALIDATOR
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
-from kgpu.doctor.obj import at
+from kgpu.doctor.objects import at
 from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot

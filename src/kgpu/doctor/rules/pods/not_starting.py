@@ -15,14 +15,14 @@ from typing import Final
 from kgpu.base.plain import mapping, text
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
-from kgpu.doctor.ended import NEWS, by_others, for_good, lost_work
+from kgpu.doctor.agent_reports import ill, says_more
+from kgpu.doctor.ended_pods import NEWS, by_others, for_good, lost_work
 from kgpu.doctor.kinds import UNSTARTED, Container, Event, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
-from kgpu.doctor.obj import plain, seconds
+from kgpu.doctor.objects import plain, seconds
 from kgpu.doctor.progress import last_line, waits, works
 from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import ill, says_more
 from kgpu.formats import names
 from kgpu.formats.gpu_report import UNREADABLE
 

@@ -10,7 +10,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.kinds import UNSTARTED, Pod
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Place
-from kgpu.doctor.obj import at
+from kgpu.doctor.objects import at
 from kgpu.doctor.signs import EVENT, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 

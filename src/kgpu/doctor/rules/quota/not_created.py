@@ -10,7 +10,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Event
 from kgpu.doctor.model import LIKELY, Finding, Place, Subject
-from kgpu.doctor.obj import plain
+from kgpu.doctor.objects import plain
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.quota.refused import refused
 from kgpu.doctor.snapshot import Snapshot

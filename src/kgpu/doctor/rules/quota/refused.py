@@ -11,7 +11,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Event, Pod
 from kgpu.doctor.model import CERTAIN, Finding, Level, Place, Subject
-from kgpu.doctor.obj import Obj, plain, seconds
+from kgpu.doctor.objects import Obj, plain, seconds
 from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 

@@ -14,7 +14,7 @@ from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Container, Node, Pod
 from kgpu.doctor.matching import PLUGIN, TOOLKIT
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Place, Subject
-from kgpu.doctor.obj import seconds
+from kgpu.doctor.objects import seconds
 from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 

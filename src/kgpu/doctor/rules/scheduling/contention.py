@@ -11,7 +11,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import hami, matching
 from kgpu.doctor.kinds import Event, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.objects import Obj
 from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import EVENT, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import commands, edits, idle_daemons, matching, remedies, whatif
+from kgpu.doctor import commands, edits, idle_daemons, matching, remedies, smallest_change
+from kgpu.doctor.agent_reports import ill, ill_by
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.plugin.registering import is_closed
 from kgpu.doctor.scheduler import silent_scheduler
+from kgpu.doctor.smallest_change import named
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import ill, ill_by
 from kgpu.doctor.waiting import AFFINITY, RESOURCES, UNSCHEDULABLE_FILTER, Waiting, waiting
-from kgpu.doctor.whatif import named
 from kgpu.fit.resources import say
 from kgpu.formats import names
 
@@ -113,10 +113,10 @@ def no_such_label(snapshot: Snapshot) -> Iterator[Finding]:
     """
     for pending in waiting(snapshot):
         for key, value, path in _wanted_labels(pending):
-            known = whatif.values_of(snapshot.fit, key)
+            known = smallest_change.values_of(snapshot.fit, key)
             if value in known:
                 continue
-            near = whatif.nearest(value, known)
+            near = smallest_change.nearest(value, known)
             existing = f"the nodes have {', '.join(known[:4])}" if known else "no node has that label at all"
             yield Finding(
                 cause=f"{pending.who} wants nodes with {key}={value}, and there is none: {existing}",
@@ -125,7 +125,7 @@ def no_such_label(snapshot: Snapshot) -> Iterator[Finding]:
                     *(node.cite(f"metadata.labels[{key}]") for node in _having(snapshot, key)[:3]),
                     *pending.said(),
                 ),
-                remedy=_other_value(pending, key, value, near) if near else _changes(pending, whatif.SELECTOR),
+                remedy=_other_value(pending, key, value, near) if near else _changes(pending, smallest_change.SELECTOR),
                 confidence=CERTAIN,
                 **pending.shared(nodes=()),  # the fault is the pod's, whatever the nodes have
             )
@@ -134,7 +134,8 @@ def no_such_label(snapshot: Snapshot) -> Iterator[Finding]:
 def _other_value(pending: Waiting, key: str, value: str, near: str) -> tuple[Remedy, ...]:
     """Steps to the value that was probably meant, with the proof where that change alone is enough."""
     change = next(
-        (c for c in pending.changes if c.kind == whatif.SELECTOR and c.subject == key and c.value == near), None
+        (c for c in pending.changes if c.kind == smallest_change.SELECTOR and c.subject == key and c.value == near),
+        None,
     )
     if change is not None:
         return commands.steps(pending, change)
@@ -157,7 +158,7 @@ def _wanted_labels(pending: Waiting) -> Iterator[tuple[str, str, str]]:
     base = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]"
     known = pending.snapshot.fit
     for position, wanted in enumerate(terms[0].expressions):
-        if wanted.operator == "In" and not set(wanted.values) & set(whatif.values_of(known, wanted.key)):
+        if wanted.operator == "In" and not set(wanted.values) & set(smallest_change.values_of(known, wanted.key)):
             yield wanted.key, wanted.values[0], f"{base}.matchExpressions[{position}]"
 
 
@@ -177,7 +178,11 @@ def strict_bound(snapshot: Snapshot) -> Iterator[Finding]:
                 if not having:
                     continue
                 change = next(
-                    (c for c in pending.changes if c.kind == whatif.SELECTOR and c.subject == wanted.key and c.value),
+                    (
+                        c
+                        for c in pending.changes
+                        if c.kind == smallest_change.SELECTOR and c.subject == wanted.key and c.value
+                    ),
                     None,
                 )
                 known = sorted({node.labels[wanted.key] for node in having})
@@ -193,7 +198,7 @@ def strict_bound(snapshot: Snapshot) -> Iterator[Finding]:
                         ),
                         having[0].cite(f"metadata.labels[{wanted.key}]"),
                     ),
-                    remedy=commands.steps(pending, change) if change else _changes(pending, whatif.SELECTOR),
+                    remedy=commands.steps(pending, change) if change else _changes(pending, smallest_change.SELECTOR),
                     confidence=CERTAIN,
                     **pending.shared(nodes=()),
                 )
@@ -308,7 +313,7 @@ def _apart(node: str) -> tuple[Remedy, ...]:
 
 
 def _less(pending: Waiting, what: str, free: int) -> tuple[Remedy, ...]:
-    change = next((c for c in pending.changes if c.kind == whatif.COUNT and c.subject == what), None)
+    change = next((c for c in pending.changes if c.kind == smallest_change.COUNT and c.subject == what), None)
     return commands.steps(pending, change) if change else (Remedy("ask for {} {} or less", say(what, free), what),)
 
 
@@ -334,7 +339,7 @@ def contradictory(snapshot: Snapshot) -> Iterator[Finding]:
                 Evidence(object=f"Node {by_label[0]}", field=label.subject, value=label.sentence),
                 Evidence(object=f"Node {by_room[0]}", field=room.subject, value=room.sentence),
             ),
-            remedy=_changes(pending, whatif.SELECTOR, whatif.ROOM),
+            remedy=_changes(pending, smallest_change.SELECTOR, smallest_change.ROOM),
             confidence=LIKELY,
             **pending.shared(),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import cluster_policy, commands, edits, matching, whatif
+from kgpu.doctor import cluster_policy, commands, edits, matching, smallest_change
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, Finding, Place
 from kgpu.doctor.rule import rule
@@ -100,7 +100,7 @@ def _other_name(snapshot: Snapshot, is_it: Callable[[str, str], bool], because: 
         if not offers:
             continue
         node, name = offers[0]
-        renames = (c for c in pending.changes if c.kind == whatif.RENAME and c.value == name)
+        renames = (c for c in pending.changes if c.kind == smallest_change.RENAME and c.value == name)
         change = next((priced(snapshot, pending.view, c) for c in renames), None)
         yield Finding(
             cause=(

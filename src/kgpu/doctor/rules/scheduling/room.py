@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import commands, remedies, whatif
+from kgpu.doctor import commands, remedies, smallest_change
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import rule
+from kgpu.doctor.smallest_change import named
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import RESOURCES, Waiting, waiting
-from kgpu.doctor.whatif import named
 
 _QUEUE_SECONDS: Final = 60.0  # so long it is an ordinary queue
 
@@ -149,7 +149,7 @@ def fragmented(snapshot: Snapshot) -> Iterator[Finding]:
         if all((snapshot.nodes[name].allocatable(pending.resource) or 0) < pending.wanted for name in nodes):
             continue  # not even an empty one would do
         shown = ", ".join(f"{name} {count}" for name, count in sorted(free.items(), key=lambda row: -row[1])[:6])
-        change = pending.change(whatif.COUNT)
+        change = pending.change(smallest_change.COUNT)
         expected = pending.scaling.expected if pending.scaling is not None else ""
         yield Finding(
             cause=(
@@ -177,7 +177,7 @@ def fragmented(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _moved(pending: Waiting, nodes: tuple[str, ...]) -> tuple[Remedy, ...]:
     """Steps to move a pod to another node, where ``fit`` proves that this makes room."""
-    move = whatif.move(pending.view, nodes, pending.resource, pending.snapshot.fit)
+    move = smallest_change.move(pending.view, nodes, pending.resource, pending.snapshot.fit)
     if move is None:
         return ()
     pod, node = move.pod, move.node

@@ -12,7 +12,7 @@ from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import EXPORTER
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
-from kgpu.doctor.obj import seconds
+from kgpu.doctor.objects import seconds
 from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot

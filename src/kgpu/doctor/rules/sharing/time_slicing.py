@@ -8,11 +8,11 @@ from typing import Final
 
 from kgpu.base.plain import number, text
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching, remedies, whatif
+from kgpu.doctor import matching, remedies, smallest_change
 from kgpu.doctor.kinds import Node, Pod, mounted_config_maps
 from kgpu.doctor.matching import PLUGIN
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Finding, Level, Place
-from kgpu.doctor.obj import Obj, plain
+from kgpu.doctor.objects import Obj, plain
 from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import (
@@ -23,7 +23,7 @@ from kgpu.doctor.stack_config import (
     sharing_configs,
     uses_mps,
 )
-from kgpu.doctor.unread import unread
+from kgpu.doctor.unread_configs import unread
 from kgpu.doctor.waiting import RESOURCES, waiting
 from kgpu.formats import names
 
@@ -126,9 +126,9 @@ def no_such_map(snapshot: Snapshot) -> Iterator[Finding]:
         events = [
             event.quote() for pod in stuck for event in snapshot.events(pod) if policy_config.name in event.message
         ][:1]
-        near = whatif.nearest(
+        near = smallest_change.nearest(
             policy_config.name, (config.source.name for config in sharing_configs(snapshot))
-        ) or whatif.nearest(
+        ) or smallest_change.nearest(
             policy_config.name,
             (
                 config_map.name
@@ -300,7 +300,7 @@ def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
             label = node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL, "")
             if policy_config.source is None or not label or label in keys:
                 continue
-            near = whatif.nearest(label, keys)
+            near = smallest_change.nearest(label, keys)
             yield Finding(
                 subject=node.subject,
                 cause=(
@@ -324,7 +324,7 @@ def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _wrong_default(snapshot: Snapshot, policy_config: PolicyConfig, source: Obj, keys: list[str]) -> Finding:
-    near = whatif.nearest(policy_config.default, keys)
+    near = smallest_change.nearest(policy_config.default, keys)
     nodes = [
         node
         for node in matching.gpu_nodes(snapshot, matching.NVIDIA)

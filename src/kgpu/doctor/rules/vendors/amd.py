@@ -14,7 +14,7 @@ from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import AMD, EXPORTER, GFD, OPERATOR, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
-from kgpu.doctor.obj import Obj, at, plain
+from kgpu.doctor.objects import Obj, at, plain
 from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import EVENT, KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot

@@ -11,7 +11,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import UNSTARTED, Container, Pod
 from kgpu.doctor.model import CERTAIN, Finding, Level
-from kgpu.doctor.obj import Condition, Obj
+from kgpu.doctor.objects import Condition, Obj
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
 

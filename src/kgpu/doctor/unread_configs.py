@@ -13,7 +13,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Container, containers_of, mounted_config_maps
 from kgpu.doctor.model import LIKELY, Evidence, Finding
-from kgpu.doctor.obj import Obj, at, plain
+from kgpu.doctor.objects import Obj, at, plain
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import SharingConfig, sharing_configs
 

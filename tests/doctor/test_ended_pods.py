@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kgpu.doctor import matching
-from kgpu.doctor.ended import is_in
+from kgpu.doctor.ended_pods import is_in
 from kgpu.doctor.model import Level
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.objects import Obj
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
 from tests.doctor.small import EARLY, LATE, container, ended, found, node, plugin, pod, told

@@ -17,9 +17,9 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
 from kgpu.doctor.host_facts import HostFacts, PciDevice, Xid
 from kgpu.doctor.kinds import Node
-from kgpu.doctor.might import is_mighty
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding
-from kgpu.doctor.obj import Condition, seconds
+from kgpu.doctor.objects import Condition, seconds
+from kgpu.doctor.privileges import is_mighty
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import gpu_report, names, validation_report
 from kgpu.formats.gpu_report import UNREADABLE, GpuReport, ReportedGpu

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kgpu.doctor import snapshot as snapshots
+from kgpu.doctor.read_kinds import KINDS, kind_of
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.wanted import KINDS, kind_of
 from tests.doctor.small import node, plugin, report
 
 SOURCE = Path(__file__).resolve().parents[2] / "src/kgpu/doctor"

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 from kgpu.base.plain import items, mapping, number, strings, text
 from kgpu.doctor import secrets
 from kgpu.doctor.model import Evidence, Subject
-from kgpu.doctor.wanted import kind_of
+from kgpu.doctor.read_kinds import kind_of
 from kgpu.fit.read import owner_of
 from kgpu.formats import names
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from kgpu.base.plain import items, mapping, text
 from kgpu.doctor.kinds import Pod
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.objects import Obj
 from kgpu.formats import names
 
 _WHOLE: Final = frozenset({"/", "/boot", "/dev", "/etc", "/lib", "/opt", "/usr", "/var", "/var/lib"})

@@ -13,7 +13,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import POSSIBLE, Evidence, Finding, Level
-from kgpu.doctor.obj import Condition
+from kgpu.doctor.objects import Condition
 from kgpu.doctor.progress import works
 from kgpu.doctor.rules.pods.not_starting import OLD, PATIENCE, SHORT, age_of
 from kgpu.doctor.snapshot import Snapshot
@@ -34,7 +34,7 @@ def _stuck_pods(snapshot: Snapshot) -> tuple[Pod, ...]:
     return tuple(pod for pod in pods if not pod.ended and not pod.ready and matching.uses_accelerators(pod))
 
 
-def untold(snapshot: Snapshot, roots: Iterable[Finding]) -> Iterator[Finding]:
+def unexplained(snapshot: Snapshot, roots: Iterable[Finding]) -> Iterator[Finding]:
     """A finding for those of one owner that stand alike and that no finding names."""
     every = [each for root in roots for each in root.all()]
     named = {path for one in every for path in one.pods} | {

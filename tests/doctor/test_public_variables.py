@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kgpu.doctor import open_env, secrets
+from kgpu.doctor import public_variables, secrets
 from kgpu.doctor.secret_names import sounds_secret
 from kgpu.formats import names
 
-RULES = Path(open_env.__file__).parent / "rules"
+RULES = Path(public_variables.__file__).parent / "rules"
 READ = re.compile(r"(?:\.env\.get\(|_toolkit_env\(pod, |cite_env\([^()]+, )\"([A-Z][A-Z0-9_]+)\"")
 CONSTANT = re.compile(r"^_\w+: Final = \"([A-Z][A-Z0-9]*_[A-Z0-9_]+)\"", re.MULTILINE)
 
@@ -29,7 +29,7 @@ def test_a_name_that_only_begins_like_a_known_one_shows_nothing(name: str) -> No
     assert secrets.env_value(name, "hunter2x9Zq") == secrets.HIDDEN
 
 
-@pytest.mark.parametrize("name", sorted(open_env.NAMES))
+@pytest.mark.parametrize("name", sorted(public_variables.NAMES))
 def test_known_names_show_their_values(name: str) -> None:
     assert secrets.env_value(name, "all") == "all"
     assert not sounds_secret(name), "a list of switches and numbers has no credential's name"
@@ -41,7 +41,7 @@ def test_what_rules_read_is_on_the_list() -> None:
     read |= {name for text in texts if ".env" in text for name in CONSTANT.findall(text)}
     read |= {getattr(names, name) for text in texts for name in NAMED.findall(text)}
     assert {"CONTAINERD_CONFIG", "DP_DISABLE_HEALTHCHECKS"} <= read
-    assert sorted(read - open_env.NAMES) == []
+    assert sorted(read - public_variables.NAMES) == []
 
 
 def test_a_known_variable_with_a_credential_in_its_value_shows_the_rest() -> None:

@@ -2,7 +2,7 @@
 
 A name that begins like one of these says nothing: ``MASTER_ADDR`` is a host, ``MASTER_CREDS`` is not. Switches,
 numbers, device lists, paths and addresses of the programs around accelerators stand here, and what a rule reads
-(tests/doctor/test_open_env.py holds that). What may carry a password, such as a proxy's address, does not.
+(tests/doctor/test_public_variables.py holds that). What may carry a password, such as a proxy's address, does not.
 """
 
 from __future__ import annotations
