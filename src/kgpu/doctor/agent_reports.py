@@ -188,21 +188,21 @@ def _short(text: str) -> str:
     return text if len(text) <= _ROOM else f"{text[:_ROOM].rpartition(' ')[0]} ..."
 
 
-def as_told(one: UnwellGpu, cause: str, *, drain: bool = False) -> Finding:
+def as_told(unwell: UnwellGpu, cause: str, *, drain: bool = False) -> Finding:
     """A finding of what is told, with the remedy that is told."""
-    first = (remedies.drain(one.node.name),) if drain else ()
+    first = (remedies.drain(unwell.node.name),) if drain else ()
     return Finding(
-        subject=one.node.subject,
+        subject=unwell.node.subject,
         cause=cause,
-        evidence=one.evidence,
+        evidence=unwell.evidence,
         remedy=(
             *first,
-            *((Remedy(one.remedy),) if one.remedy else ()),
-            remedies.describe_node(one.node.name),
+            *((Remedy(unwell.remedy),) if unwell.remedy else ()),
+            remedies.describe_node(unwell.node.name),
         ),
-        confidence=one.sure,
-        since=one.since,
-        nodes=(one.node.name,),
+        confidence=unwell.sure,
+        since=unwell.since,
+        nodes=(unwell.node.name,),
     )
 
 
@@ -244,12 +244,12 @@ def unread(snapshot: Snapshot) -> Mapping[str, Unread]:
 
 
 def _unread(snapshot: Snapshot) -> dict[str, Unread]:
-    found: dict[str, Unread] = {}
+    by_node: dict[str, Unread] = {}
     for node in snapshot.nodes.values():
         said = node.condition(names.GPUS_HEALTHY_CONDITION) if _has_gpu(snapshot, node.name) else None
         if said is not None and said.status == "Unknown" and said.reason == UNREADABLE:
             now = _said_now(snapshot, node.name) is not None
-            found[node.name] = Unread(
+            by_node[node.name] = Unread(
                 node=node.name, said=said.message, since=said.since, now=now, evidence=(said.cite(),)
             )  # fmt: skip
     for host in snapshot.hosts.values():
@@ -258,13 +258,13 @@ def _unread(snapshot: Snapshot) -> dict[str, Unread]:
             continue
         if host.told_by and condition is not None and _could_read(condition, host):
             continue
-        known = found.get(host.node)
-        found[host.node] = Unread(
+        known = by_node.get(host.node)
+        by_node[host.node] = Unread(
             node=host.node, said=known.said if known else host.nvml_error, since=known.since if known else "",
             now=not host.told_by or condition is not None,
             evidence=(*(known.evidence if known else ()), host.cite("nvml_error")),
         )  # fmt: skip
-    return found
+    return by_node
 
 
 def _has_gpu(snapshot: Snapshot, name: str) -> bool:
@@ -330,8 +330,8 @@ def _said_since(snapshot: Snapshot, host: HostFacts, xid: Xid) -> bool:
         return False
     for row, condition in zip(node.maps("status.conditions"), node.conditions(), strict=True):
         if condition.type == names.GPUS_HEALTHY_CONDITION:
-            said = seconds(row.get("lastHeartbeatTime")) or seconds(condition.since)
-            return said is not None and said > at and _is_whole(snapshot, host.node, condition)
+            heartbeat = seconds(row.get("lastHeartbeatTime")) or seconds(condition.since)
+            return heartbeat is not None and heartbeat > at and _is_whole(snapshot, host.node, condition)
     return False
 
 
@@ -342,12 +342,12 @@ def _said_now(snapshot: Snapshot, name: str) -> Condition | None:
 
 def _all_said(snapshot: Snapshot) -> dict[str, Condition]:
     agents = frozenset(
-        one.node
-        for one in matching.pods_of_part(snapshot, matching.AGENT)
-        if one.ready and (is_mighty(one) or not one.uid)  # any tenant may call a pod an agent
+        pod.node
+        for pod in matching.pods_of_part(snapshot, matching.AGENT)
+        if pod.ready and (is_mighty(pod) or not pod.uid)  # any tenant may call a pod an agent
     )
     alone = bool(snapshot.pods) or snapshot.knows("Pod")
-    found: dict[str, Condition] = {}
+    conditions: dict[str, Condition] = {}
     for node in snapshot.nodes.values():
         ready = node.name in agents
         if not ready and alone:
@@ -356,9 +356,9 @@ def _all_said(snapshot: Snapshot) -> dict[str, Condition]:
             if condition.type == names.GPUS_HEALTHY_CONDITION:
                 age = snapshot.age(text(row.get("lastHeartbeatTime")) or (condition.since if ready else ""))
                 if age is not None and age <= FRESH_SECONDS:
-                    found[node.name] = condition
+                    conditions[node.name] = condition
                 break
-    return found
+    return conditions
 
 
 def is_of(one: UnwellGpu, host: HostFacts, xid: Xid) -> bool:

@@ -119,9 +119,9 @@ def stamp(seconds: float) -> str:
     return dt.datetime.fromtimestamp(seconds, tz=dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def as_lines(found: Iterable[ReportChange], when: str, width: int) -> Iterator[str]:
+def as_lines(differences: Iterable[ReportChange], when: str, width: int) -> Iterator[str]:
     """One line for each change; a finding that has appeared is printed in full below its line."""
-    for change in found:
+    for change in differences:
         if change.gap is not None:
             why = f" ({change.gap.why})" if change.gap.why else ""
             yield f"{when} {change.what}: {change.gap.what}{why}"

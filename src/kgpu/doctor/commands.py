@@ -72,19 +72,19 @@ def _words(change: FittingChange) -> str:
     return f"{change.what} (then it fits {named(change.fits)})" if change.fits else change.what
 
 
-def patched(one: Waiting, made: Iterable[Edit], proof: str, *, words: str) -> tuple[Remedy, ...]:
+def patched(pending: Waiting, changes: Iterable[Edit], proof: str, *, words: str) -> tuple[Remedy, ...]:
     """Edits of the waiting pods' template as commands; ``words`` where kubectl can't make them."""
-    owner = owner_of(one.pod, one.snapshot)
-    made = tuple(made)
+    owner = owner_of(pending.pod, pending.snapshot)
+    changes = tuple(changes)
     place = _TEMPLATES.get(owner.kind)
     if place is None or owner.obj is None:  # one that nobody has read may itself be made by another
         return (Remedy("in the pods' template of {}: {}", owner, words),)
-    if loss := _lost(owner, one):
+    if loss := _lost(owner, pending):
         return (Remedy("in {}: {}; a Job can't be changed, and to delete it would {}", owner, words, loss),)
-    patch = edits.patch_of(_spec(owner, one.pod, place), made)
-    if not patch or not made:
+    patch = edits.patch_of(_spec(owner, pending.pod, place), changes)
+    if not patch or not changes:
         return (Remedy("in {}: {}", owner, words),)
-    steps_made = _commands(owner, patch, place, one, proof)
+    steps_made = _commands(owner, patch, place, pending, proof)
     # What looks like a credential is hidden in what is shown: such a command would no longer be the one that was meant.
     whole = all(len(step) <= LONGEST and cleaned(step) == step for step in steps_made)
     return steps_made if whole else (Remedy("in {}: {}", owner, words),)
@@ -128,12 +128,14 @@ def _spec(owner: Owner, pod: Pod, place: tuple[str, ...]) -> Spec:
     return edits.without_defaults(found) if isinstance(found, dict) else {}
 
 
-def _commands(owner: Owner, patch: Spec, place: tuple[str, ...], one: Waiting, proof: str) -> tuple[Remedy, ...]:
+def _commands(owner: Owner, patch: Spec, place: tuple[str, ...], pending: Waiting, proof: str) -> tuple[Remedy, ...]:
     space, kind, name = owner.namespace, owner.kind.lower(), owner.name
     whole: Spec = patch
     for step in reversed(place):
         whole = {step: whole}
-    mine = [pod.name for pod in one.pods if (pod.namespace, pod.owner) == (one.pod.namespace, one.pod.owner)]
+    mine = [
+        pod.name for pod in pending.pods if (pod.namespace, pod.owner) == (pending.pod.namespace, pending.pod.owner)
+    ]
     again = words(*mine[:10])
     if owner.kind == "Job":
         whole = _new_job(whole, owner)
@@ -142,8 +144,8 @@ def _commands(owner: Owner, patch: Spec, place: tuple[str, ...], one: Waiting, p
         return (_made_anew(owner, whole, f"{proof} (a pod can't be changed: it is deleted and made again)"),)
     first = Remedy("kubectl -n {} patch {} {} -p {}  # {}", space, kind, name, _json(whole), proof)
     if owner.kind == "CronJob":
-        job = one.pod.owner.partition("/")[2]
-        if _lost(Owner("Job", owner.namespace, job, one.snapshot.get("Job", job, owner.namespace)), one):
+        job = pending.pod.owner.partition("/")[2]
+        if _lost(Owner("Job", owner.namespace, job, pending.snapshot.get("Job", job, owner.namespace)), pending):
             return (first,)
         then = "made before the change; the next one is as patched"
         return first, remedies.delete(space, "job", job).why(then)

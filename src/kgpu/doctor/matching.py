@@ -140,7 +140,7 @@ def vendors_of(node: Node, snapshot: Snapshot | None = None) -> frozenset[str]:
             vendors |= {vendor for vendor, pattern in _PCI_LABELS if pattern.fullmatch(key)}
     vendors |= {vendor for key, vendor in _VENDOR_LABELS if labels.get(key) not in (None, "false")}
     vendors |= {
-        vendor for key, (vendor, said) in _CLOUD_LABELS.items() if key in labels and said.fullmatch(labels[key])
+        vendor for key, (vendor, values) in _CLOUD_LABELS.items() if key in labels and values.fullmatch(labels[key])
     }
     if any(key.startswith(_TALOS) for key in labels):
         vendors.add(NVIDIA)

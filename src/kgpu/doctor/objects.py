@@ -275,7 +275,10 @@ def _lean_metadata(value: Any) -> dict[str, Any]:
         }
     if isinstance(metadata.get("labels"), dict):
         metadata["labels"] = secrets.labels(
-            {plain(str(key)): plain(one) if isinstance(one, str) else one for key, one in metadata["labels"].items()}
+            {
+                plain(str(key)): plain(label) if isinstance(label, str) else label
+                for key, label in metadata["labels"].items()
+            }
         )
     return metadata
 

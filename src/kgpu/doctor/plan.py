@@ -122,54 +122,57 @@ def distinct(found: Iterable[Finding]) -> list[Finding]:
     return list(kept.values())
 
 
-def without_needless(found: list[Finding], rules: dict[str, Rule], snapshot: Snapshot) -> list[Finding]:
+def without_needless(findings: list[Finding], rules: dict[str, Rule], snapshot: Snapshot) -> list[Finding]:
     """Without what a last resort says where something else is told that it does not itself explain.
 
     Told of its pods by anything; of its node by what lies deeper, or is of the same group of rules. A note counts for
     notes alone: what hurts nobody explains nothing. A stack's pod that does not start stays, and is folded under what
     is told of its node.
     """
-    real = [one for one in found if not rules[one.id].last_resort and one.level is not Level.NOTE]
+    real = [finding for finding in findings if not rules[finding.id].last_resort and finding.level is not Level.NOTE]
     noted = {
-        (_group(one.id), pod)
-        for one in found
-        for pod in one.pods
-        if one.level is Level.NOTE and not rules[one.id].last_resort
+        (_group(finding.id), pod)
+        for finding in findings
+        for pod in finding.pods
+        if finding.level is Level.NOTE and not rules[finding.id].last_resort
     }
-    told_of = {pod for one in real for pod in one.pods or (f"{one.subject.namespace}/{one.subject.name}",)}
-    subjects = {one.subject for one in real}
+    told_of = {
+        pod for finding in real for pod in finding.pods or (f"{finding.subject.namespace}/{finding.subject.name}",)
+    }
+    subjects = {finding.subject for finding in real}
     by_node: dict[str, list[Finding]] = {}
-    for one in real:
-        for node in one.nodes:
-            by_node.setdefault(node, []).append(one)
+    for finding in real:
+        for node in finding.nodes:
+            by_node.setdefault(node, []).append(finding)
 
     harmless = going_on(snapshot)
 
-    def needless(one: Finding) -> bool:
-        rule = rules[one.id]
-        if not rule.last_resort or one.stays:
+    def needless(finding: Finding) -> bool:
+        rule = rules[finding.id]
+        if not rule.last_resort or finding.stays:
             return False
-        if not told_of.isdisjoint(one.pods):
+        if not told_of.isdisjoint(finding.pods):
             return True
-        if one.level is Level.NOTE and any((_group(one.id), pod) in noted for pod in one.pods):
+        if finding.level is Level.NOTE and any((_group(finding.id), pod) in noted for pod in finding.pods):
             return True
-        if not one.pods and not one.nodes:
-            return not subjects.isdisjoint(_behind(snapshot, one.subject))
-        if one.subject.kind != "Node":
+        if not finding.pods and not finding.nodes:
+            return not subjects.isdisjoint(_behind(snapshot, finding.subject))
+        if finding.subject.kind != "Node":
             return False
         others = [
             other
-            for node in one.nodes
+            for node in finding.nodes
             for other in by_node.get(node, ())
             # That checks of the node fail does not follow from GPUs that go on working.
-            if not (other.place is Place.HARDWARE and node in harmless and _of_checks(one))
+            if not (other.place is Place.HARDWARE and node in harmless and _of_checks(finding))
         ]
         return any(
-            (other.place < one.place or _group(other.id) == _group(one.id)) and not is_named(other.id, rule.explains)
+            (other.place < finding.place or _group(other.id) == _group(finding.id))
+            and not is_named(other.id, rule.explains)
             for other in others
         )
 
-    return [one for one in found if not needless(one)]
+    return [finding for finding in findings if not needless(finding)]
 
 
 def _of_checks(one: Finding) -> bool:
@@ -189,25 +192,26 @@ def _group(rule_id: str) -> str:
     return rule_id.partition("-")[0]
 
 
-def fold(found: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
+def fold(findings: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
     """Every finding that another one explains goes under the surest that does; the rest are roots."""
     parents: dict[int, int] = {}
     near: dict[tuple[str, object], list[int]] = {}
-    for position, one in enumerate(found):
-        for key in (*_keys(one), *([_EVERYTHING] if not one.nodes and not one.pods else [])):
+    for position, finding in enumerate(findings):
+        for key in (*_keys(finding), *([_EVERYTHING] if not finding.nodes and not finding.pods else [])):
             near.setdefault(key, []).append(position)
-    for child, one in enumerate(found):
+    for child, finding in enumerate(findings):
         able = [
             parent
-            for parent in sorted({at for key in (*_keys(one), _EVERYTHING) for at in near.get(key, ())})
-            if (other := found[parent]).id != one.id and (_may_explain(rules, other, one) or _below(rules, other, one))
+            for parent in sorted({at for key in (*_keys(finding), _EVERYTHING) for at in near.get(key, ())})
+            if (other := findings[parent]).id != finding.id
+            and (_may_explain(rules, other, finding) or _below(rules, other, finding))
         ]
-        reasons = [parent for parent in able if _wholly(found[parent], one)]
-        by_node = [parent for parent in able if not set(found[parent].nodes).isdisjoint(one.nodes)]
-        if set(one.nodes) <= {node for parent in by_node for node in found[parent].nodes}:
+        reasons = [parent for parent in able if _wholly(findings[parent], finding)]
+        by_node = [parent for parent in able if not set(findings[parent].nodes).isdisjoint(finding.nodes)]
+        if set(finding.nodes) <= {node for parent in by_node for node in findings[parent].nodes}:
             reasons += by_node  # each explains some of the nodes, all of them together the whole
         if reasons:
-            parents[child] = min(reasons, key=lambda parent: _weight(found[parent]))
+            parents[child] = min(reasons, key=lambda parent: _weight(findings[parent]))
     _break_circles(parents)
     under: dict[int, list[int]] = {}
     for child, parent in parents.items():
@@ -215,9 +219,9 @@ def fold(found: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
 
     def whole(position: int) -> Finding:
         below = tuple(sorted((whole(child) for child in under.get(position, ())), key=_weight))
-        return folded(found[position], below)
+        return folded(findings[position], below)
 
-    return [whole(position) for position in range(len(found)) if position not in parents]
+    return [whole(position) for position in range(len(findings)) if position not in parents]
 
 
 def _keys(one: Finding) -> Iterator[tuple[str, object]]:

@@ -108,21 +108,21 @@ def full(finding: Finding, width: int) -> Iterator[str]:
     yield from body(finding, width)
 
 
-def body(one: Finding, width: int) -> Iterator[str]:
+def body(finding: Finding, width: int) -> Iterator[str]:
     """What stands below the cause: how long to wait, the table, the proof, what to do, and what follows from it."""
-    if one.expected:
-        yield from _wrapped(f"waiting is right: {one.expected}", width, "  ")
-    if one.table:
-        yield from _table(one.table, width)
-    for row in one.evidence[:MAX_EVIDENCE]:
+    if finding.expected:
+        yield from _wrapped(f"waiting is right: {finding.expected}", width, "  ")
+    if finding.table:
+        yield from _table(finding.table, width)
+    for row in finding.evidence[:MAX_EVIDENCE]:
         yield from _wrapped(str(row), width, "    ")
-    if one.remedy:
+    if finding.remedy:
         yield "  to do:"
-        for step in one.remedy:
+        for step in finding.remedy:
             for line in step.split("\n"):
                 yield f"    {line}"
-    if one.consequences:
-        every = [each for child in one.consequences for each in child.all()]
+    if finding.consequences:
+        every = [each for child in finding.consequences for each in child.all()]
         yield f"  this explains {len(every)} more:"
         for child in every[:MAX_CONSEQUENCES]:
             yield from _wrapped(f"{child.id} {child.cause}", width, "    ")

@@ -63,12 +63,12 @@ def spans(text: str) -> list[tuple[int, int]]:
     if not _MAYBE.search(text):
         return []
     starts = [hit.start() for hit in _PROGRAMS.finditer(text)]
-    found: list[tuple[int, int]] = []
+    hidden: list[tuple[int, int]] = []
     for start, following in zip(starts, [*starts[1:], len(text)], strict=False):
         line = text[start : min(start + _REACH, following)]
         stop = _END.search(line)
         line = line[: stop.start()] if stop else line
         for programs, flag in _ROWS:
             if programs.match(line):
-                found += [(start + hit.end(1), start + hit.end()) for hit in flag.finditer(line)]
-    return found
+                hidden += [(start + hit.end(1), start + hit.end()) for hit in flag.finditer(line)]
+    return hidden

@@ -75,14 +75,14 @@ def _hidden(text: str) -> Sequence[_Span]:
 
 def _sought(text: str) -> Sequence[_Span]:
     small = text.lower()
-    found = secret_commands.spans(text)
+    spans = secret_commands.spans(text)
     for gates, pattern, lead in IN_TEXT:
         for gate in gates:
             if gate in small:
-                found += _spans(pattern, text, _first(small, gates) - lead if lead >= 0 else 0)
+                spans += _spans(pattern, text, _first(small, gates) - lead if lead >= 0 else 0)
                 break
     apart: list[_Span] = []
-    for start, end in sorted(found):
+    for start, end in sorted(spans):
         if apart and start <= apart[-1][1]:
             apart[-1] = (apart[-1][0], max(end, apart[-1][1]))
         else:
@@ -105,13 +105,13 @@ def _spans(pattern: re.Pattern[str], text: str, at: int = 0) -> list[_Span]:
     Each pattern reads the text as it was, and a short value again from its beginning on: what is taken for one
     credential may be the name of the next one.
     """
-    found: list[_Span] = []
+    matches: list[_Span] = []
     at = max(at, 0)
     while hit := pattern.search(text, at):
         start, end = hit.end(1) if pattern.groups else hit.start(), hit.end()
-        found.append((start, end))
+        matches.append((start, end))
         at = start if pattern.groups and end - start <= _NAME_REACH and start > at else end
-    return found
+    return matches
 
 
 def _without(text: str, spans: Sequence[_Span]) -> str:
@@ -127,24 +127,24 @@ def lines(texts: Iterable[str]) -> tuple[str, ...]:
 
     So does a value of which the line before has the name.
     """
-    found: list[str] = []
+    shown_lines: list[str] = []
     inside, name = False, ""
     for line in texts:
         begins, ends = _KEY_BEGINS.search(line), _KEY_ENDS.search(line)
         if ends and not begins and not inside:  # the log was cut within the key
-            at = len(found)
-            while at and _BASE64.fullmatch(found[at - 1]):
+            at = len(shown_lines)
+            while at and _BASE64.fullmatch(shown_lines[at - 1]):
                 at -= 1
-            found[at:] = [HIDDEN] * (len(found) - at)
+            shown_lines[at:] = [HIDDEN] * (len(shown_lines) - at)
         hide = inside or (ends is not None and begins is None)
         # Lines are hardly ever the same: what is remembered is for words and labels.
         text = f"{name}\n{line}" if name else line
         shown = _without(text, _sought(text))
-        found.append(HIDDEN if hide else shown.partition("\n")[2] if name else shown)
+        shown_lines.append(HIDDEN if hide else shown.partition("\n")[2] if name else shown)
         name = line if _names_the_next(line) else ""
         inside = (inside or begins is not None) and ends is None
-    _hide_manifests(found)
-    return tuple(found)
+    _hide_manifests(shown_lines)
+    return tuple(shown_lines)
 
 
 def _hide_manifests(found: list[str]) -> None:
@@ -194,37 +194,37 @@ def words(value: Any, program: Sequence[str] = ()) -> Any:
         return value
     own = [cleaned(word) for word in value if isinstance(word, str)]
     together = _together([cleaned(word) for word in program], own)
-    found: list[Any] = []
+    shown_words: list[Any] = []
     before, rest = "", iter(together)
     for word in value:
         if not isinstance(word, str):
-            found.append(word)
+            shown_words.append(word)
             continue
-        flag, equals, given = word.partition("=")
+        flag, equals, argument = word.partition("=")
         named = flag.startswith("-") and sounds_secret(flag)
         shown = next(rest)
         if before and not _STAYS.match(f"{before} {word}"):
             shown = HIDDEN
-        elif named and equals and not _STAYS.match(f"{flag} {given}"):
+        elif named and equals and not _STAYS.match(f"{flag} {argument}"):
             # What stands before the first "=" may be a whole command with a credential of its own.
             name, still, _ = shown.partition("=")
             shown = f"{name}={HIDDEN}" if still else shown
-        found.append(shown)
+        shown_words.append(shown)
         before = flag if named and not equals else ""
-    return found
+    return shown_words
 
 
 def _together(before: Sequence[str], own: Sequence[str]) -> list[str]:
     """The ``own`` words without what has to be hidden in the line that they are with the words ``before`` them."""
     spans = _hidden(_APART.join([*before, *own]))
     starts, ends = [start for start, _ in spans], [end for _, end in spans]
-    at, found = sum(len(word) + 1 for word in before), []
+    at, parts = sum(len(word) + 1 for word in before), []
     for word in own:
         end = at + len(word)
         within = spans[bisect.bisect_right(ends, at) : bisect.bisect_left(starts, end)]
-        found.append(_without(word, [(max(start, at) - at, min(stop, end) - at) for start, stop in within]))
+        parts.append(_without(word, [(max(start, at) - at, min(stop, end) - at) for start, stop in within]))
         at = end + 1
-    return found
+    return parts
 
 
 def headers(value: Any) -> Any:
@@ -242,8 +242,8 @@ def under_key(key: Any, value: Any) -> Any:
     if not value or not isinstance(key, str):
         return value
     if isinstance(value, list):
-        several = any(isinstance(one, str) for one in value) and _SEVERAL.search(key)
-        return [HIDDEN if isinstance(one, str) and one else one for one in value] if several else value
+        several = any(isinstance(item, str) for item in value) and _SEVERAL.search(key)
+        return [HIDDEN if isinstance(item, str) and item else item for item in value] if several else value
     if isinstance(value, dict):
         plain = isinstance(value.get("value"), str) and value["value"] and _is_secret(key)
         return {**value, "value": HIDDEN} if plain else value
@@ -280,15 +280,15 @@ def scrubbed(value: Any, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         return None
     if isinstance(value, dict):
-        found = {
-            key: _KEYS[key](scrubbed(one, depth + 1)) if key in _KEYS else under_key(key, scrubbed(one, depth + 1))
-            for key, one in value.items()
+        fields = {
+            key: _KEYS[key](scrubbed(below, depth + 1)) if key in _KEYS else under_key(key, scrubbed(below, depth + 1))
+            for key, below in value.items()
         }
         # A parameter, a header or a variable, whatever the list of them is called.
-        named = isinstance(found.get("value"), str) and isinstance(found.get("name"), str)
-        return found | {"value": under_key(found["name"], found["value"])} if named else found
+        named = isinstance(fields.get("value"), str) and isinstance(fields.get("name"), str)
+        return fields | {"value": under_key(fields["name"], fields["value"])} if named else fields
     if isinstance(value, list | tuple):
-        return [scrubbed(one, depth + 1) for one in value]
+        return [scrubbed(item, depth + 1) for item in value]
     return value
 
 
@@ -298,11 +298,13 @@ def messages(value: Any, depth: int = 0) -> Any:
         return None
     if isinstance(value, dict):
         return {
-            key: (cleaned(one) if key in _MESSAGES else one) if isinstance(one, str) else messages(one, depth + 1)
-            for key, one in value.items()
+            key: (cleaned(below) if key in _MESSAGES else below)
+            if isinstance(below, str)
+            else messages(below, depth + 1)
+            for key, below in value.items()
         }
     if isinstance(value, list):
-        return [messages(one, depth + 1) if isinstance(one, dict | list) else one for one in value]
+        return [messages(item, depth + 1) if isinstance(item, dict | list) else item for item in value]
     return value
 
 

@@ -80,12 +80,12 @@ def _check(sign: Sign) -> Callable[[Snapshot], Iterable[Finding]]:
     pattern = re.compile(sign.pattern)
 
     def check(snapshot: Snapshot) -> Iterator[Finding]:
-        told: set[str] = set()
+        seen: set[str] = set()
         for finding in sign.besides(snapshot) if sign.besides else ():
-            told.update(finding.nodes)
+            seen.update(finding.nodes)
             yield finding
         for finding in findings(snapshot, sign, pattern):
-            if not told or not set(finding.nodes) <= told:
+            if not seen or not set(finding.nodes) <= seen:
                 yield finding
 
     return check
@@ -111,8 +111,8 @@ def _finding(snapshot: Snapshot, sign: Sign, rows: list[tuple[Hit, tuple[Evidenc
     subject = first.pod.subject if first.pod else Subject("Node", first.node)
     more = f" (and {len(pods) - 1} more of {first.pod.owner or 'the same kind'})" if first.pod and len(pods) > 1 else ""
     where = f" on node {first.node}" if first.pod and first.node else ""
-    said = {key: value or "" for key, value in first.match.groupdict().items()}
-    pasted = {key: plain(value) for key, value in said.items()}  # whoever writes a log must not write a command
+    groups = {key: value or "" for key, value in first.match.groupdict().items()}
+    pasted = {key: plain(value) for key, value in groups.items()}  # whoever writes a log must not write a command
     words = {
         "who": f"{subject}{where}{more}",
         "pod": str(subject),
@@ -124,7 +124,7 @@ def _finding(snapshot: Snapshot, sign: Sign, rows: list[tuple[Hit, tuple[Evidenc
     shown = [part for hit, extra in rows[:MAX_QUOTED] for part in (hit.evidence, *extra)]
     return Finding(
         subject=subject,
-        cause=sign.cause.format_map(said | words),
+        cause=sign.cause.format_map(groups | words),
         evidence=tuple(shown),
         remedy=tuple(Remedy(step, **(pasted | words)) for step in sign.remedy),
         confidence=sign.confidence,

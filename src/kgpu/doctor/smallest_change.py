@@ -95,23 +95,23 @@ def _proven(change: FittingChange, pod: PodView, snapshot: ClusterSnapshot) -> F
     return replace(change, fits=fits) if fits else None
 
 
-def _both(one: FittingChange, other: FittingChange) -> FittingChange:
-    first, second = one.pod, other.pod
+def _both(change: FittingChange, other: FittingChange) -> FittingChange:
+    first, second = change.pod, other.pod
 
     def apply(pod: PodView) -> PodView:
         changed = first(pod) if first else pod
         return second(changed) if second else changed
 
     return FittingChange(
-        kind=BOTH, what=f"{one.what}, and {other.what}", subject=f"{one.kind}+{other.kind}",
-        cost=one.cost + other.cost, pod=apply, edits=(*one.edits, *other.edits),
+        kind=BOTH, what=f"{change.what}, and {other.what}", subject=f"{change.kind}+{other.kind}",
+        cost=change.cost + other.cost, pod=apply, edits=(*change.edits, *other.edits),
     )  # fmt: skip
 
 
 def _candidates(
     pod: PodView, snapshot: ClusterSnapshot, reasons: Mapping[str, tuple[Reason, ...]]
 ) -> Iterator[FittingChange]:  # fmt: skip
-    every = [reason for found in reasons.values() for reason in found]
+    every = [reason for of_node in reasons.values() for reason in of_node]
     seen: set[tuple[str, str, str]] = set()
     for make in (_tolerations, _selectors, _terms, _renames, _cordons, _counts, _rooms):
         for change in make(pod, snapshot, every):
@@ -127,7 +127,11 @@ def _tolerations(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reas
         if reason.filter != TAINTS or LIFECYCLE.match(reason.subject):
             continue
         state = snapshot.nodes.get(reason.node)
-        taint = next((one for one in state.hard_taints if str(one) == reason.subject), None) if state else None
+        taint = (
+            next((hard_taint for hard_taint in state.hard_taints if str(hard_taint) == reason.subject), None)
+            if state
+            else None
+        )
         if taint is None:
             continue
         toleration = PodToleration(taint.key, "Exists", "", taint.effect)
@@ -142,14 +146,14 @@ def _tolerations(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reas
 
 def tolerating(pod: PodView, taints: Iterable[Taint], snapshot: ClusterSnapshot) -> FittingChange:
     """Tolerations for all of these taints; ``fits`` is empty where even they are not enough."""
-    found = list(taints)
-    rows = ", ".join(f"{{key: {one.key}, operator: Exists, effect: {one.effect}}}" for one in found)
-    more = tuple(PodToleration(one.key, "Exists", "", one.effect) for one in found)
+    wanted = list(taints)
+    rows = ", ".join(f"{{key: {taint.key}, operator: Exists, effect: {taint.effect}}}" for taint in wanted)
+    more = tuple(PodToleration(taint.key, "Exists", "", taint.effect) for taint in wanted)
     change = FittingChange(
-        kind=TOLERATION, what=f"add the toleration{'s' if len(found) > 1 else ''} {rows}",
-        subject=", ".join(map(str, found)), cost=len(found),
+        kind=TOLERATION, what=f"add the toleration{'s' if len(wanted) > 1 else ''} {rows}",
+        subject=", ".join(map(str, wanted)), cost=len(wanted),
         pod=lambda one: replace(one, tolerations=(*one.tolerations, *more)),
-        edits=tuple(edits.tolerate(one.key, one.effect) for one in found),
+        edits=tuple(edits.tolerate(taint.key, taint.effect) for taint in wanted),
     )  # fmt: skip
     return _proven(change, pod, snapshot) or change
 
@@ -163,14 +167,16 @@ def nearest(wanted: str, known: Iterable[str]) -> str:
     """The value that was probably meant, "" for none: one that contains it or is contained in it, else a close one."""
     candidates = list(known)
     plain = wanted.lower()
-    inside = [one for one in candidates if plain and (plain in one.lower() or one.lower() in plain)]
+    inside = [
+        candidate for candidate in candidates if plain and (plain in candidate.lower() or candidate.lower() in plain)
+    ]
     if inside:
-        return min(inside, key=lambda one: (abs(len(one) - len(wanted)), one))
+        return min(inside, key=lambda candidate: (abs(len(candidate) - len(wanted)), candidate))
     parts = {part for part in plain.replace("_", "-").split("-") if part}
-    by_parts = sorted(candidates, key=lambda one: (-len(parts & set(one.lower().split("-"))), one))
+    by_parts = sorted(candidates, key=lambda candidate: (-len(parts & set(candidate.lower().split("-"))), candidate))
     if by_parts and len(parts & set(by_parts[0].lower().split("-"))) * 2 > len(parts):
         return by_parts[0]
-    lower = {one.lower(): one for one in candidates}
+    lower = {candidate.lower(): candidate for candidate in candidates}
     close = difflib.get_close_matches(plain, lower, n=1, cutoff=0.6)
     return lower[close[0]] if close else ""
 
@@ -189,7 +195,7 @@ def _selectors(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason
                 ),
                 edits=(edits.rekey(key, other),),
             )  # fmt: skip
-        near = nearest(value, (one for one in values_of(snapshot, key) if one != value))
+        near = nearest(value, (other_value for other_value in values_of(snapshot, key) if other_value != value))
         if near:
             yield FittingChange(
                 kind=SELECTOR, what=f"change nodeSelector {key} from {value!r} to {near!r}", subject=key, value=near,
@@ -236,11 +242,11 @@ def _terms(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -
 def _loosened(wanted: Requirement, snapshot: ClusterSnapshot) -> Iterator[Requirement | None]:
     known = values_of(snapshot, wanted.key)
     if wanted.operator == "In":
-        near = [nearest(value, (one for one in known if one != value)) for value in wanted.values]
+        near = [nearest(value, (other for other in known if other != value)) for value in wanted.values]
         if any(near):
-            yield Requirement(wanted.key, "In", tuple(dict.fromkeys(one for one in near if one)))
+            yield Requirement(wanted.key, "In", tuple(dict.fromkeys(other for other in near if other)))
     if wanted.operator in ("Gt", "Lt"):
-        numbers = [number for one in known if (number := integer(one)) is not None]
+        numbers = [number for text in known if (number := integer(text)) is not None]
         if numbers:
             bound = max(numbers) - 1 if wanted.operator == "Gt" else min(numbers) + 1
             yield Requirement(wanted.key, wanted.operator, (str(bound),))

@@ -284,7 +284,7 @@ def plugin_off(snapshot: Snapshot) -> Mapping[str, Obj]:
 
 def _plugin_off(snapshot: Snapshot) -> dict[str, Obj]:
     policies = (policy_ for policy_ in snapshot.all("ClusterPolicy") if policy_.text("status.state") != "ignored")
-    policy = next((one for one in policies if one.at("spec.devicePlugin.enabled") is False), None)
+    policy = next((owner for owner in policies if owner.at("spec.devicePlugin.enabled") is False), None)
     switches: dict[str, Obj] = {}
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         switch = node if any(node.labels.get(key) == "false" for key in PLUGIN_SWITCHES) else policy

@@ -37,10 +37,15 @@ def _stuck_pods(snapshot: Snapshot) -> tuple[Pod, ...]:
 def unexplained(snapshot: Snapshot, roots: Iterable[Finding]) -> Iterator[Finding]:
     """A finding for those of one owner that stand alike and that no finding names."""
     every = [each for root in roots for each in root.all()]
-    named = {path for one in every for path in one.pods} | {
-        f"{one.subject.namespace}/{one.subject.name}" for one in every if one.subject.kind == "Pod"
+    named = {path for finding in every for path in finding.pods} | {
+        f"{finding.subject.namespace}/{finding.subject.name}" for finding in every if finding.subject.kind == "Pod"
     }
-    away = {name for one in every for name in one.nodes if (node := snapshot.nodes.get(name)) and node.ready is False}
+    away = {
+        name
+        for finding in every
+        for name in finding.nodes
+        if (node := snapshot.nodes.get(name)) and node.ready is False
+    }
     groups: dict[tuple[str, str, str], list[Pod]] = {}
     for pod in (*stuck_pods(snapshot), *_parts_to_tell(snapshot, every)):
         if pod.path in named or pod.node in away or _can_not_be_judged(snapshot, pod) or starts(snapshot, pod):
@@ -100,7 +105,7 @@ def _finding(snapshot: Snapshot, pods: list[Pod]) -> Finding:
     age = age_of(snapshot, pod, None)
     young = age is None or age < OLD
     where = f" on node {pod.node}" if pod.node else ""
-    of = f"of {pod.owner}" if len({one.owner for one in pods}) == 1 else "of which no more is known"
+    of = f"of {pod.owner}" if len({other.owner for other in pods}) == 1 else "of which no more is known"
     more = f" (and {len(pods) - 1} more {of})" if len(pods) > 1 else ""
     how = "is not ready" if pod.node else "has no node"
     since = f" for {int(age // 60)} minutes" if age is not None and not young else ""
@@ -113,8 +118,10 @@ def _finding(snapshot: Snapshot, pods: list[Pod]) -> Finding:
         confidence=POSSIBLE,
         level=Level.NOTE if young else Level.PROBLEM,
         since=pod.created,
-        nodes=tuple(dict.fromkeys(one.node for one in pods if one.node)) if matching.is_part(snapshot, pod) else (),
-        pods=tuple(one.path for one in pods),
+        nodes=tuple(dict.fromkeys(other.node for other in pods if other.node))
+        if matching.is_part(snapshot, pod)
+        else (),
+        pods=tuple(other.path for other in pods),
     )
 
 
@@ -131,12 +138,12 @@ def _words(snapshot: Snapshot, pod: Pod) -> str:
     node = snapshot.nodes.get(pod.node)
     if node is not None and node.ready is False:
         return ": its node is not Ready"
-    found = _said(pod)
-    if found is None:
+    condition = _said(pod)
+    if condition is None:
         nobody = "its kubelet has said" if pod.node else "a scheduler has said"
         return f", and neither by a condition nor otherwise {nobody} why"
-    why = ": ".join(filter(None, (found.reason, found.message)))
-    known = f"{found.type} is {found.status}" + (f" ({why})" if why else "")
+    why = ": ".join(filter(None, (condition.reason, condition.message)))
+    known = f"{condition.type} is {condition.status}" + (f" ({why})" if why else "")
     return f", and nothing that is known here says why; {known}"
 
 

@@ -23,9 +23,9 @@ def unread(snapshot: Snapshot, hurt: tuple[str, ...]) -> Iterator[Finding]:
     if not hurt or any(True for _ in snapshot.all("ClusterPolicy")):
         return
     for daemons in matching.daemon_sets_of_part(snapshot, matching.PLUGIN, vendor=matching.NVIDIA):
-        configs = [one for one in sharing_configs(snapshot) if one.source.namespace == daemons.namespace]
+        configs = [config for config in sharing_configs(snapshot) if config.source.namespace == daemons.namespace]
         mounted = mounted_config_maps(daemons, "spec.template.spec")
-        if not configs or any(one.source.name in mounted for one in configs):
+        if not configs or any(config.source.name in mounted for config in configs):
             continue
         yield _finding(snapshot, daemons, configs[0], hurt)
         return

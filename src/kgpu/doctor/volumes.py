@@ -31,20 +31,20 @@ class StuckClaim:
     remedy: tuple[Remedy, ...]
 
 
-def stuck_claim(one: Waiting) -> StuckClaim | None:
+def stuck_claim(pending: Waiting) -> StuckClaim | None:
     """The claim for which a pod waits whatever the node, None where it waits for no claim."""
-    reason = next((row for row in one.anywhere if row.filter in (BINDING, RESTRICTIONS) and row.subject), None)
+    reason = next((row for row in pending.anywhere if row.filter in (BINDING, RESTRICTIONS) and row.subject), None)
     if reason is None:
         return None
-    name, snapshot, pod = plain(reason.subject), one.snapshot, one.pod
+    name, snapshot, pod = plain(reason.subject), pending.snapshot, pending.pod
     look = remedies.describe(pod.namespace, "pvc", name)
     claim = snapshot.get(CLAIM, name, pod.namespace)
     if claim is None:
-        return _missing(one, name, generated=(reason.subject, True) in one.view.volume_claims)
-    asked = (pod.cite("spec.volumes"), claim.cite("status.phase"))
+        return _missing(pending, name, generated=(reason.subject, True) in pending.view.volume_claims)
+    cited = (pod.cite("spec.volumes"), claim.cite("status.phase"))
     if claim.deleting:
         return StuckClaim(
-            f"its volume claim {name} is being deleted", (*asked, claim.cite("metadata.deletionTimestamp")),
+            f"its volume claim {name} is being deleted", (*cited, claim.cite("metadata.deletionTimestamp")),
             (
                 remedies.describe(pod.namespace, "pvc", name).why("its finalizer waits until no pod uses it"),
                 Remedy("then make the claim anew, and the pod"),
@@ -54,15 +54,15 @@ def stuck_claim(one: Waiting) -> StuckClaim | None:
         volume = plain(claim.text("spec.volumeName")) or "?"
         return StuckClaim(
             f"the volume {volume} of its claim {name} is gone, and the data with it",
-            (*asked, claim.cite("spec.volumeName")),
+            (*cited, claim.cite("spec.volumeName")),
             (remedies.delete(pod.namespace, "pvc", name).why("then make it anew, and bring the data back"),),
         )
     why, evidence, steps = _unbound(snapshot, claim)
-    return StuckClaim(f"its volume claim {name} has no volume: {why}", (*asked, *evidence), (*steps, look))
+    return StuckClaim(f"its volume claim {name} has no volume: {why}", (*cited, *evidence), (*steps, look))
 
 
-def _missing(one: Waiting, name: str, *, generated: bool) -> StuckClaim:
-    pod, snapshot = one.pod, one.snapshot
+def _missing(pending: Waiting, name: str, *, generated: bool) -> StuckClaim:
+    pod, snapshot = pending.pod, pending.snapshot
     seen = (pod.cite("spec.volumes"), Evidence(object=f"{CLAIM} {pod.namespace}/{name}", value="not there"))
     if generated:
         return StuckClaim(

@@ -288,7 +288,7 @@ def _waiting(snapshot: Snapshot) -> tuple[Waiting, ...]:
         # Beyond a number of owners that ask alike, the rest is told with the last of them.
         owner = f"{view.namespace}/{view.owner or view.name}"
         owners.setdefault(owner if owner in owners or len(owners) < MAX_OWNERS else "", []).append((pod, view))
-    found: list[Waiting] = []
+    waiting_pods: list[Waiting] = []
     for owners in list(ways.values())[:MAX_WAYS]:
         rows = [row for group in owners.values() for row in group]
         first = rows[0][0]
@@ -297,7 +297,7 @@ def _waiting(snapshot: Snapshot) -> tuple[Waiting, ...]:
         judged = Judged(rows[0][1], tuple(_in_question(snapshot, resource)), snapshot)
         for group in owners.values():
             group.sort(key=lambda row: row[0].key)
-            found.append(
+            waiting_pods.append(
                 Waiting(
                     snapshot=snapshot,
                     pod=group[0][0],
@@ -308,7 +308,7 @@ def _waiting(snapshot: Snapshot) -> tuple[Waiting, ...]:
                     judged=judged,
                 )
             )
-    return tuple(found)
+    return tuple(waiting_pods)
 
 
 def _once(reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
