@@ -148,7 +148,7 @@ def with_state(env: Mapping[str, str], root: Path) -> dict[str, str]:
     return {**({ENV_HW_STATE: state} if state else {}), **env}
 
 
-def check_kubeconfig(context: click.Context, path: str) -> None:
+def check_kubeconfig(context: click.Context, path: str | None) -> None:
     """Refuse a ``--kubeconfig`` that was given on the command line and is not there. Raises ConfigError."""
     given = context.get_parameter_source("kubeconfig") is click.core.ParameterSource.COMMANDLINE
     if given and path and not os.path.isfile(os.path.expanduser(path)):

@@ -67,9 +67,9 @@ def checked_by_click(row: Setting, **shape: Any) -> Callable[[F], F]:
 
 
 def settled(rows: Iterable[Setting], *, text: Callable[[Setting], str] = help_with_default) -> Callable[[F], F]:
-    """The same for a function that takes what is in force instead of what was given.
+    """A decorator that adds the options, and calls the function with the resolved values: flag, variable or default.
 
-    What was given and changes nothing is told on standard error.
+    A warning on standard error names each option that was given and has no effect.
     """
     every = tuple(rows)
 

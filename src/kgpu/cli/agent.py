@@ -35,7 +35,7 @@ from kgpu.formats.names import (
     NFD_FEATURE_FILE,
     STATE_DIR,
 )
-from kgpu.formats.settings import FlagShape, Setting, read_list, read_unchanged, resolve
+from kgpu.formats.settings import FlagShape, Setting, read_list, read_path, read_unchanged, resolve
 
 if TYPE_CHECKING:
     from kgpu.agent.options import AgentOptions, LabelsSink
@@ -54,13 +54,8 @@ kgpu agent --auto --roles exporter --node-name "$NODE_NAME" --namespace gpu-oper
 """
 
 
-def _read_path(value: Any, where: str) -> Path:
-    del where
-    return Path(value)
-
-
 def _read_path_or_none(value: Any, where: str) -> Path | None:
-    return _read_path(value, where) if value else None
+    return read_path(value, where) if value else None
 
 
 def _read_fallbacks(value: Any, where: str) -> tuple[Fallback, ...]:
@@ -85,7 +80,7 @@ def _read_sink(value: Any, where: str) -> LabelsSink:
 
 
 _text = partial(Setting, reads_default=True)
-_file = partial(_text, read=_read_path)
+_file = partial(_text, read=read_path)
 _optional = partial(_text, read=_read_path_or_none)
 
 TEXT_OPTIONS: Final = (
@@ -216,7 +211,7 @@ def agent(*, log_level: str, log_format: str, **given: Any) -> None:
     """
     from kgpu.base.log import configure
 
-    check_kubeconfig(click.get_current_context(), given["kubeconfig"] or "")
+    check_kubeconfig(click.get_current_context(), given["kubeconfig"])
     running = _serve(build_options(given, os.environ))
     configure(level=log_level, form=log_format)
     stuck = run_async(running)

@@ -195,12 +195,8 @@ def printable(settings: PluginSettings) -> dict[str, Any]:
     for flag in sorted(FLAGS, key=lambda flag: flag.key.count(".")):
         if not flag.key:
             continue
-        *folders, leaf = flag.key.split(".")
-        table = tree
-        for folder in folders:
-            table = table.setdefault(folder, {})
         value = getattr(settings, flag.attr)
-        table[leaf] = list(value) if isinstance(value, tuple) else value
+        settings_engine.put(tree, flag.key, list(value) if isinstance(value, tuple) else value)
     tree["resources"] = {
         "gpus": [asdict(row) for row in (*settings.gpus, NamePattern(pattern="*", name=names.GPU_RESOURCE))]
     }

@@ -7,7 +7,6 @@ uses the lowest level: it only helps on slow networks, and scrapers always ask f
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -20,7 +19,6 @@ from kgpu.exporter.render import ExpositionFormat, negotiate, render
 KEPT_SECONDS: Final = 300.0
 GZIP_LEVEL: Final = 1
 _GZIP_HEADER: Final = 16  # added to the window's size: gzip's header and not zlib's
-_REFUSED: Final = re.compile(r"q=0(\.0*)?")
 _VARY: Final = ("Vary", "Accept, Accept-Encoding")
 
 INDEX: Final = """\

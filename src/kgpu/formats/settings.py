@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -40,6 +41,12 @@ def read_text(value: Any, where: str) -> str:
     """Any text, the empty one too."""
     del where
     return str(value)
+
+
+def read_path(value: Any, where: str) -> Path:
+    """A path, as it is given."""
+    del where
+    return Path(value)
 
 
 def read_unchanged(value: Any, where: str) -> Any:
@@ -144,6 +151,14 @@ def resolve(
         else:
             values[row.attr] = row.read(row.default, row.name) if row.reads_default else row.default
     return Resolved(values, given_values)
+
+
+def put(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set what is at a row's ``key`` in a config file's tree; sections that are not there yet are made."""
+    *sections, name = key.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+    tree[name] = value
 
 
 def refuse(rows: Iterable[Setting], *, flags: Mapping[str, Any], env: Mapping[str, str], among: str) -> None:

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kgpu.formats.settings import Setting
+from kgpu.formats.settings import Setting, put
 
 
 def table_of(rows: Iterable[Setting]) -> dict[str, Any]:
     """The file's sections and keys, with each row's reader."""
     table: dict[str, Any] = {}
     for row in rows:
-        *sections, name = row.key.split(".")
-        section = table
-        for part in sections:
-            section = section.setdefault(part, {})
-        section[name] = row.read_file
+        put(table, row.key, row.read_file)
     return table
 
 

@@ -26,6 +26,7 @@ import msgspec
 
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
+from kgpu.lab.embedded.core.context import StoreLookup
 from kgpu.lab.embedded.core.model import ApiUser
 from kgpu.lab.embedded.rbac import Rbac
 from kgpu.lab.embedded.status import ApiError, Object, bad_request, conflict, forbidden, not_found
@@ -41,20 +42,6 @@ _KNOWN: Final = 4096  # verified tokens that are remembered
 _SA_GROUP: Final = "system:serviceaccounts"
 _EXTRA: Final = "authentication.kubernetes.io/"
 _BOUND: Final = {"Pod": "pods", "Node": "nodes", "Secret": "secrets"}
-
-
-class StoreReads:
-    """``ObjectLookup`` straight from a store."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-
-    def get(self, group: str, plural: str, namespace: str, name: str) -> Object | None:
-        stored = self._store.get((group, plural), namespace, name)
-        return stored.obj if stored is not None else None
-
-    def list(self, group: str, plural: str, namespace: str = "") -> Iterable[Object]:
-        return [stored.obj for stored in self._store.table((group, plural)).scan(namespace)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +91,7 @@ class Auth:
 
     def __init__(self, store: ObjectStore, *, tokens: Path | None = None, key: Path | None = None) -> None:
         """``tokens`` is the static tokens' file; ``key`` the key that service account tokens are signed with."""
-        self._reads = StoreReads(store)
+        self._reads = StoreLookup(store)
         self.rbac = Rbac(self._reads)
         store.on_commit(lambda kind, *_: self.rbac.changed(kind))
         self._path = tokens
