@@ -13,8 +13,9 @@ import pytest
 
 from kgpu.formats.names import ENV_LAB_CONTAINER
 from kgpu.lab import processes
-from kgpu.lab.nodes import container_processes, leftovers, manage
+from kgpu.lab.nodes import container_processes, leftovers, manage, shim
 from kgpu.lab.nodes.container_processes import is_alive
+from tests.lab import container as lab_container
 from tests.lab.nodes.support import Bench, pod, until, until_said
 
 # What a container may do so that its processes are not below its first one.
@@ -126,3 +127,18 @@ def test_a_state_that_can_not_be_read_stops_nothing(text: str, tmp_path: Path) -
     assert container_processes.processes_of(folder) == []
     assert [one.started for one in leftovers.containers(tmp_path / "nodes" / "n")] == [0.0]
     assert manage.stop_host(tmp_path) is False
+
+
+def test_a_running_containers_log_is_there(tmp_path: Path) -> None:
+    """Its state says that it runs, so who reads the log next finds it; without a log nothing is started."""
+    with lab_container.running(tmp_path, "uid-1") as folder:
+        assert (folder / "log").exists()
+    folder = tmp_path / "none"
+    folder.mkdir()
+    config = folder / container_processes.CONFIG
+    config.write_text(json.dumps({"folder": str(folder), "log": str(folder / "no-folder" / "log")}))
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", shim.__file__, "run", str(config)], check=False, capture_output=True
+    )
+    assert done.returncode != 0
+    assert [path.name for path in folder.iterdir()] == [config.name]

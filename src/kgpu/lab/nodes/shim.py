@@ -366,6 +366,7 @@ def run(config_path: str) -> int:
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log = ContainerLogWriter(config["log"])  # who reads that the command runs finds its log
     out_r, out_w = os.pipe()
     err_r, err_w = os.pipe()
     report_r, report_w = os.pipe()
@@ -389,7 +390,7 @@ def run(config_path: str) -> int:
     if config.get("network"):
         relay = [sys.executable, "-I", "-S", config["network"]["relay"], config_path, str(pid)]
         os.posix_spawn(relay[0], relay, os.environ)
-    status = pump(config, pid, {out_r: "stdout", err_r: "stderr"})
+    status = pump(log, pid, {out_r: "stdout", err_r: "stderr"})
     code = os.waitstatus_to_exitcode(status)
     write_json(
         os.path.join(config["folder"], "exit.json"),
@@ -410,9 +411,8 @@ def traces(pid: int) -> dict[str, Any]:
         return {}
 
 
-def pump(config: dict[str, Any], pid: int, streams: dict[int, str]) -> int:
+def pump(log: ContainerLogWriter, pid: int, streams: dict[int, str]) -> int:
     """Copy output to the log until the command has ended and its pipes are empty; the wait status."""
-    log = ContainerLogWriter(config["log"])
     ended = os.pidfd_open(pid)
     poll = select.poll()
     for fd in (*streams, ended):
