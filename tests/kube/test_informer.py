@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
 from kgpu.base.clock import VirtualClock, settle
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.informer import Informer, Scope
-from kgpu.kube.port import CONFIG_MAPS, Object, Selector
+from kgpu.kube.port import CONFIG_MAPS, Listing, Object, Resource, Selector
 
 
 def config_map(name: str, value: str = "", namespace: str = "n") -> Object:
@@ -168,6 +169,35 @@ async def test_what_was_learned_is_known_at_once_and_is_no_news_twice() -> None:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_late_list_does_not_undo_what_was_learned() -> None:
+    """The server made it before this process wrote; what it does not have any more is gone all the same."""
+    clock = VirtualClock()
+
+    class Late(FakeApi):
+        held: Listing | None = None
+
+        async def list(self, resource: Resource, **more: Any) -> Listing:
+            listing, self.held = self.held, None
+            return listing or await super().list(resource, **more)
+
+    api = Late()
+    api.put(CONFIG_MAPS, config_map("a", "1"))
+    api.put(CONFIG_MAPS, config_map("gone", "1"))
+    async with following(api, clock=clock) as informer:
+        await until(informer.synced.is_set)
+        late = await FakeApi.list(api, CONFIG_MAPS, namespace="n")
+        await informer.learn(api.put(CONFIG_MAPS, config_map("a", "2")))
+        await informer.learn(api.put(CONFIG_MAPS, config_map("new", "1")))
+        await until(lambda: values(informer) == {"a": "2", "gone": "1", "new": "1"})
+        api.held = late
+        api.expire()
+        api.drop_watches()
+        await until(lambda: api.held is None, clock)
+        assert values(informer) == {"a": "2", "gone": "1", "new": "1"}
+        await api.delete(CONFIG_MAPS, "new", namespace="n")
+        await until(lambda: "new" not in values(informer), clock)
 
 
 async def test_a_change_of_what_is_not_kept_is_kept_and_is_no_news() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -66,6 +67,49 @@ async def test_two_that_try_at_one_moment_do_not_both_lead() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_the_api_servers_clock_is_known_by_the_renewals(caplog: pytest.LogCaptureFixture) -> None:
+    """Clocks that differ by seconds count as the same, so that what is measured by them does not jump."""
+    clock, apart = VirtualClock(), dt.timedelta()
+
+    class Stamping(FakeApi):
+        async def patch(self, resource: Any, name: str, change: Any, **more: Any) -> Any:
+            answer = await super().patch(resource, name, change, **more)
+            stamp = (dt.datetime.now(dt.UTC) + apart).strftime("%Y-%m-%dT%H:%M:%SZ")
+            older = {"manager": "b", "time": "2020-01-01T00:00:00Z"}
+            answer["metadata"]["managedFields"] = [{"manager": "a", "time": stamp}, older, {"manager": "c"}]
+            return answer
+
+    mine = lead(Stamping(), clock, "a")
+    async with mine.leading() as renewing:
+        renewal = renewing()
+        ahead = []
+        for seconds in (0, 3, 3600, 3603, -3600, 1):
+            apart = dt.timedelta(seconds=seconds)
+            await clock.advance(3)
+            ahead.append(round(mine.server_ahead, -2))
+        assert ahead == [0, 0, 3600, 3600, -3600, 0]
+        assert caplog.text.count("set the clocks right") == 2
+        renewal.cancel()
+
+
+@pytest.mark.parametrize("stamp", ["", "yesterday", "2026-01-01T00:00:00", 7, None])
+async def test_a_stamp_that_is_none_says_nothing_of_clocks(stamp: Any) -> None:
+    clock = VirtualClock()
+
+    class Odd(FakeApi):
+        async def patch(self, resource: Any, name: str, change: Any, **more: Any) -> Any:
+            answer = await super().patch(resource, name, change, **more)
+            answer["metadata"]["managedFields"] = [{"time": stamp}, "none"]
+            return answer
+
+    mine = lead(Odd(), clock, "a")
+    async with mine.leading() as renewing:
+        renewal = renewing()
+        await clock.advance(3)
+        assert mine.server_ahead == 0
+        renewal.cancel()
 
 
 def test_times_that_can_not_work_are_refused() -> None:

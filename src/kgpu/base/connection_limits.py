@@ -8,6 +8,7 @@ that sends its request at once is answered, however many others are silent.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import os
 from collections.abc import Iterable, Sequence
@@ -40,13 +41,20 @@ class PeerConnection:
 
 def connection_from(peer: str, local_address: str, node: frozenset[str]) -> PeerConnection:
     """The connection from ``peer`` to this process's ``local_address``; ``node`` has the node's addresses."""
+    name, own, local = _origin(peer, local_address, node)
+    return PeerConnection(name, own, local=local)
+
+
+@functools.lru_cache(maxsize=256)  # Prometheus asks every second, from one address
+def _origin(peer: str, local_address: str, node: frozenset[str]) -> tuple[str, bool, bool]:
+    """What the peer is called, and whether it is on this node and comes over the loopback interface."""
     address = _plain(peer)
     local = not peer or (address is not None and address.is_loopback)  # a Unix socket's peer has no address
     own = address is not None and (local or str(address) in node or address == _plain(local_address))
     if isinstance(address, ipaddress.IPv6Address):
         # Whoever has one address has the whole network of it.
-        return PeerConnection(str(ipaddress.ip_network((address, 64), strict=False)), own, local=local)
-    return PeerConnection(str(address), own, local=local)
+        return str(ipaddress.ip_network((address, 64), strict=False)), own, local
+    return str(address), own, local
 
 
 def make_room(connections: Sequence[PeerConnection], new: PeerConnection) -> tuple[bool, PeerConnection | None]:

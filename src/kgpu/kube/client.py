@@ -34,6 +34,7 @@ from kgpu.kube.port import (
     Selector,
     ServedResources,
     WatchEvent,
+    causes_of,
 )
 from kgpu.kube.wire import HttpAnswer, Wire, WireError
 
@@ -393,6 +394,7 @@ def _status_error(method: str, path: str, code: int, status: Object) -> KubeRefu
         _TODO_BY_CODE.get(code, "see the API server's log"),
         code=code,
         reason=str(status.get("reason") or ""),
+        causes=causes_of(status.get("details")),
     )
 
 

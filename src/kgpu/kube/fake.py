@@ -51,13 +51,16 @@ class FakeObject:
     obj: Object
     managers: dict[tuple[str, str], set[Path]] = field(default_factory=dict)
     """By manager and subresource."""
+    times: dict[tuple[str, str], str] = field(default_factory=dict)
+    """When the fields of a manager changed last."""
 
     def shown(self) -> Object:
         """The object as a client gets it, with its managedFields."""
         obj = copy.deepcopy(self.obj)
         if self.managers:
             obj["metadata"]["managedFields"] = [
-                _managed_entry(manager, subresource, paths) for (manager, subresource), paths in self.managers.items()
+                {**_managed_entry(*key, paths), **({"time": self.times[key]} if key in self.times else {})}
+                for key, paths in self.managers.items()
             ]
         return obj
 
@@ -203,6 +206,8 @@ class FakeApi:
                 _disown(stored, path, but=me)
             _set(stored.obj, path, copy.deepcopy(value))
         managed, stored.managers[me] = stored.managers.get(me), set(wanted)
+        if managed != stored.managers[me]:
+            stored.times[me] = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if not wanted:
             del stored.managers[me]
         if managed != stored.managers.get(me) and stored.obj == before:

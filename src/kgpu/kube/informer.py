@@ -39,6 +39,7 @@ Key = tuple[str, str]
 """Namespace ("" for none) and name."""
 
 _POLICY: Final = BackoffPolicy(first=0.2, cap=30.0)
+_LEARNED: Final = 60.0  # seconds in which what was learned counts for more than a list
 _SHORT: Final = 1.0  # seconds; a watch that lasts no longer is followed by a pause
 
 
@@ -78,6 +79,8 @@ class Informer:
         self._on_change = on_change
         self._objects: dict[Key, Object] = {}
         self._version = ""
+        self._learned: dict[Key, float] = {}
+        """When objects were learned, by the clock."""
         self._changes = ChangeNotifier()
         self.synced = asyncio.Event()
         """Set from the first complete list on, for good."""
@@ -109,6 +112,7 @@ class Informer:
         if not self.synced.is_set() or not is_newer(version_of(obj), version_of(known) if known else self._version):
             return
         obj = self._objects[key] = self._project(obj)
+        self._learned[key] = self._clock.monotonic()
         if known is None or not _same(known, obj):
             await self._changes.notify()
 
@@ -133,6 +137,7 @@ class Informer:
             scope.resource, namespace=scope.namespace, selector=scope.selector, project=self._project
         )
         objects = {_key(item): item for item in listing.items}
+        objects |= self._learned_since(listing.resource_version)
         same = self.synced.is_set() and {key: version_of(obj) for key, obj in objects.items()} == {
             key: version_of(obj) for key, obj in self._objects.items()
         }
@@ -148,6 +153,14 @@ class Informer:
         await self._recovered()
         if not same:
             await self._changes.notify()
+
+    def _learned_since(self, version: str) -> dict[Key, Object]:
+        """What this process wrote after the server had made its list: it would seem undone until the watch brings it.
+        Forgotten after a while, as a server that was restored from a backup counts from less.
+        """
+        now = self._clock.monotonic()
+        self._learned = {key: at for key, at in self._learned.items() if now - at < _LEARNED and key in self._objects}
+        return {key: self._objects[key] for key in self._learned if is_newer(version_of(self._objects[key]), version)}
 
     async def _watch(self) -> None:
         scope = self._scope

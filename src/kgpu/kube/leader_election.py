@@ -19,11 +19,14 @@ from dataclasses import dataclass
 
 from kgpu.base.clock import BootClock, Clock
 from kgpu.base.errors import KubeError
-from kgpu.base.plain import mapping, number, text
+from kgpu.base.plain import items, mapping, number, text
 from kgpu.base.waits import within
 from kgpu.kube.port import LEASES, KubeApi, KubeRefusedError, Object, version_of
 
 log = logging.getLogger(__name__)
+
+CLOCKS_APART = 5.0
+"""Seconds by which clocks may differ unnoticed: the API server tells whole ones, and a renewal takes a while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,9 @@ class Lead:
         self.leads = False
         self.holder = ""
         """Who has the Lease, as last seen."""
+        self.server_ahead = 0.0
+        """Seconds by which the API server's clock is ahead of this machine's, by the last renewal; 0 where it is about
+        the same, or not known."""
 
     @contextlib.asynccontextmanager
     async def leading(self) -> AsyncIterator[Callable[[], asyncio.Task[None]]]:
@@ -158,6 +164,7 @@ class Lead:
                     return False
                 raise
             self._saw(created)
+            self._compare_clocks(created)
             self._renewed = began
             return True
         if version_of(lease) != self._seen:
@@ -171,7 +178,9 @@ class Lead:
         if not mine:
             change |= {"acquireTime": stamp, "leaseTransitions": number(spec.get("leaseTransitions")) + 1}
         try:
-            self._saw(await self._patch(lease, change))
+            renewed = await self._patch(lease, change)
+            self._saw(renewed)
+            self._compare_clocks(renewed)
         except KubeRefusedError as refused:
             if not refused.conflict:
                 raise
@@ -201,8 +210,36 @@ class Lead:
         self._seen, self._seen_at = version_of(lease), self._clock.monotonic()
         self.holder = _holder(lease)
 
+    def _compare_clocks(self, lease: Object) -> None:
+        """Note how far the clocks are apart: the API server has just stamped this process's change of the Lease."""
+        stamped = _stamped(lease)
+        if stamped is None:
+            return
+        ahead = (stamped - self._now()).total_seconds()
+        if abs(ahead - self.server_ahead) <= CLOCKS_APART:
+            return
+        self.server_ahead = ahead if abs(ahead) > CLOCKS_APART else 0.0
+        if not self.server_ahead:
+            log.info("the clocks of the API server and of this machine are about the same")
+            return
+        order = "ahead of" if ahead > 0 else "behind"
+        log.warning(
+            "the API server's clock is %.0f s %s this machine's; to do: set the clocks right, on all machines",
+            abs(ahead), order,
+        )  # fmt: skip
+
     def _stamp(self) -> str:
         return self._now().astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _stamped(lease: Object) -> dt.datetime | None:
+    """When the Lease was changed last, by the API server's clock; None where that is not told."""
+    managed = map(mapping, items(mapping(lease.get("metadata")).get("managedFields")))
+    try:
+        moment = dt.datetime.fromisoformat(max((text(entry.get("time")) for entry in managed), default=""))
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else None
 
 
 def _holder(lease: Object) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 from kgpu.base.errors import KubeError
+from kgpu.base.plain import items, mapping, text
 
 Object: TypeAlias = dict[str, Any]
 """A Kubernetes object as decoded JSON, with apiVersion, kind and metadata."""
@@ -97,6 +98,10 @@ class WatchEvent:
     object: Object = field(default_factory=dict)
 
 
+MAX_CAUSES: Final = 8
+"""Details of a refusal that are kept."""
+
+
 class Patch(enum.StrEnum):
     """How a patch is merged; values are the content types."""
 
@@ -105,12 +110,18 @@ class Patch(enum.StrEnum):
 
 
 class KubeRefusedError(KubeError):
-    """The API server answered with an error; ``code`` is the HTTP status and ``reason`` the Status object's word."""
+    """The API server answered with an error; ``code`` is the HTTP status and ``reason`` the Status object's word.
+    ``causes`` are its details: each a word and a message.
+    """
 
-    def __init__(self, what: str, expected: str, remedy: str, *, code: int, reason: str = "") -> None:
+    def __init__(
+        self, what: str, expected: str, remedy: str, *, code: int, reason: str = "",
+        causes: tuple[tuple[str, str], ...] = (),
+    ) -> None:  # fmt: skip
         super().__init__(what, expected, remedy)
         self.code = code
         self.reason = reason
+        self.causes = causes
 
     @property
     def conflict(self) -> bool:
@@ -121,6 +132,12 @@ class KubeRefusedError(KubeError):
     def gone(self) -> bool:
         """True when the version asked for is too old: list again."""
         return self.code == 410
+
+
+def causes_of(details: Any) -> tuple[tuple[str, str], ...]:
+    """The causes in a Status object's ``details``: each a word and a message."""
+    rows = map(mapping, items(mapping(details).get("causes"))[:MAX_CAUSES])
+    return tuple((text(cause.get("reason")), text(cause.get("message"))) for cause in rows)
 
 
 class KubeUnreachableError(KubeError):
