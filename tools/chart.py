@@ -65,6 +65,10 @@ ADDED: dict[str, Schema] = {
     "agent": struct(nodes=choice("gpu", "all"), nodeSelector=LABELS),
     "admissionPolicy": struct(enabled=SWITCH),
     "health": struct(enabled=SWITCH, config=MAP),
+    "operations": struct(
+        enabled=SWITCH, maxParallel=COUNT, maxUnavailable={"type": ["integer", "string"]},
+        groups={"type": ["array", "null"], "items": struct(label={"type": "string"}, maxUnavailable=COUNT)},
+    ),
     "doctor": struct(hostFacts=struct(enabled=SWITCH), clusterRole=struct(enabled=SWITCH, labels=LABELS)),
     "monitoring": struct(
         rules=struct(enabled=SWITCH, alerts=struct(**{alert.name: ALERT for alert in ALERTS})),

@@ -24,6 +24,7 @@ from kgpu.formats import exporter_flags, support
 from kgpu.formats.crd import common, core, field_support
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.fields import Type, rows
+from kgpu.formats.crd.nodeoperation import NodeOperationSpec
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.formats.settings import Setting
 from kgpu.formats.toolkit_config import BY_NAME, KEYS
@@ -40,6 +41,7 @@ from kgpu.hw.recovery import RECOVERY_ACTIONS
 from kgpu.lab import samples
 from kgpu.lab.conformance.skips import SIGS, SKIPS
 from kgpu.lab.scenarios import model as scenarios
+from kgpu.operations import metrics as operations_metrics
 from kgpu.operator.metrics import OWN_ROWS, PREFIX, ROWS
 from kgpu.operator.rendering import ignored
 from kgpu.toolkit.modes.table import MODULES, mode_named
@@ -341,6 +343,7 @@ def _metrics_node() -> str:
 
 def _metrics_operator() -> str:
     rows = [*((f"{PREFIX}{name}", *rest) for name, *rest in ROWS), *OWN_ROWS]
+    rows += [(name, kind, said) for name, (kind, said) in operations_metrics.HEADS.items()]
     return _table(("metric", "type", "meaning"), [(f"`{name}`", kind, said) for name, kind, said in rows])
 
 
@@ -375,6 +378,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "conformance-sigs": _conformance_sigs,
     "clusterpolicy": lambda: _crd(ClusterPolicySpec),
     "nvidiadriver": lambda: _crd(NVIDIADriverSpec),
+    "nodeoperation": lambda: _crd(NodeOperationSpec),
     "crd-blocks": _blocks,
     "fields-provided": _provided,
     "xids": _xids,

@@ -12,7 +12,7 @@ import pytest
 from kgpu.base.connection_limits import HOST_IP
 from kgpu.formats.crd import decode
 from kgpu.formats.crd.definitions import crds
-from kgpu.formats.names import AGENT_DAEMON_SET, AGENT_HEALTH_PORT
+from kgpu.formats.names import AGENT_DAEMON_SET, AGENT_HEALTH_PORT, TAINT_UNSCHEDULABLE
 from kgpu.formats.operands import OPERANDS
 from tests.charts.conftest import CHART, NAMESPACE, Chart, Made, Object
 from tests.charts.value_sets import FILES, SETS
@@ -123,6 +123,14 @@ def test_hooks_run_when_they_should(chart: Chart) -> None:
     without = chart("operator.cleanupCRD=false")
     assert without.one("ServiceAccount", "kgpu-crds")["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
     assert not chart(*SETS["no hooks"]).has("ServiceAccount", "kgpu-crds")
+
+
+def test_hooks_run_where_every_node_is_cordoned(chart: Chart) -> None:
+    for made in (chart(), chart("operator.tolerations=null")):
+        for job in (obj for obj in made.objects if obj["kind"] == "Job"):
+            cordon, *others = job["spec"]["template"]["spec"]["tolerations"]
+            assert cordon == {"key": TAINT_UNSCHEDULABLE, "operator": "Exists", "effect": "NoSchedule"}
+            assert [row["key"] for row in others] in ([], ["node-role.kubernetes.io/control-plane"])
 
 
 def test_the_operator_knows_its_nodes_address(chart: Chart) -> None:

@@ -27,12 +27,16 @@ def granted() -> dict[str, set[Right]]:
 
 def needed() -> dict[str, set[Right]]:
     """What the feeds of a look at a cluster that has every kind are, the search for the operator, and the question
-    whether somebody else is one, too.
+    whether somebody else is one, too; and the operations on nodes.
     """
     every = feeds(GPU_OPERATOR_NAMESPACE)
     there = frozenset(kinds.plural_and_group(feed.scope.resource) for feed in every)
     found: dict[str, set[Right]] = {
-        "": {("apps", "deployments", "list"), ("authorization.k8s.io", "subjectaccessreviews", "create")}
+        "": {
+            ("apps", "deployments", "list"),
+            ("authorization.k8s.io", "subjectaccessreviews", "create"),
+            ("kgpu.dev", "nodeoperations", "list"),
+        }
     }
     for feed in every:
         if cluster_reading._is_wanted(feed, there):

@@ -81,10 +81,14 @@ spec:
       nodeSelector:
         {{- toYaml . | nindent 8 }}
       {{- end }}
-      {{- with .root.Values.operator.tolerations }}
       tolerations:
+        # Where every node is cordoned, also by kgpu itself, uninstalling has to work all the same.
+        - key: node.kubernetes.io/unschedulable
+          operator: Exists
+          effect: NoSchedule
+        {{- with .root.Values.operator.tolerations }}
         {{- toYaml . | nindent 8 }}
-      {{- end }}
+        {{- end }}
       containers:
         - name: kgpu
           image: {{ include "kgpu.image" .root | quote }}

@@ -31,6 +31,12 @@ def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> Names:
     return _beginning(incomplete, _of_cluster(ctx, "Node"))
 
 
+def operations(ctx: click.Context, param: click.Parameter, incomplete: str) -> Names:
+    """Of the cluster's NodeOperations."""
+    del param
+    return _beginning(incomplete, _of_cluster(ctx, "NodeOperation"))
+
+
 def namespaces(ctx: click.Context, param: click.Parameter, incomplete: str) -> Names:
     """Of the cluster's namespaces."""
     del param
@@ -132,8 +138,10 @@ async def _listed(path: str, kind: str, namespace: str) -> Names:
 
 def _resource(kind: str) -> Resource:
     from kgpu.doctor.read_kinds import KINDS
+    from kgpu.kube.kinds import NODE_OPERATIONS
 
-    return next(row.resource for row in KINDS if row.resource.kind == kind)
+    rows = (NODE_OPERATIONS, *(row.resource for row in KINDS))
+    return next(resource for resource in rows if resource.kind == kind)
 
 
 def _head(obj: Object) -> Object:

@@ -1,4 +1,4 @@
-"""``kgpu crds``: print, install and remove the definitions of ClusterPolicy and NVIDIADriver.
+"""``kgpu crds``: print, install and remove the definitions of kgpu's kinds: ClusterPolicy, NVIDIADriver, NodeOperation.
 
 ``apply`` is over when the API server serves the kinds; ``delete`` removes nothing while there are objects that would go
 with their definition, unless it is told to. Both do nothing where there is nothing to do.
@@ -74,7 +74,7 @@ class KeptError(KubeError):
 
 @click.group(cls=ExampleGroup, examples=EXAMPLES)
 def crds() -> None:
-    """Install and remove the definitions of ClusterPolicy and NVIDIADriver."""
+    """Install and remove the definitions of kgpu's kinds: ClusterPolicy, NVIDIADriver, NodeOperation."""
 
 
 @crds.command("print", examples=PRINT_EXAMPLES)

@@ -59,6 +59,10 @@ COMMANDS: Final = (
     CommandEntry("collect", "kgpu.cli.collect", "collect", "Write all evidence for the doctor into one archive."),
     CommandEntry("top", "kgpu.cli.top", "top", "Every GPU of the cluster, live: load, pods, health."),
     CommandEntry("operator", "kgpu.cli.operator", "operator", "Run the operator, or clean up after it."),
+    CommandEntry("node", "kgpu.cli.node", "node", "Empty nodes for maintenance, and give them back as they were."),
+    CommandEntry(
+        "operations", "kgpu.cli.operations", "operations", "What is being done to nodes; approve, cancel, resume."
+    ),
     CommandEntry("validate", "kgpu.cli.validate", "validate", "Prove that this node can run GPU work."),
     CommandEntry(
         "nvidia-validator", "kgpu.cli.validate", "peer", "The replaced validator's command line.", hidden=True

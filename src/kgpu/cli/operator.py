@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -17,11 +18,13 @@ import click
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.cli._common import ExampleCommand, ExampleGroup, check_kubeconfig, log_options, run_async
-from kgpu.formats.names import ENV_HEALTH_CONFIG
+from kgpu.formats.names import ENV_HEALTH_CONFIG, ENV_OPERATIONS, ENV_OPERATIONS_CONFIG
 
 if TYPE_CHECKING:
     from kgpu.base.http import Address
+    from kgpu.manager.controller import LeaderController
     from kgpu.manager.run import Options
+    from kgpu.operations.config import OperationBudget
     from kgpu.operator.cleanup import Limits
     from kgpu.operator.model import Monitoring, OperatorSettings
 
@@ -55,6 +58,10 @@ RUN: Final = (
      "Hold still beside another GPU operator: detect (its account may write ClusterPolicies), ignore."),
     (("--health",), ("KGPU_HEALTH",), "health", "true", "BOOL", "Whether to watch the GPUs' health."),
     (("--health-config",), (ENV_HEALTH_CONFIG,), "health_config", "", "YAML", "Its configuration."),
+    (("--operations",), (ENV_OPERATIONS,), "operations", "true", "BOOL",
+     "Whether NodeOperations are carried out."),
+    (("--operations-config",), (ENV_OPERATIONS_CONFIG,), "operations_config", "", "YAML",
+     "Their budget: {maxParallel: 1, maxUnavailable: 25%}; also groups."),
     (("--host-facts",), ("KGPU_HOST_FACTS",), "host_facts", "true", "BOOL",
      "Whether agents write into their logs what kgpu doctor wants to know of their nodes."),
     (("--alert-rules",), ("KGPU_ALERT_RULES",), "alert_rules", "true", "BOOL",
@@ -135,8 +142,9 @@ def run(*, log_level: str, log_format: str, **given: Any) -> None:
 
     check_kubeconfig(click.get_current_context(), given["kubeconfig"])
     settings, options = settings_of(given, os.environ), options_of(given, os.environ)
+    budget = budget_of(given)
     configure(level=_level(log_level, given["zap_level"]), form=_form(log_format, given["zap_encoder"]))
-    run_async(_run(given["kubeconfig"], settings, options))
+    run_async(_run(given["kubeconfig"], settings, options, budget))
 
 
 @operator.command("cleanup", cls=ExampleCommand, examples="kgpu operator cleanup --namespace gpu-operator")
@@ -160,7 +168,7 @@ def cleanup(*, log_level: str, log_format: str, **given: Any) -> None:
     run_async(_clean_up(given["kubeconfig"], namespace, limits))
 
 
-async def _run(kubeconfig: str, settings: OperatorSettings, options: Options) -> None:
+async def _run(kubeconfig: str, settings: OperatorSettings, options: Options, budget: OperationBudget | None) -> None:
     import asyncio
     import signal
 
@@ -168,7 +176,13 @@ async def _run(kubeconfig: str, settings: OperatorSettings, options: Options) ->
     from kgpu.base.waits import first_of
     from kgpu.kube.client import connect
     from kgpu.manager.run import ManagerProcess
+    from kgpu.operations.off import OperationsOff
+    from kgpu.operations.run import OperationsController
     from kgpu.operator.run import OperatorController, find_owner
+
+    def now() -> float:
+        """By the API server's clock, so that the next leader reads times as this one wrote them."""
+        return time.time() + manager.lead.server_ahead
 
     api, stop = connect(kubeconfig), asyncio.Event()
     try:
@@ -176,8 +190,15 @@ async def _run(kubeconfig: str, settings: OperatorSettings, options: Options) ->
             finding = asyncio.ensure_future(find_owner(api, settings.namespace, os.environ.get("POD_NAME", "")))
             if not await first_of(finding, stop.wait()):
                 return
-            operator = OperatorController(api, dataclasses.replace(settings, owner=finding.result()))
-            manager = ManagerProcess(api, [operator], options)
+            controllers: list[LeaderController] = [
+                OperatorController(api, dataclasses.replace(settings, owner=finding.result()))
+            ]
+            if budget is None:
+                controllers.append(OperationsOff())
+            else:
+                own_pod = (settings.namespace, os.environ.get("POD_NAME", ""))
+                controllers.append(OperationsController(api, budget, own_pod=own_pod, now=now))
+            manager = ManagerProcess(api, controllers, options)
             manager.stop = stop
             await manager.run()
     finally:
@@ -236,6 +257,15 @@ def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorS
         monitoring=_monitoring(options),
         images={name: value for name, value in env.items() if name.endswith("_IMAGE") and value},
     )
+
+
+def budget_of(options: Mapping[str, Any]) -> OperationBudget | None:
+    """What operations share, None where none are carried out. Raises ConfigError."""
+    from kgpu.operations.config import read_budget
+
+    where = "--operations-config or KGPU_OPERATIONS_CONFIG"
+    budget = read_budget(_mapping(options, "operations_config", where))
+    return budget if _bool(options, "operations", "--operations or KGPU_OPERATIONS") else None
 
 
 def _one_of(options: Mapping[str, Any], name: str, where: str, words: Sequence[str]) -> str:

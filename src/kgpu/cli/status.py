@@ -13,6 +13,9 @@ from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, pr
 from kgpu.formats.operands import BY_NAME
 
 if TYPE_CHECKING:
+    from kgpu.operations.model import Operation, UnreadableOperation
+
+    Operations = tuple[Operation | UnreadableOperation, ...]
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -57,25 +60,55 @@ def status(context: click.Context, *, kubeconfig: str, namespace: str, output: s
     Needs no more than rights to read. Exit code 0: all is ready; 3: something is not.
     """
     check_kubeconfig(context, kubeconfig)
-    overview = run_async(_look(kubeconfig, namespace))
+    overview, operations = run_async(_look(kubeconfig, namespace))
     if output == "json":
         import msgspec
 
-        print_json(msgspec.to_builtins(overview))
+        from kgpu.cli._operations import as_data
+
+        print_json({**msgspec.to_builtins(overview), "operations": [as_data(row) for row in operations]})
     else:
         click.echo(render(overview, width=_width()), nl=False)
+        click.echo("".join(f"{line}\n" for line in operation_lines(operations)), nl=False)
     if not overview.ready:
         raise click.exceptions.Exit(NOT_READY)
 
 
-async def _look(kubeconfig: str, namespace: str) -> Overview:
+async def _look(kubeconfig: str, namespace: str) -> tuple[Overview, Operations]:
     from kgpu.kube.client import connect
 
     api = connect(kubeconfig)
     try:
-        return await read(api, namespace)
+        return await read(api, namespace), await open_operations(api)
     finally:
         await api.close()
+
+
+async def open_operations(api: WatchedCluster) -> Operations:
+    """What is being done to nodes, and what waits; nothing where that can't be read."""
+    from kgpu.base.errors import KubeError
+    from kgpu.operations.model import Operation
+    from kgpu.operations.requests import known_operations
+
+    try:
+        rows = await known_operations(api)
+    except KubeError:
+        return ()
+    return tuple(row for row in rows if not isinstance(row, Operation) or not row.ended)
+
+
+def operation_lines(operations: Operations) -> list[str]:
+    """Operations on nodes as the screen shows them."""
+    import time
+
+    from kgpu.cli._operations import table
+
+    if not operations:
+        return []
+    many = "operation on a node" if len(operations) == 1 else "operations on nodes"
+    shown, more = operations[:MOST_ROWS], len(operations) - MOST_ROWS
+    rest = [f"  and {more} more; kgpu operations has them all"] if more > 0 else []
+    return [f"{len(operations)} {many}:", *(f"  {line}" for line in table(shown, time.time())[1:]), *rest]
 
 
 async def read(api: WatchedCluster, namespace: str) -> Overview:

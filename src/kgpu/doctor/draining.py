@@ -14,10 +14,10 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor.model import Finding
 from kgpu.doctor.remedies import DRAIN
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats.names import MIRROR_ANNOTATION
 
 MAX_NAMED: Final = 8
 _STOPS: Final = "the drain stops at pods that nobody would make again; agree with their owners and end them first: {}{}"
-_MIRROR: Final = "kubernetes.io/config.mirror"
 _DRAIN: Final = re.compile(DRAIN.format(node=r"(?P<node>\S+)") + "$")
 
 
@@ -32,7 +32,7 @@ def bare_pods(snapshot: Snapshot, node: str) -> tuple[str, ...]:
     return tuple(
         pod.path
         for pod in snapshot.pods_by_node.get(node, ())
-        if not pod.ended and not pod.deleting and not pod.owner and _MIRROR not in pod.annotations
+        if not pod.ended and not pod.deleting and not pod.owner and MIRROR_ANNOTATION not in pod.annotations
     )
 
 

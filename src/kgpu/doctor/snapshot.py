@@ -23,6 +23,7 @@ from kgpu.doctor.read_kinds import kind_of
 from kgpu.fit import read
 from kgpu.fit.model import PodView
 from kgpu.fit.snapshot import ClusterSnapshot
+from kgpu.formats.names import MIRROR_ANNOTATION
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Obj)
@@ -44,7 +45,6 @@ _SAID: Final = {
     "sxid": "nvidia-nvswitch0: SXid (PCI:0000:00:00.0): {}, Non-fatal, Link 0",
 }
 """A number as the kernel's log has it."""
-_MIRROR: Final = "kubernetes.io/config.mirror"
 _TIMES: Final = ("metadata.creationTimestamp", "lastTimestamp", "eventTime", "status.startTime")
 """The first is the API server's own; of the others anybody may write some."""
 
@@ -352,7 +352,7 @@ def _is_about(event: Event, obj: Obj) -> bool:
     another uid than the object's, which is no sign of anything.
     """
     said = event.text("involvedObject.uid") or event.text("regarding.uid")
-    return said in ("", obj.uid) or not obj.uid or not obj.namespace or _MIRROR in obj.annotations
+    return said in ("", obj.uid) or not obj.uid or not obj.namespace or MIRROR_ANNOTATION in obj.annotations
 
 
 _SPECIAL: Final[Mapping[str, Callable[[Snapshot, Mapping[str, Any], str], None]]] = {

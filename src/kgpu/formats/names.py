@@ -308,3 +308,11 @@ CAPI_GPU_COUNT: Final = "capacity.cluster-autoscaler.kubernetes.io/gpu-count"
 CAPI_GPU_TYPE: Final = "capacity.cluster-autoscaler.kubernetes.io/gpu-type"
 CAPI_OWNER_NAME: Final = "cluster.x-k8s.io/owner-name"
 """Annotation on nodes: the MachineSet or MachinePool that they are of."""
+
+# Operations on nodes: who holds a node's cordon (uids, separated by commas), and the engine's field manager
+CORDON_ANNOTATION: Final = "kgpu.dev/cordon"
+OPERATIONS_FIELD_MANAGER: Final = "kgpu-operations"
+OPERATIONS_COMPONENT: Final = "kgpu-operations"  # source of its Events
+MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"  # Kubernetes' own: a pod that stands for a static one
+ENV_OPERATIONS: Final = "KGPU_OPERATIONS"
+ENV_OPERATIONS_CONFIG: Final = "KGPU_OPERATIONS_CONFIG"  # the budget (YAML)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.formats.names import NVIDIA_DOMAIN
+from kgpu.formats.names import KGPU_DOMAIN, NVIDIA_DOMAIN
 from kgpu.kube.port import CONFIG_MAPS, LEASES, NODE_FEATURES, NODES, PODS, Object, Resource
 
 NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
@@ -34,6 +34,7 @@ SUBJECT_ACCESS_REVIEWS: Final = Resource(
 )
 CLUSTER_POLICIES: Final = Resource(NVIDIA_DOMAIN, "v1", "clusterpolicies", "ClusterPolicy", namespaced=False)
 NVIDIA_DRIVERS: Final = Resource(NVIDIA_DOMAIN, "v1alpha1", "nvidiadrivers", "NVIDIADriver", namespaced=False)
+NODE_OPERATIONS: Final = Resource(KGPU_DOMAIN, "v1alpha1", "nodeoperations", "NodeOperation", namespaced=False)
 
 # In the order in which their objects have to be there: what a DaemonSet needs comes before it.
 ACCOUNTS: Final = (SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS)
@@ -46,7 +47,18 @@ MANAGED: Final = (
 
 _BY_KIND: Final = {
     (row.group, row.kind): row
-    for row in (*MANAGED, NAMESPACES, NODES, PODS, DEPLOYMENTS, LEASES, NODE_FEATURES, CLUSTER_POLICIES, NVIDIA_DRIVERS)
+    for row in (
+        *MANAGED,
+        NAMESPACES,
+        NODES,
+        PODS,
+        DEPLOYMENTS,
+        LEASES,
+        NODE_FEATURES,
+        CLUSTER_POLICIES,
+        NVIDIA_DRIVERS,
+        NODE_OPERATIONS,
+    )
 }
 
 

@@ -1,8 +1,8 @@
 """Removes what the operator and its agents have put into a cluster, before kgpu is uninstalled.
 
 Works whether the operator runs or not, and can be repeated. Steps: stop the operator, so that nothing is put back; let
-agents clean up their hosts, as far as they answer in time; delete objects; then remove the labels, annotations and
-conditions that kgpu's field managers have applied to Nodes. What users made stays, ClusterPolicies included.
+agents clean up their hosts, as far as they answer in time; delete objects; then remove what kgpu's field managers have
+applied to Nodes: labels, annotations, conditions, cordons. What users made stays, ClusterPolicies included.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ MANAGERS: Final = (
     names.FIELD_MANAGER,
     names.VALIDATOR_FIELD_MANAGER,
     names.HEALTH_FIELD_MANAGER,
+    names.OPERATIONS_FIELD_MANAGER,
 )
 CONCURRENCY: Final = 16
 _OPERATOR: Final = Selector(labels=(("app", "gpu-operator"),))

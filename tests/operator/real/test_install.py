@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ from kgpu.doctor.plan import diagnose
 from kgpu.doctor.render import as_text
 from kgpu.formats import names
 from kgpu.kube.port import Object
+from kgpu.lab.real.configs import PAUSE_IMAGE
 from tests.operator.real.conftest import Site
 from tests.operator.real.picture import difference, take
 
@@ -187,12 +191,101 @@ def test_a_workload_survives_the_operator_and_the_agent(story: Story) -> None:
     assert "Test PASSED" in site.run_pod("after", gpus=8)
 
 
-def test_uninstalling_leaves_the_cluster_as_it_was(story: Story) -> None:
+def kgpu(site: Site, *words: str) -> subprocess.CompletedProcess[str]:
+    """kgpu's command line, as the cluster's admin."""
+    env = {**os.environ, "KUBECONFIG": str(site.lab.kubeconfig)}
+    command = [sys.executable, "-m", "kgpu", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=300)
+
+
+@pytest.fixture
+def web(story: Story) -> Iterator[Site]:
+    """Two pods of a Deployment, and no NodeOperation before and after."""
+    kubectl = story.site.lab.kubectl
+    kubectl("create", "deployment", "web", f"--image={PAUSE_IMAGE}", "--replicas=2")
+    kubectl("rollout", "status", "deployment/web", "--timeout=120s")
+    yield story.site
+    kubectl("delete", "nodeoperations", "--all")
+    kubectl("delete", "deployment", "web", "--wait=true")
+    kubectl("uncordon", story.site.node)
+    kubectl("delete", "pdb", "--all")
+
+
+def running(site: Site) -> set[str]:
+    """The uids of web's pods that are on the node."""
+    pods = site.get("pods", "-n", "default")["items"]
+    return {
+        pod["metadata"]["uid"] for pod in pods if pod["spec"].get("nodeName") and pod["metadata"]["name"][:4] == "web-"
+    }
+
+
+def operation(site: Site) -> Object:
+    (obj,) = site.get("nodeoperations")["items"]
+    return obj
+
+
+def test_a_maintenance_empties_the_node_and_gives_it_back(web: Site) -> None:
+    before = running(web)
+    assert len(before) == 2
+    planned = kgpu(web, "node", "maintain", web.node, "--dry-run")
+    assert planned.stdout.count("would go    default/web-") == 2, planned.stderr
+    done = kgpu(web, "node", "maintain", web.node, "--reason", "fans")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert web.lab.node()["spec"]["unschedulable"] is True
+    assert running(web) == set()
+    assert len(web.get("pods", "-n", "gpu-operator")["items"]) == 2  # the operator itself, and its agent
+    assert kgpu(web, "operations", "resume", operation(web)["metadata"]["name"]).returncode == 0
+    web.until(lambda: operation(web)["status"]["phase"] == "Complete", "the end")
+    assert "unschedulable" not in web.lab.node()["spec"]
+    assert names.CORDON_ANNOTATION not in web.lab.node()["metadata"]["annotations"]
+    web.until(lambda: len(running(web)) == 2, "the pods to be back")
+    events = web.get("events", "-n", "default")["items"]
+    told = {one["reason"] for one in events if one["source"].get("component") == names.OPERATIONS_COMPONENT}
+    assert told >= {"OperationStarted", "InMaintenance", "Resumed", "OperationSucceeded"}
+
+
+def test_a_disruption_budget_ends_a_maintenance_and_is_named(web: Site) -> None:
+    web.lab.kubectl("create", "pdb", "web", "--selector=app=web", "--min-available=2")
+    web.until(lambda: web.get("pdb", "web").get("status", {}).get("currentHealthy") == 2, "the budget's status")
+    done = kgpu(web, "node", "maintain", web.node, "--timeout", "5s")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "The disruption budget web needs 2 healthy pods and has 2 currently" in done.stdout
+    assert "unschedulable" not in web.lab.node()["spec"]
+    assert len(running(web)) == 2
+
+
+def test_a_cordon_of_the_admin_stays_and_an_uncordon_ends_a_maintenance(web: Site) -> None:
+    web.lab.kubectl("cordon", web.node)
+    assert kgpu(web, "node", "maintain", web.node).returncode == 0
+    kgpu(web, "operations", "resume", operation(web)["metadata"]["name"])
+    web.until(lambda: operation(web)["status"]["phase"] == "Complete", "the end")
+    assert web.lab.node()["spec"]["unschedulable"] is True
+    web.lab.kubectl("uncordon", web.node)
+    web.lab.kubectl("delete", "nodeoperations", "--all")
+    assert kgpu(web, "node", "maintain", web.node).returncode == 0
+    web.lab.kubectl("uncordon", web.node)
+    web.until(lambda: operation(web)["status"]["phase"] == "Complete", "the end")
+    assert operation(web)["status"]["result"] == "Cancelled"
+    assert "unschedulable" not in web.lab.node()["spec"]
+
+
+def test_a_record_that_is_deleted_gives_the_node_back(web: Site) -> None:
+    assert kgpu(web, "node", "maintain", web.node).returncode == 0
+    web.lab.kubectl("delete", "nodeoperations", "--all")
+    web.until(lambda: "unschedulable" not in web.lab.node()["spec"], "the node to be given back")
+
+
+def test_uninstalling_gives_held_nodes_back_and_leaves_the_cluster_as_it_was(story: Story) -> None:
     """Last: object by object, label by label, file by file."""
     site = story.site
     site.ready()
+    assert kgpu(site, "node", "maintain", site.node).returncode == 0
+    assert site.lab.node()["spec"]["unschedulable"] is True
     site.uninstall()
     site.until(lambda: not site.get("pods", "-n", "gpu-operator")["items"], "the last pods to go")
+    assert "unschedulable" not in site.lab.node()["spec"]
+    assert [obj["status"]["phase"] for obj in site.get("nodeoperations")["items"]] == ["Acting"]
+    site.lab.kubectl("delete", "crd", "nodeoperations.kgpu.dev")
     assert difference(story.before, take(site.lab)) == []
     assert host_files(site) == story.host_before
     # The kubelet itself remembers the resource, with nothing of it, until it is started anew.

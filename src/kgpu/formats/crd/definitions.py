@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions: ClusterPolicy and NVIDIADriver as the API server has to know them."""
+"""The CustomResourceDefinitions: ClusterPolicy, NVIDIADriver and NodeOperation as the API server has to know them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from kgpu.formats.crd.nodeoperation import IMMUTABLE, ONE_WAY, NodeOperationSpec, NodeOperationStatus
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.formats.crd.schema import schema
 from kgpu.formats.crd.status import ClusterPolicyStatus, NVIDIADriverStatus
-from kgpu.formats.names import NVIDIA_DOMAIN, PART_OF_LABEL
+from kgpu.formats.names import KGPU_DOMAIN, NVIDIA_DOMAIN, PART_OF_LABEL
 
 _STATUS: Final = ("Status", ".status.state", 0)
 _WIDE: Final = (
@@ -27,8 +28,11 @@ _NO_SELECTOR: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """One kind. ``columns`` are what ``kubectl get`` prints: title, JSON path, and 1 for those of ``-o wide`` alone."""
+    """One kind. ``columns`` are what ``kubectl get`` prints: title, JSON path, and 1 for those of ``-o wide`` alone.
+    ``empty``: its spec may be left out, and has its defaults then.
+    """
 
+    group: str = NVIDIA_DOMAIN
     kind: str
     plural: str
     version: str
@@ -38,11 +42,12 @@ class Definition:
     columns: tuple[tuple[str, str, int], ...]
     summary: str
     rules: tuple[tuple[str, str], ...] = ()
+    empty: bool = True
 
     @property
     def name(self) -> str:
         """Of the definition."""
-        return f"{self.plural}.{NVIDIA_DOMAIN}"
+        return f"{self.plural}.{self.group}"
 
 
 DEFINITIONS: Final = (
@@ -67,9 +72,35 @@ DEFINITIONS: Final = (
         summary="The driver of one pool of nodes.",
         rules=(_NO_SELECTOR,),
     ),
+    Definition(
+        group=KGPU_DOMAIN,
+        kind="NodeOperation",
+        plural="nodeoperations",
+        version="v1alpha1",
+        short=("nodeop", "nodeops"),
+        spec=NodeOperationSpec,
+        status=NodeOperationStatus,
+        columns=(
+            ("Node", ".spec.nodeName", 0),
+            ("Type", ".spec.type", 0),
+            ("Phase", ".status.phase", 0),
+            ("Result", ".status.result", 0),
+            ("Since", ".status.phaseSince", 0),
+            ("Message", ".status.message", 1),
+            ("By", ".spec.requestedBy", 1),
+        ),
+        summary="One change of one node: what is wanted, how far it is and what came of it.",
+        rules=(*IMMUTABLE, *ONE_WAY),
+        empty=False,
+    ),
 )
 
-_TYPES: Final = {".spec.default": "boolean", ".status.nodes.gpu": "integer", ".status.nodes.validated": "integer"}
+_TYPES: Final = {
+    ".spec.default": "boolean",
+    ".status.nodes.gpu": "integer",
+    ".status.nodes.validated": "integer",
+    ".status.phaseSince": "date",
+}
 
 
 def crds() -> list[dict[str, Any]]:
@@ -94,7 +125,7 @@ def _crd(row: Definition) -> dict[str, Any]:
         "kind": "CustomResourceDefinition",
         "metadata": {"name": row.name, "labels": {PART_OF_LABEL: "kgpu"}},
         "spec": {
-            "group": NVIDIA_DOMAIN,
+            "group": row.group,
             "names": {**names, **({"shortNames": list(row.short)} if row.short else {})},
             "scope": "Cluster",
             "versions": [
@@ -112,15 +143,17 @@ def _crd(row: Definition) -> dict[str, Any]:
 
 
 def _root(row: Definition) -> dict[str, Any]:
+    # Sections are there with their defaults, so that a JSON patch may replace what is in them.
+    default: dict[str, Any] = {"default": {}} if row.empty else {}
     return {
         "type": "object",
         "description": row.summary,
+        **({} if row.empty else {"required": ["spec"]}),
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
-            # Sections are there with their defaults, so that a JSON patch may replace what is in them.
-            "spec": {**schema(row.spec, rules=row.rules), "default": {}},
+            "spec": {**schema(row.spec, rules=row.rules), **default},
             "status": schema(row.status),
         },
     }

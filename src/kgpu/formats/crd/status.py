@@ -28,9 +28,10 @@ class StatusCondition(Block, frozen=True, kw_only=True):
     ] = None
 
 
+CONDITIONS_LIST: Final = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
 _CONDITIONS: Final = doc(
     "`Ready`, `Error`, and one condition per operand that says what is not ready, where and why.",
-    schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    schema=CONDITIONS_LIST,
 )
 
 

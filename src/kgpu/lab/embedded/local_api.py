@@ -24,6 +24,7 @@ from kgpu.kube.port import (
     Selector,
     ServedResources,
     WatchEvent,
+    causes_of,
 )
 from kgpu.lab.embedded.core.model import ApiUser, Call, DeleteOptions
 from kgpu.lab.embedded.core.verbs import ApiCore
@@ -152,6 +153,7 @@ def _translated(verb: str, resource: Resource) -> Iterator[None]:
             "see the message",
             code=error.code,
             reason=error.reason,
+            causes=causes_of(error.details),
         ) from error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.formats.names import TAINT_NOT_READY
+from kgpu.formats.names import MIRROR_ANNOTATION, TAINT_NOT_READY
 from kgpu.lab.embedded.core.model import ObjectLookup, Review
 from kgpu.lab.embedded.status import Object, not_found
 from kgpu.lab.embedded.types.admission.base import refused
@@ -15,7 +15,6 @@ _PROTECTION: Final = {
     ("", "persistentvolumeclaims"): "kubernetes.io/pvc-protection",
     ("", "persistentvolumes"): "kubernetes.io/pv-protection",
 }
-_MIRROR: Final = "kubernetes.io/config.mirror"
 _DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 
 
@@ -128,8 +127,8 @@ class NodeRestriction:
     def _pod(review: Review, reads: ObjectLookup, node: str) -> None:
         if review.operation == "CREATE":
             annotations = review.obj["metadata"].get("annotations") or {}
-            if not review.subresource and _MIRROR not in annotations:
-                why = f'pod does not have "{_MIRROR}" annotation, node "{node}" can only create mirror pods'
+            if not review.subresource and MIRROR_ANNOTATION not in annotations:
+                why = f'pod does not have "{MIRROR_ANNOTATION}" annotation, node "{node}" can only create mirror pods'
                 raise refused(review, why)
             return
         pod = review.old or reads.get("", "pods", review.namespace, review.name)

@@ -6,7 +6,7 @@ import random
 from typing import Any, Final
 
 from kgpu.base.quantity import Quantity
-from kgpu.formats.names import TAINT_NOT_READY, TAINT_UNREACHABLE
+from kgpu.formats.names import MIRROR_ANNOTATION, TAINT_NOT_READY, TAINT_UNREACHABLE
 from kgpu.lab.embedded.core.model import ObjectLookup, Review
 from kgpu.lab.embedded.status import Object
 from kgpu.lab.embedded.types.admission.base import PODS, new_pod, refused
@@ -14,7 +14,6 @@ from kgpu.lab.embedded.types.validate.other_groups import SYSTEM_PRIORITIES
 
 TOKEN_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a mount path
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
-_MIRROR: Final = "kubernetes.io/config.mirror"
 _TOLERATED_S: Final = 300
 _BROKEN: Final = (TAINT_NOT_READY, TAINT_UNREACHABLE)
 
@@ -28,7 +27,7 @@ class ServiceAccount:
         if not new_pod(review):
             return
         spec, namespace = review.obj["spec"], review.namespace
-        if _MIRROR in (review.obj["metadata"].get("annotations") or {}):
+        if MIRROR_ANNOTATION in (review.obj["metadata"].get("annotations") or {}):
             return
         name = spec.get("serviceAccountName") or "default"
         spec["serviceAccountName"] = spec["serviceAccount"] = name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kgpu.formats.names import MIRROR_ANNOTATION
 from kgpu.lab.embedded.status import Object, bad_value, forbidden_field, required
 from kgpu.lab.embedded.types.defaults.pod import sum_requests
 from kgpu.lab.embedded.types.validate import scheduling, texts
@@ -67,10 +68,10 @@ def pod_created(errors: Errors, obj: Object) -> None:
 
 def _annotations(errors: Errors, meta: Object, spec: Object) -> None:
     annotations = meta.get("annotations") or {}
-    mirror = annotations.get("kubernetes.io/config.mirror")
+    mirror = annotations.get(MIRROR_ANNOTATION)
     if mirror is not None and not spec.get("nodeName"):
         words = "must set spec.nodeName if mirror pod annotation is set"
-        errors.append(bad_value("metadata.annotations[kubernetes.io/config.mirror]", mirror, words))
+        errors.append(bad_value(f"metadata.annotations[{MIRROR_ANNOTATION}]", mirror, words))
     cost = annotations.get("controller.kubernetes.io/pod-deletion-cost")
     if cost is not None and not _is_int32(cost):
         at = "metadata.annotations[controller.kubernetes.io/pod-deletion-cost]"

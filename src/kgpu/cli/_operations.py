@@ -1,0 +1,173 @@
+"""How operations on nodes are shown and followed, for ``kgpu node`` and ``kgpu operations``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from kgpu.kube.port import KubeApi
+    from kgpu.operations.model import Operation, UnreadableOperation
+    from kgpu.operations.requests import Preview
+
+POLL_S: Final = 0.5
+UNSEEN_S: Final = 10.0
+"""Seconds after which an operation that nobody has looked at is worth a word."""
+FAILED: Final = 3
+_COLORS: Final = {"Complete": "green", "Failed": "red", "Pending": "yellow"}
+_UNSEEN: Final = (
+    "no operator has looked at it yet: one of this version has to run, with operations.enabled; see `kgpu status`"
+)
+
+
+def as_data(operation: Operation | UnreadableOperation) -> dict[str, Any]:
+    """For JSON."""
+    import msgspec
+
+    from kgpu.operations.model import Operation
+
+    if not isinstance(operation, Operation):
+        return {"name": operation.name, "uid": operation.uid, "node": operation.node, "unreadable": operation.problem}
+    return {
+        "name": operation.name,
+        "uid": operation.uid,
+        "spec": msgspec.to_builtins(operation.spec),
+        "status": msgspec.to_builtins(operation.status) | {"phase": str(operation.phase)},
+    }
+
+
+def table(rows: Sequence[Operation | UnreadableOperation], now: float) -> list[str]:
+    """One line each, with a heading."""
+    from kgpu.operations.model import Operation, moment_of
+
+    lines = [("NAME", "NODE", "TYPE", "PHASE", "SINCE", "WHAT")]
+    for row in rows:
+        if isinstance(row, Operation):
+            since = moment_of(row.status.phase_since)
+            age = "" if since is None else short(now - since)
+            result = f" ({row.status.result})" if row.ended and row.status.result != "Succeeded" else ""
+            lines.append((row.name, row.node, row.spec.type, f"{row.phase}{result}", age, row.status.message))
+        else:
+            lines.append((row.name, row.node, "?", "?", "", f"this version can't read it: {row.problem}"))
+    widths = [max(len(line[column]) for line in lines) for column in range(5)]
+    cells = [[cell.ljust(width) for cell, width in zip(line, widths, strict=False)] for line in lines]
+    return ["  ".join((*row, line[5])).rstrip() for row, line in zip(cells, lines, strict=True)]
+
+
+def short(seconds: float) -> str:
+    """A span as kubectl writes ages: 45s, 12m, 3h, 2d."""
+    for unit, size, most in (("s", 1, 120), ("m", 60, 120 * 60), ("h", 3600, 48 * 3600)):
+        if seconds < most:
+            return f"{max(0, int(seconds)) // size}{unit}"
+    return f"{int(seconds) // 86400}d"
+
+
+def details(operation: Operation | UnreadableOperation) -> list[str]:
+    """Everything of one operation."""
+    from kgpu.operations.model import Operation
+
+    if not isinstance(operation, Operation):
+        return [f"{operation.name}: this version of kgpu can't read it: {operation.problem}"]
+    spec, status = operation.spec, operation.status
+    rows = [
+        ("operation", operation.name),
+        ("node", f"{operation.node} ({status.node_uid or 'not seen yet'})"),
+        ("type", spec.type),
+        ("by", spec.requested_by),
+        ("reason", spec.reason),
+        ("phase", f"{status.phase}{', since ' + status.phase_since if status.phase_since else ''}"),
+        ("until", status.phase_deadline or ""),
+        ("result", status.result),
+        ("what", status.message),
+        ("cordoned", "already before" if status.before is not None and status.before.unschedulable else ""),
+    ]
+    lines = [f"{name:<10} {value}" for name, value in rows if value]
+    if status.drain is not None:
+        lines.append(f"{'pods':<10} {status.drain.gone} of {status.drain.total} gone")
+        lines += [f"{'':<10} {pod.namespace}/{pod.name}: {pod.why}" for pod in status.drain.waiting]
+    for condition in sorted(status.conditions, key=lambda condition: condition.last_transition_time):
+        word = "" if condition.status == "True" else f": {condition.status}"
+        lines.append(f"{condition.last_transition_time}  {condition.type}{word}")
+    return lines
+
+
+def preview_lines(preview: Preview) -> list[str]:
+    """What emptying a node would do."""
+    from kgpu.operations.drain import Fate
+
+    lines = [f"{preview.node.name}: {'cordoned already' if preview.node.unschedulable else 'would be cordoned'}"]
+    words = {Fate.EVICT: "would go", Fate.LEAVE: "stays", Fate.REFUSE: "MAY NOT GO"}
+    for row in preview.pods:
+        why = row.why or preview.blocked.get(row.pod.where, "")
+        lines.append(f"  {words[row.fate]:<11} {row.pod.where}{': ' + why if why else ''}")
+    if preview.refused:
+        lines.append(f"{preview.node.name}: it would fail before any pod is asked to go")
+    return lines
+
+
+def preview_data(preview: Preview) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        "node": preview.node.name,
+        "cordoned": preview.node.unschedulable,
+        "refused": bool(preview.refused),
+        "pods": [
+            {
+                "namespace": row.pod.namespace,
+                "name": row.pod.name,
+                "fate": str(row.fate),
+                "why": row.why or preview.blocked.get(row.pod.where, ""),
+            }
+            for row in preview.pods
+        ],
+    }
+
+
+async def follow(
+    api: KubeApi, names: Iterable[str], until: Callable[[Operation], bool], *, say: Callable[[str], None]
+) -> list[Operation | UnreadableOperation]:
+    """Say what happens to operations until ``until`` holds for each, or it is over or deleted. Raises KubeError."""
+    import asyncio
+
+    from kgpu.kube.kinds import NODE_OPERATIONS
+    from kgpu.operations.model import Operation, read_operation
+
+    open_names, last = list(names), dict.fromkeys(names, ("", ""))
+    ends: dict[str, Operation | UnreadableOperation] = {}
+    begin, unseen_told = time.monotonic(), False
+    while open_names:
+        for name in tuple(open_names):
+            obj = await api.get(NODE_OPERATIONS, name)
+            if obj is None:
+                say(f"{name}: somebody has deleted it; its node is given back")
+                open_names.remove(name)
+                continue
+            known = ends[name] = read_operation(obj)
+            phase, message = _look(known)
+            if (phase, message) != last[name] and phase:
+                news = "" if message == last[name][1] else f": {message}"
+                last[name] = (phase, message)
+                say(f"{known.node}: {click.style(phase, fg=_COLORS.get(phase))}{news}")
+            if not isinstance(known, Operation) or known.ended or until(known):
+                open_names.remove(name)
+        unseen = [name for name in open_names if not last[name][0]]
+        if unseen and not unseen_told and time.monotonic() - begin > UNSEEN_S:
+            unseen_told = True
+            say(f"{unseen[0]}: {_UNSEEN}")
+        if open_names:
+            await asyncio.sleep(POLL_S)
+    return [ends[name] for name in names if name in ends]
+
+
+def _look(operation: Operation | UnreadableOperation) -> tuple[str, str]:
+    """Phase and message; ("", "") while nobody has looked at it."""
+    from kgpu.operations.model import Operation
+
+    if not isinstance(operation, Operation):
+        return "unreadable", f"this version of kgpu can't read {operation.name}: {operation.problem}"
+    if operation.status.phase_since is None:
+        return "", ""
+    return str(operation.phase), operation.status.message

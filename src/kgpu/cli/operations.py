@@ -1,0 +1,201 @@
+"""``kgpu operations``: what is being done to nodes, what waits and why, and a person's word about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from kgpu.base.errors import ConfigError
+from kgpu.cli import _complete
+from kgpu.cli._common import ExampleGroup, check_kubeconfig, output_option, print_json, run_async
+
+if TYPE_CHECKING:
+    from kgpu.kube.port import KubeApi
+    from kgpu.operations.model import Operation, UnreadableOperation
+    from kgpu.operations.requests import Preview, Word
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+EXAMPLES: Final = """
+kgpu operations
+kgpu operations list --all -o json
+kgpu operations show maintenance-gpu-7-x2x4k
+kgpu operations plan maintenance-gpu-7-x2x4k
+kgpu operations resume maintenance-gpu-7-x2x4k
+kgpu operations cancel maintenance-gpu-7-x2x4k
+"""
+
+
+class _ListingGroup(ExampleGroup):
+    """A group that lists when it is given no command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in {"-h", "--help"}):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+def _connection(function: F) -> F:
+    return click.option(
+        "--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE", help="How to reach the API server."
+    )(function)
+
+
+_names: Final = click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=_complete.operations)
+
+
+@click.group("operations", cls=_ListingGroup, examples=EXAMPLES)
+def operations() -> None:
+    """What is being done to nodes, what waits and why; approve, cancel, resume.
+
+    `kgpu node` makes operations; `kubectl get nodeoperations` has them, too.
+    """
+
+
+@operations.command("list", examples="kgpu operations list\nkgpu operations list --node gpu-7 --all")
+@click.option("--all", "-A", "every", is_flag=True, help="Also those that are over.")
+@click.option("--node", default="", metavar="NODE", help="Only of that node.", shell_complete=_complete.nodes)
+@_connection
+@output_option()
+@click.pass_context
+def list_(context: click.Context, *, every: bool, node: str, kubeconfig: str, output: str) -> None:
+    """List operations, the oldest first."""
+    from kgpu.cli._operations import as_data, table
+    from kgpu.operations.requests import known_operations
+
+    check_kubeconfig(context, kubeconfig)
+    rows = [
+        row
+        for row in run_async(_with_api(kubeconfig, known_operations))
+        if (every or not _is_over(row)) and node in ("", row.node)
+    ]
+    if output == "json":
+        print_json([as_data(row) for row in rows])
+    elif rows:
+        click.echo("\n".join(table(rows, time.time())))
+    else:
+        click.echo("nothing is being done to nodes" + ("" if every else "; --all shows what is over"), err=True)
+
+
+@operations.command("show", examples="kgpu operations show maintenance-gpu-7-x2x4k")
+@_names
+@_connection
+@output_option()
+@click.pass_context
+def show(context: click.Context, *, names: tuple[str, ...], kubeconfig: str, output: str) -> None:
+    """Show all that is known of operations."""
+    from kgpu.cli._operations import as_data, details
+
+    check_kubeconfig(context, kubeconfig)
+    rows = run_async(_with_api(kubeconfig, lambda api: _read(api, names)))
+    if output == "json":
+        print_json([as_data(row) for row in rows])
+    else:
+        click.echo("\n\n".join("\n".join(details(row)) for row in rows))
+
+
+@operations.command("plan", examples="kgpu operations plan maintenance-gpu-7-x2x4k")
+@_names
+@_connection
+@output_option()
+@click.pass_context
+def plan(context: click.Context, *, names: tuple[str, ...], kubeconfig: str, output: str) -> None:
+    """Say which pods an operation would move now. Exit code 3 when one may not go."""
+    from kgpu.cli._operations import FAILED, preview_data, preview_lines
+
+    check_kubeconfig(context, kubeconfig)
+    previews = run_async(_with_api(kubeconfig, lambda api: _plans(api, names)))
+    if output == "json":
+        print_json([preview_data(preview) for preview in previews])
+    else:
+        click.echo("\n".join(line for preview in previews for line in preview_lines(preview)))
+    if any(preview.refused for preview in previews):
+        raise click.exceptions.Exit(FAILED)
+
+
+@operations.command("approve", examples="kgpu operations approve maintenance-gpu-7-x2x4k")
+@_names
+@_connection
+@click.pass_context
+def approve(context: click.Context, *, names: tuple[str, ...], kubeconfig: str) -> None:
+    """Let operations begin that wait for a person."""
+    from kgpu.operations.requests import Word
+
+    _say(context, kubeconfig, names, Word.APPROVE, "may begin")
+
+
+@operations.command("cancel", examples="kgpu operations cancel maintenance-gpu-7-x2x4k")
+@_names
+@_connection
+@click.pass_context
+def cancel(context: click.Context, *, names: tuple[str, ...], kubeconfig: str) -> None:
+    """End operations and give their nodes back."""
+    from kgpu.operations.requests import Word
+
+    _say(context, kubeconfig, names, Word.CANCEL, "ends, and its node is given back")
+
+
+@operations.command("resume", examples="kgpu operations resume maintenance-gpu-7-x2x4k")
+@_names
+@_connection
+@click.pass_context
+def resume(context: click.Context, *, names: tuple[str, ...], kubeconfig: str) -> None:
+    """Say that the work on nodes is done: they are given back."""
+    from kgpu.operations.requests import Word
+
+    _say(context, kubeconfig, names, Word.RESUME, "goes on: its node is given back")
+
+
+def _say(context: click.Context, kubeconfig: str, names: tuple[str, ...], word: Word, what: str) -> None:
+    from kgpu.operations.requests import say
+
+    check_kubeconfig(context, kubeconfig)
+
+    async def each(api: KubeApi) -> None:
+        for name in names:
+            await say(api, name, word)
+            click.echo(f"{name} {what}")
+
+    run_async(_with_api(kubeconfig, each))
+
+
+async def _with_api(kubeconfig: str, work: Callable[[KubeApi], Awaitable[T]]) -> T:
+    from kgpu.kube.client import connect
+
+    api = connect(kubeconfig)
+    try:
+        return await work(api)
+    finally:
+        await api.close()
+
+
+async def _read(api: KubeApi, names: tuple[str, ...]) -> list[Operation | UnreadableOperation]:
+    from kgpu.operations.requests import known_operation
+
+    return [await known_operation(api, name) for name in names]
+
+
+async def _plans(api: KubeApi, names: tuple[str, ...]) -> list[Preview]:
+    from kgpu.operations.model import Operation
+    from kgpu.operations.requests import preview
+
+    previews = []
+    for row in await _read(api, names):
+        if not isinstance(row, Operation):
+            raise ConfigError(
+                f"this version of kgpu can't read {row.name}: {row.problem}",
+                "an operation of this version",
+                "use the kgpu of the cluster's version",
+            )
+        previews.append(await preview(api, row.node, row.spec.drain))
+    return previews
+
+
+def _is_over(row: Operation | UnreadableOperation) -> bool:
+    from kgpu.operations.model import Operation
+
+    return isinstance(row, Operation) and row.ended

@@ -1,0 +1,165 @@
+"""NodeOperation ``kgpu.dev/v1alpha1``: one change of one node, from the wish to what came of it.
+
+The spec says what is wanted and can't be changed once it is there, but for a person's word: ``approved``, ``cancel``,
+``resume``. The status is the engine's record: it is written before anything is done, so that whoever takes over knows
+what may have happened.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from kgpu.formats.crd.common import INT32, Block, doc
+from kgpu.formats.crd.status import CONDITIONS_LIST, StatusCondition
+
+MAX_TEXT: Final = 1024
+MAX_WAITING: Final = 20
+"""Pods that a status names; all are counted."""
+DRAIN_SECONDS: Final = 300
+_TIME: Final = {"format": "date-time"}
+_SHORT: Final = {"maxLength": 253}
+_LONG: Final = {"maxLength": MAX_TEXT}
+
+
+class OperationType(enum.StrEnum):
+    """What is done to a node."""
+
+    MAINTENANCE = "Maintenance"
+
+
+class OperationPhase(enum.StrEnum):
+    """How far an operation is, in order."""
+
+    PENDING = "Pending"
+    CORDONING = "Cordoning"
+    DRAINING = "Draining"
+    ACTING = "Acting"
+    RESTORING = "Restoring"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+class Result(enum.StrEnum):
+    """What came of it."""
+
+    SUCCEEDED = "Succeeded"
+    TRANSIENT_FAILURE = "TransientFailure"
+    PERMANENT_FAILURE = "PermanentFailure"
+    SUPERSEDED = "Superseded"
+    CANCELLED = "Cancelled"
+
+
+class OperationDrain(Block, frozen=True, kw_only=True):
+    """How the node is emptied; the rules are those of `kubectl drain --ignore-daemonsets`."""
+
+    timeout_seconds: Annotated[
+        int,
+        doc("How long it may take; the operation fails after that, and the node goes back.", minimum=1, schema=INT32),
+    ] = DRAIN_SECONDS
+    grace_period_seconds: Annotated[
+        int | None, doc("How long pods get to end; their own time if not given.", minimum=0, schema=INT32)
+    ] = None
+    force: Annotated[bool, doc("Whether pods go that no controller makes anew.")] = False
+    delete_empty_dir_data: Annotated[bool, doc("Whether pods go that lose what is in an emptyDir.")] = False
+
+
+class NodeOperationSpec(Block, frozen=True, kw_only=True):
+    """What is wanted."""
+
+    node_name: Annotated[str, doc("The node.", schema={"minLength": 1, **_SHORT})]
+    node_uid: Annotated[
+        str | None,
+        doc("The Node's uid; if not given, that of the node when the operation is first seen.", schema=_SHORT),
+    ] = msgspec.field(default=None, name="nodeUID")
+    type: Annotated[
+        Literal["Maintenance"],
+        doc("What is done: `Maintenance` empties the node and keeps it so until a person says that it is over."),
+    ]
+    requested_by: Annotated[str, doc("Who wants it, by their own account: nobody checks it.", schema=_SHORT)] = ""
+    reason: Annotated[str, doc("Why, for people.", schema=_LONG)] = ""
+    drain: Annotated[OperationDrain, doc("How the node is emptied.")] = OperationDrain()
+    duration_seconds: Annotated[
+        int | None,
+        doc("How long a maintenance lasts; without it, until `resume` is set.", minimum=1, schema=INT32),
+    ] = None
+    not_before: Annotated[str | None, doc("When it may begin.", schema=_TIME)] = None
+    deadline: Annotated[str | None, doc("When it must have begun; it fails otherwise.", schema=_TIME)] = None
+    approved: Annotated[bool, doc("Whether it may begin; one that is not approved waits.")] = True
+    cancel: Annotated[bool, doc("Set it to end the operation and give the node back.")] = False
+    resume: Annotated[bool, doc("Set it when the work on the node is done, to give the node back.")] = False
+
+
+class NodeBefore(Block, frozen=True, kw_only=True):
+    """How the node was before anything was done to it."""
+
+    unschedulable: Annotated[bool, doc("Whether it was cordoned.")] = False
+    boot_id: Annotated[str, doc("Its boot.", schema=_SHORT)] = msgspec.field(default="", name="bootID")
+
+
+class WaitingPod(Block, frozen=True, kw_only=True):
+    """A pod that has not gone yet."""
+
+    namespace: Annotated[str, doc("Its namespace.", schema=_SHORT)]
+    name: Annotated[str, doc("Its name.", schema=_SHORT)]
+    why: Annotated[str, doc("What it waits for.", schema=_LONG)] = ""
+
+
+class DrainProgress(Block, frozen=True, kw_only=True):
+    """How far the node is emptied."""
+
+    total: Annotated[int, doc("Pods that had to go.", schema=INT32)] = 0
+    gone: Annotated[int, doc("Pods that have gone.", schema=INT32)] = 0
+    waiting: Annotated[tuple[WaitingPod, ...], doc("Some of the others.")] = ()
+
+
+class NodeOperationStatus(Block, frozen=True, kw_only=True):
+    """What was done."""
+
+    phase: Annotated[
+        Literal["Pending", "Cordoning", "Draining", "Acting", "Restoring", "Complete", "Failed"],
+        doc("How far it is."),
+    ] = "Pending"
+    message: Annotated[str, doc("What it does or waits for, or what came of it, and what to do.", schema=_LONG)] = ""
+    reason: Annotated[str, doc("The same in a word.", schema=_SHORT)] = ""
+    result: Annotated[
+        Literal["", "Succeeded", "TransientFailure", "PermanentFailure", "Superseded", "Cancelled"],
+        doc("What came of it; known from the moment when the node is being given back."),
+    ] = ""
+    node_uid: Annotated[str, doc("The Node's uid.", schema=_SHORT)] = msgspec.field(default="", name="nodeUID")
+    started_at: Annotated[str | None, doc("When it was admitted.", schema=_TIME)] = None
+    phase_since: Annotated[str | None, doc("When the phase began.", schema=_TIME)] = None
+    phase_deadline: Annotated[str | None, doc("When the phase must be over.", schema=_TIME)] = None
+    completed_at: Annotated[str | None, doc("When it ended.", schema=_TIME)] = None
+    before: Annotated[NodeBefore | None, doc("How the node was.")] = None
+    drain: Annotated[DrainProgress | None, doc("How far the node is emptied.")] = None
+    conditions: Annotated[
+        tuple[StatusCondition, ...],
+        doc("`Admitted`, `Cordoned`, `Drained`, `Restored`, `Complete`.", schema=CONDITIONS_LIST),
+    ] = ()
+
+
+IMMUTABLE: Final = tuple(
+    (
+        f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
+        f"{name} is immutable: make a new NodeOperation instead",
+    )
+    for name in (
+        "nodeName",
+        "nodeUID",
+        "type",
+        "requestedBy",
+        "reason",
+        "drain",
+        "durationSeconds",
+        "notBefore",
+        "deadline",
+    )
+)
+ONE_WAY: Final = tuple(
+    (f"!oldSelf.{name} || self.{name}", f"{name} can't be taken back: make a new NodeOperation instead")
+    for name in ("approved", "cancel", "resume")
+)
+"""A word that was given stays: what follows from it may have begun."""

@@ -1,0 +1,1 @@
+"""Changes of nodes: one engine that cordons, drains, acts, verifies and gives back."""

@@ -1,0 +1,151 @@
+"""Which operations may begin: one budget for all kinds. Pure.
+
+A node that nobody can use is unavailable, whoever has cordoned it and for whatever reason; so one budget holds for
+people, for this engine and for the weather. A node that is down already takes a slot and no room. Operations that
+began are never stopped for the budget's sake, and giving back is never held up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kgpu.formats.crd.nodeoperation import OperationType
+from kgpu.operations.config import GroupCap, OperationBudget
+from kgpu.operations.model import Operation, TargetNode, moment_of
+from kgpu.operations.plan import AdmissionVerdict
+
+_BUDGET: Final = "WaitsForBudget"
+_RANKS: Final[Mapping[OperationType, int]] = {OperationType.MAINTENANCE: 0}
+"""Lower goes first: what a person wants, before what a program wants."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Room:
+    """The budget while it is given out."""
+
+    budget: OperationBudget
+    nodes: Mapping[str, TargetNode]
+    slots: int
+    limit: int
+    room: int
+    held: dict[str, str]
+    """Nodes that operations hold, and which. Never more than may be unavailable, also where some were down before."""
+    down: set[str]
+    groups: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+def admit(
+    operations: Sequence[Operation], nodes: Mapping[str, TargetNode], budget: OperationBudget, now: float,
+    unreadable: Mapping[str, str] | None = None,
+) -> dict[str, AdmissionVerdict]:  # fmt: skip
+    """For each operation that waits, by uid, whether it may begin now; those that go first are looked at first.
+
+    ``unreadable`` are nodes of operations that can't be read, with their names: they may be at work there.
+    """
+    room = _room(operations, nodes, budget, unreadable or {})
+    waiting = [operation for operation in operations if not operation.begun and not operation.ended]
+    verdicts: dict[str, AdmissionVerdict] = {}
+    for operation in sorted(waiting, key=_rank):
+        verdict = _refused(operation, room, now, unreadable or {}) or AdmissionVerdict(admitted=True)
+        if verdict.admitted:
+            _take(operation.node, operation.name, room)
+        verdicts[operation.uid] = verdict
+    return verdicts
+
+
+def _rank(operation: Operation) -> tuple[int, float, str]:
+    return _RANKS.get(operation.type, len(_RANKS)), operation.created, operation.name
+
+
+def _room(
+    operations: Sequence[Operation], nodes: Mapping[str, TargetNode], budget: OperationBudget,
+    unreadable: Mapping[str, str],
+) -> _Room:  # fmt: skip
+    begun = {operation.node: operation.name for operation in operations if operation.begun} | dict(unreadable)
+    counted = {name for name, node in nodes.items() if node.has_gpus} | (begun.keys() & nodes.keys())
+    down = {name for name in counted if is_down(nodes[name]) or name in begun}
+    limit = budget.max_unavailable.of(max(1, len(counted)))
+    room = _Room(
+        budget=budget, nodes=nodes, slots=budget.max_parallel - len(begun), limit=limit, room=limit - len(down),
+        held=begun, down=down,
+    )  # fmt: skip
+    for name in down:
+        room.groups.update(_groups(name, room))
+    return room
+
+
+def is_down(node: TargetNode) -> bool:
+    """Whether no pod can be placed on the node."""
+    return node.unschedulable or not node.ready
+
+
+def _groups(name: str, room: _Room) -> list[tuple[str, str]]:
+    """The groups of a node, as label and value."""
+    node = room.nodes.get(name)
+    labels = node.labels if node is not None else {}
+    return list({(group.label, labels[group.label]): None for group in room.budget.groups if group.label in labels})
+
+
+def _take(name: str, by: str, room: _Room) -> None:
+    room.held[name] = by
+    room.slots -= 1
+    if name not in room.down:
+        room.room -= 1
+        room.down.add(name)
+        room.groups.update(_groups(name, room))
+
+
+def _refused(operation: Operation, room: _Room, now: float, unreadable: Mapping[str, str]) -> AdmissionVerdict | None:
+    """Why an operation may not begin, None where it may."""
+    spec, name = operation.spec, operation.node
+    not_before = moment_of(spec.not_before)
+    if not spec.approved:
+        return _no("WaitsForApproval", f"it waits for approval: kgpu operations approve {operation.name}")
+    if not_before is not None and now < not_before:
+        return _no("WaitsForItsTime", f"it may begin at {spec.not_before}")
+    if name in unreadable:
+        why = f"it waits for {unreadable[name]}, which this version of kgpu can't read"
+        return _no("NodeBlocked", why, exact=True)
+    if name in room.held:
+        return _no("NodeBusy", f"it waits for {room.held[name]}, which is at work on the same node", exact=True)
+    if room.budget.max_parallel == 0:
+        return _no("Paused", "operations are paused: maxParallel is 0")
+    if room.slots <= 0:
+        return _no(_BUDGET, _waits(room))
+    return _without_room(name, room)
+
+
+def _without_room(name: str, room: _Room) -> AdmissionVerdict | None:
+    limit = room.budget.max_unavailable
+    already_down = name in room.down or (name in room.nodes and is_down(room.nodes[name]))
+    if len(room.held) >= room.limit or (room.room <= 0 and not already_down):
+        return (
+            _no("Paused", f"operations are paused: maxUnavailable is {limit}")
+            if limit.is_zero
+            else _no(_BUDGET, _waits(room))
+        )
+    for label, value in () if already_down else _groups(name, room):
+        cap = _cap(room.budget.groups, label)
+        if room.groups[label, value] >= cap:
+            return _no(_BUDGET, _waits(room, f"; at most {cap} with {label}={value} may be down"))
+    return None
+
+
+def _cap(groups: Sequence[GroupCap], label: str) -> int:
+    return min(group.max_unavailable for group in groups if group.label == label)
+
+
+def _waits(room: _Room, more: str = "") -> str:
+    """One text for all that the budget holds up: which part of it does changes with every operation that ends."""
+    budget = room.budget
+    return (
+        f"it waits for others to end, or for nodes to be up again: maxParallel is {budget.max_parallel}, "
+        f"maxUnavailable {budget.max_unavailable}{more}"
+    )
+
+
+def _no(reason: str, why: str, *, exact: bool = False) -> AdmissionVerdict:
+    return AdmissionVerdict(reason=reason, why=why, exact=exact)

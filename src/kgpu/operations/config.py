@@ -1,0 +1,115 @@
+"""What the engine is allowed: the budget that all operations share, as the admin writes it into the chart's values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kgpu.base.errors import ConfigError
+from kgpu.base.suggest import did_you_mean
+
+MAX_NODES: Final = 100_000
+MAX_GROUPS: Final = 16
+_PERCENT: Final = re.compile(r"(?P<share>[0-9]{1,3})%")
+_LABEL: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """So many nodes, or a share of them."""
+
+    count: int = 0
+    percent: int | None = None
+
+    def of(self, total: int) -> int:
+        """Nodes out of ``total``: a share is rounded down, and at least one unless it is 0 %."""
+        if self.percent is None:
+            return self.count
+        return max(1, total * self.percent // 100) if self.percent and total else 0
+
+    @property
+    def is_zero(self) -> bool:
+        """True where it never allows a node."""
+        return not (self.count if self.percent is None else self.percent)
+
+    def __str__(self) -> str:
+        return str(self.count) if self.percent is None else f"{self.percent}%"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCap:
+    """At most so many nodes down at a time of those that share a value of this label."""
+
+    label: str
+    max_unavailable: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationBudget:
+    """How many nodes may be worked on at a time. ``max_unavailable`` counts nodes that are down for whatever reason."""
+
+    max_parallel: int = 1
+    max_unavailable: Share = Share(percent=25)
+    groups: tuple[GroupCap, ...] = ()
+
+
+def read_budget(settings: Mapping[str, Any], where: str = "operations") -> OperationBudget:
+    """Read a person's settings; what is not given has its default. Raises ConfigError."""
+    _known(settings, ("maxParallel", "maxUnavailable", "groups"), where)
+    usual = OperationBudget()
+    parallel, unavailable = settings.get("maxParallel"), settings.get("maxUnavailable")
+    groups = settings.get("groups") or ()
+    if not isinstance(groups, (list, tuple)) or len(groups) > MAX_GROUPS:
+        raise ConfigError(
+            f"{where}.groups is no list of at most {MAX_GROUPS}", "[{label: rack, maxUnavailable: 1}]", "correct it"
+        )
+    return OperationBudget(
+        max_parallel=_count(usual.max_parallel if parallel is None else parallel, f"{where}.maxParallel"),
+        max_unavailable=read_share(
+            str(usual.max_unavailable) if unavailable is None else unavailable, f"{where}.maxUnavailable"
+        ),
+        groups=tuple(_group(group, f"{where}.groups[{place}]") for place, group in enumerate(groups)),
+    )  # fmt: skip
+
+
+def read_share(value: Any, where: str) -> Share:
+    """A number such as 2, or a percentage such as 25%. Raises ConfigError."""
+    hit = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if hit is not None and int(hit["share"]) <= 100:
+        return Share(percent=int(hit["share"]))
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_NODES:
+        raise ConfigError(
+            f"{where} is {str(value)[:60]!r}", "a number of nodes such as 2, or a share such as 25%", "correct it"
+        )
+    return Share(value)
+
+
+def _group(value: Any, where: str) -> GroupCap:
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f"{where} is {str(value)[:60]!r}", "a mapping such as {label: rack, maxUnavailable: 1}", "correct it"
+        )
+    _known(value, ("label", "maxUnavailable"), where)
+    label = value.get("label")
+    if not isinstance(label, str) or not _LABEL.fullmatch(label):
+        raise ConfigError(f"{where}.label is {str(label)[:60]!r}", "a label of nodes", "correct it")
+    return GroupCap(label=label, max_unavailable=_count(value.get("maxUnavailable", 1), f"{where}.maxUnavailable"))
+
+
+def _count(value: Any, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_NODES:
+        raise ConfigError(f"{where} is {str(value)[:60]!r}", f"a number from 0 to {MAX_NODES}", "correct it")
+    return value
+
+
+def _known(settings: Mapping[str, Any], keys: tuple[str, ...], where: str) -> None:
+    for key in settings:
+        if key not in keys:
+            hint = did_you_mean(str(key)[:80], keys)
+            raise ConfigError(
+                f'{where}: there is no key "{str(key)[:80]}"', f"one of: {', '.join(keys)}", hint or "remove it"
+            )

@@ -1,0 +1,296 @@
+"""The data of node operations: a record, a node and its pods as far as they matter, and what is to be written.
+
+All times are seconds since 1970 by the API server's clock, as the process that leads knows it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from kgpu.base.plain import items, mapping, strings, text
+from kgpu.base.typed import convert
+from kgpu.formats import names
+from kgpu.formats.crd.nodeoperation import NodeOperationSpec, NodeOperationStatus, OperationPhase, OperationType
+
+Object: TypeAlias = dict[str, Any]
+
+ENDED: Final = frozenset({OperationPhase.COMPLETE, OperationPhase.FAILED})
+"""Nothing is done any more."""
+BEGUN: Final = frozenset(OperationPhase) - ENDED - {OperationPhase.PENDING}
+"""A node is held: the operation counts against the budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """A NodeOperation. ``version`` is its resourceVersion, ``created`` when it was made."""
+
+    name: str
+    uid: str
+    version: str
+    created: float
+    spec: NodeOperationSpec
+    status: NodeOperationStatus
+
+    @property
+    def node(self) -> str:
+        """The node's name."""
+        return self.spec.node_name
+
+    @property
+    def type(self) -> OperationType:
+        """What is done."""
+        return OperationType(self.spec.type)
+
+    @property
+    def phase(self) -> OperationPhase:
+        """How far it is."""
+        return OperationPhase(self.status.phase)
+
+    @property
+    def begun(self) -> bool:
+        """True while it holds its node."""
+        return self.phase in BEGUN
+
+    @property
+    def ended(self) -> bool:
+        """True once nothing is done any more."""
+        return self.phase in ENDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableOperation:
+    """A NodeOperation that a later version has written, or that is none: nothing is done about it or its node."""
+
+    name: str
+    uid: str
+    node: str
+    problem: str
+
+
+def read_operation(obj: Mapping[str, Any]) -> Operation | UnreadableOperation:
+    """A NodeOperation as an API server has it. A status that can't be read is never taken for an empty one."""
+    metadata = mapping(obj.get("metadata"))
+    name, uid = text(metadata.get("name")), text(metadata.get("uid"))
+    try:
+        spec = convert(obj.get("spec"), NodeOperationSpec)
+        status = convert(obj.get("status") or {}, NodeOperationStatus)
+        _check(spec, status)
+    except (msgspec.ValidationError, ValueError, OverflowError) as error:
+        node = text(mapping(obj.get("spec")).get("nodeName"))
+        return UnreadableOperation(name=name, uid=uid, node=node, problem=str(error))
+    return Operation(
+        name=name, uid=uid, version=text(metadata.get("resourceVersion")),
+        created=moment_of(text(metadata.get("creationTimestamp"))) or 0.0, spec=spec, status=status,
+    )  # fmt: skip
+
+
+def _check(spec: NodeOperationSpec, status: NodeOperationStatus) -> None:
+    """Raises ValueError, OverflowError for times that are none, and a status that this engine would not write."""
+    times = (status.phase_since, status.phase_deadline, status.started_at, status.completed_at)
+    for moment in (spec.not_before, spec.deadline, *times):
+        moment_of(moment)
+    phase = OperationPhase(status.phase)
+    if phase in {OperationPhase.RESTORING, *ENDED} and not status.result:
+        raise ValueError(f"it is {phase} without a result")
+    if phase in BEGUN and not (status.node_uid and status.phase_since):
+        raise ValueError(f"it is {phase}, and which node is meant, or since when, is not on record")
+
+
+def moment_of(stamp: str | None) -> float | None:
+    """Seconds of an RFC 3339 time, None for none. Raises ValueError, OverflowError."""
+    if not stamp:
+        return None
+    moment = dt.datetime.fromisoformat(stamp)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
+
+
+def stamp_of(moment: float) -> str:
+    """The time in RFC 3339, in whole seconds, never later than it is."""
+    return dt.datetime.fromtimestamp(int(moment), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetNode:
+    """A Node. ``owners`` are the uids of the operations that hold it, by kgpu's annotation. By the API server's account
+    of who has set what: ``held``, the engine has set something; ``cordoned_by_us``, also its ``unschedulable``;
+    ``held_at``, when.
+    """
+
+    name: str
+    uid: str
+    unschedulable: bool = False
+    owners: tuple[str, ...] = ()
+    held: bool = False
+    cordoned_by_us: bool = False
+    held_at: float | None = None
+    ready: bool = True
+    boot_id: str = ""
+    has_gpus: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_node(obj: Mapping[str, Any]) -> TargetNode:
+    """A Node as an API server has it."""
+    metadata, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
+    labels = strings(metadata.get("labels"))
+    ready = next((row for row in map(mapping, items(status.get("conditions"))) if row.get("type") == "Ready"), {})
+    owners = strings(metadata.get("annotations")).get(names.CORDON_ANNOTATION, "")
+    ours = _own_entry(metadata)
+    return TargetNode(
+        name=text(metadata.get("name")), uid=text(metadata.get("uid")),
+        unschedulable=mapping(obj.get("spec")).get("unschedulable") is True,
+        owners=tuple(uid for uid in owners.split(",") if uid)[:MAX_OWNERS],
+        held=bool(ours), cordoned_by_us="f:unschedulable" in mapping(mapping(ours.get("fieldsV1")).get("f:spec")),
+        held_at=_moment(ours.get("time")),
+        ready=ready.get("status") == "True",
+        boot_id=text(mapping(status.get("nodeInfo")).get("bootID")),
+        has_gpus=labels.get(names.LABEL_GPU_PRESENT) == "true" or names.AGENT_NODE_LABEL in labels,
+        labels=labels,
+    )  # fmt: skip
+
+
+MAX_OWNERS: Final = 16
+
+
+def _own_entry(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the engine has applied to a Node, by the API server's own account; {} for nothing."""
+    for entry in map(mapping, items(metadata.get("managedFields"))):
+        if entry.get("manager") == names.OPERATIONS_FIELD_MANAGER and entry.get("operation") == "Apply":
+            return entry
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePod:
+    """A pod on a node that is emptied. ``owner`` is its controller as (kind, name), ("", "") without one;
+    ``deleted_at`` is when its grace period ends, None while nobody has asked it to go.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    node: str = ""
+    owner: tuple[str, str] = ("", "")
+    phase: str = "Running"
+    mirror: bool = False
+    empty_dirs: bool = False
+    deleted_at: float | None = None
+    finalizers: tuple[str, ...] = ()
+    tolerates_cordon: bool = False
+    created: float | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        """True for one that has run to its end."""
+        return self.phase in {"Succeeded", "Failed"}
+
+    @property
+    def where(self) -> str:
+        """For people: namespace/name."""
+        return f"{self.namespace}/{self.name}"
+
+
+def read_pod(obj: Mapping[str, Any]) -> NodePod:
+    """A Pod as an API server has it."""
+    metadata, spec = mapping(obj.get("metadata")), mapping(obj.get("spec"))
+    owner = next((row for row in map(mapping, items(metadata.get("ownerReferences"))) if row.get("controller")), {})
+    return NodePod(
+        namespace=text(metadata.get("namespace")), name=text(metadata.get("name")), uid=text(metadata.get("uid")),
+        node=text(spec.get("nodeName")), owner=(text(owner.get("kind")), text(owner.get("name"))),
+        phase=text(mapping(obj.get("status")).get("phase")),
+        mirror=names.MIRROR_ANNOTATION in strings(metadata.get("annotations")),
+        empty_dirs=any("emptyDir" in mapping(volume) for volume in items(spec.get("volumes"))),
+        deleted_at=_deleted_at(metadata),
+        finalizers=tuple(map(str, items(metadata.get("finalizers")))),
+        tolerates_cordon=any(_tolerates_cordon(mapping(row)) for row in items(spec.get("tolerations"))),
+        created=_moment(metadata.get("creationTimestamp")), labels=strings(metadata.get("labels")),
+    )  # fmt: skip
+
+
+def _moment(stamp: Any) -> float | None:
+    """A time from outside; None for what is none."""
+    try:
+        return moment_of(text(stamp))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _deleted_at(metadata: Mapping[str, Any]) -> float | None:
+    """The deletionTimestamp, which is when the grace period ends."""
+    try:
+        return moment_of(text(metadata.get("deletionTimestamp")))
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _tolerates_cordon(row: Mapping[str, Any]) -> bool:
+    key, effect = text(row.get("key")), text(row.get("effect"))
+    if effect not in {"", "NoSchedule"} or key not in {"", names.TAINT_UNSCHEDULABLE}:
+        return False
+    return row.get("operator") == "Exists" or (key != "" and text(row.get("value")) == "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the API server said to the last eviction of a pod. ``again_at``: not asked again before."""
+
+    why: str
+    again_at: float
+    fatal: bool = False
+    times: int = 1
+
+
+# What is to be written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Write the status of an operation, in the version in which it was read."""
+
+    operation: Operation
+    status: NodeOperationStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldNode:
+    """Let these operations hold the Node: cordon it with their names on it. No owners: take back what was done.
+
+    ``cordon``: it is to be made unschedulable; a node that was so before stays as it is.
+    """
+
+    node: TargetNode
+    owners: tuple[str, ...]
+    cordon: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evict:
+    """Ask the API server to let a pod go; disruption budgets may refuse it. ``grace`` in seconds, None for its own."""
+
+    pod: NodePod
+    grace: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """Delete an operation that has long been over."""
+
+    operation: Operation
+
+
+Write: TypeAlias = Record | HoldNode | Evict | Forget
+"""Whatever is written first is a Record: what may happen next is known before it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What is to be written now, and when to look again without changes (None: changes alone matter)."""
+
+    writes: tuple[Write, ...] = ()
+    again_at: float | None = None

@@ -1,0 +1,42 @@
+"""What people are told of an operation: one record per turn that matters, which becomes a log line and an Event."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgpu.base.advice import Advice, Severity
+from kgpu.formats.crd.nodeoperation import NodeOperationStatus, OperationPhase, Result
+from kgpu.operations.model import Operation
+
+_FAILED: Final = frozenset({Result.TRANSIENT_FAILURE, Result.PERMANENT_FAILURE})
+
+
+def notice(operation: Operation, status: NodeOperationStatus) -> Advice | None:
+    """What to tell of an operation that gets this status; None where nothing has turned."""
+    if (operation.status.phase, operation.status.reason) == (status.phase, status.reason):
+        return None
+    phase = OperationPhase(status.phase)
+    name = f"{operation.spec.type} {operation.name}"
+    if phase is OperationPhase.CORDONING:
+        return _advice(operation, "OperationStarted", f"{name} has begun{_because(operation)}")
+    if phase is OperationPhase.ACTING:
+        return _advice(operation, status.reason, f"{name}: {status.message}")
+    if phase is OperationPhase.RESTORING:
+        severity = Severity.INFO if Result(status.result) is Result.SUCCEEDED else Severity.WARNING
+        return _advice(operation, status.reason, f"{name}: {status.message}", severity)
+    if operation.begun and phase in {OperationPhase.COMPLETE, OperationPhase.FAILED}:
+        return _advice(operation, f"Operation{status.result}", f"{name} is over, and the node is as it was before")
+    if phase in {OperationPhase.COMPLETE, OperationPhase.FAILED}:
+        severity = Severity.WARNING if Result(status.result) in _FAILED else Severity.INFO
+        return _advice(operation, status.reason, f"{name}: {status.message}", severity)
+    return None
+
+
+def _because(operation: Operation) -> str:
+    spec = operation.spec
+    by = f" for {spec.requested_by}" if spec.requested_by else ""
+    return f"{by}: {spec.reason}" if spec.reason else by
+
+
+def _advice(operation: Operation, reason: str, what: str, severity: Severity = Severity.INFO) -> Advice:
+    return Advice(subject=operation.node, what=what, reason=reason, severity=severity).printable()

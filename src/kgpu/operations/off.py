@@ -1,0 +1,84 @@
+"""Where operations are switched off: nodes that are still held from before are given back, and nothing else is done.
+
+The records stay as they are. Once operations are on again, each of them ends: its node was uncordoned meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from typing import Any, Final
+
+from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.errors import KubeError
+from kgpu.base.problems import describe
+from kgpu.kube.leader_election import LostLeadError
+from kgpu.kube.port import NODES, KubeApi
+from kgpu.operations import writing
+from kgpu.operations.model import read_node
+from kgpu.operations.plan import leftovers
+
+log = logging.getLogger(__name__)
+
+_AGAIN: Final = BackoffPolicy(first=1.0, cap=60.0, factor=2.0, jitter=0.3)
+
+
+class OperationsOff:
+    """In place of ``OperationsController``: follows nothing, and gives nodes back once in each term."""
+
+    name = "operations"
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._problem = ""
+
+    async def watch(self) -> None:
+        """There is nothing to follow."""
+        await asyncio.Event().wait()
+
+    def missing(self) -> Collection[str]:
+        """Nothing is waited for."""
+        return ()
+
+    def term(self, api: KubeApi) -> Sequence[Coroutine[Any, Any, None]]:
+        """Give back what is held."""
+        return (self._release(api),)
+
+    def ended(self) -> None:
+        """The term is over."""
+
+    def failed(self, error: Exception) -> None:
+        """The work died of a defect."""
+        self._problem = describe(error)
+
+    def metrics(self) -> str:
+        """Nothing is counted."""
+        return ""
+
+    def status(self) -> Mapping[str, object]:
+        """For the page that says all."""
+        return {"operations": {"kind": "off", "problem": self._problem}}
+
+    async def _release(self, api: KubeApi) -> None:
+        backoff = Backoff(_AGAIN)
+        while not await self._released(api):
+            await self._clock.sleep(backoff.next_delay())
+        await asyncio.Event().wait()
+
+    async def _released(self, api: KubeApi) -> bool:
+        """Whether no node is held any more. What fails is logged, and tried again."""
+        try:
+            listing = await api.list(NODES)
+            for write in leftovers([read_node(obj) for obj in listing.items], frozenset()):
+                await writing.hold(api, write)
+                log.info("%s is given back: operations are switched off", write.node.name)
+        except LostLeadError:
+            raise
+        except KubeError as error:
+            self._problem = error.one_line()
+            log.warning("held nodes are not given back yet: %s", self._problem)
+            return False
+        self._problem = ""
+        return True

@@ -1,0 +1,221 @@
+"""What people ask of the engine: a new operation, a word about one, and what one would do.
+
+It is for clients of the API server, with the rights of whoever runs them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from kgpu.base.errors import ConfigError, KubeError
+from kgpu.base.plain import mapping, number, text
+from kgpu.fit.model import BudgetView
+from kgpu.fit.read import label_selector
+from kgpu.formats import names
+from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDrain
+from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
+from kgpu.kube.port import LEASES, NODES, PODS, KubeApi, KubeRefusedError, Object, Resource, Selector
+from kgpu.operations.drain import Evicted, Fate, PodFate, fate
+from kgpu.operations.model import (
+    NodePod,
+    Operation,
+    TargetNode,
+    UnreadableOperation,
+    read_node,
+    read_operation,
+    read_pod,
+)
+
+BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+SELF_REVIEWS: Final = Resource(
+    "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
+)
+_MAX_PREFIX: Final = 200
+
+
+class Word(enum.StrEnum):
+    """What a person can say of an operation."""
+
+    APPROVE = "approved"
+    CANCEL = "cancel"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What emptying a node would do now. ``blocked`` are pods that go and whose disruption budget gives none now, with
+    why.
+    """
+
+    node: TargetNode
+    pods: tuple[PodFate, ...]
+    blocked: Mapping[str, str]
+
+    @property
+    def refused(self) -> tuple[PodFate, ...]:
+        """Pods that may not go: the operation would fail before anybody is asked."""
+        return tuple(row for row in self.pods if row.fate is Fate.REFUSE)
+
+
+async def known_operations(api: KubeApi) -> tuple[Operation | UnreadableOperation, ...]:
+    """All operations, the oldest first. Raises KubeError; one that says so where the kind is not there."""
+    try:
+        listing = await api.list(NODE_OPERATIONS)
+    except KubeRefusedError as refused:
+        if refused.code == 404:
+            raise _no_kind() from refused
+        raise
+    rows = [read_operation(obj) for obj in listing.items]
+    return tuple(sorted(rows, key=lambda row: (getattr(row, "created", 0.0), row.name)))
+
+
+async def known_operation(api: KubeApi, name: str) -> Operation | UnreadableOperation:
+    """One of them. Raises KubeError, ConfigError for one that is not there."""
+    obj = await api.get(NODE_OPERATIONS, name)
+    if obj is None:
+        await known_operations(api)
+        raise ConfigError(
+            f"there is no operation {name:.100}", "the name of a NodeOperation", "see `kgpu operations list`"
+        )
+    return read_operation(obj)
+
+
+async def may_begin(api: KubeApi, node: str) -> str:
+    """The uid of a node on which nothing is being done. Raises KubeError, ConfigError."""
+    known = await api.get(NODES, node)
+    if known is None:
+        raise ConfigError(f"the cluster has no node {node:.100}", "the name of a node", "see `kubectl get nodes`")
+    for other in await known_operations(api):
+        if isinstance(other, Operation) and other.node == node and not other.ended:
+            raise ConfigError(
+                f"{node} has an operation already: {other.spec.type} {other.name}, {other.status.phase}",
+                "one at a time",
+                f"see `kgpu operations show {other.name}`; end it with `kgpu operations cancel {other.name}`",
+            )
+    return text(mapping(known.get("metadata")).get("uid"))
+
+
+async def maintain(api: KubeApi, node: str, spec: NodeOperationSpec) -> Operation:
+    """Make a maintenance of a node. Raises KubeError, ConfigError for a node that is not there or is in one already."""
+    spec = msgspec.structs.replace(spec, node_uid=await may_begin(api, node))
+    body: Object = {
+        "metadata": {"generateName": f"{spec.type.lower()}-{node[:_MAX_PREFIX]}-"},
+        "spec": msgspec.to_builtins(spec),
+    }
+    made = read_operation(await api.create(NODE_OPERATIONS, body))
+    if isinstance(made, UnreadableOperation):
+        raise KubeError(
+            f"the operation {made.name} can't be read back: {made.problem}",
+            "a definition of NodeOperation of this version",
+            "bring the cluster's up to date: kgpu crds apply",
+        )
+    return made
+
+
+async def say(api: KubeApi, name: str, word: Word) -> Operation | UnreadableOperation:
+    """Say a word of an operation. Raises KubeError, ConfigError for one that is not there or is over."""
+    known = await known_operation(api, name)
+    if isinstance(known, Operation) and known.ended:
+        raise ConfigError(
+            f"{name} is over: {known.status.phase}, {known.status.result}",
+            "an operation that is not over",
+            "make a new one: kgpu node maintain",
+        )
+    return read_operation(await api.patch(NODE_OPERATIONS, name, {"spec": {str(word): True}}))
+
+
+async def who_am_i(api: KubeApi) -> str:
+    """The user's name by the API server, "" where it does not tell."""
+    try:
+        answer = await api.create(SELF_REVIEWS, {"metadata": {}})
+    except KubeRefusedError:
+        return ""
+    return text(mapping(mapping(answer.get("status")).get("userInfo")).get("username"))
+
+
+async def preview(api: KubeApi, name: str, drain: OperationDrain) -> Preview:
+    """What emptying a node would do now. Raises KubeError, ConfigError for a node that is not there."""
+    node = await api.get(NODES, name)
+    if node is None:
+        raise ConfigError(f"the cluster has no node {name:.100}", "the name of a node", "see `kubectl get nodes`")
+    listing = await api.list(PODS, selector=Selector(fields=(("spec.nodeName", name),)))
+    pods = [read_pod(obj) for obj in listing.items]
+    known = Evicted(daemon_sets=await _daemon_sets(api, pods), own_pod=await _leader(api, pods))
+    fates = tuple(fate(pod, drain, known) for pod in sorted(pods, key=lambda pod: pod.where))
+    going = [row.pod for row in fates if row.fate is Fate.EVICT]
+    return Preview(node=read_node(node), pods=fates, blocked=await _blocked(api, going))
+
+
+async def _leader(api: KubeApi, pods: Sequence[NodePod]) -> tuple[str, str]:
+    """Which of the pods is the operator that leads, by its Lease; ("", "") for none, or without the right to ask."""
+    try:
+        leases = await api.list(LEASES, selector=Selector(fields=(("metadata.name", names.OPERATOR_LEASE),)))
+    except KubeRefusedError:
+        return "", ""
+    for lease in leases.items:
+        namespace = text(mapping(lease.get("metadata")).get("namespace"))
+        leader = text(mapping(lease.get("spec")).get("holderIdentity")).rpartition("_")[0]
+        if any((pod.namespace, pod.name) == (namespace, leader) for pod in pods):
+            return namespace, leader
+    return "", ""
+
+
+async def _daemon_sets(api: KubeApi, pods: Sequence[NodePod]) -> dict[tuple[str, str], bool]:
+    """Which DaemonSets that pods name are there; one that may not be asked for counts as there."""
+    there = {}
+    for namespace, name in sorted({(pod.namespace, pod.owner[1]) for pod in pods if pod.owner[0] == "DaemonSet"}):
+        try:
+            known: Any = await api.get(DAEMON_SETS, name, namespace=namespace)
+        except KubeRefusedError:
+            known = True
+        there[namespace, name] = known is not None
+    return there
+
+
+async def _blocked(api: KubeApi, pods: Sequence[NodePod]) -> dict[str, str]:
+    """Pods whose disruption budgets would refuse now, by namespace/name; none where budgets may not be read."""
+    try:
+        listing = await api.list(BUDGETS)
+    except KubeRefusedError:
+        return {}
+    budgets = [_budget(obj) for obj in listing.items]
+    blocked = {}
+    for pod in pods:
+        own = [view for view in budgets if view.namespace == pod.namespace and view.selector.matches(pod.labels)]
+        why = "" if pod.ended else _refusal(own)
+        if why:
+            blocked[pod.where] = why
+    return blocked
+
+
+def _budget(obj: Object) -> BudgetView:
+    """A PodDisruptionBudget as eviction sees it: an empty selector is for every pod of the namespace."""
+    metadata, spec = mapping(obj.get("metadata")), mapping(obj.get("spec"))
+    return BudgetView(
+        namespace=text(metadata.get("namespace")),
+        name=text(metadata.get("name")),
+        selector=label_selector(spec.get("selector")),
+        allowed=number(mapping(obj.get("status")).get("disruptionsAllowed")),
+    )
+
+
+def _refusal(budgets: Sequence[BudgetView]) -> str:
+    if len(budgets) > 1:
+        names = ", ".join(view.name for view in budgets)
+        return f"several PodDisruptionBudgets select it, so it can't be evicted: {names}"
+    if budgets and budgets[0].allowed <= 0:
+        return f"its PodDisruptionBudget {budgets[0].name} allows no disruption now"
+    return ""
+
+
+def _no_kind() -> KubeError:
+    return KubeError(
+        "the cluster has no kind NodeOperation",
+        "kgpu's operator, and the definitions of its version",
+        "install or upgrade kgpu's chart; after an upgrade without operator.upgradeCRD: kgpu crds apply",
+    )

@@ -1,0 +1,88 @@
+"""The engine as a controller of ``kgpu.manager``: it follows operations and nodes always, and acts while it leads.
+
+Promises: what happens next is on record before it happens; one operation that can't go on holds up no other; a write
+whose answer was lost is looked up before anything else begins, so that the budget holds; a cluster without the kind
+NodeOperation is no error, and nodes that are still held then are given back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any
+
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.problems import describe
+from kgpu.kube.port import KubeApi
+from kgpu.operations.config import OperationBudget
+from kgpu.operations.metrics import figures
+from kgpu.operations.term import Term
+from kgpu.operations.watching import OperationsWatching
+
+
+class OperationsController:
+    """``watch`` runs always, ``term`` while this process leads."""
+
+    name = "operations"
+
+    def __init__(
+        self, api: KubeApi, budget: OperationBudget, *, own_pod: tuple[str, str] = ("", ""), clock: Clock | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        """``own_pod`` is this process's, as (namespace, name): it is not evicted while it works."""
+        self.budget = budget
+        self._clock = clock or SystemClock()
+        self._now = now
+        self._own_pod = own_pod
+        self._writes: Counter[str] = Counter()
+        self._term: Term | None = None
+        self._problem = ""
+        self.watching = OperationsWatching(api, clock=self._clock)
+
+    async def watch(self) -> None:
+        """Follow the cluster until cancelled."""
+        await self.watching.run()
+
+    def missing(self) -> Collection[str]:
+        """What has not been read yet."""
+        return self.watching.missing()
+
+    def term(self, api: KubeApi) -> Sequence[Coroutine[Any, Any, None]]:
+        """Admit, take steps, tell."""
+        self._term = term = Term(
+            api, self.watching, lambda: self.budget, clock=self._clock, now=self._now, own_pod=self._own_pod,
+            count=self._count,
+        )  # fmt: skip
+        return term.loop(), term.tell(), term.look_for_daemon_sets()
+
+    def ended(self) -> None:
+        """The term is over."""
+        self._term = None
+
+    def failed(self, error: Exception) -> None:
+        """The work died of a defect."""
+        self._problem = describe(error)
+
+    def metrics(self) -> str:
+        """Operations by type and phase, and what was written."""
+        watching = self.watching
+        served = not watching.kind_is_absent
+        return figures(watching.operations(), watching.unreadable(), self._writes, served=served)
+
+    def status(self) -> Mapping[str, object]:
+        """For the page that says all."""
+        term, budget = self._term, self.budget
+        return {
+            "operations": {
+                "kind": "absent" if self.watching.kind_is_absent else "served",
+                "begun": [operation.name for operation in self.watching.operations() if operation.begun],
+                "maxParallel": budget.max_parallel,
+                "maxUnavailable": str(budget.max_unavailable),
+                "refused": dict(term.state.errors) if term else {},
+                "problem": self._problem,
+            }
+        }
+
+    def _count(self, what: str) -> None:
+        self._writes[what] += 1

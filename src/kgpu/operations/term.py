@@ -1,0 +1,357 @@
+"""One term as the leader: pass after pass, from what is seen to what is written."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kgpu.base.advice import Advice
+from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.clock import Clock
+from kgpu.base.errors import KubeError
+from kgpu.base.log import log_decision
+from kgpu.base.problems import describe
+from kgpu.base.waits import first_of
+from kgpu.formats import names
+from kgpu.formats.crd.nodeoperation import OperationPhase
+from kgpu.kube.events import ClusterEvents, about_node
+from kgpu.kube.kinds import NODE_OPERATIONS
+from kgpu.kube.leader_election import LostLeadError
+from kgpu.kube.port import NODES, KubeApi, KubeRefusedError, KubeUnreachableError
+from kgpu.operations import writing
+from kgpu.operations.admission import admit
+from kgpu.operations.config import OperationBudget
+from kgpu.operations.drain import Evicted
+from kgpu.operations.model import Evict, Forget, HoldNode, Operation, Record, TargetNode, Write
+from kgpu.operations.notices import notice
+from kgpu.operations.plan import AdmissionVerdict, World, leftovers, outdated, step
+from kgpu.operations.pods import DrainedPods
+from kgpu.operations.watching import OperationsWatching
+
+log = logging.getLogger(__name__)
+
+GATHER: Final = 0.05
+"""Seconds in which changes are gathered before a pass."""
+PROGRESS_EVERY: Final = 5.0
+"""Seconds between two writes of how far a drain is."""
+MOST_WRITES: Final = 100
+"""Writes in one pass, about."""
+MOST_SILENT: Final = 5
+"""Operations whose writes have no answer until the whole pass is given up."""
+LONGEST: Final = 60.0
+"""Seconds without a pass at most: the clock alone may have made something due."""
+AT_ONCE: Final = 8
+"""Steps of one operation in one pass."""
+MAX_EVENTS: Final = 200
+_AGAIN: Final = BackoffPolicy(first=5.0, cap=60.0, factor=2.0, jitter=0.3, healthy_after=60.0)
+_PAUSE: Final = BackoffPolicy(first=0.1, cap=5.0, factor=2.0, jitter=0.3, healthy_after=30.0)
+
+
+@dataclass(slots=True, kw_only=True)
+class TermState:
+    """What a term remembers; the next one begins with nothing."""
+
+    unsure: set[str] = field(default_factory=set)
+    """Operations whose last write may or may not have arrived."""
+    told: dict[str, float] = field(default_factory=dict)
+    """When the progress of an operation was written, by uid."""
+    errors: dict[str, str] = field(default_factory=dict)
+    """Why an operation or a node can't be gone on with, by its name."""
+    later: dict[str, float] = field(default_factory=dict)
+    """Not before that, by the clock: by the uid of an operation, or for what is left over."""
+    pauses: dict[str, Backoff] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
+    """Operations whose last write had no answer."""
+    writes: int = 0
+    events: deque[Advice] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
+
+
+class Term:
+    """The work of one term: ``loop`` and ``tell`` run until they are cancelled."""
+
+    def __init__(
+        self, api: KubeApi, watching: OperationsWatching, budget: Callable[[], OperationBudget], *, clock: Clock,
+        now: Callable[[], float], own_pod: tuple[str, str] = ("", ""), count: Callable[[str], None] = lambda _: None,
+        uniform: Callable[[], float] = random.random,
+    ) -> None:  # fmt: skip
+        """``now`` is in seconds since 1970; ``own_pod`` is this process's, as (namespace, name)."""
+        self._api = api
+        self._watching = watching
+        self._budget = budget
+        self._clock = clock
+        self._now = now
+        self._count = count
+        self._uniform = uniform
+        self._events = ClusterEvents(api, component=names.OPERATIONS_COMPONENT, now=now)
+        self._written = asyncio.Event()
+        self._pods = DrainedPods(api, watching.news, clock=clock, own_pod=own_pod)
+        self.state = TermState()
+
+    async def loop(self) -> None:
+        """Pass after pass."""
+        backoff, fresh = Backoff(_PAUSE), False
+        try:
+            while True:
+                await self._clock.sleep(GATHER)
+                self._watching.news.clear()
+                try:
+                    if self._watching.ready and not fresh:
+                        fresh = await self._read_anew()
+                    again_at = await self._pass()
+                except LostLeadError:
+                    raise
+                except KubeError as error:
+                    log.log(logging.DEBUG if backoff.failures else logging.WARNING, "%s", error.one_line())
+                    await self._clock.sleep(backoff.next_delay())
+                    continue
+                backoff.reset()
+                wait = LONGEST if again_at is None else max(0.0, min(LONGEST, again_at - self._now()))
+                await first_of(self._watching.news.wait(), self._clock.sleep(wait))
+        finally:
+            await self._pods.close()
+
+    async def tell(self) -> None:
+        """Write Events; one that can't be written is dropped."""
+        while True:
+            await self._written.wait()
+            self._written.clear()
+            while self.state.events:
+                advice = self.state.events.popleft()
+                try:
+                    await self._events.publish(advice, about_node(advice.subject))
+                except LostLeadError:
+                    raise
+                except KubeError as error:
+                    log.warning("an Event was not written: %s", error.one_line())
+
+    async def look_for_daemon_sets(self) -> None:
+        """Find out which DaemonSets of pods that have to go are there."""
+        await self._pods.look_for_daemon_sets()
+
+    async def _pass(self) -> float | None:
+        """Take every step that is due; return when to look again without changes. Raises KubeUnreachableError."""
+        watching = self._watching
+        watching.look()
+        if not watching.ready:
+            return self._now() + 1.0
+        await self._look_up()
+        seen = _PassView(watching.nodes(), self._live(watching.operations()), self.state.writes)
+        operations = sorted(watching.operations(), key=_giving_back_first)
+        verdicts = admit(operations, seen.nodes, self._budget(), self._now(), self._unreadable())
+        await self._pods.follow({operation.node for operation in operations if operation.phase in _DRAINS})
+        times: list[float | None] = []
+        for operation in operations:
+            verdict = verdicts.get(operation.uid, AdmissionVerdict())
+            if verdict.admitted and self.state.unsure:
+                verdict = AdmissionVerdict()  # the slot may be somebody's whose write had no answer
+            times.append(await self._take(operation, verdict, seen))
+            if self.state.writes - seen.writes >= MOST_WRITES or len(self.state.silent) >= MOST_SILENT:
+                times.append(self._now())  # those that give back come first again
+                break
+        times += [await self._clean_up(write) for write in self._leftovers()]
+        self._forget()
+        if len(self.state.silent) >= MOST_SILENT:
+            self.state.silent.clear()
+            raise KubeUnreachableError(
+                "several writes had no answer", "an API server that answers", "wait; it is tried on"
+            )
+        return min((moment for moment in times if moment is not None), default=None)
+
+    def _live(self, operations: tuple[Operation, ...]) -> frozenset[str]:
+        """Who may hold a node: what has begun, and whatever can't be read."""
+        begun = {operation.uid for operation in operations if operation.begun}
+        return frozenset(begun | {unreadable.uid for unreadable in self._watching.unreadable()})
+
+    def _unreadable(self) -> dict[str, str]:
+        """The nodes of operations that can't be read, with their names."""
+        return {unreadable.node: unreadable.name for unreadable in self._watching.unreadable()}
+
+    def _leftovers(self) -> list[Write]:
+        watching = self._watching
+        held = leftovers(watching.nodes().values(), self._live(watching.operations()))
+        return [*held, *outdated(watching.operations(), self._now())[:AT_ONCE]]
+
+    async def _read_anew(self) -> bool:
+        """Read what the last leader has written, which watches may not have delivered yet: operations, and the nodes
+        that they hold; a node that does not look cordoned yet would look uncordoned by a person. Raises KubeError.
+        """
+        try:
+            listing = await self._api.list(NODE_OPERATIONS)
+        except KubeRefusedError as refused:
+            if refused.code != 404:
+                raise
+            return True
+        for obj in listing.items:
+            await self._watching.learn_operation(obj)
+        for name in {operation.node for operation in self._watching.operations() if operation.begun}:
+            node = await self._api.get(NODES, name)
+            if node is not None:
+                await self._watching.learn_node(node)
+        return True
+
+    async def _look_up(self) -> None:
+        """Read operations anew whose last write may have arrived. Raises KubeError."""
+        for name in tuple(self.state.unsure):
+            obj = await self._api.get(NODE_OPERATIONS, name)
+            if obj is not None:
+                await self._watching.learn_operation(obj)
+            self.state.unsure.discard(name)
+
+    async def _take(self, operation: Operation, verdict: AdmissionVerdict, seen: _PassView) -> float | None:
+        """Take one operation as far as it goes now; return when to look at it again. One that fails fails alone."""
+        until = self.state.later.get(operation.uid, 0.0)
+        if self._clock.monotonic() < until:
+            return self._now() + until - self._clock.monotonic()
+        try:
+            again_at = await self._steps(operation, verdict, seen)
+        except LostLeadError:
+            raise
+        except KubeUnreachableError as error:
+            self.state.silent.add(operation.uid)
+            return self._put_off(operation.uid, operation.name, error.one_line())
+        except KubeRefusedError as refused:
+            if refused.conflict or refused.code == 404:
+                return self._now() + 1.0  # it has changed, or gone: what has will be seen
+            return self._put_off(operation.uid, operation.name, refused.one_line())
+        except Exception as error:
+            log.exception("%s: a defect of kgpu; its node stays as it is", operation.name)
+            return self._put_off(operation.uid, operation.name, describe(error))
+        self.state.silent.discard(operation.uid)
+        self.state.errors.pop(operation.name, None)
+        self.state.pauses.pop(operation.uid, None)
+        return again_at
+
+    def _put_off(self, key: str, name: str, why: str) -> float:
+        """Try it again after a while, longer each time."""
+        if name not in self.state.errors:
+            log.warning("%s: %s", name, why)
+        self.state.errors[name] = why
+        pause = self.state.pauses.setdefault(key, Backoff(_AGAIN)).next_delay()
+        self.state.later[key] = self._clock.monotonic() + pause
+        return self._now() + pause
+
+    async def _steps(self, operation: Operation, verdict: AdmissionVerdict, seen: _PassView) -> float | None:
+        for _ in range(AT_ONCE):
+            result = step(operation, self._world(operation, verdict, seen))
+            if not result.writes:
+                return result.again_at
+            for write in result.writes:
+                await self._write(write)
+            if not isinstance(result.writes[0], Record):
+                return result.again_at
+            fresh = self._watching.operation(operation.name)
+            if fresh is None or fresh.uid != operation.uid or fresh.version == operation.version:
+                return None
+            operation = fresh
+        return self._now()
+
+    def _world(self, operation: Operation, verdict: AdmissionVerdict, seen: _PassView) -> World:
+        node = self._watching.node(operation.node)
+        told = self.state.told.get(operation.uid)
+        return World(
+            now=self._now(), node=node, admission=verdict, pods=self._pods.on(operation.node),
+            evicted=self._pods.evicted(node) if node is not None else Evicted(), live=seen.live,
+            monotonic=self._clock.monotonic(),
+            tell_progress=told is None or self._clock.monotonic() - told >= PROGRESS_EVERY,
+        )  # fmt: skip
+
+    async def _clean_up(self, write: Write) -> float | None:
+        """Give back what nobody holds any more, or delete what has long been over."""
+        name = (
+            write.node.name
+            if isinstance(write, HoldNode)
+            else write.operation.name
+            if isinstance(write, Forget)
+            else ""
+        )
+        key = f"left {name}"
+        until = self.state.later.get(key, 0.0)
+        if self._clock.monotonic() < until:
+            return self._now() + until - self._clock.monotonic()
+        try:
+            await self._write(write)
+        except LostLeadError:
+            raise
+        except KubeError as error:
+            return self._put_off(key, name, error.one_line())
+        self.state.errors.pop(name, None)
+        self.state.pauses.pop(key, None)
+        return None
+
+    async def _write(self, write: Write) -> None:
+        self.state.writes += 1
+        match write:
+            case Record():
+                await self._record(write)
+            case HoldNode():
+                self._count("hold")
+                await self._watching.learn_node(await writing.hold(self._api, write))
+            case Forget():
+                self._count("delete")
+                await self._api.delete(NODE_OPERATIONS, write.operation.name, uid=write.operation.uid)
+            case Evict():
+                self._count("evict")
+                await self._evict(write)
+
+    async def _evict(self, write: Evict) -> None:
+        node, now = write.pod.node, self._clock.monotonic()
+        former = self._pods.answer(node, write.pod)
+        answer = await writing.evict(self._api, write, former, now=now, uniform=self._uniform)
+        self._pods.answered(node, write.pod, answer)
+
+    async def _record(self, write: Record) -> None:
+        operation = write.operation
+        self._count("record")
+        self.state.unsure.add(operation.name)
+        try:
+            obj = await writing.record(self._api, write)
+        except KubeRefusedError:
+            self.state.unsure.discard(operation.name)
+            raise
+        self.state.unsure.discard(operation.name)
+        await self._watching.learn_operation(obj)
+        if write.status.drain != operation.status.drain:
+            self.state.told[operation.uid] = self._clock.monotonic()
+        advice = notice(operation, write.status)
+        if advice is not None:
+            log_decision(log, advice)
+            self.state.events.append(advice)
+            self._written.set()
+
+    def _forget(self) -> None:
+        """Forget what was remembered of operations that are there no more."""
+        operations = self._watching.operations()
+        uids = {operation.uid for operation in operations}
+        known = {operation.name for operation in operations} | {
+            key for key in self.state.errors if key in self._watching.nodes()
+        }
+        state = self.state
+        state.told = {uid: at for uid, at in state.told.items() if uid in uids}
+        state.errors = {name: why for name, why in state.errors.items() if name in known}
+        now = self._clock.monotonic()
+        state.later = {key: at for key, at in state.later.items() if at > now}
+
+
+def _giving_back_first(operation: Operation) -> tuple[int, float, str]:
+    """What gives a node back, or is told to, before everything else."""
+    spec = operation.spec
+    told = operation.begun and (spec.cancel or spec.resume)
+    rank = 0 if operation.phase is OperationPhase.RESTORING else 1 if told else 2 if operation.begun else 3
+    return rank, operation.created, operation.name
+
+
+@dataclass(frozen=True, slots=True)
+class _PassView:
+    """The cluster at the beginning of a pass; ``writes`` is how many there had been."""
+
+    nodes: Mapping[str, TargetNode]
+    live: frozenset[str]
+    writes: int
+
+
+_DRAINS: Final = frozenset({OperationPhase.CORDONING, OperationPhase.DRAINING})

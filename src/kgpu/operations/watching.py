@@ -1,0 +1,127 @@
+"""Follows operations and nodes. A cluster without the kind NodeOperation is no error: there are none, then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from kgpu.base.clock import Clock
+from kgpu.kube.informer import Informer, Scope
+from kgpu.kube.kinds import NODE_OPERATIONS
+from kgpu.kube.port import NODES, KubeApi, KubeRefusedError, Object
+from kgpu.operations.model import Operation, TargetNode, UnreadableOperation, read_node, read_operation
+
+log = logging.getLogger(__name__)
+
+_NO_KIND: Final = (
+    "the cluster has no kind NodeOperation, so that nothing is done to nodes; all else works; to do: kgpu crds apply"
+)
+GONE_AFTER: Final = 60.0
+"""Seconds without the kind until it counts as removed: a server that has just started lists kinds a moment later."""
+
+
+class OperationsWatching:
+    """The engine's view of the cluster. ``run`` has to run while it is used."""
+
+    def __init__(self, api: KubeApi, *, clock: Clock) -> None:
+        self._clock = clock
+        self._operations = Informer(api, Scope(NODE_OPERATIONS), clock=clock, project=_operation)
+        self._nodes = Informer(api, Scope(NODES), clock=clock, project=_node)
+        self._absent_since: float | None = None
+        self.news = asyncio.Event()
+        """Set when something has changed; clear it before acting on it."""
+
+    async def run(self) -> None:
+        """Follow until cancelled. API errors never end it."""
+        async with asyncio.TaskGroup() as group:
+            for informer in (self._operations, self._nodes):
+                group.create_task(informer.run())
+                group.create_task(self._tell(informer))
+
+    @property
+    def kind_is_absent(self) -> bool:
+        """True while the API server does not serve the kind."""
+        error = self._operations.error
+        return isinstance(error, KubeRefusedError) and error.code == 404
+
+    @property
+    def kind_is_gone(self) -> bool:
+        """True once it has been absent for so long that what was known of operations counts no more."""
+        return self._absent_since is not None and self._clock.monotonic() - self._absent_since >= GONE_AFTER
+
+    def missing(self) -> Collection[str]:
+        """What has not been read yet. A kind that is absent holds nothing up."""
+        waits = [] if self._nodes.synced.is_set() else ["nodes"]
+        if not self._operations.synced.is_set() and not self.kind_is_absent:
+            waits.append(NODE_OPERATIONS.plural)
+        return waits
+
+    @property
+    def ready(self) -> bool:
+        """True once it is known which operations there are, also if that is none because the kind is gone."""
+        return self._nodes.synced.is_set() and (self._operations.synced.is_set() or self.kind_is_gone)
+
+    def nodes(self) -> Mapping[str, TargetNode]:
+        """The nodes by name."""
+        return {name: obj["value"] for (_, name), obj in self._nodes.objects.items()}
+
+    def node(self, name: str) -> TargetNode | None:
+        """A node, None where there is none of that name."""
+        obj = self._nodes.objects.get(("", name))
+        return None if obj is None else obj["value"]
+
+    def operation(self, name: str) -> Operation | None:
+        """An operation, None where there is none of that name that can be read."""
+        obj = self._operations.objects.get(("", name))
+        value = None if obj is None else obj["value"]
+        return value if isinstance(value, Operation) else None
+
+    def operations(self) -> tuple[Operation, ...]:
+        """All operations that can be read."""
+        return tuple(value for value in self._values() if isinstance(value, Operation))
+
+    def unreadable(self) -> tuple[UnreadableOperation, ...]:
+        """Those that can't be read: their nodes are not touched."""
+        return tuple(value for value in self._values() if isinstance(value, UnreadableOperation))
+
+    async def learn_operation(self, obj: Object) -> None:
+        """Take in the API server's answer to a write."""
+        await self._operations.learn(obj)
+
+    async def learn_node(self, obj: Object) -> None:
+        """Take in the API server's answer to a write."""
+        await self._nodes.learn(obj)
+
+    def look(self) -> None:
+        """Note since when the kind has been absent."""
+        if not self.kind_is_absent:
+            self._absent_since = None
+        elif self._absent_since is None:
+            self._absent_since = self._clock.monotonic()
+            log.warning("%s", _NO_KIND)
+
+    def _values(self) -> list[Operation | UnreadableOperation]:
+        if self.kind_is_gone:
+            return []
+        return [obj["value"] for obj in self._operations.objects.values()]
+
+    async def _tell(self, informer: Informer) -> None:
+        revision = -1
+        while True:
+            revision = await informer.changed(revision)
+            self.look()
+            self.news.set()
+
+
+def _operation(obj: Object) -> Object:
+    return {"metadata": _identity(obj), "value": read_operation(obj)}
+
+
+def _node(obj: Object) -> Object:
+    return {"metadata": _identity(obj), "value": read_node(obj)}
+
+
+def _identity(obj: Object) -> Object:
+    return {key: obj["metadata"].get(key) for key in ("name", "resourceVersion")}

@@ -1,0 +1,102 @@
+"""Carries out what a step says: one write each.
+
+A record is written in the version that it was decided on: the API server refuses it where another has changed it
+meanwhile, and the next step sees the change. Of a node only the engine's own fields are written, and of no other node
+that has its name by then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from kgpu.base.backoff import BackoffPolicy
+from kgpu.formats import names
+from kgpu.kube.kinds import NODE_OPERATIONS
+from kgpu.kube.port import NODES, PODS, KubeApi, KubeRefusedError, Object
+from kgpu.operations.model import Answer, Evict, HoldNode, Record
+
+log = logging.getLogger(__name__)
+
+EVICT_AGAIN: Final = BackoffPolicy(first=5.0, cap=60.0, factor=2.0, jitter=0.3)
+_BUDGET: Final = "DisruptionBudget"
+_TERMINATING: Final = "NamespaceTerminating"
+_SEVERAL: Final = "more than one PodDisruptionBudget"
+
+
+async def record(api: KubeApi, write: Record) -> Object:
+    """Write a status. Raises KubeError; a conflict where the operation has changed since it was read."""
+    operation = write.operation
+    body: Object = {
+        "metadata": {"name": operation.name, "uid": operation.uid, "resourceVersion": operation.version},
+        "status": {**msgspec.json.decode(msgspec.json.encode(write.status)), "phase": str(write.status.phase)},
+    }
+    return await api.apply(NODE_OPERATIONS, body, manager=names.OPERATIONS_FIELD_MANAGER, subresource="status")
+
+
+async def hold(api: KubeApi, write: HoldNode) -> Object:
+    """Cordon a node with its owners' names, or take back all that the engine has set. Raises KubeError."""
+    node = write.node
+    body: Object = {"metadata": {"name": node.name, "uid": node.uid}}
+    if write.owners:
+        body["metadata"]["annotations"] = {names.CORDON_ANNOTATION: ",".join(write.owners)}
+        if write.cordon:
+            body["spec"] = {"unschedulable": True}
+    return await api.apply(NODES, body, manager=names.OPERATIONS_FIELD_MANAGER)
+
+
+async def evict(
+    api: KubeApi, write: Evict, former: Answer | None, *, now: float, uniform: Callable[[], float]
+) -> Answer | None:
+    """Ask a pod to go; None when it was let go. Raises KubeUnreachableError.
+
+    ``former`` is the answer to the last time, ``uniform`` a random number from 0 to 1.
+    """
+    pod = write.pod
+    options: Object = {"preconditions": {"uid": pod.uid}}
+    if write.grace is not None:
+        options["gracePeriodSeconds"] = write.grace
+    eviction: Object = {
+        "apiVersion": "policy/v1", "kind": "Eviction",
+        "metadata": {"namespace": pod.namespace, "name": pod.name}, "deleteOptions": options,
+    }  # fmt: skip
+    try:
+        await api.create(PODS, eviction, subresource="eviction")
+    except KubeRefusedError as refused:
+        return _answer(refused, former, now=now, uniform=uniform)
+    return None
+
+
+def _answer(
+    refused: KubeRefusedError, former: Answer | None, *, now: float, uniform: Callable[[], float]
+) -> Answer | None:
+    """What a refusal means; None for a pod that has gone, or has another one of its name instead."""
+    if refused.code in (404, 409):
+        return None
+    times = former.times + 1 if former is not None else 1
+    policy = EVICT_AGAIN
+    full = min(policy.cap, policy.first * policy.factor ** min(times - 1, 10))
+    again_at = now + full * (1 - policy.jitter * uniform())
+    return Answer(why=_why(refused), again_at=again_at, fatal=_is_final(refused), times=times)
+
+
+def _is_final(refused: KubeRefusedError) -> bool:
+    """Whether asking again can't help."""
+    causes = {word for word, _ in refused.causes}
+    if refused.code == 403:
+        return _TERMINATING not in causes
+    return refused.code == 500 and _SEVERAL in refused.what
+
+
+def _why(refused: KubeRefusedError) -> str:
+    budget = next((message for word, message in refused.causes if word == _BUDGET and message), "")
+    if budget:
+        return budget
+    if refused.code == 403 and any(word == _TERMINATING for word, _ in refused.causes):
+        return "its namespace is being deleted"
+    if refused.code == 403:
+        return f"the operator may not evict it, or it can't be evicted: {refused.what}"
+    return refused.what

@@ -1,0 +1,167 @@
+"""The process is killed before and after each write, and a new one goes on: nothing is left behind, nothing is done twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from kgpu.kube.port import NODES
+from kgpu.operations.config import OperationBudget, Share
+from tests.budget import count
+from tests.operations.world import Cluster, Engine
+
+SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Story:
+    """What is done to a cluster with a maintenance ``m`` of ``n1``: at the start, and once the node is empty."""
+
+    begin: Callable[[Cluster], object]
+    then: Callable[[Cluster], object]
+    phase: str
+    result: str
+
+
+def _pods(cluster: Cluster) -> None:
+    for number in range(3):
+        cluster.pod(f"web-{number}", "n1")
+
+
+def _refusing(cluster: Cluster) -> None:
+    _pods(cluster)
+    cluster.budgets["default", "web-1"] = (429, "Cannot evict pod", (("DisruptionBudget", "needs 3"),))
+
+
+STORIES = {
+    "resumed": Story(_pods, lambda cluster: cluster.say("m", resume=True), "Complete", "Succeeded"),
+    "cancelled": Story(_pods, lambda cluster: cluster.say("m", cancel=True), "Complete", "Succeeded"),
+    "uncordoned": Story(_pods, lambda cluster: cluster.uncordon("n1"), "Complete", "Cancelled"),
+    "a budget never gives": Story(_refusing, lambda _: None, "Failed", "TransientFailure"),
+    "a bare pod": Story(lambda cluster: cluster.pod("bare", "n1", owner=None), lambda _: None, "Failed", "PermanentFailure"),
+}  # fmt: skip
+
+
+async def _play(story: Story, die_at: int = 0) -> Cluster:
+    cluster = Cluster()
+    cluster.die_at = die_at
+    cluster.node("n1")
+    story.begin(cluster)
+    cluster.operation("m", "n1", drain={"timeoutSeconds": 15})
+    engine = Engine(cluster)
+    await engine.start()
+    said = False
+    while engine.clock.monotonic() < SECONDS:
+        await engine.run_for(1)
+        if engine.killed:
+            await engine.stop()
+            engine = Engine(cluster, clock=engine.clock)
+            await engine.start()
+        if not said and cluster.status("m").get("phase") == "Acting":
+            story.then(cluster)
+            said = True
+    await engine.stop()
+    return cluster
+
+
+async def _writes(story: Story) -> int:
+    return (await _play(story)).writes
+
+
+@pytest.mark.parametrize("name", STORIES)
+async def test_nothing_is_left_behind_by_a_kill(name: str) -> None:
+    story = STORIES[name]
+    total = await _writes(story)
+    assert total >= 4
+    for number in range(1, total + 1):
+        for die_at in (number, -number):
+            cluster = await _play(story, die_at)
+            status = cluster.status("m")
+            assert (status["phase"], status["result"]) == (story.phase, story.result), die_at
+            assert not cluster.unschedulable("n1"), die_at
+            assert cluster.owners("n1") == "", die_at
+
+
+class Watched(Cluster):
+    """Checks after each write that no more nodes are held than may be."""
+
+    most = 0
+
+    async def _counted(self, write: Callable[[], object]) -> object:
+        try:
+            return await super()._counted(write)
+        finally:
+            held = sum(1 for name in self.names if self.unschedulable(name) and self.owners(name))
+            begun = sum(1 for name in self.operations if self.status(name).get("phase") in BEGUN)
+            self.most = max(self.most, held, begun)
+
+    names: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
+
+
+BEGUN = {"Cordoning", "Draining", "Acting", "Restoring"}
+
+
+def _act(cluster: Watched, chance: random.Random) -> None:
+    """Something that people or the weather do."""
+    name, operation = chance.choice(cluster.names), chance.choice(cluster.operations)
+    known = cluster.object(NODES, name)
+    what = chance.randrange(7)
+    if what == 0:
+        cluster.uncordon(name)
+    elif what == 1:
+        cluster.say(operation, cancel=True)
+    elif what == 2:
+        cluster.say(operation, resume=True)
+    elif what == 3:
+        status = {**known["status"], "conditions": [{"type": "Ready", "status": chance.choice(("True", "False"))}]}
+        cluster.put(NODES, {**known, "status": status})
+    elif what == 4:
+        cluster.pod(f"web-{chance.randrange(10**6)}", name)
+    elif what == 5:
+        cluster.drop_watches()
+    else:
+        cluster.die_at = chance.choice((1, -1)) * (cluster.writes + 1)
+
+
+async def test_the_budget_holds_in_any_order() -> None:
+    for seed in range(count(40, 10_000)):
+        chance = random.Random(seed)
+        cluster = Watched()
+        cluster.names = tuple(f"n{number}" for number in range(1, chance.choice((1, 3, 4, 6)) + 1))
+        for name in cluster.names:
+            cluster.node(name)
+            cluster.pod(f"web-{name}", name)
+        cluster.operations = tuple(f"m{number}" for number in range(len(cluster.names) + 2))
+        for number, name in enumerate(cluster.operations):
+            cluster.operation(
+                name, cluster.names[number % len(cluster.names)], durationSeconds=chance.choice((3, 10, 60))
+            )
+        share = chance.choice((Share(1), Share(2), Share(percent=25), Share(percent=50)))
+        budget = OperationBudget(max_parallel=chance.choice((1, 2, 5)), max_unavailable=share)
+        engine = Engine(cluster, budget)
+        await engine.start()
+        for _ in range(30):
+            await engine.run_for(1)
+            if chance.random() < 0.4:
+                _act(cluster, chance)
+            if engine.killed:
+                await engine.stop()
+                engine = Engine(cluster, budget, clock=engine.clock)
+                await engine.start()
+        for name in cluster.operations:
+            cluster.say(name, cancel=True)
+        cluster.die_at = 0
+        await engine.run_for(5)
+        if engine.killed:
+            await engine.stop()
+            engine = Engine(cluster, budget, clock=engine.clock)
+            await engine.start()
+        await engine.run_for(20)
+        await engine.stop()
+        assert cluster.most <= min(budget.max_parallel, share.of(len(cluster.names))), seed
+        assert not [name for name in cluster.names if cluster.unschedulable(name)], seed
+        assert {cluster.status(name)["phase"] for name in cluster.operations} <= {"Complete", "Failed"}, seed

@@ -1,0 +1,182 @@
+"""The engine on the embedded API server, with its validation, field managers, evictions and disruption budgets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgpu.formats import names
+from kgpu.formats.crd.definitions import crds
+from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDrain
+from kgpu.kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, NODE_OPERATIONS
+from kgpu.kube.port import NODES, PODS, KubeRefusedError, Object, Patch, Resource
+from kgpu.operations.config import OperationBudget, Share
+from kgpu.operations.requests import Word, maintain, preview, say
+from kgpu.operations.run import OperationsController
+from tests.lab.embedded.support import Whole, whole
+
+BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+SETS = Resource("apps", "v1", "replicasets", "ReplicaSet")
+
+
+@pytest.fixture
+async def embedded(tmp_path: Path) -> AsyncIterator[Whole]:
+    async with whole(tmp_path, "controllers") as found:
+        for crd in crds():
+            await found.api.create(CUSTOM_RESOURCE_DEFINITIONS, crd)
+        await found.node("n1", **{names.LABEL_GPU_PRESENT: "true"})
+        await found.until(lambda: found.core.kinds.stored("kgpu.dev", "nodeoperations"), "the CRD")
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def engine(found: Whole) -> AsyncIterator[OperationsController]:
+    controller = OperationsController(found.api, OperationBudget(max_parallel=9, max_unavailable=Share(percent=100)))
+    tasks = [asyncio.create_task(work) for work in (controller.watch(), *controller.term(found.api))]
+    try:
+        yield controller
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def spec(**drain: Any) -> NodeOperationSpec:
+    return NodeOperationSpec(node_name="n1", type="Maintenance", drain=OperationDrain(**drain))
+
+
+def phase(found: Whole, name: str) -> str:
+    obj = found.get(NODE_OPERATIONS, name)
+    return str(((obj or {}).get("status") or {}).get("phase"))
+
+
+def node(found: Whole) -> Object:
+    obj = found.get(NODES, "n1")
+    assert obj is not None
+    return obj
+
+
+async def kubectl_cordon(found: Whole, *, unschedulable: bool) -> None:
+    """As kubectl writes it."""
+    change = {"spec": {"unschedulable": unschedulable or None}}
+    await found.api.patch(NODES, "n1", change, kind=Patch.STRATEGIC)
+
+
+async def replicas(found: Whole, count: int) -> list[str]:
+    """A ReplicaSet of pods that run on the node; their names."""
+    labels = {"app": "web"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}], "nodeName": "n1"}}
+    wanted = {"replicas": count, "selector": {"matchLabels": labels}, "template": template}
+    await found.create(SETS, {"metadata": {"name": "web", "namespace": "default"}, "spec": wanted})
+
+    async def made() -> list[Object]:
+        return list((await found.api.list(PODS, namespace="default")).items)
+
+    for _ in range(200):
+        if len(await made()) == count:
+            break
+        await asyncio.sleep(0.02)
+    pods = [obj["metadata"]["name"] for obj in await made()]
+    running = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    for name in pods:
+        await found.api.patch(PODS, name, {"status": running}, namespace="default", subresource="status")
+    return pods
+
+
+async def test_a_maintenance_from_the_wish_to_the_node_as_it_was(embedded: Whole) -> None:
+    async with engine(embedded):
+        made = await maintain(embedded.api, "n1", spec())
+        await embedded.until(lambda: phase(embedded, made.name) == "Acting", "an empty node")
+        assert node(embedded)["spec"]["unschedulable"] is True
+        assert node(embedded)["metadata"]["annotations"][names.CORDON_ANNOTATION] == made.uid
+        await say(embedded.api, made.name, Word.RESUME)
+        await embedded.until(lambda: phase(embedded, made.name) == "Complete", "the end")
+        assert "unschedulable" not in node(embedded)["spec"]
+        assert names.CORDON_ANNOTATION not in node(embedded)["metadata"].get("annotations", {})
+
+
+@pytest.mark.parametrize("moment", ["before", "during"])
+async def test_a_cordon_of_a_person_stays(embedded: Whole, moment: str) -> None:
+    """The API server knows who has set what: kubectl's cordon is another manager's."""
+    async with engine(embedded):
+        if moment == "before":
+            await kubectl_cordon(embedded, unschedulable=True)
+        made = await maintain(embedded.api, "n1", spec())
+        await embedded.until(lambda: phase(embedded, made.name) == "Acting", "an empty node")
+        if moment == "during":  # kubectl writes nothing where there is nothing to change; another client does
+            await embedded.api.apply(NODES, {"metadata": {"name": "n1"}, "spec": {"unschedulable": True}}, manager="jo")
+        await say(embedded.api, made.name, Word.RESUME)
+        await embedded.until(lambda: phase(embedded, made.name) == "Complete", "the end")
+        assert node(embedded)["spec"]["unschedulable"] is True
+        assert names.CORDON_ANNOTATION not in node(embedded)["metadata"].get("annotations", {})
+
+
+async def test_an_uncordon_by_kubectl_ends_it(embedded: Whole) -> None:
+    async with engine(embedded):
+        made = await maintain(embedded.api, "n1", spec())
+        await embedded.until(lambda: phase(embedded, made.name) == "Acting", "an empty node")
+        await kubectl_cordon(embedded, unschedulable=False)
+        await embedded.until(lambda: phase(embedded, made.name) == "Complete", "the end")
+        obj = embedded.get(NODE_OPERATIONS, made.name)
+        assert obj is not None
+        assert (obj["status"]["result"], obj["status"]["reason"]) == ("Cancelled", "Uncordoned")
+        assert "unschedulable" not in node(embedded)["spec"]
+
+
+async def test_a_disruption_budget_holds_and_is_named(embedded: Whole) -> None:
+    (name, _) = await replicas(embedded, 2)
+    selector = {"matchLabels": {"app": "web"}}
+    budget = {"metadata": {"name": "web", "namespace": "default"}, "spec": {"minAvailable": 2, "selector": selector}}
+    await embedded.create(BUDGETS, budget)
+
+    def counted() -> bool:
+        obj = embedded.get(BUDGETS, "web", "default")
+        return bool(obj and obj.get("status", {}).get("currentHealthy") == 2)
+
+    await embedded.until(counted, "the budget's status")
+    seen = await preview(embedded.api, "n1", OperationDrain())
+    assert seen.blocked[f"default/{name}"] == "its PodDisruptionBudget web allows no disruption now"
+    async with engine(embedded):
+        made = await maintain(embedded.api, "n1", spec(timeout_seconds=2))
+        await embedded.until(lambda: phase(embedded, made.name) == "Failed", "the end")
+        obj = embedded.get(NODE_OPERATIONS, made.name)
+        assert obj is not None
+        assert "The disruption budget web needs 2 healthy pods and has 2 currently" in obj["status"]["message"]
+        assert "unschedulable" not in node(embedded)["spec"]
+        assert len((await embedded.api.list(PODS, namespace="default")).items) == 2
+
+
+async def test_the_definition_keeps_what_was_wished(embedded: Whole) -> None:
+    made = await maintain(embedded.api, "n1", spec())
+    for change, said in (
+        ({"nodeName": "n2"}, "nodeName is immutable"),
+        ({"type": "Repaint"}, "Unsupported value"),
+        ({"drain": {"force": True}}, "drain is immutable"),
+        ({"durationSeconds": 5}, "durationSeconds is immutable"),
+    ):
+        with pytest.raises(KubeRefusedError, match=said):
+            await embedded.api.patch(NODE_OPERATIONS, made.name, {"spec": change})
+    await say(embedded.api, made.name, Word.CANCEL)
+    with pytest.raises(KubeRefusedError, match="cancel can't be taken back"):
+        await embedded.api.patch(NODE_OPERATIONS, made.name, {"spec": {"cancel": False}})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"type": "Maintenance"},
+        {"nodeName": "n1"},
+        {"nodeName": "", "type": "Maintenance"},
+        {"nodeName": "n1", "type": "Maintenance", "drain": {"timeoutSeconds": 0}},
+        {"nodeName": "n1", "type": "Maintenance", "notBefore": "soon"},
+        {"nodeName": "n1", "type": "Maintenance", "reason": "x" * 1025},
+    ],
+)
+async def test_the_definition_refuses_what_makes_no_sense(embedded: Whole, wrong: Object) -> None:
+    with pytest.raises(KubeRefusedError):
+        await embedded.api.create(NODE_OPERATIONS, {"metadata": {"name": "m"}, "spec": wrong})

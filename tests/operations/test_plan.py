@@ -1,0 +1,161 @@
+"""Single steps: what is written for one record, one node and one time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from kgpu.formats.crd.nodeoperation import NodeOperationSpec, NodeOperationStatus, OperationPhase
+from kgpu.operations.model import HoldNode, Operation, Record, TargetNode, UnreadableOperation, read_operation, stamp_of
+from kgpu.operations.plan import KEPT_SECONDS, NODE_SECONDS, AdmissionVerdict, World, leftovers, outdated, step
+
+NOW = 1_700_000_000.0
+NODE = TargetNode(name="n1", uid="u1", has_gpus=True)
+SINCE = "2023-11-14T22:13:20Z"
+YES = AdmissionVerdict(admitted=True)
+
+
+def operation(phase: str = "Pending", *, spec: dict[str, object] | None = None, **status: object) -> Operation:
+    known = {"phase_since": SINCE, "node_uid": "u1", **status}
+    return Operation(
+        name="m", uid="op1", version="7", created=NOW,
+        spec=msgspec.convert({"nodeName": "n1", "type": "Maintenance", **(spec or {})}, NodeOperationSpec),
+        status=msgspec.structs.replace(NodeOperationStatus(phase=phase), **known),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def status_after(record: Operation, **world: object) -> NodeOperationStatus:
+    result = step(record, World(**{"now": NOW, "node": NODE, **world}))  # type: ignore[arg-type]
+    (write,) = result.writes
+    assert isinstance(write, Record)
+    return write.status
+
+
+def test_what_the_engine_has_left_cordoned_is_not_how_the_node_was() -> None:
+    mine = TargetNode(name="n1", uid="u1", unschedulable=True, cordoned_by_us=True, held=True, owners=("dead",))
+    status = status_after(operation(), node=mine, admission=YES)
+    assert (status.phase, status.before and status.before.unschedulable) == (OperationPhase.CORDONING, False)
+
+
+def test_a_node_that_a_person_had_cordoned_was_cordoned() -> None:
+    status = status_after(operation(), node=TargetNode(name="n1", uid="u1", unschedulable=True), admission=YES)
+    assert status.before is not None
+    assert status.before.unschedulable
+
+
+def test_a_node_that_is_not_there_is_waited_for_and_then_told() -> None:
+    late = NOW + 1000
+    status = status_after(operation(), now=late, node=None)
+    assert (status.phase, status.reason, status.phase_since) == (OperationPhase.PENDING, "WaitsForNode", stamp_of(late))
+    waits = operation(reason="WaitsForNode", phase_since=stamp_of(late))
+    assert step(waits, World(now=late + NODE_SECONDS - 1, node=None)).writes == ()
+    status = status_after(waits, now=late + NODE_SECONDS, node=None)
+    assert (status.phase, status.reason) == (OperationPhase.FAILED, "NoSuchNode")
+    assert status_after(waits, admission=YES).phase == OperationPhase.CORDONING
+
+
+def test_another_node_of_the_same_name_is_not_meant() -> None:
+    waits = operation(spec={"nodeUID": "other"}, node_uid="", reason="WaitsForNode")
+    status = status_after(waits, now=NOW + NODE_SECONDS)
+    assert (status.phase, status.reason) == (OperationPhase.FAILED, "NoSuchNode")
+    assert "make a new operation" in status.message
+
+
+def test_what_it_waits_for_is_written_once() -> None:
+    no = AdmissionVerdict(reason="WaitsForSlot", why="it waits for others")
+    first = status_after(operation(), admission=no)
+    assert (first.reason, first.message) == ("WaitsForSlot", "it waits for others")
+    again = operation(reason="WaitsForSlot", message="it waits for others")
+    assert (
+        step(
+            again, World(now=NOW, node=NODE, admission=AdmissionVerdict(reason="WaitsForSlot", why="other words"))
+        ).writes
+        == ()
+    )
+
+
+def test_a_deadline_that_has_passed_ends_what_has_not_begun() -> None:
+    status = status_after(operation(spec={"deadline": SINCE}), admission=YES)
+    assert (status.phase, status.result, status.reason) == (OperationPhase.FAILED, "TransientFailure", "DeadlinePassed")
+
+
+@pytest.mark.parametrize("word", ["cancel", "resume"])
+def test_a_word_while_it_drains_gives_the_node_back(word: str) -> None:
+    held = TargetNode(name="n1", uid="u1", unschedulable=True, cordoned_by_us=True, held=True, owners=("op1",))
+    status = status_after(operation("Draining", spec={word: True}), node=held)
+    assert (status.phase, status.result) == (OperationPhase.RESTORING, "Cancelled")
+
+
+def test_a_cordon_without_its_owner_is_claimed_again() -> None:
+    held = TargetNode(name="n1", uid="u1", unschedulable=True, cordoned_by_us=True, held=True)
+    result = step(operation("Acting"), World(now=NOW, node=held))
+    assert result.writes == (HoldNode(node=held, owners=("op1",), cordon=True),)
+
+
+def test_a_node_that_can_not_be_given_back_is_tried_on_and_told() -> None:
+    held = TargetNode(name="n1", uid="u1", unschedulable=True, cordoned_by_us=True, held=True, owners=("op1",))
+    late = operation("Restoring", phase_deadline=SINCE, result="Succeeded", reason="Resumed")
+    status = status_after(late, node=held, now=NOW + 1)
+    assert (status.phase, status.reason) == (OperationPhase.RESTORING, "NotRestored")
+    told = operation("Restoring", phase_deadline=SINCE, result="Succeeded", reason="NotRestored")
+    assert step(told, World(now=NOW + 1, node=held)).writes == (HoldNode(node=held, owners=(), cordon=False),)
+
+
+def test_leftovers_are_what_no_living_operation_holds() -> None:
+    dead = TargetNode(name="n1", uid="u1", unschedulable=True, cordoned_by_us=True, held=True, owners=("gone",))
+    shared = TargetNode(name="n2", uid="u2", unschedulable=True, cordoned_by_us=True, held=True, owners=("gone", "op1"))
+    well = TargetNode(name="n3", uid="u3", unschedulable=True, cordoned_by_us=True, held=True, owners=("op1",))
+    foreign = TargetNode(name="n4", uid="u4", unschedulable=True)
+    assert leftovers((dead, shared, well, foreign), frozenset({"op1"})) == (
+        HoldNode(node=dead, owners=(), cordon=False),
+        HoldNode(node=shared, owners=("op1",), cordon=True),
+    )
+
+
+def test_the_last_ten_of_a_node_are_kept_for_thirty_days() -> None:
+    def ended(number: int, at: float, node: str = "n1") -> Operation:
+        known = operation("Complete", completed_at=stamp_of(at))
+        spec = msgspec.structs.replace(known.spec, node_name=node)
+        return dataclasses.replace(known, name=f"m{number}", uid=str(number), spec=spec)
+
+    rows = [ended(number, NOW + number) for number in range(13)]
+    others = [ended(20, NOW, "n2"), ended(21, NOW - KEPT_SECONDS, "n2"), operation("Acting")]
+    forgotten = {write.operation.name for write in outdated((*rows, *others), NOW + 20)}
+    assert forgotten == {"m0", "m1", "m2", "m21"}
+
+
+def test_an_uncordon_right_after_the_cordon_counts() -> None:
+    node = TargetNode(name="n1", uid="u1", owners=("op1",), held=True)
+    status = status_after(operation("Cordoning"), node=node)
+    assert (status.phase, status.reason) == (OperationPhase.RESTORING, "Uncordoned")
+
+
+def test_a_word_before_it_begins_ends_it() -> None:
+    status = status_after(operation(spec={"resume": True}), admission=YES)
+    assert (status.phase, status.result) == (OperationPhase.COMPLETE, "Cancelled")
+
+
+def test_an_annotation_that_others_own_too_holds_nothing() -> None:
+    node = TargetNode(name="n1", uid="u1", owners=("op1",))
+    restoring = operation("Restoring", result="Succeeded", reason="Resumed")
+    assert status_after(restoring, node=node).phase == OperationPhase.COMPLETE
+    assert leftovers((node, TargetNode(name="n2", uid="u2", owners=("x" * 200_000,))), frozenset()) == ()
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phase": "Restoring", "phaseSince": SINCE, "nodeUID": "u"},
+        {"phase": "Complete", "result": "Succeeded", "completedAt": "0000-01-01T00:00:00Z"},
+        {"phase": "Acting", "phaseSince": SINCE},
+        {"phase": "Draining", "nodeUID": "u"},
+        {"phase": "Pending", "phaseSince": "2024-01-01T00:00:00+99:99"},
+        {"phase": "Later"},
+        {"drain": "all"},
+    ],
+)
+def test_a_status_that_this_engine_would_not_write_is_not_read(status: dict[str, object]) -> None:
+    obj = {"metadata": {"name": "m", "uid": "u"}, "spec": {"nodeName": "n1", "type": "Maintenance"}, "status": status}
+    assert isinstance(read_operation(obj), UnreadableOperation)

@@ -1,0 +1,207 @@
+"""A cluster for the engine: nodes, pods that end when they are evicted, budgets that refuse, and a process to be killed.
+
+``Cluster`` is an API server in memory with a kubelet and controllers of a few lines. ``Engine`` is one process of kgpu
+that leads; it can be killed at any call and started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from kgpu.base.clock import VirtualClock, settle
+from kgpu.base.service import end
+from kgpu.formats import names
+from kgpu.kube.fake import FakeApi
+from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
+from kgpu.kube.port import NODES, PODS, KubeRefusedError, KubeUnreachableError, Object, Resource, WatchEvent
+from kgpu.operations.config import OperationBudget, Share
+from kgpu.operations.run import OperationsController
+
+START = 1_700_000_000.0
+OPEN = OperationBudget(max_parallel=100, max_unavailable=Share(percent=100))
+
+
+class Killed(BaseException):
+    """The process ends here: no line of it runs any more."""
+
+
+class Cluster(FakeApi):
+    """The API server, and what happens behind it.
+
+    ``budgets`` are refusals of evictions by (namespace, name): status, reason and causes. ``die_at`` is the number of
+    the write at which the process is killed; a negative one is killed after the write has taken effect.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.budgets: dict[tuple[str, str], tuple[int, str, tuple[tuple[str, str], ...]]] = {}
+        self.writes = 0
+        self.die_at = 0
+        self.lose_at = 0
+        self.blind = False
+        """Watches of operations and nodes bring nothing."""
+        self.served.add(NODE_OPERATIONS)
+        self.evictions: list[str] = []
+        self.uids = itertools.count(1)
+
+    # The process's writes
+
+    async def apply(self, resource: Resource, obj: Object, **more: Any) -> Object:
+        return await self._counted(lambda: super(Cluster, self).apply(resource, obj, **more))
+
+    async def create(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
+        if subresource == "eviction":
+            return await self._counted(lambda: self._evict(resource, obj))
+        return await super().create(resource, obj, subresource=subresource)
+
+    async def watch(self, resource: Resource, resource_version: str, **more: Any) -> AsyncIterator[WatchEvent]:
+        async for event in super().watch(resource, resource_version, **more):
+            if self.blind and resource in (NODE_OPERATIONS, NODES):
+                raise KubeUnreachableError("the watch is broken", "a watch", "wait")
+            yield event
+
+    async def _evict(self, resource: Resource, obj: Object) -> Object:
+        metadata = obj["metadata"]
+        where = f"{metadata['namespace']}/{metadata['name']}"
+        self.evictions.append(where)
+        refusal = self.budgets.get((metadata["namespace"], metadata["name"]))
+        if refusal is not None:
+            code, message, causes = refusal
+            raise KubeRefusedError(message, "", "", code=code, causes=causes)
+        pod = await self.get(resource, metadata["name"], namespace=metadata["namespace"])
+        wanted = obj["deleteOptions"]["preconditions"]["uid"]
+        if pod is not None and pod["metadata"]["uid"] != wanted:
+            raise KubeRefusedError("uid mismatch", "", "", code=409)
+        return await super().create(resource, obj, subresource="eviction")
+
+    async def _counted(self, write: Callable[[], Any]) -> Any:
+        self.writes += 1
+        number = self.writes
+        if self.die_at == number:
+            raise Killed
+        answer = await write()
+        if self.die_at == -number:
+            raise Killed
+        if self.lose_at == number:
+            self.blind = True
+            raise KubeUnreachableError("the answer was lost", "an answer", "wait")
+        return answer
+
+    # What is there
+
+    def node(self, name: str, **fields: Any) -> Object:
+        """Add a node with GPUs."""
+        labels = {names.LABEL_GPU_PRESENT: "true", **fields.pop("labels", {})}
+        ready = "True" if fields.pop("ready", True) else "False"
+        status = {"conditions": [{"type": "Ready", "status": ready}], "nodeInfo": {"bootID": f"boot-of-{name}"}}
+        return self.put(NODES, {"metadata": {"name": name, "labels": labels}, "spec": fields, "status": status})
+
+    def pod(
+        self, name: str, node: str, *, owner: tuple[str, str] | None = ("ReplicaSet", "web"), **fields: Any
+    ) -> Object:
+        """Add a pod that runs on a node."""
+        spec = {"nodeName": node, "terminationGracePeriodSeconds": 1, **fields.pop("spec", {})}
+        owners = [{"kind": owner[0], "name": owner[1], "uid": owner[1], "controller": True}] if owner else []
+        metadata = {
+            "namespace": "default", "name": name, "uid": f"{name}-{next(self.uids)}", "ownerReferences": owners,
+            **fields.pop("metadata", {}),
+        }  # fmt: skip
+        return self.put(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}, **fields})
+
+    def daemon_set(self, name: str) -> None:
+        """Add a DaemonSet."""
+        self.put(DAEMON_SETS, {"metadata": {"namespace": "default", "name": name}})
+
+    def operation(self, name: str, node: str, **spec: Any) -> Object:
+        """Add a maintenance, as the API server stores it."""
+        whole = {"nodeName": node, "type": "Maintenance", "drain": {}, **spec}
+        return self.put(
+            NODE_OPERATIONS, {"metadata": {"name": name, "creationTimestamp": "2023-11-14T22:13:20Z"}, "spec": whole}
+        )
+
+    def say(self, name: str, **spec: Any) -> None:
+        """A person changes the spec of an operation."""
+        known = self.object(NODE_OPERATIONS, name)
+        self.put(NODE_OPERATIONS, {**known, "spec": {**known["spec"], **spec}})
+
+    def uncordon(self, name: str) -> None:
+        """A person makes a node schedulable."""
+        known = self.object(NODES, name)
+        self.put(
+            NODES, {**known, "spec": {key: value for key, value in known["spec"].items() if key != "unschedulable"}}
+        )
+
+    def object(self, resource: Resource, name: str, namespace: str = "") -> Object:
+        """An object as it is."""
+        return self._objects[resource, namespace, name].shown()
+
+    def status(self, name: str) -> Mapping[str, Any]:
+        """Of an operation."""
+        return self.object(NODE_OPERATIONS, name).get("status") or {}
+
+    def unschedulable(self, name: str) -> bool:
+        """Whether a node is cordoned."""
+        return bool(self.object(NODES, name)["spec"].get("unschedulable"))
+
+    def owners(self, name: str) -> str:
+        """Who holds a node."""
+        return str((self.object(NODES, name)["metadata"].get("annotations") or {}).get(names.CORDON_ANNOTATION, ""))
+
+    def pods_on(self, node: str) -> set[str]:
+        """Names of the pods on a node."""
+        rows = (stored.obj for (resource, _, _), stored in self._objects.items() if resource == PODS)
+        return {row["metadata"]["name"] for row in rows if row["spec"].get("nodeName") == node}
+
+    async def kubelets(self) -> None:
+        """Pods that were asked to go do."""
+        for (resource, namespace, name), stored in list(self._objects.items()):
+            metadata = stored.obj["metadata"]
+            if resource == PODS and "deletionTimestamp" in metadata and not metadata.get("finalizers"):
+                await FakeApi.delete(self, PODS, name, namespace=namespace, grace=0)
+
+
+class Engine:
+    """One process that leads. ``run_for`` lets time pass."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        budget: OperationBudget = OPEN,
+        *,
+        clock: VirtualClock | None = None,
+        own_pod: tuple[str, str] = ("", ""),
+    ) -> None:
+        self.cluster = cluster
+        self.clock = clock or VirtualClock()
+        self.controller = OperationsController(
+            cluster, budget, own_pod=own_pod, clock=self.clock, now=lambda: START + self.clock.monotonic()
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Follow and lead."""
+        works = [self.controller.watch(), *self.controller.term(self.cluster)]
+        self._tasks = [asyncio.create_task(work) for work in works]
+        await settle()
+
+    async def stop(self) -> None:
+        """End at once, without a word."""
+        await end(*self._tasks)
+        self._tasks = []
+
+    @property
+    def killed(self) -> bool:
+        """Whether a task has ended by itself."""
+        return any(task.done() for task in self._tasks)
+
+    async def run_for(self, seconds: float, *, step: float = 0.5) -> None:
+        """Let time pass; kubelets do their work every half second."""
+        passed = 0.0
+        while passed < seconds and not self.killed:
+            await self.clock.advance(step)
+            await self.cluster.kubelets()
+            await settle()
+            passed += step
