@@ -34,8 +34,8 @@ from kgpu.kube.port import (
     Selector,
     ServedResources,
     WatchEvent,
-    causes_of,
 )
+from kgpu.kube.refusal import causes_of
 from kgpu.kube.wire import HttpAnswer, Wire, WireError
 
 if TYPE_CHECKING:

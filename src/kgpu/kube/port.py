@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 from kgpu.base.errors import KubeError
-from kgpu.base.plain import items, mapping, text
 
 Object: TypeAlias = dict[str, Any]
 """A Kubernetes object as decoded JSON, with apiVersion, kind and metadata."""
@@ -98,10 +97,6 @@ class WatchEvent:
     object: Object = field(default_factory=dict)
 
 
-MAX_CAUSES: Final = 8
-"""Details of a refusal that are kept."""
-
-
 class Patch(enum.StrEnum):
     """How a patch is merged; values are the content types."""
 
@@ -132,12 +127,6 @@ class KubeRefusedError(KubeError):
     def gone(self) -> bool:
         """True when the version asked for is too old: list again."""
         return self.code == 410
-
-
-def causes_of(details: Any) -> tuple[tuple[str, str], ...]:
-    """The causes in a Status object's ``details``: each a word and a message."""
-    rows = map(mapping, items(mapping(details).get("causes"))[:MAX_CAUSES])
-    return tuple((text(cause.get("reason")), text(cause.get("message"))) for cause in rows)
 
 
 class KubeUnreachableError(KubeError):

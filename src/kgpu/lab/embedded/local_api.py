@@ -24,8 +24,8 @@ from kgpu.kube.port import (
     Selector,
     ServedResources,
     WatchEvent,
-    causes_of,
 )
+from kgpu.kube.refusal import causes_of
 from kgpu.lab.embedded.core.model import ApiUser, Call, DeleteOptions
 from kgpu.lab.embedded.core.verbs import ApiCore
 from kgpu.lab.embedded.core.writing import APPLY
