@@ -130,10 +130,15 @@ def heal(gpu: Any) -> None:
     for slot in gpu.ci:
         slot.ecc_sram = 0
     gpu.remap_pending = gpu.remap_failed = gpu.retired_pending = gpu.unrepairable_memory = 0
+    gpu.remap_corrected_inactive = gpu.remap_uncorrected_inactive = gpu.sram_threshold_exceeded = 0
+    train_links(gpu)
+
+
+def train_links(gpu: Any) -> None:
+    """Bring PCI and every NVLink up as at a start, with no errors counted, and have the fabric take the GPU in anew."""
     gpu.fabric_health_mask, gpu.fabric_status = 0, 0
     if gpu.fabric_health_summary:
         gpu.fabric_health_summary = 1
-    gpu.remap_corrected_inactive = gpu.remap_uncorrected_inactive = gpu.sram_threshold_exceeded = 0
     gpu.pci.gen_cur, gpu.pci.width_cur = gpu.pci.gen_max, gpu.pci.width_max
     for link in gpu.link[: gpu.link_count]:
         link.active = int(link.remote_type in {0, 2})

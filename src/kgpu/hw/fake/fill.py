@@ -19,6 +19,7 @@ LINK_VERSIONS: Final[Mapping[int, int]] = {1: 1, 2: 2, 3: 4, 4: 6, 5: 7, 6: 8, 7
 SWITCH_DEVICE_IDS: Final[Mapping[int, int]] = {2: 0x1AC210DE, 3: 0x1AF110DE, 4: 0x22A310DE}  # by NVLink generation
 REMOTE_GPU, REMOTE_SWITCH, REMOTE_UNKNOWN = 0, 2, 255
 P2P_OK, P2P_GPU_NOT_SUPPORTED, P2P_NOT_SUPPORTED = 0, 2, 5
+BAR1_USED: Final = 1 << 20  # bytes, while nothing runs
 LINK_CAPS: Final = 0b101111  # P2P, sysmem and the atomics of both, valid
 TURING, AMPERE, HOPPER = 6, 7, 9
 PCIE_LANE_KBS: Final[Mapping[int, int]] = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563, 7: 15125}  # in 1000 KB/s
@@ -42,6 +43,11 @@ def fill(view: Any, profile: Profile, *, seed: str) -> None:
 def gpu_uuid(profile: str, seed: str, index: int) -> str:
     """``GPU-<uuid5>``, the same for the same node at all times."""
     return f"GPU-{uuid.uuid5(NAMESPACE, f'{profile}/{seed}/{index}')}"
+
+
+def persistence(brand: int) -> int:
+    """The persistence mode that a GPU has after its machine's start: data centers' machines switch it on."""
+    return int(brand != BRANDS["geforce"])
 
 
 def cuda_number(text: str) -> int:
@@ -83,7 +89,7 @@ def _gpu(out: Any, profile: Profile, index: int, gpu: ProfileGpu, seed: str) -> 
         module_id=index % 8 + 1,
         multi_gpu=0,
         peer_type=2 if profile.topology.switched else 1,
-        persistence=int(datacenter),
+        persistence=persistence(BRANDS[model.brand]),
         gsp_mode=int(architecture >= TURING),
         gsp_default=int(architecture >= TURING),
         accounting_buffer=4000,
@@ -125,7 +131,7 @@ def _capacity(out: Any, model: Model) -> None:
         mem_total=model.memory.total_mib << 20,
         mem_reserved=model.memory.reserved_mib << 20,
         bar1_total=model.memory.bar1_mib << 20,
-        bar1_used=1 << 20,
+        bar1_used=BAR1_USED,
         mem_bus_width=model.memory.bus_bits,
         ecc_supported=int(model.ecc.supported),
         ecc_current=int(model.ecc.enabled),

@@ -33,11 +33,27 @@ def say(root: Path | str, *messages: str) -> None:
                 line = message.replace("\n", " ")
                 file.write(f"{_WARNING},{number},{time.monotonic_ns() // 1000},-;{line}\n".encode())
     except OSError as error:
-        raise HwError(
-            f"the simulated kernel log {Path(root, PATH)} can't be written: {error.strerror or error}",
-            "a simulated root that this user owns",
-            "check its owner",
-        ) from error
+        raise _unwritable(root, error) from error
+
+
+def _unwritable(root: Path | str, error: OSError) -> HwError:
+    return HwError(
+        f"the simulated kernel log {Path(root, PATH)} can't be written: {error.strerror or error}",
+        "a simulated root that this user owns",
+        "check its owner",
+    )
+
+
+def begin(root: Path | str) -> None:
+    """The log of a kernel that has just started; nothing where the machine has no log. Raises HwError."""
+    try:
+        with open(Path(root, PATH), "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.truncate(0)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _unwritable(root, error) from error
 
 
 def xid(root: Path | str, bus_id: str, code: int, text: str, *, gi: int | None = None, ci: int | None = None) -> None:
