@@ -104,9 +104,30 @@ async def test_a_refused_pod_holds_nothing(pair) -> None:
 
 
 async def test_a_container_asked_again_keeps_its_devices(pair) -> None:
-    kubelet, _, _ = pair
+    kubelet, _, logic = pair
     first = await kubelet.admit("a", "c", {NAME: 2})
+    logic.refuse = "d3"  # which it holds: the plugin is not asked again
     assert await kubelet.admit("a", "c", {NAME: 2}) == first
+
+
+async def test_a_container_asked_again_loses_devices_that_are_ill_by_now(pair) -> None:
+    kubelet, plugin, _ = pair
+    await kubelet.admit("a", "c", {NAME: 2})
+    plugin.update(devices(4, 3))
+    await kubelet.wait_for(lambda: kubelet.allocatable() == {NAME: 3})
+    text = "previously allocated devices are no longer healthy; cannot allocate unhealthy devices"
+    with pytest.raises(AdmissionError, match=text):
+        await kubelet.admit("a", "c", {NAME: 2})
+    assert kubelet.held() == {}
+
+
+async def test_a_container_asked_again_before_its_plugin_is_back_loses_its_devices(pair) -> None:
+    kubelet, _, _ = pair
+    await kubelet.admit("a", "c", {NAME: 2})
+    await kubelet.restart()
+    with pytest.raises(AdmissionError, match="cannot allocate unregistered device"):
+        await kubelet.admit("a", "c", {NAME: 2})
+    assert kubelet.held() == {}
 
 
 async def test_a_plugin_that_goes_leaves_unhealthy_devices(pair) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kgpu.base.errors import UserError
+from kgpu.base.errors import LabError, UserError
 from kgpu.cli.main import main
+from kgpu.lab.embedded.model import STATE_FILE
 from kgpu.lab.nodes import agents, manage
+from kgpu.lab.nodes.folder import REBOOT, mark_for_removal
 
 
 @pytest.fixture
@@ -39,6 +41,44 @@ def test_all_of_them_can_be_removed(folder: Path, capsys: pytest.CaptureFixture[
     assert manage.broken(folder) == {}
 
 
+@pytest.fixture
+def up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same as if the lab were up; nobody hosts the nodes."""
+    for name in (STATE_FILE, "kubeconfig"):
+        (folder / name).touch()
+    monkeypatch.setattr(manage, "start_host", lambda *_, **__: 0)
+    return folder
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_a_reboot_is_asked_for_and_listed(output: str, up: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node = ["kgpu", "lab", "node"]
+    asked = up / "nodes" / "cpu-1" / REBOOT
+    assert main([*node, "reboot", "cpu-1", "cpu-1", "--dir", str(up), "-o", output]) == 0
+    told = capsys.readouterr().out
+    assert (json.loads(told) == {"nodes": ["cpu-1"]}) if output == "json" else told == "node cpu-1 reboots\n"
+    assert asked.exists()
+    assert main([*node, "list", "--dir", str(up)]) == 0
+    assert "(rebooting)" in capsys.readouterr().out
+    assert main([*node, "list", "--dir", str(up), "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rebooting"] == ["cpu-1"]
+    asked.unlink()
+    assert main([*node, "list", "--dir", str(up)]) == 0
+    assert "(rebooting)" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("node", "what"), [("cpu-9", "cpu-9"), ("cpu-2", "node.json"), ("cpu-3", "being removed")])
+def test_what_can_not_reboot_is_told_and_nothing_does(node: str, what: str, up: Path) -> None:
+    manage.add(up, "cpu")
+    (added,) = {"cpu-3"} & {path.name for path in (up / "nodes").iterdir()}
+    mark_for_removal(up / "nodes" / added)
+    with pytest.raises(LabError, match=what) as caught:
+        manage.reboot(up, ["cpu-1", node])
+    assert caught.value.expected
+    assert caught.value.remedy
+    assert not [*up.glob(f"nodes/*/{REBOOT}")]
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [
@@ -46,6 +86,9 @@ def test_all_of_them_can_be_removed(folder: Path, capsys: pytest.CaptureFixture[
         (["add", "hgx-h10"], "there is no lab"),
         (["remove", "cpu-9"], "there is no simulated node cpu-9"),
         (["remove"], "neither or both"),
+        (["reboot", "cpu-9"], "there is no simulated node cpu-9"),
+        (["reboot", "cpu-1"], "there is no lab"),
+        (["reboot"], "Missing argument"),
         (["hw-root", "cpu-1"], "no simulated hardware"),
     ],
 )

@@ -171,6 +171,12 @@ def test_what_a_node_lacks(node: dict[str, object] | None, gpus: bool, why: str)
     assert lacking(node, gpus=gpus) == why
 
 
+def test_a_node_of_an_earlier_boot_is_not_back_yet() -> None:
+    node = {"status": {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"bootID": "one"}}}
+    assert lacking(node, gpus=False, boot="two") == "it has not come back after its reboot"
+    assert lacking(node, gpus=False, boot="one") == lacking(node, gpus=False) == ""
+
+
 def test_another_system_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(LabError, match="can't run on darwin"):

@@ -8,7 +8,9 @@ import subprocess
 import sys
 
 import msgspec
+import pytest
 
+from kgpu.base.boot import ENV_BOOT_ID
 from kgpu.lab import processes
 
 
@@ -27,6 +29,13 @@ def test_a_recorded_process_is_recognised_and_signalled() -> None:
         child.wait()
     assert not processes.alive(known)
     assert not processes.signal_process(known, signal.SIGKILL)
+
+
+def test_a_simulated_machines_boot_is_not_that_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = processes.record(os.getpid())
+    monkeypatch.setenv(ENV_BOOT_ID, "simulated")
+    assert processes.record(os.getpid()) == known
+    assert processes.alive(known)
 
 
 def test_another_process_with_the_same_pid_is_left_alone() -> None:

@@ -25,13 +25,14 @@ kgpu lab node add l4 --count 3 --label pool=inference --taint nvidia.com/gpu:NoS
 kgpu lab node add dgx-a100-80g --mig '0:1g.10gb*7'
 kgpu lab node add hgx-h100 --light --count 1000 --wait
 kgpu lab node list
+kgpu lab node reboot l4-1
 kgpu lab node remove l4-2
 """
 
 
 @click.group("node", cls=ExampleGroup, examples=EXAMPLES)
 def node_group() -> None:
-    """Simulated nodes: add them to a running lab, list them, take them away."""
+    """Simulated nodes: add them to a running lab, list them, reboot them, take them away."""
 
 
 def _lab(name: str, folder: Path | None) -> Path:
@@ -111,6 +112,49 @@ def add(
         click.echo(f"nodes {names[0]} to {names[-1]} join the lab")
 
 
+REBOOT_EXAMPLES = """
+kgpu lab node reboot l4-1
+kgpu lab node reboot l4-1 l4-2 --wait
+"""
+
+
+@node_group.command("reboot", examples=REBOOT_EXAMPLES)
+@which_lab
+@click.argument("names", nargs=-1, required=True, metavar="NODE...")
+@click.option("--wait", "waits", is_flag=True, help="Until they are Ready again and offer their GPUs.")
+@output_option()
+def reboot(*, name: str, folder: Path | None, names: tuple[str, ...], waits: bool, output: str) -> None:
+    """Reboot the machines of nodes, as if their power were cut.
+
+    All that runs on them ends at once, what they have in memory is lost, and their GPUs start anew: a GPU that fell off
+    the bus is back. Then the kubelet starts the pods again. The Node tells a new boot id.
+    """
+    from kgpu.lab.nodes import manage
+
+    lab, wanted = _lab(name, folder), list(dict.fromkeys(names))
+    manage.reboot(lab, wanted)
+    if waits:
+        _wait_for_boots(lab, wanted)
+    if output == "json":
+        print_json({"nodes": wanted})
+    else:
+        verb = "has rebooted" if waits else "reboots"
+        click.echo("\n".join(f"node {node} {verb}" for node in wanted))
+
+
+def _wait_for_boots(lab: Path, names: list[str]) -> None:
+    from kgpu.lab import progress
+    from kgpu.lab.embedded import ready
+    from kgpu.lab.nodes import manage
+
+    with progress.for_terminal().step(f"wait for {len(names)} nodes"):
+        seconds = WAIT_S + WAIT_PER_NODE_S * len(names)
+        boots = manage.wait_until_booted(lab, names, seconds)
+        there = manage.listing(lab)
+        wanted = {name: there[name].has_gpus and there[name].agent for name in names if name in there}
+        ready.wait_for_nodes(manage.place(lab)[0], wanted, seconds, manage.nodes_dir(lab), boots)
+
+
 def _wait(lab: Path, kubeconfig: Path, names: list[str], *, gpus: bool) -> None:
     from kgpu.lab import progress
     from kgpu.lab.embedded import ready
@@ -162,6 +206,7 @@ def list_(*, name: str, folder: Path | None, output: str) -> None:
         form = "light" if row.get("light") else "full"
         has = not row.get("light") and row["profile"] != "cpu"
         where = str(manage.nodes_dir(lab) / row["name"] / "hw") if has else "-"
+        where += "  (rebooting)" if row["name"] in status["rebooting"] else ""
         click.echo(f"{row['name']:24}{Path(row['profile']).stem:18}{form:8}{where}")
     click.echo(f"host: {'pid ' + str(status['host']) if status['host'] else 'not running'}; log {status['log']}")
 

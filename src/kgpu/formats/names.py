@@ -62,6 +62,7 @@ NODE_FEATURE_PREFIX: Final = "nvidia-features-for-"
 ENV_HW_STATE: Final = "KGPU_HW_STATE"
 NODE_HOST_LABEL: Final = "kgpu.dev/node-host"  # on simulated Nodes: which host's they are
 ENV_LAB_CONTAINER: Final = "KGPU_LAB_CONTAINER"  # the id of the simulated node's container that a process is in
+ENV_SIMULATED_REBOOT: Final = "KGPU_SIMULATED_REBOOT"  # the file that reboots the simulated machine once it is made
 HW_STATE_PATH: Final = "/run/kgpu/hw/state"
 
 # kgpu's own
@@ -312,6 +313,8 @@ CAPI_OWNER_NAME: Final = "cluster.x-k8s.io/owner-name"
 # Operations on nodes: who holds a node's cordon (uids, separated by commas), and the engine's field manager
 CORDON_ANNOTATION: Final = "kgpu.dev/cordon"
 OPERATIONS_FIELD_MANAGER: Final = "kgpu-operations"
+ACT_APP: Final = "kgpu-act"  # label app of the pods that act on nodes
+ACT_LABEL: Final = "kgpu.dev/act"  # on such a pod: the ID under which the node is asked
 OPERATIONS_COMPONENT: Final = "kgpu-operations"  # source of its Events
 MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"  # Kubernetes' own: a pod that stands for a static one
 ENV_OPERATIONS: Final = "KGPU_OPERATIONS"

@@ -173,17 +173,20 @@ class FakeKubelet:
     ) -> dict[str, ContainerAllocation]:
         """Give a container its devices, as at pod admission: one pod at a time, as the kubelet does it.
 
-        ``reuse`` names init containers of the same pod, whose devices may be given again. Raises AdmissionError; then
-        the pod holds nothing.
+        ``reuse`` names init containers of the same pod, whose devices may be given again. A container that holds its
+        devices already, as after a reboot, keeps them while they are healthy; the plugin is not asked again. Raises
+        AdmissionError; then the pod holds nothing.
         """
         async with self._admitting:
             answers: dict[str, ContainerAllocation] = {}
             key = (pod, container)
             try:
                 for name, count in wants.items():
+                    before = self._held.get(key, {}).get(name)
                     ids = await self._choose(name, count, key, reuse)
                     self._held.setdefault(key, {})[name] = ids
-                    answers[name] = await self._allocate(name, ids)
+                    known = self._answers.get(key, {}).get(name) if ids == before else None
+                    answers[name] = known or await self._allocate(name, ids)
             except AdmissionError:
                 self.release(pod)
                 raise
@@ -207,8 +210,6 @@ class FakeKubelet:
 
     async def _choose(self, name: str, count: int, key: tuple[str, str], reuse: Collection[str]) -> tuple[str, ...]:
         already = self._held.get(key, {}).get(name, ())
-        if len(already) >= count:
-            return already
         resource = self._resources.get(name)
         if resource is None or (resource.endpoint is None and not resource.devices):
             raise AdmissionError(
@@ -220,6 +221,14 @@ class FakeKubelet:
                 "healthy devices",
                 "look at the devices and their plugin",
             )
+        if not resource.healthy.issuperset(already):
+            raise AdmissionError(
+                f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {name}",
+                "the devices that the container had",
+                "look at the devices and their plugin",
+            )
+        if len(already) >= count:
+            return already
         again = {
             device
             for container in reuse

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from kgpu.base.boot import boot_id
+from kgpu.base.boot import BOOT_ID, boot_id
 from kgpu.base.typed import decode
 
 _START_TIME_FIELD: Final = 19  # of /proc/PID/stat, counted from the state letter: starttime in clock ticks
@@ -41,7 +41,7 @@ def parse_start_time(stat: str) -> int:
 
 def record(pid: int) -> ProcessRecord:
     """The record of a living process; OSError when there is none."""
-    return ProcessRecord(pid=pid, start=parse_start_time(Path(f"/proc/{pid}/stat").read_text()), boot=boot_id())
+    return ProcessRecord(pid=pid, start=parse_start_time(Path(f"/proc/{pid}/stat").read_text()), boot=boot_id(BOOT_ID))
 
 
 @contextlib.contextmanager
@@ -72,7 +72,7 @@ def alive(process: ProcessRecord) -> bool:
         stat = Path(f"/proc/{process.pid}/stat").read_text()
     except OSError:
         return False
-    if process.boot != boot_id() or parse_start_time(stat) != process.start:
+    if process.boot != boot_id(BOOT_ID) or parse_start_time(stat) != process.start:
         return False
     return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
 

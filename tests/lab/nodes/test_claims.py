@@ -18,6 +18,7 @@ from kgpu.kubelet.pb import pluginregistration_v1_pb2 as registry
 from kgpu.kubelet.pb import podresources_v1_pb2 as pb
 from kgpu.kubelet.rpc import RpcClient, RpcServer, Service
 from kgpu.lab.nodes.claims import CLAIMS
+from kgpu.lab.nodes.folder import ask_for_reboot
 from tests.lab.nodes.support import GPU, Bench, Logic, gpus, pod, until
 
 DRIVER = "gpu.example.com"
@@ -180,6 +181,20 @@ async def test_claims_of_others_are_refused(lab: Bench) -> None:
         text = 'fetch ResourceClaim gone: resourceclaims.resource.k8s.io "gone" not found'
         await until(lambda: any(one.endswith(text) for one in lab.events("FailedPrepareDynamicResources")))
         assert not made.prepared
+
+
+async def test_claims_are_prepared_again_after_a_reboot(lab: Bench, cdi: None) -> None:
+    del cdi
+    (lab.node_folder / "cdi").rename(lab.node_folder / "cdi-static")  # the other one is in memory
+    await claim(lab, "one", "p")
+    async with driver(lab) as made:
+        wanted = user("p", "echo $DRA; sleep 60", "one")
+        wanted["spec"]["restartPolicy"] = "Always"
+        await lab.create(wanted)
+        await lab.phase_is("p", "Running")
+        ask_for_reboot(lab.node_folder)
+        await until(lambda: lab.container("p")["restartCount"] == 1 and lab.state("p")[0] == "running")
+        assert (made.prepared, made.unprepared) == (["one", "one"], [])
 
 
 @pytest.mark.usefixtures("cdi")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -66,6 +67,23 @@ async def test_an_orphan_whose_host_was_down_too_ends_with_the_next_host(lab: Be
     await lab.up()
     await lab.phase_is("p", "Failed")
     await until(lambda: not is_alive(pid))
+
+
+async def test_when_power_is_cut_nobody_tells_how_a_container_ended(
+    lab: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lab.create(pod("p", WAYS["daemon"]))
+    await lab.phase_is("p", "Running")
+    pid = await said_pid(lab, "p")
+    (one,) = leftovers.containers(lab.node_folder)
+    state = json.loads((one.folder / "state.json").read_text())
+    await lab.down()
+    sent, kill = [], os.kill
+    monkeypatch.setattr(container_processes.os, "kill", lambda *about: sent.append(about) or kill(*about))
+    container_processes.cut_power(lab.node_folder)
+    await until(lambda: not any(is_alive(process) for process in (pid, state["pid"], state["shim"])))
+    assert sent[0] == (state["shim"], signal.SIGSTOP)  # before it could see that its container has ended
+    assert not (one.folder / container_processes.EXIT).exists()
 
 
 def start(session: bool = False, **env: str) -> subprocess.Popen[bytes]:

@@ -12,8 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu import __version__
+from kgpu.base.boot import ENV_BOOT_ID
 from kgpu.formats.cdi import CdiDeviceNode, CdiMount
-from kgpu.formats.names import CDI_DIR, DRIVER_INSTALL_DIR, HOST_ROOT, IMAGE_REPOSITORY, KUBELET_DEVICE_PLUGIN_DIR
+from kgpu.formats.names import (
+    CDI_DIR,
+    DRIVER_INSTALL_DIR,
+    ENV_SIMULATED_REBOOT,
+    HOST_ROOT,
+    IMAGE_REPOSITORY,
+    KUBELET_DEVICE_PLUGIN_DIR,
+)
 from kgpu.lab.nodes import kgpu_image, machine, starter
 from kgpu.lab.nodes.oci import OciConfig
 from kgpu.lab.nodes.runtime import PLAIN, Runtime
@@ -74,6 +82,21 @@ def test_a_program_of_the_image_is_this_python_under_its_name(program: str) -> N
     done = subprocess.run([*start, name, word], capture_output=True, text=True, check=True)
     assert (start[0], done.stdout) == (sys.executable, f"kgpu {__version__}\n")
     assert run("sh", "-c", "true").args == ("sh", "-c", "true")
+
+
+def test_what_the_machine_says_of_itself_is_not_the_pods_to_set() -> None:
+    env = {ENV_BOOT_ID: "mine", ENV_SIMULATED_REBOOT: "/mine", "A": "b"}
+    assert kgpu_image.without_machines_own(env) == {"A": "b"}
+    found = run(env=env).env
+    assert found["A"] == "b"
+    assert not kgpu_image.MACHINES_OWN & found.keys()
+    found = kgpu_image.command((), env, mounts=(), address=ADDRESS, kubeconfig=Path("/k"), boot="its").env
+    assert found[ENV_BOOT_ID] == "its"
+    assert ENV_SIMULATED_REBOOT not in found
+    asks = Path("/n/reboot")
+    found = kgpu_image.command((), env, mounts=(), address=ADDRESS, kubeconfig=Path("/k"), reboot=asks).env
+    assert found[ENV_SIMULATED_REBOOT] == str(asks)
+    assert ENV_BOOT_ID not in found
 
 
 def test_parts_of_the_hosts_root_tell_where_it_is() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -58,11 +59,16 @@ def nodes(kubeconfig: Path) -> list[Object]:
     return asyncio.run(ask())
 
 
-def lacking(node: Object | None, *, gpus: bool) -> str:
-    """What a node lacks to be ready, as a text; "" for nothing. ``gpus``: it must offer some, and be labelled."""
+def lacking(node: Object | None, *, gpus: bool, boot: str = "") -> str:
+    """What a node lacks to be ready, as a text; "" for nothing. ``gpus``: it must offer some, and be labelled.
+
+    ``boot``: which boot of its machine it must be of.
+    """
     if node is None:
         return "it has not registered"
     status = node.get("status") or {}
+    if boot and (status.get("nodeInfo") or {}).get("bootID") != boot:
+        return "it has not come back after its reboot"
     conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or ()}
     if conditions.get("Ready") != "True":
         return "it is not Ready"
@@ -84,22 +90,30 @@ def _tail(log: Path, lines: int = 8) -> str:
         return ""
 
 
-def wait_for_nodes(kubeconfig: Path, wanted: dict[str, bool], seconds: float, folder: Path) -> None:
+def wait_for_nodes(
+    kubeconfig: Path, wanted: dict[str, bool], seconds: float, folder: Path, boots: Mapping[str, str] | None = None
+) -> None:
     """Wait until each node is ready; the value is whether it must offer GPUs. ``folder``: of the lab's nodes.
+
+    ``boots``: for nodes that were rebooted, of which boot they must be.
 
     Raises LabError, also when the host of the nodes has ended, and KubeError.
     """
-    asyncio.run(_wait(kubeconfig, wanted, seconds, folder))
+    asyncio.run(_wait(kubeconfig, wanted, seconds, folder, boots or {}))
 
 
-async def _wait(kubeconfig: Path, wanted: dict[str, bool], seconds: float, folder: Path) -> None:
+async def _wait(
+    kubeconfig: Path, wanted: dict[str, bool], seconds: float, folder: Path, boots: Mapping[str, str]
+) -> None:
     log = folder / manage.HOST / "log"
     until = time.monotonic() + seconds
     api = _connect(kubeconfig)
     try:
         while True:
             present = {node["metadata"]["name"]: node for node in (await api.list(NODES)).items}
-            missing = {name: lacking(present.get(name), gpus=gpus) for name, gpus in wanted.items()}
+            missing = {
+                name: lacking(present.get(name), gpus=gpus, boot=boots.get(name, "")) for name, gpus in wanted.items()
+            }
             missing = {name: why for name, why in missing.items() if why}
             if not missing:
                 return

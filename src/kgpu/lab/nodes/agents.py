@@ -15,16 +15,19 @@ from typing import Final
 
 from kgpu.base import signals
 from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.boot import ENV_BOOT_ID
 from kgpu.base.errors import UserError
 from kgpu.base.files import write_atomic
 from kgpu.formats.names import ENV_HW_STATE, ENV_RUN_DIR
-from kgpu.lab.nodes import machine
+from kgpu.lab.nodes import boots, machine
 from kgpu.lab.nodes.machine import NodeMachine
 from kgpu.lab.nodes.spec import NodeSpec, mig_rows
 
 log = logging.getLogger(__name__)
 
 _SOURCE: Final = str(Path(__file__).resolve().parents[3])
+RUN: Final = "run"
+"""In the node's folder: /run/kgpu for an agent that the host runs."""
 CONFIG_FILE: Final = "config.yaml"
 CONFIG_MAP: Final = "gpu-operator/device-plugin-config"
 LOG_LIMIT: Final = 4 << 20  # bytes, after which a log starts over
@@ -54,14 +57,20 @@ _one_at_a_time: Final = threading.Lock()
 
 
 def _make_hardware(spec: NodeSpec, root: Path) -> None:
-    from kgpu.hw.fake import create, mig, operate
+    from kgpu.hw.fake import create
 
     temporary = root.with_name(f".{root.name}.new")
     create.create_root(spec.profile, temporary, gpus=spec.gpus, seed=spec.name, force=True)
-    rows = mig_rows(spec, len(operate.snapshot(temporary)["gpus"]))
-    for gpu, profiles in rows:
-        mig.partition(temporary, gpu, mig.expand(profiles))
+    cut_slices(spec, temporary)
     os.rename(temporary, root)
+
+
+def cut_slices(spec: NodeSpec, root: Path) -> None:
+    """Make the MIG slices of the node's layout in place of those on its GPUs. Raises ConfigError, HwError."""
+    from kgpu.hw.fake import mig, operate
+
+    for gpu, profiles in mig_rows(spec, len(operate.snapshot(root)["gpus"])) if spec.mig else ():
+        mig.partition(root, gpu, mig.expand(profiles))
 
 
 def command(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubeconfig: Path, cdi: Path) -> list[str]:
@@ -104,7 +113,8 @@ async def keep_running(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubec
     env = {
         **os.environ,
         ENV_HW_STATE: str(folder / "hw" / "state"),
-        ENV_RUN_DIR: str(folder / "run"),
+        ENV_RUN_DIR: str(folder / RUN),
+        **({ENV_BOOT_ID: boot} if (boot := boots.read(folder)) else {}),
         "PYTHONPATH": os.pathsep.join(filter(None, [_SOURCE, os.environ.get("PYTHONPATH", "")])),
         "PYTHONSAFEPATH": "1",
     }

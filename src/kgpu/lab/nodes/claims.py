@@ -195,6 +195,13 @@ class ClaimManager:
             self._claims.pop((claim.namespace, claim.name), None)
         self._save()
 
+    def forget_devices(self) -> None:
+        """The machine was rebooted: what drivers had prepared was in memory, and who uses it is still known."""
+        for claim in self._claims.values():
+            claim.devices = None
+        if self._claims:
+            self._save()
+
     def uses(self, pod_uid: str) -> bool:
         """Whether something of the pod is, or may be, prepared."""
         return any(pod_uid in claim.pods for claim in self._claims.values())

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kgpu.base.boot import boot_id
+from kgpu.base.boot import BOOT_ID, boot_id
 from kgpu.formats.names import ENV_LAB_CONTAINER
 from kgpu.lab.processes import parse_start_time
 
@@ -88,12 +88,23 @@ def end_all(*nodes: Path) -> None:
     end(*(config.parent for node in nodes for config in node.glob(f"c/*/{CONFIG}")))
 
 
+def cut_power(node: Path) -> None:
+    """End every container process of the node's folder as a power cut does: nobody is left to tell how one ended."""
+    folders = [config.parent for config in node.glob(f"c/*/{CONFIG}")]
+    for folder in folders:
+        state = read_state(folder)
+        if state is not None and is_alive(state.shim) and is_shim(state.shim, folder):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(state.shim, signal.SIGSTOP)
+    end(*folders)
+
+
 def _orphans(lost: Sequence[tuple[Path, ShimState | None]]) -> list[int]:
     """The processes of all containers that have lost their shims, in one pass over ``/proc``."""
     ids = {str((read_json(folder / CONFIG) or {}).get("id") or "") for folder, _ in lost} - {""}
     markers = {f"{ENV_LAB_CONTAINER}={container_id}".encode() for container_id in ids}
     configs = {os.fsencode(folder / CONFIG) for folder, _ in lost}
-    boot = boot_id()
+    boot = boot_id(BOOT_ID)
     sessions = {state.pid: state for _, state in lost if state is not None and state.ticks and state.boot == boot}
     return [
         pid

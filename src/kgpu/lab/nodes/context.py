@@ -11,6 +11,7 @@ from typing import Final
 
 from kgpu.kube.port import CONFIG_MAPS, KubeApi, Object, Resource
 from kgpu.kubelet.fake import FakeKubelet
+from kgpu.lab.nodes import boots
 from kgpu.lab.nodes.addresses import PodAddresses, loopback
 from kgpu.lab.nodes.claims import ClaimManager
 from kgpu.lab.nodes.environment import CONFIG_MAP, SECRET, Ref
@@ -45,6 +46,12 @@ class NodeContext:
     service_env: Mapping[str, str] = field(default_factory=dict)
     now: Callable[[], float] = time.time
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(16))
+    boot: Callable[[], str] = lambda: ""
+    """The id of the machine's boot; "" before its first reboot."""
+
+    def is_former(self, container: str) -> bool:
+        """Whether the container with that id was ended by the machine's reboot."""
+        return boots.is_former(self.boot(), container)
 
     def loopback(self, pod_address: str) -> str:
         """``loopback`` in this node's lab."""

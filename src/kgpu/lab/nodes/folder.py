@@ -21,6 +21,8 @@ SPECIAL: Final = "host"
 """The host's own folder among the nodes': keys, the port, what it probed."""
 LEAVING: Final = "leaving"
 """In place of a ``node.json``: the node is to be removed, by the next host if this one ends before it has done so."""
+REBOOT: Final = "reboot"
+"""Beside a ``node.json``: the node's machine is to be rebooted, or is just rebooting. See ``reboot.py``."""
 
 OPERATOR: Final = "operator"
 """A file in the folder: kgpu's operator runs the agents, and not the nodes' host."""
@@ -36,6 +38,8 @@ class FolderContents:
     problems: Mapping[str, LabError] = field(default_factory=dict)
     leaving: frozenset[str] = frozenset()
     """Nodes that are to go, whoever knows them."""
+    rebooting: frozenset[str] = frozenset()
+    """Nodes whose machines are to be rebooted, or are just rebooting."""
     news: tuple[LabError, ...] = ()
     folders: tuple[str, ...] = ()
     """The names of every folder in it, with or without a node."""
@@ -60,6 +64,7 @@ class NodeFolder:
         former, self._known = self._known, {}
         news: list[LabError] = []
         leaving: list[str] = []
+        rebooting: list[str] = []
         root = str(self.folder)  # paths as text: there may be thousands
         for name in folders:
             identity = _identity(f"{root}/{name}/{SPEC_FILE}")
@@ -67,6 +72,8 @@ class NodeFolder:
                 if os.path.exists(f"{root}/{name}/{LEAVING}"):
                     leaving.append(name)
                 continue
+            if os.path.exists(f"{root}/{name}/{REBOOT}"):
+                rebooting.append(name)
             before = former.get(name)
             if before is not None and before[0] == identity:
                 self._known[name] = before
@@ -79,6 +86,7 @@ class NodeFolder:
             specs={name: spec for name, (_, spec) in self._known.items() if isinstance(spec, NodeSpec)},
             problems={name: problem for name, (_, problem) in self._known.items() if isinstance(problem, LabError)},
             leaving=frozenset(leaving),
+            rebooting=frozenset(rebooting),
             news=tuple(news),
             folders=tuple(folders),
         )
@@ -106,6 +114,11 @@ def mark_for_removal(folder: Path) -> None:
     """Mark the node of that folder for removal by its host. Raises OSError."""
     (folder / LEAVING).touch()
     (folder / SPEC_FILE).unlink(missing_ok=True)
+
+
+def ask_for_reboot(folder: Path) -> None:
+    """Have the machine of the node in that folder rebooted by its host. Raises OSError."""
+    (folder / REBOOT).touch()
 
 
 def give_to_operator(nodes: Path) -> None:

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from kgpu.base.backoff import Backoff, BackoffPolicy
-from kgpu.base.boot import boot_id
+from kgpu.base.boot import BOOT_ID, boot_id
 from kgpu.base.errors import LabError, UserError
 from kgpu.base.files import write_atomic
 from kgpu.base.inotify import CONTENT, Inotify
 from kgpu.formats.names import NODE_HOST_LABEL
 from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object
-from kgpu.lab.nodes import container_processes, host_folder, runtime, starter
+from kgpu.lab.nodes import agents, container_processes, host_folder, reboot, runtime, starter
 from kgpu.lab.nodes.addresses import PodAddresses
 from kgpu.lab.nodes.feed import ObjectFeed
 from kgpu.lab.nodes.folder import SPECIAL, FolderContents, NodeFolder
@@ -73,6 +73,7 @@ class NodeHost:
         self.nodes: dict[str, SimNode] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._removals: dict[str, asyncio.Task[None]] = {}
+        self._rebooting: set[str] = set()
         self._folder = NodeFolder(self.folder)
         self._look = FolderContents()
 
@@ -97,7 +98,7 @@ class NodeHost:
             api=self._api, recorder=self._recorder,
             runtime=runtime.Runtime(mode, hide=[self.folder.parent], networks=networks),
             addresses=PodAddresses(), endpoint=Endpoint(address=self._address, port=self._logs.port),
-            kubeconfig=self._kubeconfig, boot=boot_id() or UNKNOWN_BOOT, labels=self._labels_of,
+            kubeconfig=self._kubeconfig, boot=boot_id(BOOT_ID) or UNKNOWN_BOOT, labels=self._labels_of,
             registrations=asyncio.Semaphore(REGISTRATIONS), starts=asyncio.Semaphore(STARTS),
             pods_known=self._pods.synced, service_env=self._service_env, mark={NODE_HOST_LABEL: self._mark},
         )  # fmt: skip
@@ -147,9 +148,13 @@ class NodeHost:
             self._removals[name] = asyncio.create_task(self._remove(name), name=f"remove {name}")
         for name in sorted(look.specs, key=self._rank):
             node = self.nodes.get(name)
-            if name in self._removals or (node is not None and node.spec == look.specs[name]):
+            off = name in look.rebooting and name not in self._rebooting
+            if name in self._removals or (node is not None and node.spec == look.specs[name] and not off):
                 continue
-            if node is not None:
+            if off:  # a machine without power waits for nobody: its agent is not asked to end
+                self._rebooting.add(name)
+                agents.end_former(self.folder / name)
+            elif node is not None:
                 log.info("node %s is another one now; it starts again", name)
             try:
                 self._add(look.specs[name])
@@ -194,6 +199,9 @@ class NodeHost:
         backoff = Backoff(_POLICY)
         while True:
             try:
+                if reboot.is_asked(node.folder):
+                    await reboot.perform(node.spec, node.folder, node.context.machine, node.claims)
+                self._rebooting.discard(node.spec.name)
                 await node.run()
             except UserError as error:
                 log.warning("node %s: %s", node.spec.name, error.one_line())
@@ -208,6 +216,7 @@ class NodeHost:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+            self._rebooting.discard(name)
             if node is None:  # an earlier host's
                 node = SimNode(NodeSpec(name=name, profile=CPU_PROFILE), folder, folder, self._services)
                 node.resting |= self._by_node.get(name, {})

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from kgpu.base.boot import ENV_BOOT_ID
 from kgpu.formats.cdi import CdiMount
 from kgpu.formats.names import (
     CDI_DIR,
     ENV_HOST_ROOT,
     ENV_RUN_DIR,
+    ENV_SIMULATED_REBOOT,
     ENV_WAIT_FOR_VALIDATION,
     HOST_ROOT,
     IMAGE_REPOSITORY,
@@ -48,6 +50,8 @@ PLACES: Final = (
     ("/run/nvidia", ENV_WAIT_FOR_VALIDATION, "validations"),
     (RUN_DIR, ENV_RUN_DIR, ""),
 )
+# What the machine alone says: a pod that could would choose a file to be made, or another boot.
+MACHINES_OWN: Final = frozenset({ENV_BOOT_ID, ENV_SIMULATED_REBOOT})
 # Variables for addresses to listen on, with the ports that kgpu uses when they are not set.
 ADDRESSES: Final = (("METRICS_BIND_ADDRESS", 8080), ("HEALTH_PROBE_BIND_ADDRESS", 8081))
 # A container that mounts parts of the host's root has this one, which every node has a copy of.
@@ -69,16 +73,30 @@ class Command:
     env: Mapping[str, str]
 
 
+def without_machines_own(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment without the variables that are not a pod's to set."""
+    return {name: value for name, value in env.items() if name not in MACHINES_OWN}
+
+
 def command(
-    args: tuple[str, ...], env: Mapping[str, str], *, mounts: Sequence[CdiMount], address: str, kubeconfig: Path
-) -> Command:
-    """The container's command, changed so that several can run here; ``kubeconfig`` is the path for ``connection``."""
+    args: tuple[str, ...], env: Mapping[str, str], *, mounts: Sequence[CdiMount], address: str, kubeconfig: Path,
+    boot: str = "", reboot: Path | None = None,
+) -> Command:  # fmt: skip
+    """The container's command, changed so that several can run here; ``kubeconfig`` is the path for ``connection``.
+
+    ``boot`` is the machine's once it has been rebooted; ``reboot`` the file with which the container may ask for that.
+    """
+    env = without_machines_own(env)
     seen = {mount.container_path: mount.host_path for mount in mounts}
     if HOST_ROOT + _PART in seen:
         seen.setdefault(HOST_ROOT, seen[HOST_ROOT + _PART].removesuffix(_PART) or "/")
     variables = {name: str(Path(seen[path], part)) for path, name, part in PLACES if path in seen}
     if TOKENS in seen:
         variables["KUBECONFIG"] = str(kubeconfig)
+    if boot:
+        variables[ENV_BOOT_ID] = boot
+    if reboot is not None:
+        variables[ENV_SIMULATED_REBOOT] = str(reboot)
     listening = {name: f"{address}:{port}" for name, port in ADDRESSES if name not in env}
     modules = os.pathsep.join(filter(None, (_SOURCE, env.get("PYTHONPATH"))))
     name = os.path.basename(args[0]) if args else ""

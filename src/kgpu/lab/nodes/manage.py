@@ -31,7 +31,8 @@ from kgpu.hw.fake import profiles
 from kgpu.lab import lock
 from kgpu.lab.common import FIRST_NODE
 from kgpu.lab.folders import kind_of
-from kgpu.lab.nodes import agents, container_processes, host_folder, spec
+from kgpu.lab.nodes import agents, boots, container_processes, host_folder, spec
+from kgpu.lab.nodes import folder as node_folder
 from kgpu.lab.nodes.folder import NodeFolder, has_operator, mark_for_removal
 from kgpu.lab.nodes.host_folder import RECORD, make_private
 from kgpu.lab.nodes.spec import CPU_PROFILE, SPEC_FILE, NodeSpec, NodeTaint
@@ -200,6 +201,45 @@ def _host_for_removal(lab: Path) -> bool:
     return True
 
 
+def reboot(lab: Path, names: Sequence[str]) -> list[str]:
+    """Have the machines of nodes rebooted; the names. Returns at once. Raises LabError.
+
+    What happens then: ``kgpu.lab.nodes.reboot``. One that is just rebooting does so once.
+    """
+    there, problems = listing(lab), broken(lab)
+    for name in names:
+        if name in problems:
+            raise problems[name]
+        if (nodes_dir(lab) / name / node_folder.LEAVING).exists():
+            raise LabError(f"node {name} is being removed", "a node that stays", "add another one: `kgpu lab node add`")
+        if name not in there:
+            raise LabError(
+                f"there is no simulated node {name}", f"one of: {_some(list(there))}", "see `kgpu lab node list`"
+            )
+    with _held(lab):
+        kubeconfig, address = place(lab)
+        try:
+            for name in names:
+                node_folder.ask_for_reboot(nodes_dir(lab) / name)
+        except OSError as error:
+            raise LabError(
+                f"{nodes_dir(lab)} can't be changed: {error}", "a lab of this user", "run as the user who made the lab"
+            ) from error
+        start_host(lab, kubeconfig, address=address)
+    return list(names)
+
+
+def wait_until_booted(lab: Path, names: Sequence[str], seconds: float) -> dict[str, str]:
+    """Wait until the machines are up again; the ids of their boots by node. Raises LabError."""
+    folder = nodes_dir(lab)
+    _wait(lambda: not _rebooting(folder, names), seconds, "the machines to be up again")
+    return {name: boots.read(folder / name) for name in names}
+
+
+def _rebooting(folder: Path, names: Iterable[str]) -> list[str]:
+    return [name for name in names if (folder / name / node_folder.REBOOT).exists()]
+
+
 def listing(lab: Path) -> dict[str, NodeSpec]:
     """The nodes by name, those that can be read."""
     specs = NodeFolder(nodes_dir(lab)).look().specs if nodes_dir(lab).is_dir() else {}
@@ -264,14 +304,16 @@ def take_down(lab: Path) -> None:
 def status(lab: Path) -> dict[str, Any]:
     """What is known without asking the API server: nodes, the host's pid (0 when it is down) and its log.
 
-    ``problems`` are one line each for the nodes that can't be read.
+    ``problems`` are one line each for the nodes that can't be read; ``rebooting`` names nodes whose machines are.
     """
     folder = nodes_dir(lab)
     process = _record(folder)
+    nodes = listing(lab)
     return {
         "host": process.pid if process is not None and alive(process) else 0,
         "log": str(folder / HOST / host_folder.LOG),
-        "nodes": [spec.to_builtins(node) for node in listing(lab).values()],
+        "nodes": [spec.to_builtins(node) for node in nodes.values()],
+        "rebooting": _rebooting(folder, nodes),
         "problems": [problem.one_line() for problem in broken(lab).values()],
     }
 

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.errors import KubeError, UserError
 from kgpu.kube.port import LEASES, NODES, PODS, Change, KubeApi, KubeRefusedError, Object, Patch
 from kgpu.kubelet.fake import REASON, AdmissionError, FakeKubelet
-from kgpu.lab.nodes import admit, agents, leftovers, machine, objects, plan, podstate, podstatus
+from kgpu.lab.nodes import admit, agents, boots, leftovers, machine, objects, plan, podstate, podstatus
 from kgpu.lab.nodes.addresses import PodAddresses
 from kgpu.lab.nodes.claims import ClaimManager, DraDrivers, unprepare
 from kgpu.lab.nodes.context import NodeContext
@@ -83,8 +84,11 @@ class SimNode:
         self.workers: dict[str, PodWorker] = {}
         self.resting: dict[str, Object] = {}  # pods that are over and of which nothing runs here
         self.registered = asyncio.Event()
+        self.boot = ""
+        """The id of the machine's boot; "" before its first reboot."""
         self._since = objects.stamp(time.time())
         self._uid = ""
+        self._rebooted = False  # the API server knew of another boot
         self._told: tuple[dict[str, int], dict[str, int]] = ({}, {})
         self._changed = asyncio.Event()
         self._queue: asyncio.Queue[str] = asyncio.Queue()
@@ -97,13 +101,14 @@ class SimNode:
             devices=self.devices, addresses=shared.addresses, host_ip=shared.endpoint.address, claims=self.claims,
             allocatable=self.allocatable, specs=(folder / "cdi-static", folder / "cdi"), light=spec.light,
             machine=machine.of_node(folder, sockets, gpus=spec.has_gpus), service_env=shared.service_env,
-            scale=spec.time_scale, slots=shared.starts,
+            scale=spec.time_scale, slots=shared.starts, boot=lambda: self.boot,
         )  # fmt: skip
 
     # --- life ---
 
     async def run(self) -> None:
         """Until cancelled; containers and devices outlive it for the next process to find."""
+        self.boot = boots.read(self.folder)
         if self._changed.set not in self.devices.listeners:
             self.devices.listeners.append(self._changed.set)
         try:
@@ -144,6 +149,10 @@ class SimNode:
                 problem = await self._register(gpu_labels)
         self.registered.set()
         self._note("Normal", "Starting", "Starting kubelet.")
+        if self._rebooted:
+            text = f"Node {self.spec.name} has been rebooted, boot id: {self.boot or self._shared.boot}"
+            self._note("Warning", "Rebooted", text, light=True)
+            self._rebooted = False
         self._note("Normal", "NodeReady", f"Node {self.spec.name} status is now: NodeReady")
 
     async def _start_agent(self) -> Mapping[str, str]:
@@ -211,7 +220,7 @@ class SimNode:
     def _status(self) -> Object:
         self._told = (dict(self.devices.capacity()), dict(self.devices.allocatable()))
         return objects.status(
-            self.spec, self._shared.endpoint, boot=self._shared.boot, now=objects.stamp(time.time() - 1),
+            self.spec, self._shared.endpoint, boot=self.boot or self._shared.boot, now=objects.stamp(time.time() - 1),
             since=self._since, capacity=self._told[0], allocatable=self._told[1],
         )  # fmt: skip
 
@@ -233,9 +242,12 @@ class SimNode:
             if refused.code != 409:
                 raise
             created = await api.patch(NODES, self.spec.name, {"metadata": {"labels": wanted["metadata"]["labels"]}})
+            info = wanted["status"]["nodeInfo"]
+            known = ((created.get("status") or {}).get("nodeInfo") or {}).get("bootID")
             await api.patch(
                 NODES, self.spec.name, {"status": wanted["status"]}, subresource="status", kind=Patch.STRATEGIC
             )
+            self._rebooted |= bool(known) and known != info["bootID"]
         self._uid = created["metadata"]["uid"]
         if not self.spec.light:  # who creates a Node owns nothing of its status: who patches a condition does
             await self._patch_status(objects.heartbeat_patch(objects.stamp(time.time()), self._since))
@@ -303,8 +315,9 @@ class SimNode:
     async def _patch_status(self, change: Object) -> None:
         await self._shared.api.patch(NODES, self.spec.name, change, subresource="status", kind=Patch.STRATEGIC)
 
-    def _note(self, kind: str, reason: str, message: str) -> None:
-        if self.spec.light:
+    def _note(self, kind: str, reason: str, message: str, *, light: bool = False) -> None:
+        """Record an Event about the node; ``light``: also on a light one, which has few things to tell."""
+        if self.spec.light and not light:
             return
         about = {"kind": "Node", "metadata": {"name": self.spec.name}}
         self._shared.recorder.note(
@@ -356,21 +369,31 @@ class SimNode:
             self.resting[uid] = pod
             self._confirm_end(pod)
             return
-        if not status.get("startTime") and (missing := self._awaited(pod)):
+        back = bool(status.get("startTime")) and self._ran_before_reboot(pod)
+        judged = back or not status.get("startTime")
+        if judged and (missing := self._awaited(pod)):
             self._spawn(self._admit_later(uid, missing))
             return
         refusal = None
-        if not status.get("startTime") and not pod["metadata"].get("deletionTimestamp"):
+        if judged and not pod["metadata"].get("deletionTimestamp"):
             refusal = await self._check(pod)
-        if refusal is not None:
+        if refusal is not None and not back:
             self._refuse(pod, refusal)
             return
         worker = self.workers[uid] = PodWorker(self.context, self._known.get(uid, pod))
         if uid not in self._known:
             worker.vanished()  # while it was being admitted
+        elif refusal is not None:
+            self.context.event(pod, "Warning", refusal.reason, refusal.message)
+            worker.fail(refusal.reason, f"Pod was rejected: {refusal.message}")
         elif status.get("startTime") and self._is_unrecorded(pod):
             worker.fail(REASON, admit.UNRECORDED)
         self._spawn(self._live(uid, worker))
+
+    def _ran_before_reboot(self, pod: Object) -> bool:
+        """Whether all that ever ran of a pod was ended by the machine's reboot: it is judged as a new one."""
+        ids = podstatus.container_ids(pod)
+        return bool(ids) and all(self.context.is_former(container) for container in ids)
 
     def _awaited(self, pod: Object) -> list[str]:
         """The resources that a pod asks for whose plugins, known from before a restart, have not come back yet."""
@@ -427,10 +450,14 @@ class SimNode:
         """The node's checks, then the device manager's."""
         labels = self._shared.labels(self.spec.name) or objects.labels(self.spec)
         others = self.active_pods()
-        # What the scheduler saw of unhealthy devices may be old; the device manager says exactly what is there.
+        # What the scheduler saw of unhealthy devices may be old; the device manager says exactly what is there. What is
+        # held counts as there: whether a pod from before a reboot still has its devices is the device manager's to say.
+        held: Counter[str] = Counter()
+        for rows in self.devices.held().values():
+            held.update({name: len(ids) for name, ids in rows.items()})
         capacity = {
             **objects.own_capacity(self.spec),
-            **{name: str(count) for name, count in self.devices.capacity().items()},
+            **{name: str(max(count, held[name])) for name, count in self.devices.capacity().items()},
         }
         refusal = admit.check(pod, node=self.spec.name, labels=labels, allocatable=capacity, others=others)
         if refusal is not None:

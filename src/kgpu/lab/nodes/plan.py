@@ -2,7 +2,8 @@
 
 Init containers run one after the other, sidecars (init containers that always restart) are started in that order and
 live as long as the pod; a container that ends is started again by the pod's restart policy, at once the first time,
-then after 10 s, doubling up to 5 minutes; a run of 10 minutes makes that forgotten.
+then after 10 s, doubling up to 5 minutes; a run of 10 minutes makes that forgotten. After a reboot of the machine a pod
+that goes on begins anew, with its init containers.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def decide(state: PodState, now: float) -> Actions:
     if until is not None and now >= until:
         return Actions(kill=tuple(running))
     mains = state.of(ContainerRole.MAIN)
-    started = any(container.was_started for container in mains)
+    started = any(container.was_started and not container.former for container in mains)
     due: list[PodContainer] = []
     initialized = _initialize(state, due, started=started)
     if initialized:
@@ -89,6 +90,8 @@ def decide(state: PodState, now: float) -> Actions:
 
 
 def _wants_to_run(state: PodState, container: PodContainer) -> bool:
+    if container.former and container.kind is ContainerRole.INIT:
+        return True
     return container.ended is None or should_restart(state, container)
 
 
@@ -102,7 +105,7 @@ def _initialize(state: PodState, due: list[PodContainer], *, started: bool) -> b
                 due.append(container)
             if not container.started_ok and not started:
                 return False
-        elif not started and not container.succeeded:
+        elif not started and (container.former or not container.succeeded):
             if container.phase is not Phase.RUNNING and _wants_to_run(state, container):
                 due.append(container)
             return False

@@ -60,6 +60,8 @@ class PodContainer:
     backoff: float = 0.0
     not_before: float = 0.0
     killing: str = ""
+    former: bool = False
+    """Its last run was before the machine's reboot, in a sandbox that is gone: the pod begins anew."""
 
     @property
     def image(self) -> str:

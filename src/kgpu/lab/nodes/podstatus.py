@@ -31,6 +31,13 @@ def full_id(container_id: str) -> str:
     return f"containerd://{container_id}" if container_id else ""
 
 
+def container_ids(pod: Object) -> list[str]:
+    """The ids of the containers that a pod's status tells of, without the runtime's name."""
+    status = pod.get("status") or {}
+    rows = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    return [str(row["containerID"]).rpartition("/")[2] for row in rows if row.get("containerID")]
+
+
 def image_id(image: str) -> str:
     """A digest that follows from the name."""
     import hashlib

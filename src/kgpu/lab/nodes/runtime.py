@@ -51,6 +51,8 @@ class Exit:
     code: int
     finished: float
     signal: int = 0
+    reason: str = ""
+    """In place of the one that follows from the code."""
 
 
 class Running(Protocol):
@@ -152,9 +154,9 @@ class ContainerProcess:
 
     async def wait(self) -> Exit:
         await pid_end(self._shim)
-        if _exit_of(self._folder) is None:  # somebody killed the shim
+        if exit_of(self._folder) is None:  # somebody killed the shim
             await asyncio.to_thread(container_processes.end, self._folder)
-        return _exit_of(self._folder) or Exit(code=137, finished=time.time(), signal=9)
+        return exit_of(self._folder) or Exit(code=137, finished=time.time(), signal=9)
 
     def kill(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -229,7 +231,7 @@ class Runtime:
 
     def adopt(self, folder: Path, container: str) -> Running | Exit | None:
         """A container of an earlier host process: still running, ended, or never started by a shim."""
-        ended = _exit_of(folder)
+        ended = exit_of(folder)
         if ended is not None:
             return ended
         state = container_processes.read_state(folder)
@@ -373,7 +375,7 @@ def _tried(folder: Path, more: Mapping[str, Any]) -> bool:
     command = [sys.executable, "-I", "-S", _SHIM, "run", str(folder / "config.json")]
     try:
         subprocess.run(command, check=False, timeout=30, capture_output=True)
-        ended = _exit_of(folder)
+        ended = exit_of(folder)
     except (OSError, subprocess.TimeoutExpired):
         ended = None
     finally:
@@ -428,7 +430,8 @@ def _forget(pid: int) -> None:
 _reapers: set[asyncio.Task[None]] = set()
 
 
-def _exit_of(folder: Path) -> Exit | None:
+def exit_of(folder: Path) -> Exit | None:
+    """How the container of that folder ended, as its shim has told; None while it has not."""
     recorded = container_processes.read_json(folder / container_processes.EXIT)
     if recorded is None:
         return None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,8 +18,9 @@ from kgpu.formats.cdi import Spec, parse_spec
 from kgpu.formats.names import CDI_ANNOTATION_PREFIX, ENV_LAB_POD_ADDRESS, ENV_LAB_POD_IP
 from kgpu.kube.port import Object
 from kgpu.lab import samples
-from kgpu.lab.nodes import environment, kgpu_image, volumes
+from kgpu.lab.nodes import boots, environment, kgpu_image, volumes
 from kgpu.lab.nodes.context import TOKEN_S, NodeContext
+from kgpu.lab.nodes.folder import REBOOT
 from kgpu.lab.nodes.oci import CdiError, OciConfig, allocate, cdi_names, inject
 from kgpu.lab.nodes.podstate import PodContainer, PodState
 from kgpu.lab.nodes.runtime import ContainerNetwork, Running, Runtime, StandIn, Start, StartError
@@ -39,11 +39,6 @@ class StartTroubleError(LabError):
         self.reason = reason
         self.event = event
         self.container_id = container_id
-
-
-def new_id() -> str:
-    """A container id as containerd makes them."""
-    return secrets.token_hex(32)
 
 
 def folder_of(node: NodeContext, container_id: str) -> Path:
@@ -113,7 +108,7 @@ async def start(node: NodeContext, state: PodState, container: PodContainer, cla
         )
     except environment.MissingReferenceError as error:
         raise StartTroubleError(CONFIG_ERROR, error.what) from error
-    container_id = new_id()
+    container_id = boots.container_id(node.boot())
     log = log_path(node, pod, container.name, container.restarts)
     args = environment.command(spec, sample.entrypoint, sample.command, env) if sample else []
     if sample is None or not node.runtime.runs(sample, args):
@@ -131,7 +126,7 @@ async def start(node: NodeContext, state: PodState, container: PodContainer, cla
     places = await make_volumes(node, state, facts)
     config = node.machine.applied(config)
     network_env = {ENV_LAB_POD_ADDRESS: node.loopback(state.pod_ip), ENV_LAB_POD_IP: state.pod_ip}
-    config = replace(config, env={**config.env, **network_env})
+    config = replace(config, env={**kgpu_image.without_machines_own(config.env), **network_env})
     try:
         mounts = volumes.mounts(spec, places, config.env)
     except (volumes.VolumeError, OSError) as error:
@@ -141,8 +136,9 @@ async def start(node: NodeContext, state: PodState, container: PodContainer, cla
     if sample is kgpu_image.SAMPLE:
         kubeconfig = folder / "kubeconfig"
         run = kgpu_image.command(
-            tuple(args), config.env, mounts=mounts, address=node.loopback(state.pod_ip), kubeconfig=kubeconfig
-        )
+            tuple(args), config.env, mounts=mounts, address=node.loopback(state.pod_ip), kubeconfig=kubeconfig,
+            boot=node.boot(), reboot=node.folder / REBOOT if pod["spec"].get("hostPID") else None,
+        )  # fmt: skip
         args, config = list(run.args), replace(config, env=run.env)
         folder.mkdir(parents=True, exist_ok=True)
         kgpu_image.write_connection(kubeconfig, mounts, config.env)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -69,6 +70,13 @@ def write(
             ):
                 _put(place, path, data)
     return paths
+
+
+def forget_memory(pod: Object, folder: Path) -> None:
+    """After a reboot: remove the volumes below ``folder`` that are kept in memory."""
+    for volume in pod["spec"].get("volumes") or ():
+        if (volume.get("emptyDir") or {}).get("medium") == "Memory":
+            shutil.rmtree(folder / plain_name(volume["name"]), ignore_errors=True)
 
 
 def _put(place: Path, path: str, data: bytes) -> None:

@@ -17,11 +17,12 @@ from typing import Any, Final
 
 from kgpu.base.errors import KubeError
 from kgpu.kube.port import Object
-from kgpu.lab.nodes import hooks, images, leftovers, listeners, plan, podstatus, probes, starter
+from kgpu.lab.nodes import hooks, images, leftovers, listeners, plan, podstatus, probes, starter, volumes
 from kgpu.lab.nodes.claims import EVENT, ClaimError, unprepare
 from kgpu.lab.nodes.context import NodeContext
 from kgpu.lab.nodes.podstate import (
     CRASH_LOOP,
+    NEVER,
     ContainerRole,
     Phase,
     PodContainer,
@@ -30,7 +31,7 @@ from kgpu.lab.nodes.podstate import (
     make_containers,
 )
 from kgpu.lab.nodes.podwriter import StatusWriter
-from kgpu.lab.nodes.runtime import Exit, Running, StandIn
+from kgpu.lab.nodes.runtime import Exit, Running, StandIn, exit_of
 
 log = logging.getLogger(__name__)
 
@@ -243,6 +244,7 @@ class PodWorker:
         node.event(state.pod, "Normal", "Created", "Container created", container=container.name, init=init)
         node.event(state.pod, "Warning", "Failed", f"Error: {trouble.what}", container=container.name, init=init)
         container.id, container.started, container.finished = trouble.container_id, now, now
+        container.former = False
         container.phase, container.ready, container.started_ok = Phase.ENDED, False, False
         container.ended = podstatus.terminated(
             container.id, code=128, reason=starter.START_ERROR, message=trouble.what, started=0, finished=now
@@ -252,7 +254,7 @@ class PodWorker:
         self._wake.set()
 
     def _began(self, container: PodContainer, running: Running) -> None:
-        container.id, container.started = running.id, running.started
+        container.id, container.started, container.former = running.id, running.started, False
         container.phase, container.reason, container.message, container.killing = Phase.RUNNING, "", "", ""
         self._running[container.name] = running
         self._spawn(self._follow(container, running))
@@ -331,7 +333,7 @@ class PodWorker:
         self._running.pop(container.name, None)
         for task in self._probes.pop(container.name, ()):
             task.cancel()
-        reason = "Completed" if ended.code == 0 else "Error"
+        reason = ended.reason or ("Completed" if ended.code == 0 else "Error")
         container.finished = ended.finished
         container.previous = container.ended
         container.ended = podstatus.terminated(
@@ -455,6 +457,22 @@ class PodWorker:
                 self._adopt_container(container, known.get(container.name) or {}, left.get(container.name))
         if state.terminal and not self._running:
             state.sandbox = False
+        run_before = [container for container in state.containers if container.id]
+        if run_before and all(node.is_former(container.id) for container in run_before):
+            self._after_reboot()
+
+    def _after_reboot(self) -> None:
+        """Nothing of the pod has run since the machine's reboot: if it goes on, then in a new sandbox."""
+        state, node = self.state, self.node
+        if not node.light:
+            volumes.forget_memory(state.pod, starter.volumes_of(node, state))
+        ends = state.terminal or state.deleting or self._refusal is not None
+        if ends or state.restart_policy == NEVER:
+            return
+        if state.pod_ip and state.pod_ip != node.host_ip:
+            node.addresses.free(state.pod_ip)
+            state.pod_ip, state.sandbox = "", False
+        node.event(state.pod, "Normal", "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 
     def _adopt_container(self, container: PodContainer, row: Object, left: leftovers.ContainerRun | None) -> None:
         node = self.node
@@ -477,19 +495,32 @@ class PodWorker:
             container.started = plan.seconds_of(container.ended.get("startedAt"))
         elif "running" in current and container.id:
             container.started = plan.seconds_of(current["running"].get("startedAt")) or container.started
-            adopted = node.runtime.adopt(starter.folder_of(node, container.id), container.id)
+            adopted = self._find(container)
             if isinstance(adopted, Exit):
                 self._ended(container, adopted)
-            elif adopted is None and not node.light and starter.is_process(node.runtime, container.spec):
-                # Its files are gone with what knew how it ended.
-                self._ended(container, Exit(code=137, finished=node.now(), signal=9))
             else:
                 self._began(container, adopted or StandIn(container.id, container.started))
                 if not probes.parse(container.spec, "Startup"):
                     container.ready = container.ready or bool(row.get("ready"))
-        if container.restarts and container.phase is not Phase.RUNNING:
+        if node.is_former(container.id):  # a kubelet that starts remembers no back-off
+            container.backoff = container.not_before = 0.0
+            container.former = self.state.restart_policy != NEVER
+        elif container.restarts and container.phase is not Phase.RUNNING:
             container.backoff = plan.backoff_after(container.restarts, scale=node.scale)
             container.not_before = container.finished + container.backoff
+
+    def _find(self, container: PodContainer) -> Running | Exit | None:
+        """What has become of a container that ran when its status was written; None for one that only pretended."""
+        node = self.node
+        folder = starter.folder_of(node, container.id)
+        if node.is_former(container.id):
+            # As containerd tells of what it finds after a start of the machine.
+            return exit_of(folder) or Exit(code=255, finished=node.now(), reason="Unknown")
+        found = node.runtime.adopt(folder, container.id)
+        if found is None and not node.light and starter.is_process(node.runtime, container.spec):
+            # Its files are gone with what knew how it ended.
+            return Exit(code=137, finished=node.now(), signal=9)
+        return found
 
     def _clean_up(self) -> None:
         state, node = self.state, self.node
