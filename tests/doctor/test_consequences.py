@@ -406,6 +406,16 @@ def test_an_error_is_over_where_the_agent_does_not_count_it(more: tuple[str, ...
     assert sorted(one.id for one in found.findings) == told
 
 
+@pytest.mark.parametrize(("code", "first"), [(95, "HW-02"), (48, "HW-02"), (94, "HW-04"), (63, "HW-04")])
+def test_a_row_that_waits_follows_from_an_error_that_ended_programs(code: int, first: str) -> None:
+    """Whether or not the host's readings have been written meanwhile."""
+    xid = {"code": code, "pci": "0000:61:00", "action": "reset_gpu"}
+    line = f"4,0,600000000,-;NVRM: Xid (PCI:0000:61:00): {code}, pid=1, ECC error"
+    readings = {"remapped_rows_pending": 1, "remapped_rows_failure": 0}
+    gpu = {"index": 3, "uuid": THIRD, "name": "NVIDIA H100 80GB HBM3", "pci": "0000:61:00.0", "readings": readings}
+    assert roots(report(facts(xids=[xid], kernelLog=[line], gpus=[gpu])))[0] == first
+
+
 def test_of_an_agent_of_another_version_the_condition_stands_for_itself() -> None:
     ill = saying(node(7), XID_79)
     older = ill | {"metadata": {key: value for key, value in ill["metadata"].items() if key != "annotations"}}

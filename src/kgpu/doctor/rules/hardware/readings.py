@@ -8,7 +8,7 @@ from typing import Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
-from kgpu.doctor.agent_reports import UnwellGpu, as_told, is_well_now, told
+from kgpu.doctor.agent_reports import UnwellGpu, as_told, is_over, is_well_now, told
 from kgpu.doctor.host_facts import Gpu, HostFacts
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.rule import rule
@@ -21,6 +21,8 @@ _ABOVE: Final = ("SCH-03", "DPL-*")
 HUNG: Final = "driver:hung"
 WAITS: Final = "remapped-rows:pending"
 """What kgpu's agent calls it that a bad row of memory waits to be replaced."""
+_FATAL: Final = frozenset({48, 95})
+"""Xids of memory errors that are not contained in one program."""
 _FLOOD: Final = 10
 _FALSE: Final = (
     (
@@ -97,6 +99,19 @@ def remap_failed(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+def _has_ended_programs(snapshot: Snapshot, host: HostFacts, gpu: Gpu) -> bool:
+    """After such an error the memory itself is the finding (HW-02), whoever tells of it, and the row only follows."""
+    logged = any(
+        xid.kind == "xid" and xid.code in _FATAL and xid.pci and gpu.pci.startswith(xid.pci)
+        and not is_over(snapshot, host, xid)
+        for xid in host.xids
+    )  # fmt: skip
+    return logged or any(
+        unwell.node.name == host.node and unwell.uuid == gpu.uuid and _FATAL.intersection(unwell.xids)
+        for unwell in told(snapshot)
+    )
+
+
 @rule("HW-04", "A remapping of memory waits for a reset", Place.HARDWARE, explains=(*_ABOVE, "HW-02"))
 def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
     """After an uncorrectable error the row is exchanged at the next reset of the GPU."""
@@ -105,6 +120,8 @@ def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
         if number(gpu, "remapped_rows_failure") or not (
             number(gpu, "remapped_rows_pending") or number(gpu, "retired_pages_pending")
         ):
+            continue
+        if _has_ended_programs(snapshot, host, gpu):
             continue
         seen.add(host.node)
         yield _about(
@@ -122,8 +139,7 @@ def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
             ),
         )
     for unwell in told(snapshot):
-        # After an error that ended programs the memory itself is the finding, and the row only follows.
-        if WAITS in unwell.facts and unwell.node.name not in seen and not {48, 95}.intersection(unwell.xids):
+        if WAITS in unwell.facts and unwell.node.name not in seen and not _FATAL.intersection(unwell.xids):
             yield as_told(
                 unwell,
                 f"a bad row of the memory of {unwell.gpu} of node {unwell.node.name} waits for a reset to be replaced",
