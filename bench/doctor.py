@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.measures import KGPU, World
-from bench.operator import AT_ONCE, _embedded
+from bench.operator import AT_ONCE, embedded
 from kgpu.kube import kinds
 from kgpu.kube.client import Client, connect
 from kgpu.kube.port import EVENTS, NODES, PODS, KubeRefusedError, KubeUnreachableError, Object, Resource
@@ -122,7 +122,7 @@ def live(world: World) -> Mapping[str, list[float]]:
 
 
 async def _live(folder: Path) -> Mapping[str, list[float]]:
-    async with _embedded(folder) as kubeconfig:
+    async with embedded(folder) as kubeconfig:
         api = connect(str(kubeconfig))
         gate = asyncio.Semaphore(AT_ONCE)
 

@@ -61,7 +61,7 @@ def nodes(world: World, count: int, *, real: bool = False) -> Mapping[str, list[
 
 async def measure(folder: Path, count: int, *, real: bool) -> dict[str, float]:
     """All of it."""
-    async with _real() if real else _embedded(folder) as kubeconfig:
+    async with _real() if real else embedded(folder) as kubeconfig:
         api = connect(str(kubeconfig))
         try:
             for crd in crds():
@@ -70,22 +70,22 @@ async def measure(folder: Path, count: int, *, real: bool) -> dict[str, float]:
                 await api.create(kinds.NAMESPACES, {"metadata": {"name": NAMESPACE}})
             account = {"metadata": {"name": names.AGENT_DAEMON_SET, "namespace": NAMESPACE}}
             await api.apply(kinds.SERVICE_ACCOUNTS, account, manager="bench")
-            await _make_nodes(api, count)
+            await make_nodes(api, count)
             return await _operate(api, kubeconfig, folder, count)
         finally:
             await api.close()
 
 
 async def _operate(api: Client, kubeconfig: Path, folder: Path, count: int) -> dict[str, float]:
-    metrics, health = _free_port(), _free_port()
+    metrics, health = free_port(), free_port()
     command = [
         *KGPU, "operator", "run", "--kubeconfig", str(kubeconfig), "--namespace", NAMESPACE, "--image", "kgpu:bench",
         "--metrics-bind-address", f"127.0.0.1:{metrics}", "--health-probe-bind-address", f"127.0.0.1:{health}",
     ]  # fmt: skip
     found: dict[str, float] = {}
-    process = _start(command, folder / "operator.log")
+    process = start(command, folder / "operator.log")
     try:
-        await _until_settled(process, health)
+        await until_settled(process, health)
         found["rest"] = memory_of([process.pid]).rss
         used = cpu_seconds(process.pid)
         begin = time.perf_counter()
@@ -115,7 +115,7 @@ async def _operate(api: Client, kubeconfig: Path, folder: Path, count: int) -> d
 
 async def _at_rest(process: subprocess.Popen[bytes], health: int, metrics: int, begin: float) -> dict[str, float]:
     """What it writes and costs when nothing happens any more."""
-    await _until_settled(process, health)
+    await until_settled(process, health)
     found = {"settled": time.perf_counter() - begin}
     before, used, planned = await _writes(metrics), cpu_seconds(process.pid), (await _state(health))["passes"]
     await asyncio.sleep(IDLE_S)
@@ -170,7 +170,8 @@ async def _object(api: Client) -> float:
     raise RuntimeError("the watch ended")
 
 
-async def _until_settled(process: subprocess.Popen[bytes], port: int) -> None:
+async def until_settled(process: subprocess.Popen[bytes], port: int) -> None:
+    """Return once the operator has had nothing to do for two seconds."""
     end, quiet = time.perf_counter() + LIMIT_S, 0
     while quiet < 4:  # two seconds
         await asyncio.sleep(0.5)
@@ -182,16 +183,18 @@ async def _until_settled(process: subprocess.Popen[bytes], port: int) -> None:
 
 async def _state(port: int) -> Mapping[str, Any]:
     """What the operator says of itself."""
-    found: Mapping[str, Any] = json.loads(await _page(port, "/statusz"))
+    found: Mapping[str, Any] = json.loads(await page(port, "/statusz"))
     return found
 
 
 async def _writes(port: int) -> Counter[str]:
     """How often each kind has been written so far."""
-    return Counter({kind: int(number) for kind, number in _WRITES.findall(await _page(port, "/metrics"))})
+    return Counter({kind: int(number) for kind, number in _WRITES.findall(await page(port, "/metrics"))})
 
 
-async def _page(port: int, path: str) -> str:
+async def page(port: int, path: str) -> str:
+    """What the operator answers to a GET. Raises OSError."""
+
     def read() -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
             return str(answer.read().decode())
@@ -199,18 +202,21 @@ async def _page(port: int, path: str) -> str:
     return await asyncio.to_thread(read)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port that nobody listens on now."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
 
 
-async def _make_nodes(api: Client, count: int) -> None:
+async def make_nodes(api: Client, count: int, labels: Mapping[str, str] | None = None) -> None:
+    """Make so many Nodes, with labels beside those of a node feature discovery. Raises KubeError."""
     limit = asyncio.Semaphore(AT_ONCE)
 
     async def make(name: str) -> None:
         async with limit:
             node = node_object(name)
+            node["metadata"]["labels"] |= labels or {}
             await api.create(NODES, node)
             await api.patch(NODES, name, {"status": node["status"]}, subresource="status")
 
@@ -252,11 +258,11 @@ def node_object(name: str) -> Object:
 
 
 @contextlib.asynccontextmanager
-async def _embedded(folder: Path) -> AsyncIterator[Path]:
+async def embedded(folder: Path) -> AsyncIterator[Path]:
     """An embedded API server of its own."""
     place = Path(tempfile.mkdtemp(dir=folder))
     command = [sys.executable, "-m", "kgpu.lab.embedded.server", "--dir", str(place)]
-    process = _start(command, place / "log")
+    process = start(command, place / "log")
     try:
         kubeconfig = place / "kubeconfig"
         await _until_serves(kubeconfig)
@@ -281,7 +287,8 @@ async def _until_serves(kubeconfig: Path) -> None:
     raise RuntimeError("the embedded API server does not come up")
 
 
-def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+def start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a program whose output goes to a file."""
     with open(log, "wb") as file:
         return subprocess.Popen(command, stdout=file, stderr=file)
 

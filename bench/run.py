@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import click
 
-from bench import churn, doctor, exporter, install, measures, nodes, operator
+from bench import churn, doctor, exporter, install, maintenance, measures, nodes, operator
 from bench.machine import describe_machine
 from bench.measures import World
 from bench.skip import SkippedError
@@ -218,6 +218,19 @@ MEASUREMENTS: Final = (
     _labelling("operator-5000", 5000),
     _labelling("operator-real-1000", 1000, real=True, goals=(5, 1, 100)),
     _labelling("operator-real-5000", 5000, real=True),
+    Measurement(
+        "maintenance-1000",
+        (
+            Figure("wall", "embedded API, 1,000 nodes maintained, at most 10 % at a time", "s"),
+            Figure("most", "the same, nodes that were cordoned at a time, at most", "", 100),
+            Figure("writes", "the same, API writes of the engine per node", "", 25),
+            Figure("events", "the same, Events per node beside them", ""),
+            Figure("held", "the same, nodes left cordoned", "", 0),
+            Figure("cpu", "the same, operator's CPU", "s"),
+            Figure("rss", "the same, operator's RSS", "MiB"),
+        ),
+        lambda world: maintenance.all_nodes(world, 1000),
+    ),
     Measurement(
         "nodes-1000",
         (
