@@ -132,6 +132,32 @@ def test_a_cluster_without_the_kind_says_what_to_do(cluster: Moving, capsys: Sai
     assert "the cluster has no kind NodeOperation" in capsys.readouterr().err
 
 
+def test_a_reboot_is_followed_to_its_end(cluster: Moving, capsys: Said) -> None:
+    cluster.statuses = [status("Acting", "asked"), status("Verifying", "booted"), status("Complete", "well")]
+    assert main(["kgpu", "node", "reboot", "n1", "--reboot-timeout", "1h"]) == 0
+    spec = made(cluster)["spec"]
+    assert (spec["type"], spec["actTimeoutSeconds"]) == ("Reboot", 3600)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "n1: Acting: asked",
+        "n1: Verifying: booted",
+        "n1: Complete: well",
+    ]
+
+
+def test_a_reboot_that_fails_is_exit_code_three(cluster: Moving, capsys: Said) -> None:
+    cluster.statuses = [status("Failed", "it has not booted", result="TransientFailure")]
+    assert main(["kgpu", "node", "reboot", "n1", "-o", "json"]) == 3
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["status"]["result"] == "TransientFailure"
+
+
+def test_a_reboot_is_not_resumed(cluster: Moving, capsys: Said) -> None:
+    cluster.operation("m", "n1", type="Reboot")
+    assert main(["kgpu", "operations", "resume", "m"]) == 2
+    assert "kgpu operations cancel m" in capsys.readouterr().err
+    assert main(["kgpu", "operations", "cancel", "m"]) == 0
+
+
 def test_a_dry_run_says_who_would_go_and_does_nothing(cluster: Moving, capsys: Said) -> None:
     cluster.pod("web-1", "n1")
     cluster.pod("agent-1", "n1", owner=("DaemonSet", "agent"))

@@ -15,6 +15,7 @@ import pytest
 from kgpu.base.errors import LabError
 from kgpu.formats.crd.definitions import crds
 from kgpu.formats.names import (
+    ACT_APP,
     AGENT_DAEMON_SET,
     FINDER_DAEMON_SET,
     GPU_OPERATOR_NAMESPACE,
@@ -25,6 +26,7 @@ from kgpu.formats.names import (
     ROLES_ANNOTATION,
     VALIDATED_CONDITION,
 )
+from kgpu.hw.fake import operate
 from kgpu.lab import operator
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode
@@ -33,6 +35,7 @@ from kgpu.lab.nodes.folder import has_operator
 from kgpu.lab.port import kubectl as run_kubectl
 from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import build
+from kgpu.lab.real.configs import PAUSE_IMAGE
 from tests.lab.played import Played, wrong
 
 pytestmark = pytest.mark.timeout(300)
@@ -226,6 +229,49 @@ def test_an_agent_that_is_killed_is_started_again(fleet: EmbeddedLab) -> None:
     subprocess.run(["kill", "-9", str(pid)], check=True)
     until(fleet, lambda: pod()["status"]["containerStatuses"][0]["restartCount"] == 1, "the agent runs again")
     settled(fleet)
+
+
+def workload(lab: EmbeddedLab) -> str:
+    """A Deployment of two pods with a GPU each; the first one's name."""
+    labels = {"app": "trainer"}
+    container = {"name": "c", "image": PAUSE_IMAGE, "resources": {"limits": {GPU_RESOURCE: "1"}}}
+    spec = {
+        "replicas": 2, "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+    }  # fmt: skip
+    obj = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "trainer"}, "spec": spec}
+    run_kubectl(lab, "apply", "-f", "-", stdin=json.dumps(obj))
+    run_kubectl(lab, "rollout", "status", "deployment/trainer", "--timeout=60s")
+    return str(get(lab, "pods", "-l", "app=trainer")["items"][0]["metadata"]["name"])
+
+
+def boot_of(lab: EmbeddedLab, name: str) -> str:
+    return str(get(lab, "node", name)["status"]["nodeInfo"]["bootID"])
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_lost_gpu_is_there_again_after_a_reboot(fleet: EmbeddedLab, name: str) -> None:
+    """On each node, so that one of them is the operator's own: it goes on from the record."""
+    settled(fleet)
+    before = boot_of(fleet, name)
+    workload(fleet)
+    operate.inject(fleet.nodes / name / "hw", "xid", gpu=1, xid=79)
+    until(fleet, lambda: offered(fleet)[name] == str(int(GPUS[name]) - 1), f"{name} offers a GPU less")
+    done = subprocess.run(
+        [sys.executable, "-m", "kgpu", "node", "reboot", name, "--reason", "Xid 79", "--kubeconfig", str(fleet.kubeconfig)],
+        capture_output=True, text=True, check=False, timeout=150,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the node has booted anew and is well" in done.stdout
+    assert boot_of(fleet, name) != before
+    assert "unschedulable" not in get(fleet, "node", name)["spec"]
+    assert not get(fleet, "pods", "--namespace", GPU_OPERATOR_NAMESPACE, "-l", f"app={ACT_APP}")["items"]
+    settled(fleet)
+    until(
+        fleet, lambda: get(fleet, "deployment", "trainer")["status"].get("readyReplicas") == 2, "the workload is back"
+    )
+    run_kubectl(fleet, "delete", "deployment", "trainer", "--wait=true")
+    run_kubectl(fleet, "delete", "nodeoperations", "--all")
 
 
 def test_what_an_agent_may_is_what_the_chart_grants(fleet: EmbeddedLab) -> None:

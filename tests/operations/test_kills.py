@@ -18,12 +18,14 @@ SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Story:
-    """What is done to a cluster with a maintenance ``m`` of ``n1``: at the start, and once the node is empty."""
+    """What is done to a cluster with an operation ``m`` on ``n1``: at the start, and once the node is empty."""
 
     begin: Callable[[Cluster], object]
     then: Callable[[Cluster], object]
     phase: str
     result: str
+    type: str = "Maintenance"
+    boots: int = 0
 
 
 def _pods(cluster: Cluster) -> None:
@@ -36,12 +38,20 @@ def _refusing(cluster: Cluster) -> None:
     cluster.budgets["default", "web-1"] = (429, "Cannot evict pod", (("DisruptionBudget", "needs 3"),))
 
 
+def _forbidden(cluster: Cluster) -> None:
+    _pods(cluster)
+    cluster.machines["n1"].forbids = True
+
+
 STORIES = {
     "resumed": Story(_pods, lambda cluster: cluster.say("m", resume=True), "Complete", "Succeeded"),
     "cancelled": Story(_pods, lambda cluster: cluster.say("m", cancel=True), "Complete", "Succeeded"),
     "uncordoned": Story(_pods, lambda cluster: cluster.uncordon("n1"), "Complete", "Cancelled"),
     "a budget never gives": Story(_refusing, lambda _: None, "Failed", "TransientFailure"),
     "a bare pod": Story(lambda cluster: cluster.pod("bare", "n1", owner=None), lambda _: None, "Failed", "PermanentFailure"),
+    "rebooted": Story(_pods, lambda _: None, "Complete", "Succeeded", "Reboot", 1),
+    "a reboot refused": Story(_forbidden, lambda _: None, "Failed", "PermanentFailure", "Reboot"),
+    "a reboot with a pod that may not go": Story(_refusing, lambda _: None, "Failed", "TransientFailure", "Reboot"),
 }  # fmt: skip
 
 
@@ -50,7 +60,7 @@ async def _play(story: Story, die_at: int = 0) -> Cluster:
     cluster.die_at = die_at
     cluster.node("n1")
     story.begin(cluster)
-    cluster.operation("m", "n1", drain={"timeoutSeconds": 15})
+    cluster.operation("m", "n1", type=story.type, drain={"timeoutSeconds": 15})
     engine = Engine(cluster)
     await engine.start()
     said = False
@@ -83,6 +93,9 @@ async def test_nothing_is_left_behind_by_a_kill(name: str) -> None:
             assert (status["phase"], status["result"]) == (story.phase, story.result), die_at
             assert not cluster.unschedulable("n1"), die_at
             assert cluster.owners("n1") == "", die_at
+            machine = cluster.machines["n1"]
+            assert (len(machine.asked), machine.boots) == (story.boots, story.boots), die_at
+            assert cluster.pods_on("n1") <= {"web-0", "web-1", "web-2", "bare"}, die_at
 
 
 class Watched(Cluster):

@@ -16,7 +16,7 @@ from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDrain
 from kgpu.kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, NODE_OPERATIONS
 from kgpu.kube.port import NODES, PODS, KubeRefusedError, Object, Patch, Resource
 from kgpu.operations.config import OperationBudget, Share
-from kgpu.operations.requests import Word, maintain, preview, say
+from kgpu.operations.requests import Word, make_operation, preview, say
 from kgpu.operations.run import OperationsController
 from tests.lab.embedded.support import Whole, whole
 
@@ -90,7 +90,7 @@ async def replicas(found: Whole, count: int) -> list[str]:
 
 async def test_a_maintenance_from_the_wish_to_the_node_as_it_was(embedded: Whole) -> None:
     async with engine(embedded):
-        made = await maintain(embedded.api, "n1", spec())
+        made = await make_operation(embedded.api, "n1", spec())
         await embedded.until(lambda: phase(embedded, made.name) == "Acting", "an empty node")
         assert node(embedded)["spec"]["unschedulable"] is True
         assert node(embedded)["metadata"]["annotations"][names.CORDON_ANNOTATION] == made.uid
@@ -106,7 +106,7 @@ async def test_a_cordon_of_a_person_stays(embedded: Whole, moment: str) -> None:
     async with engine(embedded):
         if moment == "before":
             await kubectl_cordon(embedded, unschedulable=True)
-        made = await maintain(embedded.api, "n1", spec())
+        made = await make_operation(embedded.api, "n1", spec())
         await embedded.until(lambda: phase(embedded, made.name) == "Acting", "an empty node")
         if moment == "during":  # kubectl writes nothing where there is nothing to change; another client does
             await embedded.api.apply(NODES, {"metadata": {"name": "n1"}, "spec": {"unschedulable": True}}, manager="jo")
@@ -118,7 +118,7 @@ async def test_a_cordon_of_a_person_stays(embedded: Whole, moment: str) -> None:
 
 async def test_an_uncordon_by_kubectl_ends_it(embedded: Whole) -> None:
     async with engine(embedded):
-        made = await maintain(embedded.api, "n1", spec())
+        made = await make_operation(embedded.api, "n1", spec())
         await embedded.until(lambda: phase(embedded, made.name) == "Acting", "an empty node")
         await kubectl_cordon(embedded, unschedulable=False)
         await embedded.until(lambda: phase(embedded, made.name) == "Complete", "the end")
@@ -142,7 +142,7 @@ async def test_a_disruption_budget_holds_and_is_named(embedded: Whole) -> None:
     seen = await preview(embedded.api, "n1", OperationDrain())
     assert seen.blocked[f"default/{name}"] == "its PodDisruptionBudget web allows no disruption now"
     async with engine(embedded):
-        made = await maintain(embedded.api, "n1", spec(timeout_seconds=2))
+        made = await make_operation(embedded.api, "n1", spec(timeout_seconds=2))
         await embedded.until(lambda: phase(embedded, made.name) == "Failed", "the end")
         obj = embedded.get(NODE_OPERATIONS, made.name)
         assert obj is not None
@@ -152,7 +152,7 @@ async def test_a_disruption_budget_holds_and_is_named(embedded: Whole) -> None:
 
 
 async def test_the_definition_keeps_what_was_wished(embedded: Whole) -> None:
-    made = await maintain(embedded.api, "n1", spec())
+    made = await make_operation(embedded.api, "n1", spec())
     for change, said in (
         ({"nodeName": "n2"}, "nodeName is immutable"),
         ({"type": "Repaint"}, "Unsupported value"),

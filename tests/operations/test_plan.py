@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from kgpu.formats.crd.nodeoperation import NodeOperationSpec, NodeOperationStatus, OperationPhase
+from kgpu.operations.leftovers import KEPT_SECONDS, leftovers, outdated
 from kgpu.operations.model import HoldNode, Operation, Record, TargetNode, UnreadableOperation, read_operation, stamp_of
-from kgpu.operations.plan import KEPT_SECONDS, NODE_SECONDS, AdmissionVerdict, World, leftovers, outdated, step
+from kgpu.operations.plan import NODE_SECONDS, step
+from kgpu.operations.world import AdmissionVerdict, World
 
 NOW = 1_700_000_000.0
 NODE = TargetNode(name="n1", uid="u1", has_gpus=True)

@@ -1,4 +1,5 @@
-"""A cluster for the engine: nodes, pods that end when they are evicted, budgets that refuse, and a process to be killed.
+"""A cluster for the engine: nodes, pods that end when they are evicted, budgets that refuse, machines that reboot, and a
+process to be killed.
 
 ``Cluster`` is an API server in memory with a kubelet and controllers of a few lines. ``Engine`` is one process of kgpu
 that leads; it can be killed at any call and started again.
@@ -12,12 +13,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from kgpu.base.clock import VirtualClock, settle
+from kgpu.base.errors import HostError
 from kgpu.base.service import end
 from kgpu.formats import names
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
 from kgpu.kube.port import NODES, PODS, KubeRefusedError, KubeUnreachableError, Object, Resource, WatchEvent
+from kgpu.operations import node_act
 from kgpu.operations.config import OperationBudget, Share
+from kgpu.operations.model import REFUSED
+from kgpu.operations.node_act import Machine
 from kgpu.operations.run import OperationsController
 
 START = 1_700_000_000.0
@@ -26,6 +31,49 @@ OPEN = OperationBudget(max_parallel=100, max_unavailable=Share(percent=100))
 
 class Killed(BaseException):
     """The process ends here: no line of it runs any more."""
+
+
+class SimMachine:
+    """A node's machine. ``asked`` are the IDs under which it was asked to reboot, ``boots`` how often it did."""
+
+    def __init__(self, name: str, looks: int) -> None:
+        self.name = name
+        self.forbids = False
+        """Its admin wants no reboots."""
+        self._marks: set[str] = set()
+        self.boots = 0
+        self.asked: list[str] = []
+        self.left = 0
+        """Looks until it is up again."""
+        self.looks = looks
+        """For how many looks of kubelets it is away."""
+
+    @property
+    def boot(self) -> str:
+        return f"boot-of-{self.name}" + (f"-{self.boots}" if self.boots else "")
+
+    def act(self, identity: str, boot: str) -> tuple[int, str]:
+        """What the act's program does here: its exit code, and what it says."""
+
+        def mark(act: str) -> bool:
+            known = act in self._marks
+            self._marks.add(act)
+            return not known
+
+        def ask() -> None:
+            self.asked.append(identity)
+            self.left = self.looks
+
+        machine = Machine(boot=self.boot, forbids=lambda: self.forbids, mark=mark, ask=ask)
+        try:
+            return 0, node_act.reboot(identity, boot, machine)
+        except HostError as error:
+            return REFUSED, error.one_line()
+
+    def boot_anew(self) -> None:
+        """Nothing of ``/run`` survives."""
+        self.boots += 1
+        self._marks.clear()
 
 
 class Cluster(FakeApi):
@@ -46,6 +94,9 @@ class Cluster(FakeApi):
         self.served.add(NODE_OPERATIONS)
         self.evictions: list[str] = []
         self.uids = itertools.count(1)
+        self.machines: dict[str, SimMachine] = {}
+        self.boot_looks = 4
+        """Looks of kubelets for which a machine that reboots is away."""
 
     # The process's writes
 
@@ -55,7 +106,14 @@ class Cluster(FakeApi):
     async def create(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
         if subresource == "eviction":
             return await self._counted(lambda: self._evict(resource, obj))
+        if resource == PODS:
+            return await self._counted(lambda: super(Cluster, self).create(resource, obj))
         return await super().create(resource, obj, subresource=subresource)
+
+    async def delete(self, resource: Resource, name: str, **more: Any) -> bool:
+        if resource == PODS and name.startswith(names.ACT_APP):
+            return bool(await self._counted(lambda: super(Cluster, self).delete(resource, name, **more)))
+        return await super().delete(resource, name, **more)
 
     async def watch(self, resource: Resource, resource_version: str, **more: Any) -> AsyncIterator[WatchEvent]:
         async for event in super().watch(resource, resource_version, **more):
@@ -96,7 +154,11 @@ class Cluster(FakeApi):
         """Add a node with GPUs."""
         labels = {names.LABEL_GPU_PRESENT: "true", **fields.pop("labels", {})}
         ready = "True" if fields.pop("ready", True) else "False"
-        status = {"conditions": [{"type": "Ready", "status": ready}], "nodeInfo": {"bootID": f"boot-of-{name}"}}
+        self.machines.setdefault(name, SimMachine(name, self.boot_looks))
+        status = {
+            "conditions": [{"type": "Ready", "status": ready}], "nodeInfo": {"bootID": self.machines[name].boot},
+            "allocatable": {"nvidia.com/gpu": "8", "cpu": "64"},
+        }  # fmt: skip
         return self.put(NODES, {"metadata": {"name": name, "labels": labels}, "spec": fields, "status": status})
 
     def pod(
@@ -156,11 +218,36 @@ class Cluster(FakeApi):
         return {row["metadata"]["name"] for row in rows if row["spec"].get("nodeName") == node}
 
     async def kubelets(self) -> None:
-        """Pods that were asked to go do."""
+        """Pods that were asked to go do; acts act; machines that were asked to reboot do."""
+        for machine in self.machines.values():
+            if machine.left:
+                machine.left -= 1
+                if not machine.left:
+                    machine.boot_anew()
+                    self._booted(machine.name, machine.boot)
+        for (resource, _, _), stored in list(self._objects.items()):
+            if resource == PODS and (stored.obj["metadata"].get("labels") or {}).get("app") == names.ACT_APP:
+                self._act(stored.obj)
         for (resource, namespace, name), stored in list(self._objects.items()):
             metadata = stored.obj["metadata"]
             if resource == PODS and "deletionTimestamp" in metadata and not metadata.get("finalizers"):
                 await FakeApi.delete(self, PODS, name, namespace=namespace, grace=0)
+
+    def _act(self, pod: Object) -> None:
+        """Run an act's pod, once."""
+        machine = self.machines[pod["spec"]["nodeName"]]
+        if machine.left or (pod.get("status") or {}).get("containerStatuses"):
+            return
+        words = dict(word.removeprefix("--").split("=", 1) for word in pod["spec"]["containers"][0]["args"][2:])
+        code, said = machine.act(words["id"], words["boot-id"])
+        ended = {"exitCode": code, "message": said}
+        status = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [{"state": {"terminated": ended}}]}
+        self.put(PODS, {**pod, "status": status})
+
+    def _booted(self, name: str, boot: str) -> None:
+        known = self.object(NODES, name)
+        status = {**known["status"], "nodeInfo": {"bootID": boot}}
+        self.put(NODES, {**known, "status": status})
 
 
 class Engine:

@@ -37,7 +37,7 @@ class CommandEntry:
     module: str
     attribute: str
     help: str
-    hidden: bool = False  # not in the list: it is there under a replaced program's name
+    hidden: bool = False  # not in the list: no people run it, or it is there under a replaced program's name
 
 
 COMMANDS: Final = (
@@ -59,10 +59,11 @@ COMMANDS: Final = (
     CommandEntry("collect", "kgpu.cli.collect", "collect", "Write all evidence for the doctor into one archive."),
     CommandEntry("top", "kgpu.cli.top", "top", "Every GPU of the cluster, live: load, pods, health."),
     CommandEntry("operator", "kgpu.cli.operator", "operator", "Run the operator, or clean up after it."),
-    CommandEntry("node", "kgpu.cli.node", "node", "Empty nodes for maintenance, and give them back as they were."),
+    CommandEntry("node", "kgpu.cli.node", "node", "Reboot nodes, or empty them for maintenance, and give them back."),
     CommandEntry(
         "operations", "kgpu.cli.operations", "operations", "What is being done to nodes; approve, cancel, resume."
     ),
+    CommandEntry("act", "kgpu.cli.act", "act", "What the operator's pods run on nodes.", hidden=True),
     CommandEntry("validate", "kgpu.cli.validate", "validate", "Prove that this node can run GPU work."),
     CommandEntry(
         "nvidia-validator", "kgpu.cli.validate", "peer", "The replaced validator's command line.", hidden=True

@@ -7,7 +7,7 @@ following stops nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
@@ -21,86 +21,126 @@ if TYPE_CHECKING:
     from kgpu.operations.requests import Preview
 
 MAX_SECONDS: Final = 2**31 - 1
-EXAMPLES: Final = """
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAINTAIN: Final = """
 kgpu node maintain gpu-7
 kgpu node maintain gpu-7 --dry-run
 kgpu node maintain gpu-7 --for 2h --reason "new power supplies"
 kgpu operations resume maintenance-gpu-7-x2x4k
 """
+REBOOT: Final = """
+kgpu node reboot gpu-7
+kgpu node reboot gpu-7 --dry-run
+kgpu node reboot gpu-7 gpu-8 --reason "new kernel" --timeout 1h
+"""
+EXAMPLES: Final = 'kgpu node maintain gpu-7\nkgpu node reboot gpu-7 --reason "new kernel"'
 
 
 @click.group("node", cls=ExampleGroup, examples=EXAMPLES)
 def node() -> None:
-    """Work on nodes: empty them, and give them back as they were.
+    """Work on nodes: empty them, reboot them, and give them back as they were.
 
     Needs the rights of the ClusterRole kgpu-node-operations.
     """
 
 
-@node.command("maintain", examples=EXAMPLES)
-@click.argument("nodes", nargs=-1, required=True, metavar="NODE...", shell_complete=_complete.nodes)
-@click.option("--reason", default="", metavar="TEXT", help="Why; people see it in Events and lists.")
+def _options(function: F) -> F:
+    """What every command has that empties nodes."""
+    for option in reversed((
+        click.argument("nodes", nargs=-1, required=True, metavar="NODE...", shell_complete=_complete.nodes),
+        click.option("--reason", default="", metavar="TEXT", help="Why; people see it in Events and lists."),
+        click.option("--timeout", default="5m", show_default=True, metavar="DURATION",
+                     help="How long the pods may take to go."),
+        click.option("--grace-period", type=click.IntRange(0, MAX_SECONDS), metavar="SECONDS",
+                     help="How long each pod gets to end. Default: its own time."),
+        click.option("--force", is_flag=True, help="Also pods that no controller makes anew."),
+        click.option("--delete-emptydir-data", "empty_dirs", is_flag=True,
+                     help="Also pods that lose what is in an emptyDir."),
+        click.option("--dry-run", is_flag=True, help="Say which pods would go, and do nothing."),
+        click.option("--detach", is_flag=True, help="Return at once."),
+        click.option("--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE",
+                     help="How to reach the API server."),
+        output_option(),
+    )):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@node.command("maintain", examples=MAINTAIN)
+@_options
 @click.option("--for", "span", default="", metavar="DURATION",
               help="Give the node back after that, such as 2h. Default: when it is resumed.")  # fmt: skip
-@click.option("--timeout", default="5m", show_default=True, metavar="DURATION",
-              help="How long the pods may take to go.")  # fmt: skip
-@click.option("--grace-period", type=click.IntRange(0, MAX_SECONDS), metavar="SECONDS",
-              help="How long each pod gets to end. Default: its own time.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Also pods that no controller makes anew.")
-@click.option("--delete-emptydir-data", "empty_dirs", is_flag=True, help="Also pods that lose what is in an emptyDir.")
-@click.option("--dry-run", is_flag=True, help="Say which pods would go, and do nothing.")
-@click.option("--detach", is_flag=True, help="Return at once.")
-@click.option("--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE", help="How to reach the API server.")
-@output_option()
-def maintain(
-    *, nodes: tuple[str, ...], kubeconfig: str, output: str, dry_run: bool, detach: bool,
-    **given: Any,
-) -> None:  # fmt: skip
+def maintain(*, span: str, **given: Any) -> None:
     """Empty nodes for maintenance, and hold them until they are resumed.
 
     The pods that go are those of `kubectl drain --ignore-daemonsets`, and disruption budgets hold. Exit code 0 once the
     nodes are empty, 3 when one could not be emptied; it is given back then.
     """
+    spec = _spec("Maintenance", given, duration_seconds=_seconds(span, "--for") if span else None)
+    _carry_out(spec, given, until=_is_held, well=_is_held)
+
+
+@node.command("reboot", examples=REBOOT)
+@_options
+@click.option("--reboot-timeout", default="30m", show_default=True, metavar="DURATION",
+              help="How long the node may take until it is there with another boot.")  # fmt: skip
+def reboot(*, reboot_timeout: str, **given: Any) -> None:
+    """Empty nodes, reboot them, and give them back once they are well.
+
+    Well is a node that is Ready and offers the GPUs that it had. The pods that go are those of
+    `kubectl drain --ignore-daemonsets`, and disruption budgets hold. Exit code 0 once all nodes have rebooted and are
+    well, 3 when one has not or is not; it is given back then.
+    """
+    spec = _spec("Reboot", given, act_timeout_seconds=_seconds(reboot_timeout, "--reboot-timeout"))
+    _carry_out(spec, given, until=lambda _: False, well=_has_succeeded)
+
+
+def _carry_out(
+    spec: NodeOperationSpec, given: dict[str, Any], *, until: Callable[[Operation], bool],
+    well: Callable[[Operation], bool],
+) -> None:  # fmt: skip
+    """Make operations and follow them ``until`` that, or their end; exit code 3 where one is not ``well`` then."""
+    kubeconfig, output = given["kubeconfig"], given["output"]
     check_kubeconfig(click.get_current_context(), kubeconfig)
-    spec, names = _spec(given), tuple(dict.fromkeys(nodes))
-    if dry_run:
+    names = tuple(dict.fromkeys(given["nodes"]))
+    if given["dry_run"]:
         _show_previews(run_async(_previews(kubeconfig, names, spec.drain)), output)
         return
     say: Callable[[str], None] = (lambda _: None) if output == "json" else click.echo
-    operations = run_async(_maintain(kubeconfig, names, spec, detach=detach, say=say))
+    detach = given["detach"]
+    operations = run_async(_make(kubeconfig, names, spec, until=None if detach else until, say=say))
     from kgpu.cli._operations import FAILED, as_data
+    from kgpu.operations.model import Operation
 
     if output == "json":
         print_json([as_data(operation) for operation in operations])
-    if len(operations) < len(names) or any(_has_ended(operation) for operation in operations):
+    done = sum(isinstance(operation, Operation) and (detach or well(operation)) for operation in operations)
+    if done < len(names):
         raise click.exceptions.Exit(FAILED)
 
 
-def _spec(given: dict[str, Any]) -> NodeOperationSpec:
+def _spec(kind: Literal["Maintenance", "Reboot"], given: dict[str, Any], **more: Any) -> NodeOperationSpec:
     from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDrain
 
-    return NodeOperationSpec(
-        node_name="",
-        type="Maintenance",
-        reason=given["reason"],
-        duration_seconds=_seconds(given["span"], "--for") if given["span"] else None,
-        drain=OperationDrain(
-            timeout_seconds=_seconds(given["timeout"], "--timeout"),
-            grace_period_seconds=given["grace_period"],
-            force=given["force"],
-            delete_empty_dir_data=given["empty_dirs"],
-        ),
+    drain = OperationDrain(
+        timeout_seconds=_seconds(given["timeout"], "--timeout"),
+        grace_period_seconds=given["grace_period"],
+        force=given["force"],
+        delete_empty_dir_data=given["empty_dirs"],
     )
+    return NodeOperationSpec(node_name="", type=kind, reason=given["reason"], drain=drain, **more)
 
 
-async def _maintain(
-    kubeconfig: str, names: Sequence[str], spec: NodeOperationSpec, *, detach: bool, say: Callable[[str], None]
-) -> list[Operation | UnreadableOperation]:
+async def _make(
+    kubeconfig: str, names: Sequence[str], spec: NodeOperationSpec, *, until: Callable[[Operation], bool] | None,
+    say: Callable[[str], None],
+) -> list[Operation | UnreadableOperation]:  # fmt: skip
     import msgspec
 
     from kgpu.cli._operations import follow
     from kgpu.kube.client import connect
-    from kgpu.operations.requests import maintain, may_begin, who_am_i
+    from kgpu.operations.requests import make_operation, may_begin, who_am_i
 
     api = connect(kubeconfig)
     try:
@@ -110,11 +150,11 @@ async def _maintain(
         made = []
         for name in names:
             whole = msgspec.structs.replace(spec, node_name=name, requested_by=user[:253])
-            made.append(await maintain(api, name, whole))
+            made.append(await make_operation(api, name, whole))
             say(f"{name}: {made[-1].name} is made")
-        if detach:
+        if until is None:
             return list(made)
-        return await follow(api, [operation.name for operation in made], _is_held, say=say)
+        return await follow(api, [operation.name for operation in made], until, say=say)
     finally:
         await api.close()
 
@@ -126,10 +166,8 @@ def _is_held(operation: Operation) -> bool:
     return operation.phase is OperationPhase.ACTING
 
 
-def _has_ended(operation: Operation | UnreadableOperation) -> bool:
-    from kgpu.operations.model import Operation
-
-    return not isinstance(operation, Operation) or operation.ended
+def _has_succeeded(operation: Operation) -> bool:
+    return operation.ended and operation.status.result == "Succeeded"
 
 
 async def _previews(kubeconfig: str, names: Sequence[str], drain: OperationDrain) -> list[Preview]:

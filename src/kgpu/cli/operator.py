@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kgpu.manager.controller import LeaderController
     from kgpu.manager.run import Options
     from kgpu.operations.config import OperationBudget
+    from kgpu.operations.writing import ActSettings
     from kgpu.operator.cleanup import Limits
     from kgpu.operator.model import Monitoring, OperatorSettings
 
@@ -197,7 +198,7 @@ async def _run(kubeconfig: str, settings: OperatorSettings, options: Options, bu
                 controllers.append(OperationsOff())
             else:
                 own_pod = (settings.namespace, os.environ.get("POD_NAME", ""))
-                controllers.append(OperationsController(api, budget, own_pod=own_pod, now=now))
+                controllers.append(OperationsController(api, budget, own_pod=own_pod, acts=acts_of(settings), now=now))
             manager = ManagerProcess(api, controllers, options)
             manager.stop = stop
             await manager.run()
@@ -257,6 +258,16 @@ def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorS
         monitoring=_monitoring(options),
         images={name: value for name, value in env.items() if name.endswith("_IMAGE") and value},
     )
+
+
+def acts_of(settings: OperatorSettings) -> ActSettings:
+    """How pods that act on nodes are made: as the operator's other pods."""
+    from kgpu.operations.writing import ActSettings
+
+    return ActSettings(
+        namespace=settings.namespace, image=settings.image, pull_policy=settings.image_pull_policy,
+        pull_secrets=settings.image_pull_secrets,
+    )  # fmt: skip
 
 
 def budget_of(options: Mapping[str, Any]) -> OperationBudget | None:

@@ -20,6 +20,7 @@ VERSION: Final = 1
 MAX_CHECKS: Final = 8
 MAX_DEVICES: Final = 32
 MAX_TEXT: Final = 300
+MAX_BOOT: Final = 64
 MAX_BYTES: Final = 64 << 10
 """A Node's annotations have room for 256 KiB together."""
 FAILED: Final = "failed"
@@ -65,9 +66,10 @@ class UnpassedCheck(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
 
 
 class ValidationReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
-    """``checks`` in the order in which a node becomes ready."""
+    """``checks`` in the order in which a node becomes ready; ``boot`` is the ID of the boot in which they were made."""
 
     version: int
+    boot: str = ""
     checks: tuple[UnpassedCheck, ...] = ()
 
     @property
@@ -76,9 +78,11 @@ class ValidationReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="
         return next((check for check in self.checks if check.status == FAILED), None)
 
 
-def report(checks: tuple[UnpassedCheck, ...]) -> ValidationReport:
+def report(checks: tuple[UnpassedCheck, ...], boot: str = "") -> ValidationReport:
     """A report that is short by construction."""
-    return ValidationReport(version=VERSION, checks=tuple(map(_short, checks[:MAX_CHECKS])))
+    return ValidationReport(
+        version=VERSION, boot=one_line(boot, MAX_BOOT), checks=tuple(map(_short, checks[:MAX_CHECKS]))
+    )  # fmt: skip
 
 
 def _short(check: UnpassedCheck) -> UnpassedCheck:
@@ -115,7 +119,7 @@ def encode(report: ValidationReport) -> str:
 def decode(text: str) -> ValidationReport | None:
     """None for what is no report, or one of a version that is not known. All text in a report is printable."""
     decoded = typed.read(text, ValidationReport, most=MAX_BYTES)
-    return report(decoded.checks) if decoded is not None and decoded.version == VERSION else None
+    return report(decoded.checks, decoded.boot) if decoded is not None and decoded.version == VERSION else None
 
 
 def of_node(annotations: Mapping[str, str]) -> ValidationReport | None:

@@ -15,10 +15,10 @@ from typing import Final
 from kgpu.formats.crd.nodeoperation import OperationType
 from kgpu.operations.config import GroupCap, OperationBudget
 from kgpu.operations.model import Operation, TargetNode, moment_of
-from kgpu.operations.plan import AdmissionVerdict
+from kgpu.operations.world import AdmissionVerdict
 
 _BUDGET: Final = "WaitsForBudget"
-_RANKS: Final[Mapping[OperationType, int]] = {OperationType.MAINTENANCE: 0}
+_RANKS: Final[Mapping[OperationType, int]] = {OperationType.MAINTENANCE: 0, OperationType.REBOOT: 0}
 """Lower goes first: what a person wants, before what a program wants."""
 
 

@@ -15,14 +15,12 @@ from typing import Final
 
 from kgpu.base.printable import one_line
 from kgpu.formats.crd.nodeoperation import MAX_WAITING, DrainProgress, OperationDrain, WaitingPod
-from kgpu.operations.model import Answer, NodePod
+from kgpu.operations.model import MAX_WHY, Answer, NodePod
 
 AT_ONCE: Final = 10
 """Pods that are asked in one step."""
 NAMED: Final = 5
 """Pods that a message names."""
-MAX_WHY: Final = 300
-"""Characters of what a pod waits for, which may quote others."""
 STRANDED_SECONDS: Final = 60.0
 """How long after its grace period a pod is waited for on a node whose kubelet does not answer."""
 _DAEMON_SET: Final = "DaemonSet"

@@ -13,9 +13,16 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from kgpu.base.plain import items, mapping, strings, text
+from kgpu.base.printable import one_line
 from kgpu.base.typed import convert
-from kgpu.formats import names
-from kgpu.formats.crd.nodeoperation import NodeOperationSpec, NodeOperationStatus, OperationPhase, OperationType
+from kgpu.formats import names, validation_report
+from kgpu.formats.crd.nodeoperation import (
+    NodeAct,
+    NodeOperationSpec,
+    NodeOperationStatus,
+    OperationPhase,
+    OperationType,
+)
 
 Object: TypeAlias = dict[str, Any]
 
@@ -131,6 +138,12 @@ class TargetNode:
     ready: bool = True
     boot_id: str = ""
     has_gpus: bool = False
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    """How many it offers, by resource."""
+    checked_boot: str = ""
+    """The boot of which the validator tells, "" where there is none or it tells of none."""
+    validated: bool = False
+    """Every check of that boot has passed."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -138,7 +151,6 @@ def read_node(obj: Mapping[str, Any]) -> TargetNode:
     """A Node as an API server has it."""
     metadata, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
     labels = strings(metadata.get("labels"))
-    ready = next((row for row in map(mapping, items(status.get("conditions"))) if row.get("type") == "Ready"), {})
     owners = strings(metadata.get("annotations")).get(names.CORDON_ANNOTATION, "")
     ours = _own_entry(metadata)
     return TargetNode(
@@ -147,14 +159,34 @@ def read_node(obj: Mapping[str, Any]) -> TargetNode:
         owners=tuple(uid for uid in owners.split(",") if uid)[:MAX_OWNERS],
         held=bool(ours), cordoned_by_us="f:unschedulable" in mapping(mapping(ours.get("fieldsV1")).get("f:spec")),
         held_at=_moment(ours.get("time")),
-        ready=ready.get("status") == "True",
+        ready=_condition(status, "Ready") == "True",
         boot_id=text(mapping(status.get("nodeInfo")).get("bootID")),
         has_gpus=labels.get(names.LABEL_GPU_PRESENT) == "true" or names.AGENT_NODE_LABEL in labels,
-        labels=labels,
+        gpus=_gpus(mapping(status.get("allocatable"))), labels=labels,
+        checked_boot=_checked_boot(strings(metadata.get("annotations"))),
+        validated=_condition(status, names.VALIDATED_CONDITION) == "True",
     )  # fmt: skip
 
 
 MAX_OWNERS: Final = 16
+_GPUS: Final = (names.GPU_RESOURCE, names.MIG_RESOURCE_PREFIX, names.AMD_GPU_RESOURCE, names.GAUDI_RESOURCE)
+_MAX_RESOURCES: Final = 64
+
+
+def _gpus(allocatable: Mapping[str, Any]) -> dict[str, int]:
+    rows = sorted((name, text(count)) for name, count in allocatable.items() if name.startswith(_GPUS))
+    counts = {name: int(count) for name, count in rows if count.isascii() and count.isdecimal() and len(count) < 10}
+    return dict(list(filter(lambda row: row[1], counts.items()))[:_MAX_RESOURCES])
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> str:
+    rows = map(mapping, items(status.get("conditions")))
+    return text(next((row for row in rows if row.get("type") == kind), {}).get("status"))
+
+
+def _checked_boot(annotations: Mapping[str, str]) -> str:
+    report = validation_report.of_node(annotations)
+    return report.boot if report is not None else ""
 
 
 def _own_entry(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -246,6 +278,41 @@ class Answer:
     times: int = 1
 
 
+REFUSED: Final = 13
+"""Exit code of an act that won't: no signal and no end of a machine gives it."""
+MAX_WHY: Final = 300
+"""Characters of what a pod waits for or says, which may quote others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActPod:
+    """A pod that acts on its node. ``act`` is the ID under which it was asked; ``why`` what it waits for, or what it
+    said; ``refused``: it said that it won't, so that nothing has happened.
+    """
+
+    name: str
+    uid: str
+    act: str
+    why: str = ""
+    refused: bool = False
+
+
+def read_act_pod(obj: Mapping[str, Any]) -> ActPod:
+    """A Pod of this engine as an API server has it."""
+    metadata, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
+    container = next(iter(map(mapping, items(status.get("containerStatuses")))), {})
+    state = mapping(container.get("state"))
+    ended, waiting = mapping(state.get("terminated")), mapping(state.get("waiting"))
+    said = text(ended.get("message")) or text(waiting.get("message")) or text(waiting.get("reason"))
+    if not state:
+        said = "its node's kubelet has not started it yet"
+    return ActPod(
+        name=text(metadata.get("name")), uid=text(metadata.get("uid")),
+        act=strings(metadata.get("labels")).get(names.ACT_LABEL, ""), why=one_line(said, MAX_WHY),
+        refused=ended.get("exitCode") == REFUSED,
+    )  # fmt: skip
+
+
 # What is to be written
 
 
@@ -278,13 +345,29 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartAct:
+    """Have a pod on the node act on it, once under this ID."""
+
+    operation: Operation
+    act: NodeAct
+    node: TargetNode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndAct:
+    """Delete the pod of an act that is over."""
+
+    pod: ActPod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Forget:
     """Delete an operation that has long been over."""
 
     operation: Operation
 
 
-Write: TypeAlias = Record | HoldNode | Evict | Forget
+Write: TypeAlias = Record | HoldNode | Evict | StartAct | EndAct | Forget
 """Whatever is written first is a Record: what may happen next is known before it does."""
 
 

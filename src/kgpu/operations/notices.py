@@ -19,7 +19,7 @@ def notice(operation: Operation, status: NodeOperationStatus) -> Advice | None:
     name = f"{operation.spec.type} {operation.name}"
     if phase is OperationPhase.CORDONING:
         return _advice(operation, "OperationStarted", f"{name} has begun{_because(operation)}")
-    if phase is OperationPhase.ACTING:
+    if phase in {OperationPhase.ACTING, OperationPhase.VERIFYING}:
         return _advice(operation, status.reason, f"{name}: {status.message}")
     if phase is OperationPhase.RESTORING:
         severity = Severity.INFO if Result(status.result) is Result.SUCCEEDED else Severity.WARNING

@@ -17,8 +17,8 @@ from kgpu.base.problems import describe
 from kgpu.kube.leader_election import LostLeadError
 from kgpu.kube.port import NODES, KubeApi
 from kgpu.operations import writing
+from kgpu.operations.leftovers import leftovers
 from kgpu.operations.model import read_node
-from kgpu.operations.plan import leftovers
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from kgpu.base.plain import mapping, number, text
 from kgpu.fit.model import BudgetView
 from kgpu.fit.read import label_selector
 from kgpu.formats import names
-from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDrain
+from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDrain, OperationType
 from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
 from kgpu.kube.port import LEASES, NODES, PODS, KubeApi, KubeRefusedError, Object, Resource, Selector
 from kgpu.operations.drain import Evicted, Fate, PodFate, fate
@@ -100,8 +100,8 @@ async def may_begin(api: KubeApi, node: str) -> str:
     return text(mapping(known.get("metadata")).get("uid"))
 
 
-async def maintain(api: KubeApi, node: str, spec: NodeOperationSpec) -> Operation:
-    """Make a maintenance of a node. Raises KubeError, ConfigError for a node that is not there or is in one already."""
+async def make_operation(api: KubeApi, node: str, spec: NodeOperationSpec) -> Operation:
+    """Make an operation on a node. Raises KubeError, ConfigError for a node that is not there or is in one already."""
     spec = msgspec.structs.replace(spec, node_uid=await may_begin(api, node))
     body: Object = {
         "metadata": {"generateName": f"{spec.type.lower()}-{node[:_MAX_PREFIX]}-"},
@@ -120,11 +120,17 @@ async def maintain(api: KubeApi, node: str, spec: NodeOperationSpec) -> Operatio
 async def say(api: KubeApi, name: str, word: Word) -> Operation | UnreadableOperation:
     """Say a word of an operation. Raises KubeError, ConfigError for one that is not there or is over."""
     known = await known_operation(api, name)
+    if word is Word.RESUME and isinstance(known, Operation) and known.type is not OperationType.MAINTENANCE:
+        raise ConfigError(
+            f"{name} is a {known.spec.type}, which ends by itself",
+            "a Maintenance",
+            f"to end it early: kgpu operations cancel {name}",
+        )
     if isinstance(known, Operation) and known.ended:
         raise ConfigError(
             f"{name} is over: {known.status.phase}, {known.status.result}",
             "an operation that is not over",
-            "make a new one: kgpu node maintain",
+            "make a new one: kgpu node --help",
         )
     return read_operation(await api.patch(NODE_OPERATIONS, name, {"spec": {str(word): True}}))
 

@@ -19,6 +19,7 @@ from kgpu.operations.config import OperationBudget
 from kgpu.operations.metrics import figures
 from kgpu.operations.term import Term
 from kgpu.operations.watching import OperationsWatching
+from kgpu.operations.writing import ActSettings
 
 
 class OperationsController:
@@ -28,17 +29,18 @@ class OperationsController:
 
     def __init__(
         self, api: KubeApi, budget: OperationBudget, *, own_pod: tuple[str, str] = ("", ""), clock: Clock | None = None,
-        now: Callable[[], float] = time.time,
+        acts: ActSettings | None = None, now: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         """``own_pod`` is this process's, as (namespace, name): it is not evicted while it works."""
         self.budget = budget
+        self._acts = acts or ActSettings()
         self._clock = clock or SystemClock()
         self._now = now
         self._own_pod = own_pod
         self._writes: Counter[str] = Counter()
         self._term: Term | None = None
         self._problem = ""
-        self.watching = OperationsWatching(api, clock=self._clock)
+        self.watching = OperationsWatching(api, clock=self._clock, namespace=self._acts.namespace)
 
     async def watch(self) -> None:
         """Follow the cluster until cancelled."""
@@ -52,7 +54,7 @@ class OperationsController:
         """Admit, take steps, tell."""
         self._term = term = Term(
             api, self.watching, lambda: self.budget, clock=self._clock, now=self._now, own_pod=self._own_pod,
-            count=self._count,
+            acts=self._acts, count=self._count,
         )  # fmt: skip
         return term.loop(), term.tell(), term.look_for_daemon_sets()
 

@@ -27,11 +27,24 @@ from kgpu.operations import writing
 from kgpu.operations.admission import admit
 from kgpu.operations.config import OperationBudget
 from kgpu.operations.drain import Evicted
-from kgpu.operations.model import Evict, Forget, HoldNode, Operation, Record, TargetNode, Write
+from kgpu.operations.leftovers import ended_acts, leftovers, outdated
+from kgpu.operations.model import (
+    EndAct,
+    Evict,
+    Forget,
+    HoldNode,
+    Operation,
+    Record,
+    StartAct,
+    TargetNode,
+    Write,
+)
 from kgpu.operations.notices import notice
-from kgpu.operations.plan import AdmissionVerdict, World, leftovers, outdated, step
+from kgpu.operations.plan import step
 from kgpu.operations.pods import DrainedPods
 from kgpu.operations.watching import OperationsWatching
+from kgpu.operations.world import AdmissionVerdict, World
+from kgpu.operations.writing import ActSettings
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +89,7 @@ class Term:
 
     def __init__(
         self, api: KubeApi, watching: OperationsWatching, budget: Callable[[], OperationBudget], *, clock: Clock,
+        acts: ActSettings,
         now: Callable[[], float], own_pod: tuple[str, str] = ("", ""), count: Callable[[str], None] = lambda _: None,
         uniform: Callable[[], float] = random.random,
     ) -> None:  # fmt: skip
@@ -83,6 +97,7 @@ class Term:
         self._api = api
         self._watching = watching
         self._budget = budget
+        self._acts = acts
         self._clock = clock
         self._now = now
         self._count = count
@@ -174,7 +189,8 @@ class Term:
     def _leftovers(self) -> list[Write]:
         watching = self._watching
         held = leftovers(watching.nodes().values(), self._live(watching.operations()))
-        return [*held, *outdated(watching.operations(), self._now())[:AT_ONCE]]
+        acts = ended_acts(watching.acts(), watching.operations()) if watching.acts_known else ()
+        return [*held, *acts, *outdated(watching.operations(), self._now())[:AT_ONCE]]
 
     async def _read_anew(self) -> bool:
         """Read what the last leader has written, which watches may not have delivered yet: operations, and the nodes
@@ -256,19 +272,14 @@ class Term:
         return World(
             now=self._now(), node=node, admission=verdict, pods=self._pods.on(operation.node),
             evicted=self._pods.evicted(node) if node is not None else Evicted(), live=seen.live,
-            monotonic=self._clock.monotonic(),
+            monotonic=self._clock.monotonic(), acts_known=self._watching.acts_known,
+            act=self._watching.act(operation.status.act.id) if operation.status.act is not None else None,
             tell_progress=told is None or self._clock.monotonic() - told >= PROGRESS_EVERY,
         )  # fmt: skip
 
     async def _clean_up(self, write: Write) -> float | None:
         """Give back what nobody holds any more, or delete what has long been over."""
-        name = (
-            write.node.name
-            if isinstance(write, HoldNode)
-            else write.operation.name
-            if isinstance(write, Forget)
-            else ""
-        )
+        name = _about(write)
         key = f"left {name}"
         until = self.state.later.get(key, 0.0)
         if self._clock.monotonic() < until:
@@ -294,6 +305,14 @@ class Term:
             case Forget():
                 self._count("delete")
                 await self._api.delete(NODE_OPERATIONS, write.operation.name, uid=write.operation.uid)
+            case StartAct():
+                self._count("act")
+                made = await writing.start_act(self._api, write, self._acts)
+                if made is not None:
+                    await self._watching.learn_act(made)
+            case EndAct():
+                self._count("delete")
+                await writing.end_act(self._api, write, self._acts)
             case Evict():
                 self._count("evict")
                 await self._evict(write)
@@ -315,7 +334,7 @@ class Term:
             raise
         self.state.unsure.discard(operation.name)
         await self._watching.learn_operation(obj)
-        if write.status.drain != operation.status.drain:
+        if write.status.phase == operation.status.phase:
             self.state.told[operation.uid] = self._clock.monotonic()
         advice = notice(operation, write.status)
         if advice is not None:
@@ -355,3 +374,15 @@ class _PassView:
 
 
 _DRAINS: Final = frozenset({OperationPhase.CORDONING, OperationPhase.DRAINING})
+
+
+def _about(write: Write) -> str:
+    """What is cleaned up, by its name."""
+    match write:
+        case HoldNode():
+            return write.node.name
+        case EndAct():
+            return write.pod.name
+        case Forget():
+            return write.operation.name
+    return ""

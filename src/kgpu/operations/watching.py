@@ -8,10 +8,19 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from kgpu.base.clock import Clock
+from kgpu.formats import names
 from kgpu.kube.informer import Informer, Scope
 from kgpu.kube.kinds import NODE_OPERATIONS
-from kgpu.kube.port import NODES, KubeApi, KubeRefusedError, Object
-from kgpu.operations.model import Operation, TargetNode, UnreadableOperation, read_node, read_operation
+from kgpu.kube.port import NODES, PODS, KubeApi, KubeRefusedError, Object, Selector
+from kgpu.operations.model import (
+    ActPod,
+    Operation,
+    TargetNode,
+    UnreadableOperation,
+    read_act_pod,
+    read_node,
+    read_operation,
+)
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +34,13 @@ GONE_AFTER: Final = 60.0
 class OperationsWatching:
     """The engine's view of the cluster. ``run`` has to run while it is used."""
 
-    def __init__(self, api: KubeApi, *, clock: Clock) -> None:
+    def __init__(self, api: KubeApi, *, clock: Clock, namespace: str) -> None:
+        """``namespace`` is where pods that act on nodes are."""
         self._clock = clock
         self._operations = Informer(api, Scope(NODE_OPERATIONS), clock=clock, project=_operation)
         self._nodes = Informer(api, Scope(NODES), clock=clock, project=_node)
+        acts = Scope(PODS, namespace, Selector(labels=(("app", names.ACT_APP),)))
+        self._acts = Informer(api, acts, clock=clock, project=_act)
         self._absent_since: float | None = None
         self.news = asyncio.Event()
         """Set when something has changed; clear it before acting on it."""
@@ -36,7 +48,7 @@ class OperationsWatching:
     async def run(self) -> None:
         """Follow until cancelled. API errors never end it."""
         async with asyncio.TaskGroup() as group:
-            for informer in (self._operations, self._nodes):
+            for informer in (self._operations, self._nodes, self._acts):
                 group.create_task(informer.run())
                 group.create_task(self._tell(informer))
 
@@ -72,6 +84,19 @@ class OperationsWatching:
         obj = self._nodes.objects.get(("", name))
         return None if obj is None else obj["value"]
 
+    @property
+    def acts_known(self) -> bool:
+        """True once the pods that act on nodes have been read."""
+        return self._acts.synced.is_set()
+
+    def acts(self) -> tuple[ActPod, ...]:
+        """The pods that act on nodes."""
+        return tuple(obj["value"] for obj in self._acts.objects.values())
+
+    def act(self, identity: str) -> ActPod | None:
+        """The pod of an act by its ID, None where there is none."""
+        return next((pod for pod in self.acts() if pod.act == identity), None)
+
     def operation(self, name: str) -> Operation | None:
         """An operation, None where there is none of that name that can be read."""
         obj = self._operations.objects.get(("", name))
@@ -89,6 +114,10 @@ class OperationsWatching:
     async def learn_operation(self, obj: Object) -> None:
         """Take in the API server's answer to a write."""
         await self._operations.learn(obj)
+
+    async def learn_act(self, obj: Object) -> None:
+        """Take in the API server's answer to a write."""
+        await self._acts.learn(obj)
 
     async def learn_node(self, obj: Object) -> None:
         """Take in the API server's answer to a write."""
@@ -121,6 +150,11 @@ def _operation(obj: Object) -> Object:
 
 def _node(obj: Object) -> Object:
     return {"metadata": _identity(obj), "value": read_node(obj)}
+
+
+def _act(obj: Object) -> Object:
+    metadata = {key: obj["metadata"].get(key) for key in ("namespace", "name", "resourceVersion")}
+    return {"metadata": metadata, "value": read_act_pod(obj)}
 
 
 def _identity(obj: Object) -> Object:

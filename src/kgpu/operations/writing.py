@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -17,10 +18,12 @@ from kgpu.base.backoff import BackoffPolicy
 from kgpu.formats import names
 from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import NODES, PODS, KubeApi, KubeRefusedError, Object
-from kgpu.operations.model import Answer, Evict, HoldNode, Record
+from kgpu.operations.model import Answer, EndAct, Evict, HoldNode, Record, StartAct
 
 log = logging.getLogger(__name__)
 
+ACT_DEADLINE: Final = 3600
+"""Seconds after which a pod that could not act is ended by its kubelet."""
 EVICT_AGAIN: Final = BackoffPolicy(first=5.0, cap=60.0, factor=2.0, jitter=0.3)
 _BUDGET: Final = "DisruptionBudget"
 _TERMINATING: Final = "NamespaceTerminating"
@@ -46,6 +49,79 @@ async def hold(api: KubeApi, write: HoldNode) -> Object:
         if write.cordon:
             body["spec"] = {"unschedulable": True}
     return await api.apply(NODES, body, manager=names.OPERATIONS_FIELD_MANAGER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActSettings:
+    """Where pods that act on nodes are made, and of which image, which is kgpu's own."""
+
+    namespace: str = "gpu-operator"
+    image: str = "kgpu"
+    pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+
+
+async def start_act(api: KubeApi, write: StartAct, settings: ActSettings) -> Object | None:
+    """Have a pod on the node act on it; None where that pod is there already. Raises KubeError."""
+    try:
+        return await api.create(PODS, act_pod(write, settings))
+    except KubeRefusedError as refused:
+        if refused.reason == "AlreadyExists":
+            return None
+        raise
+
+
+def act_pod(write: StartAct, settings: ActSettings) -> Object:
+    """The pod: it has no token and no capability but that to signal the machine's first process, and asks once."""
+    act, node = write.act, write.node
+    container: Object = {
+        "name": "act",
+        "image": settings.image,
+        "imagePullPolicy": settings.pull_policy,
+        "args": ["act", "reboot", f"--id={act.id}", f"--boot-id={act.boot_id}"],
+        "securityContext": {
+            "runAsUser": 0,
+            "runAsNonRoot": False,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"], "add": ["KILL"]},
+            "appArmorProfile": {"type": "Unconfined"},  # a profile would keep the signal from the machine
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "resources": {"requests": {"cpu": "10m", "memory": "48Mi"}, "limits": {"memory": "128Mi"}},
+        "volumeMounts": [{"name": "run", "mountPath": names.RUN_DIR}],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    spec: Object = {
+        "nodeName": node.name,
+        "hostPID": True,
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": ACT_DEADLINE,
+        "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [container],
+        "volumes": [{"name": "run", "hostPath": {"path": names.RUN_DIR, "type": "DirectoryOrCreate"}}],
+    }
+    if settings.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": secret} for secret in settings.pull_secrets]
+    labels = {"app": names.ACT_APP, names.ACT_LABEL: act.id, names.NAME_LABEL: "kgpu"}
+    operation = write.operation
+    owner = {
+        "apiVersion": NODE_OPERATIONS.api_version, "kind": NODE_OPERATIONS.kind, "name": operation.name,
+        "uid": operation.uid,
+    }  # fmt: skip
+    metadata = {
+        "name": f"{names.ACT_APP}-{act.id}", "namespace": settings.namespace, "labels": labels,
+        "ownerReferences": [owner],
+    }  # fmt: skip
+    return {"metadata": metadata, "spec": spec}
+
+
+async def end_act(api: KubeApi, write: EndAct, settings: ActSettings) -> None:
+    """Delete the pod of an act. Raises KubeError."""
+    await api.delete(PODS, write.pod.name, namespace=settings.namespace, uid=write.pod.uid)
 
 
 async def evict(

@@ -95,6 +95,7 @@ class _Cleaner:
         for step in (
             self._only_here,
             self._stop_operator,
+            self._end_acts,
             self._leave,
             self._delete_objects,
             self._clear_nodes,
@@ -162,6 +163,15 @@ class _Cleaner:
                 )
                 return
             await self._clock.sleep(_LOOK)
+
+    async def _end_acts(self) -> None:
+        """Delete pods that were to act on nodes: whoever has not been asked yet is asked no more."""
+        acts = Selector(labels=(("app", names.ACT_APP),))
+        listing = await self._api.list(PODS, namespace=self._namespace, selector=acts)
+        if listing.items:
+            self._tell(f"deleting {len(listing.items)} pods that act on nodes")
+        for pod in listing.items:
+            await self._delete(PODS, pod)
 
     async def _leave(self) -> None:
         """Let agents clean up their hosts."""

@@ -136,7 +136,7 @@ def condition_of(report: NodeValidation) -> ValidatedCondition:
 def report_of(report: NodeValidation) -> ValidationReport:
     """What did not pass, as the node's annotation has it."""
     open_ = (result for result in report.results if result.status in {Status.FAILED, Status.WAITING})
-    return validation_report.report(tuple(map(_check, open_)))
+    return validation_report.report(tuple(map(_check, open_)), report.boot)
 
 
 def _check(result: CheckResult) -> validation_report.UnpassedCheck:

@@ -240,6 +240,16 @@ async def test_answers_that_do_not_come_are_waited_for() -> None:
     assert kept(api) == before
 
 
+async def test_pods_that_act_on_nodes_go_and_those_of_others_stay() -> None:
+    api, _ = await installed()
+    for namespace in (NAMESPACE, "tenant"):
+        labels = {"app": names.ACT_APP}
+        api.put(PODS, {"metadata": {"name": "kgpu-act-1", "namespace": namespace, "labels": labels}, "spec": {}})
+    await clean(api)
+    acts = [obj for obj in (await api.list(PODS)).items if obj["metadata"]["name"] == "kgpu-act-1"]
+    assert [obj["metadata"]["namespace"] for obj in acts] == ["tenant"]
+
+
 async def test_only_our_node_features_go() -> None:
     api, _ = await installed()
     name = f"{names.NODE_FEATURE_PREFIX}n0"

@@ -19,6 +19,8 @@ MAX_TEXT: Final = 1024
 MAX_WAITING: Final = 20
 """Pods that a status names; all are counted."""
 DRAIN_SECONDS: Final = 300
+ACT_SECONDS: Final = 1800
+"""Servers with many GPUs take ten minutes and more to boot."""
 _TIME: Final = {"format": "date-time"}
 _SHORT: Final = {"maxLength": 253}
 _LONG: Final = {"maxLength": MAX_TEXT}
@@ -28,6 +30,7 @@ class OperationType(enum.StrEnum):
     """What is done to a node."""
 
     MAINTENANCE = "Maintenance"
+    REBOOT = "Reboot"
 
 
 class OperationPhase(enum.StrEnum):
@@ -37,6 +40,7 @@ class OperationPhase(enum.StrEnum):
     CORDONING = "Cordoning"
     DRAINING = "Draining"
     ACTING = "Acting"
+    VERIFYING = "Verifying"
     RESTORING = "Restoring"
     COMPLETE = "Complete"
     FAILED = "Failed"
@@ -75,8 +79,11 @@ class NodeOperationSpec(Block, frozen=True, kw_only=True):
         doc("The Node's uid; if not given, that of the node when the operation is first seen.", schema=_SHORT),
     ] = msgspec.field(default=None, name="nodeUID")
     type: Annotated[
-        Literal["Maintenance"],
-        doc("What is done: `Maintenance` empties the node and keeps it so until a person says that it is over."),
+        Literal["Maintenance", "Reboot"],
+        doc(
+            "What is done: `Maintenance` empties the node and keeps it so until a person says that it is over; "
+            "`Reboot` empties it, has it boot anew, and gives it back once it is Ready with the GPUs that it had."
+        ),
     ]
     requested_by: Annotated[str, doc("Who wants it, by their own account: nobody checks it.", schema=_SHORT)] = ""
     reason: Annotated[str, doc("Why, for people.", schema=_LONG)] = ""
@@ -85,6 +92,9 @@ class NodeOperationSpec(Block, frozen=True, kw_only=True):
         int | None,
         doc("How long a maintenance lasts; without it, until `resume` is set.", minimum=1, schema=INT32),
     ] = None
+    act_timeout_seconds: Annotated[
+        int, doc("How long a reboot may take until the node is there with another boot.", minimum=1, schema=INT32)
+    ] = ACT_SECONDS
     not_before: Annotated[str | None, doc("When it may begin.", schema=_TIME)] = None
     deadline: Annotated[str | None, doc("When it must have begun; it fails otherwise.", schema=_TIME)] = None
     approved: Annotated[bool, doc("Whether it may begin; one that is not approved waits.")] = True
@@ -97,6 +107,15 @@ class NodeBefore(Block, frozen=True, kw_only=True):
 
     unschedulable: Annotated[bool, doc("Whether it was cordoned.")] = False
     boot_id: Annotated[str, doc("Its boot.", schema=_SHORT)] = msgspec.field(default="", name="bootID")
+    checked: Annotated[bool, doc("Whether its validator told of which boot its checks were.")] = False
+    gpus: Annotated[dict[str, int], doc("How many GPUs it offered, by resource.")] = msgspec.field(default_factory=dict)
+
+
+class NodeAct(Block, frozen=True, kw_only=True):
+    """What the node is asked to do, once it is empty."""
+
+    id: Annotated[str, doc("Under which it is asked; a machine heeds each once.", schema=_SHORT)] = ""
+    boot_id: Annotated[str, doc("The boot that is to end.", schema=_SHORT)] = msgspec.field(default="", name="bootID")
 
 
 class WaitingPod(Block, frozen=True, kw_only=True):
@@ -119,7 +138,7 @@ class NodeOperationStatus(Block, frozen=True, kw_only=True):
     """What was done."""
 
     phase: Annotated[
-        Literal["Pending", "Cordoning", "Draining", "Acting", "Restoring", "Complete", "Failed"],
+        Literal["Pending", "Cordoning", "Draining", "Acting", "Verifying", "Restoring", "Complete", "Failed"],
         doc("How far it is."),
     ] = "Pending"
     message: Annotated[str, doc("What it does or waits for, or what came of it, and what to do.", schema=_LONG)] = ""
@@ -135,9 +154,12 @@ class NodeOperationStatus(Block, frozen=True, kw_only=True):
     completed_at: Annotated[str | None, doc("When it ended.", schema=_TIME)] = None
     before: Annotated[NodeBefore | None, doc("How the node was.")] = None
     drain: Annotated[DrainProgress | None, doc("How far the node is emptied.")] = None
+    act: Annotated[NodeAct | None, doc("What the node is asked to do.")] = None
     conditions: Annotated[
         tuple[StatusCondition, ...],
-        doc("`Admitted`, `Cordoned`, `Drained`, `Restored`, `Complete`.", schema=CONDITIONS_LIST),
+        doc(
+            "`Admitted`, `Cordoned`, `Drained`, `ActDone`, `Verified`, `Restored`, `Complete`.", schema=CONDITIONS_LIST
+        ),
     ] = ()
 
 
@@ -154,9 +176,16 @@ IMMUTABLE: Final = tuple(
         "reason",
         "drain",
         "durationSeconds",
+        "actTimeoutSeconds",
         "notBefore",
         "deadline",
     )
+)
+ONLY_MAINTENANCE: Final = (
+    (
+        "!self.resume || self.type == 'Maintenance'",
+        "only a Maintenance is resumed: others end by themselves; cancel ends them early",
+    ),
 )
 ONE_WAY: Final = tuple(
     (f"!oldSelf.{name} || self.{name}", f"{name} can't be taken back: make a new NodeOperation instead")

@@ -1,0 +1,24 @@
+"""What differs between the types of operations: what is done to a node once it is empty. One row per type. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kgpu.operations.drain import DrainState
+from kgpu.operations.model import Operation, Step, TargetNode
+from kgpu.operations.world import World
+
+_Steps = Callable[[Operation, World], Step]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """``refusal`` is why a node can't be operated on, "" where it can; ``emptied`` is the step once its pods have gone;
+    ``acting`` and ``verifying`` are those of the phases.
+    """
+
+    refusal: Callable[[TargetNode], str]
+    emptied: Callable[[Operation, World, DrainState], Step]
+    acting: _Steps
+    verifying: _Steps

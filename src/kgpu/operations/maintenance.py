@@ -1,0 +1,48 @@
+"""Maintenance: a person works on the empty node, until they say that it is over. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgpu.formats.crd.nodeoperation import OperationPhase, Result
+from kgpu.operations.act import Act
+from kgpu.operations.drain import DrainState, named, progress
+from kgpu.operations.model import Operation, Step, TargetNode
+from kgpu.operations.records import DRAINED, deadline_of, give_back, hold, over, present, record, uncordoned
+from kgpu.operations.world import World
+
+
+def refusal(node: TargetNode) -> str:
+    """Any node can be held."""
+    del node
+    return ""
+
+
+def emptied(operation: Operation, world: World, state: DrainState) -> Step:
+    """Hold it."""
+    duration = operation.spec.duration_seconds
+    resume = f"`kgpu operations resume {operation.name}` gives it back"
+    empty = f"empty, but for {named(state.stranded)}; it is" if state.stranded else "empty and"
+    return record(
+        operation, world, (DRAINED, "True", "Drained", ""), phase=OperationPhase.ACTING,
+        limit=None if duration is None else float(duration), drain=progress(state, operation.status.drain),
+        reason="InMaintenance", message=f"the node is {empty} held for maintenance; {resume}",
+    )  # fmt: skip
+
+
+def acting(operation: Operation, world: World) -> Step:
+    """Maintenance: a person works on the node."""
+    node, spec = present(world), operation.spec
+    if spec.resume or spec.cancel:
+        return give_back(operation, world, Result.SUCCEEDED, "Resumed", "the maintenance is over")
+    if over(operation, world):
+        return give_back(operation, world, Result.SUCCEEDED, "DurationOver", "the maintenance's time is over")
+    if not node.unschedulable:
+        return uncordoned(operation, world)
+    if operation.uid not in node.owners:
+        return Step(writes=(hold(operation, world),), again_at=deadline_of(operation))
+    return Step(again_at=deadline_of(operation))
+
+
+ACT: Final = Act(refusal=refusal, emptied=emptied, acting=acting, verifying=acting)
+"""There is nothing to verify: the person who has worked on the node knows."""

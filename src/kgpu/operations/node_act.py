@@ -1,0 +1,117 @@
+"""What a pod of the engine does on its node: it asks the machine to reboot, once per ID.
+
+The order names the boot that is to end. A pod that comes too late, or to another machine, finds another boot and asks
+for nothing; one that comes twice finds the mark of the first in ``/run``, which no boot survives. The mark is written
+before the machine is asked: whoever is killed in between has asked for nothing, and never will.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kgpu.base.boot import boot_id
+from kgpu.base.errors import HostError
+from kgpu.formats.names import ENV_LAB_CONTAINER, ENV_RUN_DIR, ENV_SIMULATED_REBOOT, RUN_DIR
+
+NO_REBOOT: Final = "no-reboot"
+"""A file in ``/run/kgpu`` with which a machine's admin forbids reboots."""
+MARKS: Final = "acts"
+_ID: Final = re.compile(r"[a-z0-9][-a-z0-9]{0,99}")
+_FIRST_PROCESS: Final = Path("/proc/1/comm")
+_SYSTEMD: Final = "systemd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The machine that a pod is on. ``forbids`` is whether its admin wants no reboots; ``mark`` leaves the mark of an
+    act, and is False where it is there already; ``ask`` has the machine reboot. They raise HostError.
+    """
+
+    boot: str
+    forbids: Callable[[], bool]
+    mark: Callable[[str], bool]
+    ask: Callable[[], None]
+
+
+def this_machine(env: Mapping[str, str]) -> Machine:
+    """The machine of this process; a simulated one in a lab."""
+    run = Path(env.get(ENV_RUN_DIR) or RUN_DIR)
+    simulated, ask = env.get(ENV_SIMULATED_REBOOT), _signal_systemd
+    if simulated:
+        ask = Path(simulated).touch
+    elif env.get(ENV_LAB_CONTAINER):
+        ask = _refuse_in_lab
+    return Machine(
+        boot=boot_id(), forbids=(run / NO_REBOOT).exists, mark=lambda act: _mark(run / MARKS / act), ask=ask
+    )  # fmt: skip
+
+
+def reboot(act: str, boot: str, machine: Machine) -> str:
+    """Ask for the reboot that was ordered; what was done, for people. Raises HostError where nothing was."""
+    if not _ID.fullmatch(act):
+        raise HostError(
+            f"{act[:100]!r} is no ID of an act", "small letters, digits and dashes", "give the one on record"
+        )
+    if not machine.boot:
+        raise HostError("this machine has no boot ID", "a Linux kernel's", "reboot it by hand")
+    if machine.boot != boot:
+        return f"this machine has booted since: its boot is {machine.boot}"
+    if machine.forbids():
+        raise HostError(
+            f"this machine may not be rebooted: {RUN_DIR}/{NO_REBOOT} is there",
+            "no such file",
+            "remove it, or reboot by hand",
+        )
+    if not machine.mark(act):
+        return "this machine was asked before"
+    machine.ask()
+    return "this machine is asked to reboot"
+
+
+def _mark(path: Path) -> bool:
+    """Leave the act's mark; False where it is there already. Raises HostError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise HostError(
+            f"{path} can't be made: {error.strerror}", f"{RUN_DIR} of the host, writable", "look at the pod's mounts"
+        ) from error
+    return True
+
+
+def _refuse_in_lab() -> None:
+    raise HostError(
+        "this is a container of a lab, whose machine does more than this node", "a simulated machine of its own",
+        "kgpu lab node reboot NAME",
+    )  # fmt: skip
+
+
+def _signal_systemd() -> None:
+    """SIGRTMIN+5 is an order to stop all services and reboot (systemd(1), "Signals")."""
+    try:
+        first = _FIRST_PROCESS.read_text().strip()
+    except OSError as error:
+        raise HostError(
+            f"{_FIRST_PROCESS} can't be read: {error.strerror}", "a process namespace", "look at the pod"
+        ) from error
+    if first != _SYSTEMD:
+        raise HostError(
+            f"the machine's first process is {first[:60]}, which takes no order to reboot", _SYSTEMD,
+            "empty the node with `kgpu node maintain`, and reboot it by hand",
+        )  # fmt: skip
+    try:
+        os.kill(1, signal.SIGRTMIN + 5)
+    except OSError as error:
+        raise HostError(
+            f"the machine's first process can't be signalled: {error.strerror}", "hostPID and the capability KILL",
+            "look at what admission has changed in the pod",
+        ) from error  # fmt: skip

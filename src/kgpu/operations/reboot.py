@@ -1,0 +1,139 @@
+"""Reboot: the empty node boots anew, and goes back once it is well again. Pure.
+
+What has happened is told by the node's boot ID alone: the act's pod dies with the machine, so its end says nothing, but
+for a refusal in so many words. An act is asked for under the ID on record, and the machine heeds each ID once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from kgpu.formats import names
+from kgpu.formats.crd.nodeoperation import NodeAct, NodeBefore, OperationPhase, Result
+from kgpu.operations.act import Act
+from kgpu.operations.drain import DrainState, progress
+from kgpu.operations.model import ActPod, Operation, StartAct, Step, TargetNode
+from kgpu.operations.records import (
+    ACT_DONE,
+    DRAINED,
+    VERIFIED,
+    deadline_of,
+    give_back,
+    hold,
+    over,
+    present,
+    record,
+    uncordoned,
+)
+from kgpu.operations.world import World
+
+VERIFY_SECONDS: Final = 900.0
+"""How long a node may take to be well once it has booted: its drivers come up, and GPUs are validated."""
+
+TELL_SECONDS: Final = 1.0
+
+
+def refusal(node: TargetNode) -> str:
+    """Without a boot ID nobody could tell whether a node has booted anew."""
+    return "" if node.boot_id else f"the Node {node.name} has no boot ID, so that a reboot could not be told"
+
+
+def emptied(operation: Operation, world: World, state: DrainState) -> Step:
+    """Put on record which boot is to end, and under which ID that is asked."""
+    act = NodeAct(id=f"{operation.uid}-1", boot_id=present(world).boot_id)
+    return record(
+        operation, world, (DRAINED, "True", "Drained", ""), phase=OperationPhase.ACTING,
+        limit=float(operation.spec.act_timeout_seconds), drain=progress(state, operation.status.drain), act=act,
+        reason="Rebooting", message="the node is empty and is asked to reboot",
+    )  # fmt: skip
+
+
+def acting(operation: Operation, world: World) -> Step:
+    """Until the node has another boot ID."""
+    node, act = present(world), operation.status.act or NodeAct()
+    if node.boot_id and node.boot_id != act.boot_id:
+        return record(
+            operation, world, (ACT_DONE, "True", "Rebooted", ""), phase=OperationPhase.VERIFYING, limit=VERIFY_SECONDS,
+            reason="Verifying", message="the node has booted anew; it goes back once it is well",
+        )  # fmt: skip
+    if not node.unschedulable:
+        return uncordoned(operation, world)
+    if world.act is None:  # nobody was asked yet, as far as is known
+        return _ask(operation, world, node, act)
+    if world.act.refused:
+        return give_back(operation, world, Result.PERMANENT_FAILURE, "RebootRefused", world.act.why)
+    if over(operation, world):
+        return give_back(operation, world, Result.TRANSIENT_FAILURE, "RebootTimeout", _too_late(operation, world.act))
+    return _progress(operation, world, _told(world.act))
+
+
+def _ask(operation: Operation, world: World, node: TargetNode, act: NodeAct) -> Step:
+    if operation.spec.cancel:
+        return give_back(operation, world, Result.CANCELLED, "Cancelled", "it was ended before the node was asked")
+    if over(operation, world):
+        return give_back(operation, world, Result.TRANSIENT_FAILURE, "RebootTimeout", _too_late(operation, None))
+    if operation.uid not in node.owners:
+        return Step(writes=(hold(operation, world),), again_at=deadline_of(operation))
+    if not world.acts_known:
+        return Step(again_at=deadline_of(operation))
+    return Step(writes=(StartAct(operation=operation, act=act, node=node),), again_at=deadline_of(operation))
+
+
+def _progress(operation: Operation, world: World, told: str) -> Step:
+    """Put on record what is waited for, and not more often than is worth a write."""
+    deadline = deadline_of(operation)
+    if told == operation.status.message:
+        return Step(again_at=deadline)
+    if not world.tell_progress:
+        return Step(again_at=min(deadline or math.inf, world.now + TELL_SECONDS))
+    return record(operation, world, message=told)
+
+
+def _told(pod: ActPod) -> str:
+    why = f": {pod.why}" if pod.why else ""
+    return f"the node is asked to reboot by the pod {pod.name}{why}"
+
+
+def _too_late(operation: Operation, pod: ActPod | None) -> str:
+    seconds = operation.spec.act_timeout_seconds
+    why = f"; its pod {pod.name}: {pod.why}" if pod is not None and pod.why else ""
+    return f"the node has not booted anew within {seconds} s{why}"
+
+
+def verifying(operation: Operation, world: World) -> Step:
+    """Until the node is Ready, validated, and offers the GPUs that it had."""
+    node = present(world)
+    if operation.spec.cancel:
+        return give_back(operation, world, Result.CANCELLED, "Cancelled", "it was ended before the node was found well")
+    if not node.unschedulable:
+        return uncordoned(operation, world)
+    if operation.uid not in node.owners:
+        return Step(writes=(hold(operation, world),), again_at=deadline_of(operation))
+    problem = _problem(node, operation.status.before or NodeBefore())
+    if not problem:
+        well = (VERIFIED, "True", "Well", "")
+        return give_back(
+            operation, world, Result.SUCCEEDED, "Rebooted", "the node has booted anew and is well", well
+        )  # fmt: skip
+    if over(operation, world):
+        why = f"the node has booted anew and is not well after {VERIFY_SECONDS:.0f} s: {problem}"
+        return give_back(operation, world, Result.TRANSIENT_FAILURE, "NotWell", why)
+    told = f"the node has booted anew; {problem}"
+    return _progress(operation, world, told)
+
+
+def _problem(node: TargetNode, before: NodeBefore) -> str:
+    if not node.ready:
+        return "it is not Ready"
+    if before.checked and node.checked_boot != node.boot_id:
+        return "its GPUs have not been validated since"
+    if before.checked and not node.validated:
+        return f"it has not passed every check: see its condition {names.VALIDATED_CONDITION}"
+    for resource, count in sorted(before.gpus.items()):
+        if node.gpus.get(resource, 0) < count:
+            return f"it offers {node.gpus.get(resource, 0)} {resource}, and had {count}"
+    return ""
+
+
+ACT: Final = Act(refusal=refusal, emptied=emptied, acting=acting, verifying=verifying)
