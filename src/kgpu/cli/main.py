@@ -59,7 +59,7 @@ COMMANDS: Final = (
     CommandEntry("collect", "kgpu.cli.collect", "collect", "Write all evidence for the doctor into one archive."),
     CommandEntry("top", "kgpu.cli.top", "top", "Every GPU of the cluster, live: load, pods, health."),
     CommandEntry("operator", "kgpu.cli.operator", "operator", "Run the operator, or clean up after it."),
-    CommandEntry("node", "kgpu.cli.node", "node", "Reboot nodes, or empty them for maintenance, and give them back."),
+    CommandEntry("node", "kgpu.cli.node", "node", "Empty nodes for maintenance, or reboot them."),
     CommandEntry(
         "operations", "kgpu.cli.operations", "operations", "What is being done to nodes; approve, cancel, resume."
     ),
