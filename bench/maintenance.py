@@ -22,14 +22,12 @@ from typing import Final
 
 from bench.machine import cpu_seconds, memory_of
 from bench.measures import KGPU, World
-from bench.operator import NAMESPACE, PREFIX, embedded, free_port, make_nodes, page, start, until_settled
+from bench.operator import NAMESPACE, PREFIX, embedded, free_port, make_nodes, page, prepare, start, until_settled
 from kgpu.base.errors import KubeError
 from kgpu.formats import names
-from kgpu.formats.crd.definitions import crds
-from kgpu.kube import kinds
 from kgpu.kube.client import Client, connect
 from kgpu.kube.kinds import NODE_OPERATIONS
-from kgpu.kube.port import EVENTS, NODES, PODS, Change, KubeRefusedError, Object, name_of, namespace_of
+from kgpu.kube.port import EVENTS, NODES, PODS, Change, Object, name_of, namespace_of
 
 PARALLEL: Final = 100
 SHARE: Final = 10
@@ -66,10 +64,7 @@ async def measure(folder: Path, count: int) -> dict[str, float]:
     async with embedded(folder) as kubeconfig:
         api = connect(str(kubeconfig))
         try:
-            for crd in crds():
-                await api.apply(kinds.CUSTOM_RESOURCE_DEFINITIONS, crd, manager="bench")
-            with contextlib.suppress(KubeRefusedError):
-                await api.create(kinds.NAMESPACES, {"metadata": {"name": NAMESPACE}})
+            await prepare(api)
             await make_nodes(api, count, {names.LABEL_GPU_PRESENT: "true"})
             nodes = [f"{PREFIX}{number:05d}" for number in range(count)]
             await _gather(api, [_pod(node, number) for node in nodes for number in range(PODS_EACH)])

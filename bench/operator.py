@@ -64,16 +64,21 @@ async def measure(folder: Path, count: int, *, real: bool) -> dict[str, float]:
     async with _real() if real else embedded(folder) as kubeconfig:
         api = connect(str(kubeconfig))
         try:
-            for crd in crds():
-                await api.apply(kinds.CUSTOM_RESOURCE_DEFINITIONS, crd, manager="bench")
-            with contextlib.suppress(KubeRefusedError):
-                await api.create(kinds.NAMESPACES, {"metadata": {"name": NAMESPACE}})
+            await prepare(api)
             account = {"metadata": {"name": names.AGENT_DAEMON_SET, "namespace": NAMESPACE}}
             await api.apply(kinds.SERVICE_ACCOUNTS, account, manager="bench")
             await make_nodes(api, count)
             return await _operate(api, kubeconfig, folder, count)
         finally:
             await api.close()
+
+
+async def prepare(api: Client) -> None:
+    """What the operator needs: its kinds, and its namespace. Raises KubeError."""
+    for crd in crds():
+        await api.apply(kinds.CUSTOM_RESOURCE_DEFINITIONS, crd, manager="bench")
+    with contextlib.suppress(KubeRefusedError):
+        await api.create(kinds.NAMESPACES, {"metadata": {"name": NAMESPACE}})
 
 
 async def _operate(api: Client, kubeconfig: Path, folder: Path, count: int) -> dict[str, float]:

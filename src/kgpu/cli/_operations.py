@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from kgpu.cli._common import print_json
+
 if TYPE_CHECKING:
     from kgpu.kube.port import KubeApi
     from kgpu.operations.model import Operation, UnreadableOperation
@@ -94,7 +96,17 @@ def details(operation: Operation | UnreadableOperation) -> list[str]:
     return lines
 
 
-def preview_lines(preview: Preview) -> list[str]:
+def show_previews(previews: Sequence[Preview], output: str) -> None:
+    """Print what emptying nodes would do; exit code 3 where a pod may not go."""
+    if output == "json":
+        print_json([_preview_data(preview) for preview in previews])
+    else:
+        click.echo("\n".join(line for preview in previews for line in _preview_lines(preview)))
+    if any(preview.refused for preview in previews):
+        raise click.exceptions.Exit(FAILED)
+
+
+def _preview_lines(preview: Preview) -> list[str]:
     """What emptying a node would do."""
     from kgpu.operations.drain import Fate
 
@@ -108,7 +120,7 @@ def preview_lines(preview: Preview) -> list[str]:
     return lines
 
 
-def preview_data(preview: Preview) -> dict[str, Any]:
+def _preview_data(preview: Preview) -> dict[str, Any]:
     """For JSON."""
     return {
         "node": preview.node.name,

@@ -105,7 +105,9 @@ def _carry_out(
     check_kubeconfig(click.get_current_context(), kubeconfig)
     names = tuple(dict.fromkeys(given["nodes"]))
     if given["dry_run"]:
-        _show_previews(run_async(_previews(kubeconfig, names, spec.drain)), output)
+        from kgpu.cli._operations import show_previews
+
+        show_previews(run_async(_previews(kubeconfig, names, spec.drain)), output)
         return
     say: Callable[[str], None] = (lambda _: None) if output == "json" else click.echo
     detach = given["detach"]
@@ -179,17 +181,6 @@ async def _previews(kubeconfig: str, names: Sequence[str], drain: OperationDrain
         return [await preview(api, name, drain) for name in names]
     finally:
         await api.close()
-
-
-def _show_previews(previews: Sequence[Preview], output: str) -> None:
-    from kgpu.cli._operations import FAILED, preview_data, preview_lines
-
-    if output == "json":
-        print_json([preview_data(preview) for preview in previews])
-    else:
-        click.echo("\n".join(line for preview in previews for line in preview_lines(preview)))
-    if any(preview.refused for preview in previews):
-        raise click.exceptions.Exit(FAILED)
 
 
 def _seconds(text: str, flag: str) -> int:

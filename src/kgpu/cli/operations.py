@@ -105,16 +105,10 @@ def show(context: click.Context, *, names: tuple[str, ...], kubeconfig: str, out
 @click.pass_context
 def plan(context: click.Context, *, names: tuple[str, ...], kubeconfig: str, output: str) -> None:
     """Say which pods an operation would move now. Exit code 3 when one may not go."""
-    from kgpu.cli._operations import FAILED, preview_data, preview_lines
+    from kgpu.cli._operations import show_previews
 
     check_kubeconfig(context, kubeconfig)
-    previews = run_async(_with_api(kubeconfig, lambda api: _plans(api, names)))
-    if output == "json":
-        print_json([preview_data(preview) for preview in previews])
-    else:
-        click.echo("\n".join(line for preview in previews for line in preview_lines(preview)))
-    if any(preview.refused for preview in previews):
-        raise click.exceptions.Exit(FAILED)
+    show_previews(run_async(_with_api(kubeconfig, lambda api: _plans(api, names))), output)
 
 
 @operations.command("approve", examples="kgpu operations approve maintenance-gpu-7-x2x4k")
