@@ -8,7 +8,7 @@ from kgpu.formats.crd.nodeoperation import OperationPhase, Result
 from kgpu.operations.act import Act
 from kgpu.operations.drain import DrainState, named, progress
 from kgpu.operations.model import Operation, Step, TargetNode
-from kgpu.operations.records import DRAINED, deadline_of, give_back, hold, over, present, record, uncordoned
+from kgpu.operations.records import DRAINED, deadline_of, give_back, over, record, unheld
 from kgpu.operations.world import World
 
 
@@ -32,16 +32,12 @@ def emptied(operation: Operation, world: World, state: DrainState) -> Step:
 
 def acting(operation: Operation, world: World) -> Step:
     """Maintenance: a person works on the node."""
-    node, spec = present(world), operation.spec
+    spec = operation.spec
     if spec.resume or spec.cancel:
         return give_back(operation, world, Result.SUCCEEDED, "Resumed", "the maintenance is over")
     if over(operation, world):
         return give_back(operation, world, Result.SUCCEEDED, "DurationOver", "the maintenance's time is over")
-    if not node.unschedulable:
-        return uncordoned(operation, world)
-    if operation.uid not in node.owners:
-        return Step(writes=(hold(operation, world),), again_at=deadline_of(operation))
-    return Step(again_at=deadline_of(operation))
+    return unheld(operation, world) or Step(again_at=deadline_of(operation))
 
 
 ACT: Final = Act(refusal=refusal, emptied=emptied, acting=acting, verifying=acting)

@@ -32,6 +32,7 @@ from kgpu.operations.records import (
     present,
     record,
     uncordoned,
+    unheld,
 )
 from kgpu.operations.world import World
 
@@ -147,10 +148,8 @@ def _draining(operation: Operation, world: World) -> Step:
     node, spec, status = present(world), operation.spec, operation.status
     if spec.cancel or spec.resume:
         return give_back(operation, world, Result.CANCELLED, "Cancelled", "it was ended before the node was empty")
-    if not node.unschedulable:
-        return uncordoned(operation, world)
-    if operation.uid not in node.owners:
-        return Step(writes=(hold(operation, world),), again_at=deadline_of(operation))
+    if first := unheld(operation, world):
+        return first
     if world.pods is None:
         return over_or(operation, world, Step(again_at=deadline_of(operation)), "its pods could not be read")
     state = drain_state(

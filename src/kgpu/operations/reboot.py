@@ -25,6 +25,7 @@ from kgpu.operations.records import (
     present,
     record,
     uncordoned,
+    unheld,
 )
 from kgpu.operations.world import World
 
@@ -32,6 +33,7 @@ VERIFY_SECONDS: Final = 900.0
 """How long a node may take to be well once it has booted: its drivers come up, and GPUs are validated."""
 
 TELL_SECONDS: Final = 1.0
+"""How soon news that may not be written yet is looked at again."""
 
 
 def refusal(node: TargetNode) -> str:
@@ -103,14 +105,11 @@ def _too_late(operation: Operation, pod: ActPod | None) -> str:
 
 def verifying(operation: Operation, world: World) -> Step:
     """Until the node is Ready, validated, and offers the GPUs that it had."""
-    node = present(world)
     if operation.spec.cancel:
         return give_back(operation, world, Result.CANCELLED, "Cancelled", "it was ended before the node was found well")
-    if not node.unschedulable:
-        return uncordoned(operation, world)
-    if operation.uid not in node.owners:
-        return Step(writes=(hold(operation, world),), again_at=deadline_of(operation))
-    problem = _problem(node, operation.status.before or NodeBefore())
+    if first := unheld(operation, world):
+        return first
+    problem = _problem(present(world), operation.status.before or NodeBefore())
     if not problem:
         well = (VERIFIED, "True", "Well", "")
         return give_back(
@@ -119,8 +118,7 @@ def verifying(operation: Operation, world: World) -> Step:
     if over(operation, world):
         why = f"the node has booted anew and is not well after {VERIFY_SECONDS:.0f} s: {problem}"
         return give_back(operation, world, Result.TRANSIENT_FAILURE, "NotWell", why)
-    told = f"the node has booted anew; {problem}"
-    return _progress(operation, world, told)
+    return _progress(operation, world, f"the node has booted anew; {problem}")
 
 
 def _problem(node: TargetNode, before: NodeBefore) -> str:

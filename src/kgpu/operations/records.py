@@ -43,12 +43,14 @@ def others_of(operation: Operation, world: World) -> tuple[str, ...]:
 
 
 def hold(operation: Operation, world: World) -> HoldNode:
+    """Cordon the node with this operation's name on it; one that was cordoned before stays as it is."""
     before = operation.status.before or NodeBefore()
     owners = (*others_of(operation, world), operation.uid)
     return HoldNode(node=present(world), owners=owners, cordon=not before.unschedulable)
 
 
 def deadline_of(operation: Operation) -> float | None:
+    """When the phase must be over, None for one without a limit."""
     return moment_of(operation.status.phase_deadline)
 
 
@@ -58,13 +60,25 @@ def over(operation: Operation, world: World) -> bool:
     return deadline is not None and world.now >= deadline
 
 
+def unheld(operation: Operation, world: World) -> Step | None:
+    """What comes first where the node is not held as it should be; None where it is. A person's uncordon ends it."""
+    node = present(world)
+    if not node.unschedulable:
+        return uncordoned(operation, world)
+    if operation.uid not in node.owners:
+        return Step(writes=(hold(operation, world),), again_at=deadline_of(operation))
+    return None
+
+
 def uncordoned(operation: Operation, world: World) -> Step:
+    """Somebody has uncordoned the node."""
     return give_back(
         operation, world, Result.CANCELLED, "Uncordoned", "somebody has uncordoned the node, which ends it"
     )
 
 
 def over_or(operation: Operation, world: World, otherwise: Step, why: str) -> Step:
+    """Give up a drain that has taken too long; until then, ``otherwise``."""
     if not over(operation, world):
         return otherwise
     return give_back(operation, world, Result.TRANSIENT_FAILURE, "DrainTimeout", why)
