@@ -156,7 +156,8 @@ class Term:
             return self._now() + 1.0
         await self._look_up()
         seen = _PassView(watching.nodes(), self._live(watching.operations()), self.state.writes)
-        operations = sorted(watching.operations(), key=_giving_back_first)
+        unended = (operation for operation in watching.operations() if not operation.ended)
+        operations = sorted(unended, key=_giving_back_first)
         verdicts = admit(operations, seen.nodes, self._budget(), self._now(), self._unreadable())
         await self._pods.follow({operation.node for operation in operations if operation.phase in _DRAINS})
         times: list[float | None] = []
