@@ -68,6 +68,7 @@ ADDED: dict[str, Schema] = {
     "operations": struct(
         enabled=SWITCH, maxParallel=COUNT, maxUnavailable={"type": ["integer", "string"]},
         groups={"type": ["array", "null"], "items": struct(label={"type": "string"}, maxUnavailable=COUNT)},
+        remediation=struct(policy={"enum": ["Off", "Suggest", "Reboot", False]}, attempts=COUNT, drain=MAP),
     ),
     "doctor": struct(hostFacts=struct(enabled=SWITCH), clusterRole=struct(enabled=SWITCH, labels=LABELS)),
     "monitoring": struct(

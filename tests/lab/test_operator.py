@@ -274,6 +274,36 @@ def test_a_lost_gpu_is_there_again_after_a_reboot(fleet: EmbeddedLab, name: str)
     run_kubectl(fleet, "delete", "nodeoperations", "--all")
 
 
+def test_a_lost_gpu_is_repaired_by_itself_where_that_is_wanted(fleet: EmbeddedLab) -> None:
+    """First it is suggested, as nobody has said anything; then the admin lets it happen."""
+    settled(fleet)
+    place = ("--namespace", GPU_OPERATOR_NAMESPACE)
+    operate.inject(fleet.nodes / "l4-1" / "hw", "xid", gpu=0, xid=79)
+
+    def suggested() -> list[Object]:
+        return [obj for obj in get(fleet, "nodeoperations")["items"] if obj.get("status")]
+
+    until(fleet, lambda: bool(suggested()), "a suggestion")
+    (operation,) = suggested()
+    assert operation["status"]["reason"] == "WaitsForApproval"
+    assert "GPU 0" in operation["spec"]["reason"]
+    assert "unschedulable" not in get(fleet, "node", "l4-1")["spec"]
+    run_kubectl(fleet, "delete", "nodeoperations", "--all")
+    wanted = f"KGPU_OPERATIONS_CONFIG={json.dumps({'remediation': {'policy': 'Reboot'}})}"
+    try:
+        run_kubectl(fleet, "set", "env", "deployment/gpu-operator", wanted, *place)
+        until(
+            fleet,
+            lambda: [obj["status"].get("phase") for obj in suggested()] == ["Complete"],
+            "the node to be rebooted by itself",
+        )
+        settled(fleet)
+        assert [obj["status"]["result"] for obj in suggested()] == ["Succeeded"]
+    finally:
+        run_kubectl(fleet, "set", "env", "deployment/gpu-operator", "KGPU_OPERATIONS_CONFIG-", *place)
+        run_kubectl(fleet, "delete", "nodeoperations", "--all")
+
+
 def test_what_an_agent_may_is_what_the_chart_grants(fleet: EmbeddedLab) -> None:
     settled(fleet)
     account = f"--as=system:serviceaccount:{GPU_OPERATOR_NAMESPACE}:{AGENT_DAEMON_SET}"

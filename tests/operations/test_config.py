@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from kgpu.base.errors import ConfigError
-from kgpu.operations.config import GroupCap, OperationBudget, Share, read_budget
+from kgpu.formats.crd.nodeoperation import OperationDrain
+from kgpu.operations.config import (
+    GroupCap,
+    OperationBudget,
+    RemediationPolicy,
+    Share,
+    Strongest,
+    read_budget,
+    read_remediation,
+)
 
 
 def test_nothing_is_the_default() -> None:
@@ -47,3 +56,44 @@ def test_what_is_wrong_is_said(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as error:
         read_budget(settings)
     assert said in error.value.one_line()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, RemediationPolicy()),
+        ({}, RemediationPolicy(strongest=Strongest.SUGGEST, attempts=2)),
+        ({"policy": False}, RemediationPolicy(strongest=Strongest.OFF)),
+        ({"policy": "Off"}, RemediationPolicy(strongest=Strongest.OFF)),
+        ({"policy": "Reboot", "attempts": 0}, RemediationPolicy(strongest=Strongest.REBOOT, attempts=0)),
+        (
+            {"drain": {"timeoutSeconds": 60, "force": True}},
+            RemediationPolicy(drain=OperationDrain(timeout_seconds=60, force=True)),
+        ),
+        ({"drain": None}, RemediationPolicy()),
+    ],
+)
+def test_what_may_be_done_by_itself(given: Any, expected: RemediationPolicy) -> None:
+    assert read_remediation(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("Suggest", "a mapping such as"),
+        ({"policy": "Reset"}, "not built yet"),
+        ({"policy": "Replace"}, "not built yet"),
+        ({"policy": "reboot"}, 'did you mean "Reboot"'),
+        ({"policy": True}, "one of: Off, Suggest, Reboot"),
+        ({"policy": ["Off"]}, "one of: Off, Suggest, Reboot"),
+        ({"policies": "Off"}, "there is no key"),
+        ({"attempts": -1}, "a number from 0"),
+        ({"drain": {"timeout": 60}}, "there is no key"),
+        ({"drain": {"timeoutSeconds": "60"}}, "spec.drain"),
+        ({"drain": 7}, "spec.drain"),
+    ],
+)
+def test_what_is_not_built_or_not_understood_is_refused(given: Any, why: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_remediation(given)
+    assert why in refused.value.one_line()

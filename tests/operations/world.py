@@ -20,7 +20,7 @@ from kgpu.kube.fake import FakeApi
 from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
 from kgpu.kube.port import NODES, PODS, KubeRefusedError, KubeUnreachableError, Object, Resource, WatchEvent
 from kgpu.operations import node_act
-from kgpu.operations.config import OperationBudget, Share
+from kgpu.operations.config import OperationBudget, RemediationPolicy, Share
 from kgpu.operations.model import REFUSED
 from kgpu.operations.node_act import Machine
 from kgpu.operations.run import OperationsController
@@ -260,11 +260,17 @@ class Engine:
         *,
         clock: VirtualClock | None = None,
         own_pod: tuple[str, str] = ("", ""),
+        remediation: RemediationPolicy | None = None,
     ) -> None:
         self.cluster = cluster
         self.clock = clock or VirtualClock()
         self.controller = OperationsController(
-            cluster, budget, own_pod=own_pod, clock=self.clock, now=lambda: START + self.clock.monotonic()
+            cluster,
+            budget,
+            own_pod=own_pod,
+            remediation=remediation,
+            clock=self.clock,
+            now=lambda: START + self.clock.monotonic(),
         )
         self._tasks: list[asyncio.Task[None]] = []
 

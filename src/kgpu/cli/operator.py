@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kgpu.base.http import Address
     from kgpu.manager.controller import LeaderController
     from kgpu.manager.run import Options
-    from kgpu.operations.config import OperationBudget
+    from kgpu.operations.config import OperationBudget, RemediationPolicy
     from kgpu.operations.writing import ActSettings
     from kgpu.operator.cleanup import Limits
     from kgpu.operator.model import Monitoring, OperatorSettings
@@ -62,7 +62,7 @@ RUN: Final = (
     (("--operations",), (ENV_OPERATIONS,), "operations", "true", "BOOL",
      "Whether NodeOperations are carried out."),
     (("--operations-config",), (ENV_OPERATIONS_CONFIG,), "operations_config", "", "YAML",
-     "Their budget: {maxParallel: 1, maxUnavailable: 25%}; also groups."),
+     "Their budget: {maxParallel: 1, maxUnavailable: 25%}; also groups, remediation."),
     (("--host-facts",), ("KGPU_HOST_FACTS",), "host_facts", "true", "BOOL",
      "Whether agents write into their logs what kgpu doctor wants to know of their nodes."),
     (("--alert-rules",), ("KGPU_ALERT_RULES",), "alert_rules", "true", "BOOL",
@@ -143,9 +143,9 @@ def run(*, log_level: str, log_format: str, **given: Any) -> None:
 
     check_kubeconfig(click.get_current_context(), given["kubeconfig"])
     settings, options = settings_of(given, os.environ), options_of(given, os.environ)
-    budget = budget_of(given)
+    budget, policy = budget_of(given), remediation_of(given)
     configure(level=_level(log_level, given["zap_level"]), form=_form(log_format, given["zap_encoder"]))
-    run_async(_run(given["kubeconfig"], settings, options, budget))
+    run_async(_run(given["kubeconfig"], settings, options, budget, policy))
 
 
 @operator.command("cleanup", cls=ExampleCommand, examples="kgpu operator cleanup --namespace gpu-operator")
@@ -169,7 +169,10 @@ def cleanup(*, log_level: str, log_format: str, **given: Any) -> None:
     run_async(_clean_up(given["kubeconfig"], namespace, limits))
 
 
-async def _run(kubeconfig: str, settings: OperatorSettings, options: Options, budget: OperationBudget | None) -> None:
+async def _run(
+    kubeconfig: str, settings: OperatorSettings, options: Options, budget: OperationBudget | None,
+    policy: RemediationPolicy,
+) -> None:  # fmt: skip
     import asyncio
     import signal
 
@@ -198,7 +201,11 @@ async def _run(kubeconfig: str, settings: OperatorSettings, options: Options, bu
                 controllers.append(OperationsOff())
             else:
                 own_pod = (settings.namespace, os.environ.get("POD_NAME", ""))
-                controllers.append(OperationsController(api, budget, own_pod=own_pod, acts=acts_of(settings), now=now))
+                controllers.append(
+                    OperationsController(
+                        api, budget, own_pod=own_pod, acts=acts_of(settings), remediation=policy, now=now
+                    )
+                )
             manager = ManagerProcess(api, controllers, options)
             manager.stop = stop
             await manager.run()
@@ -258,6 +265,14 @@ def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorS
         monitoring=_monitoring(options),
         images={name: value for name, value in env.items() if name.endswith("_IMAGE") and value},
     )
+
+
+def remediation_of(options: Mapping[str, Any]) -> RemediationPolicy:
+    """What may be done about GPUs that are not well. Raises ConfigError."""
+    from kgpu.operations.config import read_remediation
+
+    where = "--operations-config or KGPU_OPERATIONS_CONFIG"
+    return read_remediation(_mapping(options, "operations_config", where).get("remediation"))
 
 
 def acts_of(settings: OperatorSettings) -> ActSettings:

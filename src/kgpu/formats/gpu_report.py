@@ -28,6 +28,7 @@ MAX_GPUS: Final = 32
 MAX_FACTS: Final = 16
 MAX_SENTENCES: Final = 4
 MAX_TEXT: Final = 300
+MAX_BOOT: Final = 64
 MAX_BYTES: Final = 64 << 10
 """A Node's annotations have room for 256 KiB together."""
 MAX_SHOWN: Final = 8
@@ -85,9 +86,11 @@ class ReportedGpu(msgspec.Struct, frozen=True, omit_defaults=True, rename={"reme
 class GpuReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     """``count`` GPUs are known, ``gpus`` are those that are not well: what takes no work, what goes on, what is muted.
     ``more`` are not named for want of room. ``unreadable`` is why the driver can't be read, "" where it can.
+    ``boot`` is the ID of the boot that it is about.
     """
 
     version: int
+    boot: str = ""
     count: int = 0
     gpus: tuple[ReportedGpu, ...] = ()
     more: int = 0
@@ -100,13 +103,13 @@ class GpuReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel",
         return named + (self.more if named == len(self.gpus) else 0)
 
 
-def report(gpus: Sequence[ReportedGpu], *, count: int, unreadable: str = "") -> GpuReport:
+def report(gpus: Sequence[ReportedGpu], *, count: int, unreadable: str = "", boot: str = "") -> GpuReport:
     """A report in order, and short by construction."""
     ordered = sorted(gpus, key=lambda gpu: (bool(gpu.muted), gpu.works))
     shown = tuple(_short(gpu) for gpu in ordered[:MAX_GPUS])
     return GpuReport(
         version=VERSION, count=count, gpus=shown, more=len(ordered) - len(shown),
-        unreadable=one_line(unreadable, MAX_TEXT),
+        unreadable=one_line(unreadable, MAX_TEXT), boot=one_line(boot, MAX_BOOT),
     )  # fmt: skip
 
 
@@ -132,7 +135,7 @@ def decode(text: str) -> GpuReport | None:
         return None
     return msgspec.structs.replace(
         decoded, gpus=tuple(map(_printable, decoded.gpus[:MAX_GPUS])), more=max(0, decoded.more),
-        unreadable=one_line(decoded.unreadable, MAX_TEXT),
+        unreadable=one_line(decoded.unreadable, MAX_TEXT), boot=one_line(decoded.boot, MAX_BOOT),
     )  # fmt: skip
 
 

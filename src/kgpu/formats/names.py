@@ -311,6 +311,9 @@ CAPI_OWNER_NAME: Final = "cluster.x-k8s.io/owner-name"
 """Annotation on nodes: the MachineSet or MachinePool that they are of."""
 
 # Operations on nodes: who holds a node's cordon (uids, separated by commas), and the engine's field manager
+REMEDIATION_REQUESTER: Final = "kgpu remediation"  # who wants the operations that verdicts call for
+REMEDIATION_CONFIG_MAP: Final = "kgpu-remediation"  # there while the breaker is open
+REMEDIATION_LABEL: Final = "kgpu.dev/remediation"  # on Nodes: disabled, where a person repairs them
 CORDON_ANNOTATION: Final = "kgpu.dev/cordon"
 OPERATIONS_FIELD_MANAGER: Final = "kgpu-operations"
 ACT_APP: Final = "kgpu-act"  # label app of the pods that act on nodes

@@ -75,10 +75,12 @@ def _counts(xids: Mapping[str, int]) -> Iterator[XidCount]:
             yield XidCount(code=int(code), count=count, gpu_instance=int(instance) if instance else None)
 
 
-def report_of(rows: Sequence[tuple[GpuVerdict, HealthVerdict]], *, unreadable: str = "") -> GpuReport:
-    """The report about all GPUs. ``unreadable``: why the driver can't be read, "" when it can."""
+def report_of(
+    rows: Sequence[tuple[GpuVerdict, HealthVerdict]], *, unreadable: str = "", boot: str = ""
+) -> GpuReport:  # fmt: skip
+    """The report about all GPUs in this boot. ``unreadable``: why the driver can't be read, "" when it can."""
     notable = [_gpu(row, verdict) for row, verdict in rows if row.muted or row.action != Action.IGNORE]
-    return report(notable, count=len(rows), unreadable=unreadable)
+    return report(notable, count=len(rows), unreadable=unreadable, boot=boot)
 
 
 def _gpu(row: GpuVerdict, verdict: HealthVerdict) -> ReportedGpu:

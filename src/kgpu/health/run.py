@@ -169,7 +169,8 @@ class HealthWatch:
         for decision in decisions:
             self._ctx.report(decision)
         unreadable = self._problems.get("driver", "")
-        self._show(report_of(tuple(zip(self.rows, verdicts.values(), strict=True)), unreadable=unreadable))
+        rows = tuple(zip(self.rows, verdicts.values(), strict=True))
+        self._show(report_of(rows, unreadable=unreadable, boot=self._ctx.boot))
         self._ctx.on_state(*self._state())
 
     def _take_in(self) -> None:

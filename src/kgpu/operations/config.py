@@ -1,16 +1,24 @@
-"""What the engine is allowed: the budget that all operations share, as the admin writes it into the chart's values."""
+"""What the engine is allowed, as the admin writes it into the chart's values: the budget that all operations share, and
+what may be done about GPUs that are not well.
+"""
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
+from kgpu.base.typed import convert
+from kgpu.formats.crd.nodeoperation import OperationDrain
 
 MAX_NODES: Final = 100_000
+_NOT_YET: Final = ("Reset", "Replace")
 MAX_GROUPS: Final = 16
 _PERCENT: Final = re.compile(r"(?P<share>[0-9]{1,3})%")
 _LABEL: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -55,9 +63,26 @@ class OperationBudget:
     groups: tuple[GroupCap, ...] = ()
 
 
+class Strongest(enum.StrEnum):
+    """The strongest that may be done without a person."""
+
+    OFF = "Off"
+    SUGGEST = "Suggest"
+    REBOOT = "Reboot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemediationPolicy:
+    """``attempts`` are reboots of a node in a day; ``drain`` is how it is emptied."""
+
+    strongest: Strongest = Strongest.SUGGEST
+    attempts: int = 2
+    drain: OperationDrain = field(default_factory=OperationDrain)
+
+
 def read_budget(settings: Mapping[str, Any], where: str = "operations") -> OperationBudget:
     """Read a person's settings; what is not given has its default. Raises ConfigError."""
-    _known(settings, ("maxParallel", "maxUnavailable", "groups"), where)
+    _known(settings, ("maxParallel", "maxUnavailable", "groups", "remediation"), where)
     usual = OperationBudget()
     parallel, unavailable = settings.get("maxParallel"), settings.get("maxUnavailable")
     groups = settings.get("groups") or ()
@@ -72,6 +97,44 @@ def read_budget(settings: Mapping[str, Any], where: str = "operations") -> Opera
         ),
         groups=tuple(_group(group, f"{where}.groups[{place}]") for place, group in enumerate(groups)),
     )  # fmt: skip
+
+
+def read_remediation(settings: Mapping[str, Any] | None, where: str = "operations.remediation") -> RemediationPolicy:
+    """Read what may be done about GPUs that are not well. Raises ConfigError."""
+    settings = settings or {}
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"{where} is {str(settings)[:60]!r}", "a mapping such as {policy: Suggest}", "correct it")
+    _known(settings, ("policy", "attempts", "drain"), where)
+    usual = RemediationPolicy()
+    attempts = settings.get("attempts")
+    return RemediationPolicy(
+        strongest=_strongest(settings.get("policy"), f"{where}.policy"),
+        attempts=usual.attempts if attempts is None else _count(attempts, f"{where}.attempts"),
+        drain=_drain(settings.get("drain") or {}, f"{where}.drain"),
+    )
+
+
+def _strongest(value: Any, where: str) -> Strongest:
+    if value is None:
+        return RemediationPolicy().strongest
+    word = "Off" if value is False else value  # YAML's off
+    if word in _NOT_YET:
+        raise ConfigError(
+            f"{where} is {word}, which is not built yet", f"one of: {', '.join(Strongest)}", "Suggest tells all"
+        )
+    if not isinstance(word, str) or word not in list(Strongest):
+        hint = did_you_mean(str(word)[:40], list(Strongest))
+        raise ConfigError(f"{where} is {str(word)[:40]!r}", f"one of: {', '.join(Strongest)}", hint or "correct it")
+    return Strongest(word)
+
+
+def _drain(value: Any, where: str) -> OperationDrain:
+    if isinstance(value, Mapping):
+        _known(value, tuple(row.encode_name for row in msgspec.structs.fields(OperationDrain)), where)
+    try:
+        return convert(value, OperationDrain)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {error}", "the fields of a NodeOperation's spec.drain", "correct it") from error
 
 
 def read_share(value: Any, where: str) -> Share:

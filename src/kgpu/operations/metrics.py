@@ -12,13 +12,17 @@ HEADS: Final = {
     "kgpu_node_operations": ("gauge", "NodeOperations by type and phase."),
     "kgpu_node_operations_served": ("gauge", "1 when the cluster has the kind NodeOperation."),
     "kgpu_node_operations_unreadable": ("gauge", "NodeOperations that this version can't read."),
+    "kgpu_remediation_stopped": (
+        "gauge",
+        "1 while the breaker is open: verdicts lead to nothing until a person has looked.",
+    ),
     "kgpu_node_operation_writes_total": ("counter", "What the engine has asked of the API server."),
 }
 
 
 def figures(
     operations: Sequence[Operation], unreadable: Sequence[UnreadableOperation], writes: Mapping[str, int], *,
-    served: bool,
+    served: bool, breaker: bool,
 ) -> str:  # fmt: skip
     """All of them."""
     phases = Counter((str(operation.type), str(operation.phase)) for operation in operations)
@@ -28,6 +32,7 @@ def figures(
         ],
         "kgpu_node_operations_served": [("", int(served))],
         "kgpu_node_operations_unreadable": [("", len(unreadable))],
+        "kgpu_remediation_stopped": [("", int(breaker))],
         "kgpu_node_operation_writes_total": [(f'{{what="{what}"}}', count) for what, count in sorted(writes.items())],
     }
     return "".join(_family(name, samples) for name, samples in rows.items())

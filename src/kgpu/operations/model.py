@@ -15,7 +15,7 @@ import msgspec
 from kgpu.base.plain import items, mapping, strings, text
 from kgpu.base.printable import one_line
 from kgpu.base.typed import convert
-from kgpu.formats import names, validation_report
+from kgpu.formats import gpu_report, names, validation_report
 from kgpu.formats.crd.nodeoperation import (
     NodeAct,
     NodeOperationSpec,
@@ -23,6 +23,7 @@ from kgpu.formats.crd.nodeoperation import (
     OperationPhase,
     OperationType,
 )
+from kgpu.formats.gpu_report import GpuReport
 
 Object: TypeAlias = dict[str, Any]
 
@@ -144,6 +145,8 @@ class TargetNode:
     """The boot of which the validator tells, "" where there is none or it tells of none."""
     validated: bool = False
     """Every check of that boot has passed."""
+    report: GpuReport | None = None
+    """What the agent says of GPUs, where its condition says that some are not well."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -164,7 +167,7 @@ def read_node(obj: Mapping[str, Any]) -> TargetNode:
         has_gpus=labels.get(names.LABEL_GPU_PRESENT) == "true" or names.AGENT_NODE_LABEL in labels,
         gpus=_gpus(mapping(status.get("allocatable"))), labels=labels,
         checked_boot=_checked_boot(strings(metadata.get("annotations"))),
-        validated=_condition(status, names.VALIDATED_CONDITION) == "True",
+        validated=_condition(status, names.VALIDATED_CONDITION) == "True", report=_report(metadata, status),
     )  # fmt: skip
 
 
@@ -182,6 +185,11 @@ def _gpus(allocatable: Mapping[str, Any]) -> dict[str, int]:
 def _condition(status: Mapping[str, Any], kind: str) -> str:
     rows = map(mapping, items(status.get("conditions")))
     return text(next((row for row in rows if row.get("type") == kind), {}).get("status"))
+
+
+def _report(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> GpuReport | None:
+    ill = _condition(status, names.GPUS_HEALTHY_CONDITION) == "False"
+    return gpu_report.of_node(strings(metadata.get("annotations"))) if ill else None
 
 
 def _checked_boot(annotations: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.problems import describe
 from kgpu.kube.port import KubeApi
-from kgpu.operations.config import OperationBudget
+from kgpu.operations.config import OperationBudget, RemediationPolicy, Strongest
 from kgpu.operations.metrics import figures
 from kgpu.operations.term import Term
 from kgpu.operations.watching import OperationsWatching
@@ -29,11 +29,13 @@ class OperationsController:
 
     def __init__(
         self, api: KubeApi, budget: OperationBudget, *, own_pod: tuple[str, str] = ("", ""), clock: Clock | None = None,
-        acts: ActSettings | None = None, now: Callable[[], float] = time.time,
+        acts: ActSettings | None = None, remediation: RemediationPolicy | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         """``own_pod`` is this process's, as (namespace, name): it is not evicted while it works."""
         self.budget = budget
         self._acts = acts or ActSettings()
+        self._remediation = remediation or RemediationPolicy(strongest=Strongest.OFF)
         self._clock = clock or SystemClock()
         self._now = now
         self._own_pod = own_pod
@@ -54,7 +56,7 @@ class OperationsController:
         """Admit, take steps, tell."""
         self._term = term = Term(
             api, self.watching, lambda: self.budget, clock=self._clock, now=self._now, own_pod=self._own_pod,
-            acts=self._acts, count=self._count,
+            acts=self._acts, remediation=self._remediation, count=self._count,
         )  # fmt: skip
         return term.loop(), term.tell(), term.look_for_daemon_sets()
 
@@ -70,7 +72,9 @@ class OperationsController:
         """Operations by type and phase, and what was written."""
         watching = self.watching
         served = not watching.kind_is_absent
-        return figures(watching.operations(), watching.unreadable(), self._writes, served=served)
+        return figures(
+            watching.operations(), watching.unreadable(), self._writes, served=served, breaker=bool(watching.breaker)
+        )  # fmt: skip
 
     def status(self) -> Mapping[str, object]:
         """For the page that says all."""
@@ -82,6 +86,8 @@ class OperationsController:
                 "maxParallel": budget.max_parallel,
                 "maxUnavailable": str(budget.max_unavailable),
                 "refused": dict(term.state.errors) if term else {},
+                "remediation": str(self._remediation.strongest),
+                "breaker": self.watching.breaker,
                 "problem": self._problem,
             }
         }

@@ -25,7 +25,7 @@ from kgpu.kube.leader_election import LostLeadError
 from kgpu.kube.port import NODES, KubeApi, KubeRefusedError, KubeUnreachableError
 from kgpu.operations import writing
 from kgpu.operations.admission import admit
-from kgpu.operations.config import OperationBudget
+from kgpu.operations.config import OperationBudget, RemediationPolicy
 from kgpu.operations.drain import Evicted
 from kgpu.operations.leftovers import ended_acts, leftovers, outdated
 from kgpu.operations.model import (
@@ -42,6 +42,7 @@ from kgpu.operations.model import (
 from kgpu.operations.notices import notice
 from kgpu.operations.plan import step
 from kgpu.operations.pods import DrainedPods
+from kgpu.operations.repairs import Repairs
 from kgpu.operations.watching import OperationsWatching
 from kgpu.operations.world import AdmissionVerdict, World
 from kgpu.operations.writing import ActSettings
@@ -61,6 +62,7 @@ LONGEST: Final = 60.0
 AT_ONCE: Final = 8
 """Steps of one operation in one pass."""
 MAX_EVENTS: Final = 200
+_REPAIR: Final = "remediation"
 _AGAIN: Final = BackoffPolicy(first=5.0, cap=60.0, factor=2.0, jitter=0.3, healthy_after=60.0)
 _PAUSE: Final = BackoffPolicy(first=0.1, cap=5.0, factor=2.0, jitter=0.3, healthy_after=30.0)
 
@@ -89,8 +91,8 @@ class Term:
 
     def __init__(
         self, api: KubeApi, watching: OperationsWatching, budget: Callable[[], OperationBudget], *, clock: Clock,
-        acts: ActSettings,
-        now: Callable[[], float], own_pod: tuple[str, str] = ("", ""), count: Callable[[str], None] = lambda _: None,
+        acts: ActSettings, remediation: RemediationPolicy, now: Callable[[], float],
+        own_pod: tuple[str, str] = ("", ""), count: Callable[[str], None] = lambda _: None,
         uniform: Callable[[], float] = random.random,
     ) -> None:  # fmt: skip
         """``now`` is in seconds since 1970; ``own_pod`` is this process's, as (namespace, name)."""
@@ -106,6 +108,9 @@ class Term:
         self._written = asyncio.Event()
         self._pods = DrainedPods(api, watching.news, clock=clock, own_pod=own_pod)
         self.state = TermState()
+        self._repairs = Repairs(
+            api, watching, remediation, namespace=acts.namespace, now=now, tell=self._say
+        )  # fmt: skip
 
     async def loop(self) -> None:
         """Pass after pass."""
@@ -170,6 +175,7 @@ class Term:
                 times.append(self._now())  # those that give back come first again
                 break
         times += [await self._clean_up(write) for write in self._leftovers()]
+        times.append(await self._repair())
         self._forget()
         if len(self.state.silent) >= MOST_SILENT:
             self.state.silent.clear()
@@ -295,6 +301,26 @@ class Term:
         self.state.pauses.pop(key, None)
         return None
 
+    async def _repair(self) -> float | None:
+        """Make what verdicts call for."""
+        until = self.state.later.get(_REPAIR, 0.0)
+        if self._clock.monotonic() < until:
+            return self._now() + until - self._clock.monotonic()
+        try:
+            await self._repairs.look()
+        except LostLeadError:
+            raise
+        except KubeError as error:
+            return self._put_off(_REPAIR, _REPAIR, error.one_line())
+        self.state.errors.pop(_REPAIR, None)
+        self.state.pauses.pop(_REPAIR, None)
+        return None
+
+    def _say(self, advice: Advice) -> None:
+        log_decision(log, advice)
+        self.state.events.append(advice)
+        self._written.set()
+
     async def _write(self, write: Write) -> None:
         self.state.writes += 1
         match write:
@@ -339,9 +365,7 @@ class Term:
             self.state.told[operation.uid] = self._clock.monotonic()
         advice = notice(operation, write.status)
         if advice is not None:
-            log_decision(log, advice)
-            self.state.events.append(advice)
-            self._written.set()
+            self._say(advice)
 
     def _forget(self) -> None:
         """Forget what was remembered of operations that are there no more."""

@@ -8,10 +8,13 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from kgpu.base.clock import Clock
+from kgpu.base.plain import mapping, text
+from kgpu.base.printable import one_line
 from kgpu.formats import names
+from kgpu.formats.crd.nodeoperation import MAX_TEXT
 from kgpu.kube.informer import Informer, Scope
 from kgpu.kube.kinds import NODE_OPERATIONS
-from kgpu.kube.port import NODES, PODS, KubeApi, KubeRefusedError, Object, Selector
+from kgpu.kube.port import CONFIG_MAPS, NODES, PODS, KubeApi, KubeRefusedError, Object, Selector
 from kgpu.operations.model import (
     ActPod,
     Operation,
@@ -41,6 +44,8 @@ class OperationsWatching:
         self._nodes = Informer(api, Scope(NODES), clock=clock, project=_node)
         acts = Scope(PODS, namespace, Selector(labels=(("app", names.ACT_APP),)))
         self._acts = Informer(api, acts, clock=clock, project=_act)
+        breaker = Scope(CONFIG_MAPS, namespace, Selector.named(names.REMEDIATION_CONFIG_MAP))
+        self._breaker = Informer(api, breaker, clock=clock)
         self._absent_since: float | None = None
         self.news = asyncio.Event()
         """Set when something has changed; clear it before acting on it."""
@@ -48,7 +53,7 @@ class OperationsWatching:
     async def run(self) -> None:
         """Follow until cancelled. API errors never end it."""
         async with asyncio.TaskGroup() as group:
-            for informer in (self._operations, self._nodes, self._acts):
+            for informer in (self._operations, self._nodes, self._acts, self._breaker):
                 group.create_task(informer.run())
                 group.create_task(self._tell(informer))
 
@@ -97,6 +102,18 @@ class OperationsWatching:
         """The pod of an act by its ID, None where there is none."""
         return next((pod for pod in self.acts() if pod.act == identity), None)
 
+    @property
+    def breaker_known(self) -> bool:
+        """True once it is known whether the breaker is open."""
+        return self._breaker.synced.is_set()
+
+    @property
+    def breaker(self) -> str:
+        """Why remediation has stopped, "" while it has not."""
+        for obj in self._breaker.objects.values():
+            return one_line(text(mapping(obj.get("data")).get("open")), MAX_TEXT) or "somebody has stopped it"
+        return ""
+
     def operation(self, name: str) -> Operation | None:
         """An operation, None where there is none of that name that can be read."""
         obj = self._operations.objects.get(("", name))
@@ -114,6 +131,10 @@ class OperationsWatching:
     async def learn_operation(self, obj: Object) -> None:
         """Take in the API server's answer to a write."""
         await self._operations.learn(obj)
+
+    async def learn_breaker(self, obj: Object) -> None:
+        """Take in the API server's answer to a write."""
+        await self._breaker.learn(obj)
 
     async def learn_act(self, obj: Object) -> None:
         """Take in the API server's answer to a write."""

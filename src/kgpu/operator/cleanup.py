@@ -99,6 +99,7 @@ class _Cleaner:
             self._leave,
             self._delete_objects,
             self._clear_nodes,
+            self._delete_suggestions,
             self._clear_namespace,
             self._delete_features,
             self._delete_lease,
@@ -262,6 +263,20 @@ class _Cleaner:
         async with asyncio.TaskGroup() as group:
             for node, (manager, subresource) in todo:
                 group.create_task(clear(node, manager, subresource))
+
+    async def _delete_suggestions(self) -> None:
+        """Delete operations that nobody has asked for and that have not begun; those of people, and records, stay."""
+        try:
+            listing = await self._api.list(kinds.NODE_OPERATIONS)
+        except KubeRefusedError as refused:
+            if refused.code in (403, 404):  # operations were switched off, or there is no such kind
+                return
+            raise
+        for obj in listing.items:
+            wanted_by = mapping(obj.get("spec")).get("requestedBy")
+            phase = mapping(obj.get("status")).get("phase", "Pending")
+            if wanted_by == names.REMEDIATION_REQUESTER and phase == "Pending":
+                await self._delete(kinds.NODE_OPERATIONS, obj)
 
     async def _clear_namespace(self) -> None:
         """Remove the Pod Security labels that the operator has put on its own namespace."""

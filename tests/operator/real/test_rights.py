@@ -44,11 +44,12 @@ OTHERS: Final = {
 }
 # Used when something happens that this story has not, or in clusters with NVIDIADriver objects.
 SOMETIMES: Final = {
-    # An Event that is told again is counted up; an operation is read again after a write without an answer, and deleted
-    # once it has long been over.
+    # An Event that is told again is counted up; an operation is read again after a write without an answer, made for a
+    # GPU that is not well, and deleted once it has long been over.
     "gpu-operator": {
         ("nvidia.com", "nvidiadrivers/status", "patch"), ("", "events", "get"), ("", "events", "patch"),
-        ("kgpu.dev", "nodeoperations", "get"), ("kgpu.dev", "nodeoperations", "delete"),
+        ("kgpu.dev", "nodeoperations", "get"), ("kgpu.dev", "nodeoperations", "create"),
+        ("kgpu.dev", "nodeoperations", "delete"),
     },
     "kgpu-agent": {
         ("", "events", "get"), ("", "events", "create"), ("", "events", "patch"),

@@ -250,6 +250,20 @@ async def test_pods_that_act_on_nodes_go_and_those_of_others_stay() -> None:
     assert [obj["metadata"]["namespace"] for obj in acts] == ["tenant"]
 
 
+async def test_suggestions_go_and_operations_of_people_and_records_stay() -> None:
+    api, _ = await installed()
+    for name, by, phase in (
+        ("suggested", names.REMEDIATION_REQUESTER, "Pending"),
+        ("new", names.REMEDIATION_REQUESTER, ""),
+        ("done", names.REMEDIATION_REQUESTER, "Complete"),
+        ("jos", "jo", "Pending"),
+    ):
+        status = {"status": {"phase": phase}} if phase else {}
+        api.put(kinds.NODE_OPERATIONS, {"metadata": {"name": name}, "spec": {"requestedBy": by}, **status})
+    await clean(api)
+    assert [obj["metadata"]["name"] for obj in (await api.list(kinds.NODE_OPERATIONS)).items] == ["done", "jos"]
+
+
 async def test_only_our_node_features_go() -> None:
     api, _ = await installed()
     name = f"{names.NODE_FEATURE_PREFIX}n0"

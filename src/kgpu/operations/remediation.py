@@ -1,0 +1,142 @@
+"""Which operations the health of GPUs calls for. Pure.
+
+What counts is the verdict that a node's agent gives now, in the boot that the node is in: no event, nothing of an
+earlier boot, and nothing from a node that does not answer. A verdict leads to one operation per boot; one that returns
+after a reboot leads to the next, so often as the policy allows in a day, and then to a person. Many nodes at once are a
+sign that the verdicts are wrong, or that something else is: the breaker opens, and a person closes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.formats import names
+from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationType
+from kgpu.formats.gpu_report import ReportedGpu
+from kgpu.formats.xid.action import Action
+from kgpu.operations.config import RemediationPolicy, Strongest
+from kgpu.operations.model import Operation, TargetNode, moment_of
+
+DAY: Final = 86400.0
+SETTLE: Final = 600.0
+"""Seconds after an operation on a node in which its verdicts lead to nothing: readings come anew."""
+BREAKER_WINDOW: Final = 600.0
+BREAKER_NODES: Final = 3
+BREAKER_SHARE: Final = 0.2
+"""So many nodes, or a larger share of those with GPUs, within ``BREAKER_WINDOW`` open the breaker."""
+_REBOOTS: Final = frozenset({Action.RESET_GPU, Action.REBOOT})
+_MAX_NODE: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedOperation:
+    """One that is to be made; made twice, it is one."""
+
+    name: str
+    spec: NodeOperationSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemediationPlan:
+    """``breaker`` is why nothing more is done until a person says so, "" while it is closed; ``calling`` are the nodes
+    that have opened it.
+    """
+
+    create: tuple[WantedOperation, ...] = ()
+    approve: tuple[Operation, ...] = ()
+    breaker: str = ""
+    calling: tuple[str, ...] = ()
+
+
+def remediate(
+    nodes: Collection[TargetNode], operations: Sequence[Operation], policy: RemediationPolicy, now: float
+) -> RemediationPlan:
+    """What the nodes' verdicts call for now, with the breaker closed until then."""
+    if policy.strongest is Strongest.OFF:
+        return RemediationPlan()
+    nodes = [node for node in nodes if node.has_gpus]
+    by_node: dict[str, list[Operation]] = {}
+    for operation in operations:
+        by_node.setdefault(operation.node, []).append(operation)
+    calling = {node.name: gpus for node in nodes if (gpus := calls_for_reboot(node))}
+    ours = [operation for operation in operations if _is_ours(operation)]
+    lately = {operation.node for operation in ours if now - operation.created < BREAKER_WINDOW}
+    if len(calling.keys() | lately) >= max(BREAKER_NODES, int(BREAKER_SHARE * len(nodes)) + 1):
+        together = tuple(sorted(calling.keys() | lately))
+        return RemediationPlan(breaker=_breaker(together, len(nodes)), calling=together)
+    due = (
+        _wanted(node, calling[node.name], policy)
+        for node in nodes
+        if node.name in calling and _is_due(by_node.get(node.name, ()), policy, now)
+    )
+    made = {operation.name for operation in operations}
+    waiting = (operation for operation in ours if operation.node in calling and not operation.ended)
+    return RemediationPlan(
+        create=tuple(operation for operation in due if operation.name not in made),
+        # They were suggestions when they were made; now nobody has to be asked.
+        approve=tuple(
+            operation
+            for operation in waiting
+            if policy.strongest is Strongest.REBOOT and not operation.spec.approved and not operation.begun
+        ),
+    )
+
+
+def calls_for_reboot(node: TargetNode) -> tuple[ReportedGpu, ...]:
+    """The GPUs for which a node has to boot anew; none where that is not certain, or not wanted."""
+    report = node.report
+    if not (node.ready and node.boot_id) or report is None or report.unreadable:
+        return ()
+    if report.boot != node.boot_id or _is_left_alone(node.labels):
+        return ()
+    return tuple(gpu for gpu in report.gpus if not gpu.works and not gpu.muted and gpu.action in _REBOOTS)
+
+
+def _is_left_alone(labels: Mapping[str, str]) -> bool:
+    return labels.get(names.REMEDIATION_LABEL) == "disabled" or names.TAINT_CONTROL_PLANE in labels
+
+
+def _is_ours(operation: Operation) -> bool:
+    return operation.spec.requested_by == names.REMEDIATION_REQUESTER
+
+
+def _is_due(operations: Iterable[Operation], policy: RemediationPolicy, now: float) -> bool:
+    """Whether nothing is being done, nothing was just now, and not too often today."""
+    attempts = 0
+    for operation in operations:
+        if not operation.ended:
+            return False
+        ended = moment_of(operation.status.completed_at) or operation.created
+        if now - ended < SETTLE:
+            return False
+        attempts += operation.type is OperationType.REBOOT and _is_ours(operation) and now - ended < DAY
+    return attempts < policy.attempts
+
+
+def _wanted(node: TargetNode, gpus: Sequence[ReportedGpu], policy: RemediationPolicy) -> WantedOperation:
+    """Named after the boot that is to end: who makes it twice, or ends it by hand, has it once."""
+    key = hashlib.sha256(f"{node.uid}/{node.boot_id}".encode()).hexdigest()[:10]
+    shown = "; ".join(f"{gpu.name}: {gpu.what}" for gpu in gpus[:3])
+    more = f" and {len(gpus) - 3} more" if len(gpus) > 3 else ""
+    spec = NodeOperationSpec(
+        node_name=node.name,
+        node_uid=node.uid,
+        type="Reboot",
+        requested_by=names.REMEDIATION_REQUESTER,
+        reason=f"{shown}{more}"[:1000],
+        drain=policy.drain,
+        approved=policy.strongest is Strongest.REBOOT,
+    )
+    return WantedOperation(name=f"reboot-{node.name[:_MAX_NODE]}-{key}", spec=spec)
+
+
+def _breaker(nodes: Sequence[str], total: int) -> str:
+    shown = ", ".join(nodes[:5]) + (f" and {len(nodes) - 5} more" if len(nodes) > 5 else "")
+    minutes = int(BREAKER_WINDOW / 60)
+    return (
+        f"{len(nodes)} of {total} nodes with GPUs call for a reboot within {minutes} minutes ({shown}): nothing more "
+        "is done about verdicts until a person has looked"
+    )

@@ -1,0 +1,71 @@
+"""Makes the operations that verdicts call for, while the breaker is closed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from kgpu.base.advice import Advice, Severity
+from kgpu.formats import names
+from kgpu.kube.kinds import NODE_OPERATIONS
+from kgpu.kube.port import CONFIG_MAPS, KubeApi, KubeRefusedError, Object
+from kgpu.operations.config import RemediationPolicy
+from kgpu.operations.model import stamp_of
+from kgpu.operations.remediation import RemediationPlan, WantedOperation, remediate
+from kgpu.operations.watching import OperationsWatching
+
+log = logging.getLogger(__name__)
+
+
+class Repairs:
+    """The work of one term. ``tell`` is told of a breaker that opens."""
+
+    def __init__(
+        self, api: KubeApi, watching: OperationsWatching, policy: RemediationPolicy, *, namespace: str,
+        now: Callable[[], float], tell: Callable[[Advice], None],
+    ) -> None:  # fmt: skip
+        self._api = api
+        self._watching = watching
+        self._policy = policy
+        self._namespace = namespace
+        self._now = now
+        self._tell = tell
+
+    async def look(self) -> None:
+        """Make what is wanted now. Raises KubeError."""
+        watching = self._watching
+        if watching.kind_is_absent or not watching.breaker_known or watching.breaker:
+            return
+        plan = remediate(tuple(watching.nodes().values()), watching.operations(), self._policy, self._now())
+        if plan.breaker:
+            await self._open(plan)
+        for wanted in plan.create:
+            await self._create(wanted)
+        for operation in plan.approve:
+            approved = {"spec": {"approved": True}}
+            await self._watching.learn_operation(await self._api.patch(NODE_OPERATIONS, operation.name, approved))
+
+    async def _create(self, wanted: WantedOperation) -> None:
+        body: Object = {"metadata": {"name": wanted.name}, "spec": msgspec.to_builtins(wanted.spec)}
+        try:
+            await self._watching.learn_operation(await self._api.create(NODE_OPERATIONS, body))
+        except KubeRefusedError as refused:
+            if refused.reason != "AlreadyExists":  # the watch is late
+                raise
+
+    async def _open(self, plan: RemediationPlan) -> None:
+        """On record first: whoever leads next does nothing either."""
+        how = f"kubectl --namespace {self._namespace} delete configmap {names.REMEDIATION_CONFIG_MAP}"
+        body: Object = {
+            "metadata": {"name": names.REMEDIATION_CONFIG_MAP, "namespace": self._namespace},
+            "data": {"open": plan.breaker, "since": stamp_of(self._now()), "close": how},
+        }
+        made = await self._api.apply(CONFIG_MAPS, body, manager=names.OPERATIONS_FIELD_MANAGER)
+        await self._watching.learn_breaker(made)
+        advice = Advice(
+            subject=plan.calling[0], what=plan.breaker, reason="RemediationStopped", severity=Severity.WARNING,
+        ).printable()  # fmt: skip
+        log.warning("%s; to go on: %s", plan.breaker, how)
+        self._tell(advice)

@@ -1,0 +1,141 @@
+"""The engine and the verdicts of nodes: from the report of a lost GPU to the node that is well again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from kgpu.formats import names
+from kgpu.formats.gpu_report import ReportedGpu, encode, report
+from kgpu.formats.xid.action import Action
+from kgpu.kube.kinds import NODE_OPERATIONS
+from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES, Object
+from kgpu.operations.config import RemediationPolicy, Strongest
+from tests.operations.world import OPEN, Cluster, Engine
+
+REBOOT = RemediationPolicy(strongest=Strongest.REBOOT)
+LOST = ReportedGpu(uuid="GPU-3", index=3, action=Action.REBOOT, what="Xid 79")
+
+
+def says(cluster: Cluster, name: str, *gpus: ReportedGpu) -> None:
+    """What the node's agent tells in the boot that it is in."""
+    known = cluster.object(NODES, name)
+    told = encode(report(gpus, count=8, boot=cluster.machines[name].boot))
+    annotations = {**known["metadata"].get("annotations", {}), names.GPUS_ANNOTATION: told}
+    kinds = {"Ready": "True", names.GPUS_HEALTHY_CONDITION: "False" if gpus else "True"}
+    conditions = [{"type": kind, "status": status} for kind, status in kinds.items()]
+    metadata = {**known["metadata"], "annotations": annotations}
+    cluster.put(NODES, {**known, "metadata": metadata, "status": {**known["status"], "conditions": conditions}})
+
+
+def made(cluster: Cluster) -> list[Object]:
+    return [stored.obj for (kind, _, _), stored in sorted(cluster._objects.items(), key=str) if kind == NODE_OPERATIONS]
+
+
+@contextlib.asynccontextmanager
+async def engine(cluster: Cluster, policy: RemediationPolicy) -> AsyncIterator[Engine]:
+    engine = Engine(cluster, OPEN, remediation=policy)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+def nodes(count: int) -> Cluster:
+    cluster = Cluster()
+    for number in range(1, count + 1):
+        cluster.node(f"n{number}")
+    return cluster
+
+
+async def test_a_lost_gpu_is_repaired_once() -> None:
+    cluster = nodes(1)
+    async with engine(cluster, REBOOT) as running:
+        await running.run_for(2)
+        says(cluster, "n1", LOST)
+        await running.run_for(10)
+        (operation,) = made(cluster)
+        assert (operation["status"]["result"], operation["spec"]["reason"]) == ("Succeeded", "GPU 3 (GPU-3): Xid 79")
+        assert cluster.machines["n1"].boots == 1
+        await running.run_for(120, step=5)  # the report of the boot before stays for a while
+        says(cluster, "n1")
+        await running.run_for(10)
+        assert len(made(cluster)) == 1
+
+
+async def test_a_verdict_that_returns_leads_to_another_and_then_to_a_person() -> None:
+    cluster = nodes(1)
+    async with engine(cluster, REBOOT) as running:
+        for _ in range(5):
+            says(cluster, "n1", LOST)
+            await running.run_for(900, step=20)
+        assert (len(made(cluster)), cluster.machines["n1"].boots) == (2, 2)
+
+
+async def test_a_suggestion_is_made_and_waits() -> None:
+    cluster = nodes(1)
+    async with engine(cluster, RemediationPolicy()) as running:
+        says(cluster, "n1", LOST)
+        await running.run_for(10)
+        (operation,) = made(cluster)
+        assert operation["status"]["reason"] == "WaitsForApproval"
+        assert not cluster.unschedulable("n1")
+        cluster.say(operation["metadata"]["name"], approved=True)
+        await running.run_for(10)
+        assert cluster.machines["n1"].boots == 1
+
+
+async def test_a_suggestion_begins_once_nobody_has_to_be_asked() -> None:
+    cluster = nodes(1)
+    says(cluster, "n1", LOST)
+    async with engine(cluster, RemediationPolicy()) as running:
+        await running.run_for(5)
+    async with engine(cluster, REBOOT) as running:
+        await running.run_for(10)
+    (operation,) = made(cluster)
+    assert (operation["spec"]["approved"], operation["status"]["result"]) == (True, "Succeeded")
+
+
+async def test_a_suggestion_that_a_person_ends_does_not_come_again_in_this_boot() -> None:
+    cluster = nodes(1)
+    async with engine(cluster, RemediationPolicy()) as running:
+        says(cluster, "n1", LOST)
+        await running.run_for(5)
+        (operation,) = made(cluster)
+        cluster.say(operation["metadata"]["name"], cancel=True)
+        await running.run_for(1800, step=30)
+        assert len(made(cluster)) == 1
+
+
+async def test_many_at_once_stop_it_until_a_person_has_looked() -> None:
+    cluster = nodes(10)
+    async with engine(cluster, REBOOT) as running:
+        for number in range(1, 11):
+            says(cluster, f"n{number}", LOST)
+        await running.run_for(5)
+        assert made(cluster) == []
+        stopped = cluster.object(CONFIG_MAPS, names.REMEDIATION_CONFIG_MAP, "gpu-operator")
+        assert stopped["data"]["open"].startswith("10 of 10 nodes with GPUs call for a reboot")
+        told = [stored.obj["reason"] for (kind, _, _), stored in cluster._objects.items() if kind == EVENTS]
+        assert told == ["RemediationStopped"]
+        assert "kgpu_remediation_stopped 1" in running.controller.metrics()
+        for number in range(2, 11):
+            says(cluster, f"n{number}")
+        await running.run_for(900, step=30)
+        assert made(cluster) == [], "it stays open when the signal goes"
+    async with engine(cluster, REBOOT) as running:
+        await running.run_for(5)
+        assert made(cluster) == [], "and for the next leader"
+        await cluster.delete(CONFIG_MAPS, names.REMEDIATION_CONFIG_MAP, namespace="gpu-operator")
+        await running.run_for(10)
+        assert [one["spec"]["nodeName"] for one in made(cluster)] == ["n1"]
+
+
+async def test_a_cluster_without_the_kind_is_left_alone() -> None:
+    cluster = nodes(1)
+    cluster.unserved.add(NODE_OPERATIONS)
+    async with engine(cluster, REBOOT) as running:
+        says(cluster, "n1", LOST)
+        await running.run_for(10)
+        assert not [call for call in cluster.calls if call[:2] == ("create", "nodeoperations")]
