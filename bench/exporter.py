@@ -23,7 +23,7 @@ import grpc
 
 from bench.machine import children_of, cpu_seconds, memory_of
 from bench.measures import KGPU, KUBECONFIG, World, _read
-from kgpu.hw.fake import mig
+from kgpu.hw.simulator import mig
 from kgpu.kubelet.pb import podresources_v1_pb2 as pb
 
 SCRAPES: Final = 10_000

@@ -28,9 +28,9 @@ from kgpu.deviceplugin.topology import GpuTopology
 from kgpu.formats.cdi import dump_spec
 from kgpu.formats.names import GPU_RESOURCE
 from kgpu.host.root import DriverRoot
-from kgpu.hw.fake import mig
 from kgpu.hw.open import open_reader
 from kgpu.hw.port import Inventory, Link
+from kgpu.hw.simulator import mig
 from kgpu.kubelet.model import PreferenceRequest
 from kgpu.toolkit.config import generate_config
 from kgpu.toolkit.run import generate

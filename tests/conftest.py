@@ -43,7 +43,7 @@ def _log_as_before() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def sim_libs() -> Path:
     """The folder with libnvidia-ml.so.1, libcuda.so.1, nvidia-smi and vectoradd; built once per content."""
-    from kgpu.hw.fake.build import native_dir
+    from kgpu.hw.simulator.build import native_dir
 
     return native_dir()
 
@@ -51,7 +51,7 @@ def sim_libs() -> Path:
 @pytest.fixture
 def sim_root(tmp_path: Path, sim_libs: Path) -> Callable[..., Path]:
     """`sim_root("hgx-h100", gpus=2, ...)` makes a simulated driver root below tmp_path and returns its path."""
-    from kgpu.hw.fake.create import create_root
+    from kgpu.hw.simulator.create import create_root
 
     made = 0
 

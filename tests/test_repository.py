@@ -182,7 +182,7 @@ def test_every_folder_of_tests_has_a_folder_of_source():
 
 def test_the_generated_header_is_current():
     done = subprocess.run(
-        [sys.executable, "-m", "kgpu.hw.fake.schema"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", "kgpu.hw.simulator.schema"], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == (ROOT / "native" / "include" / "kgpu_state.h").read_text()
 

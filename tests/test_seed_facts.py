@@ -21,8 +21,8 @@ from kgpu.deviceplugin.model import HostDevices
 from kgpu.deviceplugin.plan import plan
 from kgpu.discovery.lines import from_lines
 from kgpu.formats.plugin_config_parse import parse_config
-from kgpu.hw.fake import mig
 from kgpu.hw.nvidia.client import NvidiaReader
+from kgpu.hw.simulator import mig
 
 MakeRoot = Callable[..., Path]
 GPU = "nvidia.com/gpu"

@@ -34,10 +34,10 @@ from kgpu.formats.xid.buckets import GUIDANCE, RECOVERY
 from kgpu.formats.xid.catalogue import guidance, switch_guidance, sxids, xids
 from kgpu.health import config as health
 from kgpu.host.engines import places
-from kgpu.hw.fake import profiles
-from kgpu.hw.fake.operate import FAULTS
-from kgpu.hw.fake.settings import SETTINGS
 from kgpu.hw.recovery import RECOVERY_ACTIONS
+from kgpu.hw.simulator import profiles
+from kgpu.hw.simulator.operate import FAULTS
+from kgpu.hw.simulator.settings import SETTINGS
 from kgpu.lab import samples
 from kgpu.lab.conformance.skips import SIGS, SKIPS
 from kgpu.lab.scenarios import model as scenarios

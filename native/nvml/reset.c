@@ -1,7 +1,7 @@
 /* Beside NVML: what the simulated nvidia-smi needs and the real one does through the driver's private interface.
  *
  * Both functions take the index among the visible GPUs, since a lost GPU gives no handle. The reset is the one of
- * kgpu.hw.fake.state: pending modes take effect, instances go, volatile counters clear, what a reset cures is cured.
+ * kgpu.hw.simulator.state: pending modes take effect, instances go, volatile counters clear, what a reset cures is cured.
  */
 #include "internal.h"
 

@@ -20,7 +20,7 @@ MODULE_LIMIT = 430
 
 NEVER = {
     "hypothesis",
-    "kgpu.hw.fake",
+    "kgpu.hw.simulator",
     "kgpu.lab",
     "pydantic",
     "pynvml",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kgpu.formats.names import GPU_RESOURCE
-from kgpu.hw.fake import operate
+from kgpu.hw.simulator import operate
 from kgpu.kubelet.fake import FakeKubelet
 from kgpu.toolkit.specs import list_found, read_folders
 

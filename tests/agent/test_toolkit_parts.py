@@ -21,8 +21,8 @@ from kgpu.base.clock import SystemClock
 from kgpu.base.errors import ConfigError
 from kgpu.base.supervise import RoleHandle, RoleState
 from kgpu.host.root import DriverRoot
-from kgpu.hw.fake import operate
 from kgpu.hw.fake_reader import FakeReader, sample_inventory
+from kgpu.hw.simulator import operate
 from kgpu.kube.fake import FakeApi
 from kgpu.toolkit.host_engines import HostEngines
 from kgpu.toolkit.nri.config import nri_config

@@ -13,7 +13,7 @@ from kgpu.base.errors import ConfigError, HostError
 from kgpu.cli.cdi import cdi
 from kgpu.cli.main import main
 from kgpu.formats.cdi import parse_spec
-from kgpu.hw.fake import mig
+from kgpu.hw.simulator import mig
 
 
 def run(*arguments: object):

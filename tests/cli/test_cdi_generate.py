@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from kgpu.cli.cdi import OPTIONS, generate
 from kgpu.cli.main import main
 from kgpu.formats.cdi import parse_spec
-from kgpu.hw.fake import mig
+from kgpu.hw.simulator import mig
 from tests.host.tree import driver, touch, write
 
 

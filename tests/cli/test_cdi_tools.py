@@ -15,7 +15,7 @@ from kgpu.cli.cdi import cdi
 from kgpu.cli.cdi_tools import NOT_VALID
 from kgpu.cli.main import main
 from kgpu.formats.cdi import parse_spec
-from kgpu.hw.fake import mig
+from kgpu.hw.simulator import mig
 
 KIND = "vendor.com/class"
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from kgpu.cli.exporter import exporter
 from kgpu.cli.main import main
-from kgpu.hw.fake import mig, operate
+from kgpu.hw.simulator import mig, operate
 
 MakeRoot = Callable[..., Path]
 

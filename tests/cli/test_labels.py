@@ -21,9 +21,9 @@ from kgpu.cli.main import main
 from kgpu.discovery.config import resolve
 from kgpu.discovery.lines import from_lines
 from kgpu.formats.plugin_config import PluginConfig
-from kgpu.hw.fake import mig, operate
 from kgpu.hw.nvidia.client import NvidiaReader
 from kgpu.hw.quick import QuickReading
+from kgpu.hw.simulator import mig, operate
 
 MakeRoot = Callable[..., Path]
 GPU = "nvidia.com/gpu"

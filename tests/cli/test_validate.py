@@ -8,7 +8,7 @@ import os
 import pytest
 
 from kgpu.cli.main import main
-from kgpu.hw.fake import operate
+from kgpu.hw.simulator import operate
 
 
 @pytest.fixture

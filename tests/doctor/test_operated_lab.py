@@ -14,7 +14,7 @@ import pytest
 
 from kgpu.cli.doctor import snapshot_of
 from kgpu.cli.main import main
-from kgpu.hw.fake import operate
+from kgpu.hw.simulator import operate
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode
 from kgpu.lab.nodes.manage import hw_root

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kgpu.formats.simulated import MAGIC, state_file
-from kgpu.hw.fake import schema
-from kgpu.hw.fake.create import create_root
-from kgpu.hw.fake.state import DriverState
+from kgpu.hw.simulator import schema
+from kgpu.hw.simulator.create import create_root
+from kgpu.hw.simulator.state import DriverState
 from tests.host.tree import driver, simulated
 
 

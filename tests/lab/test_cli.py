@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgpu.cli.main import main
-from kgpu.hw.fake import build as hw_build
+from kgpu.hw.simulator import build as hw_build
 from kgpu.lab.real import build, cluster, hosttools, kgpu_image
 from kgpu.lab.scenarios import model
 

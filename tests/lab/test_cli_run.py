@@ -11,8 +11,8 @@ from kgpu.base.errors import LabError
 from kgpu.cli import lab, lab_run
 from kgpu.cli.main import main
 from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL
-from kgpu.hw.fake import operate
-from kgpu.hw.fake.create import create_root
+from kgpu.hw.simulator import operate
+from kgpu.hw.simulator.create import create_root
 from kgpu.lab.port import EMBEDDED, REAL, NodeHardware
 from kgpu.lab.scenarios.model import parse
 from kgpu.lab.scenarios.run import CommandOutput

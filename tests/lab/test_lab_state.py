@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from kgpu.base.errors import LabError
-from kgpu.hw.fake import operate
-from kgpu.hw.fake.create import create_root
+from kgpu.hw.simulator import operate
+from kgpu.hw.simulator.create import create_root
 from kgpu.lab import common, reset
 from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real import build, cluster, devices

@@ -26,7 +26,7 @@ from kgpu.formats.names import (
     ROLES_ANNOTATION,
     VALIDATED_CONDITION,
 )
-from kgpu.hw.fake import operate
+from kgpu.hw.simulator import operate
 from kgpu.lab import operator
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode

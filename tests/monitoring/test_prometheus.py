@@ -13,7 +13,7 @@ import pytest
 from kgpu.base.files import write_atomic
 from kgpu.formats import yaml
 from kgpu.formats.names import ENV_HEALTH_CONFIG
-from kgpu.hw.fake.create import create_root
+from kgpu.hw.simulator.create import create_root
 from kgpu.monitoring.alerts import ALERTS
 from kgpu.monitoring.boards import BOARDS
 from kgpu.monitoring.grafana import Board, Panel

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from kgpu.hw.fake.create import environment
-from kgpu.hw.fake.state import EVENT_XID, DriverState
+from kgpu.hw.simulator.create import environment
+from kgpu.hw.simulator.state import EVENT_XID, DriverState
 
 MIB = 1 << 20
 Root = Callable[..., Path]

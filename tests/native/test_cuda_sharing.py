@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kgpu.hw.fake.create import environment
-from kgpu.hw.fake.state import DriverState
+from kgpu.hw.simulator.create import environment
+from kgpu.hw.simulator.state import DriverState
 from tests.child import child
 
 Root = Callable[..., Path]

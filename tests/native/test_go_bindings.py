@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from kgpu.hw.fake.state import DriverState
-from tests.hw.fake.nvml_process import Nvml
+from kgpu.hw.simulator.state import DriverState
+from tests.hw.simulator.nvml_process import Nvml
 
 RootMaker = Callable[..., Path]
 MODULE = Path(__file__).with_name("gonvml")

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from kgpu.hw.fake.build import find_compiler
+from kgpu.hw.simulator.build import find_compiler
 from tests.budget import tries
 
 HERE = Path(__file__).resolve().parent

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from kgpu.hw.fake.create import environment
-from kgpu.hw.fake.state import DriverState
+from kgpu.hw.simulator.create import environment
+from kgpu.hw.simulator.state import DriverState
 from tests.budget import tries
 from tests.child import child
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kgpu.formats import names
-from kgpu.hw.fake import operate
+from kgpu.hw.simulator import operate
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode
 from kgpu.lab.nodes import manage

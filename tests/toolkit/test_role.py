@@ -13,9 +13,9 @@ from kgpu.base.advice import Advice
 from kgpu.base.errors import HwError, line_of
 from kgpu.formats.cdi import CdiDevice, CdiDeviceNode, build_spec, dump_spec, parse_spec
 from kgpu.host.root import DriverRoot
-from kgpu.hw.fake import operate
 from kgpu.hw.fake_reader import FakeReader, sample_inventory
 from kgpu.hw.open import open_reader
+from kgpu.hw.simulator import operate
 from kgpu.toolkit.role import SPEC_NAME, ToolkitContext, run
 
 SECONDS = 60.0

@@ -11,8 +11,8 @@ from typing import Any
 from kgpu.base.advice import Advice
 from kgpu.base.errors import HostError, line_of
 from kgpu.host.root import DriverRoot
-from kgpu.hw.fake import operate
 from kgpu.hw.fake_reader import FakeReader, sample_inventory
+from kgpu.hw.simulator import operate
 from kgpu.toolkit.role import SPEC_NAME, Tell, ToolkitContext, run
 
 SECONDS = 60.0

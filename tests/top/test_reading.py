@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from kgpu.base.errors import ConfigError, KubeError, UserError
-from kgpu.hw.fake import operate
 from kgpu.hw.fake_reader import FakeReader
 from kgpu.hw.open import open_reader
 from kgpu.hw.port import Accelerator, HardwareFinding, Inventory, Problem
 from kgpu.hw.port import Process as Seen
+from kgpu.hw.simulator import operate
 from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts
 from kgpu.kube.client import connect
 from kgpu.kube.fake import FakeApi

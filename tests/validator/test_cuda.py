@@ -8,9 +8,9 @@ import time
 import pytest
 
 from kgpu.host.root import DriverRoot
-from kgpu.hw.fake import operate
-from kgpu.hw.fake.mig import partition
 from kgpu.hw.quick import QuickReading
+from kgpu.hw.simulator import operate
+from kgpu.hw.simulator.mig import partition
 from kgpu.validator.cuda import ChildCuda, find_cuda, read_outcome
 
 PATIENT = 60.0

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from kgpu.formats.names import GPU_RESOURCE
-from kgpu.hw.fake import operate
-from kgpu.hw.fake.mig import partition
+from kgpu.hw.simulator import operate
+from kgpu.hw.simulator.mig import partition
 from kgpu.kubelet.fake import FakeKubelet
 from kgpu.validator.files import Folder
 from kgpu.validator.model import Check, Status

@@ -84,7 +84,7 @@ def build_command() -> list[str]:
 def prepared(say: Callable[[str], None]) -> bool:
     """Whether this machine has what every part needs: its tools, which are installed where they can be."""
     from kgpu.base.errors import LabError
-    from kgpu.hw.fake.build import native_dir
+    from kgpu.hw.simulator.build import native_dir
     from kgpu.lab.real.build import install_tools
 
     try:

@@ -25,7 +25,7 @@ TITLES: Final = {"native": "simulated driver", "programs": "programs of the real
 @output_option()
 def build(*, install_tools: bool, embedded: bool, helm: bool, end_to_end: bool, output: str) -> None:
     """Build the simulated driver and the programs of the real cluster, once; later calls find them in the cache."""
-    from kgpu.hw.fake.build import native_dir
+    from kgpu.hw.simulator.build import native_dir
     from kgpu.lab import progress
     from kgpu.lab.real import build as real_build
 

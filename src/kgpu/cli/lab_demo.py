@@ -185,7 +185,7 @@ def _taken_down(lab: EmbeddedLab, folder: Path | None) -> Iterator[Callable[[], 
 
 def _prepare(reporter: Progress) -> None:
     """What has to be built once, before time is taken. Raises UserError."""
-    from kgpu.hw.fake.build import native_dir
+    from kgpu.hw.simulator.build import native_dir
     from kgpu.lab.real import build
 
     native_dir()

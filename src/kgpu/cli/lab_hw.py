@@ -1,6 +1,6 @@
 """``kgpu lab hw``: make a simulated driver root, look at it, change it, and break it.
 
-Only parses arguments and prints; the work is in ``kgpu.hw.fake``, imported when a command runs.
+Only parses arguments and prints; the work is in ``kgpu.hw.simulator``, imported when a command runs.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def create_command(
     output: str,
 ) -> None:
     """Make a simulated driver root of PROFILE (`kgpu lab hw list`, or a YAML file)."""
-    from kgpu.hw.fake import create, operate
+    from kgpu.hw.simulator import create, operate
 
     created = create.create_root(profile, root, gpus=gpus, topology=topology, seed=seed, force=force, driver=driver)
     environment = create.environment(created)
@@ -95,7 +95,7 @@ def create_command(
 @output_option()
 def list_command(output: str) -> None:
     """List the built-in profiles."""
-    from kgpu.hw.fake import profiles
+    from kgpu.hw.simulator import profiles
 
     loaded = [profiles.load(name) for name in profiles.names()]
     if output == "json":
@@ -120,7 +120,7 @@ def list_command(output: str) -> None:
 @output_option()
 def show_command(root: Path, output: str) -> None:
     """Show the GPUs: memory, temperature, load, MIG, processes, faults."""
-    from kgpu.hw.fake import operate
+    from kgpu.hw.simulator import operate
 
     node = operate.snapshot(root)
     if output == "json":
@@ -134,7 +134,7 @@ def show_command(root: Path, output: str) -> None:
 
 
 def _set_help() -> str:
-    from kgpu.hw.fake.settings import SETTINGS
+    from kgpu.hw.simulator.settings import SETTINGS
 
     rows = [f"  {row.key + '*' * row.node:22} {row.form}: {row.doc}" for row in SETTINGS.values()]
     return "\n".join(["Keys (of one GPU with --gpu, else of all; those with * of the node):", *rows])
@@ -157,7 +157,7 @@ class _SetCommand(ExampleCommand):
 @click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
 def set_command(root: Path, gpu: int | None, values: tuple[str, ...]) -> None:
     """Set readings and modes."""
-    from kgpu.hw.fake import operate
+    from kgpu.hw.simulator import operate
 
     pairs: dict[str, object] = {}
     for item in values:
@@ -177,7 +177,7 @@ def set_command(root: Path, gpu: int | None, values: tuple[str, ...]) -> None:
 @click.option("--off", is_flag=True, help="Remove the slices and turn MIG off.")
 def mig_command(root: Path, gpu: str, profiles: str | None, off: bool) -> None:
     """Cut a GPU into MIG slices, or make it whole again."""
-    from kgpu.hw.fake import mig, operate
+    from kgpu.hw.simulator import mig, operate
 
     if off == (profiles is not None):
         raise ConfigError("neither or both of --profiles and --off", "one of them", "see `kgpu lab hw mig --help`")
@@ -231,7 +231,7 @@ def inject_command(
     An Xid brings what it implies (79: the GPU is lost; 48: ECC counters and a pending repair; ...). hang, slow and
     init-error without --gpu concern every call on the node.
     """
-    from kgpu.hw.fake import operate
+    from kgpu.hw.simulator import operate
 
     options: dict[str, Any] = {"gpu": gpu, "gi": gi, "ci": ci, "count": count, "corrected": corrected}
     options |= {"us": us, "celsius": celsius}
@@ -271,7 +271,7 @@ def process_command(
     end: bool,
 ) -> None:
     """Put a process on a GPU or MIG slice by word alone, or take it away."""
-    from kgpu.hw.fake import processes
+    from kgpu.hw.simulator import processes
 
     if end:
         processes.remove(root, gpu, pid)
@@ -284,7 +284,7 @@ def process_command(
 @GPU
 def clear_command(root: Path, gpu: int | None) -> None:
     """Make a GPU, or the whole node, healthy again."""
-    from kgpu.hw.fake import operate
+    from kgpu.hw.simulator import operate
 
     operate.clear(root, gpu)
 

@@ -82,7 +82,7 @@ def ensure_up(lab: Lab, folder: Path | None) -> None:
 
 def _require_gpus(lab: Lab, folder: Path | None) -> None:
     """The stories that come with kgpu are about a node with eight GPUs. Raises LabError when there is none."""
-    from kgpu.hw.fake import operate
+    from kgpu.hw.simulator import operate
 
     have = {node.node: len(operate.snapshot(node.root)["gpus"]) for node in lab.hardware() if not node.sliced}
     if max(have.values(), default=0) < STORY_GPUS:

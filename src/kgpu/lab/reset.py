@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL
-from kgpu.hw.fake import mig, operate
+from kgpu.hw.simulator import mig, operate
 from kgpu.lab import common
 from kgpu.lab.port import Lab, NodeHardware, kubectl
 from kgpu.lab.scenarios import model

@@ -14,7 +14,7 @@ from kgpu.agent.options import AgentOptions, LabelsSink
 from kgpu.agent.roles import choose_roles
 from kgpu.agent.run import Agent
 from kgpu.formats.names import ENV_LAB_POD_ADDRESS, ENV_RUN_DIR
-from kgpu.hw.fake import operate
+from kgpu.hw.simulator import operate
 from kgpu.hw.verdicts import GpuVerdict, VerdictFile, verdicts_path
 from tests.exporter.serving import fetch, read
 

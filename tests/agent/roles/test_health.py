@@ -18,7 +18,7 @@ from kgpu.formats.names import GPUS_HEALTHY_CONDITION, HEALTH_HISTORY
 from kgpu.formats.xid.action import Action
 from kgpu.health.history import HealthHistory
 from kgpu.health.node import HealthOrder
-from kgpu.hw.fake import kernel_log, operate
+from kgpu.hw.simulator import kernel_log, operate
 from kgpu.hw.verdicts import VerdictFile, verdicts_path
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODES

@@ -24,8 +24,8 @@ from kgpu.doctor.sources import host as host_source
 from kgpu.doctor.sources.host import fingerprint, gather
 from kgpu.doctor.sources.probed import MAX_LINE, found_in
 from kgpu.host import pci
-from kgpu.hw.fake import kernel_log, operate
 from kgpu.hw.open import open_reader
+from kgpu.hw.simulator import kernel_log, operate
 
 SECONDS = 30.0
 

@@ -19,7 +19,7 @@ from kgpu.cli.doctor import look, parse_target
 from kgpu.cli.main import main
 from kgpu.doctor.model import Report
 from kgpu.doctor.render import as_text
-from kgpu.hw.fake import kernel_log, mig, operate
+from kgpu.hw.simulator import kernel_log, mig, operate
 from kgpu.kube.client import Client, connect
 from kgpu.kube.port import KubeRefusedError, Object, Patch, Resource
 from kgpu.lab.embedded.lab import EmbeddedLab

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from kgpu.base.errors import HwError
-from kgpu.hw.fake import mig, operate, processes
 from kgpu.hw.nvidia import client
 from kgpu.hw.nvidia.client import NvidiaReader
 from kgpu.hw.nvidia.faults import NvmlInitError
 from kgpu.hw.nvidia.process import Stalled
 from kgpu.hw.port import EventKind, Problem, TopologyLevel
+from kgpu.hw.simulator import mig, operate, processes
 from tests.child import child
 from tests.hw.contract import (
     PATIENCE,

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from kgpu.hw.fake import mig, operate, processes
 from kgpu.hw.nvidia.client import NvidiaReader
 from kgpu.hw.nvidia.process import ChildProcess
 from kgpu.hw.open import open_reader
 from kgpu.hw.port import ProcessKind, Reading
+from kgpu.hw.simulator import mig, operate, processes
 
 PATIENCE = 30.0
 # A setting of the lab, what it must show as: reading, value.

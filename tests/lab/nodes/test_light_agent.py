@@ -17,8 +17,8 @@ from kgpu.discovery.model import NodeFacts
 from kgpu.discovery.plan import plan
 from kgpu.formats.names import GPU_RESOURCE, LABEL_PRODUCT
 from kgpu.formats.plugin_config_parse import parse_config
-from kgpu.hw.fake import profiles
 from kgpu.hw.port import Problem
+from kgpu.hw.simulator import profiles
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import PODS, Object
 from kgpu.kubelet.fake import FakeKubelet

@@ -40,7 +40,7 @@ def test_nodes_are_added_listed_and_numbered_on(folder: Path) -> None:
 
 
 def test_a_profile_file_is_known_by_its_whole_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kgpu.hw.fake import profiles
+    from kgpu.hw.simulator import profiles
 
     text = Path(profiles.__file__).with_name("profiles").joinpath("l4.yaml").read_text()
     (folder / "My_Box.yaml").write_text(text)

@@ -11,7 +11,7 @@ import pytest
 
 from kgpu.base.boot import BOOT_ID, ENV_BOOT_ID, boot_id
 from kgpu.formats.names import ENV_SIMULATED_REBOOT, GPU_RESOURCE, IMAGE_REPOSITORY
-from kgpu.hw.fake import mig, operate
+from kgpu.hw.simulator import mig, operate
 from kgpu.kube.client import connect
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODES, PODS, Object

@@ -19,9 +19,9 @@ from kgpu.base.errors import HwError, KubeError, KubeletError, Reason, line_of
 from kgpu.base.files import write_atomic
 from kgpu.formats.cdi import dump_spec
 from kgpu.formats.requirements import Fulfillment, parse_requirement
-from kgpu.hw.fake.operate import opened
 from kgpu.hw.open import open_reader
 from kgpu.hw.port import Accelerator, Inventory
+from kgpu.hw.simulator.operate import opened
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import PODS
 from kgpu.kubelet.nri.fake import FakeNriRuntime

@@ -17,7 +17,7 @@ import pytest
 
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
-from kgpu.hw.fake.create import create_root
+from kgpu.hw.simulator.create import create_root
 from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real import bootstrap, build, hosttools, images
 from kgpu.lab.real.cluster import RealLab

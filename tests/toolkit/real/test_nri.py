@@ -15,8 +15,8 @@ from kgpu.base.advice import Advice
 from kgpu.base.errors import KubeletError, LabError, Reason, line_of
 from kgpu.base.files import write_atomic
 from kgpu.formats.cdi import ContainerEdits, SpecDevice, dump_spec, parse_spec
-from kgpu.hw.fake.create import create_root
 from kgpu.hw.open import open_reader
+from kgpu.hw.simulator.create import create_root
 from kgpu.kubelet.pod_resources import FakeHoldings, Holding
 from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real import build, hosttools, images

@@ -104,7 +104,7 @@ class EmbeddedLab:
     def _check_first(self) -> None:
         """A profile that can't be simulated is refused before anything is made. Raises ConfigError."""
         if self._first is not None and self._first.profile != CPU_PROFILE:
-            from kgpu.hw.fake import profiles
+            from kgpu.hw.simulator import profiles
 
             profiles.load(self._first.profile, gpus=self._first.gpus)
 

@@ -46,7 +46,7 @@ def make_hardware(spec: NodeSpec, root: Path) -> None:
 
 def prepare(spec: NodeSpec) -> None:
     """Read the profile once on the thread that reads others: see ``_one_at_a_time``. Raises ConfigError."""
-    from kgpu.hw.fake import profiles
+    from kgpu.hw.simulator import profiles
 
     profiles.load(spec.profile, gpus=spec.gpus)
 
@@ -57,7 +57,7 @@ _one_at_a_time: Final = threading.Lock()
 
 
 def _make_hardware(spec: NodeSpec, root: Path) -> None:
-    from kgpu.hw.fake import create
+    from kgpu.hw.simulator import create
 
     temporary = root.with_name(f".{root.name}.new")
     create.create_root(spec.profile, temporary, gpus=spec.gpus, seed=spec.name, force=True)
@@ -67,7 +67,7 @@ def _make_hardware(spec: NodeSpec, root: Path) -> None:
 
 def cut_slices(spec: NodeSpec, root: Path) -> None:
     """Make the MIG slices of the node's layout in place of those on its GPUs. Raises ConfigError, HwError."""
-    from kgpu.hw.fake import mig, operate
+    from kgpu.hw.simulator import mig, operate
 
     for gpu, profiles in mig_rows(spec, len(operate.snapshot(root)["gpus"])) if spec.mig else ():
         mig.partition(root, gpu, mig.expand(profiles))

@@ -24,10 +24,10 @@ from kgpu.discovery.model import NodeFacts
 from kgpu.discovery.plan import plan
 from kgpu.formats.names import NVIDIA
 from kgpu.formats.plugin_config_parse import parse_config
-from kgpu.hw.fake import fill, profiles
-from kgpu.hw.fake.topology import Topology
 from kgpu.hw.fake_reader import FakeReader
 from kgpu.hw.port import Accelerator, Inventory, Link, TopologyLevel
+from kgpu.hw.simulator import fill, profiles
+from kgpu.hw.simulator.topology import Topology
 from kgpu.kubelet.socket_watch import SocketIdentity, socket_identity
 from kgpu.lab.nodes.spec import NodeSpec
 

@@ -27,7 +27,7 @@ from kgpu.base import signals
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.formats.mig_geometry import GEOMETRIES
-from kgpu.hw.fake import profiles
+from kgpu.hw.simulator import profiles
 from kgpu.lab import lock
 from kgpu.lab.common import FIRST_NODE
 from kgpu.lab.folders import kind_of
@@ -280,7 +280,7 @@ def story_node(lab: Path) -> str:
 
 
 def _gpus(root: Path) -> int:
-    from kgpu.hw.fake import operate
+    from kgpu.hw.simulator import operate
 
     return len(operate.snapshot(root)["gpus"])
 

@@ -75,7 +75,7 @@ def _restart_hardware(spec: NodeSpec, root: Path) -> None:
 
     A machine with damaged hardware starts all the same: that is told in the log.
     """
-    from kgpu.hw.fake.reboot import reboot
+    from kgpu.hw.simulator.reboot import reboot
 
     if not (root / "state").exists():  # it is made, with its layout, when the node comes up
         return

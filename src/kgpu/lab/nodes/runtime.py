@@ -339,7 +339,7 @@ def _content(source: str) -> str:
         return str(SCRIPTS / name)
     if source.startswith(PROGRAM):
         return str(find_built(name) or name)
-    from kgpu.hw.fake.build import native_dir
+    from kgpu.hw.simulator.build import native_dir
 
     return str(native_dir() / name)
 

@@ -28,14 +28,14 @@ def create_hardware(spec: LabSpec, paths: LabPaths) -> None:
     """The simulated driver root; an existing one is kept."""
     if (paths.hw / "state").exists():
         return
-    from kgpu.hw.fake.create import create_root
+    from kgpu.hw.simulator.create import create_root
 
     create_root(spec.profile, paths.hw, gpus=spec.gpus)
 
 
 def check_hardware(spec: LabSpec) -> None:
     """Raises ConfigError when no such hardware can be simulated; makes nothing."""
-    from kgpu.hw.fake import profiles
+    from kgpu.hw.simulator import profiles
 
     profiles.load(spec.profile, gpus=spec.gpus)
 

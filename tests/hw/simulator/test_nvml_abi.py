@@ -15,18 +15,18 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from kgpu.hw.fake import schema
-from kgpu.hw.fake.build import find_compiler, source_dir
-from kgpu.hw.fake.state import DriverState
+from kgpu.hw.simulator import schema
+from kgpu.hw.simulator.build import find_compiler, source_dir
+from kgpu.hw.simulator.state import DriverState
 from tests.budget import tries
-from tests.hw.fake.nvml_process import Nvml, NvmlFailure
+from tests.hw.simulator.nvml_process import Nvml, NvmlFailure
 
 RootMaker = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
 def root(sim_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from kgpu.hw.fake.create import create_root
+    from kgpu.hw.simulator.create import create_root
 
     return create_root("hgx-h100", tmp_path_factory.mktemp("abi") / "root", gpus=2)
 

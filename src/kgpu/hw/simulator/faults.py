@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kgpu.hw.fake.settings import DEVICE_MEMORY, UNCORRECTED
+from kgpu.hw.simulator.settings import DEVICE_MEMORY, UNCORRECTED
 
 NONE, RESET, REBOOT = 0, 1, 2
 SRAM, MEMORY, L2_CACHE = 7, DEVICE_MEMORY, 1

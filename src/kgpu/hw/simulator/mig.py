@@ -1,8 +1,8 @@
 """MIG slices on a simulated GPU, made through the simulated NVML itself so that the driver's rules hold.
 
-``partition`` starts a child process with the root's library; the child (``python -m kgpu.hw.fake.mig``) speaks NVML by
-ctypes: existing instances go, the mode is set, then one GPU instance and one compute instance for each profile name.
-It does so on a copy of the state first: what the driver refuses half-way would else have cost the slices there.
+``partition`` starts a child process with the root's library; the child (``python -m kgpu.hw.simulator.mig``) speaks
+NVML by ctypes: existing instances go, the mode is set, then one GPU instance and one compute instance for each profile
+name. It does so on a copy of the state first: what the driver refuses half-way would else have cost the slices there.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any, Final
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats import names
-from kgpu.hw.fake.create import environment
-from kgpu.hw.fake.operate import opened
+from kgpu.hw.simulator.create import environment
+from kgpu.hw.simulator.operate import opened
 
 TIMEOUT_S: Final = 30
 IN_USE: Final = 19
@@ -95,7 +95,7 @@ def _change(root: Path, gpu: int, job: dict[str, Any]) -> None:
 
 
 def _child(root: Path, gpu: int, job: dict[str, Any], copy: Path) -> None:
-    command = [sys.executable, "-m", "kgpu.hw.fake.mig", str(gpu), json.dumps(job), str(copy)]
+    command = [sys.executable, "-m", "kgpu.hw.simulator.mig", str(gpu), json.dumps(job), str(copy)]
     state, paths = root / "state", os.pathsep.join(filter(None, sys.path))
     try:
         result = subprocess.run(
@@ -199,7 +199,7 @@ def _work(gpu: int, job: dict[str, Any]) -> None:
     if nvml.mode() != job["mode"]:
         nvml.set_mode(job["mode"])
         if nvml.mode() != job["mode"]:  # Ampere: the mode changes with a reset
-            from kgpu.hw.fake.state import DriverState
+            from kgpu.hw.simulator.state import DriverState
 
             with DriverState.open() as state:
                 state.reset(gpu)

@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import HwError
-from kgpu.hw.fake import schema
-from kgpu.hw.fake.build import find_compiler, source_dir
-from kgpu.hw.fake.state import EVENT_XID, DriverState, fold_load, load_target
+from kgpu.hw.simulator import schema
+from kgpu.hw.simulator.build import find_compiler, source_dir
+from kgpu.hw.simulator.state import EVENT_XID, DriverState, fold_load, load_target
 from tests.budget import tries
 
 
 def test_the_header_is_current() -> None:
     assert (source_dir() / "include" / "kgpu_state.h").read_text() == schema.header_text(), (
-        "run: python -m kgpu.hw.fake.schema > native/include/kgpu_state.h"
+        "run: python -m kgpu.hw.simulator.schema > native/include/kgpu_state.h"
     )
 
 
@@ -160,7 +160,7 @@ def test_the_lock_dies_with_its_holder(path: Path) -> None:
 
 ADD = """
 import sys
-from kgpu.hw.fake.state import DriverState
+from kgpu.hw.simulator.state import DriverState
 with DriverState.open(sys.argv[1]) as state:
     for _ in range(300):
         with state.locked():

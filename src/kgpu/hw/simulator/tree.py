@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from kgpu.hw.fake import kernel_log
-from kgpu.hw.fake.fill import SWITCH_DEVICE_IDS, TURING, cpus, split_bus
-from kgpu.hw.fake.profiles import ARCHITECTURES, Profile
-from kgpu.hw.fake.topology import HOSTBRIDGE
+from kgpu.hw.simulator import kernel_log
+from kgpu.hw.simulator.fill import SWITCH_DEVICE_IDS, TURING, cpus, split_bus
+from kgpu.hw.simulator.profiles import ARCHITECTURES, Profile
+from kgpu.hw.simulator.topology import HOSTBRIDGE
 
 MAJORS: Final[Mapping[str, int]] = {
     "nvidia": 195,

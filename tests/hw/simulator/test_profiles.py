@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
-from kgpu.hw.fake import profiles
+from kgpu.hw.simulator import profiles
 
 REQUIRED = {
     "dgx-1-v100", "dgx-1-p100", "dgx-a100-40g", "dgx-a100-80g", "hgx-h100", "hgx-h200", "hgx-b200", "gb200",

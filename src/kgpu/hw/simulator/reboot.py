@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from kgpu.hw.fake import faults, fill, kernel_log
-from kgpu.hw.fake.operate import opened
-from kgpu.hw.fake.settings import now_ns
-from kgpu.hw.fake.state import fold_load, load_target
+from kgpu.hw.simulator import faults, fill, kernel_log
+from kgpu.hw.simulator.operate import opened
+from kgpu.hw.simulator.settings import now_ns
+from kgpu.hw.simulator.state import fold_load, load_target
 
 # Faults, counters and settings that are the driver's: it has lost them when it is loaded again.
 _LOST: Final = (

@@ -18,8 +18,8 @@ import msgspec
 
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.formats import names
-from kgpu.hw.fake import build, fill, profiles, tree
-from kgpu.hw.fake.state import DriverState
+from kgpu.hw.simulator import build, fill, profiles, tree
+from kgpu.hw.simulator.state import DriverState
 
 # Artifact of native/ -> where it goes under the root; {lib}: the library folder, {version}: the driver's.
 ARTIFACTS: Final[Mapping[str, str]] = {

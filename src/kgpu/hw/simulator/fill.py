@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from kgpu.hw.fake import mig_tables, schema
-from kgpu.hw.fake.profiles import ARCHITECTURES, BRANDS, FABRIC_STATES, Model, Profile, ProfileGpu
+from kgpu.hw.simulator import mig_tables, schema
+from kgpu.hw.simulator.profiles import ARCHITECTURES, BRANDS, FABRIC_STATES, Model, Profile, ProfileGpu
 
 NAMESPACE: Final = uuid.UUID("7b0a6f5e-52a4-5d0c-9f6b-6b67707500a1")
 LINK_VERSIONS: Final[Mapping[int, int]] = {1: 1, 2: 2, 3: 4, 4: 6, 5: 7, 6: 8, 7: 9}  # NVLink -> nvmlNvLinkVersion

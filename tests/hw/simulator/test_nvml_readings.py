@@ -9,9 +9,9 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from kgpu.hw.fake import schema
-from kgpu.hw.fake.state import DriverState
-from tests.hw.fake.nvml_process import Nvml
+from kgpu.hw.simulator import schema
+from kgpu.hw.simulator.state import DriverState
+from tests.hw.simulator.nvml_process import Nvml
 
 RootMaker = Callable[..., Path]
 UNSUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED

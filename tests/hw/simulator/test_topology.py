@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
-from kgpu.hw.fake import profiles
-from kgpu.hw.fake.topology import (
+from kgpu.hw.simulator import profiles
+from kgpu.hw.simulator.topology import (
     HOSTBRIDGE,
     INTERNAL,
     MULTIPLE,

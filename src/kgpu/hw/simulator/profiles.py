@@ -20,7 +20,7 @@ from kgpu.base import typed
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats.mig_geometry import GEOMETRIES
-from kgpu.hw.fake.topology import Bridge, NvlinkSpec, Topology, TopologySpec, parse_matrix, resolve
+from kgpu.hw.simulator.topology import Bridge, NvlinkSpec, Topology, TopologySpec, parse_matrix, resolve
 
 BRANDS: Final[Mapping[str, int]] = {
     "unknown": 0, "quadro": 1, "tesla": 2, "nvs": 3, "grid": 4, "geforce": 5, "titan": 6,
@@ -208,7 +208,7 @@ class Profile(_Strict, kw_only=True, frozen=True):
 
 def names() -> tuple[str, ...]:
     """The built-in profiles, sorted."""
-    folder = resources.files("kgpu.hw.fake") / "profiles"
+    folder = resources.files("kgpu.hw.simulator") / "profiles"
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
@@ -221,7 +221,7 @@ def load(profile: str, *, gpus: int | None = None, topology: Path | None = None)
     if "/" in profile or profile.endswith((".yaml", ".yml")):
         text, source, name = _read(Path(profile)), profile, Path(profile).stem
     elif profile in names():
-        text = (resources.files("kgpu.hw.fake") / "profiles" / f"{profile}.yaml").read_text()
+        text = (resources.files("kgpu.hw.simulator") / "profiles" / f"{profile}.yaml").read_text()
         source, name = f"profile {profile}", profile
     else:
         raise ConfigError(
@@ -373,7 +373,7 @@ def convert(raw: object, into: type[T], *, source: str) -> T:
         raise ConfigError(
             f"{source}: {message}{'; ' if hint else ''}{hint}",
             "the keys and types of a built-in profile",
-            "correct that key; the built-in profiles (src/kgpu/hw/fake/profiles) show every one",
+            "correct that key; the built-in profiles (src/kgpu/hw/simulator/profiles) show every one",
         ) from error
 
 
@@ -385,7 +385,7 @@ def bus_id(text: str) -> str:
 
 @functools.cache
 def _builtin_models() -> dict[str, dict[str, Any]]:
-    text = (resources.files("kgpu.hw.fake") / "models.yaml").read_text()
+    text = (resources.files("kgpu.hw.simulator") / "models.yaml").read_text()
     return typed.convert(yaml.load(text, yaml.CSafeLoader), dict[str, dict[str, Any]])
 
 

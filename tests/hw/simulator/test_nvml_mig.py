@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
 from kgpu.formats.mig_geometry import GEOMETRIES, InstanceProfile
-from kgpu.hw.fake import mig, operate
-from kgpu.hw.fake.state import DriverState
+from kgpu.hw.simulator import mig, operate
+from kgpu.hw.simulator.state import DriverState
 from tests.budget import tries
-from tests.hw.fake.mig_oracle import Oracle
-from tests.hw.fake.nvml_process import Nvml
-from tests.hw.fake.test_mig_tables import layouts, maximal
+from tests.hw.simulator.mig_oracle import Oracle
+from tests.hw.simulator.nvml_process import Nvml
+from tests.hw.simulator.test_mig_tables import layouts, maximal
 
 RootMaker = Callable[..., Path]
 IN_USE = pynvml.NVML_ERROR_IN_USE

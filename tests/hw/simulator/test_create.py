@@ -12,8 +12,8 @@ import textwrap
 import pytest
 
 from kgpu.base.errors import ConfigError
-from kgpu.hw.fake import mig, operate, profiles, tree
-from kgpu.hw.fake.create import create_root, environment, library_path
+from kgpu.hw.simulator import mig, operate, profiles, tree
+from kgpu.hw.simulator.create import create_root, environment, library_path
 
 pytestmark = pytest.mark.usefixtures("sim_libs")
 

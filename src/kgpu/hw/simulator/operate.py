@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.suggest import did_you_mean
-from kgpu.hw.fake import faults, kernel_log, schema, settings, tree
-from kgpu.hw.fake.state import (
+from kgpu.hw.simulator import faults, kernel_log, schema, settings, tree
+from kgpu.hw.simulator.state import (
     EVENT_DOUBLE_BIT_ECC,
     EVENT_RECOVERY_ACTION,
     EVENT_SINGLE_BIT_ECC,

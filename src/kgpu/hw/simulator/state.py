@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 from kgpu.base.errors import HwError
 from kgpu.formats.names import ENV_HW_STATE, HW_STATE_PATH
 from kgpu.formats.simulated import MAGIC
-from kgpu.hw.fake import schema
+from kgpu.hw.simulator import schema
 
 DEFAULT_PATH: Final = Path(HW_STATE_PATH)
 

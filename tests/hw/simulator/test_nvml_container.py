@@ -9,7 +9,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from tests.hw.fake.nvml_process import Nvml
+from tests.hw.simulator.nvml_process import Nvml
 
 RootMaker = Callable[..., Path]
 
@@ -88,7 +88,7 @@ def test_only_slices_with_both_their_nodes_are_enumerated(root: Path, tmp_path: 
 
 
 def test_events_of_hidden_gpus_stay_hidden(root: Path, tmp_path: Path) -> None:
-    from kgpu.hw.fake.state import DriverState
+    from kgpu.hw.simulator.state import DriverState
 
     state = container(root, tmp_path / "c", "nvidiactl", "nvidia1")
     with Nvml(root, state=state) as inside, DriverState.open(state) as opened:

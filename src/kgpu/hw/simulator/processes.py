@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
-from kgpu.hw.fake import schema
-from kgpu.hw.fake.operate import check_instance, opened
-from kgpu.hw.fake.state import DriverState, fold_load, load_target
+from kgpu.hw.simulator import schema
+from kgpu.hw.simulator.operate import check_instance, opened
+from kgpu.hw.simulator.state import DriverState, fold_load, load_target
 
 KINDS: Final[Mapping[str, int]] = {
     "compute": schema.C["PROC_COMPUTE"], "graphics": schema.C["PROC_GRAPHICS"], "mps": schema.C["PROC_MPS"],

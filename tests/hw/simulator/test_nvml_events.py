@@ -9,9 +9,9 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from kgpu.hw.fake import schema
-from kgpu.hw.fake.state import EVENT_DOUBLE_BIT_ECC, EVENT_XID, DriverState
-from tests.hw.fake.nvml_process import Nvml
+from kgpu.hw.simulator import schema
+from kgpu.hw.simulator.state import EVENT_DOUBLE_BIT_ECC, EVENT_XID, DriverState
+from tests.hw.simulator.nvml_process import Nvml
 
 RootMaker = Callable[..., Path]
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
@@ -200,8 +200,8 @@ def test_a_dead_process_leaves_the_process_list(root: Path, tmp_path: Path, sim_
     """Through the table's own locks: the owner of a slot is whoever holds its lock byte."""
     add = """
 import ctypes, fcntl, struct
-from kgpu.hw.fake import schema
-from kgpu.hw.fake.state import DriverState
+from kgpu.hw.simulator import schema
+from kgpu.hw.simulator.state import DriverState
 st = DriverState.open(os.environ['KGPU_HW_STATE'])
 with st.locked():
     p = st.gpu(0).process[5]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kgpu.base.errors import HwError
-from kgpu.hw.fake import kernel_log, mig, operate, processes
-from kgpu.hw.fake.reboot import reboot
+from kgpu.hw.simulator import kernel_log, mig, operate, processes
+from kgpu.hw.simulator.reboot import reboot
 
 Roots = Callable[..., Path]
 

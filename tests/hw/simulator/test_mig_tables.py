@@ -8,8 +8,8 @@ import pytest
 
 from kgpu.base.errors import HwError
 from kgpu.formats.mig_geometry import GEOMETRIES, Geometry, InstanceProfile, ci_count
-from kgpu.hw.fake import schema
-from kgpu.hw.fake.mig_tables import apply
+from kgpu.hw.simulator import schema
+from kgpu.hw.simulator.mig_tables import apply
 
 TOTAL_MIB = {
     "a100-40gb": 40960,

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError, HwError, UserError
 from kgpu.cli.lab_hw import hw_group
-from kgpu.hw.fake import mig, operate
-from kgpu.hw.fake.create import create_root, environment, library_path
-from kgpu.hw.fake.settings import SETTINGS
-from kgpu.hw.fake.state import DriverState
+from kgpu.hw.simulator import mig, operate
+from kgpu.hw.simulator.create import create_root, environment, library_path
+from kgpu.hw.simulator.settings import SETTINGS
+from kgpu.hw.simulator.state import DriverState
 from tests.budget import tries
 
 pytestmark = pytest.mark.usefixtures("sim_libs")

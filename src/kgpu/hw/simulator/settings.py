@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
-from kgpu.hw.fake.fill import cuda_number
-from kgpu.hw.fake.profiles import FABRIC_STATES
-from kgpu.hw.fake.schema import C
-from kgpu.hw.fake.state import fold_load, fold_throttle, load_target
 from kgpu.hw.recovery import RECOVERY_CODES
+from kgpu.hw.simulator.fill import cuda_number
+from kgpu.hw.simulator.profiles import FABRIC_STATES
+from kgpu.hw.simulator.schema import C
+from kgpu.hw.simulator.state import fold_load, fold_throttle, load_target
 
 THROTTLE_REASONS: Final[Mapping[str, int]] = {
     "none": 0, "idle": 0x1, "app-clocks": 0x2, "power-cap": 0x4, "hw-slowdown": 0x8, "sync-boost": 0x10,

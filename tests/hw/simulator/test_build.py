@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgpu.base.errors import HwError
-from kgpu.hw.fake import build
+from kgpu.hw.simulator import build
 
 
 @pytest.fixture
