@@ -45,8 +45,10 @@ def admit(
 
     ``unreadable`` are nodes of operations that can't be read, with their names: they may be at work there.
     """
-    room = _room(operations, nodes, budget, unreadable or {})
     waiting = [operation for operation in operations if not operation.begun and not operation.ended]
+    if not waiting:
+        return {}
+    room = _room(operations, nodes, budget, unreadable or {})
     verdicts: dict[str, AdmissionVerdict] = {}
     for operation in sorted(waiting, key=_rank):
         verdict = _refused(operation, room, now, unreadable or {}) or AdmissionVerdict(admitted=True)

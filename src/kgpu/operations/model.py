@@ -6,7 +6,8 @@ All times are seconds since 1970 by the API server's clock, as the process that 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+import sys
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -148,12 +149,16 @@ class TargetNode:
     report: GpuReport | None = None
     """What the agent says of GPUs, where its condition says that some are not well."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Those that decisions are made from."""
 
 
-def read_node(obj: Mapping[str, Any]) -> TargetNode:
-    """A Node as an API server has it."""
+def read_node(obj: Mapping[str, Any], groups: Collection[str] = ()) -> TargetNode:
+    """A Node as an API server has it. ``groups`` are the labels that the budget groups nodes by: of a thousand nodes,
+    those that nobody reads would be most of what is kept, and each change of them would be news.
+    """
     metadata, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
     labels = strings(metadata.get("labels"))
+    kept = {key: sys.intern(labels[key]) for key in (*_LABELS, *groups) if key in labels}
     owners = strings(metadata.get("annotations")).get(names.CORDON_ANNOTATION, "")
     ours = _own_entry(metadata)
     return TargetNode(
@@ -165,13 +170,14 @@ def read_node(obj: Mapping[str, Any]) -> TargetNode:
         ready=_condition(status, "Ready") == "True",
         boot_id=text(mapping(status.get("nodeInfo")).get("bootID")),
         has_gpus=labels.get(names.LABEL_GPU_PRESENT) == "true" or names.AGENT_NODE_LABEL in labels,
-        gpus=_gpus(mapping(status.get("allocatable"))), labels=labels,
+        gpus=_gpus(mapping(status.get("allocatable"))), labels=kept,
         checked_boot=_checked_boot(strings(metadata.get("annotations"))),
         validated=_condition(status, names.VALIDATED_CONDITION) == "True", report=_report(metadata, status),
     )  # fmt: skip
 
 
 MAX_OWNERS: Final = 16
+_LABELS: Final = (names.REMEDIATION_LABEL, names.TAINT_CONTROL_PLANE)
 _GPUS: Final = (names.GPU_RESOURCE, names.MIG_RESOURCE_PREFIX, names.AMD_GPU_RESOURCE, names.GAUDI_RESOURCE)
 _MAX_RESOURCES: Final = 64
 

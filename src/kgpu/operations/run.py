@@ -42,7 +42,9 @@ class OperationsController:
         self._writes: Counter[str] = Counter()
         self._term: Term | None = None
         self._problem = ""
-        self.watching = OperationsWatching(api, clock=self._clock, namespace=self._acts.namespace)
+        self.watching = OperationsWatching(
+            api, clock=self._clock, namespace=self._acts.namespace, groups=[group.label for group in budget.groups]
+        )  # fmt: skip
 
     async def watch(self) -> None:
         """Follow the cluster until cancelled."""

@@ -79,6 +79,8 @@ class TermState:
     """Why an operation or a node can't be gone on with, by its name."""
     later: dict[str, float] = field(default_factory=dict)
     """Not before that, by the clock: by the uid of an operation, or for what is left over."""
+    waiting: dict[str, _Waiting] = field(default_factory=dict)
+    """Operations that wait and whose record says so already, by uid."""
     pauses: dict[str, Backoff] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
     """Operations whose last write had no answer."""
@@ -170,6 +172,10 @@ class Term:
             verdict = verdicts.get(operation.uid, AdmissionVerdict())
             if verdict.admitted and self.state.unsure:
                 verdict = AdmissionVerdict()  # the slot may be somebody's whose write had no answer
+            waiting = self.state.waiting.get(operation.uid)
+            if waiting is not None and waiting.still(operation, verdict, seen, self._now()):
+                times.append(waiting.again_at)
+                continue
             times.append(await self._take(operation, verdict, seen))
             if self.state.writes - seen.writes >= MOST_WRITES or len(self.state.silent) >= MOST_SILENT:
                 times.append(self._now())  # those that give back come first again
@@ -262,6 +268,7 @@ class Term:
         for _ in range(AT_ONCE):
             result = step(operation, self._world(operation, verdict, seen))
             if not result.writes:
+                self._note_waiting(operation, verdict, seen, result.again_at)
                 return result.again_at
             for write in result.writes:
                 await self._write(write)
@@ -272,6 +279,14 @@ class Term:
                 return None
             operation = fresh
         return self._now()
+
+    def _note_waiting(
+        self, operation: Operation, verdict: AdmissionVerdict, seen: _PassView, again_at: float | None
+    ) -> None:
+        """Remember an operation that has not begun and has nothing to write: of a thousand that wait, few change."""
+        if operation.phase is OperationPhase.PENDING:
+            node = seen.nodes.get(operation.node)
+            self.state.waiting[operation.uid] = _Waiting(operation.version, verdict, node, again_at)
 
     def _world(self, operation: Operation, verdict: AdmissionVerdict, seen: _PassView) -> World:
         node = self._watching.node(operation.node)
@@ -375,6 +390,7 @@ class Term:
             key for key in self.state.errors if key in self._watching.nodes()
         }
         state = self.state
+        state.waiting = {uid: waiting for uid, waiting in state.waiting.items() if uid in uids}
         state.told = {uid: at for uid, at in state.told.items() if uid in uids}
         state.errors = {name: why for name, why in state.errors.items() if name in known}
         now = self._clock.monotonic()
@@ -387,6 +403,21 @@ def _giving_back_first(operation: Operation) -> tuple[int, float, str]:
     told = operation.begun and (spec.cancel or spec.resume)
     rank = 0 if operation.phase is OperationPhase.RESTORING else 1 if told else 2 if operation.begun else 3
     return rank, operation.created, operation.name
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What an operation's wait follows from: as long as none of it changes, its next step is the same."""
+
+    version: str
+    verdict: AdmissionVerdict
+    node: TargetNode | None
+    again_at: float | None
+
+    def still(self, operation: Operation, verdict: AdmissionVerdict, seen: _PassView, now: float) -> bool:
+        """Whether it would wait again."""
+        same = self.version == operation.version and self.node is seen.nodes.get(operation.node)
+        return same and self.verdict == verdict and (self.again_at is None or now < self.again_at)
 
 
 @dataclass(frozen=True, slots=True)

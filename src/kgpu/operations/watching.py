@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -37,15 +38,18 @@ GONE_AFTER: Final = 60.0
 class OperationsWatching:
     """The engine's view of the cluster. ``run`` has to run while it is used."""
 
-    def __init__(self, api: KubeApi, *, clock: Clock, namespace: str) -> None:
-        """``namespace`` is where pods that act on nodes are."""
+    def __init__(self, api: KubeApi, *, clock: Clock, namespace: str, groups: Collection[str] = ()) -> None:
+        """``namespace`` is where pods that act on nodes are; ``groups`` are the labels that the budget groups nodes by."""
         self._clock = clock
         self._operations = Informer(api, Scope(NODE_OPERATIONS), clock=clock, project=_operation)
-        self._nodes = Informer(api, Scope(NODES), clock=clock, project=_node)
+        self._nodes = Informer(api, Scope(NODES), clock=clock, project=functools.partial(_node, groups=tuple(groups)))
         acts = Scope(PODS, namespace, Selector(labels=(("app", names.ACT_APP),)))
         self._acts = Informer(api, acts, clock=clock, project=_act)
         breaker = Scope(CONFIG_MAPS, namespace, Selector.named(names.REMEDIATION_CONFIG_MAP))
         self._breaker = Informer(api, breaker, clock=clock)
+        self._nodes_by_name: dict[str, TargetNode] = {}
+        self._nodes_of = -1
+        """The revision that ``_nodes_by_name`` is of."""
         self._absent_since: float | None = None
         self.news = asyncio.Event()
         """Set when something has changed; clear it before acting on it."""
@@ -82,7 +86,10 @@ class OperationsWatching:
 
     def nodes(self) -> Mapping[str, TargetNode]:
         """The nodes by name."""
-        return {name: obj["value"] for (_, name), obj in self._nodes.objects.items()}
+        if self._nodes.revision != self._nodes_of:
+            self._nodes_of = self._nodes.revision
+            self._nodes_by_name = {name: obj["value"] for (_, name), obj in self._nodes.objects.items()}
+        return self._nodes_by_name
 
     def node(self, name: str) -> TargetNode | None:
         """A node, None where there is none of that name."""
@@ -111,7 +118,7 @@ class OperationsWatching:
     def breaker(self) -> str:
         """Why remediation has stopped, "" while it has not."""
         for obj in self._breaker.objects.values():
-            return one_line(text(mapping(obj.get("data")).get("open")), MAX_TEXT) or "somebody has stopped it"
+            return one_line(text(mapping(obj.get("data")).get("open")), MAX_TEXT) or "it was stopped by hand"
         return ""
 
     def operation(self, name: str) -> Operation | None:
@@ -169,8 +176,8 @@ def _operation(obj: Object) -> Object:
     return {"metadata": _identity(obj), "value": read_operation(obj)}
 
 
-def _node(obj: Object) -> Object:
-    return {"metadata": _identity(obj), "value": read_node(obj)}
+def _node(obj: Object, groups: Collection[str]) -> Object:
+    return {"metadata": _identity(obj), "value": read_node(obj, groups)}
 
 
 def _act(obj: Object) -> Object:
