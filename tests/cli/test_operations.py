@@ -177,7 +177,7 @@ def test_a_dry_run_says_who_would_go_and_does_nothing(cluster: Moving, capsys: S
     cluster.pod("notebook", "n1", owner=None)
     assert main(["kgpu", "node", "maintain", "n1", "--dry-run"]) == 3
     out = capsys.readouterr().out
-    assert "  MAY NOT GO  default/notebook: no controller would make it anew (force)" in out
+    assert "  MAY NOT GO  default/notebook: no controller would recreate it (force)" in out
     assert "it would fail before any pod is asked to go" in out
     assert main(["kgpu", "node", "maintain", "n1", "--dry-run", "-o", "json"]) == 3
     (row,) = json.loads(capsys.readouterr().out)

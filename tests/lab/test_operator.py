@@ -262,7 +262,7 @@ def test_a_lost_gpu_is_there_again_after_a_reboot(fleet: EmbeddedLab, name: str)
         capture_output=True, text=True, check=False, timeout=150,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "the node has booted anew and is well" in done.stdout
+    assert "the node has rebooted and is healthy" in done.stdout
     assert boot_of(fleet, name) != before
     assert "unschedulable" not in get(fleet, "node", name)["spec"]
     assert not get(fleet, "pods", "--namespace", GPU_OPERATOR_NAMESPACE, "-l", f"app={ACT_APP}")["items"]

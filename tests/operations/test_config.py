@@ -45,7 +45,7 @@ def test_everything() -> None:
         ({"maxUnavailable": "a lot"}, "a share such as 25%"),
         ({"maxUnavailable": 1.5}, "operations.maxUnavailable is '1.5'"),
         ({"maxUnavailable": "٣"}, "operations.maxUnavailable"),
-        ({"groups": "rack"}, "operations.groups is no list"),
+        ({"groups": "rack"}, "operations.groups is not a list"),
         ({"groups": ["rack"]}, "operations.groups[0] is 'rack'"),
         ({"groups": [{"label": "a b"}]}, "operations.groups[0].label"),
         ({"groups": [{"label": "rack", "max": 1}]}, 'operations.groups[0]: there is no key "max"'),

@@ -61,7 +61,7 @@ def test_a_machines_admin_can_forbid_it(env: Mapping[str, str], tmp_path: Path) 
 
 @pytest.mark.parametrize("act", ["", "../x", "a/b", "A", "x" * 101, "-a", "a\n"])
 def test_an_id_is_no_path(env: Mapping[str, str], tmp_path: Path, act: str) -> None:
-    with pytest.raises(HostError, match="no ID of an act"):
+    with pytest.raises(HostError, match="not the ID of an act"):
         reboot(act, BOOT, this_machine(env))
     assert not (tmp_path / "run").exists()
 
@@ -112,7 +112,7 @@ def test_the_command_tells_a_refusal_by_its_exit_code(
 ) -> None:
     del env
     assert main(["kgpu", "act", "reboot", "--id", "../op-1", "--boot-id", BOOT]) == REFUSED
-    assert "no ID of an act" in capsys.readouterr().err
+    assert "not the ID of an act" in capsys.readouterr().err
     assert main(["kgpu", "act", "reboot", "--id", "op-1", "--boot-id", "another"]) == 0
     assert "has booted since" in capsys.readouterr().out
     assert not (tmp_path / "reboot").exists()

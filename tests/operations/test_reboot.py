@@ -97,7 +97,7 @@ async def test_a_machine_that_does_not_come_back_ends_it_in_time(cluster: Cluste
     await engine.run_for(20)
     status = cluster.status("m")
     assert (status["phase"], status["reason"]) == ("Failed", "RebootTimeout")
-    assert "has not booted anew within 60 s" in status["message"]
+    assert "has not rebooted within 60 s" in status["message"]
     assert len(cluster.machines["n1"].asked) == 1
 
 
@@ -118,7 +118,7 @@ async def test_a_node_that_is_not_well_afterwards_is_told(
     change(cluster, **sick)
     await engine.run_for(10)
     status = cluster.status("m")
-    assert (status["phase"], status["message"]) == ("Verifying", f"the node has booted anew; {why}")
+    assert (status["phase"], status["message"]) == ("Verifying", f"the node has rebooted; {why}")
     assert cluster.unschedulable("n1")
     change(cluster, **{key: well[key] for key in sick})
     await engine.run_for(3)
@@ -139,7 +139,7 @@ async def test_a_validated_node_is_well_once_this_boot_is_validated(cluster: Clu
     validation(cluster, "boot-of-n1", "True")
     cluster.operation("m", "n1", type="Reboot")
     await engine.run_for(15)
-    assert cluster.status("m")["message"] == "the node has booted anew; its GPUs have not been validated since"
+    assert cluster.status("m")["message"] == "the node has rebooted; its GPUs have not been validated since"
     validation(cluster, cluster.machines["n1"].boot, "False")
     await engine.run_for(8)
     assert "it has not passed every check" in cluster.status("m")["message"]

@@ -101,7 +101,7 @@ async def test_a_pod_that_may_not_go_stops_it_before_anybody_is_asked(cluster: C
     await engine.run_for(5)
     status = cluster.status("m")
     assert (status["phase"], status["reason"]) == ("Failed", "DrainRefused")
-    assert "default/notebook: no controller would make it anew" in status["message"]
+    assert "default/notebook: no controller would recreate it" in status["message"]
     assert not cluster.evictions
     assert not cluster.unschedulable("n1")
 

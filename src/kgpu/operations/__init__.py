@@ -1,1 +1,1 @@
-"""Changes of nodes: one engine that cordons, drains, acts, verifies and gives back."""
+"""The engine that changes nodes: it cordons, drains, acts, verifies and gives back."""

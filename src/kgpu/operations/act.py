@@ -1,4 +1,4 @@
-"""What differs between the types of operations: what is done to a node once it is empty. One row per type. Pure."""
+"""What differs between the types of operations: what is done to an empty node. One row per type. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _Steps = Callable[[Operation, World], Step]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """``refusal`` is why a node can't be operated on, "" where it can; ``emptied`` is the step once its pods have gone;
-    ``acting`` and ``verifying`` are those of the phases.
+    """``refusal`` returns why a node can't be operated on, "" if it can; ``emptied`` is the step once its pods have
+    gone; ``acting`` and ``verifying`` are the steps of these phases.
     """
 
     refusal: Callable[[TargetNode], str]

@@ -1,8 +1,8 @@
 """Which operations may begin: one budget for all kinds. Pure.
 
-A node that nobody can use is unavailable, whoever has cordoned it and for whatever reason; so one budget holds for
-people, for this engine and for the weather. A node that is down already takes a slot and no room. Operations that
-began are never stopped for the budget's sake, and giving back is never held up.
+A node that nobody can use is unavailable, whoever cordoned it and for whatever reason, so one budget covers people's
+cordons, this engine's and failures. Work on a node that is already down counts against ``maxParallel`` but not against
+``maxUnavailable``. The budget never stops an operation that has begun, and never delays giving a node back.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kgpu.operations.world import AdmissionVerdict
 
 _BUDGET: Final = "WaitsForBudget"
 _RANKS: Final[Mapping[OperationType, int]] = {OperationType.MAINTENANCE: 0, OperationType.REBOOT: 0}
-"""Lower goes first: what a person wants, before what a program wants."""
+"""Lower goes first: what people ask for comes before what programs ask for."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Room:
-    """The budget while it is given out."""
+    """What is left of the budget during one round of admission."""
 
     budget: OperationBudget
     nodes: Mapping[str, TargetNode]
@@ -32,7 +32,8 @@ class _Room:
     limit: int
     room: int
     held: dict[str, str]
-    """Nodes that operations hold, and which. Never more than may be unavailable, also where some were down before."""
+    """Nodes that operations hold, with the operation's name. Never more than ``limit``, even if some were down before.
+    """
     down: set[str]
     groups: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -41,9 +42,9 @@ def admit(
     operations: Sequence[Operation], nodes: Mapping[str, TargetNode], budget: OperationBudget, now: float,
     unreadable: Mapping[str, str] | None = None,
 ) -> dict[str, AdmissionVerdict]:  # fmt: skip
-    """For each operation that waits, by uid, whether it may begin now; those that go first are looked at first.
+    """For each operation that waits, by uid, whether it may begin now. They are judged in order of rank and age.
 
-    ``unreadable`` are nodes of operations that can't be read, with their names: they may be at work there.
+    ``unreadable`` maps nodes to operations that can't be read: they may be at work there.
     """
     waiting = [operation for operation in operations if not operation.begun and not operation.ended]
     if not waiting:
@@ -101,7 +102,7 @@ def _take(name: str, by: str, room: _Room) -> None:
 
 
 def _refused(operation: Operation, room: _Room, now: float, unreadable: Mapping[str, str]) -> AdmissionVerdict | None:
-    """Why an operation may not begin, None where it may."""
+    """Why an operation may not begin, None if it may."""
     spec, name = operation.spec, operation.node
     not_before = moment_of(spec.not_before)
     if not spec.approved:
@@ -141,7 +142,7 @@ def _cap(groups: Sequence[GroupCap], label: str) -> int:
 
 
 def _waits(room: _Room, more: str = "") -> str:
-    """One text for all that the budget holds up: which part of it does changes with every operation that ends."""
+    """One text for everything that the budget delays: which limit applies changes with every operation that ends."""
     budget = room.budget
     return (
         f"it waits for others to end, or for nodes to be up again: maxParallel is {budget.max_parallel}, "

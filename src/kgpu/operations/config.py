@@ -1,5 +1,5 @@
-"""What the engine is allowed, as the admin writes it into the chart's values: the budget that all operations share, and
-what may be done about GPUs that are not well.
+"""What the admin allows the engine in the chart's values: the budget that all operations share, and the automatic
+remediation of unhealthy GPUs.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _LABEL: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """So many nodes, or a share of them."""
+    """A number of nodes, or a percentage of them."""
 
     count: int = 0
     percent: int | None = None
 
     def of(self, total: int) -> int:
-        """Nodes out of ``total``: a share is rounded down, and at least one unless it is 0 %."""
+        """The number of nodes out of ``total``: a percentage is rounded down, but to at least 1 unless it is 0 %."""
         if self.percent is None:
             return self.count
         return max(1, total * self.percent // 100) if self.percent and total else 0
 
     @property
     def is_zero(self) -> bool:
-        """True where it never allows a node."""
+        """True if it never allows a node."""
         return not (self.count if self.percent is None else self.percent)
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCap:
-    """At most so many nodes down at a time of those that share a value of this label."""
+    """At most ``max_unavailable`` nodes that share a value of this label may be down at a time."""
 
     label: str
     max_unavailable: int = 1
@@ -64,7 +64,7 @@ class OperationBudget:
 
 
 class Strongest(enum.StrEnum):
-    """The strongest that may be done without a person."""
+    """The strongest remedy that may be applied without a person."""
 
     OFF = "Off"
     SUGGEST = "Suggest"
@@ -73,7 +73,7 @@ class Strongest(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemediationPolicy:
-    """``attempts`` are reboots of a node in a day; ``drain`` is how it is emptied."""
+    """``attempts`` is how many reboots of a node are allowed in a day; ``drain`` is how it is emptied."""
 
     strongest: Strongest = Strongest.SUGGEST
     attempts: int = 2
@@ -81,14 +81,14 @@ class RemediationPolicy:
 
 
 def read_budget(settings: Mapping[str, Any], where: str = "operations") -> OperationBudget:
-    """Read a person's settings; what is not given has its default. Raises ConfigError."""
+    """Read the budget from the chart's values; a missing key has its default. Raises ConfigError."""
     _known(settings, ("maxParallel", "maxUnavailable", "groups", "remediation"), where)
     usual = OperationBudget()
     parallel, unavailable = settings.get("maxParallel"), settings.get("maxUnavailable")
     groups = settings.get("groups") or ()
     if not isinstance(groups, (list, tuple)) or len(groups) > MAX_GROUPS:
         raise ConfigError(
-            f"{where}.groups is no list of at most {MAX_GROUPS}", "[{label: rack, maxUnavailable: 1}]", "correct it"
+            f"{where}.groups is not a list of at most {MAX_GROUPS}", "[{label: rack, maxUnavailable: 1}]", "correct it"
         )
     return OperationBudget(
         max_parallel=_count(usual.max_parallel if parallel is None else parallel, f"{where}.maxParallel"),
@@ -100,7 +100,7 @@ def read_budget(settings: Mapping[str, Any], where: str = "operations") -> Opera
 
 
 def read_remediation(settings: Mapping[str, Any] | None, where: str = "operations.remediation") -> RemediationPolicy:
-    """Read what may be done about GPUs that are not well. Raises ConfigError."""
+    """Read what may be done about unhealthy GPUs. Raises ConfigError."""
     settings = settings or {}
     if not isinstance(settings, Mapping):
         raise ConfigError(f"{where} is {str(settings)[:60]!r}", "a mapping such as {policy: Suggest}", "correct it")
@@ -120,7 +120,9 @@ def _strongest(value: Any, where: str) -> Strongest:
     word = "Off" if value is False else value  # YAML's off
     if word in _NOT_YET:
         raise ConfigError(
-            f"{where} is {word}, which is not built yet", f"one of: {', '.join(Strongest)}", "Suggest tells all"
+            f"{where} is {word}, which is not built yet",
+            f"one of: {', '.join(Strongest)}",
+            "use Suggest, which names all",
         )
     if not isinstance(word, str) or word not in list(Strongest):
         hint = did_you_mean(str(word)[:40], list(Strongest))
@@ -138,7 +140,7 @@ def _drain(value: Any, where: str) -> OperationDrain:
 
 
 def read_share(value: Any, where: str) -> Share:
-    """A number such as 2, or a percentage such as 25%. Raises ConfigError."""
+    """Read a number such as 2, or a percentage such as 25%. Raises ConfigError."""
     hit = _PERCENT.fullmatch(value) if isinstance(value, str) else None
     if hit is not None and int(hit["share"]) <= 100:
         return Share(percent=int(hit["share"]))

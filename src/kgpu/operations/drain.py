@@ -1,9 +1,9 @@
 """Which pods have to leave a node, in what order they are asked, and what they wait for. Pure.
 
-The rules are those of ``kubectl drain --ignore-daemonsets`` (kubectl's filters, in their order): one pod that may not
-go when the drain begins, and nobody is asked to. Two things differ. A pod that tolerates the cordon and was made after
-it stays: kubectl, which looks once, does not see it, and whoever asks it to go does so for ever. And a pod that already
-ends is waited for without asking again, but not for ever where the node's kubelet, which would end it, does not answer.
+The rules are those of ``kubectl drain --ignore-daemonsets`` (kubectl's filters, in their order): if one pod may not go
+when the drain begins, no pod is evicted. Two things differ. A pod that tolerates the cordon and was created after it
+stays: kubectl looks once and does not see it, and evicting it would only bring the next one. A pod that is already
+terminating is not evicted again; the wait for it is limited if the node's kubelet, which would end it, is down.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kgpu.formats.crd.nodeoperation import MAX_WAITING, DrainProgress, Operation
 from kgpu.operations.model import MAX_WHY, Answer, NodePod
 
 AT_ONCE: Final = 10
-"""Pods that are asked in one step."""
+"""How many pods are evicted in one step."""
 NAMED: Final = 5
-"""Pods that a message names."""
+"""How many pods a message names."""
 STRANDED_SECONDS: Final = 60.0
-"""How long after its grace period a pod is waited for on a node whose kubelet does not answer."""
+"""How long after its grace period the drain waits for a pod whose node's kubelet does not answer."""
 _DAEMON_SET: Final = "DaemonSet"
 
 
@@ -37,7 +37,7 @@ class Fate(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFate:
-    """A pod, what becomes of it, and why where it does not go."""
+    """A pod, what becomes of it, and why if it does not go."""
 
     pod: NodePod
     fate: Fate
@@ -46,9 +46,10 @@ class PodFate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evicted:
-    """What is known beside the pods. ``answers`` to evictions, by uid; ``daemon_sets`` that pods name, as (namespace,
-    name), with whether each is there; one that is missing here has not been looked for yet. ``cordoned_at`` is when the
-    node was cordoned, by the API server's clock. ``own_pod`` is the engine's, which stays: it gives the node back.
+    """What is known besides the pods. ``answers`` are those to evictions, by the pod's uid. ``daemon_sets`` says
+    whether a DaemonSet that pods name, as (namespace, name), exists; one that is missing has not been looked up yet.
+    ``cordoned_at`` is when the node was cordoned, by the API server's clock. ``own_pod`` is the engine's own pod, which
+    stays to give the node back.
     """
 
     answers: Mapping[str, Answer] = field(default_factory=dict)
@@ -59,9 +60,10 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainState:
-    """A drain as it is now: ``refused`` may not go, ``evict`` are to be asked now, ``waiting`` have still to go, all of
-    them. ``stranded`` were asked and are waited for no more, as their kubelet does not answer. ``hopeless`` is why the
-    last ones can never go, "" while there is hope. ``unsure``: of some it is not known yet what becomes of them.
+    """The state of a drain. ``refused`` pods may not go, ``evict`` are to be evicted now, ``waiting`` are all that
+    still have to go. ``stranded`` were evicted, but their kubelet does not answer and the drain no longer waits for
+    them. ``hopeless`` is why the remaining ones can never go, "" while they may. ``unsure`` is True while the fate of
+    some pods is not known.
     """
 
     refused: tuple[PodFate, ...] = ()
@@ -73,7 +75,7 @@ class DrainState:
 
     @property
     def done(self) -> bool:
-        """True once nothing has to go any more."""
+        """True once no pod has to go any more."""
         return not self.waiting and not self.refused
 
 
@@ -89,7 +91,7 @@ def fate(pod: NodePod, drain: OperationDrain, known: Evicted) -> PodFate:
         if there:
             return PodFate(pod=pod, fate=Fate.LEAVE, why="a DaemonSet's")
         if not drain.force:
-            return PodFate(pod=pod, fate=Fate.REFUSE, why=f"its DaemonSet {name:.100} is gone (force takes it along)")
+            return PodFate(pod=pod, fate=Fate.REFUSE, why=f"its DaemonSet {name:.100} is gone (force evicts it anyway)")
     if pod.mirror:
         return PodFate(pod=pod, fate=Fate.LEAVE, why="a static pod's mirror")
     if _came_later(pod, known):
@@ -97,12 +99,12 @@ def fate(pod: NodePod, drain: OperationDrain, known: Evicted) -> PodFate:
     if pod.empty_dirs and not pod.ended and not drain.delete_empty_dir_data:
         return PodFate(pod=pod, fate=Fate.REFUSE, why="it would lose what is in its emptyDir (deleteEmptyDirData)")
     if not kind and not pod.ended and not drain.force:
-        return PodFate(pod=pod, fate=Fate.REFUSE, why="no controller would make it anew (force)")
+        return PodFate(pod=pod, fate=Fate.REFUSE, why="no controller would recreate it (force)")
     return PodFate(pod=pod, fate=Fate.EVICT)
 
 
 def _came_later(pod: NodePod, known: Evicted) -> bool:
-    """Whether a pod was made for a node that was cordoned already; both times are the API server's."""
+    """Whether a pod was created after its node was cordoned; both times are the API server's."""
     if not pod.tolerates_cordon or pod.ended or known.cordoned_at is None or pod.created is None:
         return False
     return pod.created > known.cordoned_at
@@ -111,7 +113,7 @@ def _came_later(pod: NodePod, known: Evicted) -> bool:
 def drain_state(
     pods: Sequence[NodePod], drain: OperationDrain, known: Evicted, *, node_ready: bool, now: float, monotonic: float
 ) -> DrainState:
-    """The drain of the node that these pods are on."""
+    """The state of the drain of the node that these pods are on."""
     fates = [fate(pod, drain, known) for pod in sorted(pods, key=lambda pod: pod.where)]
     refused = tuple(row for row in fates if row.fate is Fate.REFUSE and row.pod.deleted_at is None)
     asked = [row.pod for row in fates if row.fate is not Fate.LEAVE and row.pod.deleted_at is not None]
@@ -131,7 +133,7 @@ def drain_state(
         ),
         stranded=tuple(_waiting(pod, "it may still run, as its node's kubelet does not answer") for pod in stranded),
         unsure=bool(unknown),
-        # The others go first, as kubectl has it.
+        # The others go first, as in kubectl.
         hopeless=fatal[0].why if fatal and len(fatal) == len(asking) and not (ending or unknown) else "",
     )  # fmt: skip
 
@@ -160,7 +162,7 @@ def _why(pod: NodePod, known: Evicted, *, node_ready: bool, now: float) -> str:
 
 
 def progress(state: DrainState, before: DrainProgress | None) -> DrainProgress:
-    """The drain for the record: pods that have gone never come back into the count."""
+    """The drain's progress for the record. ``gone`` never falls, whatever pods appear later."""
     blocked = tuple(_waiting(row.pod, row.why) for row in state.refused)
     rows = (*blocked, *state.waiting, *state.stranded)
     remaining = len(rows)
@@ -170,7 +172,7 @@ def progress(state: DrainState, before: DrainProgress | None) -> DrainProgress:
 
 
 def named(pods: Sequence[PodFate | WaitingPod]) -> str:
-    """Pods for a message, some of them with why."""
+    """The first ``NAMED`` pods with their reasons, for a message."""
     rows = [
         (row.pod.where, row.why) if isinstance(row, PodFate) else (f"{row.namespace}/{row.name}", row.why)
         for row in pods

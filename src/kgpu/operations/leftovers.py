@@ -1,4 +1,4 @@
-"""What operations that are over, or gone, have left: held nodes, act pods, records. Pure."""
+"""What finished or deleted operations have left: held nodes, act pods and records. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from kgpu.formats.crd.nodeoperation import OperationPhase
 from kgpu.operations.model import ActPod, EndAct, Forget, HoldNode, Operation, TargetNode, moment_of
 
 KEPT: Final = 10
-"""Operations of a node that are kept once they are over."""
+"""How many finished operations of a node are kept."""
 KEPT_SECONDS: Final = 30 * 86400.0
 
 
 def leftovers(nodes: Collection[TargetNode], live: frozenset[str]) -> tuple[HoldNode, ...]:
-    """Nodes that are held for operations that are over, or are there no more: each is given back.
+    """The nodes that are held for operations that are finished or deleted: each is given back.
 
-    ``live`` are the uids of all operations that may hold a node, also of those that can't be read.
+    ``live`` are the uids of all operations that may hold a node, including those that can't be read.
     """
     rows = []
     for node in nodes:
@@ -27,7 +27,7 @@ def leftovers(nodes: Collection[TargetNode], live: frozenset[str]) -> tuple[Hold
 
 
 def ended_acts(acts: Collection[ActPod], operations: Collection[Operation]) -> tuple[EndAct, ...]:
-    """Pods of acts that nobody waits for any more."""
+    """The act pods that no operation waits for any more."""
     wanted = {
         operation.status.act.id
         for operation in operations
@@ -37,7 +37,9 @@ def ended_acts(acts: Collection[ActPod], operations: Collection[Operation]) -> t
 
 
 def outdated(operations: Collection[Operation], now: float) -> tuple[Forget, ...]:
-    """Operations that are over and not worth keeping: the last ``KEPT`` of each node are, for ``KEPT_SECONDS``."""
+    """The finished operations to delete: all but the last ``KEPT`` of each node, and those older than
+    ``KEPT_SECONDS``.
+    """
     by_node: dict[str, list[tuple[float, Operation]]] = {}
     for operation in operations:
         if operation.ended:

@@ -1,4 +1,4 @@
-"""Maintenance: a person works on the empty node, until they say that it is over. Pure."""
+"""Maintenance: a person works on the empty node until they resume it or its time is over. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kgpu.operations.world import World
 
 
 def refusal(node: TargetNode) -> str:
-    """Any node can be held."""
+    """None: every node can be held."""
     del node
     return ""
 
 
 def emptied(operation: Operation, world: World, state: DrainState) -> Step:
-    """Hold it."""
+    """Hold the empty node for maintenance."""
     duration = operation.spec.duration_seconds
     resume = f"`kgpu operations resume {operation.name}` gives it back"
     empty = f"empty, but for {named(state.stranded)}; it is" if state.stranded else "empty and"
@@ -31,7 +31,7 @@ def emptied(operation: Operation, world: World, state: DrainState) -> Step:
 
 
 def acting(operation: Operation, world: World) -> Step:
-    """Maintenance: a person works on the node."""
+    """Give the node back once the person resumes or cancels, or the duration is over; until then keep it held."""
     spec = operation.spec
     if spec.resume or spec.cancel:
         return give_back(operation, world, Result.SUCCEEDED, "Resumed", "the maintenance is over")
@@ -41,4 +41,4 @@ def acting(operation: Operation, world: World) -> Step:
 
 
 ACT: Final = Act(refusal=refusal, emptied=emptied, acting=acting, verifying=acting)
-"""There is nothing to verify: the person who has worked on the node knows."""
+"""There is nothing to verify: the person who worked on the node vouches for it."""

@@ -1,4 +1,4 @@
-"""The engine's figures in Prometheus' text format."""
+"""The engine's metrics in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADS: Final = {
         "gauge",
         "1 while the breaker is open: verdicts lead to nothing until a person has looked.",
     ),
-    "kgpu_node_operation_writes_total": ("counter", "What the engine has asked of the API server."),
+    "kgpu_node_operation_writes_total": ("counter", "Writes that the engine has asked the API server for."),
 }
 
 
@@ -24,7 +24,7 @@ def figures(
     operations: Sequence[Operation], unreadable: Sequence[UnreadableOperation], writes: Mapping[str, int], *,
     served: bool, breaker: bool,
 ) -> str:  # fmt: skip
-    """All of them."""
+    """All the engine's metric families as one text."""
     phases = Counter((str(operation.type), str(operation.phase)) for operation in operations)
     rows = {
         "kgpu_node_operations": [

@@ -1,6 +1,6 @@
-"""The data of node operations: a record, a node and its pods as far as they matter, and what is to be written.
+"""The data of node operations: records, the parts of nodes and pods that matter, and what is to be written.
 
-All times are seconds since 1970 by the API server's clock, as the process that leads knows it.
+All times are seconds since 1970 by the API server's clock, as the leader knows it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from kgpu.formats.gpu_report import GpuReport
 Object: TypeAlias = dict[str, Any]
 
 ENDED: Final = frozenset({OperationPhase.COMPLETE, OperationPhase.FAILED})
-"""Nothing is done any more."""
+"""The operation is finished."""
 BEGUN: Final = frozenset(OperationPhase) - ENDED - {OperationPhase.PENDING}
-"""A node is held: the operation counts against the budget."""
+"""The operation holds its node and counts against the budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """A NodeOperation. ``version`` is its resourceVersion, ``created`` when it was made."""
+    """A NodeOperation. ``version`` is its resourceVersion, ``created`` its creation time."""
 
     name: str
     uid: str
@@ -52,28 +52,28 @@ class Operation:
 
     @property
     def type(self) -> OperationType:
-        """What is done."""
+        """What is done to the node."""
         return OperationType(self.spec.type)
 
     @property
     def phase(self) -> OperationPhase:
-        """How far it is."""
+        """How far the operation is."""
         return OperationPhase(self.status.phase)
 
     @property
     def begun(self) -> bool:
-        """True while it holds its node."""
+        """True while the operation holds its node."""
         return self.phase in BEGUN
 
     @property
     def ended(self) -> bool:
-        """True once nothing is done any more."""
+        """True once the operation is finished."""
         return self.phase in ENDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableOperation:
-    """A NodeOperation that a later version has written, or that is none: nothing is done about it or its node."""
+    """A NodeOperation that is invalid or from a later version: neither it nor its node is touched."""
 
     name: str
     uid: str
@@ -82,7 +82,7 @@ class UnreadableOperation:
 
 
 def read_operation(obj: Mapping[str, Any]) -> Operation | UnreadableOperation:
-    """A NodeOperation as an API server has it. A status that can't be read is never taken for an empty one."""
+    """Read a NodeOperation from the API server. A status that can't be read is never taken for an empty one."""
     metadata = mapping(obj.get("metadata"))
     name, uid = text(metadata.get("name")), text(metadata.get("uid"))
     try:
@@ -99,7 +99,7 @@ def read_operation(obj: Mapping[str, Any]) -> Operation | UnreadableOperation:
 
 
 def _check(spec: NodeOperationSpec, status: NodeOperationStatus) -> None:
-    """Raises ValueError, OverflowError for times that are none, and a status that this engine would not write."""
+    """Raises ValueError or OverflowError for an invalid time or a status that this engine would not write."""
     times = (status.phase_since, status.phase_deadline, status.started_at, status.completed_at)
     for moment in (spec.not_before, spec.deadline, *times):
         moment_of(moment)
@@ -111,7 +111,7 @@ def _check(spec: NodeOperationSpec, status: NodeOperationStatus) -> None:
 
 
 def moment_of(stamp: str | None) -> float | None:
-    """Seconds of an RFC 3339 time, None for none. Raises ValueError, OverflowError."""
+    """The seconds since 1970 of an RFC 3339 time, None for an empty one. Raises ValueError, OverflowError."""
     if not stamp:
         return None
     moment = dt.datetime.fromisoformat(stamp)
@@ -119,15 +119,15 @@ def moment_of(stamp: str | None) -> float | None:
 
 
 def stamp_of(moment: float) -> str:
-    """The time in RFC 3339, in whole seconds, never later than it is."""
+    """The time in RFC 3339, rounded down to whole seconds."""
     return dt.datetime.fromtimestamp(int(moment), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetNode:
-    """A Node. ``owners`` are the uids of the operations that hold it, by kgpu's annotation. By the API server's account
-    of who has set what: ``held``, the engine has set something; ``cordoned_by_us``, also its ``unschedulable``;
-    ``held_at``, when.
+    """A Node. ``owners`` are the uids of the operations that hold it, from kgpu's annotation. The next three come from
+    ``managedFields``: ``held``, whether the engine has set anything; ``cordoned_by_us``, whether that includes
+    ``unschedulable``; ``held_at``, when it was set.
     """
 
     name: str
@@ -141,20 +141,20 @@ class TargetNode:
     boot_id: str = ""
     has_gpus: bool = False
     gpus: Mapping[str, int] = field(default_factory=dict)
-    """How many it offers, by resource."""
+    """The allocatable GPUs by resource."""
     checked_boot: str = ""
-    """The boot of which the validator tells, "" where there is none or it tells of none."""
+    """The boot ID in the validator's report, "" without a report or a boot ID in it."""
     validated: bool = False
-    """Every check of that boot has passed."""
+    """Whether every check in that boot has passed."""
     report: GpuReport | None = None
-    """What the agent says of GPUs, where its condition says that some are not well."""
+    """The agent's GPU report, if its condition says that some GPUs are unhealthy; otherwise None."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Those that decisions are made from."""
+    """The labels that decisions are made from."""
 
 
 def read_node(obj: Mapping[str, Any], groups: Collection[str] = ()) -> TargetNode:
-    """A Node as an API server has it. ``groups`` are the labels that the budget groups nodes by: of a thousand nodes,
-    those that nobody reads would be most of what is kept, and each change of them would be news.
+    """Read a Node from the API server, with the labels in ``groups``, by which the budget groups nodes. The other
+    labels of a thousand nodes would be most of what is kept, and each change of one would be news.
     """
     metadata, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
     labels = strings(metadata.get("labels"))
@@ -204,7 +204,7 @@ def _checked_boot(annotations: Mapping[str, str]) -> str:
 
 
 def _own_entry(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the engine has applied to a Node, by the API server's own account; {} for nothing."""
+    """The ``managedFields`` entry of what the engine has applied to a Node; {} without one."""
     for entry in map(mapping, items(metadata.get("managedFields"))):
         if entry.get("manager") == names.OPERATIONS_FIELD_MANAGER and entry.get("operation") == "Apply":
             return entry
@@ -213,8 +213,8 @@ def _own_entry(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePod:
-    """A pod on a node that is emptied. ``owner`` is its controller as (kind, name), ("", "") without one;
-    ``deleted_at`` is when its grace period ends, None while nobody has asked it to go.
+    """A pod on a node that is being emptied. ``owner`` is its controller as (kind, name), ("", "") without one;
+    ``deleted_at`` is when its grace period ends, None while nobody has deleted or evicted it.
     """
 
     namespace: str
@@ -233,17 +233,17 @@ class NodePod:
 
     @property
     def ended(self) -> bool:
-        """True for one that has run to its end."""
+        """True for a pod that has run to its end."""
         return self.phase in {"Succeeded", "Failed"}
 
     @property
     def where(self) -> str:
-        """For people: namespace/name."""
+        """The pod as namespace/name, for people."""
         return f"{self.namespace}/{self.name}"
 
 
 def read_pod(obj: Mapping[str, Any]) -> NodePod:
-    """A Pod as an API server has it."""
+    """Read a Pod from the API server."""
     metadata, spec = mapping(obj.get("metadata")), mapping(obj.get("spec"))
     owner = next((row for row in map(mapping, items(metadata.get("ownerReferences"))) if row.get("controller")), {})
     return NodePod(
@@ -260,7 +260,7 @@ def read_pod(obj: Mapping[str, Any]) -> NodePod:
 
 
 def _moment(stamp: Any) -> float | None:
-    """A time from outside; None for what is none."""
+    """Read a time from outside; None if it is invalid."""
     try:
         return moment_of(text(stamp))
     except (ValueError, OverflowError):
@@ -284,7 +284,7 @@ def _tolerates_cordon(row: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the API server said to the last eviction of a pod. ``again_at``: not asked again before."""
+    """The API server's answer to the last eviction of a pod. ``again_at`` is the earliest time to try again."""
 
     why: str
     again_at: float
@@ -293,15 +293,15 @@ class Answer:
 
 
 REFUSED: Final = 13
-"""Exit code of an act that won't: no signal and no end of a machine gives it."""
+"""Exit code of an act that refuses: neither a signal nor the machine's end produces it."""
 MAX_WHY: Final = 300
-"""Characters of what a pod waits for or says, which may quote others."""
+"""The most characters of a reason that quotes a pod or the API server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActPod:
-    """A pod that acts on its node. ``act`` is the ID under which it was asked; ``why`` what it waits for, or what it
-    said; ``refused``: it said that it won't, so that nothing has happened.
+    """A pod that acts on its node. ``act`` is the act's ID; ``why`` is what it waits for or what it said; ``refused``
+    is True if it refused to act, so that nothing has happened.
     """
 
     name: str
@@ -312,7 +312,7 @@ class ActPod:
 
 
 def read_act_pod(obj: Mapping[str, Any]) -> ActPod:
-    """A Pod of this engine as an API server has it."""
+    """Read an act's Pod from the API server."""
     metadata, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
     container = next(iter(map(mapping, items(status.get("containerStatuses")))), {})
     state = mapping(container.get("state"))
@@ -332,7 +332,7 @@ def read_act_pod(obj: Mapping[str, Any]) -> ActPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Write the status of an operation, in the version in which it was read."""
+    """Write the status of an operation, on the version that was read."""
 
     operation: Operation
     status: NodeOperationStatus
@@ -340,9 +340,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldNode:
-    """Let these operations hold the Node: cordon it with their names on it. No owners: take back what was done.
+    """Let these operations hold the Node: their uids are written on it. Without owners, the engine's fields are
+    removed.
 
-    ``cordon``: it is to be made unschedulable; a node that was so before stays as it is.
+    ``cordon`` makes it unschedulable; it is False for a node that was unschedulable before.
     """
 
     node: TargetNode
@@ -352,7 +353,7 @@ class HoldNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evict:
-    """Ask the API server to let a pod go; disruption budgets may refuse it. ``grace`` in seconds, None for its own."""
+    """Evict a pod; disruption budgets may refuse it. ``grace`` is in seconds, None for the pod's own grace period."""
 
     pod: NodePod
     grace: int | None
@@ -360,7 +361,7 @@ class Evict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartAct:
-    """Have a pod on the node act on it, once under this ID."""
+    """Create the pod that acts on its node, once per act ID."""
 
     operation: Operation
     act: NodeAct
@@ -369,25 +370,25 @@ class StartAct:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndAct:
-    """Delete the pod of an act that is over."""
+    """Delete the pod of a finished act."""
 
     pod: ActPod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forget:
-    """Delete an operation that has long been over."""
+    """Delete an operation that finished long ago."""
 
     operation: Operation
 
 
 Write: TypeAlias = Record | HoldNode | Evict | StartAct | EndAct | Forget
-"""Whatever is written first is a Record: what may happen next is known before it does."""
+"""A Record comes first: what may happen next is on record before it happens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What is to be written now, and when to look again without changes (None: changes alone matter)."""
+    """What to write now, and when to look again if nothing changes (None: only changes matter)."""
 
     writes: tuple[Write, ...] = ()
     again_at: float | None = None

@@ -1,8 +1,8 @@
-"""What a pod of the engine does on its node: it asks the machine to reboot, once per ID.
+"""What an act's pod does on its node: it asks the machine to reboot, once per ID.
 
-The order names the boot that is to end. A pod that comes too late, or to another machine, finds another boot and asks
-for nothing; one that comes twice finds the mark of the first in ``/run``, which no boot survives. The mark is written
-before the machine is asked: whoever is killed in between has asked for nothing, and never will.
+The order names the boot that is to end. A pod that comes too late, or to another machine, finds another boot ID and
+does nothing. A second pod finds the mark of the first in ``/run``, which does not survive a reboot. The mark is written
+before the machine is asked: if the process is killed in between, the machine is never asked under this ID.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kgpu.base.errors import HostError
 from kgpu.formats.names import ENV_LAB_CONTAINER, ENV_RUN_DIR, ENV_SIMULATED_REBOOT, RUN_DIR
 
 NO_REBOOT: Final = "no-reboot"
-"""A file in ``/run/kgpu`` with which a machine's admin forbids reboots."""
+"""The file in ``/run/kgpu`` with which a machine's admin forbids reboots."""
 MARKS: Final = "acts"
 _ID: Final = re.compile(r"[a-z0-9][-a-z0-9]{0,99}")
 _FIRST_PROCESS: Final = Path("/proc/1/comm")
@@ -29,8 +29,8 @@ _SYSTEMD: Final = "systemd"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The machine that a pod is on. ``forbids`` is whether its admin wants no reboots; ``mark`` leaves the mark of an
-    act, and is False where it is there already; ``ask`` has the machine reboot. They raise HostError.
+    """The machine that a pod runs on. ``forbids`` returns whether its admin forbids reboots; ``mark`` leaves the mark
+    of an act and returns False if it already exists; ``ask`` asks the machine to reboot. All raise HostError.
     """
 
     boot: str
@@ -53,10 +53,10 @@ def this_machine(env: Mapping[str, str]) -> Machine:
 
 
 def reboot(act: str, boot: str, machine: Machine) -> str:
-    """Ask for the reboot that was ordered; what was done, for people. Raises HostError where nothing was."""
+    """Ask for the reboot that was ordered and return what was done, for people. Raises HostError if it refuses."""
     if not _ID.fullmatch(act):
         raise HostError(
-            f"{act[:100]!r} is no ID of an act", "small letters, digits and dashes", "give the one on record"
+            f"{act[:100]!r} is not the ID of an act", "lowercase letters, digits and dashes", "give the one on record"
         )
     if not machine.boot:
         raise HostError("this machine has no boot ID", "a Linux kernel's", "reboot it by hand")
@@ -75,7 +75,7 @@ def reboot(act: str, boot: str, machine: Machine) -> str:
 
 
 def _mark(path: Path) -> bool:
-    """Leave the act's mark; False where it is there already. Raises HostError."""
+    """Leave the act's mark; return False if it already exists. Raises HostError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
@@ -96,7 +96,7 @@ def _refuse_in_lab() -> None:
 
 
 def _signal_systemd() -> None:
-    """SIGRTMIN+5 is an order to stop all services and reboot (systemd(1), "Signals")."""
+    """Send SIGRTMIN+5, which makes systemd stop all services and reboot (systemd(1), "Signals"). Raises HostError."""
     try:
         first = _FIRST_PROCESS.read_text().strip()
     except OSError as error:

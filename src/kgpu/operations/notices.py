@@ -1,4 +1,4 @@
-"""What people are told of an operation: one record per turn that matters, which becomes a log line and an Event."""
+"""What people are told about an operation: one advice per change that matters, as a log line and an Event."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FAILED: Final = frozenset({Result.TRANSIENT_FAILURE, Result.PERMANENT_FAILURE})
 
 
 def notice(operation: Operation, status: NodeOperationStatus) -> Advice | None:
-    """What to tell of an operation that gets this status; None where nothing has turned."""
+    """What to tell about an operation that gets this status; None if nothing that matters has changed."""
     if (operation.status.phase, operation.status.reason) == (status.phase, status.reason):
         return None
     phase = OperationPhase(status.phase)

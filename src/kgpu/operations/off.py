@@ -1,6 +1,6 @@
-"""Where operations are switched off: nodes that are still held from before are given back, and nothing else is done.
+"""For a cluster with operations switched off: gives back nodes that are still held, and does nothing else.
 
-The records stay as they are. Once operations are on again, each of them ends: its node was uncordoned meanwhile.
+The records stay as they are. Once operations are on again, each begun one ends, as its node was uncordoned meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AGAIN: Final = BackoffPolicy(first=1.0, cap=60.0, factor=2.0, jitter=0.3)
 
 
 class OperationsOff:
-    """In place of ``OperationsController``: follows nothing, and gives nodes back once in each term."""
+    """Stands in for ``OperationsController``: it follows nothing, and gives nodes back once in each term."""
 
     name = "operations"
 
@@ -35,30 +35,30 @@ class OperationsOff:
         self._problem = ""
 
     async def watch(self) -> None:
-        """There is nothing to follow."""
+        """Wait until cancelled: there is nothing to follow."""
         await asyncio.Event().wait()
 
     def missing(self) -> Collection[str]:
-        """Nothing is waited for."""
+        """Empty: it waits for nothing."""
         return ()
 
     def term(self, api: KubeApi) -> Sequence[Coroutine[Any, Any, None]]:
-        """Give back what is held."""
+        """The work of a term: give back the nodes that are held."""
         return (self._release(api),)
 
     def ended(self) -> None:
-        """The term is over."""
+        """Called when the term is over."""
 
     def failed(self, error: Exception) -> None:
-        """The work died of a defect."""
+        """Called when the work died of a defect."""
         self._problem = describe(error)
 
     def metrics(self) -> str:
-        """Nothing is counted."""
+        """Empty: there are no metrics."""
         return ""
 
     def status(self) -> Mapping[str, object]:
-        """For the page that says all."""
+        """What the status page shows."""
         return {"operations": {"kind": "off", "problem": self._problem}}
 
     async def _release(self, api: KubeApi) -> None:
@@ -68,7 +68,7 @@ class OperationsOff:
         await asyncio.Event().wait()
 
     async def _released(self, api: KubeApi) -> bool:
-        """Whether no node is held any more. What fails is logged, and tried again."""
+        """Give back all held nodes; return False, with a log line, if that failed and must be tried again."""
         try:
             listing = await api.list(NODES)
             for write in leftovers([read_node(obj) for obj in listing.items], frozenset()):

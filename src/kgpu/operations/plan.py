@@ -1,10 +1,10 @@
-"""One operation's next step: a record, a node and the time in, what is to be written out. Pure.
+"""Works out one operation's next step from its record, its node and the time. Pure.
 
-``step`` is called again and again, by whoever leads, with the cluster as it is then. It returns either a new status or
-what is to be done about the node, never both: what may happen is on record before it does, and a process that ends at
-any moment leaves a record from which the next one goes on. What the engine does has a limit, and a stated outcome once
-that is over; what waits for people or for its turn, and giving back, has none. A person's act wins: one who uncordons
-the node ends the operation.
+The leader calls ``step`` again and again with the cluster as it is. It returns either a new status or a change of the
+node, never both: what may happen is on record before it happens, so a process that ends at any moment leaves a record
+from which the next one continues. Each phase in which the engine acts has a time limit and an outcome for when it is
+exceeded; waiting for people or for a turn, and giving back, have none. A person's action wins: uncordoning the node
+ends the operation.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from kgpu.operations.records import (
 from kgpu.operations.world import World
 
 NODE_SECONDS: Final = 60.0
-"""How long an operation waits for a node that is not there."""
+"""How long an operation waits for a node that does not exist."""
 CORDON_SECONDS: Final = 60.0
 PODS_SECONDS: Final = 1.0
-"""How often pods that have to go are looked at again."""
+"""How often the pods that have to go are looked at again."""
 _WITHOUT_NODE: Final = "WaitsForNode"
 
 
 def step(operation: Operation, world: World) -> Step:
-    """What is to be written for one operation now."""
+    """What to write for one operation now."""
     if operation.ended:
         return Step()
     if operation.status.phase_since is None:
@@ -66,7 +66,7 @@ def _first_sight(world: World) -> dict[str, Any]:
 
 
 def _is_another(operation: Operation, node: TargetNode | None) -> bool:
-    """Whether the node of the operation is gone: names come again, uids do not."""
+    """Whether the operation's node is gone: a name can be used again, a uid can't."""
     return node is None or node.uid != (operation.status.node_uid or node.uid)
 
 
@@ -99,7 +99,7 @@ def _pending(operation: Operation, world: World) -> Step:
 
 
 def _without_node(operation: Operation, world: World) -> Step:
-    """A node that is not there may be about to come, or to come back."""
+    """Wait for ``NODE_SECONDS``, as the node may be about to appear, then fail."""
     if operation.status.reason != _WITHOUT_NODE:
         why = f"it waits {NODE_SECONDS:.0f} s for its node, which is not there"
         return record(operation, world, phase=OperationPhase.PENDING, reason=_WITHOUT_NODE, message=why)
@@ -114,7 +114,9 @@ def _without_node(operation: Operation, world: World) -> Step:
 
 
 def _waits(operation: Operation, world: World) -> Step:
-    """Tell why it does not begin, once: what changes all the time is not written for a thousand that wait."""
+    """Record once why it does not begin: a reason that keeps changing must not cost writes for a
+    thousand waiting ones.
+    """
     times = (moment_of(operation.spec.not_before), moment_of(operation.spec.deadline))
     again_at = min((moment for moment in times if moment is not None and moment > world.now), default=None)
     known = (operation.status.reason, operation.status.message)
@@ -183,7 +185,7 @@ def _draining(operation: Operation, world: World) -> Step:
 
 
 def _first_look(operation: Operation, world: World, state: DrainState) -> Step:
-    """Before the first pod is asked: one that may not go stops it all, as nobody has lost anything yet."""
+    """The check before the first eviction: one pod that may not go stops the drain while nothing is lost yet."""
     if state.refused:
         why = f"pods on the node may not go: {named(state.refused)}"
         return give_back(operation, world, Result.PERMANENT_FAILURE, "DrainRefused", why, drain=progress(state, None))
@@ -200,7 +202,7 @@ def _restoring(operation: Operation, world: World) -> Step:
     if node.held and (operation.uid in node.owners or not others):
         again_at = None if over(operation, world) else deadline_of(operation)
         if over(operation, world) and operation.status.reason != "NotRestored":
-            why = "the node could not be given back yet, and it is tried on; see the operator's log"
+            why = "the node could not be given back yet; kgpu keeps trying; see the operator's log"
             return record(operation, world, reason="NotRestored", message=why)
         return Step(writes=(HoldNode(node=node, owners=others, cordon=bool(others)),), again_at=again_at)
     status = operation.status

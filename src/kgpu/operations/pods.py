@@ -1,4 +1,4 @@
-"""The pods of nodes that are being emptied, followed only while they are, and what is remembered of asking them."""
+"""The pods of nodes that are being emptied, followed only during the drain, and the answers to their evictions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kgpu.operations.model import Answer, NodePod, TargetNode, read_pod
 
 LOOK_EVERY: Final = 0.5
 LOOK_AGAIN: Final = 60.0
-"""Seconds after which a DaemonSet is looked for once more."""
+"""Seconds after which a DaemonSet is looked up again."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class DrainedPods:
         return tuple(obj["value"] for obj in node.informer.objects.values())
 
     def evicted(self, target: TargetNode) -> Evicted:
-        """What is known beside the pods of a node that is emptied."""
+        """What is known besides the pods of a node that is being emptied."""
         node = self._nodes.get(target.name)
         if node is None:
             return Evicted(own_pod=self._own_pod)
@@ -72,12 +72,12 @@ class DrainedPods:
         )
 
     def answer(self, name: str, pod: NodePod) -> Answer | None:
-        """The answer to the last eviction of a pod, None for none."""
+        """The answer to the last eviction of a pod, None without one."""
         node = self._nodes.get(name)
         return None if node is None else node.answers.get(pod.uid)
 
     def answered(self, name: str, pod: NodePod, answer: Answer | None) -> None:
-        """Remember the answer to an eviction; None for a pod that was let go."""
+        """Remember the answer to an eviction; None if it was granted."""
         node = self._nodes.get(name)
         if node is None:
             return
@@ -87,7 +87,7 @@ class DrainedPods:
             node.answers.pop(pod.uid, None)
 
     async def look_for_daemon_sets(self) -> None:
-        """Find out which DaemonSets of the followed pods are there, until cancelled; each again after a while."""
+        """Look up which DaemonSets of the followed pods exist, each again after ``LOOK_AGAIN``, until cancelled."""
         while True:
             await self._clock.sleep(LOOK_EVERY)
             wanted = {name for node in self._nodes for name in _daemon_sets(self.on(node) or ())}
@@ -100,7 +100,7 @@ class DrainedPods:
                 self._daemon_sets.pop(name, None)
 
     async def _look_for(self, name: tuple[str, str]) -> None:
-        """Ask for one. Where the right to ask is missing it counts as there; without an answer it stays as it was."""
+        """Look up one. Without the right to read it, it counts as existing; without an answer, nothing changes."""
         try:
             there = await self._api.get(DAEMON_SETS, name[1], namespace=name[0]) is not None
         except LostLeadError:

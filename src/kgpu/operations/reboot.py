@@ -1,7 +1,7 @@
-"""Reboot: the empty node boots anew, and goes back once it is well again. Pure.
+"""Reboot: the empty node reboots, and is given back once it is healthy. Pure.
 
-What has happened is told by the node's boot ID alone: the act's pod dies with the machine, so its end says nothing, but
-for a refusal in so many words. An act is asked for under the ID on record, and the machine heeds each ID once.
+Only the node's boot ID shows that it has rebooted: the act's pod dies with the machine, so its end says nothing unless
+it refused explicitly. An act has the ID that is on record, and the machine obeys each ID once.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from kgpu.operations.records import (
 from kgpu.operations.world import World
 
 VERIFY_SECONDS: Final = 900.0
-"""How long a node may take to be well once it has booted: its drivers come up, and GPUs are validated."""
+"""How long a node may take to be healthy after its boot: drivers have to load and GPUs to be validated."""
 
 TELL_SECONDS: Final = 1.0
-"""How soon news that may not be written yet is looked at again."""
+"""How soon to look again at progress that may not be written yet."""
 
 
 def refusal(node: TargetNode) -> str:
-    """Without a boot ID nobody could tell whether a node has booted anew."""
-    return "" if node.boot_id else f"the Node {node.name} has no boot ID, so that a reboot could not be told"
+    """Why the node can't be rebooted: without a boot ID nobody could tell whether it has."""
+    return "" if node.boot_id else f"the Node {node.name} has no boot ID, so a reboot could not be detected"
 
 
 def emptied(operation: Operation, world: World, state: DrainState) -> Step:
-    """Put on record which boot is to end, and under which ID that is asked."""
+    """Put on record which boot is to end, and the ID of the act."""
     act = NodeAct(id=f"{operation.uid}-1", boot_id=present(world).boot_id)
     return record(
         operation, world, (DRAINED, "True", "Drained", ""), phase=OperationPhase.ACTING,
@@ -52,16 +52,16 @@ def emptied(operation: Operation, world: World, state: DrainState) -> Step:
 
 
 def acting(operation: Operation, world: World) -> Step:
-    """Until the node has another boot ID."""
+    """Ask for the reboot, and wait until the node has another boot ID."""
     node, act = present(world), operation.status.act or NodeAct()
     if node.boot_id and node.boot_id != act.boot_id:
         return record(
             operation, world, (ACT_DONE, "True", "Rebooted", ""), phase=OperationPhase.VERIFYING, limit=VERIFY_SECONDS,
-            reason="Verifying", message="the node has booted anew; it goes back once it is well",
+            reason="Verifying", message="the node has rebooted; it is given back once it is healthy",
         )  # fmt: skip
     if not node.unschedulable:
         return uncordoned(operation, world)
-    if world.act is None:  # nobody was asked yet, as far as is known
+    if world.act is None:  # no act pod is known yet
         return _ask(operation, world, node, act)
     if world.act.refused:
         return give_back(operation, world, Result.PERMANENT_FAILURE, "RebootRefused", world.act.why)
@@ -83,7 +83,7 @@ def _ask(operation: Operation, world: World, node: TargetNode, act: NodeAct) -> 
 
 
 def _progress(operation: Operation, world: World, told: str) -> Step:
-    """Put on record what is waited for, and not more often than is worth a write."""
+    """Put on record what the operation waits for, as often as ``tell_progress`` allows."""
     deadline = deadline_of(operation)
     if told == operation.status.message:
         return Step(again_at=deadline)
@@ -100,11 +100,11 @@ def _told(pod: ActPod) -> str:
 def _too_late(operation: Operation, pod: ActPod | None) -> str:
     seconds = operation.spec.act_timeout_seconds
     why = f"; its pod {pod.name}: {pod.why}" if pod is not None and pod.why else ""
-    return f"the node has not booted anew within {seconds} s{why}"
+    return f"the node has not rebooted within {seconds} s{why}"
 
 
 def verifying(operation: Operation, world: World) -> Step:
-    """Until the node is Ready, validated, and offers the GPUs that it had."""
+    """Wait until the node is Ready, validated, and offers the GPUs that it had."""
     if operation.spec.cancel:
         return give_back(operation, world, Result.CANCELLED, "Cancelled", "it was ended before the node was found well")
     if first := unheld(operation, world):
@@ -113,12 +113,12 @@ def verifying(operation: Operation, world: World) -> Step:
     if not problem:
         well = (VERIFIED, "True", "Well", "")
         return give_back(
-            operation, world, Result.SUCCEEDED, "Rebooted", "the node has booted anew and is well", well
+            operation, world, Result.SUCCEEDED, "Rebooted", "the node has rebooted and is healthy", well
         )  # fmt: skip
     if over(operation, world):
-        why = f"the node has booted anew and is not well after {VERIFY_SECONDS:.0f} s: {problem}"
+        why = f"the node has rebooted and is not healthy after {VERIFY_SECONDS:.0f} s: {problem}"
         return give_back(operation, world, Result.TRANSIENT_FAILURE, "NotWell", why)
-    return _progress(operation, world, f"the node has booted anew; {problem}")
+    return _progress(operation, world, f"the node has rebooted; {problem}")
 
 
 def _problem(node: TargetNode, before: NodeBefore) -> str:

@@ -1,4 +1,4 @@
-"""What steps put on record, and what all of them ask of an operation and its node. Pure."""
+"""How steps write the record, and the questions that all steps ask about an operation and its node. Pure."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ _WORDS: Final[Mapping[str, Literal["True", "False"]]] = {"True": "True", "False"
 
 
 def present(world: World) -> TargetNode:
-    """The node of an operation that has begun, which ``step`` has looked for."""
+    """The node of an operation that has begun; ``step`` has made sure that it exists."""
     if world.node is None:
         raise ValueError(world)
     return world.node
 
 
 def others_of(operation: Operation, world: World) -> tuple[str, ...]:
-    """Other operations that hold the node; names of some that are over count no more."""
+    """The uids of other operations that hold the node; finished ones no longer count."""
     return tuple(uid for uid in present(world).owners if uid in world.live and uid != operation.uid)
 
 
 def hold(operation: Operation, world: World) -> HoldNode:
-    """Cordon the node with this operation's name on it; one that was cordoned before stays as it is."""
+    """Add this operation to the node's owners, and cordon it unless it was cordoned before."""
     before = operation.status.before or NodeBefore()
     owners = (*others_of(operation, world), operation.uid)
     return HoldNode(node=present(world), owners=owners, cordon=not before.unschedulable)
 
 
 def deadline_of(operation: Operation) -> float | None:
-    """When the phase must be over, None for one without a limit."""
+    """When the phase must be over, None if it has no limit."""
     return moment_of(operation.status.phase_deadline)
 
 
@@ -61,7 +61,9 @@ def over(operation: Operation, world: World) -> bool:
 
 
 def unheld(operation: Operation, world: World) -> Step | None:
-    """What comes first where the node is not held as it should be; None where it is. A person's uncordon ends it."""
+    """The step to take if the node is not held as it should be, None if it is. A person's uncordon ends
+    the operation.
+    """
     node = present(world)
     if not node.unschedulable:
         return uncordoned(operation, world)
@@ -71,7 +73,7 @@ def unheld(operation: Operation, world: World) -> Step | None:
 
 
 def uncordoned(operation: Operation, world: World) -> Step:
-    """Somebody has uncordoned the node."""
+    """End the operation because somebody has uncordoned the node."""
     return give_back(
         operation, world, Result.CANCELLED, "Uncordoned", "somebody has uncordoned the node, which ends it"
     )
@@ -87,13 +89,13 @@ def over_or(operation: Operation, world: World, otherwise: Step, why: str) -> St
 def give_back(
     operation: Operation, world: World, result: Result, reason: str, why: str, *conditions: Condition, **fields: Any
 ) -> Step:
-    """Put on record what came of it, and let the node go."""
+    """Put the result on record and begin to give the node back."""
     fields |= {"result": str(result), "reason": reason, "message": why}
     return record(operation, world, *conditions, phase=OperationPhase.RESTORING, limit=RESTORE_SECONDS, **fields)
 
 
 def end(operation: Operation, world: World, result: Result, reason: str, why: str) -> Step:
-    """The end: nothing is done any more."""
+    """Finish the operation."""
     gone = result is Result.SUPERSEDED
     conditions = [(RESTORED, "True", "Restored", "")] if operation.begun and not gone else []
     conditions.append((COMPLETE, "True" if result is Result.SUCCEEDED else "False", reason, why))
@@ -108,7 +110,7 @@ def record(
     operation: Operation, world: World, *conditions: Condition, phase: OperationPhase | None = None,
     limit: float | None = None, **fields: Any,
 ) -> Step:  # fmt: skip
-    """A new status. With a phase, that begins now and may take ``limit`` seconds; conditions are type, status, reason
+    """Write a new status. A ``phase`` begins now and may take ``limit`` seconds; conditions are type, status, reason
     and message.
     """
     now = world.now

@@ -1,9 +1,9 @@
-"""Which operations the health of GPUs calls for. Pure.
+"""Decides which operations the health of GPUs calls for. Pure.
 
-What counts is the verdict that a node's agent gives now, in the boot that the node is in: no event, nothing of an
-earlier boot, and nothing from a node that does not answer. A verdict leads to one operation per boot; one that returns
-after a reboot leads to the next, so often as the policy allows in a day, and then to a person. Many nodes at once are a
-sign that the verdicts are wrong, or that something else is: the breaker opens, and a person closes it.
+What counts is the current verdict of a node's agent in the node's current boot: no events, nothing from an earlier
+boot, and nothing from a node that does not answer. A verdict leads to one operation per boot. If it returns after the
+reboot it leads to another one, as often as the policy allows in a day; after that a person has to act. Many nodes at
+once suggest that the verdicts are wrong or share another cause: the breaker opens, and a person closes it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from kgpu.operations.model import Operation, TargetNode, moment_of
 
 DAY: Final = 86400.0
 SETTLE: Final = 600.0
-"""Seconds after an operation on a node in which its verdicts lead to nothing: readings come anew."""
+"""Seconds after an operation in which a node's verdicts are ignored: its readings have to be renewed first."""
 BREAKER_WINDOW: Final = 600.0
 BREAKER_NODES: Final = 3
 BREAKER_SHARE: Final = 0.2
-"""So many nodes, or a larger share of those with GPUs, within ``BREAKER_WINDOW`` open the breaker."""
+"""At least ``BREAKER_NODES`` nodes, and more than this share of those with GPUs, open the breaker."""
 _REBOOTS: Final = frozenset({Action.RESET_GPU, Action.REBOOT})
 _MAX_NODE: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedOperation:
-    """One that is to be made; made twice, it is one."""
+    """An operation to create. Its name is derived from the boot, so creating it twice yields one."""
 
     name: str
     spec: NodeOperationSpec
@@ -41,8 +41,8 @@ class WantedOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemediationPlan:
-    """``breaker`` is why nothing more is done until a person says so, "" while it is closed; ``calling`` are the nodes
-    that have opened it.
+    """What to create and approve. ``breaker`` is why remediation stops until a person acts, "" while the breaker is
+    closed; ``calling`` are the nodes that opened it.
     """
 
     create: tuple[WantedOperation, ...] = ()
@@ -54,7 +54,7 @@ class RemediationPlan:
 def remediate(
     nodes: Collection[TargetNode], operations: Sequence[Operation], policy: RemediationPolicy, now: float
 ) -> RemediationPlan:
-    """What the nodes' verdicts call for now, with the breaker closed until then."""
+    """What the nodes' verdicts call for now, given that the breaker has been closed so far."""
     if policy.strongest is Strongest.OFF:
         return RemediationPlan()
     nodes = [node for node in nodes if node.has_gpus]
@@ -76,7 +76,7 @@ def remediate(
     waiting = (operation for operation in ours if operation.node in calling and not operation.ended)
     return RemediationPlan(
         create=tuple(operation for operation in due if operation.name not in made),
-        # They were suggestions when they were made; now nobody has to be asked.
+        # They were created as suggestions; the policy now allows them without a person.
         approve=tuple(
             operation
             for operation in waiting
@@ -86,7 +86,7 @@ def remediate(
 
 
 def calls_for_reboot(node: TargetNode) -> tuple[ReportedGpu, ...]:
-    """The GPUs for which a node has to boot anew; none where that is not certain, or not wanted."""
+    """The GPUs for which a node has to reboot; empty if that is not certain or not wanted."""
     report = node.report
     if not (node.ready and node.boot_id) or report is None or report.unreadable:
         return ()
@@ -104,7 +104,7 @@ def _is_ours(operation: Operation) -> bool:
 
 
 def _is_due(operations: Iterable[Operation], policy: RemediationPolicy, now: float) -> bool:
-    """Whether nothing is being done, nothing was just now, and not too often today."""
+    """Whether no operation is under way or just over, and today's attempts are not used up."""
     attempts = 0
     for operation in operations:
         if not operation.ended:
@@ -117,7 +117,7 @@ def _is_due(operations: Iterable[Operation], policy: RemediationPolicy, now: flo
 
 
 def _wanted(node: TargetNode, gpus: Sequence[ReportedGpu], policy: RemediationPolicy) -> WantedOperation:
-    """Named after the boot that is to end: who makes it twice, or ends it by hand, has it once."""
+    """The operation, named after the boot that is to end: it is created once, even if a person ends it by hand."""
     key = hashlib.sha256(f"{node.uid}/{node.boot_id}".encode()).hexdigest()[:10]
     shown = "; ".join(f"{gpu.name}: {gpu.what}" for gpu in gpus[:3])
     more = f" and {len(gpus) - 3} more" if len(gpus) > 3 else ""

@@ -1,4 +1,4 @@
-"""Makes the operations that verdicts call for, while the breaker is closed."""
+"""Creates the operations that verdicts call for, while the breaker is closed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Repairs:
-    """The work of one term. ``tell`` is told of a breaker that opens."""
+    """The remediation work of one term. ``tell`` receives the advice when the breaker opens."""
 
     def __init__(
         self, api: KubeApi, watching: OperationsWatching, policy: RemediationPolicy, *, namespace: str,
@@ -34,7 +34,7 @@ class Repairs:
         self._tell = tell
 
     async def look(self) -> None:
-        """Make what is wanted now. Raises KubeError."""
+        """Create and approve what the verdicts call for now. Raises KubeError."""
         watching = self._watching
         if watching.kind_is_absent or not watching.breaker_known or watching.breaker:
             return
@@ -52,11 +52,11 @@ class Repairs:
         try:
             await self._watching.learn_operation(await self._api.create(NODE_OPERATIONS, body))
         except KubeRefusedError as refused:
-            if refused.reason != "AlreadyExists":  # the watch is late
+            if refused.reason != "AlreadyExists":  # the watch has not delivered it yet
                 raise
 
     async def _open(self, plan: RemediationPlan) -> None:
-        """On record first: whoever leads next does nothing either."""
+        """Put the open breaker on record, so that the next leader does nothing either. Raises KubeError."""
         how = f"kubectl --namespace {self._namespace} delete configmap {names.REMEDIATION_CONFIG_MAP}"
         body: Object = {
             "metadata": {"name": names.REMEDIATION_CONFIG_MAP, "namespace": self._namespace},

@@ -1,6 +1,6 @@
-"""What people ask of the engine: a new operation, a word about one, and what one would do.
+"""What people ask of the engine: to create, approve, cancel or resume an operation, and to preview one.
 
-It is for clients of the API server, with the rights of whoever runs them.
+It runs in clients of the API server, with the rights of the person who runs them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_PREFIX: Final = 200
 
 
 class Word(enum.StrEnum):
-    """What a person can say of an operation."""
+    """What a person can tell an operation, as the field of its spec."""
 
     APPROVE = "approved"
     CANCEL = "cancel"
@@ -48,8 +48,8 @@ class Word(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What emptying a node would do now. ``blocked`` are pods that go and whose disruption budget gives none now, with
-    why.
+    """What emptying a node would do now. ``blocked`` maps pods that have to go to the reason why a disruption budget
+    refuses them now.
     """
 
     node: TargetNode
@@ -58,12 +58,12 @@ class Preview:
 
     @property
     def refused(self) -> tuple[PodFate, ...]:
-        """Pods that may not go: the operation would fail before anybody is asked."""
+        """The pods that may not go: with any of these, the operation fails before the first eviction."""
         return tuple(row for row in self.pods if row.fate is Fate.REFUSE)
 
 
 async def known_operations(api: KubeApi) -> tuple[Operation | UnreadableOperation, ...]:
-    """All operations, the oldest first. Raises KubeError; one that says so where the kind is not there."""
+    """All operations, the oldest first. Raises KubeError, which says so if the cluster lacks the kind."""
     try:
         listing = await api.list(NODE_OPERATIONS)
     except KubeRefusedError as refused:
@@ -75,7 +75,7 @@ async def known_operations(api: KubeApi) -> tuple[Operation | UnreadableOperatio
 
 
 async def known_operation(api: KubeApi, name: str) -> Operation | UnreadableOperation:
-    """One of them. Raises KubeError, ConfigError for one that is not there."""
+    """One operation by name. Raises KubeError, and ConfigError if it does not exist."""
     obj = await api.get(NODE_OPERATIONS, name)
     if obj is None:
         await known_operations(api)
@@ -86,7 +86,7 @@ async def known_operation(api: KubeApi, name: str) -> Operation | UnreadableOper
 
 
 async def may_begin(api: KubeApi, node: str) -> str:
-    """The uid of a node on which nothing is being done. Raises KubeError, ConfigError."""
+    """Return the node's uid if it has no unfinished operation. Raises KubeError, and ConfigError if it has one."""
     known = await api.get(NODES, node)
     if known is None:
         raise ConfigError(f"the cluster has no node {node:.100}", "the name of a node", "see `kubectl get nodes`")
@@ -101,7 +101,9 @@ async def may_begin(api: KubeApi, node: str) -> str:
 
 
 async def make_operation(api: KubeApi, node: str, spec: NodeOperationSpec) -> Operation:
-    """Make an operation on a node. Raises KubeError, ConfigError for a node that is not there or is in one already."""
+    """Create an operation on a node. Raises KubeError, and ConfigError for a missing node or one that
+    has an operation.
+    """
     spec = msgspec.structs.replace(spec, node_uid=await may_begin(api, node))
     body: Object = {
         "metadata": {"generateName": f"{spec.type.lower()}-{node[:_MAX_PREFIX]}-"},
@@ -118,7 +120,7 @@ async def make_operation(api: KubeApi, node: str, spec: NodeOperationSpec) -> Op
 
 
 async def say(api: KubeApi, name: str, word: Word) -> Operation | UnreadableOperation:
-    """Say a word of an operation. Raises KubeError, ConfigError for one that is not there or is over."""
+    """Approve, cancel or resume an operation. Raises KubeError, and ConfigError if it is missing or finished."""
     known = await known_operation(api, name)
     if word is Word.RESUME and isinstance(known, Operation) and known.type is not OperationType.MAINTENANCE:
         raise ConfigError(
@@ -136,7 +138,7 @@ async def say(api: KubeApi, name: str, word: Word) -> Operation | UnreadableOper
 
 
 async def who_am_i(api: KubeApi) -> str:
-    """The user's name by the API server, "" where it does not tell."""
+    """The user's name according to the API server, "" if it does not say."""
     try:
         answer = await api.create(SELF_REVIEWS, {"metadata": {}})
     except KubeRefusedError:
@@ -145,7 +147,7 @@ async def who_am_i(api: KubeApi) -> str:
 
 
 async def preview(api: KubeApi, name: str, drain: OperationDrain) -> Preview:
-    """What emptying a node would do now. Raises KubeError, ConfigError for a node that is not there."""
+    """What emptying a node would do now. Raises KubeError, and ConfigError if the node does not exist."""
     node = await api.get(NODES, name)
     if node is None:
         raise ConfigError(f"the cluster has no node {name:.100}", "the name of a node", "see `kubectl get nodes`")
@@ -158,7 +160,7 @@ async def preview(api: KubeApi, name: str, drain: OperationDrain) -> Preview:
 
 
 async def _leader(api: KubeApi, pods: Sequence[NodePod]) -> tuple[str, str]:
-    """Which of the pods is the operator that leads, by its Lease; ("", "") for none, or without the right to ask."""
+    """The pod of the leading operator, from its Lease; ("", "") if it is none of these, or the Lease can't be read."""
     try:
         leases = await api.list(LEASES, selector=Selector(fields=(("metadata.name", names.OPERATOR_LEASE),)))
     except KubeRefusedError:
@@ -172,7 +174,7 @@ async def _leader(api: KubeApi, pods: Sequence[NodePod]) -> tuple[str, str]:
 
 
 async def _daemon_sets(api: KubeApi, pods: Sequence[NodePod]) -> dict[tuple[str, str], bool]:
-    """Which DaemonSets that pods name are there; one that may not be asked for counts as there."""
+    """Whether each DaemonSet that pods name exists; one that this user may not read counts as existing."""
     there = {}
     for namespace, name in sorted({(pod.namespace, pod.owner[1]) for pod in pods if pod.owner[0] == "DaemonSet"}):
         try:
@@ -184,7 +186,7 @@ async def _daemon_sets(api: KubeApi, pods: Sequence[NodePod]) -> dict[tuple[str,
 
 
 async def _blocked(api: KubeApi, pods: Sequence[NodePod]) -> dict[str, str]:
-    """Pods whose disruption budgets would refuse now, by namespace/name; none where budgets may not be read."""
+    """Why disruption budgets would refuse pods now, by namespace/name; empty if this user may not read budgets."""
     try:
         listing = await api.list(BUDGETS)
     except KubeRefusedError:
@@ -200,7 +202,7 @@ async def _blocked(api: KubeApi, pods: Sequence[NodePod]) -> dict[str, str]:
 
 
 def _budget(obj: Object) -> BudgetView:
-    """A PodDisruptionBudget as eviction sees it: an empty selector is for every pod of the namespace."""
+    """A PodDisruptionBudget as the eviction API sees it: an empty selector selects every pod of the namespace."""
     metadata, spec = mapping(obj.get("metadata")), mapping(obj.get("spec"))
     return BudgetView(
         namespace=text(metadata.get("namespace")),

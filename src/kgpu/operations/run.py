@@ -1,8 +1,8 @@
-"""The engine as a controller of ``kgpu.manager``: it follows operations and nodes always, and acts while it leads.
+"""The engine as a controller of ``kgpu.manager``: it always follows operations and nodes, and acts while it leads.
 
-Promises: what happens next is on record before it happens; one operation that can't go on holds up no other; a write
-whose answer was lost is looked up before anything else begins, so that the budget holds; a cluster without the kind
-NodeOperation is no error, and nodes that are still held then are given back.
+Promises: what happens next is on record before it happens; an operation that is stuck delays no other; a write whose
+answer was lost is looked up before anything else begins, so that the budget holds; a cluster without the kind
+NodeOperation is not an error, and nodes that are still held in it are given back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kgpu.operations.writing import ActSettings
 
 
 class OperationsController:
-    """``watch`` runs always, ``term`` while this process leads."""
+    """``watch`` always runs, ``term`` while this process leads."""
 
     name = "operations"
 
@@ -32,7 +32,7 @@ class OperationsController:
         acts: ActSettings | None = None, remediation: RemediationPolicy | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        """``own_pod`` is this process's, as (namespace, name): it is not evicted while it works."""
+        """``own_pod`` is this process's pod as (namespace, name), which is not evicted."""
         self.budget = budget
         self._acts = acts or ActSettings()
         self._remediation = remediation or RemediationPolicy(strongest=Strongest.OFF)
@@ -55,7 +55,7 @@ class OperationsController:
         return self.watching.missing()
 
     def term(self, api: KubeApi) -> Sequence[Coroutine[Any, Any, None]]:
-        """Admit, take steps, tell."""
+        """The work of a term: admit operations, take their steps and write Events."""
         self._term = term = Term(
             api, self.watching, lambda: self.budget, clock=self._clock, now=self._now, own_pod=self._own_pod,
             acts=self._acts, remediation=self._remediation, count=self._count,
@@ -63,15 +63,15 @@ class OperationsController:
         return term.loop(), term.tell(), term.look_for_daemon_sets()
 
     def ended(self) -> None:
-        """The term is over."""
+        """Called when the term is over."""
         self._term = None
 
     def failed(self, error: Exception) -> None:
-        """The work died of a defect."""
+        """Called when the work died of a defect."""
         self._problem = describe(error)
 
     def metrics(self) -> str:
-        """Operations by type and phase, and what was written."""
+        """The engine's metrics as text."""
         watching = self.watching
         served = not watching.kind_is_absent
         return figures(
@@ -79,7 +79,7 @@ class OperationsController:
         )  # fmt: skip
 
     def status(self) -> Mapping[str, object]:
-        """For the page that says all."""
+        """What the status page shows."""
         term, budget = self._term, self.budget
         return {
             "operations": {

@@ -1,4 +1,4 @@
-"""One term as the leader: pass after pass, from what is seen to what is written."""
+"""One term as the leader: repeated passes that turn what is seen into writes."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ from kgpu.operations.writing import ActSettings
 log = logging.getLogger(__name__)
 
 GATHER: Final = 0.05
-"""Seconds in which changes are gathered before a pass."""
+"""Seconds for which changes are collected before a pass."""
 PROGRESS_EVERY: Final = 5.0
-"""Seconds between two writes of how far a drain is."""
+"""Seconds between two writes of an operation's progress."""
 MOST_WRITES: Final = 100
-"""Writes in one pass, about."""
+"""About how many writes one pass makes at most."""
 MOST_SILENT: Final = 5
-"""Operations whose writes have no answer until the whole pass is given up."""
+"""How many operations may get no answer to their writes before the whole pass is given up."""
 LONGEST: Final = 60.0
-"""Seconds without a pass at most: the clock alone may have made something due."""
+"""The most seconds without a pass: time alone may have made something due."""
 AT_ONCE: Final = 8
-"""Steps of one operation in one pass."""
+"""The most steps of one operation in one pass."""
 MAX_EVENTS: Final = 200
 _REPAIR: Final = "remediation"
 _AGAIN: Final = BackoffPolicy(first=5.0, cap=60.0, factor=2.0, jitter=0.3, healthy_after=60.0)
@@ -74,16 +74,16 @@ class TermState:
     unsure: set[str] = field(default_factory=set)
     """Operations whose last write may or may not have arrived."""
     told: dict[str, float] = field(default_factory=dict)
-    """When the progress of an operation was written, by uid."""
+    """When the progress of an operation was last written, by uid."""
     errors: dict[str, str] = field(default_factory=dict)
-    """Why an operation or a node can't be gone on with, by its name."""
+    """Why an operation or a clean-up is stuck, by its name."""
     later: dict[str, float] = field(default_factory=dict)
-    """Not before that, by the clock: by the uid of an operation, or for what is left over."""
+    """The earliest monotonic time to try again, by an operation's uid or a clean-up's key."""
     waiting: dict[str, _Waiting] = field(default_factory=dict)
     """Operations that wait and whose record says so already, by uid."""
     pauses: dict[str, Backoff] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
-    """Operations whose last write had no answer."""
+    """The uids of operations whose last write had no answer."""
     writes: int = 0
     events: deque[Advice] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
 
@@ -115,7 +115,7 @@ class Term:
         )  # fmt: skip
 
     async def loop(self) -> None:
-        """Pass after pass."""
+        """Make passes until cancelled, after changes and when something is due."""
         backoff, fresh = Backoff(_PAUSE), False
         try:
             while True:
@@ -152,11 +152,11 @@ class Term:
                     log.warning("an Event was not written: %s", error.one_line())
 
     async def look_for_daemon_sets(self) -> None:
-        """Find out which DaemonSets of pods that have to go are there."""
+        """Look up which DaemonSets of the followed pods exist, until cancelled."""
         await self._pods.look_for_daemon_sets()
 
     async def _pass(self) -> float | None:
-        """Take every step that is due; return when to look again without changes. Raises KubeUnreachableError."""
+        """Take every step that is due; return when to look again if nothing changes. Raises KubeError."""
         watching = self._watching
         watching.look()
         if not watching.ready:
@@ -171,14 +171,14 @@ class Term:
         for operation in operations:
             verdict = verdicts.get(operation.uid, AdmissionVerdict())
             if verdict.admitted and self.state.unsure:
-                verdict = AdmissionVerdict()  # the slot may be somebody's whose write had no answer
+                verdict = AdmissionVerdict()  # an unanswered write may have taken the slot
             waiting = self.state.waiting.get(operation.uid)
             if waiting is not None and waiting.still(operation, verdict, seen, self._now()):
                 times.append(waiting.again_at)
                 continue
             times.append(await self._take(operation, verdict, seen))
             if self.state.writes - seen.writes >= MOST_WRITES or len(self.state.silent) >= MOST_SILENT:
-                times.append(self._now())  # those that give back come first again
+                times.append(self._now())  # at once: those that give back come first again
                 break
         times += [await self._clean_up(write) for write in self._leftovers()]
         times.append(await self._repair())
@@ -186,17 +186,17 @@ class Term:
         if len(self.state.silent) >= MOST_SILENT:
             self.state.silent.clear()
             raise KubeUnreachableError(
-                "several writes had no answer", "an API server that answers", "wait; it is tried on"
+                "several writes had no answer", "an API server that answers", "wait; kgpu keeps trying"
             )
         return min((moment for moment in times if moment is not None), default=None)
 
     def _live(self, operations: tuple[Operation, ...]) -> frozenset[str]:
-        """Who may hold a node: what has begun, and whatever can't be read."""
+        """The uids that may hold a node: operations that have begun, and those that can't be read."""
         begun = {operation.uid for operation in operations if operation.begun}
         return frozenset(begun | {unreadable.uid for unreadable in self._watching.unreadable()})
 
     def _unreadable(self) -> dict[str, str]:
-        """The nodes of operations that can't be read, with their names."""
+        """The operations that can't be read, by node."""
         return {unreadable.node: unreadable.name for unreadable in self._watching.unreadable()}
 
     def _leftovers(self) -> list[Write]:
@@ -206,8 +206,8 @@ class Term:
         return [*held, *acts, *outdated(watching.operations(), self._now())[:AT_ONCE]]
 
     async def _read_anew(self) -> bool:
-        """Read what the last leader has written, which watches may not have delivered yet: operations, and the nodes
-        that they hold; a node that does not look cordoned yet would look uncordoned by a person. Raises KubeError.
+        """Read operations and the nodes that they hold, as watches may not have delivered the last leader's writes: a
+        node that was just cordoned would look as if a person had uncordoned it. Raises KubeError.
         """
         try:
             listing = await self._api.list(NODE_OPERATIONS)
@@ -224,7 +224,7 @@ class Term:
         return True
 
     async def _look_up(self) -> None:
-        """Read operations anew whose last write may have arrived. Raises KubeError."""
+        """Read the operations again whose last write may have arrived. Raises KubeError."""
         for name in tuple(self.state.unsure):
             obj = await self._api.get(NODE_OPERATIONS, name)
             if obj is not None:
@@ -232,7 +232,7 @@ class Term:
             self.state.unsure.discard(name)
 
     async def _take(self, operation: Operation, verdict: AdmissionVerdict, seen: _PassView) -> float | None:
-        """Take one operation as far as it goes now; return when to look at it again. One that fails fails alone."""
+        """Take one operation as far as it goes now; return when to look at it again. Its failure affects no other."""
         until = self.state.later.get(operation.uid, 0.0)
         if self._clock.monotonic() < until:
             return self._now() + until - self._clock.monotonic()
@@ -245,7 +245,7 @@ class Term:
             return self._put_off(operation.uid, operation.name, error.one_line())
         except KubeRefusedError as refused:
             if refused.conflict or refused.code == 404:
-                return self._now() + 1.0  # it has changed, or gone: what has will be seen
+                return self._now() + 1.0  # it has changed or is gone: the watch will show which
             return self._put_off(operation.uid, operation.name, refused.one_line())
         except Exception as error:
             log.exception("%s: a defect of kgpu; its node stays as it is", operation.name)
@@ -256,7 +256,7 @@ class Term:
         return again_at
 
     def _put_off(self, key: str, name: str, why: str) -> float:
-        """Try it again after a while, longer each time."""
+        """Note the error and return when to try again, later each time."""
         if name not in self.state.errors:
             log.warning("%s: %s", name, why)
         self.state.errors[name] = why
@@ -300,7 +300,7 @@ class Term:
         )  # fmt: skip
 
     async def _clean_up(self, write: Write) -> float | None:
-        """Give back what nobody holds any more, or delete what has long been over."""
+        """Make one clean-up write; return when to try again, None if it succeeded."""
         name = _about(write)
         key = f"left {name}"
         until = self.state.later.get(key, 0.0)
@@ -317,7 +317,7 @@ class Term:
         return None
 
     async def _repair(self) -> float | None:
-        """Make what verdicts call for."""
+        """Create what verdicts call for; return when to try again, None if it succeeded."""
         until = self.state.later.get(_REPAIR, 0.0)
         if self._clock.monotonic() < until:
             return self._now() + until - self._clock.monotonic()
@@ -383,7 +383,7 @@ class Term:
             self._say(advice)
 
     def _forget(self) -> None:
-        """Forget what was remembered of operations that are there no more."""
+        """Forget what was remembered about operations that no longer exist."""
         operations = self._watching.operations()
         uids = {operation.uid for operation in operations}
         known = {operation.name for operation in operations} | {
@@ -398,7 +398,7 @@ class Term:
 
 
 def _giving_back_first(operation: Operation) -> tuple[int, float, str]:
-    """What gives a node back, or is told to, before everything else."""
+    """The sort key: operations that give a node back, or are told to, come first."""
     spec = operation.spec
     told = operation.begun and (spec.cancel or spec.resume)
     rank = 0 if operation.phase is OperationPhase.RESTORING else 1 if told else 2 if operation.begun else 3
@@ -422,7 +422,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _PassView:
-    """The cluster at the beginning of a pass; ``writes`` is how many there had been."""
+    """The cluster at the beginning of a pass; ``writes`` is the number of writes before it."""
 
     nodes: Mapping[str, TargetNode]
     live: frozenset[str]
@@ -433,7 +433,7 @@ _DRAINS: Final = frozenset({OperationPhase.CORDONING, OperationPhase.DRAINING})
 
 
 def _about(write: Write) -> str:
-    """What is cleaned up, by its name."""
+    """The name of what a clean-up write is about."""
     match write:
         case HoldNode():
             return write.node.name

@@ -1,4 +1,4 @@
-"""Follows operations and nodes. A cluster without the kind NodeOperation is no error: there are none, then."""
+"""Follows operations and nodes. A cluster without the kind NodeOperation is not an error: it has no operations."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ from kgpu.operations.model import (
 log = logging.getLogger(__name__)
 
 _NO_KIND: Final = (
-    "the cluster has no kind NodeOperation, so that nothing is done to nodes; all else works; to do: kgpu crds apply"
+    "the cluster has no kind NodeOperation, so no node is operated on; everything else works; run: kgpu crds apply"
 )
 GONE_AFTER: Final = 60.0
-"""Seconds without the kind until it counts as removed: a server that has just started lists kinds a moment later."""
+"""Seconds until an absent kind counts as removed: an API server that has just started may not serve it yet."""
 
 
 class OperationsWatching:
-    """The engine's view of the cluster. ``run`` has to run while it is used."""
+    """The engine's view of the cluster. ``run`` must run while it is used."""
 
     def __init__(self, api: KubeApi, *, clock: Clock, namespace: str, groups: Collection[str] = ()) -> None:
-        """``namespace`` is where pods that act on nodes are; ``groups`` are the labels that the budget groups nodes by."""
+        """``namespace`` is where the pods that act on nodes run; ``groups`` are the labels that the budget groups
+        nodes by.
+        """
         self._clock = clock
         self._operations = Informer(api, Scope(NODE_OPERATIONS), clock=clock, project=_operation)
         self._nodes = Informer(api, Scope(NODES), clock=clock, project=functools.partial(_node, groups=tuple(groups)))
@@ -69,11 +71,11 @@ class OperationsWatching:
 
     @property
     def kind_is_gone(self) -> bool:
-        """True once it has been absent for so long that what was known of operations counts no more."""
+        """True once it has been absent for so long that what was known about operations no longer counts."""
         return self._absent_since is not None and self._clock.monotonic() - self._absent_since >= GONE_AFTER
 
     def missing(self) -> Collection[str]:
-        """What has not been read yet. A kind that is absent holds nothing up."""
+        """What has not been read yet. An absent kind is not waited for."""
         waits = [] if self._nodes.synced.is_set() else ["nodes"]
         if not self._operations.synced.is_set() and not self.kind_is_absent:
             waits.append(NODE_OPERATIONS.plural)
@@ -81,7 +83,7 @@ class OperationsWatching:
 
     @property
     def ready(self) -> bool:
-        """True once it is known which operations there are, also if that is none because the kind is gone."""
+        """True once it is known which operations exist, including when the kind is gone and there are none."""
         return self._nodes.synced.is_set() and (self._operations.synced.is_set() or self.kind_is_gone)
 
     def nodes(self) -> Mapping[str, TargetNode]:
@@ -92,7 +94,7 @@ class OperationsWatching:
         return self._nodes_by_name
 
     def node(self, name: str) -> TargetNode | None:
-        """A node, None where there is none of that name."""
+        """A node by name, None if there is none."""
         obj = self._nodes.objects.get(("", name))
         return None if obj is None else obj["value"]
 
@@ -106,7 +108,7 @@ class OperationsWatching:
         return tuple(obj["value"] for obj in self._acts.objects.values())
 
     def act(self, identity: str) -> ActPod | None:
-        """The pod of an act by its ID, None where there is none."""
+        """The pod of an act by its ID, None if there is none."""
         return next((pod for pod in self.acts() if pod.act == identity), None)
 
     @property
@@ -122,7 +124,7 @@ class OperationsWatching:
         return ""
 
     def operation(self, name: str) -> Operation | None:
-        """An operation, None where there is none of that name that can be read."""
+        """An operation by name, None if there is none that can be read."""
         obj = self._operations.objects.get(("", name))
         value = None if obj is None else obj["value"]
         return value if isinstance(value, Operation) else None
@@ -132,7 +134,7 @@ class OperationsWatching:
         return tuple(value for value in self._values() if isinstance(value, Operation))
 
     def unreadable(self) -> tuple[UnreadableOperation, ...]:
-        """Those that can't be read: their nodes are not touched."""
+        """The operations that can't be read: their nodes are not touched."""
         return tuple(value for value in self._values() if isinstance(value, UnreadableOperation))
 
     async def learn_operation(self, obj: Object) -> None:
@@ -152,7 +154,7 @@ class OperationsWatching:
         await self._nodes.learn(obj)
 
     def look(self) -> None:
-        """Note since when the kind has been absent."""
+        """Note when the kind was first found absent."""
         if not self.kind_is_absent:
             self._absent_since = None
         elif self._absent_since is None:

@@ -1,4 +1,4 @@
-"""What one operation sees when its next step is worked out."""
+"""The input from which an operation's next step is worked out."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kgpu.operations.model import ActPod, NodePod, TargetNode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionVerdict:
-    """Whether an operation that waits may begin; ``reason`` and ``why`` where it may not. ``exact``: also another
-    ``why`` for the same reason is worth telling.
+    """Whether an operation that waits may begin; ``reason`` and ``why`` say why not. With ``exact``, a new ``why`` is
+    recorded even if the reason stays the same.
     """
 
     admitted: bool = False
@@ -22,10 +22,10 @@ class AdmissionVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What one operation sees. ``node`` is None where there is none of its name; ``pods`` are those on it, None while
-    they have not been read. ``live`` are the uids of the operations that hold nodes. ``monotonic`` is the time by the
-    clock of ``Answer``. ``act`` is the pod that acts on the node under the ID on record; ``acts_known`` is False while
-    such pods have not been read. ``tell_progress``: the record of the drain may be written again already.
+    """What one operation sees. ``node`` is None if it does not exist; ``pods`` are those on it, None while they have
+    not been read. ``live`` are the uids of the operations that may hold nodes. ``monotonic`` is the time by the clock
+    of ``Answer``. ``act`` is the pod of the act on record; ``acts_known`` is False while such pods have not been read.
+    ``tell_progress`` is True if the progress may be written again.
     """
 
     now: float

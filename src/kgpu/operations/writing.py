@@ -1,8 +1,8 @@
-"""Carries out what a step says: one write each.
+"""Carries out the writes of a step, one request each.
 
-A record is written in the version that it was decided on: the API server refuses it where another has changed it
-meanwhile, and the next step sees the change. Of a node only the engine's own fields are written, and of no other node
-that has its name by then.
+A record is written on the version that the decision was based on: the API server refuses it if somebody has changed it
+since, and the next step sees the change. On a node only the engine's own fields are written, and the uid makes sure
+that no later node of the same name gets them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kgpu.operations.model import Answer, EndAct, Evict, HoldNode, Record, Start
 log = logging.getLogger(__name__)
 
 ACT_DEADLINE: Final = 3600
-"""Seconds after which a pod that could not act is ended by its kubelet."""
+"""Seconds after which the kubelet ends an act's pod that has not finished."""
 EVICT_AGAIN: Final = BackoffPolicy(first=5.0, cap=60.0, factor=2.0, jitter=0.3)
 _BUDGET: Final = "DisruptionBudget"
 _TERMINATING: Final = "NamespaceTerminating"
@@ -31,7 +31,7 @@ _SEVERAL: Final = "more than one PodDisruptionBudget"
 
 
 async def record(api: KubeApi, write: Record) -> Object:
-    """Write a status. Raises KubeError; a conflict where the operation has changed since it was read."""
+    """Write a status. Raises KubeError, a conflict if the operation has changed since it was read."""
     operation = write.operation
     body: Object = {
         "metadata": {"name": operation.name, "uid": operation.uid, "resourceVersion": operation.version},
@@ -41,7 +41,7 @@ async def record(api: KubeApi, write: Record) -> Object:
 
 
 async def hold(api: KubeApi, write: HoldNode) -> Object:
-    """Cordon a node with its owners' names, or take back all that the engine has set. Raises KubeError."""
+    """Write a node's owners and cordon, or remove everything that the engine has set. Raises KubeError."""
     node = write.node
     body: Object = {"metadata": {"name": node.name, "uid": node.uid}}
     if write.owners:
@@ -53,7 +53,7 @@ async def hold(api: KubeApi, write: HoldNode) -> Object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActSettings:
-    """Where pods that act on nodes are made, and of which image, which is kgpu's own."""
+    """The namespace of pods that act on nodes, and their image, which is kgpu's own."""
 
     namespace: str = "gpu-operator"
     image: str = "kgpu"
@@ -62,7 +62,7 @@ class ActSettings:
 
 
 async def start_act(api: KubeApi, write: StartAct, settings: ActSettings) -> Object | None:
-    """Have a pod on the node act on it; None where that pod is there already. Raises KubeError."""
+    """Create the pod that acts on its node; None if it already exists. Raises KubeError."""
     try:
         return await api.create(PODS, act_pod(write, settings))
     except KubeRefusedError as refused:
@@ -72,7 +72,9 @@ async def start_act(api: KubeApi, write: StartAct, settings: ActSettings) -> Obj
 
 
 def act_pod(write: StartAct, settings: ActSettings) -> Object:
-    """The pod: it has no token and no capability but that to signal the machine's first process, and asks once."""
+    """The act's pod. It has no token, its only capability is to signal the machine's first process, and
+    it runs once.
+    """
     act, node = write.act, write.node
     container: Object = {
         "name": "act",
@@ -127,9 +129,9 @@ async def end_act(api: KubeApi, write: EndAct, settings: ActSettings) -> None:
 async def evict(
     api: KubeApi, write: Evict, former: Answer | None, *, now: float, uniform: Callable[[], float]
 ) -> Answer | None:
-    """Ask a pod to go; None when it was let go. Raises KubeUnreachableError.
+    """Evict a pod; None if that was granted or the pod is gone. Raises KubeUnreachableError.
 
-    ``former`` is the answer to the last time, ``uniform`` a random number from 0 to 1.
+    ``former`` is the answer to the last attempt, ``uniform`` returns a random number from 0 to 1.
     """
     pod = write.pod
     options: Object = {"preconditions": {"uid": pod.uid}}
@@ -149,7 +151,7 @@ async def evict(
 def _answer(
     refused: KubeRefusedError, former: Answer | None, *, now: float, uniform: Callable[[], float]
 ) -> Answer | None:
-    """What a refusal means; None for a pod that has gone, or has another one of its name instead."""
+    """The answer that a refusal stands for; None if the pod is gone or another has its name."""
     if refused.code in (404, 409):
         return None
     times = former.times + 1 if former is not None else 1
