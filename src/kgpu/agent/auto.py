@@ -1,8 +1,8 @@
-"""The agent under the operator: which roles run follows from the operator's document and the Node's labels.
+"""The agent under the operator: the operator's document and the Node's labels decide which roles run.
 
-Promises: every role starts, stops and starts again alone, within a second of the label; a changed environment restarts
-the one role that it is for; nothing that was known is lost while the API server is away; the hardware child runs only
-while a role needs it. Read ``_apply`` first: it compares what is wanted with what is there, and the rest follows.
+Promises: every role starts, stops and restarts independently, within a second of the label's change; a changed
+environment restarts only the role that it is for; nothing known is lost while the API server is unavailable; the
+hardware child runs only while a role needs it. Read ``_apply`` first: it compares what is wanted with what runs.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ log = logging.getLogger(__name__)
 
 LOOK: Final = 2.0  # seconds between looks at where the driver is
 RETRY: Final = 2.0  # seconds until a clean-up that failed is tried again
-HAND_OVER: Final = 30.0  # seconds between looks whether labels come from where they go now
-LAST_LOOK: Final = 1.0  # seconds for a last look at whether the role was switched off
-LAST_WORDS: Final = 5.0  # seconds for saying on the Node that the process has ended: what is not said then stays there
+HAND_OVER: Final = 30.0  # seconds between checks whether the Node's labels come from the new sink
+LAST_LOOK: Final = 1.0  # seconds for a last check whether the role was switched off
+LAST_WORDS: Final = 5.0  # seconds for the final report on the Node; if that fails, the old report stays
 
 
 class AutoAgent(AgentProcess):
@@ -70,7 +70,7 @@ class AutoAgent(AgentProcess):
     ) -> None:
         super().__init__(options, api=api)
         self._rows = {role.name: role for role in roles}
-        # A process beside others that do the other roles: it says nothing of those, and is called by its first one.
+        # The role of a process that runs beside others with the other roles, about which it reports nothing; else "".
         self._part = next(iter(self._rows), "") if options.roles and roles != ROLES else ""
         self._writer: AnnotationWriter | None = None
         self._open_reader = open_reader or _open_reader
@@ -84,7 +84,7 @@ class AutoAgent(AgentProcess):
         self._problems: dict[str, ConfigError] = {}
         self._tidy = asyncio.Event()
         self._withdrawn: set[str] = set()
-        # Roles whose traces are being removed at this moment: one that started now would lose what it writes.
+        # Roles whose traces are being removed: a role that started now would lose what it writes.
         self._held: set[str] = set()
         self._sink_left: LabelsSink | None = None
         self._hand_over_at: dict[LabelsSink, float] = {}  # not before, by the monotonic clock
@@ -92,11 +92,11 @@ class AutoAgent(AgentProcess):
         self.wanted: dict[str, RoleDecision] = {}
         self.place: DriverPlace | None = None
         self.left = False
-        # It has left this node alone: it stays so, until its end or until it belongs here again.
+        # It has left this node while kgpu stays on others: it stays away until it ends or the label is "true" again.
         self._gone = False
 
     async def run(self) -> tuple[str, ...]:
-        """Until ``stop``. Returns the names of what did not end. Raises UserError for a bad start."""
+        """Run until ``stop``. Returns the names of what did not end. Raises UserError if it can't start."""
         options = self.options
         server: StatusServer | None = None
         try:
@@ -132,7 +132,7 @@ class AutoAgent(AgentProcess):
         return stuck
 
     def report(self) -> AgentReport | None:
-        """What there is to say on the Node; None while nothing is known."""
+        """The report for the Node; None while nothing is known."""
         if self.orders is None or self.orders.config is None or not self.wanted:
             return None
         config = self.orders.config
@@ -148,7 +148,7 @@ class AutoAgent(AgentProcess):
         )
 
     def statuses(self) -> tuple[RoleStatus, ...]:
-        """Every role: as it runs, or stopped with the reason."""
+        """The status of every role; a role that does not run has the reason."""
         return tuple(self._status(name, decision) for name, decision in self.wanted.items())
 
     # What is wanted and what is there
@@ -170,7 +170,7 @@ class AutoAgent(AgentProcess):
         decisions = wanted_roles(config, self._marked(orders), self._rows)
         self.wanted = {name: decision for name, decision in decisions.items() if not self._part or name in self._rows}
         leaving = self._leaves(config, orders)
-        if not leaving or (config.leaving and self._gone):  # the whole of kgpu goes, and the features with it
+        if not leaving or (config.leaving and self._gone):  # all of kgpu goes, including the features
             self.left = self._gone = False
         if not leaving:
             orders.keep()
@@ -207,7 +207,7 @@ class AutoAgent(AgentProcess):
         self.place = place
 
     def _follow(self, ref: ConfigRef) -> None:
-        """Take the device plugin's configuration from where the orders say."""
+        """Follow the device plugin's configuration in the place that the orders name."""
         if ref != self._ref:
             self._ref = ref
             self._config.switch(self._config_source(ref))
@@ -262,7 +262,7 @@ class AutoAgent(AgentProcess):
         await follow(self._config, handle)
 
     async def _clean_up(self, handle: RoleHandle) -> None:
-        """A service: take away what roles that nobody wants have published, and everything when kgpu leaves."""
+        """A service: remove what disabled roles have published, and everything when kgpu leaves."""
         handle.running()
         complaint = Complaint(self.decide, subject="clean-up", reason="CleanUpFailed")
         while True:
@@ -295,7 +295,7 @@ class AutoAgent(AgentProcess):
             else:
                 self._hand_over_at[stale] = time.monotonic() + HAND_OVER
         if self._leaves(orders.config, orders) and not self.left:
-            # The order may have come while the above waited: what ran by the one before it ends, too.
+            # The order may have come while the steps above waited: roles of the order before it have to end, too.
             self._apply(orders.config, orders)
             going = [name for name, decision in self.wanted.items() if name in self._slots and not decision.run]
             alone = not orders.config.leaving
@@ -312,13 +312,13 @@ class AutoAgent(AgentProcess):
         return leaves(config, self._marked(orders))
 
     def _marked(self, orders: Orders) -> Mapping[str, str]:
-        """The Node's labels; of a node that has been left as while it was, whatever other labels it still has."""
+        """The Node's labels; after leaving this node alone, always with the label that says so."""
         stays = not self._gone or belongs(orders.labels)
         return orders.labels if stays else {**orders.labels, AGENT_NODE_LABEL: AGENT_NODE_LEAVING}
 
     @contextlib.asynccontextmanager
     async def _ended(self, *names: str) -> AsyncIterator[None]:
-        """Within the block these roles have ended and do not start, whatever the orders say meanwhile."""
+        """Within the block these roles are stopped and do not start, whatever the orders say."""
         self._held.update(names)
         try:
             for name in names:
@@ -337,8 +337,8 @@ class AutoAgent(AgentProcess):
         ]
 
     def _stale_sink(self) -> LabelsSink | None:
-        """Where labels may still be from before they went where they go now; None when that has been tidied, or is to
-        be looked at later.
+        """The sink that may still hold labels from before the sink was changed; None if it is tidy or to be checked
+        later.
         """
         slot = self._slots.get("labels")
         if slot is None or slot.running is None or slot.status is None or not slot.status.ready:
@@ -350,12 +350,12 @@ class AutoAgent(AgentProcess):
     # What is said
 
     def _why_off(self, name: str) -> str:
-        """Why the orders or the Node's labels keep a role from running here; "" while there are no orders."""
+        """Why the orders or the Node's labels keep a role from running here; "" if they do not, or are not known."""
         orders = self.orders
         return why_stopped(orders.config, self._marked(orders), name) if orders is not None and orders.config else ""
 
     def _why_stopped(self, name: str) -> str:
-        """Why a role does not run on this node, whichever process would do it."""
+        """Why a role does not run on this node, in whichever process; "" if it does or nothing is known."""
         problem, slot = self._problems.get(name), self._slots.get(name)
         if why := self._why_off(name):
             return why
@@ -413,9 +413,9 @@ class AutoAgent(AgentProcess):
         )
 
     async def _finish(self) -> None:
-        """Wait for a clean-up that has been ordered, though not for long: who orders it ends this process next."""
+        """Wait a limited time for a clean-up that has been ordered: whoever orders it ends this process next."""
         if self._part and self.orders is not None and self.orders.config is not None:
-            # A process for one role is ended in the same moment in which its role is switched off.
+            # A process for one role is ended at the moment its role is switched off.
             await self.orders.look_again(LAST_LOOK)
             self._apply(self.orders.config, self.orders)
         with contextlib.suppress(TimeoutError):
@@ -453,7 +453,7 @@ def _keeper(slot: Slot) -> Any:
 
 @contextlib.asynccontextmanager
 async def _own_reader(reader: SharedReader) -> AsyncIterator[SharedReader]:
-    """A reader that opens nothing until it is asked, for a role that should not ask."""
+    """A reader of its own for a role that should not read hardware; it opens nothing unless asked."""
     try:
         yield reader
     finally:

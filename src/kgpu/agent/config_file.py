@@ -1,7 +1,7 @@
-"""A configuration file that is followed: what is in it now, and being told when that is something else.
+"""Follows a configuration file: its present content, and a notification when that changes.
 
-Compared by content, so that a touched file is no news and a ConfigMap volume's swapped link is. A file that can't be
-read is a problem for whoever asks, never an empty configuration. ``reload`` looks at once (SIGHUP).
+Files are compared by content, so touching a file changes nothing and the swapped link of a ConfigMap volume does. A
+file that can't be read is reported as a problem, never taken for an empty configuration. ``reload`` reads it at once.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from kgpu.base.errors import ConfigError, UserError
 from kgpu.base.inotify import follow_folders, homes
 from kgpu.formats.config_choice import ConfigText, problem_text
 
-# The net below the kernel's events, and the way where there are none (some network file systems).
+# A fallback for the kernel's events, which some network file systems do not send.
 POLL_SECONDS: Final = 5.0
 MAX_BYTES: Final = 1 << 20  # what a ConfigMap can hold
 
 
 def read_config(path: Path) -> ConfigText:
-    """The file as it stands; what keeps it from being read is the result's ``problem``."""
+    """The file's present content; if it can't be read, the result's ``problem`` says why."""
     name = f"file {path}"
     try:
         with open(path, "rb") as file:
@@ -41,7 +41,7 @@ def read_config(path: Path) -> ConfigText:
 
 
 class FileConfigSource:
-    """A configuration source. ``run`` must run beside those who wait in ``next``; several may wait."""
+    """A configuration source. ``run`` must run while anyone waits in ``next``; several may wait."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -50,7 +50,7 @@ class FileConfigSource:
 
     @property
     def error(self) -> UserError | None:
-        """Why the file can't be read."""
+        """Why the file can't be read, None if it can."""
         return self._current.problem
 
     async def next(self, after: Any) -> ConfigText:

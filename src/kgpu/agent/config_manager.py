@@ -1,9 +1,9 @@
-"""The replaced plugin's config manager: a link to the config file that the Node's label chooses, kept true.
+"""The replaced plugin's config manager: keeps a link to the config file that the Node's label chooses.
 
-It stands beside a device plugin or feature discovery of any make that reads the link: the files are those of a mounted
-ConfigMap, and the program is told by a signal. Promises: nothing is chosen before the Node is known; the link is
-exchanged in one step; a label that names no file changes nothing, and says so; text that changes under the same name is
-news, too. Only names that are in the folder can be chosen, so no label leads out of it.
+It runs beside any device plugin or feature discovery that reads the link. The files are those of a mounted ConfigMap,
+and a signal tells the program of a change. Promises: nothing is chosen before the Node is known; the link is replaced
+atomically; a label that names no file changes nothing and is reported; a file that changes under the same name counts
+as a change. Only names in the folder can be chosen, so no label leads out of it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from kgpu.kube.node_config import label_value, labels_only
 from kgpu.kube.port import NODES, KubeApi, Selector
 
 NOTHING: Final = Path("/dev/null")
-"""What the link leads to where no config is chosen: an empty file means all defaults."""
+"""The link's target if no config is chosen: an empty file means all defaults."""
 POLL_SECONDS: Final = 5.0
 MAX_BYTES: Final = 1 << 20  # what a ConfigMap can hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigManagerSettings:
-    """``source`` has the config files, ``target`` is the link. ``signal`` is None where nobody is to be told."""
+    """``source`` is the folder of config files, ``target`` the link. ``signal`` is None to send none."""
 
     node: str
     label: str = DEVICE_PLUGIN_CONFIG_LABEL
@@ -51,18 +51,18 @@ class ConfigManagerSettings:
 
 
 class ConfigManager:
-    """The link, and what it was last seen to lead to."""
+    """The link and the digest of the text that it led to."""
 
     def __init__(self, settings: ConfigManagerSettings, report: AdviceSink) -> None:
         self._settings = settings
         self._report = report
-        self._known: bytes | None = None  # of the text behind the link, None before the first look
+        self._known: bytes | None = None  # digest of the text behind the link, None before the first look
         self._complaint = Complaint(report, subject=str(settings.target), reason=REFUSED)
 
     def apply(self, label: str) -> None:
-        """Bring the link in line with the label's value, "" for none; tell the process if that is news.
+        """Update the link for the label's value ("" without one), and signal the process if link or text changed.
 
-        Raises ConfigError where nothing can be chosen, HostError where the files or the link can't be used.
+        Raises ConfigError if nothing can be chosen, HostError if the files or the link can't be used.
         """
         settings = self._settings
         chosen = choose(
@@ -82,7 +82,7 @@ class ConfigManager:
         self._report(
             Advice(
                 subject=str(settings.target),
-                what=f"{settings.target} is {name}" if moved else f"{name} has another text",
+                what=f"{settings.target} is {name}" if moved else f"{name} has changed",
                 why=why if moved else f"{leads_to} was changed",
                 reason="ConfigChosen",
             )
@@ -91,7 +91,7 @@ class ConfigManager:
             self._signal(settings.signal)
 
     def problem(self, error: UserError, reason: str = REFUSED) -> None:
-        """Say once what keeps the link as it is."""
+        """Report once what keeps the link from being updated."""
         self._complaint.of(error, reason=reason)
 
     def _signal(self, number: int) -> None:
@@ -104,7 +104,7 @@ class ConfigManager:
         if signalled:
             pids = ", ".join(map(str, signalled))
             what = f"signal {number} was sent to {name} ({pids})"
-            self._report(Advice(subject=name, what=what, why="its config is another one", reason="ProcessTold"))
+            self._report(Advice(subject=name, what=what, why="its config has changed", reason="ProcessTold"))
             return
         self._report(
             Advice(
@@ -120,7 +120,9 @@ class ConfigManager:
 
 
 async def run(manager: ConfigManager, settings: ConfigManagerSettings, api: KubeApi, *, once: bool) -> None:
-    """Follow the Node and the files; with ``once``, until the link has been settled. ``once`` raises UserError."""
+    """Follow the Node and the files until cancelled; with ``once``, only until the link is right, and raising
+    UserError.
+    """
     informer = Informer(api, Scope(NODES, selector=Selector.named(settings.node)), project=labels_only)
     async with running(informer=informer.run()), Inotify() as inotify:
         while True:
@@ -141,7 +143,7 @@ async def run(manager: ConfigManager, settings: ConfigManagerSettings, api: Kube
 
 
 def _files(folder: Path) -> list[str]:
-    """Names of the config files; a mounted ConfigMap also has folders and links of its own. Raises HostError."""
+    """Names of the config files; a mounted ConfigMap also has folders and links to them. Raises HostError."""
     try:
         return [name for name in os.listdir(folder) if not (folder / name).is_dir()]
     except OSError as error:
@@ -153,19 +155,21 @@ def _files(folder: Path) -> list[str]:
 
 
 def _digest(path: Path) -> bytes:
-    """Of a file's text. Raises HostError."""
+    """The SHA-256 digest of a file's text. Raises HostError."""
     try:
         with open(path, "rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise HostError(
-            f"can't read the config {path}: {error.strerror}", "a file that this user may read", "correct its rights"
+            f"can't read the config {path}: {error.strerror}",
+            "a file that this user may read",
+            "correct its permissions",
         ) from error
     return hashlib.sha256(raw).digest()
 
 
 def _link(target: Path, leads_to: Path) -> bool:
-    """Make it a link to there in one step; False where it leads there already. Raises HostError."""
+    """Make ``target`` a link to ``leads_to`` atomically; False if it already is. Raises HostError."""
     try:
         with contextlib.suppress(FileNotFoundError):
             if target.samefile(leads_to):

@@ -1,7 +1,7 @@
-"""Where this node's driver is: installed by a container, or on the host. Looked at again while the agent runs.
+"""Finds this node's driver: installed by a container, or on the host. The agent looks again while it runs.
 
-The install folder wins while it holds NVML (a driver container that is up, or a simulated root); otherwise it is the
-host's own root, where a driver may still come.
+The install folder wins while it holds NVML (a driver container that is up, or a simulated root). Otherwise it is the
+host's own root, where a driver may still be installed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONTAINER: Final = "container"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverPlace:
-    """``seen`` is the driver root as this process sees it, ``host`` the same folder's path on the host.
+    """The driver root: ``seen`` is its path in this process, ``host`` its path on the host.
 
     ``source`` is ``host`` or ``container``; ``found`` is False while no driver is there.
     """
@@ -31,7 +31,7 @@ class DriverPlace:
 
 
 def find_driver(config: AgentConfig, host_root: Path) -> DriverPlace:
-    """The place now. ``host_root`` is where this process sees the host's ``/``."""
+    """Find the driver. ``host_root`` is the path of the host's ``/`` in this process."""
     installed = config.driver_install_dir
     if config.driver_root:
         driver_root = config.driver_root

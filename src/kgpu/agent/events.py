@@ -1,8 +1,8 @@
-"""Decisions become Node Events: only those that a person should see, each once, never in a flood.
+"""Turns decisions into Node Events: only those that a person should see, without repeats and at a limited rate.
 
-The filter is pure: a decision is let through when it is a warning or ends one, was not told within ``REPEAT_AFTER``,
-and the bucket has a token. The worker posts what was let through; an API server that does not answer costs events,
-never the decision's effect, and the log has them all anyway.
+The filter is pure: it admits a decision that is a warning or ends one, has not been told within ``REPEAT_AFTER``, and
+finds a token in the bucket. The worker posts what was admitted. If the API server does not answer, Events are lost, but
+decisions still take effect and the log has them all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REFILL: Final = 10.0  # seconds per further event
 MEMORY: Final = 512  # decisions remembered for repeats
 QUEUE: Final = 64  # events waiting for the API server
 
-# What ends a trouble is told too, and makes the same trouble news when it comes again.
+# The end of a problem is told too, and lets the same problem be told again when it returns.
 GOOD_NEWS: Final = frozenset({"DeviceRecovered", "DriverReadable", "ConfigApplied", "ValidationPassed", "GPUHealthy"})
 
 
@@ -94,7 +94,7 @@ class EventQueue:
         self._wake = asyncio.Event()
 
     def take(self, decision: Advice) -> None:
-        """A ``AdviceSink``."""
+        """Queue a decision if the filter admits it. An ``AdviceSink``."""
         if self._filter.admit(decision, self._clock.monotonic()):
             self._waiting.append(decision)
             self._wake.set()

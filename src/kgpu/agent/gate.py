@@ -1,9 +1,9 @@
-"""The gate before the device plugin: a GPU is offered only once the validator has seen CUDA work on it.
+"""The gate in front of the device plugin: a GPU is offered only once the validator has seen CUDA work on it.
 
-What the validator found comes through its folder, so that it may be a role of this process or a pod of its own.
-Promises: nothing is offered before driver, toolkit and CUDA checks are in order for at least one device; a
-device that failed is offered as unhealthy (a MIG device not at all) while the others are offered; results of another
-boot or driver count for nothing; a change reaches the plugin within a moment, by inotify.
+The validator's results come from its folder, so it may be a role of this process or a pod of its own. Promises: nothing
+is offered before the driver, toolkit and CUDA checks have passed for at least one device; a device that failed is
+offered as unhealthy (a MIG device not at all) while the others are offered; results of another boot or driver are
+ignored; inotify brings a change to the plugin at once.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from kgpu.validator.model import Check, DeviceResult, NodeValidation, Status
 from kgpu.validator.plan import NEEDS
 
 LOOK_SECONDS: Final = 5.0
-"""How often the folder is looked at when the kernel tells of nothing."""
+"""How often the folder is read without an event from the kernel."""
 _NOT_YET: Final = "the validator has not passed yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateVerdict:
-    """Whether devices may be offered; if not, why. ``devices`` are CUDA results by uuid; ``untested``: the policy
-    leaves that check out, and every device counts as good.
+    """Whether devices may be offered; if not, ``reason`` says why. ``devices`` are CUDA results by uuid. ``untested``
+    is True if the policy leaves out the CUDA check, so that every device counts as good.
     """
 
     open: bool
@@ -56,7 +56,7 @@ class GateVerdict:
 def judge(
     report: NodeValidation | None, *, boot: str, driver_version: str, folder: str, ready: bool = True
 ) -> GateVerdict:
-    """``driver_version`` is the present one; ``ready``: the files that say so are there beside the report. Pure."""
+    """Judge a report. ``driver_version`` is the current one; ``ready`` says whether the ready files exist. Pure."""
     if report is None:
         return GateVerdict(open=False, reason=f"no result is in {folder}; does the validator run on this node?")
     if not boot:
@@ -84,7 +84,7 @@ def judge(
 
 
 def gated(inventory: Inventory, verdict: GateVerdict) -> Inventory:
-    """The inventory with a finding on every GPU that may not be used, and without MIG devices that may not. Pure."""
+    """The inventory with a finding on every GPU that may not be used, and without such MIG devices. Pure."""
     return dataclasses.replace(inventory, accelerators=tuple(_gated(gpu, verdict) for gpu in inventory.accelerators))
 
 
@@ -118,7 +118,7 @@ def _with(gpu: Accelerator, what: str, remedy: str) -> Accelerator:
 
 
 class Gate:
-    """Follows one folder; ``verdict`` is what is so now. ``stopped()``: why no validator runs here, "" if one does."""
+    """Follows the validator's folder. ``stopped()`` returns why no validator runs here, "" if one does."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Gate:
         self._report: NodeValidation | None = None
 
     def verdict(self, driver_version: str) -> GateVerdict:
-        """From the files as they are at this moment."""
+        """The verdict from the files as they are now."""
         self._read()
         verdict = judge(
             self._report,
@@ -152,7 +152,7 @@ class Gate:
         return verdict
 
     def _read(self) -> bool:
-        """True when the files differ from what they were."""
+        """Read the files; return whether they have changed."""
         ready = all(self._folder.exists(files.ready(check)) for check in (Check.DRIVER, Check.CUDA))
         raw = (self._folder.read(files.REPORT), ready)
         if raw == self._raw:
@@ -162,7 +162,7 @@ class Gate:
         return True
 
     async def opened(self, reader: Reader, waiting: Callable[[str], None]) -> None:
-        """Return once devices may be offered; ``waiting`` hears for what this waits."""
+        """Return once devices may be offered; until then ``waiting`` is called with the reason."""
         while True:
             self._wake.clear()
             try:
@@ -178,7 +178,7 @@ class Gate:
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Within the block, changes of the files wake whoever waits and reach subscribers as INVENTORY events."""
+        """Within the block, changes of the files end waits and reach subscribers as INVENTORY events."""
         folder = self._folder.path
         follow = follow_folders(lambda: {nearest_existing(folder)}, self._look, seconds=self._look_seconds)
         async with running(validator_gate=follow):
@@ -194,17 +194,17 @@ class Gate:
             subscriber.put(HardwareEvent(kind=EventKind.INVENTORY))
 
     def subscribe(self, subscription: RoleSubscription) -> None:
-        """Tell it of changes from now on."""
+        """Send changes to it from now on."""
         self._subscribers.append(subscription)
 
     def unsubscribe(self, subscription: RoleSubscription) -> None:
-        """Tell it no more."""
+        """Stop sending changes to it."""
         with contextlib.suppress(ValueError):
             self._subscribers.remove(subscription)
 
 
 class GatedReader:
-    """A ``Reader`` through the gate. Closing it closes the one behind it."""
+    """A ``Reader`` behind the gate. Closing it closes the wrapped reader."""
 
     def __init__(self, reader: Reader, gate: Gate) -> None:
         self._reader = reader

@@ -1,5 +1,5 @@
-"""What roles are fitted to this node with: what they share, folders, addresses, the driver's place, and how a role says
-how it is. A role of ``kgpu.agent.roles`` is one ``Role``, and gets a ``Host``.
+"""What a role gets from the agent on this node: shared objects, folders, addresses, the driver's place and a way to
+report its state. A role of ``kgpu.agent.roles`` is one ``Role``, and gets a ``Host``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from kgpu.kube.port import KubeApi
 class Host:
     """What the agent shares among its roles. ``api`` connects on first use and raises KubeError when it can't.
 
-    ``files`` takes down what a role writes on the host outside ``state_dir``, for the day kgpu leaves. ``pages`` are
-    served beside the status pages, by path. ``offered`` is what the device plugin offers, healthy devices by resource,
-    empty while it does not. ``stopped(role)`` is why a role does not run on this node, "" when it does or nothing is
-    known of it; ``off(role)`` the same where the policy or a node label says so. ``lost(labels)`` returns once one of
-    these labels has been on the Node and is there no more; None where nobody follows the Node.
+    ``files`` lists what a role writes on the host outside ``state_dir``, for the uninstall. ``pages`` are served beside
+    the status pages, by path. ``offered`` is what the device plugin offers, healthy devices by resource, empty while it
+    offers nothing. ``stopped(role)`` returns why a role does not run on this node, "" if it does or nothing is known;
+    ``off(role)`` does the same for reasons of the policy or node labels only. ``lost(labels)`` returns once the Node
+    has had all of these labels and then lost one; it is None if nobody follows the Node.
     """
 
     options: AgentOptions
@@ -54,13 +54,12 @@ Withdraw: TypeAlias = Callable[[KubeApi, AgentOptions], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One row: what it is called, other names people know it by, and how it is run.
+    """One role: its name, its other names, and how it runs.
 
-    ``hardware``: it reads accelerators through ``Host.reader``, so it starts again when the driver's place changes, and
-    the hardware child runs only while such a role does. ``flags`` gives the rows of the flags that it can be told in
-    ``RoleConfig.args``, by the name of the field of ``AgentOptions`` that takes them. ``withdraw`` takes away what the
-    role has published in the cluster, when the policy wants it on no node any more; ``finish`` is how many seconds
-    that may take when the process is told to end meanwhile.
+    With ``hardware`` it reads accelerators through ``Host.reader``: it restarts when the driver's place changes, and
+    the hardware child runs only while such a role does. ``flags`` returns the field of ``AgentOptions`` that takes the
+    flags in ``RoleConfig.args``, and the flags' rows. ``withdraw`` removes what the role has published in the cluster,
+    when the policy disables it on all nodes; ``finish`` is how many seconds that may take if the process has to end.
     """
 
     name: str
@@ -78,7 +77,7 @@ def validations_dir(options: AgentOptions) -> Path:
 
 
 def driver_root(options: AgentOptions) -> DriverRoot:
-    """Where the driver is, here and on the host, as the device plugin is told it. Raises ConfigError."""
+    """The driver's place here and on the host, from the device plugin's settings. Raises ConfigError."""
     from kgpu.deviceplugin.config import resolve
     from kgpu.formats.plugin_config import PluginConfig
 
@@ -88,12 +87,12 @@ def driver_root(options: AgentOptions) -> DriverRoot:
 
 
 def on_state(handle: RoleHandle, ready: bool, reason: Reason, why: str = "") -> None:
-    """Tell the supervisor how a role is."""
+    """Report a role's state to the supervisor."""
     (handle.running if ready else handle.waiting)(reason, why)
 
 
 async def configured(host: Host, handle: RoleHandle) -> None:
-    """Return once there is a configuration; say so while there is none."""
+    """Return once there is a configuration; report the role as waiting until then."""
     if host.config.current() is None:
         error = host.config.error
         handle.waiting("its configuration is not known yet" + (f": {error.one_line()}" if error else ""))
@@ -101,7 +100,7 @@ async def configured(host: Host, handle: RoleHandle) -> None:
 
 
 def kernel_log(options: AgentOptions) -> Path | None:
-    """Where the kernel log of the GPUs' machine is: a simulated driver has one of its own. None: it is not read."""
+    """The path of the kernel log, None if it is not to be read. A simulated driver has its own."""
     path = options.env.get(ENV_KERNEL_LOG)
     if path is not None:
         return Path(path) if path else None
@@ -115,12 +114,12 @@ def verdicts(options: AgentOptions) -> VerdictFile:
 
 
 def own_address(options: AgentOptions) -> str:
-    """What "every address" is here: "", or the one that a simulated node's pod has on a machine of many nodes."""
+    """The host part of a listening address: "" for every address, or the pod's own address on a simulated node."""
     return options.env.get(ENV_LAB_POD_ADDRESS, "")
 
 
 class Closing:
-    """``aclose`` for what has ``close``."""
+    """Adds ``aclose`` to an object that has ``close``."""
 
     def __init__(self, resource: Any) -> None:
         self._resource = resource

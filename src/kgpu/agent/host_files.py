@@ -1,8 +1,7 @@
-"""A list of the files that kgpu has put on this host outside its own folder, so that leaving takes exactly those away.
+"""The list of files that kgpu has put on this host outside its own folder, so that leaving removes exactly those.
 
-A file that somebody else has written since, or that was never listed, stays. The list is a file itself, read anew for
-each use and locked meanwhile, as roles may run in threads and in pods of their own; what can't be read of it counts as
-empty.
+A file that something else has written since, or that was never listed, stays. The list is a file, which is locked and
+read for each use, as roles may run in threads and in separate pods. A list that can't be read counts as empty.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class HostFiles:
         self._ledger = state_dir / LEDGER
 
     def wrote(self, path: Path) -> None:
-        """The file is kgpu's, with the content that it has now."""
+        """List the file as kgpu's, with its present content."""
         digest = _digest(path)
         with self._locked():
             digests = self._read()
@@ -42,7 +41,7 @@ class HostFiles:
                 self._save({**digests, str(path): digest})
 
     def remove(self, path: Path) -> None:
-        """Take the file away if it is listed and still as kgpu wrote it. Raises HostError."""
+        """Remove the file if it is listed and still as kgpu wrote it. Raises HostError."""
         with self._locked():
             digests = self._read()
             listed = digests.pop(str(path), None)
@@ -53,13 +52,13 @@ class HostFiles:
             self._save(digests)
 
     def remove_all(self) -> None:
-        """The same for every file of the list. Raises HostError; what comes after that file stays for the next try."""
+        """Do the same for every listed file. Raises HostError; the files after the failed one stay for the next try."""
         for name in sorted(self._read()):
             self.remove(Path(name))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Alone with the list, of all processes that share the folder; without a lock where none can be had."""
+        """Hold the list's lock against all processes that share the folder; without a lock if it can't be taken."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
                 self._ledger.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +91,7 @@ def _unlink(path: Path) -> None:
 
 
 def _digest(path: Path) -> str:
-    """Of the file's content; "" for what is no plain file or can't be read."""
+    """The SHA-256 digest of the file's content; "" if it is not a plain file or can't be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() and not path.is_symlink() else ""
     except OSError:

@@ -1,6 +1,6 @@
-"""What an uninstall does on one node after the roles have ended: kgpu's files, labels and condition go, nothing else.
+"""What an uninstall does on one node after the roles have ended: it removes kgpu's files, labels and condition only.
 
-Every step can be done again; the first that fails is told and the whole is tried again later.
+Every step can be repeated; the first failure is reported and everything is tried again later.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from kgpu.kube.port import KubeApi
 log = logging.getLogger(__name__)
 
 DEVICES: Final = "devices.json"
-"""The device plugin's memory, ``kgpu.deviceplugin.roster.FILE_NAME``: not imported where no device plugin runs."""
+"""``kgpu.deviceplugin.roster.FILE_NAME``, which is not imported to keep agents without a device plugin small."""
 OURS: Final = (MEMORY, LEDGER, LOCK, CONFIG_MEMORY, DEVICES)
-"""Every file that kgpu keeps in its own folder; the health role's history is a few whose names begin alike."""
+"""Every file that kgpu keeps in its own folder, besides the health role's history, whose names share a prefix."""
 STILL_WRITING: Final = 5.0
-"""Seconds for what was under way when the roles ended."""
+"""Seconds to wait for file operations that were under way when the roles ended."""
 
 
 async def leave(api: KubeApi, options: AgentOptions, roles: Iterable[Role]) -> None:
-    """Do it. Raises HostError or KubeError."""
+    """Remove kgpu's files, then what the roles have published. Raises HostError or KubeError."""
     if not await calls_under_way(STILL_WRITING):
         log.warning("a file is still being written or read after %g s; it may stay behind", STILL_WRITING)
     await beside(HostFiles(options.state_dir).remove_all)
-    for role in reversed(tuple(roles)):  # who comes first goes last: node features are what all else follows from
+    for role in reversed(tuple(roles)):  # the first role goes last: everything else depends on node features
         if role.withdraw is not None:
             await role.withdraw(api, options)
     # Last: it holds what the steps above need to be tried again.
@@ -44,8 +44,9 @@ async def leave(api: KubeApi, options: AgentOptions, roles: Iterable[Role]) -> N
 
 
 def empty(folder: Path) -> None:
-    """Remove kgpu's files from the folder, which is a mount and stays, and from the folders in it that operands in pods
-    of their own have; one that is empty then goes. Links are not followed. Raises HostError.
+    """Remove kgpu's files from the folder, which is a mount and stays, and from its subfolders, which belong to
+    operands in separate pods; a subfolder that is empty afterwards is removed. Links are not followed. Raises
+    HostError.
     """
     for path in _entries(folder):
         if _is_ours(path):
@@ -55,7 +56,7 @@ def empty(folder: Path) -> None:
             for entry in filter(_is_ours, inside):
                 _remove(entry)
             if any(map(_is_ours, inside)):
-                with contextlib.suppress(OSError):  # somebody else's files are in it
+                with contextlib.suppress(OSError):  # it has files that are not kgpu's
                     path.rmdir()
 
 
@@ -69,7 +70,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _is_ours(path: Path) -> bool:
-    """One of the files, or what is left of writing one (``kgpu.base.files``)."""
+    """Whether it is one of kgpu's files, or left from an interrupted write of one (``kgpu.base.files``)."""
     plain = path.is_symlink() or not path.is_dir()
     return plain and (path.name in OURS or path.name.startswith((HEALTH_HISTORY, *(f".{name}." for name in OURS))))
 

@@ -1,4 +1,4 @@
-"""What the agent was told on its command line, checked as a whole before anything starts."""
+"""The agent's command line options, checked as a whole before anything starts."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class ConfigMapRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """Everything the agent is told. ``root`` is the driver root as this process sees it, None for its own ``/``.
+    """All options of the agent. ``root`` is the driver root as this process sees it, None for its own ``/``.
 
-    ``plugin_overrides``, ``labels_overrides`` and ``exporter_overrides`` are component flags that were given, by the
-    components' own names. ``host_root`` is the host's ``/`` as this process sees it. ``validations_dir`` holds the
-    files that the device plugin waits for before it offers anything, None to wait for nothing. ``toolkit_expected``:
-    something on this node writes CDI specs, which the validator then looks for. ``foreign_nfd``: another node feature
-    discovery is known to work in this cluster; ``take_over_features``: none does, and what one has left is taken over.
-    ``role_args`` are arguments of the first role in ``roles``, as the replaced program takes them, in a process that
-    runs that role for the operator.
+    ``plugin_overrides``, ``labels_overrides`` and ``exporter_overrides`` are the component flags that were given, by
+    the components' own names. ``host_root`` is the host's ``/`` as this process sees it. ``validations_dir`` holds the
+    files that the device plugin waits for before it offers anything, None to wait for nothing. With
+    ``toolkit_expected`` something on this node writes CDI specs, and the validator looks for them. ``foreign_nfd``
+    means that another node feature discovery works in this cluster; ``take_over_features`` that none does, and that
+    what one has left is taken over. ``role_args`` are arguments of the first role in ``roles``, as the replaced program
+    takes them, in a process that runs that role for the operator.
     """
 
     roles: tuple[str, ...] = ()
@@ -77,25 +77,25 @@ class AgentOptions:
 
     @property
     def has_api_server(self) -> bool:
-        """True when something says where the API server is; it may still be out of reach."""
+        """True if the API server's address is configured; it may still be unreachable."""
         return bool(self.kubeconfig or self.env.get("KUBERNETES_SERVICE_HOST"))
 
     @property
     def pci_roots(self) -> tuple[Path, ...]:
-        """Roots under which a PCI bus may be, the host's first; simulated hardware has one of its own."""
+        """Roots under which a PCI bus may be, the host's first; simulated hardware has its own."""
         install = self.driver_install_dir
         below = self.host_root / str(install).lstrip("/")  # where the finder sees it
         return tuple(dict.fromkeys((self.host_root, below, install, self.root or self.host_root)))
 
     @property
     def sink(self) -> LabelsSink:
-        """Where labels go, AUTO resolved."""
+        """Where labels go, with AUTO resolved."""
         if self.labels_sink is not LabelsSink.AUTO:
             return self.labels_sink
         return LabelsSink.NODE_FEATURE if self.has_api_server and self.node_name else LabelsSink.NONE
 
     def check(self) -> None:
-        """Raise ConfigError for options that contradict each other."""
+        """Raise ConfigError for options that are incomplete or contradict each other."""
         if self.config_file is not None and self.config_map is not None:
             raise ConfigError(
                 "both --config-file and --config-map are given",
@@ -136,7 +136,7 @@ class AgentOptions:
 
 
 def parse_config_map(text: str, namespace: str) -> ConfigMapRef:
-    """``NAMESPACE/NAME``, or ``NAME`` in the agent's own namespace. Raises ConfigError."""
+    """Parse ``NAMESPACE/NAME``, or ``NAME`` in the agent's own namespace. Raises ConfigError."""
     first, slash, second = text.partition("/")
     ref = ConfigMapRef(first, second) if slash else ConfigMapRef(namespace, first)
     if not ref.namespace or not ref.name or "/" in ref.name:

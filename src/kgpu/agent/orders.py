@@ -1,8 +1,8 @@
-"""What this node has been told: the operator's document and this Node's labels, followed through the API server.
+"""The orders for this node: the operator's document and this Node's labels, followed through the API server.
 
-Promises: a document that can't be read leaves the last good one in force and says so; an API server that is away at the
-start costs nothing that was known before, because the last orders are kept in a file; neither a missing ConfigMap nor a
-missing Node takes anything back. Of the Node only labels, uid and kgpu's own annotation are kept in memory.
+Promises: if a document can't be read, the last good one stays in force and the problem is reported; if the API server
+is unavailable at the start, the last orders are read from a file; neither a missing ConfigMap nor a missing Node
+withdraws orders. Only labels, uid and kgpu's own annotations of the Node are kept in memory.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ class Orders:
         self._writing = asyncio.Lock()
         self._recalled = False
         self.config: AgentConfig | None = None
-        """The document in force, None while nothing has ever been told."""
+        """The document in force, None while there has never been one."""
         self.labels: Mapping[str, str] = {}
         self.uid = ""
-        """The Node's, "" while it is not known."""
+        """The Node's uid, "" while it is not known."""
         self.reports: Mapping[str, str] = {}
-        """The Node's present reports by annotation, of this process and others."""
+        """The reports on the Node by annotation, from this process and others."""
         self.problem: UserError | None = None
-        """Why the document in force may not be the one that is meant."""
+        """Why the document in force may not be the intended one."""
 
     @property
     def error(self) -> UserError | None:
-        """Why what is known may be out of date, or not what is meant."""
+        """Why what is known may be out of date, or not what is intended."""
         return self.node.error or self._map.error or self.problem
 
     @property
@@ -92,7 +92,7 @@ class Orders:
         return await self._news.changed(after)
 
     async def lost(self, labels: Mapping[str, str]) -> None:
-        """Wait until the Node has had all of these labels and has one of them no more, or with another value."""
+        """Wait until the Node has had all of these labels and then lost or changed one of them."""
         for wanted in (True, False):
             revision = self._news.revision
             while (labels.items() <= self.labels.items()) is not wanted:
@@ -106,7 +106,7 @@ class Orders:
             group.create_task(self._follow())
 
     async def look_again(self, seconds: float) -> None:
-        """Read the document once more, for ``seconds`` at most: a watch may be a moment behind. Never raises."""
+        """Read the document once more, for at most ``seconds``: a watch may lag behind. Raises no UserError."""
         namespace, name = self._key
         with contextlib.suppress(UserError, TimeoutError):
             async with asyncio.timeout(seconds):
@@ -117,10 +117,10 @@ class Orders:
 
     @contextlib.asynccontextmanager
     async def forgotten(self) -> AsyncIterator[None]:
-        """Remove the memory, for who leaves this node; after the block none is made either, until ``keep``."""
+        """Remove the remembered orders, as the agent leaves this node; none are written again until ``keep``."""
         self._remember, self._removing = False, True
         try:
-            async with self._writing:  # what is being written now goes, too
+            async with self._writing:  # a write that is under way is removed, too
                 self._seen = ""
                 with contextlib.suppress(OSError):
                     await beside(self._memory.unlink, missing_ok=True)
@@ -129,7 +129,7 @@ class Orders:
             self._removing = False
 
     def keep(self) -> None:
-        """Remember again, what is known now to begin with; not while the memory is being removed."""
+        """Remember orders again, beginning with the present ones; not while they are being removed."""
         if not (self._remember or self._removing):
             self._remember = True
             self._remember_again.set()
@@ -159,7 +159,7 @@ class Orders:
         self._take_config(self._map.objects.get(self._key))
         if (self.config is None or not self.uid) and await self._recall():
             log.warning("the orders or this Node are not in the cluster now; going on with the last ones")
-        # That kgpu leaves is acted on only as long as the operator says so.
+        # An order to leave is never remembered: it holds only while the operator says so.
         if self.config is not None and self.uid and not self.config.leaving:
             async with self._writing:
                 await self._write(self.config)
@@ -192,7 +192,7 @@ class Orders:
             self.problem = error
 
     async def _recall(self) -> bool:
-        """Take over what was remembered of what is not known, once; True when there was something."""
+        """Fill in what is not known from the remembered orders, once; True if there were any."""
         if self._recalled:
             return False
         self._recalled = True
@@ -217,7 +217,7 @@ class Orders:
 
 
 def _node_part(node: Object) -> Object:
-    """A Node's images and conditions change all the time and are of no interest here."""
+    """The parts of a Node that matter here; its images and conditions change all the time."""
     metadata = node["metadata"]
     kept = {key: metadata[key] for key in ("name", "uid", "resourceVersion", "labels") if key in metadata}
     annotations = string_map(metadata.get("annotations"))

@@ -1,7 +1,8 @@
-"""The CDI specs that the device plugin's answers refer to, written before a device is offered.
+"""Writes the CDI specs that the device plugin's answers refer to, before a device is offered.
 
-One file per class in the CDI folder, named as the replaced program names them, so that an upgrade overwrites its files.
-Nothing is written when nothing changed; finding the driver's files again costs tens of milliseconds.
+There is one file per class in the CDI folder, with the name that the replaced program uses, so that an upgrade
+overwrites its files. Nothing is written if nothing has changed, as finding the driver's files takes tens of
+milliseconds.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ CALM_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """Devices that containers get beside their GPUs: a class, whether it is wanted, and device name to node paths."""
+    """Devices that containers get besides GPUs: the class, whether it is wanted, and its device nodes
+    by device name.
+    """
 
     name: str
     wanted: Callable[[PluginSettings], bool]
@@ -61,8 +64,8 @@ EXTRAS: Final = (
 
 
 class PluginSpecs:
-    """A device plugin's ``cdi_writer``. ``seen`` is the driver root as this process sees it; ``on_write`` is told each
-    file that is as it should be.
+    """A device plugin's ``cdi_writer``. ``seen`` is the driver root as this process sees it; ``on_write`` is called
+    with each file that has been written or found up to date.
     """
 
     def __init__(self, seen: Path, folder: Path, *, on_write: Callable[[Path], None] | None = None) -> None:
@@ -73,7 +76,7 @@ class PluginSpecs:
         self._sources: SpecSources | None = None
 
     def __call__(self, inventory: Inventory, settings: PluginSettings) -> None:
-        """Bring the files in line. Raises HostError or ConfigError; files of before stay then."""
+        """Update the files. Raises HostError or ConfigError; the earlier files stay in that case."""
         vendor = vendor_of(inventory.vendor)
         if not vendor.cdi_specs:
             raise ConfigError(
@@ -96,7 +99,7 @@ class PluginSpecs:
         self._written = (key, texts)
 
     async def changes(self) -> AsyncGenerator[None, None]:
-        """Yields when a daemon whose socket or folder containers get has begun or ended since the last call."""
+        """Yield when a daemon whose socket or folder is mounted into containers has started or ended."""
         while self._sources is None:  # noqa: ASYNC110 - the first specs are written in a thread, which sets no asyncio.Event
             await asyncio.sleep(PAUSE_SECONDS)
         async with Inotify() as inotify:
@@ -120,7 +123,9 @@ class PluginSpecs:
 
 
 def _as_offered(inventory: Inventory, settings: PluginSettings) -> Inventory:
-    """With MIG strategy none a GPU in MIG mode is offered whole, so its name must resolve."""
+    """The inventory for the specs: with MIG strategy none a GPU in MIG mode is offered whole, so its
+    name must resolve.
+    """
     if settings.mig_strategy != "none":
         return inventory
     whole = tuple(dataclasses.replace(gpu, mig_enabled=False, partitions=()) for gpu in inventory.accelerators)

@@ -1,4 +1,4 @@
-"""What every form of the agent has: decisions and where they go, the API client, status pages, an orderly end."""
+"""What both forms of the agent share: decisions and where they go, the API client, status pages, an orderly end."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from kgpu.kube.port import KubeApi
 
 log = logging.getLogger(__name__)
 
-# A node's agent talks to few others, so it may look again soon: a driver or a socket that comes is used within seconds.
+# A node's agent talks to few others, so it may retry soon: a driver or socket that appears is used within seconds.
 POLICY: Final = BackoffPolicy(first=0.25, cap=5.0, factor=2.0, jitter=0.3, healthy_after=30.0)
 DECISIONS_KEPT: Final = 50
 
 
 class Followed(Protocol):
-    """What keeps itself up to date while ``run`` runs; ``error`` says why it may not be."""
+    """Something that stays up to date while ``run`` runs; ``error`` is why it may be out of date."""
 
     @property
     def error(self) -> UserError | None: ...
@@ -38,7 +38,7 @@ class Followed(Protocol):
 
 
 async def follow(followed: Followed, handle: RoleHandle) -> None:
-    """A service: let it keep itself up to date, and tell how it is."""
+    """A service: run ``followed``, and report its state."""
     async with asyncio.TaskGroup() as group:
         group.create_task(followed.run())
         while True:
@@ -51,7 +51,7 @@ async def follow(followed: Followed, handle: RoleHandle) -> None:
 
 
 class AgentProcess:
-    """The common part; ``stop`` ends the agent."""
+    """The common part of both agents; ``stop`` ends the agent."""
 
     def __init__(self, options: AgentOptions, *, api: KubeApi | None = None) -> None:
         self.options = options
@@ -62,11 +62,11 @@ class AgentProcess:
         self._decisions: deque[tuple[float, Advice]] = deque(maxlen=DECISIONS_KEPT)
         self._events = EventQueue()
         self._api = api
-        self.pages: dict[str, Page] = {}  # of roles, beside those that every agent has
-        self.offered: dict[str, int] = {}  # by the device plugin: healthy devices by resource
+        self.pages: dict[str, Page] = {}  # the roles' pages, besides those that every agent has
+        self.offered: dict[str, int] = {}  # what the device plugin offers: healthy devices by resource
 
     def decide(self, decision: Advice) -> None:
-        """Where every decision of every role goes: log, status page, Events."""
+        """Take a decision of a role, for the log, the status page and Events."""
         log_decision(log, decision)
         self._decisions.append((time.time(), decision))
         self._events.take(decision)
@@ -80,7 +80,7 @@ class AgentProcess:
         return self._api
 
     async def serve_pages(self, routes: Routes) -> StatusServer:
-        """Answer probes where the options say, if they do."""
+        """Serve the status pages at the address in the options, if there is one."""
         server = StatusServer(ChainMap(dict(routes), self.pages))
         if self.options.health_address is not None:
             self.address = await server.start(self.options.health_address)
@@ -88,7 +88,7 @@ class AgentProcess:
         return server
 
     async def write_events(self, handle: RoleHandle) -> None:
-        """A service: decisions become Events about this node."""
+        """A service: write decisions as Events about this node."""
         from kgpu.kube.events import NodeEvents
 
         publisher = NodeEvents(self.api(), node=self.options.node_name)
@@ -96,7 +96,7 @@ class AgentProcess:
         await self._events.run(publisher)
 
     def document(self, roles: Iterable[RoleStatus], **more: Any) -> dict[str, Any]:
-        """What ``/statusz`` says, ``more`` between the services and the decisions."""
+        """The content of ``/statusz``, with ``more`` between the services and the decisions."""
         now = time.monotonic()
         return {
             "version": __version__,

@@ -1,8 +1,8 @@
-"""A configuration source that remembers: an API server that is away at the start must not cost a node its GPUs.
+"""A configuration source with a memory: an API server that is unavailable at the start must not cost a node its GPUs.
 
-The last configuration that was in force is kept in a file. When the real source has nothing to say within ``patience``
-seconds, the remembered one is used until it does. Nothing is remembered of a source that never spoke, so that a start
-never applies a configuration that this node was not given.
+The last configuration in force is kept in a file. If the real source has nothing within ``patience`` seconds, the
+remembered one is used until it does. Only configurations from the source are remembered, so a start never applies one
+that this node was not given.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from kgpu.formats.config_choice import ConfigText
 log = logging.getLogger(__name__)
 
 PATIENCE: Final = 3.0  # seconds; a reachable API server answers in a fraction of one
-WRITE_SECONDS: Final = 2.0  # for the memory; the configuration is used all the same
+WRITE_SECONDS: Final = 2.0  # for the file; the configuration is used in any case
 CONFIG_MEMORY: Final = "config.json"
 _FIELDS: Final = {"name", "text"}
 
 
 class FollowedConfig(Protocol):
-    """A configuration source that must run beside those who ask it. Level-triggered: never the same twice."""
+    """A configuration source that must run while it is used. It is level-triggered and never gives the same twice."""
 
     @property
     def error(self) -> UserError | None:
@@ -86,20 +86,22 @@ class RememberedConfig:
 
     @property
     def error(self) -> UserError | None:
-        """As the source's."""
+        """The source's error."""
         return self._source.error
 
     def current(self) -> ConfigText | None:
-        """What the source knows, else what is remembered."""
+        """The source's configuration, else the remembered one."""
         return self._source.current() or self._remembered
 
     async def next(self, after: Any) -> ConfigText:
-        """As the source; the remembered configuration when the source is silent and nothing else is in force."""
+        """The source's next configuration, or the remembered one if the source is silent and nothing
+        else is in force.
+        """
         if after is None and self._source.current() is None and self._remembered is not None:
             config = await within(self._patience, self._source.next(None), clock=self._clock)
             if config is None:
                 log.warning("the configuration can't be read now; using the last one: %s", self._remembered.name)
-                self._patience = 0.0  # who asks next has waited enough
+                self._patience = 0.0  # the next caller need not wait again
                 return self._remembered
         else:
             config = await self._source.next(after)
@@ -114,7 +116,7 @@ class RememberedConfig:
         if config.problem is not None or config == self._remembered:
             return
         self._remembered = config
-        # Beside the loop: a disk that hangs would take every role and the probes along.
+        # In a thread: a disk that hangs would stop every role and the probes.
         data = json.dumps({"name": config.name, "text": config.text})
         with contextlib.suppress(OSError, TimeoutError):  # a folder that can't be written costs only the memory
             async with asyncio.timeout(WRITE_SECONDS):
@@ -122,7 +124,7 @@ class RememberedConfig:
 
 
 def load(path: Path) -> ConfigText | None:
-    """What was remembered; None when there is nothing, or nothing that can be understood."""
+    """The remembered configuration; None if there is none or it can't be read."""
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -1,9 +1,9 @@
-"""What the agent says of itself on its Node: the annotation ``kgpu.dev/roles``, made here and kept true.
+"""The agent's report on its Node: makes the annotation ``kgpu.dev/roles`` and keeps it up to date.
 
-An agent that is there for one role alone has ``kgpu.dev/roles.<role>``, so that several processes of a node do not
-write over each other. The whole agent has no such neighbours and takes away what they have left behind.
-Written when something changes, half a second later, so that what changes together is told together; a reason that
-changes all the time costs one write in ten seconds. What somebody else removes or overwrites is put back.
+An agent for a single role writes ``kgpu.dev/roles.<role>``, so that several processes of a node do not overwrite each
+other. The whole agent has no such neighbours and removes the annotations that they have left behind. A change is
+written half a second later, so that changes that come together cost one write; a reason that keeps changing costs one
+write in ten seconds. What others remove or overwrite is restored.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from kgpu.kube.port import NODES, KubeApi, Object
 
 log = logging.getLogger(__name__)
 
-DEBOUNCE: Final = 0.5  # seconds from a change to its being told
-CHATTER: Final = 10.0  # seconds between two writes that differ in reasons alone
-SETTLE: Final = 2.0  # seconds until what is there is taken for somebody else's writing
+DEBOUNCE: Final = 0.5  # seconds between two looks at whether something has changed
+CHATTER: Final = 10.0  # seconds between two writes that differ only in reasons
+SETTLE: Final = 2.0  # seconds until an unexpected value counts as another writer's, not as the watch's delay
 LEFT: Final = "left"
 BAD_ARGUMENTS: Final = "BadArguments"
 _RETRY: Final = BackoffPolicy(first=0.5, cap=30.0)
@@ -42,10 +42,10 @@ _WHY: Final[Mapping[RoleState, str]] = {
 def role_report(
     wanted: RoleDecision, status: RoleStatus | None, problem: UserError | None = None, *, left: bool = False
 ) -> RoleReport:
-    """One role: what is wanted of it, how it is (None: not there), and why it can't be started."""
+    """Report one role. ``status`` is None if it does not run; ``problem`` is why it can't be started as wanted."""
     if left:
         return role(LEFT)
-    if wanted in (LEAVING, LEAVING_NODE):  # not "stopped": who waits for this node must not take it for done
+    if wanted in (LEAVING, LEAVING_NODE):  # not "stopped": whoever waits for this node must not think that it is done
         return role(RoleState.WAITING, wanted.reason, wanted.why)
     if not wanted.run:
         ending = "" if status is None else "it is being stopped: "
@@ -63,7 +63,7 @@ def role_report(
 def agent_report(
     roles: Mapping[str, RoleReport], *, generation: int, inventory: Inventory | None, place: DriverPlace | None
 ) -> AgentReport:
-    """The whole report. ``inventory`` is the last reading that is still true, None when nothing reads the driver."""
+    """The whole report. ``inventory`` is the last valid reading, None if nothing reads the driver."""
     cuda = inventory.cuda_version if inventory is not None else None
     return AgentReport(
         version=__version__,
@@ -77,14 +77,14 @@ def agent_report(
 
 
 class OwnNode(Protocol):
-    """What is known of the Node: ``uid`` ("" while unknown) and the ``reports`` that are there, by annotation."""
+    """What is known about the Node: its ``uid`` ("" while unknown), and the ``reports`` on it by annotation."""
 
     uid: str
     reports: Mapping[str, str]
 
 
 class AnnotationWriter:
-    """Keeps the annotation as ``make`` says. ``run`` is a service."""
+    """Keeps the annotation equal to what ``make`` returns. ``run`` is a service."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class AnnotationWriter:
         part: str = "",
         clock: Clock | None = None,
     ) -> None:
-        """``part`` is the (first) role for which this process alone is there, "" for the whole agent."""
+        """``part`` is the (first) role of a process for that role alone, "" for the whole agent."""
         self._api = api
         self._own = own
         self._node = node
@@ -108,7 +108,7 @@ class AnnotationWriter:
         self._at = float("-inf")
 
     async def run(self, handle: RoleHandle) -> None:
-        """Until cancelled; an API server that is away is asked again."""
+        """Write reports until cancelled; errors of the API server are retried."""
         backoff = Backoff(_RETRY)
         while True:
             await self._clock.sleep(DEBOUNCE)
@@ -130,12 +130,12 @@ class AnnotationWriter:
             handle.running()
 
     async def end(self, last: AgentReport) -> None:
-        """The process's last words, once ``run`` has ended: ``last`` is how it was. Raises UserError."""
+        """Write the final report, once ``run`` has ended; ``last`` is the last regular one. Raises UserError."""
         if self._own.uid and self._written is not None:
             await self._write(ended(last))
 
     async def withdraw(self) -> None:
-        """Instead of last words: nobody shall take the process for one that may come back. Raises UserError."""
+        """Remove the report instead of ``end``, so that nobody expects the process to come back. Raises UserError."""
         if self._own.uid:
             await self._api().apply(NODES, self._object(), manager=manager(self._part))
 
@@ -144,7 +144,7 @@ class AnnotationWriter:
         await self._api().apply(NODES, self._object(annotations=annotations), manager=manager(self._part))
 
     def _strays(self) -> list[str]:
-        """Whose reports are still on the Node, by the names of their roles."""
+        """The roles of single-role processes whose reports are still on the Node."""
         prefix = names.ROLES_ANNOTATION_PREFIX
         return sorted(key.removeprefix(prefix) for key in self._own.reports if key.startswith(prefix))
 
@@ -155,12 +155,12 @@ class AnnotationWriter:
             return False
         if written is None or _without_reasons(report) != _without_reasons(written):
             return True
-        # Ours with other reasons, or somebody else's; it may also be ours that the watch has not shown yet.
+        # It is ours with other reasons, another writer's, or ours before the watch has delivered it.
         pause = CHATTER if live == encode(written) else SETTLE
         return self._clock.monotonic() - self._at >= pause
 
     def _object(self, **metadata: Any) -> Object:
-        # With the uid, a Node that is deleted meanwhile is not made anew by the apply.
+        # With the uid, the apply does not recreate a Node that was deleted meanwhile.
         return {"metadata": {"name": self._node, "uid": self._own.uid, **metadata}}
 
 

@@ -1,9 +1,9 @@
-"""Which roles run on this node: the operator's document and the Node's labels in, one answer per role out. Pure.
+"""Decides from the operator's document and the Node's labels which roles run on this node. Pure.
 
-A role runs where the document names it, has it enabled, and its label is exactly ``true``. Every other value stops it
-on this node alone, which is how a pause for a driver upgrade works; the answer then says why, for people and programs.
-Everything leaves when kgpu is uninstalled; on a node that has no work for an agent any more, everything but the
-features, which it looks for until the finder does.
+A role runs if the document names and enables it, and its label is exactly ``true``. Any other value stops it on this
+node alone, which is how a pause for a driver upgrade works; the decision then says why, for people and programs. When
+kgpu is uninstalled, all roles leave. On a node that has no more work for an agent, all but the features leave: they go
+on until the finder takes over.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FEATURES: Final = "features"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleDecision:
-    """One role's answer. ``why`` is a CamelCase word and ``reason`` a sentence, both "" for a role that runs."""
+    """The decision on one role. ``why`` is a CamelCase word and ``reason`` a sentence, both "" for a role that runs."""
 
     run: bool
     why: str = ""
@@ -33,11 +33,11 @@ RUN: Final = RoleDecision(run=True)
 LEAVING: Final = RoleDecision(run=False, why="Leaving", reason="kgpu is being uninstalled")
 LEAVING_NODE: Final = RoleDecision(run=False, why="Leaving", reason="this node has no work for an agent any more")
 DISABLED: Final = RoleDecision(run=False, why="Disabled", reason="it is switched off in the ClusterPolicy")
-"""On no node at all, so what the role has published goes too."""
+"""It runs on no node, so what the role has published is removed, too."""
 
 
 def wanted_roles(config: AgentConfig, labels: Mapping[str, str], known: Collection[str]) -> dict[str, RoleDecision]:
-    """The answer for every role that the document names or the agent knows."""
+    """The decision on every role that the document names or the agent knows."""
     return {
         name: _wanted(name, config.roles.get(name), config, labels, known)
         for name in dict.fromkeys((*known, *sorted(config.roles)))
@@ -45,33 +45,33 @@ def wanted_roles(config: AgentConfig, labels: Mapping[str, str], known: Collecti
 
 
 def leaves(config: AgentConfig, labels: Mapping[str, str]) -> bool:
-    """True when the agent has to take away what it has put on this node."""
+    """True if the agent has to remove what it has put on this node."""
     return config.leaving or leaves_node(labels)
 
 
 def leaves_node(labels: Mapping[str, str]) -> bool:
-    """The same because of this node alone."""
+    """True if the agent has to do so on this node alone, by its label."""
     return labels.get(AGENT_NODE_LABEL) == AGENT_NODE_LEAVING
 
 
 def belongs(labels: Mapping[str, str]) -> bool:
-    """True when the operator wants the whole agent on this node."""
+    """True if the operator wants the whole agent on this node."""
     return labels.get(AGENT_NODE_LABEL) == TRUE
 
 
 def why_stopped(config: AgentConfig, labels: Mapping[str, str], name: str) -> str:
-    """Why the document or the Node's labels keep the role from running on this node; "" when they do not."""
+    """Why the document or the Node's labels keep the role from running on this node; "" if they do not."""
     return _wanted(name, config.roles.get(name), config, labels, (name,)).reason
 
 
 def labels_that_count(config: AgentConfig, labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels on which some role depends."""
+    """The labels on which the decisions depend."""
     keys = {role.label for role in config.roles.values() if role.label} | {AGENT_NODE_LABEL}
     return {key: labels[key] for key in sorted(keys) if key in labels}
 
 
 def string_map(value: Any) -> dict[str, str]:
-    """A map of texts, whatever came; what is no text is left out."""
+    """The entries of ``value`` whose key and value are strings; {} if it is not a map."""
     if not isinstance(value, dict):
         return {}
     return {key: text for key, text in value.items() if isinstance(key, str) and isinstance(text, str)}

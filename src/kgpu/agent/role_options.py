@@ -1,8 +1,8 @@
-"""What one role is told under the operator: the agent's own options, the role's environment, and its arguments.
+"""The options of one role under the operator: the agent's own options, the role's environment, and its arguments.
 
-Arguments are flags as the replaced program takes them: ``--name=value``, ``--name value``, one dash or two, booleans
-alone. A flag that the role does not have is an error, as it was there. A process for one role has its environment and
-arguments in its own container, and the document none: each is said in one place.
+Arguments are flags as the replaced program takes them: ``--name=value`` or ``--name value``, with one dash or two, and
+booleans without a value. An unknown flag is an error, as it was there. A process for one role has its environment and
+arguments in its own container, and the document has none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kgpu.formats.simulated import state_file
 
 VALIDATOR: Final = "validator"
 TOOLKIT: Final = "toolkit"
-# Options that matter to these roles alone.
+# Options that matter only to these roles.
 _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "driver_install_dir": ("features", "probe"),
     "exporter_overrides": ("exporter",),
@@ -34,7 +34,7 @@ _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "toolkit_expected": (VALIDATOR,),
     "validations_dir": ("deviceplugin", VALIDATOR, "node-status", "probe"),
 }
-# Flags of the replaced programs for what the policy says in another place, or the operator by itself.
+# Flags of the replaced programs whose values come from another field of the policy, or from the operator.
 _ELSEWHERE: Final = {
     "config-file": "devicePlugin.config names a ConfigMap of configs",
     "kubelet-socket": "hostPaths.kubeletRootDir says where the kubelet is",
@@ -85,13 +85,13 @@ def role_options(
                 **overrides.get("plugin_overrides", {}),
             },
         }
-    # What a role is not told can't make it start again.
+    # An option that a role does not get can't restart it.
     relevant = {name: value for name, value in common.items() if role.name in _ONLY.get(name, (role.name,))}
     return dataclasses.replace(base, **relevant)
 
 
 def _args(base: AgentOptions, role: Role, role_config: RoleConfig) -> tuple[str, ...]:
-    """Those of the role's own process, if this is it, else those of the document."""
+    """The arguments of this process if it is the role's own, else those of the document."""
     own = base.role_args and base.roles[0] in (role.name, *role.aliases)
     return base.role_args if own else role_config.args
 
@@ -102,7 +102,7 @@ def _enabled(config: AgentConfig, role: str) -> bool:
 
 
 def parse_args(args: Sequence[str], rows: Iterable[Setting], who: str) -> dict[str, Any]:
-    """Values by the rows' attributes, as texts; the component checks them. Raises ConfigError."""
+    """The flags' values as strings by the rows' attributes; the component checks them. Raises ConfigError."""
     by_name = {name.lstrip("-"): row for row in rows for name in (row.flag, *row.aliases)}
     values: dict[str, Any] = {}
     words = iter(args)

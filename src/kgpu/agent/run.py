@@ -1,8 +1,8 @@
-"""The agent: one process per node that hosts roles beside each other, and the hardware child that they share.
+"""The agent with fixed roles: one process per node that hosts them and the hardware child that they share.
 
-Promises: a role that lacks something (driver, kubelet socket, API server) waits and says for what, the others run; a
-configuration is followed without a restart; SIGTERM ends everything within the deadline, and what does not end is
-named and left to the exit. The child starts first, because opening a driver takes longest.
+Promises: a role that lacks something (driver, kubelet socket, API server) waits and names it while the others run; a
+changed configuration needs no restart; SIGTERM ends everything within the deadline, and what does not end is named and
+ends with the process. The child starts first, because opening a driver takes longest.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Agent(AgentProcess):
         self._config: FollowedConfig = DefaultConfig()
 
     async def run(self) -> tuple[str, ...]:
-        """Host the roles until ``stop``. Returns the names of what did not end. Raises UserError for a bad start."""
+        """Host the roles until ``stop``. Returns the names of what did not end. Raises UserError if it can't start."""
         warm = asyncio.create_task(self._warm_up())
         server: StatusServer | None = None
         try:
-            await asyncio.sleep(0)  # the child is on its way before the imports below take their time
+            await asyncio.sleep(0)  # let the child start before the slow imports below
             server = await self.serve_pages(self._routes())
             self._start()
             await self.stop.wait()
@@ -84,7 +84,7 @@ class Agent(AgentProcess):
         log.info("kgpu %s: roles %s", __version__, ", ".join(role.name for role in self._chosen))
 
     def reload(self) -> None:
-        """Look at the configuration now (SIGHUP)."""
+        """Read the configuration file again (SIGHUP)."""
         log.info("SIGHUP: reading the configuration again")
         if isinstance(self._config, FileConfigSource):
             self._config.reload()
@@ -95,7 +95,7 @@ class Agent(AgentProcess):
         return open_reader(driver_root=self.options.root)
 
     async def _warm_up(self) -> None:
-        with contextlib.suppress(HwError):  # the roles ask again, and tell
+        with contextlib.suppress(HwError):  # the roles ask again and report it
             await self.reader.inventory()
 
     def _config_source(self) -> FollowedConfig:

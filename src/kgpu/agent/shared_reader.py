@@ -1,8 +1,8 @@
-"""One hardware reader for all roles: a reading is made once however many ask, an event reaches everyone.
+"""One hardware reader for all roles: roles share each reading, and an event reaches all of them.
 
-Calls that overlap, or that come within ``max_age`` seconds of the last answer, get the same answer; any event about the
-inventory makes the next call read anew, so nobody acts on what an event has just made untrue. The reader is opened on
-first use: while that fails every caller gets the ``HwError``, and the next call tries again.
+Calls that overlap, or that come within ``max_age`` seconds of the last answer, get the same answer. Any event makes the
+next call read again, so nobody acts on an outdated answer. The reader is opened on first use: if that fails, every
+caller gets the ``HwError``, and the next call tries again.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# A subscriber that is this far behind has missed its purpose: what it lost is replaced by "read the inventory again".
+# A subscriber that lags this far behind loses its events and is told to read the inventory again.
 QUEUE_LIMIT = 1024
 
 
 class Coalesced(Generic[T]):
-    """The latest answer of one call; callers that come together share it."""
+    """The latest answer of one call; concurrent callers share it."""
 
     def __init__(self, fetch: Callable[[], Awaitable[T]], *, clock: Clock, max_age: float) -> None:
         self._fetch = fetch
@@ -39,7 +39,7 @@ class Coalesced(Generic[T]):
         self._kept: tuple[T, float] | None = None
 
     async def get(self) -> T:
-        """The answer; at most ``max_age`` old, and begun after the last ``forget``."""
+        """The answer, at most ``max_age`` seconds old and begun after the last ``forget``."""
         if self._kept is not None and self._clock.monotonic() - self._kept[1] <= self._max_age:
             return self._kept[0]
         task = self._task
@@ -51,7 +51,7 @@ class Coalesced(Generic[T]):
         return await asyncio.shield(task)
 
     def forget(self) -> None:
-        """What is known or being read may be untrue now."""
+        """Drop the answer, including one that is being read: it may be outdated."""
         self._generation += 1
         self._kept = None
 
@@ -69,7 +69,7 @@ class Coalesced(Generic[T]):
 
 
 class RoleSubscription:
-    """One role's events, from the moment it was made; iterate it, and ``aclose`` it when done."""
+    """One role's events since the subscription was made; iterate it, and ``aclose`` it when done."""
 
     def __init__(self, on_close: Callable[[RoleSubscription], None]) -> None:
         self._items: deque[HardwareEvent | Exception] = deque()
@@ -108,7 +108,7 @@ class RoleSubscription:
 
 
 class SharedReader:
-    """A ``Reader`` for several roles over one real reader. ``close`` is the host's; roles get ``view()``."""
+    """A ``Reader`` for several roles over one real reader. Only the agent calls ``close``; roles get a ``view()``."""
 
     def __init__(
         self, open_reader: Callable[[], Awaitable[Reader]], *, clock: Clock | None = None, max_age: float = 0.5
@@ -135,7 +135,7 @@ class SharedReader:
 
     async def readings(self, keys: Collection[str] | None = None) -> tuple[Reading, ...]:
         if self._keys is not None and (keys is None or not self._keys.issuperset(keys)):
-            # Who reads often asks for the same again: everybody's wishes are read together.
+            # Callers tend to ask for the same keys again, so the keys of all of them are read together.
             self._keys = None if keys is None else self._keys.union(keys)
             self._readings.forget()
         return await self._readings.get()
@@ -144,14 +144,14 @@ class SharedReader:
         return await self._processes.get()
 
     def events(self) -> RoleSubscription:
-        """Subscribe now: whatever happens after the next ``inventory`` call has begun reaches the subscription."""
+        """Subscribe: everything that happens after the next ``inventory`` call has begun reaches the subscription."""
         subscription = RoleSubscription(self._drop)
         self._subscribers.append(subscription)
         if self._pump is None or self._pump.done():
             self._source = None
             self._pump = asyncio.create_task(self._deliver(), name="hardware-events")
             self._pump.add_done_callback(_retrieve)
-            # A reader waits for events only from the first reading after someone wants them.
+            # A reader waits for events only from the first reading after a subscription.
             self._forget()
         return subscription
 
@@ -160,7 +160,7 @@ class SharedReader:
         return RoleReader(self)
 
     async def close(self) -> None:
-        """Close the real reader; everyone still waiting gets an ``HwError``."""
+        """Close the real reader; callers that still wait get an ``HwError``."""
         self._closed = True
         if self._pump is not None:
             self._pump.cancel()
@@ -213,7 +213,7 @@ class SharedReader:
         except HwError as error:
             end = error
         except Exception as error:
-            # Nobody may be left waiting for events that will not come.
+            # No subscriber may wait for events that will not come.
             log.exception("following the driver's events failed")
             end = HwError(f"following the driver's events failed: {error}", "no error there", "report it as a defect")
         self._source = None
@@ -256,6 +256,6 @@ class RoleReader:
 
 
 def _retrieve(task: asyncio.Task[T]) -> None:
-    """Mark a failure as seen: those who asked got it, and nobody may be left asking."""
+    """Mark a failure as retrieved: the callers got it, or there are none left."""
     if not task.cancelled():
         task.exception()

@@ -1,7 +1,7 @@
-"""One role's place in an agent whose roles come and go: it is started, stopped and started again alone.
+"""One role's slot in an agent whose roles come and go: it is started, stopped and restarted independently.
 
-Level-triggered: ``want`` says what should be, the slot's own task brings it about and never runs a role twice at once.
-A role that does not end in time is named and asked again; nothing is started in its place before it has ended.
+Level-triggered: ``want`` sets the goal, and the slot's own task reaches it and never runs a role twice at once. A role
+that does not end in time is named and asked again; nothing is started in its place before it has ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POLICY: Final = BackoffPolicy(first=0.25, cap=5.0, factor=2.0, jitter=0.3, healt
 
 
 class Slot:
-    """Keeps one role as it is wanted while ``run`` runs; cancelling ``run`` stops the role."""
+    """Keeps one role in the wanted state while ``run`` runs; cancelling ``run`` stops the role."""
 
     def __init__(self, role: Role, open_host: OpenHost, decide: AdviceSink) -> None:
         self.role = role
@@ -43,11 +43,11 @@ class Slot:
 
     @property
     def status(self) -> RoleStatus | None:
-        """The role as it is, None when it is not there."""
+        """The role's status, None if it is not started."""
         return self._supervisor.statuses()[0] if self._supervisor is not None else None
 
     def want(self, options: AgentOptions | None) -> None:
-        """The role should run with these options from now on; None: not at all."""
+        """Run the role with these options from now on; None stops it."""
         if options != self._wanted:
             self._wanted = options
             self._settled.clear()
@@ -55,15 +55,15 @@ class Slot:
 
     @property
     def running(self) -> AgentOptions | None:
-        """What the role was started with, None when it is not there."""
+        """The options that the role was started with, None if it is not started."""
         return self._running
 
     async def settled(self) -> None:
-        """Wait until what was wanted last has been brought about."""
+        """Wait until the last ``want`` has taken effect."""
         await self._settled.wait()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Bring about what is wanted, until cancelled."""
         try:
             while True:
                 await self._changed.wait()
@@ -104,7 +104,7 @@ class MakeReader(Protocol):
 
 
 class SharedReaders:
-    """Hands out one shared reader per driver root, and closes it when nobody has it any more.
+    """Hands out one shared reader per driver root, and closes it when nobody uses it any more.
 
     A reader's child holds the driver's files open; a driver can be unloaded only when no role needs it.
     """
@@ -113,7 +113,7 @@ class SharedReaders:
         self._make = make
         self._open: dict[str, tuple[SharedReader, int]] = {}
         self.latest: SharedReader | None = None
-        """The reader that was handed out last, None when none is out."""
+        """The reader that was handed out last, None if none is in use."""
 
     @contextlib.asynccontextmanager
     async def reader(self, options: AgentOptions) -> AsyncIterator[SharedReader]:

@@ -1,7 +1,7 @@
-"""What ``/healthz``, ``/readyz`` and ``/statusz`` say: pure functions of the agent's state.
+"""The content of ``/healthz``, ``/readyz`` and ``/statusz``: pure functions of the agent's state.
 
-``/healthz`` is about the process alone: while it answers, it is healthy, because restarting it would take the roles
-that work along with the one that waits. ``/readyz`` is about the roles.
+``/healthz`` is about the process alone: while it answers, it is healthy, because restarting it would stop the working
+roles along with the one that waits. ``/readyz`` is about the roles.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kgpu.hw.port import Accelerator, Inventory
 
 
 def healthz() -> Response:
-    """The process answers."""
+    """200, as the process answers."""
     return Response(200, "ok\n")
 
 
 def readyz(roles: Iterable[RoleStatus]) -> Response:
-    """200 when every role runs, otherwise 503 with what each of the others lacks."""
+    """200 if every role runs, otherwise 503 with what each of the others lacks."""
     rows = list(roles)
     lines = [
         f"[{'+' if role.ready else '-'}]{role.name} {role.state}" + (f": {role.line}" if role.line else "")
@@ -35,9 +35,9 @@ def readyz(roles: Iterable[RoleStatus]) -> Response:
 
 
 def readyz_auto(roles: Iterable[RoleStatus], off: Collection[str], *, known: bool, problem: str) -> Response:
-    """As ``readyz`` where roles come and go: those that are ``off`` on this node are no lack.
+    """``readyz`` for an agent whose roles come and go: roles that are ``off`` on this node need not run.
 
-    ``known``: there are orders at all. ``problem`` with them is told; the last good ones stay in force meanwhile.
+    ``known`` says whether there are orders. A ``problem`` with them is shown; the last good ones stay in force.
     """
     rows = list(roles)
     lines = [
@@ -78,7 +78,7 @@ def accelerator_row(device: Accelerator) -> dict[str, Any]:
 
 
 def hardware(inventory: Inventory | None, error: UserError | None) -> dict[str, Any]:
-    """What was last read; ``state`` is ``ok``, ``unread`` or ``unavailable``."""
+    """The last reading for JSON; ``state`` is ``ok``, ``unread`` or ``unavailable``."""
     state = "unavailable" if error is not None else "unread" if inventory is None else "ok"
     row: dict[str, Any] = {"state": state}
     if error is not None:
@@ -97,7 +97,7 @@ def hardware(inventory: Inventory | None, error: UserError | None) -> dict[str, 
 
 
 def config_row(config: ConfigText | None) -> dict[str, Any]:
-    """Which configuration was last seen; the text itself stays where it is."""
+    """The last configuration for JSON, without its text."""
     if config is None:
         return {"name": "", "problem": "not known yet"}
     return {

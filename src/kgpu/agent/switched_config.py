@@ -1,6 +1,6 @@
-"""A configuration source whose place can change while roles wait for it: another ConfigMap, or none at all.
+"""A configuration source that can switch to another ConfigMap, or to none, while roles wait for it.
 
-Roles keep what they have until the new place has something to say.
+Roles keep their configuration until the new source has one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kgpu.formats.config_choice import ConfigText
 
 
 class SwitchedConfig:
-    """A ``FollowedConfig``; at first there is no source, which means all defaults."""
+    """A ``FollowedConfig``. At first there is no source, which means all defaults."""
 
     def __init__(self) -> None:
         self._source: FollowedConfig = DefaultConfig()
@@ -23,15 +23,15 @@ class SwitchedConfig:
 
     @property
     def error(self) -> UserError | None:
-        """As the present source's."""
+        """The present source's error."""
         return self._source.error
 
     def current(self) -> ConfigText | None:
-        """As the present source's."""
+        """The present source's configuration."""
         return self._source.current()
 
     def switch(self, source: FollowedConfig) -> None:
-        """Take the configuration from there from now on."""
+        """Take the configuration from this source from now on."""
         self._source = source
         # Those who wait keep the event they have; later ones get a fresh one.
         self._switched.set()

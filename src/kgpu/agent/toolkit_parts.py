@@ -1,7 +1,7 @@
-"""How the toolkit is fitted to this node: its spec, the container engine, links to device nodes, the NRI plugin.
+"""Sets up the toolkit on this node: its spec, the container engine, links to device nodes, the NRI plugin.
 
-An agent that runs on the host itself touches the host's engine only when it is told which (``RUNTIME``): it may be one
-of several on a machine that is no node at all. A simulated driver's nodes get no links, as they are not the host's.
+An agent that runs directly on the host changes the host's engine only if told which one (``RUNTIME``): it may be one of
+several on a machine that is not a node. A simulated driver's device nodes get no links, as they are not the host's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 async def toolkit(host: Host, handle: RoleHandle) -> None:
-    """The role ``toolkit``. Raises ConfigError for settings that are wrong."""
+    """Run the role ``toolkit``. Raises ConfigError for invalid settings."""
     from kgpu.toolkit.cdi_support import find_engines
     from kgpu.toolkit.nri.config import config_from_env
     from kgpu.toolkit.role import ToolkitContext, run
@@ -70,7 +70,7 @@ async def toolkit(host: Host, handle: RoleHandle) -> None:
 
 
 async def withdraw(_api: KubeApi, options: AgentOptions) -> None:
-    """Take the spec away if it is kgpu's, and give the container engine back its config. Raises HostError."""
+    """Remove the spec if it is kgpu's, and restore the container engine's config. Raises HostError."""
     from kgpu.agent.host_files import HostFiles
     from kgpu.toolkit.memory import EngineMemory
     from kgpu.toolkit.spec_keeper import MANAGEMENT_NAME, SPEC_NAME
@@ -118,7 +118,7 @@ def _links(host: Host, settings: ToolkitSettings, driver: str) -> Part:
 
 
 def honoured(config: NriConfig, options: AgentOptions) -> NriConfig:
-    """With what the config.toml of the host's container toolkit says, where there is one.
+    """The NRI config with the settings of the host's container toolkit (config.toml), if there is one.
 
     Raises HostError and ConfigError.
     """

@@ -1,6 +1,6 @@
-"""The roles that an agent can host: each a module here with one ``ROLE``, found automatically.
+"""The roles that an agent can host: each is a module here with one ``ROLE``, found automatically.
 
-A module fits a component of kgpu's to this node. It imports that component only when the role starts, so that an agent
+A module sets up a component of kgpu on this node. It imports that component only when the role starts, so that an agent
 pays only for what it hosts.
 """
 
@@ -18,7 +18,7 @@ from kgpu.formats.operands import BY_ROLE
 
 
 def _found() -> tuple[Role, ...]:
-    """In the order of the table of operands; what is there in no operand comes last."""
+    """All roles in the order of the table of operands; roles without an operand come last."""
     modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     roles: list[Role] = [module.ROLE for module in modules]
     order = {name: number for number, name in enumerate(BY_ROLE)}
@@ -29,7 +29,7 @@ ROLES: Final = _found()
 
 
 def choose_roles(words: Iterable[str]) -> tuple[Role, ...]:
-    """The rows that the words name, each once, in the table's order. Raises ConfigError."""
+    """The roles that the words name, each once, in the table's order. Raises ConfigError."""
     by_word = {word: role for role in ROLES for word in (role.name, *role.aliases)}
     chosen: set[str] = set()
     for word in words:

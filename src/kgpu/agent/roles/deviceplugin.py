@@ -1,4 +1,4 @@
-"""The role ``deviceplugin``: offers accelerators to the kubelet, once the validator lets anything be offered."""
+"""The role ``deviceplugin``: offers accelerators to the kubelet, once the validator allows it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def _device_plugin(host: Host, handle: RoleHandle) -> None:
 
 
 def _specs(options: AgentOptions, files: HostFiles | None) -> tuple[CdiWriter, CdiChanges]:
-    """What brings the CDI specs of answers in line, and what tells that they may be no longer."""
+    """The function that writes the CDI specs for answers, and the stream of events after which they may be outdated."""
     writers: list[PluginSpecs] = []
     written, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -82,7 +82,7 @@ def _specs(options: AgentOptions, files: HostFiles | None) -> tuple[CdiWriter, C
 
 @contextlib.asynccontextmanager
 async def _behind_gate(host: Host, handle: RoleHandle, reader: Reader) -> AsyncIterator[Any]:
-    """The reader for the device plugin: entered once the validator lets anything be offered, where it is waited for."""
+    """The device plugin's reader; waits for the validator first, if the options say so."""
     folder = host.options.validations_dir
     if folder is None:
         yield reader

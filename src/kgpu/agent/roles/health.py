@@ -1,4 +1,4 @@
-"""The role ``health``: judges GPUs by the kernel's log and the driver, and says so in a file and on the Node."""
+"""The role ``health``: judges GPUs by the kernel log and the driver, and reports it in a file and on the Node."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ async def _health(host: Host, handle: RoleHandle) -> None:
 
 
 async def _withdraw(api: KubeApi, options: AgentOptions) -> None:
-    """Take report, condition and verdict file away. Raises KubeError, HostError."""
+    """Remove the report, the condition and the verdict file. Raises KubeError, HostError."""
     verdicts(options).remove()
     await _condition(api, options).withdraw()
 
 
 class _Reports:
-    """Report and condition over a client that is made when there is something to write: GPUs are judged without it."""
+    """Writes report and condition. Its client is made on the first write, as GPUs are judged without it."""
 
     def __init__(self, api: Callable[[], KubeApi], options: AgentOptions) -> None:
         self._api = api

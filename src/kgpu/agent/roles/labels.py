@@ -38,7 +38,7 @@ async def _labels(host: Host, handle: RoleHandle) -> None:
 
 
 def _outcome(options: AgentOptions) -> str:
-    """What is logged of a set of labels; %d is their number."""
+    """The log line for a set of labels; %d is their number."""
     if options.sink is not LabelsSink.NONE:
         return "%d labels published"
     if options.labels_sink is LabelsSink.NONE:
@@ -74,7 +74,7 @@ async def _withdraw(api: KubeApi, options: AgentOptions) -> None:
 
 
 async def withdraw_sink(sink: LabelsSink, api: KubeApi, options: AgentOptions) -> None:
-    """Take kgpu's accelerator labels away from one of the two places in the cluster. Raises KubeError."""
+    """Remove kgpu's accelerator labels from one of the two places in the cluster. Raises KubeError."""
     from kgpu.discovery.publish import withdraw_feature, withdraw_labels
 
     if sink is LabelsSink.NODE:
@@ -84,7 +84,7 @@ async def withdraw_sink(sink: LabelsSink, api: KubeApi, options: AgentOptions) -
 
 
 async def hand_over_sink(sink: LabelsSink, api: KubeApi, options: AgentOptions) -> bool:
-    """As ``withdraw_sink``, once the labels come from the other place; False while some do not come from there yet."""
+    """Remove the labels from ``sink`` once they come from the other place; False while some do not yet."""
     from kgpu.discovery.publish import hand_over_labels
 
     if sink is LabelsSink.NODE:

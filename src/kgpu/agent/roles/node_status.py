@@ -1,4 +1,4 @@
-"""The role ``node-status``: what the validator has found, as metrics."""
+"""The role ``node-status``: the validator's results as metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kgpu.formats.names import ENV_METRICS_PORT
 
 
 async def _node_status(host: Host, handle: RoleHandle) -> None:
-    """``/metrics`` on the agent's status pages, and on a port of its own when told one."""
+    """Serve ``/metrics`` on the agent's status pages, and on a port of its own if one is set."""
     from kgpu.formats.names import METRICS_TYPE
     from kgpu.validator.metrics import look, render
 
@@ -40,7 +40,7 @@ async def _node_status(host: Host, handle: RoleHandle) -> None:
 
 
 def _port(text: str) -> int:
-    """Raises ConfigError."""
+    """Read a port number, 0 for none. Raises ConfigError."""
     if not text:
         return 0
     if not text.isascii() or not text.isdecimal() or int(text) > 65535:

@@ -1,8 +1,8 @@
-"""The role ``probe``: what this node's files, kernel and driver say, as a line of the agent's log for ``kgpu doctor``.
+"""The role ``probe``: writes facts about this node's files, kernel and driver to the agent's log for ``kgpu doctor``.
 
-Said at the start, when something that matters has changed (files, the PCI bus, modules, a word of the kernel's log,
-what the driver's inventory says), and at least once an hour. No port and no right is needed: who may read the agent's
-log has it, and so has every archive of logs. What changes all the time is told at longer and longer intervals.
+It writes them at the start, when something that matters has changed (files, the PCI bus, modules, the kernel log, the
+driver's inventory), and at least once an hour. It needs no port and no permission: whoever may read the agent's log or
+an archive of it has the facts. If something keeps changing, the intervals grow.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from kgpu.agent.shared_reader import SharedReader
     from kgpu.host.engines.paths import MountedPaths
 
-LOOK: Final = 30.0  # seconds between looks at whether something has changed
-AGAIN: Final = 3600.0  # seconds after which everything is said in any case
-PAUSE: Final = 60.0  # seconds between two changes that are told, at first
+LOOK: Final = 30.0  # seconds between checks for changes
+AGAIN: Final = 3600.0  # seconds after which the facts are written in any case
+PAUSE: Final = 60.0  # seconds between two changes that are written, at first
 LONGEST: Final = 900.0
-HANGS: Final = 60.0  # seconds after which a look at the host's files hangs
+HANGS: Final = 60.0  # seconds after which a read of the host's files counts as hanging
 _WELL: Final = "what kgpu doctor wants to know of this node is in this agent's log"
 _READ: Final = 65536
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 async def probe(host: Host, handle: RoleHandle) -> None:
-    """Until cancelled."""
+    """Write the facts until cancelled."""
     from kgpu.doctor.sources.host import driver_facts, fingerprint
 
     options = host.options
@@ -65,8 +65,8 @@ async def probe(host: Host, handle: RoleHandle) -> None:
 
 
 async def _read(handle: RoleHandle, read: Callable[[], T]) -> T:
-    """What reads files of the host, any of which may hang for good (a disk, a driver): the role tells that, ends
-    nevertheless when it is told to, and goes on when there is an answer. No more is asked meanwhile.
+    """Read files of the host in a thread. Any of them may hang for good (a disk, a driver): the role then reports that,
+    can still be stopped, and continues once there is an answer. It reads nothing else meanwhile.
     """
     task = asyncio.create_task(beside(read))
     try:
@@ -91,15 +91,15 @@ def _say(options: AgentOptions, log: Path | None, driver: dict[str, Any]) -> Non
     from kgpu.doctor.sources.probed import line
 
     facts = host_facts.encode(gather(host_paths(options), node=options.node_name, log_path=log)) | driver
-    facts["bootId"] = facts.get("bootId") or boot_id()  # without it nobody knows whether they are still true
-    print(line(facts), flush=True)  # noqa: T201 - not a message: a line of its own, without a time before it
+    facts["bootId"] = facts.get("bootId") or boot_id()  # without it nobody knows whether the facts still hold
+    print(line(facts), flush=True)  # noqa: T201 - not a log message: it has no timestamp
 
 
 def host_paths(options: AgentOptions) -> MountedPaths:
-    """The host's paths as this process sees them: of some folders it knows better than through the host's root.
+    """The host's paths as this process sees them; some folders have mounts or options of their own.
 
-    The PCI bus is the first that has an accelerator, of those that the role ``features`` makes labels from: a label
-    must not be taken for a lie because the two looked at different buses.
+    The PCI bus is the first with an accelerator among those that the role ``features`` reads: its labels must not look
+    wrong because the two roles read different buses.
     """
     from kgpu.doctor.sources.host import has_accelerator
     from kgpu.host import pci
@@ -118,7 +118,7 @@ def host_paths(options: AgentOptions) -> MountedPaths:
 
 
 def _inventory(reader: SharedReader) -> Hashable:
-    """What is known without asking the driver."""
+    """The parts of the last inventory that matter, without asking the driver; None if it is not known."""
     inventory = reader.last_inventory
     if inventory is None or reader.last_error is not None:
         return None
@@ -129,9 +129,9 @@ def _inventory(reader: SharedReader) -> Hashable:
 
 
 class KernelWords:
-    """Whether the kernel has said something that matters since one asked last; never, where it can't be read.
+    """Tells whether the kernel has logged something that matters since the last call; never if it can't be read.
 
-    The log is closed when nobody uses this any more, not even a call that hangs.
+    The log is closed when nothing uses this object any more, not even a call that hangs.
     """
 
     def __init__(self, log: Path | None) -> None:
@@ -143,7 +143,7 @@ class KernelWords:
             os.close(self._descriptor)
 
     def said(self) -> bool:
-        """False the first time: from then on it is listened to. May take long, and hang."""
+        """Whether something that matters was logged; False on the first call, which opens the log. It may hang."""
         from kgpu.doctor.host_facts import matters
 
         if self._descriptor < 0:
@@ -153,7 +153,7 @@ class KernelWords:
         while True:
             try:
                 data = os.read(self._descriptor, _READ)
-            except BrokenPipeError:  # overwritten before it was read: something was said
+            except BrokenPipeError:  # overwritten before it was read: assume that it mattered
                 matched = True
                 continue
             except OSError:

@@ -17,7 +17,7 @@ async def _toolkit(host: Host, handle: RoleHandle) -> None:
 
 
 async def _withdraw(api: KubeApi, options: AgentOptions) -> None:
-    """Take away what the toolkit has put on this node. Raises HostError."""
+    """Remove what the toolkit has put on this node. Raises HostError."""
     from kgpu.agent import toolkit_parts
 
     await toolkit_parts.withdraw(api, options)

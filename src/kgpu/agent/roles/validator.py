@@ -1,4 +1,4 @@
-"""The role ``validator``: proves that work can be given to this node, and says so on it."""
+"""The role ``validator``: proves that this node can run GPU work, and reports it on the Node."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def _validator(host: Host, handle: RoleHandle) -> None:
 
 
 async def _withdraw(api: KubeApi, options: AgentOptions) -> None:
-    """Take the condition and the files away. Raises KubeError, HostError."""
+    """Remove the condition and the files. Raises KubeError, HostError."""
     from kgpu.validator.files import Folder
     from kgpu.validator.publish import NodeObject
 
