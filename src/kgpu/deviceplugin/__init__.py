@@ -1,1 +1,1 @@
-"""The device plugin: offers accelerators and slices to the kubelet. Read plan.py first."""
+"""The device plugin: offers accelerators and partitions to the kubelet. Read plan.py first."""

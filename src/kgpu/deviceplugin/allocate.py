@@ -1,8 +1,8 @@
-"""From device ids to what a container gets, per strategy. Pure: answers come from what is known, never from hardware.
+"""Works out what a container gets for its device ids, per strategy. Pure: it never touches the hardware.
 
-The table of strategies is the replaced program's. Several strategies add up; where envvar and volume-mounts both set
-``NVIDIA_VISIBLE_DEVICES`` the latter wins. A device that is known to be broken is refused: the kubelet asks for one
-only in a race, and a refused pod is replaced while a pod on a dead GPU hangs.
+The table of strategies is the replaced program's. Several strategies add up; volume-mounts overrides the
+``NVIDIA_VISIBLE_DEVICES`` of envvar. A device that is known to be broken is refused: the kubelet asks for one only in a
+race, and a refused pod is replaced while a pod on a dead GPU hangs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MPS_CONTAINER_ROOT = "/mps"
 
 
 class AllocationError(KubeletError):
-    """The kubelet's request can't be met; the pod shows the text."""
+    """The kubelet's request can't be met; the pod's status shows the text."""
 
 
 def allocate(
@@ -74,12 +74,12 @@ class _Parts:
 
     @property
     def channels(self) -> list[int]:
-        """IMEX channels that are wanted and there."""
+        """The requested IMEX channels that exist."""
         return [channel for channel in self.settings.imex_channel_ids if channel in self.host.imex_channels]
 
 
 def names_in_order(strategies: Sequence[str]) -> list[str]:
-    """The chosen strategies in the order in which they overwrite each other, whatever order they were given in."""
+    """The chosen strategies in the order in which they override each other, whatever order they were given in."""
     return [strategy for strategy in _STRATEGIES if strategy in strategies]
 
 
@@ -110,7 +110,7 @@ def _requested(resource: PluginResource, ids: Sequence[str], unhealthy: Mapping[
 
 
 def shown_name(device: PluginDevice, settings: PluginSettings) -> str:
-    """What a container, and a CDI spec, call the device."""
+    """The device's name in a container and in a CDI spec."""
     return device.unit.index if settings.id_strategy == "index" else device.unit.uuid
 
 
@@ -129,7 +129,7 @@ def _volume_mounts(parts: _Parts, shown: list[str], _new_id: Callable[[], str]) 
 
 
 def cdi_names(shown: Sequence[str], settings: PluginSettings, host: HostDevices, vendor: Vendor) -> list[str]:
-    """Qualified CDI names for device ids, and for what comes with every container."""
+    """Qualified CDI names of the devices, and of what every container gets."""
     wanted = [("gpu", name) for name in shown]
     wanted += [("imex-channel", str(channel)) for channel in settings.imex_channel_ids if channel in host.imex_channels]
     wanted += [
@@ -174,7 +174,7 @@ def _device_specs(parts: _Parts, devices: Sequence[PluginDevice]) -> None:
 
 
 def mps_control(root: str, resource: str) -> str:
-    """Where the MPS control daemon of a resource listens, below an MPS root."""
+    """The path on which the MPS control daemon of a resource listens, below an MPS root."""
     return f"{root.rstrip('/')}/{resource}/pipe/control"
 
 

@@ -1,4 +1,4 @@
-"""The device plugin's settings: one table of flags, and flag > environment > config file > default over it.
+"""The device plugin's settings: one table of flags, resolved as flag > environment > config file > default.
 
 Names, aliases, environment variables and defaults are the replaced program's. Known error texts are kept inside the
 three-part messages, because users search for them.
@@ -50,7 +50,7 @@ def _read_channels(value: Any, where: str) -> tuple[int, ...]:
 
 
 _row = partial(Setting, empty_counts=True)
-"""A variable that is set counts, as with the replaced program, but for choices: an empty text is none of them."""
+"""A variable that is set counts even if empty, as in the replaced program; for choices, an empty one is ignored."""
 
 _SWITCH: Final[Any] = {"read": read_bool, "shape": FlagShape.SWITCH}
 
@@ -116,7 +116,7 @@ FLAGS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginSettings:
-    """What is in force. Folders are as given; ``host_dev_root`` applies the rule for an empty ``dev_root``."""
+    """The settings in force. Folders are as given; ``host_dev_root`` applies the rule for an empty ``dev_root``."""
 
     mig_strategy: str = "none"
     fail_on_init_error: bool = True
@@ -149,12 +149,12 @@ class PluginSettings:
 
     @property
     def uses_cdi(self) -> bool:
-        """True when a CDI spec is needed for what the kubelet is answered."""
+        """True if the answers to the kubelet need a CDI spec."""
         return any(strategy.startswith("cdi-") for strategy in self.list_strategies)
 
     @property
     def only_cdi(self) -> bool:
-        """True when containers get their devices through CDI alone."""
+        """True if containers get their devices through CDI alone."""
         return all(strategy.startswith("cdi-") for strategy in self.list_strategies)
 
 
@@ -184,7 +184,7 @@ def _check_together(settings: PluginSettings) -> None:
 
 
 def without_effect(settings: PluginSettings) -> list[Advice]:
-    """What was asked for and changes nothing."""
+    """Advice on settings that have no effect."""
     values = {flag.attr: getattr(settings, flag.attr) for flag in FLAGS}
     return list(settings_engine.without_effect(FLAGS, settings_engine.Resolved(values, {})))
 

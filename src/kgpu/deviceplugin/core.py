@@ -1,4 +1,4 @@
-"""All that the device plugin knows and decides, without a socket or a clock: inputs in, offers and decisions out.
+"""The device plugin's state and decisions, without a socket or a clock.
 
 ``run.py`` feeds it configurations, readings and events, and asks for the resources to offer. Every answer to the
 kubelet comes from here, so that a hung driver can't delay one.
@@ -63,7 +63,7 @@ class PluginCore:
     # --- inputs ---
 
     def configure(self, config: ConfigText) -> None:
-        """Take a configuration over. Raises UserError when it can't be used; what was in force then stays so."""
+        """Apply a configuration. Raises UserError if it can't be used; the one in force then stays."""
         if config.problem is not None:
             raise config.problem
         self.settings = resolve(parse_config(config.text, source=config.name), overrides=self._overrides, env=self._env)
@@ -72,7 +72,7 @@ class PluginCore:
         self._replan()
 
     def configure_from_memory(self) -> bool:
-        """Use the last good configuration of an earlier run; False when there is none."""
+        """Apply the last good configuration of an earlier run; False if there is none."""
         if self._memory.config is None:
             return False
         try:
@@ -82,14 +82,14 @@ class PluginCore:
         return True
 
     def inventory(self, inventory: Inventory, links: Sequence[Link], now: float) -> None:
-        """Take a reading over."""
+        """Apply a reading of the hardware."""
         self.accelerators, decisions = roster.merge(self.accelerators, inventory)
         self._tell(decisions)
         self.topology = self.topology.updated(self.accelerators, links)
         self._observe(now)
 
     def unreadable(self, problem: HwError, now: float) -> None:
-        """Nothing can be read at all: every known device keeps its place and is unhealthy."""
+        """Apply that nothing can be read: every known device stays in the list as unhealthy."""
         finding = HardwareFinding(
             subject="", problem=Problem.CRASHED, what=problem.what, expected=problem.expected, remedy=problem.remedy
         )
@@ -102,14 +102,14 @@ class PluginCore:
         self._observe(now)
 
     def event(self, event: HardwareEvent, now: float) -> bool:
-        """Take an event over; True when it changed somebody's health."""
+        """Apply an event; True if it changed a device's health."""
         before = self.health
         self.health, decisions = health_rules.on_event(before, event, self._rules, now, self.accelerators)
         self._tell(decisions)
         return self.health.illnesses != before.illnesses
 
     def verdicts(self, verdicts: Mapping[str, GpuVerdict] | None) -> bool:
-        """Take the health role's verdicts over, None when there are none; True when something changed."""
+        """Apply the health role's verdicts, None if nobody gives any; True if something changed."""
         before = self.health
         self.health, decisions = health_rules.on_verdicts(before, verdicts, self._rules)
         self._tell(decisions)
@@ -142,7 +142,7 @@ class PluginCore:
 
     @property
     def memory(self) -> PluginMemory:
-        """What a later run needs to know."""
+        """What a later run needs to remember."""
         return replace(
             self._memory,
             accelerators=self.accelerators,
@@ -151,7 +151,7 @@ class PluginCore:
 
     @property
     def sick(self) -> bool:
-        """True while something may recover."""
+        """True while a device may recover."""
         return bool(self.health.broken or self.health.illnesses or self.health.withdrawn)
 
     def states(self, resource: PluginResource) -> tuple[DeviceState, ...]:
@@ -190,7 +190,7 @@ class PluginCore:
 
 
 def _without_imex(resources: ResourcePlan, missing: Sequence[int], *, required: bool) -> ResourcePlan:
-    """Missing channels are a warning, or with ``required`` the end of every offer until they are there."""
+    """Warn about missing channels; with ``required``, offer nothing until they exist."""
     names = ", ".join(f"channel{channel}" for channel in missing)
     decision = Advice(
         subject="",
@@ -204,7 +204,7 @@ def _without_imex(resources: ResourcePlan, missing: Sequence[int], *, required: 
 
 
 def _without_mps(resources: ResourcePlan, settings: PluginSettings, host: HostDevices) -> ResourcePlan:
-    """Shares by MPS are offered where their daemon listens: without it every CUDA program in them fails."""
+    """Leave out MPS shares without a listening daemon: every CUDA program in them would fail."""
     silent = [
         resource
         for resource in resources.resources
@@ -227,7 +227,7 @@ def _without_mps(resources: ResourcePlan, settings: PluginSettings, host: HostDe
 
 
 def refused(config: ConfigText, problem: UserError, *, kept: bool) -> Advice:
-    """The record of a configuration that can't be used."""
+    """The advice on a configuration that can't be used."""
     decision = Advice.from_error(problem, subject=config.name, reason=REFUSED, severity=Severity.ERROR)
     tail = "the last good configuration stays in force" if kept else "nothing is offered until it is corrected"
     return replace(decision, evidence=(tail,))

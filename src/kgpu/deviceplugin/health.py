@@ -1,11 +1,10 @@
-"""Which devices are unhealthy, and when they recover. Pure: events, readings and the time in, a new state out.
+"""Decides which devices are unhealthy and when they recover, from events, readings and the time. Pure.
 
-Where the health role gives verdicts, they decide about Xids; what the driver says is broken counts in any case.
-Where it does not, Xid rules are the replaced program's but for 94 (an error of the program) and 109 (ends with a
-reset). The two environment variables mean what is documented, for both. One Xid marks every replica and slice of its
-GPU (or just the slice that the event names) and nothing else, and health comes back: at once when a verdict, a pending
-recovery action or a finding is over, else after a quiet time without another Xid in which it can be
-read.
+If the health role gives verdicts, they decide about Xids; what the driver reports as broken always counts. Without
+verdicts, the Xid rules are the replaced program's except for 94 (an application error) and 109 (ends with a reset). The
+two environment variables have their documented meaning in both cases. One Xid marks every replica and partition of its
+GPU (or just the partition that the event names) and nothing else. A device recovers at once when a verdict, a pending
+recovery action or a finding ends, otherwise after a quiet time in which it can be read and no Xid comes.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from kgpu.hw.port import Accelerator, EventKind, HardwareEvent, Problem
 from kgpu.hw.verdicts import GpuVerdict
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 94})
-"""Errors of the program rather than of the GPU; ignored unless enabled."""
+"""Application errors rather than GPU errors; ignored unless enabled."""
 QUIET_SECONDS = 30.0
-"""How long a GPU that looks well must stay without a critical Xid before it is offered again."""
+"""How long a GPU that looks healthy must have no critical Xid before it is offered again."""
 NO_ACTION = frozenset({"none", "unknown", ""})
 _ALL = frozenset({"all", "xids"})
 _XID = re.compile(r"[0-9]{1,9}")
@@ -32,7 +31,7 @@ _XID_CAUSE = re.compile(r"xid:([0-9]{1,9})(@.*)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidRules:
-    """Which Xids make a device unhealthy. ``findings`` is False when every health check is off."""
+    """Which Xids make a device unhealthy. ``findings`` is False if every health check is off."""
 
     ignored: frozenset[int] = APPLICATION_XIDS
     disabled: frozenset[int] = frozenset()  # by name
@@ -42,17 +41,17 @@ class XidRules:
     findings: bool = True
 
     def critical(self, xid: int) -> bool:
-        """Naming an Xid as enabled beats every way of disabling it, and enabling all beats disabling."""
+        """Whether an Xid makes a device unhealthy. Enabling it, or all, beats every way of disabling it."""
         if self.all_enabled or xid in self.enabled:
             return True
         return not self.all_ignored and xid not in self.ignored
 
     def demanded(self, xid: int) -> bool:
-        """Somebody wants this one to count, whatever a verdict says of it."""
+        """Whether the settings make this Xid count whatever its verdict says."""
         return self.all_enabled or xid in self.enabled
 
     def obeys(self, verdict: GpuVerdict) -> bool:
-        """Whether a verdict takes the GPU away: for something else than Xids that somebody has switched off."""
+        """Whether a verdict withdraws the GPU for a cause other than disabled Xids."""
         off = bool(verdict.causes) and all(self._is_off(cause) for cause in verdict.causes)
         return verdict.withdraws and self.findings and not off
 
@@ -65,7 +64,7 @@ class XidRules:
 
 
 def rules_from_env(env: Mapping[str, str]) -> tuple[XidRules, list[Advice]]:
-    """The rules that the two environment variables ask for; words that mean nothing are told and skipped."""
+    """The rules from the two environment variables, and advice on words that are invalid and skipped."""
     decisions: list[Advice] = []
     disabled, disabled_words = _codes(ENV_DISABLE_HEALTHCHECKS, env, decisions)
     enabled, enabled_words = _codes(ENV_ENABLE_HEALTHCHECKS, env, decisions)
@@ -102,18 +101,18 @@ def _codes(name: str, env: Mapping[str, str], decisions: list[Advice]) -> tuple[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Illness:
-    """A critical Xid that was not yet recovered from. ``pending`` once the driver asked for a recovery action."""
+    """A critical Xid without recovery yet. ``pending`` is True once the driver has asked for a recovery action."""
 
     gpu_uuid: str
     code: int
     gpu_instance: int | None = None
     compute_instance: int | None = None
-    last: float = 0.0  # monotonic second of the newest sign of it
+    last: float = 0.0  # monotonic time of its latest sign, in seconds
     pending: bool = False
-    demanded: bool = False  # somebody has named the Xid
+    demanded: bool = False  # the settings enable this Xid
 
     def touches(self, unit: GpuUnit) -> bool:
-        """True when ``unit`` is on the GPU, and is or contains or belongs to the slice, that the Xid was about."""
+        """True if ``unit`` is the GPU or partition of the Xid, contains it or belongs to it."""
         return (
             unit.gpu_uuid == self.gpu_uuid
             and (None in {unit.gpu_instance, self.gpu_instance} or unit.gpu_instance == self.gpu_instance)
@@ -123,7 +122,7 @@ class Illness:
 
     @property
     def reason(self) -> str:
-        """For people."""
+        """The reason for people, such as "Xid 79"."""
         where = "" if self.gpu_instance is None else f" in GPU instance {self.gpu_instance}"
         return f"Xid {self.code}{where}"
 
@@ -132,24 +131,25 @@ class Illness:
 class DeviceHealth:
     """Everything that makes devices unhealthy now. ``broken`` maps a GPU's uuid to what was found.
 
-    ``judged`` are the GPUs of which the health role gives verdicts, ``withdrawn`` those that it takes away, and why.
+    ``judged`` are the GPUs with verdicts from the health role; ``withdrawn`` maps those that it withdraws to the
+    reason.
     """
 
     illnesses: tuple[Illness, ...] = ()
     broken: Mapping[str, str] = field(default_factory=dict)
-    ignored: frozenset[tuple[str, int]] = frozenset()  # told once each
+    ignored: frozenset[tuple[str, int]] = frozenset()  # reported once each
     judged: frozenset[str] = frozenset()
     withdrawn: Mapping[str, str] = field(default_factory=dict)
 
     def reason(self, unit: GpuUnit) -> str:
-        """Why ``unit`` is unhealthy; "" when it is healthy."""
+        """Why ``unit`` is unhealthy; "" if it is healthy."""
         reasons = [self.broken[unit.gpu_uuid]] if unit.gpu_uuid in self.broken else []
         reasons += [self.withdrawn[unit.gpu_uuid]] if unit.gpu_uuid in self.withdrawn else []
         reasons += [illness.reason for illness in self.illnesses if self.counts(illness) and illness.touches(unit)]
         return "; ".join(dict.fromkeys(reasons))
 
     def counts(self, illness: Illness) -> bool:
-        """Whether an Xid is judged here."""
+        """Whether an Xid counts here, not in a verdict of the health role."""
         return illness.demanded or illness.gpu_uuid not in self.judged
 
 
@@ -160,7 +160,7 @@ def on_event(
     if event.kind is not EventKind.XID:
         return health, []
     if event.uuid is None:
-        # Whoever hosts the state reads the inventory again: what is really broken shows there.
+        # The caller reads the inventory again, which shows what is really broken.
         return health, [
             Advice(
                 subject="",
@@ -171,7 +171,7 @@ def on_event(
             )
         ]
     if event.uuid in health.judged and not rules.demanded(event.code):
-        return health, []  # the verdict says what it means
+        return health, []  # its verdict decides
     if not rules.critical(event.code):
         key = (event.uuid, event.code)
         if key in health.ignored:
@@ -203,7 +203,7 @@ def on_event(
         what=f"device marked unhealthy: {event.uuid}",
         why=f"critical {new.reason}",
         evidence=tuple(f"GPU {gpu.index}" for gpu in accelerators if gpu.uuid == event.uuid),
-        # What was found about the whole GPU was told already, with its own remedy.
+        # The finding on the whole GPU was reported already, with its own remedy.
         severity=Severity.INFO if event.uuid in health.broken else Severity.ERROR,
         remedy="none at first: it is offered again by itself once the driver says it is well; if that does not come,"
         " reset the GPU or reboot the node. Running pods are left alone",
@@ -224,7 +224,7 @@ def on_reading(
     *,
     quiet_seconds: float = QUIET_SECONDS,
 ) -> tuple[DeviceHealth, list[Advice]]:
-    """The state after the accelerators were read: findings come and go, illnesses end."""
+    """The state after a reading: findings come and go, and illnesses end."""
     decisions: list[Advice] = []
     by_uuid = {gpu.uuid: gpu for gpu in accelerators}
     broken = {gpu.uuid: reason for gpu in accelerators if (reason := _found(gpu, rules))}
@@ -235,7 +235,7 @@ def on_reading(
             what=f"device marked unhealthy: {uuid}",
             why=broken[uuid],
             evidence=(f"GPU {by_uuid[uuid].index}",),
-            # One Event per cause: an Xid of the whole GPU was told already, with what to do.
+            # One Event per cause: the Xid of the whole GPU was reported already, with its remedy.
             severity=Severity.INFO if uuid in announced else Severity.ERROR,
             remedy=next((finding.remedy for finding in by_uuid[uuid].findings), ""),
             reason="DeviceUnhealthy",
@@ -261,7 +261,7 @@ def on_reading(
 def on_verdicts(
     health: DeviceHealth, verdicts: Mapping[str, GpuVerdict] | None, rules: XidRules
 ) -> tuple[DeviceHealth, list[Advice]]:
-    """The state after new verdicts, by uuid; None: nobody gives any. The health role tells of them with an Event."""
+    """The state after new verdicts by uuid, None if nobody gives any. The health role writes the Events about them."""
     known = verdicts or {}
     withdrawn = {uuid: f"{verdict.what} ({verdict.action})" for uuid, verdict in known.items() if rules.obeys(verdict)}
     news = [
@@ -290,7 +290,7 @@ def on_verdicts(
 
 
 def _found(gpu: Accelerator, rules: XidRules) -> str:
-    """What makes a whole GPU unhealthy, "" when nothing does."""
+    """What makes a whole GPU unhealthy, "" if nothing does."""
     if gpu.usable:
         return ""
     blocking = [finding for finding in gpu.findings if finding.problem is not Problem.UNREADABLE]
@@ -305,10 +305,10 @@ def _still_ill(illness: Illness, gpu: Accelerator | None, now: float, quiet_seco
     if not gpu.usable or gpu.recovery_action not in NO_ACTION:
         return replace(illness, last=now, pending=True)
     if gpu.recovery_action == "unknown" and any(finding.problem is Problem.UNREADABLE for finding in gpu.findings):
-        # It can't be read: nothing says that it is well, and its quiet time begins when it answers.
+        # It can't be read, so nothing shows that it is healthy: the quiet time begins when it answers.
         return replace(illness, last=now)
     if illness.gpu_instance is not None and not any(_is_slice(part_ids, illness) for part_ids in _slice_ids(gpu)):
-        return None  # the slice was taken down; whatever is made in its place is new
+        return None  # the partition was destroyed; one that replaces it is new
     if illness.pending and gpu.recovery_action == "none":
         return None
     return None if now - illness.last >= quiet_seconds else illness

@@ -1,4 +1,4 @@
-"""What the node offers beside the GPUs' own device nodes: others in /dev, and MPS control daemons."""
+"""What the node offers besides the GPUs' own device nodes: others in /dev, and MPS control daemons."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GDRCOPY_NODE = "/dev/gdrdrv"
 def read_host_facts(settings: PluginSettings, *, simulated: bool = False) -> HostDevices:
     """Look below the driver root where it is mounted here, and below ``/``.
 
-    ``simulated`` also takes plain files for device nodes: a simulated driver has them where it may not make real ones.
+    With ``simulated``, plain files count as device nodes: a simulated driver makes them if it may not make real ones.
     """
     driver = settings.container_driver_root.rstrip("/")
     roots = [driver, ""] if driver and os.path.isdir(f"{driver}/dev") else [""]
@@ -56,7 +56,7 @@ def _mps_daemons(settings: PluginSettings) -> frozenset[str]:
 
 
 def _listens(path: str) -> bool:
-    """Whether somebody is behind a socket or a named pipe; a daemon that has died leaves its files."""
+    """Whether a process listens on a socket or named pipe; a dead daemon leaves its files."""
     try:
         if stat.S_ISFIFO(os.stat(path).st_mode):
             os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))  # ENXIO without a reader

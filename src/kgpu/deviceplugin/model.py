@@ -1,4 +1,4 @@
-"""What the device plugin offers: units of hardware, the devices made of them, and the resources they form."""
+"""What the device plugin offers: hardware units, the devices made of them, and the resources that these form."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GpuUnit:
 
     @property
     def is_mig(self) -> bool:
-        """True for a slice of a GPU."""
+        """True for a MIG device."""
         return bool(self.profile)
 
 
@@ -55,7 +55,7 @@ class PluginDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginResource:
-    """One resource as the kubelet sees it, its devices in the order of GPU, slice, replica."""
+    """One resource as the kubelet sees it, with devices ordered by GPU, MIG device and replica."""
 
     name: str
     devices: tuple[PluginDevice, ...] = ()
@@ -68,14 +68,15 @@ class PluginResource:
 
     @property
     def vendor(self) -> Vendor:
-        """Who made its devices; they are all of one vendor."""
+        """The vendor of its devices, which are all of one vendor."""
         return vendor_of(self.devices[0].unit.vendor)
 
     @property
     def endpoint(self) -> str:
-        """The socket's file name: ``nvidia-<name>.sock``; another domain than nvidia.com comes before the name.
+        """The socket's file name: ``nvidia-<name>.sock``, or ``<domain>_<name>.sock`` for other domains than
+        nvidia.com.
 
-        No resource name has the underscore, so ``nvidia/gpu`` can't take the socket of ``nvidia.com/gpu``.
+        Domains have no underscore, so ``nvidia/gpu`` can't take the socket of ``nvidia.com/gpu``.
         """
         domain, _, name = self.name.partition("/")
         return f"nvidia-{name}.sock" if domain == NVIDIA_DOMAIN else f"{domain}_{name}.sock"
@@ -83,19 +84,19 @@ class PluginResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcePlan:
-    """What to offer, and everything that was decided on the way there."""
+    """What to offer, and the decisions that led to it."""
 
     resources: tuple[PluginResource, ...] = ()
     decisions: tuple[Advice, ...] = field(default=(), compare=False)
 
     def resource(self, name: str) -> PluginResource | None:
-        """The resource called ``name``."""
+        """The resource called ``name``, None if there is none."""
         return next((resource for resource in self.resources if resource.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDevices:
-    """What this node's /dev offers beside the GPUs' own nodes; paths as a container sees them. ``control_nodes`` are
+    """What this node's /dev offers besides the GPUs' own nodes; paths as a container sees them. ``control_nodes`` are
     those of every vendor. ``mps_daemons`` are the resources for which an MPS control daemon listens.
     """
 

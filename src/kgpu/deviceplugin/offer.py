@@ -1,8 +1,8 @@
-"""One resource at the kubelet: its socket, its registration, its device list. Troubles of one never reach another.
+"""Serves one resource to the kubelet: socket, registration and device list. A problem of one never affects another.
 
-Registers whenever the kubelet's socket is another one than before, and again when the kubelet does not keep a stream:
-where two plugins followed one another, the end of the first one's stream makes it let go of the second.
-Makes its own socket again when somebody removed it (a starting kubelet empties the folder).
+It registers whenever the kubelet's socket is a new one, and again if the kubelet drops the stream: if one plugin
+replaces another, the end of the first one's stream makes the kubelet drop the second. It recreates its own socket when
+that was removed (a starting kubelet empties the folder).
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from kgpu.kubelet.rpc import is_served
 from kgpu.kubelet.socket_watch import SocketIdentity
 
 LOOK_SECONDS = 1.0
-"""How often the socket and the registration are looked at when nothing tells of a change."""
+"""How often the socket and the registration are checked without an event."""
 STREAM_SECONDS = 5.0
-"""A kubelet that registered a plugin opens a stream at once; after this long without one it is told again."""
+"""A kubelet opens a stream as soon as a plugin has registered; after this long without one, register again."""
 LOST = BackoffPolicy(first=0.2, cap=STREAM_SECONDS, factor=2.0, jitter=0.3, healthy_after=30.0)
-"""The same after it has given up a stream: soon, for its devices count as unhealthy meanwhile."""
+"""The same after the kubelet has dropped a stream: soon, because its devices count as unhealthy meanwhile."""
 WITHDRAW_SECONDS = 10.0
-"""How long an empty list is still served after the kubelet got it, so that it is sure to be acted on."""
+"""How long an empty list is still served after the kubelet got it, so that it surely acts on it."""
 YIELD = BackoffPolicy(first=5.0, cap=300.0, factor=2.0, jitter=0.3, healthy_after=600.0)
-"""How long a socket that another process put in the place of ours is left to it: the newest one serves, for two that
-take it from each other would keep the kubelet busy and the devices changing hands."""
+"""How long another process that has replaced our socket keeps it: the newest one serves, because two that keep
+replacing each other's socket would keep the kubelet busy.
+"""
 RETRY = BackoffPolicy(first=0.05, cap=1.0, factor=2.0, jitter=0.2, healthy_after=5.0)
 
 
@@ -96,7 +97,7 @@ class Offer:
         self.wake()
 
     def wake(self) -> None:
-        """Something about the kubelet or its folder changed: look again."""
+        """Look again, because something about the kubelet or its folder has changed."""
         self._wake.set()
 
     def _on_stream(self) -> None:
@@ -106,17 +107,17 @@ class Offer:
 
     @property
     def registered(self) -> bool:
-        """True while the kubelet that is there now follows the resource and has been sent its devices."""
+        """True while the present kubelet follows the resource and has been sent its devices."""
         known = self._registered is not None and self._registered == self._identity()
         return known and self._server is not None and self._server.delivered >= 0
 
     @property
     def withdrawn(self) -> bool:
-        """True when the resource has no devices any more and the kubelet had time to act on it."""
+        """True once the resource has no devices any more and the kubelet has had time to act on it."""
         return self._empty_since is not None and self._clock.monotonic() - self._empty_since >= WITHDRAW_SECONDS
 
     async def run(self) -> None:
-        """Serve and register for ever."""
+        """Serve and register until cancelled."""
         backoff = Backoff(RETRY)
         try:
             while True:
@@ -159,7 +160,7 @@ class Offer:
                 "remove the other one; this one takes the socket back when it is gone, or after a while",
             )
         if not self._kubelet_socket.parent.is_dir():
-            return  # the folder is the kubelet's to make; the wait for it is told elsewhere
+            return  # the kubelet creates the folder; the wait for it is reported elsewhere
         registration = Registration(resource=self.name, endpoint=endpoint.name)
         server = DevicePluginServer(endpoint.parent, registration, self, on_stream=self._on_stream)
         server.update(self._states or ())
@@ -196,7 +197,7 @@ class Offer:
         )
 
     def _is_kept(self, server: DevicePluginServer, now: float) -> bool:
-        """Whether the kubelet follows, or is given time to begin."""
+        """Whether the kubelet follows the resource, or still has time to begin."""
         if server.streams:
             return True
         if self._followed:

@@ -1,7 +1,7 @@
-"""From accelerators and settings to resources: naming, MIG strategies, patterns, sharing. Pure.
+"""Turns accelerators and settings into resources: naming, MIG strategies, patterns, sharing. Pure.
 
-Promises: the same input gives the same resources in the same order; whatever is left out is said with its reason, and
-never takes the rest along (a wrong MIG layout ends the replaced program).
+Promises: the same input gives the same resources in the same order; whatever is left out is reported with its reason
+and never affects the rest (an invalid MIG layout ends the replaced program).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def plan(accelerators: Sequence[Accelerator], settings: PluginSettings) -> Resou
 
 
 def whole_gpu(gpu: Accelerator) -> GpuUnit:
-    """The whole of an accelerator."""
+    """The unit of a whole accelerator."""
     return GpuUnit(
         uuid=gpu.uuid,
         index=str(gpu.index),
@@ -135,7 +135,9 @@ def _units_none(gpus: Sequence[Accelerator], decisions: list[Advice]) -> list[Gp
 
 
 def _units_single(gpus: Sequence[Accelerator], decisions: list[Advice]) -> list[GpuUnit]:
-    """Strategy single promises that all devices are alike: the kind that most GPUs have is kept, the rest left out."""
+    """The units for strategy single, which promises equal devices: the most frequent kind is kept, the
+    rest left out.
+    """
     on = [gpu for gpu in gpus if gpu.mig_enabled]
     off = [gpu for gpu in gpus if not gpu.mig_enabled]
     if on and off:
@@ -183,7 +185,7 @@ def _first_match(rows: Sequence[NamePattern], text: str) -> str:
 
 
 def _resource_name(unit: GpuUnit, settings: PluginSettings, decisions: list[Advice]) -> str:
-    """The resource that a unit belongs to, before sharing; "" with a decision when none fits."""
+    """The name of the unit's resource before sharing; "" with a decision if none fits."""
     vendor = vendor_of(unit.vendor)
     if not unit.is_mig:
         return _first_match(settings.gpus, unit.model) or vendor.resource

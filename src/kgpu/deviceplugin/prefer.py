@@ -1,7 +1,7 @@
-"""Which devices of a resource the kubelet should take: aligned, distributed or packed. Pure.
+"""Chooses the devices of a resource that the kubelet should take: aligned, distributed or packed. Pure.
 
-Whole unshared GPUs are aligned (``search.py``). Shares and slices are spread over the GPUs or packed onto few. Equal
-choices fall in the order of the devices, so the same request gets the same answer. Every choice says why.
+Whole unshared GPUs are aligned (``search.py``). Shares and MIG devices are spread over the GPUs or packed onto few.
+Ties go to the first device, so the same request gets the same answer. Every choice has its reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PreferredDevices:
 def prefer(
     resource: PluginResource, request: PreferenceRequest, topology: GpuTopology, *, policy: str
 ) -> PreferredDevices:
-    """The choice for one container. Raises AllocationError when devices are too few or unknown."""
+    """The choice for one container. Raises AllocationError if devices are too few or unknown."""
     known = resource.by_id
     for wanted in (*request.available, *request.must_include):
         if wanted not in known:
@@ -104,7 +104,7 @@ def _spread(
     free = Counter(device.unit.gpu_uuid for device in candidates)
     picked: Counter[str] = Counter()
     picks: list[PluginDevice] = []
-    # Of one GPU the first device is taken, so it is GPUs that are compared: there can be thousands of shares.
+    # Only GPUs are compared, and the first device of one is taken: there can be thousands of shares.
     queues: dict[str, deque[PluginDevice]] = {}
     for device in candidates:
         queues.setdefault(device.unit.gpu_uuid, deque()).append(device)

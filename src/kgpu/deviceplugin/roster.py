@@ -1,9 +1,8 @@
-"""Accelerators that were seen once keep their place while they can't be read. Pure, apart from load and save.
+"""Keeps accelerators that were seen before in the list while they can't be read. Pure, apart from load and save.
 
-A GPU that fell off the bus may vanish from the enumeration or lose its facts; the node's capacity must stay what it
-was, with that device unhealthy, also when the agent is started only afterwards. A device leaves the roster when the
-hardware was evidently exchanged: another device took its place, nothing of what is remembered is there, or the machine
-was booted anew.
+A GPU that fell off the bus may vanish from the enumeration or lose its facts. The node's capacity must stay the same,
+with that device unhealthy, even if the agent starts only afterwards. A device leaves the roster when the hardware was
+evidently exchanged: another device took its place, none of the remembered ones is left, or the machine was rebooted.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ COARSE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginMemory:
-    """What survives a restart. ``source`` says which driver the devices belong to, ``boot`` since which boot."""
+    """What survives a restart. ``source`` is the driver that the devices belong to, ``boot`` the boot ID."""
 
     version: int = FILE_VERSION
     boot: str = ""
@@ -43,7 +42,7 @@ class PluginMemory:
 
 
 def merge(known: Sequence[Accelerator], inventory: Inventory) -> tuple[tuple[Accelerator, ...], list[Advice]]:
-    """The inventory, completed by what is known of devices that it lacks or tells nothing about."""
+    """The inventory, completed with what is known about devices that it lacks or can't read."""
     decisions: list[Advice] = []
     by_uuid = {gpu.uuid: gpu for gpu in known}
     merged: dict[str, Accelerator] = {}
@@ -90,7 +89,7 @@ def _ordered(accelerators: Iterable[Accelerator]) -> tuple[Accelerator, ...]:
 
 
 def _nameless(gpu: Accelerator, known: Sequence[Accelerator], read: set[str]) -> Accelerator | None:
-    """The remembered device behind an unreadable one that does not even tell its uuid."""
+    """The remembered device behind an unreadable one without a uuid, None if there is none."""
     if gpu.uuid:
         return None
     candidates = [old for old in known if old.uuid not in read]
@@ -117,7 +116,7 @@ def _missing(gpu: Accelerator) -> Accelerator:
 
 
 def load(folder: Path, *, source: str, boot: str) -> tuple[PluginMemory, list[Advice]]:
-    """What was saved by ``save`` for the same driver in the same boot; empty otherwise, with the reason."""
+    """Load what ``save`` has written for the same driver and boot; otherwise without devices, with advice on errors."""
     path = folder / FILE_NAME
     fresh = PluginMemory(boot=boot, source=source)
     try:
@@ -130,7 +129,7 @@ def load(folder: Path, *, source: str, boot: str) -> tuple[PluginMemory, list[Ad
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
         return fresh, [_unused(path, f"the file can't be read: {problem}")]
     if memory.boot != boot:
-        # A machine that is off may get other hardware, and the kubelet starts with what plugins tell it.
+        # A machine that was off may have other hardware, and after a boot the kubelet starts from the plugins' lists.
         return replace(fresh, config=memory.config), []
     if memory.source != source:
         return replace(memory, source=source, accelerators=(), illnesses=()), []
@@ -138,7 +137,7 @@ def load(folder: Path, *, source: str, boot: str) -> tuple[PluginMemory, list[Ad
 
 
 def coarse(memory: PluginMemory) -> PluginMemory:
-    """What is worth a write: a pending illness is confirmed by every reading, which alone is not."""
+    """The memory without changes that are not worth a write: every reading renews the time of a pending illness."""
     return replace(
         memory, illnesses=tuple(replace(illness, last=illness.last // COARSE_SECONDS) for illness in memory.illnesses)
     )
@@ -150,13 +149,13 @@ def _unused(path: Path, why: str) -> Advice:
         what="The remembered devices are not used",
         why=why,
         severity=Severity.WARNING,
-        remedy="nothing: it is written anew",
+        remedy="nothing: it is rewritten",
         reason="MemoryUnreadable",
     )
 
 
 def save(folder: Path, memory: PluginMemory) -> Advice | None:
-    """Write atomically; trouble is told, not raised: the plugin works without."""
+    """Write the file atomically. An error is returned as advice, as the plugin works without the file."""
     try:
         write_atomic(folder / FILE_NAME, msgspec.json.format(msgspec.json.encode(memory), indent=1))
     except OSError as problem:

@@ -45,22 +45,23 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 REREAD_SECONDS = 10.0
-"""How often the inventory is read without an event; events are the rule, this is the net."""
+"""How often the inventory is read without an event, as a fallback."""
 REREAD_SICK_SECONDS = 2.0
-"""The same while something is unhealthy or nothing was found."""
+"""The same while a device is unhealthy or none was found."""
 LOOK_PAUSE_SECONDS = 0.25
 """The least time between readings that events ask for: a program can raise Xids faster than a driver can be read."""
 LAST_SAVE_SECONDS = 2.0
-"""How long the end of the plugin waits for what is remembered to be written."""
+"""How long the plugin waits at its end for the last write of its memory."""
 SAVE_RETRY_SECONDS = 30.0
-"""How long after a write that failed the next one is tried."""
+"""How long after a failed write the next one is tried."""
 FAILURES_BEFORE_UNHEALTHY = 3
-"""So many failed readings in a row, a second apart, before every device is called unhealthy: a driver library that is
-started again is no fault of the devices."""
+"""How many readings in a row, a second apart, must fail before every device is unhealthy: a restart of the driver
+library is not a fault of the devices.
+"""
 
 
 def folder_changes(socket: Path) -> AsyncIterator[SocketIdentity | None]:
-    """What the kernel tells about the kubelet's socket and its folder."""
+    """Changes of the kubelet's socket and its folder, from kernel events."""
     return SocketWatch(socket).folder_changes()
 
 
@@ -68,7 +69,7 @@ CdiWriter: TypeAlias = Callable[[Inventory, PluginSettings], None]
 CdiChanges: TypeAlias = Callable[[], AsyncIterator[None]]
 
 
-# Why devices that are there are not offered.
+# Reasons for which existing devices are not offered.
 _HELD_BACK: Final = frozenset({"MpsDaemonMissing", "ImexMissing"})
 
 
@@ -86,17 +87,16 @@ class DevicePluginContext:
 
     ``state_dir`` keeps ``devices.json`` (the last known devices). ``overrides`` are command line flags that were given,
     by the attribute names of ``deviceplugin.config.PluginSettings``; they beat ``env``, which beats the config file.
-    ``cdi_writer(inventory, settings)`` brings the CDI specs that ``cdi-*`` answers refer to in line; it is called in a
-    thread before a changed inventory is offered, and devices that only CDI could name are held back until it succeeds
-    once; None leaves spec files to others. ``cdi_changes()`` yields when what they rest on has changed, such as a
-    daemon's socket that has gone, with which no container would start. ``kubelet_changes(socket)`` yields who listens
-    at the kubelet's socket, now and whenever that may be another one. ``reread_seconds`` and ``look_seconds``: how
-    often the inventory and the sockets are looked at when nothing tells of a change. With ``wait=False`` what is
-    missing at the start (a driver, a usable configuration) is raised instead of waited for. ``on_state(ready, reason,
-    why)`` hears whether the plugin does its job, and if not, what it waits for; ``why`` is ``REFUSED`` while its
-    configuration can't be used, "" otherwise. ``on_offer(healthy)`` hears how many healthy devices each resource has
-    in what the kubelet is told.
-    ``verdicts`` are the health role's; None: nobody gives any.
+    ``cdi_writer(inventory, settings)`` updates the CDI specs that ``cdi-*`` answers refer to. It is called in a thread
+    before a changed inventory is offered, and devices that only CDI can name are held back until it has succeeded once;
+    None leaves spec files to others. ``cdi_changes()`` yields when something that the specs mount has changed, such as
+    a daemon's socket that is gone: no container would start with it. ``kubelet_changes(socket)`` yields the identity of
+    the kubelet's socket, now and whenever it may have changed. ``reread_seconds`` and ``look_seconds`` are how often
+    the inventory and the sockets are checked without an event. With ``wait=False`` a missing driver or usable
+    configuration at the start is raised instead of waited for. ``on_state(ready, reason, why)`` is called with whether
+    the plugin does its job, and if not, what it waits for; ``why`` is ``REFUSED`` while its configuration can't be
+    used, ``MpsDaemonMissing`` while those are missing, "" otherwise. ``on_offer(healthy)`` is called with the number of
+    healthy devices of each resource. ``verdicts`` are the health role's, None if nobody gives any.
     """
 
     reader: Reader
@@ -121,7 +121,7 @@ class DevicePluginContext:
 
 
 async def run(ctx: DevicePluginContext) -> None:
-    """Serve until cancelled. With ``ctx.wait`` False raises the first ConfigError or HwError of the start."""
+    """Serve until cancelled. If ``ctx.wait`` is False, raises the first ConfigError or HwError of the start."""
     await _DevicePlugin(ctx).run()
 
 
@@ -161,9 +161,9 @@ class _DevicePlugin:
     async def run(self) -> None:
         first = await self._ctx.config.next(None)
         self._configure(first, at_start=True)
-        # Listening begins before the first look, so that nothing falls between the two.
+        # Listen before the first reading, so that no event is lost between the two.
         events = follow_events(
-            # Whatever happened unheard is found by looking.
+            # A new reading finds what missed events were about.
             self._ctx.reader, self._hear, clock=self._ctx.clock, missed=self._look.set
         )  # fmt: skip
         try:
@@ -209,7 +209,7 @@ class _DevicePlugin:
             self._configure(current)
 
     async def _follow_specs(self) -> None:
-        """Specs are brought in line by ``_apply``, before anything is offered."""
+        """Let ``_apply`` update the specs when what they mount has changed."""
         if self._ctx.cdi_changes is not None:
             async for _ in self._ctx.cdi_changes():
                 self._changed.set()
@@ -253,7 +253,7 @@ class _DevicePlugin:
                 self._changed.set()
 
     async def _wait_look(self, seconds: float) -> None:
-        """Until somebody wants the inventory read, at most ``seconds``."""
+        """Wait until an event asks for a reading, at most ``seconds``."""
         await first_of(self._look.wait(), self._ctx.clock.sleep(seconds))
         now = self._ctx.clock.monotonic()
         await self._ctx.clock.sleep(self._looked_at + LOOK_PAUSE_SECONDS - now)
@@ -299,7 +299,7 @@ class _DevicePlugin:
                 offer.wake()
 
     async def _apply(self, group: asyncio.TaskGroup) -> None:
-        """Bring the offers in line with what the core says, whenever that may have changed."""
+        """Update the offers whenever the core's plan may have changed."""
         while True:
             self._changed.clear()
             settings = self._core.settings
@@ -312,9 +312,9 @@ class _DevicePlugin:
             await self._changed.wait()
 
     async def _usable(self, settings: PluginSettings) -> tuple[PluginResource, ...] | None:
-        """Bring the CDI specs in line; the resources without devices that only a missing spec could name.
+        """Update the CDI specs and return the resources, without devices that only a missing spec could name.
 
-        None while no spec was ever written and nothing else names devices.
+        None while no spec has ever been written and nothing else names devices.
         """
         planned, write, inventory = self._core.plan.resources, self._ctx.cdi_writer, self._inventory
         if write is None or inventory is None or not settings.uses_cdi or not planned:
@@ -335,7 +335,7 @@ class _DevicePlugin:
             return planned
         if not self._cdi_names:
             return None
-        # What was written before still serves what was offered before.
+        # Earlier specs still serve the devices that were offered before.
         return tuple(
             replace(resource, devices=tuple(d for d in resource.devices if shown_name(d, settings) in self._cdi_names))
             for resource in planned
@@ -377,7 +377,7 @@ class _DevicePlugin:
         self._tell_state()
 
     async def _remember(self) -> None:
-        """Keep the file of what is known up to date, beside everything else: a disk can take its time."""
+        """Keep the memory's file up to date, in a task of its own: a disk can be slow."""
         warned = False
         while True:
             await self._unsaved.wait()
@@ -396,21 +396,21 @@ class _DevicePlugin:
             self._unsaved.set()
 
     def _memory(self) -> roster.PluginMemory:
-        # A resource that is still being withdrawn is remembered too: a later run has to finish that.
+        # Resources that are being withdrawn are included, as a later run has to finish that.
         return replace(self._core.memory, resources=tuple(sorted(self._offers)))
 
     async def _remember_last(self) -> None:
         memory, under_way = self._memory(), set(self._writing)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_SAVE_SECONDS):
-                # What was under way goes on in its thread: it must not end after, and undo, the last save.
+                # A write that is under way continues in its thread: it must not end after the last save and undo it.
                 if under_way:
                     await asyncio.wait(under_way)
                 if memory != self._saved and (under_way or self._unsaved.is_set()):
                     await self._write(roster.save, self._ctx.state_dir, memory)
 
     async def _write(self, write: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Write files in a thread, for as long as it takes; the end of the run waits for it a little."""
+        """Write files in a thread, however long it takes; the end of the run waits for it for a limited time."""
         task = asyncio.create_task(beside(write, *args, **kwargs))
         self._writing.add(task)
         task.add_done_callback(self._written)
@@ -419,7 +419,7 @@ class _DevicePlugin:
     def _written(self, task: asyncio.Task[Any]) -> None:
         self._writing.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever still waits for it hears of it
+            task.exception()  # a caller that still waits gets it
 
     def _tell_state(self) -> None:
         state = self._present_state()

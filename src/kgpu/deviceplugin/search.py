@@ -1,15 +1,15 @@
-"""Which GPUs go together: the best set of a given size, by the rule of the replaced program. Pure.
+"""Finds the best set of GPUs of a given size, by the rule of the replaced program. Pure.
 
-The rule: all available GPUs are split into sets of ``size`` (the last ones may hold fewer); the split with the largest
-sum of pair scores inside its sets wins, and of its full sets that hold every required GPU the best one is the answer.
-So a choice also leaves good sets behind. Among equal splits the one that comes first in the order of indices wins. A
-set of one has no pairs: there the GPU is taken that the others lose least by.
+The rule: all available GPUs are split into sets of ``size`` (the last ones may be smaller); the split with the largest
+sum of pair scores within its sets wins, and the answer is its best full set that has every required GPU. So a choice
+also leaves good sets for later. Among equal splits the first in the order of indices wins. A set of one has no pairs:
+the answer is the GPU that the others miss least.
 
-The replaced program walks every split (2.6 million for 16 GPUs in fours). Here two-way splits are counted in halves,
-and the others are searched with a bound, remembering what was solved. Above ``MAX_EXACT`` GPUs, or past ``BUDGET``
-steps, the answer is a good one but not proven best; ``SearchResult.exact`` tells.
+The replaced program tries every split (2.6 million for 16 GPUs in fours). Here two-way splits are computed from two
+halves, and the others are searched by branch and bound with memoization. Above ``MAX_EXACT`` GPUs, or past ``BUDGET``
+steps, the answer is good but not proven best, and ``SearchResult.exact`` is False.
 
-Sets are bit masks in which the lowest index is the highest bit: a larger mask comes earlier in the order.
+Sets are bit masks in which the lowest index is the highest bit, so a larger mask comes earlier in the order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BUDGET = 150_000
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Positions in ascending order; empty when the request can't be met. ``exact`` False: good, not proven best."""
+    """Positions in ascending order, empty if the request can't be met. ``exact`` is False if not proven best."""
 
     members: tuple[int, ...]
     exact: bool = True
@@ -40,7 +40,7 @@ class _OverBudgetError(Exception):
 
 
 def best_set(weights: Weights, available: Sequence[int], required: Sequence[int], size: int) -> SearchResult:
-    """The preferred ``size`` positions of ``available``, all ``required`` ones among them."""
+    """The preferred ``size`` positions of ``available``, including all ``required`` ones."""
     positions = sorted(set(available))
     must = set(required)
     if size <= 0 or len(positions) < size or len(must) > size or not must <= set(positions):
@@ -58,12 +58,12 @@ def best_set(weights: Weights, available: Sequence[int], required: Sequence[int]
 
 
 def set_score(weights: Weights, members: Sequence[int]) -> int:
-    """The sum over all pairs."""
+    """The sum of the pair scores within a set."""
     return sum(weights[a][b] for a, b in itertools.combinations(members, 2))
 
 
 def _least_missed(weights: Weights, positions: Sequence[int]) -> int:
-    """The GPU whose best partner matters least, then whose partners do in sum, then the first."""
+    """The GPU with the lowest best pair score; ties go to the lowest sum of scores, then to the first."""
 
     def cost(position: int) -> tuple[int, int, int]:
         others = [weights[position][other] for other in positions if other != position]
@@ -94,7 +94,7 @@ def _members(mask: int, count: int) -> list[int]:
 
 
 def _sums(values: Sequence[int]) -> list[int]:
-    """For every mask over ``values`` (the first is the highest bit), the sum of its members."""
+    """The sum of its members for every mask over ``values``, of which the first is the highest bit."""
     table = [0]
     for value in reversed(values):
         table += [entry + value for entry in table]
@@ -102,7 +102,7 @@ def _sums(values: Sequence[int]) -> list[int]:
 
 
 def _pair_sums(local: Weights) -> list[int]:
-    """For every mask, the sum of the pair scores inside it."""
+    """The sum of the pair scores inside it for every mask."""
     count = len(local)
     table = [0]
     for index in range(count - 1, -1, -1):
@@ -112,7 +112,7 @@ def _pair_sums(local: Weights) -> list[int]:
 
 
 class _Splits:
-    """Searches the splits into more than two sets, or of few GPUs."""
+    """Searches splits into more than two sets, or of few GPUs."""
 
     def __init__(self, local: Weights, wanted: Sequence[int], size: int) -> None:
         self._count = len(local)
@@ -120,7 +120,7 @@ class _Splits:
         bits = _bits(self._count)
         self._must = sum(bits[index] for index in wanted)
         self._inside = _pair_sums(local)
-        # No element can add more than half of its size-1 best pairs; kept doubled to stay whole numbers.
+        # No element can add more than half of its size-1 best pairs; the values are doubled to stay integers.
         self._bound = _sums(
             [
                 sum(sorted((w for other, w in enumerate(row) if other != index), reverse=True)[: size - 1])
@@ -143,9 +143,9 @@ class _Splits:
         return _members(max(full, key=lambda part: self._inside[part]), self._count)  # max keeps the first of equals
 
     def _solve(self, mask: int, sets: int, need: bool) -> tuple[int, int]:
-        """The best sum (-1: impossible) of splitting ``mask`` into ``sets``, and the split's first set.
+        """The best sum of splitting ``mask`` into ``sets``, -1 if impossible, and the split's first set.
 
-        ``need`` asks for at least one full set among them.
+        ``need`` requires at least one full set among them.
         """
         if sets == 0:
             return (-1 if need else 0), 0
@@ -176,7 +176,7 @@ class _Splits:
         return best, first
 
     def _firsts(self, mask: int, sets: int) -> Sequence[int]:
-        """Every possible first set, which holds the mask's lowest index, in order."""
+        """Every possible first set, which contains the mask's lowest index, in order."""
         lead = 1 << (mask.bit_length() - 1)
         rest = [bit for bit in _bits(self._count) if bit & mask and bit != lead]
         padding = sets * self._size - mask.bit_count()
@@ -194,10 +194,10 @@ class _Splits:
 
 
 def _two_sets(local: Weights, wanted: Sequence[int], size: int) -> list[int]:
-    """The best set by its own score and that of everything else together; exact where that is the whole split.
+    """The best set by its own score plus that of all the rest; exact if those two sets are the whole split.
 
-    The score of a set plus that of the rest is a constant plus ``2 * inside - degrees``, which adds up over two halves
-    of the GPUs and the pairs between them: so the halves' subsets are tabled and only their combinations are walked.
+    The score of a set plus that of the rest is a constant plus ``2 * inside - degrees``. This is a sum over two halves
+    of the GPUs and the pairs between them, so the halves' subsets are tabulated and only their combinations are tried.
     """
     count = len(local)
     bits = _bits(count)
@@ -206,10 +206,10 @@ def _two_sets(local: Weights, wanted: Sequence[int], size: int) -> list[int]:
     degree = [sum(row) for row in local]
     even = count == 2 * size
     best: tuple[int, int] | None = None
-    # Scores are shifted left so that the order of splits decides between equals in the same number.
+    # Scores are shifted left, so that the low bits decide between equal ones by the order of splits.
     for lead in (True, False):
         if not lead and even and not wanted:
-            break  # the other half of the same splits
+            break  # these are the same splits with their sets swapped
         sign = 1 if lead else -1
         own = [-(degree[index] << count) + sign * bits[index] for index in range(count)]
         halves = _best_halves(local, own, low, high, size, wanted, lead=lead)
@@ -244,7 +244,7 @@ def _best_halves(  # noqa: PLR0917 - one search, taken apart only for reading
     high_values = list(map(operator.add, inner, _sums([own[index] for index in high])))
     high_must = sum(1 << (count - 1 - index) for index in wanted if index in high)
     low_must = {index for index in wanted if index in low}
-    # Per number of members: which masks of the upper half, their values, and a fast way to pick them from a table.
+    # For each number of members: the masks of the upper half, their values, and a fast way to pick them from a table.
     rows: dict[int, tuple[list[int], list[int], Callable[[list[int]], Sequence[int]]]] = {}
     for number in range(n_high + 1):
         masks = [m for m in range(1 << n_high) if m.bit_count() == number and m & high_must == high_must]
@@ -276,7 +276,7 @@ def _picker(masks: Sequence[int]) -> Callable[[list[int]], Sequence[int]]:
 
 
 def _grow(local: Weights, wanted: Sequence[int], size: int) -> list[int]:
-    """Start from the required ones or the best pair, and add whoever fits best."""
+    """Start from the required ones or the best pair, and keep adding the best fit."""
     chosen = list(wanted)
     if not chosen:
         count = len(local)

@@ -1,6 +1,6 @@
-"""Sharing: which devices of a resource become several, and under which name. Pure.
+"""Sharing: which devices of a resource are shared, and under which name. Pure.
 
-What the config file says about single GPUs (``devices`` as a count or a list, ``rename``) is honoured. Devices that an
+The config file's settings for single GPUs (``devices`` as a count or a list, ``rename``) are honoured. Devices that an
 entry does not share stay in the resource under its old name.
 """
 
@@ -20,9 +20,9 @@ MPS_CLIENTS_VOLTA = 48
 MPS_CLIENTS_BEFORE = 16
 MANY_REPLICAS = 64
 MESSAGE_LIMIT = 4 * 1024 * 1024
-"""Bytes that the kubelet takes in one message; a device list is one message."""
+"""The most bytes of a message to the kubelet; a device list is one message."""
 DEVICE_BYTES = 24
-"""What a device takes in that message beside its id: health, NUMA node, framing."""
+"""The bytes of a device in that message besides its id: health, NUMA node, framing."""
 
 
 def share(

@@ -1,4 +1,4 @@
-"""Where the plugin's configuration text comes from, as a port; the fake and the constant source are the same class.
+"""The port for the plugin's configuration text; the fake and the constant source are the same class.
 
 The text is the v1 config file (``kgpu.formats.plugin_config``). The agent's source follows a node label and a
 ConfigMap; the standalone program's follows a file.
@@ -13,7 +13,7 @@ from kgpu.formats.config_choice import ConfigText
 
 
 class PluginConfigSource(Protocol):
-    """Level-triggered: whoever asks late still gets the newest, and never the same twice."""
+    """A level-triggered source: a late caller still gets the newest configuration, and never the same twice."""
 
     async def next(self, after: ConfigText | None) -> ConfigText:
         """The configuration in force if it differs from ``after`` (None: in any case), else wait until it does."""
@@ -21,18 +21,18 @@ class PluginConfigSource(Protocol):
 
 
 class MemoryConfigSource:
-    """A source that a program or a test sets; ``MemoryConfigSource(text)`` never changes by itself."""
+    """A source that a program or a test sets; it never changes by itself."""
 
     def __init__(self, text: str = "", name: str = "built-in defaults") -> None:
         self._current = ConfigText(name=name, text=text)
         self._changed = asyncio.Event()
 
     def set(self, text: str, name: str | None = None) -> None:
-        """Put another text in force."""
+        """Replace the configuration's text."""
         self.put(ConfigText(name=name or self._current.name, text=text))
 
     def put(self, config: ConfigText) -> None:
-        """Put another configuration or problem in force."""
+        """Replace the configuration, or the problem with it."""
         self._current = config
         self._changed.set()
 

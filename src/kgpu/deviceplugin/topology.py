@@ -1,8 +1,8 @@
-"""How well GPUs reach each other, as the pair scores of the replaced program, and the choice by them.
+"""Scores how well GPUs are connected, as the replaced program does, and chooses by these scores.
 
-PCIe distance gives 10 to 60; each active direct NVLink lane gives 100, at most 18 count. Links behind an NVSwitch do
-not count (all pairs are equal there). Scores are kept from the last time a pair could be read: a GPU that is lost makes
-nobody else's choice fail.
+PCIe distance gives 10 to 60; each active direct NVLink lane gives 100, and at most 18 lanes count. Links behind an
+NVSwitch do not count (all pairs are equal there). A pair that can't be read keeps its last score, so that a lost GPU
+does not affect other choices.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def pair_score(link: Link) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """GPUs that go together. ``exact`` False: good, not proven best."""
+    """The chosen GPUs. ``exact`` is False if the choice is not proven best."""
 
     uuids: tuple[str, ...]
     score: int
@@ -54,7 +54,7 @@ class GpuTopology:
         self._answers: dict[tuple[tuple[int, ...], tuple[int, ...], int], Alignment] = {}
 
     def updated(self, accelerators: Sequence[Accelerator], links: Sequence[Link]) -> GpuTopology:
-        """The topology after another reading; itself when nothing changed."""
+        """The topology after another reading; the same object if nothing changed."""
         uuids = tuple(gpu.uuid for gpu in accelerators)
         present = set(uuids)
         fresh = {frozenset((link.a, link.b)): pair_score(link) for link in links}
@@ -75,7 +75,7 @@ class GpuTopology:
         return uuid in self._position
 
     def align(self, available: Sequence[str], required: Sequence[str], size: int) -> Alignment:
-        """The preferred GPUs in index order; none when the request can't be met. All uuids must be known."""
+        """The preferred GPUs in index order, none if the request can't be met. All uuids must be known."""
         key = (
             tuple(sorted({self._position[uuid] for uuid in available})),
             tuple(sorted({self._position[uuid] for uuid in required})),
