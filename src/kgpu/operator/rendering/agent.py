@@ -1,9 +1,9 @@
-"""The agent layout: the DaemonSet ``kgpu-agent`` on the nodes whose label says that it belongs there; and the ConfigMap
-that tells agents, and the finder on all other nodes, what to do.
+"""The agent layout: the DaemonSet ``kgpu-agent`` on the nodes with the agent's label, and the ConfigMap that tells the
+agents, and the finder on all other nodes, what to do.
 
-Everything that differs per policy is in the ConfigMap, which the agents follow through the API server; so the pods
-restart only for a new image, other paths on the host, or pod settings of ``spec.daemonsets``. The ServiceAccount and
-its rights are the chart's, but for those that not every cluster needs.
+Everything that depends on the policy is in the ConfigMap, which the agents follow through the API server. So the pods
+restart only for a new image, other host paths, or pod settings of ``spec.daemonsets``. The chart contains the
+ServiceAccount and its permissions, except for those that not every cluster needs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ METRICS_PORT: Final[Object] = {"name": "metrics", "containerPort": names.EXPORTE
 
 
 def settings(scene: Scene) -> list[Object]:
-    """The ConfigMap, in both layouts, and what agents need for what it tells them: before the pods that look for it,
-    and also when no new pods can be made.
+    """The agents' ConfigMap, in both layouts, with the permissions that it requires. It is applied before the pods that
+    read it, and also if no pods can be rendered.
     """
     config = agent_config(scene.policy, scene.settings, scene.observed)
     rights = features(scene, STATE, names.AGENT_DAEMON_SET) if scene.settings.layout is NodeLayout.AGENT else []
@@ -45,7 +45,7 @@ def settings(scene: Scene) -> list[Object]:
 
 
 def objects(scene: Scene) -> list[Object]:
-    """The DaemonSet. Raises ConfigError for what no pod could be made from."""
+    """The DaemonSet. Raises ConfigError for settings that no pod can have."""
     return [_daemon_set(scene)]
 
 
@@ -58,7 +58,7 @@ def _daemon_set(scene: Scene) -> Object:
     spec["tolerations"] = shape.tolerations(daemonsets, shape.GPU_TOLERATION, shape.CONTROL_PLANE_TOLERATION)
     spec |= {
         **_where(scene),
-        "hostPID": True,  # the container engine is told by a signal to read its config
+        "hostPID": True,  # a signal makes the container engine reload its config
         "containers": [
             agent_container(
                 scene,
@@ -79,8 +79,8 @@ def _daemon_set(scene: Scene) -> Object:
 
 
 def _where(scene: Scene) -> Object:
-    """The nodes that the operator has labelled. Agents that have run everywhere stay until that is so of all of theirs,
-    since none may go from a node on which it is needed.
+    """Select the nodes that the operator has labelled. A DaemonSet that runs on all nodes keeps doing so until every
+    node that needs an agent has the label, so that no needed agent is removed.
     """
     selector = {"nodeSelector": {names.OS_LABEL: "linux"}}
     observed = scene.observed

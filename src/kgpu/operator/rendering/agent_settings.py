@@ -1,4 +1,4 @@
-"""The policy as the agents get it: ``agent_config``."""
+"""Translates the policy into the agents' document: ``agent_config``."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kgpu.operator.operands import OF_ROLE
 
 
 def agent_config(policy: Policy, settings: OperatorSettings, observed: ObservedCluster) -> AgentConfig:
-    """One document for all nodes; never raises: with a path that can't be used, which ``render`` tells, the pods that
-    run keep what they have.
+    """One document for all nodes. It never raises: for an invalid path, which ``render`` reports, it has the paths of
+    the live pods.
 
-    Operands in pods of their own have environment and arguments in their containers, as with the replaced operator, and
-    therefore not here: a change is one rollout by the policy's strategy, and nothing is said twice.
+    Operands in separate pods have environment and arguments in their containers, as with the replaced operator, and not
+    here: a change is one rollout by the policy's strategy.
     """
     scene = Scene(policy, settings, observed)
     try:
@@ -52,12 +52,12 @@ def agent_config(policy: Policy, settings: OperatorSettings, observed: ObservedC
 
 
 def uses_node_features(observed: ObservedCluster) -> bool:
-    """True when labels go into NodeFeature objects: a discovery is there that makes labels of them."""
+    """True if labels go into NodeFeature objects, because a discovery in the cluster turns those into labels."""
     return observed.foreign_nfd and has_kind(observed, NODE_FEATURES)
 
 
 def _live_paths(observed: ObservedCluster) -> shape.HostFolders:
-    """What a live DaemonSet has mounted; the usual paths without one."""
+    """The paths that a live DaemonSet mounts; the default paths without one."""
     ours = (names.AGENT_DAEMON_SET, *(operand.daemon_set for operand in OPERANDS if operand.role))
     live = mapping(next(filter(None, map(observed.daemon_sets.get, ours)), {}))
     spec = mapping(mapping(mapping(live.get("spec")).get("template")).get("spec"))

@@ -1,6 +1,6 @@
-"""What a policy asks for and kgpu does not do, or does in another way than its readers may think: one decision each.
+"""What a policy asks for that kgpu does not do, or does differently than users may expect: one decision each.
 
-Each is a Warning Event on the ClusterPolicy and a line of the operator's log; none of them holds anything up.
+Each is a Warning Event on the ClusterPolicy and a line in the operator's log; none of them delays anything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SANDBOX: Final = "SandboxNotProvided"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditional:
-    """Fields that are in force, but not always, for the reference: which, when not, and what is so then."""
+    """Fields that do not always take effect, for the reference: which, when they do not, and what happens then."""
 
     field: str
     when: str
@@ -40,7 +40,7 @@ OWN_PODS: Final = Conditional(
     field="`resources`, `hostNetwork`, `imagePullPolicy`, `imagePullSecrets` of an operand, `dcgmExporter.annotations`",
     when="in the layout `agent`", does="nothing, as one pod, kgpu-agent, does the work of all operands",
 )  # fmt: skip
-# Not told: false is what NVIDIA's chart writes into every policy.
+# This is not reported, as NVIDIA's chart writes false into every policy.
 HOST_PID: Final = Conditional(
     field="`dcgmExporter.hostPID`", when="when it is false, in the layout `agent`",
     does="nothing, as kgpu-agent always sees the host's processes",
@@ -54,7 +54,7 @@ CONDITIONAL: Final = (NO_CDI, OWN_PODS, HOST_PID, OWN_IMAGE)
 
 
 def ignored(scene: Scene) -> Iterator[Advice]:
-    """All of them, in a stable order."""
+    """All decisions, in a stable order."""
     spec = scene.policy.spec
     workloads = spec.sandbox_workloads
     if workloads is not None and workloads.enabled:
@@ -65,7 +65,7 @@ def ignored(scene: Scene) -> Iterator[Advice]:
             remedy="set sandboxWorkloads.enabled: false; keep NVIDIA's operator where GPUs go to virtual machines",
             reason=SANDBOX,
         )
-    # With the NRI plugin this is a combination that can't work, which is told as such.
+    # With the NRI plugin this combination can't work, which is reported elsewhere.
     if not cdi_on(spec) and not nri_on(spec):
         yield _told(
             scene,
@@ -79,7 +79,7 @@ def ignored(scene: Scene) -> Iterator[Advice]:
 
 
 def _arguments(scene: Scene) -> Iterator[Advice]:
-    """Arguments of which nothing comes, in either layout."""
+    """Arguments that have no effect, in either layout."""
     for spec in OF_ROLE.values():
         if spec.is_enabled(scene.policy, scene.settings):
             for idle in idle_args(spec, scene.policy):
@@ -94,7 +94,7 @@ def _arguments(scene: Scene) -> Iterator[Advice]:
 
 
 def _of_own_pods(scene: Scene) -> Iterator[Advice]:
-    """Settings of an operand's pod, where the operands have none of their own, or where it runs kgpu's own image."""
+    """Settings of an operand's pod that are ignored because it has no pod, or because that runs kgpu's own image."""
     in_agent = scene.settings.layout is NodeLayout.AGENT
     for spec in SPECS.values():
         container = section(spec.operand, scene.policy.spec)
@@ -128,7 +128,7 @@ def _of_pod(container: OperandContainer) -> list[str]:
 
 
 def _of_pull(container: OperandContainer, settings: OperatorSettings, *, in_agent: bool) -> list[str]:
-    """What differs from the chart's own: that is in force whatever the policy says."""
+    """Image pull settings that differ from the chart's, which apply whatever the policy says."""
     if not in_agent and is_own(container):
         return []
     other_policy = container.image_pull_policy not in (None, "", settings.image_pull_policy)

@@ -1,11 +1,11 @@
-"""DaemonSets of one operand each, under the replaced operator's names where it has them, all with kgpu's image: every
-operand in the layout ``operands``; in both layouts the finder, which looks for PCI devices and has no privilege.
+"""The DaemonSets of single operands, with the replaced operator's names where it has them and kgpu's image: every
+operand in the layout ``operands``, and in both layouts the finder, which looks for PCI devices without privileges.
 
 Each runs ``kgpu agent --auto`` for its role alone: it takes the same orders and chooses the same driver root as the
-whole agent, and reports in an annotation of its own. Pods start at once and wait inside for what they need, so that
-their logs and readiness say what it is; the device plugin waits for the validator's files. They open the driver by the
-host's folders and never through a container runtime: no ``runtimeClassName``, hence no pod that can't start because a
-runtime is not set up yet.
+whole agent, and writes a report of its own. Pods start at once and wait inside for what they need, so that their logs
+and readiness show it; the device plugin waits for the validator's files. They open the driver through the host's
+folders and never through a container runtime. Without ``runtimeClassName``, no pod fails to start because a runtime is
+not set up yet.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kgpu.operator.operands import SPECS
 
 
 def objects(scene: Scene, spec: OperandSpec, pod: OperandPod) -> list[Object]:
-    """ServiceAccount, rights and DaemonSet of one operand. Raises ConfigError."""
+    """The ServiceAccount, permissions and DaemonSet of one operand. Raises ConfigError."""
     check_env(spec, scene)
     operand = spec.operand
     daemon_set = _daemon_set(scene, spec, pod)
@@ -93,7 +93,7 @@ def _container(scene: Scene, spec: OperandSpec, pod: OperandPod, mounts: list[Ob
 
 
 def _everywhere(scene: Scene) -> Object:
-    """What lets a pod onto every node, or onto those without an agent."""
+    """The fields that let a pod onto every node, or only onto those without an agent."""
     daemonsets = scene.policy.spec.daemonsets
     tolerations = shape.tolerations(daemonsets, shape.GPU_TOLERATION, shape.CONTROL_PLANE_TOLERATION)
     apart = affinity("DoesNotExist") if scene.settings.layout is NodeLayout.AGENT else {}
@@ -101,7 +101,7 @@ def _everywhere(scene: Scene) -> Object:
 
 
 def _roles(scene: Scene, spec: OperandSpec) -> str:
-    """Its own, and those of operands that have no pods of their own."""
+    """The operand's role, and those of operands that run in its pod."""
     guests = (
         other.operand.role
         for other in SPECS.values()
@@ -117,7 +117,7 @@ def _selector(operand: Operand) -> dict[str, str]:
 
 
 def ignored_image(scene: Scene, operand: Operand) -> Advice | None:
-    """What is told of an image of the replaced program, which kgpu's pods must not run; None where there is none."""
+    """The advice on an image of the replaced program, which kgpu's pods must not run; None without one."""
     settings = section(operand, scene.policy.spec)
     if not isinstance(settings, (Component, OperandContainer)) or not images.names_image(settings):
         return None

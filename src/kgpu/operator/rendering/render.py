@@ -1,4 +1,6 @@
-"""All objects of one policy: which parts there are, in which order, and what an error in one of them costs."""
+"""Renders all objects of one policy: which parts there are, in which order, and what an error in one of
+them affects.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,13 @@ from kgpu.operator.operands import SPECS, is_enabled
 from kgpu.operator.rendering import agent, ignored, operand_pods, runtime_classes
 
 AGENT: Final = "agent"
-"""The name under which an error of the agent's DaemonSet is told."""
+"""The name under which an error in the agent's DaemonSet is reported."""
 
 POD_SECURITY: Final = ("enforce", "audit", "warn")
 
 
 def render(policy: Policy, settings: OperatorSettings, observed: ObservedCluster) -> Rendered:
-    """What there should be in the cluster for this policy; never raises for what policy and cluster contain."""
+    """Render the objects that should exist for this policy; never raises, whatever policy and cluster contain."""
     scene = Scene(policy, settings, observed)
     objects: list[Object] = []
     errors: dict[str, UserError] = {}
@@ -34,7 +36,7 @@ def render(policy: Policy, settings: OperatorSettings, observed: ObservedCluster
             objects += part()
         except UserError as error:
             keep.add(state)
-            if str(error) != str(errors.get(AGENT)):  # what agent and finder share is said once
+            if str(error) != str(errors.get(AGENT)):  # an error that agent and finder share is reported once
                 errors[name] = error
     if _drivers_wanted(scene) and driver.leftovers(scene, objects):
         keep.add(driver.STATE)
@@ -42,7 +44,7 @@ def render(policy: Policy, settings: OperatorSettings, observed: ObservedCluster
 
 
 def _parts(scene: Scene) -> Iterator[tuple[str, str, Callable[[], list[Object]]]]:
-    """Name for errors, state, and what makes the objects, in the order in which they are applied."""
+    """The name for errors, the state and the function that makes the objects, in the order of application."""
     policy, settings, observed = scene.policy, scene.settings, scene.observed
     yield "namespace", "", partial(namespace, scene)
     yield "pre-requisites", runtime_classes.STATE, partial(runtime_classes.objects, scene)
@@ -82,7 +84,7 @@ def _has_pods(scene: Scene, spec: OperandSpec) -> bool:
 
 
 def _checked(scene: Scene, spec: OperandSpec) -> list[Object]:
-    """No object: what the agents are told of the operand is in their ConfigMap. Raises ConfigError for bad settings."""
+    """No objects, as the agents' ConfigMap has the operand's settings. Raises ConfigError for invalid settings."""
     check_env(spec, scene)
     return []
 
@@ -98,9 +100,9 @@ def _drivers_wanted(scene: Scene) -> bool:
 
 
 def namespace(scene: Scene) -> list[Object]:
-    """Nothing but the labels that let privileged pods into the operator's own namespace, when the policy wants that.
+    """The labels that allow privileged pods in the operator's own namespace, if the policy wants that.
 
-    It has neither owner nor the operator's state label: it is never deleted, only its labels are taken back.
+    The object has neither owner nor state label, so the namespace is never deleted; only the labels are removed again.
     """
     psa = scene.policy.spec.psa
     if psa is None or not psa.enabled:

@@ -14,7 +14,7 @@ WITH_CDI: Final = ("nvidia-legacy", "nvidia-cdi")
 
 
 def objects(scene: Scene) -> list[Object]:
-    """``operator.runtimeClass``, and two more while CDI is on; none where an NRI plugin injects devices."""
+    """``operator.runtimeClass``, and two more if CDI is on; none if an NRI plugin injects devices."""
     spec = scene.policy.spec
     if nri_on(spec):
         return []
