@@ -1,1 +1,1 @@
-"""What objects are made of: metadata, pods, containers, rights, monitors and NVIDIA's driver; pure."""
+"""The parts of the operator's objects: metadata, pods, containers, permissions, monitors and NVIDIA's driver. Pure."""

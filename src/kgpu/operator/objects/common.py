@@ -23,12 +23,12 @@ KINDS: Final = {row.kind: row for row in (*kinds.MANAGED, kinds.NAMESPACES)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """``objects`` in the order in which they are applied; ``errors`` by the name of the operand, ``agent`` for what
-    all operands share in the agent layout, ``NVIDIADriver/<name>`` for one of those.
+    """``objects`` are in the order of application. ``errors`` are by the operand's name, with ``agent`` for what all
+    operands share in the agent layout, and ``NVIDIADriver/<name>`` for a driver object.
 
     ``keep`` are the states (values of the label ``nvidia.com/gpu-operator.state``) whose objects could not be rendered
-    as the policy asks: those that are live stay as they are, so that a typo takes nothing away. ``decisions`` are what
-    the policy asks for and nothing is done with, to be told once each.
+    as the policy asks: their live objects stay as they are, so that a typo removes nothing. ``decisions`` are advice on
+    settings that have no effect, to be given once each.
     """
 
     objects: tuple[Object, ...] = ()
@@ -39,7 +39,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What everything is rendered from."""
+    """The input of all rendering."""
 
     policy: Policy
     settings: OperatorSettings
@@ -56,7 +56,7 @@ class Scene:
         annotations: Mapping[str, str] | None = None,
         **content: Any,
     ) -> Object:
-        """An object with the labels by which it is found and pruned, owned by the policy or by ``owner``."""
+        """An object with the labels for finding and pruning it, owned by the policy or by ``owner``."""
         operator = self.policy.spec.operator
         metadata: Object = {"name": name}
         if KINDS[kind].namespaced:
@@ -71,7 +71,7 @@ class Scene:
             metadata["annotations"] = all_annotations
         metadata["ownerReferences"] = [owner_reference(owner or self.policy)]
         obj = {"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata, **content}
-        # Lists and mappings of its own, as the API server would give them back.
+        # A deep copy of plain lists and mappings, as the API server would return them.
         plain: Object = msgspec.json.decode(msgspec.json.encode(obj))
         return plain
 
@@ -90,12 +90,12 @@ def owner_reference(owner: Owner) -> Object:
 
 
 def has_kind(observed: ObservedCluster, row: Resource) -> bool:
-    """True when the API server has an optional kind."""
+    """True if the API server has this optional kind."""
     return f"{row.plural}.{row.group}" in observed.kinds
 
 
 def manifest_of(value: Any) -> Any:
-    """A struct of the policy as it was in the manifest."""
+    """A struct of the policy as plain data, as in the manifest."""
     return msgspec.to_builtins(value)
 
 
@@ -110,12 +110,12 @@ def field_env(name: str, path: str) -> Object:
 
 
 def env_values(rows: Iterable[EnvVar]) -> dict[str, str]:
-    """The user's variables; the last of one name counts, as in a container."""
+    """The user's variables; the last one of a name counts, as in a container."""
     return {row.name: row.value or "" for row in rows}
 
 
 def with_user_env(env: list[Object], rows: Iterable[EnvVar]) -> list[Object]:
-    """The list with the user's variables in place of those of the same name, new ones last (never one name twice)."""
+    """The list with the user's variables replacing those of the same name, and new ones last; no name comes twice."""
     user_env = env_values(rows)
     kept = [
         {"name": row["name"], "value": user_env.pop(row["name"])} if row["name"] in user_env else row for row in env
@@ -124,12 +124,12 @@ def with_user_env(env: list[Object], rows: Iterable[EnvVar]) -> list[Object]:
 
 
 def host_volume(name: str, path: str, kind: str = "") -> Object:
-    """A hostPath volume; ``kind`` such as ``DirectoryOrCreate``, "" for whatever is there."""
+    """A hostPath volume; ``kind`` is its type, such as ``DirectoryOrCreate``, "" for no check."""
     return {"name": name, "hostPath": {"path": path, **({"type": kind} if kind else {})}}
 
 
 def mount(name: str, path: str, *, read_only: bool = False, propagation: str = "", sub_path: str = "") -> Object:
-    """A container's mount of the volume."""
+    """A container's mount of the volume ``name``."""
     volume_mount: Object = {"name": name, "mountPath": path}
     if read_only:
         volume_mount["readOnly"] = True

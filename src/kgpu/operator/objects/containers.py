@@ -1,4 +1,4 @@
-"""The container that every pod of kgpu's on a node has, ``kgpu agent --auto``, and what it may see of the host."""
+"""The container of all kgpu's pods on nodes, ``kgpu agent --auto``, and its access to the host."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kgpu.operator.objects import shape
 from kgpu.operator.objects.common import CREATE, HOST_TO_CONTAINER, Scene, field_env, host_volume, mount
 
 RUN: Final = "run-kgpu"
-"""The volume in which the GPUs' verdicts are, which one role writes and others read."""
+"""The volume with the GPUs' verdicts, which one role writes and others read."""
 
 DRIVER_VOLUMES: Final = ("host-root", "dev", "run-nvidia", "driver-install-dir", "state")
-"""What a role needs to open the driver, and to remember."""
+"""What a role needs to open the driver and to keep state."""
 
-# Measured: an agent with all roles on a node with 8 GPUs, and room for the driver's library to grow.
+# Measured with all roles on a node with 8 GPUs, plus room for the driver's library to grow.
 RESOURCES: Final[Object] = {"requests": {"cpu": "20m", "memory": "80Mi"}, "limits": {"memory": "256Mi"}}
 STARTUP_SECONDS: Final = 120
-"""Until a process that does not answer is started again: a machine can be slow."""
+"""Seconds until a process that does not answer is restarted: a machine can be slow."""
 
 # The validator's CUDA programs take 100 to 200 MB each, and two run at a time.
 CUDA_RESOURCES: Final[Object] = {**RESOURCES, "limits": {"memory": "1Gi"}}
@@ -54,12 +54,12 @@ def agent_container(
             *env,
         ],
         "ports": [{"name": "health", "containerPort": port, "protocol": "TCP"}, *ports],
-        # Not before the process can listen: a probe that is refused is a Warning for everybody who looks.
+        # The delay lets the process listen first: every failed probe is a Warning Event.
         "startupProbe": _probe("/healthz", period=1, failures=STARTUP_SECONDS) | {"initialDelaySeconds": 2},
         "livenessProbe": _probe("/healthz", period=20, failures=3),
         "readinessProbe": _probe(readiness, period=5, failures=3),
         "resources": resources,
-        # What ended it, such as a wrong argument, is then in the pod's status.
+        # The pod's status then shows why it ended, such as a wrong argument.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {"privileged": True},
         "volumeMounts": mounts,
@@ -80,9 +80,9 @@ def _probe(path: str, *, period: int, failures: int) -> Object:
 
 
 def host_access(paths: shape.HostFolders, user: str = "") -> tuple[list[Object], list[Object]]:
-    """Volumes and mounts of what the roles read and write on the host.
+    """The volumes and mounts of what the roles read and write on the host.
 
-    ``user`` sets apart what processes remember where a node has several of them.
+    ``user`` names a process's own state folder if a node has several processes.
     """
     kubelet = paths.kubelet_root
     rows = [
@@ -96,11 +96,11 @@ def host_access(paths: shape.HostFolders, user: str = "") -> tuple[list[Object],
         ("state", posixpath.join(names.STATE_DIR, user).rstrip("/"), names.STATE_DIR, CREATE, ""),
     ]
     if user:
-        # What the engines' configs were before is at one place, whichever layout of pods has written it.
+        # The engines' original configs are in one place, whichever layout has saved them.
         engines = posixpath.join(names.STATE_DIR, names.ENGINES_FOLDER)
         rows.append(("engines", engines, engines, CREATE, ""))
     if posixpath.commonpath(["/run/nvidia", paths.driver_install_dir]) != "/run/nvidia":
-        # Elsewhere it is seen through run-nvidia already.
+        # Below /run/nvidia it is in the volume run-nvidia already.
         install_dir = paths.driver_install_dir
         rows.append(("driver-install-dir", install_dir, install_dir, CREATE, HOST_TO_CONTAINER))
     volumes = [host_volume(name, source, kind) for name, source, _, kind, _ in rows]
@@ -112,7 +112,7 @@ def host_access(paths: shape.HostFolders, user: str = "") -> tuple[list[Object],
 
 
 def affinity(operator: str) -> Object:
-    """What lets a pod onto nodes that have the agent's label (``Exists``), or onto all others (``DoesNotExist``)."""
+    """The affinity for nodes with the agent's label (``Exists``), or for all others (``DoesNotExist``)."""
     rows = [{"matchExpressions": [{"key": names.AGENT_NODE_LABEL, "operator": operator}]}]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": rows}}
     return {"affinity": {"nodeAffinity": required}}

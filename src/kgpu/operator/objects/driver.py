@@ -1,9 +1,9 @@
-"""NVIDIA's driver DaemonSets, for nodes without a driver of their own: one per operating system, and per kernel where
-drivers are precompiled, in place of one image for all nodes by what the first of them has.
+"""NVIDIA's driver DaemonSets, for nodes without a driver of their own: one per operating system, and per kernel if
+drivers are precompiled. The replaced operator chooses one image for all nodes by the first of them.
 
-Pods are replaced one by one by whoever upgrades drivers (``OnDelete``), never by a change here. A DaemonSet keeps its
-name while it is there, whatever pools come and go beside it: another name would mean another driver installation. Nodes
-with a host driver have the label ``gpu.deploy.driver=pre-installed``, which no selector matches.
+The driver upgrade replaces pods one by one (``OnDelete``), never a change here. A DaemonSet keeps its name while it
+exists, whatever other pools come and go: another name would mean another driver installation. Nodes with a host driver
+have the label ``gpu.deploy.driver=pre-installed``, which no selector matches.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def policy_pools(scene: Scene) -> Pools:
 
 
 def driver_pools(scene: Scene, driver: NvidiaDriver) -> Pools:
-    """The pools of an NVIDIADriver: of the nodes that are labelled as its own."""
+    """The pools of an NVIDIADriver, made of the nodes that are labelled as its own."""
     mine = (
         node
         for node in scene.observed.nodes
@@ -49,7 +49,7 @@ def of_policy(scene: Scene) -> list[Object]:
     """The objects of ClusterPolicy's driver. Raises ConfigError."""
     wanted_pools = policy_pools(scene).pools
     if not wanted_pools:
-        # Every GPU node has a driver of its own, or there is none: nothing to complain about an image that nobody runs.
+        # No node needs a driver pod, so an invalid image that nobody runs is not reported.
         return []
     settings = driver_settings.of_policy(scene)
     by_pool = policy_names(wanted_pools, scene.observed.daemon_sets)
@@ -60,7 +60,7 @@ def of_policy(scene: Scene) -> list[Object]:
 
 
 def of_driver(scene: Scene, driver: NvidiaDriver) -> list[Object]:
-    """The objects of an NVIDIADriver, without what all of them share (``probe_map``). Raises ConfigError."""
+    """The objects of an NVIDIADriver, without those that all of them share (``shared``). Raises ConfigError."""
     settings = driver_settings.of_driver(scene, driver)
     result: list[Object] = []
     accounts: set[str] = set()
@@ -74,16 +74,16 @@ def of_driver(scene: Scene, driver: NvidiaDriver) -> list[Object]:
 
 
 def pool_name(driver: NvidiaDriver, pool: Pool) -> str:
-    """The replaced operator's name: type, system, and a hash of the object's uid (and the kernel)."""
+    """The replaced operator's name: type, operating system, and a hash of the object's uid (and the kernel)."""
     ending = hashed(f"{driver.uid}-{pool.kernel}" if pool.kernel else driver.uid)
     prefix = f"nvidia-{driver.spec.driver_type}-driver-{pool.os_tag}"
     return f"{prefix[: 63 - len(ending) - 1]}-{ending}"
 
 
 def policy_names(wanted_pools: tuple[Pool, ...], live: Mapping[str, Object]) -> dict[tuple[str, str], str]:
-    """DaemonSet names by (system, kernel): the plain one where there is one pool, else with what sets a pool apart.
+    """DaemonSet names by (operating system, kernel): the plain name for a single pool, else one with the difference.
 
-    A name that is in use for a pool stays with it.
+    A pool keeps the name that is in use for it.
     """
     if any(pool.kernel for pool in wanted_pools):
         return {
@@ -101,7 +101,7 @@ def policy_names(wanted_pools: tuple[Pool, ...], live: Mapping[str, Object]) -> 
 
 
 def _system_of(live: Object, tags: set[str]) -> str:
-    """The system that a live driver DaemonSet is for: by its label, otherwise by its image's name; "" for none."""
+    """The operating system of a live driver DaemonSet, from its label or else its image's tag; "" if unknown."""
     template = mapping(mapping(mapping(live).get("spec")).get("template"))
     labels = mapping(mapping(template.get("metadata")).get("labels"))
     if label := text(labels.get(names.LABEL_NODE_OS_VERSION)):
@@ -151,7 +151,7 @@ def daemon_set(scene: Scene, settings: DriverSettings, pool: Pool, name: str, us
 
 
 def _manager_image(settings: DriverSettings, number: str, live: Object | None) -> str:
-    """The live one while nothing else has changed: a new operator's default is no reason to replace driver pods."""
+    """The live image while nothing else has changed: a new operator's default must not replace driver pods."""
     if live is not None and settings.default_manager:
         spec = mapping(mapping(mapping(mapping(live).get("spec")).get("template")).get("spec"))
         for container in map(mapping, items(spec.get("initContainers"))):
@@ -165,7 +165,7 @@ def _manager_image(settings: DriverSettings, number: str, live: Object | None) -
 
 
 def probe_map(scene: Scene) -> Object:
-    """The script that says when a driver is ready; one for all driver pods, so it is always the policy's."""
+    """The script that checks whether a driver is ready; all driver pods share it, so the policy owns it."""
     return scene.new_object(
         "ConfigMap",
         PROBE_MAP,
@@ -176,12 +176,12 @@ def probe_map(scene: Scene) -> Object:
 
 
 def shared(scene: Scene) -> list[Object]:
-    """What all NVIDIADrivers' pods need."""
+    """The objects that all NVIDIADrivers' pods share."""
     return [probe_map(scene)]
 
 
 def leftovers(scene: Scene, rendered: list[Object]) -> bool:
-    """True when a live driver DaemonSet that nothing asks for any more still has pods on nodes.
+    """True if a live driver DaemonSet that is no longer wanted still has pods on nodes.
 
     Its nodes may only have lost their feature labels for a moment; without its pods they would lose their driver.
     """

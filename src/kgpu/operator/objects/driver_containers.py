@@ -63,7 +63,7 @@ _WAIT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A container beside the driver: its key in ``DriverSettings``, name, program of its image, kernel module."""
+    """A sidecar of the driver: its field in ``DriverSettings``, its name, its image's program and its kernel module."""
 
     key: str
     name: str
@@ -78,7 +78,7 @@ SIDES: Final = (
 
 
 def _switches(settings: DriverSettings) -> dict[str, str]:
-    """Environment that says which modules the driver loads in addition; those that wait for it get it too."""
+    """The environment that says which additional modules to load; the containers that wait for them get it, too."""
     rows = {
         "GPU_DIRECT_RDMA_ENABLED": settings.rdma,
         "USE_HOST_MOFED": settings.host_mofed,
@@ -197,7 +197,7 @@ def side(row: Side, part: DriverImage, image: str, resources: ComputeResources |
         "image": image,
         "imagePullPolicy": part.pull_policy,
         "command": ["bash", "-c"],
-        # What follows the script are its $0, $1 and so on: the policy's arguments go to the program.
+        # The words after the script are its $0, $1 and so on, so the policy's arguments go to the program.
         "args": [_WAIT.format(program=row.program) + ' "$@"', row.name, *part.args],
         "securityContext": _PRIVILEGED,
         "startupProbe": {"exec": {"command": ["sh", "-c", f"test -d /sys/module/{row.module}"]}, **_SIDE_STARTUP},

@@ -1,5 +1,5 @@
-"""Files that a driver pod gets besides the host's folders: repositories, certificates, licences, module parameters,
-subscriptions. Where they go depends on the operating system's package manager.
+"""The files that a driver pod gets besides the host's folders: repositories, certificates, licences, module parameters
+and subscriptions. Their paths depend on the operating system's package manager.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kgpu.operator.objects.pools import Pool
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Volumes of the pod with the driver container's mounts of them."""
+    """Volumes of the pod, and the driver container's mounts of them."""
 
     volumes: list[Object]
     mounts: list[Object]
@@ -31,7 +31,7 @@ _FOLDERS: Final = (
 )
 FOLDERS: Final = {system: (repos, certs) for systems, repos, certs in _FOLDERS for system in systems}
 
-# (operating systems, volume, path on the host, its kind, path in the container) of what entitles to packages.
+# (operating systems, volume, path on the host, its kind, path in the container) of package subscriptions.
 _SUSE: Final = ("sles", "sl-micro")
 _SUBSCRIPTIONS: Final = (
     (("rhel",), "rhel-entitlement", "/etc/pki/entitlement", "Directory", "/run/secrets/etc-pki-entitlement"),
@@ -47,7 +47,7 @@ TOPOLOGY_FILE: Final = "nvidia-topologyd.conf"
 
 
 def files(settings: DriverSettings, pool: Pool, config_maps: Mapping[str, frozenset[str]]) -> Files:
-    """All of them. ``config_maps`` are the keys of those in the operator's namespace. Raises ConfigError."""
+    """All the files. ``config_maps`` has the keys of the ConfigMaps in the operator's namespace. Raises ConfigError."""
     files = Files([], [])
     if settings.repositories or settings.certificates:
         _package_files(files, settings, pool, config_maps)
@@ -81,7 +81,7 @@ def _package_files(
     )
     for volume, name, folder in rows:
         if name:
-            # One file each, so that what the image has in the folder stays.
+            # Each file is mounted separately, so that the image's own files in the folder stay.
             keys = _require(settings.what, name, config_maps)
             files.volumes.append(_config_volume(volume, name, keys))
             files.mounts.extend(mount(volume, f"{folder}/{key}", read_only=True, sub_path=key) for key in keys)
@@ -100,7 +100,7 @@ def _license(files: Files, settings: DriverSettings) -> None:
 
 
 def _host_files(files: Files, settings: DriverSettings, pool: Pool) -> None:
-    # With repositories of one's own no subscription is needed, and CRI-O gives containers the host's by itself.
+    # With custom repositories no subscription is needed, and CRI-O mounts the host's by itself.
     own = settings.repositories or (pool.os_id == "rhel" and pool.engine_mounts)
     for systems, name, source, kind, target in _SUBSCRIPTIONS:
         if pool.os_id in systems and not own:
@@ -116,7 +116,7 @@ def _config_volume(volume: str, name: str, keys: list[str]) -> Object:
 
 
 def _require(what: str, name: str, config_maps: Mapping[str, frozenset[str]], *, key: str = "") -> list[str]:
-    """The keys of a ConfigMap that has to be there."""
+    """The keys of a ConfigMap that has to exist. Raises ConfigError if it, or the ``key``, is missing."""
     keys = config_maps.get(name)
     if not keys or (key and key not in keys):
         state = "does not exist" if keys is None else f'has no key "{key}"' if key else "is empty"

@@ -1,4 +1,6 @@
-"""The pod of NVIDIA's driver container, for one pool of nodes, and the number that says when it has to be replaced."""
+"""The pod of NVIDIA's driver container for one pool of nodes, and the digest that decides when it has
+to be replaced.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +57,10 @@ def _image(settings: DriverSettings, part: DriverImage, pool: Pool) -> str:
 
 
 def digest(settings: DriverSettings, pool: Pool, paths: shape.HostFolders) -> str:
-    """A decimal number that changes exactly when a driver has to be installed anew.
+    """A decimal number that changes exactly when a driver has to be reinstalled.
 
-    A default image of the driver manager is not part of it: a new operator is no reason to restart drivers. Neither is
-    a setting without a value, so that a new setting changes nothing where it is not used.
+    It leaves out the driver manager's default image, as a new operator must not restart drivers, and settings without a
+    value, so that a new setting changes nothing where it is not used.
     """
     by_container = resolved_images(settings, pool)
     manager = "" if settings.default_manager else by_container.pop(MANAGER)

@@ -1,6 +1,6 @@
-"""What a driver DaemonSet is to be, whichever resource asks for it: ClusterPolicy's ``driver`` or an NVIDIADriver.
+"""The settings of a driver DaemonSet, whichever resource asks for it: ClusterPolicy's ``driver`` or an NVIDIADriver.
 
-The two name the same things differently; this is the one place that knows both.
+The two have different names for the same settings; only this module knows both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PRECOMPILED_DELAY: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverImage:
-    """An image in the pod with its container's settings; ``image`` without the operating system."""
+    """An image in the pod with its container's settings; ``image`` lacks the operating system's suffix."""
 
     image: str
     pull_policy: str = "IfNotPresent"
@@ -37,10 +37,10 @@ class DriverImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverSettings:
-    """All of it. ``what`` is the path of the section for messages.
+    """All settings of a driver. ``what`` is the section's path for messages.
 
-    ``default_manager``: the driver manager's image is the operator's default. Names of ConfigMaps and Secrets are ""
-    when not given; ``token``: the licence has a client token.
+    ``default_manager`` is True if the driver manager's image is the operator's default. Names of ConfigMaps and Secrets
+    are "" if not given. ``token`` is True if the licence has a client token.
     """
 
     owner: Owner
@@ -79,7 +79,7 @@ class DriverSettings:
 
 
 def of_policy(scene: Scene) -> DriverSettings:
-    """ClusterPolicy's ``driver``. Raises ConfigError."""
+    """The settings of ClusterPolicy's ``driver``. Raises ConfigError."""
     spec, defaults = scene.policy.spec, scene.settings.images
     driver, daemonsets = spec.driver, spec.daemonsets
     manager = driver.manager or EnvImage()
@@ -119,7 +119,7 @@ def of_policy(scene: Scene) -> DriverSettings:
 
 
 def of_driver(scene: Scene, driver: NvidiaDriver) -> DriverSettings:
-    """An NVIDIADriver. Raises ConfigError."""
+    """The settings of an NVIDIADriver. Raises ConfigError."""
     spec, defaults = driver.spec, scene.settings.images
     what = f"NVIDIADriver {driver.name}"
     if spec.driver_type == "vgpu-host-manager":

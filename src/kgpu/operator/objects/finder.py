@@ -1,9 +1,9 @@
-"""The finder: node features of nodes that nobody knows a GPU of, by a pod without any privilege.
+"""The finder: an unprivileged pod that publishes node features on nodes without known GPUs.
 
-It sees of the host what everybody may read, and only what the role ``features`` reads: sysfs, the system's name, and
-the places of a kernel's configuration. The kernel's facts are in its own ``/proc``. What it remembers ends with its
-pod. All that Pod Security's level ``restricted`` asks for is so, but for the volumes: with host paths a pod is of the
-level ``privileged``.
+It has access to world-readable files of the host, and only to those that the role ``features`` reads: sysfs, the
+os-release file and the places of a kernel's configuration. The kernel's facts are in its own ``/proc``. Its state ends
+with its pod. It meets Pod Security's level ``restricted`` except for its volumes: host paths make a pod
+``privileged``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kgpu.operator.objects import shape
 from kgpu.operator.objects.common import HOST_TO_CONTAINER, Scene, host_volume, mount
 
 USER: Final = 65532
-"""The image's user; a pod that names it can read its own token."""
+"""The image's user; a pod that sets it can read its own token."""
 
 POD_SECURITY: Final[Object] = {
     "runAsNonRoot": True,
@@ -31,12 +31,12 @@ CONTAINER_SECURITY: Final[Object] = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
-# Measured: 31 MB, with room for a node with hundreds of PCI functions.
+# Measured: 31 MB. The rest is for nodes with hundreds of PCI functions.
 RESOURCES: Final[Object] = {"requests": {"cpu": "10m", "memory": "48Mi"}, "limits": {"memory": "128Mi"}}
 
 _HOST: Final = (
     ("host-sys", "sys", "", HOST_TO_CONTAINER),
-    # A container engine would make a folder of that name on a host that has not got the file.
+    # Without the type, a container engine would create a folder of that name on a host that lacks the file.
     ("host-os-release", "etc/os-release", "File", ""),
     ("host-usr-lib", "usr/lib", "", ""),
     ("host-boot", "boot", "", ""),
@@ -49,11 +49,11 @@ VOLUMES: Final = (*(row[0] for row in _HOST), DRIVER, STATE)
 
 
 def host_access(paths: shape.HostFolders) -> tuple[list[Object], list[Object]]:
-    """Volumes and mounts, those of the host read-only.
+    """The volumes and mounts; those of the host are read-only.
 
-    A driver root at a place of its own is among them: simulated hardware has its PCI bus there. It is seen below the
-    host's root as all else is, for below the image's own /root nobody but root may look. The usual one is not among
-    them, since the folder would be made on hosts that never see a driver.
+    They include a driver root outside /run/nvidia, as simulated hardware has its PCI bus there. It is mounted below the
+    host's root like everything else, as only root may look below the image's own /root. The default driver root is not
+    included, as that would create the folder on hosts that never get a driver.
     """
     rows = [
         (name, posixpath.join(paths.root_fs, part), posixpath.join(names.HOST_ROOT, part), kind, propagation)
@@ -70,7 +70,7 @@ def host_access(paths: shape.HostFolders) -> tuple[list[Object], list[Object]]:
 
 
 def is_needed(scene: Scene) -> bool:
-    """Whether any node may need it: not where agents are everywhere, nor where another discovery labels nodes and has
+    """Whether any node may need the finder: not if agents run everywhere, nor if another discovery labels nodes and has
     published all that kgpu's own has.
     """
     settings, observed = scene.settings, scene.observed

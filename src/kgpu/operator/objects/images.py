@@ -1,9 +1,9 @@
-"""Which image an operand's container has: the rules of ClusterPolicy and of NVIDIADriver, with errors in three parts.
+"""Chooses the image of an operand's container, by the rules of ClusterPolicy and of NVIDIADriver.
 
-kgpu's own image (``Settings.image``) runs everything that kgpu does itself. The image fields of such an operand's
-section (``devicePlugin.image`` and so on) name the replaced program: kgpu's pods must not run it, so they are ignored
-and that is told, unless the image's name is ``kgpu``. Only NVIDIA's driver images, and what runs beside them, are
-taken from the policy.
+kgpu's own image (``OperatorSettings.image``) runs everything that kgpu does itself. The image fields of such an
+operand's section (``devicePlugin.image`` and so on) name the replaced program, which kgpu's pods must not run: they are
+ignored, with advice that says so, unless the image's name is ``kgpu``. Only NVIDIA's driver images and their sidecars
+are taken from the policy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kgpu.formats.crd.common import Image
 
 OWN_NAME: Final = "kgpu"
 
-# The grammar of OCI references, as far as container runtimes agree on it.
+# The grammar of OCI references, as far as container runtimes agree.
 _PART: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _WORD: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _HOST: Final = rf"(?:{_WORD}(?:\.{_WORD})*|\[[0-9a-fA-F:]+\])(?::[0-9]+)?"
@@ -30,8 +30,8 @@ EXAMPLE: Final = "nvcr.io/nvidia/driver:580.95.05"
 
 
 def policy_image(what: str, block: Image, env_name: str, images: Mapping[str, str]) -> str:
-    """The image of a section of the ClusterPolicy: repository, image and version; or image alone, as it is; or the
-    operator's own default in its environment variable. ``what`` is the section's path. Raises ConfigError.
+    """The image of a section of the ClusterPolicy: from repository, image and version; or image alone, unchanged; or
+    the operator's default for ``env_name``. ``what`` is the section's path. Raises ConfigError.
     """
     repository, image, version = block.repository or "", block.image or "", block.version or ""
     if repository and image and version:
@@ -71,12 +71,12 @@ def pool_image(what: str, *, repository: str, image: str, version: str) -> str:
 
 
 def for_system(image: str, os_tag: str) -> str:
-    """The image for one operating system; a digest already says which."""
+    """The image for one operating system; a digest stays as it is."""
     return image if "@sha256:" in image else _checked("image", f"{image}-{os_tag}")
 
 
 def precompiled(what: str, image: str, kernel: str, os_tag: str) -> str:
-    """The image with a driver that was built for one kernel. Raises ConfigError for a digest."""
+    """The image with a driver built for one kernel. Raises ConfigError for a digest."""
     if "@sha256:" in image:
         raise ConfigError(
             f'{what}: "{image}" is a digest, and drivers are precompiled',
@@ -87,13 +87,13 @@ def precompiled(what: str, image: str, kernel: str, os_tag: str) -> str:
 
 
 def is_own(block: Image) -> bool:
-    """True when the section asks for an image of kgpu's own."""
+    """True if the section asks for an image of kgpu's own."""
     match = _REFERENCE.fullmatch(block.image or "")
     return match is not None and match["name"].rpartition("/")[2] == OWN_NAME
 
 
 def names_image(block: Image) -> bool:
-    """True when the section says anything about its image."""
+    """True if the section sets any image field."""
     return bool(block.repository or block.image or block.version)
 
 

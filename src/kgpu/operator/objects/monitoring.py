@@ -1,6 +1,6 @@
-"""How Prometheus finds metrics of kgpu's: Services, and monitors and rules where there are those kinds.
+"""How Prometheus finds kgpu's metrics: Services, and monitors and rules if the cluster has those kinds.
 
-Names of Services and ports are the replaced operator's. What is special about an operand's metrics is in its module.
+Names of Services and ports are the replaced operator's. Specifics of an operand's metrics are in its module.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPERATOR: Final = "gpu-operator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsEndpoint:
-    """Metrics that are served on one port of some pods; ``name`` is also the label ``app`` of its objects."""
+    """Metrics that some pods serve on one port; ``name`` is also the label ``app`` of the objects."""
 
     name: str
     state: str
@@ -34,7 +34,7 @@ class MetricsEndpoint:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Of the Service, by which a ServiceMonitor finds it."""
+        """The labels of the Service, by which a ServiceMonitor finds it."""
         return {"app": self.name}
 
 
@@ -42,7 +42,9 @@ FROM_OPERATOR: Final = MetricsEndpoint(name=OPERATOR, state=STATE, port="gpu-ope
 
 
 def operator_objects(scene: Scene) -> list[Object]:
-    """The operator's own metrics: a Service always; the rest when the policy wants a ServiceMonitor."""
+    """The objects for the operator's own metrics: always a Service, and the rest if the policy wants a
+    ServiceMonitor.
+    """
     service = service_of(scene, FROM_OPERATOR, FROM_OPERATOR.labels)
     monitor = wanted_monitor(scene)
     if monitor is None or not monitor.enabled:
@@ -55,12 +57,12 @@ def operator_objects(scene: Scene) -> list[Object]:
 
 
 def pod_labels(scene: Scene, source: MetricsEndpoint) -> dict[str, str]:
-    """Of the pods that serve it."""
+    """The labels of the pods that serve the metrics."""
     return {"app": names.AGENT_DAEMON_SET} if scene.settings.layout is NodeLayout.AGENT else source.labels
 
 
 def limit_to_role_nodes(scene: Scene, operand: Operand, monitor: Object) -> None:
-    """Agents run on every node, a role only where the node's label says so."""
+    """In the agent layout, scrape only nodes whose label says that the operand's role runs there."""
     if scene.settings.layout is not NodeLayout.AGENT:
         return
     label = f"{names.LABEL_DEPLOY_PREFIX}{operand.deploy}"
@@ -71,7 +73,7 @@ def limit_to_role_nodes(scene: Scene, operand: Operand, monitor: Object) -> None
 
 
 def missing(scene: Scene) -> Advice | None:
-    """What is told when a ServiceMonitor is wanted and the cluster has no such kind."""
+    """The advice if a ServiceMonitor is wanted and the cluster lacks the kind, else None."""
     monitor = wanted_monitor(scene)
     if monitor is None or not monitor.enabled or has_kind(scene.observed, SERVICE_MONITORS):
         return None
@@ -86,13 +88,13 @@ def missing(scene: Scene) -> Advice | None:
 
 
 def wanted_monitor(scene: Scene) -> ServiceMonitor | None:
-    """What the policy says of a ServiceMonitor of the operator's own, None for nothing."""
+    """The policy's settings for the operator's own ServiceMonitor, None without any."""
     metrics = scene.policy.spec.operator.metrics
     return metrics.service_monitor if metrics else None
 
 
 def service_of(scene: Scene, source: MetricsEndpoint, selector: dict[str, str]) -> Object:
-    """Its Service."""
+    """The Service of an endpoint."""
     return scene.new_object(
         "Service",
         source.name,
@@ -112,7 +114,7 @@ def service_of(scene: Scene, source: MetricsEndpoint, selector: dict[str, str]) 
 def monitors_of(
     scene: Scene, source: MetricsEndpoint, monitor: ServiceMonitor, kind: Resource = SERVICE_MONITORS
 ) -> list[Object]:
-    """Its ServiceMonitor, or another kind of monitor; none where the cluster has not got the kind."""
+    """The endpoint's ServiceMonitor, or another kind of monitor; empty if the cluster lacks the kind."""
     if not has_kind(scene.observed, kind):
         return []
     endpoint: dict[str, Any] = {"port": source.port, "path": "/metrics"}
@@ -143,7 +145,7 @@ def rules_of(
     *,
     records: bool = False,
 ) -> list[Object]:
-    """Its rules; none where they are not wanted, or the cluster has not got the kind."""
+    """The endpoint's PrometheusRule; empty if it is not wanted or the cluster lacks the kind."""
     settings = scene.settings.monitoring
     if not has_kind(scene.observed, PROMETHEUS_RULES) or not settings.rules:
         return []

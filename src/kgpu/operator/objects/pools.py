@@ -1,4 +1,6 @@
-"""Which driver images a fleet needs: nodes grouped by operating system, and by kernel for precompiled drivers."""
+"""Finds the driver images that a fleet needs: groups nodes by operating system, and by kernel for
+precompiled drivers.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,17 @@ from kgpu.operator.model import ClusterNode
 from kgpu.operator.nodes import MAJOR_ONLY, os_tag
 
 MAX_NAME: Final = 63
-"""Characters of a label's value: DaemonSets are named by what is also a label of their pods."""
+"""The most characters of a label's value, as a DaemonSet's name is also a label of its pods."""
 
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Nodes that take the same driver image. ``selector`` are the labels that they have in common and no others do.
+    """Nodes that use the same driver image. ``selector`` has the labels that only these nodes share.
 
-    ``kernel`` is "" unless drivers are precompiled. ``engine_mounts``: the container runtimes of all nodes give
-    containers the host's subscription by themselves.
+    ``kernel`` is "" unless drivers are precompiled. ``engine_mounts`` is True if the container runtimes of all nodes
+    mount the host's subscription into containers.
     """
 
     os_id: str
@@ -36,14 +38,14 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pools:
-    """Pools in a stable order; ``unlabelled`` are nodes whose system is not known from their labels yet."""
+    """Pools in a stable order; ``unlabelled`` are nodes whose labels do not tell the operating system or kernel yet."""
 
     pools: tuple[Pool, ...] = ()
     unlabelled: tuple[str, ...] = ()
 
 
 def pools(nodes: Iterable[ClusterNode], *, by_kernel: bool) -> Pools:
-    """Groups the nodes. Selectors are labels, so a node without the labels is in no pool."""
+    """Group the nodes. Selectors use labels, so a node without the labels is in no pool."""
     groups: dict[tuple[str, str, str], list[ClusterNode]] = {}
     unlabelled = []
     for node in nodes:
@@ -79,7 +81,7 @@ def _os_keys(os_id: str) -> tuple[str, ...]:
 
 
 def takes_driver(node: ClusterNode) -> bool:
-    """True for a GPU node whose label lets a driver pod run there, now or after an upgrade's pause."""
+    """True for a GPU node whose label allows a driver pod, now or after the pause of an upgrade."""
     label = node.labels.get(DRIVER, "")
     wanted = label in {"", "true"} or label.endswith(names.PAUSED_FOR_DRIVER_UPGRADE)
     return is_gpu(node) and wanted and not opted_out(node)
@@ -89,7 +91,7 @@ _KERNEL_NOISE: Final = re.compile(r"\.x86_64|\.aarch64|[_+]64k")
 
 
 def kernel_name(kernel: str) -> str:
-    """The kernel's version as part of an object's name: without architecture and page size, in lower case.
+    """The kernel's version as part of an object's name, in lower case without architecture and page size.
 
     ``5.14.0-427.37.1.el9_4.aarch64_64k`` becomes ``5.14.0-427.37.1.el9.4``.
     """
@@ -113,7 +115,7 @@ def fnv32a(data: bytes) -> int:
 
 
 def short_name(name: str) -> str:
-    """A name that fits a label's value; what is cut off is kept apart by a hash."""
+    """A name that fits a label's value: a longer one is cut, and a hash keeps it unique."""
     if len(name) <= MAX_NAME:
         return name
     return f"{name[: MAX_NAME - 9].rstrip('.-')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -1,5 +1,5 @@
-"""ServiceAccounts and what they may do, as rows. The operator can only grant what it may do itself: the chart's rules
-for the operator contain every row that is here.
+"""ServiceAccounts and their permissions, as rows. The operator can grant only what it may do itself, so the chart's
+rules for the operator contain every row here.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 
 
 def rule(group: str, resources: str, verbs: str) -> Object:
-    """One rule; resources and verbs separated by blanks."""
+    """One rule; resources and verbs are separated by spaces."""
     return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split()}
 
 
-# Labels, and what a process says of itself.
+# For labels and a process's own reports.
 NODES: Final = rule("", "nodes", "get list watch patch")
 NODE_STATUS: Final = rule("", "nodes/status", "patch")
 CONFIGS: Final = rule("", "configmaps", "list watch")
@@ -32,7 +32,7 @@ DRIVER_MANAGER_RULES: Final = (
     rule("apps", "daemonsets", "get"),
 )
 
-# The pod that reads is its own, the owner of the node's features.
+# An agent reads its own pod, the owner of the node's features.
 FEATURE_RULES: Final = (PODS_READ, NODE_FEATURES)
 
 
@@ -42,8 +42,8 @@ def features_role(subject: str) -> str:
 
 
 def features(scene: Scene, state: str, subject: str) -> list[Object]:
-    """The right to publish a node's features, for the ServiceAccount ``subject``: only where the API server has such
-    objects, also when nobody makes labels of them now, so that agents can take theirs back.
+    """The permission to publish a node's features, for the ServiceAccount ``subject``. It exists if the API server has
+    the kind, even if nothing turns features into labels now, so that agents can remove theirs.
     """
     if not has_kind(scene.observed, FEATURES_KIND):
         return []
@@ -59,7 +59,7 @@ def account(
     namespaced: tuple[Object, ...] = (),
     owner: Owner | None = None,
 ) -> list[Object]:
-    """A ServiceAccount with its roles, in the order in which they are needed."""
+    """A ServiceAccount with its roles and bindings, in the order of application."""
     objects = [scene.new_object("ServiceAccount", name, state=state, owner=owner)]
     for kind, rules in (("Role", namespaced), ("ClusterRole", cluster)):
         if rules:
@@ -68,7 +68,7 @@ def account(
 
 
 def cluster_role(scene: Scene, name: str, state: str, subject: str, rules: tuple[Object, ...]) -> list[Object]:
-    """A ClusterRole of its own for the ServiceAccount ``subject``."""
+    """A separate ClusterRole, bound to the ServiceAccount ``subject``."""
     return _bound(scene, "ClusterRole", name, state=state, account=subject, rules=rules)
 
 

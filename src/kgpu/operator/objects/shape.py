@@ -1,8 +1,8 @@
-"""What ``spec.daemonsets`` and ``spec.hostPaths`` mean for every DaemonSet: strategy, priority, tolerations, pod labels
+"""Applies ``spec.daemonsets`` and ``spec.hostPaths`` to every DaemonSet: strategy, priority, tolerations, pod labels
 and annotations, paths.
 
-Pod labels and annotations that carry a chart's or program's version stay off the pod template: every change of them
-would restart all pods, and nothing in the pods depends on them.
+Labels and annotations with a chart's or program's version are left out of the pod template: every change of them would
+restart all pods, and nothing in the pods depends on them.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ def update_strategy(daemonsets: DaemonSets) -> Object:
 
 
 def tolerations(daemonsets: DaemonSets, *more: Object) -> list[Object]:
-    """The policy's, or the one for the GPU taint when it has none; ``more`` are added."""
+    """The policy's tolerations, or the one for the GPU taint if it has none, plus ``more``."""
     own: list[Object] = [manifest_of(toleration) for toleration in daemonsets.tolerations] or [dict(GPU_TOLERATION)]
     return own + [toleration for toleration in more if toleration not in own]
 
 
 def pod_labels(daemonsets: DaemonSets, own: Mapping[str, str]) -> dict[str, str]:
-    """Labels of the pod template: ``own`` win, and what is in ``_FIXED`` or names a version is not the user's."""
+    """Labels of the pod template: the user's, without fixed keys and versions, overridden by ``own``."""
     return {**own_labels(daemonsets.labels), **own}
 
 
 def object_labels(daemonsets: DaemonSets) -> dict[str, str]:
-    """Those of the user's labels that are kept off pods: the DaemonSet itself has them."""
+    """The user's labels that carry versions, which only the DaemonSet itself gets."""
     return {key: value for key, value in daemonsets.labels.items() if key in _VERSIONS}
 
 
@@ -86,7 +86,7 @@ def pod_spec(daemonsets: DaemonSets, *, account: str) -> Object:
 
 
 def host_network(spec: Object, *, wanted: bool | None) -> None:
-    """Put the pod on the host's network, with names of the cluster still resolved."""
+    """Put the pod on the host's network if wanted, with the cluster's DNS."""
     if wanted:
         spec["hostNetwork"] = True
         spec["dnsPolicy"] = "ClusterFirstWithHostNet"
@@ -94,7 +94,7 @@ def host_network(spec: Object, *, wanted: bool | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFolders:
-    """The host's folders, as ``spec.hostPaths`` has them."""
+    """The host's folders from ``spec.hostPaths``."""
 
     root_fs: str = "/"
     driver_install_dir: str = names.DRIVER_INSTALL_DIR
@@ -116,7 +116,7 @@ def paths(policy: Policy) -> HostFolders:
     )
 
 
-# Mounting a host's folder there would take the container's own programs or files away, or what it needs of the host.
+# Mounting a host's folder here would hide the container's own files, or others that it needs from the host.
 _TAKEN: Final = frozenset(
     {
         *("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/run", "/sbin", "/sys", "/usr"),
@@ -126,7 +126,7 @@ _TAKEN: Final = frozenset(
         *(f"{names.KUBELET_ROOT}/pod-resources", "/var/run/secrets", "/run/secrets"),
     }
 )
-# Below these nothing of a host's may be mounted at all.
+# Nothing from the host may be mounted below these.
 _CLOSED: Final = (f"{names.HOST_ROOT}/", "/dev/", "/opt/kgpu/", "/proc/", "/run/secrets/", "/sys/", "/var/run/secrets/")
 
 
@@ -145,7 +145,7 @@ def _path(key: str, path: str, example: str, *, root_allowed: bool = False) -> s
 
 
 def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Of a user's labels or annotations, those that go onto pods."""
+    """The user's labels or annotations that go onto pods."""
     return {key: value for key, value in labels.items() if key not in _FIXED | _VERSIONS}
 
 
@@ -158,7 +158,7 @@ def daemon_set(
     spec: Object,
     annotations: Mapping[str, str] | None = None,
 ) -> Object:
-    """The DaemonSet around a pod's spec; ``app`` are the labels that select its pods, ``annotations`` more for them."""
+    """The DaemonSet for a pod's spec; ``app`` are the labels that select its pods, ``annotations`` go onto them."""
     daemonsets = scene.policy.spec.daemonsets
     metadata: Object = {"labels": pod_labels(daemonsets, app)}
     if template_annotations := {**pod_annotations(daemonsets), **own_labels(annotations or {})}:

@@ -1,4 +1,4 @@
-"""Environment variables that a policy gives: those that a container can have in this cluster."""
+"""Checks which environment variables from a policy a container can have in this cluster."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kgpu.base.errors import ConfigError
 from kgpu.formats.crd.common import EnvVar
 from kgpu.operator.objects.common import Scene, env_values
 
-# How Kubernetes checks names: any printable ASCII but "=" from 1.32 on, before that those of shells and a few more.
+# Kubernetes allows any printable ASCII but "=" since 1.32; before that, letters, digits, "-", "_" and ".".
 _ANY_NAME: Final = re.compile("[ -<>-~]+")
 _OLD_NAME: Final = re.compile(r"(?!\.\.)(?!\.$)[-._a-zA-Z][-._a-zA-Z0-9]*")
 _ANY_SINCE: Final = (1, 32)
 
 
 def check_names(path: str, env: Iterable[EnvVar], scene: Scene) -> None:
-    """Raises ConfigError for the first name that no container could have in this cluster. ``path`` is the list's."""
+    """Raise ConfigError for the first name that no container can have in this cluster. ``path`` is the list's path."""
     for number, row in enumerate(env):
         if not _named(row, scene):
             raise ConfigError(
@@ -28,7 +28,7 @@ def check_names(path: str, env: Iterable[EnvVar], scene: Scene) -> None:
 
 
 def valid_env(env: Iterable[EnvVar], scene: Scene) -> dict[str, str]:
-    """Name and value, without those whose name no container could have."""
+    """The variables by name, without those that no container can have."""
     return env_values(row for row in env if _named(row, scene))
 
 
