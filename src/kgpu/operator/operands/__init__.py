@@ -1,6 +1,6 @@
-"""The operands that kgpu does the job of: each a module here with one ``SPEC``, found automatically.
+"""The operands that kgpu replaces: each is a module here with one ``SPEC``, found automatically.
 
-What users call an operand is its row in ``kgpu.formats.operands``; a row without a module here is reported as not
+An operand's name for users is in its row of ``kgpu.formats.operands``; a row without a module here is reported as not
 provided.
 """
 
@@ -16,7 +16,7 @@ from kgpu.operator.operand_spec import OperandSpec, section_enabled
 
 
 def _found() -> dict[str, OperandSpec]:
-    """By the operand's name, in the order of the table of operands."""
+    """All specs by the operand's name, in the order of the table of operands."""
     modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     specs: dict[str, OperandSpec] = {module.SPEC.operand.name: module.SPEC for module in modules}
     return {operand.name: specs[operand.name] for operand in OPERANDS if operand.name in specs}
@@ -27,6 +27,6 @@ OF_ROLE: Final = {spec.operand.role: spec for spec in SPECS.values() if spec.ope
 
 
 def is_enabled(operand: Operand, policy: Policy, settings: OperatorSettings) -> bool:
-    """Whether the policy asks for an operand, provided or not."""
+    """Whether the policy asks for an operand, whether kgpu provides it or not."""
     spec = SPECS.get(operand.name)
     return spec.is_enabled(policy, settings) if spec is not None else section_enabled(operand, policy)

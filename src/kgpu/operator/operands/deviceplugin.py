@@ -1,4 +1,4 @@
-"""The device plugin: its configuration has to exist, and the kubelet to offer every device."""
+"""The device plugin: its configuration has to exist, and the kubelet has to offer every device."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None
 
 
 def _is_being_checked(node: ClusterNode) -> bool:
-    """Whether a validator works there that calls it a failure if nothing stays allocatable, and has not done so."""
+    """Whether a running validator may still report that no device is allocatable."""
     if node.labels.get(deploy(VALIDATOR.deploy)) != TRUE:
         return False
     report = node.report.roles.get(VALIDATOR.role) if node.report else None
@@ -57,7 +57,7 @@ def _is_being_checked(node: ClusterNode) -> bool:
 
 
 def config_map(view: CauseView) -> Cause | None:
-    """The ConfigMap of configurations that the policy names and that is not there, or has not got the default."""
+    """The cause if the policy's ConfigMap of configurations is missing or lacks the default, else None."""
     config = view.policy.spec.device_plugin.config
     if not config.name:
         return None
@@ -77,7 +77,7 @@ def config_map(view: CauseView) -> Cause | None:
 
 
 def config_key(view: CauseView, node: ClusterNode) -> Cause | None:
-    """That the node's label chooses a configuration which the ConfigMap has not got."""
+    """The cause if the node's label chooses a configuration that the ConfigMap lacks, else None."""
     config = view.policy.spec.device_plugin.config
     chosen = node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL)
     keys = view.observed.config_maps.get(config.name) if config.name else None

@@ -1,4 +1,4 @@
-"""The driver: no role of the agent's, but the vendor's own container, for nodes that have no driver of their own."""
+"""The driver: not an agent role but the vendor's own container, for nodes that have no driver of their own."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ OPERAND: Final = BY_NAME["driver"]
 
 
 def _enabled(policy: Policy, _settings: OperatorSettings) -> bool:
-    """Off where NVIDIADriver objects say which drivers there are."""
+    """Whether ClusterPolicy's driver is wanted; not if NVIDIADriver objects define the drivers."""
     return section_enabled(OPERAND, policy) and not policy.spec.driver.use_nvidia_driver_crd
 
 
 def _wanted(view: CauseView) -> bool:
-    """By whichever kind of object."""
+    """Whether drivers are wanted, by either kind of object."""
     return view.policy.spec.driver.enabled is not False
 
 

@@ -1,8 +1,8 @@
-"""The exporter: what GPUs do and for whom, and how Prometheus and Grafana come by it.
+"""The exporter: GPU metrics by user, and how Prometheus and Grafana get them.
 
-Its series get the labels by which documents ask for them: ``node``, ``kubernetes_node`` and ``Hostname`` for the node,
-and ``pod``, ``namespace`` and ``container`` for who uses the GPU, not for the exporter's own pod; ``exported_pod`` and
-so on stay beside them.
+Its series get the labels that published queries use: ``node``, ``kubernetes_node`` and ``Hostname`` for the node, and
+``pod``, ``namespace`` and ``container`` for the user of the GPU, not the exporter's own pod; ``exported_pod`` and so on
+are kept as well.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ USER: Final = ("pod", "namespace", "container")
 """Labels that say who uses a GPU; a ServiceMonitor gives targets labels of the same names."""
 JOBS_DIR: Final = "/var/lib/dcgm-exporter/job-mapping"
 POD_METADATA_RULES: Final = (rule("", "pods", "get list watch"),)
-"""What it needs beside the usual for the labels and uids of pods."""
+"""Additional permissions for the labels and uids of pods."""
 SLICE_RULES: Final = (rule("resource.k8s.io", "resourceslices", "list watch"),)
-"""What it needs to know which GPUs a resource claim has been given."""
+"""Additional permissions to see which GPUs a resource claim has."""
 
 
 def _allowed_labels(scene: Scene) -> str | None:
@@ -56,19 +56,19 @@ def _allowed_labels(scene: Scene) -> str | None:
 
 
 def _jobs(scene: Scene) -> str | None:
-    """The folder on the host, as pods see it."""
+    """The host's job mapping folder as its path in pods, None if it is off."""
     job_mapping = scene.policy.spec.dcgm_exporter.hpc_job_mapping
     return names.HOST_ROOT + (job_mapping.directory or JOBS_DIR) if job_mapping and job_mapping.enabled else None
 
 
 def _counters(scene: Scene) -> str | None:
-    """The ConfigMap is followed through the API server: a change of it restarts nothing."""
+    """The counters' ConfigMap, None for the default set. It is followed through the API server, without restarts."""
     config = scene.policy.spec.dcgm_exporter.config
     return f"{scene.settings.namespace}:{config.name}" if config and config.name else None
 
 
 def _host_pid(policy: Policy) -> bool:
-    """Without the host's processes the driver does not say who uses how much of a GPU."""
+    """Whether pods see the host's processes, without which the driver does not report who uses a GPU."""
     host_pid = policy.spec.dcgm_exporter.host_pid
     return True if host_pid is None else host_pid
 
@@ -85,7 +85,7 @@ def _idle_args(args: Sequence[str]) -> Iterator[IdleArguments]:
 
 
 def _metrics(scene: Scene) -> list[Object]:
-    """What GPUs do, for whom and how well they are; and the right to read pods and claims where they are asked for."""
+    """The objects for the metrics, with the permission to read pods and claims if their labels are wanted."""
     policy = scene.policy.spec.dcgm_exporter
     service = service_of(scene, SOURCE, pod_labels(scene, SOURCE))
     _adapt(service["spec"], role_env(SPEC, scene), policy.service)
@@ -110,9 +110,9 @@ def _metrics(scene: Scene) -> list[Object]:
 
 
 def _adapt(spec: Object, env: Mapping[str, str], service: ExporterService | None) -> None:
-    """The Service's type, the port on which the exporter has been told to listen, and the port's second name.
+    """Set the Service's type, the port on which the exporter listens, and a second port.
 
-    Documents call the port ``metrics``; one port can't have two names, so that the second name has a number of its own.
+    Published guides call the port ``metrics``. A port can't have two names, so a second port has that name.
     """
     (port,) = spec["ports"]
     port["targetPort"] = _listens(env)
@@ -124,16 +124,20 @@ def _adapt(spec: Object, env: Mapping[str, str], service: ExporterService | None
 
 
 def _listens(env: Mapping[str, str]) -> int:
-    """The exporter's port; the usual one where it will refuse what it was told."""
+    """The exporter's port; the default for a value that it will refuse."""
     port = env.get("DCGM_EXPORTER_LISTEN", "").rpartition(":")[2]
     return int(port) if port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 1 << 16 else names.EXPORTER_PORT
 
 
 def _relabel(scene: Scene, endpoint: Object, service_monitor: ServiceMonitor) -> None:
-    """Labels for whose series they are; the policy's own relabelings come last."""
+    """Add labels for the node and the user of the GPU; the policy's own relabelings come last."""
     env = role_env(SPEC, scene)
     old = "a" in env.get("KGPU_EXPORTER_COMPAT", "").lower().split(",")
-    nodes = ("node", "kubernetes_node", *(() if old else ("Hostname",)))  # the oldest names have the last themselves
+    nodes = (
+        "node",
+        "kubernetes_node",
+        *(() if old else ("Hostname",)),
+    )  # the oldest series have Hostname
     steps: list[Object] = [
         {"action": "replace", "sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": label}
         for label in nodes
@@ -148,7 +152,7 @@ def _relabel(scene: Scene, endpoint: Object, service_monitor: ServiceMonitor) ->
 
 
 def _of_pods(scene: Scene, spec: Object) -> None:
-    """A ServiceMonitor's spec as a PodMonitor's: the same targets under the same job, without the Service."""
+    """Turn a ServiceMonitor's spec into a PodMonitor's: the same targets and job, without the Service."""
     (endpoint,) = spec.pop("endpoints")
     del spec["jobLabel"]
     spec["selector"] = {"matchLabels": pod_labels(scene, SOURCE)}

@@ -1,4 +1,4 @@
-"""Node features, which run everywhere: a node that has not been looked at may have GPUs that nobody knows of."""
+"""Node features, which run everywhere: a node that has not been looked at may have unknown GPUs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from kgpu.operator.verdict import (
 
 OPERAND: Final = BY_ROLE["features"]
 OTHER_DISCOVERY: Final = "another node feature discovery works in this cluster and is used"
-"""The note where kgpu's own adds no labels and keeps each that it has until the other one has published it."""
+"""The note if kgpu's own adds no labels and keeps each that it has until the other one has published it."""
 
 
 def _unlabelled(view: CauseView) -> tuple[NodeCause, ...]:
-    """Nodes that offer NVIDIA GPUs and that nothing calls GPU nodes: somebody has taken their labels away.
+    """The nodes that offer NVIDIA GPUs but have no GPU label, because something has removed it.
 
-    Capacity does not count: the kubelet goes on naming devices whose plugin has gone.
+    Capacity does not count, as the kubelet keeps it after the plugin has gone.
     """
     gpus = {node.name for node in view.gpu_nodes}
     findings = []
@@ -82,7 +82,7 @@ def _verdict(view: CauseView) -> OperandVerdict:
         elif node.name in missed:
             findings.append(missed[node.name])
     notes = [OTHER_DISCOVERY] if view.observed.foreign_nfd else []
-    if unseen and not counted:  # nobody has looked anywhere: that there are no GPUs is not known
+    if unseen and not counted:  # no node has been looked at, so it is not known that there are no GPUs
         findings += unseen
         counted = [finding.node for finding in unseen]
     elif aside:
@@ -98,13 +98,13 @@ def _verdict(view: CauseView) -> OperandVerdict:
 
 SPEC: Final = OperandSpec(
     operand=OPERAND,
-    # Also where another discovery works, because each node's own stands back label by label.
+    # It also runs beside another discovery, as it gives way label by label on each node.
     enabled=lambda _, settings: settings.discovery,
     pod=OperandPod(
         container="kgpu-node-features", volumes=finder.VOLUMES, privileged=False, resources=finder.RESOURCES
     ),
     has_pods=finder.is_needed,
-    # It is told nothing but by this one.
+    # Its orders are in this ConfigMap alone.
     namespace_rules=({**CONFIGS, "resourceNames": [names.AGENT_CONFIG_MAP]},),
     why_off=lambda _: "switched off by the Helm value nfd.enabled; something else has to label nodes",
     missed=_unlabelled,

@@ -1,4 +1,4 @@
-"""GPU health: a setting of the operator's, for which the policy has no section."""
+"""GPU health: an operator setting, for which the policy has no section."""
 
 from __future__ import annotations
 

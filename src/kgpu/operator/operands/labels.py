@@ -1,4 +1,4 @@
-"""GPU feature discovery. Its configuration is the device plugin's, and so is what is wrong with that."""
+"""GPU feature discovery. It shares the device plugin's configuration, and the check of that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node status exporter: what the validator has found, as metrics."""
+"""The node status exporter: the validator's results as metrics."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ SOURCE: Final = MetricsEndpoint(
 
 
 def _metrics(scene: Scene) -> list[Object]:
-    """The nodes' validation metrics: for as long as the exporter runs."""
+    """The objects for the nodes' validation metrics."""
     operator_monitor = wanted_monitor(scene)
-    # Which Prometheus is to find them is said once, for the operator's own.
+    # The labels that select the Prometheus are set once, for the operator's own monitor.
     labels = operator_monitor.additional_labels if operator_monitor else {}
     monitors = monitors_of(scene, SOURCE, ServiceMonitor(enabled=True, additional_labels=labels))
     for monitor in monitors:

@@ -1,4 +1,4 @@
-"""Host facts: a setting of the operator's, in the validator's pod where operands have pods of their own."""
+"""Host facts: an operator setting. In the layout ``operands`` the role runs in the validator's pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The toolkit: CDI specs, and engines that inject devices by them."""
+"""The toolkit: CDI specs, and container engines that inject devices with them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ def _runtime_name(scene: Scene) -> str | None:
 
 
 def _no_links(scene: Scene) -> str | None:
-    """NVIDIA's validator makes the links, so that this is a variable of its check of the driver."""
+    """The variable that switches off device links; it is in the driver check's section, as NVIDIA's validator makes
+    them.
+    """
     validator = scene.policy.spec.validator
     check = validator.driver if validator is not None else None
     return valid_env(check.env, scene).get(names.ENV_NO_DEVICE_LINKS) if check is not None else None
 
 
 def _rules(scene: Scene) -> Rules:
-    """With the NRI plugin also pods: the API server alone says which service account a pod has."""
+    """Permissions; the NRI plugin also reads pods, as only the API server knows a pod's service account."""
     return (NODES, PODS_READ) if nri_on(scene.policy.spec) else (NODES,)
 
 

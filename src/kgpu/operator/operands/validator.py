@@ -1,4 +1,4 @@
-"""The validator: its role has to run, and what it has found to be good."""
+"""The validator: its role has to run, and its checks have to pass."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None
 
 
 def _invalid(node: ClusterNode, condition: NodeCondition) -> Cause:
-    """What the validator has found; of one of another version, what it tells people."""
+    """The validator's failure as a cause; only the condition's text if its report can't be read."""
     reason = word(condition.reason, "ValidationFailed")
     failed = node.validation.failed if node.validation is not None else None
     if failed is None:
@@ -58,7 +58,7 @@ def _invalid(node: ClusterNode, condition: NodeCondition) -> Cause:
 
 
 def _toolkit_off(node: ClusterNode, cause: Cause) -> Cause | None:
-    """The cause behind a toolkit check that fails where somebody has switched the toolkit off."""
+    """The cause if a toolkit check fails because somebody has switched the toolkit off, else None."""
     key = deploy(TOOLKIT.deploy)
     value = node.labels.get(key, TRUE)
     if value == TRUE or not cause.reason.startswith("Toolkit"):
