@@ -1,1 +1,1 @@
-"""Proves that a node can run GPU work, check by check, and says what is missing."""
+"""Proves that a node can run GPU work, check by check, and reports what is missing."""

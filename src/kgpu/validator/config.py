@@ -1,4 +1,4 @@
-"""What the validator is told, and where the driver is for those who read ``driver-ready``."""
+"""The validator's settings, and the driver's place for readers of ``driver-ready``."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from kgpu.host.root import DriverRoot
 from kgpu.validator.model import Check, Roots
 
 CUDA_SECONDS: Final = 30.0
-"""A first CUDA program on an idle GPU without persistence can take seconds; nothing well takes half a minute."""
+"""A first CUDA program on an idle GPU without persistence can take seconds; on a healthy one never half a minute."""
 AT_ONCE: Final = 2
-"""A CUDA process takes 100 MB and more beside its GPU, and counts against the agent's memory."""
+"""How many devices are tested at once: a CUDA process takes over 100 MB of the agent's memory."""
 
 INTERIM_SECONDS: Final = 3.0
 GRACE_SECONDS: Final = 60.0
-"""A driver library that is started again, or a slow answer, is over by then; a driver that is gone is not."""
+"""A restart of the driver library or a slow answer is over by then; a missing driver is not."""
 RECHECK_SECONDS: Final = 600.0
 LEAST_RECHECK_SECONDS: Final = 60
 RECHECK: Final = f"{Check.CUDA}.RECHECK_SECONDS"
 _WORKLOAD: Final = f"{Check.CUDA}.WITH_WORKLOAD"
-# The links are the toolkit's, to which the operator hands the variable on.
+# The toolkit makes the links, and the operator passes this variable on to it.
 _IN_EFFECT: Final = frozenset({RECHECK, _WORKLOAD, f"{Check.DRIVER}.{names.ENV_NO_DEVICE_LINKS}"})
-# name -> why it changes nothing, and the value that asks for what is so anyway
+# name -> why it has no effect, and the value that asks for what kgpu does anyway
 _IDLE: Final = {
     "WITH_WORKLOAD": ("kgpu's check of this needs no pod of its own", "false"),
     "WITH_WAIT": ("kgpu's checks are made again until they pass", "true"),
@@ -41,12 +41,12 @@ _IDLE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatorSettings:
-    """``checks`` are made, in order, but for those in ``skip``, which has the reason of each.
+    """``checks`` run in order, except those in ``skip``, which maps them to reasons.
 
-    ``cuda_seconds`` is the deadline of one device, ``at_once`` how many are tried side by side, ``interim_seconds`` how
-    often what is known by then is told while some are still being tried. ``grace_seconds``: how long a driver that has
-    answered before may be unreadable until that counts. ``recheck_seconds``: how often CUDA is run again on an idle
-    device, 0 for never. ``host_root`` is the host's ``/`` as this process sees it.
+    ``cuda_seconds`` is the deadline for one device, ``at_once`` how many are tested at a time, ``interim_seconds`` how
+    often interim results are published during the tests. ``grace_seconds`` is how long a driver that has answered
+    before may be unreadable before that counts. ``recheck_seconds`` is how often CUDA runs again on an idle device, 0
+    for never. ``host_root`` is the host's ``/`` as this process sees it.
     """
 
     checks: tuple[Check, ...] = tuple(Check)
@@ -62,7 +62,7 @@ class ValidatorSettings:
 
 
 def choose_checks(words: Iterable[str]) -> tuple[Check, ...]:
-    """The checks that the words name, in order; all of them for none. Raises ConfigError."""
+    """The checks that the words name, in order; all of them for no words. Raises ConfigError."""
     names = [word.strip() for text in words for word in text.split(",") if word.strip()]
     known = {str(check): check for check in Check}
     for name in names:
@@ -77,10 +77,10 @@ def choose_checks(words: Iterable[str]) -> tuple[Check, ...]:
 
 
 def skipped_checks(env: Mapping[str, str], *, toolkit: bool) -> dict[Check, str]:
-    """What this node's validator is told to leave out.
+    """The checks that this node's validator leaves out, with reasons.
 
-    ``toolkit``: something on this node writes CDI specs. Variables of one check have its name before a dot; the
-    replaced program leaves CUDA out with ``WITH_WORKLOAD=false`` for it.
+    ``toolkit`` says whether something on this node writes CDI specs. Variables of one check have its name and a dot as
+    prefix; ``WITH_WORKLOAD=false`` for cuda leaves CUDA out, as in the replaced program.
     """
     skipped: dict[Check, str] = {}
     if not toolkit:
@@ -91,7 +91,7 @@ def skipped_checks(env: Mapping[str, str], *, toolkit: bool) -> dict[Check, str]
 
 
 def without_effect(env: Mapping[str, str]) -> Iterator[Advice]:
-    """The variables of single checks that change nothing, as warnings."""
+    """Warnings about the variables of single checks that have no effect."""
     for key in sorted(env):
         check, dot, name = key.partition(".")
         if not dot or check not in tuple(Check) or key in _IN_EFFECT:
@@ -110,7 +110,7 @@ def without_effect(env: Mapping[str, str]) -> Iterator[Advice]:
 
 
 def recheck_seconds(env: Mapping[str, str]) -> float:
-    """How often CUDA is run again on idle devices: ``cuda.RECHECK_SECONDS``, 0 for never. Raises ConfigError."""
+    """How often CUDA runs again on idle devices: ``cuda.RECHECK_SECONDS``, 0 for never. Raises ConfigError."""
     text = env.get(RECHECK, "")
     if not text:
         return RECHECK_SECONDS
@@ -125,7 +125,7 @@ def recheck_seconds(env: Mapping[str, str]) -> float:
 
 
 def roots_of(root: DriverRoot, host_root: Path) -> Roots:
-    """The host's own driver, or one that a container has installed; paths there and here."""
+    """The paths of the driver, the host's own or one that a container has installed, on the host and here."""
     host_driver = root.files.host == "/" or root.files.here in {Path("/"), host_root}
     return Roots(
         host_driver=host_driver,

@@ -1,7 +1,7 @@
-"""Runs ``cuda_child`` for one device, with a deadline: whatever the driver does, an ``CudaOutcome`` comes back in time.
+"""Runs ``cuda_child`` for one device, with a deadline: whatever the driver does, a ``CudaOutcome`` comes back in time.
 
-A child that does not end when it is killed is held by the driver in the kernel. It is kept in mind and no second one is
-started for its device: a GPU that swallows processes gets one, not one per minute.
+The driver can hold a killed child in the kernel. Such a child is remembered and no second one is started for its
+device: a GPU that hangs processes gets one, not one per minute.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from kgpu.host.driver.layouts import LIBRARY_DIRS
 from kgpu.host.root import DriverRoot
 
 CUDA_LIBRARY: Final = "libcuda.so.1"
-# What libcuda opens by bare name when it compiles PTX; loaded by path first, so that a driver root's own are found
-# without a library path, which would bring the root's C library along.
+# The libraries that libcuda opens by bare name to compile PTX. They are loaded by path first, so that the driver root's
+# own are found without a library path, which would also load the root's C library.
 HELPERS: Final = ("libnvidia-gpucomp.so.", "libnvidia-nvvm.so.4", "libnvidia-ptxjitcompiler.so.1")
 _BOOT: Final = (
     "import sys;sys.path[:]=sys.argv[1].split(':');"
@@ -42,10 +42,10 @@ _STEP_WORDS: Final = {"load": "loading libcuda.so.1", "compare": "comparing the 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaOutcome:
-    """One run. ``step`` is the driver call that failed or hung (``load``, ``compare``: ours), ``code`` its CUresult.
+    """One run. ``step`` is the driver call that failed or hung (or our ``load`` or ``compare``), ``code`` its CUresult.
 
-    ``signal`` names what killed the child, "" when nothing did; ``hung`` and ``held`` say that it did not answer in
-    ``deadline`` seconds, and that it could not even be killed. ``text`` is the driver's own words.
+    ``signal`` names the signal that killed the child, "" for none; ``hung`` means that it did not answer in
+    ``deadline`` seconds, ``held`` that it could not even be killed. ``text`` is the driver's message.
     """
 
     passed: bool = False
@@ -66,7 +66,7 @@ class CudaOutcome:
 
     @property
     def step_words(self) -> str:
-        """The step for people."""
+        """The step as a phrase for people."""
         return _STEP_WORDS.get(self.step, self.step) or "starting"
 
 
@@ -74,13 +74,13 @@ class CudaRunner(Protocol):
     """Adds vectors on one device."""
 
     async def run(self, uuid: str, *, deadline: float) -> CudaOutcome:
-        """Never raises for what the driver does, and returns within a little more than ``deadline`` seconds."""
+        """Test the device. Never raises, whatever the driver does; returns little later than ``deadline`` seconds."""
         ...
 
 
 @dataclass
 class MemoryCuda:
-    """The fake: answers what ``outcomes`` has for a uuid, otherwise that it passed. ``runs`` are those asked for."""
+    """The fake: returns the uuid's entry of ``outcomes``, or else a pass. ``runs`` lists the uuids."""
 
     outcomes: dict[str, CudaOutcome] = field(default_factory=dict)
     runs: list[str] = field(default_factory=list)
@@ -92,7 +92,7 @@ class MemoryCuda:
 
 
 def find_cuda(root: DriverRoot) -> tuple[str, tuple[str, ...]]:
-    """The real path of libcuda.so.1 as this process opens it ("" when it is not there), and of its helpers."""
+    """The real paths of libcuda.so.1 ("" if it is missing) and of its helpers, as this process opens them."""
     tree = root.files
     for folder in LIBRARY_DIRS:
         library = tree.resolve(f"{folder}/{CUDA_LIBRARY}")
@@ -108,7 +108,9 @@ def _named(names: Sequence[str], stem: str) -> list[str]:
 
 
 class ChildCuda:
-    """The real one. ``command`` stands in for the child in tests; ``env`` is what the child gets beside the device."""
+    """The real runner. ``command`` replaces the child in tests; ``env`` is the child's environment,
+    besides the device.
+    """
 
     def __init__(
         self,
@@ -162,7 +164,7 @@ class ChildCuda:
             **self._env,
             "CUDA_VISIBLE_DEVICES": uuid,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_CACHE_DISABLE": "1",  # nothing is written to the home folder
+            "CUDA_CACHE_DISABLE": "1",  # so that nothing is written to the home folder
         }
         if (state := self._root.state_file) is not None:
             env[ENV_HW_STATE] = str(self._root.files.local(state))
@@ -188,7 +190,7 @@ class ChildCuda:
 
 
 async def _end(process: subprocess.Popen[bytes], *, wait: bool) -> bool:
-    """Let the process end, or kill it; False when the driver holds it even then."""
+    """Let the process end, or kill it; False if the driver holds it even then."""
     loop = asyncio.get_running_loop()
     for patience in (_REAP_S if wait else 0.0, _REAP_S):
         end = loop.time() + patience
@@ -202,7 +204,7 @@ async def _end(process: subprocess.Popen[bytes], *, wait: bool) -> bool:
 def read_outcome(
     raw: bytes, *, hung: bool, held: bool, returncode: int | None, seconds: float, deadline: float
 ) -> CudaOutcome:
-    """What the child's output means. Lines that are none of its frames (the driver's own messages) are kept as text."""
+    """Parse the child's output. Lines that are not its frames (the driver's own messages) are kept as text."""
     facts: dict[str, Any] = {}
     passed: dict[str, Any] | None = None
     error: dict[str, Any] = {}
@@ -271,6 +273,6 @@ def _number(value: object) -> int:
 
 
 def path_of(root: DriverRoot) -> Path | None:
-    """Where libcuda.so.1 of this driver root is, None when it isn't there."""
+    """The path of libcuda.so.1 in this driver root, None if it is missing."""
     library, _ = find_cuda(root)
     return Path(library) if library else None

@@ -1,9 +1,9 @@
-"""The process that runs a vector addition on one CUDA device and says what happened, one line of JSON per step.
+"""The process that runs a vector addition on one CUDA device and reports what happened, one line of JSON per step.
 
-Only this process loads ``libcuda.so.1``, so that only it can hang or crash in the driver. Each driver call is announced
-before it is made: whoever waits knows which one hangs. The device is the only one that the environment leaves visible.
-The sum is compared element by element with what it has to be; memory that the kernel did not write can't pass, because
-it is filled with a pattern that no sum has. The process ends with its parent. Standard library only: 10 MB, 60 ms.
+Only this process loads ``libcuda.so.1``, so that only it can hang or crash in the driver. It announces each driver call
+beforehand, so that the parent knows which one hangs. The environment leaves only this device visible. The sum is
+compared element by element; memory that the kernel did not write can't pass, because it is filled with a pattern that
+no sum has. The process ends with its parent. It uses only the standard library: 10 MB, 60 ms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ THREADS = 256
 _PR_SET_PDEATHSIG = 1
 _NOT_FOR_THIS_GPU = (209, 218, 222)  # no binary for the GPU, invalid PTX, unsupported PTX version
 TARGETS = (("6.0", "sm_50"), ("6.3", "sm_75"), ("7.8", "sm_90"))
-"""PTX version and architecture, oldest first: PTX of an older one runs on newer ones, until a driver gives it up."""
+"""PTX version and architecture, oldest first: older PTX runs on newer GPUs until a driver drops support for it."""
 
 PTX = """
 .version %s
@@ -72,7 +72,7 @@ LEAVE:
 
 
 class Failed(Exception):  # noqa: N818 - says what a driver call did
-    """A driver call answered an error."""
+    """A driver call returned an error."""
 
     def __init__(self, step: str, code: int, name: str, text: str) -> None:
         super().__init__(step, code, name, text)
@@ -80,14 +80,14 @@ class Failed(Exception):  # noqa: N818 - says what a driver call did
 
 
 class CudaLibrary:
-    """The loaded library; ``driver.cuInit(0)`` says the step, calls, and raises Failed."""
+    """The loaded library; ``driver.cuInit(0)`` announces the step, calls it, and raises Failed for an error."""
 
     def __init__(self, path: str, say: Any) -> None:
         self.say = say
         self.library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
 
     def __getattr__(self, name: str) -> Any:
-        function = getattr(self.library, name)  # AttributeError: a symbol that is missing
+        function = getattr(self.library, name)  # AttributeError for a missing symbol
 
         def call(*arguments: Any) -> None:
             self.say({"step": name})
@@ -108,7 +108,9 @@ class CudaLibrary:
 
 
 def add_vectors(driver: Any, say: Any, seed: int) -> dict[str, Any]:
-    """Run the kernel on device 0 and compare. Returns what is told of success; raises Failed or ValueError."""
+    """Run the kernel on device 0 and compare. Returns the facts of a success; raises Failed, or ValueError for wrong
+    sums.
+    """
     by = ctypes.byref
     driver.cuInit(0)
     version, count, device, mode = (ctypes.c_int() for _ in range(4))
@@ -170,7 +172,9 @@ def _load(driver: Any, module: Any) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """``arguments``: socket, parent's pid, seed, library, libraries that it will want under their bare names."""
+    """``arguments`` are the socket, the parent's pid, the seed, the library, and libraries that it
+    opens by bare name.
+    """
     out, parent, seed, library, *helpers = arguments
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):

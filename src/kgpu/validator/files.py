@@ -1,8 +1,8 @@
-"""The folder ``/run/nvidia/validations``: files that others wait for, reasons beside them, and the whole report.
+"""The folder ``/run/nvidia/validations``: files that others wait for, files with reasons, and the whole report.
 
-Names and ``driver-ready`` (KEY=value, to be sourced by a shell) are the replaced program's; ``<check>-not-ready`` says
-why, ``kgpu-validation.json`` says everything. Promises: a reader sees a whole file or none; nothing that was put into
-the folder (links, pipes, folders, other users' files) makes a write go elsewhere, a read hang, or a claim be believed.
+Names and ``driver-ready`` (KEY=value, for a shell to source) are the replaced program's; ``<check>-not-ready`` has the
+reason, ``kgpu-validation.json`` everything. Promises: a reader sees a whole file or none; nothing else in the folder
+(links, pipes, folders, other users' files) can redirect a write, make a read hang, or fake a result.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def ready(check: Check) -> str:
-    """The file that says that a check passed."""
+    """The name of the file that says that a check passed."""
     return f"{check}-ready"
 
 
 def not_ready(check: Check) -> str:
-    """The file that says why it did not."""
+    """The name of the file that says why it did not."""
     return f"{check}-not-ready"
 
 
@@ -53,7 +53,7 @@ OURS: Final = (REPORT, *(name(check) for check in Check for name in (ready, not_
 
 
 def driver_ready_text(roots: Roots) -> str:
-    """What a shell may source: every value is quoted where that is needed."""
+    """The content of ``driver-ready`` for a shell to source; values are quoted if needed."""
     values = ((key, getattr(roots, name)) for key, name in DRIVER_KEYS)
     return "".join(f"{key}={_word(value)}\n" for key, value in values)
 
@@ -63,7 +63,7 @@ def _word(value: object) -> str:
 
 
 def parse_driver_ready(text: str) -> dict[str, str]:
-    """The keys of such a file; lines that are no KEY=value are left out, as a shell's comment would be."""
+    """The values of such a file by key; lines other than KEY=value are ignored."""
     values: dict[str, str] = {}
     for line in text.splitlines():
         key, equals, value = line.strip().partition("=")
@@ -75,13 +75,13 @@ def parse_driver_ready(text: str) -> dict[str, str]:
 
 
 def encode_report(report: NodeValidation) -> bytes:
-    """The same report is always the same bytes."""
+    """The report as JSON; the same report always gives the same bytes."""
     raw = msgspec.json.encode(_Document(format=FORMAT, report=report), order="sorted")
     return msgspec.json.format(raw, indent=1) + b"\n"
 
 
 def decode_report(raw: bytes) -> NodeValidation | None:
-    """None for whatever is no report of this format."""
+    """Parse a report; None if it is not one of this format."""
     try:
         document = decode(raw, _Document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -90,13 +90,13 @@ def decode_report(raw: bytes) -> NodeValidation | None:
 
 
 class Folder:
-    """The folder, opened anew for each call: whoever empties ``/run`` or makes it again is followed."""
+    """The folder. Each call opens it again, so that a ``/run`` that was emptied or recreated is no problem."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self, name: str, limit: int = MAX_REPORT) -> bytes | None:
-        """A file's content; None when it isn't there, is no plain file of root's or ours, or is larger."""
+        """A file's content; None if it is missing, too large, or not a plain file of root's or ours."""
         try:
             with self._open() as folder:
                 return _read(folder, name, limit)
@@ -104,18 +104,18 @@ class Folder:
             return None
 
     def report(self) -> NodeValidation | None:
-        """The report that is there, None without one that can be believed."""
+        """The present report, None without a trustworthy one."""
         raw = self.read(REPORT)
         return None if raw is None else decode_report(raw)
 
     def exists(self, name: str) -> bool:
-        """Whether a file of that name counts as there."""
+        """Whether a trustworthy file of that name exists."""
         return self.read(name) is not None
 
     def apply(self, files: Mapping[str, bytes | None]) -> bool:
-        """Bring the files in line, None for those that have to go. True when something changed. Raises HostError.
+        """Write the files, and remove those with None. True if something changed. Raises HostError.
 
-        What has to go goes first: nobody may see a ``ready`` beside the news that takes it back.
+        Removals come first: nobody may see a ``ready`` beside the file that contradicts it.
         """
         changed = False
         try:
@@ -182,7 +182,7 @@ def _write(folder: int, name: str, content: bytes) -> bool:
             out.flush()
             os.fchmod(out.fileno(), 0o644)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            os.rmdir(name, dir_fd=folder)  # an empty folder in a file's place would stop the rename
+            os.rmdir(name, dir_fd=folder)  # an empty folder in the file's place would make the rename fail
         os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

@@ -1,7 +1,7 @@
-"""Looks at this node's files: driver files, device nodes, PCI devices, CDI specs. Reads only; never raises.
+"""Reads this node's files: driver files, device nodes, PCI devices, CDI specs. It writes nothing and never raises.
 
-Hostile or odd contents (pipes, huge files, links in circles) are findings or nothing, and never block the caller for
-good: every open is non-blocking, and callers run these in a thread of its own.
+Hostile or odd contents (pipes, huge files, link loops) are problems or ignored, and never block the caller for good:
+every open is non-blocking, and callers use a separate thread.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ MAX_SPEC: Final = 8 << 20
 _SMI_DIRS: Final = (*BINARY_DIRS, "/usr/lib/wsl/lib", "/opt/bin")
 _NODE: Final = re.compile(r"nvidia[0-9]{1,5}", re.ASCII)
 _MODULE_VERSION: Final = re.compile(r"\b(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)\b", re.ASCII)
-_DISPLAY: Final = ("0x0300", "0x0302")  # VGA and 3D controllers; bridges and audio functions are no GPUs
+_DISPLAY: Final = ("0x0300", "0x0302")  # VGA and 3D controllers; bridges and audio functions are not GPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciGpu:
-    """A GPU on the PCI bus: ``0000:07:00.0``, and the kernel driver that has it ("" for none)."""
+    """A GPU on the PCI bus: its address such as ``0000:07:00.0``, and its kernel driver ("" for none)."""
 
     address: str
     driver: str = ""
@@ -40,9 +40,10 @@ class PciGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverFacts:
-    """What was found of the driver. ``libraries`` by name, "" when missing; ``pci`` None when it can't be read.
+    """What was found of the driver. ``libraries`` has paths by name, "" if missing; ``pci`` is None if it can't be
+    read.
 
-    ``module`` is the version of the loaded kernel module, "" when there is none or /proc does not say.
+    ``module`` is the version of the loaded kernel module, "" if there is none or /proc does not say.
     """
 
     root: str
@@ -57,16 +58,16 @@ class DriverFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiName:
-    """One qualified name: its spec file, and what that refers to although the host does not have it."""
+    """One qualified name: its spec file, and the paths in it that the host lacks."""
 
     file: str
     missing: tuple[str, ...] = ()
-    twice: tuple[str, ...] = ()  # several files at one priority: runtimes then resolve none
+    twice: tuple[str, ...] = ()  # the files that conflict at one priority: runtimes then resolve none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiFacts:
-    """The names that specs define, by ``vendor/class=name``, and what was wrong with spec files."""
+    """The names that specs define, by ``vendor/class=name``, and problems with spec files."""
 
     folders: tuple[str, ...]
     names: Mapping[str, CdiName] = field(default_factory=dict)
@@ -74,7 +75,7 @@ class CdiFacts:
 
 
 def look_at_driver(root: DriverRoot, *, proc: str = "/proc", sys: str = "/sys") -> DriverFacts:
-    """``proc`` and ``sys`` are this node's, or a simulated root's own."""
+    """Read the driver's facts. ``proc`` and ``sys`` are this node's, or a simulated root's own."""
     return DriverFacts(
         root=str(root.files.here),
         libraries={name: _file_in(root.files, LIBRARY_DIRS, name) for name in LIBRARIES},
@@ -88,7 +89,7 @@ def look_at_driver(root: DriverRoot, *, proc: str = "/proc", sys: str = "/sys") 
 
 
 def _file_in(tree: Tree, folders: Iterable[str], name: str) -> str:
-    """The first path inside at which there is a file that is not empty; "" for none."""
+    """The first path with a non-empty file of this name; "" for none."""
     for folder in folders:
         path = tree.resolve(f"{folder}/{name}")
         with contextlib.suppress(OSError):
@@ -128,7 +129,7 @@ def _line(path: str) -> str:
 
 
 def _read(path: str | Path, limit: int) -> bytes:
-    """The beginning of a regular file, b"" for whatever else is there."""
+    """The first ``limit`` bytes of a regular file, b"" for anything else."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except (OSError, ValueError):
@@ -147,7 +148,7 @@ def _read(path: str | Path, limit: int) -> bytes:
 
 
 def look_at_specs(folders: Sequence[Path], root: DriverRoot, host: Path = Path("/")) -> CdiFacts:
-    """Every name in the spec folders (later ones win). ``host`` is the host's root as this process sees it."""
+    """Read every name in the spec folders (later ones win). ``host`` is the host's root as this process sees it."""
     problems: list[str] = []
     names: dict[str, CdiName] = {}
     for folder in folders:
@@ -196,7 +197,7 @@ def _names(spec: Spec, root: DriverRoot, host: Path) -> Iterable[tuple[str, tupl
 
 
 def seen(path: str, root: DriverRoot, host: Path) -> Path:
-    """A host's path as this process opens it: inside the driver root where it is there, else below ``host``."""
+    """A host's path as this process opens it: inside the driver root if it is in there, else below ``host``."""
     for tree in (root.files, root.dev):
         if tree.host != "/" and (path == tree.host or path.startswith(tree.host + "/")):
             return tree.local(path[len(tree.host) :])

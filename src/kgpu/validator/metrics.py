@@ -1,6 +1,7 @@
-"""The replaced node-status exporter's metrics, from the validator's folder: names, labels and -1 for "unknown" kept.
+"""The replaced node-status exporter's metrics, from the validator's folder, with the same names, labels and -1 for
+unknown.
 
-Whoever scrapes gets what the files say at that moment; there is nothing to poll, and nothing here touches a driver.
+A scrape reads the files at that moment; nothing is polled, and nothing here touches a driver.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenStatus:
-    """What was read: which files are there, the report (None without one), when the exporter became ready."""
+    """What was read: the files that exist, the report (None without one), and when the exporter became ready."""
 
     present: frozenset[str]
     report: NodeValidation | None
@@ -27,7 +28,7 @@ class SeenStatus:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A row: name, help, and the value of what was seen."""
+    """A metric: its name, help, and the function that computes its value."""
 
     name: str
     help: str
@@ -82,7 +83,7 @@ METRICS: Final = (
 
 
 def look(folder: Path, *, since: float) -> SeenStatus:
-    """Read the folder."""
+    """Read the folder. ``since`` is when the exporter became ready, in seconds since the epoch."""
     files = Folder(folder)
     names = (ready(check) for check in Check)
     return SeenStatus(
@@ -91,7 +92,7 @@ def look(folder: Path, *, since: float) -> SeenStatus:
 
 
 def render(seen: SeenStatus, node: str) -> str:
-    """Prometheus' text format."""
+    """The metrics in Prometheus' text format."""
     label = f'{{node="{node.translate(_ESCAPES)}"}}'
     lines: list[str] = []
     for metric in METRICS:

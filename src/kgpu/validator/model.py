@@ -1,6 +1,6 @@
-"""What the validator says: results of checks, of single devices, and the whole report. Plain data.
+"""The validator's results: of checks, of single devices, and the whole report. Plain data.
 
-A check fails as a whole only for what concerns the node; what concerns one GPU fails that GPU alone, and the check is
+A check fails as a whole only for problems of the node; a problem of one GPU fails that GPU alone, and the check is
 ``ready`` for the others.
 """
 
@@ -15,7 +15,7 @@ from kgpu.base.errors import UserError
 
 
 class Check(enum.StrEnum):
-    """The checks, in the order in which a node becomes ready; values as the replaced program's components."""
+    """The checks, in the order in which a node becomes ready; the values are the replaced program's components."""
 
     DRIVER = "driver"
     TOOLKIT = "toolkit"
@@ -24,7 +24,7 @@ class Check(enum.StrEnum):
 
 
 class Status(enum.StrEnum):
-    """How a check or a device came out. WAITING: not known yet, something else has to come first."""
+    """The outcome of a check or a device. WAITING means not known yet, as something else has to come first."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -33,7 +33,7 @@ class Status(enum.StrEnum):
 
 
 class CheckTrouble(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy": "todo"}):
-    """What failed, what was expected, what to do. ``problem`` is what the driver's reader calls it, "" for nothing."""
+    """What failed, what was expected, what to do. ``problem`` is the hardware reader's name for it, "" without one."""
 
     what: str
     expected: str = ""
@@ -41,7 +41,7 @@ class CheckTrouble(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy": 
     problem: str = ""
 
     def one_line(self) -> str:
-        """For conditions, Events and log lines."""
+        """All parts on one line, for conditions, Events and log lines."""
         parts = (
             self.what,
             f"expected {self.expected}" if self.expected else "",
@@ -51,15 +51,16 @@ class CheckTrouble(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy": 
 
     @classmethod
     def of(cls, error: UserError) -> CheckTrouble:
-        """The same three parts."""
+        """The trouble with the error's three parts."""
         return cls(what=error.what, expected=error.expected, remedy=error.remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResult:
-    """One device in one check. ``uuid`` is a GPU's or a MIG device's, ``gpu`` the physical GPU's; ``name`` for people.
+    """One device in one check. ``uuid`` is the GPU's or MIG device's, ``gpu`` the physical GPU's; ``name`` is for
+    people.
 
-    SKIPPED means that nothing says it is broken, but it could not be tried (others use it exclusively).
+    SKIPPED means that it could not be tested (others use it exclusively), but nothing suggests that it is broken.
     """
 
     uuid: str
@@ -71,13 +72,13 @@ class DeviceResult:
 
     @property
     def good(self) -> bool:
-        """True when nothing says that work on it would fail."""
+        """True if nothing suggests that work on it would fail."""
         return self.status in {Status.PASSED, Status.SKIPPED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """One check. ``trouble`` concerns the node as a whole; troubles of devices are theirs. ``notes`` are remarks."""
+    """One check. ``trouble`` is the node's as a whole; devices have their own. ``notes`` are remarks."""
 
     check: Check
     status: Status
@@ -88,18 +89,18 @@ class CheckResult:
 
     @property
     def ready(self) -> bool:
-        """True when others may build on it: passed, skipped, or only some of the devices are not there yet."""
+        """True if other checks may build on it: passed, skipped, or at least one device is good."""
         if self.status in {Status.PASSED, Status.SKIPPED}:
             return True
         return self.trouble is None and any(device.good for device in self.devices)
 
     @property
     def failed_devices(self) -> tuple[DeviceResult, ...]:
-        """Those that did not pass."""
+        """The devices that failed."""
         return tuple(device for device in self.devices if device.status is Status.FAILED)
 
     def reason(self) -> str:
-        """Why it is not passed, on one line; "" when it is."""
+        """Why it has not passed, on one line; "" if it has."""
         if self.trouble is not None:
             return self.trouble.one_line()
         return "; ".join(
@@ -109,9 +110,9 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roots:
-    """Where the driver is, for those who read ``driver-ready``; keys and meaning as the replaced program's file.
+    """The driver's place for readers of ``driver-ready``, with the meaning of the replaced program's file.
 
-    ``*_here`` are paths inside a container, the others on the host.
+    ``*_here`` are paths inside the container, the others on the host.
     """
 
     host_driver: bool = True
@@ -123,9 +124,9 @@ class Roots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeValidation:
-    """Everything known of this node. ``boot`` is the kernel's boot id: results do not outlive a boot.
+    """Everything known about this node. ``boot`` is the kernel's boot ID: results do not outlive a boot.
 
-    ``times`` are seconds since the epoch of each check's last success.
+    ``times`` is when each check last became good, in seconds since the epoch.
     """
 
     results: tuple[CheckResult, ...] = ()
@@ -136,24 +137,24 @@ class NodeValidation:
     times: tuple[tuple[str, float], ...] = ()
 
     def result(self, check: Check) -> CheckResult | None:
-        """The check's result, None when it was not made."""
+        """The check's result, None if it was not made."""
         return next((result for result in self.results if result.check is check), None)
 
     @property
     def passed(self) -> bool:
-        """True when every check that was made passed or had a reason to be skipped, and there was one."""
+        """True if there was a check, and every one passed or was skipped."""
         return bool(self.results) and all(result.status in {Status.PASSED, Status.SKIPPED} for result in self.results)
 
     @property
     def nothing_checked(self) -> bool:
-        """True when every check was left out, so that nothing is known of this node."""
+        """True if every check was skipped, so that nothing is known about this node."""
         return bool(self.results) and all(result.status is Status.SKIPPED for result in self.results)
 
 
 def of_devices(
     check: Check, devices: tuple[DeviceResult, ...], *, evidence: tuple[str, ...] = (), notes: tuple[str, ...] = ()
 ) -> CheckResult:
-    """The check's result where only devices can fail."""
+    """The check's result from its devices' results."""
     failed = any(device.status is Status.FAILED for device in devices)
     waiting = any(device.status is Status.WAITING for device in devices)
     status = Status.FAILED if failed else Status.WAITING if waiting else Status.PASSED
@@ -161,15 +162,15 @@ def of_devices(
 
 
 def failed(check: Check, trouble: CheckTrouble, *, evidence: tuple[str, ...] = ()) -> CheckResult:
-    """A check that the whole node fails."""
+    """The result of a check that the whole node fails."""
     return CheckResult(check=check, status=Status.FAILED, trouble=trouble, evidence=evidence)
 
 
 def waiting(check: Check, trouble: CheckTrouble, *, evidence: tuple[str, ...] = ()) -> CheckResult:
-    """A check that something else has to come before."""
+    """The result of a check that has to wait for something."""
     return CheckResult(check=check, status=Status.WAITING, trouble=trouble, evidence=evidence)
 
 
 def skipped(check: Check, why: str) -> CheckResult:
-    """A check that there is a reason not to make."""
+    """The result of a check that is skipped for a reason."""
     return CheckResult(check=check, status=Status.SKIPPED, evidence=(why,))

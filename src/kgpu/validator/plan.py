@@ -1,6 +1,6 @@
-"""Decides what follows from results: which files there are, what the Node says, what is told, when to look again. Pure.
+"""Decides what follows from results: files, the Node's condition, advice, and when to look again. Pure.
 
-Read this first: the checks' own rules are in ``checks/``, what a device's result stands for is ``model``.
+Read this first: the checks' own rules are in ``checks/``, the results in ``model``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from kgpu.validator.checks.cuda import CudaTarget, targets
 from kgpu.validator.model import Check, CheckResult, CheckTrouble, DeviceResult, NodeValidation, Status, waiting
 
 CALM_SECONDS: Final = 60.0
-"""How often everything but CUDA is looked at when all is well."""
+"""How often everything but CUDA is checked while all checks pass."""
 PATIENCE: Final[Mapping[Check, float]] = {Check.TOOLKIT: 30.0, Check.PLUGIN: 150.0}
-"""Seconds after which something that does not come is called a failure; 150 is the replaced program's."""
+"""Seconds after which a waiting check counts as failed; 150 is the replaced program's."""
 MAX_MESSAGE: Final = 1000
 ALL_PASSED: Final = validation_report.report(())
 NEEDS: Final[Mapping[Check, tuple[Check, ...]]] = {
@@ -29,12 +29,12 @@ NEEDS: Final[Mapping[Check, tuple[Check, ...]]] = {
     Check.CUDA: (Check.DRIVER,),
     Check.PLUGIN: (Check.DRIVER, Check.TOOLKIT, Check.CUDA),
 }
-"""What a check needs to be ready first; the last row is also what the device plugin waits for."""
+"""The checks that must be ready before each check; the device plugin waits for those of the last row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatedCondition:
-    """The Node's condition ``kgpu.dev/Validated``, and the same as data."""
+    """The Node's condition ``kgpu.dev/Validated``, and the same as a report."""
 
     status: str
     reason: str
@@ -43,7 +43,7 @@ class ValidatedCondition:
 
 
 def blocked(check: Check, results: Mapping[Check, CheckResult]) -> CheckResult | None:
-    """The result of a check that can't be made yet; None when it can."""
+    """The WAITING result of a check that can't be made yet; None if it can."""
     for need in NEEDS[check]:
         result = results.get(need)
         if result is not None and not result.ready:
@@ -58,14 +58,14 @@ def blocked(check: Check, results: Mapping[Check, CheckResult]) -> CheckResult |
 
 
 def lacks_the_plugin_alone(report: NodeValidation) -> bool:
-    """Whether the device plugin is all that is waited for."""
+    """Whether only the plugin check has not passed, and it waits."""
     return {result.check for result in report.results if result.status not in (Status.PASSED, Status.SKIPPED)} == {
         Check.PLUGIN
     } and any(result.status is Status.WAITING for result in report.results)
 
 
 def impatient(result: CheckResult, waited: float) -> CheckResult:
-    """A check that waits for too long has failed. ``waited`` in seconds."""
+    """The result, failed if it has waited too long. ``waited`` is in seconds."""
     limit = PATIENCE.get(result.check)
     if result.status is not Status.WAITING or limit is None or waited < limit:
         return result
@@ -79,7 +79,7 @@ def impatient(result: CheckResult, waited: float) -> CheckResult:
 def to_run(
     inventory: Inventory, known: Mapping[str, DeviceResult], due: Mapping[str, float], now: float
 ) -> list[CudaTarget]:
-    """The devices to run CUDA on: those without a result, and those that did not pass and are due again."""
+    """The devices to run CUDA on: those without a result, and those that did not pass and are due for a retry."""
     return [
         target
         for target in targets(inventory)
@@ -89,13 +89,13 @@ def to_run(
 
 
 def still_known(inventory: Inventory, known: Mapping[str, DeviceResult]) -> dict[str, DeviceResult]:
-    """Results of devices that are still there and usable: one that was lost meanwhile has to prove itself again."""
+    """The results of devices that still exist and are usable; one that was lost has to be tested again."""
     present = {target.uuid for target in targets(inventory)}
     return {uuid: result for uuid, result in known.items() if uuid in present}
 
 
 def files_of(report: NodeValidation) -> dict[str, bytes | None]:
-    """Every file of ours, None for those that must not be there."""
+    """The content of each of our files, None for those that must not exist."""
     wanted: dict[str, bytes | None] = dict.fromkeys(files.OURS)
     for result in report.results:
         if result.ready:
@@ -108,7 +108,7 @@ def files_of(report: NodeValidation) -> dict[str, bytes | None]:
 
 
 def condition_of(report: NodeValidation) -> ValidatedCondition:
-    """True: everything passed; False: something failed; Unknown: not known yet."""
+    """The condition: True if every check passed, False if one failed, Unknown otherwise."""
     data = report_of(report)
     bad = [result for result in report.results if result.status is Status.FAILED]
     open_ = [result for result in report.results if result.status is Status.WAITING]
@@ -134,7 +134,7 @@ def condition_of(report: NodeValidation) -> ValidatedCondition:
 
 
 def report_of(report: NodeValidation) -> ValidationReport:
-    """What did not pass, as the node's annotation has it."""
+    """What did not pass, for the node's annotation."""
     open_ = (result for result in report.results if result.status in {Status.FAILED, Status.WAITING})
     return validation_report.report(tuple(map(_check, open_)), report.boot)
 
@@ -172,7 +172,7 @@ def _cut(text: str) -> str:
 
 
 def summary(report: NodeValidation) -> tuple[bool, str]:
-    """Whether work can be given to this node, and one line for the role's state."""
+    """Whether this node can take work, and one line for the role's state."""
     for result in report.results:
         if not result.ready:
             return False, f"{result.check}: {result.reason() or 'not known yet'}"
@@ -184,7 +184,7 @@ def summary(report: NodeValidation) -> tuple[bool, str]:
 
 
 def decisions(old: NodeValidation, new: NodeValidation) -> Iterator[Advice]:
-    """What has changed and a person should hear of. A wait is only told once it has become a failure."""
+    """Advice on changes that people should know. Waiting is only reported once it has become a failure."""
     for result in new.results:
         before = old.result(result.check)
         yield from _check_news(before, result)
@@ -231,20 +231,18 @@ def _device_news(check: Check, before: DeviceResult | None, now: DeviceResult) -
 
 
 def holds(former: NodeValidation, *, boot: str) -> bool:
-    """Whether a report of an earlier run of this program holds for as long as the driver is the same. Boots without an
-    id are never the same.
-    """
+    """Whether an earlier run's report is valid, if the driver is the same. Boots without an ID never match."""
     return bool(boot and former.boot == boot and former.driver_version)
 
 
 def restorable(former: NodeValidation) -> dict[str, DeviceResult]:
-    """The CUDA results to go on with: good ones. Others have to be found again."""
+    """The good CUDA results, which are kept; others have to be tested again."""
     result = former.result(Check.CUDA)
     return {device.uuid: device for device in result.devices if device.good} if result else {}
 
 
 def successes(old: NodeValidation, results: Iterable[CheckResult], now: float) -> tuple[tuple[str, float], ...]:
-    """When each check last turned from anything else to passed, in whole seconds since the epoch."""
+    """When each check last changed to passed, in whole seconds since the epoch."""
     times = dict(old.times)
     for result in results:
         before = old.result(result.check)

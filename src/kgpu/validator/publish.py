@@ -25,7 +25,7 @@ _MAX_COUNT: Final = 1 << 40
 
 
 class ConditionPublisher(Protocol):
-    """Writes this node's condition, and the same as data."""
+    """Writes this node's condition and the report."""
 
     async def publish(self, condition: ValidatedCondition) -> None:
         """Raises KubeError."""
@@ -34,7 +34,7 @@ class ConditionPublisher(Protocol):
 
 @dataclass
 class MemoryNode:
-    """The fake of both ports: keeps what was published, answers ``node``; ``refuse`` makes both fail."""
+    """The fake of both ports: keeps what was published and returns ``node``; ``refuse`` makes both fail."""
 
     node: NodeResources = field(default_factory=NodeResources)
     published: list[ValidatedCondition] = field(default_factory=list)
@@ -86,7 +86,7 @@ def _dict(value: object) -> dict[str, Any]:
 
 
 def _counts(value: object) -> dict[str, int]:
-    """Extended resources of nvidia.com: whole numbers, as strings."""
+    """The extended resources of nvidia.com, whose counts come as strings."""
     return {
         name: min(int(count), _MAX_COUNT)
         for name, count in _dict(value).items()

@@ -1,9 +1,9 @@
-"""When CUDA is run again on a device that was good, and when a failure then counts. Pure: readings and time are given.
+"""Decides when CUDA runs again on a good device, and when a failure then counts. Pure: readings and time are given.
 
-A GPU can stop working without the driver telling: its compute mode becomes Prohibited, its memory goes bad. So an idle
-device is tried again from time to time, and one that an earlier run of this program found good, once by this one.
-Promises: a device that its reading calls busy is never tried again; one good result is only taken back by two failures
-in a row, or by a process that the driver never gives back.
+A GPU can stop working without a sign from the driver: its compute mode becomes Prohibited, or its memory fails. So an
+idle device is tested again from time to time, and one that an earlier run found good is tested once. Promises: a device
+that its readings show as busy is never tested again; a good result is withdrawn only after two failures in a row, or
+for a process that the driver never releases.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from kgpu.validator.cuda import CudaOutcome
 from kgpu.validator.model import DeviceResult, Status
 
 CONFIRM_SECONDS: Final = 10.0
-"""How long after a first failure the second try comes."""
+"""How long after a first failure the second test comes."""
 IDLE_MEMORY_MIB: Final = 256.0
-"""A CUDA context alone takes more than this on any GPU that computes in a data centre."""
+"""A CUDA context alone takes more than this on any data centre GPU."""
 BUSY_KEYS: Final = ("utilization_percent", "memory_utilization_percent")
 IDLE_KEYS: Final = (*BUSY_KEYS, "memory_used_mib")
 
 Readings = Mapping[str, Mapping[str, float]]
-"""Telemetry by the uuid of the physical GPU, keys as ``kgpu.hw.port.Reading``."""
+"""Telemetry by the physical GPU's uuid; the keys are those of ``kgpu.hw.port.Reading``."""
 
 
 def idle(values: Mapping[str, float]) -> bool | None:
-    """Whether nothing runs on the GPU; None when its telemetry does not tell, as in MIG mode."""
+    """Whether nothing runs on the GPU; None if its telemetry does not tell, as in MIG mode."""
     used = values.get("memory_used_mib")
     load = [values[key] for key in BUSY_KEYS if key in values]
     if any(load) or (used is not None and used > IDLE_MEMORY_MIB):
@@ -37,7 +37,7 @@ def idle(values: Mapping[str, float]) -> bool | None:
 
 
 class Rechecks:
-    """``seconds`` is the pace for one device, 0 for never; each wait is up to a fifth longer or shorter."""
+    """``seconds`` is the interval for one device, 0 for never; each wait varies by up to a fifth."""
 
     def __init__(self, seconds: float, uniform: Callable[[], float] = random.random) -> None:
         self._seconds = seconds
@@ -47,16 +47,16 @@ class Rechecks:
         self._exclusive: set[str] = set()
 
     def asking(self, targets: Iterable[CudaTarget], now: float) -> list[CudaTarget]:
-        """Those whose turn it is, if they are idle."""
+        """The devices that are due, provided that they are idle."""
         return [target for target in targets if now >= self._next.get(target.uuid, float("inf"))]
 
     def allowed(self, target: CudaTarget, readings: Readings) -> bool:
-        """Whether the device may be tried again now."""
+        """Whether the device may be tested now."""
         is_idle = idle(readings.get(target.gpu, {}))
         return is_idle is not False if target.uuid in self._doubted else is_idle is True
 
     def pause(self, now: float) -> float:
-        """Seconds until a failure may be confirmed or not. A device that is busy by then is asked about again later."""
+        """Seconds until the second test after a failure. If the device is busy then, it is tested later."""
         left = [self._next[uuid] - now for uuid in self._doubted]
         return min((seconds if seconds > 0 else CONFIRM_SECONDS for seconds in left), default=float("inf"))
 
@@ -76,20 +76,20 @@ class Rechecks:
                 return before
             kept = new
         else:
-            # What has been proven stays proven where it only could not be tried; the same again is no news.
+            # A pass stays a pass if the device only could not be tested; a second pass is not news.
             kept = before if before.status is Status.PASSED else new
         self._doubted.discard(uuid)
         self._plan(kept, now)
         return kept
 
     def forget(self, known: Iterable[str]) -> None:
-        """Keep only what is about these devices."""
+        """Forget all but these devices."""
         present = set(known)
         self._next = {uuid: when for uuid, when in self._next.items() if uuid in present}
         self._doubted &= present
 
     def _plan(self, result: DeviceResult, now: float) -> None:
-        # A program that is about to start would find the GPU taken if it is in exclusive mode.
+        # In exclusive mode, a test could make a program that is about to start find the GPU taken.
         if self._seconds <= 0 or result.status is not Status.PASSED or result.uuid in self._exclusive:
             self._next.pop(result.uuid, None)
             return

@@ -1,9 +1,9 @@
-"""The validator's loop over injected ports: look, judge, write files, tell; again when something changes.
+"""The validator's loop over injected ports: look, judge, write files and report; again when something changes.
 
-Promises: nothing it calls holds up the loop, neither a driver nor a disk nor an API server; a device that hangs or
-crashes the test is a result; results of an earlier run of the same boot and driver hold until there are new ones, so
-that neither restarting this program nor a driver that can't be read for a moment takes anything away; after a reboot
-or with another driver nothing old is left standing.
+Promises: neither a driver nor a disk nor an API server blocks the loop; a device that hangs or crashes the test is a
+result; results of an earlier run with the same boot and driver hold until there are new ones, so that neither a restart
+of this program nor a driver that can't be read for a moment withdraws anything; after a reboot or with another driver,
+old results are removed.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ T = TypeVar("T")
 
 RETRY: Final = BackoffPolicy(first=2.0, cap=60.0, factor=2.0, jitter=0.2)
 LOOK_SECONDS: Final = 20.0
-"""The longest that looking at files may take: a disk that hangs is a finding."""
+"""The deadline for reading files: a disk that hangs is a failure."""
 NODE_SECONDS: Final = 5.0
 PAUSE_SECONDS: Final = 0.25
-"""The least time between two looks that changes ask for."""
+"""The minimum time between two looks that changes cause."""
 SETTLE_SECONDS: Final = 0.5
 DRIVER_TRIES: Final = 3
 DRIVER_PAUSE_SECONDS: Final = 1.0
@@ -76,10 +76,10 @@ def _ignore_state(ready: bool, reason: Reason) -> None:
 class ValidatorContext:
     """Everything that the validator gets from outside.
 
-    ``proc`` and ``sys`` are where /proc and /sys of the GPUs' machine are. ``node`` and ``publisher`` are None without
-    an API server. ``offered()`` is how many healthy devices the device plugin offers by resource, empty when that is
-    not known here; ``plugin_off()`` is why no device plugin is meant to run on this node, "" when one is.
-    ``on_state(ready, reason)`` hears whether work can be given to this node.
+    ``proc`` and ``sys`` are the paths of /proc and /sys of the GPUs' machine. ``node`` and ``publisher`` are None
+    without an API server. ``offered()`` returns how many healthy devices the device plugin offers by resource, empty if
+    that is not known here; ``plugin_off()`` returns why no device plugin should run on this node, "" if one should.
+    ``on_state(ready, reason)`` is called with whether this node can take work.
     """
 
     reader: Reader
@@ -107,14 +107,14 @@ async def run(ctx: ValidatorContext) -> None:
 async def validate_once(
     ctx: ValidatorContext, on_progress: Callable[[NodeValidation], None] = lambda _: None
 ) -> NodeValidation:
-    """One pass without files, conditions or state; for people who ask."""
+    """Make one pass without files, conditions or state, for a command line."""
     validator = NodeValidator(ctx, keep=on_progress)
     await validator.look()
     return validator.report
 
 
 class NodeValidator:
-    """One node's validation. ``keep`` stands in for the files and the Node."""
+    """One node's validation. ``keep`` replaces the files and the Node."""
 
     def __init__(self, ctx: ValidatorContext, *, keep: Callable[[NodeValidation], None] | None = None) -> None:
         self._ctx = ctx
@@ -131,7 +131,7 @@ class NodeValidator:
         self._facts: DriverFacts | None = None
         self._driver = ""
         self._first = True
-        self._fresh: set[str] = set()  # tried by this run, not an earlier one
+        self._fresh: set[str] = set()  # tested by this run, not an earlier one
         self._runtime = ""
         self._inotify: Inotify | None = None
         self._wake = asyncio.Event()
@@ -140,7 +140,7 @@ class NodeValidator:
         self._files_problem: HostError | None = None
 
     async def run(self) -> None:
-        """Look, and look again, until cancelled."""
+        """Make passes until cancelled."""
         async with Inotify() as inotify:
             self._inotify = inotify
             events = follow_events(self._ctx.reader, lambda _event: self._wake.set(), clock=self._ctx.clock)
@@ -155,13 +155,13 @@ class NodeValidator:
             await self.look()
             if self._outline() != before:
                 self._retry.reset()
-            # The device plugin waits for what this finds: news that came during a long look have waited by now.
+            # The device plugin waits for the results: news from a long look has waited already.
             waited = self._ctx.clock.monotonic() - begun if self._wake.is_set() else 0.0
             await woken(self._wake, self._pause(), clock=self._ctx.clock, beside=beside_it)
             await self._ctx.clock.sleep(max(0.0, PAUSE_SECONDS - waited))
 
     def _pause(self) -> float:
-        """Seconds until the next look that nothing asks for."""
+        """Seconds until the next look without an event."""
         if self._unreadable is not None and self._driver:
             return UNREADABLE_SECONDS
         now = self._ctx.clock.monotonic()
@@ -179,7 +179,7 @@ class NodeValidator:
     # --- one pass ---
 
     async def look(self) -> None:
-        """Make every check that can be made, and tell what came out."""
+        """Make every check that can be made, and publish the results."""
         if self._first and self._keep is None:
             self._restore()
         inventory, error = await self._inventory()
@@ -208,7 +208,7 @@ class NodeValidator:
         self._publish(results, self._driver)
 
     async def _inventory(self) -> tuple[Inventory | None, HwError | None]:
-        """A driver that answered before gets a second chance: its library may just be started again."""
+        """Read the inventory; a driver that answered before gets more tries, as its library may just be restarting."""
         problem: HwError | None = None
         for attempt in range(DRIVER_TRIES):
             try:
@@ -221,18 +221,18 @@ class NodeValidator:
         return None, problem
 
     def _restore(self) -> None:
-        """Take over what an earlier run of this program found, whether or not the driver can be read at this moment."""
+        """Load an earlier run's results, whether or not the driver can be read now."""
         self._first = False
         former = self._folder.report()
         if former is None:
             return
         if not plan.holds(former, boot=self._ctx.boot):
-            self._clear()  # of another boot: nobody may rely on it a moment longer
+            self._clear()  # from another boot: nobody may rely on it any longer
             return
         self.report, self._driver, self._known = former, former.driver_version, plan.restorable(former)
 
     def _in_grace(self) -> bool:
-        """Whether a driver that can't be read counts as there, because it was a short time ago."""
+        """Whether a driver that can't be read still counts as present, because it answered a short time ago."""
         now = self._ctx.clock.monotonic()
         if self._unreadable is None:
             self._unreadable = now
@@ -249,11 +249,11 @@ class NodeValidator:
         }
 
     def _skip(self) -> Mapping[Check, str]:
-        """The checks that are left out now, with the reason of each."""
+        """The checks that are skipped now, with reasons."""
         off = self._ctx.plugin_off()
         if not off:
             return self._ctx.settings.skip
-        # A plugin that is switched on again has the whole time to offer its devices.
+        # A plugin that is switched on again gets the full time to offer its devices.
         self._patience.empty_for(self._ctx.clock.monotonic(), empty=False)
         return {Check.PLUGIN: f"no device plugin is meant to run here: {off}", **self._ctx.settings.skip}
 
@@ -274,7 +274,7 @@ class NodeValidator:
     def _clear(self) -> None:
         self.report = NodeValidation()
         if self._keep is None:
-            with contextlib.suppress(HostError):  # writing tells of the same trouble
+            with contextlib.suppress(HostError):  # a later write reports the same problem
                 self._folder.clear()
 
     async def _look_driver(
@@ -331,7 +331,7 @@ class NodeValidator:
         if not good and not again:
             return remedy
         readings = await self._readings()
-        # Work on a device says more than another test would, and must not be disturbed by one.
+        # Work on a device proves more than another test would, and a test must not disturb it.
         remedy = [target for target in remedy if target not in good or idle(readings.get(target.gpu, {})) is not False]
         return [*remedy, *(target for target in again if self._rechecks.allowed(target, readings))]
 
@@ -343,7 +343,7 @@ class NodeValidator:
             return {}
 
     def _interim(self, results: dict[Check, CheckResult], inventory: Inventory) -> None:
-        """Tell what is known by now: it need not wait for a GPU that takes its time."""
+        """Publish what is known so far, so that a slow GPU does not delay it."""
         later = {result.check: result for result in self.report.results if result.check not in results}
         self._publish({**results, **later, Check.CUDA: cuda.judge(inventory, self._known)}, self._driver)
 
@@ -424,13 +424,13 @@ class NodeValidator:
         self._ctx.on_state(ready and not self._files_problem, self._files_problem or reason)
 
     async def _tell_node(self) -> None:
-        """Keep the Node's condition in line, for as long as the API server takes."""
+        """Keep the Node's condition up to date, with retries."""
         written: ValidatedCondition | None = None
         backoff = Backoff(RETRY)
         while True:
             await self._condition_changed.wait()
             if self._condition is not None and self._condition.status != "True":
-                await self._ctx.clock.sleep(SETTLE_SECONDS)  # what is only so for a moment is not worth a write
+                await self._ctx.clock.sleep(SETTLE_SECONDS)  # a state that lasts a moment is not worth a write
             self._condition_changed.clear()
             wanted = self._condition
             if wanted is None or wanted == written or self._ctx.publisher is None:
@@ -457,7 +457,7 @@ class NodeValidator:
 
 
 async def _in_time(looking: Coroutine[Any, Any, T]) -> T | None:
-    """What was seen, None when a disk does not answer."""
+    """The coroutine's result, None if a disk does not answer in time."""
     try:
         async with asyncio.timeout(LOOK_SECONDS):
             return await looking
@@ -474,7 +474,7 @@ def _hanging(place: str) -> CheckTrouble:
 
 
 def as_error(report: NodeValidation) -> UserError | None:
-    """The first thing that is not in order as an error, None when there is none."""
+    """The first failed or waiting check as an error, None if there is none."""
     for result in report.results:
         trouble = result.trouble or next((device.trouble for device in result.failed_devices if device.trouble), None)
         if result.status in {Status.FAILED, Status.WAITING} and trouble is not None:

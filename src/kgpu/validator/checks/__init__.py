@@ -1,1 +1,1 @@
-"""The checks: each turns what was seen of the node into one ``CheckResult``. Pure, but for what they are given."""
+"""The checks: each turns facts about the node into one ``CheckResult``. Pure."""

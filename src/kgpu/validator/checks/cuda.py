@@ -1,6 +1,6 @@
 """The CUDA check: did a vector addition give the right sums on every device, and if not, what does that mean?
 
-A device that others use exclusively, or whose memory is taken, is not called broken: it is skipped, and says why.
+A device that others use exclusively, or whose memory is taken, does not count as broken: it is skipped with the reason.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CODES: Final[Mapping[int, tuple[str, str]]] = {
 
 
 def targets(inventory: Inventory) -> tuple[CudaTarget, ...]:
-    """What there is to test: usable GPUs, and of those in MIG mode the slices."""
+    """The devices to test: usable GPUs, and instead of those in MIG mode their MIG devices."""
     return tuple(_targets(inventory))
 
 
@@ -78,7 +78,7 @@ def _targets(inventory: Inventory) -> Iterator[CudaTarget]:
 
 
 def judge(inventory: Inventory, known: Mapping[str, DeviceResult]) -> CheckResult:
-    """``known`` are results of devices by uuid; a target without one waits. Unusable GPUs are the driver check's."""
+    """Judge from results of devices by uuid; a target without one waits. The driver check reports unusable GPUs."""
     tried = targets(inventory)
     if not tried:
         return CheckResult(check=Check.CUDA, status=Status.WAITING, trouble=_nothing(inventory.accelerators))
@@ -101,7 +101,7 @@ def _nothing(gpus: tuple[Accelerator, ...]) -> CheckTrouble:
 
 
 def device(target: CudaTarget, outcome: CudaOutcome | None) -> DeviceResult:
-    """What one run means."""
+    """The result of one run, WAITING for None."""
     if outcome is None:
         return _result(target, Status.WAITING, trouble=CheckTrouble(what="not tried yet"))
     if outcome.passed:
@@ -130,7 +130,7 @@ def _result(target: CudaTarget, status: Status, *evidence: str, trouble: CheckTr
 
 
 def _busy(outcome: CudaOutcome) -> str:
-    """Why it could not be tried although nothing is wrong; "" when that is not so."""
+    """Why the device could not be tested although nothing is wrong; "" if it could."""
     if outcome.code == UNAVAILABLE and outcome.compute_mode in EXCLUSIVE:
         return "not tried: another process uses it exclusively (compute mode Exclusive_Process)"
     if outcome.code == OUT_OF_MEMORY:

@@ -1,6 +1,7 @@
-"""The driver check: are the driver's files and nodes here, and does the driver have every GPU of the PCI bus?
+"""The driver check: do the driver's files and device nodes exist, and does the driver enumerate every GPU on the PCI
+bus?
 
-Causes are looked for in the order in which they hide each other: what holds the GPU, the module, libraries, nodes.
+Causes are checked in the order in which one hides the next: another driver, libraries, NVML, device nodes, no GPU.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ CTL, UVM = names.NVIDIA_CONTROL_NODES[:2]
 
 @dataclass(frozen=True, slots=True)
 class DriverCause:
-    """A row: something that keeps the whole driver from working, and how it shows. None: it is not this one."""
+    """A possible cause that keeps the whole driver from working; ``find`` returns its trouble, None if it is another
+    one.
+    """
 
     name: str
     find: Callable[[DriverFacts, Inventory | None, HwError | None], CheckTrouble | None]
 
 
 def judge(facts: DriverFacts, inventory: Inventory | None, error: HwError | None) -> CheckResult:
-    """``inventory`` is None when the driver could not be read, and ``error`` then says why."""
+    """Judge the driver. ``inventory`` is None if it could not be read, and ``error`` then says why."""
     evidence = tuple(_evidence(facts, inventory))
     for cause in CAUSES:
         trouble = cause.find(facts, inventory, error)
@@ -39,7 +42,7 @@ def judge(facts: DriverFacts, inventory: Inventory | None, error: HwError | None
 
 
 def gpu_name(gpu: Accelerator) -> str:
-    """How a GPU is called in results."""
+    """The name of a GPU in results."""
     return f"GPU {gpu.index} ({gpu.name})" if gpu.name else f"GPU {gpu.index}"
 
 
@@ -90,7 +93,7 @@ def _broken(gpu: Accelerator) -> CheckTrouble | None:
 
 
 def _unnamed(gpu: Accelerator, what: str) -> str:
-    """A finding without the GPU at its beginning: results name the GPU themselves."""
+    """A finding's text without the GPU's name at its beginning, as results name the GPU themselves."""
     return what.removeprefix(f"GPU {gpu.index}: ")
 
 
@@ -145,7 +148,7 @@ def _held_by_another(facts: DriverFacts, inventory: Inventory | None, _error: Hw
 
 
 def _some(folders: Sequence[str]) -> str:
-    """The first few: conditions and Events are cut, and what to do comes last."""
+    """The first few folders: conditions and Events are truncated, and the remedy comes last."""
     rest = len(folders) - 5
     return ", ".join(folders[:5]) + (f" and {rest} more folders" if rest > 0 else "")
 

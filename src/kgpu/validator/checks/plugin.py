@@ -1,4 +1,4 @@
-"""The plugin check: does the Node show the resources, so that the scheduler can give them away?"""
+"""The plugin check: does the Node show the resources, so that the scheduler can assign them?"""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kgpu.validator.model import Check, CheckResult, CheckTrouble, Status, faile
 
 NOTHING: Final[Mapping[str, int]] = {}
 EMPTY_SECONDS: Final = 30.0
-"""How long nothing may be allocatable: an agent or plugin that has just started has not told the kubelet yet."""
+"""How long nothing may be allocatable: a plugin that has just started has not told the kubelet yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeResources:
-    """What the Node object says: extended resources of nvidia.com by name, and the container runtime's version."""
+    """Facts from the Node object: extended resources of nvidia.com by name, and the container runtime's version."""
 
     capacity: Mapping[str, int] = field(default_factory=dict)
     allocatable: Mapping[str, int] = field(default_factory=dict)
@@ -27,12 +27,12 @@ class NodeSource(Protocol):
     """Reads this node's Node object."""
 
     async def facts(self) -> NodeResources:
-        """Raises KubeError."""
+        """The Node's resources. Raises KubeError."""
         ...
 
 
 def is_empty(facts: NodeResources) -> bool:
-    """True when there are resources of nvidia.com and nothing of them is allocatable."""
+    """True if the Node has resources of nvidia.com and none is allocatable."""
     shown = [name for name, count in facts.capacity.items() if name.startswith(f"{NVIDIA_DOMAIN}/") and count]
     return bool(shown) and not any(facts.allocatable.get(name, 0) for name in shown)
 
@@ -40,9 +40,9 @@ def is_empty(facts: NodeResources) -> bool:
 def judge(
     facts: NodeResources, *, usable: int, offered: Mapping[str, int] = NOTHING, empty_for: float = EMPTY_SECONDS
 ) -> CheckResult:
-    """``usable`` is the number of devices that passed CUDA; ``offered`` how many healthy ones the device plugin offers
-    by resource, empty when that is not known; ``empty_for``: seconds since when nothing is allocatable. Resources of
-    nvidia.com that others offer are none of its business.
+    """Judge the Node's resources. ``usable`` is the number of devices that passed CUDA; ``offered`` is how many healthy
+    ones the device plugin offers by resource, empty if not known; ``empty_for`` is for how many seconds nothing has
+    been allocatable. Resources of nvidia.com that others offer are not checked.
     """
     shown = {name: count for name, count in facts.capacity.items() if name.startswith(f"{NVIDIA_DOMAIN}/") and count}
     evidence = tuple(f"{name}: {facts.allocatable.get(name, 0)} of {count}" for name, count in sorted(shown.items()))

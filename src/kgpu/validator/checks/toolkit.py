@@ -1,7 +1,7 @@
-"""The toolkit check: can a container engine on this node bring every usable device into a container through CDI?
+"""The toolkit check: can a container engine on this node inject every usable device into a container through CDI?
 
 Each device has to resolve to one spec, under any of its usual names, whose device nodes and files exist on the host;
-and the engine has to know CDI at all.
+and the engine has to support CDI.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENGINES: Final[Mapping[str, tuple[tuple[int, int], tuple[int, int]]]] = {
 
 
 def judge(facts: CdiFacts, inventory: Inventory, runtime: str) -> CheckResult:
-    """``runtime`` is the Node's ``containerRuntimeVersion``, "" when it is not known."""
+    """Judge the CDI specs. ``runtime`` is the Node's ``containerRuntimeVersion``, "" if it is not known."""
     unable = _engine_trouble(runtime)
     evidence = (f"spec folders {', '.join(facts.folders)}", *([f"container runtime {runtime}"] if runtime else []))
     if unable is not None:
@@ -66,7 +66,7 @@ def _device(uuid: str, gpu: Accelerator, name: str, names: tuple[str, ...], fact
     wanted = [qualified_name(kind, alias) for kind in KINDS for alias in names]
     entries = [(qualified, facts.names[qualified]) for qualified in wanted if qualified in facts.names]
     trouble = _trouble(entries, wanted, facts)
-    # A spec that is not there yet is on its way: hardware changes reach the toolkit and this check at the same moment.
+    # A missing spec may be about to be written: hardware changes reach the toolkit and this check at the same time.
     status = Status.PASSED if trouble is None else Status.FAILED if entries else Status.WAITING
     evidence = (
         () if trouble else tuple(qualified for qualified, entry in entries if not (entry.twice or entry.missing))[:1]
@@ -82,7 +82,7 @@ def _trouble(entries: list[tuple[str, CdiName]], wanted: list[str], facts: CdiFa
             expected="every usable device in a spec",
             remedy=f"{REGENERATE}{folder}{REGENERATE_END}",
         )
-    # A stale spec of one kind takes nothing from what another one offers.
+    # A stale spec of one kind does not affect a valid one of the other kind.
     for name, entry in entries if all(entry.twice or entry.missing for _, entry in entries) else ():
         if entry.twice:
             return CheckTrouble(
