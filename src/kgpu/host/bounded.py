@@ -1,4 +1,4 @@
-"""Reading a file that somebody else put there: no pipe blocks, devices and folders are refused, a size is a limit."""
+"""Reads a file from an untrusted source: pipes don't block, devices and folders are refused, the size is limited."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kgpu.base.errors import HostError
 
 
 def read_regular(path: Path | str, limit: int, *, what: str, follow: bool = True) -> tuple[bytes, os.stat_result]:
-    """The content of a regular file of at most ``limit`` bytes, and its state. ``what`` is what it should be, in words.
-    Without ``follow`` a link is refused: whoever may write into its folder would have any file read for them.
+    """Read a regular file of at most ``limit`` bytes; return content and stat. ``what`` describes the expected file.
+    Without ``follow`` a link is refused: with one, whoever may write into its folder could have any file read.
 
-    Raises HostError, with FileNotFoundError as its cause where nothing is there.
+    Raises HostError, with FileNotFoundError as its cause if nothing exists there.
     """
     remedy = "correct or remove it"
     try:
-        # Without O_NONBLOCK a pipe would hold this process until somebody writes to it.
+        # Without O_NONBLOCK a pipe would block this process until somebody writes to it.
         links = 0 if follow else os.O_NOFOLLOW
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | links)
     except (OSError, ValueError) as error:

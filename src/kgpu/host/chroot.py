@@ -1,7 +1,7 @@
-"""The command that runs a program of the host in the host's own root, where that is mounted below a folder.
+"""The command that runs a host's program in the host's root, which is mounted below a folder.
 
-kgpu's image has no ``chroot`` program; its interpreter does it. Exit code 127: there is no such program, 126: it or
-the root can't be entered, as shells say it.
+kgpu's image has no ``chroot`` program, so its Python interpreter does it. The exit codes are those of shells: 127 if
+the program does not exist, 126 if it can't be run or the root can't be entered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ except OSError as error:
 
 
 def in_root(root: Path | str, words: Sequence[str]) -> list[str]:
-    """The command for ``words`` inside ``root``; the words themselves where that is our own root."""
+    """The command that runs ``words`` inside ``root``; the words themselves if that is our own root."""
     if Path(root) == Path("/"):
         return list(words)
     return [sys.executable, "-I", "-S", "-c", _ENTER, str(root), *words]

@@ -1,7 +1,7 @@
 """The real device files of a host for ``kgpu.host.dev_nodes``, the driver's facts in /proc, and loading its modules.
 
-Promises: a path is looked up inside the host's root with links followed only inside it; a link or node is made beside
-its place and renamed over it, so that there is no moment without one; reads are bounded. ``FakeDevFiles`` beside.
+Promises: links are followed only inside the host's root; a link or node is made under a temporary name and renamed, so
+that the old one is replaced atomically; reads are bounded. ``FakeDevFiles`` is the fake.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class RealDevFiles:
     def put_node(self, path: str, numbers: Numbers) -> None:
         with self._beside(path) as temporary:
             os.mknod(temporary, stat.S_IFCHR | MODE, os.makedev(numbers.major, numbers.minor))
-            os.chmod(temporary, MODE)  # mknod narrows by the umask
+            os.chmod(temporary, MODE)  # mknod applies the umask
 
     def remove(self, path: str) -> None:
         place = self._place(path)
@@ -122,7 +122,7 @@ class RealDevFiles:
 
 @dataclass(slots=True)
 class FakeDevFiles:
-    """In memory: devices and links by path; ``files`` are things that are neither."""
+    """The fake, in memory: devices and links by path; ``files`` are other files."""
 
     devices: dict[str, Numbers] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class FakeDevFiles:
 
 @dataclass(frozen=True, slots=True)
 class DriverNumbers:
-    """What the running driver says: majors by name, the GPUs' minors, capability minors by name."""
+    """The running driver's numbers: majors by name, the GPUs' minors, capability minors by name."""
 
     majors: Mapping[str, int]
     gpu_minors: tuple[int, ...]
@@ -170,7 +170,7 @@ class DriverNumbers:
 
 
 def read_facts(root: Path | str = "/") -> DriverNumbers:
-    """From the root's own /proc when it has a driver (a simulated root, a driver container), else this system's."""
+    """Read from the root's own /proc if it has a driver (a simulated root, a driver container), else this system's."""
     own = Path(root) / "proc"
     proc = own if (own / "driver").is_dir() else Path("/proc")
     gpus = proc / "driver/nvidia/gpus"
@@ -187,7 +187,7 @@ def read_facts(root: Path | str = "/") -> DriverNumbers:
 
 
 def dev_folder(files: RealDevFiles | FakeDevFiles, driver_root: str) -> str:
-    """The folder with the driver's nodes, on the host: the driver root's own when it has any, else ``/dev``."""
+    """The host's folder with the driver's nodes: the driver root's own if it has any, else ``/dev``."""
     own = f"{driver_root.rstrip('/')}/dev"
     return own if own != DEV and existing_nodes(files, dev=own) else DEV
 
@@ -195,7 +195,7 @@ def dev_folder(files: RealDevFiles | FakeDevFiles, driver_root: str) -> str:
 def load_modules(
     root: str = "/", *, modules: Sequence[str] = MODULES, run: Callable[[Sequence[str]], str] | None = None
 ) -> None:
-    """Load the driver's modules with the root's own modprobe. ``run`` returns an error's text. Raises HostError."""
+    """Load the driver's modules with the root's own modprobe. ``run`` returns an error text or "". Raises HostError."""
     for module, command in zip(modules, load_commands(root, modules), strict=True):
         problem = (run or _run)(in_root(root, [MODPROBE, module]))
         if problem:
@@ -207,13 +207,13 @@ def load_modules(
 
 
 def load_commands(root: str = "/", modules: Sequence[str] = MODULES) -> list[str]:
-    """For people: what loads the modules, one command each, in order."""
+    """The commands that load the modules, one each in order, for people."""
     inside = "" if Path(root) == Path("/") else f"chroot {root} "
     return [f"{inside}{MODPROBE} {module}" for module in modules]
 
 
 def nodes_of(text: Iterable[DeviceFile]) -> str:
-    """For people: how many nodes, and the first of them."""
+    """The first nodes and how many more there are, for people."""
     listed = [f"{node.path} ({node.numbers})" for node in text]
     return ", ".join(listed[:4]) + (f" and {len(listed) - 4} more" if len(listed) > 4 else "")
 

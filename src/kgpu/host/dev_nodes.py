@@ -1,8 +1,8 @@
-"""NVIDIA's device nodes and the links to them in /dev/char, pure: what there should be, and the steps that lead there.
+"""NVIDIA's device nodes and the links to them in /dev/char: what should exist, and the steps that lead there. Pure.
 
-systemd rewrites a container's device rules on daemon-reload from /dev/char/MAJOR:MINOR, so a node without its link is
-lost to running containers. Promises: minors are those that the driver says (never 0..n-1), a link or node with
-numbers that are no longer right is replaced, whatever is already right is left alone. Paths are as the host sees them.
+On daemon-reload, systemd rewrites a container's device rules from /dev/char/MAJOR:MINOR, so running containers lose
+access to a node without its link. Promises: minors come from the driver (never 0..n-1), a link or node with outdated
+numbers is replaced, and what is right already is left alone. Paths are the host's.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFile:
-    """A device node that is there or should be."""
+    """A device node that exists or should exist."""
 
     path: str
     numbers: Numbers
@@ -70,7 +70,7 @@ class DeviceFileAction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFileStep:
-    """One step: at ``path`` a link to ``target``, or the node ``numbers``; ``why`` when it isn't plain."""
+    """One step: a link at ``path`` to ``target``, or a node with ``numbers``; ``why`` explains special cases."""
 
     action: DeviceFileAction
     path: str
@@ -80,7 +80,7 @@ class DeviceFileStep:
 
     @property
     def changes(self) -> bool:
-        """True when applying it changes a file."""
+        """True if applying it changes a file."""
         return self.action in {DeviceFileAction.CREATE, DeviceFileAction.REPLACE, DeviceFileAction.REMOVE}
 
     def __str__(self) -> str:
@@ -89,10 +89,10 @@ class DeviceFileStep:
 
 
 class DevFiles(Protocol):
-    """The device files of one host. No call follows a link at the path's end; changes are atomic, OSError otherwise."""
+    """The device files of one host. No call follows a link at the path's end. Changes are atomic and raise OSError."""
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """The sorted names in a folder; empty when there is none."""
+        """The sorted names in a folder; empty if there is none."""
 
     def device(self, path: str) -> Numbers | None:
         """The numbers of a character device; None for anything else."""
@@ -101,28 +101,28 @@ class DevFiles(Protocol):
         """The text of a symbolic link; None for anything else."""
 
     def there(self, path: str) -> bool:
-        """Whether anything is at the path."""
+        """Whether anything exists at the path."""
 
     def put_link(self, path: str, target: str) -> None:
-        """Make or replace a link; missing folders above are made."""
+        """Make or replace a link; missing parent folders are created."""
 
     def put_node(self, path: str, numbers: Numbers) -> None:
-        """Make or replace a character device with mode 0666; missing folders above are made."""
+        """Make or replace a character device with mode 0666; missing parent folders are created."""
 
     def remove(self, path: str) -> None:
-        """Remove a link; nothing there is fine."""
+        """Remove a link if it exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedDeviceFiles:
-    """The nodes that there should be, and what could not be known, in words."""
+    """The nodes that should exist, and notes on what could not be determined."""
 
     nodes: tuple[DeviceFile, ...]
     notes: tuple[str, ...] = ()
 
 
 def read_majors(proc_devices: str) -> dict[str, int]:
-    """Driver name to major, of the character devices in the text of /proc/devices; other lines don't count."""
+    """Driver name to major of the character devices in the text of /proc/devices; other lines are ignored."""
     found: dict[str, int] = {}
     for line in proc_devices.partition("Block devices:")[0].splitlines():
         number, _, name = line.strip().partition(" ")
@@ -132,19 +132,19 @@ def read_majors(proc_devices: str) -> dict[str, int]:
 
 
 def read_gpu_minor(information: str) -> int | None:
-    """A GPU's minor, of the text of /proc/driver/nvidia/gpus/<bus id>/information; None when it has none."""
+    """A GPU's minor from the text of /proc/driver/nvidia/gpus/<bus id>/information; None if it has none."""
     match = _GPU_MINOR.search(information)
     return _number(match[1]) if match else None
 
 
 def read_cap_minors(mig_minors: str) -> dict[str, int]:
-    """Capability (``config``, ``gpu0/gi1/access``) to minor, of the text of /proc/driver/nvidia-caps/mig-minors."""
+    """Capability (``config``, ``gpu0/gi1/access``) to minor, from the text of /proc/driver/nvidia-caps/mig-minors."""
     found = {match[1]: _number(match[2]) for match in _MIG_MINOR.finditer(mig_minors)}
     return {name: minor for name, minor in found.items() if minor is not None}
 
 
 def control_nodes(majors: Mapping[str, int], *, dev: str = DEV) -> WantedDeviceFiles:
-    """The nodes that every use of the driver needs; those whose module isn't loaded are notes."""
+    """The nodes that every use of the driver needs; a note for each whose module isn't loaded."""
     nodes: list[DeviceFile] = []
     notes: list[str] = []
     for name, drivers, minor in CONTROL:
@@ -159,7 +159,7 @@ def control_nodes(majors: Mapping[str, int], *, dev: str = DEV) -> WantedDeviceF
 def every_node(
     majors: Mapping[str, int], gpu_minors: Iterable[int], cap_minors: Mapping[str, int], *, dev: str = DEV
 ) -> WantedDeviceFiles:
-    """All nodes that the driver may ever have: control, GPUs by their real minors, MIG capabilities."""
+    """All nodes that the driver may have: control nodes, GPUs by their real minors, MIG capabilities."""
     control = control_nodes(majors, dev=dev)
     nodes, notes = list(control.nodes), list(control.notes)
     rows = (
@@ -179,7 +179,7 @@ def every_node(
 
 
 def existing_nodes(files: DevFiles, *, dev: str = DEV) -> tuple[DeviceFile, ...]:
-    """The driver's nodes that are there; file systems, switches and links between GPUs are not for containers."""
+    """The driver's existing nodes, without those of nvidia-fs, NVSwitch and NVLink, which are not for containers."""
     paths = [f"{dev}/{name}" for name in files.names(dev) if _OURS.fullmatch(name)]
     paths += [f"{dev}/{CAPS_FOLDER}/{name}" for name in files.names(f"{dev}/{CAPS_FOLDER}") if _CAP.fullmatch(name)]
     found = ((path, files.device(path)) for path in paths)
@@ -187,13 +187,13 @@ def existing_nodes(files: DevFiles, *, dev: str = DEV) -> tuple[DeviceFile, ...]
 
 
 def join_nodes(there: Iterable[DeviceFile], expected: Iterable[DeviceFile]) -> tuple[DeviceFile, ...]:
-    """One node for each path; what is there counts, because its numbers are a fact."""
+    """One node for each path; an existing one wins, as its numbers are facts."""
     by_path = {node.path: node for node in (*expected, *there)}
     return tuple(by_path.values())
 
 
 def plan_links(files: DevFiles, nodes: Iterable[DeviceFile], *, dev_char: str = DEV_CHAR) -> tuple[DeviceFileStep, ...]:
-    """The steps after which each node has its link, and no link says numbers that its node doesn't have."""
+    """The steps after which each node has its link, and no link has numbers that its node lacks."""
     listed = tuple(nodes)
     wanted = {str(node.numbers): node.path for node in listed}
     ours = {node.path for node in listed}
@@ -210,7 +210,7 @@ def plan_links(files: DevFiles, nodes: Iterable[DeviceFile], *, dev_char: str = 
 
 
 def plan_nodes(files: DevFiles, nodes: Iterable[DeviceFile]) -> tuple[DeviceFileStep, ...]:
-    """The steps after which each node is there with its numbers. A file that is no device is left, and said."""
+    """The steps after which each node exists with its numbers. A file that is not a device stays, with a SKIP step."""
     steps: list[DeviceFileStep] = []
     for node in nodes:
         now = files.device(node.path)
@@ -227,7 +227,7 @@ def plan_nodes(files: DevFiles, nodes: Iterable[DeviceFile]) -> tuple[DeviceFile
 
 
 def apply(files: DevFiles, steps: Iterable[DeviceFileStep]) -> None:
-    """Make the changes of the steps, in order. Raises OSError from the first that can't be made."""
+    """Apply the steps in order. Raises OSError from the first one that fails."""
     for step in steps:
         if not step.changes:
             continue

@@ -1,8 +1,8 @@
 """Reads four facts from an ELF file: word size, machine, SONAME (of a library), interpreter (of a program).
 
-Bounded and total: a file that isn't a regular one, or isn't ELF, or is cut or made to mislead, gives what could be read
-for sure and "" or 0 for the rest, whatever its bytes; a pipe never blocks the caller. SONAME and interpreter are read
-of little-endian 64-bit files only, which is what drivers for today's machines are.
+Reads are bounded and never fail: a file that is not regular, not ELF, truncated or malicious gives what could be read
+reliably, and "" or 0 for the rest; a pipe never blocks the caller. SONAME and interpreter are read only from
+little-endian 64-bit files, as all current drivers are.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Elf:
 
 
 def soname(path: Path) -> str:
-    """The DT_SONAME of the library, "" when there is none to be read."""
+    """The DT_SONAME of the library, "" if it has none or can't be read."""
     return read_elf(path).soname
 
 
 def read_elf(path: Path) -> Elf:
-    """The facts of the file; an empty ``Elf`` when it can't be opened or is no regular file."""
+    """The facts of the file; an empty ``Elf`` if it can't be opened or is not a regular file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
@@ -107,6 +107,6 @@ def _at(file: int, offset: int, size: int) -> bytes:
 
 
 def _text(raw: bytes) -> str:
-    """The ASCII text up to its NUL; "" without one."""
+    """The ASCII text up to its NUL byte; "" without one."""
     text, end, _ = raw.partition(b"\0")
     return text.decode("ascii") if end else ""

@@ -1,7 +1,7 @@
-"""What a Go program on the host says of itself without being run: the modules it was linked from, and their versions.
+"""Reads the modules and versions that a Go program on the host was linked from, without running it.
 
-Bounded and total: a file that isn't a little-endian 64-bit ELF program of Go 1.18 or later gives nothing, whatever its
-bytes. Programs that a distribution built from its own source packages name no modules; ``has_symbols`` looks into them.
+Reads are bounded and never fail: a file that isn't a little-endian 64-bit ELF program of Go 1.18 or later gives
+nothing. Programs that a distribution built from its own source packages name no modules; ``has_symbols`` is for those.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SENTINEL: Final = 16  # bytes before and after the module list
 
 
 def modules(path: Path) -> dict[str, str]:
-    """Module path to version, a replaced module's own; empty when the file does not say."""
+    """Module path to version, for a replaced module that of its replacement; empty if the file does not tell."""
     try:
         with path.open("rb") as file:
             section = _section(file)
@@ -36,7 +36,7 @@ def modules(path: Path) -> dict[str, str]:
 
 
 def has_symbols(path: Path, symbols: Iterable[str]) -> frozenset[str]:
-    """Which of these texts are in the file: names of functions stay in a stripped Go program."""
+    """Which of these symbols are in the file: a stripped Go program still has its functions' names."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return frozenset(symbol for symbol in symbols if data.find(symbol.encode()) >= 0)
@@ -78,7 +78,7 @@ def _section(file: BinaryIO) -> bytes:
 
 
 def _text(data: bytes, at: int) -> tuple[bytes, int]:
-    """A length as a varint, and as many bytes."""
+    """Read a varint length and that many bytes; return the bytes and the position after them."""
     length = shift = 0
     while True:
         byte = data[at]

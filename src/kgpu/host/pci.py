@@ -1,6 +1,6 @@
-"""The functions on a PCI bus as /sys shows them: which there are, and the small files that each has.
+"""The functions on a PCI bus from /sys, and their small files.
 
-A file that is not there or can't be read is an empty text; a bus that can't be read raises OSError.
+A missing or unreadable file gives an empty text; a bus that can't be read raises OSError.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Function:
         return _hex(self.folder / name)
 
     def number(self, name: str) -> int | None:
-        """None where there is no number."""
+        """A file's integer, None if it has none."""
         found = self.text(name)
         return int(found) if found.lstrip("-").isdecimal() and len(found) < 12 else None
 
 
 def functions(bus: Path) -> Iterator[Function]:
-    """Everything below a ``DEVICES`` folder, by address. Raises OSError when the folder can't be read."""
+    """All functions in a ``DEVICES`` folder, by address. Raises OSError if the folder can't be read."""
     for address in sorted(os.listdir(bus)):
         here = bus / address
         yield Function(here, _hex(here / "vendor"), _hex(here / "class"))

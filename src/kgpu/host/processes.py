@@ -1,8 +1,8 @@
-"""Processes of this pid namespace that were started under a name, and telling them something by a signal.
+"""Finds processes of this PID namespace by their program's name, and signals them.
 
-A name is that of the program's file, whatever its folder; of a script that Python runs, the script's. In a pod whose
-containers share their processes these are the pod's own. Where the host's are seen, those of other containers are left
-alone. What such a process has started is not told: it would end by a signal that only the program itself expects.
+The name is that of the program's file, in any folder, or of the script that Python runs. In a pod whose containers
+share their processes these are the pod's own. If the host's processes are visible, those of other containers are left
+alone. Child processes of the same name are not signalled: a signal that only the main process expects would end them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INTERPRETER: Final = "python"
 class _Process:
     pid: int
     parent: int
-    depth: int  # of pid namespaces below the one that is looked at
+    depth: int  # of PID namespaces, counted from the one that /proc shows
     words: tuple[str, ...]
 
     def is_called(self, name: str) -> bool:
@@ -31,7 +31,7 @@ class _Process:
 
 
 def named(name: str, proc: Path = PROC) -> tuple[int, ...]:
-    """Their pids, lowest first, without this process. A process that ends meanwhile is none."""
+    """The PIDs of processes of this name, lowest first, without this process and those that end meanwhile."""
     known = {process.pid: process for process in map(_read, proc.glob("[0-9]*")) if process is not None}
     own = known.get(os.getpid())
     depth = own.depth if own is not None else 1
@@ -41,7 +41,7 @@ def named(name: str, proc: Path = PROC) -> tuple[int, ...]:
 
 
 def tell(pids: Sequence[int], number: int, name: str, proc: Path = PROC) -> tuple[int, ...]:
-    """Send the signal to those that are still called so. Returns whom. Raises OSError where that is not allowed."""
+    """Signal those that still have this name. Returns their PIDs. Raises OSError if that is not permitted."""
     signalled = []
     for pid in pids:
         try:
@@ -49,7 +49,7 @@ def tell(pids: Sequence[int], number: int, name: str, proc: Path = PROC) -> tupl
         except ProcessLookupError:
             continue
         try:
-            # From here on the number can't become another process's.
+            # The handle stays with this process even if its PID is reused.
             process = _read(proc / str(pid))
             if process is not None and process.is_called(os.path.basename(name)):
                 signal.pidfd_send_signal(handle, number)

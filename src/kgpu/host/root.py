@@ -1,7 +1,7 @@
-"""A driver root: where this process sees the driver's files, and where the container runtime on the host sees them.
+"""A driver root: the path of the driver's files in this process, and their path for the container runtime on the host.
 
-Both differ when kgpu runs in a container that has the host's root mounted. Symbolic links are followed inside the root:
-a driver container's absolute link means its own tree, not ours.
+The two differ if kgpu runs in a container with the host's root mounted. Symbolic links are followed inside the root: a
+driver container's absolute link refers to its own tree, not ours.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kgpu.formats.simulated import state_file
 
 
 def read_some(path: Path, limit: int) -> bytes:
-    """The first ``limit`` bytes of a regular file or of a file of /proc or /sys; nothing when it can't be read."""
+    """The first ``limit`` bytes of a regular file or a file of /proc or /sys; b"" if it can't be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
@@ -36,37 +36,37 @@ def read_some(path: Path, limit: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """One folder tree: ``here`` as this process sees it, ``host`` as the runtime sees it. Paths inside begin with /."""
+    """One folder tree: ``here`` is its path in this process, ``host`` the runtime's. Paths inside begin with /."""
 
     here: Path
     host: str
 
     @classmethod
     def at(cls, here: Path | str, host: str = "") -> Tree:
-        """A tree; ``host`` is the same path when not given."""
+        """A tree; ``host`` is the same path if not given."""
         path = Path(os.path.abspath(here))
         return cls(path, host.rstrip("/") or ("/" if host else str(path)))
 
     def local(self, inside: str) -> Path:
-        """A path inside as this process opens it; links are not followed."""
+        """The path inside as this process opens it; links are not followed."""
         return self.here / inside.lstrip("/")
 
     def on_host(self, inside: str) -> str:
-        """A path inside as the runtime on the host opens it."""
+        """The path inside as the runtime on the host opens it."""
         return inside if self.host == "/" else self.host + inside
 
     def from_host(self, path: str) -> str | None:
-        """The path inside of what the runtime on the host opens as ``path``; None for what is not in this tree."""
+        """The path inside for the runtime's ``path`` on the host; None if it is not in this tree."""
         if self.host == "/":
             return path
         return path.removeprefix(self.host) if path.startswith(f"{self.host}/") else None
 
     def resolve(self, inside: str) -> str | None:
-        """The path inside with every link followed within the tree; None when it isn't there or links go in circles."""
+        """The path inside with every link followed within the tree; None if it is missing or links loop."""
         return resolve_inside(str(self.here), inside)
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """The sorted names in a folder inside; empty when it can't be listed."""
+        """The sorted names in a folder inside; empty if it can't be listed."""
         resolved = self.resolve(folder)
         if resolved is None:
             return ()
@@ -76,7 +76,7 @@ class Tree:
             return ()
 
     def kind(self, inside: str) -> int:
-        """What is there after following links within the tree: ``stat.S_IFREG``, ``S_IFDIR``, ...; 0 for nothing."""
+        """The file type with links followed within the tree: ``stat.S_IFREG``, ``S_IFDIR``, ...; 0 for nothing."""
         resolved = self.resolve(inside)
         try:
             return stat.S_IFMT(self.local(resolved).lstat().st_mode) if resolved is not None else 0
@@ -84,15 +84,15 @@ class Tree:
             return 0
 
     def is_file(self, inside: str) -> bool:
-        """Whether a regular file is there, links followed within the tree."""
+        """Whether it is a regular file, with links followed within the tree."""
         return self.kind(inside) == stat.S_IFREG
 
     def is_dir(self, inside: str) -> bool:
-        """Whether a folder is there, links followed within the tree."""
+        """Whether it is a folder, with links followed within the tree."""
         return self.kind(inside) == stat.S_IFDIR
 
     def read(self, inside: str, limit: int) -> bytes:
-        """The first ``limit`` bytes of a regular file; nothing when it can't be read, or is a pipe that would block."""
+        """The first ``limit`` bytes of a regular file; b"" if it can't be read or is a pipe."""
         resolved = self.resolve(inside)
         return read_some(self.local(resolved), limit) if resolved is not None else b""
 
@@ -108,7 +108,9 @@ class DriverRoot:
     def at(
         cls, driver: Path | str = "/", *, dev: Path | str = "", driver_host: str = "", dev_host: str = ""
     ) -> DriverRoot:
-        """Roots by path; without ``dev`` the driver root when it has a ``dev`` folder with nvidia nodes, else ``/``."""
+        """Roots by path. Without ``dev``, device nodes are in the driver root if it has dev/nvidiactl,
+        else in ``/``.
+        """
         files = Tree.at(driver, driver_host)
         if dev:
             return cls(files, Tree.at(dev, dev_host))
@@ -122,18 +124,20 @@ class DriverRoot:
         return "/state" if state_file(str(self.files.here)) is not None else None
 
     def has_node(self, path: str) -> bool:
-        """Whether the device node (or a plain file that stands in for it) is there, with links followed in the root."""
+        """Whether the device node (or a plain file that stands in for it) exists, with links followed in the root."""
         resolved = self.dev.resolve(path)
         return resolved is not None and self.dev.local(resolved).exists()
 
     def is_stand_in(self, path: str) -> bool:
-        """True for a plain file in place of a device node: a simulated root made without the right to make nodes."""
+        """True for a plain file in place of a device node, as in a simulated root made without permission to make
+        nodes.
+        """
         return self.dev.local(path).is_file()
 
     def device_node(self, path: str) -> CdiDeviceNode:
-        """The node for a CDI spec, with its real place on the host where that differs.
+        """The node for a CDI spec, with its real path on the host if that differs.
 
-        A runtime takes no links for nodes, and would follow those of folders out of the root.
+        A runtime does not accept links as nodes, and would follow folders' links out of the root.
         """
         host = self.dev.on_host(self.dev.resolve(path) or str(PurePosixPath(path)))
         return CdiDeviceNode(path=path, host_path="" if host == path else host)

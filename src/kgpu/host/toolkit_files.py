@@ -1,4 +1,4 @@
-"""Where a host keeps the container toolkit's config.toml, what its defaults are there, and reading it."""
+"""Finds and reads the container toolkit's config.toml on a host, with its defaults there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUSE_USER: Final = "root:video"
 
 
 def config_path(env: Mapping[str, str]) -> str:
-    """The file that counts: the one named by the environment, the user's own where it is there, else the system's."""
+    """The file that counts: the environment's, else the user's own if it exists, else the system's."""
     if env.get(ENV_FILE):
         return env[ENV_FILE]
     own = os.path.join(env.get(ENV_XDG, ""), *DEFAULT_PATH.split("/")[-2:])
@@ -38,7 +38,9 @@ def host_defaults(root: Path | str = "/") -> HostDefaults:
 
 
 def read_config(path: str, *, host: HostDefaults | None = None) -> ToolkitConfig:
-    """The settings of a file; defaults when it isn't there. Raises HostError when it can't be read, ConfigError."""
+    """The settings of a file; defaults if it is missing. Raises HostError if it can't be read,
+    ConfigError if invalid.
+    """
     where = host or host_defaults()
     try:
         text, _ = read_regular(path, MAX_BYTES, what="a config.toml")

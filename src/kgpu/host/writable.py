@@ -1,9 +1,9 @@
-"""Folders of a host whose root is mounted read-only here, made writable for as long as they are written to.
+"""Makes folders of a host root that is mounted read-only writable, for as long as they are written to.
 
-A container that sees the host's root at ``/host`` read-only may need to write a few folders whose names only the node
-knows. Mounting each in its pod would make empty folders on hosts that lack them, and leave them writable for ever. A
-privileged process can instead lay a writable view over exactly those folders, in its own mount namespace, and take it
-away again: nothing of it is seen outside this container, and nothing is left when it is killed.
+A container with the host's root read-only at ``/host`` may need to write a few folders whose paths only the node knows.
+Mounting each in its pod would create empty folders on hosts that lack them, and leave them writable all the time. A
+privileged process can instead mount a writable view over exactly those folders, in its own mount namespace, and unmount
+it again: nothing is visible outside this container, and nothing is left if it is killed.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _MS_REMOUNT: Final = 0x20
 _MS_BIND: Final = 0x1000
 _MS_REC: Final = 0x4000
 _MNT_DETACH: Final = 0x2
-# statvfs's flags of a mount, as mount(2) takes them; they stay as they are.
+# statvfs's flags of a mount and mount(2)'s values for them; they are kept.
 _KEPT: Final = ((os.ST_NOSUID, 0x2), (os.ST_NODEV, 0x4), (os.ST_NOEXEC, 0x8), (os.ST_NOATIME, 0x400),
                 (os.ST_NODIRATIME, 0x800), (os.ST_RELATIME, 0x200000))  # fmt: skip
 
 
 @contextlib.contextmanager
 def writable(folders: Iterable[Path]) -> Iterator[None]:
-    """Within the block each of the folders, or what exists of it, can be written to; links in them are not followed.
+    """Within the block each folder, or its nearest existing parent, is writable; links in them are not followed.
 
-    Raises HostError where this process may not mount. A folder that is writable already is left alone; a file system
-    that is read-only itself stays so, and writing fails then.
+    Raises HostError if this process may not mount. A folder that is writable already is left alone; a file system that
+    is itself read-only stays so, and writing fails.
     """
     laid: list[Path] = []
     try:
@@ -49,7 +49,7 @@ def writable(folders: Iterable[Path]) -> Iterator[None]:
 
 
 def is_read_only(folder: Path) -> bool:
-    """Whether the folder is on a mount that forbids writing; False when it isn't there."""
+    """Whether the folder is on a read-only mount; False if it is missing."""
     try:
         return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
     except OSError:

@@ -1,4 +1,4 @@
-"""Which driver file belongs to which of NVIDIA_DRIVER_CAPABILITIES: a table, and two questions to it. Pure."""
+"""Maps driver files to NVIDIA_DRIVER_CAPABILITIES: a table and two functions. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kgpu.formats.image_env import CAPABILITIES
 EVERY: Final = frozenset(CAPABILITIES)
 
 _UTILITY: Final = frozenset({"utility"})
-_COMPUTE: Final = frozenset({"compute", "video"})  # the video capability has always brought CUDA along
+_COMPUTE: Final = frozenset({"compute", "video"})  # the video capability has always included CUDA
 _VIDEO: Final = frozenset({"video"})
 _DRAWING: Final = frozenset({"graphics", "display"})
 _COMPUTE_AND_DRAWING: Final = _COMPUTE | _DRAWING
 _COMPAT32: Final = frozenset({"compat32"})
 
-# Beginning of a file name -> capabilities; the longest that fits counts. Libraries and programs are the legacy
-# runtime's rows; what that runtime did not know (from the dispatch libraries on) is by what uses it.
+# Prefix of a file name -> capabilities; the longest match counts. Libraries and programs are the legacy runtime's rows;
+# the rows that it lacked (from the dispatch libraries on) follow from what uses the file.
 _NAMES: Final = {
     "libnvidia-ml.": _UTILITY,
     "libnvidia-cfg": _UTILITY,
@@ -85,7 +85,7 @@ _NAMES: Final = {
     "nvidia.icd": _COMPUTE,
     "nvidia-mps": _COMPUTE,
 }
-# Part of a container path -> capabilities, asked first: here the folder says more than the name.
+# Part of a container path -> capabilities, checked first: here the folder says more than the name.
 _FOLDERS: Final = {
     "/glvnd/": _DRAWING,
     "/egl/": _DRAWING,
@@ -98,9 +98,9 @@ _LONGEST: Final = max(map(len, _NAMES))
 
 
 def capability_of(path: str) -> frozenset[str]:
-    """The capabilities that bring this file (a library, program or other driver file, by name or container path).
+    """The capabilities that include this file (a library, program or other driver file, by name or container path).
 
-    A file that no row knows belongs to every capability: a container rather gets too much than a broken driver.
+    A file without a row belongs to every capability: too many files are better than a broken driver.
     """
     for part, capabilities in _FOLDERS.items():
         if part in path:

@@ -1,8 +1,8 @@
-"""A GPU's display nodes (/dev/dri/cardN, renderDN) and their names by PCI place (/dev/dri/by-path/...).
+"""A GPU's display nodes (/dev/dri/cardN, renderDN) and their names by PCI address (/dev/dri/by-path/...).
 
 A by-path name is a link on the host. Without a hook no link can be made in a container, but a CDI device node can have
-any path: the name becomes one more node with the numbers of the one it stands for. Programs open it alike; one that
-reads the link finds none.
+any path: the name becomes another node with the same numbers. Programs can open it as usual, but can't read it as a
+link.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ _BUS_ID: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.
 
 @dataclass(frozen=True, slots=True)
 class DrmNodes:
-    """``nodes``: /dev paths that are there. ``links``: by-path name (a /dev path, never the dev root's) to its node."""
+    """``nodes`` are the existing /dev paths. ``links`` are by-path names (/dev paths, never the dev
+    root's) and nodes.
+    """
 
     nodes: tuple[str, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
 
 
 def drm_nodes(root: DriverRoot, pci_bus_id: str, *, sys: Path | None = None) -> DrmNodes:
-    """The DRM nodes of the GPU at ``0000:07:00.0``; empty when it has none or the kernel does not say."""
+    """The DRM nodes of the GPU at a PCI address such as ``0000:07:00.0``; empty if none are known."""
     bus_id = pci_bus_id.lower()
     if not _BUS_ID.fullmatch(bus_id):
         return DrmNodes()
@@ -48,13 +50,13 @@ def drm_nodes(root: DriverRoot, pci_bus_id: str, *, sys: Path | None = None) -> 
 
 
 def drm_edits(root: DriverRoot, drm: DrmNodes) -> tuple[CdiDeviceNode, ...]:
-    """Hook-free: the nodes, and each by-path name as one more node with the same numbers."""
+    """The nodes for a hook-free spec, with each by-path name as another node with the same numbers."""
     named = (_as_node(root.device_node(path), link) for link, path in drm.links)
     return (*(root.device_node(path) for path in drm.nodes), *named)
 
 
 def drm_links(drm: DrmNodes) -> tuple[str, ...]:
-    """``TARGET::LINK`` for the create-symlinks hook: ``../card1::/dev/dri/by-path/pci-0000:07:00.0-card``."""
+    """``TARGET::LINK`` pairs for the create-symlinks hook: ``../card1::/dev/dri/by-path/pci-0000:07:00.0-card``."""
     return tuple(f"{posixpath.relpath(path, posixpath.dirname(link))}::{link}" for link, path in drm.links)
 
 

@@ -1,7 +1,8 @@
-"""Makes CDI edits of a driver's files: hook-free ones, and those for specs with hooks. Pure but for following links.
+"""Turns a driver's files into CDI edits: hook-free ones, and those for specs with hooks. Pure except for following
+links.
 
-Hook-free: each library is mounted under all its names in the loader's default folders, so that neither links nor a
-loader cache have to be made inside the container. With hooks: each file is mounted once, where the host has it.
+Hook-free: each library is mounted under all its names in the loader's default folders, so that the container needs
+neither links nor a loader cache. With hooks: each file is mounted once, at the host's path.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from kgpu.host.driver.model import DriverFiles, Library
 from kgpu.host.driver.params import PARAMS
 from kgpu.host.root import DriverRoot
 
-# Default folders of the dynamic loader that need no cache. Each is compiled into it: Debian's and Ubuntu's; those of
-# Fedora, RHEL and SUSE; those of a glibc that is built plainly (Wolfi, Yocto), which has no other in common with them.
-# Debian's loader would look into the last one too, but a driver that an image brings along lies in the first.
+# The dynamic loader's default folders, which are compiled into it and need no cache: those of Debian and Ubuntu, of
+# Fedora, RHEL and SUSE, and of a plain glibc build (Wolfi, Yocto), which shares no other folder with them. Debian's
+# loader searches the last one too, but an image's own driver is in the first.
 CONTAINER_LIBRARY_DIRS: Final = {
     "x86_64": ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"),
     "aarch64": ("/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"),
@@ -30,15 +31,15 @@ CONTAINER_BINARY_DIR: Final = "/usr/bin"
 
 
 def library_dirs(machine: str = "") -> tuple[str, ...]:
-    """The container's folders for libraries, for ``machine`` (as uname says it; default: this one's)."""
+    """The container's library folders for ``machine`` (uname's name; the default is this machine's)."""
     return CONTAINER_LIBRARY_DIRS.get(machine or platform.machine(), CONTAINER_LIBRARY_DIRS["x86_64"])
 
 
 def driver_edits(root: DriverRoot, files: DriverFiles, *, machine: str = "", params_file: str = "") -> ContainerEdits:
-    """The edits that every container with a GPU needs, free of hooks: the ``common`` of ``formats.cdi.build_spec``.
+    """The hook-free edits that every container with a GPU needs: the ``common`` of ``formats.cdi.build_spec``.
 
-    ``params_file`` is a prepared copy of /proc/driver/nvidia/params (host path), for engines whose runtime accepts
-    mounts inside /proc: crun does, runc does not (see ``params``). A simulated root brings its state.
+    ``params_file`` is a prepared copy of /proc/driver/nvidia/params (host path), for runtimes that accept mounts inside
+    /proc: crun does, runc does not (see ``params``). A simulated root's state file is mounted, too.
     """
     mounts = [
         *_library_mounts(root, files.libraries, library_dirs(machine)),
@@ -50,7 +51,7 @@ def driver_edits(root: DriverRoot, files: DriverFiles, *, machine: str = "", par
 
 
 def host_edits(root: DriverRoot, files: DriverFiles) -> ContainerEdits:
-    """The edits for specs with hooks: each file mounted once, at its path in the driver root; no links, no names.
+    """The edits for specs with hooks: each file is mounted once, at its path in the driver root, without further names.
 
     ``link_pairs`` are then the ``create-symlinks`` arguments, ``library_folders`` those of ``update-ldcache``.
     """
@@ -59,9 +60,10 @@ def host_edits(root: DriverRoot, files: DriverFiles) -> ContainerEdits:
 
 
 def link_pairs(files: DriverFiles) -> tuple[str, ...]:
-    """``TARGET::LINK`` of every further name of the libraries, for the peer's create-symlinks hook.
+    """``TARGET::LINK`` pairs for every further name of the libraries, for NVIDIA's create-symlinks hook.
 
-    A bare name (``libcuda.so``) links to the versioned name that programs load (``libcuda.so.1``), that to the file.
+    A bare name (``libcuda.so``) links to the versioned name that programs load (``libcuda.so.1``), and that to the
+    file.
     """
     pairs: list[str] = []
     for library in files.libraries:
@@ -77,13 +79,13 @@ def link_pairs(files: DriverFiles) -> tuple[str, ...]:
 
 
 def library_folders(files: DriverFiles) -> tuple[str, ...]:
-    """The folders in which libraries are mounted by ``host_edits``, for the peer's update-ldcache hook."""
+    """The folders in which ``host_edits`` mounts libraries, for NVIDIA's update-ldcache hook."""
     return tuple(sorted({posixpath.dirname(library.path) for library in files.libraries}))
 
 
 def _told(libraries: Iterable[Library], folders: tuple[str, ...]) -> tuple[str, ...]:
-    """For Triton, and so for torch.compile and vLLM: it asks the image's loader cache where libcuda is, which only a
-    hook could write, and else its variable.
+    """The variable with libcuda's folder for Triton, and so for torch.compile and vLLM. Triton looks in the loader
+    cache, which only a hook could write, or reads this variable.
     """
     there = any(library.bits == 64 and "libcuda.so.1" in library.names for library in libraries)
     return (f"{names.ENV_TRITON_LIBCUDA}={folders[0]}",) if there else ()
@@ -92,7 +94,7 @@ def _told(libraries: Iterable[Library], folders: tuple[str, ...]) -> tuple[str, 
 def _edits(
     root: DriverRoot, files: DriverFiles, mounts: Iterable[CdiMount], *, env: tuple[str, ...] = ()
 ) -> ContainerEdits:
-    """With the nodes, the environment and a simulation's state; each place in the container is used once."""
+    """The edits with control nodes, environment and a simulation's state; each path in the container is used once."""
     every_env = [*env, f"{names.ENV_VISIBLE_DEVICES}=void"]
     every = list(mounts)
     if (state := root.state_file) is not None:
@@ -111,7 +113,7 @@ def _edits(
 
 def _library_mounts(root: DriverRoot, libraries: Iterable[Library], folders: Iterable[str]) -> Iterator[CdiMount]:
     places = {64: tuple(folders), 32: CONTAINER_LIBRARY_DIRS_32}
-    # Those of 32 bits first: RHEL's programs of that kind look into /usr/lib alone, and were asked for.
+    # 32-bit libraries come first: RHEL's 32-bit programs search only /usr/lib, and the user asked for them.
     for library in sorted(libraries, key=lambda one: one.bits):
         host = root.files.on_host(library.path)
         for folder in places[library.bits]:
@@ -123,7 +125,7 @@ def _library_mounts(root: DriverRoot, libraries: Iterable[Library], folders: Ite
 
 
 def _shared_mounts(root: DriverRoot, files: DriverFiles, place: Callable[[str], str]) -> Iterator[CdiMount]:
-    """What is mounted alike with and without hooks; ``place`` gives a program's path in the container."""
+    """The mounts that are the same with and without hooks; ``place`` returns a program's path in the container."""
     for path in files.binaries:
         yield _mount(_on_host(root, path), place(path))
     for path in files.firmware:
@@ -136,7 +138,7 @@ def _shared_mounts(root: DriverRoot, files: DriverFiles, place: Callable[[str], 
 
 
 def _on_host(root: DriverRoot, path: str) -> str:
-    """The real path: the runtime would follow a driver root's absolute link out of the root."""
+    """The real path on the host: the runtime would follow a driver root's absolute link out of the root."""
     return root.files.on_host(root.files.resolve(path) or path)
 
 

@@ -1,7 +1,7 @@
-"""Finds what of an installed NVIDIA driver a container needs: libraries, programs, firmware, sockets, control nodes.
+"""Finds the files of an installed NVIDIA driver that a container needs: libraries, programs, firmware, sockets, nodes.
 
-Promise: links are followed inside the driver root; each library comes with every name by which programs ask for it;
-what is missing is in the report (or, for what nothing works without, a HostError), never a silent gap.
+Promises: links are followed inside the driver root; each library has every name by which programs load it; whatever is
+missing is in the report, or a HostError if nothing works without it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kgpu.host.root import DriverRoot, read_some
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A control device: what it is for, what does not work without it, and what to do then."""
+    """A control device: its path, what does not work without it, and the remedy."""
 
     path: str
     breaks: str
@@ -43,8 +43,8 @@ _NODES: Final = (
 )
 _MAX_VERSION: Final = 4096
 _MODULE_VERSION: Final = re.compile(rb"Kernel Module\b.{0,40}?\b(\d{1,6}\.\d{1,6}(?:\.\d{1,6})?)\b")
-# Libraries that every whole driver of today has -> what does not work without one. Many nodes miss some on purpose
-# (server packages leave drawing out), so a lack is told in the report, not as a warning.
+# Libraries of every complete current driver -> what does not work without one. Many nodes lack some on purpose (server
+# packages leave out graphics), so a missing one is in the report and not a warning.
 _EXPECTED: Final = {
     "libnvidia-ptxjitcompiler": "CUDA programs with code for other GPUs (PTX) don't start",
     "libnvidia-nvvm": "CUDA's link-time optimization does not work",
@@ -63,10 +63,10 @@ _EXPECTED: Final = {
 
 
 def find_driver_files(root: DriverRoot, *, version: str = "", search: Search | None = None) -> DriverFiles:
-    """Look under the root. ``version`` is what NVML says, "" when unknown.
+    """Search the root. ``version`` is NVML's driver version, "" if unknown.
 
-    Raises HostError when the essential libraries are not there, when only another version's are, or when nvidiactl is
-    missing. Everything else that is missing is in ``report`` (and, with what it breaks, in ``notes``).
+    Raises HostError if the essential libraries or nvidiactl are missing, or only another version's libraries exist.
+    Everything else that is missing is in ``report`` (and, with what it breaks, in ``notes``).
     """
     search = search or Search()
     tree = root.files
@@ -121,14 +121,14 @@ def find_driver_files(root: DriverRoot, *, version: str = "", search: Search | N
 
 
 def module_version(root: DriverRoot, search: Search | None = None) -> str:
-    """The loaded kernel module's version by /proc/driver/nvidia/version; "" when none is loaded or that is unread."""
+    """The loaded kernel module's version from /proc/driver/nvidia/version; "" if none is loaded or it can't be read."""
     text = read_some(programs.proc_of(root, search or Search()) / "driver/nvidia/version", _MAX_VERSION)
     match = _MODULE_VERSION.search(text)
     return match[1].decode() if match else ""
 
 
 def _module_items(libraries: FoundLibraries, version: str, loaded: str) -> Iterator[Item]:
-    """A lack where NVML was not asked (it would have refused) and module and libraries are of two versions."""
+    """An item if the module's version is not the libraries', for searches without NVML (which would have refused)."""
     if not version and loaded and loaded != libraries.version:
         yield Item(
             kind="module",

@@ -1,7 +1,7 @@
-"""Finds the files that rendering needs beside libraries: vendor configuration, loader links, X.Org modules.
+"""Finds the files that rendering needs besides libraries: vendor configuration, loader links, X.Org modules.
 
-Every file gets its places in the container here, as they don't follow from where the host has it: configuration goes to
-the folders in which images of every distribution look, modules to those of Debian's and Fedora's X servers.
+Their paths in the container are chosen here, as they don't follow from the host's: configuration goes to the folders
+that images of every distribution search, modules to those of Debian's and Fedora's X servers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Config:
 
 _EGL: Final = "EGL programs in images without it don't find the driver"
 _VULKAN: Final = "Vulkan programs don't find the driver"
-_NOTHING: Final = ""  # that anybody would miss: a newer or older file has the same use
+_NOTHING: Final = ""  # nothing breaks without it: a newer or older file has the same use
 CONFIGS: Final = (
     Config("glvnd/egl_vendor.d/10_nvidia.json", "/usr/share", _EGL),
     Config("egl/egl_external_platform.d/15_nvidia_gbm.json", "/usr/share", "EGL on GBM does not work"),
@@ -57,7 +57,9 @@ GBM_NAME: Final = "gbm/nvidia-drm_gbm.so"
 def find_graphics(
     tree: Tree, folders: Iterable[str], version: str, search: Search
 ) -> tuple[list[PlacedFile], list[Item]]:
-    """``folders`` are the libraries' real folders. A missing file is never an error: servers need none of these."""
+    """Find the files. ``folders`` are the libraries' real folders. A missing file is not an error:
+    servers need none.
+    """
     placed: list[PlacedFile] = []
     items: list[Item] = []
     rows: list[tuple[str, str, str, str, tuple[str, ...]]] = [
@@ -76,7 +78,7 @@ def find_graphics(
 
 
 def gbm_library(libraries: Iterable[Library]) -> Library | None:
-    """The library that goes by ``GBM_NAME``, None when the driver has none."""
+    """The library for ``GBM_NAME``, None if the driver has none."""
     return next((one for one in libraries if one.bits == 64 and _stem(one.path) == "libnvidia-allocator"), None)
 
 

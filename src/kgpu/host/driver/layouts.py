@@ -1,7 +1,7 @@
-"""Where distributions, driver containers and managed clusters put the driver: rows of data, and one question to them.
+"""Where distributions, driver containers and managed clusters put the driver: rows of data, and one function.
 
 Every row is searched in every root, because a root says little about itself (a driver container has no mark at all);
-the marks only give the root a name in reports. Paths are inside the driver root. Pure but for looking for the marks.
+the marks only name the root in reports. Paths are inside the driver root. Pure except for looking for the marks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kgpu.host.root import Tree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootLayout:
-    """One kind of root: any of ``marks`` tells it; the folders are in the order of the search."""
+    """One kind of root, recognised by any of ``marks``; the folders are in search order."""
 
     name: str
     marks: tuple[str, ...]
@@ -25,7 +25,7 @@ class RootLayout:
     caches: tuple[str, ...] = ()
 
 
-# The first row whose mark is there names the root: special systems stand before the ordinary ones they resemble.
+# The first row with an existing mark names the root: special systems come before the ordinary ones that they resemble.
 LAYOUTS: Final = (
     RootLayout(
         name="NixOS",
@@ -86,7 +86,7 @@ LAYOUTS: Final = (
         ),
     ),
 )
-# What nearly every root has, searched first; /usr/lib is last, as it holds 32-bit libraries on systems with lib64.
+# Folders of nearly every root, searched first; /usr/lib is last, as it has 32-bit libraries on systems with lib64.
 _COMMON: Final = RootLayout(
     name="",
     marks=(),
@@ -119,12 +119,12 @@ FIRMWARE_DIRS: Final = _folders(*(row.firmware for row in LAYOUTS))
 CACHES: Final = _folders(_COMMON.caches, *(row.caches for row in LAYOUTS))
 COMPAT32_DIRS: Final = ("/usr/lib/i386-linux-gnu", "/usr/lib32", "/usr/lib/i386-linux-gnu/nvidia/current", "/usr/lib")
 
-# Packages of such systems name each other by absolute paths in here, which then must be the same in a container.
+# Packages of such systems refer to each other by absolute paths here, which must be the same in a container.
 STORES: Final = ("/nix/store/", "/gnu/store/")
-# Where a program of an unusual system may find its dynamic loader; a mount over any other folder could hide an image's.
+# Where a program of an unusual system may have its dynamic loader; other folders could hide an image's own files.
 LOADER_DIRS: Final = (*STORES, "/usr/local/glibc/")
 
 
 def layout_of(tree: Tree) -> str:
-    """The name of the first row with a mark that is there, "" for none."""
+    """The name of the first row with an existing mark, "" for none."""
     return next((row.name for row in LAYOUTS if any(tree.kind(mark) for mark in row.marks)), "")

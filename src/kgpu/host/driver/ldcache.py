@@ -1,7 +1,7 @@
-"""Parses the dynamic loader's cache (/etc/ld.so.cache), for drivers in folders that no table knows. Pure.
+"""Parses the dynamic loader's cache (/etc/ld.so.cache), for drivers in folders that are in no table. Pure.
 
-Reads both layouts that glibc writes: the new one alone ("glibc-ld.so.cache1.1"), and the new one after the old one.
-Total: any bytes give the entries that are whole, and never an error; cost is bounded by the size of the data.
+It reads both layouts that glibc writes: the new one alone ("glibc-ld.so.cache1.1"), and the new one after the old one.
+Any bytes give the entries that are complete, and never an error; the cost is bounded by the size of the data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ABIS: Final = {0x03: "x86_64", 0x0A: "aarch64", 0x05: "ppc64le", 0x04: "s390x",
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """A library's SONAME, its absolute path, and the 64-bit ABI it has ("" for 32-bit and other ones)."""
+    """A library's SONAME, its absolute path, and its 64-bit ABI ("" for 32-bit and others)."""
 
     name: str
     path: str
@@ -35,7 +35,7 @@ class CacheEntry:
 
 
 def parse_ld_cache(data: bytes) -> tuple[CacheEntry, ...]:
-    """The entries for ELF libraries of glibc, in the cache's order (the loader's: best first)."""
+    """The entries for ELF libraries of glibc, in the cache's order, which is the loader's: best first."""
     start = _new_start(data)
     if start is None:
         return ()
@@ -43,7 +43,7 @@ def parse_ld_cache(data: bytes) -> tuple[CacheEntry, ...]:
 
 
 def _new_start(data: bytes) -> int | None:
-    """Where the new layout begins; offsets of names count from there."""
+    """The offset of the new layout, from which its name offsets count; None if there is none."""
     if data.startswith(_NEW_MAGIC):
         return 0
     if not data.startswith(_OLD_MAGIC) or len(data) < _OLD_HEADER:
@@ -73,5 +73,5 @@ def _text(data: bytes, at: int) -> str:
     end = data.find(b"\0", at, at + _MAX_TEXT)
     try:
         return data[at:end].decode() if end > at else ""
-    except UnicodeDecodeError:  # such a path could not be written into a spec
+    except UnicodeDecodeError:  # a spec can't contain such a path
         return ""

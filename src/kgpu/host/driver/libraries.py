@@ -1,7 +1,7 @@
-"""Finds a driver's libraries: in which folders, of which version, under which names programs ask for them.
+"""Finds a driver's libraries: their folders, their version, and the names by which programs load them.
 
-Links are followed inside the root. A library of another word size, or whose path can't be written into a spec, is not
-taken, whatever its name says.
+Links are followed inside the root. A library of another word size, or with a path that a spec can't contain, is not
+used, whatever its name is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ESSENTIAL: Final = ("libcuda", "libnvidia-ml")
 _ESSENTIAL: Final = re.compile(rf"({'|'.join(ESSENTIAL)})\.so\.(\d{{1,6}}\.\d{{1,6}}(?:\.\d{{1,6}})?)", re.ASCII)
 _NAME: Final = re.compile(r"lib[A-Za-z0-9_+.-]+\.so[A-Za-z0-9_+.-]*", re.ASCII)
 _SUBFOLDERS: Final = ("", "vdpau")
-# Names by which programs ask although few hosts have the link.
+# Names by which programs load the library although few hosts have the link.
 _ASKED: Final = {
     "libcuda": ("libcuda.so",),
     "libnvidia-ml": ("libnvidia-ml.so",),
@@ -32,9 +32,9 @@ _ASKED: Final = {
     "libnvidia-vulkan-producer": ("libnvidia-vulkan-producer.so",),
     "libGLX_nvidia": ("libGLX_indirect.so.0",),
 }
-# Libraries of the driver that carry versions of their own.
+# Libraries of the driver that have versions of their own.
 _OWN_VERSION: Final = r"libnvidia-nvvm70\.so\.\d+|libnvidia-egl-(?:gbm|wayland2?|xcb|xlib)\.so\.\d+(?:\.\d+)+"
-# The vendor-neutral dispatch libraries of libglvnd and the OpenCL loader, for images that bring none.
+# The vendor-neutral dispatch libraries of libglvnd and the OpenCL loader, for images without them.
 _NEUTRAL: Final = r"lib(?:EGL|GL|GLESv1_CM|GLESv2|GLX|GLdispatch|OpenCL|OpenGL|nvidia-api)\.so\.\d+(?:\.\d+)*"
 
 _Listed = Callable[[str], tuple[str, ...]]
@@ -42,7 +42,7 @@ _Listed = Callable[[str], tuple[str, ...]]
 
 @dataclass(slots=True)
 class FoundLibraries:
-    """The libraries of one version, the folders searched, what was refused (path and reason), and which are empty."""
+    """The libraries of one version, the folders searched, refused files (path and reason), and empty libraries."""
 
     version: str
     folders: tuple[str, ...]
@@ -52,9 +52,9 @@ class FoundLibraries:
 
 
 def find_libraries(tree: Tree, version: str, search: Search, *, loaded: str = "") -> FoundLibraries:
-    """``loaded``, the kernel module's version, is preferred when no ``version`` is told.
+    """Find the libraries. Without ``version``, the kernel module's version ``loaded`` is preferred.
 
-    Raises HostError when none of the essential libraries is there, or only of a version other than ``version``.
+    Raises HostError if no essential library exists, or only with another version than ``version``.
     """
     folders = _with_linked(tree, real_folders(tree, search.library_dirs or LIBRARY_DIRS))
     listed = functools.cache(functools.partial(_listed, tree))
@@ -73,20 +73,22 @@ def find_libraries(tree: Tree, version: str, search: Search, *, loaded: str = ""
 
 
 def real_folders(tree: Tree, candidates: Iterable[str]) -> tuple[str, ...]:
-    """The folders that exist, by their real names and each once: /lib64 is often a link to /usr/lib64."""
+    """The existing folders by their real paths, each once: /lib64 is often a link to /usr/lib64."""
     resolved = (tree.resolve(folder) for folder in candidates)
     return tuple(dict.fromkeys(folder for folder in resolved if folder and tree.is_dir(folder)))
 
 
 def _with_linked(tree: Tree, folders: tuple[str, ...]) -> tuple[str, ...]:
-    """With the folders to which links of the essential libraries lead: Debian's alternatives, a store's packages."""
+    """The folders plus those that links of the essential libraries lead to: Debian's alternatives, a
+    store's packages.
+    """
     wanted = [_join(folder, f"{stem}.so.1") for folder in folders for stem in ESSENTIAL]
     linked = (posixpath.dirname(path) for name in wanted if (path := tree.resolve(name)))
     return tuple(dict.fromkeys((*folders, *linked)))
 
 
 def cached_folders(tree: Tree) -> list[str]:
-    """Where the root's own loader cache says that the essential libraries are; the links' folders and the files'."""
+    """The folders of the essential libraries in the root's own loader cache, of links and of real files."""
     wanted = {f"{stem}.so.1" for stem in ESSENTIAL}
     places: list[str] = []
     for cache in CACHES:
@@ -97,12 +99,12 @@ def cached_folders(tree: Tree) -> list[str]:
 
 
 def speakable(path: str) -> bool:
-    """Whether the path can be written into a spec."""
+    """Whether a spec can contain the path."""
     return path.isprintable()
 
 
 def _versions(tree: Tree, folders: Iterable[str], listed: _Listed) -> dict[str, set[str]]:
-    """Version -> which essential libraries have it. A 32-bit library alone is no driver."""
+    """Version -> the essential libraries that have it. A 32-bit library alone is not a driver."""
     found: dict[str, set[str]] = {}
     for folder in folders:
         for match in filter(None, map(_ESSENTIAL.fullmatch, listed(folder))):
@@ -151,7 +153,7 @@ def _collect(
                 if path is None or key in names or not tree.is_file(path):
                     continue
                 elf = read_elf(tree.local(path))
-                if (elf.bits or 64) != bits:  # what isn't ELF at all may be a linker script or a stand-in
+                if (elf.bits or 64) != bits:  # a file that isn't ELF may be a linker script or a stand-in
                     if bits == 64:
                         libraries.refused.append((path, "a 32-bit library"))
                 elif not speakable(path):
@@ -182,7 +184,7 @@ def _patterns(version: str, search: Search) -> Iterator[str]:
 
 
 def _links(tree: Tree, folders: Iterable[str], listed: _Listed, stems: set[str]) -> dict[str, dict[str, None]]:
-    """Real path -> the names of links to it, in any of the folders: Debian's are not beside the file."""
+    """Real path -> the names of links to it in any of the folders, as Debian's are not in the file's folder."""
     found: dict[str, dict[str, None]] = {}
     for place in (_join(folder, subfolder) for folder in folders for subfolder in _SUBFOLDERS):
         for name in listed(place):

@@ -1,10 +1,10 @@
 """/proc/driver/nvidia/params: whether the driver's libraries make and change device nodes, also inside containers.
 
 With ``ModifyDeviceFiles: 1`` (the default) a root process in a container that may make nodes gets /dev/nvidiaN of every
-GPU; the device cgroup still refuses to open those that the container was not given. The replaced program covers the
-file by a hook that mounts over it. An engine can't do that by a CDI mount: runc refuses every mount inside /proc but a
-few files that lxcfs emulates (its checkProcMount), so the container would not start; crun has no such rule. Hence a
-prepared file is used only when the caller says that the runtime takes it; otherwise the report says what to set.
+GPU; the device cgroup still refuses to open those that the container was not given. The replaced program hides the file
+with a hook that mounts over it. A CDI mount can't do that: runc refuses every mount inside /proc except a few files
+that lxcfs emulates (its checkProcMount), so the container would not start; crun has no such rule. So a prepared file is
+used only if the caller says that the runtime accepts it; otherwise the report has the remedy.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ _LINE: Final = re.compile(r"^(ModifyDeviceFiles:[ \t]*)(\d+)[ \t]*$", re.MULTILI
 
 
 def read_params(root: DriverRoot, search: Search | None = None) -> str:
-    """The text of this node's (or the simulated root's) params, "" when there is none."""
+    """The text of this node's (or the simulated root's) params, "" if there is none."""
     return read_some(proc_of(root, search or Search()) / "driver/nvidia/params", MAX_PARAMS).decode(errors="replace")
 
 
 def modifies_device_files(params: str) -> bool:
-    """True when the text says ``ModifyDeviceFiles: 1``."""
+    """True if the text says ``ModifyDeviceFiles: 1``."""
     return any(int(match[2]) for match in _LINE.finditer(params))
 
 
 def prepared_params(params: str) -> str | None:
-    """The text with ``ModifyDeviceFiles: 0``; None when nothing has to change (it is 0 already, or is not named)."""
+    """The text with ``ModifyDeviceFiles: 0``; None if nothing has to change (it is 0 already or missing)."""
     return _LINE.sub(r"\g<1>0", params) if modifies_device_files(params) else None
 
 
 def params_item(params: str) -> Item:
-    """What the report says of the node's setting."""
+    """The report's item about the node's setting."""
     if not modifies_device_files(params):
         return Item(kind="params", name="ModifyDeviceFiles", found=True, path=PARAMS if params else "")
     return Item(

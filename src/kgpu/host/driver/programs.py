@@ -1,6 +1,6 @@
-"""Finds what of a driver is no library: programs, firmware, sockets and folders for talking to its daemons.
+"""Finds a driver's files other than libraries: programs, firmware, and its daemons' sockets and folders.
 
-Each search gives what it found and one report item for each thing looked for.
+Each search returns what it found and one report item for each thing searched for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kgpu.host.driver.model import Item, Library, PlacedFile, Search
 from kgpu.host.elf import read_elf
 from kgpu.host.root import DriverRoot, Tree, read_some
 
-# Program -> what does not work in containers without it; the last one only where graphics are wanted.
+# Program -> what does not work in containers without it.
 BINARIES: Final = {
     "nvidia-smi": "containers will not have it",
     "nvidia-debugdump": "",
@@ -44,19 +44,19 @@ _LIB_DIRS: Final = frozenset({"/lib", "/lib64", "/usr/lib", "/usr/lib64"})
 
 @dataclass(frozen=True, slots=True)
 class FoundPrograms:
-    """Paths inside the root, and one item for each thing looked for."""
+    """Paths inside the root, and one item for each thing searched for."""
 
     paths: tuple[str, ...] = ()
     items: tuple[Item, ...] = ()
 
 
 def sys_of(root: DriverRoot, search: Search) -> Path:
-    """The node's /sys: as told, a simulated root's own, or the real one."""
+    """The node's /sys: the search's, a simulated root's own, or the real one."""
     return search.sys or _simulated(root, "/sys")
 
 
 def proc_of(root: DriverRoot, search: Search) -> Path:
-    """The node's /proc: as told, a simulated root's own, or the real one."""
+    """The node's /proc: the search's, a simulated root's own, or the real one."""
     return search.proc or _simulated(root, "/proc")
 
 
@@ -91,7 +91,7 @@ def find_binaries(tree: Tree, search: Search) -> FoundPrograms:
 
 
 def find_firmware(root: DriverRoot, version: str, search: Search) -> FoundPrograms:
-    """The GSP firmware of this version, in the first folder of the kernel's search that has it."""
+    """The GSP firmware of this version, from the first folder of the kernel's search path that has it."""
     tree = root.files
     searched = tuple(f"{base}/nvidia/{version}" for base in _firmware_dirs(root, search))
     for folder in searched:
@@ -104,7 +104,7 @@ def find_firmware(root: DriverRoot, version: str, search: Search) -> FoundProgra
 
 
 def find_sockets(tree: Tree) -> FoundPrograms:
-    """The sockets of the driver's daemons that run."""
+    """The sockets of the driver's running daemons."""
     paths: list[str] = []
     items: list[Item] = []
     for name, breaks in SOCKETS.items():
@@ -118,11 +118,11 @@ def find_sockets(tree: Tree) -> FoundPrograms:
 
 
 def find_mps_folder(tree: Tree) -> FoundPrograms:
-    """The MPS daemon's folder, when it is a real folder of root's (or of ours).
+    """The MPS daemon's folder, if it is a real folder owned by root (or by us).
 
-    /tmp is everybody's: a link, or a folder that another user may replace with a link after we looked, could bring any
-    folder of the host into containers, writable. What is in the folder is everybody's too: clients of every user talk
-    to the daemon there.
+    Everybody can write to /tmp: a link, or a folder that another user may replace with a link after our check, could
+    expose any folder of the host to containers, writable. The folder's content is open to everybody as well, because
+    clients of every user talk to the daemon there.
     """
     name = posixpath.basename(MPS_DIR)
     try:
@@ -145,9 +145,9 @@ def find_mps_folder(tree: Tree) -> FoundPrograms:
 def find_loaders(
     tree: Tree, binaries: Iterable[str], libraries: Iterable[Library]
 ) -> tuple[list[PlacedFile], list[Item]]:
-    """Folders that must be at the same path in a container for the driver's programs to start.
+    """The folders that must have the same path in a container for the driver's programs to start.
 
-    Packages of NixOS and Guix name their dynamic loader and each other's libraries by absolute path.
+    Packages of NixOS and Guix refer to their dynamic loader and to each other's libraries by absolute path.
     """
     folders: dict[str, str] = {}  # path in the container -> real path
     items: list[Item] = []
@@ -182,13 +182,15 @@ def first_file(tree: Tree, folders: Iterable[str], name: str) -> str:
 
 
 def _firmware_dirs(root: DriverRoot, search: Search) -> Iterator[str]:
-    """In the kernel's order: the module parameter, updates, the distribution's; then where other systems keep it."""
+    """Firmware folders in the kernel's order: the module parameter, updates, the distribution's; then
+    other systems'.
+    """
     parameter = read_some(sys_of(root, search) / _FIRMWARE_PARAMETER, _MAX_FIRMWARE_PATH)
     path = parameter.decode(errors="replace").strip()
     if path.startswith("/") and speakable(path):
         path = posixpath.normpath(path)
         host = root.files.host.rstrip("/")
-        # The kernel's path is the host's; a driver container's root has it without the place where the root is mounted.
+        # The kernel's path is the host's; in a driver container's root it lacks the root's mount point.
         if host and path.startswith(f"{host}/"):
             yield path.removeprefix(host)
         yield path
@@ -202,8 +204,8 @@ def _firmware_dirs(root: DriverRoot, search: Search) -> Iterator[str]:
 
 
 def _talks(tree: Tree, path: str) -> bool:
-    """Anything but a folder (sockets of simulated roots are plain files) or a link: a daemon's folder is its own
-    user's, who could bring any socket or file of the host into containers by one.
+    """Whether the path is a socket, pipe or plain file (as in simulated roots). A link is refused: the user who owns a
+    daemon's folder could use one to expose any socket or file of the host to containers.
     """
     folder = tree.resolve(posixpath.dirname(path))
     if folder is None:

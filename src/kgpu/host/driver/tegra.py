@@ -17,17 +17,17 @@ _MAX_TEXT: Final = 4096
 
 
 def is_tegra(root: DriverRoot, *, sys: Path | None = None) -> bool:
-    """/etc/nv_tegra_release is there, or /sys/devices/soc0/family begins with ``tegra`` (go-nvlib's rule)."""
+    """Whether /etc/nv_tegra_release exists or /sys/devices/soc0/family begins with ``tegra`` (go-nvlib's rule)."""
     return root.files.is_file(RELEASE_FILE) or _text(root, _FAMILY, sys).lower().startswith("tegra")
 
 
 def is_orin(root: DriverRoot, *, sys: Path | None = None) -> bool:
-    """By the board's name in the device tree; Orin's CUDA compatibility libraries are in a folder of their own."""
+    """Whether the device tree names an Orin board, whose CUDA compatibility libraries are in a separate folder."""
     return _ORIN in _text(root, _MACHINE, sys).lower()
 
 
 def is_integrated_gpu(name: str) -> bool:
-    """By the GPU's name: ``(nvgpu)`` in it, or ``NVIDIA Thor`` (go-nvlib's rule)."""
+    """Whether the GPU's name contains ``(nvgpu)`` or ``NVIDIA Thor`` (go-nvlib's rule)."""
     return "(nvgpu)" in name or "NVIDIA Thor" in name
 
 

@@ -1,8 +1,8 @@
 """The driver on Windows Subsystem for Linux: /dev/dxg, and Windows' own driver store under /usr/lib/wsl.
 
-The store has a folder for each driver that Windows ever installed; the one in use holds libcuda.so.1.1 and is the one
-that links in /usr/lib/wsl/lib or, failing that, the newest. Its files find each other by their place, so they keep it
-in a container; what programs load goes to the loader's default folders besides.
+The store has a folder for each driver that Windows has ever installed. The one in use has libcuda.so.1.1 and is the
+target of links in /usr/lib/wsl/lib or, without such links, the newest. Its files find each other by path, so they keep
+their paths in a container; what programs load is also mounted in the loader's default folders.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MARK: Final = "libcuda.so.1.1"
 _DXCORE: Final = "libdxcore.so"
 _SMI: Final = "nvidia-smi"
 _STORED: Final = re.compile(r".+\.so(\.\d+)*|.+\.bin|.+\.dll|nvidia-smi", re.ASCII)
-# Of /usr/lib/wsl/lib only what is the driver's: the rest (Direct3D and its shader compiler) no CUDA program loads.
+# Only the driver's files of /usr/lib/wsl/lib: no CUDA program loads the rest (Direct3D and its shader compiler).
 _LOADED: Final = re.compile(r"lib(?:dxcore|cuda|cudadebugger|nv[A-Za-z0-9_-]+)\.so(\.\d+)*", re.ASCII)
 
 
@@ -41,12 +41,12 @@ class WslStore:
 
 
 def is_wsl(root: DriverRoot) -> bool:
-    """/dev/dxg and libdxcore.so are there."""
+    """Whether /dev/dxg and libdxcore.so exist."""
     return root.has_node(DXG) and root.files.is_file(f"{LIBRARY_DIR}/{_DXCORE}")
 
 
 def find_wsl_store(root: DriverRoot) -> WslStore:
-    """Raises HostError when no store holds libcuda.so.1.1, or libdxcore.so is missing."""
+    """Find the store in use. Raises HostError if none has libcuda.so.1.1, or libdxcore.so is missing."""
     tree = root.files
     if not tree.is_file(f"{LIBRARY_DIR}/{_DXCORE}"):
         raise HostError(
@@ -71,7 +71,7 @@ def find_wsl_store(root: DriverRoot) -> WslStore:
 
 
 def wsl_edits(root: DriverRoot, store: WslStore, *, machine: str = "") -> ContainerEdits:
-    """Hook-free common edits for mode ``wsl``; /dev/dxg is the device's own."""
+    """Hook-free common edits for mode ``wsl``; /dev/dxg belongs to the device instead."""
     wanted = [(path, path) for path in store.files]
     wanted += [(path, f"{folder}/{name}") for name, path in store.libraries for folder in library_dirs(machine)]
     wanted += [(path, f"{CONTAINER_BINARY_DIR}/{_SMI}") for path in _smi(root.files, store)]
@@ -87,7 +87,7 @@ def wsl_edits(root: DriverRoot, store: WslStore, *, machine: str = "") -> Contai
 
 
 def _in_use(tree: Tree, stores: list[str]) -> str:
-    """The store into which WSL's links point, else the one whose files are newest."""
+    """The store to which WSL's links point, else the one with the newest files."""
     for name in tree.names(LIBRARY_DIR):
         real = tree.resolve(f"{LIBRARY_DIR}/{name}") or ""
         if posixpath.dirname(real) in stores:
@@ -103,7 +103,7 @@ def _in_use(tree: Tree, stores: list[str]) -> str:
 
 
 def _loader_names(tree: Tree, files: tuple[str, ...]) -> dict[str, str]:
-    """Name -> path: as /usr/lib/wsl/lib has them, then the store's own names and SONAMEs that nobody has yet."""
+    """Loader name -> path: those of /usr/lib/wsl/lib, then further names and SONAMEs from the store."""
     names = {
         name: f"{LIBRARY_DIR}/{name}"
         for name in tree.names(LIBRARY_DIR)

@@ -1,9 +1,9 @@
-"""containerd's config.toml, versions 1, 2 and 3: the drop-in or the edits that give it kgpu's runtime handlers.
+"""containerd's config.toml, versions 1, 2 and 3: the drop-in or the edits that add kgpu's runtime handlers.
 
-Facts of containerd that decide here: before 2.1 a drop-in's plugin table replaces the whole table, from 2.1 on tables
-are merged key by key and lists are replaced; containerd 2 ignores the CRI settings of a file without ``version`` (or
-with version 1), and the highest version among the files that it reads decides which plugin names count. So a drop-in
-has the main file's own version, and before 2.1 it carries a copy of the CRI table that is configured, never defaults.
+These facts about containerd matter: before 2.1 a drop-in's plugin table replaces the whole table; since 2.1 tables are
+merged key by key and lists are replaced. containerd 2 ignores the CRI settings of a file without ``version`` (or with
+version 1), and the highest version among the files decides which plugin names count. So a drop-in has the main file's
+version, and before 2.1 it has a copy of the configured CRI table, never of defaults.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CRI_OF: Final[Mapping[int, Path]] = {
     3: ("plugins", "io.containerd.cri.v1.runtime"),
 }
 CRI_NAMES: Final = frozenset({"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"})
-# Options that name the OCI runtime: one left over from another tool would win over the copied default.
+# Options that name the OCI runtime: one that another tool has left would override the copied default.
 BINARY_OPTIONS: Final = ("BinaryName", "Runtime")
 _RUNTIMES: Final = ("containerd", "runtimes")
 _SHAPE: Final[Rows] = (
@@ -59,7 +59,7 @@ DEFAULT_CDI_DIRS: Final = (CDI_STATIC_DIR, CDI_DIR)
 
 @dataclass(frozen=True, slots=True)
 class ConfigLayout:
-    """The config version that counts, where the CRI plugin's table is, and whether CDI is on when nothing is said."""
+    """The config version that counts, the path of the CRI plugin's table, and whether CDI is on by default."""
 
     version: int
     cri: Path
@@ -67,11 +67,11 @@ class ConfigLayout:
 
 
 def configure(place: EnginePlace, wanted: EngineOffer, files: Files) -> ChangePlan:
-    """The changes that make containerd offer what is wanted; the files have nothing of kgpu's. Raises ConfigError."""
+    """The changes that make containerd offer what is wanted, to files without kgpu's part. Raises ConfigError."""
     main = TomlFile(files.get(place.config), place.config)
     blank = not main.data
     layout = layout_of(place, main)
-    # A containerd that reads version 1 does not know of drop-ins in another version.
+    # A containerd that reads version 1 can't read drop-ins of another version.
     in_place = not place.drop_in or layout.version == 1
     others = {path: raw for path, raw in files.items() if path != place.drop_in}
     section = effective(place, others, layout)
@@ -119,7 +119,7 @@ def state(place: EnginePlace, files: Files) -> EngineState:
 
 
 def _as_written_for(place: EnginePlace, files: Files, layout: ConfigLayout) -> EnginePlace:
-    """A containerd of unknown version merges tables if kgpu's drop-in relies on it: the version was known then."""
+    """A containerd of unknown version merges tables if kgpu's drop-in relies on that: the version was known then."""
     raw = files.get(place.drop_in) if place.drop_in else None
     if place.version is not None or raw is None or not raw.startswith(MARK.encode()):
         return place
@@ -129,7 +129,7 @@ def _as_written_for(place: EnginePlace, files: Files, layout: ConfigLayout) -> E
 
 
 def layout_of(place: EnginePlace, main: TomlFile) -> ConfigLayout:
-    """Which config version counts for this file and this containerd. Raises ConfigError for one that isn't a number."""
+    """The config version that counts for this file and containerd. Raises ConfigError if it isn't a number."""
     number = main.get(("version",))
     if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
         raise ConfigError(f"{main.source}: version is {number!r}", "version = 2 or version = 3", "correct it")
@@ -144,7 +144,7 @@ def layout_of(place: EnginePlace, main: TomlFile) -> ConfigLayout:
 
 
 def load_order(place: EnginePlace, files: Files) -> tuple[str, ...]:
-    """The files that containerd reads, in its order: the main file, then what it imports, then what those import."""
+    """The files that containerd reads, in its order: the main file, its imports, then their imports."""
     order: list[str] = []
     pending = [place.config]
     while pending:
@@ -159,7 +159,7 @@ def load_order(place: EnginePlace, files: Files) -> tuple[str, ...]:
 
 
 def import_patterns(main: TomlFile) -> tuple[str, ...]:
-    """The file's imports as absolute paths or patterns. Raises ConfigError when they aren't a list of strings."""
+    """The file's imports as absolute paths or patterns. Raises ConfigError if they aren't a list of strings."""
     given = main.get(("imports",), [])
     if not isinstance(given, list) or not all(isinstance(item, str) for item in given):
         raise ConfigError(
@@ -182,7 +182,7 @@ def effective(place: EnginePlace, files: Files, layout: ConfigLayout) -> dict[st
 
 
 def said_by(file: TomlFile, layout: ConfigLayout) -> Mapping[str, Any] | None:
-    """The CRI plugin's table of one file, None when it has none. Raises ConfigError when its settings are no such."""
+    """The CRI plugin's table of one file, None if it has none. Raises ConfigError for settings of a wrong type."""
     found = file.get(layout.cri)
     if found is None:
         return None
@@ -193,7 +193,7 @@ def said_by(file: TomlFile, layout: ConfigLayout) -> Mapping[str, Any] | None:
 
 
 def additions(section: Mapping[str, Any], layout: ConfigLayout, wanted: EngineOffer) -> dict[str, Any]:
-    """What is to be set in the CRI plugin's table so that it says what is wanted; nested like the table itself."""
+    """What to set in the CRI plugin's table to get what is wanted; nested like the table itself."""
     ours: dict[str, Any] = {}
     if wanted.cdi and not section.get("enable_cdi", layout.cdi_default and layout.version > 2):
         ours["enable_cdi"] = True
@@ -214,14 +214,14 @@ def additions(section: Mapping[str, Any], layout: ConfigLayout, wanted: EngineOf
 
 
 def missing_dirs(given: Any, wanted: Sequence[str]) -> list[str]:
-    """The folders that a list lacks; /var/run is /run under another name."""
+    """The folders that a list lacks; /var/run counts as /run. Raises ConfigError if it isn't a list of strings."""
     if not isinstance(given, list | tuple) or not all(isinstance(item, str) for item in given):
         raise ConfigError(f"the folders of CDI specs are {given!r}", 'a list such as ["/etc/cdi"]', "correct the list")
     return [folder for folder in wanted if _run(folder) not in map(_run, given)]
 
 
 def donor(section: Mapping[str, Any], own: frozenset[str]) -> Mapping[str, Any]:
-    """The table of the runtime whose options the handlers take: the default one, else runc, else crun, else none."""
+    """The table of the runtime whose options the handlers copy: the default one, else runc, else crun, else none."""
     tables = lookup(section, ("containerd", "runtimes"), {})
     default = lookup(section, ("containerd", "default_runtime_name"), "runc")
     for name in (default, "runc", "crun"):
@@ -256,9 +256,9 @@ def _drop_in(place: EnginePlace, layout: ConfigLayout, section: Mapping[str, Any
 
 
 def _import(place: EnginePlace, main: TomlFile, others: Files) -> None:
-    """Make the main file import the drop-in, and nothing else that it has not imported before."""
+    """Make the main file import the drop-in, and no other file that it did not import before."""
     patterns = import_patterns(main)
-    # To containerd a pattern without a star is a path.
+    # For containerd a pattern without a star is a path.
     if place.imported or any(
         matches(pattern, place.drop_in) if "*" in pattern else pattern == place.drop_in for pattern in patterns
     ):
@@ -266,13 +266,13 @@ def _import(place: EnginePlace, main: TomlFile, others: Files) -> None:
     folder = posixpath.dirname(place.drop_in)
     stem = posixpath.basename(place.drop_in).removesuffix(".toml")
     strangers = [path for path, raw in others.items() if raw is not None and matches(f"{folder}/*.toml", path)]
-    # A pattern even for the one file: with a plain path, containerd would give up when the file is not there.
+    # Even for a single file this is a pattern: containerd would not start with the path of a missing file.
     pattern = f"{folder}/{stem}*.toml" if strangers else f"{folder}/*.toml"
     main.set(("imports",), [*main.get(("imports",), []), pattern])
 
 
 def _check(place: EnginePlace, layout: ConfigLayout, ours: Mapping[str, Any], after: Files) -> None:
-    """The result as containerd will read it has everything that was to be set."""
+    """Check that the result, as containerd will read it, has everything that was to be set. Raises ConfigError."""
     section = effective(place, after, layout)
     for path, value in _leaves(ours, {}):
         if not _covers(lookup(section, path), value):
@@ -286,7 +286,7 @@ def _check(place: EnginePlace, layout: ConfigLayout, ours: Mapping[str, Any], af
 
 
 def _leaves(ours: Mapping[str, Any], section: Mapping[str, Any]) -> list[tuple[Path, Any]]:
-    """Settings one by one, a runtime's table as one."""
+    """The settings one by one; a runtime's table is one setting."""
     rows: list[tuple[Path, Any]] = []
     for key, value in ours.items():
         if key != "containerd":
@@ -311,7 +311,7 @@ def _imported_by(file: TomlFile, files: Files) -> list[str]:
 
 
 def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of both, the second winning, tables merged key by key."""
+    """A merged copy; the second wins, and tables are merged key by key."""
     result = copy.deepcopy(below)
     for key, value in above.items():
         inner = result.get(key)
@@ -321,7 +321,7 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _covers(actual: Any, wanted: Any) -> bool:
-    """Whether everything that is wanted is there; more may be."""
+    """Whether ``actual`` has everything that is wanted; it may have more."""
     if isinstance(wanted, Mapping):
         return isinstance(actual, Mapping) and all(_covers(actual.get(key), item) for key, item in wanted.items())
     return same(actual, wanted)

@@ -1,7 +1,7 @@
-"""CRI-O's crio.conf and the files of crio.conf.d: kgpu's runtime handlers, as a drop-in or in the main file.
+"""CRI-O's crio.conf and crio.conf.d: kgpu's runtime handlers, as a drop-in or in the main file.
 
-CRI-O reads every file of the folder, whatever its name's ending, in the order of their names. A runtime's table of a
-later file replaces that of an earlier one; other settings are taken one by one. CDI is always on.
+CRI-O reads every file of the folder, whatever its suffix, in the order of names. A runtime's table in a later file
+replaces that of an earlier one; other settings are merged one by one. CDI is always on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CRUN_IS_DEFAULT: Final[Version] = (1, 31, 0)
 
 
 def configure(place: EnginePlace, wanted: EngineOffer, files: Files) -> ChangePlan:
-    """The changes that make CRI-O offer what is wanted; the files have nothing of kgpu's. Raises ConfigError."""
+    """The changes that make CRI-O offer what is wanted, to files without kgpu's part. Raises ConfigError."""
     others = {path: raw for path, raw in files.items() if path != place.drop_in}
     section = effective(place, others)
     ours = additions(place, section, wanted)
@@ -95,7 +95,7 @@ def effective(place: EnginePlace, files: Files) -> dict[str, Any]:
 
 
 def additions(place: EnginePlace, section: Mapping[str, Any], wanted: EngineOffer) -> dict[str, Any]:
-    """What is to be set in ``crio.runtime``. Raises ConfigError when there is no OCI runtime to point at."""
+    """What to set in ``crio.runtime``. Raises ConfigError if there is no OCI runtime to point at."""
     ours: dict[str, Any] = {}
     if wanted.default:
         ours["default_runtime"] = wanted.default
@@ -115,7 +115,7 @@ def _handler(
     names = [name for name in (_default(place, section), "crun", "runc") if name not in own and name[:6] != "nvidia"]
     name = next((name for name in names if name in tables), names[0] if names else "crun")
     table: dict[str, Any] = copy.deepcopy(dict(tables.get(name, {})))
-    # Without a path CRI-O looks for a program of the handler's own name, and there is none called nvidia.
+    # Without a path CRI-O looks for a program with the handler's name, and there is none called nvidia.
     path = handler.binary or table.get("runtime_path") or _binary(place, (name, *names))
     if not path:
         raise ConfigError(
@@ -138,7 +138,7 @@ def _default(place: EnginePlace, section: Mapping[str, Any]) -> str:
 
 
 def _check(place: EnginePlace, ours: Mapping[str, Any], after: Files) -> None:
-    """No later file takes away what was set."""
+    """Check that no later file overrides what was set. Raises ConfigError."""
     section = effective(place, after)
     for key, value in ours.items():
         rows = (

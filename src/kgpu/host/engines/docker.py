@@ -1,4 +1,4 @@
-"""Docker's daemon.json: kgpu's runtimes and CDI, everything else as it was, other features too."""
+"""Docker's daemon.json: kgpu's runtimes and CDI; everything else stays, including other features."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SHAPE: Final[Rows] = (
 
 
 def configure(place: EnginePlace, wanted: EngineOffer, files: Files) -> ChangePlan:
-    """The changes that make Docker offer what is wanted; the file has nothing of kgpu's. Raises ConfigError."""
+    """The changes that make Docker offer what is wanted, to a file without kgpu's part. Raises ConfigError."""
     if place.drop_in:
         raise ConfigError(
             f"Docker reads no drop-in such as {place.drop_in}",
@@ -85,7 +85,7 @@ def _opened(place: EnginePlace, files: Files) -> JsonFile:
 
 
 def _donor(file: JsonFile, wanted: EngineOffer) -> dict[str, Any]:
-    """The entry of the runtime that is the default; Docker's own runc has none."""
+    """The entry of the default runtime; one for Docker's own runc, which has none in the file."""
     name = file.get(("default-runtime",), OWN_RUNTIME)
     own = {handler.name for handler in wanted.handlers}
     found = file.get(("runtimes", str(name)))

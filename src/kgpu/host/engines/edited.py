@@ -1,4 +1,4 @@
-"""What editing a TOML file and a JSON file have in common: the text and its data, and nested tables by path."""
+"""The common part of editing TOML and JSON files: the text and its data, and nested tables by path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MISSING: Final = object()
 
 
 class EditedFile:
-    """A file being edited: ``text`` is what it holds and ``data`` what that means, which the subclass reads."""
+    """A file being edited: ``text`` is its content and ``data`` the parsed content, which the subclass sets."""
 
     data: dict[str, Any]
 
@@ -31,7 +31,7 @@ class EditedFile:
 
 
 def decode(raw: bytes, source: str) -> str:
-    """The bytes as text. Raises ConfigError when they are too many or aren't UTF-8."""
+    """The bytes as text. Raises ConfigError if they are too many or not UTF-8."""
     if len(raw) > MAX_FILE_BYTES:
         raise ConfigError(
             f"{source} has {len(raw)} bytes",
@@ -58,7 +58,7 @@ def lookup(data: Any, path: Path, default: Any = None) -> Any:
 
 
 def put(data: dict[str, Any], path: Path, value: Any, source: str) -> None:
-    """Set a value in nested tables. Raises ConfigError where something that isn't a table is in the way."""
+    """Set a value in nested tables. Raises ConfigError if something on the path isn't a table."""
     for depth, part in enumerate(path[:-1]):
         data = data.setdefault(part, {})
         if not isinstance(data, dict):
@@ -71,7 +71,7 @@ def put(data: dict[str, Any], path: Path, value: Any, source: str) -> None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal in value and in type, and NaN equals itself."""
+    """Whether both are equal in value and type; NaN equals itself."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):

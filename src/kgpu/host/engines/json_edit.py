@@ -1,7 +1,7 @@
-"""Setting and taking out keys of a JSON file with every other byte and the order kept.
+"""Sets and removes keys of a JSON file and keeps every other byte and the order.
 
-As with TOML, the result must parse to exactly the data that was meant. Duplicate keys are refused: which one an engine
-takes is its own business, and an edit of the other would do nothing.
+As with TOML, the result must parse to exactly the intended data. Duplicate keys are refused: an engine uses one of
+them, and an edit of the other would have no effect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Member:
 
 
 class JsonFile(EditedFile):
-    """One JSON object being edited. Raises ConfigError for what isn't one; an empty file is an empty object."""
+    """A JSON object being edited. Raises ConfigError for other content; an empty file is an empty object."""
 
     def __init__(self, raw: bytes | None, source: str) -> None:
         super().__init__(raw, source)
@@ -37,7 +37,7 @@ class JsonFile(EditedFile):
             self.text = "{}\n"
 
     def set(self, path: Path, value: Any) -> None:
-        """Set a value; nothing happens when it is there already. Raises ConfigError and HostError."""
+        """Set a value, unless it is set already. Raises ConfigError and HostError."""
         if same(lookup(self.data, path, MISSING), value):
             return
         expected = copy.deepcopy(self.data)
@@ -56,7 +56,7 @@ class JsonFile(EditedFile):
         self._become(text, expected, path)
 
     def delete(self, path: Path) -> None:
-        """Take a key away; objects that this empties stay. Raises HostError."""
+        """Remove a key; objects that become empty stay. Raises HostError."""
         if lookup(self.data, path, MISSING) is MISSING:
             return
         expected = copy.deepcopy(self.data)
@@ -103,7 +103,7 @@ class JsonFile(EditedFile):
         return text.replace("\n", self._newline + indent)
 
     def _step(self) -> str:
-        """One level of indentation, as the file has it."""
+        """One level of the file's indentation."""
         first = next(self._members(self._object_start(())), None)
         return (self._indent_of(first.start) if first else "") or "    "
 

@@ -1,6 +1,6 @@
-"""Taking kgpu's part out when its own record of it is lost: by the mark of its files and the names of its handlers.
+"""Removes kgpu's part if its record is lost: finds it by the mark of its files and the names of its handlers.
 
-The original bytes can't be known then. What kgpu may have turned on beside its handlers (CDI) stays on, with a note.
+The original bytes are not known then. What kgpu may have turned on besides its handlers (CDI) stays on, with a note.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTE: Final = "kgpu's record of the original is lost: its handlers were taken ou
 
 
 def leftovers(place: EnginePlace, files: Files, handlers: Sequence[str] = NVIDIA_HANDLERS) -> ChangePlan:
-    """The changes that take kgpu's handlers out. Files without any trace of kgpu stay. Raises ConfigError."""
+    """The changes that remove kgpu's handlers. Files without any trace of kgpu stay. Raises ConfigError."""
     changes: list[FileChange] = []
     drop_in = files.get(place.drop_in) if place.drop_in else None
     ours = drop_in is not None and drop_in.startswith(MARK.encode())

@@ -1,7 +1,6 @@
-"""What is known about a node's container engine, what kgpu wants of it, and the file changes that bring it there.
+"""What is known about a node's container engine, what it should offer, and the file changes for that.
 
-Plain data. Every path in it is the host's own, as the engine opens it; turning it into a path that this process can
-open is the business of whoever reads and writes files.
+Plain data. Every path is the host's, as the engine opens it; code that reads and writes files translates it.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from kgpu.formats.names import CDI_DIR, CDI_STATIC_DIR
 
 Version = tuple[int, int, int]
 Files = Mapping[str, bytes | None]
-"""The content of files by host path; None, or no entry, for a file that is not there."""
+"""The content of files by host path; None, or no entry, for a missing file."""
 
 MAX_FILE_BYTES: Final = 1 << 20
-"""No engine's config comes near it; a larger file is refused before it is parsed."""
+"""Far more than any engine's config has; a larger file is refused before it is parsed."""
 NVIDIA_HANDLERS: Final = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 
 
@@ -32,7 +31,7 @@ class Engine(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RuntimeHandler:
-    """One runtime handler: the name that a RuntimeClass gives, and the OCI runtime's binary on the host.
+    """One runtime handler: the name for RuntimeClasses, and the OCI runtime's binary on the host.
 
     An empty ``binary`` is the engine's own default runtime with its options.
     """
@@ -43,12 +42,12 @@ class RuntimeHandler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOffer:
-    """What an engine shall offer.
+    """What an engine should offer.
 
-    ``default``: the handler that containers get when nobody names one; "" leaves the engine's own default alone.
-    ``annotations``: prefixes of container annotations that are handed through to the handlers (containerd).
-    ``options``: further keys of each handler's table, which win over the copied ones (``RUNTIME_CONFIG_OVERRIDE``).
-    ``cdi_dirs``: folders of CDI specs that the engine must read; added to those that its config names.
+    ``default`` is the handler for containers that name none; "" leaves the engine's own default. ``annotations`` are
+    prefixes of container annotations that are passed to the handlers (containerd). ``options`` are further keys of each
+    handler's table, which override the copied ones (``RUNTIME_CONFIG_OVERRIDE``). ``cdi_dirs`` are folders of CDI specs
+    that the engine must read, in addition to those in its config.
     """
 
     handlers: tuple[RuntimeHandler, ...] = tuple(RuntimeHandler(name) for name in NVIDIA_HANDLERS)
@@ -64,12 +63,13 @@ class EngineOffer:
 class EnginePlace:
     """Where one engine of a node has its files.
 
-    ``flavour``: containerd, k3s, rke2, microk8s, k0s, crio or docker. ``config``: the main file (of k3s and RKE2 the
-    one that they render). ``template``: the template that is edited instead of ``config``, "" where there is none.
-    ``drop_in``: kgpu's own file beside the main one; "" means the main file itself is edited. ``imported``: the engine
-    reads the drop-in's folder anyway, so the main file needs no line for it. ``merges``: drop-ins are merged key by key
-    whatever the engine's version (k0s does it itself). ``service``: the systemd unit; "" when unknown. ``binary``:
-    the engine's program on the host; ``version``: what it is known to be. ``oci``: OCI runtime binaries found.
+    ``flavour`` is containerd, k3s, rke2, microk8s, k0s, crio or docker. ``config`` is the main file (for k3s and RKE2
+    the one that they render). ``template`` is the template that is edited instead of ``config``, "" without one.
+    ``drop_in`` is kgpu's own file beside the main one; "" means that the main file itself is edited. ``imported`` means
+    that the engine reads the drop-in's folder anyway, so the main file needs no line for it. ``merges`` means that
+    drop-ins are merged key by key whatever the engine's version (k0s does it itself). ``service`` is the systemd unit,
+    "" if unknown. ``binary`` is the engine's program on the host, ``version`` its version, None if unknown. ``oci`` are
+    the OCI runtime binaries that were found.
     """
 
     engine: Engine
@@ -88,7 +88,7 @@ class EnginePlace:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One file's content before and after, None where it does not exist, and why."""
+    """One file's content before and after, None if it does not exist, and why."""
 
     path: str
     before: bytes | None
@@ -98,7 +98,7 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """Changes in the order in which they may be written one by one, each leaving a config that loads; and notes."""
+    """Changes, in an order in which each one leaves a config that loads, and notes."""
 
     changes: tuple[FileChange, ...] = ()
     notes: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ class ChangePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineState:
-    """What an engine's config says now: handlers by name (with their binary, "" for the default), CDI, the default."""
+    """What an engine's config says now: handlers by name (with their binary, "" for the default), default and CDI."""
 
     handlers: Mapping[str, str]
     default: str

@@ -1,7 +1,7 @@
-"""Where this process finds the host's files: below the host's root, or below a mount of one of its folders.
+"""Translates the host's paths: to below the host's root, or to a mount of one of its folders.
 
-A container that sees the host's root read-only gets the folders that it may write mounted elsewhere; a host path is
-then found below the mount with the longest fitting prefix.
+A container with a read-only host root has the folders that it may write mounted elsewhere; a host path is then found
+below the mount with the longest matching prefix.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kgpu.host.root import Tree
 
 
 class MountedPaths:
-    """Host paths as this process opens them. ``mounts``: host folder to the place where it is mounted here."""
+    """Host paths as this process opens them. ``mounts`` maps host folders to their mount points here."""
 
     def __init__(self, tree: Tree, mounts: Mapping[str, Path] | None = None) -> None:
         self.tree = tree
@@ -25,11 +25,13 @@ class MountedPaths:
 
     @classmethod
     def at(cls, root: Path | str = "/", mounts: Mapping[str, Path] | None = None) -> MountedPaths:
-        """The host's root as it is seen here."""
+        """The paths of a host whose root is at ``root`` here."""
         return cls(Tree.at(root, "/"), mounts)
 
     def local(self, path: str) -> Path:
-        """The path as this process opens it, links inside the host's root followed as the host would follow them."""
+        """The path as this process opens it, with links followed as the host would. Raises HostError as
+        ``real`` does.
+        """
         real = self.real(path)
         for host, here in self._mounts:
             if real == host or real.startswith(host + "/"):
@@ -37,7 +39,7 @@ class MountedPaths:
         return self.tree.local(real)
 
     def glob(self, pattern: str) -> tuple[str, ...]:
-        """Existing host paths that fit a pattern (as Go's ``filepath.Glob`` reads it), sorted."""
+        """The existing host paths that match a pattern of Go's ``filepath.Glob``, sorted."""
         folders = [""]
         for part in pattern.strip("/").split("/"):
             if not any(char in part for char in "*?["):
@@ -55,9 +57,9 @@ class MountedPaths:
             return []
 
     def real(self, path: str) -> str:
-        """The host path with links followed as far as it exists; what does not exist yet stays as it is named.
+        """The host path with links followed in its existing part; the rest stays as it is.
 
-        Raises HostError for a link that leads nowhere.
+        Raises HostError for a dangling link.
         """
         resolved = self.tree.resolve(path)
         if resolved is not None:
@@ -73,7 +75,7 @@ class MountedPaths:
         return real
 
     def exists(self, path: str) -> bool:
-        """Whether there is something at the end of the path."""
+        """Whether something exists at the path, with links followed."""
         try:
             return self.local(path).exists()
         except (HostError, OSError):

@@ -1,6 +1,6 @@
-"""Finding a host's container engines: which there are, where each has its files, and which one the kubelet uses.
+"""Finds a host's container engines: which exist, where their files are, and which one the kubelet uses.
 
-Rows of data name the usual places of each distribution; what is found on the host decides between them.
+Rows of data have the default places of each distribution; what exists on the host decides between them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kgpu.host.engines.toml_edit import TomlFile
 
 DROP_IN: Final = "99-nvidia.toml"
 RENDERED: Final = frozenset({"k3s", "rke2"})
-"""They write containerd's config anew at each of their starts."""
+"""These rewrite containerd's config at each start."""
 K0S_MARK: Final = b"# k0s_managed=true"
 BINARY_DIRS: Final = (
     "/usr/local/sbin",
@@ -39,7 +39,7 @@ UNIT_DIRS: Final = (
     "/lib/systemd/system",
 )
 OCI_RUNTIMES: Final = ("crun", "runc")
-# Where a kubelet is told its runtime's socket.
+# The files that tell a kubelet its runtime's socket.
 KUBELET_FILES: Final = (
     "/var/lib/kubelet/config.yaml",
     "/etc/kubernetes/kubelet.conf.d",
@@ -50,13 +50,15 @@ KUBELET_FILES: Final = (
 _ENDPOINT: Final = re.compile(
     r"(?:containerRuntimeEndpoint:|--container-runtime-endpoint[= ])\s*[\"']?(?:unix://)?(/[^\s\"',]+)"
 )
-# A kubelet that reaches Docker through a shim names the shim's socket.
+# A kubelet that uses Docker through a shim has the shim's socket.
 SHIM_SOCKETS: Final = {"/run/cri-dockerd.sock": "/run/docker.sock"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Distribution:
-    """One distribution's usual places; there when one of ``signs`` exists. Its service is the first unit found."""
+    """One distribution's default places; it is present if one of ``signs`` exists. Its service is the
+    first unit found.
+    """
 
     engine: Engine
     flavour: str
@@ -117,10 +119,10 @@ ROWS: Final = (
 
 
 def find_places(paths: MountedPaths, *, kubelet_socket: str = "") -> tuple[EnginePlace, ...]:
-    """Every engine found on the host, the one that the kubelet uses first; empty when there is none.
+    """Every engine found on the host, the kubelet's first; empty if there is none.
 
-    ``kubelet_socket``: the kubelet's container runtime endpoint where it is known; else the kubelet's own files are
-    asked. Where those say nothing, engines whose socket is there come first.
+    ``kubelet_socket`` is the kubelet's container runtime endpoint if known; otherwise the kubelet's own files are read.
+    If those don't tell, engines with an existing socket come first.
     """
     wanted = socket_path(kubelet_socket) or kubelets_socket(paths)
     found = [_placed(row, paths) for row in ROWS if any(paths.exists(sign) for sign in row.signs)]
@@ -136,9 +138,9 @@ def place_for(
     socket: str = "",
     service: str = "",
 ) -> EnginePlace:
-    """The found place of this engine, or its usual one where nothing was found, with what was given replaced.
+    """The place of this engine as found, or else its default, with the given values replaced.
 
-    ``drop_in``: None for the usual one, "" to edit the main file itself. A ``config`` that is not the found one is
+    ``drop_in`` is None for the default one, "" to edit the main file itself. A ``config`` other than the found one is
     taken as a plain file of that engine.
     """
     places = [place for place in find_places(paths) if place.engine is engine]
@@ -154,9 +156,9 @@ def place_for(
 
 
 def settled(place: EnginePlace) -> EnginePlace:
-    """k3s and RKE2 by their template where a drop-in would need a copy of the CRI table (containerd before 2.1).
+    """The place, with the template for k3s and RKE2 if a drop-in would need a copy of the CRI table (containerd < 2.1).
 
-    The copy would hold on to what they render anew at each start, such as the folder of CNI plugins.
+    The copy would freeze what they render at each start, such as the folder of CNI plugins.
     """
     merges = place.merges or (place.version is not None and place.version >= DEEP_MERGE)
     if place.flavour not in RENDERED or not place.imported or merges:
@@ -166,7 +168,7 @@ def settled(place: EnginePlace) -> EnginePlace:
 
 
 def kubelets_socket(paths: MountedPaths) -> str:
-    """The runtime's socket that the kubelet's files name, "" when they name none."""
+    """The runtime's socket in the kubelet's files, "" if they have none."""
     for path in KUBELET_FILES:
         for file in (path, *paths.glob(f"{path}/*.conf")):
             try:
@@ -180,7 +182,7 @@ def kubelets_socket(paths: MountedPaths) -> str:
 
 
 def socket_path(endpoint: str) -> str:
-    """A socket's path without its scheme, and /run for /var/run."""
+    """A socket's path without its scheme, with /run for /var/run, and the engine's socket for a shim's."""
     path = posixpath.normpath(endpoint.removeprefix("unix://")) if endpoint else ""
     path = path.removeprefix("/var") if path.startswith("/var/run/") else path
     return SHIM_SOCKETS.get(path, path)
@@ -210,7 +212,7 @@ def _placed(row: _Distribution, paths: MountedPaths) -> EnginePlace:
 
 
 def _told_socket(place: EnginePlace, paths: MountedPaths) -> str:
-    """Where containerd's own config puts its socket."""
+    """The socket from containerd's own config, else the place's."""
     try:
         told = TomlFile(_read(paths, place.config), place.config).get(("grpc", "address"))
     except UserError:
@@ -219,7 +221,7 @@ def _told_socket(place: EnginePlace, paths: MountedPaths) -> str:
 
 
 def _rendered(place: EnginePlace, paths: MountedPaths) -> EnginePlace:
-    """k3s and RKE2: a drop-in where the rendered config imports a folder for them, else the template."""
+    """The place for k3s and RKE2: a drop-in if the rendered config imports a folder for it, else the template."""
     folder = posixpath.dirname(place.config)
     try:
         main = TomlFile(_read(paths, place.config), place.config)

@@ -1,4 +1,4 @@
-"""One entry for every engine: what to change, what is said now, and which files have to be read for that."""
+"""The entry point for every engine: what to change, what the config says now, and which files to read for that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kgpu.host.engines.toml_edit import TomlFile
 
 @dataclass(frozen=True, slots=True)
 class EngineRules:
-    """Pure functions of one engine."""
+    """The pure functions of one engine."""
 
     configure: Callable[[EnginePlace, EngineOffer, Files], ChangePlan]
     state: Callable[[EnginePlace, Files], EngineState]
@@ -37,7 +37,7 @@ RULES: Final[Mapping[Engine, EngineRules]] = {
 
 
 def configure(place: EnginePlace, wanted: EngineOffer, files: Files) -> ChangePlan:
-    """What to change so that the engine offers what is wanted; the files have nothing of kgpu's. Raises ConfigError."""
+    """The changes that make the engine offer what is wanted, to files without kgpu's part. Raises ConfigError."""
     rule = template.configure if place.template else RULES[place.engine].configure
     return rule(place, wanted, files)
 
@@ -48,7 +48,7 @@ def state(place: EnginePlace, files: Files) -> EngineState:
 
 
 def gather(place: EnginePlace, paths: MountedPaths) -> dict[str, bytes | None]:
-    """Every file that matters to this engine's config. Raises HostError and ConfigError."""
+    """Read every file that matters for this engine's config. Raises HostError and ConfigError."""
     files: dict[str, bytes | None] = {}
     for path in (place.config, place.template, place.drop_in):
         if path:
@@ -63,7 +63,7 @@ def gather(place: EnginePlace, paths: MountedPaths) -> dict[str, bytes | None]:
 
 
 def read(paths: MountedPaths, path: str) -> bytes | None:
-    """A file's bytes, None when it isn't there. Raises HostError."""
+    """A file's bytes, None if it is missing. Raises HostError."""
     local = paths.local(path)
     try:
         with local.open("rb") as file:
@@ -77,7 +77,7 @@ def read(paths: MountedPaths, path: str) -> bytes | None:
 
 
 def _add_imports(place: EnginePlace, paths: MountedPaths, files: dict[str, bytes | None]) -> None:
-    """Imported files, and what those import, until none is new."""
+    """Add imported files, and their imports, until none is new."""
     pending = [place.config]
     seen: set[str] = set()
     while pending:
@@ -87,7 +87,7 @@ def _add_imports(place: EnginePlace, paths: MountedPaths, files: dict[str, bytes
             continue
         seen.add(path)
         if path == place.drop_in and raw.startswith(containerd.MARK.encode()):
-            continue  # kgpu's own imports nothing, and is written anew when somebody has broken it
+            continue  # kgpu's own file imports nothing, and is rewritten if somebody has broken it
         for pattern in containerd.import_patterns(TomlFile(raw, path)):
             imported = paths.glob(pattern) if "*" in pattern else (pattern,)
             pending.extend(imported)

@@ -1,6 +1,6 @@
-"""Whether the settings of an engine's config that kgpu reads are of the kind that the engine takes.
+"""Checks that the settings that kgpu reads from an engine's config have the type that the engine accepts.
 
-A config that parses may still say ``runtimes = "x"``. Its engine refuses that, and so it is an error here, by name.
+A config that parses may still say ``runtimes = "x"``. Its engine refuses that, so it is an error here that names it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from kgpu.host.engines.toml_text import Path, key_text
 
 ANY: Final = "*"
 Rows = Sequence[tuple[Path, type, str]]
-"""Where (``*`` is any name), what Python makes of it when it is right, and what that is in words."""
+"""The path (``*`` is any name), the expected Python type, and that type in words."""
 
 
 def check_shape(data: Any, rows: Rows, source: str, below: Path = ()) -> None:
-    """Raises ConfigError for the first setting of another kind; what is not there is right."""
+    """Raise ConfigError for the first setting of another type; missing settings are fine."""
     for pattern, kind, words in rows:
         for path, value in _found(data, pattern, ()):
             if not isinstance(value, kind):

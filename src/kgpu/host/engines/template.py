@@ -1,7 +1,7 @@
-"""Templates of containerd's config (k3s, RKE2): Go text templates that are rendered anew at each start.
+"""Templates of containerd's config (k3s, RKE2): Go text templates that are rendered at each start.
 
-A template is not TOML, so it is only added to: one block between two marks, at its end. A runtime that the rendered
-config has already is left out, because a table that is there twice keeps containerd from starting.
+A template is not TOML, so kgpu only appends one block between two marks. A runtime that the rendered config already has
+is left out, because containerd does not start with a duplicate table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BASE: Final = '{{ template "base" . }}'
 
 
 def configure(place: EnginePlace, wanted: EngineOffer, files: Files) -> ChangePlan:
-    """The change of the template; ``files`` has the rendered config too. Raises ConfigError."""
+    """The change of the template; ``files`` also has the rendered config. Raises ConfigError."""
     rendered = files.get(place.config)
     if rendered is None:
         raise ConfigError(
@@ -39,7 +39,7 @@ def configure(place: EnginePlace, wanted: EngineOffer, files: Files) -> ChangePl
     for name, table in ours["containerd"]["runtimes"].items():
         if name not in runtimes:
             text = table_text((*layout.cri, "containerd", "runtimes", name), table)
-            # A runtime that k3s comes to find by itself at a later start must not be there twice.
+            # A runtime that k3s finds by itself at a later start must not appear twice.
             guard = f'{{{{ if not (index .ExtraRuntimes "{name}").BinaryName }}}}' if layout.version > 2 else ""
             blocks.append(f"{guard}\n{text}{{{{ end }}}}\n" if guard else text)
     template = without_block(decode(files.get(place.template) or b"", place.template))
@@ -62,7 +62,7 @@ def configure(place: EnginePlace, wanted: EngineOffer, files: Files) -> ChangePl
 
 
 def as_rendered(place: EnginePlace, files: Files) -> bytes:
-    """The rendered config as it will be with this template: what the block says, after what is rendered without it."""
+    """The rendered config as it will be with this template: the block's content after what is rendered without it."""
     rest = without_block(decode(files.get(place.config) or b"", place.config))
     _, mark, block = decode(files.get(place.template) or b"", place.template).partition(BEGIN)
     lines = [line for line in block.partition(END)[0].splitlines() if not line.startswith("{{")]
@@ -85,7 +85,7 @@ def _names(wanted: EngineOffer) -> frozenset[str]:
 
 
 def _unsaid(place: EnginePlace, ours: Mapping[str, Any]) -> list[str]:
-    """What the template can't say: tables that the base template opens can't be opened again."""
+    """Notes on what the template can't set: tables of the base template can't be opened again."""
     wanted = [key for key in ("enable_cdi", "cdi_spec_dirs") if key in ours]
     if ours["containerd"].get("default_runtime_name"):
         wanted.append("default_runtime_name")

@@ -1,7 +1,7 @@
-"""Setting and taking out keys of a TOML file with every other byte, comment and order kept.
+"""Sets and removes keys of a TOML file and keeps every other byte, comments and the order.
 
-The last word has the parser: a result that does not parse to exactly the data that was meant is refused, so that a
-text of an unforeseen shape becomes an error and never a changed setting.
+The parser decides: a result that does not parse to exactly the intended data is refused, so that an unforeseen syntax
+becomes an error and never a changed setting.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from kgpu.host.engines.toml_text import Path, Statement, key_text, last_in_list,
 
 
 class TomlFile(EditedFile):
-    """One TOML file being edited. ``source`` names it in errors. Raises ConfigError for what isn't TOML."""
+    """A TOML file being edited. ``source`` names it in errors. Raises ConfigError if it isn't valid TOML."""
 
     def __init__(self, raw: bytes | None, source: str) -> None:
         super().__init__(raw, source)
         self.data = load(self.text, source)
 
     def set(self, path: Path, value: Any) -> None:
-        """Set a value, or add a whole table; nothing happens when it is there already. Raises HostError."""
+        """Set a value or a whole table, unless it is set already. Raises HostError."""
         if same(lookup(self.data, path, MISSING), value):
             return
         before = lookup(self.data, path, MISSING)
@@ -42,14 +42,14 @@ class TomlFile(EditedFile):
         self._become(self._with(path, value), expected, path)
 
     def delete(self, path: Path) -> None:
-        """Take a key or a table away, and the tables above it that only existed through it."""
+        """Remove a key or a table, and parent tables that existed only because of it. Raises HostError."""
         if lookup(self.data, path, MISSING) is MISSING:
             return
         expected = copy.deepcopy(self.data)
         parent = lookup(expected, path[:-1], expected)
         del parent[path[-1]]
         text = self._without(path)
-        # A table that existed only through what was in it goes with it.
+        # A table that existed only because of the removed key is removed, too.
         for depth in range(len(path) - 1, 0, -1):
             above = path[:depth]
             if lookup(expected, above) or lookup(load(text, self.source), above, MISSING) is not MISSING:
@@ -98,7 +98,7 @@ class TomlFile(EditedFile):
         return self._appended(table_text(parent, {path[-1]: value}, self._newline))
 
     def _rewritten(self, statement: Statement, rest: Path, value: Any) -> str:
-        """The statement's value replaced, or the inline table in it changed."""
+        """The text with the statement's value replaced, or its inline table changed."""
         if not rest and isinstance(value, list) and isinstance(self.get(statement.path), list):
             longer = self._extended(statement, self.get(statement.path), value)
             if longer:
@@ -110,7 +110,9 @@ class TomlFile(EditedFile):
         return self.text[: statement.value_start] + value_text(value) + self.text[statement.value_end :]
 
     def _extended(self, statement: Statement, before: list[Any], after: list[Any]) -> str:
-        """The list with items added at its end, its comments and lines kept; "" when it isn't that."""
+        """The text with items appended to the list and its comments and lines kept; "" if ``after`` does
+        not begin with ``before``.
+        """
         if not before or not same(after[: len(before)], before):
             return ""
         last = last_in_list(self.text, statement.value_start, statement.value_end)
@@ -159,7 +161,7 @@ class TomlFile(EditedFile):
         return text
 
     def _spans(self, lines: tuple[Statement, ...], path: Path) -> list[tuple[int, int]]:
-        """The lines to take out: the key's own, or those of every section of the table, each to its last key."""
+        """The spans to remove: the key's own lines, or those of every section of the table, each up to its last key."""
         spans: list[tuple[int, int]] = []
         inside = False
         for statement in lines:
@@ -174,7 +176,7 @@ class TomlFile(EditedFile):
         return spans
 
     def _blank_before(self, start: int) -> int:
-        """Where the one blank line above begins, if there is one."""
+        """The start of the one blank line above, or ``start`` if there is none."""
         above = self.text.rfind("\n", 0, max(start - 1, 0)) + 1
         return above if start and not self.text[above:start].strip() else start
 
@@ -186,7 +188,7 @@ def _skip_space(text: str, at: int) -> int:
 
 
 def load(text: str, source: str) -> dict[str, Any]:
-    """The data of a TOML text. Raises ConfigError, naming the place."""
+    """Parse a TOML text. Raises ConfigError with the position."""
     try:
         return tomllib.loads(text.removeprefix("\ufeff"))
     except tomllib.TOMLDecodeError as error:

@@ -1,7 +1,7 @@
-"""TOML as text: where each statement is, so that one value can be set or taken out and every other byte stays.
+"""TOML as text: finds each statement, so that one value can be set or removed and every other byte stays.
 
-The scanner only reads what ``tomllib`` has accepted; it finds spans and judges nothing. Edits are checked by their
-callers: the result must parse to exactly the data that was meant.
+The scanner only reads what ``tomllib`` has accepted; it finds spans and validates nothing. Callers check their edits:
+the result must parse to exactly the intended data.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _dotted(text: str, at: int) -> tuple[Path, int]:
-    """A dotted key, and where what follows it (``=`` or ``]``) is."""
+    """Read a dotted key; return it and the position of what follows it (``=`` or ``]``)."""
     parts: list[str] = []
     while True:
         at = _skip(_SPACE, text, at)
@@ -134,7 +134,7 @@ def _value_end(text: str, at: int) -> int:
 
 
 def last_in_list(text: str, start: int, end: int) -> int:
-    """The end of the last thing in the list at ``start`` to ``end`` that is neither space nor comment."""
+    """The end of the last token in the list at ``start`` to ``end`` that is neither space nor comment."""
     at, last = start + 1, start + 1
     while at < end - 1:
         if text[at] == "#":
@@ -152,7 +152,7 @@ def key_text(path: Sequence[str]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value on one line, tables inline. Raises TypeError for what TOML can't say."""
+    """A value on one line, with inline tables. Raises TypeError for a type that TOML lacks."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -176,7 +176,7 @@ def value_text(value: Any) -> str:
 
 
 def table_text(path: Path, table: Mapping[str, Any], newline: str = "\n") -> str:
-    """A table with its header, each table in it with a header of its own, indented one step deeper."""
+    """A table with its header; each table in it has its own header and is indented one level deeper."""
     return newline.join(_table_lines(path, table, "")) + newline
 
 

@@ -1,6 +1,7 @@
-"""Taking kgpu's part out of files again: the original bytes where nobody has edited since, else only kgpu's keys.
+"""Removes kgpu's part from files: restores the original bytes if nobody has edited the file, else removes only kgpu's
+keys.
 
-What kgpu's part is follows from two versions of the file that are kept: the original, and what kgpu wrote.
+kgpu's part is the difference between two versions of the file that are kept: the original, and what kgpu wrote.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kgpu.host.engines.toml_text import Path
 
 
 class FileSyntax(StrEnum):
-    """How a file's keys are found."""
+    """The syntax in which a file's keys are found."""
 
     TOML = "toml"
     JSON = "json"
@@ -45,7 +46,7 @@ def kind_of(place: EnginePlace, path: str) -> FileSyntax:
 
 
 def without(record: ChangedFile, current: bytes | None) -> bytes | None:
-    """What the file is without kgpu's part. Raises ConfigError for a file that somebody has broken since."""
+    """The file's content without kgpu's part. Raises ConfigError for a file that somebody has broken since."""
     if current == record.written:
         return record.original
     if current is None or current == record.original:
@@ -69,7 +70,7 @@ def _opened(record: ChangedFile, raw: bytes | None) -> TomlFile | JsonFile:
 
 
 def _take_out(file: TomlFile | JsonFile, path: Path, original: Mapping[str, Any], written: Mapping[str, Any]) -> None:
-    """Set back each value that kgpu changed and that is still as kgpu wrote it."""
+    """Restore each value that kgpu changed and that is still as kgpu wrote it."""
     for key in [*written, *(key for key in original if key not in written)]:
         place = (*path, key)
         before, ours = original.get(key, MISSING), written.get(key, MISSING)
