@@ -1,7 +1,7 @@
-"""Where each setting of the labels comes from: flag, then environment, then config file, then default.
+"""Resolves each setting of the labels: flag, then environment, then config file, then default.
 
-Flags, variables, their order and their defaults are feature discovery's. A variable that is set counts, even when it is
-empty. The file is the device plugin's v1 config file, whose sharing part decides labels too.
+Flags, variables, their order and their defaults are feature discovery's. A variable that is set counts, even if it is
+empty. The file is the device plugin's v1 config file, whose sharing section also affects labels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MACHINE_TYPE_FILE: Final = "/sys/class/dmi/id/product_name"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramSettings:
-    """Everything that feature discovery can be told. ``sleep_interval`` is in seconds, math.inf for never."""
+    """All settings of feature discovery. ``sleep_interval`` is in seconds, math.inf for never."""
 
     mig_strategy: MigStrategy = MigStrategy.NONE
     fail_on_init_error: bool = True
@@ -38,10 +38,10 @@ class ProgramSettings:
     device_discovery_strategy: str = "auto"
     sharing: SharingInForce = field(default_factory=SharingInForce)
     given: frozenset[str] = frozenset()
-    """Attributes that somebody set, by whatever means; the others are defaults."""
+    """The attributes that are set in any way; the others are defaults."""
 
     def labels(self) -> LabelSettings:
-        """The part that decides the labels."""
+        """The settings that affect the labels."""
         return LabelSettings(
             mig_strategy=self.mig_strategy,
             sharing=self.sharing,
@@ -52,7 +52,7 @@ class ProgramSettings:
 
 
 def read_output_file(value: Any, where: str) -> str:
-    """A file name. After a flag, ``json`` and ``text`` are taken for the form of what is printed and refused."""
+    """Read a file name. As a flag's value, ``json`` and ``text`` look like output formats and are refused."""
     if where.startswith("-") and value in {"json", "text"}:
         raise ConfigError(
             f'{where} names a file, and "{value}" looks like a form', f"a path, such as ./{value}",
@@ -62,7 +62,7 @@ def read_output_file(value: Any, where: str) -> str:
 
 
 def read_interval(value: Any, where: str) -> float:
-    """Seconds from a Go duration or ``infinite``; a number is nanoseconds, as in the config file."""
+    """Read seconds from a Go duration or ``infinite``; a number is nanoseconds, as in the config file."""
     try:
         nanoseconds = value if isinstance(value, int) else parse_duration(str(value).strip())
     except ConfigError as error:
@@ -76,7 +76,7 @@ _strategy = choice(MigStrategy, "unknown strategy: ")
 
 
 def read_strategy(value: Any, where: str) -> MigStrategy:
-    """none, single or mixed."""
+    """Read none, single or mixed. Raises ConfigError."""
     return MigStrategy(_strategy(value, where))
 
 
@@ -123,14 +123,14 @@ _SHARING_KINDS: Final[Mapping[plugin_config.SharingKind, SharingStrategy]] = {
 def resolve(
     config: PluginConfig, *, overrides: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None
 ) -> ProgramSettings:
-    """What is in force. Raises ConfigError that names the flag, the variable or the file's key."""
+    """The settings in force. Raises ConfigError, which names the flag, the variable or the file's key."""
     overrides, env = overrides or {}, env or {}
     resolved = settings.resolve(OPTIONS, flags=overrides, env=env, file=config.flags)
     return ProgramSettings(**resolved.values, sharing=sharing_of(config.sharing), given=frozenset(resolved.given))
 
 
 def first_set(env: Mapping[str, str], names: tuple[str, ...]) -> str:
-    """The first of the variables that is set, "" when none is."""
+    """The value of the first variable that is set, "" if none is."""
     return next((env[name] for name in names if name in env), "")
 
 

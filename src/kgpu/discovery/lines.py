@@ -11,6 +11,6 @@ def as_lines(labels: Mapping[str, str]) -> str:
 
 
 def from_lines(text: str) -> dict[str, str]:
-    """The labels in a feature file; lines without ``=`` and comments don't count."""
+    """The labels in a feature file; lines without ``=`` and comments are ignored."""
     pairs = (line.strip().partition("=") for line in text.splitlines() if not line.startswith("#"))
     return {key: value for key, equals, value in pairs if equals}

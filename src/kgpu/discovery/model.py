@@ -1,6 +1,6 @@
-"""What the labels are made of and what comes out: settings, facts about the node, and the plan with its reasons.
+"""The input and the result of labelling: settings, facts about the node, and the plan with its reasons.
 
-Values only. ``plan.py`` turns the first two and an inventory into the third.
+Plain data. ``plan.py`` turns the first two and an inventory into the third.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kgpu.base.advice import Advice
 
 
 class MigStrategy(enum.StrEnum):
-    """How MIG devices show: not at all, as plain GPUs, or as resources of their own."""
+    """How MIG devices are labelled: not at all, as plain GPUs, or as separate resources."""
 
     NONE = "none"
     SINGLE = "single"
@@ -45,26 +45,26 @@ class SharingInForce:
     resources: tuple[LabelledResource, ...] = ()
 
     def of(self, resource: str) -> LabelledResource | None:
-        """The first entry for that resource, None when it is not shared."""
+        """The first entry for that resource, None if it is not shared."""
         return next((entry for entry in self.resources if entry.name == resource), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelSettings:
-    """What the configuration says about labels."""
+    """The configuration of the labels."""
 
     mig_strategy: MigStrategy = MigStrategy.NONE
     sharing: SharingInForce = SharingInForce()
     timestamp: bool = True
     """Whether ``gfd.timestamp`` is written."""
     interval: float | None = 60.0
-    """Seconds between readings without a cause; None: only when something changes."""
+    """Seconds between readings without a cause; None to read only when something changes."""
     machine_type_file: str = "/sys/class/dmi/id/product_name"
 
 
 @dataclass(frozen=True, slots=True)
 class VgpuFacts:
-    """What a vGPU's host driver says of itself; "" where the record has nothing."""
+    """A vGPU's facts about its host driver; "" for what the record lacks."""
 
     host_driver_version: str
     host_driver_branch: str
@@ -74,8 +74,8 @@ class VgpuFacts:
 class NodeFacts:
     """Facts that come from the node's files rather than from the driver.
 
-    ``machine`` is the raw content of the machine type file, None when there is none to read. ``vgpu_present`` is None
-    when the PCI configuration space is closed to us; ``vgpu`` is the last vGPU's host driver.
+    ``machine`` is the raw content of the machine type file, None if it can't be read. ``vgpu_present`` is None if the
+    PCI configuration space can't be read; ``vgpu`` is the last vGPU's host driver.
     """
 
     machine: str | None = None
@@ -85,9 +85,9 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelPlan:
-    """The labels to have from now on, sorted by key, and the decisions behind what is not plain to see."""
+    """The wanted labels, sorted by key, and the decisions behind those that are not obvious."""
 
     labels: Mapping[str, str]
     decisions: tuple[Advice, ...] = field(default=())
     fresh: bool = True
-    """False when nothing could be read and ``labels`` are merely the last ones."""
+    """False if nothing could be read and ``labels`` are just the last ones."""

@@ -1,7 +1,7 @@
 """Facts from the node's own files: the machine type and the PCI configuration of NVIDIA functions.
 
-Never raises: what can't be read is None in the result, and the plan keeps the last value. Under a driver root other
-than ``/`` the root's own ``sys`` is used when it has one, so that a simulated root is looked at and not the machine.
+It never raises: what can't be read is None in the result, and the plan keeps the last value. A driver root other than
+``/`` uses its own ``sys`` if it has one, so that a simulated root is read and not the machine.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _PCI_DEVICES: Final = "sys/bus/pci/devices"
 
 
 def read_facts(settings: LabelSettings, root: str = "/") -> NodeFacts:
-    """Read them now."""
+    """Read the facts below ``root``."""
     present, vgpu = _vgpu(root)
     return NodeFacts(machine=_machine(settings.machine_type_file, root), vgpu_present=present, vgpu=vgpu)
 
 
 def _machine(path: str, root: str) -> str | None:
-    """The content of the machine type file; below the root when that has a file of that name."""
+    """The content of the machine type file, from below the root if it is there; None if it can't be read."""
     if not path:
         return None
     inside = os.path.join(root, path.lstrip("/"))
@@ -37,7 +37,7 @@ def _machine(path: str, root: str) -> str | None:
 
 
 def _vgpu(root: str) -> tuple[bool | None, VgpuFacts | None]:
-    """Whether a vGPU is there (None: can't tell) and what the last one says of its host."""
+    """Whether there is a vGPU (None if unknown), and the last one's facts about its host."""
     folder = os.path.join(root, _PCI_DEVICES)
     if not os.path.isdir(folder):
         folder = os.path.join("/", _PCI_DEVICES)

@@ -1,7 +1,7 @@
-"""Which labels the node gets, and why: inventory, settings and facts in, labels out. Pure, and nothing by chance.
+"""Turns inventory, settings and facts into the node's labels, with reasons. Pure and deterministic.
 
-Promises: every value is legal; the same input gives the same labels, on nodes with several models too; and a label that
-was there stays when its source can't be read now. Only a successful reading takes labels away.
+Promises: every value is legal; the same input gives the same labels, also on nodes with several models; a published
+label stays while its source can't be read. Only a successful reading removes labels.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kgpu.hw.vendor import Vendor, vendor_of
 
 Source = TypeVar("Source")
 
-# The longest ending of a model's own key is .compute.major; the name part of a key has 63 characters.
+# The longest suffix of a model's key is .compute.major; the name part of a key has at most 63 characters.
 _MODEL_ROOM: Final = 63 - len("gpu.") - len(names.LABEL_COMPUTE_MAJOR)
 
 
@@ -41,7 +41,9 @@ class ModelGpus:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """Least first: a model with full GPUs, then the one with most GPUs, then the first in the driver's order."""
+        """The sort key: a model with full GPUs first, then the one with most GPUs, then the first in the driver's
+        order.
+        """
         return (not self.full, -len(self.gpus), self.gpus[0].index)
 
 
@@ -56,8 +58,8 @@ def plan(
 ) -> LabelPlan:
     """Decide the node's labels.
 
-    ``inventory`` is None when the reading failed as a whole, with the ``error``. ``previous`` are the labels that were
-    published last. ``timestamp`` is the Unix second at which the configuration was loaded; None leaves it out.
+    ``inventory`` is None if the reading failed as a whole, with the ``error``. ``previous`` are the labels that were
+    published last. ``timestamp`` is when the configuration was loaded, in Unix seconds; None leaves it out.
     """
     last = dict(previous or {})
     if inventory is None:
@@ -96,7 +98,7 @@ def _run(rows: Iterable[LabelRow[Source]], source: Source, prefix: str = "") -> 
 
 
 def _models(gpus: Iterable[Accelerator]) -> list[ModelGpus]:
-    """Identified GPUs by model, the one that describes the node first."""
+    """The identified GPUs by model, beginning with the model that describes the node."""
     by_name: dict[str, list[Accelerator]] = {}
     for gpu in gpus:
         if legal(gpu.name):
@@ -107,7 +109,7 @@ def _models(gpus: Iterable[Accelerator]) -> list[ModelGpus]:
 def _groups(
     gpus: Sequence[Accelerator], settings: LabelSettings, vendor: Vendor, decisions: list[Advice]
 ) -> list[ResourceGroup]:
-    """The resource groups, later ones overriding earlier ones key by key."""
+    """The resource groups; later ones override earlier ones key by key."""
     models = _models(gpus)
     if not models:
         return []
@@ -181,7 +183,7 @@ def _slices(gpus: Iterable[Accelerator]) -> list[Slice]:
 
 
 def _by_profile(slices: Iterable[Slice], decisions: list[Advice]) -> dict[str, list[Slice]]:
-    """Slices by profile in its resource form; what has no profile name is left out and told."""
+    """MIG devices by their profile's resource form; one without a valid profile is left out, with a decision."""
     by_profile: dict[str, list[Slice]] = {}
     for gpu, partition in slices:
         try:
@@ -207,7 +209,7 @@ def _mig_group(resource: str, form: str, members: Sequence[Slice], sharing: Shar
 
 
 def _model_labels(models: Sequence[ModelGpus], vendor: Vendor) -> dict[str, str]:
-    """Labels of our own for nodes with several models; none on ordinary nodes."""
+    """kgpu's own labels for nodes with several models; empty on other nodes."""
     if len(models) < 2:
         return {}
     labels = {
@@ -228,7 +230,7 @@ def _model_labels(models: Sequence[ModelGpus], vendor: Vendor) -> dict[str, str]
 def _with_usable_sharing(
     settings: LabelSettings, gpus: Iterable[Accelerator], decisions: list[Advice]
 ) -> LabelSettings:
-    """MPS can't share MIG devices; the node then has no sharing, instead of no labels."""
+    """The settings without sharing if MPS is configured with MIG, which it can't share; other labels stay."""
     if settings.sharing.kind is not SharingStrategy.MPS or not any(gpu.mig_enabled for gpu in gpus):
         return settings
     decisions.append(

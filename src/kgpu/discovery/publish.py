@@ -1,8 +1,8 @@
-"""Where labels go: a NodeFeature object, a feature file, the Node itself, or a stream; each can say what is there now.
+"""Writes labels to a NodeFeature object, a feature file, the Node itself, or a stream, and reads them back.
 
-Promises: a publisher writes the whole set, so that what is no longer wanted goes away; writing what is there already
-changes nothing; labels of others are never touched; and what is there survives this process, so that a restart does not
-take labels from a node on which pods depend.
+Promises: a publisher writes the whole set, so that unwanted labels are removed; writing the same set changes nothing;
+labels of others are never touched; published labels survive this process, so that a restart does not remove labels on
+which pods depend.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ log = logging.getLogger(__name__)
 
 FORBIDDEN: Final = 403
 Replace: TypeAlias = Callable[[Resource, Object], Awaitable[Object]]
-"""Write a whole object as it was read, with what has changed."""
+"""Replaces a whole object that was read and changed."""
 _EMPTY_FEATURES: Final[Mapping[str, Mapping[str, str]]] = {"flags": {}, "attributes": {}, "instances": {}}
 
 
 class Publisher(Protocol):
-    """One place for labels. Methods raise KubeError or HostError when the place can't be reached."""
+    """One place for labels. Methods raise KubeError or HostError if the place can't be reached."""
 
     async def published(self) -> dict[str, str] | None:
-        """The labels that kgpu has there now; None when it never wrote any."""
+        """The labels that kgpu has there now; None if it never wrote any."""
         ...
 
     async def publish(self, labels: Mapping[str, str]) -> None:
@@ -40,7 +40,7 @@ class Publisher(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go; what is published stays unless the publisher says otherwise."""
+        """Release resources; published labels stay unless the publisher says otherwise."""
         ...
 
 
@@ -106,7 +106,7 @@ class FilePublisher:
 
 
 class StreamPublisher:
-    """Prints the labels at every change; a blank line ends each set after the first."""
+    """Prints the labels at every change, with a blank line between sets."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -128,9 +128,9 @@ class StreamPublisher:
 class NodeFeaturePublisher:
     """The object ``nvidia-features-for-<node>``, which node feature discovery's master turns into node labels.
 
-    With ``pod`` it belongs to that pod and its DaemonSet, so that it goes away with an uninstall and not before.
-    The replaced program's rights have ``create`` and ``update``, where applying needs ``patch``: ``replace``, which
-    writes a whole object as it was read, then does it.
+    With ``pod``, that pod and its DaemonSet own it, so that an uninstall removes it and nothing else does. The replaced
+    program's permissions are ``create`` and ``update``, but applying needs ``patch``: if that is forbidden,
+    ``replace`` writes the whole object.
     """
 
     def __init__(
@@ -213,10 +213,10 @@ class NodeLabelsPublisher:
         return _owned_labels(await get_node(self._api, self._node))
 
     async def publish(self, labels: Mapping[str, str]) -> None:
-        # With the uid, a Node that is deleted meanwhile is not made anew by the apply.
+        # With the uid, the apply does not recreate a Node that was deleted meanwhile.
         uid = (await get_node(self._api, self._node))["metadata"]["uid"]
         metadata: Object = {"name": self._node, "uid": uid}
-        if labels:  # a manager that names nothing at all is forgotten by the API server
+        if labels:  # the API server forgets a manager without any field
             metadata["labels"] = dict(labels)
         await self._api.apply(NODES, {"metadata": metadata}, manager=names.LABELS_FIELD_MANAGER)
 
@@ -225,15 +225,15 @@ class NodeLabelsPublisher:
 
 
 async def withdraw_labels(api: KubeApi, *, node: str) -> None:
-    """Take the labels that kgpu has written to the Node away again. Raises KubeError."""
+    """Remove the labels that kgpu has written to the Node. Raises KubeError."""
     publisher = NodeLabelsPublisher(api, node=node)
     if await publisher.published():
         await publisher.publish({})
 
 
 async def hand_over_labels(api: KubeApi, *, node: str) -> int:
-    """Take away those labels of kgpu's from the Node that somebody else has published, too; returns how many are left,
-    because nobody has yet. Raises KubeError.
+    """Remove those of kgpu's labels on the Node that another owner has published as well; return how many are left,
+    which nobody else has published yet. Raises KubeError.
     """
     node_object = await get_node(api, node)
     mine = _owned_labels(node_object) or {}
@@ -252,7 +252,7 @@ async def withdraw_feature(api: KubeApi, *, node: str, namespace: str) -> None:
     try:
         feature = await api.get(NODE_FEATURES, name, namespace=namespace)
     except KubeRefusedError as refused:
-        if refused.code in (403, 404):  # who may not read them, or has no such kind, has never written one
+        if refused.code in (403, 404):  # without permission or the kind, kgpu can't have written one
             return
         raise
     managers = {entry.get("manager") for entry in (feature or {"metadata": {}})["metadata"].get("managedFields") or ()}
@@ -266,7 +266,7 @@ def _read(path: str) -> str:
 
 
 def owner_references(pod: Object) -> list[Object]:
-    """The pod's DaemonSet, as its controller, and the pod itself: the object lives until both are gone."""
+    """References to the pod's DaemonSet, as controller, and to the pod: the object lives until both are gone."""
     metadata = pod["metadata"]
     daemon_sets = [owner for owner in metadata.get("ownerReferences") or () if owner.get("kind") == "DaemonSet"]
     itself = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
@@ -278,7 +278,7 @@ def _string_map(value: Any) -> dict[str, str]:
 
 
 def _owned_labels(node: Object) -> dict[str, str] | None:
-    """The Node's labels that kgpu has applied; None when it never applied anything."""
+    """The Node's labels that kgpu has applied; None if it has never applied any."""
     labels = _string_map(node["metadata"].get("labels"))
     applied = (keys for owner, applied, keys in label_owners(node) if applied and owner == names.LABELS_FIELD_MANAGER)
     mine = next(applied, None)

@@ -1,7 +1,7 @@
-"""Which labels of the last time stay, because their source could not be read this time.
+"""Decides which earlier labels stay because their source could not be read this time.
 
-Promises: a label goes away only when a good reading or the configuration says so. What a reading says always wins over
-what was there.
+Promises: a label is removed only if a successful reading or the configuration says so. A new reading always overrides
+earlier labels.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _VGPU_KEYS: Final = frozenset(
 def retain(
     labels: Mapping[str, str], last: Mapping[str, str], view: LabelledNode, decisions: list[Advice]
 ) -> dict[str, str]:
-    """The new labels, completed by those of ``last`` that could not be read; appends a decision that names them."""
+    """The new labels, plus those of ``last`` that could not be read, which a decision then names."""
     new = dict(labels)
-    # One GPU that is not there, or whose model or slices are unknown, makes every count of the node doubtful.
+    # One GPU that is missing, or whose model or MIG devices are unknown, makes every count of the node doubtful.
     nameless = _has(view.inventory.findings, _CANNOT_READ)
     product = view.vendor.resource + names.LABEL_PRODUCT
     unsure = product in last and (nameless or any(map(_unsure, view.gpus)))
@@ -45,7 +45,7 @@ def _stays(key: str, new: Mapping[str, str], last: Mapping[str, str], view: Labe
         return False
     trouble = bool(view.inventory.findings) or any(gpu.findings or not legal(gpu.name) for gpu in view.gpus)
     if _in_group(key, view):
-        # A value of another product would be wrong rather than old.
+        # A value of another product would be wrong and not just old.
         product = view.vendor.resource + names.LABEL_PRODUCT
         same_product = key in tables.group_keys(view.vendor.resource) and new.get(product) == last.get(product)
         return unsure or (trouble and same_product)
@@ -59,7 +59,7 @@ def _stays(key: str, new: Mapping[str, str], last: Mapping[str, str], view: Labe
 
 
 def never_read(gpu: Accelerator) -> bool:
-    """True when the driver never answered for this GPU, so that not even its MIG mode is known."""
+    """True if the driver has never answered for this GPU, so that not even its MIG mode is known."""
     return _has(gpu.findings, _SILENT) and gpu.memory_mib is None and gpu.compute_capability is None
 
 

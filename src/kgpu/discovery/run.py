@@ -1,7 +1,7 @@
 """The labels loop over injected ports: reader, configuration, node files, publisher, clock.
 
-Promises: labels are published when something changes and looked after at every interval; a reading, a configuration or
-an API server that fails costs nothing that is already published; failures are retried with growing pauses.
+Promises: labels are published when something changes and checked at every interval; a failing reading, configuration
+or API server removes no published label; failures are retried with growing pauses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CAUSES: Final = {EventKind.INVENTORY, EventKind.MIG_CHANGE, EventKind.RECOVERY_
 
 
 class ConfigTextView(Protocol):
-    """One configuration file's text, or why there is none (``kgpu.formats.config_choice.ConfigText`` is one)."""
+    """One configuration file's text, or why there is none (such as ``kgpu.formats.config_choice.ConfigText``)."""
 
     @property
     def name(self) -> str: ...
@@ -46,7 +46,7 @@ class ConfigTextView(Protocol):
 
 
 class LabelConfigSource(Protocol):
-    """Level-triggered: whoever asks late still gets the newest, and never the same twice."""
+    """A level-triggered source: a late caller still gets the newest configuration, and never the same twice."""
 
     async def next(self, after: Any) -> ConfigTextView:
         """The configuration in force if it differs from ``after`` (None: in any case), else wait until it does."""
@@ -57,10 +57,11 @@ class LabelConfigSource(Protocol):
 class LabelsContext:
     """Everything that the labels role gets from outside.
 
-    ``overrides`` are command line flags that were given, by the attribute names of ``discovery.config.OPTIONS``; they
-    beat ``env``, which beats the config file. ``facts`` reads the node's files. ``on_state(True, "")`` says that the
-    labels are up to date, ``on_state(False, reason)`` what is missing. ``now`` gives Unix seconds. ``beside`` calls
-    ``facts`` without stopping the loop.
+    ``overrides`` are the command line flags that were given, by the attribute names of ``discovery.config.OPTIONS``;
+    they override ``env``, which overrides the config file. ``facts`` reads the node's files. ``on_state(ready, reason,
+    why)`` is called with whether the labels are up to date, and if not, what is missing; ``why`` is ``REFUSED`` for an
+    unusable configuration. ``now`` returns Unix seconds. ``outcome`` is the log line after publishing. ``beside`` calls
+    ``facts`` without blocking the loop.
     """
 
     reader: Reader
@@ -78,7 +79,7 @@ class LabelsContext:
 
 
 async def run(ctx: LabelsContext) -> None:
-    """Keep the labels true until cancelled. Only a defect ends it with an exception."""
+    """Keep the labels up to date until cancelled. Only a defect ends it with an exception."""
     labeller = Labeller(ctx)
     async with asyncio.TaskGroup() as group:
         group.create_task(labeller.follow_config())
@@ -87,7 +88,7 @@ async def run(ctx: LabelsContext) -> None:
 
 
 class Labeller:
-    """One life of the role: three loops that share what is known."""
+    """One run of the role: three loops that share state."""
 
     def __init__(self, ctx: LabelsContext) -> None:
         self._ctx = ctx
@@ -99,7 +100,7 @@ class Labeller:
         self._wake = asyncio.Event()
 
     async def follow_config(self) -> None:
-        """Take over each configuration that can be read; a bad one leaves the last good one in force."""
+        """Apply each valid configuration; an invalid one leaves the last valid one in force."""
         current: ConfigTextView | None = None
         while True:
             current = await self._ctx.config.next(current)
@@ -118,12 +119,12 @@ class Labeller:
                 self._wake.set()
                 continue
             self._settings, self._refused = settings, None
-            # One stamp per configuration, not per reading: else every reading would be a change.
+            # One timestamp per configuration, not per reading, as otherwise every reading would be a change.
             self._timestamp = int(self._ctx.now()) if settings.timestamp else None
             self._wake.set()
 
     async def follow_events(self) -> None:
-        """Look again whenever the driver says that something changed."""
+        """Wake the labelling loop whenever the driver reports a change."""
         backoff = Backoff(_RETRY)
         while True:
             started = self._ctx.clock.monotonic()
@@ -154,7 +155,7 @@ class Labeller:
                 await self._pause(backoff.next_delay())
 
     async def _attempt(self, settings: LabelSettings) -> UserError | None:
-        """One reading and what follows from it; the obstacle, if there was one."""
+        """Read and publish once; return the obstacle, None if there was none."""
         ctx = self._ctx
         try:
             published = await ctx.publisher.published()
@@ -167,7 +168,7 @@ class Labeller:
             inventory = await ctx.reader.inventory()
         except HwError as error:
             problem = error
-        # In a thread: configuration space of a broken PCI function can take seconds, and this loop also serves others.
+        # In a thread: a broken PCI function's configuration space can take seconds, and others share this loop.
         facts = await ctx.beside(ctx.facts, settings)
         result = plan(inventory, settings, facts, timestamp=self._timestamp, previous=self._published, error=problem)
         self._report(result.decisions)
@@ -183,7 +184,7 @@ class Labeller:
         return None
 
     def _report(self, decisions: Sequence[Advice]) -> None:
-        """Tell each decision when it is new, not at every reading."""
+        """Report each decision when it is new, not at every reading."""
         lines = {decision.one_line() for decision in decisions}
         for decision in decisions:
             if decision.one_line() not in self._told:
@@ -195,7 +196,7 @@ class Labeller:
         return error
 
     async def _pause(self, seconds: float | None) -> None:
-        """Until a cause to look again, or that many seconds; None: only a cause."""
+        """Wait for a cause to read again, or at most that many seconds; None waits for a cause only."""
         if self._wake.is_set() or seconds == 0:
             return
         await first_of(self._wake.wait(), *(() if seconds is None else (self._ctx.clock.sleep(seconds),)))

@@ -1,6 +1,6 @@
-"""The labels as rows: which key, and how its value follows from what is known.
+"""The labels as rows: a key, and how its value is computed.
 
-A row's function returns the value, or None when the label does not apply or its source could not be read. One loop in
+A row's function returns the value, or None if the label does not apply or its source could not be read. One loop in
 ``plan.py`` runs the rows; a new label is a new row here and its name in ``kgpu.formats.names``.
 """
 
@@ -22,7 +22,7 @@ Source = TypeVar("Source")
 
 @dataclass(frozen=True, slots=True)
 class LabelRow(Generic[Source]):
-    """One label: its key (or the ending of its key in a group) and its value."""
+    """One label: its key (or its key's suffix in a group) and the function for its value."""
 
     key: str
     value: Callable[[Source], str | None]
@@ -30,7 +30,7 @@ class LabelRow(Generic[Source]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledNode:
-    """All that the labels about the node as a whole depend on. ``gpus`` are those that count."""
+    """The input for labels about the node as a whole. ``gpus`` are those that count."""
 
     inventory: Inventory
     gpus: tuple[Accelerator, ...]
@@ -40,12 +40,12 @@ class LabelledNode:
 
     @property
     def vendor(self) -> Vendor:
-        """Who made the node's accelerators."""
+        """The vendor of the node's accelerators."""
         return vendor_of(self.inventory.vendor)
 
     @property
     def driver(self) -> tuple[str, str, str] | None:
-        """Major, minor and revision ("" when absent); None unless the version has two or three parts."""
+        """Major, minor and revision ("" if absent) of the driver; None unless its version has two or three parts."""
         parts = self.inventory.driver_version.split(".")
         if len(parts) not in (2, 3) or not all(parts):
             return None
@@ -53,22 +53,22 @@ class LabelledNode:
 
     @property
     def uses_mig(self) -> bool:
-        """True when any GPU has MIG on."""
+        """True if any GPU has MIG enabled."""
         return any(gpu.mig_enabled for gpu in self.gpus)
 
     @property
     def cliques(self) -> frozenset[str]:
-        """Every NVLink clique that an attached GPU belongs to; a cluster uuid of zeros is that of no cluster."""
+        """Every NVLink clique with an attached GPU; a cluster uuid of zeros means no cluster."""
         attached = (gpu for gpu in self.gpus if gpu.fabric_cluster.strip("0-"))
         return frozenset(f"{gpu.fabric_cluster}.{gpu.fabric_clique}" for gpu in attached)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceGroup:
-    """All that one resource's group of labels depends on.
+    """The input for one resource's group of labels.
 
-    ``kind`` is the MIG part of the product, as in ``<model>-MIG-1g.5gb``. ``sharing`` is None where sharing does not
-    apply at all, which writes 0 replicas. ``broken`` is a MIG layout that strategy single can't express.
+    ``kind`` is the MIG part of the product, as in ``<model>-MIG-1g.5gb``. ``sharing`` is None if sharing does not apply
+    at all, which gives 0 replicas. ``broken`` is True for a MIG layout that strategy single can't express.
     """
 
     resource: str
@@ -84,13 +84,13 @@ class ResourceGroup:
 
     @property
     def replicas(self) -> int:
-        """Replicas per device: of the sharing entry, else 1, or 0 where sharing does not apply."""
+        """Replicas per device: the sharing entry's, else 1, or 0 if sharing does not apply."""
         if self.sharing is None or self.broken:
             return 0
         return self.shared.replicas if self.shared is not None else 1
 
 
-# (major, minor) from which a family starts; the last row at or below a capability names it. A "" is a gap.
+# The (major, minor) at which a family starts; the last row at or below a capability names it. "" is a gap.
 FAMILIES: Final[tuple[tuple[tuple[int, int], str], ...]] = (
     ((1, 0), "tesla"),
     ((2, 0), "fermi"),
@@ -117,7 +117,7 @@ UNKNOWN: Final = "unknown"
 
 
 def family(compute: tuple[int, int]) -> str:
-    """The architecture's name for a CUDA compute capability, "undefined" for one that has none."""
+    """The architecture's name for a CUDA compute capability, "undefined" if it has none."""
     family_name = ""
     for start, name in FAMILIES:
         if start <= compute:
@@ -148,7 +148,7 @@ def _machine(view: LabelledNode) -> str | None:
 
 
 def _mode(view: LabelledNode) -> str | None:
-    # A broken GPU whose class is not known has no say in what the others are.
+    # A broken GPU of unknown class does not affect the mode of the others.
     classes = {gpu.pci_class for gpu in view.gpus if gpu.pci_class or not gpu.findings}
     if not classes or 0 in classes:
         return None
@@ -167,7 +167,7 @@ def _vgpu(part: str) -> Callable[[LabelledNode], str | None]:
     return lambda view: None if view.facts.vgpu is None else legal(getattr(view.facts.vgpu, part))
 
 
-# NVIDIA's, written even when there is no GPU at all.
+# NVIDIA's labels that are written even without any GPU.
 _ALWAYS: Final[tuple[LabelRow[LabelledNode], ...]] = (
     LabelRow(names.LABEL_GFD_TIMESTAMP, lambda view: None if view.timestamp is None else str(view.timestamp)),
     LabelRow(
@@ -209,8 +209,8 @@ _NODE: Final[tuple[LabelRow[LabelledNode], ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLabelTable:
-    """A vendor's labels about the node as a whole: ``always``, and with an accelerator ``rows``; ``fallbacks`` are what
-    is said where nothing is known, now or before.
+    """A vendor's labels about the node as a whole: ``always`` without accelerators, ``rows`` with one; ``fallbacks``
+    are the values of labels that have never been known.
     """
 
     always: tuple[LabelRow[LabelledNode], ...] = ()
@@ -227,11 +227,11 @@ _BY_VENDOR: Final = {
 
 
 def node_labels(vendor: str) -> NodeLabelTable:
-    """Those of a vendor; none for one that has no labels of its own but of its resources."""
+    """The node labels of a vendor; empty for one that only has labels of its resources."""
     return _BY_VENDOR.get(vendor, _NONE)
 
 
-# Keys that follow from the configuration alone: gone when it no longer asks for them, whatever could be read.
+# Keys that depend on the configuration alone: removed when it no longer asks for them, whatever could be read.
 CONFIGURED_KEYS: Final = frozenset({names.LABEL_GFD_TIMESTAMP, names.LABEL_MIG_STRATEGY})
 
 
@@ -292,7 +292,7 @@ def group_keys(resource: str) -> frozenset[str]:
     return frozenset(resource + row.key for row in GROUP_ROWS)
 
 
-# Per model, on nodes with several: kgpu.dev/gpu.<model><ending>.
+# Per model, on nodes with several: kgpu.dev/gpu.<model><suffix>.
 MODEL_ROWS: Final[tuple[LabelRow[ResourceGroup], ...]] = tuple(
     row
     for row in GROUP_ROWS

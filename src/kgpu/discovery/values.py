@@ -1,7 +1,7 @@
-"""Label values that the API server accepts, whatever the hardware calls itself.
+"""Makes label values that the API server accepts from any hardware name.
 
-``sanitise`` is feature discovery's rule; the limits of length and of the first and last character, which it leaves
-out, are added so that one odd device name can't make the API server refuse every label of the node.
+``sanitise`` is feature discovery's rule; the limits on length and on the first and last character, which it lacks, are
+added so that one odd device name can't make the API server refuse every label of the node.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ENDS: Final = "-_. "
 
 
 def sanitise(text: str) -> str:
-    """Drop what a label value can't hold and join words with dashes; the result may still be too long."""
+    """Drop characters that a label value can't have and join words with dashes; the result may still be too long."""
     return "-".join(_DROPPED.sub("", text).split())
 
 
@@ -26,7 +26,9 @@ def legal(text: str) -> str:
 
 
 def joined(*parts: str) -> str:
-    """Parts joined with dashes, legal; when that is too long the first part is cut, since the others carry meaning."""
+    """The parts joined with dashes as a legal value; if too long, the first part is cut, as the others
+    carry meaning.
+    """
     first, *rest = [part for part in map(legal, parts) if part] or [""]
     ending = "".join(f"-{part}" for part in rest)
     room = max(MAX_LENGTH - len(ending), 0)

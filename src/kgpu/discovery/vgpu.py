@@ -1,7 +1,7 @@
-"""What a vGPU's PCI configuration space says: whether it is one, and its host driver. Pure, and safe on any bytes.
+"""Recognises a vGPU and reads its host driver from its PCI configuration space. Pure, and safe on any bytes.
 
-Layout: a vendor-specific PCI capability (id 9) whose bytes 3 and 4 are "VF"; from byte 5 on records of id, length
-(header included), payload; record 0 holds ten bytes of host driver version and ten of branch.
+Layout: a vendor-specific PCI capability (ID 9) whose bytes 3 and 4 are "VF". From byte 5 on it has records of ID,
+length (including the header) and payload; record 0 has ten bytes of host driver version and ten of branch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BRANCH_LENGTH: Final = 10
 
 
 def vendor_capability(config: bytes) -> bytes | None:
-    """The vendor-specific capability, None when there is none. Raises ValueError unless all 256 bytes are there."""
+    """The vendor-specific capability, None if there is none. Raises ValueError for fewer than 256 bytes."""
     if len(config) < CONFIG_SIZE:
         raise ValueError(f"{len(config)} bytes of PCI configuration space, {CONFIG_SIZE} are needed")
     if not config[_STATUS] & _HAS_CAPABILITIES:
@@ -48,7 +48,7 @@ def is_vgpu(capability: bytes) -> bool:
 
 
 def host_driver(capability: bytes) -> VgpuFacts | None:
-    """The host's driver, None when the records do not hold it or break off."""
+    """The host's driver, None if the records lack it or are truncated."""
     at = _RECORDS
     while at + 2 <= len(capability):
         kind, length = capability[at], capability[at + 1]

@@ -1,7 +1,7 @@
-"""What the kernel's words for processors are called in labels: vendors, and the features that are labelled.
+"""Maps the kernel's names for processors to labels: vendors, and the features that are labelled.
 
 The names are those of node feature discovery's CPU library; features that every server has (SSE and the like) are on
-its default black list and have no row here.
+its default deny list and have no row here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VENDORS: Final[Mapping[str, str]] = {
     "0xc0": "Ampere",
 }
 
-# Flags in /proc/cpuinfo -> names in labels, where it is more than capital letters.
+# Flags in /proc/cpuinfo -> names in labels, if they are not just the flag in capitals.
 _RENAMED: Final[Mapping[str, str]] = {
     "aes": "AESNI", "amx_bf16": "AMXBF16", "amx_fp16": "AMXFP16", "amx_int8": "AMXINT8", "amx_tile": "AMXTILE",
     "avx512_bf16": "AVX512BF16", "avx512_bitalg": "AVX512BITALG", "avx512_fp16": "AVX512FP16",
@@ -43,7 +43,7 @@ _SAME: Final = frozenset({
     "movbe", "mpx", "osxsave", "rtm", "serialize", "sse4a", "stibp", "svm", "syscall", "tbm", "topoext", "vaes", "vmx",
     "vpclmulqdq", "vte", "waitpkg", "wbnoinvd", "xop", "xsave", "xsavec", "xsaveopt", "xsaves",
 })  # fmt: skip
-# ARM, from the line "Features"; anything else there is rare or says nothing.
+# ARM, from the line "Features"; others are rare or not useful.
 _ARM: Final = frozenset({
     "aes", "asimd", "asimddp", "asimdfhm", "asimdhp", "asimdrdm", "atomics", "bf16", "cpuid", "crc32", "dcpop",
     "dcpodp", "dit", "evtstrm", "fcma", "flagm", "fp", "fphp", "i8mm", "jscvt", "lrcpc", "paca", "pacg", "pmull", "rng",
@@ -52,7 +52,7 @@ _ARM: Final = frozenset({
 
 
 def vendor_name(vendor: str) -> str:
-    """The vendor as labels have it; "" for one that is not known."""
+    """The vendor's name in labels; "" for an unknown one."""
     return VENDORS.get(vendor, "")
 
 

@@ -1,4 +1,4 @@
-"""What is known of a node without any driver. Values only; "" and empty collections are what could not be read."""
+"""Facts about a node that need no driver, as plain data; "" and empty collections stand for what could not be read."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class PciFunction:
     pci_class: str
     vendor: str
     sriov: bool = False
-    """It can be split into virtual functions."""
+    """Whether it can be split into virtual functions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuFacts:
-    """The first processor, as ``/proc/cpuinfo`` has it, and what ``/sys/devices/system/cpu`` says of all of them.
+    """The first processor in ``/proc/cpuinfo``, and facts about all of them from ``/sys/devices/system/cpu``.
 
-    ``vendor`` is the raw vendor id (``GenuineIntel``) or the implementer of an ARM core (``0x41``). ``pstate`` has
-    ``status``, ``turbo`` and ``scaling_governor`` where the intel_pstate driver works.
+    ``vendor`` is the raw vendor ID (``GenuineIntel``) or the implementer of an ARM core (``0x41``). ``pstate`` has
+    ``status``, ``turbo`` and ``scaling_governor`` if the intel_pstate driver is in use.
     """
 
     vendor: str = ""
@@ -35,8 +35,8 @@ class CpuFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureFacts:
-    """All of it. ``kernel`` is the release (``uname -r``), ``os_release`` the file's keys, ``modules`` loaded ones,
-    ``kernel_options`` those of the kernel's build that are on.
+    """All facts. ``kernel`` is the release (``uname -r``), ``os_release`` has the file's keys, ``modules`` are the
+    loaded ones, ``kernel_options`` the enabled options of the kernel's build.
     """
 
     pci: tuple[PciFunction, ...] = ()
@@ -49,7 +49,7 @@ class FeatureFacts:
     numa_nodes: int = 0
     swap: bool = False
     solid_state: bool = False
-    """A block device does not rotate."""
+    """Whether any block device is non-rotational."""
     sriov_capable: bool = False
     sriov_configured: bool = False
-    """Of network devices."""
+    """Whether any network device has virtual functions; the field above is whether any can have them."""

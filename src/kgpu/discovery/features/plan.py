@@ -1,8 +1,8 @@
-"""Which feature labels a node gets: facts in, labels out. Pure.
+"""Turns facts into a node's feature labels. Pure.
 
-Names and defaults are node feature discovery's, so that selectors written for it keep working. PCI devices are given in
-both forms that are in use: ``pci-<class>_<vendor>`` (its own default) and ``pci-<vendor>`` (the GPU operator's chart).
-Every value is legal; a label whose source could not be read is left out.
+Names and defaults are node feature discovery's, so that selectors written for it keep working. PCI devices get both
+forms that are in use: ``pci-<class>_<vendor>`` (its own default) and ``pci-<vendor>`` (the GPU operator's chart). Every
+value is legal; a label whose source could not be read is left out.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from kgpu.discovery.features.cpu import cpuid_names, vendor_name
 from kgpu.discovery.features.model import FeatureFacts
 from kgpu.formats.names import NFD_PREFIX
 
-# Classes of PCI devices that are labelled, by prefix: display, co-processors and accelerators (the default), network
-# and the two kinds of display controllers that GPUs are (the GPU operator's chart).
+# Prefixes of the PCI classes that are labelled: display controllers, co-processors and accelerators (the default), and
+# network controllers (the GPU operator's chart).
 PCI_CLASSES: Final = ("02", "03", "0b40", "12")
 OS_KEYS: Final = ("ID", "VERSION_ID", "OSTREE_VERSION", "RHEL_VERSION")
 KERNEL_OPTIONS: Final = ("NO_HZ", "NO_HZ_IDLE", "NO_HZ_FULL", "PREEMPT")

@@ -1,7 +1,7 @@
-"""Where the node's own feature labels go: the Node, applied under a field manager of their own.
+"""Writes the node's own feature labels to the Node, under a separate field manager.
 
-Promises: a key that somebody else has set is left to them, whatever its value; only the labels that kgpu has applied
-are ever taken away; a Node that is deleted meanwhile is not made anew.
+Promises: a key that another owner has set is left alone, whatever its value; only labels that kgpu has applied are
+ever removed; a Node that is deleted meanwhile is not recreated.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from kgpu.formats import names
 from kgpu.kube.nodes import get_node, label_owners
 from kgpu.kube.port import NODES, KubeApi, Object
 
-# What a node feature discovery writes on every node, and how many of these make one: a label that somebody has set by
-# hand does not.
+# Labels that a node feature discovery writes on every node, and how many kinds of them prove one, as a person may have
+# set a single label by hand.
 TELLTALES: Final = tuple(names.NFD_PREFIX + part for part in ("kernel-version.", "system-os_release.", "cpu-model."))
 
 ENOUGH: Final = 2
@@ -24,9 +24,9 @@ ENOUGH: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenFeatures:
-    """The Node's feature labels: ``mine`` as kgpu has applied them, ``others`` the keys of other owners, and who the
-    discovery is that works here beside kgpu, or has worked here ("" for none). ``discovered`` are those keys of
-    ``others`` that it has written.
+    """The Node's feature labels. ``mine`` are those that kgpu has applied, ``others`` the keys of other owners.
+    ``discovery`` is the owner of another discovery that works or has worked here ("" for none), and ``discovered`` are
+    the keys of ``others`` that it has written.
     """
 
     mine: Mapping[str, str] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class FeaturesPublisher(Protocol):
     """One Node's feature labels. Methods raise KubeError."""
 
     async def look(self) -> SeenFeatures:
-        """What is there now."""
+        """The Node's present feature labels."""
         ...
 
     async def publish(self, labels: Mapping[str, str]) -> None:
@@ -48,7 +48,7 @@ class FeaturesPublisher(Protocol):
 
 
 class MemoryFeatures:
-    """The fake, and the place for labels where there is no API server; ``refuse`` makes it fail."""
+    """The fake, which is also used without an API server; ``refuse`` makes it fail."""
 
     def __init__(self) -> None:
         self.seen = SeenFeatures()
@@ -68,7 +68,7 @@ class MemoryFeatures:
 
 
 class NodeFeatureLabels:
-    """The real one."""
+    """The real publisher."""
 
     def __init__(self, api: KubeApi, *, node: str, manager: str = names.FEATURES_FIELD_MANAGER) -> None:
         self._api = api
@@ -85,13 +85,13 @@ class NodeFeatureLabels:
         if not self._uid:
             await self.look()
         metadata: Object = {"name": self._node, "uid": self._uid}
-        if labels:  # a manager that names nothing at all is forgotten by the API server
+        if labels:  # the API server forgets a manager without any field
             metadata["labels"] = dict(labels)
         await self._api.apply(NODES, {"metadata": metadata}, manager=self._manager)
 
 
 def seen_on(node: Object, *, manager: str) -> SeenFeatures:
-    """What the Node object says of its feature labels and their owners."""
+    """Read the feature labels and their owners from a Node object."""
     metadata = node["metadata"]
     labels = {str(key): str(value) for key, value in (metadata.get("labels") or {}).items()}
     mine: set[str] = set()

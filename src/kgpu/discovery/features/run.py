@@ -1,9 +1,9 @@
-"""The loop that keeps a node's own feature labels true, over injected ports.
+"""The loop that keeps a node's own feature labels up to date, over injected ports.
 
-Promises: read again every minute, as soon as PCI devices come or go, and as soon as a label of its own is gone from the
-Node; where another node feature discovery works it adds no label, and each of its own stays until the other one has
-published the same key; what one that is gone has left is taken over on the administrator's word alone; a failure costs
-nothing that is published and is tried again.
+Promises: facts are read every minute, as soon as PCI devices come or go, and as soon as one of kgpu's labels is gone
+from the Node. Beside another node feature discovery it adds no label, and each of its own stays until the other one has
+published the same key. Labels that a removed discovery has left are taken over only if the administrator says so. A
+failure removes no published label and is retried.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from kgpu.discovery.features.sources import pci_names, read_facts
 
 log = logging.getLogger(__name__)
 
-INTERVAL: Final = 60.0  # seconds between readings without a cause, as node feature discovery
-LOOK: Final = 5.0  # seconds between looks at which PCI devices there are
-SPREAD: Final = 0.2  # of the interval, by chance, so that a fleet does not ask the API server at one moment
+INTERVAL: Final = 60.0  # seconds between readings without a cause, as in node feature discovery
+LOOK: Final = 5.0  # seconds between checks which PCI devices exist
+SPREAD: Final = 0.2  # random share of the interval, so that a fleet does not call the API server at the same moment
 OTHER: Final = "node feature discovery"
 _RETRY: Final = BackoffPolicy(first=1.0, cap=60.0)
-# Somebody may take the labels away again and again: each time in a row they come back later, up to the usual round.
+# If something keeps removing the labels, they are restored at growing intervals, up to the usual one.
 _RESTORE: Final = BackoffPolicy(first=0.2, cap=INTERVAL, factor=2.0, healthy_after=INTERVAL / 2)
 
 
@@ -42,11 +42,10 @@ _RESTORE: Final = BackoffPolicy(first=0.2, cap=INTERVAL, factor=2.0, healthy_aft
 class FeaturesContext:
     """Everything that the role gets from outside.
 
-    ``roots`` are places to look for PCI devices, the host's root first. ``foreign`` is what is known of another
-    discovery in this cluster; ``take_over``: there is none, by the administrator's word, and what says otherwise on the
-    Node is what one has left. ``on_state(True, what)`` says that the labels are as they should be. ``lost(labels)``
-    returns once one of these labels that has been on the Node is not there any more; None where nobody follows the
-    Node, so that it comes back in the next round.
+    ``roots`` are places to look for PCI devices, the host's root first. ``foreign`` is whether another discovery is
+    known in this cluster. ``take_over`` means that the administrator says there is none, and its labels on the Node are
+    leftovers. ``on_state(True, what)`` reports that the labels are up to date. ``lost(labels)`` returns once the Node
+    has had all of these labels and then lost one; None if nobody follows the Node, and then the next round restores it.
     """
 
     publisher: FeaturesPublisher
@@ -64,7 +63,7 @@ class FeaturesContext:
 
 
 async def run(ctx: FeaturesContext) -> None:
-    """Keep the labels true until cancelled. Only a defect ends it with an exception."""
+    """Keep the labels up to date until cancelled. Only a defect ends it with an exception."""
     backoff, restoring = Backoff(_RETRY), Backoff(_RESTORE)
     complaint = Complaint(ctx.report, subject="features", reason="PublishFailed")
     while True:
@@ -86,17 +85,17 @@ async def run(ctx: FeaturesContext) -> None:
 
 
 async def withdraw(publisher: FeaturesPublisher) -> None:
-    """Take away every label that kgpu has applied. Raises KubeError."""
+    """Remove every label that kgpu has applied. Raises KubeError."""
     if (await publisher.look()).mine:
         await publisher.publish({})
 
 
 async def _once(ctx: FeaturesContext) -> tuple[Mapping[str, str], str]:
-    """Read and publish; returns kgpu's labels and what there is to say."""
+    """Read and publish; returns kgpu's labels and a summary for the role's state."""
     seen = await ctx.publisher.look()
     if ctx.take_over:
         seen = SeenFeatures(mine=seen.mine, others=seen.others - seen.discovered)
-    # In a thread: files of a broken PCI function can take seconds, and this loop also serves others.
+    # In a thread: files of a broken PCI function can take seconds, and this event loop also serves others.
     wanted = plan(await beside(ctx.facts, ctx.roots))
     kept = {key: value for key, value in wanted.items() if key not in seen.others}
     other = seen.discovery or (OTHER if ctx.foreign else "")
@@ -116,7 +115,7 @@ async def _write(ctx: FeaturesContext, seen: SeenFeatures, labels: Mapping[str, 
 
 
 async def _is_lost(ctx: FeaturesContext, labels: Mapping[str, str], devices: frozenset[str]) -> bool:
-    """Wait until it is time to read again; True when that is because labels are gone from the Node."""
+    """Wait until it is time to read again; True if that is because labels are gone from the Node."""
     if ctx.lost is None:
         await _pause(ctx, devices)
         return False
@@ -124,7 +123,7 @@ async def _is_lost(ctx: FeaturesContext, labels: Mapping[str, str], devices: fro
 
 
 async def _pause(ctx: FeaturesContext, devices: frozenset[str]) -> None:
-    """Until the interval has passed or other PCI devices are there."""
+    """Wait until the interval has passed or the PCI devices have changed."""
     end = ctx.clock.monotonic() + ctx.interval * (1 + SPREAD * (ctx.uniform() - 0.5))
     while (left := end - ctx.clock.monotonic()) > 0:
         await ctx.clock.sleep(min(LOOK, left))

@@ -1,8 +1,8 @@
-"""Reads the facts from /sys, /proc and os-release below a root. Never raises: what can't be read is left out.
+"""Reads the facts from /sys, /proc and os-release below a root. What can't be read is left out.
 
-Several roots may be given: PCI devices are looked for under each that has a PCI bus of its own (the host's, and that of
-a simulated driver root); everything else comes from the first. A container that sees only parts of the host's root has
-no ``/proc`` there; its own is of the same kernel.
+With several roots, PCI devices are read from each that has its own PCI bus (the host's, and that of a simulated driver
+root); everything else comes from the first. A container with only parts of the host's root has no ``/proc`` there, and
+uses its own, which is the same kernel's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_LINKS: Final = 8
 
 
 def read_facts(roots: Sequence[Path]) -> FeatureFacts:
-    """Read all of them now; takes tens of milliseconds."""
+    """Read all facts, which takes tens of milliseconds. Raises HostError for a PCI bus that may not be entered."""
     root = roots[0]
     proc = proc_of(root)
     kernel = text(proc / "sys/kernel/osrelease")
@@ -50,22 +50,24 @@ def read_facts(roots: Sequence[Path]) -> FeatureFacts:
 
 
 def proc_of(root: Path) -> Path:
-    """The kernel's files: those below the root; of a root with sysfs and without any, this process's own."""
+    """The folder of the kernel's files: below the root, or this process's own for a root with sysfs but
+    without /proc.
+    """
     below = root / "proc"
     return below if below.exists() or not (root / "sys/devices").is_dir() else Path("/proc")
 
 
 def pci_names(roots: Sequence[Path]) -> frozenset[str]:
-    """Which PCI functions there are, cheaply: a change of this is a cause to read the facts again."""
+    """The paths of all PCI functions, read cheaply: if they change, the facts are read again."""
     try:
         folders = _pci_folders(roots)
-    except HostError:  # told where the devices are read
+    except HostError:  # reported when the devices are read
         return frozenset()
     return frozenset(str(device) for folder in folders for device in _folders(folder))
 
 
 def text(path: Path) -> str:
-    """The file's text without surrounding white space, "" when there is none to read."""
+    """The file's text without surrounding white space, "" if it can't be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(MAX_TEXT).strip()
@@ -81,7 +83,7 @@ def parse_cpuinfo(content: str) -> dict[str, str]:
 
 
 def _pci_folders(roots: Sequence[Path]) -> list[Path]:
-    """The PCI buses under the roots, each once. Raises HostError for one that may not be looked at."""
+    """The PCI buses under the roots, each once. Raises HostError for one that may not be entered."""
     by_identity: dict[tuple[int, int], Path] = {}
     for root in roots:
         folder = root / pci.DEVICES
@@ -115,7 +117,7 @@ def _os_release(root: Path) -> dict[str, str]:
 
 
 def _text_inside(root: Path, name: str) -> str:
-    """The text of a file below the root; an absolute link there means the root's own tree."""
+    """The text of a file below the root; an absolute link refers to the root's own tree."""
     path = root / name
     for _ in range(_MAX_LINKS):
         try:
@@ -157,7 +159,7 @@ def _cpu_folders(root: Path) -> list[Path]:
 
 
 def _kernel_options(root: Path, proc: Path, kernel: str) -> frozenset[str]:
-    """Names of the options that are built in or modules."""
+    """The names of kernel options that are built in or modules."""
     if not kernel or "/" in kernel:
         return frozenset()
     for path in (proc / "config.gz", *(root / name.format(kernel) for name in _KERNEL_CONFIGS)):
@@ -191,7 +193,7 @@ def _number(path: Path) -> int:
 
 
 def _count(ranges: str) -> int:
-    """How many numbers a list such as ``0-3,8`` has; 0 for what is no list."""
+    """How many numbers a list such as ``0-3,8`` has; 0 for invalid lists."""
     total = 0
     for part in ranges.split(","):
         first, _, last = part.partition("-")
