@@ -1,1 +1,1 @@
-"""The cluster's side of kgpu as one process, ``kgpu operator run``: leader election, pages, and controllers."""
+"""The cluster side of kgpu as one process, ``kgpu operator run``: leader election, status pages and controllers."""

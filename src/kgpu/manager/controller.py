@@ -1,4 +1,4 @@
-"""A controller is the cluster half of a component. Components have its methods and do not import it."""
+"""The interface of a controller, the cluster half of a component. Components implement it without importing it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kgpu.kube.port import KubeApi
 
 
 class LeaderController(Protocol):
-    """The cluster half of a component. It watches all the time, and works while this process leads."""
+    """The cluster half of a component. It always watches, and works while this process leads."""
 
     @property
     def name(self) -> str:
-        """For logs."""
+        """The name for logs."""
         ...
 
     async def watch(self) -> None:
@@ -21,28 +21,28 @@ class LeaderController(Protocol):
         ...
 
     def missing(self) -> Collection[str]:
-        """What of the cluster has not been read yet; who has read all is ready to lead."""
+        """What has not been read from the cluster yet; once it is empty, the process is ready to lead."""
         ...
 
     def term(self, api: KubeApi) -> Sequence[Coroutine[Any, Any, None]]:
         """The work of one term as the leader: at least one coroutine, each of which runs until it is cancelled.
 
-        ``api`` writes only while this process leads: a write after that raises LostLeadError, which has to pass.
+        ``api`` writes only while this process leads: a later write raises LostLeadError, which must not be caught.
         """
         ...
 
     def ended(self) -> None:
-        """The term is over, for whatever reason."""
+        """Called when the term is over, for whatever reason."""
         ...
 
     def failed(self, error: Exception) -> None:
-        """The work died of a defect; it begins anew after a moment."""
+        """Called when the work died of a defect; it is restarted after a moment."""
         ...
 
     def metrics(self) -> str:
-        """In Prometheus' text format."""
+        """The metrics in Prometheus' text format."""
         ...
 
     def status(self) -> Mapping[str, object]:
-        """For the page that says all."""
+        """What the status page shows."""
         ...

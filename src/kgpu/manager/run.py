@@ -1,7 +1,8 @@
-"""The manager: it leads or stands by, serves pages, and hosts controllers.
+"""The manager: it leads or stands by, serves status pages, and hosts controllers.
 
-Only the leader writes; one that loses the lead stops at once and stands by. A controller whose work fails begins anew
-while the others go on; one that can't follow the cluster any more ends the process, for Kubernetes to start it again.
+Only the leader writes; a process that loses the lead stops writing at once and stands by. A controller whose work fails
+is restarted while the others continue. If one can't follow the cluster any more, the process ends and Kubernetes
+restarts it.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from kgpu.manager.controller import LeaderController
 
 log = logging.getLogger(__name__)
 
-AGAIN: Final = 1.0  # seconds until a controller that failed begins anew
-GIVE_BACK: Final = 2.0  # seconds for giving the Lease back
+AGAIN: Final = 1.0  # seconds until a failed controller is restarted
+GIVE_BACK: Final = 2.0  # seconds for releasing the Lease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the process was told. Addresses are None for nowhere; ``lease_namespace`` is where its Lease is."""
+    """The process's options. An address is None to serve nothing; ``lease_namespace`` is the namespace of the Lease."""
 
     lease_namespace: str
     elect: bool = True
@@ -56,18 +57,18 @@ class ManagerProcess:
         self.options = options
         self.stop = asyncio.Event()
         self.addresses: dict[str, Address] = {}
-        """Where the pages are, by ``metrics`` and ``health``."""
+        """The addresses of the pages, by ``metrics`` and ``health``."""
         self.lead = Lead(
             api,
             namespace=options.lease_namespace,
             name=names.OPERATOR_LEASE,
             identity=options.identity or f"kgpu-operator_{uuid.uuid4()}",
             times=options.lease_times,
-            clock=clock,  # its own, where nobody gives one
+            clock=clock,  # None for its own
         )
 
     async def run(self) -> None:
-        """Watch and lead until ``stop``. Raises HostError for an address that can't be listened on."""
+        """Watch and lead until ``stop``. Raises HostError if it can't listen on an address."""
         servers = await self._serve()
         tasks = [
             asyncio.create_task(controller.watch(), name=f"{controller.name} watches")
@@ -87,7 +88,7 @@ class ManagerProcess:
         log.info("stopped")
 
     async def _work(self) -> None:
-        """Term after term as the leader."""
+        """Lead term after term."""
         while True:
             if not self.options.elect:
                 await self._term(self._api, None)
@@ -96,7 +97,7 @@ class ManagerProcess:
                 await self._term(Fenced(self._api, self.lead.guard), renewing)
 
     async def _term(self, api: KubeApi, renewing: Callable[[], asyncio.Task[None]] | None) -> None:
-        """Everything that writes, until the lead is lost."""
+        """Run everything that writes until the lead is lost."""
         tasks = [
             asyncio.create_task(self._keep(controller, api), name=controller.name) for controller in self._controllers
         ]
@@ -104,7 +105,7 @@ class ManagerProcess:
         try:
             await first_end(tasks)
         except LostLeadError as error:
-            log.error("%s", error.one_line())  # noqa: TRY400 - it is no defect
+            log.error("%s", error.one_line())  # noqa: TRY400 - it is not a defect
         except Exception:
             log.exception("leading failed and begins anew")
             await self._clock.sleep(AGAIN)
@@ -112,7 +113,7 @@ class ManagerProcess:
             await end(*tasks)
 
     async def _keep(self, controller: LeaderController, api: KubeApi) -> None:
-        """Let a controller work, again and again. Raises LostLeadError."""
+        """Run a controller's work, and restart it when it ends. Raises LostLeadError."""
         while True:
             try:
                 await self._once(controller, api)
@@ -155,7 +156,7 @@ class ManagerProcess:
         return Response(200, "".join(controller.metrics() for controller in self._controllers), METRICS_TYPE)
 
     def _readyz(self) -> Response:
-        """Ready once the cluster has been read: one that stands by is ready to lead."""
+        """200 once the cluster has been read: a process that stands by is ready to lead."""
         lines = "".join(
             f"[-] not read yet: {unread}\n" for controller in self._controllers for unread in controller.missing()
         )
