@@ -209,7 +209,7 @@ def _mig_group(resource: str, form: str, members: Sequence[Slice], sharing: Shar
 
 
 def _model_labels(models: Sequence[ModelGpus], vendor: Vendor) -> dict[str, str]:
-    """kgpu's own labels for nodes with several models; empty on other nodes."""
+    """Labels of kgpu itself for nodes with several models; empty on other nodes."""
     if len(models) < 2:
         return {}
     labels = {
