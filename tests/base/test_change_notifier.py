@@ -12,13 +12,13 @@ async def test_a_change_wakes_everybody_who_waits() -> None:
     waiting = [asyncio.create_task(notifier.changed(0)) for _ in range(3)]
     await asyncio.sleep(0)
     assert not any(task.done() for task in waiting)
-    await notifier.notify()
+    notifier.notify()
     assert await asyncio.wait_for(asyncio.gather(*waiting), 60) == [1, 1, 1]
 
 
 async def test_what_was_missed_is_not_waited_for() -> None:
     notifier = ChangeNotifier()
-    await notifier.notify()
-    await notifier.notify()
+    notifier.notify()
+    notifier.notify()
     assert await asyncio.wait_for(notifier.changed(1), 60) == 2
     assert notifier.revision == 2

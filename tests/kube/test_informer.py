@@ -1,4 +1,6 @@
-"""The informer follows through changes, outages, forgotten history and dropped connections, and never empties."""
+"""An informer follows through changes, outages, forgotten history and dropped connections, and never empties; so does
+each view of one that is shared.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,9 @@ from kgpu.base.clock import VirtualClock, settle
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.informer import Informer, Scope
 from kgpu.kube.port import CONFIG_MAPS, Listing, Object, Resource, Selector
+from kgpu.kube.shared_informer import InformerView, SharedInformer
+
+Followed = Informer | InformerView
 
 
 def config_map(name: str, value: str = "", namespace: str = "n") -> Object:
@@ -28,11 +33,39 @@ async def until(condition: Callable[[], bool], clock: VirtualClock | None = None
                 await clock.advance(1)
 
 
+def whole(obj: Object) -> Object:
+    """Everything but what the API server keeps books of."""
+    return {**obj, "metadata": {key: value for key, value in obj["metadata"].items() if key != "managedFields"}}
+
+
+class Making:
+    """Makes what is tested."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __call__(self, api: FakeApi, scope: Scope, **more: Any) -> Followed:
+        if self.kind == "alone":
+            return Informer(api, scope, **more)
+        project = more.pop("project", whole)
+        shared = SharedInformer(api, scope, **more)
+        shared.view(whole)  # somebody who keeps more
+        return shared.view(project)
+
+
+making = Making("alone")
+
+
+@pytest.fixture(params=["alone", "shared"], autouse=True)
+def _made(request: pytest.FixtureRequest) -> None:
+    making.kind = request.param
+
+
 @contextlib.asynccontextmanager
 async def following(
     api: FakeApi, scope: Scope | None = None, clock: VirtualClock | None = None
-) -> AsyncIterator[Informer]:
-    informer = Informer(api, scope or Scope(CONFIG_MAPS, "n"), clock=clock or VirtualClock())
+) -> AsyncIterator[Followed]:
+    informer = making(api, scope or Scope(CONFIG_MAPS, "n"), clock=clock or VirtualClock())
     task = asyncio.create_task(informer.run())
     try:
         yield informer
@@ -41,7 +74,7 @@ async def following(
         await asyncio.gather(task, return_exceptions=True)
 
 
-def values(informer: Informer) -> dict[str, str]:
+def values(informer: Followed) -> dict[str, str]:
     return {name: obj["data"]["value"] for (_, name), obj in informer.objects.items()}
 
 
@@ -147,8 +180,8 @@ async def test_selector_and_projection_bound_what_is_kept() -> None:
 
 
 async def test_what_was_learned_is_known_at_once_and_is_no_news_twice() -> None:
-    api, changes = FakeApi(), []
-    informer = Informer(api, Scope(CONFIG_MAPS, "n"), on_change=lambda change, obj: changes.append(change))
+    api = FakeApi()
+    informer = making(api, Scope(CONFIG_MAPS, "n"))
     task = asyncio.create_task(informer.run())
     try:
         await informer.synced.wait()
@@ -204,7 +237,7 @@ async def test_a_change_of_what_is_not_kept_is_kept_and_is_no_news() -> None:
     api, clock = FakeApi(), VirtualClock()
     api.put(CONFIG_MAPS, {**config_map("a", "1"), "heartbeat": 1})
     scope = Scope(CONFIG_MAPS, "n")
-    informer = Informer(api, scope, clock=clock, project=lambda obj: {k: obj[k] for k in ("metadata", "data")})
+    informer = making(api, scope, clock=clock, project=lambda obj: {k: obj[k] for k in ("metadata", "data")})
     task = asyncio.create_task(informer.run())
     try:
         await until(informer.synced.is_set)

@@ -375,7 +375,8 @@ async def test_a_late_list_does_not_undo_what_was_written(cluster: Cluster, engi
     before = {resource: await FakeApi.list(cluster, resource) for resource in (NODES, NODE_OPERATIONS)}
     await engine.run_for(4)
     assert cluster.status("m")["phase"] == "Acting"
-    for informer in (engine.controller.watching._nodes, engine.controller.watching._operations):
+    watching = engine.controller.watching
+    for informer in (watching._nodes._shared.informer, watching._operations):
         resource = informer._scope.resource
         listing = before[resource]
         project = informer._project

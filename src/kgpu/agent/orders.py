@@ -113,7 +113,7 @@ class Orders:
                 listing = await self._api.list(CONFIG_MAPS, namespace=namespace, selector=Selector.named(name))
             if listing.items:
                 self._take_config(listing.items[0])
-                await self._news.notify()
+                self._news.notify()
 
     @contextlib.asynccontextmanager
     async def forgotten(self) -> AsyncIterator[None]:
@@ -139,7 +139,7 @@ class Orders:
         if not await first_of(synced, self._clock.sleep(self._patience)):
             if await self._recall():
                 log.warning("the API server can't be read now; going on with the last orders")
-                await self._news.notify()
+                self._news.notify()
             await asyncio.gather(self.node.synced.wait(), self._map.synced.wait())
         while True:
             revisions = (self.node.revision, self._map.revision)
@@ -163,7 +163,7 @@ class Orders:
         if self.config is not None and self.uid and not self.config.leaving:
             async with self._writing:
                 await self._write(self.config)
-        await self._news.notify()
+        self._news.notify()
 
     def _take_config(self, config_map: Object | None) -> None:
         text = None if config_map is None else string_map(config_map.get("data")).get(names.AGENT_CONFIG_KEY)

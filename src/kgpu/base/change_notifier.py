@@ -10,7 +10,7 @@ class ChangeNotifier:
 
     def __init__(self) -> None:
         self._revision = 0
-        self._condition = asyncio.Condition()
+        self._next = asyncio.Event()
 
     @property
     def revision(self) -> int:
@@ -19,12 +19,12 @@ class ChangeNotifier:
 
     async def changed(self, after: int) -> int:
         """Wait until ``revision`` differs from ``after``; returns it."""
-        async with self._condition:
-            await self._condition.wait_for(lambda: self._revision != after)
+        while self._revision == after:
+            await self._next.wait()
         return self._revision
 
-    async def notify(self) -> None:
+    def notify(self) -> None:
         """Count a change and wake everyone who waits in ``changed``."""
         self._revision += 1
-        async with self._condition:
-            self._condition.notify_all()
+        self._next.set()
+        self._next = asyncio.Event()

@@ -176,13 +176,18 @@ async def _run(
     import asyncio
     import signal
 
+    from kgpu.base.backoff import Backoff
     from kgpu.base.supervise import stop_on_signals
     from kgpu.base.waits import first_of
     from kgpu.kube.client import connect
+    from kgpu.kube.informer import Scope
+    from kgpu.kube.port import NODES
+    from kgpu.kube.shared_informer import SharedInformer
     from kgpu.manager.run import ManagerProcess
     from kgpu.operations.off import OperationsOff
     from kgpu.operations.run import OperationsController
     from kgpu.operator.run import OperatorController, find_owner
+    from kgpu.operator.watching import PAUSE
 
     def now() -> float:
         """By the API server's clock, so that the next leader reads times as this one wrote them."""
@@ -194,8 +199,9 @@ async def _run(
             finding = asyncio.ensure_future(find_owner(api, settings.namespace, os.environ.get("POD_NAME", "")))
             if not await first_of(finding, stop.wait()):
                 return
+            nodes = None if budget is None else SharedInformer(api, Scope(NODES), backoff=Backoff(PAUSE))
             controllers: list[LeaderController] = [
-                OperatorController(api, dataclasses.replace(settings, owner=finding.result()))
+                OperatorController(api, dataclasses.replace(settings, owner=finding.result()), nodes=nodes)
             ]
             if budget is None:
                 controllers.append(OperationsOff())
@@ -203,7 +209,13 @@ async def _run(
                 own_pod = (settings.namespace, os.environ.get("POD_NAME", ""))
                 controllers.append(
                     OperationsController(
-                        api, budget, own_pod=own_pod, acts=acts_of(settings), remediation=policy, now=now
+                        api,
+                        budget,
+                        own_pod=own_pod,
+                        acts=acts_of(settings),
+                        remediation=policy,
+                        now=now,
+                        nodes=nodes,
                     )
                 )
             manager = ManagerProcess(api, controllers, options)

@@ -64,19 +64,21 @@ class Informer:
         backoff: Backoff | None = None,
         project: Callable[[Object], Object] | None = None,
         on_change: Callable[[Change, Object], None] | None = None,
+        on_state: Callable[[], None] | None = None,
     ) -> None:
         """``project`` reduces an object to what is worth keeping; the version and the name must stay. A change of the
         version alone, such as a kubelet's heartbeat, is stored and not reported as a change.
 
         ``on_change`` is called at once with every object that came, changed or went (with the last known state), and
-        after a new list with the difference.
+        after a new list with the difference. ``on_state`` is called after ``error`` has changed and after a list.
         """
         self._api = api
         self._scope = scope
         self._clock = clock or SystemClock()
         self._backoff = backoff or Backoff(_POLICY)
         self._project = project or _without_managed_fields
-        self._on_change = on_change
+        self._on_change = on_change or (lambda _change, _obj: None)
+        self._on_state = on_state or (lambda: None)
         self._objects: dict[Key, Object] = {}
         self._version = ""
         self._learned: dict[Key, float] = {}
@@ -113,8 +115,9 @@ class Informer:
             return
         obj = self._objects[key] = self._project(obj)
         self._learned[key] = self._clock.monotonic()
-        if known is None or not _same(known, obj):
-            await self._changes.notify()
+        self._on_change(Change.ADDED if known is None else Change.MODIFIED, obj)
+        if known is None or not same(known, obj):
+            self._changes.notify()
 
     async def run(self) -> None:
         """Follow until cancelled. API errors never end it."""
@@ -125,7 +128,7 @@ class Informer:
                     await self._list()
                 await self._watch()
             except KubeError as error:
-                await self._failed(error)
+                self._failed(error)
             ran_for = self._clock.monotonic() - started
             # A server that ends watches at once, without an error, must not be asked without a pause either.
             if self.error is not None or ran_for < _SHORT or not self._version:
@@ -138,21 +141,21 @@ class Informer:
         )
         objects = {_key(item): item for item in listing.items}
         objects |= self._learned_since(listing.resource_version)
-        same = self.synced.is_set() and {key: version_of(obj) for key, obj in objects.items()} == {
+        unchanged = self.synced.is_set() and {key: version_of(obj) for key, obj in objects.items()} == {
             key: version_of(obj) for key, obj in self._objects.items()
         }
         before, self._objects = self._objects, objects
         self._version = listing.resource_version
-        if self._on_change is not None:
-            for key in before.keys() - objects.keys():
-                self._on_change(Change.DELETED, before[key])
-            for key, obj in objects.items():
-                if key not in before or version_of(before[key]) != version_of(obj):
-                    self._on_change(Change.MODIFIED if key in before else Change.ADDED, obj)
+        for key in before.keys() - objects.keys():
+            self._on_change(Change.DELETED, before[key])
+        for key, obj in objects.items():
+            if key not in before or version_of(before[key]) != version_of(obj):
+                self._on_change(Change.MODIFIED if key in before else Change.ADDED, obj)
         self.synced.set()
-        await self._recovered()
-        if not same:
-            await self._changes.notify()
+        self._recovered()
+        if not unchanged:
+            self._changes.notify()
+            self._on_state()
 
     def _learned_since(self, version: str) -> dict[Key, Object]:
         """What this process wrote after the server had made its list: it would seem undone until the watch brings it.
@@ -166,9 +169,9 @@ class Informer:
         scope = self._scope
         events = self._api.watch(scope.resource, self._version, namespace=scope.namespace, selector=scope.selector)
         async for event in events:
-            await self._recovered()
+            self._recovered()
             if self._take(event):
-                await self._changes.notify()
+                self._changes.notify()
 
     def _take(self, event: WatchEvent) -> bool:
         """Store the event's object; True when more than its version has changed."""
@@ -179,17 +182,15 @@ class Informer:
         known = self._objects.get(key)
         if event.change is Change.DELETED:
             self._objects.pop(key, None)
-            if self._on_change is not None:
-                self._on_change(Change.DELETED, self._project(event.object))
+            self._on_change(Change.DELETED, self._project(event.object))
             return known is not None
         if known is not None and not is_newer(version_of(event.object), version_of(known)):
             return False  # it was learned, or something newer was
         obj = self._objects[key] = self._project(event.object)
-        if self._on_change is not None:
-            self._on_change(Change.ADDED if known is None else Change.MODIFIED, obj)
-        return known is None or not _same(known, obj)
+        self._on_change(Change.ADDED if known is None else Change.MODIFIED, obj)
+        return known is None or not same(known, obj)
 
-    async def _failed(self, error: KubeError) -> None:
+    def _failed(self, error: KubeError) -> None:
         gone = isinstance(error, KubeRefusedError) and error.gone
         if gone:
             self._version = ""
@@ -200,20 +201,22 @@ class Informer:
                 logging.WARNING if first else logging.DEBUG, "%s: %s", self._scope.resource.plural, error.one_line()
             )
             if first:
-                await self._changes.notify()
+                self._changes.notify()
+                self._on_state()
 
-    async def _recovered(self) -> None:
+    def _recovered(self) -> None:
         if self.error is not None:
             self.error = None
             log.info("%s: the API server answers again", self._scope.resource.plural)
-            await self._changes.notify()
+            self._changes.notify()
+            self._on_state()
 
 
 def _key(obj: Object) -> Key:
     return namespace_of(obj), name_of(obj)
 
 
-def _same(left: Object, right: Object) -> bool:
+def same(left: Object, right: Object) -> bool:
     """Equal apart from the version."""
     first, second = ({**obj, "metadata": {**obj["metadata"], "resourceVersion": ""}} for obj in (left, right))
     return first == second

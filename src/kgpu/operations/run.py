@@ -15,6 +15,7 @@ from typing import Any
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.problems import describe
 from kgpu.kube.port import KubeApi
+from kgpu.kube.shared_informer import SharedInformer
 from kgpu.operations.config import OperationBudget, RemediationPolicy, Strongest
 from kgpu.operations.metrics import figures
 from kgpu.operations.term import Term
@@ -30,7 +31,7 @@ class OperationsController:
     def __init__(
         self, api: KubeApi, budget: OperationBudget, *, own_pod: tuple[str, str] = ("", ""), clock: Clock | None = None,
         acts: ActSettings | None = None, remediation: RemediationPolicy | None = None,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] = time.time, nodes: SharedInformer | None = None,
     ) -> None:  # fmt: skip
         """``own_pod`` is this process's pod as (namespace, name), which is not evicted."""
         self.budget = budget
@@ -43,7 +44,8 @@ class OperationsController:
         self._term: Term | None = None
         self._problem = ""
         self.watching = OperationsWatching(
-            api, clock=self._clock, namespace=self._acts.namespace, groups=[group.label for group in budget.groups]
+            api, clock=self._clock, namespace=self._acts.namespace, groups=[group.label for group in budget.groups],
+            nodes=nodes,
         )  # fmt: skip
 
     async def watch(self) -> None:

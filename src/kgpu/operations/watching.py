@@ -16,6 +16,7 @@ from kgpu.formats.crd.nodeoperation import MAX_TEXT
 from kgpu.kube.informer import Informer, Scope
 from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import CONFIG_MAPS, NODES, PODS, KubeApi, KubeRefusedError, Object, Selector
+from kgpu.kube.shared_informer import InformerView, SharedInformer
 from kgpu.operations.model import (
     ActPod,
     Operation,
@@ -38,13 +39,17 @@ GONE_AFTER: Final = 60.0
 class OperationsWatching:
     """The engine's view of the cluster. ``run`` must run while it is used."""
 
-    def __init__(self, api: KubeApi, *, clock: Clock, namespace: str, groups: Collection[str] = ()) -> None:
+    def __init__(
+        self, api: KubeApi, *, clock: Clock, namespace: str, groups: Collection[str] = (),
+        nodes: SharedInformer | None = None,
+    ) -> None:  # fmt: skip
         """``namespace`` is where the pods that act on nodes run; ``groups`` are the labels that the budget groups
-        nodes by.
+        nodes by; ``nodes`` is the watch of all Nodes if others in this process follow them as well.
         """
         self._clock = clock
         self._operations = Informer(api, Scope(NODE_OPERATIONS), clock=clock, project=_operation)
-        self._nodes = Informer(api, Scope(NODES), clock=clock, project=functools.partial(_node, groups=tuple(groups)))
+        shared = nodes or SharedInformer(api, Scope(NODES), clock=clock)
+        self._nodes = shared.view(functools.partial(_node, groups=tuple(groups)))
         acts = Scope(PODS, namespace, Selector(labels=(("app", names.ACT_APP),)))
         self._acts = Informer(api, acts, clock=clock, project=_act)
         breaker = Scope(CONFIG_MAPS, namespace, Selector.named(names.REMEDIATION_CONFIG_MAP))
@@ -166,7 +171,7 @@ class OperationsWatching:
             return []
         return [obj["value"] for obj in self._operations.objects.values()]
 
-    async def _tell(self, informer: Informer) -> None:
+    async def _tell(self, informer: Informer | InformerView) -> None:
         revision = -1
         while True:
             revision = await informer.changed(revision)

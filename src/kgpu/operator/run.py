@@ -22,6 +22,7 @@ from kgpu.base.problems import describe
 from kgpu.base.waits import first_of
 from kgpu.kube import kinds
 from kgpu.kube.port import PODS, KubeApi, KubeRefusedError, KubeUnreachableError, Object, Resource
+from kgpu.kube.shared_informer import SharedInformer
 from kgpu.operator.applying import Applier
 from kgpu.operator.event_recorder import EventRecorder
 from kgpu.operator.labelling import NodeLabeller
@@ -53,14 +54,14 @@ class OperatorController:
     def __init__(
         self, api: WatchedCluster, settings: OperatorSettings, *, clock: Clock | None = None,
         leave_seconds: float = LEAVE_SECONDS,
-        planner: Planner = make_plan,
+        planner: Planner = make_plan, nodes: SharedInformer | None = None,
     ) -> None:  # fmt: skip
         """``leave_seconds`` is how long agents get to clean up their hosts before they are removed."""
         self.settings = settings
         self.leave_seconds = leave_seconds
         self.clock = clock or SystemClock()
         self.figures = OperatorFigures()
-        self.watching = ClusterWatching(api, settings, clock=self.clock)
+        self.watching = ClusterWatching(api, settings, clock=self.clock, nodes=nodes)
         self.last: ClusterPlan | None = None
         self.problem = ""
         """What went wrong in the last pass, "" when nothing did."""

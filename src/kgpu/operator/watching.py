@@ -38,6 +38,7 @@ from kgpu.kube.port import (
     name_of,
     namespace_of,
 )
+from kgpu.kube.shared_informer import InformerView, SharedInformer
 from kgpu.operator import projections
 from kgpu.operator.model import ObservedCluster, OperatorSettings, OtherPresence, OtherProgram
 from kgpu.operator.other_programs import LABELS, MISSING_RIGHT, SuspectProgram, suspect
@@ -53,7 +54,7 @@ GONE_AFTER: Final = 60.0
 GONE_TIMES: Final = 3
 FORGET_AFTER: Final = 600.0
 POLICIES: Final = "policies"
-_PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.3, healthy_after=10.0)
+PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.3, healthy_after=10.0)
 _OURS: Final = Selector(has=(names.LABEL_OPERATOR_STATE,))
 
 
@@ -134,15 +135,20 @@ class _Followed:
     """A feed that is being followed."""
 
     feed: WatchedObjects
-    informer: Informer
+    informer: Informer | InformerView
     tasks: tuple[asyncio.Task[None], ...]
 
 
 class ClusterWatching:
     """The operator's view of the cluster. ``run`` has to run while it is used."""
 
-    def __init__(self, api: WatchedCluster, settings: OperatorSettings, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, api: WatchedCluster, settings: OperatorSettings, *, clock: Clock | None = None,
+        nodes: SharedInformer | None = None,
+    ) -> None:  # fmt: skip
+        """``nodes`` is the watch of all Nodes if others in this process follow them as well."""
         self._api = api
+        self._nodes = None if nodes is None else nodes.view(projections.node)
         self._settings = settings
         self._clock = clock or SystemClock()
         self._served: ServedResources | None = None
@@ -156,7 +162,7 @@ class ClusterWatching:
 
     async def run(self) -> None:
         """Follow until cancelled. API errors never end it."""
-        backoff = Backoff(_PAUSE)
+        backoff = Backoff(PAUSE)
         try:
             while True:
                 try:
@@ -322,13 +328,17 @@ class ClusterWatching:
         return not known or (POLICIES not in known and now - absence.since >= FORGET_AFTER)
 
     def _start(self, feed: WatchedObjects) -> _Followed:
-        informer = Informer(
-            self._api, feed.scope, clock=self._clock, project=feed.project, backoff=Backoff(_PAUSE)
-        )  # fmt: skip
+        informer: Informer | InformerView
+        if self._nodes is not None and feed.scope == Scope(NODES):
+            informer = self._nodes
+        else:
+            informer = Informer(
+                self._api, feed.scope, clock=self._clock, project=feed.project, backoff=Backoff(PAUSE)
+            )  # fmt: skip
         relay = asyncio.create_task(self._relay(informer, feed.scope.resource), name=f"news of {feed.name}")
         return _Followed(feed, informer, (asyncio.create_task(informer.run(), name=f"watch {feed.name}"), relay))
 
-    async def _relay(self, informer: Informer, resource: Resource) -> None:
+    async def _relay(self, informer: Informer | InformerView, resource: Resource) -> None:
         revision = 0
         while True:
             revision = await informer.changed(revision)
