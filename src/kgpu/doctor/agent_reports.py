@@ -99,9 +99,9 @@ def _of(snapshot: Snapshot, node: Node) -> Iterator[UnwellGpu]:
     if failed is None or checked is None or checked.status != "False":
         return
     # Of what is ill already the validator says nothing new; of a GPU that goes on working it does.
-    seen = {gpu.uuid for gpu in ill if not gpu.works}
+    already_ill = {gpu.uuid for gpu in ill if not gpu.works}
     for device in failed.devices:
-        if device.is_gpu and device.uuid not in seen:
+        if device.is_gpu and device.uuid not in already_ill:
             yield _unproven(node, device, checked, sure)
 
 
@@ -246,11 +246,11 @@ def unread(snapshot: Snapshot) -> Mapping[str, Unread]:
 def _unread(snapshot: Snapshot) -> dict[str, Unread]:
     by_node: dict[str, Unread] = {}
     for node in snapshot.nodes.values():
-        said = node.condition(names.GPUS_HEALTHY_CONDITION) if _has_gpu(snapshot, node.name) else None
-        if said is not None and said.status == "Unknown" and said.reason == UNREADABLE:
+        health = node.condition(names.GPUS_HEALTHY_CONDITION) if _has_gpu(snapshot, node.name) else None
+        if health is not None and health.status == "Unknown" and health.reason == UNREADABLE:
             now = _said_now(snapshot, node.name) is not None
             by_node[node.name] = Unread(
-                node=node.name, said=said.message, since=said.since, now=now, evidence=(said.cite(),)
+                node=node.name, said=health.message, since=health.since, now=now, evidence=(health.cite(),)
             )  # fmt: skip
     for host in snapshot.hosts.values():
         condition = _said_now(snapshot, host.node)
@@ -361,10 +361,10 @@ def _all_said(snapshot: Snapshot) -> dict[str, Condition]:
     return conditions
 
 
-def is_of(one: UnwellGpu, host: HostFacts, xid: Xid) -> bool:
+def is_of(unwell: UnwellGpu, host: HostFacts, xid: Xid) -> bool:
     """Whether a number in the log of the same node's kernel is told, or may be: of that GPU, where both are known."""
-    if xid.code not in one.xids:
+    if xid.code not in unwell.xids:
         return False
-    places = [gpu.pci for gpu in host.gpus or () if gpu.uuid and gpu.uuid in one.gpu and gpu.pci]
-    places = places or ([one.pci] if one.pci else [])
+    places = [gpu.pci for gpu in host.gpus or () if gpu.uuid and gpu.uuid in unwell.gpu and gpu.pci]
+    places = places or ([unwell.pci] if unwell.pci else [])
     return not places or not xid.pci or any(place.startswith(xid.pci) for place in places)

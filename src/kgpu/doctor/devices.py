@@ -269,8 +269,8 @@ def _environment() -> Any:
     rows: Iterable[tuple[str, Any, list[Any], Any]] = (
         ("compareTo", kinds.INT, [kinds.INT, kinds.INT], _compare),
         ("compareTo", kinds.INT, [kinds.STRING, kinds.STRING], _compare_versions),
-        ("isGreaterThan", kinds.BOOL, [kinds.INT, kinds.INT], lambda one, other: one > other),
-        ("isLessThan", kinds.BOOL, [kinds.INT, kinds.INT], lambda one, other: one < other),
+        ("isGreaterThan", kinds.BOOL, [kinds.INT, kinds.INT], lambda left, right: left > right),
+        ("isLessThan", kinds.BOOL, [kinds.INT, kinds.INT], lambda left, right: left < right),
         ("isGreaterThan", kinds.BOOL, [kinds.STRING, kinds.STRING], lambda a, b: _compare_versions(a, b) > 0),
         ("isLessThan", kinds.BOOL, [kinds.STRING, kinds.STRING], lambda a, b: _compare_versions(a, b) < 0),
         ("lowerAscii", kinds.STRING, [kinds.STRING], str.lower),

@@ -100,7 +100,7 @@ def reword(term: int, row: int, wanted: Requirement, instead: Requirement | None
 
     def edit(spec: Spec) -> None:
         terms = _terms(spec)
-        known = [other for other in terms if node_term(other) is not None]  # as ``fit`` counts them
+        known = [candidate for candidate in terms if node_term(candidate) is not None]  # as ``fit`` counts them
         rows = known[term].get("matchExpressions") if term < len(known) else None
         if not isinstance(rows, list) or row >= len(rows) or not isinstance(rows[row], dict):
             return
@@ -111,7 +111,7 @@ def reword(term: int, row: int, wanted: Requirement, instead: Requirement | None
         )
         rows[row : row + 1] = expressions
         if not rows and not known[term].get("matchFields"):
-            terms[:] = [other for other in terms if other is not known[term]]
+            terms[:] = [candidate for candidate in terms if candidate is not known[term]]
         if not terms:
             del spec["affinity"]["nodeAffinity"][_REQUIRED]
 

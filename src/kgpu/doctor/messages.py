@@ -40,7 +40,7 @@ def in_logs(
         wanted = {key: pod for key in snapshot.logs if (pod := snapshot.pods.get(key))}
     for key, pod in wanted.items():
         # What a container says now counts before what it said before its restart.
-        for log in sorted(snapshot.logs.get(key, ()), key=lambda one: one.previous):
+        for log in sorted(snapshot.logs.get(key, ()), key=lambda container_log: container_log.previous):
             match = next(in_log(log, pattern, words), None)
             if match is not None:
                 yield Hit(match[1], log.cite(match[0]), pod, pod.node)
@@ -51,13 +51,13 @@ def in_events(
     snapshot: Snapshot, pattern: re.Pattern[str], words: str, *, kinds: frozenset[str] = frozenset({"Pod"})
 ) -> Iterator[Hit]:
     """The latest event that matches, for each object of these kinds."""
-    seen: dict[tuple[str, str, str], tuple[Event, re.Match[str]]] = {}
+    latest: dict[tuple[str, str, str], tuple[Event, re.Match[str]]] = {}
     for message, event in snapshot.once(_event_messages):
         if words in message and event.about[0] in kinds and (hit := pattern.search(message)):
-            known = seen.get(event.about)
+            known = latest.get(event.about)
             if known is None or known[0].when <= event.when:
-                seen[event.about] = (event, hit)
-    for (kind, namespace, name), (event, hit) in seen.items():
+                latest[event.about] = (event, hit)
+    for (kind, namespace, name), (event, hit) in latest.items():
         pod = snapshot.pods.get((namespace, name)) if kind == "Pod" else None
         yield Hit(hit, event.quote(), pod, name if kind == "Node" else pod.node if pod else "")
 

@@ -191,7 +191,7 @@ class Finding:
             "id": self.id,
             "subject": str(self.subject),
             "cause": self.cause,
-            "evidence": [one.data() for one in self.evidence],
+            "evidence": [cited.data() for cited in self.evidence],
             "remedy": [str(step) for step in self.remedy],
             "confidence": self.confidence,
             "level": self.level.value,
@@ -203,7 +203,7 @@ class Finding:
             "nodes": list(self.nodes),
             "pods": list(self.pods),
             "table": [row.data() for row in self.table],
-            "consequences": [one.data() for one in self.consequences],
+            "consequences": [finding.data() for finding in self.consequences],
         }
         return document | {key: value for key, value in more.items() if value}
 

@@ -160,16 +160,16 @@ def without_needless(findings: list[Finding], rules: dict[str, Rule], snapshot: 
         if finding.subject.kind != "Node":
             return False
         others = [
-            other
+            rival
             for node in finding.nodes
-            for other in by_node.get(node, ())
+            for rival in by_node.get(node, ())
             # That checks of the node fail does not follow from GPUs that go on working.
-            if not (other.place is Place.HARDWARE and node in harmless and _of_checks(finding))
+            if not (rival.place is Place.HARDWARE and node in harmless and _of_checks(finding))
         ]
         return any(
-            (other.place < finding.place or _group(other.id) == _group(finding.id))
-            and not is_named(other.id, rule.explains)
-            for other in others
+            (rival.place < finding.place or _group(rival.id) == _group(finding.id))
+            and not is_named(rival.id, rule.explains)
+            for rival in others
         )
 
     return [finding for finding in findings if not needless(finding)]
@@ -203,8 +203,8 @@ def fold(findings: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
         able = [
             parent
             for parent in sorted({at for key in (*_keys(finding), _EVERYTHING) for at in near.get(key, ())})
-            if (other := findings[parent]).id != finding.id
-            and (_may_explain(rules, other, finding) or _below(rules, other, finding))
+            if (explaining := findings[parent]).id != finding.id
+            and (_may_explain(rules, explaining, finding) or _below(rules, explaining, finding))
         ]
         reasons = [parent for parent in able if _wholly(findings[parent], finding)]
         by_node = [parent for parent in able if not set(findings[parent].nodes).isdisjoint(finding.nodes)]

@@ -195,14 +195,14 @@ def words(value: Any, program: Sequence[str] = ()) -> Any:
     own = [cleaned(word) for word in value if isinstance(word, str)]
     together = _together([cleaned(word) for word in program], own)
     shown_words: list[Any] = []
-    before, rest = "", iter(together)
+    before, cleaned_words = "", iter(together)
     for word in value:
         if not isinstance(word, str):
             shown_words.append(word)
             continue
         flag, equals, argument = word.partition("=")
         named = flag.startswith("-") and sounds_secret(flag)
-        shown = next(rest)
+        shown = next(cleaned_words)
         if before and not _STAYS.match(f"{before} {word}"):
             shown = HIDDEN
         elif named and equals and not _STAYS.match(f"{flag} {argument}"):

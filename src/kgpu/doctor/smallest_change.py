@@ -82,11 +82,11 @@ def smallest(
 ) -> tuple[FittingChange, ...]:  # fmt: skip
     """Every single change that is enough, the smallest first; where none is, the pairs that are."""
     tried = list(itertools.islice(_candidates(pod, snapshot, reasons), MAX_CANDIDATES))
-    enough = [proven for one in tried if (proven := _proven(one, pod, snapshot))]
+    enough = [proven for change in tried if (proven := _proven(change, pod, snapshot))]
     if not enough:
-        pairs = itertools.combinations([one for one in tried if one.pod is not None][:MAX_FOR_PAIRS], 2)
-        enough = [proven for one, other in pairs if (proven := _proven(_both(one, other), pod, snapshot))]
-    return tuple(sorted(enough, key=lambda one: one.cost))
+        pairs = itertools.combinations([change for change in tried if change.pod is not None][:MAX_FOR_PAIRS], 2)
+        enough = [proven for left, right in pairs if (proven := _proven(_both(left, right), pod, snapshot))]
+    return tuple(sorted(enough, key=lambda change: change.cost))
 
 
 def _proven(change: FittingChange, pod: PodView, snapshot: ClusterSnapshot) -> FittingChange | None:
@@ -95,16 +95,16 @@ def _proven(change: FittingChange, pod: PodView, snapshot: ClusterSnapshot) -> F
     return replace(change, fits=fits) if fits else None
 
 
-def _both(change: FittingChange, other: FittingChange) -> FittingChange:
-    first, second = change.pod, other.pod
+def _both(left: FittingChange, right: FittingChange) -> FittingChange:
+    first, second = left.pod, right.pod
 
     def apply(pod: PodView) -> PodView:
         changed = first(pod) if first else pod
         return second(changed) if second else changed
 
     return FittingChange(
-        kind=BOTH, what=f"{change.what}, and {other.what}", subject=f"{change.kind}+{other.kind}",
-        cost=change.cost + other.cost, pod=apply, edits=(*change.edits, *other.edits),
+        kind=BOTH, what=f"{left.what}, and {right.what}", subject=f"{left.kind}+{right.kind}",
+        cost=left.cost + right.cost, pod=apply, edits=(*left.edits, *right.edits),
     )  # fmt: skip
 
 
@@ -112,12 +112,12 @@ def _candidates(
     pod: PodView, snapshot: ClusterSnapshot, reasons: Mapping[str, tuple[Reason, ...]]
 ) -> Iterator[FittingChange]:  # fmt: skip
     every = [reason for of_node in reasons.values() for reason in of_node]
-    seen: set[tuple[str, str, str]] = set()
+    known_changes: set[tuple[str, str, str]] = set()
     for make in (_tolerations, _selectors, _terms, _renames, _cordons, _counts, _rooms):
         for change in make(pod, snapshot, every):
             key = (change.kind, change.subject, change.value or change.what)
-            if key not in seen:
-                seen.add(key)
+            if key not in known_changes:
+                known_changes.add(key)
                 yield change
 
 
@@ -126,36 +126,45 @@ def _tolerations(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reas
     for reason in reasons:
         if reason.filter != TAINTS or LIFECYCLE.match(reason.subject):
             continue
-        state = snapshot.nodes.get(reason.node)
-        taint = (
-            next((hard_taint for hard_taint in state.hard_taints if str(hard_taint) == reason.subject), None)
-            if state
-            else None
-        )
-        if taint is None:
-            continue
-        toleration = PodToleration(taint.key, "Exists", "", taint.effect)
-        yield FittingChange(
-            kind=TOLERATION,
-            what=f"add the toleration {{key: {taint.key}, operator: Exists, effect: {taint.effect}}}",
-            subject=str(taint), value=taint.key,
-            pod=lambda one, more=toleration: replace(one, tolerations=(*one.tolerations, more)),  # type: ignore[misc]
-            edits=(edits.tolerate(taint.key, taint.effect),),
-        )  # fmt: skip
+        taint = _hard_taint(snapshot, reason)
+        if taint is not None:
+            yield FittingChange(
+                kind=TOLERATION, what=f"add the toleration {_shown(taint)}", subject=str(taint), value=taint.key,
+                pod=_with_tolerations((_toleration(taint),)), edits=(edits.tolerate(taint.key, taint.effect),),
+            )  # fmt: skip
+
+
+def _hard_taint(snapshot: ClusterSnapshot, reason: Reason) -> Taint | None:
+    """The taint that keeps the pod off the reason's node."""
+    node = snapshot.nodes.get(reason.node)
+    taints = node.hard_taints if node else ()
+    return next((taint for taint in taints if str(taint) == reason.subject), None)
 
 
 def tolerating(pod: PodView, taints: Iterable[Taint], snapshot: ClusterSnapshot) -> FittingChange:
     """Tolerations for all of these taints; ``fits`` is empty where even they are not enough."""
     wanted = list(taints)
-    rows = ", ".join(f"{{key: {taint.key}, operator: Exists, effect: {taint.effect}}}" for taint in wanted)
-    more = tuple(PodToleration(taint.key, "Exists", "", taint.effect) for taint in wanted)
+    rows = ", ".join(map(_shown, wanted))
     change = FittingChange(
         kind=TOLERATION, what=f"add the toleration{'s' if len(wanted) > 1 else ''} {rows}",
         subject=", ".join(map(str, wanted)), cost=len(wanted),
-        pod=lambda one: replace(one, tolerations=(*one.tolerations, *more)),
+        pod=_with_tolerations(tuple(map(_toleration, wanted))),
         edits=tuple(edits.tolerate(taint.key, taint.effect) for taint in wanted),
     )  # fmt: skip
     return _proven(change, pod, snapshot) or change
+
+
+def _shown(taint: Taint) -> str:
+    """The toleration of a taint as a manifest has it."""
+    return f"{{key: {taint.key}, operator: Exists, effect: {taint.effect}}}"
+
+
+def _toleration(taint: Taint) -> PodToleration:
+    return PodToleration(taint.key, "Exists", "", taint.effect)
+
+
+def _with_tolerations(more: tuple[PodToleration, ...]) -> Callable[[PodView], PodView]:
+    return lambda view: replace(view, tolerations=(*view.tolerations, *more))
 
 
 def values_of(snapshot: ClusterSnapshot, key: str) -> list[str]:
@@ -186,25 +195,25 @@ def _selectors(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason
     for key, value in pod.node_selector:
         if key not in keys:
             continue
-        other = "" if values_of(snapshot, key) else nearest(key, _labels(snapshot, value))
-        if other:
+        similar_key = "" if values_of(snapshot, key) else nearest(key, _labels(snapshot, value))
+        if similar_key:
             yield FittingChange(
-                kind=SELECTOR, what=f"change nodeSelector {key} to {other}", subject=key, value=value,
-                pod=lambda one, name=key, to=other, same=value: _with_selector(  # type: ignore[misc]
-                    _with_selector(one, name, ""), to, same
+                kind=SELECTOR, what=f"change nodeSelector {key} to {similar_key}", subject=key, value=value,
+                pod=lambda view, name=key, to=similar_key, same=value: _with_selector(  # type: ignore[misc]
+                    _with_selector(view, name, ""), to, same
                 ),
-                edits=(edits.rekey(key, other),),
+                edits=(edits.rekey(key, similar_key),),
             )  # fmt: skip
         near = nearest(value, (other_value for other_value in values_of(snapshot, key) if other_value != value))
         if near:
             yield FittingChange(
                 kind=SELECTOR, what=f"change nodeSelector {key} from {value!r} to {near!r}", subject=key, value=near,
-                pod=lambda one, name=key, new=near: _with_selector(one, name, new),  # type: ignore[misc]
+                pod=lambda view, name=key, new=near: _with_selector(view, name, new),  # type: ignore[misc]
                 edits=(edits.select(key, near),),
             )  # fmt: skip
         yield FittingChange(
             kind=SELECTOR, what=f"remove nodeSelector {key}={value}", subject=key, cost=3,
-            pod=lambda one, name=key: _with_selector(one, name, ""),  # type: ignore[misc]
+            pod=lambda view, name=key: _with_selector(view, name, ""),  # type: ignore[misc]
             edits=(edits.select(key, ""),),
         )  # fmt: skip
 
@@ -234,7 +243,7 @@ def _terms(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -
                 yield FittingChange(
                     kind=SELECTOR, what=f"in {where}: {to}", subject=wanted.key,
                     value=", ".join(new.values) if new else "", cost=1 if new else 3,
-                    pod=lambda one, at=position, row=which, instead=new: _with_term(one, at, row, instead),  # type: ignore[misc]
+                    pod=lambda view, at=position, row=which, instead=new: _with_term(view, at, row, instead),  # type: ignore[misc]
                     edits=(edits.reword(position, which, wanted, new),),
                 )  # fmt: skip
 
@@ -242,9 +251,9 @@ def _terms(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) -
 def _loosened(wanted: Requirement, snapshot: ClusterSnapshot) -> Iterator[Requirement | None]:
     known = values_of(snapshot, wanted.key)
     if wanted.operator == "In":
-        near = [nearest(value, (other for other in known if other != value)) for value in wanted.values]
+        near = [nearest(value, (similar for similar in known if similar != value)) for value in wanted.values]
         if any(near):
-            yield Requirement(wanted.key, "In", tuple(dict.fromkeys(other for other in near if other)))
+            yield Requirement(wanted.key, "In", tuple(dict.fromkeys(similar for similar in near if similar)))
     if wanted.operator in ("Gt", "Lt"):
         numbers = [number for text in known if (number := integer(text)) is not None]
         if numbers:
@@ -278,18 +287,18 @@ def _renames(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason])
         if not matching.is_accelerator(name):
             continue
         others = {
-            other
+            offered
             for node in snapshot.nodes.values()
-            for other, amount in node.view.allocatable.items()
-            if amount > 0 and other != name and matching.is_accelerator(other)
+            for offered, amount in node.view.allocatable.items()
+            if amount > 0 and offered != name and matching.is_accelerator(offered)
         }
-        same = {other for other in others if matching.vendor_of(other) == matching.vendor_of(name)}
-        for other in sorted(same or others, key=lambda one: (not one.startswith(name), one)):
+        same = {offered for offered in others if matching.vendor_of(offered) == matching.vendor_of(name)}
+        for offered in sorted(same or others, key=lambda candidate: (not candidate.startswith(name), candidate)):
             yield FittingChange(
-                kind=RENAME, what=f"ask for {other} instead of {name}", subject=name, value=other,
-                cost=2 if other in same else 4,
-                pod=lambda one, old=name, new=other: _renamed(one, old, new),  # type: ignore[misc]
-                edits=(edits.rename(name, other),),
+                kind=RENAME, what=f"ask for {offered} instead of {name}", subject=name, value=offered,
+                cost=2 if offered in same else 4,
+                pod=lambda view, old=name, new=offered: _renamed(view, old, new),  # type: ignore[misc]
+                edits=(edits.rename(name, offered),),
             )  # fmt: skip
 
 
@@ -305,7 +314,7 @@ def _counts(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason]) 
             what = f"ask for {say(name, free)} {name} instead of {say(name, wanted)}"
             yield FittingChange(
                 kind=COUNT, what=what, subject=name, value=str(free), cost=4,
-                pod=lambda one, key=name, less=free: replace(one, requests={**one.requests, key: less}),  # type: ignore[misc]
+                pod=lambda view, key=name, less=free: replace(view, requests={**view.requests, key: less}),  # type: ignore[misc]
                 edits=(edits.ask(name, _written(name, free)),),
             )  # fmt: skip
 
@@ -321,7 +330,7 @@ def _cordons(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reason])
     for reason in reasons:
         state = snapshot.nodes.get(reason.node)
         if reason.filter == UNSCHEDULABLE_FILTER and state is not None:
-            keep = tuple(one for one in state.view.taints if one.key != reason.subject)
+            keep = tuple(taint for taint in state.view.taints if taint.key != reason.subject)
             yield FittingChange(
                 kind=UNCORDON, what=f"uncordon node {reason.node}", subject=reason.node, cost=3,
                 nodes={reason.node: replace(state.view, unschedulable=False, taints=keep)},
@@ -378,18 +387,18 @@ def move(pod: PodView, nodes: Iterable[str], resource: str, snapshot: ClusterSna
 def _target(pod: PodView, name: str, held: PodView, resource: str, snapshot: ClusterSnapshot) -> str | None:
     away = replace(held, node="", nominated="")
     others = (
-        other
-        for other, state in snapshot.nodes.items()
-        if other != name and state.free(resource) >= held.used.get(resource, 0)
+        target
+        for target, state in snapshot.nodes.items()
+        if target != name and state.free(resource) >= held.used.get(resource, 0)
     )
     try:
-        for other in itertools.islice(others, MAX_CANDIDATES):
+        for target in itertools.islice(others, MAX_CANDIDATES):
             snapshot.drop(held)
-            if explain(away, other, snapshot):
+            if explain(away, target, snapshot):
                 continue
-            snapshot.put(replace(away, node=other))
+            snapshot.put(replace(away, node=target))
             if not explain(pod, name, snapshot):
-                return other
+                return target
     finally:
         snapshot.put(held)
     return None

@@ -283,11 +283,11 @@ def plugin_off(snapshot: Snapshot) -> Mapping[str, Obj]:
 
 
 def _plugin_off(snapshot: Snapshot) -> dict[str, Obj]:
-    policies = (policy_ for policy_ in snapshot.all("ClusterPolicy") if policy_.text("status.state") != "ignored")
-    policy = next((owner for owner in policies if owner.at("spec.devicePlugin.enabled") is False), None)
+    policies = (policy for policy in snapshot.all("ClusterPolicy") if policy.text("status.state") != "ignored")
+    off = next((policy for policy in policies if policy.at("spec.devicePlugin.enabled") is False), None)
     switches: dict[str, Obj] = {}
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
-        switch = node if any(node.labels.get(key) == "false" for key in PLUGIN_SWITCHES) else policy
+        switch = node if any(node.labels.get(key) == "false" for key in PLUGIN_SWITCHES) else off
         offers = any(
             node.allocatable(resource)
             for resource in node.resources()

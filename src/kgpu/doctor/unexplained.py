@@ -105,7 +105,7 @@ def _finding(snapshot: Snapshot, pods: list[Pod]) -> Finding:
     age = age_of(snapshot, pod, None)
     young = age is None or age < OLD
     where = f" on node {pod.node}" if pod.node else ""
-    of = f"of {pod.owner}" if len({other.owner for other in pods}) == 1 else "of which no more is known"
+    of = f"of {pod.owner}" if len({sibling.owner for sibling in pods}) == 1 else "of which no more is known"
     more = f" (and {len(pods) - 1} more {of})" if len(pods) > 1 else ""
     how = "is not ready" if pod.node else "has no node"
     since = f" for {int(age // 60)} minutes" if age is not None and not young else ""
@@ -118,10 +118,10 @@ def _finding(snapshot: Snapshot, pods: list[Pod]) -> Finding:
         confidence=POSSIBLE,
         level=Level.NOTE if young else Level.PROBLEM,
         since=pod.created,
-        nodes=tuple(dict.fromkeys(other.node for other in pods if other.node))
+        nodes=tuple(dict.fromkeys(sibling.node for sibling in pods if sibling.node))
         if matching.is_part(snapshot, pod)
         else (),
-        pods=tuple(other.path for other in pods),
+        pods=tuple(sibling.path for sibling in pods),
     )
 
 

@@ -63,10 +63,10 @@ def stuck_claim(pending: Waiting) -> StuckClaim | None:
 
 def _missing(pending: Waiting, name: str, *, generated: bool) -> StuckClaim:
     pod, snapshot = pending.pod, pending.snapshot
-    seen = (pod.cite("spec.volumes"), Evidence(object=f"{CLAIM} {pod.namespace}/{name}", value="not there"))
+    evidence = (pod.cite("spec.volumes"), Evidence(object=f"{CLAIM} {pod.namespace}/{name}", value="not there"))
     if generated:
         return StuckClaim(
-            f"the claim {name} of its ephemeral volume was not made yet", seen,
+            f"the claim {name} of its ephemeral volume was not made yet", evidence,
             (remedies.describe(pod.namespace, "pod", pod.name).why("its events say what is in the way"),),
         )  # fmt: skip
     others = [claim for claim in snapshot.all(CLAIM) if claim.name and not claim.deleting]
@@ -74,7 +74,7 @@ def _missing(pending: Waiting, name: str, *, generated: bool) -> StuckClaim:
     elsewhere = next((claim.namespace for claim in others if claim.name == name), "")
     hint = f"; did you mean {near}?" if near else f"; namespace {elsewhere} has one of that name" if elsewhere else ""
     return StuckClaim(
-        f"it mounts the volume claim {name}, and namespace {pod.namespace} has no such claim{hint}", seen,
+        f"it mounts the volume claim {name}, and namespace {pod.namespace} has no such claim{hint}", evidence,
         (
             Remedy("kubectl -n {} get pvc", pod.namespace),
             Remedy(

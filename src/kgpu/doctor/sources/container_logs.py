@@ -111,10 +111,10 @@ class ContainerLogs:
         return bool(logs)
 
     def take(
-        self, name: str, found: tuple[tailed.TailedLog, ...] | list[tailed.TailedLog], *, previous: bool = False
+        self, name: str, logs: tuple[tailed.TailedLog, ...] | list[tailed.TailedLog], *, previous: bool = False
     ) -> None:
         """Logs that stood in one text."""
-        for log in found:
+        for log in logs:
             self._found.append(
                 _Found(
                     file=name, namespace=log.namespace, pod=log.pod, container=log.container, data=log.data,
@@ -200,10 +200,10 @@ def _says(name: str, part: tailed.TailedLog) -> bool:
     return name.endswith(".log") and bool(_in(os.path.basename(name), [part.pod]))
 
 
-def _doubt(one: _Found, snapshot: Snapshot, by_name: dict[str, list[str]]) -> bool:
+def _doubt(log: _Found, snapshot: Snapshot, by_name: dict[str, list[str]]) -> bool:
     """Whether it may be somebody else's: pods of two namespaces may have one name."""
-    ambiguous = not one.namespace and len(by_name.get(one.pod, ())) > 1
-    return one.forged or ambiguous or one.file in snapshot.texts
+    ambiguous = not log.namespace and len(by_name.get(log.pod, ())) > 1
+    return log.forged or ambiguous or log.file in snapshot.texts
 
 
 def _first_time(data: bytes) -> str:
@@ -275,9 +275,9 @@ def app_by_name(pod: str) -> str:
     return next((app for app, pattern in _NAMES if pattern.search(pod)), "")
 
 
-def app_by_words(said: str) -> str:
+def app_by_words(text: str) -> str:
     """The label of the part that says such things in its log, "" for none."""
-    return next((app for app, pattern in _WORDS if pattern.search(said)), "")
+    return next((app for app, pattern in _WORDS if pattern.search(text)), "")
 
 
 def lines(data: bytes) -> tuple[str, ...]:

@@ -33,27 +33,27 @@ def nodes(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _node(text: str) -> dict[str, Any]:
-    found = fields(text)
-    first = {name: rows[0] if rows else "" for name, rows in found.items()}
+    rows_by_field = fields(text)
+    first = {name: rows[0] if rows else "" for name, rows in rows_by_field.items()}
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
             "name": first["Name"],
-            "labels": dict(pairs(found.get("Labels", ()), "=")),
-            "annotations": dict(pairs(found.get("Annotations", ()), ":")),
+            "labels": dict(pairs(rows_by_field.get("Labels", ()), "=")),
+            "annotations": dict(pairs(rows_by_field.get("Annotations", ()), ":")),
             "creationTimestamp": time_of(first.get("CreationTimestamp", "")),
         },
         "spec": {
-            "taints": [_taint(hit) for row in found.get("Taints", ()) if (hit := _TAINT.match(row))],
+            "taints": [_taint(hit) for row in rows_by_field.get("Taints", ()) if (hit := _TAINT.match(row))],
             "unschedulable": first.get("Unschedulable") == "true",
         },
         "status": {
-            "capacity": dict(pairs(found.get("Capacity", ()), ":")),
-            "allocatable": dict(pairs(found.get("Allocatable", ()), ":")),
-            "conditions": list(_conditions(found.get("Conditions", ()))),
+            "capacity": dict(pairs(rows_by_field.get("Capacity", ()), ":")),
+            "allocatable": dict(pairs(rows_by_field.get("Allocatable", ()), ":")),
+            "conditions": list(_conditions(rows_by_field.get("Conditions", ()))),
             "nodeInfo": {
-                _INFO[name]: value for name, value in pairs(found.get("System Info", ()), ":") if name in _INFO
+                _INFO[name]: value for name, value in pairs(rows_by_field.get("System Info", ()), ":") if name in _INFO
             },
         },
     }
@@ -61,18 +61,18 @@ def _node(text: str) -> dict[str, Any]:
 
 def fields(text: str) -> dict[str, list[str]]:
     """The rows of every field at the left edge, the first beside its name. What else is at the left edge ends it."""
-    found: dict[str, list[str]] = {}
+    rows_by_field: dict[str, list[str]] = {}
     rows: list[str] = []
     for line in text.splitlines():
         hit = _FIELD.match(line)
         if hit:
-            rows = found.setdefault(hit[1], [])
+            rows = rows_by_field.setdefault(hit[1], [])
         elif line[:1] not in ("", " ", "\t"):
             rows = []
         value = hit[2] if hit else line
         if value.strip():
             rows.append(value.strip())
-    return found
+    return rows_by_field
 
 
 def pairs(rows: Sequence[str], between: str) -> Iterator[tuple[str, str]]:

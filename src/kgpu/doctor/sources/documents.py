@@ -64,15 +64,15 @@ def _values(reading: DocumentSink, name: str, data: bytes, why: str) -> None:
     problems: list[tuple[int, str]] = []
     read_any = False
     for line, value in texts.json_values(data):
-        said = value if isinstance(value, str) else _why(reading, name, value)
-        read_any |= not said
-        if said and len(problems) <= MAX_PROBLEMS:
-            problems.append((line, said))
+        problem = value if isinstance(value, str) else _why(reading, name, value)
+        read_any |= not problem
+        if problem and len(problems) <= MAX_PROBLEMS:
+            problems.append((line, problem))
     if not read_any:
         reading.problem(name, why)
         return
-    for line, said in problems:
-        reading.problem(f"what begins at line {line + 1} of {name}", said)
+    for line, problem in problems:
+        reading.problem(f"what begins at line {line + 1} of {name}", problem)
 
 
 def _why(reading: DocumentSink, name: str, data: bytes) -> str:
@@ -131,12 +131,12 @@ def _add(reading: DocumentSink, data: Any, name: str, depth: int = 0) -> None:
     if depth > MAX_LISTS:
         reading.problem(name, f"more than {MAX_LISTS} lists within each other")
     elif isinstance(data, list):
-        for one in data:
-            _add(reading, one, name, depth + 1)
+        for item in data:
+            _add(reading, item, name, depth + 1)
     elif isinstance(data, dict) and isinstance(data.get("items"), list):
         of = str(data.get("kind") or "").removesuffix("List")
-        for one in data["items"]:
-            _add(reading, {"kind": of, **one} if of and isinstance(one, dict) else one, name, depth + 1)
+        for item in data["items"]:
+            _add(reading, {"kind": of, **item} if of and isinstance(item, dict) else item, name, depth + 1)
     elif isinstance(data, dict):
         reading.take(data)
 
@@ -146,20 +146,20 @@ def of_yaml(reading: DocumentSink, name: str, data: bytes) -> None:
     for line, chunk, loose in texts.yaml_chunks(data):
         where = f"what begins at line {line + 1} of {name}"
         try:
-            found = yaml.load(chunk, source=name)
+            document = yaml.load(chunk, source=name)
         except ConfigError as error:
             reading.problem(where, error.what, error.remedy)
             continue
-        if loose and not _is_object(found):
+        if loose and not _is_object(document):
             reading.problem(where, "it is neither an object nor the end of a list")
             continue
-        _add(reading, found, name)
+        _add(reading, document, name)
 
 
-def _is_object(found: Any) -> bool:
-    if not isinstance(found, dict):
-        return found is None
-    metadata = found.get("metadata")
+def _is_object(document: Any) -> bool:
+    if not isinstance(document, dict):
+        return document is None
+    metadata = document.get("metadata")
     if isinstance(metadata, dict) and "name" in metadata:
-        return "kind" in found
-    return "items" in found or found.keys() <= _LIST_ENDS
+        return "kind" in document
+    return "items" in document or document.keys() <= _LIST_ENDS

@@ -104,14 +104,14 @@ class PathReading:
             return False
         if _LOG.search(name) and not sniff:
             return False
-        rest, found = tailed.sections(data)
-        self._logs.take(name, found)
-        if texts.like_objects(rest):
+        remainder, logs = tailed.sections(data)
+        self._logs.take(name, logs)
+        if texts.like_objects(remainder):
             self._anybodys = "" if sniff else name
-            (of_json if rest.lstrip()[:1] in (b"{", b"[") else of_yaml)(self, name, rest)
+            (of_json if remainder.lstrip()[:1] in (b"{", b"[") else of_yaml)(self, name, remainder)
             self._anybodys = ""
             return True
-        return bool(found) or (sniff and self.facts(("", ""), data, name))
+        return bool(logs) or (sniff and self.facts(("", ""), data, name))
 
     def _text(self, name: str, data: bytes, *, alone: bool) -> bool:
         """Whether it is a text that tells something."""
@@ -145,20 +145,20 @@ class PathReading:
         """What a node says of itself in a log, if anything; "" for a pod or namespace that is not known, both
         where it is the only log of its file. ``doubt``: another container may have said it.
         """
-        found = probed.found_in(data)
-        if found is not None and doubt:
+        fields = probed.found_in(data)
+        if fields is not None and doubt:
             how = "kubectl logs of the agent's pod, into a file with its name and .log"
             self.problem(f"a node's facts in {name}", "a container may have printed that text", how)
-        elif found is not None:
-            self._facts.append((key, found, name))
-        return found is not None
+        elif fields is not None:
+            self._facts.append((key, fields, name))
+        return fields is not None
 
-    def take(self, one: dict[str, Any]) -> None:
+    def take(self, obj: dict[str, Any]) -> None:
         """An object; of a file that is anybody's when all others are known."""
         if not self._anybodys:
-            self.snapshot.add(one, "")
+            self.snapshot.add(obj, "")
             return
-        self._sniffed.append((self._anybodys, one if str(one.get("kind")) in _OWN_KINDS else lean(one)))
+        self._sniffed.append((self._anybodys, obj if str(obj.get("kind")) in _OWN_KINDS else lean(obj)))
 
     def _take_sniffed(self) -> bool:
         """Objects of anybody's files, of which a forged one takes the place of none. Whether there are only such files,
@@ -166,13 +166,13 @@ class PathReading:
         """
         only = self.alone or not (self._logs.placed or any(self.snapshot.counts().values()))
         self.snapshot.texts |= set() if only else {name for name, _ in self._sniffed}
-        for name, one in self._sniffed:
-            own = str(one.get("kind")) in _OWN_KINDS
+        for name, obj in self._sniffed:
+            own = str(obj.get("kind")) in _OWN_KINDS
             if own and not only:
                 how = "if you have collected it yourself, give the file a name that ends with .json"
-                self.problem(f"the {one['kind']} in {name}", "a container may have printed that text", how)
+                self.problem(f"the {obj['kind']} in {name}", "a container may have printed that text", how)
             else:
-                self.snapshot.add(one, "" if only else name, leaned=not own)
+                self.snapshot.add(obj, "" if only else name, leaned=not own)
         return only
 
     def finish(self) -> Snapshot:
@@ -239,9 +239,9 @@ def read(path: str) -> Snapshot:
     else:
         with _opened(path) as file:
             _stream(os.path.basename(path), file, reading)
-    found = reading.finish()
-    if not any(found.counts().values()) and not found.hosts:
-        why = f" ({found.missing[0].what}: {found.missing[0].why})" if found.missing else ""
+    snapshot = reading.finish()
+    if not any(snapshot.counts().values()) and not snapshot.hosts:
+        why = f" ({snapshot.missing[0].what}: {snapshot.missing[0].why})" if snapshot.missing else ""
         raise ConfigError(
             f"there is no object of Kubernetes in {path}{why}",
             "an archive of kgpu collect, a must-gather folder, what kubectl get -o yaml or describe prints, or a log",
@@ -250,8 +250,8 @@ def read(path: str) -> Snapshot:
     if not reading.own:
         from kgpu.doctor.sources.gaps import gaps
 
-        found.missing += gaps(found)
-    return found
+        snapshot.missing += gaps(snapshot)
+    return snapshot
 
 
 def _stream(name: str, file: io.BufferedReader, reading: PathReading) -> None:
@@ -356,21 +356,21 @@ def _meta(reading: PathReading, name: str, data: bytes) -> None:
     try:
         if len(data) > MAX_OBJECT:
             raise ValueError("too large")
-        said = msgspec.json.decode(data)
+        meta = msgspec.json.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         reading.problem(name, str(error), "collect it again")
         return
-    if not isinstance(said, dict):
+    if not isinstance(meta, dict):
         return
     reading.own = True
     snapshot = reading.snapshot
-    taken = seconds(said.get("taken"))
+    taken = seconds(meta.get("taken"))
     snapshot.taken, snapshot.timed = taken or snapshot.taken, taken is not None
-    snapshot.listed |= {kind for kind in said.get("listed") or () if isinstance(kind, str)}
-    version = said.get("version")
+    snapshot.listed |= {kind for kind in meta.get("listed") or () if isinstance(kind, str)}
+    version = meta.get("version")
     if isinstance(version, list) and len(version) == 2 and all(isinstance(part, int) for part in version):
         snapshot.version = (version[0], version[1])
-    for row in said.get("missing") or ():
+    for row in meta.get("missing") or ():
         if isinstance(row, dict):
             what, why, how = (str(row.get(key) or "") for key in ("what", "why", "how"))
             # Quoted, not taken over: it would be an order of whoever wrote the archive.

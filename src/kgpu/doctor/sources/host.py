@@ -102,17 +102,19 @@ async def snapshot_of_host(root: str = "/", *, judge: Judge | None = None, node:
     """A snapshot of one node: the machine that this runs on."""
     from kgpu.doctor.snapshot import Snapshot
 
-    found = Snapshot()
-    found.taken = time.time()
+    snapshot = Snapshot()
+    snapshot.taken = time.time()
     paths = MountedPaths.at(root)
     facts = gather(paths, judge=judge, node=node)
     driver: dict[str, Any] = await read_driver(_driver_root(paths))
     facts_with = host_facts.encode(facts) | driver
-    found.add(facts_with)
+    snapshot.add(facts_with)
     for what, why in facts.missing.items():
         how = "run it as root on the node"
-        found.missing.append(Missing(f"{what} of node {facts.node}", why, how, slight=host_facts.is_slight(what, why)))
-    return found
+        snapshot.missing.append(
+            Missing(f"{what} of node {facts.node}", why, how, slight=host_facts.is_slight(what, why))
+        )
+    return snapshot
 
 
 def gather(
@@ -135,7 +137,7 @@ def gather(
     kernel = _text(paths, "/proc/sys/kernel/osrelease").strip()
     log = tried(host_facts.KERNEL_LOG, lambda: kernel_log(paths, log_path, every=judge is not None))
     version = _text(paths, "/proc/driver/nvidia/version")
-    said = _DRIVER.search(version)
+    version_line = _DRIVER.search(version)
     libraries = _names(paths, "/usr/lib*/**/libnvidia-ml.so.*") or _names(
         paths, "/run/nvidia/driver/usr/lib*/**/libnvidia-ml.so.*"
     )
@@ -157,7 +159,7 @@ def gather(
         modules=tried("kernel modules", lambda: _modules(paths)),
         kernel_log=None if log is None else tuple(line for line in log if host_facts.matters(line))[-MAX_LINES:],
         xids=judge(log) if judge and log else (),
-        driver_version=said[1] if said else "",
+        driver_version=version_line[1] if version_line else "",
         driver_open="Open Kernel Module" in version if version else None,
         library_version=versions[0] if len(set(versions)) == 1 else "",
         libraries=tuple(libraries),
@@ -227,29 +229,31 @@ async def driver_facts(reader: Reader) -> dict[str, Any]:
     try:
         async with asyncio.timeout(NVML_SECONDS):
             inventory = await reader.inventory()
-            read = [one for one in await reader.readings(READINGS) if one.whole]
+            whole = [reading for reading in await reader.readings(READINGS) if reading.whole]
     except TimeoutError:
         return {"nvmlError": f"the driver has not answered for {NVML_SECONDS:.0f} seconds"}
     except NoHardwareError:
         return {}
     except UserError as error:
         return {"nvmlError": error.what}
-    readings = {one.uuid: {name: one.values[name] for name in READINGS if name in one.values} for one in read}
+    readings = {
+        reading.uuid: {name: reading.values[name] for name in READINGS if name in reading.values} for reading in whole
+    }
 
     gpus = [
         Gpu(
-            index=one.index, uuid=one.uuid, name=one.name, pci=one.pci_bus_id, memory_mib=one.memory_mib,
-            mig_capable=one.mig_capable, mig_enabled=one.mig_enabled, mig_pending=one.mig_pending,
-            instances=tuple(part.profile for part in one.partitions),
-            compute=".".join(map(str, one.compute_capability or ())), recovery=one.recovery_action,
-            problems=tuple(f"{row.problem}: {row.what}" for row in one.findings), readings=readings.get(one.uuid, {}),
+            index=gpu.index, uuid=gpu.uuid, name=gpu.name, pci=gpu.pci_bus_id, memory_mib=gpu.memory_mib,
+            mig_capable=gpu.mig_capable, mig_enabled=gpu.mig_enabled, mig_pending=gpu.mig_pending,
+            instances=tuple(part.profile for part in gpu.partitions),
+            compute=".".join(map(str, gpu.compute_capability or ())), recovery=gpu.recovery_action,
+            problems=tuple(f"{row.problem}: {row.what}" for row in gpu.findings), readings=readings.get(gpu.uuid, {}),
         )
-        for one in inventory.accelerators
+        for gpu in inventory.accelerators
     ]  # fmt: skip
-    found: dict[str, Any] = {"gpus": msgspec.to_builtins(gpus)}
+    fields: dict[str, Any] = {"gpus": msgspec.to_builtins(gpus)}
     if inventory.cuda_version:
-        found["cuda"] = ".".join(map(str, inventory.cuda_version))
-    return found
+        fields["cuda"] = ".".join(map(str, inventory.cuda_version))
+    return fields
 
 
 def _driver_root(paths: MountedPaths) -> Path:
@@ -273,8 +277,8 @@ def kernel_log(paths: MountedPaths, device: Path | None = None, *, every: bool =
         raise
 
 
-def _lines(said: Iterator[str], *, every: bool) -> list[str]:
-    return list(said) if every else list(deque(filter(host_facts.matters, said), maxlen=MAX_LINES))
+def _lines(records: Iterator[str], *, every: bool) -> list[str]:
+    return list(records) if every else list(deque(filter(host_facts.matters, records), maxlen=MAX_LINES))
 
 
 def _kmsg(path: str) -> Iterator[str]:
@@ -363,16 +367,16 @@ def has_accelerator(bus: Path) -> bool:
 
 
 def _pci(paths: MountedPaths) -> Iterator[PciDevice]:
-    for one in pci.functions(paths.local(f"/{pci.DEVICES}")):
-        if one.vendor not in VENDORS or (one.vendor == "8086" and one.pci_class[:2] not in _CLASSES):
+    for device in pci.functions(paths.local(f"/{pci.DEVICES}")):
+        if device.vendor not in VENDORS or (device.vendor == "8086" and device.pci_class[:2] not in _CLASSES):
             continue
-        driver = one.folder / "driver"
+        driver = device.folder / "driver"
         yield PciDevice(
-            address=one.address, vendor=one.vendor, device=one.hex("device"), pci_class=one.pci_class,
+            address=device.address, vendor=device.vendor, device=device.hex("device"), pci_class=device.pci_class,
             driver=os.path.basename(os.readlink(driver)) if driver.is_symlink() else "",
-            numa_node=one.number("numa_node"), lost=read_some(one.folder / "config", 4) == b"\xff\xff\xff\xff",
-            link_width=one.number("current_link_width"), link_width_max=one.number("max_link_width"),
-            link_speed=one.text("current_link_speed"), link_speed_max=one.text("max_link_speed"),
+            numa_node=device.number("numa_node"), lost=read_some(device.folder / "config", 4) == b"\xff\xff\xff\xff",
+            link_width=device.number("current_link_width"), link_width_max=device.number("max_link_width"),
+            link_speed=device.text("current_link_speed"), link_speed_max=device.text("max_link_speed"),
         )  # fmt: skip
 
 

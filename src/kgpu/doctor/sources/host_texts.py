@@ -61,22 +61,22 @@ class HostTexts:
     def add(self, name: str, data: bytes) -> tuple[bool, bool]:
         """Whether a text is of a node, and whether it is its kernel's log."""
         kernel = bool(_NAMED.search(name) or _KERNEL.search(data, 0, _SAMPLE))
-        found = kernel or bool(_OF_SMI.search(os.path.basename(name)) or _SMI.search(data, 0, _SAMPLE))
-        if found:
+        of_node = kernel or bool(_OF_SMI.search(os.path.basename(name)) or _SMI.search(data, 0, _SAMPLE))
+        if of_node:
             self._found.append((name, data.decode("utf-8", "replace")))
-        return found, kernel
+        return of_node, kernel
 
     def finish(self, snapshot: Snapshot, *, trusted: bool = True) -> list[str]:
         """One host for each node. Gives the texts that do not count: anybody's of a node of which others tell.
         ``trusted``: none of them is anybody's.
         """
         own = {name for name, _ in self._found if trusted or _is_own(snapshot, name)}
-        anybodys = [one for one in self._found if one[0] not in own]
-        _put_all(snapshot, [one for one in self._found if one[0] in own])
+        anybodys = [row for row in self._found if row[0] not in own]
+        _put_all(snapshot, [row for row in self._found if row[0] in own])
         known = frozenset(snapshot.hosts)
         snapshot.texts |= {name for name, _ in anybodys}
         left = {name for name, text in anybodys if _node(snapshot, name, text) in known}
-        _put_all(snapshot, [one for one in anybodys if one[0] not in left], unsure=True)
+        _put_all(snapshot, [row for row in anybodys if row[0] not in left], unsure=True)
         return sorted(left)
 
 
@@ -87,10 +87,10 @@ def _is_own(snapshot: Snapshot, name: str) -> bool:
     return bool(_OWN.search(name)) and not any(pod in base and _OWN.search(pod) for pod in pods)
 
 
-def _put_all(snapshot: Snapshot, found: list[tuple[str, str]], *, unsure: bool = False) -> None:
+def _put_all(snapshot: Snapshot, rows: list[tuple[str, str]], *, unsure: bool = False) -> None:
     hosts: dict[str, dict[str, Any]] = {}
     files: dict[str, str] = {}
-    for name, text in found:
+    for name, text in rows:
         node = _node(snapshot, name, text)
         said_in = {"saidIn": files.setdefault(node, name)} if unsure else {}
         _take(hosts.setdefault(node, said_in), name, text)
@@ -123,8 +123,8 @@ def _node(snapshot: Snapshot, name: str, text: str) -> str:
     inside = [node for node in snapshot.nodes if node in name]
     if inside:
         return max(inside, key=len)
-    said = _HOST.search(text)
-    host = (said["journal"] or said["uname"]) if said else ""
+    host_match = _HOST.search(text)
+    host = (host_match["journal"] or host_match["uname"]) if host_match else ""
     if host:
         return next((node for node in snapshot.nodes if node.partition(".")[0] == host.partition(".")[0]), host)
     nodes = matching.gpu_nodes(snapshot) or list(snapshot.nodes.values())

@@ -63,35 +63,37 @@ async def collect(
     api: Api, *, logs: Logs | None = None, now: float | None = None, target: Subject | None = None
 ) -> Snapshot:
     """Look once; what ``target`` is about is looked at first. Raises KubeError when nodes or pods can't be read."""
-    found = Snapshot()
-    found.taken, found.timed = (time.time() if now is None else now), True
+    snapshot = Snapshot()
+    snapshot.taken, snapshot.timed = (time.time() if now is None else now), True
     served: dict[tuple[str, str], Resource] = {}
     try:
-        said = await api.discover()
-        found.version = said.version
-        served = {(row.group, row.kind): row for row in said.resources}
+        api_kinds = await api.discover()
+        snapshot.version = api_kinds.version
+        served = {(row.group, row.kind): row for row in api_kinds.resources}
     except KubeRefusedError as error:
-        found.missing.append(Missing("which kinds the API server has", error.what, error.remedy))
+        snapshot.missing.append(Missing("which kinds the API server has", error.what, error.remedy))
     gate = asyncio.Semaphore(AT_ONCE)
-    await asyncio.gather(*(_list(api, row, served, found, gate) for row in KINDS))
-    found.sort()  # before anything is worked out once: nothing may depend on the order of the answers
-    matter = nodes_that_matter(found, target)
+    await asyncio.gather(*(_list(api, row, served, snapshot, gate) for row in KINDS))
+    snapshot.sort()  # before anything is worked out once: nothing may depend on the order of the answers
+    matter = nodes_that_matter(snapshot, target)
     await _read_logs(
-        logs if logs is not None else _logs_of(api), found, gate, worth_reading(found, frozenset(matter), target)
+        logs if logs is not None else _logs_of(api), snapshot, gate, worth_reading(snapshot, frozenset(matter), target)
     )
-    found.missing += host_gaps(found, matter, "the API server has no such thing, and no agent of kgpu has told it")
-    return found
+    snapshot.missing += host_gaps(
+        snapshot, matter, "the API server has no such thing, and no agent of kgpu has told it"
+    )
+    return snapshot
 
 
 async def _list(
-    api: Api, row: Wanted, served: dict[tuple[str, str], Resource], found: Snapshot, gate: asyncio.Semaphore
+    api: Api, row: Wanted, served: dict[tuple[str, str], Resource], snapshot: Snapshot, gate: asyncio.Semaphore
 ) -> None:
     resource = row.resource
     if row.any_version and served:
         here = served.get((resource.group, resource.kind))
         if here is None:
             if resource.group != "resource.k8s.io":
-                found.listed.add(resource.kind)
+                snapshot.listed.add(resource.kind)
             return
         resource = here
     try:
@@ -102,16 +104,16 @@ async def _list(
             raise
         if not (row.any_version and error.code == 404):
             how = f"give the right to list {resource.plural}: docs/how-to/doctor-rights.yaml has them all"
-            found.missing.append(Missing(f"{resource.plural} of the cluster", error.what, how))
+            snapshot.missing.append(Missing(f"{resource.plural} of the cluster", error.what, how))
         return
     except KubeError as error:
         if resource.kind in NEEDED:
             raise
-        found.missing.append(Missing(f"{resource.plural} of the cluster", error.what, error.remedy))
+        snapshot.missing.append(Missing(f"{resource.plural} of the cluster", error.what, error.remedy))
         return
-    found.listed.add(resource.kind)
+    snapshot.listed.add(resource.kind)
     for obj in listing.items:
-        found.add(obj, leaned=True)
+        snapshot.add(obj, leaned=True)
 
 
 def _project(obj: Object) -> Object:
@@ -124,45 +126,49 @@ def _logs_of(api: object) -> Logs | None:
 
 
 async def _read_logs(
-    logs: Logs | None, found: Snapshot, gate: asyncio.Semaphore, wanted: list[tuple[Pod, str, bool]]
+    logs: Logs | None, snapshot: Snapshot, gate: asyncio.Semaphore, wanted: list[tuple[Pod, str, bool]]
 ) -> None:
     if not wanted:
         return
     if logs is None:
-        found.missing.append(Missing("logs of pods", "this client can't read them", "kubectl logs, or kgpu collect"))
+        snapshot.missing.append(Missing("logs of pods", "this client can't read them", "kubectl logs, or kgpu collect"))
         return
-    silent = {pod.node for pod, _, _ in wanted if is_silent(found.nodes.get(pod.node))}
+    silent = {pod.node for pod, _, _ in wanted if is_silent(snapshot.nodes.get(pod.node))}
     if silent:
         wanted = [row for row in wanted if row[0].node not in silent]
-        found.missing.append(Missing(f"logs of pods on {listed(sorted(silent))}", "its kubelet does not answer"))
+        snapshot.missing.append(Missing(f"logs of pods on {listed(sorted(silent))}", "its kubelet does not answer"))
     if len(wanted) > MAX_LOGS:
-        found.missing.append(Missing(f"logs of {len(wanted) - MAX_LOGS} more containers", "too many to read at once"))
+        snapshot.missing.append(
+            Missing(f"logs of {len(wanted) - MAX_LOGS} more containers", "too many to read at once")
+        )
     refused: dict[str, str] = {}
 
     async def one(pod: Pod, container: str, previous: bool) -> None:
-        agent = is_agent(found, pod)
+        agent = is_agent(snapshot, pod)
         since = SINCE if agent and pod.ready else 0
-        said = b""
+        data = b""
         try:
             for tail in LOG_LINES:
                 async with gate:
-                    said = await logs.logs(
+                    data = await logs.logs(
                         pod.namespace, pod.name, container, previous=previous, tail=tail, limit=LOG_BYTES, since=since
                     )
-                if len(said) < LOG_BYTES:
+                if len(data) < LOG_BYTES:
                     break
         except KubeError as error:
             refused.setdefault(error.what, pod.path)
             return
-        log = Log(namespace=pod.namespace, pod=pod.name, container=container, previous=previous, lines=lines(said))
-        found.add_log(log)
-        if agent and not previous and (facts := probed.found_in(said)) is not None:
-            take_facts(found, facts, pod, log.title, latest=found.taken)
+        log = Log(namespace=pod.namespace, pod=pod.name, container=container, previous=previous, lines=lines(data))
+        snapshot.add_log(log)
+        if agent and not previous and (facts := probed.found_in(data)) is not None:
+            take_facts(snapshot, facts, pod, log.title, latest=snapshot.taken)
 
     try:
         async with asyncio.timeout(LOG_SECONDS):
             await asyncio.gather(*(one(*row) for row in wanted[:MAX_LOGS]))
     except TimeoutError:
-        found.missing.append(Missing("some of the pods' logs", f"not all were there after {LOG_SECONDS:.0f} seconds"))
+        snapshot.missing.append(
+            Missing("some of the pods' logs", f"not all were there after {LOG_SECONDS:.0f} seconds")
+        )
     for what, path in list(refused.items())[:3]:
-        found.missing.append(Missing(f"logs such as of {path}", what, "give the right to get pods/log"))
+        snapshot.missing.append(Missing(f"logs such as of {path}", what, "give the right to get pods/log"))

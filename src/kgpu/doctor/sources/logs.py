@@ -34,34 +34,34 @@ _SIGNS: Final = (names.VALIDATED_CONDITION, names.GPUS_HEALTHY_CONDITION)
 
 
 def worth_reading(
-    found: Snapshot, nodes: frozenset[str] = frozenset(), target: Subject | None = None
+    snapshot: Snapshot, nodes: frozenset[str] = frozenset(), target: Subject | None = None
 ) -> list[tuple[Pod, str, bool]]:
     """Containers, and whether what they said before their last restart is meant: of a GPU stack, of GPU pods that fail,
     and of the pods of ``target``, however they are. First these, then the agents of ``nodes``, then what runs badly.
     """
-    target_pods = {pod.key for pod in _pods_of(found, target) if pod.node}
+    target_pods = {pod.key for pod in _pods_of(snapshot, target) if pod.node}
 
     def rank(pod: Pod, previous: bool) -> int:
-        if pod.key in target_pods or (pod.node in nodes and not previous and is_agent(found, pod)):
+        if pod.key in target_pods or (pod.node in nodes and not previous and is_agent(snapshot, pod)):
             return 0
         return 1 if previous or not pod.ready else 2
 
-    rows = found.once(_containers)
+    rows = snapshot.once(_containers)
     known = {pod.key for pod, _, _ in rows}
-    more = [row for key in sorted(target_pods - known) for row in _of_pod(found.pods[key])]
+    more = [row for key in sorted(target_pods - known) for row in _of_pod(snapshot.pods[key])]
     return sorted([*rows, *more], key=lambda row: (rank(row[0], row[2]), row[0].key))
 
 
-def _pods_of(found: Snapshot, target: Subject | None) -> list[Pod]:
+def _pods_of(snapshot: Snapshot, target: Subject | None) -> list[Pod]:
     """The pods that a target is, or has made."""
-    obj = found.get(target.kind, target.name, target.namespace) if target is not None else None
-    return [] if obj is None else [obj] if isinstance(obj, Pod) else found.pods_of(obj)
+    obj = snapshot.get(target.kind, target.name, target.namespace) if target is not None else None
+    return [] if obj is None else [obj] if isinstance(obj, Pod) else snapshot.pods_of(obj)
 
 
-def _containers(found: Snapshot) -> list[tuple[Pod, str, bool]]:
+def _containers(snapshot: Snapshot) -> list[tuple[Pod, str, bool]]:
     rows: list[tuple[Pod, str, bool]] = []
-    for pod in found.pods.values():
-        parts = matching.parts_of_pod(found, pod)
+    for pod in snapshot.pods.values():
+        parts = matching.parts_of_pod(snapshot, pod)
         if not pod.node or (
             not parts and (pod.ready or pod.phase == "Succeeded" or not matching.uses_accelerators(pod))
         ):
@@ -82,16 +82,16 @@ def _of_pod(pod: Pod) -> Iterator[tuple[Pod, str, bool]]:
             yield pod, container.name, True
 
 
-def is_agent(found: Snapshot, pod: Pod) -> bool:
+def is_agent(snapshot: Snapshot, pod: Pod) -> bool:
     """Whether a pod is one of kgpu's agents, and none that somebody has given their looks: its DaemonSet has the name,
     and is in the namespace that the ClusterPolicy tells, which only administrators write.
     """
     owner = _daemon_set(pod)
     name = text(owner.get("name"))
-    if name not in DAEMON_SETS or pod.namespace not in found.once(_homes):
+    if name not in DAEMON_SETS or pod.namespace not in snapshot.once(_homes):
         return False
-    known = found.get("DaemonSet", name, pod.namespace)
-    return known.uid == text(owner.get("uid")) if known is not None else not found.knows("DaemonSet")
+    known = snapshot.get("DaemonSet", name, pod.namespace)
+    return known.uid == text(owner.get("uid")) if known is not None else not snapshot.knows("DaemonSet")
 
 
 def _daemon_set(pod: Pod) -> Mapping[str, Any]:
@@ -100,18 +100,18 @@ def _daemon_set(pod: Pod) -> Mapping[str, Any]:
     return mapping(next((one for one in owners if one.get("kind") == "DaemonSet"), None))
 
 
-def _homes(found: Snapshot) -> frozenset[str]:
+def _homes(snapshot: Snapshot) -> frozenset[str]:
     """Namespaces where kgpu's DaemonSets are. Where no ClusterPolicy was given, the only one with any whose pods have a
     folder of their node, as agents have and no tenant's: of two, one may be a forger's.
     """
-    policies = [policy for policy in found.all("ClusterPolicy") if policy.source not in found.texts]
+    policies = [policy for policy in snapshot.all("ClusterPolicy") if policy.source not in snapshot.texts]
     operator_spaces = {policy.text("status.namespace") for policy in policies} - {""}
-    if operator_spaces or ("ClusterPolicy" in found.listed and not policies):
+    if operator_spaces or ("ClusterPolicy" in snapshot.listed and not policies):
         return frozenset(operator_spaces)
     daemon_spaces = {
         daemons.namespace
-        for daemons in found.all("DaemonSet")
-        if daemons.name in DAEMON_SETS and daemons.source not in found.texts and is_mighty(daemons)
+        for daemons in snapshot.all("DaemonSet")
+        if daemons.name in DAEMON_SETS and daemons.source not in snapshot.texts and is_mighty(daemons)
     }
     return frozenset(daemon_spaces if len(daemon_spaces) == 1 else ())
 
@@ -122,21 +122,21 @@ def is_silent(node: Node | None) -> bool:
     return ready is not None and ready.status == "Unknown"
 
 
-def nodes_that_matter(found: Snapshot, target: Subject | None = None) -> tuple[str, ...]:
+def nodes_that_matter(snapshot: Snapshot, target: Subject | None = None) -> tuple[str, ...]:
     """The nodes whose own facts may tell why something does not work: those of the target, then those in trouble."""
-    return tuple(dict.fromkeys(_that_matter(found, target)))[:MAX_NODES]
+    return tuple(dict.fromkeys(_that_matter(snapshot, target)))[:MAX_NODES]
 
 
-def _that_matter(found: Snapshot, target: Subject | None) -> Iterator[str]:
+def _that_matter(snapshot: Snapshot, target: Subject | None) -> Iterator[str]:
     if target is not None:
-        obj = found.get(target.kind, target.name, target.namespace)
+        obj = snapshot.get(target.kind, target.name, target.namespace)
         if isinstance(obj, Node):
             yield obj.name
-        yield from (pod.node for pod in _pods_of(found, target) if pod.node)
-    for pod, _, _ in found.once(_containers):
+        yield from (pod.node for pod in _pods_of(snapshot, target) if pod.node)
+    for pod, _, _ in snapshot.once(_containers):
         if not pod.ready and pod.phase != "Succeeded":
             yield pod.node
-    yield from (node.name for node in matching.gpu_nodes(found) if _in_trouble(node))
+    yield from (node.name for node in matching.gpu_nodes(snapshot) if _in_trouble(node))
 
 
 def _in_trouble(node: Node) -> bool:
@@ -149,7 +149,7 @@ def _in_trouble(node: Node) -> bool:
     return not any(free for _, free in counts) or any(free < all_ for all_, free in counts)
 
 
-def take_facts(found: Snapshot, facts: Mapping[str, Any], pod: Pod | None, said_in: str, *, latest: float) -> None:
+def take_facts(snapshot: Snapshot, facts: Mapping[str, Any], pod: Pod | None, said_in: str, *, latest: float) -> None:
     """Put a node's facts from a log to the snapshot, or tell why they do not count.
 
     ``pod`` is whose log it is; None only for a log that the user has named himself. ``latest`` is the time, in seconds
@@ -158,43 +158,43 @@ def take_facts(found: Snapshot, facts: Mapping[str, Any], pod: Pod | None, said_
     name, when = text(facts.get("node")), text(facts.get("taken"))
     if pod is not None and pod.node != name:
         return
-    if pod is not None and not is_agent(found, pod):
-        if text(_daemon_set(pod).get("name")) in DAEMON_SETS and not found.once(_homes):
+    if pod is not None and not is_agent(snapshot, pod):
+        if text(_daemon_set(pod).get("name")) in DAEMON_SETS and not snapshot.once(_homes):
             why = "neither a ClusterPolicy nor DaemonSets tell which agents are kgpu's own"
-            found.missing.append(Missing(_of([name]), why, _HOW))
+            snapshot.missing.append(Missing(_of([name]), why, _HOW))
         return
-    taken, node = seconds(when), found.nodes.get(name)
-    if not name or taken is None or (node is None and found.nodes):
+    taken, node = seconds(when), snapshot.nodes.get(name)
+    if not name or taken is None or (node is None and snapshot.nodes):
         return
-    known = found.hosts.get(name)
+    known = snapshot.hosts.get(name)
     if known is not None and (seconds(known.taken) or 0.0) >= taken:
         return
     booted = text(node.at("status.nodeInfo.bootID")) if node else ""
-    age = found.taken - taken if found.taken else 0.0
+    age = snapshot.taken - taken if snapshot.taken else 0.0
     why = f"its agent has said nothing newer than {when}" if age > FRESH else ""
     if booted and booted != facts.get("bootId"):
         why = f"the node was started anew after its agent said it ({when})"
     if taken > latest + AHEAD:
         why = f"its agent says it of a time that has not come yet ({when})"
     if why:
-        found.missing.append(Missing(_of([name]), why, _HOW))
+        snapshot.missing.append(Missing(_of([name]), why, _HOW))
         return
     known_fields = {field: value for field, value in facts.items() if field in _FIELDS}
     head = {"apiVersion": host_facts.API_VERSION, "kind": host_facts.KIND, "metadata": {"name": name}}
-    found.add({**known_fields, **head, "node": name, "toldBy": said_in}, said_in)
+    snapshot.add({**known_fields, **head, "node": name, "toldBy": said_in}, said_in)
 
 
-def host_gaps(found: Snapshot, matter: tuple[str, ...], why: str) -> Iterator[Missing]:
+def host_gaps(snapshot: Snapshot, matter: tuple[str, ...], why: str) -> Iterator[Missing]:
     """Which nodes' own facts are missing; where none is known and none matters most, that of one in general."""
-    known_gaps = {gap.what for gap in found.missing}
-    without = [name for name in matter if name not in found.hosts and _of([name]) not in known_gaps]
-    if found.hosts and without:
+    known_gaps = {gap.what for gap in snapshot.missing}
+    without = [name for name in matter if name not in snapshot.hosts and _of([name]) not in known_gaps]
+    if snapshot.hosts and without:
         yield Missing(_of(without), why, _HOW)
-    elif not found.hosts and (nodes := without or _some(found)):
+    elif not snapshot.hosts and (nodes := without or _some(snapshot)):
         what = "what the nodes' own files, kernel logs and drivers say"
         yield Missing(what, why, f"{_HOW} (for example {', '.join(nodes[:_SHOWN])})", slight=not without)
     rows: dict[tuple[str, str], list[str]] = {}
-    for host in found.hosts.values():
+    for host in snapshot.hosts.values():
         for what, problem in host.missing.items() if host.told_by else ():
             rows.setdefault((what, problem), []).append(host.node)
     for (what, problem), nodes in sorted(rows.items()):
@@ -202,10 +202,10 @@ def host_gaps(found: Snapshot, matter: tuple[str, ...], why: str) -> Iterator[Mi
         yield Missing(f"{what} of {listed(sorted(nodes))}", problem, how, slight=host_facts.is_slight(what, problem))
 
 
-def _some(found: Snapshot) -> list[str]:
+def _some(snapshot: Snapshot) -> list[str]:
     """A node with accelerators, as far as one is known of."""
-    users = (pod.node for pod in found.pods.values() if pod.node and matching.uses_accelerators(pod))
-    return [one.name for one in matching.gpu_nodes(found)[:1]] or list(itertools.islice(users, 1))
+    users = (pod.node for pod in snapshot.pods.values() if pod.node and matching.uses_accelerators(pod))
+    return [one.name for one in matching.gpu_nodes(snapshot)[:1]] or list(itertools.islice(users, 1))
 
 
 def _of(nodes: list[str]) -> str:

@@ -106,14 +106,14 @@ def _befallen(rows: list[printed.PrintedEvent]) -> Iterator[dict[str, Any]]:
             )
 
 
-def _add_unknown(snapshot: Snapshot, one: dict[str, Any], file: str) -> None:
-    metadata = one["metadata"]
-    if one["kind"] == "Node":
+def _add_unknown(snapshot: Snapshot, obj: dict[str, Any], file: str) -> None:
+    metadata = obj["metadata"]
+    if obj["kind"] == "Node":
         known = metadata["name"] in snapshot.nodes
     else:
         known = (metadata["namespace"], metadata["name"]) in snapshot.pods
     if not known:
-        snapshot.add(one, _unsure(snapshot, file))
+        snapshot.add(obj, _unsure(snapshot, file))
 
 
 def _unsure(snapshot: Snapshot, file: str) -> str:
@@ -123,18 +123,18 @@ def _unsure(snapshot: Snapshot, file: str) -> str:
 
 def _moment(snapshot: Snapshot, every: list[printed.Printed]) -> float:
     """When the texts were printed: a pod's start and the age of its first event tell it, else the latest time known."""
-    found = [snapshot.taken]
-    for one in every:
+    moments = [snapshot.taken]
+    for printout in every:
         began = {
             (obj["metadata"].get("namespace", ""), obj["metadata"]["name"]): seconds(obj["status"].get("startTime"))
-            for obj in one.objects
+            for obj in printout.objects
         }
-        for row in one.told:
+        for row in printout.told:
             about = row.event["involvedObject"]
             start = began.get((about["namespace"], about["name"]))
             if start is not None and row.event["reason"] == "Scheduled":
-                found.append(start + row.first)
-    return max(found)
+                moments.append(start + row.first)
+    return max(moments)
 
 
 def _dated(row: printed.PrintedEvent, now: float) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Printed:
 
 def read(text: str) -> Printed:
     """Return the objects, events and pod rows found in what kubectl printed."""
-    printed = Printed(rows=[one for part in _parts(text, _PODS) for one in _listed(part)])
+    printed = Printed(rows=[row for part in _parts(text, _PODS) for row in _listed(part)])
     for block in _parts(text, _BLOCK):
         if re.search(r"^(?:Containers|Init Containers|Node-Selectors|QoS Class):", block, re.MULTILINE):
             _pod(block, printed)
@@ -72,7 +72,7 @@ def read(text: str) -> Printed:
             nodes = list(described.nodes(block))
             rows = described.fields(block).get("Events", ())
             printed.objects += nodes
-            printed.told += [one for node in nodes for one in _events(rows, "Node", node["metadata"]["name"], "")]
+            printed.told += [event for node in nodes for event in _events(rows, "Node", node["metadata"]["name"], "")]
     for part in _parts(text, _EVENTS):
         printed.told += _table(part)
     return printed
@@ -93,18 +93,18 @@ def seconds(age: str) -> float:
     )
 
 
-def _pod(block: str, found: Printed) -> None:
+def _pod(block: str, printed: Printed) -> None:
     tree, fields = _tree(block), described.fields(block)
     name, namespace = _text(tree, "Name"), _text(tree, "Namespace") or "default"
     node = _text(tree, "Node").partition("/")[0]
-    kind, _, owner = _text(tree, "Controlled By").partition("/")
+    kind, _, owner_name = _text(tree, "Controlled By").partition("/")
     metadata: dict[str, Any] = {
         "name": name,
         "namespace": namespace,
         "labels": dict(described.pairs(fields.get("Labels", ()), "=")),
     }
-    if owner:
-        metadata["ownerReferences"] = [{"kind": kind, "name": owner, "controller": True}]
+    if owner_name:
+        metadata["ownerReferences"] = [{"kind": kind, "name": owner_name, "controller": True}]
     spec: dict[str, Any] = {"nodeName": node if node not in ("", "<none>") else ""}
     began = described.time_of(_text(tree, "Start Time"))
     status: dict[str, Any] = {"phase": _text(tree, "Status").partition(" ")[0], "startTime": began}
@@ -113,9 +113,11 @@ def _pod(block: str, found: Printed) -> None:
     if message := _text(tree, "Message"):
         status["message"] = message
     for title, key in (("Init Containers", "initContainers"), ("Containers", "containers")):
-        rows = [_container(one, body) for one, body in _map(tree, title).items()]
+        rows = [_container(container, body) for container, body in _map(tree, title).items()]
         spec[key] = [row for row, _ in rows]
-        status["initContainerStatuses" if key == "initContainers" else "containerStatuses"] = [said for _, said in rows]
+        status["initContainerStatuses" if key == "initContainers" else "containerStatuses"] = [
+            row_status for _, row_status in rows
+        ]
     if selector := dict(described.pairs(fields.get("Node-Selectors", ()), "=")):
         spec["nodeSelector"] = selector
     status["conditions"] = [
@@ -123,8 +125,8 @@ def _pod(block: str, found: Printed) -> None:
         for row in fields.get("Conditions", ())
         if len(cells := row.split()) == 2 and cells[1] in ("True", "False", "Unknown")
     ]
-    found.objects.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status})
-    found.told += _events(fields.get("Events", ()), "Pod", name, namespace)
+    printed.objects.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status})
+    printed.told += _events(fields.get("Events", ()), "Pod", name, namespace)
 
 
 def _container(name: str, body: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -135,23 +137,23 @@ def _container(name: str, body: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     spec: dict[str, Any] = {"name": name, "image": _text(tree, "Image"), "resources": resources, "env": env}
     spec |= {key: rows for key, rows in words.items() if rows}
     count = _text(tree, "Restart Count")
-    said: dict[str, Any] = {
+    status: dict[str, Any] = {
         "name": name, "image": _text(tree, "Image"), "ready": _text(tree, "Ready") == "True",
         "restartCount": int(count) if count.isdecimal() and len(count) < 9 else 0,
     }  # fmt: skip
     for title, key in _STATES.items():
         if state := _state(tree.get(title)):
-            said[key] = state
-    return spec, said
+            status[key] = state
+    return spec, status
 
 
 def _amounts(tree: dict[str, Any], title: str) -> dict[str, str]:
     return {key: value for key, value in _map(tree, title).items() if isinstance(value, str)}
 
 
-def _state(found: Any) -> dict[str, Any]:
+def _state(entry: Any) -> dict[str, Any]:
     """``Waiting`` with its reason below it, as Kubernetes has it."""
-    tree = found if isinstance(found, dict) else {"": found}
+    tree = entry if isinstance(entry, dict) else {"": entry}
     word = str(tree.get("") or "").lower()
     if word not in ("waiting", "running", "terminated"):
         return {}
@@ -221,17 +223,19 @@ def _table(text: str) -> list[PrintedEvent]:
     """``kubectl get events``: the rows below the head, until one has another form."""
     head, *rows = text.splitlines()[:MAX_ROWS]
     everywhere, wide = head.startswith("NAMESPACE"), "SUBOBJECT" in head
-    found = []
+    events = []
     for row in rows:
         cells = _ROW.split(row.rstrip(), maxsplit=4 + everywhere + 2 * wide)
         if len(cells) < 5 + everywhere:
             break
         namespace = cells.pop(0) if everywhere else "default"
-        age, level, reason, about, *rest = cells
+        age, level, reason, about, *other_cells = cells
         kind, _, name = about.partition("/")
         if level in ("Normal", "Warning") and name:
-            found.append(_told((level, reason, rest[-1], ""), age, (_KINDS.get(kind.lower(), kind), namespace, name)))
-    return found
+            events.append(
+                _told((level, reason, other_cells[-1], ""), age, (_KINDS.get(kind.lower(), kind), namespace, name))
+            )
+    return events
 
 
 _COUNT: Final = re.compile(r"(?P<ready>\d{1,4})/(?P<all>\d{1,4})")
@@ -253,27 +257,27 @@ def _listed(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _row(cells: list[str], columns: dict[str, int], count: re.Match[str]) -> dict[str, Any]:
-    name, said, again = (cells[columns[title]] for title in ("NAME", "STATUS", "RESTARTS"))
+    name, status, again = (cells[columns[title]] for title in ("NAME", "STATUS", "RESTARTS"))
     namespace = cells[columns["NAMESPACE"]] if "NAMESPACE" in columns else "default"
     node = cells[columns["NODE"]] if "NODE" in columns and columns["NODE"] < len(cells) else ""
-    ready = count["ready"] == count["all"] and said == "Running"
-    word = said.removeprefix("Init:")
+    ready = count["ready"] == count["all"] and status == "Running"
+    word = status.removeprefix("Init:")
     waits = {"waiting": {"reason": word}} if word not in _RUNS and not _COUNT.fullmatch(word) else {}
     container = {
         "name": CONTAINER, "ready": ready, "restartCount": int(again) if again.isdecimal() and len(again) < 9 else 0,
-        "state": waits or ({"running": {}} if said == "Running" else {"waiting": {"reason": "PodInitializing"}}),
+        "state": waits or ({"running": {}} if status == "Running" else {"waiting": {"reason": "PodInitializing"}}),
     }  # fmt: skip
     return {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace},
         # The short list has no nodes; of what is more than pending there is one.
         "spec": {
-            "nodeName": node.replace("<none>", "") or ("" if said == "Pending" else NODE),
+            "nodeName": node.replace("<none>", "") or ("" if status == "Pending" else NODE),
             "containers": [{"name": CONTAINER}],
         },
         "status": {
-            "phase": _PHASES.get(said, "Pending" if said in _RUNS else "Running"),
+            "phase": _PHASES.get(status, "Pending" if status in _RUNS else "Running"),
             "conditions": [{"type": "Ready", "status": str(ready)}],
-            **({"containerStatuses": [container]} if said not in ("Completed", "Succeeded") else {}),
+            **({"containerStatuses": [container]} if status not in ("Completed", "Succeeded") else {}),
         },
     }  # fmt: skip
 

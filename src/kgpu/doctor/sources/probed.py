@@ -147,19 +147,19 @@ def without(data: bytes) -> bytes:
     return b"\n".join(line for line in data.split(b"\n") if not _is_line(line))
 
 
-def _is_line(one: bytes) -> bool:
-    head, begin, _ = one[: _MAX_TIME + len(_BEGIN)].partition(_BEGIN)
+def _is_line(line: bytes) -> bool:
+    head, begin, _ = line[: _MAX_TIME + len(_BEGIN)].partition(_BEGIN)
     return bool(begin) and _BEFORE.fullmatch(head) is not None
 
 
 def _unpacked(text: bytes) -> dict[str, Any] | None:
     try:
-        said = decode(text.strip(), _Line)
+        line = decode(text.strip(), _Line)
         unpacking = zlib.decompressobj()
-        facts = unpacking.decompress(base64.b64decode(said.facts, validate=True), MAX_FACTS)
-        if unpacking.unconsumed_tail or said.form != FORM:
+        facts = unpacking.decompress(base64.b64decode(line.facts, validate=True), MAX_FACTS)
+        if unpacking.unconsumed_tail or line.form != FORM:
             return None
-        found = msgspec.json.decode(facts)
+        fields = msgspec.json.decode(facts)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, zlib.error, binascii.Error, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return fields if isinstance(fields, dict) else None

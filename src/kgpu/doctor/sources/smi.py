@@ -154,9 +154,9 @@ def _report(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 _BEFORE: Final = {"Driver Version": "driverVersion", "CUDA Version": "cuda"}
 
 
-def _close(found: list[dict[str, Any]], fields: dict[tuple[str, ...], str]) -> None:
-    if ("PCI address",) in fields and len(found) < MAX_GPUS:
-        found.append(_gpu(len(found), fields))
+def _close(gpus: list[dict[str, Any]], fields: dict[tuple[str, ...], str]) -> None:
+    if ("PCI address",) in fields and len(gpus) < MAX_GPUS:
+        gpus.append(_gpu(len(gpus), fields))
 
 
 def _gpu(index: int, fields: dict[tuple[str, ...], str]) -> dict[str, Any]:
@@ -165,8 +165,8 @@ def _gpu(index: int, fields: dict[tuple[str, ...], str]) -> dict[str, Any]:
         value = convert(fields.get(path, ""))
         if value is not None:
             readings.setdefault(name, value)
-    mask = [bit for key, bit in _REASONS.items() for path, said in fields.items()
-            if path[-1] == key and path[0] in _REASON_TITLES and said == "Active"]  # fmt: skip
+    mask = [bit for key, bit in _REASONS.items() for path, state in fields.items()
+            if path[-1] == key and path[0] in _REASON_TITLES and state == "Active"]  # fmt: skip
     if any(path[0] in _REASON_TITLES for path in fields):
         readings["clock_event_reasons"] = sum(mask)
     mig, pending = fields.get(("MIG Mode", "Current"), ""), fields.get(("MIG Mode", "Pending"), "")
@@ -191,14 +191,14 @@ def _gpu(index: int, fields: dict[tuple[str, ...], str]) -> dict[str, Any]:
 _REASON_TITLES: Final = ("Clocks Event Reasons", "Clocks Throttle Reasons")
 
 
-def _amount(said: str) -> float | None:
+def _amount(text: str) -> float | None:
     """``81559 MiB``, ``16x``, ``30 C`` as a number, None for what has none."""
-    hit = _NUMBER.match(said)
+    hit = _NUMBER.match(text)
     return float(hit[0]) if hit else None
 
 
-def _switch(said: str) -> int | None:
-    return {"Yes": 1, "No": 0, "Enabled": 1, "Disabled": 0}.get(said)
+def _switch(text: str) -> int | None:
+    return {"Yes": 1, "No": 0, "Enabled": 1, "Disabled": 0}.get(text)
 
 
 def _one_of(*words: str) -> Callable[[str], float | None]:

@@ -127,7 +127,7 @@ def sections(data: bytes) -> tuple[bytes, list[TailedLog]]:
         return data, []
     marks = list(_MARK.finditer(data))
     ends = {hit["whose"]: hit for hit in marks if hit["end"]}
-    rest: list[bytes] = []
+    between: list[bytes] = []
     logs: list[TailedLog] = []
     at = 0
     for hit in marks:
@@ -138,6 +138,6 @@ def sections(data: bytes) -> tuple[bytes, list[TailedLog]]:
         body = data[hit.end() : last]
         namespace, pod, container = (hit[key].decode() for key in ("namespace", "pod", "container"))
         logs.append(TailedLog(namespace, pod, container, body, forged=_MARK.search(body) is not None))
-        rest.append(data[at : hit.start()])
+        between.append(data[at : hit.start()])
         at = after
-    return b"".join((*rest, data[at:])), logs
+    return b"".join((*between, data[at:])), logs

@@ -106,14 +106,14 @@ def _spans(data: bytes, mark: re.Pattern[bytes]) -> Iterator[tuple[int, int]]:
 
 def _parts(data: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
     """A mapping has each key once: where a key of the outermost one comes again, another object begins."""
-    seen: set[bytes] = set()
+    keys: set[bytes] = set()
     for hit in _TOP_KEY.finditer(data, start, end):
-        if hit[1] in seen:
+        if hit[1] in keys:
             yield start, hit.start(1)
             start = hit.start(1)
-            seen.clear()
-        if len(seen) < MAX_KEYS:
-            seen.add(hit[1])
+            keys.clear()
+        if len(keys) < MAX_KEYS:
+            keys.add(hit[1])
     yield start, end
 
 

@@ -132,14 +132,16 @@ _REFUSED: Final = re.compile(r"gpuResourcesEnabledOverride")
 
 def _chart_refuses(snapshot: Snapshot) -> Iterator[Finding]:
     """DRA-12 as those say it who install charts: Flux, Argo CD, Rancher."""
-    for obj, _, seen in messages.in_conditions(snapshot, _REFUSED, kinds=("HelmRelease", "Application", "HelmChart")):
+    for obj, _, evidence in messages.in_conditions(
+        snapshot, _REFUSED, kinds=("HelmRelease", "Application", "HelmChart")
+    ):
         yield Finding(
             subject=obj.subject,
             cause=(
                 f"{obj} does not install the DRA driver: resources.gpus.enabled wants "
                 "gpuResourcesEnabledOverride=true beside it"
             ),
-            evidence=(seen,),
+            evidence=(evidence,),
             remedy=_OVERRIDE,
             confidence=CERTAIN,
         )

@@ -154,9 +154,9 @@ def held_up(snapshot: Snapshot) -> Iterator[Finding]:
         if bad is None or not pod.node:
             continue
         waits = [
-            other
-            for other in snapshot.pods_by_node.get(pod.node, ())
-            if other.key != pod.key and not other.ready and matching.initialising(other) and matching.parts_of(other)
+            held
+            for held in snapshot.pods_by_node.get(pod.node, ())
+            if held.key != pod.key and not held.ready and matching.initialising(held) and matching.parts_of(held)
         ]
         more = f"; {len(waits)} pods there wait for it" if waits else ""
         line = last_line(snapshot, pod, bad)
@@ -170,7 +170,7 @@ def held_up(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=(
                 bad.cite_status(),
                 *((line,) if line is not None else ()),
-                *(other.cite("status.phase") for other in waits[:3]),
+                *(held.cite("status.phase") for held in waits[:3]),
             ),
             remedy=(
                 remedies.logs(pod.namespace, pod.name, "-c", bad.name, "--previous", "--tail=50"),
@@ -179,7 +179,7 @@ def held_up(snapshot: Snapshot) -> Iterator[Finding]:
             confidence=LIKELY,
             since=pod.created,
             nodes=(pod.node,),
-            pods=(pod.path, *(other.path for other in waits)),
+            pods=(pod.path, *(held.path for held in waits)),
         )
 
 

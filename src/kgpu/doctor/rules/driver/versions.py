@@ -50,12 +50,12 @@ def two_drivers(snapshot: Snapshot) -> Iterator[Finding]:
         marked = node is not None and node.labels.get(label) == "pre-installed"
         if not own and not marked:
             continue
-        seen = host.cite("libraries", own[0]) if host and own else None
+        libraries = host.cite("libraries", own[0]) if host and own else None
         yield Finding(
             subject=pod.subject,
             cause=f"{pod} is to install a driver on node {pod.node}, which has one of its own",
             evidence=(
-                *((seen,) if seen else ()),
+                *((libraries,) if libraries else ()),
                 *((node.cite(f"metadata.labels[{label}]"),) if node and marked else ()),
                 pod.cite("status.phase"),
             ),
@@ -97,7 +97,7 @@ def no_image(snapshot: Snapshot) -> Iterator[Finding]:
                     cluster_policy.change(snapshot, {"driver": {"usePrecompiled": False}}),
                     Remedy("or run a kernel that NVIDIA publishes drivers for"),
                 ),
-                seen=(
+                evidence=(
                     bad.cite("image"),
                     bad.cite_status(),
                     *((node.cite("status.nodeInfo.kernelVersion"),) if node else ()),
@@ -110,7 +110,7 @@ def no_image(snapshot: Snapshot) -> Iterator[Finding]:
                     Remedy("install the driver on the node in the system's own way (Talos: a system extension)"),
                     cluster_policy.change(snapshot, {"driver": {"enabled": False}}),
                 ),
-                seen=(bad.cite("image"), bad.cite_status(), *((node.cite("status.nodeInfo.osImage"),) if node else ())),
+                evidence=(bad.cite("image"), bad.cite_status(), *((node.cite("status.nodeInfo.osImage"),) if node else ())),
             )  # fmt: skip
 
 
@@ -126,13 +126,13 @@ def _not_missing(snapshot: Snapshot, pod: Pod) -> bool:
 
 
 def _missing_image(
-    pod: Pod, image: str, rule_id: str, why: str, *, remedy: tuple[Remedy, ...], seen: tuple[Evidence, ...]
+    pod: Pod, image: str, rule_id: str, why: str, *, remedy: tuple[Remedy, ...], evidence: tuple[Evidence, ...]
 ) -> Finding:
     return Finding(
         id=rule_id,
         subject=pod.subject,
         cause=f"{pod} on node {pod.node} can't pull {image}: {why}",
-        evidence=seen,
+        evidence=evidence,
         remedy=remedy,
         confidence=CERTAIN,
         since=pod.created,
@@ -159,11 +159,11 @@ _MIXED: Final = re.compile(r"different OS versions found for the same kernel ver
 @rule("DRV-09", "One kernel, two releases of the system", Place.DRIVER, explains=("DRV-02", "SCH-02", "OPR-15"))
 def mixed_pool(snapshot: Snapshot) -> Iterator[Finding]:
     """Precompiled drivers are chosen by kernel and system: a kernel must belong to one release."""
-    for obj, _, seen in messages.in_conditions(snapshot, _MIXED):
+    for obj, _, evidence in messages.in_conditions(snapshot, _MIXED):
         yield Finding(
             subject=obj.subject,
             cause=f"{obj} can't choose precompiled drivers: nodes with one kernel run different releases of the system",
-            evidence=(seen,),
+            evidence=(evidence,),
             remedy=(
                 Remedy(
                     "kubectl get nodes -l nvidia.com/gpu.present=true -o custom-columns=NODE:.metadata.name,"
@@ -199,17 +199,17 @@ def overlapping(snapshot: Snapshot) -> Iterator[Finding]:
                 both, (*(node.cite("spec.nodeSelector") for node in both), *(row[2] for row in conditions)), node.name
             )
             return
-    for obj, _, seen in messages.in_conditions(snapshot, _CONFLICT, kinds=("NVIDIADriver",)):
-        yield _overlap([obj], (seen, obj.cite("spec.nodeSelector")), "")
+    for obj, _, condition in messages.in_conditions(snapshot, _CONFLICT, kinds=("NVIDIADriver",)):
+        yield _overlap([obj], (condition, obj.cite("spec.nodeSelector")), "")
 
 
-def _overlap(drivers: list[Obj], seen: tuple[Evidence, ...], node: str) -> Finding:
+def _overlap(drivers: list[Obj], evidence: tuple[Evidence, ...], node: str) -> Finding:
     who = " and ".join(map(str, drivers))
     where = f"all select node {node}" if node else "selects nodes that another one selects too"
     return Finding(
         subject=drivers[0].subject,
         cause=f"{who} {where}: the operator installs a driver for none of them",
-        evidence=seen,
+        evidence=evidence,
         remedy=(
             Remedy("kubectl get nvidiadrivers -o custom-columns=NAME:.metadata.name,SELECTOR:.spec.nodeSelector"),
             Remedy(
@@ -404,17 +404,17 @@ def two_systems(snapshot: Snapshot) -> Iterator[Finding]:
     ]
     if not good or not strange or len(strange) != len(bad):
         return
-    node, other = snapshot.nodes[strange[0].node], snapshot.nodes[next(iter(good.values()))]
+    node, working_node = snapshot.nodes[strange[0].node], snapshot.nodes[next(iter(good.values()))]
     failing = matching.failing(strange[0])
     yield Finding(
         subject=strange[0].subject,
         cause=(
             f"{strange[0]} fails on node {node.name} with {node.os_image}; the driver works on nodes with "
-            f"{other.os_image}: one driver DaemonSet wants one release on all GPU nodes"
+            f"{working_node.os_image}: one driver DaemonSet wants one release on all GPU nodes"
         ),
         evidence=(
             node.cite("status.nodeInfo.osImage"),
-            other.cite("status.nodeInfo.osImage"),
+            working_node.cite("status.nodeInfo.osImage"),
             *((failing.cite_status(),) if failing else ()),
         ),
         remedy=(

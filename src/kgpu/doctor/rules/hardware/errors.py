@@ -52,20 +52,20 @@ class _Seen:
     but: str = ""
 
 
-def _finding(seen: _Seen, cause: str, *, reboot: bool = False) -> Finding:
-    drain = (remedies.drain(seen.node),) if reboot else ()
+def _finding(error: _Seen, cause: str, *, reboot: bool = False) -> Finding:
+    drain = (remedies.drain(error.node),) if reboot else ()
     return Finding(
-        subject=Subject("Node", seen.node),
-        cause=cause + seen.but,
-        evidence=seen.evidence,
+        subject=Subject("Node", error.node),
+        cause=cause + error.but,
+        evidence=error.evidence,
         remedy=(
             *drain,
-            Remedy(seen.xid.advice) if seen.xid.advice else Remedy("see what the table says:"),
-            remedies.explain_xid(seen.xid.code),
+            Remedy(error.xid.advice) if error.xid.advice else Remedy("see what the table says:"),
+            remedies.explain_xid(error.xid.code),
         ),
-        confidence=seen.sure,
-        since=seen.xid.first,
-        nodes=(seen.node,),
+        confidence=error.sure,
+        since=error.xid.first,
+        nodes=(error.node,),
     )
 
 
@@ -136,10 +136,10 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
     node: replace the card.
     """
     numbered: Counter[str] = Counter()
-    for seen in _open(snapshot):
-        if seen.xid.code == _LOST:
-            numbered[seen.node] += 1
-            yield _finding(seen, f"{seen.gpu} of node {seen.node} has fallen off the bus (Xid 79)", reboot=True)
+    for error in _open(snapshot):
+        if error.xid.code == _LOST:
+            numbered[error.node] += 1
+            yield _finding(error, f"{error.gpu} of node {error.node} has fallen off the bus (Xid 79)", reboot=True)
     for host in snapshot.hosts.values():
         for gpu in host.gpus or ():
             why_lost = next((problem for problem in gpu.problems if problem.startswith(_LOST_PROBLEM)), "")
@@ -181,11 +181,11 @@ def memory_errors(snapshot: Snapshot) -> Iterator[Finding]:
     """Xid 48 with 63 or 64, 94 (contained: restart the program) or 95 (uncontained: reset the GPU)."""
     # Errors of the GPU's memory; the strongest of the codes on one device decides.
     by_device: dict[tuple[str, str], list[_Seen]] = {}
-    for seen in _open(snapshot):
-        if seen.xid.code in _ECC:
-            by_device.setdefault((seen.node, seen.gpu), []).append(seen)
+    for error in _open(snapshot):
+        if error.xid.code in _ECC:
+            by_device.setdefault((error.node, error.gpu), []).append(error)
     for rows in by_device.values():
-        codes = sorted({seen.xid.code for seen in rows})
+        codes = sorted({error.xid.code for error in rows})
         if codes == [63]:
             continue
         worst = max(rows, key=lambda row: (row.xid.code in (95, 64), row.xid.code))
@@ -215,25 +215,25 @@ def firmware(snapshot: Snapshot) -> Iterator[Finding]:
 @rule("HW-08", "An application's error", Place.HARDWARE)
 def application(snapshot: Snapshot) -> Iterator[Finding]:
     """Xid 13, 31, 43 and 45 say what a program did. No reset and no reboot."""
-    for seen in _open(snapshot):
-        if seen.xid.code not in _APPLICATION:
+    for error in _open(snapshot):
+        if error.xid.code not in _APPLICATION:
             continue
-        who = f", process {seen.xid.process}" if seen.xid.process else ""
+        who = f", process {error.xid.process}" if error.xid.process else ""
         yield Finding(
-            subject=Subject("Node", seen.node),
+            subject=Subject("Node", error.node),
             cause=(
-                f"a program on {seen.gpu} of node {seen.node} has made an error (Xid {seen.xid.code}{who}); "
+                f"a program on {error.gpu} of node {error.node} has made an error (Xid {error.xid.code}{who}); "
                 "the GPU is well"
             ),
-            evidence=seen.evidence,
+            evidence=error.evidence,
             remedy=(
                 Remedy("give it to whoever runs the program; no reset, no drain"),
-                remedies.explain_xid(seen.xid.code),
+                remedies.explain_xid(error.xid.code),
             ),
             confidence=LIKELY,
             level=Level.NOTE,
-            since=seen.xid.first,
-            nodes=(seen.node,),
+            since=error.xid.first,
+            nodes=(error.node,),
         )
 
 
@@ -244,17 +244,17 @@ def missing_gpu(snapshot: Snapshot) -> Iterator[Finding]:
         if host.gpus is None or host.pci is None or not host.gpus:
             continue
         on_bus = {device.address.lower() for device in gpus_of(host)}
-        seen = {gpu.pci.lower() for gpu in host.gpus if gpu.pci}
-        gone = sorted(on_bus - seen)
-        if not seen or not gone or not seen <= on_bus:
+        shown = {gpu.pci.lower() for gpu in host.gpus if gpu.pci}
+        gone = sorted(on_bus - shown)
+        if not shown or not gone or not shown <= on_bus:
             continue
         yield Finding(
             subject=Subject("Node", host.node),
             cause=(
-                f"node {host.node} has {len(on_bus)} GPUs on its bus, and the driver shows {len(seen)}: "
+                f"node {host.node} has {len(on_bus)} GPUs on its bus, and the driver shows {len(shown)}: "
                 f"{', '.join(gone)} is missing"
             ),
-            evidence=(host.cite("pci", ", ".join(sorted(on_bus))), host.cite("gpus", ", ".join(sorted(seen)))),
+            evidence=(host.cite("pci", ", ".join(sorted(on_bus))), host.cite("gpus", ", ".join(sorted(shown)))),
             remedy=(
                 Remedy("dmesg | grep -i {}", gone[0]),
                 *remedies.reboot(host.node, "reseat the card if it stays away"),

@@ -115,7 +115,7 @@ def _has_ended_programs(snapshot: Snapshot, host: HostFacts, gpu: Gpu) -> bool:
 @rule("HW-04", "A remapping of memory waits for a reset", Place.HARDWARE, explains=(*_ABOVE, "HW-02"))
 def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
     """After an uncorrectable error the row is exchanged at the next reset of the GPU."""
-    seen = set()
+    reported_nodes = set()
     for host, gpu in _ill(snapshot):
         if number(gpu, "remapped_rows_failure") or not (
             number(gpu, "remapped_rows_pending") or number(gpu, "retired_pages_pending")
@@ -123,7 +123,7 @@ def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         if _has_ended_programs(snapshot, host, gpu):
             continue
-        seen.add(host.node)
+        reported_nodes.add(host.node)
         yield _about(
             host,
             gpu,
@@ -139,7 +139,7 @@ def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
             ),
         )
     for unwell in told(snapshot):
-        if WAITS in unwell.facts and unwell.node.name not in seen and not _FATAL.intersection(unwell.xids):
+        if WAITS in unwell.facts and unwell.node.name not in reported_nodes and not _FATAL.intersection(unwell.xids):
             yield as_told(
                 unwell,
                 f"a bad row of the memory of {unwell.gpu} of node {unwell.node.name} waits for a reset to be replaced",

@@ -94,7 +94,7 @@ def not_well(snapshot: Snapshot) -> Iterator[Finding]:
     that is not in NVIDIA's catalogue, a driver library that crashes, a CUDA check that fails. The remedy is the
     verdict's own: kgpu health on the node shows all of its evidence.
     """
-    seen = {
+    explained = {
         (row, node, uuid)
         for row, look in _READ.items()
         for finding in look(snapshot)
@@ -106,7 +106,7 @@ def not_well(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         usual = _USUAL if unwell.works else _WITHDRAWN
         row = next((row for row in _ROWS if any(map(row.has, unwell.facts))), usual)
-        if (row.id, unwell.node.name, unwell.uuid) in seen:
+        if (row.id, unwell.node.name, unwell.uuid) in explained:
             continue
         by_program = unwell.reason == APPLICATION_ERROR
         finding = as_told(

@@ -25,7 +25,7 @@ def nouveau_owns(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         if not bound and "nvidia" in (host.modules or {}):
             continue
-        seen = (
+        binding = (
             host.cite("pci", f"{bound[0].address} driver {bound[0].driver}")
             if bound
             else host.cite("modules", "nouveau")
@@ -33,7 +33,7 @@ def nouveau_owns(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             subject=Subject("Node", host.node),
             cause=f"on node {host.node} the kernel's own driver nouveau has taken the GPU, so that NVIDIA's can't",
-            evidence=(seen,),
+            evidence=(binding,),
             remedy=_BLACKLIST,
             confidence=CERTAIN if bound else LIKELY,
             nodes=(host.node,),

@@ -32,7 +32,7 @@ _MAX_SHOWN: Final = 6
 
 def _exporters(snapshot: Snapshot) -> Iterator[tuple[Pod, Container]]:
     """One exporter pod of each owner, with the container that exports."""
-    seen: set[tuple[str, str]] = set()
+    known_owners: set[tuple[str, str]] = set()
     for pod in matching.pods_of_part(snapshot, EXPORTER, vendor=matching.NVIDIA):
         key = (pod.namespace, pod.owner or pod.name)
         mains = [
@@ -40,8 +40,8 @@ def _exporters(snapshot: Snapshot) -> Iterator[tuple[Pod, Container]]:
             for container in pod.containers
             if not container.init and "dcgm" in container.image + " ".join(container.words)
         ]
-        if key not in seen and mains:
-            seen.add(key)
+        if key not in known_owners and mains:
+            known_owners.add(key)
             yield pod, mains[0]
 
 

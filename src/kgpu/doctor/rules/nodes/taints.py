@@ -90,7 +90,7 @@ def _tainted(snapshot: Snapshot, *, near_miss: bool) -> Iterator[Finding]:
                     yield _passing(finding, subject, reason.node)
                 continue
             # Taints of the same nodes have the same remedy, unless one of them alone is enough.
-            nodes = dict.fromkeys(other.node for other in pending.against(TAINTS, subject))
+            nodes = dict.fromkeys(refusal.node for refusal in pending.against(TAINTS, subject))
             groups.setdefault((*nodes, "", subject) if change else tuple(nodes), {})[subject] = reason
         for taints in groups.values():
             if all(_names_key(pending, reason) for reason in taints.values()) is not near_miss:
@@ -148,7 +148,7 @@ def _not_tolerated(pending: Waiting, reasons: Mapping[str, Reason], change: smal
     taints = [_taint(subject) for subject in reasons]
     first = next(iter(reasons.values()))
     node = pending.snapshot.nodes[first.node]
-    nodes = tuple(dict.fromkeys(other.node for subject in reasons for other in pending.against(TAINTS, subject)))
+    nodes = tuple(dict.fromkeys(refusal.node for subject in reasons for refusal in pending.against(TAINTS, subject)))
     keys = {taint.key for taint in taints}
     tolerations = [
         row for row in pending.pod.list("spec.tolerations") if isinstance(row, dict) and text(row.get("key")) in keys
@@ -222,7 +222,7 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
         lacking = [row for row in kept if row[0].name not in running_on]
         node, taint = (lacking or kept)[0]
         nodes = tuple(dict.fromkeys(node.name for node, _ in lacking or kept))
-        taints = list(dict.fromkeys(taint for other, taint in lacking or kept if other is node))
+        taints = list(dict.fromkeys(taint for tainted_node, taint in lacking or kept if tainted_node is node))
         away = [f"{taint.key}:{taint.effect}-" for taint in taints]
         yield Finding(
             subject=obj.subject,

@@ -76,7 +76,7 @@ def old_schema(snapshot: Snapshot) -> Iterator[Finding]:
         return
     if not crd.map(_SCHEMA):
         return
-    for _, release, seen in releases(snapshot):
+    for _, release, evidence in releases(snapshot):
         lacks = [
             field
             for field, since in _SINCE
@@ -89,7 +89,7 @@ def old_schema(snapshot: Snapshot) -> Iterator[Finding]:
                     f"{crd} is older than the operator {'.'.join(map(str, release))}: it lacks spec.{lacks[0]}, so "
                     "that the API server drops such fields without a word"
                 ),
-                evidence=(crd.cite(f"{_SCHEMA}.{lacks[0].partition('.')[0]}"), seen),
+                evidence=(crd.cite(f"{_SCHEMA}.{lacks[0].partition('.')[0]}"), evidence),
                 remedy=CRDS,
                 confidence=CERTAIN,
             )
@@ -101,7 +101,7 @@ def ignored(snapshot: Snapshot) -> Iterator[Finding]:
     """There is one ClusterPolicy for a cluster; further ones are ignored."""
     for policy in snapshot.all("ClusterPolicy"):
         if policy.text("status.state") == "ignored":
-            others = [other.name for other in snapshot.all("ClusterPolicy") if other.text("status.state") != "ignored"]
+            others = [rival.name for rival in snapshot.all("ClusterPolicy") if rival.text("status.state") != "ignored"]
             yield Finding(
                 subject=policy.subject,
                 cause=(
@@ -165,11 +165,11 @@ def outside_matrix(snapshot: Snapshot) -> Iterator[Finding]:
                 break
 
 
-def _outside(policy: Obj, what: str, seen: Evidence) -> Finding:
+def _outside(policy: Obj, what: str, evidence: Evidence) -> Finding:
     return Finding(
         subject=policy.subject,
         cause=f"outside of what the operator supports: {what}",
-        evidence=(seen,),
+        evidence=(evidence,),
         remedy=(
             Remedy("bring it to a supported version: docs/reference has the matrix"),
             Remedy("or use the operator's release that supports it"),
@@ -346,13 +346,13 @@ def pinned(snapshot: Snapshot) -> Iterator[Finding]:
 )
 def unsupported(snapshot: Snapshot) -> Iterator[Finding]:
     """{releases}, as is what is older."""
-    for pod, release, seen in releases(snapshot):
+    for pod, release, evidence in releases(snapshot):
         row = release_of(dotted(release))
         if row is not None and row.support is Support.ENDED:
             yield Finding(
                 subject=pod.subject,
                 cause=f"{pod} is the operator's release {'.'.join(map(str, release))}, whose support has ended",
-                evidence=(seen,),
+                evidence=(evidence,),
                 remedy=(
                     Remedy(
                         "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --version v26.3.3  # CRDs first"

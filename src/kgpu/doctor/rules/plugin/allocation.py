@@ -155,9 +155,9 @@ def wrong_vendor(snapshot: Snapshot) -> Iterator[Finding]:
             ):
                 continue
             others = [
-                (other, label)
-                for other in (matching.NVIDIA, matching.AMD, matching.GAUDI, matching.INTEL)
-                if other != vendor and (label := matching.pci_label(node, other))
+                (candidate, label)
+                for candidate in (matching.NVIDIA, matching.AMD, matching.GAUDI, matching.INTEL)
+                if candidate != vendor and (label := matching.pci_label(node, candidate))
             ]
             if not others:
                 continue

@@ -106,12 +106,12 @@ def _closed(snapshot: Snapshot) -> Iterator[Finding]:
             plugins = [
                 pod for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=vendor, node=node.name) if not pod.ended
             ]
-            seen = f"{plugins[0]} is not ready there" if plugins else "none is seen there"
+            state = f"{plugins[0]} is not ready there" if plugins else "none is seen there"
             yield Finding(
                 subject=node.subject,
                 cause=(
                     f"node {node.name} has {node.capacity(resource)} {resource} and allows none of them: their device "
-                    f"plugin is not there, or starts anew ({seen})"
+                    f"plugin is not there, or starts anew ({state})"
                 ),
                 evidence=(
                     node.cite(f"status.capacity[{resource}]"), node.cite(f"status.allocatable[{resource}]"),

@@ -49,7 +49,7 @@ def evicted(snapshot: Snapshot) -> Iterator[Finding]:
         if pod.reason != "Evicted" or "ephemeral-storage" not in pod.message or not matching.uses_accelerators(pod):
             continue
         others = snapshot.pods_by_owner.get((pod.namespace, pod.owner), []) if pod.owner else []
-        if any(other.ready for other in others):
+        if any(sibling.ready for sibling in others):
             continue
         node = snapshot.nodes.get(pod.node)
         pressure = node.condition("DiskPressure") if node else None

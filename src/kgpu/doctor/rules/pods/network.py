@@ -128,12 +128,12 @@ def no_rdma(snapshot: Snapshot) -> Iterator[Finding]:
                         if _RDMA.fullmatch(key) and node.allocatable(key)
                     }
                 )
-                other = f" (there is: {', '.join(offered)})"
+                reason = f" (there is: {', '.join(offered)})"
                 if not offered:
-                    other = ": the RDMA device plugin does not run, or is configured with another name"
+                    reason = ": the RDMA device plugin does not run, or is configured with another name"
                 yield Finding(
                     subject=pod.subject,
-                    cause=f"{pod} asks for {name}, which no node offers{other}",
+                    cause=f"{pod} asks for {name}, which no node offers{reason}",
                     evidence=(
                         container.cite(f"resources.limits[{name}]"),
                         *(node.cite("status.allocatable") for node in matching.gpu_nodes(snapshot)[:1]),

@@ -66,11 +66,11 @@ def before_driver(snapshot: Snapshot) -> Iterator[Finding]:
         if node is None or node.runtime[0] != "cri-o" or pod.ready or matching.failing(pod):
             continue
         waits = [
-            (other, bad)
-            for other in snapshot.pods_by_node.get(pod.node, ())
-            if other.key != pod.key
-            and matching.parts_of(other)
-            and (bad := matching.failing(other))
+            (waiting_pod, bad)
+            for waiting_pod in snapshot.pods_by_node.get(pod.node, ())
+            if waiting_pod.key != pod.key
+            and matching.parts_of(waiting_pod)
+            and (bad := matching.failing(waiting_pod))
             and bad.waiting in CREATE_WORDS
         ]
         if waits:
@@ -88,7 +88,7 @@ def before_driver(snapshot: Snapshot) -> Iterator[Finding]:
                 level=Level.WAIT,
                 expected="until the driver's pod is ready, 3 to 10 minutes",
                 nodes=(pod.node,),
-                pods=tuple(other.path for other, _ in waits),
+                pods=tuple(waiting_pod.path for waiting_pod, _ in waits),
             )
 
 

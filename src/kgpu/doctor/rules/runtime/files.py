@@ -162,7 +162,7 @@ def other_folder(snapshot: Snapshot) -> Iterator[Finding]:
         ]
         without = bool(own) and not any("nvidia" in content for content in own)
         for pod in snapshot.once(toolkits).get(node.name, []):
-            path, seen = _toolkit_env(pod, "CONTAINERD_CONFIG")
+            path, variable = _toolkit_env(pod, "CONTAINERD_CONFIG")
             if path.startswith(folder) or not (
                 without or node.name in refused or (pod.ready is False and matching.failing(pod))
             ):
@@ -174,7 +174,7 @@ def other_folder(snapshot: Snapshot) -> Iterator[Finding]:
                     f"{pod} writes {path or ROOT} on node {node.name}, and {name} reads its own files in {folder}: "
                     "the runtime nvidia is not there"
                 ),
-                evidence=(node.cite("status.nodeInfo.containerRuntimeVersion"), seen, *proof),
+                evidence=(node.cite("status.nodeInfo.containerRuntimeVersion"), variable, *proof),
                 remedy=(
                     Remedy("set in toolkit.env of the ClusterPolicy:"),
                     Remedy("CONTAINERD_CONFIG={}config.toml.tmpl", folder),
@@ -194,7 +194,7 @@ def generated(snapshot: Snapshot) -> Iterator[Finding]:
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         where = _distribution(node)
         for pod in snapshot.once(toolkits).get(node.name, []) if where else ():
-            path, seen = _toolkit_env(pod, "CONTAINERD_CONFIG")
+            path, variable = _toolkit_env(pod, "CONTAINERD_CONFIG")
             if where is None or path != f"{where[1]}config.toml" or where[0] not in ("k3s", "RKE2"):
                 continue
             yield Finding(
@@ -203,7 +203,7 @@ def generated(snapshot: Snapshot) -> Iterator[Finding]:
                     f"{pod} writes {path} on node {node.name}, which {where[0]} generates anew at each start: two "
                     "writers, and a restart for each"
                 ),
-                evidence=(seen, node.cite("status.nodeInfo.containerRuntimeVersion")),
+                evidence=(variable, node.cite("status.nodeInfo.containerRuntimeVersion")),
                 remedy=(
                     Remedy("set CONTAINERD_CONFIG={}.tmpl in toolkit.env of the ClusterPolicy", path),
                     Remedy(
@@ -331,19 +331,19 @@ def wrong_runtime(snapshot: Snapshot) -> Iterator[Finding]:
     bad: list[tuple[Pod, Node, Evidence, str]] = []
     for pod in matching.pods_of_part(snapshot, TOOLKIT):
         node = snapshot.nodes.get(pod.node)
-        runtime, seen = _toolkit_env(pod, "RUNTIME")
+        runtime, variable = _toolkit_env(pod, "RUNTIME")
         real = kinds.get(node.runtime[0]) if node else None
         if node and runtime in kinds.values() and real and real != runtime:
-            bad.append((pod, node, seen, runtime))
+            bad.append((pod, node, variable, runtime))
     if bad:
-        pod, node, seen, runtime = bad[0]
+        pod, node, variable, runtime = bad[0]
         yield Finding(
             subject=pod.subject,
             cause=(
                 f"{pod} configures {runtime} on node {node.name}, which runs {node.runtime[0]}: "
                 "the operator takes one runtime for all nodes"
             ),
-            evidence=(seen, node.cite("status.nodeInfo.containerRuntimeVersion")),
+            evidence=(variable, node.cite("status.nodeInfo.containerRuntimeVersion")),
             remedy=(
                 Remedy("bring the GPU nodes to one runtime"),
                 Remedy("or set toolkit.enabled=false and install the toolkit on the nodes of the other one:"),
@@ -459,8 +459,8 @@ def old_kubelet(snapshot: Snapshot) -> Iterator[Finding]:
         version = re.match(r"v?1\.(\d+)", node.kubelet) if node else None
         if node is None or version is None or int(version[1]) >= 29:
             continue
-        seen = next((row for container in pod.containers if (row := _cdi_cri(pod, container)) is not None), None)
-        if seen is None:
+        strategy = next((row for container in pod.containers if (row := _cdi_cri(pod, container)) is not None), None)
+        if strategy is None:
             continue
         yield Finding(
             subject=pod.subject,
@@ -468,7 +468,7 @@ def old_kubelet(snapshot: Snapshot) -> Iterator[Finding]:
                 f"{pod} gives devices by CDI names (cdi-cri), which the kubelet {node.kubelet} of node {node.name} "
                 "leaves out without its gate DevicePluginCDIDevices: pods start without a GPU"
             ),
-            evidence=(seen, node.cite("status.nodeInfo.kubeletVersion")),
+            evidence=(strategy, node.cite("status.nodeInfo.kubeletVersion")),
             remedy=(
                 Remedy("upgrade the kubelet to 1.29 or later (1.28: --feature-gates=DevicePluginCDIDevices=true)"),
                 Remedy("or set DEVICE_LIST_STRATEGY=cdi-annotations (or envvar) in devicePlugin.env"),

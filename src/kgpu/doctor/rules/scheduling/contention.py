@@ -95,30 +95,30 @@ def small_on_big(snapshot: Snapshot) -> Iterator[Finding]:
         easy = [pod for pod in pending.holders(100) if pod.node in nodes and _anywhere(snapshot, pod)]
         if not nodes or not free or not easy:
             continue
-        other = snapshot.nodes[free[0]]
-        if matching.product(other) == matching.product(snapshot.nodes[nodes[0]]):
+        spare = snapshot.nodes[free[0]]
+        if matching.product(spare) == matching.product(snapshot.nodes[nodes[0]]):
             continue
-        if pending.free(other.name) < matching.accelerators(easy[0]).get(pending.resource, 0):
+        if pending.free(spare.name) < matching.accelerators(easy[0]).get(pending.resource, 0):
             continue
         yield Finding(
             cause=(
                 f"{pending.who} waits for {matching.product(snapshot.nodes[nodes[0]]) or 'these GPUs'}, which "
                 f"{easy[0]} "
-                f"holds without asking for that product, while {pending.free(other.name)} {pending.resource} are free "
-                f"on node {other.name} ({matching.product(other) or 'another product'})"
+                f"holds without asking for that product, while {pending.free(spare.name)} {pending.resource} are free "
+                f"on node {spare.name} ({matching.product(spare) or 'another product'})"
             ),
             evidence=(
                 easy[0].cite("spec.nodeSelector"),
                 easy[0].cite("spec.nodeName"),
                 pending.asked(),
-                other.cite(f"metadata.labels[{names.LABEL_GPU_PRODUCT}]"),
+                spare.cite(f"metadata.labels[{names.LABEL_GPU_PRODUCT}]"),
             ),
             remedy=(
                 Remedy(
                     "give {} a nodeAffinity for the smaller cards ({} In [{}]) and start it again",
                     easy[0],
                     names.LABEL_GPU_PRODUCT,
-                    matching.product(other),
+                    matching.product(spare),
                 ),
                 Remedy("the scheduler treats every unit of a resource alike; a DRA claim can choose by memory"),
             ),
@@ -181,21 +181,21 @@ def gang(snapshot: Snapshot) -> Iterator[Finding]:
     for resource, rows in partly.items():
         if len(rows) < 2:
             continue
-        (pending, held), (other, theirs) = sorted(rows, key=lambda row: row[0].pod.key)[:2]
+        (pending, held), (blocker, theirs) = sorted(rows, key=lambda row: row[0].pod.key)[:2]
         yield Finding(
             cause=(
-                f"{pending.pod.owner} and {other.pod.owner} block each other: {len(held)} workers of the one and "
+                f"{pending.pod.owner} and {blocker.pod.owner} block each other: {len(held)} workers of the one and "
                 f"{len(theirs)} of the other hold {resource}, and the rest of both wait for ever"
             ),
             evidence=(
                 held[0].cite("spec.nodeName"),
                 pending.pod.cite("status.phase"),
                 theirs[0].cite("spec.nodeName"),
-                other.pod.cite("status.phase"),
+                blocker.pod.cite("status.phase"),
             ),
             remedy=(
                 Remedy("delete one of them:"),
-                Remedy("kubectl -n {} delete {}", other.pod.namespace, other.pod.owner.lower()),
+                Remedy("kubectl -n {} delete {}", blocker.pod.namespace, blocker.pod.owner.lower()),
                 Remedy("schedule such jobs as a gang: Kueue, KAI or Volcano admit all workers or none"),
             ),
             confidence=LIKELY,

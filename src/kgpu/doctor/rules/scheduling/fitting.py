@@ -46,13 +46,13 @@ def not_offered(snapshot: Snapshot) -> Iterator[Finding]:
         if not nodes or any(name for node in nodes for name in node.resources() if matching.is_accelerator(name)):
             continue
         label = matching.pci_label(nodes[0], vendor)
-        seen = nodes[0].cite(f"metadata.labels[{label}]") if label else nodes[0].cite("metadata.labels")
+        pci_label = nodes[0].cite(f"metadata.labels[{label}]") if label else nodes[0].cite("metadata.labels")
         yield Finding(
             cause=(
                 f"{pending.who} waits: {_many(len(nodes), 'node')} with {vendor} devices, and none offers "
                 f"{pending.resource}: no device plugin has registered it"
             ),
-            evidence=(pending.asked(), seen, nodes[0].cite("status.allocatable"), *pending.said()),
+            evidence=(pending.asked(), pci_label, nodes[0].cite("status.allocatable"), *pending.said()),
             remedy=(Remedy("kgpu status"), remedies.ask_doctor(nodes[0].name)),
             confidence=LIKELY,
             **pending.shared(nodes=tuple(node.name for node in nodes)),

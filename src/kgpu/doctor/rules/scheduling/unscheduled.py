@@ -115,7 +115,9 @@ def _gated(pending: Waiting) -> Finding:
     if row is not None:
         _, who, program, steps = row
         pods = pending.snapshot.pods.values()
-        missing = not any(program.search(container.image) for other in pods for container in other.containers)
+        missing = not any(
+            program.search(container.image) for cluster_pod in pods for container in cluster_pod.containers
+        )
     condition = pod.condition("PodScheduled")
     words = {"namespace": pod.namespace, "name": pod.name, "gate": gate}
     return Finding(
@@ -173,7 +175,7 @@ def _cause(pending: Waiting) -> tuple[str, bool]:
         return pending.anywhere[0].sentence, True
     most = _most(pending)
     if pending.resource and not most:
-        other = sorted(
+        offered = sorted(
             {
                 name
                 for node in pending.snapshot.nodes.values()
@@ -181,7 +183,7 @@ def _cause(pending: Waiting) -> tuple[str, bool]:
                 if matching.is_accelerator(name) and node.allocatable(name)
             }
         )
-        return f"no node offers {pending.resource}" + (f"; nodes offer {', '.join(other)}" if other else ""), True
+        return f"no node offers {pending.resource}" + (f"; nodes offer {', '.join(offered)}" if offered else ""), True
     if pending.resource and pending.wanted > max(most.values()):
         node = max(most, key=lambda name: (most[name], name))
         return f"it asks for {pending.wanted} {pending.resource}, and the largest node, {node}, has {most[node]}", True

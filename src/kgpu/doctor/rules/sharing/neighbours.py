@@ -41,9 +41,9 @@ def many_shares(snapshot: Snapshot) -> Iterator[Finding]:
             name: count for name, count in matching.accelerators(pod).items() if count > 1 and not matching.is_mig(name)
         }
         others = [
-            other
-            for other in snapshot.pods_by_node.get(node.name, ())
-            if other.key != pod.key and not other.ended and matching.accelerators(other)
+            neighbour
+            for neighbour in snapshot.pods_by_node.get(node.name, ())
+            if neighbour.key != pod.key and not neighbour.ended and matching.accelerators(neighbour)
         ]
         if not many or not others or cards_of(node) != 1:
             continue
@@ -116,7 +116,7 @@ def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
             for pod in snapshot.pods_by_node.get(node.name, ())
             if matching.accelerators(pod) and not pod.ready and (when := _crashed(pod))
         )
-        close = [(pod, other) for (when, pod), (then, other) in itertools.pairwise(ended) if then - when <= _TOGETHER]
+        close = [(pod, later) for (when, pod), (then, later) in itertools.pairwise(ended) if then - when <= _TOGETHER]
         owners = {pod.owner or pod.name for row in close for pod in row}
         if not close or len(owners) < 2:
             continue
@@ -173,7 +173,7 @@ def _neighbours(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     return (
         (
             node.cite(f"metadata.labels[{_REPLICAS}]"),
-            *(other.cite("spec.containers[0].resources") for other in others[:3]),
+            *(neighbour.cite("spec.containers[0].resources") for neighbour in others[:3]),
         )
         if others
         else None

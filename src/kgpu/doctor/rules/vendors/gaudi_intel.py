@@ -107,17 +107,17 @@ def no_network_file(snapshot: Snapshot) -> Iterator[Finding]:
 def other_driver(snapshot: Snapshot) -> Iterator[Finding]:
     """Cards on the module i915 are gpu.intel.com/i915, on xe gpu.intel.com/xe."""
     for pending in waiting(snapshot):
-        other = _PAIRS.get(pending.resource, "")
-        offered = [node for node in snapshot.nodes.values() if other and node.allocatable(other)]
+        paired = _PAIRS.get(pending.resource, "")
+        offered = [node for node in snapshot.nodes.values() if paired and node.allocatable(paired)]
         if offered and not any(node.capacity(pending.resource) for node in snapshot.nodes.values()):
             yield Finding(
                 **pending.shared(
                     cause=(
-                        f"{pending.who} asks for {pending.resource}, and node {offered[0].name} offers {other}: its "
-                        f"cards are driven by the module {other.rpartition('/')[2]}"
+                        f"{pending.who} asks for {pending.resource}, and node {offered[0].name} offers {paired}: its "
+                        f"cards are driven by the module {paired.rpartition('/')[2]}"
                     ),
-                    evidence=(pending.asked(), offered[0].cite(f"status.allocatable[{other}]")),
-                    remedy=(Remedy("ask for {}: 1 instead of {}", other, pending.resource),),
+                    evidence=(pending.asked(), offered[0].cite(f"status.allocatable[{paired}]")),
+                    remedy=(Remedy("ask for {}: 1 instead of {}", paired, pending.resource),),
                     confidence=CERTAIN,
                 )
             )
