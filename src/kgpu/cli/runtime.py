@@ -27,6 +27,7 @@ from kgpu.cli._common import (
     run_async,
 )  # fmt: skip
 from kgpu.cli._options import settled
+from kgpu.formats.go_flags import bool_of
 from kgpu.formats.names import STATE_DIR
 from kgpu.formats.settings import FlagShape, Setting, read_list
 
@@ -49,10 +50,11 @@ kgpu runtime status -o json
 
 
 def _read_bool(value: Any, where: str) -> bool:
-    words = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
-    if str(value).lower() not in words:
+    text = str(value)
+    switch = bool_of(text, any_case=True) if text else None  # a flag without a value is a mistake, not false
+    if switch is None:
         raise ConfigError(f"{where} {value} is neither true nor false", "true or false", "correct it")
-    return words[str(value).lower()]
+    return switch
 
 
 def _read_engine(value: Any, where: str) -> str:
@@ -283,8 +285,8 @@ async def _unconfigure(flags: dict[str, Any], output: str) -> None:
         print_json(rows)
     for hint in hints:
         click.echo(f"note: {hint}", err=True)
-    for other in failed[1:]:
-        print_error(other)
+    for error in failed[1:]:
+        print_error(error)
     if failed:
         raise failed[0]
 

@@ -256,18 +256,18 @@ def _peer_options(function: Any) -> Any:
 
 @click.command("nvidia-validator", cls=GoFlagsCommand, examples="nvidia-validator --component driver --with-wait")
 @_peer_options
-def peer(**given: str) -> None:
+def peer(**flags: str) -> None:
     """One component's validation, with the flags, variables and status files of the replaced program."""
-    component = given["component"]
+    component = flags["component"]
     if component == "metrics":
-        run_async(_serve_metrics(given))
+        run_async(_serve_metrics(flags))
         return
     if component in NOT_PROVIDED:
         raise ConfigError(
             f"kgpu does not validate {component} yet", "driver, toolkit, cuda, plugin or metrics",
             "leave this container out",
         )  # fmt: skip
-    if not run_async(_peer(component, given)):
+    if not run_async(_peer(component, flags)):
         raise click.exceptions.Exit(NOT_PASSED)
 
 
@@ -318,10 +318,12 @@ async def _peer(component: str, options: Mapping[str, str]) -> bool:
 
 def _true(text: str) -> bool:
     """As Go's flags and the replaced program's environment take it. Raises ConfigError."""
-    known = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False, "": False}
-    if text.lower() not in known:
+    from kgpu.formats.go_flags import bool_of
+
+    meant = bool_of(text, any_case=True)
+    if meant is None:
         raise ConfigError(f"{text!r:.40} is neither true nor false", "true or false", "correct the flag or variable")
-    return known[text.lower()]
+    return meant
 
 
 def _number(flag: str, text: str) -> int:

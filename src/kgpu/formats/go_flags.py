@@ -11,16 +11,25 @@ TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 FALSE: Final = frozenset({"", "0", "f", "F", "false", "FALSE", "False"})
 
 
+def bool_of(text: str, *, any_case: bool = False) -> bool | None:
+    """What one of Go's spellings of true and false says, the empty text being false; None for any other text.
+
+    ``any_case``: capitals do not matter, where Go knows ``TRUE`` and ``True`` only.
+    """
+    if any_case:
+        text = text.lower()
+    return True if text in TRUE else False if text in FALSE else None
+
+
 def read_bool(value: Any, where: str) -> bool:
     """Go's spellings of true and false; the empty text is false. ``where`` names the flag. Raises ConfigError."""
     if isinstance(value, bool):
         return value
     text = str(value)
-    if text in TRUE:
-        return True
-    if text in FALSE:
-        return False
-    raise ConfigError(f"{where}: {text!r} is not a boolean", "true or false", f"correct {where}")
+    meant = bool_of(text)
+    if meant is None:
+        raise ConfigError(f"{where}: {text!r} is not a boolean", "true or false", f"correct {where}")
+    return meant
 
 
 def long_words(words: Iterable[str], known: Mapping[str, str], switches: Iterable[str] = ()) -> list[str]:

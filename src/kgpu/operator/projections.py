@@ -263,9 +263,9 @@ def newest_pods(pods: Iterable[Object]) -> dict[str, str]:
 
 
 def failures(daemon_sets: Mapping[str, Object], warnings: Iterable[Object], since: Mapping[str, str]) -> dict[str, str]:
-    """Why pods of DaemonSets could not be made, by name; only of those that have fewer pods than they should.
+    """Why pods of DaemonSets could not be created, by the DaemonSet's name; only where pods are missing.
 
-    ``since`` is when pods were made last: what had been in their way before is over.
+    ``since`` is when each DaemonSet's newest pod was created: warnings from before that are out of date.
     """
     latest: dict[str, tuple[str, str]] = {}
     for event in warnings:

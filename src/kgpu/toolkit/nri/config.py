@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.formats import names
-from kgpu.formats.go_flags import read_bool
+from kgpu.formats.go_flags import bool_of, read_bool
 from kgpu.formats.image_env import ALL, CAPABILITIES, parse_capabilities
 from kgpu.formats.settings import NOTHING, FlagShape, Reader, Setting, read_list, read_words, resolve
 from kgpu.formats.toolkit_config import ToolkitConfig
@@ -114,11 +114,10 @@ def _read_index(value: Any, where: str) -> int:
 
 def _read_enabled(value: Any, where: str) -> bool:
     text = str(value).strip().lower()
-    if text in {"1", "t", "true"}:
-        return True
-    if text in {"", "0", "f", "false"}:
-        return False
-    raise ConfigError(f'{where} is "{text[:40]}"', "true or false", f"correct {where}")
+    enabled = bool_of(text)
+    if enabled is None:
+        raise ConfigError(f'{where} is "{text[:40]}"', "true or false", f"correct {where}")
+    return enabled
 
 
 ENABLED: Final = Setting(

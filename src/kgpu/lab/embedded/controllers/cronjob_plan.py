@@ -13,10 +13,9 @@ from typing import Final
 
 from kgpu.kube.port import Object, Resource, name_of, namespace_of
 from kgpu.lab.embedded.controllers.cron_schedule import Schedule, ScheduleError, parse, zone_of
-from kgpu.lab.embedded.controllers.job_plan import INTERIM
+from kgpu.lab.embedded.controllers.job_plan import end_condition
 from kgpu.lab.embedded.controllers.kinds import CRON_JOBS
 from kgpu.lab.embedded.controllers.meta import (
-    condition,
     copy_of,
     created_at,
     owner_reference,
@@ -129,11 +128,8 @@ def reference_to(job: Object, resource: Resource) -> Object:
 
 def end_of(job: Object) -> str:
     """``Complete`` or ``Failed``, "" while it goes on."""
-    for kind in INTERIM.values():
-        ended = condition(job, kind)
-        if ended is not None and ended.get("status") == "True":
-            return kind
-    return ""
+    end = end_condition(job)
+    return "" if end is None else str(end["type"])
 
 
 def too_old(cron: Object, jobs: Iterable[Object]) -> list[Object]:

@@ -23,8 +23,14 @@ _AT_ONCE: Final = 500  # pods to create, delete or count in one sync
 INTERIM: Final = {"FailureTarget": "Failed", "SuccessCriteriaMet": "Complete"}
 
 
+def end_condition(job: Object) -> Object | None:
+    """The condition ``Complete`` or ``Failed`` of a Job that has ended, None while it goes on."""
+    conditions = (condition(job, kind) for kind in INTERIM.values())
+    return next((end for end in conditions if end is not None and end.get("status") == "True"), None)
+
+
 def is_finished(job: Object) -> bool:
-    return any((end := condition(job, kind)) and end.get("status") == "True" for kind in INTERIM.values())
+    return end_condition(job) is not None
 
 
 def is_tracked(pod: Object) -> bool:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from kgpu.kube.informer import Key
 from kgpu.kube.port import Object, Resource
 from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself
-from kgpu.lab.embedded.controllers.job_plan import INTERIM
+from kgpu.lab.embedded.controllers.job_plan import end_condition
 from kgpu.lab.embedded.controllers.kinds import JOBS
-from kgpu.lab.embedded.controllers.meta import condition, deleting, spec_of, time_of
+from kgpu.lab.embedded.controllers.meta import deleting, spec_of, time_of
 
 
 def time_left(job: Object, now: dt.datetime) -> float | None:
@@ -18,12 +18,9 @@ def time_left(job: Object, now: dt.datetime) -> float | None:
     limit = spec_of(job).get("ttlSecondsAfterFinished")
     if limit is None or deleting(job):
         return None
-    for kind in INTERIM.values():
-        ended = condition(job, kind)
-        if ended is not None and ended.get("status") == "True":
-            end = time_of(ended.get("lastTransitionTime"))
-            return None if end is None else float(limit) - (now - end).total_seconds()
-    return None
+    condition = end_condition(job)
+    end = time_of(condition.get("lastTransitionTime")) if condition is not None else None
+    return None if end is None else float(limit) - (now - end).total_seconds()
 
 
 class TtlAfterFinishedController(ObjectController):

@@ -183,12 +183,11 @@ def _spec(spec: Object, old: Object | None) -> list[FieldError]:
         for index, version in enumerate(versions):
             if (version.get("schema") or {}).get("openAPIV3Schema") is None:
                 errors.append(required(f"spec.versions[{index}].schema.openAPIV3Schema"))
-    before = _old_rules(old)
     for index, version in enumerate(versions):
         path = f"spec.versions[{index}]"
         if wrong := texts.label_1035(version["name"]):
             errors.append(bad_value(f"{path}.name", version["name"], ",".join(wrong)))
-        errors += _version(version, path, shared, before)
+        errors += _version(version, path, shared)
     internal = [{key: part for key, part in version.items() if key not in shared} for version in versions]
     if len({version["name"] for version in versions}) != len(versions):
         errors.append(bad_value("spec.versions", _printed(internal), "must contain unique version names"))
@@ -204,7 +203,7 @@ def _spec(spec: Object, old: Object | None) -> list[FieldError]:
     parts = [version.get("subresources") for version in versions]
     status = any((subresource or {}).get("status") is not None for subresource in parts)
     if "schema" in shared:
-        errors += check_schema(shared["schema"], "spec.validation", status=status, old_rules=before)
+        errors += check_schema(shared["schema"], "spec.validation", status=status)
     errors += subresources(shared.get("subresources"), "spec.subresources")
     errors += columns(shared.get("additionalPrinterColumns"), "spec.additionalPrinterColumns")
     selectable = shared.get("selectableFields")
@@ -231,7 +230,7 @@ def _shared(versions: list[Object]) -> dict[str, Any]:
     return {field: value for field, value in shared.items() if value is not None}
 
 
-def _version(version: Object, path: str, shared: dict[str, Any], before: frozenset[str]) -> list[FieldError]:
+def _version(version: Object, path: str, shared: dict[str, Any]) -> list[FieldError]:
     errors: list[FieldError] = []
     warning = version.get("deprecationWarning")
     if warning is not None:
@@ -239,9 +238,7 @@ def _version(version: Object, path: str, shared: dict[str, Any], before: frozens
         errors += (bad_value(f"{path}.deprecationWarning", warning, words) for words in wrong)
     own = {field: value for field, value in version.items() if field not in shared}
     parts = version.get("subresources") or {}
-    errors += check_schema(
-        own.get("schema"), f"{path}.schema", status=parts.get("status") is not None, old_rules=before
-    )  # fmt: skip
+    errors += check_schema(own.get("schema"), f"{path}.schema", status=parts.get("status") is not None)
     errors += subresources(own.get("subresources"), f"{path}.subresources")
     errors += columns(own.get("additionalPrinterColumns"), f"{path}.additionalPrinterColumns")
     if own.get("selectableFields"):
@@ -348,13 +345,3 @@ def _approval(obj: Object, old: Object | None) -> list[FieldError]:
     if text.startswith("unapproved") or re.match(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]", text):
         return []
     return [bad_value(path, text, f'{words} with either a URL or a reason starting with "unapproved", {_PROPOSAL}')]
-
-
-def _old_rules(old: Object | None) -> frozenset[str]:
-    """The expressions of the old CRD."""
-    expressions = set()
-    for version in (old or {}).get("spec", {}).get("versions") or ():
-        for raw in each((version.get("schema") or {}).get("openAPIV3Schema") or {}):
-            for rule in raw.get("x-kubernetes-validations") or ():
-                expressions |= {rule.get("rule", ""), rule.get("messageExpression", "")}
-    return frozenset(expressions)

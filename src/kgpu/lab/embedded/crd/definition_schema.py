@@ -37,12 +37,11 @@ class _Complaints:
     rules: list[FieldError] = field(default_factory=list)
 
 
-def schema(validation: Object | None, path: str, *, status: bool, old_rules: frozenset[str]) -> list[FieldError]:
+def schema(validation: Object | None, path: str, *, status: bool) -> list[FieldError]:
     """All errors in ``validation.openAPIV3Schema``. ``status``: a version with it has the status subresource.
 
-    ``old_rules`` were accepted before; they are compiled again nevertheless, as the environment is the same.
+    Rules that an update keeps are compiled again, like new ones: the environment is the same.
     """
-    del old_rules
     raw = (validation or {}).get("openAPIV3Schema")
     if raw is None:
         return []
