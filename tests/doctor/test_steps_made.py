@@ -20,7 +20,7 @@ SOURCES = sorted(Path(kgpu.doctor.__file__).parent.rglob("*.py"))
 TABLES = {
     "step",
     # What kgpu's own catalogue says is to be done about an Xid.
-    "unwell.remedy", "seen.xid.advice", "xid.advice",
+    "unwell.remedy", "error.xid.advice", "xid.advice",
 }  # fmt: skip
 AGAIN = {"model.py", "steps.py"}
 """Where a step that was made is cleaned or taken apart."""

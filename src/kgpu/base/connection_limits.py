@@ -59,8 +59,8 @@ def _origin(peer: str, local_address: str, node: frozenset[str]) -> tuple[str, b
 
 def make_room(connections: Sequence[PeerConnection], new: PeerConnection) -> tuple[bool, PeerConnection | None]:
     """Whether the new connection may stay, and which one to drop for it. ``connections`` are in order of arrival."""
-    alike = [other for other in connections if other.own == new.own]
-    same = [other for other in alike if other.peer == new.peer]
+    alike = [connection for connection in connections if connection.own == new.own]
+    same = [connection for connection in alike if connection.peer == new.peer]
     if not new.own and len(same) >= MOST_OF_PEER:
         leaves = _first_to_go(same)
     elif len(alike) >= (MOST_OWN if new.own else MOST):

@@ -135,8 +135,8 @@ def driver_root_here(settings: PluginSettings) -> Path:
     from kgpu.deviceplugin.config import FLAGS
 
     usual = next(row.default for row in FLAGS if row.attr == "container_driver_root")
-    seen = settings.container_driver_root
-    return Path(seen if seen != usual or os.path.isdir(usual) else settings.driver_root)
+    named = settings.container_driver_root
+    return Path(named if named != usual or os.path.isdir(usual) else settings.driver_root)
 
 
 def with_state(env: Mapping[str, str], root: Path) -> dict[str, str]:

@@ -202,7 +202,7 @@ def overrides_for(component: str, given: Mapping[str, Any]) -> dict[str, Any]:
 @options(TEXT_OPTIONS, text=help_with_variables)
 @checked_by_click(LABELS_SINK, type=click.Choice(SINKS), show_default=True)
 @log_options
-def agent(*, log_level: str, log_format: str, **given: Any) -> None:
+def agent(*, log_level: str, log_format: str, **flags: Any) -> None:
     """Run this node's roles in one process, beside the child that talks to the driver.
 
     A role that lacks something waits and says for what; the others run. SIGHUP reads the configuration again, SIGTERM
@@ -211,8 +211,8 @@ def agent(*, log_level: str, log_format: str, **given: Any) -> None:
     """
     from kgpu.base.log import configure
 
-    check_kubeconfig(click.get_current_context(), given["kubeconfig"])
-    running = _serve(build_options(given, os.environ))
+    check_kubeconfig(click.get_current_context(), flags["kubeconfig"])
+    running = _serve(build_options(flags, os.environ))
     configure(level=log_level, form=log_format)
     stuck = run_async(running)
     if stuck:

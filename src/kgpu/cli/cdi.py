@@ -157,33 +157,33 @@ def cdi() -> None:
     help="Print what was found as text on standard error, or as JSON on standard output.",
 )
 @click.pass_obj
-def generate(about: object, /, *, printed: str, **given: Any) -> None:
+def generate(about: object, /, *, printed: str, **flags: Any) -> None:
     """Write a CDI spec for this node's devices: GPUs and MIG slices, or what --mode names.
 
     Specs have no hooks unless asked for: each file is mounted under every name that programs look for. What was looked
     for in vain, and what that breaks, is told; a device that can't be offered whole is an error.
     """
-    as_json = printed == "json" or given["report"] == "-"
+    as_json = printed == "json" or flags["report"] == "-"
     if isinstance(about, Mapping):  # called as a subcommand of nvidia-ctk, whose own option it is
-        given["config"] = given["config"] or about.get("config", "")
-    where = _driver_root(given)
-    _check_folders(where, given)
-    with _early_reading(given["mode"], where) as quick:
+        flags["config"] = flags["config"] or about.get("config", "")
+    where = _driver_root(flags)
+    _check_folders(where, flags)
+    with _early_reading(flags["mode"], where) as quick:
         from kgpu.host.root import DriverRoot, Tree
         from kgpu.toolkit.config import output
         from kgpu.toolkit.run import IncompleteError
         from kgpu.toolkit.run import generate as run
 
-        config, target = _config(given), output(given["output"], given["form"])
-        root = DriverRoot.at(where, dev=given["dev_root"], driver_host=given["host_driver_root"])
+        config, target = _config(flags), output(flags["output"], flags["form"])
+        root = DriverRoot.at(where, dev=flags["dev_root"], driver_host=flags["host_driver_root"])
         host = Tree.at(os.environ.get(ENV_HOST_ROOT) or "/", "/")
         try:
             generated = run(lambda: _read(root, quick), root, config, engines=_engines(config, host), host=host)
         except IncompleteError as error:
             if error.generated is not None:
-                _tell(error.generated, as_json, given["report"], [])
+                _tell(error.generated, as_json, flags["report"], [])
             raise
-    _finish(generated, target, as_json, given["report"])
+    _finish(generated, target, as_json, flags["report"])
 
 
 def _config(options: Mapping[str, Any]) -> GenerateConfig:

@@ -43,18 +43,18 @@ def _options(function: Any) -> Any:
 
 @click.command("config-manager", cls=GoFlagsCommand, examples="config-manager --node-name gpu-1 --oneshot")
 @_options
-def config_manager(**given: str) -> None:
+def config_manager(**flags: str) -> None:
     """Keep a link to the config file that a label of the Node chooses, and tell a process of this pod of changes.
 
     `kgpu agent --config-map` follows label and ConfigMap by itself; this is for pods made for the replaced program.
     """
     from kgpu.base.log import configure
 
-    check_kubeconfig(click.get_current_context(), given["kubeconfig"])
-    settings = read_settings(given)
-    once = _bool("--oneshot (ONESHOT)", given["oneshot"])
+    check_kubeconfig(click.get_current_context(), flags["kubeconfig"])
+    settings = read_settings(flags)
+    once = _bool("--oneshot (ONESHOT)", flags["oneshot"])
     configure(level=os.environ.get("LOG_LEVEL") or "info", form="text")
-    run_async(_run(settings, given["kubeconfig"], once=once))
+    run_async(_run(settings, flags["kubeconfig"], once=once))
 
 
 def read_settings(options: dict[str, str]) -> ConfigManagerSettings:

@@ -92,7 +92,7 @@ def run_command(
     state_dir: str,
     log_level: str,
     log_format: str,
-    **given: Any,
+    **flags: Any,
 ) -> None:
     """Offer this node's devices to its kubelet until stopped."""
     from kgpu.base.log import configure
@@ -104,7 +104,7 @@ def run_command(
             f"leave it out, or give its path, usually {KUBELET_SOCKET}",
         )
     configure(level=log_level, form=log_format)
-    overrides = {name.removeprefix("flag_"): value for name, value in given.items() if value not in {None, ()}}
+    overrides = {name.removeprefix("flag_"): value for name, value in flags.items() if value not in {None, ()}}
     run_async(_run(config_file, Path(kubelet_socket), Path(cdi_dir), Path(state_dir), overrides))
 
 

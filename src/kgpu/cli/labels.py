@@ -104,7 +104,7 @@ class LabelsCommand(GoFlagsCommand):
 @log_options
 def labels(
     *, root: str, form: str, sink: str, config_file: str | None, node_name: str, namespace: str, pod_name: str,
-    kubeconfig: str, daemon: bool, log_level: str, log_format: str, **given: Any,
+    kubeconfig: str, daemon: bool, log_level: str, log_format: str, **flags: Any,
 ) -> None:  # fmt: skip
     """Print this node's accelerator labels, one key=value per line, or publish them.
 
@@ -113,7 +113,7 @@ def labels(
     """
     check_kubeconfig(click.get_current_context(), kubeconfig)
     path = config_file if config_file is not None else first_set(os.environ, CONFIG_FILE_ENVS)
-    overrides = {name: value for name, value in given.items() if value is not None}
+    overrides = {name: value for name, value in flags.items() if value is not None}
     settings = _read_settings(path, overrides)
     place = LabelDestination(
         sink=choose_sink(sink, settings, daemon=daemon, node=node_name),

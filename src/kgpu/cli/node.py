@@ -97,20 +97,20 @@ def reboot(*, reboot_timeout: str, **given: Any) -> None:
 
 
 def _carry_out(
-    spec: NodeOperationSpec, given: dict[str, Any], *, until: Callable[[Operation], bool],
+    spec: NodeOperationSpec, flags: dict[str, Any], *, until: Callable[[Operation], bool],
     well: Callable[[Operation], bool],
 ) -> None:  # fmt: skip
     """Make operations and follow them ``until`` that, or their end; exit code 3 where one is not ``well`` then."""
-    kubeconfig, output = given["kubeconfig"], given["output"]
+    kubeconfig, output = flags["kubeconfig"], flags["output"]
     check_kubeconfig(click.get_current_context(), kubeconfig)
-    names = tuple(dict.fromkeys(given["nodes"]))
-    if given["dry_run"]:
+    names = tuple(dict.fromkeys(flags["nodes"]))
+    if flags["dry_run"]:
         from kgpu.cli._operations import show_previews
 
         show_previews(run_async(_previews(kubeconfig, names, spec.drain)), output)
         return
     say: Callable[[str], None] = (lambda _: None) if output == "json" else click.echo
-    detach = given["detach"]
+    detach = flags["detach"]
     operations = run_async(_make(kubeconfig, names, spec, until=None if detach else until, say=say))
     from kgpu.cli._operations import FAILED, as_data
     from kgpu.operations.model import Operation

@@ -42,7 +42,7 @@ PLACES: Final = (
 @log_options
 def nri(
     *, folders: tuple[str, ...], pod_resources: str, kubeconfig: str, root: str, log_level: str, log_format: str,
-    **given: Any,
+    **flags: Any,
 ) -> None:  # fmt: skip
     """Give GPUs to containers that ask by annotation or environment, as far as the policy allows it.
 
@@ -53,7 +53,7 @@ def nri(
     from kgpu.base.log import configure
 
     check_kubeconfig(click.get_current_context(), kubeconfig)
-    config = nri_config(_env(), **given)
+    config = nri_config(_env(), **flags)
     configure(level=log_level, form=log_format)
     dirs = [Path(part) for item in folders for part in item.split(",") if part]
     run_async(_run(config, dirs, Path(pod_resources), kubeconfig, root))

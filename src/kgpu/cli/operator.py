@@ -134,18 +134,18 @@ def operator() -> None:
               envvar="LEADER_ELECT", show_default=True, help="Write only while holding the Lease.")  # fmt: skip
 @_zap_options
 @log_options
-def run(*, log_level: str, log_format: str, **given: Any) -> None:
+def run(*, log_level: str, log_format: str, **flags: Any) -> None:
     """Watch the cluster, plan and apply, until SIGTERM.
 
     Images of operands come from the environment under the replaced operator's names (DRIVER_IMAGE, ...).
     """
     from kgpu.base.log import configure
 
-    check_kubeconfig(click.get_current_context(), given["kubeconfig"])
-    settings, options = settings_of(given, os.environ), options_of(given, os.environ)
-    budget, policy = budget_of(given), remediation_of(given)
-    configure(level=_level(log_level, given["zap_level"]), form=_form(log_format, given["zap_encoder"]))
-    run_async(_run(given["kubeconfig"], settings, options, budget, policy))
+    check_kubeconfig(click.get_current_context(), flags["kubeconfig"])
+    settings, options = settings_of(flags, os.environ), options_of(flags, os.environ)
+    budget, policy = budget_of(flags), remediation_of(flags)
+    configure(level=_level(log_level, flags["zap_level"]), form=_form(log_format, flags["zap_encoder"]))
+    run_async(_run(flags["kubeconfig"], settings, options, budget, policy))
 
 
 @operator.command("cleanup", cls=ExampleCommand, examples="kgpu operator cleanup --namespace gpu-operator")
@@ -154,7 +154,7 @@ def run(*, log_level: str, log_format: str, **given: Any) -> None:
 @click.option("--leave", default="20s", metavar="DURATION", show_default=True,
               help="How long agents may take to clean up their hosts.")  # fmt: skip
 @log_options
-def cleanup(*, log_level: str, log_format: str, **given: Any) -> None:
+def cleanup(*, log_level: str, log_format: str, **flags: Any) -> None:
     """Remove what the operator and its agents have put into the cluster: hosts' files, operands, labels, conditions.
 
     Works whether the operator runs or not; doing it again does no harm. ClusterPolicies and what users made stay.
@@ -162,11 +162,11 @@ def cleanup(*, log_level: str, log_format: str, **given: Any) -> None:
     from kgpu.base.log import configure
     from kgpu.operator.cleanup import Limits
 
-    check_kubeconfig(click.get_current_context(), given["kubeconfig"])
-    namespace = _needed(given, "namespace", "--namespace or OPERATOR_NAMESPACE", "the operator's own namespace")
-    limits = Limits(whole=_seconds(given, "timeout", "--timeout"), leave=_seconds(given, "leave", "--leave"))
+    check_kubeconfig(click.get_current_context(), flags["kubeconfig"])
+    namespace = _needed(flags, "namespace", "--namespace or OPERATOR_NAMESPACE", "the operator's own namespace")
+    limits = Limits(whole=_seconds(flags, "timeout", "--timeout"), leave=_seconds(flags, "leave", "--leave"))
     configure(level=log_level, form=log_format)
-    run_async(_clean_up(given["kubeconfig"], namespace, limits))
+    run_async(_clean_up(flags["kubeconfig"], namespace, limits))
 
 
 async def _run(
@@ -260,7 +260,7 @@ def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorS
                 options,
                 "other_discovery",
                 "--other-discovery or KGPU_OTHER_DISCOVERY",
-                [str(other) for other in OtherPresence],
+                [str(presence) for presence in OtherPresence],
             )
         ),
         other_operator=OtherPresence(

@@ -144,9 +144,9 @@ class Affinity(StaticChecker):
         have = node.labels.get(key)
         if have is not None:
             return f"node {node.name} has {key}={have}"
-        elsewhere = sorted({other.labels[key] for other in self._snapshot.nodes.values() if key in other.labels})
+        elsewhere = sorted({state.labels[key] for state in self._snapshot.nodes.values() if key in state.labels})
         if not elsewhere:
-            near = did_you_mean(key, {name for other in self._snapshot.nodes.values() for name in other.labels})
+            near = did_you_mean(key, {name for state in self._snapshot.nodes.values() for name in state.labels})
             return f"node {node.name} does not have that label, nor has any other{f'; {near}' if near else ''}"
         near = "" if set(wanted) & set(elsewhere) or not wanted else did_you_mean(wanted[0], elsewhere)
         shown = ", ".join(elsewhere[:_SHOWN]) + (", ..." if len(elsewhere) > _SHOWN else "")
@@ -250,7 +250,7 @@ class Resources(StaticChecker):
         view = node.view
         have, used, capacity = view.allocatable.get(name, 0), node.used.get(name, 0), view.capacity.get(name, 0)
         if name not in view.allocatable:
-            near = did_you_mean(name, (other for other in view.allocatable if "/" in other))
+            near = did_you_mean(name, (offered for offered in view.allocatable if "/" in offered))
             return f"the pod asks for {say(name, wanted)} {name}, which node {node.name} does not offer" + (
                 f"; {near}" if near else ""
             )

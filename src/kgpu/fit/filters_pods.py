@@ -76,14 +76,14 @@ class Neighbours:
         self._unwelcome: Pairs = {}
         nodes = snapshot.nodes
         if self._near:
-            for other in self._near[0].candidates(snapshot):
-                self._attract(other, nodes[other.node].labels, 1)
+            for neighbour in self._near[0].candidates(snapshot):
+                self._attract(neighbour, nodes[neighbour.node].labels, 1)
         for reach in self._far:
-            for other in reach.candidates(snapshot):
-                if reach.term.selector.matches(other.labels):
-                    _count(self._repelling, reach.term.topology_key, nodes[other.node].labels, 1)
-        for other in snapshot.repelling.values():
-            self._resent(other, nodes[other.node].labels, 1)
+            for neighbour in reach.candidates(snapshot):
+                if reach.term.selector.matches(neighbour.labels):
+                    _count(self._repelling, reach.term.topology_key, nodes[neighbour.node].labels, 1)
+        for neighbour in snapshot.repelling.values():
+            self._resent(neighbour, nodes[neighbour.node].labels, 1)
 
     @property
     def idle(self) -> bool:

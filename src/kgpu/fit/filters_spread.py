@@ -43,13 +43,13 @@ def count_domains(pod: PodView, constraints: tuple[Spread, ...], snapshot: Clust
             if included(pod, constraint, node, affinity):
                 domains[position].setdefault(node.labels[keys[position]], 0)
                 counted[position].add(node.name)
-    for other in snapshot.placed_in((pod.namespace,)):
-        if other.deleting:
+    for placed in snapshot.placed_in((pod.namespace,)):
+        if placed.deleting:
             continue
         for position, constraint in enumerate(constraints):
             selector = constraint.selector
-            if not selector.everything and other.node in counted[position] and selector.matches(other.labels):
-                domains[position][snapshot.nodes[other.node].labels[keys[position]]] += 1
+            if not selector.everything and placed.node in counted[position] and selector.matches(placed.labels):
+                domains[position][snapshot.nodes[placed.node].labels[keys[position]]] += 1
     return domains
 
 

@@ -81,9 +81,9 @@ def _restrictions(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejectio
     if not names:
         return None
     holders = [
-        other
-        for other in snapshot.placed_in((pod.namespace,))
-        if other.id != pod.id and any(name in names for name, _ in other.volume_claims)
+        neighbour
+        for neighbour in snapshot.placed_in((pod.namespace,))
+        if neighbour.id != pod.id and any(name in names for name, _ in neighbour.volume_claims)
     ]
     return OnePod(pod, names, holders)
 

@@ -44,7 +44,7 @@ def attempt(cycle: Cycle, refused: Mapping[str, FilterRefusal], *, all_nodes: bo
     nominated = refused.get(pod.nominated)
     if pod.nominated in nodes and (nominated is None or nominated.resolvable):
         pods = nodes[pod.nominated].pods.values()
-        if any(other.priority < pod.priority and other.deleting and other.being_preempted for other in pods):
+        if any(holder.priority < pod.priority and holder.deleting and holder.being_preempted for holder in pods):
             return Attempt(ineligible=WAITING)
     names = nodes if all_nodes else [name for name, refusal in refused.items() if refusal.resolvable]
     enough = max(_ENOUGH, len(nodes) // 10)
@@ -67,11 +67,11 @@ def victims_on(cycle: Cycle, node: NodeState, budgets: Iterable[BudgetView]) -> 
     pod = cycle.pod
     if node.lowest_priority >= pod.priority:
         return (NO_VICTIMS,)
-    lower = [other for other in node.pods.values() if other.priority < pod.priority]
+    lower = [holder for holder in node.pods.values() if holder.priority < pod.priority]
     trial = node.copy()
     checkers: list[tuple[str, Checker]] = [(name, checker.fork()) for name, checker in cycle.checkers]
-    for other in lower:
-        _shift(trial, checkers, other, -1)
+    for holder in lower:
+        _shift(trial, checkers, holder, -1)
     refusal = cycle.judge_changed(trial, checkers)
     if refusal is not None:
         return tuple(miss.phrase for miss in refusal.misses)
@@ -80,11 +80,11 @@ def victims_on(cycle: Cycle, node: NodeState, budgets: Iterable[BudgetView]) -> 
     victims: list[PodView] = []
     violations = 0
     for group in (guarded, free):
-        for other in group:
-            _shift(trial, checkers, other, 1)
+        for holder in group:
+            _shift(trial, checkers, holder, 1)
             if cycle.judge_changed(trial, checkers) is not None:
-                _shift(trial, checkers, other, -1)
-                victims.append(other)
+                _shift(trial, checkers, holder, -1)
+                victims.append(holder)
                 violations += group is guarded
     return Preemption(node.name, tuple(sorted(victims, key=importance)), violations) if victims else (NO_VICTIMS,)
 

@@ -310,13 +310,13 @@ def _problems(spec: Spec) -> Iterator[tuple[str, str]]:
         yield f'kind "{spec.kind}" is not vendor/class', "such as nvidia.com/gpu"
     if not spec.devices:
         yield "it has no devices", "at least one device; a lost GPU or a GPU in MIG mode without slices gives none"
-    seen: set[str] = set()
+    known_names: set[str] = set()
     for device in spec.devices:
         if not _DEVICE_NAME.fullmatch(device.name):
             yield f'"{device.name}" is not a device name', "letters, digits, '_', '.', ':' and '-'"
-        if device.name in seen:
+        if device.name in known_names:
             yield f'device "{device.name}" is there twice', "each name once; a runtime resolves neither"
-        seen.add(device.name)
+        known_names.add(device.name)
         if device.container_edits.empty:
             yield f'device "{device.name}" changes nothing', "at least one edit"
         yield from _edit_problems(device.container_edits, f'device "{device.name}"')

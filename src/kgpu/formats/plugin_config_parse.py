@@ -253,9 +253,11 @@ def _check_entries(problems: Problems, path: Path, block: Sharing) -> None:
         offered = block.offered_name(entry)
         if problem := resource_name_problem(offered):
             problems.add(entry_path, problem, "a shorter name: .shared is added to it", "give a shorter rename")
-        for other in block.resources[:position]:
-            same = other.name == entry.name
-            disjoint = other.devices.refs and entry.devices.refs and not {*other.devices.refs} & {*entry.devices.refs}
+        for earlier in block.resources[:position]:
+            same = earlier.name == entry.name
+            disjoint = (
+                earlier.devices.refs and entry.devices.refs and not {*earlier.devices.refs} & {*entry.devices.refs}
+            )
             if same and not disjoint:
                 problems.add(
                     (*entry_path, "name"),
@@ -263,10 +265,10 @@ def _check_entries(problems: Problems, path: Path, block: Sharing) -> None:
                     "one entry for each resource, or entries with lists of different devices",
                     "remove one of the two, or give both a devices list",
                 )
-            elif not same and block.offered_name(other) == offered:
+            elif not same and block.offered_name(earlier) == offered:
                 problems.add(
                     entry_path,
-                    f"{other.name} and {entry.name} would both be offered as {offered}",
+                    f"{earlier.name} and {entry.name} would both be offered as {offered}",
                     "different names for different resources",
                     "correct rename",
                 )

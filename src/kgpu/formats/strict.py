@@ -86,7 +86,7 @@ def read_table(problems: Problems, path: Path, value: Any, table: Table, *, exac
         return {}
     by_lower = {name.lower(): name for name in table}
     result: dict[str, Any] = {}
-    seen: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     for key, item in value.items():
         name = key if exact else by_lower.get(str(key).lower(), str(key))
         below = table.get(name)
@@ -94,12 +94,12 @@ def read_table(problems: Problems, path: Path, value: Any, table: Table, *, exac
         if below is None:
             problems.unknown(key_path, list(table))
             continue
-        if name in seen:
+        if name in spellings:
             problems.add(
-                key_path, f'"{key}" and "{seen[name]}" are the same key', "every key once", "remove one of the two"
+                key_path, f'"{key}" and "{spellings[name]}" are the same key', "every key once", "remove one of the two"
             )
             continue
-        seen[name] = key
+        spellings[name] = key
         if item is None:
             continue
         read = (

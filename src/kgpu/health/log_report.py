@@ -70,7 +70,7 @@ class LogDevice:
         if self.recovery in RECOVERY:
             guidances.append(RECOVERY[self.recovery])
         nothing = Guidance(Action.IGNORE, Severity.INFO, "nothing")
-        return max(guidances, key=lambda one: one.action.rank, default=nothing)
+        return max(guidances, key=lambda guidance: guidance.action.rank, default=nothing)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,7 +123,7 @@ def summarise(events: Iterable[LogEvent]) -> LogReport:
         for row in device.rows:
             row.over = row.position <= booted
         device.rows.sort(key=lambda row: (-row.guidance.action.rank, row.code))
-    report.devices = sorted(devices.values(), key=lambda one: (-one.guidance.action.rank, one.pci))
+    report.devices = sorted(devices.values(), key=lambda device: (-device.guidance.action.rank, device.pci))
     return report
 
 

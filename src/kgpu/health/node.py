@@ -197,7 +197,7 @@ class NodeHealth:
         return replace(
             known,
             events=(*(event for event in known.events if event.name not in names), *stranger.events),
-            episodes=tuple(sorted({*known.episodes, *stranger.episodes}, key=lambda one: one[1])),
+            episodes=tuple(sorted({*known.episodes, *stranger.episodes}, key=lambda episode: episode[1])),
             xids={key: known.xids.get(key, 0) + stranger.xids.get(key, 0) for key in (*known.xids, *stranger.xids)},
         )
 

@@ -193,7 +193,7 @@ def judge(memory: RememberedGpu, config: HealthConfig, now: float) -> tuple[Reme
             if _counts(condition, memory)
         ),
     ]
-    evidence.sort(key=lambda one: (one.action.rank, one.urgent, _SEVERITIES[one.severity], one.last), reverse=True)
+    evidence.sort(key=lambda item: (item.action.rank, item.urgent, _SEVERITIES[item.severity], item.last), reverse=True)
     if _in_maintenance(memory, config, now):
         return memory, HealthVerdict(
             gpu=memory.gpu, evidence=tuple(evidence), since=memory.since, muted="in maintenance"

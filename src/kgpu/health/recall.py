@@ -42,7 +42,7 @@ def merged(old: RememberedGpu, new: RememberedGpu, config: HealthConfig) -> Reme
         conditions=tuple(held.values()),
         samples=(*old.samples, *new.samples)[-plan.MAX_SAMPLES :],
         slow_minutes=tuple(sorted({*old.slow_minutes, *new.slow_minutes})),
-        episodes=tuple(sorted(episodes, key=lambda one: one[1]))[-plan.MAX_EPISODES :],
+        episodes=tuple(sorted(episodes, key=lambda episode: episode[1]))[-plan.MAX_EPISODES :],
         accepted={**old.accepted, **new.accepted},
         accepted_at=accepted_at,
         maintenance_until=max(old.maintenance_until, new.maintenance_until),

@@ -157,8 +157,8 @@ class FakeApi:
     ) -> AsyncIterator[WatchEvent]:
         await self._enter("watch", resource)
         self._check_served("watch", resource)
-        seen, drops = int(resource_version), self._drops
-        if seen < self._oldest:
+        last_version, drops = int(resource_version), self._drops
+        if last_version < self._oldest:
             raise _refused("watch", resource, 410, "Expired", "too old resource version")
         waker = asyncio.Event()
         self._wakers.add(waker)
@@ -166,8 +166,8 @@ class FakeApi:
             yield WatchEvent(Change.BOOKMARK, {"metadata": {"resourceVersion": resource_version}})
             while True:
                 waker.clear()
-                for logged in [entry for entry in self._log if entry.version > seen]:
-                    seen = logged.version
+                for logged in [entry for entry in self._log if entry.version > last_version]:
+                    last_version = logged.version
                     if logged.resource == resource and _selected(logged.obj, namespace, selector):
                         yield WatchEvent(logged.change, copy.deepcopy(logged.obj))
                 if self.down or drops != self._drops:

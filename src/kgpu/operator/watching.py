@@ -267,9 +267,11 @@ class ClusterWatching:
         pods = list(self.objects("pods").values())
         for name, created in projections.newest_pods(pods).items():
             self._made[name] = max(created, self._made.get(name, ""))
-        operators = [other for other in others if other.program is OtherProgram.OPERATOR]
-        foreign = min(((f"{other.namespace}/{other.name}", other.version) for other in operators), default=("", ""))
-        discoveries = any(other.program is OtherProgram.DISCOVERY for other in others)
+        operators = [suspect for suspect in others if suspect.program is OtherProgram.OPERATOR]
+        foreign = min(
+            ((f"{suspect.namespace}/{suspect.name}", suspect.version) for suspect in operators), default=("", "")
+        )
+        discoveries = any(suspect.program is OtherProgram.DISCOVERY for suspect in others)
         return ObservedCluster(
             kube_version=self._served.version if self._served else (0, 0),
             kinds=self._kinds,

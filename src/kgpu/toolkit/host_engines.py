@@ -124,12 +124,12 @@ class HostEngines:
     async def _with_version(self, place: EnginePlace) -> EnginePlace:
         """Its program is asked once for each build of it."""
         try:
-            seen = os.stat(self.paths.local(place.binary)) if place.binary else None
+            status = os.stat(self.paths.local(place.binary)) if place.binary else None
         except OSError:
-            seen = None
-        if seen is None:
+            status = None
+        if status is None:
             return place
-        key = (place.binary, seen.st_ino, seen.st_mtime_ns)
+        key = (place.binary, status.st_ino, status.st_mtime_ns)
         if key not in self._versions:
             self._versions[key] = (await with_version(place, self.paths)).version
         return replace(place, version=place.version or self._versions[key])

@@ -63,16 +63,16 @@ def twin_notes(files: Iterable[str], specs: Sequence[FoundSpec]) -> list[str]:
     ours = [spec for spec in specs if os.path.realpath(spec.path) in written]
     notes = []
     for mine in ours:
-        for other in specs:
-            both = len(set(mine.names) & set(other.names))
-            if not both or other in ours:
+        for foreign in specs:
+            both = len(set(mine.names) & set(foreign.names))
+            if not both or foreign in ours:
                 continue
             counted = "1 device is" if both == 1 else f"{both} devices are"
-            if other.priority == mine.priority:
-                notes.append(f"{counted} also in {other.path}, so that runtimes resolve neither: remove it")
+            if foreign.priority == mine.priority:
+                notes.append(f"{counted} also in {foreign.path}, so that runtimes resolve neither: remove it")
             else:
-                first = max(mine, other, key=lambda spec: spec.priority).path
-                notes.append(f"{counted} also in {other.path}; runtimes take those of {first}")
+                first = max(mine, foreign, key=lambda spec: spec.priority).path
+                notes.append(f"{counted} also in {foreign.path}; runtimes take those of {first}")
     return notes
 
 

@@ -158,10 +158,10 @@ class _Keeper:
     def _bring_in_line(self, inventory: Inventory) -> Generated | None:
         """The spec when there is something to tell of it, None when nothing is new."""
         ctx = self._ctx
-        seen = _listing(ctx.cdi_dir)
-        if seen != self._seen:
+        listing = _listing(ctx.cdi_dir)
+        if listing != self._seen:
             self._other = foreign(ctx.cdi_dir, self._path, CDI_NVIDIA_KIND)
-            self._seen = seen
+            self._seen = listing
         if self._other:
             ctx.remove(self._path)
         key = (_key(inventory, ctx.root), bool(self._other))

@@ -57,13 +57,13 @@ class HostSource:
     ) -> GpuNode:
         """Build the node from what the driver returned."""
         values = {(reading.uuid, reading.gpu_instance): reading.numbers for reading in readings if reading.link is None}
-        seen: dict[str, list[GpuProcess]] = {}
+        by_gpu: dict[str, list[GpuProcess]] = {}
         for process in processes:
-            seen.setdefault(process.uuid, []).append(self._process(process))
+            by_gpu.setdefault(process.uuid, []).append(self._process(process))
         verdicts = self._verdicts.read() if self._verdicts is not None else None
         judged = verdicts.by_uuid if verdicts is not None else {}
         gpus = [
-            _gpu(accelerator, values, tuple(seen.get(accelerator.uuid, ())), judged.get(accelerator.uuid))
+            _gpu(accelerator, values, tuple(by_gpu.get(accelerator.uuid, ())), judged.get(accelerator.uuid))
             for accelerator in inventory.accelerators
         ]
         return GpuNode(

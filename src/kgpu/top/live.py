@@ -126,8 +126,8 @@ class LiveTop:
         if ui.help:
             lines += _help(width)
         else:
-            seen = screen.rows[ui.top : ui.top + self._height()]
-            lines += draw.table(seen, ui.wish.view, width, self._look, marked=ui.cursor - ui.top)
+            visible = screen.rows[ui.top : ui.top + self._height()]
+            lines += draw.table(visible, ui.wish.view, width, self._look, marked=ui.cursor - ui.top)
             if not screen.rows:
                 lines.append(Text(self._empty(), "dim", no_wrap=True))
         lines = lines[: height - 1]

@@ -99,7 +99,7 @@ def _labels(text: str) -> Labels:
             raise _NoLabelsError
         value = match[2]
         if "\\" in value:
-            value = _ESCAPED.sub(lambda seen: _MEANT.get(seen[1], seen[0]), value)
+            value = _ESCAPED.sub(lambda escape: _MEANT.get(escape[1], escape[0]), value)
         labels[match[1]] = printable(value)
         at = match.end()
     return labels

@@ -222,17 +222,17 @@ class NvidiaReader:
             for index, answer in answers.items()
             if isinstance(answer, GpuReply) and index not in self._suspects
         }
-        seen = [gpu.uuid for gpu in read.values()]
+        answered = [gpu.uuid for gpu in read.values()]
         known = dict(self._known)
         listed = dict(read)
         self._troubles = {i: answer for i, answer in answers.items() if not isinstance(answer, GpuReply)}
         for index in sorted({*self._suspects, *self._troubles}):
-            before = judge.identify(index, seen, known.values(), self._node.known)
+            before = judge.identify(index, answered, known.values(), self._node.known)
             if before is not None:
                 listed[index] = judge.unreachable(before, index, self._finding(index, before.uuid))
-                seen.append(before.uuid)
+                answered.append(before.uuid)
         self._known.update({gpu.uuid: gpu for gpu in listed.values()})
-        missing = [self._missing(gpu) for uuid, gpu in known.items() if uuid not in seen]
+        missing = [self._missing(gpu) for uuid, gpu in known.items() if uuid not in answered]
         return (*(listed[index] for index in sorted(listed)), *missing)
 
     def _finding(self, index: int, uuid: str) -> HardwareFinding:

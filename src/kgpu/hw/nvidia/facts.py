@@ -143,15 +143,15 @@ def from_procfs(index: int, entry: tuple[str, str, str, str]) -> Accelerator | N
 
 def identify(
     index: int,
-    seen: Iterable[str],
+    answering: Iterable[str],
     known: Iterable[Accelerator],
     procfs: tuple[tuple[str, str, str, str], ...],
 ) -> Accelerator | None:
     """Which GPU stands at an index that doesn't answer: what was last there, else procfs in bus order (NVML's order).
 
-    ``seen`` are the uuids that did answer, so that a shifted numbering can't blame a healthy GPU.
+    ``answering`` are the uuids that did answer, so that a shifted numbering can't blame a healthy GPU.
     """
-    answered = set(seen)
+    answered = set(answering)
     for candidate in known:
         if candidate.index == index and candidate.uuid not in answered:
             return candidate
@@ -183,8 +183,8 @@ def links(gpus: Mapping[int, Accelerator], answers: Mapping[int, GpuLinks | Trou
             if level is not None:
                 levels[a, b] = level
         for bus_id, count in answer.lanes.items():
-            if (other := by_bus.get(bus_id)) is not None and other != a:
-                pair = (min(a, other), max(a, other))
+            if (peer := by_bus.get(bus_id)) is not None and peer != a:
+                pair = (min(a, peer), max(a, peer))
                 lanes[pair] = max(lanes.get(pair, 0), count)
     known = {level.value for level in TopologyLevel}
     return tuple(

@@ -100,11 +100,11 @@ class Gatherer:
         """The common-ancestor level to each other index (None when unreadable) and live NVLinks per remote bus id."""
         handle = self.nvml.call("handle", index)
         levels: dict[int, int | None] = {}
-        for other in (candidate for candidate in others if candidate > index):
+        for peer in (candidate for candidate in others if candidate > index):
             try:
-                levels[other] = self.nvml.call("topology", handle, self.nvml.call("handle", other))
+                levels[peer] = self.nvml.call("topology", handle, self.nvml.call("handle", peer))
             except NvmlError:
-                levels[other] = None
+                levels[peer] = None
         lanes: dict[str, int] = {}
         for link in range(MAX_LINKS):
             try:

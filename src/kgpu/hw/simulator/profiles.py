@@ -420,12 +420,12 @@ def _unknown(source: str, what: str, value: str, known: Mapping[str, object]) ->
 def _field_names(struct: Any) -> set[str]:
     """Every key that may stand in ``struct`` or in a section of it."""
     names: set[str] = set()
-    todo, seen = [struct], set[Any]()
+    todo, visited = [struct], set[Any]()
     while todo:
         kind = todo.pop()
-        if kind in seen:
+        if kind in visited:
             continue
-        seen.add(kind)
+        visited.add(kind)
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             names.update(field.encode_name for field in msgspec.structs.fields(kind))
             todo += get_type_hints(kind).values()

@@ -137,6 +137,6 @@ class FakeNriRuntime:
             if answer.more != (left > 0):
                 raise KubeletError("the plugin takes no pods in pieces", "the same word on more", "answer it")
         self._plugins.append(plugin)
-        self._plugins.sort(key=lambda one: one.index)
+        self._plugins.sort(key=lambda admitted: admitted.index)
         async with self._changed:
             self._changed.notify_all()

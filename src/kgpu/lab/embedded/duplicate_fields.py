@@ -102,12 +102,12 @@ def _limited(complaints: list[str]) -> list[str]:
 
 def _walk(value: Any, path: str, problems: list[str]) -> None:
     if isinstance(value, Members):
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, inner_value in value:
             inner = f"{path}.{key}" if path else key
-            if key in seen:
+            if key in keys:
                 problems.append(f"duplicate field {shown(inner)}")
-            seen.add(key)
+            keys.add(key)
             _walk(inner_value, inner, problems)
     elif isinstance(value, list):
         for index, item in enumerate(value):
@@ -134,14 +134,14 @@ def operations(patch: Any) -> list[str]:
     """The errors of strict decoding in a JSON patch, whose objects may be ``Members``."""
     problems: list[str] = []
     for index, operation in enumerate(patch):
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, value in operation if isinstance(operation, Members) else operation.items():
             inner = f"[{index}].{key}"
             if key not in _OPERATION:
                 problems.append(f"unknown field {shown(inner)}")
                 continue
-            if key in seen:
+            if key in keys:
                 problems.append(f"duplicate field {shown(inner)}")
-            seen.add(key)
+            keys.add(key)
             _walk(value, inner, problems)
     return _limited(problems)

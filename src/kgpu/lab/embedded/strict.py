@@ -314,16 +314,16 @@ class _Struct(_Type):
         return cleaned
 
     def complain(self, value: Any, path: str, problems: list[str]) -> None:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, inner in value or ():
             inside = f"{path}.{key}" if path else key
             field = self.fields.get(key)
             if field is None:
                 problems.append(f'unknown field "{inside}"')
                 continue
-            if key in seen:
+            if key in keys:
                 problems.append(f'duplicate field "{inside}"')
-            seen.add(key)
+            keys.add(key)
             field.complain(inner, inside, problems)
 
     def _inlined(self, key: str) -> str:

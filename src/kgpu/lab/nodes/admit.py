@@ -42,7 +42,7 @@ def check(
     if (pod["metadata"].get("labels") or {}).get(OS_LABEL, "linux") != "linux":
         text = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
         return PodRejection("PodOSSelectorNodeLabelDoesNotMatch", text)
-    held = [other_view for other in others if (other_view := read.pod(other)) is not None]
+    held = [held_view for held_pod in others if (held_view := read.pod(held_pod)) is not None]
     short = _resources(view, allocatable, held)
     if short is not None:
         return short
@@ -50,7 +50,7 @@ def check(
         return _predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
     if view.node != node:
         return _predicate("NodeName", "node(s) didn't match the requested node name")
-    if any(mine.clashes(theirs) for mine in view.ports for other in held for theirs in other.ports):
+    if any(mine.clashes(theirs) for mine in view.ports for neighbour in held for theirs in neighbour.ports):
         return _predicate("NodePorts", "node(s) didn't have free ports for the requested pod ports")
     return None
 
@@ -67,7 +67,7 @@ def _resources(pod: PodView, allocatable: Mapping[str, str], held: list[PodView]
         wanted = 1 if name == "pods" else pod.requests.get(name, 0)
         if not wanted or (name not in has and name not in _FIRST):
             continue
-        used = len(held) if name == "pods" else sum(other.used.get(name, 0) for other in held)
+        used = len(held) if name == "pods" else sum(neighbour.used.get(name, 0) for neighbour in held)
         if wanted > has.get(name, 0) - used:
             text = f"Node didn't have enough resource: {name}, requested: {wanted}, used: {used}, capacity: "
             return PodRejection(f"OutOf{name}", f"{text}{has.get(name, 0)}")

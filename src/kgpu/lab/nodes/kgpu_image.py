@@ -87,11 +87,11 @@ def command(
     ``boot`` is the machine's once it has been rebooted; ``reboot`` the file with which the container may ask for that.
     """
     env = without_machines_own(env)
-    seen = {mount.container_path: mount.host_path for mount in mounts}
-    if HOST_ROOT + _PART in seen:
-        seen.setdefault(HOST_ROOT, seen[HOST_ROOT + _PART].removesuffix(_PART) or "/")
-    variables = {name: str(Path(seen[path], part)) for path, name, part in PLACES if path in seen}
-    if TOKENS in seen:
+    host_paths = {mount.container_path: mount.host_path for mount in mounts}
+    if HOST_ROOT + _PART in host_paths:
+        host_paths.setdefault(HOST_ROOT, host_paths[HOST_ROOT + _PART].removesuffix(_PART) or "/")
+    variables = {name: str(Path(host_paths[path], part)) for path, name, part in PLACES if path in host_paths}
+    if TOKENS in host_paths:
         variables["KUBECONFIG"] = str(kubeconfig)
     if boot:
         variables[ENV_BOOT_ID] = boot

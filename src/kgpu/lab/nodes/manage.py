@@ -377,8 +377,8 @@ def _start_host(folder: Path, own: Path, kubeconfig: Path, address: str, contain
     deadline = time.monotonic() + START_S
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > deadline:
-            if (other := host_folder.recorded(own)) is not None and alive(other):
-                return other.pid  # whoever started that one was killed before it could record it
+            if (running := host_folder.recorded(own)) is not None and alive(running):
+                return running.pid  # whoever started that one was killed before it could record it
             tail = "\n".join((own / host_folder.LOG).read_text(errors="replace").splitlines()[-6:])
             raise LabError(f"the host of simulated nodes did not start:\n{tail}", "a running host", f"see {own}/log")
         time.sleep(_POLL_S)

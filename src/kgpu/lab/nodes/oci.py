@@ -61,7 +61,7 @@ def inject(config: OciConfig, specs: Sequence[Spec], names: Iterable[str]) -> Oc
     used: list[Spec] = []
     for name in wanted:
         spec, device = known[name]
-        if all(spec is not other for other in used):
+        if all(spec is not used_spec for used_spec in used):
             used.append(spec)
             config = apply_edits(config, spec.container_edits)
         config = apply_edits(config, device.container_edits)

@@ -212,9 +212,9 @@ def enter_namespaces(config: dict[str, Any]) -> None:
         make_network(network["inside"])
     root = build_root(config, user=user)
     for path in config["hide"]:
-        for seen in (root + path, root + HOST + path):
-            if os.path.isdir(seen):
-                mount("tmpfs", seen, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755")
+        for hidden in (root + path, root + HOST + path):
+            if os.path.isdir(hidden):
+                mount("tmpfs", hidden, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755")
     for row in config["mounts"]:
         bind(row["source"], row["target"], root=root, read_only=row["read_only"])
     for row in config["devices"]:

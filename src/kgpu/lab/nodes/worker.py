@@ -516,11 +516,11 @@ class PodWorker:
         if node.is_former(container.id):
             # As containerd tells of what it finds after a start of the machine.
             return exit_of(folder) or Exit(code=255, finished=node.now(), reason="Unknown")
-        found = node.runtime.adopt(folder, container.id)
-        if found is None and not node.light and starter.is_process(node.runtime, container.spec):
+        adopted = node.runtime.adopt(folder, container.id)
+        if adopted is None and not node.light and starter.is_process(node.runtime, container.spec):
             # Its files are gone with what knew how it ended.
             return Exit(code=137, finished=node.now(), signal=9)
-        return found
+        return adopted
 
     def _clean_up(self) -> None:
         state, node = self.state, self.node

@@ -60,20 +60,20 @@ def find_toolchain(path: str | None = None) -> Toolchain:
     folders = _module_folders((*COMPONENTS, HELM, *END_TO_END))
     wanted = max(components.minimum_go((folder / "go.mod").read_text()) for folder in folders)
     candidates = [shutil.which("go", path=str(Path(sys.executable).parent)), shutil.which("go", path=path)]
-    seen: list[str] = []
+    unfit: list[str] = []
     for go in filter(None, candidates):
         done = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False, env=_go_env())
         try:
             version = parse_go_version(done.stdout)
         except ValueError:
-            seen.append(f"{go} (does not run)")
+            unfit.append(f"{go} (does not run)")
             continue
         if version >= wanted:
             return Toolchain(Path(go), done.stdout.strip())
-        seen.append(f"{go} (Go {version[0]}.{version[1]})")
+        unfit.append(f"{go} (Go {version[0]}.{version[1]})")
     raise LabError(
         "the real lab builds Kubernetes from source and "
-        + (f"found only {', '.join(seen)}" if seen else "found no Go"),
+        + (f"found only {', '.join(unfit)}" if unfit else "found no Go"),
         f"Go {wanted[0]}.{wanted[1]} or newer, beside {sys.executable} or on PATH",
         _INSTALL_GO,
     )

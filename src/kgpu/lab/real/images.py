@@ -188,15 +188,15 @@ def _descriptor(media_type: str, blob: bytes) -> dict[str, Any]:
 
 def folders(files: Sequence[LayerEntry]) -> list[LayerEntry]:
     """The folders that ``files`` need, parents first, each once."""
-    seen: dict[str, LayerEntry] = {}
+    entries: dict[str, LayerEntry] = {}
     links = {file.path.strip("/") for file in files if file.link}
     for file in files:
         parts = file.path.strip("/").split("/")[:-1]
         for depth in range(1, len(parts) + 1):
             path = "/".join(parts[:depth])
             if path not in links:
-                seen.setdefault(path, LayerEntry(path=path))
-    return list(seen.values())
+                entries.setdefault(path, LayerEntry(path=path))
+    return list(entries.values())
 
 
 def pause_image(program: bytes) -> LabImage:

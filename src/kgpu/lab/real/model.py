@@ -94,7 +94,7 @@ def plan_network(used: Iterable[ipaddress.IPv4Network]) -> LabNetwork:
     occupied = [*(network for network in used if network.prefixlen > 0), *_INNER]
     for index in range(_LAB_NETWORK.num_addresses // 4):
         network = LabNetwork(index)
-        if not any(network.subnet.overlaps(other) for other in occupied):
+        if not any(network.subnet.overlaps(network_in_use) for network_in_use in occupied):
             return network
     raise LabError(
         f"every /30 of {_LAB_NETWORK} is in use on this machine",

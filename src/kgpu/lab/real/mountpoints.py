@@ -27,11 +27,11 @@ def missing(targets: Iterable[str]) -> list[str]:
 def in_use(*, but: str = "") -> set[str]:
     """Every mount point in any mount namespace of this machine other than our own, and than ``but``."""
     points: set[str] = set()
-    seen = {namespace("self"), but}
+    namespaces = {namespace("self"), but}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         mount_namespace = namespace(pid)
-        if mount_namespace and mount_namespace not in seen:
-            seen.add(mount_namespace)
+        if mount_namespace and mount_namespace not in namespaces:
+            namespaces.add(mount_namespace)
             with contextlib.suppress(OSError):
                 points |= parse_mountinfo(Path(f"/proc/{pid}/mountinfo").read_text())
     return points

@@ -86,14 +86,14 @@ def own_package() -> list[CopiedFile]:
 def dependencies(names: Iterable[str] = ("kgpu",)) -> dict[str, importlib.metadata.Distribution]:
     """What ``names`` need at run time, directly or not, without themselves; extras and what is not here don't count."""
     distributions: dict[str, importlib.metadata.Distribution] = {}
-    open_names, seen = list(names), set(map(_normal, names))
+    open_names, known_names = list(names), set(map(_normal, names))
     while open_names:
         for line in importlib.metadata.distribution(open_names.pop()).requires or []:
             requirement, _, marker = line.partition(";")
             hit = re.match(r"[\w.-]+", requirement.strip())
-            if hit is None or "extra" in marker or _normal(hit.group()) in seen:
+            if hit is None or "extra" in marker or _normal(hit.group()) in known_names:
                 continue
-            seen.add(_normal(hit.group()))
+            known_names.add(_normal(hit.group()))
             try:
                 distributions[_normal(hit.group())] = importlib.metadata.distribution(hit.group())
             except importlib.metadata.PackageNotFoundError:

@@ -73,10 +73,10 @@ class DeviceIndex:
             return (name,)
         whole = self.entries[name].units
         by_units: dict[Units, str] = {}
-        for other, entry in self.entries.items():
+        for member, entry in self.entries.items():
             inside = entry.units.gpus <= whole.gpus and entry.units.slices <= whole.slices
-            if other != name and other.startswith(f"{kind}=") and entry.units and inside:
-                by_units.setdefault(entry.units, other)
+            if member != name and member.startswith(f"{kind}=") and entry.units and inside:
+                by_units.setdefault(entry.units, member)
         return tuple(by_units.values()) or (name,)
 
     def held(self, holding: Holding) -> tuple[Units, ...] | None:

@@ -244,7 +244,7 @@ def _holders(ask: Ask, facts: Facts, name: str) -> Iterator[str]:
                     "specs that name every GPU of this node",
                     "write the specs again: `kgpu cdi generate`",
                 )
-            if any(units.meets(other) for other in theirs):
+            if any(units.meets(held) for held in theirs):
                 yield f"{holding.namespace}/{holding.pod}"
 
 

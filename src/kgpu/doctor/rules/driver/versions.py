@@ -110,7 +110,9 @@ def no_image(snapshot: Snapshot) -> Iterator[Finding]:
                     Remedy("install the driver on the node in the system's own way (Talos: a system extension)"),
                     cluster_policy.change(snapshot, {"driver": {"enabled": False}}),
                 ),
-                evidence=(bad.cite("image"), bad.cite_status(), *((node.cite("status.nodeInfo.osImage"),) if node else ())),
+                evidence=(
+                    bad.cite("image"), bad.cite_status(), *((node.cite("status.nodeInfo.osImage"),) if node else ()),
+                ),
             )  # fmt: skip
 
 

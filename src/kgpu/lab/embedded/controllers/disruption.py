@@ -93,7 +93,7 @@ def _conditions(budget: Object, reason: str, message: str, now: dt.datetime, *, 
         "reason": reason,
         "message": message,
     }
-    rest = [other for other in status_of(budget).get("conditions") or () if other.get("type") != "DisruptionAllowed"]
+    rest = [kept for kept in status_of(budget).get("conditions") or () if kept.get("type") != "DisruptionAllowed"]
     return [*rest, current]
 
 

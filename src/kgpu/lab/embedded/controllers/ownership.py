@@ -81,7 +81,7 @@ async def settle_claims(
         if adopted is not None:
             owned.append(adopted)
     for obj in claims.release:
-        rest = [other for other in owners_of(obj) if other.get("uid") != uid_of(owner)]
+        rest = [owner_ref for owner_ref in owners_of(obj) if owner_ref.get("uid") != uid_of(owner)]
         await _set_owners(cluster, cache, obj, rest, [])
     return owned
 

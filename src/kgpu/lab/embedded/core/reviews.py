@@ -32,11 +32,11 @@ def answer_review(context: VerbContext, kind: ApiKind, namespace: str, obj: Obje
 
 
 def _access(context: VerbContext, kind: ApiKind, spec: Object, call: Call) -> Object:
-    attributes, other = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
+    attributes, non_resource_attributes = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     errors: list[FieldError] = []
-    if attributes is not None and other is not None:
-        errors.append(bad_value("spec.nonResourceAttributes", other, _EITHER))
-    if attributes is None and other is None:
+    if attributes is not None and non_resource_attributes is not None:
+        errors.append(bad_value("spec.nonResourceAttributes", non_resource_attributes, _EITHER))
+    if attributes is None and non_resource_attributes is None:
         errors.append(bad_value("spec.resourceAttributes", None, _ONE_OF))
     user = call.user
     if kind.plural != "selfsubjectaccessreviews":
@@ -45,7 +45,7 @@ def _access(context: VerbContext, kind: ApiKind, spec: Object, call: Call) -> Ob
             errors.append(bad_value("spec.user", "", "at least one of user or group must be specified"))
     if errors:
         raise invalid(kind.group, kind.kind, "", errors)
-    allowed, reason = context.authority.allowed(user, attributes or other or {})
+    allowed, reason = context.authority.allowed(user, attributes or non_resource_attributes or {})
     return {"allowed": allowed, **({"reason": reason} if reason else {})}
 
 

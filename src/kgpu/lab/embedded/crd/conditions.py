@@ -48,8 +48,8 @@ def set_condition(definition: Object, kind: str, status: str, reason: str, messa
 
 def _taken(others: Iterable[Object]) -> dict[str, set[str]]:
     names_in_use: dict[str, set[str]] = {"resources": set(), "kinds": set()}
-    for other in others:
-        names = (other.get("status") or {}).get("acceptedNames") or {}
+    for definition in others:
+        names = (definition.get("status") or {}).get("acceptedNames") or {}
         names_in_use["resources"] |= {
             names.get("plural", ""),
             names.get("singular", ""),

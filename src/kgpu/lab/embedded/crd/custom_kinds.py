@@ -159,7 +159,9 @@ class CustomKinds:
         versions = []
         if conditions.is_true(definition, "Established"):
             served = (raw for raw in spec["versions"] if raw.get("served"))
-            versions = sorted((Version(definition, version) for version in served), key=lambda one: priority(one.name))
+            versions = sorted(
+                (Version(definition, version) for version in served), key=lambda version: priority(version.name)
+            )
         if not versions and name not in self._served:
             return
         self._replace(key, [self._kept(version) for version in versions])

@@ -39,7 +39,7 @@ def _in_map(shape: MergeShape, value: dict[str, Any], path: str, duplicates: boo
 
 def _in_list(shape: MergeShape, value: list[Any], path: str, duplicates: bool) -> list[str]:
     complaints: list[str] = []
-    seen: set[str] = set()
+    elements: set[str] = set()
     for index, item in enumerate(value):
         where = f"[{index}]"
         if shape.list is MergeRule.EACH:
@@ -48,9 +48,9 @@ def _in_list(shape: MergeShape, value: list[Any], path: str, duplicates: bool) -
             except ShapeError as error:
                 return [*complaints, f"{path}: element {index}: {error}"]
             where = path_text((element,))
-            if element in seen and not duplicates:
+            if element in elements and not duplicates:
                 complaints.append(f"{path}: duplicate entries for key {where}")
-            seen.add(element)
+            elements.add(element)
         complaints += problems(shape.item, item, path + where, duplicates=duplicates)
     return complaints
 

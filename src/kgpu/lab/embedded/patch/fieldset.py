@@ -75,11 +75,11 @@ def intersection(left: Fields, right: Fields) -> Fields:
     result: Fields = {}
     few, many = (left, right) if len(left) < len(right) else (right, left)
     for key, node in few.items():
-        other = many.get(key)
-        if other is None or key == HERE:
+        counterpart = many.get(key)
+        if counterpart is None or key == HERE:
             continue
-        below = intersection(node, other)
-        if member(node) and member(other):
+        below = intersection(node, counterpart)
+        if member(node) and member(counterpart):
             result[key] = {HERE: LEAF, **below} if below else LEAF
         elif below:
             result[key] = below

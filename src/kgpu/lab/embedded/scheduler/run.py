@@ -278,8 +278,8 @@ class Scheduler:
             if obj is not None and not victim.deleting:
                 await self._actions.preempt(obj, pod, node)
         # Pods of lower priority lose their nomination to this node.
-        for other in list(self.snapshot.nominated.get(node, {}).values()):
-            if other.priority < pod.priority and (obj := self._objects.get(other.id)):
+        for nominee in list(self.snapshot.nominated.get(node, {}).values()):
+            if nominee.priority < pod.priority and (obj := self._objects.get(nominee.id)):
                 await self._actions.withdraw(obj)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -102,12 +102,12 @@ def _spread(pod: PodView, nodes: list[NodeState], snapshot: ClusterSnapshot) -> 
 
 
 def _by_constraints(pod: PodView, soft: list[Spread], nodes: list[NodeState], snapshot: ClusterSnapshot) -> Points:
-    placed = [other for other in snapshot.placed_in((pod.namespace,)) if not other.deleting]
+    placed = [placed_pod for placed_pod in snapshot.placed_in((pod.namespace,)) if not placed_pod.deleting]
     return _crowding(
         [
             (
                 constraint.topology_key,
-                [other for other in placed if constraint.selector.matches(other.labels)],
+                [placed_pod for placed_pod in placed if constraint.selector.matches(placed_pod.labels)],
             )
             for constraint in soft
         ],
@@ -133,16 +133,16 @@ def _neighbours(pod: PodView, nodes: list[NodeState], snapshot: ClusterSnapshot)
     pairs: dict[tuple[str, str], int] = {}
     for term in pod.preferred_pods:
         reach = ResolvedTerm(term, snapshot)
-        for other in reach.candidates(snapshot):
-            if reach.matches(other):
-                _draw(pairs, term, snapshot.nodes[other.node].labels, term.weight)
+        for neighbour in reach.candidates(snapshot):
+            if reach.matches(neighbour):
+                _draw(pairs, term, snapshot.nodes[neighbour.node].labels, term.weight)
     home = snapshot.namespace_labels(pod.namespace)
-    for other in snapshot.inclined.values():
-        labels = snapshot.nodes[other.node].labels
-        for term in other.preferred_pods:
+    for neighbour in snapshot.inclined.values():
+        labels = snapshot.nodes[neighbour.node].labels
+        for term in neighbour.preferred_pods:
             if repels(term, pod, home):
                 _draw(pairs, term, labels, term.weight)
-        for term in other.affinity:
+        for term in neighbour.affinity:
             if repels(term, pod, home):
                 _draw(pairs, term, labels, _REQUIRED_DRAWS)
     if not pairs:

@@ -263,12 +263,12 @@ def _plain_default(raw: Mapping[str, Any]) -> bool:
 
 def _below(name: str) -> Iterator[TypeShape]:
     """The type and every type below it, each once."""
-    seen: set[str] = set()
+    visited: set[str] = set()
     todo = [name]
     while todo:
         current = todo.pop()
-        if current not in seen:
-            seen.add(current)
+        if current not in visited:
+            visited.add(current)
             known = shape(current)
             yield known
             todo += [child.name for table in (known._fields, known._lists, known._maps) for child in table.values()]

@@ -91,9 +91,9 @@ class Priority:
                         spec[name] = review.old["spec"][name]
         elif review.kind.key == ("scheduling.k8s.io", "priorityclasses") and review.obj.get("globalDefault"):
             for priority_class in reads.list("scheduling.k8s.io", "priorityclasses"):
-                other = priority_class["metadata"]["name"]
-                if priority_class.get("globalDefault") and other != review.obj["metadata"].get("name"):
-                    why = f"PriorityClass {other} is already marked as default. Only one default can exist"
+                class_name = priority_class["metadata"]["name"]
+                if priority_class.get("globalDefault") and class_name != review.obj["metadata"].get("name"):
+                    why = f"PriorityClass {class_name} is already marked as default. Only one default can exist"
                     raise refused(review, why)
 
     @staticmethod

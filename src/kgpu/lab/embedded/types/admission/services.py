@@ -33,7 +33,7 @@ class ServiceAddresses:
         if primary and not addresses:
             spec["clusterIPs"] = [primary]
         if not spec.get("clusterIP") and not spec.get("clusterIPs"):
-            allocated = {address for other in others for address in other.get("clusterIPs") or ()}
+            allocated = {address for service_spec in others for address in service_spec.get("clusterIPs") or ()}
             spec["clusterIP"] = _free_address(allocated)
             spec["clusterIPs"] = [spec["clusterIP"]]
         elif spec.get("clusterIP") not in {"None", None} and review.old is None:
@@ -55,7 +55,7 @@ class ServiceAddresses:
         words = ""
         if not inside:
             words = f"failed to allocate IP {address}: the provided network does not match the current range"
-        elif any(address in (other.get("clusterIPs") or ()) for other in others):
+        elif any(address in (service_spec.get("clusterIPs") or ()) for service_spec in others):
             words = _TAKEN.format(address)
         if words:
             name = str(review.obj["metadata"].get("name") or "")

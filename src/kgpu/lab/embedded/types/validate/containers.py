@@ -167,25 +167,25 @@ def ports(errors: Errors, path: str, container_ports: list[Object]) -> None:
 
 def host_ports(errors: Errors, path: str, container_list: list[Object]) -> None:
     """Check that no two containers want the same port of the node."""
-    seen: set[str] = set()
+    taken: set[str] = set()
     for index, container in enumerate(container_list):
         for number, port in enumerate(container.get("ports") or ()):
             wanted = port.get("hostPort", 0)
             if not wanted:
                 continue
             key = f"{port.get('protocol', '')}/{port.get('hostIP', '')}/{wanted}"
-            if key in seen:
+            if key in taken:
                 errors.append(duplicate(f"{path}[{index}].ports[{number}].hostPort", key))
-            seen.add(key)
+            taken.add(key)
 
 
 def _resize(errors: Errors, path: str, rules: list[Object], restart_policy: str) -> None:
-    seen: set[str] = set()
+    resource_names: set[str] = set()
     for index, rule in enumerate(rules):
         name, policy = rule.get("resourceName", ""), rule.get("restartPolicy", "")
-        if name in seen:
+        if name in resource_names:
             errors.append(duplicate(f"{path}[{index}]", name))
-        seen.add(name)
+        resource_names.add(name)
         one_of(errors, path, name, ("cpu", "memory"))
         one_of(errors, path, policy, ("NotRequired", "RestartContainer"))
         if restart_policy == "Never" and policy != "NotRequired":

@@ -59,7 +59,7 @@ def _namespace(errors: Errors, obj: Object, old: Object | None, subresource: str
 
 
 def taints(errors: Errors, path: str, taint_list: list[Object]) -> None:
-    seen: set[tuple[str, str]] = set()
+    pairs: set[tuple[str, str]] = set()
     for index, taint in enumerate(taint_list):
         at, key, effect = f"{path}[{index}]", taint.get("key", ""), taint.get("effect", "")
         syntax(errors, f"{at}.key", key, texts.qualified)
@@ -67,11 +67,11 @@ def taints(errors: Errors, path: str, taint_list: list[Object]) -> None:
         if messages:
             errors.append(bad_value(f"{at}.value", taint.get("value", ""), ";".join(messages)))
         one_of(errors, f"{at}.effect", effect, EFFECTS, order=True)
-        if (key, effect) in seen:
+        if (key, effect) in pairs:
             shown = {"Key": key, "Value": taint.get("value", ""), "Effect": effect, "TimeAdded": taint.get("timeAdded")}
             error = duplicate(at, shown)
             errors.append(type(error)(error.type, at, shown, "taints must be unique by key and effect pair"))
-        seen.add((key, effect))
+        pairs.add((key, effect))
 
 
 def _node(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
@@ -91,12 +91,12 @@ def _node(errors: Errors, obj: Object, old: Object | None, subresource: str) -> 
     before = old.get("spec") or {}
     metadata_update(errors, meta, old["metadata"])
     _node_parts(errors, spec, status)
-    seen: list[Object] = []
+    addresses: list[Object] = []
     for index, address in enumerate(status.get("addresses") or ()):
-        if address in seen:
+        if address in addresses:
             shown = {"Type": address.get("type", ""), "Address": address.get("address", "")}
             errors.append(duplicate(f"status.addresses[{index}]", shown))
-        seen.append(address)
+        addresses.append(address)
     if before.get("podCIDRs") and before["podCIDRs"] != spec.get("podCIDRs"):
         words = 'node updates may not change podCIDR except from "" to valid'
         errors.append(forbidden_field("spec.podCIDRs", words))

@@ -94,7 +94,7 @@ def _scopes(errors: Errors, spec: Object) -> None:
 
 def _scope_selector(errors: Errors, spec: Object) -> None:
     selector, hard = spec.get("scopeSelector"), spec.get("hard") or {}
-    at, seen = "spec.scopeSelector.matchExpressions", set()
+    at, scopes = "spec.scopeSelector.matchExpressions", set()
     for requirement in (selector or {}).get("matchExpressions") or ():
         scope, operator, values = (
             requirement.get("scopeName", ""),
@@ -122,9 +122,9 @@ def _scope_selector(errors: Errors, spec: Object) -> None:
                 errors.append(bad_value(f"{at}.values", values, words))
         else:
             errors.append(bad_value(f"{at}.operator", operator, "not a valid selector operator"))
-        seen.add(scope)
+        scopes.add(scope)
     for pair in _CONFLICTS:
-        if pair <= seen:
+        if pair <= scopes:
             errors.append(bad_value(at, spec.get("scopes"), "conflicting scopes"))
 
 
@@ -138,16 +138,16 @@ def _limit_range(errors: Errors, obj: Object, old: Object | None, subresource: s
         metadata_update(errors, obj["metadata"], old["metadata"])
     metadata(errors, obj["metadata"], namespaced=True, rule=texts.subdomain)
     finalizer_names(errors, obj["metadata"])
-    seen: set[str] = set()
+    kinds: set[str] = set()
     for index, item in enumerate(obj["spec"].get("limits") or ()):
         at, kind = f"spec.limits[{index}]", item.get("type", "")
         before = len(errors)
         syntax(errors, f"{at}.type", kind, texts.qualified)
         if len(errors) == before and "/" not in kind and kind not in _TYPES:
             errors.append(bad_value(f"{at}.type", kind, "must be a standard limit type or fully qualified"))
-        if kind in seen:
+        if kind in kinds:
             errors.append(duplicate(f"{at}.type", kind))
-        seen.add(kind)
+        kinds.add(kind)
         _item(errors, at, item, kind)
 
 

@@ -331,13 +331,13 @@ def _slice(errors: Errors, obj: Object, old: Object | None, subresource: str) ->
     if old is not None:
         for field in ("driver", "nodeName"):
             immutable(errors, f"spec.{field}", spec.get(field), old["spec"].get(field))
-    seen: set[str] = set()
+    device_names: set[str] = set()
     for index, device in enumerate(spec.get("devices") or ()):
         at, name = f"spec.devices[{index}]", device.get("name", "")
         needed(errors, f"{at}.name", name, texts.label)
-        if name in seen:
+        if name in device_names:
             errors.append(duplicate(at, name))
-        seen.add(name)
+        device_names.add(name)
 
 
 def _api_service(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:

@@ -164,16 +164,16 @@ def pod_spec(errors: Errors, path: str, spec: Object, *, name: str = "", of_pod:
 
 
 def _claims(errors: Errors, path: str, claims: list[Object]) -> None:
-    seen: set[str] = set()
+    claim_names: set[str] = set()
     for index, claim in enumerate(claims):
         at, name = f"{path}[{index}]", claim.get("name", "")
         if not name:
             errors.append(required(f"{at}.name"))
-        elif name in seen:
+        elif name in claim_names:
             errors.append(duplicate(f"{at}.name", name))
         else:
             syntax(errors, f"{at}.name", name, texts.label)
-            seen.add(name)
+            claim_names.add(name)
         present = [
             field for field in ("resourceClaimName", "resourceClaimTemplateName") if claim.get(field) is not None
         ]

@@ -234,14 +234,14 @@ def _transitions(errors: Errors, field: str, new: Object, before: Object, spec: 
 
 def _claim_statuses(errors: Errors, status: Object, spec: Object) -> None:
     known = {claim.get("name") for claim in spec.get("resourceClaims") or ()}
-    seen: set[str] = set()
+    claim_names: set[str] = set()
     for index, claim_status in enumerate(status.get("resourceClaimStatuses") or ()):
         at, name = f"status.resourceClaimStatuses[{index}]", claim_status.get("name", "")
         if name not in known:
             words = "must match the name of an entry in `spec.resourceClaims`"
             errors.append(bad_value(f"{at}.name", name, words))
-        if name in seen:
+        if name in claim_names:
             errors.append(duplicate(f"{at}.name", name))
-        seen.add(name)
+        claim_names.add(name)
         if claim_status.get("resourceClaimName") is not None:
             syntax(errors, f"{at}.name", claim_status["resourceClaimName"], texts.subdomain)

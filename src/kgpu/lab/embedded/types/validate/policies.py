@@ -203,12 +203,12 @@ def _status(errors: Errors, status: Object) -> None:
         for field in ("warning", "fieldRef"):
             if not (warning.get(field) or "").strip():
                 errors.append(required(f"status.typeChecking.expressionWarnings[{index}].{field}"))
-    seen: set[str] = set()
+    types: set[str] = set()
     for index, condition in enumerate(status.get("conditions") or ()):
         where = f"status.conditions[{index}]"
-        if condition.get("type", "") in seen:
+        if condition.get("type", "") in types:
             errors.append(duplicate(f"{where}.type", condition["type"]))
-        seen.add(condition.get("type", ""))
+        types.add(condition.get("type", ""))
         _condition(errors, where, condition)
 
 

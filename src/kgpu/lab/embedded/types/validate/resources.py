@@ -135,23 +135,23 @@ def requirements(
 
 
 def _claims(errors: Errors, path: str, claims: list[Object], known: set[str]) -> None:
-    seen: set[str] = set()
+    keys: set[str] = set()
     for index, claim in enumerate(claims):
         at, name, request = f"{path}[{index}]", claim.get("name", ""), claim.get("request", "")
         if not name:
             errors.append(required(at))
             continue
-        if name in seen:
+        if name in keys:
             errors.append(duplicate(at, name))
         else:
             if request:
                 syntax(errors, f"{at}.request", request, texts.label)
             key = f"{name}/{request}" if request else name
-            if key in seen:
+            if key in keys:
                 errors.append(duplicate(at, key))
-            elif not request and any(other.startswith(f"{name}/") for other in seen):
+            elif not request and any(earlier.startswith(f"{name}/") for earlier in keys):
                 errors.append(duplicate(at, name))
-            seen.add(key)
+            keys.add(key)
         if name not in known:
             words = f": {', '.join(sorted(known))}" if known else " which is empty"
             errors.append(not_found(at, name, f"must be one of the names in pod.spec.resourceClaims{words}"))

@@ -87,20 +87,20 @@ def pod_security(errors: Errors, path: str, context: Object, spec: Object) -> No
 
 
 def _sysctls(errors: Errors, path: str, sysctls: list[Object], spec: Object) -> None:
-    seen: set[str] = set()
+    sysctl_names: set[str] = set()
     for index, sysctl in enumerate(sysctls):
         at, name = f"{path}[{index}].name", sysctl.get("name", "")
         if not name:
             errors.append(required(at))
         elif len(name) > 253 or not re.fullmatch(_SYSCTL, name):
             errors.append(bad_value(at, name, f"must have at most 253 characters and match regex ^{_SYSCTL}$"))
-        elif name in seen:
+        elif name in sysctl_names:
             errors.append(duplicate(at, name))
         dotted = name.replace("/", ".")
         for field, prefixes in (("hostNetwork", _NET_SYSCTLS), ("hostIPC", _IPC_SYSCTLS)):
             if spec.get(field) and dotted.startswith(prefixes):
                 errors.append(bad_value(at, name, f"may not be specified when '{field}' is true"))
-        seen.add(name)
+        sysctl_names.add(name)
 
 
 def _seccomp(errors: Errors, path: str, profile: Object | None) -> None:

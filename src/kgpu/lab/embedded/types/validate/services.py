@@ -140,13 +140,13 @@ def _cluster_addresses(errors: Errors, spec: Object) -> None:
         errors.append(bad_value(at, addresses, "first value must match `clusterIP`"))
     elif not primary and addresses:
         errors.append(bad_value(at, addresses, "must be empty when `clusterIP` is not specified"))
-    seen: set[str] = set()
+    families: set[str] = set()
     for index, family in enumerate(spec.get("ipFamilies") or ()):
         if family not in _FAMILIES:
             errors.append(not_supported(f"spec.ipFamilies[{index}]", family, _FAMILIES))
-        if family in seen:
+        if family in families:
             errors.append(duplicate(f"spec.ipFamilies[{index}]", family))
-        seen.add(family)
+        families.add(family)
     policy = spec.get("ipFamilyPolicy")
     if policy is not None and policy not in _POLICIES:
         errors.append(not_supported("spec.ipFamilyPolicy", policy, _POLICIES))
@@ -166,21 +166,21 @@ def _unique_ports(errors: Errors, ports: list[Object], kind: str) -> None:
             if port.get("nodePort"):
                 words = "may not be used when `type` is 'ClusterIP'"
                 errors.append(forbidden_field(f"spec.ports[{index}].nodePort", words))
-    seen: set[tuple[str, int]] = set()
+    used: set[tuple[str, int]] = set()
     for index, port in enumerate(ports):
         key = (port.get("protocol", ""), port.get("nodePort", 0))
-        if key[1] and key in seen:
+        if key[1] and key in used:
             errors.append(duplicate(f"spec.ports[{index}].nodePort", key[1]))
-        seen.add(key)
-    seen = set()
+        used.add(key)
+    used = set()
     for index, port in enumerate(ports):
         key = (port.get("protocol", ""), port.get("port", 0))
-        if key in seen:
+        if key in used:
             shown = {
                 "Name": "", "Protocol": key[0], "AppProtocol": None, "Port": key[1], "TargetPort": 0, "NodePort": 0,
             }  # fmt: skip
             errors.append(duplicate(f"spec.ports[{index}]", shown))
-        seen.add(key)
+        used.add(key)
 
 
 def _balancer(errors: Errors, spec: Object, kind: str) -> None:
