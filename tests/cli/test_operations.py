@@ -102,7 +102,7 @@ def test_a_deleted_operation_ends_the_wait(cluster: Moving, capsys: Said, monkey
 
     monkeypatch.setattr(cluster, "get", gone)
     assert main(["kgpu", "node", "maintain", "n1"]) == 3
-    assert "somebody has deleted it" in capsys.readouterr().out
+    assert "it was deleted" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

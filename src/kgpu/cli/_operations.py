@@ -154,7 +154,7 @@ async def follow(
         for name in tuple(open_names):
             obj = await api.get(NODE_OPERATIONS, name)
             if obj is None:
-                say(f"{name}: somebody has deleted it; its node is given back")
+                say(f"{name}: it was deleted; its node is given back")
                 open_names.remove(name)
                 continue
             known = ends[name] = read_operation(obj)

@@ -48,7 +48,7 @@ LOOK_SECONDS: Final = 10.0
 
 @click.command("exporter", cls=GoFlagsCommand, examples=EXAMPLES)
 @root_option
-@click.option("--once", is_flag=True, help="Print the metrics of this moment and end.")
+@click.option("--once", is_flag=True, help="Print the current metrics and exit.")
 @click.option("--openmetrics", is_flag=True, help="With --once: OpenMetrics instead of Prometheus' plain text.")
 @click.option(
     "--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE",

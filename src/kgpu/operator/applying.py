@@ -200,7 +200,7 @@ class Applier:
             self.errors.pop(_shown(object_id), None)
         else:
             self._refused(
-                object_id, wanted, f"{_shown(object_id)} is there already, made by somebody else, and is another"
+                object_id, wanted, f"{_shown(object_id)} is there already with other content, and was not made by kgpu"
             )
         return True
 

@@ -293,7 +293,7 @@ def held_idle(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             yield _note(
                 host,
-                f"GPU {gpu.index} of node {host.node} holds {used:.0f} MiB for somebody and does nothing now: a "
+                f"GPU {gpu.index} of node {host.node} holds {used:.0f} MiB for a process and does nothing now: a "
                 "notebook with an open CUDA context looks like this",
                 host.cite("gpus", f"GPU {gpu.index}: memory used {used:.0f} MiB, utilization 0 %"),
                 Remedy("whose it is:"),

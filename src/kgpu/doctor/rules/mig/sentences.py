@@ -162,7 +162,7 @@ RULES: Final = rules_of(
         always=True,
         proof=_not_done,
         besides=held_by_host,
-        cause="the MIG layout of node {node} can't be changed: somebody uses its GPUs, says {pod}",
+        cause="the MIG layout of node {node} can't be changed: its GPUs are in use, says {pod}",
         remedy=(
             remedies.DRAIN,
             "on the node:",

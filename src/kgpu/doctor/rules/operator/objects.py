@@ -375,7 +375,7 @@ def applied_by_hand(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             subject=obj.subject,
             cause=(
-                f"{obj} is made by the operator, and somebody has applied a manifest to it: "
+                f"{obj} is made by the operator, and a manifest was applied to it by hand: "
                 "the operator puts back what was changed"
             ),
             evidence=(

@@ -152,7 +152,7 @@ def suspended(snapshot: Snapshot) -> Iterator[Finding]:
         if job.at("spec.suspend") is not True or job.deleting or not matching.makes_accelerator_pods(job):
             continue
         queue = job.labels.get("kueue.x-k8s.io/queue-name", "")
-        who = f"until Kueue admits it (queue {queue})" if queue else "until somebody resumes it"
+        who = f"until Kueue admits it (queue {queue})" if queue else "until it is resumed"
         steps = (
             (Remedy("kubectl -n {} get workloads.kueue.x-k8s.io", job.namespace),)
             if queue

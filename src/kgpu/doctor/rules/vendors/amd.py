@@ -224,7 +224,7 @@ def taint_of_partitions(snapshot: Snapshot) -> Iterator[Finding]:
 
 @rule("AMD-16", "The taint of a remediation", Place.CLUSTER, explains=("TNT-*", "SCH-*"))
 def taint_of_remediation(snapshot: Snapshot) -> Iterator[Finding]:
-    """A workflow that has stopped, or waits for somebody, leaves its taint."""
+    """A workflow that has stopped, or waits to be resumed, leaves its taint."""
     yield from (finding for finding in left_taint(snapshot) if finding.id == "AMD-16")
 
 
