@@ -135,6 +135,24 @@ async def test_a_kept_connection_that_has_died_is_replaced() -> None:
         assert (len(server.requests), server.connections) == (3, 2)
 
 
+async def test_creations_in_a_row_share_a_connection() -> None:
+    async with running(lambda _: OK) as (server, wire):
+        for _ in range(5):
+            await send(wire, "POST")
+        assert server.connections == 1
+
+
+async def test_a_creation_takes_no_connection_that_has_long_been_idle() -> None:
+    """The server may be about to close it, and what it then has or has not seen is not known."""
+    async with running(lambda _: OK) as (server, wire):
+        await send(wire)
+        wire._kept[-1].kept_at -= 60
+        await send(wire, "POST")
+        assert server.connections == 2
+        await send(wire)
+        assert server.connections == 2
+
+
 async def test_a_creation_is_never_sent_twice() -> None:
     async with running(lambda number: None if number == 2 else OK) as (server, wire):
         await send(wire)

@@ -25,6 +25,8 @@ MOST_CONNECTIONS: Final = 32
 _HEAD_LIMIT: Final = 64 * 1024
 _BODY_LIMIT: Final = 64 * 1024 * 1024
 _CLOSE_SECONDS: Final = 1.0
+_FRESH: Final = 2.0
+"""Seconds after an answer in which a POST takes the connection again: no server closes it so soon but to end itself."""
 _NO_BODY: Final = frozenset({204, 304})
 
 
@@ -57,6 +59,7 @@ class _Connection:
         self.reader = reader
         self.writer = writer
         self.used = False
+        self.kept_at = 0.0
 
     def end(self) -> None:
         """At once: a TLS goodbye that the other side does not answer would take half a minute."""
@@ -89,7 +92,8 @@ class Wire:
         self, method: str, target: str, headers: Mapping[str, str], body: bytes, *, limit: int = _BODY_LIMIT
     ) -> HttpAnswer:
         """Send and take the answer. Raises WireError. A PATCH or DELETE that met a dead kept connection is sent once
-        more on a new one; a POST is not, since the server may have acted on it. ``limit`` is the answer's in bytes.
+        more on a new one; a POST is not, since the server may have acted on it, and takes only a connection that was
+        in use just now. ``limit`` is the answer's in bytes.
         """
         lines = [f"{method} {self._prefix}{target} HTTP/1.1", f"Host: {self._host_header}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -99,10 +103,12 @@ class Wire:
         message = "\r\n".join(lines).encode("latin-1", errors="replace") + body
         async with self._room:
             while True:
-                connection = self._take() if method != "POST" else None
+                connection = self._take(fresh=method == "POST")
                 try:
                     return await self._exchange(connection or await self._open(), message, limit)
-                except _Stale:
+                except _Stale as stale:
+                    if method == "POST":
+                        raise WireError("the server closed the connection without an answer") from stale
                     continue  # the next one, at last a new one
                 except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
                     raise WireError(f"{type(error).__name__}: {error}") from error
@@ -117,12 +123,17 @@ class Wire:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await asyncio.gather(*(unused.writer.wait_closed() for unused in kept), return_exceptions=True)
 
-    def _take(self) -> _Connection | None:
+    def _take(self, *, fresh: bool) -> _Connection | None:
+        """The kept connection that was in use last; ``fresh``: only one that was so just now."""
         while self._kept:
             connection = self._kept.pop()
-            if connection.idle:
+            if not connection.idle:
+                connection.end()
+            elif fresh and asyncio.get_running_loop().time() - connection.kept_at > _FRESH:
+                self._kept.append(connection)
+                return None
+            else:
                 return connection
-            connection.end()
         return None
 
     async def _open(self) -> _Connection:
@@ -139,7 +150,8 @@ class Wire:
             connection.end()  # whatever is still to come belongs to nobody
             raise
         connection.used = True
-        if keep and connection.idle and len(self._kept) < MOST_CONNECTIONS:  # each POST has opened one more
+        if keep and connection.idle and len(self._kept) < MOST_CONNECTIONS:  # a POST may have opened one more
+            connection.kept_at = asyncio.get_running_loop().time()
             self._kept.append(connection)
         else:
             connection.end()
