@@ -76,6 +76,50 @@ def test_one_boot_has_one_operation_and_the_next_another() -> None:
     assert name() != name(uid="another")
 
 
+def suggestion(of: TargetNode, **more: Any) -> Operation:
+    (wanted,) = remediate([of], (), RemediationPolicy(), NOW).create
+    status = NodeOperationStatus(phase=more.pop("phase", "Pending"))
+    return Operation(
+        name=wanted.name, uid="s", version="1", created=NOW - 5, spec=msgspec.structs.replace(wanted.spec, **more),
+        status=status,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", [RemediationPolicy(), REBOOT, RemediationPolicy(strongest=Strongest.OFF)])
+@pytest.mark.parametrize("approved", [True, False])
+@pytest.mark.parametrize(
+    "now",
+    [
+        node(boot="b2", boot_id="b2"),
+        node(boot="b1", boot_id="b2"),  # the agent has not reported yet
+        node(uid="another"),
+        TargetNode(name="n1", uid="uid-n1", boot_id="b1", has_gpus=True, gpus_healthy=True),
+    ],
+    ids=["another boot", "another boot, no report yet", "another node", "healthy again"],
+)
+def test_what_nothing_calls_for_any_more_is_withdrawn(
+    now: TargetNode, approved: bool, policy: RemediationPolicy
+) -> None:
+    """A suggestion that a person approves after the repair would reboot a healthy node."""
+    made = suggestion(node(), approved=approved)
+    assert remediate([now], [made], policy, NOW).withdraw == (made,)
+
+
+@pytest.mark.parametrize(
+    ("now", "made"),
+    [
+        (node(), suggestion(node())),
+        (node(ready=False, boot_id="b2"), suggestion(node())),  # it is not known what it will be
+        (node(boot="b2", boot_id="b2"), suggestion(node(), phase="Draining")),
+        (node(boot="b2", boot_id="b2"), suggestion(node(), requested_by="jane")),
+        (TargetNode(name="n1", uid="uid-n1", boot_id="b1", has_gpus=True), suggestion(node())),
+    ],
+    ids=["as it was", "not ready", "begun", "a person's", "no word of the agent"],
+)
+def test_what_may_still_be_wanted_stays(now: TargetNode, made: Operation) -> None:
+    assert remediate([now], [made], RemediationPolicy(), NOW).withdraw == ()
+
+
 @pytest.mark.parametrize(
     "well",
     [

@@ -139,3 +139,32 @@ async def test_a_cluster_without_the_kind_is_left_alone() -> None:
         says(cluster, "n1", LOST)
         await running.run_for(10)
         assert not [call for call in cluster.calls if call[:2] == ("create", "nodeoperations")]
+
+
+async def test_a_person_reboots_and_the_suggestion_goes() -> None:
+    cluster = nodes(1)
+    async with engine(cluster, RemediationPolicy()) as running:
+        says(cluster, "n1", LOST)
+        await running.run_for(5)
+        (suggested,) = made(cluster)
+        cluster.operation("mine", "n1", type="Reboot")
+        await running.run_for(10)
+        says(cluster, "n1")
+        await running.run_for(30)
+        assert [obj["metadata"]["name"] for obj in made(cluster)] == ["mine"]
+        assert cluster.machines["n1"].boots == 1
+        assert suggested["metadata"]["name"] != "mine"
+
+
+async def test_what_was_approved_while_a_person_rebooted_never_begins() -> None:
+    cluster = nodes(1)
+    async with engine(cluster, RemediationPolicy()) as running:
+        says(cluster, "n1", LOST)
+        await running.run_for(5)
+        (suggested,) = made(cluster)
+        cluster.operation("mine", "n1", type="Reboot")
+        await running.run_for(0.3)
+        await cluster.patch(NODE_OPERATIONS, suggested["metadata"]["name"], {"spec": {"approved": True}})
+        await running.run_for(60)
+        assert cluster.machines["n1"].boots == 1
+        assert "mine" in [obj["metadata"]["name"] for obj in made(cluster)]

@@ -148,6 +148,8 @@ class TargetNode:
     """Whether every check in that boot has passed."""
     report: GpuReport | None = None
     """The agent's GPU report, if its condition says that some GPUs are unhealthy; otherwise None."""
+    gpus_healthy: bool = False
+    """Whether the agent's condition says that all GPUs are healthy."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """The labels that decisions are made from."""
 
@@ -173,6 +175,7 @@ def read_node(obj: Mapping[str, Any], groups: Collection[str] = ()) -> TargetNod
         gpus=_gpus(mapping(status.get("allocatable"))), labels=kept,
         checked_boot=_checked_boot(strings(metadata.get("annotations"))),
         validated=_condition(status, names.VALIDATED_CONDITION) == "True", report=_report(metadata, status),
+        gpus_healthy=_condition(status, names.GPUS_HEALTHY_CONDITION) == "True",
     )  # fmt: skip
 
 

@@ -47,6 +47,8 @@ class RemediationPlan:
 
     create: tuple[WantedOperation, ...] = ()
     approve: tuple[Operation, ...] = ()
+    withdraw: tuple[Operation, ...] = ()
+    """Operations that have not begun and that nothing calls for any more."""
     breaker: str = ""
     calling: tuple[str, ...] = ()
 
@@ -55,18 +57,21 @@ def remediate(
     nodes: Collection[TargetNode], operations: Sequence[Operation], policy: RemediationPolicy, now: float
 ) -> RemediationPlan:
     """What the nodes' verdicts call for now, given that the breaker has been closed so far."""
+    ours = [operation for operation in operations if _is_ours(operation)]
+    known = {node.name: node for node in nodes}
+    withdraw = tuple(operation for operation in ours if _is_moot(operation, known.get(operation.node)))
     if policy.strongest is Strongest.OFF:
-        return RemediationPlan()
+        return RemediationPlan(withdraw=withdraw)
+    operations = [operation for operation in operations if operation not in withdraw]
     nodes = [node for node in nodes if node.has_gpus]
     by_node: dict[str, list[Operation]] = {}
     for operation in operations:
         by_node.setdefault(operation.node, []).append(operation)
     calling = {node.name: gpus for node in nodes if (gpus := calls_for_reboot(node))}
-    ours = [operation for operation in operations if _is_ours(operation)]
     lately = {operation.node for operation in ours if now - operation.created < BREAKER_WINDOW}
     if len(calling.keys() | lately) >= max(BREAKER_NODES, int(BREAKER_SHARE * len(nodes)) + 1):
         together = tuple(sorted(calling.keys() | lately))
-        return RemediationPlan(breaker=_breaker(together, len(nodes)), calling=together)
+        return RemediationPlan(breaker=_breaker(together, len(nodes)), calling=together, withdraw=withdraw)
     due = (
         _wanted(node, calling[node.name], policy)
         for node in nodes
@@ -75,6 +80,7 @@ def remediate(
     made = {operation.name for operation in operations}
     waiting = (operation for operation in ours if operation.node in calling and not operation.ended)
     return RemediationPlan(
+        withdraw=withdraw,
         create=tuple(operation for operation in due if operation.name not in made),
         # They were created as suggestions; the policy now allows them without a person.
         approve=tuple(
@@ -103,6 +109,17 @@ def _is_ours(operation: Operation) -> bool:
     return operation.spec.requested_by == names.REMEDIATION_REQUESTER
 
 
+def _is_moot(operation: Operation, node: TargetNode | None) -> bool:
+    """Whether an operation that has not begun must not begin any more: its node is gone, its boot has ended, or its
+    GPUs are healthy again.
+    """
+    if operation.begun or operation.ended or node is None:
+        return False  # an operation without its node ends by itself
+    if node.uid != operation.spec.node_uid:
+        return True
+    return node.ready and (operation.name != name_of_reboot(node) or node.gpus_healthy)
+
+
 def _is_due(operations: Iterable[Operation], policy: RemediationPolicy, now: float) -> bool:
     """Whether no operation is under way or just over, and today's attempts are not used up."""
     attempts = 0
@@ -117,8 +134,6 @@ def _is_due(operations: Iterable[Operation], policy: RemediationPolicy, now: flo
 
 
 def _wanted(node: TargetNode, gpus: Sequence[ReportedGpu], policy: RemediationPolicy) -> WantedOperation:
-    """The operation, named after the boot that is to end: it is created once, even if a person ends it by hand."""
-    key = hashlib.sha256(f"{node.uid}/{node.boot_id}".encode()).hexdigest()[:10]
     shown = "; ".join(f"{gpu.name}: {gpu.what}" for gpu in gpus[:3])
     more = f" and {len(gpus) - 3} more" if len(gpus) > 3 else ""
     spec = NodeOperationSpec(
@@ -130,7 +145,13 @@ def _wanted(node: TargetNode, gpus: Sequence[ReportedGpu], policy: RemediationPo
         drain=policy.drain,
         approved=policy.strongest is Strongest.REBOOT,
     )
-    return WantedOperation(name=f"reboot-{node.name[:_MAX_NODE]}-{key}", spec=spec)
+    return WantedOperation(name=name_of_reboot(node), spec=spec)
+
+
+def name_of_reboot(node: TargetNode) -> str:
+    """The name of a node's operation, after the boot that is to end: it is created once, even if a person ends it."""
+    key = hashlib.sha256(f"{node.uid}/{node.boot_id}".encode()).hexdigest()[:10]
+    return f"reboot-{node.name[:_MAX_NODE]}-{key}"
 
 
 def _breaker(nodes: Sequence[str], total: int) -> str:

@@ -12,7 +12,7 @@ from kgpu.formats import names
 from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import CONFIG_MAPS, KubeApi, KubeRefusedError, Object
 from kgpu.operations.config import RemediationPolicy
-from kgpu.operations.model import stamp_of
+from kgpu.operations.model import Operation, stamp_of
 from kgpu.operations.remediation import RemediationPlan, WantedOperation, remediate
 from kgpu.operations.watching import OperationsWatching
 
@@ -32,13 +32,27 @@ class Repairs:
         self._namespace = namespace
         self._now = now
         self._tell = tell
+        self.withdrawn: set[str] = set()
+        """The uids of operations that were withdrawn; the watch may still deliver them for a moment."""
 
     async def look(self) -> None:
-        """Create and approve what the verdicts call for now. Raises KubeError."""
+        """Create, approve and withdraw operations as the verdicts say now. Raises KubeError."""
         watching = self._watching
-        if watching.kind_is_absent or not watching.breaker_known or watching.breaker:
+        if watching.kind_is_absent:
             return
         plan = remediate(tuple(watching.nodes().values()), watching.operations(), self._policy, self._now())
+        for operation in plan.withdraw:
+            await self._withdraw(operation)
+        if watching.breaker_known and not watching.breaker:
+            await self._carry_out(plan)
+
+    async def _withdraw(self, operation: Operation) -> None:
+        """Delete an operation that nothing calls for any more: it has not begun, and must not."""
+        self.withdrawn.add(operation.uid)
+        await self._api.delete(NODE_OPERATIONS, operation.name, uid=operation.uid)
+        log.info("%s is withdrawn: node %s no longer calls for it", operation.name, operation.node)
+
+    async def _carry_out(self, plan: RemediationPlan) -> None:
         if plan.breaker:
             await self._open(plan)
         for wanted in plan.create:

@@ -86,12 +86,15 @@ async def known_operation(api: KubeApi, name: str) -> Operation | UnreadableOper
 
 
 async def may_begin(api: KubeApi, node: str) -> str:
-    """Return the node's uid if it has no unfinished operation. Raises KubeError, and ConfigError if it has one."""
+    """Return the node's uid if it has no unfinished operation; one that was merely suggested gives way.
+
+    Raises KubeError, and ConfigError if it has one.
+    """
     known = await api.get(NODES, node)
     if known is None:
         raise ConfigError(f"the cluster has no node {node:.100}", "the name of a node", "see `kubectl get nodes`")
     for other in await known_operations(api):
-        if isinstance(other, Operation) and other.node == node and not other.ended:
+        if isinstance(other, Operation) and other.node == node and other.spec.approved and not other.ended:
             raise ConfigError(
                 f"{node} has an operation already: {other.spec.type} {other.name}, {other.status.phase}",
                 "one at a time",

@@ -162,12 +162,12 @@ class Term:
         if not watching.ready:
             return self._now() + 1.0
         await self._look_up()
+        times: list[float | None] = [await self._repair()]  # first: what is withdrawn must not begin
         seen = _PassView(watching.nodes(), self._live(watching.operations()), self.state.writes)
-        unended = (operation for operation in watching.operations() if not operation.ended)
+        unended = (operation for operation in watching.operations() if self._may_go_on(operation))
         operations = sorted(unended, key=_giving_back_first)
         verdicts = admit(operations, seen.nodes, self._budget(), self._now(), self._unreadable())
         await self._pods.follow({operation.node for operation in operations if operation.phase in _DRAINS})
-        times: list[float | None] = []
         for operation in operations:
             verdict = verdicts.get(operation.uid, AdmissionVerdict())
             if verdict.admitted and self.state.unsure:
@@ -181,7 +181,6 @@ class Term:
                 times.append(self._now())  # at once: those that give back come first again
                 break
         times += [await self._clean_up(write) for write in self._leftovers()]
-        times.append(await self._repair())
         self._forget()
         if len(self.state.silent) >= MOST_SILENT:
             self.state.silent.clear()
@@ -189,6 +188,9 @@ class Term:
                 "several writes had no answer", "an API server that answers", "wait; kgpu keeps trying"
             )
         return min((moment for moment in times if moment is not None), default=None)
+
+    def _may_go_on(self, operation: Operation) -> bool:
+        return not operation.ended and operation.uid not in self._repairs.withdrawn
 
     def _live(self, operations: tuple[Operation, ...]) -> frozenset[str]:
         """The uids that may hold a node: operations that have begun, and those that can't be read."""
@@ -390,6 +392,7 @@ class Term:
             key for key in self.state.errors if key in self._watching.nodes()
         }
         state = self.state
+        self._repairs.withdrawn &= uids
         state.waiting = {uid: waiting for uid, waiting in state.waiting.items() if uid in uids}
         state.told = {uid: at for uid, at in state.told.items() if uid in uids}
         state.errors = {name: why for name, why in state.errors.items() if name in known}
