@@ -1,12 +1,16 @@
-"""Finds modules that import each other in a circle, also where an import stands within a function.
+"""Finds modules that import each other in a circle, also where an import stands within a function, and files of C that
+need each other.
 
-``python tools/circles.py`` prints each circle with its modules and the imports that close it, and exits 1 for one.
-Imports under ``if TYPE_CHECKING:`` count for nothing: they are not made.
+``python tools/circles.py`` prints each circle with its modules and the lines that close it, and exits 1 for one.
+Imports under ``if TYPE_CHECKING:`` count for nothing: they are not made. A ``.c`` and its ``.h`` are one unit of C; it
+needs those whose header it includes, and those of its folder whose functions it uses: where one header declares the
+functions of several files, the includes alone do not show who calls whom.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,6 +18,13 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent / "src"
 PACKAGE: Final = "kgpu"
+NATIVE: Final = ROOT.parent / "native"
+_NO_CODE: Final = re.compile(
+    r"""/\*.*?\*/ | //[^\n]* | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | ^[ \t]*\#(?:\\\n|[^\n])*""",
+    re.DOTALL | re.MULTILINE | re.VERBOSE,
+)
+_INCLUDE: Final = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
+_C_TOKEN: Final = re.compile(r"[A-Za-z_]\w*|[(){};]")
 
 
 def modules(root: Path = ROOT) -> dict[str, Path]:
@@ -66,6 +77,77 @@ def _targets(node: ast.Import | ast.ImportFrom, package: str, names: set[str]) -
         yield whole if whole in names else base
 
 
+def units(root: Path = NATIVE) -> dict[str, list[Path]]:
+    """The files of every unit of C by its name, which is its path without suffix."""
+    files: dict[str, list[Path]] = {}
+    for path in sorted(root.rglob("*.[ch]")):
+        files.setdefault(str(path.relative_to(root).with_suffix("")), []).append(path)
+    return files
+
+
+def needs(root: Path = NATIVE) -> dict[str, dict[str, str]]:
+    """The units that each unit needs, each with the first line that shows it (``FILE:LINE includes X``)."""
+    files = units(root)
+    makers = {
+        (path.parent, function): name
+        for name, paths in files.items()
+        for path in paths
+        if path.suffix == ".c"
+        for function, is_static in _functions(_code(path)).items()
+        if not is_static
+    }
+    return {name: _needed(root, name, paths, files, makers) for name, paths in files.items()}
+
+
+def _needed(
+    root: Path, name: str, paths: Iterable[Path], files: Iterable[str], makers: Mapping[tuple[Path, str], str]
+) -> dict[str, str]:
+    targets: dict[str, str] = {}
+    for path in paths:
+        where = path.relative_to(root.parent)
+        text = path.read_text()
+        for include in _INCLUDE.finditer(text):
+            header = next(
+                (place / include[1] for place in (path.parent, root / "include") if (place / include[1]).is_file()),
+                None,
+            )
+            if header is not None:
+                unit = str(header.resolve().relative_to(root.resolve()).with_suffix(""))
+                targets.setdefault(unit, f"{where}:{_line(text, include.start())} includes {include[1]}")
+        code = _code(path) if path.suffix == ".c" else ""  # a header's prototypes call nothing
+        own = _functions(code)
+        for word in _C_TOKEN.finditer(code):
+            maker = makers.get((path.parent, word[0])) if word[0] not in own else None
+            if maker is not None:
+                targets.setdefault(maker, f"{where}:{_line(code, word.start())} uses {word[0]} of {maker}")
+    return {unit: shown for unit, shown in targets.items() if unit != name and unit in files}
+
+
+def _line(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1
+
+
+def _code(path: Path) -> str:
+    """A file without its comments, literals and directives, each of which leaves its line ends."""
+    return _NO_CODE.sub(lambda hit: "\n" * hit[0].count("\n") or " ", path.read_text())
+
+
+def _functions(code: str) -> dict[str, bool]:
+    """The functions that have their bodies here, each with whether it is ``static``: no other file can call it then."""
+    functions: dict[str, bool] = {}
+    depth = 0
+    head: list[str] = []
+    for symbol in _C_TOKEN.findall(code):
+        if depth == 0 and symbol == "{" and head[-1:] == [")"]:
+            functions[head[head.index("(") - 1]] = "static" in head
+        if depth == 0:
+            head = [] if symbol in {";", "{"} else [*head, symbol]
+        depth += (symbol == "{") - (symbol == "}")
+        if depth == 0 and symbol == "}":
+            head = []
+    return functions
+
+
 def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
     """The groups of two and more that reach each other (Tarjan's strongly connected components), each sorted."""
     order: dict[str, int] = {}
@@ -102,14 +184,23 @@ def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
 def main() -> int:
     """Print the circles; returns the exit code."""
     known = modules()
-    graph = {name: imports(name, path, known) for name, path in known.items()}
-    found = circles(graph)
-    for group in found:
-        print(f"a circle of {len(group)}: {', '.join(group)}")
-        for name in group:
-            for target in sorted(set(graph[name]) & set(group)):
-                print(f"  {known[name].relative_to(ROOT.parent)}:{graph[name][target]} imports {target}")
-    return int(bool(found))
+    imported = {name: imports(name, path, known) for name, path in known.items()}
+    reasons = {
+        name: {
+            target: f"{known[name].relative_to(ROOT.parent)}:{line} imports {target}"
+            for target, line in targets.items()
+        }
+        for name, targets in imported.items()
+    }
+    code = 0
+    for graph in (reasons, needs()):
+        for group in circles(graph):
+            code = 1
+            print(f"a circle of {len(group)}: {', '.join(group)}")
+            for name in group:
+                for target in sorted(set(graph[name]) & set(group)):
+                    print(f"  {graph[name][target]}")
+    return code
 
 
 if __name__ == "__main__":

@@ -5,36 +5,6 @@
 
 static _Thread_local struct { int depth; CUcontext at[MAX_STACK]; } stack;
 
-/* ---- handles ---- */
-
-void handle_add(struct handle *handle, enum handle_kind kind, CUcontext context)
-{
-    handle->kind = kind;
-    handle->context = context;
-    handle->next = sim.handles;
-    sim.handles = handle;
-}
-
-void handle_remove(struct handle *handle)
-{
-    for (struct handle **at = &sim.handles; *at; at = &(*at)->next)
-        if (*at == handle) {
-            *at = handle->next;
-            return;
-        }
-}
-
-bool handle_ok(const void *handle, enum handle_kind kind)
-{
-    pthread_mutex_lock(&sim.mutex);
-    const struct handle *at = sim.handles;
-    while (at && at != handle)
-        at = at->next;
-    bool good = at && at->kind == kind;
-    pthread_mutex_unlock(&sim.mutex);
-    return good;
-}
-
 /* ---- entry ---- */
 
 static void in_child(void) { sim.forked = sim.initialised; }
@@ -138,16 +108,7 @@ static void destroy(CUcontext context)
 {
     struct cu_device *device = &sim.device[context->device];
     heap_free_context(context);
-    module_free_context(context);
-    for (struct handle **at = &sim.handles; *at;) {
-        struct handle *handle = *at;
-        if (handle->context == context) {
-            *at = handle->next;
-            free(handle);
-        } else {
-            at = &handle->next;
-        }
-    }
+    handle_free_context(context);
     node_leave(device);
     if (stack.depth && stack.at[stack.depth - 1] == context)
         stack.depth--;

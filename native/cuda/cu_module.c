@@ -85,6 +85,10 @@ static void free_variables(struct ptx_module *ptx)
             heap_free(ptx_variable_at(ptx, i)->address, 1u << HEAP_DEVICE);
 }
 
+/* A module of a context that is destroyed: what it holds besides variables (memory of the context) and functions
+ * (handles of their own). */
+static void release_module(struct handle *handle) { ptx_free(((CUmodule)handle)->ptx); }
+
 static CUresult load_text(CUmodule *module, const char *text, const struct log *error)
 {
     CUcontext context;
@@ -111,6 +115,7 @@ static CUresult load_text(CUmodule *module, const char *text, const struct log *
         result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) {
         made->ptx = ptx;
+        made->handle.release = release_module;
         handle_add(&made->handle, HANDLE_MODULE, context);
         *module = made;
     } else {
@@ -178,14 +183,6 @@ EXPORT CUresult cuModuleUnload(CUmodule module)
     pthread_mutex_unlock(&sim.mutex);
     pthread_mutex_unlock(&sim.launch_mutex);
     return result;
-}
-
-/* The context frees the objects themselves afterwards, as it does with everything on its list. */
-void module_free_context(CUcontext context)
-{
-    for (struct handle *at = sim.handles; at; at = at->next)
-        if (at->context == context && at->kind == HANDLE_MODULE)
-            ptx_free(((CUmodule)at)->ptx);
 }
 
 EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)

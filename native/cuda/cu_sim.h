@@ -40,6 +40,7 @@ struct handle {
     enum handle_kind kind;
     struct handle *next;
     CUcontext context;
+    void (*release)(struct handle *handle); /* frees what it holds when its context is destroyed; NULL: nothing */
 };
 
 struct CUctx_st {
@@ -104,13 +105,16 @@ void node_xid(const struct cu_device *device, uint32_t xid);
 /* ---- cu_visible.c: which devices this process has ---- */
 CUresult visible_devices(struct cu_device *devices, int *count);
 
+/* ---- cu_handle.c ---- */
+void handle_add(struct handle *handle, enum handle_kind kind, CUcontext context);
+void handle_remove(struct handle *handle);
+bool handle_ok(const void *handle, enum handle_kind kind);
+void handle_free_context(CUcontext context); /* all that belong to it, itself included */
+
 /* ---- cu_context.c ---- */
 CUresult sim_enter(void); /* initialised, and not in a forked child */
 CUresult sim_device(CUdevice ordinal, struct cu_device **device);
 CUresult sim_context(CUcontext *context, struct cu_device **device); /* the current one, if it is usable */
-void handle_add(struct handle *handle, enum handle_kind kind, CUcontext context);
-void handle_remove(struct handle *handle);
-bool handle_ok(const void *handle, enum handle_kind kind);
 void context_fault(CUcontext context, CUresult error);
 
 /* ---- cu_heap.c: memory that kernels can reach ---- */
@@ -131,8 +135,5 @@ void heap_free_context(CUcontext context);
 /* The block that holds all of [address, address + size), or NULL. Call with heap_lock held. */
 const struct heap_block *heap_find(uint64_t address, uint64_t size);
 uint8_t *heap_at(uint64_t address, uint64_t size);
-
-/* ---- cu_module.c ---- */
-void module_free_context(CUcontext context);
 
 #endif

@@ -1,4 +1,5 @@
-/* Shared by the files of the parser: its state, and how it fails. Private to ptx_parse.c, ptx_body.c, ptx_table.c. */
+/* Shared by the files of the parser: its state, and how it fails. Private to ptx_parse.c, ptx_body.c, ptx_table.c, which
+ * call what is in ptx_parser.c; that calls none of them. */
 #ifndef KGPU_PTX_PARSER_H
 #define KGPU_PTX_PARSER_H
 
@@ -63,10 +64,11 @@ struct declaration {
     size_t align, size;
     bool open_array; /* `name[]` */
 };
+size_t align_up(size_t value, size_t align); /* to a power of two */
 struct declaration parse_declaration(struct parser *p);
 void declare_shared(struct parser *p, bool is_extern, size_t *total);
 
-void parse_body(struct parser *p);
+void parse_body(struct parser *p); /* ptx_body.c */
 
 /* ---- the instruction table ---- */
 enum modifier_class {
