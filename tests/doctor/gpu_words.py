@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kgpu.base.errors import DriverFault
 from kgpu.formats import names, validation_report
 from kgpu.formats.gpu_remedies import REBOOT
 from kgpu.formats.gpu_report import ReportedGpu, encode, rendered, report
@@ -18,9 +19,11 @@ XID_79 = ReportedGpu(
 )  # fmt: skip
 
 
-def gpus_said(*gpus: ReportedGpu, count: int = 8, unreadable: str = "", **more: str) -> dict[str, Any]:
+def gpus_said(
+    *gpus: ReportedGpu, count: int = 8, unreadable: str = "", fault: DriverFault | None = None, **more: str
+) -> dict[str, Any]:
     """The condition, with the Node's annotations that it comes with; ``more`` are fields of the condition."""
-    said = report(gpus, count=count, unreadable=unreadable)
+    said = report(gpus, count=count, unreadable=unreadable, fault=fault)
     shown = rendered(said)
     return {
         "type": names.GPUS_HEALTHY_CONDITION, "status": shown.status, "reason": shown.reason, "message": shown.message,

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kgpu.base.errors import DriverFault
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Finding, Level, Report
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
@@ -18,12 +19,10 @@ from tests.doctor.gpu_words import FIFTH, THIRD, XID_79, gpus_said, saying, with
 
 TAKEN = 1767268800.0  # 2026-01-01T12:00:00Z
 WELL = gpus_said()
-UNREAD = {
-    "type": "kgpu.dev/GPUsHealthy", "status": "Unknown", "reason": "DriverUnreadable",
-    "message": "the driver can't be read: nvml init failed: Driver Not Loaded",
-    "lastHeartbeatTime": "2026-01-01T11:58:00Z",
-}  # fmt: skip
+UNREAD = gpus_said(count=0, unreadable="nvml init failed: Driver Not Loaded", fault=DriverFault.NOT_LOADED)
+UNREAD_BY_OLDER = UNREAD | {"annotations": {}}
 """Of an agent that says no more than people read."""
+NO_DRIVER = {"nvmlError": "nvml init failed: Driver Not Loaded", "nvmlFault": "driver-not-loaded"}
 AGENT = {
     "kind": "Pod", "metadata": {"name": "agent-a", "namespace": "g", "labels": {"app": "kgpu-agent"}},
     "spec": {"nodeName": "gpu-1", "containers": [{"name": "agent", "image": "i"}]},
@@ -114,15 +113,46 @@ def test_a_pod_that_waits_for_another_node_is_none_of_it() -> None:
 
 
 def test_an_error_from_before_does_not_hide_that_the_driver_is_not_loaded() -> None:
-    found = report(node(0, UNREAD), AGENT, facts(toldBy="Pod g/agent-a"))
+    found = report(node(0, UNREAD_BY_OLDER), AGENT, facts(toldBy="Pod g/agent-a", **NO_DRIVER))
     assert [(one.id, one.confidence) for one in found.findings] == [("DRV-01", CERTAIN), ("HW-01", POSSIBLE)]
     assert "SCH-03" in below(found.findings[0])
     assert "now the driver can't be read" in found.findings[1].cause
 
 
 def test_without_the_agent_its_last_word_is_likely() -> None:
-    found = report(node(0, UNREAD), facts())
+    found = report(node(0, UNREAD_BY_OLDER), facts(toldBy="Pod g/agent-a", **NO_DRIVER))
     assert [(one.id, one.confidence) for one in found.findings] == [("DRV-01", LIKELY), ("HW-01", POSSIBLE)]
+    alone = report(node(0, UNREAD))
+    assert [(one.id, one.confidence) for one in alone.findings] == [("DRV-01", LIKELY)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [UNREAD_BY_OLDER, gpus_said(count=0, unreadable="nvml init failed: Driver Not Loaded")],
+    ids=["no report", "no key"],
+)
+def test_an_older_agent_is_not_read_by_its_words(said: dict[str, Any]) -> None:
+    """That its driver can't be read is known by the condition's reason; why, only the node itself or a log can say."""
+    assert "DRV-01" not in every(report(node(0, said), AGENT))
+    assert "DRV-01" in every(report(node(0, said), AGENT, facts(toldBy="Pod g/agent-a", **NO_DRIVER)))
+
+
+@pytest.mark.parametrize(
+    ("fault", "rules"),
+    [
+        (DriverFault.NOT_LOADED, {"DRV-01"}),
+        (DriverFault.VERSION_MISMATCH, {"DRV-06"}),
+        (DriverFault.HUNG, set()),
+        (None, set()),
+    ],
+)
+def test_the_key_decides_and_not_the_words(fault: DriverFault | None, rules: set[str]) -> None:
+    said = gpus_said(count=0, unreadable="driver not loaded, driver/library version mismatch", fault=fault)
+    assert every(report(node(0, said), AGENT)) & {"DRV-01", "DRV-06"} == rules
+
+
+def every(found: Report) -> set[str]:
+    return {each.id for one in found.findings for each in one.all()}
 
 
 def test_an_error_before_a_later_load_of_the_driver_is_not_certain() -> None:
@@ -368,7 +398,7 @@ def test_a_verdict_from_memory_does_not_hide_it_either() -> None:
     since = {"lastTransitionTime": "2026-01-01T11:30:00Z"}
     unloaded = {
         "kind": "HostFacts", "metadata": {"name": "gpu-1"}, "toldBy": "Pod g/agent-a", "taken": "2026-01-01T11:50:00Z",
-        "nvmlError": "nvml init failed: Driver Not Loaded",
+        "nvmlError": "nvml init failed: Driver Not Loaded", "nvmlFault": "driver-not-loaded",
     }  # fmt: skip
     found = report(saying(node(0), XID_79, **since), AGENT, unloaded)
     assert [(one.id, one.confidence) for one in found.findings] == [("DRV-01", CERTAIN), ("HW-01", POSSIBLE)]

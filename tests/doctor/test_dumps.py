@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgpu.base.errors import DriverFault
 from kgpu.cli.doctor import xids_in
 from kgpu.doctor.model import Report
 from kgpu.doctor.plan import diagnose
@@ -277,6 +278,23 @@ def test_the_table_of_nvidia_smi() -> None:
     well, lost = found["gpus"]
     assert (well["name"], well["pci"], well["migEnabled"]) == ("NVIDIA A100-SXM4-80GB", "0000:07:00.0", True)
     assert lost["problems"] == ["lost: nvidia-smi shows ERR! for it"]
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure",
+            DriverFault.NOT_LOADED,
+        ),
+        ("Failed to initialize NVML: Driver Not Loaded", DriverFault.NOT_LOADED),
+        ("Failed to initialize NVML: Driver/library version mismatch", DriverFault.VERSION_MISMATCH),
+        ("Failed to initialize NVML: Insufficient Permissions", DriverFault.NO_PERMISSION),
+        ("Failed to initialize NVML: Unknown Error", DriverFault.OTHER),
+    ],
+)
+def test_a_refusal_of_nvidia_smi_has_a_key(words: str, fault: DriverFault) -> None:
+    assert smi.read(words)["nvmlFault"] is fault
 
 
 def test_the_report_of_nvidia_smi() -> None:

@@ -18,22 +18,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kgpu.doctor.rules
+from kgpu.base.errors import DriverFault, HwError
 from kgpu.cli.doctor import snapshot_of
 from kgpu.doctor import host_facts, secrets
 from kgpu.doctor.archive import write
 from kgpu.doctor.model import Subject
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.sources import files, probed
+from kgpu.doctor.sources import files, host, probed
 from kgpu.doctor.sources.host import READINGS
 from kgpu.doctor.sources.live import LOG_BYTES, MAX_LOGS, collect
 from kgpu.doctor.sources.logs import MAX_NODES, nodes_that_matter, worth_reading
+from kgpu.hw.fake_reader import FakeReader, sample_inventory
 from tests.budget import tries
 from tests.doctor.test_live import FakeLogs, api_of
 
 TAKEN = "2026-01-01T10:00:00Z"
 SINCE_1970 = 1767261600.0
 NOISE = "I0101 10:00:00.000000 agent.process] registered\n"
+
+
+async def test_why_the_driver_can_not_be_read_travels_as_a_key() -> None:
+    reader = FakeReader(sample_inventory())
+    reader.set_down(HwError("nvml init failed: 9", "a driver", "load it", fault=DriverFault.NOT_LOADED))
+    written = msgspec.json.encode({"metadata": {"name": "gpu-1"}, **await host.driver_facts(reader)})
+    read = host_facts.decode(json.loads(written))
+    assert (read.nvml_error, read.nvml_fault) == ("nvml init failed: 9", DriverFault.NOT_LOADED)
 
 
 def facts(node: str = "gpu-1", **more: Any) -> dict[str, Any]:

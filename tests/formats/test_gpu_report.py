@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgpu.base.errors import DriverFault
 from kgpu.formats import names
 from kgpu.formats.gpu_remedies import REBOOT, REPLACE, RESET, words
 from kgpu.formats.gpu_report import (
@@ -38,10 +39,16 @@ gpus = st.builds(
 )  # fmt: skip
 
 
-@given(st.lists(gpus, max_size=6), st.integers(0, 64), texts)
-def test_what_is_written_is_read(written: list[ReportedGpu], count: int, unreadable: str) -> None:
-    said = report(written, count=count, unreadable=unreadable)
+faults = st.none() | st.sampled_from(DriverFault)
+
+
+@given(st.lists(gpus, max_size=6), st.integers(0, 64), texts, faults)
+def test_what_is_written_is_read(
+    written: list[ReportedGpu], count: int, unreadable: str, fault: DriverFault | None
+) -> None:
+    said = report(written, count=count, unreadable=unreadable, fault=fault)
     assert decode(encode(said)) == said
+    assert said.fault == (fault if unreadable else None)
     assert sorted(said.gpus, key=repr) == sorted(written, key=repr)
 
 
@@ -80,6 +87,16 @@ def test_what_is_no_report_of_this_version_is_none(text: str) -> None:
 
 def test_a_node_without_one_has_none() -> None:
     assert of_node({}) is None
+
+
+def test_why_the_driver_can_not_be_read_is_a_key() -> None:
+    said = report((), count=0, unreadable="nvml init failed: Driver Not Loaded", fault=DriverFault.NOT_LOADED)
+    assert json.loads(encode(said))["fault"] == "driver-not-loaded"
+    older, later = decode('{"version":1,"unreadable":"x"}'), decode('{"version":1,"unreadable":"x","fault":"asleep"}')
+    assert older is not None
+    assert later is not None
+    assert (older.fault, later.fault) == (None, DriverFault.OTHER)
+    assert decode('{"version":1,"unreadable":"x","fault":9}') is None
 
 
 def test_a_later_version_may_have_more_fields() -> None:

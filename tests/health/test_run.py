@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kgpu.base.advice import Advice
-from kgpu.base.errors import HostError, HwError, KubeError
+from kgpu.base.errors import DriverFault, HostError, HwError, KubeError
 from kgpu.health import keeper
 from kgpu.health import run as health_run
 from kgpu.health.config import HealthConfig
@@ -330,12 +330,14 @@ async def test_an_api_server_that_is_away_hears_later(node: Node, monkeypatch: p
 
 
 async def test_a_driver_that_can_not_be_read_is_waited_for(node: Node) -> None:
-    node.reader.set_down(HwError("no driver", "one", "install it"))
+    node.reader.set_down(HwError("no driver", "one", "install it", fault=DriverFault.NOT_LOADED))
     node.start(look_seconds=0.05)
     await node.until(lambda: bool(node.condition.written))
     assert (node.condition.written[-1].status, node.state) == ("Unknown", (False, "driver: no driver"))
+    assert node.condition.reports[-1].fault is DriverFault.NOT_LOADED
     node.reader.set_down(None)
     await node.until(lambda: node.condition.written[-1].status == "True")
+    assert node.condition.reports[-1].fault is None
 
 
 async def test_a_driver_that_goes_away_takes_no_verdict_along(node: Node) -> None:

@@ -6,6 +6,7 @@ that a caller can catch one layer's trouble; an error of a foreign library is on
 
 from __future__ import annotations
 
+import enum
 from typing import TypeAlias
 
 
@@ -49,8 +50,31 @@ class ConfigError(UserError):
     """A config file, flag or environment variable says something that kgpu can't accept."""
 
 
+class DriverFault(enum.StrEnum):
+    """Why a driver can't be used at all, for programs: the words of an error are for people, and change.
+
+    A value that this version does not know is OTHER, so that whoever reads it from another version goes on.
+    """
+
+    LIBRARY_NOT_FOUND = "library-not-found"
+    NOT_LOADED = "driver-not-loaded"  # no kernel module, or no device files
+    VERSION_MISMATCH = "version-mismatch"  # of kernel module and library
+    NO_PERMISSION = "no-permission"
+    HUNG = "hung"  # it did not answer in time
+    CRASHED = "crashed"  # the library killed the process that called it
+    OTHER = "other"
+
+    @classmethod
+    def _missing_(cls, value: object) -> DriverFault | None:
+        return cls.OTHER if isinstance(value, str) else None
+
+
 class HwError(UserError):
-    """The accelerator driver, its libraries or its simulated state can't be used."""
+    """The accelerator driver, its libraries or its simulated state can't be used; ``fault`` says why for programs."""
+
+    def __init__(self, what: str, expected: str, remedy: str, *, fault: DriverFault = DriverFault.OTHER) -> None:
+        super().__init__(what, expected, remedy)
+        self.fault = fault
 
 
 class KubeError(UserError):

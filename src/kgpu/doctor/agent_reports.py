@@ -7,11 +7,11 @@ they say when something is over, which the kernel's log does not.
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.errors import DriverFault
 from kgpu.base.plain import text
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
@@ -25,9 +25,7 @@ from kgpu.formats import gpu_report, names, validation_report
 from kgpu.formats.gpu_report import UNREADABLE, GpuReport, ReportedGpu
 from kgpu.formats.validation_report import UnpassedCheck, UnpassedDevice
 
-_ABSENT: Final = re.compile(
-    r"driver not loaded|couldn't communicate with the NVIDIA driver|driver/library version mismatch", re.IGNORECASE
-)
+_ABSENT: Final = frozenset({DriverFault.NOT_LOADED, DriverFault.VERSION_MISMATCH})
 APPLICATION_ERROR: Final = "GPUApplicationError"
 """The reason that the agent gives for an error that a program has made."""
 _ROOM: Final = 280
@@ -222,10 +220,15 @@ def is_well(snapshot: Snapshot, host: HostFacts) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """A node of which the driver can't be read at all. ``now``: it is so at this moment, as far as anybody can say."""
+    """A node of which the driver can't be read at all. ``now``: it is so at this moment, as far as anybody can say.
+
+    ``fault`` is why, None where only the condition says so. An agent of before reports had it loses by that: what its
+    driver lacks (DRV-01, DRV-06) is then known from the node or from logs alone, and what it says of GPUs stays as sure
+    as where the driver answers. Its condition is for people, and is not searched for words.
+    """
 
     node: str
-    said: str
+    fault: DriverFault | None
     since: str
     now: bool
     evidence: tuple[Evidence, ...]
@@ -233,7 +236,7 @@ class Unread:
     @property
     def absent(self) -> bool:
         """The driver itself is at fault, whatever its GPUs are: what was seen of them is from before."""
-        return _ABSENT.search(self.said) is not None
+        return self.fault in _ABSENT
 
 
 def unread(snapshot: Snapshot) -> Mapping[str, Unread]:
@@ -249,8 +252,10 @@ def _unread(snapshot: Snapshot) -> dict[str, Unread]:
         health = node.condition(names.GPUS_HEALTHY_CONDITION) if _has_gpu(snapshot, node.name) else None
         if health is not None and health.status == "Unknown" and health.reason == UNREADABLE:
             now = _said_now(snapshot, node.name) is not None
+            report = report_of(snapshot, node)
             by_node[node.name] = Unread(
-                node=node.name, said=health.message, since=health.since, now=now, evidence=(health.cite(),)
+                node=node.name, fault=report.fault if report else None, since=health.since, now=now,
+                evidence=(health.cite(),),
             )  # fmt: skip
     for host in snapshot.hosts.values():
         condition = _said_now(snapshot, host.node)
@@ -260,8 +265,8 @@ def _unread(snapshot: Snapshot) -> dict[str, Unread]:
             continue
         known = by_node.get(host.node)
         by_node[host.node] = Unread(
-            node=host.node, said=known.said if known else host.nvml_error, since=known.since if known else "",
-            now=not host.told_by or condition is not None,
+            node=host.node, fault=(known.fault if known else None) or host.nvml_fault,
+            since=known.since if known else "", now=not host.told_by or condition is not None,
             evidence=(*(known.evidence if known else ()), host.cite("nvml_error")),
         )  # fmt: skip
     return by_node

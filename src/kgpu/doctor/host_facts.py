@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kgpu.base.errors import DriverFault
 from kgpu.base.typed import convert
 from kgpu.doctor.model import Evidence, in_file
 from kgpu.formats import names
@@ -166,6 +167,8 @@ class HostFacts(_Facts, frozen=True):
     gpus: tuple[Gpu, ...] | None = None
     cuda: str = ""
     nvml_error: str = ""
+    nvml_fault: DriverFault | None = None
+    """Why the driver can't be used, for programs: None where it can, and where a kgpu without this field has looked."""
     settings: dict[str, str] = {}
     """Values of /proc/sys by their dotted name."""
     missing: dict[str, str] = {}

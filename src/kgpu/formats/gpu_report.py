@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from kgpu.base import typed
-from kgpu.base.errors import to_do
+from kgpu.base.errors import DriverFault, to_do
 from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.formats.gpu_remedies import words
@@ -85,8 +85,9 @@ class ReportedGpu(msgspec.Struct, frozen=True, omit_defaults=True, rename={"reme
 
 class GpuReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     """``count`` GPUs are known, ``gpus`` are those that are not well: what takes no work, what goes on, what is muted.
-    ``more`` are not named for want of room. ``unreadable`` is why the driver can't be read, "" where it can.
-    ``boot`` is the ID of the boot that it is about.
+    ``more`` are not named for want of room. ``unreadable`` is why the driver can't be read, "" where it can, and
+    ``fault`` the same for programs: None from an agent that is older than this field. ``boot`` is the ID of the boot
+    that it is about.
     """
 
     version: int
@@ -95,6 +96,7 @@ class GpuReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel",
     gpus: tuple[ReportedGpu, ...] = ()
     more: int = 0
     unreadable: str = ""
+    fault: DriverFault | None = None
 
     @property
     def bad(self) -> int:
@@ -103,13 +105,15 @@ class GpuReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel",
         return named + (self.more if named == len(self.gpus) else 0)
 
 
-def report(gpus: Sequence[ReportedGpu], *, count: int, unreadable: str = "", boot: str = "") -> GpuReport:
+def report(
+    gpus: Sequence[ReportedGpu], *, count: int, unreadable: str = "", fault: DriverFault | None = None, boot: str = ""
+) -> GpuReport:
     """A report in order, and short by construction."""
     ordered = sorted(gpus, key=lambda gpu: (bool(gpu.muted), gpu.works))
     shown = tuple(_short(gpu) for gpu in ordered[:MAX_GPUS])
     return GpuReport(
         version=VERSION, count=count, gpus=shown, more=len(ordered) - len(shown),
-        unreadable=one_line(unreadable, MAX_TEXT), boot=one_line(boot, MAX_BOOT),
+        unreadable=one_line(unreadable, MAX_TEXT), fault=fault if unreadable else None, boot=one_line(boot, MAX_BOOT),
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
-from kgpu.base.errors import KubeError
+from kgpu.base.errors import DriverFault, KubeError
 from kgpu.base.printable import one_line
 from kgpu.formats.gpu_report import GpuReport, ReportedGpu, Shown, rendered, report
 from kgpu.formats.xid.action import Action
@@ -76,11 +76,14 @@ def _counts(xids: Mapping[str, int]) -> Iterator[XidCount]:
 
 
 def report_of(
-    rows: Sequence[tuple[GpuVerdict, HealthVerdict]], *, unreadable: str = "", boot: str = ""
+    rows: Sequence[tuple[GpuVerdict, HealthVerdict]], *, unreadable: str = "", fault: DriverFault | None = None,
+    boot: str = "",
 ) -> GpuReport:  # fmt: skip
-    """The report about all GPUs in this boot. ``unreadable``: why the driver can't be read, "" when it can."""
+    """The report about all GPUs in this boot. ``unreadable``, and ``fault`` for programs: why the driver can't be read,
+    "" and None when it can.
+    """
     notable = [_gpu(row, verdict) for row, verdict in rows if row.muted or row.action != Action.IGNORE]
-    return report(notable, count=len(rows), unreadable=unreadable, boot=boot)
+    return report(notable, count=len(rows), unreadable=unreadable, fault=fault, boot=boot)
 
 
 def _gpu(row: GpuVerdict, verdict: HealthVerdict) -> ReportedGpu:

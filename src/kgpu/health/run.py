@@ -144,11 +144,13 @@ class HealthWatch:
         """Read the driver, judge, save, report."""
         node, now = self._node, self._now
         node.config = self._ctx.config()
+        fault = None
         try:
             inventory = await self._ctx.reader.inventory()
             values = by_gpu(await self._readings())
         except HwError as error:
             self.trouble("driver", error, tell=False)
+            fault = error.fault
         else:
             self.well("driver")
             node.inventory(inventory, values, now())
@@ -170,7 +172,7 @@ class HealthWatch:
             self._ctx.report(decision)
         unreadable = self._problems.get("driver", "")
         rows = tuple(zip(self.rows, verdicts.values(), strict=True))
-        self._show(report_of(rows, unreadable=unreadable, boot=self._ctx.boot))
+        self._show(report_of(rows, unreadable=unreadable, fault=fault, boot=self._ctx.boot))
         self._ctx.on_state(*self._state())
 
     def _take_in(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kgpu.base.errors import HwError
+from kgpu.base.errors import DriverFault, HwError
 from kgpu.hw.nvidia import client
 from kgpu.hw.nvidia.client import NvidiaReader
 from kgpu.hw.nvidia.faults import NvmlInitError
@@ -119,7 +119,7 @@ async def test_init_error_keeps_nvmls_reason(node: SimulatedNode, caplog) -> Non
         with pytest.raises(NvmlInitError) as caught:
             await node.reader.inventory()
     assert caught.value.what == "nvml init failed: Driver/library version mismatch"
-    assert caught.value.code == 18
+    assert (caught.value.code, caught.value.fault) == (18, DriverFault.VERSION_MISMATCH)
     lines = [record.getMessage() for record in caplog.records]
     assert lines.count("Failed to initialize NVML: Driver/library version mismatch.") == 1
     assert not [line for line in lines if "docker" in line]
@@ -131,6 +131,7 @@ async def test_missing_library_names_where_it_was_looked_for(tmp_path) -> None:
         await reader.inventory()
     await reader.close()
     assert caught.value.what == "nvml init failed: ERROR_LIBRARY_NOT_FOUND"
+    assert caught.value.fault is DriverFault.LIBRARY_NOT_FOUND
     assert f"{tmp_path}/usr/lib64/libnvidia-ml.so.1" in caught.value.expected
 
 
@@ -221,7 +222,7 @@ async def test_child_is_light(node: SimulatedNode) -> None:
 
 PARENT = """
 import asyncio, sys
-from kgpu.base.errors import HwError
+from kgpu.base.errors import DriverFault, HwError
 from kgpu.hw.nvidia import client
 from kgpu.hw.nvidia.client import NvidiaReader
 async def main():

@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from kgpu.base.errors import UserError
+from kgpu.base.errors import DriverFault, HwError, UserError
 from kgpu.doctor import host_facts
 from kgpu.doctor.host_facts import File, Gpu, HostFacts, HostProcess, PciDevice, Xid
 from kgpu.doctor.model import Missing
@@ -211,7 +211,7 @@ async def read_driver(root: Path) -> dict[str, Any]:
     except NoHardwareError:
         return {}
     except UserError as error:
-        return {"nvmlError": error.what}
+        return _refused(error)
     try:
         return await driver_facts(reader)
     finally:
@@ -231,11 +231,14 @@ async def driver_facts(reader: Reader) -> dict[str, Any]:
             inventory = await reader.inventory()
             whole = [reading for reading in await reader.readings(READINGS) if reading.whole]
     except TimeoutError:
-        return {"nvmlError": f"the driver has not answered for {NVML_SECONDS:.0f} seconds"}
+        return {
+            "nvmlError": f"the driver has not answered for {NVML_SECONDS:.0f} seconds",
+            "nvmlFault": DriverFault.HUNG,
+        }
     except NoHardwareError:
         return {}
     except UserError as error:
-        return {"nvmlError": error.what}
+        return _refused(error)
     readings = {
         reading.uuid: {name: reading.values[name] for name in READINGS if name in reading.values} for reading in whole
     }
@@ -254,6 +257,11 @@ async def driver_facts(reader: Reader) -> dict[str, Any]:
     if inventory.cuda_version:
         fields["cuda"] = ".".join(map(str, inventory.cuda_version))
     return fields
+
+
+def _refused(error: UserError) -> dict[str, Any]:
+    fault = error.fault if isinstance(error, HwError) else DriverFault.OTHER
+    return {"nvmlError": error.what, "nvmlFault": fault}
 
 
 def _driver_root(paths: MountedPaths) -> Path:

@@ -36,7 +36,7 @@ _SMI: Final = re.compile(
 )
 _OF_SMI: Final = re.compile(r"smi|nvidia-bug-report", re.IGNORECASE)
 """Names of which a refusal of nvidia-smi is the node's own: elsewhere a container may have printed it."""
-_REFUSALS: Final = ("nvmlError", "libraryVersion")
+_REFUSALS: Final = ("nvmlError", "nvmlFault", "libraryVersion")
 _HOST: Final = re.compile(
     r"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) (?P<journal>[\w.-]+) kernel: "
     r"|^uname: Linux (?P<uname>[\w.-]+) ",

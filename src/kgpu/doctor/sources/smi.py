@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from kgpu.base.errors import DriverFault
+
 _HEAD: Final = re.compile(r"NVIDIA-SMI \S+ +Driver Version: (?P<driver>\d[\d.]*\d) +CUDA Version: (?P<cuda>\d+\.\d+)")
 _ROW: Final = re.compile(
     r"^\| +(?P<index>\d{1,3}) +(?P<name>\S.*?) +(?P<persistence>On|Off|N/A|ERR!) +\| +"
@@ -30,6 +32,12 @@ _REFUSED: Final = re.compile(
     r"NVIDIA-SMI has failed because (?P<why>it couldn't communicate with the NVIDIA driver)"
     r"|Failed to initialize NVML: (?P<nvml>[^\n]{1,100})"
 )
+_FAULTS: Final = {
+    "driver not loaded": DriverFault.NOT_LOADED,
+    "driver/library version mismatch": DriverFault.VERSION_MISMATCH,
+    "insufficient permissions": DriverFault.NO_PERMISSION,
+}
+"""NVML's own words for what nvidia-smi passes on."""
 _LOST: Final = re.compile(
     r"Unable to determine the device handle for (?:GPU|gpu) ?(?P<index>\d{1,3}(?=: ))?:? ?"
     r"(?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d): (?P<why>[^\n.]{1,80})"
@@ -75,7 +83,13 @@ def read(text: str) -> dict[str, Any]:
         facts["gpus"] = list(gpus.values())[:MAX_GPUS]
     if refused := _REFUSED.search(text):
         facts["nvmlError"] = (refused["why"] or refused["nvml"]).strip()
+        facts["nvmlFault"] = DriverFault.NOT_LOADED if refused["why"] else _fault(facts["nvmlError"])
     return facts
+
+
+def _fault(words: str) -> DriverFault:
+    said = words.casefold()
+    return next((fault for known, fault in _FAULTS.items() if known in said), DriverFault.OTHER)
 
 
 def _pci(address: str) -> str:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kgpu.base.errors import HwError
+from kgpu.base.errors import DriverFault, HwError
 from kgpu.hw import roots
 from kgpu.hw.nvidia.codes import DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, NO_PERMISSION
 from kgpu.hw.nvidia.process import Died, Stalled
@@ -26,6 +26,12 @@ _ADVICE: Final[Mapping[int, str]] = {
     LIB_RM_VERSION_MISMATCH: "reload the nvidia kernel module or reboot, so that module and library have one version",
     NO_PERMISSION: "run with access to the device nodes (privileged, or with the devices allowed in the cgroup)",
 }
+_FAULTS: Final[Mapping[int, DriverFault]] = {
+    LIBRARY_NOT_FOUND: DriverFault.LIBRARY_NOT_FOUND,
+    DRIVER_NOT_LOADED: DriverFault.NOT_LOADED,
+    LIB_RM_VERSION_MISMATCH: DriverFault.VERSION_MISMATCH,
+    NO_PERMISSION: DriverFault.NO_PERMISSION,
+}
 _DEFAULT_ADVICE: Final = "run `nvidia-smi` on the node and read the kernel log's NVRM lines"
 
 
@@ -33,7 +39,8 @@ class NvmlInitError(HwError):
     """NVML can't be initialised; ``code`` is the nvmlReturn_t, ``reason`` NVML's own words. Trying later may work."""
 
     def __init__(self, code: int, reason: str, expected: str, remedy: str) -> None:
-        super().__init__(f"nvml init failed: {reason}", expected, remedy)
+        fault = _FAULTS.get(code, DriverFault.OTHER)
+        super().__init__(f"nvml init failed: {reason}", expected, remedy, fault=fault)
         self.code = code
         self.reason = reason
 
@@ -54,6 +61,7 @@ def node_error(error: Stalled | Died) -> HwError:
         f"the NVIDIA driver can't be read: {error}",
         "NVML initialises and counts its GPUs in time",
         "read the kernel log for NVRM and Xid lines; a reboot may be needed. kgpu keeps trying",
+        fault=DriverFault.HUNG if isinstance(error, Stalled) else DriverFault.CRASHED,
     )
 
 
@@ -64,6 +72,7 @@ def held_error(pids: Iterable[int]) -> HwError:
         "a process that reads the driver ends when it is killed",
         "read the kernel log for NVRM and Xid lines and for blocked tasks; a reboot may be needed. kgpu goes on by"
         " itself when one of them ends",
+        fault=DriverFault.HUNG,
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.errors import DriverFault
 from kgpu.base.plain import text
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
@@ -25,8 +25,6 @@ _HOLD: Final = (
 _REBUILD: Final = Remedy("apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia")
 _BUDGET: Final = 20 * 60
 _BELOW: Final = ("DRV-02", "DRV-03", "DPL-*", "SCH-02", "RUN-01", "OPR-15")
-_NOT_LOADED: Final = re.compile(r"driver not loaded|couldn't communicate with the NVIDIA driver", re.IGNORECASE)
-_MISMATCH: Final = re.compile(r"driver/library version mismatch", re.IGNORECASE)
 
 
 def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
@@ -50,7 +48,7 @@ def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
 
     looked = {host.node for host in snapshot.hosts.values() if host.driver_version and host.library_version}
     for unreadable in unread(snapshot).values():
-        if unreadable.node not in looked and _MISMATCH.search(unreadable.said):
+        if unreadable.node not in looked and unreadable.fault is DriverFault.VERSION_MISMATCH:
             yield Finding(
                 subject=Subject("Node", unreadable.node),
                 cause=(
@@ -74,7 +72,7 @@ def not_loaded(snapshot: Snapshot) -> Iterator[Finding]:
     """
     by_pod = {node for finding in (*held_up(snapshot), *compiling(snapshot)) for node in finding.nodes}
     for unreadable in unread(snapshot).values():
-        if unreadable.node in by_pod or not _NOT_LOADED.search(unreadable.said):
+        if unreadable.node in by_pod or unreadable.fault is not DriverFault.NOT_LOADED:
             continue
         pods = matching.pods_of_part(snapshot, DRIVER, node=unreadable.node)
         yield Finding(
