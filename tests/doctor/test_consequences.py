@@ -170,6 +170,16 @@ def test_what_an_agent_has_said_after_the_error_counts_when_it_is_gone(heartbeat
     assert [(one.id, one.confidence) for one in found.findings] == ([] if over else [("HW-01", LIKELY)])
 
 
+def test_what_the_node_itself_shows_of_a_gpu_is_not_told_twice() -> None:
+    """By the agent's report and by the node's own readings: of that GPU once, of another one beside it."""
+    bad = msgspec.structs.replace(XID_79, what="rows can't be remapped", facts=("remapped-rows:failed",))
+    rows = [{"index": 3, "uuid": THIRD, "pci": "0000:61:00.0", "readings": {"remapped_rows_failure": 1}}]
+    looked = {"kind": "HostFacts", "metadata": {"name": "gpu-1"}, "gpus": rows}
+    assert roots(report(saying(node(7), bad), AGENT, looked)) == ["HW-03"]
+    other = msgspec.structs.replace(bad, uuid=FIFTH, index=5)
+    assert roots(report(saying(node(6), bad, other), AGENT, looked)) == ["HW-03", "HW-03"]
+
+
 def test_one_gpu_that_is_well_again_does_not_speak_for_another() -> None:
     first_log = facts(toldBy="Pod g/agent-a")
     assert roots(report(saying(node(8)), AGENT, first_log)) == []

@@ -26,7 +26,9 @@ from kgpu.formats.gpu_report import (
     rendered,
     report,
 )
+from kgpu.formats.xid import xid_of
 from kgpu.formats.xid.action import Action
+from kgpu.health.model import EvidenceSource, GpuEvidence
 
 texts = st.text(
     st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zs", "Zl", "Zp", "Cf", "Co", "Cn")), max_size=20
@@ -128,6 +130,20 @@ def test_numbers_are_those_of_xids(facts: list[str]) -> None:
     found = ReportedGpu(facts=tuple(facts)).xids
     assert set(found) <= {79, 95}
     assert len(found) == len(set(found))
+
+
+@given(st.integers(0, 999_999_999), st.none() | st.integers(0, 9), st.none() | st.integers(0, 9))
+def test_the_number_of_what_health_names(code: int, gi: int | None, ci: int | None) -> None:
+    fact = GpuEvidence(
+        source=EvidenceSource.XID,
+        key=str(code),
+        what="w",
+        action=Action.INSPECT,
+        gpu_instance=gi,
+        compute_instance=ci if gi is not None else None,
+    )
+    assert xid_of(fact.name) == code
+    assert xid_of(f"s{fact.name}") is None
 
 
 def test_numbers_of_a_hostile_size_are_none() -> None:

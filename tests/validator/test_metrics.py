@@ -7,6 +7,7 @@ from dataclasses import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from kgpu.validator import plan
+from kgpu.validator.checks.plugin import NodeResources, judge
 from kgpu.validator.files import Folder
 from kgpu.validator.metrics import METRICS, look, render
 from kgpu.validator.model import Check, NodeValidation, Status
@@ -18,7 +19,13 @@ NAMES = {
     "gpu_operator_node_driver_validation_last_success_ts_seconds", "gpu_operator_node_device_plugin_devices_total",
     "gpu_operator_node_device_plugin_validation_last_success_ts_seconds", "gpu_operator_nvidia_pci_devices_total",
 }  # fmt: skip
-PLUGIN = replace(passed(Check.PLUGIN), evidence=("nvidia.com/gpu: 6 of 8", "nvidia.com/mig-1g.10gb: 7 of 7"))
+PLUGIN = judge(
+    NodeResources(
+        capacity={"nvidia.com/gpu": 8, "nvidia.com/mig-1g.10gb": 7, "nvidia.com/none": 0},
+        allocatable={"nvidia.com/gpu": 6, "nvidia.com/mig-1g.10gb": 7, "nvidia.com/none": 3},
+    ),
+    usable=13,
+)
 REPORT = NodeValidation(
     results=(passed(Check.DRIVER), passed(Check.TOOLKIT), cuda(device("a", Status.FAILED)), PLUGIN),
     pci_devices=8,
@@ -42,6 +49,14 @@ def test_values_follow_the_files(tmp_path) -> None:
     assert values["gpu_operator_nvidia_pci_devices_total"] == 8
     assert values["gpu_operator_node_driver_validation_last_success_ts_seconds"] == 100
     assert values["gpu_operator_node_metrics_ready_ts_seconds"] == 5
+
+
+def test_the_devices_are_a_number_and_no_sentence(tmp_path) -> None:
+    """A report of an older kgpu has none: unknown until the next check."""
+    reworded = replace(PLUGIN, evidence=("6 and 7 of 15 can be had",))
+    for name, result, devices in (("new", reworded, 13), ("old", replace(PLUGIN, allocatable=None), -1)):
+        Folder(tmp_path / name).apply(plan.files_of(replace(REPORT, results=(result,))))
+        assert read(tmp_path / name)["gpu_operator_node_device_plugin_devices_total"] == devices
 
 
 def test_nothing_there_is_zero_or_unknown(tmp_path) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from kgpu.base.advice import Advice, Severity
 from kgpu.deviceplugin.model import GpuUnit
 from kgpu.formats.names import ENV_DISABLE_HEALTHCHECKS, ENV_ENABLE_HEALTHCHECKS
+from kgpu.formats.xid import xid_of
 from kgpu.hw.port import Accelerator, EventKind, HardwareEvent, Problem
 from kgpu.hw.verdicts import GpuVerdict
 
@@ -26,7 +27,6 @@ QUIET_SECONDS = 30.0
 NO_ACTION = frozenset({"none", "unknown", ""})
 _ALL = frozenset({"all", "xids"})
 _XID = re.compile(r"[0-9]{1,9}")
-_XID_CAUSE = re.compile(r"xid:([0-9]{1,9})(@.*)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +56,8 @@ class XidRules:
         return verdict.withdraws and self.findings and not off
 
     def _is_off(self, cause: str) -> bool:
-        match = _XID_CAUSE.fullmatch(cause)
-        if match is None:
-            return False
-        code = int(match[1])
-        return not self.demanded(code) and (self.all_ignored or code in self.disabled)
+        code = xid_of(cause)
+        return code is not None and not self.demanded(code) and (self.all_ignored or code in self.disabled)
 
 
 def rules_from_env(env: Mapping[str, str]) -> tuple[XidRules, list[Advice]]:

@@ -146,7 +146,8 @@ class Finding:
     What a rule writes behind a command (``kubectl ...  # why``) becomes a sentence above it: zsh takes it for code.
     ``since`` is a time as Kubernetes writes it, "" for unknown; ``expected`` how long waiting is right.
     ``nodes`` and ``pods`` (``namespace/name``) are whom it hurts: they decide what is folded under what.
-    ``stays``: told whatever else is told of its node, though its rule is a last resort.
+    ``gpus`` are the uuids of those that it is about, for other rules. ``stays``: told whatever else is told of its
+    node, though its rule is a last resort.
     """
 
     subject: Subject
@@ -159,6 +160,7 @@ class Finding:
     expected: str = ""
     nodes: tuple[str, ...] = ()
     pods: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
     table: tuple[NodeRow, ...] = ()
     id: str = ""
     place: Place = Place.CLUSTER

@@ -8,7 +8,6 @@ it, as one that is not there: the condition then stands for itself.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +19,7 @@ from kgpu.base.errors import DriverFault, to_do
 from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.formats.gpu_remedies import words
+from kgpu.formats.xid import xid_of
 from kgpu.formats.xid.action import Action
 
 VERSION: Final = 1
@@ -38,7 +38,6 @@ WELL: Final = "GPUsHealthy"
 UNREADABLE: Final = "DriverUnreadable"
 NO_GPUS: Final = "NoGPUs"
 """Reasons of the condition besides those of GPUs."""
-_XID: Final = re.compile(r"xid:(?P<code>[0-9]{1,6})(?:@.*)?")
 
 
 class ReportedGpu(msgspec.Struct, frozen=True, omit_defaults=True, rename={"remedy_key": "remedy"}, kw_only=True):
@@ -74,8 +73,7 @@ class ReportedGpu(msgspec.Struct, frozen=True, omit_defaults=True, rename={"reme
     @property
     def xids(self) -> tuple[int, ...]:
         """The numbers of its Xids, each once, the strongest first."""
-        hits = map(_XID.fullmatch, self.facts)
-        return tuple(dict.fromkeys(int(hit["code"]) for hit in hits if hit is not None))
+        return tuple(dict.fromkeys(code for code in map(xid_of, self.facts) if code is not None))
 
     @property
     def remedy(self) -> str:

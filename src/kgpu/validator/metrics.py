@@ -54,10 +54,9 @@ def _success(check: Check) -> Callable[[SeenStatus], float]:
 def _devices(seen: SeenStatus) -> float:
     """Allocatable devices, from what the plugin check saw; -1 while it has not passed."""
     result = seen.report.result(Check.PLUGIN) if seen.report else None
-    if result is None or result.status is not Status.PASSED:
+    if result is None or result.status is not Status.PASSED or result.allocatable is None:
         return -1.0
-    counts = [line.rpartition(": ")[2].partition(" ")[0] for line in result.evidence]
-    return float(sum(int(count) for count in counts if count.isdecimal())) if counts else -1.0
+    return float(result.allocatable)
 
 
 METRICS: Final = (

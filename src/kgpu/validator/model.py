@@ -78,7 +78,9 @@ class DeviceResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """One check. ``trouble`` is the node's as a whole; devices have their own. ``notes`` are remarks."""
+    """One check. ``trouble`` is the node's as a whole; devices have their own. ``notes`` are remarks. ``allocatable``
+    is how many devices the plugin check has seen on the Node, None in others and in a report of an older kgpu.
+    """
 
     check: Check
     status: Status
@@ -86,6 +88,7 @@ class CheckResult:
     trouble: CheckTrouble | None = None
     devices: tuple[DeviceResult, ...] = ()
     notes: tuple[str, ...] = ()
+    allocatable: int | None = None
 
     @property
     def ready(self) -> bool:

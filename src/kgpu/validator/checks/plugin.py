@@ -81,4 +81,5 @@ def judge(
             ),
             evidence=evidence,
         )
-    return CheckResult(check=Check.PLUGIN, status=Status.PASSED, evidence=evidence)
+    allocatable = sum(facts.allocatable.get(name, 0) for name in shown)
+    return CheckResult(check=Check.PLUGIN, status=Status.PASSED, evidence=evidence, allocatable=allocatable)

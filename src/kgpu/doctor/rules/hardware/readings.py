@@ -76,6 +76,7 @@ def _about(
         confidence=confidence,
         level=level,
         nodes=(host.node,),
+        gpus=(gpu.uuid,),
     )  # fmt: skip
 
 

@@ -6,7 +6,6 @@ is reported here under its row of the catalogue, or as it is where there is no r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -99,7 +98,7 @@ def not_well(snapshot: Snapshot) -> Iterator[Finding]:
         for row, look in _READ.items()
         for finding in look(snapshot)
         for node in finding.nodes
-        for uuid in re.findall(r"GPU-[0-9a-fA-F-]+", finding.cause)
+        for uuid in finding.gpus
     }
     for unwell in told(snapshot):
         if _is_known(unwell):
