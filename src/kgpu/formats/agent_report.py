@@ -2,7 +2,8 @@
 
 Where a node has a process per role, each writes ``kgpu.dev/roles.<role>``; ``merged`` makes one report of them all.
 The operator and ``kgpu status`` read it; ``kubectl describe node`` shows it. It is written when something changes and
-is short by construction: reasons are cut. It comes from a node, so readers trust its shape only after decoding.
+is short by construction: reasons are cut. It comes from a node, so readers trust its shape only after decoding, which
+cuts it, too. A report in a format that a reader does not know is None to it, as one that is not there.
 """
 
 from __future__ import annotations
@@ -13,11 +14,17 @@ from typing import Final
 import msgspec
 
 from kgpu.base import typed
-from kgpu.base.printable import one_line, printable
+from kgpu.base.printable import one_line
 from kgpu.formats import names
 
+FORMAT: Final = 1
+"""Of the JSON object. ``version`` was taken: it is kgpu's own."""
 MAX_REASON: Final = 400
 """Characters of a reason; a Node's annotations have room for 256 KiB together."""
+MAX_WORD: Final = 100
+"""Characters of a version, a state, and the name of a role."""
+MAX_ROLES: Final = 32
+MAX_BYTES: Final = 64 << 10
 
 ENDED: Final = "Ended"
 """``why`` of roles whose process has ended in order: what it has said is no longer so, its facts are the last known."""
@@ -41,8 +48,10 @@ class RoleReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
 class AgentReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     """``version`` is kgpu's; ``generation`` the one of the configuration that the agent acts on; facts as found here:
     ``driver`` is the driver's version, ``driver_source`` is ``host`` or ``container``, "" when there is none.
+    ``format`` is FORMAT; an agent that says none writes the first.
     """
 
+    format: int = FORMAT
     version: str = ""
     generation: int = 0
     roles: dict[str, RoleReport] = msgspec.field(default_factory=dict)
@@ -58,23 +67,41 @@ def encode(report: AgentReport) -> str:
 
 
 def decode(text: str) -> AgentReport | None:
-    """None for what is no report: a node's annotation may hold anything. All text in a report is printable."""
-    report = typed.read(text, AgentReport)
-    return report if report is None or (text.isprintable() and "\\" not in text) else _printable(report)
+    """None for what is no report, or one of a format that is not known: a node's annotation may hold anything. All
+    text in a report is printable, and it has no more of anything than the bounds above.
+    """
+    report = typed.read(text, AgentReport, most=MAX_BYTES)
+    if report is None or report.format != FORMAT:
+        return None
+    # An agent of kgpu's writes what fits: with thousands of nodes, to look is cheaper than to copy.
+    plain = text.isprintable() and "\\" not in text
+    return report if plain and _fits(report) else _bounded(report)
 
 
-def _printable(report: AgentReport) -> AgentReport:
-    texts = {name: one_line(getattr(report, name)) for name in ("version", "driver", "driver_source", "cuda")}
-    roles = {
-        printable(name): RoleReport(
-            state=one_line(role.state),
-            reason=one_line(role.reason),
-            why=one_line(role.why),
-            remedy=one_line(role.remedy),
-        )
-        for name, role in report.roles.items()
-    }
-    return msgspec.structs.replace(report, roles=roles, **texts)
+def _fits(report: AgentReport) -> bool:
+    if len(report.roles) > MAX_ROLES:
+        return False
+    words = [report.version, report.driver, report.driver_source, report.cuda, *report.roles]
+    reasons: list[str] = []
+    for said in report.roles.values():
+        words += (said.state, said.why)
+        reasons += (said.reason, said.remedy)
+    return max(map(len, words)) <= MAX_WORD and max(map(len, reasons), default=0) <= MAX_REASON
+
+
+def _bounded(report: AgentReport) -> AgentReport:
+    words = {name: one_line(getattr(report, name), MAX_WORD) for name in ("version", "driver", "driver_source", "cuda")}
+    roles = {one_line(name, MAX_WORD): _short(said) for name, said in list(report.roles.items())[:MAX_ROLES]}
+    return msgspec.structs.replace(report, roles=roles, **words)
+
+
+def _short(said: RoleReport) -> RoleReport:
+    return RoleReport(
+        state=one_line(said.state, MAX_WORD),
+        reason=one_line(said.reason, MAX_REASON),
+        why=one_line(said.why, MAX_WORD),
+        remedy=one_line(said.remedy, MAX_REASON),
+    )
 
 
 def role(state: str, reason: str = "", why: str = "", remedy: str = "") -> RoleReport:
