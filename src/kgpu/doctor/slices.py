@@ -14,9 +14,10 @@ from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import Evidence
 from kgpu.doctor.smallest_change import FittingChange
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.stack_config import blocks_of, memory_of, mig_config, mig_state, mig_strategy, profile_of, wanted_mig
+from kgpu.doctor.stack_config import mig_config, mig_state, mig_strategy, profile_of, wanted_mig
 from kgpu.fit.model import PodView
 from kgpu.formats import names
+from kgpu.formats.mig_geometry import find, geometry_of
 
 _SHOWN: Final = 3
 
@@ -43,7 +44,8 @@ def makeable(snapshot: Snapshot, resource: str) -> Slices:
         return Slices(f"no GPU of this cluster can be cut into MIG slices{models}", _shown(nodes), ())
     right = [node for node in able if _has(node, wanted)]
     if not right:
-        sizes = sorted({f"1g.{memory[0]}gb" for node in able if (memory := memory_of(matching.product(node)))})
+        known = filter(None, (geometry_of(matching.product(node)) for node in able))
+        sizes = sorted({geometry.smallest.name for geometry in known})
         models = f", of {' or '.join(sizes)} and larger ones" if sizes else ""
         return Slices(f"{_named(able)} can be cut into MIG slices{models}, but not into {wanted}", _shown(able), ())
     words = f"no GPU is cut into {wanted} yet, and {_named(right)} could be"
@@ -160,13 +162,13 @@ def _is_capable(snapshot: Snapshot, node: Node) -> bool:
         return said == "true"
     if host is not None and host.gpus:
         return any(gpu.mig_capable for gpu in host.gpus)
-    return memory_of(matching.product(node)) is not None
+    return geometry_of(matching.product(node)) is not None
 
 
 def _has(node: Node, wanted: str) -> bool:
     """Whether a node's card has a profile; one whose sizes nobody knows may have it."""
-    profile, memory = profile_of(wanted), memory_of(matching.product(node))
-    return profile is None or memory is None or bool(blocks_of(profile, memory[0]))
+    profile, geometry = profile_of(wanted), geometry_of(matching.product(node))
+    return profile is None or geometry is None or find(geometry, profile) is not None
 
 
 def _named(nodes: list[Node]) -> str:

@@ -6,7 +6,6 @@ Read once a snapshot.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,6 +20,7 @@ from kgpu.doctor.model import Evidence
 from kgpu.doctor.objects import Obj, plain
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names, yaml
+from kgpu.formats.mig_geometry import Geometry, InstanceProfile, find
 from kgpu.formats.mig_profile import MigProfile, parse_mig_profile
 
 MIG_KEY: Final = "config.yaml"
@@ -30,16 +30,6 @@ PLUGIN_SWITCHES: Final = frozenset({names.LABEL_DEPLOY_OPERANDS, names.LABEL_DEP
 """The labels of a node that keep its device plugin away by ``false``."""
 
 _BROKEN: Final = (UserError, RecursionError, ValueError)
-# Of a GPU's memory: the smallest slice's size in GB, and how many slices there are to share out.
-_MEMORY: Final = (
-    (re.compile(r"A30(?![\d])"), 6, 4),
-    (re.compile(r"A100.*40GB"), 5, 8),
-    (re.compile(r"A100.*80GB|H100-80GB|H100-PCIE|H100.*80GB|H800|A800"), 10, 8),
-    (re.compile(r"H100-NVL|H100.*9[46]GB"), 12, 8),
-    (re.compile(r"H200|GH200.*144"), 18, 8),
-    (re.compile(r"B200"), 23, 8),
-)
-_BLOCKS: Final = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
 
 
 def parsed(value: Any) -> Any:
@@ -151,16 +141,25 @@ def profile_of(name: str) -> MigProfile | None:
         return None
 
 
-def memory_of(product: str) -> tuple[int, int] | None:
-    """Size of the smallest slice in GB and how many blocks of memory a product has, None for an unknown one."""
-    return next(((size, blocks) for pattern, size, blocks in _MEMORY if pattern.search(product)), None)
+def instances(geometry: Geometry, profiles: Mapping[str, int]) -> dict[InstanceProfile, int] | None:
+    """How many GPU instances a layout's profiles need at least; None where one is no name, or of another card.
 
-
-def blocks_of(profile: MigProfile, size: int) -> int:
-    """How many blocks of memory a profile takes on a card whose smallest slice has ``size`` GB; 0: not of that card."""
-    usual = _BLOCKS.get(profile.g, 0) if size != 6 else profile.g  # A30 has as many blocks as slices
-    ways = (usual, 2) if profile.g == 1 else (usual,)
-    return next((blocks for blocks in ways if blocks and abs(profile.gb / (blocks * size) - 1) < 0.08), 0)
+    Compute instances share a GPU instance as long as it has slices for them.
+    """
+    counts: dict[InstanceProfile, int] = {}
+    shared: dict[InstanceProfile, int] = {}
+    for name, count in profiles.items():
+        profile = profile_of(name)
+        instance = find(geometry, profile) if profile is not None else None
+        if profile is None or instance is None:
+            return None
+        if profile.whole:
+            counts[instance] = counts.get(instance, 0) + max(0, count)
+        else:
+            shared[instance] = shared.get(instance, 0) + profile.c * max(0, count)
+    for instance, slices in shared.items():
+        counts[instance] = counts.get(instance, 0) - (-slices // instance.slices)
+    return counts
 
 
 @dataclass(frozen=True, slots=True)

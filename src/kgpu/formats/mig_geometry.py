@@ -1,4 +1,4 @@
-"""MIG geometry of real GPUs: printed profile ids, counts, placements, engines and memory.
+"""MIG geometry of real GPUs: printed profile ids, counts, placements, engines and memory; and what fits together.
 
 Values come from `nvidia-smi mig -lgip`, `-lgipp` and `-lcip` of the real devices and from the vendor's MIG guide;
 memory that no listing gives is the slice's share of the GPU's own total, which yields the published names.
@@ -6,13 +6,22 @@ memory that no listing gives is the slice's share of the GPU's own total, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from kgpu.formats.mig_profile import MigProfile, parse_mig_profile
 
 CI_REV1: Final = 7
 _PLAIN: Final = (0, 1, 2, 3, 4)  # the profiles without extras, 1 to 7 slices
 _CI_SLICES: Final = (1, 2, 3, 4, 7)  # by compute instance profile number
+_SAME_SIZE: Final = 0.08
+"""How far the size in a profile's name may be from the table's: drivers round differently (3g.39gb is 3g.40gb)."""
+_SHARED: Final = ("slices", "dec", "enc", "jpeg", "ofa")
+"""What the instances of a GPU share out besides places: compute slices and engines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +60,16 @@ class Geometry:
     rows: tuple[InstanceProfile, ...]
     needs_reset: bool = False
     rev1: bool = False
+
+    @property
+    def whole(self) -> InstanceProfile:
+        """The profile that is the whole GPU."""
+        return next(row for row in self.rows if row.slices == self.slices and not row.graphics)
+
+    @property
+    def smallest(self) -> InstanceProfile:
+        """The profile of one compute slice without extras."""
+        return next(row for row in self.rows if row.enum == 0)
 
 
 # Kinds of a 7-slice GPU: suffix, enum, printed id, compute slices, count, starts, memory slices.
@@ -256,3 +275,93 @@ def ci_rows(row: InstanceProfile, family: Geometry) -> Iterator[tuple[int, int, 
         yield enum, slices, sm, row.name if whole else f"{slices}c.{row.name}"
         if doubled:
             yield CI_REV1, slices, row.sm, row.name
+
+
+# By what the product's name has, the first that matches; nothing for a GPU without MIG, or of which no table is known.
+_PRODUCTS: Final = tuple(
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"RTX[ -]PRO[ -]6000", "rtx-pro-6000"),
+        (r"GB300", "gb300"),
+        (r"B300", "b300"),
+        (r"GB200", "gb200"),
+        (r"B200", "b200"),
+        (r"GH200.*144", "gh200-144gb"),
+        (r"GH200", "gh200-96gb"),  # GH200 480GB is named after the memory of its CPU
+        (r"H200|H20-3e|H20-141", "h200"),
+        (r"H20(?![0-9])", "h100-96gb"),
+        (r"H[18]00[ -]NVL|H[18]00.*94GB", "h100-94gb"),
+        (r"H100.*96GB", "h100-96gb"),
+        (r"H100.*80GB|H100[ -]PCI[eE]|H800", "h100-80gb"),
+        (r"A[18]00.*40GB", "a100-40gb"),
+        (r"A100.*80GB|A800", "a100-80gb"),
+        (r"A30(?![0-9])", "a30"),
+    )
+)
+
+
+def geometry_of(product: str) -> Geometry | None:
+    """The geometry of a GPU by its name, as NVML has it or as in the label ``nvidia.com/gpu.product``; None for a name
+    that no table is known for.
+    """
+    return next((GEOMETRIES[name] for pattern, name in _PRODUCTS if pattern.search(product)), None)
+
+
+def find(geometry: Geometry, profile: MigProfile) -> InstanceProfile | None:
+    """The profile of that name; of a compute instance, that of the GPU instance around it. None where the GPU has no
+    such profile.
+    """
+    return next((row for row in geometry.rows if _is_called(_parsed(row.name), profile)), None)
+
+
+_parsed: Final = functools.cache(parse_mig_profile)
+
+
+def _is_called(known: MigProfile, profile: MigProfile) -> bool:
+    same_size = abs(profile.gb / known.gb - 1) < _SAME_SIZE
+    extras = (profile.attributes, profile.negative_attributes)
+    return same_size and profile.g == known.g and extras == (known.attributes, known.negative_attributes)
+
+
+def placements(geometry: Geometry, profiles: Sequence[InstanceProfile]) -> tuple[int, ...] | None:
+    """Where GPU instances of these profiles stand together on one GPU: a start for each, in their order. None where
+    they do not fit.
+
+    The largest is placed first and the highest start tried first, so that small ones seldom make a second try needed.
+    """
+    if not _share(geometry, profiles):
+        return None
+    order = sorted(range(len(profiles)), key=lambda at: -profiles[at].units)
+    starts = _placed([profiles[at] for at in order], 0)
+    if starts is None:
+        return None
+    return tuple(start for _, start in sorted(zip(order, starts, strict=True)))
+
+
+def fits(geometry: Geometry, profiles: Sequence[InstanceProfile]) -> bool:
+    """Whether GPU instances of these profiles can be on one GPU together."""
+    return placements(geometry, profiles) is not None
+
+
+def _share(geometry: Geometry, profiles: Sequence[InstanceProfile]) -> bool:
+    """Whether there is enough for all of them, wherever they stand."""
+    if len(profiles) > geometry.max_devices or sum(row.units for row in profiles) > geometry.units:
+        return False
+    if any(count > row.count for row, count in Counter(profiles).items()):
+        return False
+    whole = geometry.whole
+    return all(sum(getattr(row, share) for row in profiles) <= getattr(whole, share) for share in _SHARED)
+
+
+def _placed(profiles: Sequence[InstanceProfile], taken: int) -> tuple[int, ...] | None:
+    """Starts for the profiles besides the ``taken`` units, which are bits."""
+    if not profiles:
+        return ()
+    first, rest = profiles[0], profiles[1:]
+    for start in reversed(first.starts):
+        units = ((1 << first.units) - 1) << start
+        if not units & taken:
+            after = _placed(rest, taken | units)
+            if after is not None:
+                return (start, *after)
+    return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import chain, repeat
 from typing import Any, Final
 
 from kgpu.base.remedy import Remedy
@@ -17,15 +18,14 @@ from kgpu.doctor.rules.mig.sentences import layout_said
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import (
     Layout,
-    blocks_of,
     has_mig,
-    memory_of,
     mig_config,
     mig_state,
     profile_of,
     wanted_mig,
 )
 from kgpu.formats import names
+from kgpu.formats.mig_geometry import Geometry, InstanceProfile, find, fits, geometry_of
 from kgpu.formats.support import MIG_BROKEN_DRIVERS, MIG_FIXED_DRIVER
 
 _LABEL: Final = names.MIG_CONFIG_LABEL
@@ -62,14 +62,15 @@ def _chosen(snapshot: Snapshot) -> Iterator[tuple[Node, str, tuple[Layout, ...]]
 
 def _valid(node: Node, rows: tuple[Layout, ...]) -> bool:
     """Whether a layout can be for a node's cards, judged by the product label."""
-    memory = memory_of(node.labels.get(names.LABEL_GPU_PRODUCT, ""))
+    geometry = geometry_of(node.labels.get(names.LABEL_GPU_PRODUCT, ""))
     cut = [row for row in rows if row.enabled and row.profiles]
-    return memory is None or not cut or any(not _foreign(row, memory[0]) for row in cut)
+    return geometry is None or not cut or any(not _foreign(row, geometry) for row in cut)
 
 
-def _foreign(row: Layout, size: int) -> list[str]:
-    """The profiles of a layout that a card whose smallest slice has ``size`` GB does not have."""
-    return [name for name in row.profiles if (profile := profile_of(name)) is not None and not blocks_of(profile, size)]
+def _foreign(row: Layout, geometry: Geometry) -> list[str]:
+    """The profiles of a layout that a card of this geometry does not have."""
+    named = {name: profile_of(name) for name in row.profiles}
+    return [name for name, profile in named.items() if profile is not None and find(geometry, profile) is None]
 
 
 @rule("MIG-01", "A MIG layout that does not exist", Place.CLUSTER, explains=(*_ABOVE, "MIG-11"))
@@ -436,37 +437,47 @@ def _whole_slices(gpus: Any) -> dict[str, int]:
 
 @rule("MIG-15", "More slices than fit", Place.HARDWARE, explains=_ABOVE)
 def no_room(snapshot: Snapshot) -> Iterator[Finding]:
-    """A card has 7 compute slices and 8 blocks of memory (A30: 4 and 4); 3g takes 4 blocks."""
+    """A card has 7 compute slices and 8 blocks of memory (A30: 4 and 4); 3g takes 4 blocks. A profile has certain
+    places only, and one with extra media engines (+me) can be there once.
+    """
     for node, name, rows in _chosen(snapshot):
-        memory = memory_of(node.labels.get(names.LABEL_GPU_PRODUCT, ""))
-        if memory is None or mig_state(node) == "success":
+        geometry = geometry_of(node.labels.get(names.LABEL_GPU_PRODUCT, ""))
+        if geometry is None or mig_state(node) == "success":
             continue
-        size, blocks = memory
         for row in rows:
-            profiles = [(profile_of(each), count) for each, count in row.profiles.items()]
-            if (
-                row.filtered
-                or not profiles
-                or any(profile is None or not blocks_of(profile, size) for profile, _ in profiles)
-            ):
+            counts = stack_config.instances(geometry, row.profiles)
+            if row.filtered or not counts or _fit(geometry, counts):
                 continue
-            needed = sum(blocks_of(profile, size) * count for profile, count in profiles if profile)
-            slices = sum(profile.g * count for profile, count in profiles if profile)
-            limit = 4 if size == 6 else 7
-            if needed > blocks or slices > limit:
-                layout = ", ".join(f"{count} x {each}" for each, count in row.profiles.items())
-                yield _of_node(
-                    node,
-                    f"the MIG layout {name} ({layout}) does not fit on the cards of node {node.name}: it takes "
-                    f"{slices} of {limit} compute slices and {needed} of {blocks} blocks of memory",
-                    (_cite(node, _LABEL), mig_config(snapshot).cite(), _cite(node, names.LABEL_GPU_PRODUCT)),
-                    (
-                        Remedy("on the node:"),
-                        Remedy("nvidia-smi mig -lgipp"),
-                        Remedy("take slices out of {}, then:", name),
-                        _relabel(node, name),
-                    ),
-                )
+            layout = ", ".join(f"{count} x {each}" for each, count in row.profiles.items())
+            yield _of_node(
+                node,
+                f"the MIG layout {name} ({layout}) does not fit on the cards of node {node.name}: "
+                f"{_why_not(geometry, counts)}",
+                (_cite(node, _LABEL), mig_config(snapshot).cite(), _cite(node, names.LABEL_GPU_PRODUCT)),
+                (
+                    Remedy("on the node:"),
+                    Remedy("nvidia-smi mig -lgipp"),
+                    Remedy("take slices out of {}, then:", name),
+                    _relabel(node, name),
+                ),
+            )
+
+
+def _fit(geometry: Geometry, counts: Mapping[InstanceProfile, int]) -> bool:
+    # One too many is as good as a million, which a ConfigMap may ask for.
+    each = (repeat(profile, min(count, geometry.max_devices + 1)) for profile, count in counts.items())
+    return fits(geometry, tuple(chain.from_iterable(each)))
+
+
+def _why_not(geometry: Geometry, counts: Mapping[InstanceProfile, int]) -> str:
+    slices = sum(profile.slices * count for profile, count in counts.items())
+    units = sum(profile.units * count for profile, count in counts.items())
+    if slices > geometry.slices or units > geometry.units:
+        return f"it takes {slices} of {geometry.slices} compute slices and {units} of {geometry.units} blocks of memory"
+    many = next((profile for profile, count in counts.items() if count > profile.count), None)
+    if many is not None:
+        return f"a card can have {many.count} of {many.name}"
+    return "a card has no places, or not the engines, for all of them together"
 
 
 @rule("MIG-20", "Slices of several sizes under strategy single", Place.PLUGIN, explains=(*_ABOVE, "MIG-06"))
@@ -510,10 +521,10 @@ def other_card(snapshot: Snapshot) -> Iterator[Finding]:
     """1g.5gb is of a card with 40 GB, 1g.10gb of one with 80 GB."""
     for node, name, rows in _chosen(snapshot):
         product = node.labels.get(names.LABEL_GPU_PRODUCT, "")
-        memory = memory_of(product)
-        if memory is None or mig_state(node) in ("success", "") or _valid(node, rows):
+        geometry = geometry_of(product)
+        if geometry is None or mig_state(node) in ("success", "") or _valid(node, rows):
             continue
-        bad = sorted({each for row in rows for each in _foreign(row, memory[0])})
+        bad = sorted({each for row in rows for each in _foreign(row, geometry)})
         fitting = [
             each
             for each, own in (mig_config(snapshot).layouts or {}).items()
@@ -522,7 +533,7 @@ def other_card(snapshot: Snapshot) -> Iterator[Finding]:
         yield _of_node(
             node,
             f"the MIG layout {name} of node {node.name} asks for {', '.join(bad)}, which {product} does not have: its "
-            f"smallest slice is 1g.{memory[0]}gb",
+            f"smallest slice is {geometry.smallest.name}",
             (_cite(node, _LABEL), _cite(node, names.LABEL_GPU_PRODUCT), _cite(node, names.MIG_CONFIG_STATE_LABEL)),
             (Remedy("on the node:"), Remedy("nvidia-smi mig -lgip"), _relabel(node, fitting[0] if fitting else "NAME")),
         )
