@@ -4,6 +4,7 @@ a README for every package that is not small."""
 from __future__ import annotations
 
 import ast
+import configparser
 import fnmatch
 import functools
 import re
@@ -191,6 +192,59 @@ def test_layers_are_kept():
     program = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([program, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stdout
+
+
+def contract(name: str) -> dict[str, list[str]]:
+    """The lists of one contract of ``.importlinter``, by their names."""
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read(ROOT / ".importlinter")
+    return {key: value.split() for key, value in parser[f"importlinter:contract:{name}"].items()}
+
+
+def uncovered(modules: list[str], expressions: list[str]) -> list[str]:
+    """The modules that none of import-linter's expressions names: ``*`` is one package, ``**`` are some, the name of a
+    package stands for all of it.
+    """
+    patterns = [
+        re.escape(text).replace(r"\*\*", r"\w+(?:\.\w+)*").replace(r"\*", r"\w+") + r"(?:\.\w+)*"
+        for text in expressions
+    ]
+    return [module for module in modules if not any(re.fullmatch(pattern, module) for pattern in patterns)]
+
+
+def decides(path: Path) -> bool:
+    """Whether a module decides, or holds what is decided on: a plan, a model, or a part of ``fit``."""
+    return path.stem in {"plan", "model"} or path.stem.endswith("_plan") or path.parent == SOURCE / "fit"
+
+
+def test_every_module_that_decides_is_held_to_be_pure():
+    deciding = [
+        ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
+        for path in MODULES
+        if decides(path) and path.name != "__init__.py"
+    ]
+    assert len(deciding) > 40
+    assert uncovered(deciding, contract("pure")["source_modules"]) == [], "a line in the contract `pure`"
+
+
+# Which packages know what the others may not: a reader opens NVML, the kubelet's sockets speak gRPC, ...
+KNOW = {"pynvml": {"hw"}, "grpclib": {"kubelet"}, "lightkube": {"kube"}, "vendors": {"hw"}}
+
+
+def test_every_package_is_held_not_to_know_the_libraries_of_another_layer():
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert len(packages) > 20
+    for name, know in KNOW.items():
+        listed = contract(name)["source_modules"]
+        unlisted = uncovered([f"kgpu.{package}" for package in sorted(packages - know)], listed)
+        assert unlisted == [], f"a line in the contract `{name}`"
+        assert not {f"kgpu.{package}" for package in know} & {*listed}, name
+
+
+def test_a_module_that_no_expression_names_is_found():
+    modules = ["kgpu.a.plan", "kgpu.a.b.plan", "kgpu.plan", "kgpu.fit", "kgpu.fit.read", "kgpu.a.job_plan"]
+    assert uncovered(modules, ["kgpu.**.plan", "kgpu.fit"]) == ["kgpu.plan", "kgpu.a.job_plan"]
+    assert uncovered(modules, ["kgpu.*.plan"]) == ["kgpu.a.b.plan", *modules[2:]]
 
 
 def test_no_bytecode_is_committed_and_the_package_is_typed():
