@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from kgpu.agent.gate import Gate, GatedReader, GateVerdict, gated, judge
+from kgpu.formats.validation_report import CheckTrouble
 from kgpu.hw.fake_reader import FakeReader, sample_inventory, sample_partitions
 from kgpu.hw.port import EventKind, Problem
 from kgpu.validator import plan
 from kgpu.validator.files import Folder
-from kgpu.validator.model import Check, CheckResult, CheckTrouble, DeviceResult, NodeValidation, Status, of_devices
+from kgpu.validator.model import Check, CheckResult, DeviceResult, NodeValidation, Status, of_devices
 
 SECONDS = 60.0
 INVENTORY = sample_inventory(2)

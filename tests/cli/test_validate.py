@@ -8,7 +8,10 @@ import os
 import pytest
 
 from kgpu.cli.main import main
+from kgpu.cli.validate import document
+from kgpu.formats.validation_report import CheckTrouble
 from kgpu.hw.simulator import operate
+from kgpu.validator.model import Check, DeviceResult, NodeValidation, Status, failed, of_devices
 
 
 @pytest.fixture
@@ -44,6 +47,20 @@ def test_json_has_every_device(root, spec, capsys) -> None:
     data = json.loads(capsys.readouterr().out)
     assert data["passed"] is True
     assert [(one["check"], len(one["devices"])) for one in data["results"]] == [("driver", 2), ("cuda", 2)]
+
+
+def test_json_has_every_key_of_a_trouble() -> None:
+    """The annotation leaves out what is empty; scripts over the JSON find each key."""
+    bare, whole = CheckTrouble(what="lost"), CheckTrouble(what="a", expected="b", remedy="c", problem="d")
+    device = DeviceResult(uuid="u", gpu="u", name="GPU 0", status=Status.FAILED, trouble=bare)
+    well = DeviceResult(uuid="v", gpu="v", name="GPU 1", status=Status.PASSED)
+    report = NodeValidation(results=(failed(Check.DRIVER, whole), of_devices(Check.CUDA, (device, well))))
+    driver, cuda = document(report)["results"]
+    assert driver["trouble"] == {"what": "a", "expected": "b", "todo": "c", "problem": "d"}
+    assert [one["trouble"] for one in cuda["devices"]] == [
+        {"what": "lost", "expected": "", "todo": "", "problem": ""}, None,
+    ]  # fmt: skip
+    assert cuda["trouble"] is None
 
 
 def test_no_driver_is_a_result_not_an_error(tmp_path, capsys) -> None:

@@ -8,7 +8,7 @@ from kgpu.base.errors import DriverFault
 from kgpu.formats import names, validation_report
 from kgpu.formats.gpu_remedies import REBOOT
 from kgpu.formats.gpu_report import ReportedGpu, encode, rendered, report
-from kgpu.formats.validation_report import Trouble, UnpassedCheck, UnpassedDevice
+from kgpu.formats.validation_report import CheckTrouble, UnpassedCheck, UnpassedDevice
 from kgpu.formats.xid.action import Action
 
 THIRD = "GPU-3a0ebfaa-a4fe-5a60-97a1-aa9ebb0cfa0f"
@@ -31,7 +31,7 @@ def gpus_said(
     }  # fmt: skip
 
 
-def checks_said(check: str, *devices: UnpassedDevice, trouble: Trouble | None = None) -> dict[str, Any]:
+def checks_said(check: str, *devices: UnpassedDevice, trouble: CheckTrouble | None = None) -> dict[str, Any]:
     """The same of a check of the validator that fails."""
     failed = UnpassedCheck(check=check, status="failed", trouble=trouble, devices=devices)
     data = validation_report.encode(validation_report.report((failed,)))

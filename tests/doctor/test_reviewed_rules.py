@@ -11,7 +11,7 @@ from kgpu.doctor import smallest_change, waiting
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Report
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats.gpu_report import ReportedGpu
-from kgpu.formats.validation_report import Trouble, UnpassedDevice
+from kgpu.formats.validation_report import CheckTrouble, UnpassedDevice
 from kgpu.formats.xid.action import Action
 from tests.doctor.gpu_words import THIRD, XID_79, checks_said, gpus_said, with_said
 from tests.doctor.test_consequences import AGENT, TAKEN, UNREAD, WELL, facts, node, pod, report, roots
@@ -20,7 +20,9 @@ LOST = gpus_said(XID_79)
 REPLAYS = gpus_said(
     ReportedGpu(uuid=THIRD, index=3, action=Action.INSPECT, works=True, what="2 PCIe replays", facts=("pcie:replays",))
 )
-CHECKS = checks_said("toolkit", trouble=Trouble(what="no CDI spec names a GPU of this node", expected="a CDI spec"))
+CHECKS = checks_said(
+    "toolkit", trouble=CheckTrouble(what="no CDI spec names a GPU of this node", expected="a CDI spec")
+)
 
 
 def only(found: Report, id_: str) -> Finding:
@@ -130,7 +132,7 @@ def test_checks_of_the_node_do_not_fail_because_of_a_gpu_that_works() -> None:
 
 def wrong(index: int, uuid: str = "") -> UnpassedDevice:
     uuid = uuid or f"GPU-{index}"
-    trouble = Trouble(what="the GPU computes wrong: 1 of 9", expected="the right sums", remedy=f"replace {index}")
+    trouble = CheckTrouble(what="the GPU computes wrong: 1 of 9", expected="the right sums", remedy=f"replace {index}")
     return UnpassedDevice(uuid=uuid, gpu=uuid, name=f"GPU {index} (NVIDIA A100-SXM4-80GB)", trouble=trouble)
 
 
@@ -154,7 +156,7 @@ def test_each_gpu_that_fails_a_check_is_told_once_as_what_it_is() -> None:
     ],
 )
 def test_a_device_that_the_agent_does_not_name_is_not_passed_over(uuid: str, gpu: str, name: str) -> None:
-    odd = UnpassedDevice(uuid=uuid, gpu=gpu, name=name, trouble=Trouble(what=f"{name} fails", expected="it"))
+    odd = UnpassedDevice(uuid=uuid, gpu=gpu, name=name, trouble=CheckTrouble(what=f"{name} fails", expected="it"))
     found = report(node(7, WELL, checks_said("driver", wrong(1), odd)), AGENT)
     assert any(name in one.cause for root in found.findings for one in root.all())
 

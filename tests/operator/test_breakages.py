@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kgpu.formats import agent_report, names
-from kgpu.formats.validation_report import Trouble, UnpassedCheck, UnpassedDevice
+from kgpu.formats.validation_report import CheckTrouble, UnpassedCheck, UnpassedDevice
 from kgpu.operator.model import Object, ObservedCluster, OperatorSettings
 from kgpu.operator.plan import plan
 from tests.operator.world import (
@@ -40,7 +40,7 @@ class Case:
 
 
 def library_missing() -> Case:
-    trouble = Trouble(what="libnvidia-ml.so.1 is not on this node", remedy="install the driver")
+    trouble = CheckTrouble(what="libnvidia-ml.so.1 is not on this node", remedy="install the driver")
     waits = agent_report.role("waiting", "waits for the validator")
     node = healthy_node(
         validated=("False", "DriverMissing", "for people"), report=report(deviceplugin=waits),
@@ -55,7 +55,7 @@ def library_missing() -> Case:
 
 
 def gpu_lost() -> Case:
-    trouble = Trouble(what="it has fallen off the bus (Xid 79)", remedy="reset or replace it")
+    trouble = CheckTrouble(what="it has fallen off the bus (Xid 79)", remedy="reset or replace it")
     device = UnpassedDevice(uuid="GPU-aaaa", gpu="GPU-aaaa", name="GPU 3 (GPU-aaaa)", trouble=trouble)
     node = healthy_node(
         validated=("False", "CudaFailed", "for people"), allocatable={names.GPU_RESOURCE: "7"},

@@ -7,15 +7,15 @@ from __future__ import annotations
 from typing import Any
 
 from kgpu.formats import names
-from kgpu.formats.validation_report import Trouble, UnpassedCheck, UnpassedDevice, encode, report
+from kgpu.formats.validation_report import CheckTrouble, UnpassedCheck, UnpassedDevice, encode, report
 from kgpu.operator.overview import overview
 from kgpu.operator.plan import plan
 
 from .world import SETTINGS, condition_of, healthy_node, world
 
 REMEDY = "kubectl delete node --all"
-LOST = Trouble(what="it has fallen off the bus (Xid 79)", expected="a GPU that answers", remedy=REMEDY)
-MISSING = Trouble(what="libcuda.so.1 is not there", expected="the driver's library", remedy=REMEDY)
+LOST = CheckTrouble(what="it has fallen off the bus (Xid 79)", expected="a GPU that answers", remedy=REMEDY)
+MISSING = CheckTrouble(what="libcuda.so.1 is not there", expected="the driver's library", remedy=REMEDY)
 DEVICE = UnpassedDevice(uuid="GPU-aa", gpu="GPU-aa", name="GPU 3", trouble=LOST)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from kgpu.formats.validation_report import CheckTrouble
 from kgpu.hw.fake_reader import sample_inventory, sample_partitions
 from kgpu.hw.port import Inventory
 from kgpu.validator.look import LIBRARIES, CdiFacts, CdiName, DriverFacts, PciGpu
-from kgpu.validator.model import Check, CheckResult, CheckTrouble, DeviceResult, Status, of_devices
+from kgpu.validator.model import Check, CheckResult, DeviceResult, Status, of_devices
 
 
 def inventory(count: int = 2, *, mig: int = 0) -> Inventory:

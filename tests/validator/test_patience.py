@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kgpu.formats.validation_report import CheckTrouble
 from kgpu.validator.checks.plugin import NodeResources
-from kgpu.validator.model import Check, CheckResult, CheckTrouble, NodeValidation, Status, waiting
+from kgpu.validator.model import Check, CheckResult, NodeValidation, Status, waiting
 from kgpu.validator.patience import Patience
 from kgpu.validator.plan import lacks_the_plugin_alone
 from tests.validator.test_run_again import Steps, proven, shows

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.advice import Severity
+from kgpu.formats.validation_report import CheckTrouble
 from kgpu.validator import files, plan
-from kgpu.validator.model import Check, CheckResult, CheckTrouble, NodeValidation, Status, failed, waiting
+from kgpu.validator.model import Check, CheckResult, NodeValidation, Status, failed, waiting
 from tests.validator.made import cuda, device, inventory, passed
 
 BAD = CheckTrouble(what="no driver", expected="a driver", remedy="install it")

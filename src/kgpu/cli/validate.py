@@ -33,9 +33,10 @@ from kgpu.formats.names import (
 )
 
 if TYPE_CHECKING:
+    from kgpu.formats.validation_report import CheckTrouble
     from kgpu.host.root import DriverRoot
     from kgpu.validator.config import ValidatorSettings
-    from kgpu.validator.model import CheckResult, CheckTrouble, DeviceResult, NodeValidation
+    from kgpu.validator.model import CheckResult, DeviceResult, NodeValidation
     from kgpu.validator.run import ValidatorContext
 
 NOT_PASSED: Final = 3
@@ -207,11 +208,17 @@ def _trouble(trouble: CheckTrouble | None, indent: str) -> list[str]:
 
 
 def document(report: NodeValidation) -> dict[str, Any]:
-    """The report as JSON data."""
+    """The report as JSON data; a trouble has all of its keys, unlike in the Node's annotation, which is kept short."""
     import msgspec
 
     data: dict[str, Any] = msgspec.to_builtins(report)
+    for result in data["results"]:
+        for part in (result, *result["devices"]):
+            part["trouble"] = part["trouble"] and {**_NO_TROUBLE, **part["trouble"]}
     return {"passed": _is_good(report), **data}
+
+
+_NO_TROUBLE: Final = {"what": "", "expected": "", "todo": "", "problem": ""}
 
 
 # --- the replaced program ---

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from kgpu.base import typed
+from kgpu.base.errors import UserError, to_do
 from kgpu.base.printable import one_line
 from kgpu.formats import names
 
@@ -26,7 +27,7 @@ MAX_BYTES: Final = 64 << 10
 FAILED: Final = "failed"
 
 
-class Trouble(msgspec.Struct, frozen=True, omit_defaults=True, rename={"remedy": "todo"}, kw_only=True):
+class CheckTrouble(msgspec.Struct, frozen=True, omit_defaults=True, rename={"remedy": "todo"}, kw_only=True):
     """What failed, what was expected, what to do. ``problem`` is a word of ``kgpu.hw.port.Problem``, "" for none."""
 
     what: str
@@ -38,6 +39,15 @@ class Trouble(msgspec.Struct, frozen=True, omit_defaults=True, rename={"remedy":
         """What failed and what was expected, on one line."""
         return f"{self.what}; expected {self.expected}" if self.expected else self.what
 
+    def one_line(self) -> str:
+        """All parts on one line, for conditions, Events and log lines."""
+        return " ".join(to_do(self.said(), self.remedy).split())
+
+    @classmethod
+    def of(cls, error: UserError) -> CheckTrouble:
+        """The trouble with the error's three parts."""
+        return cls(what=error.what, expected=error.expected, remedy=error.remedy)
+
 
 class UnpassedDevice(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     """One that did not pass. ``uuid`` is a GPU's or a MIG device's, ``gpu`` the GPU's; ``name`` for people."""
@@ -45,7 +55,7 @@ class UnpassedDevice(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
     uuid: str
     gpu: str = ""
     name: str = ""
-    trouble: Trouble
+    trouble: CheckTrouble
 
     @property
     def is_gpu(self) -> bool:
@@ -60,7 +70,7 @@ class UnpassedCheck(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
 
     check: str
     status: str
-    trouble: Trouble | None = None
+    trouble: CheckTrouble | None = None
     devices: tuple[UnpassedDevice, ...] = ()
     more: int = 0
 
@@ -102,7 +112,7 @@ def _short(check: UnpassedCheck) -> UnpassedCheck:
     )
 
 
-def _cut(trouble: Trouble) -> Trouble:
+def _cut(trouble: CheckTrouble) -> CheckTrouble:
     texts = {name: _line(getattr(trouble, name)) for name in ("what", "expected", "remedy", "problem")}
     return msgspec.structs.replace(trouble, **texts)
 

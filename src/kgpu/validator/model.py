@@ -9,9 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-import msgspec
-
-from kgpu.base.errors import UserError
+from kgpu.formats.validation_report import CheckTrouble
 
 
 class Check(enum.StrEnum):
@@ -30,29 +28,6 @@ class Status(enum.StrEnum):
     FAILED = "failed"
     SKIPPED = "skipped"
     WAITING = "waiting"
-
-
-class CheckTrouble(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy": "todo"}):
-    """What failed, what was expected, what to do. ``problem`` is the hardware reader's name for it, "" without one."""
-
-    what: str
-    expected: str = ""
-    remedy: str = ""
-    problem: str = ""
-
-    def one_line(self) -> str:
-        """All parts on one line, for conditions, Events and log lines."""
-        parts = (
-            self.what,
-            f"expected {self.expected}" if self.expected else "",
-            self.remedy and f"to do: {self.remedy}",
-        )
-        return " ".join("; ".join(part for part in parts if part).split())
-
-    @classmethod
-    def of(cls, error: UserError) -> CheckTrouble:
-        """The trouble with the error's three parts."""
-        return cls(what=error.what, expected=error.expected, remedy=error.remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,11 @@ from typing import Final
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.formats import validation_report
-from kgpu.formats.validation_report import ValidationReport
+from kgpu.formats.validation_report import CheckTrouble, ValidationReport
 from kgpu.hw.port import Inventory
 from kgpu.validator import files
 from kgpu.validator.checks.cuda import CudaTarget, targets
-from kgpu.validator.model import Check, CheckResult, CheckTrouble, DeviceResult, NodeValidation, Status, waiting
+from kgpu.validator.model import Check, CheckResult, DeviceResult, NodeValidation, Status, waiting
 
 CALM_SECONDS: Final = 60.0
 """How often everything but CUDA is checked while all checks pass."""
@@ -143,20 +143,12 @@ def _check(result: CheckResult) -> validation_report.UnpassedCheck:
     return validation_report.UnpassedCheck(
         check=result.check,
         status=result.status,
-        trouble=_trouble(result.trouble) if result.trouble is not None else None,
+        trouble=result.trouble,
         devices=tuple(
-            validation_report.UnpassedDevice(
-                uuid=device.uuid, gpu=device.gpu, name=device.name, trouble=_trouble(device.trouble)
-            )
+            validation_report.UnpassedDevice(uuid=device.uuid, gpu=device.gpu, name=device.name, trouble=device.trouble)
             for device in result.failed_devices
             if device.trouble is not None
         ),
-    )
-
-
-def _trouble(trouble: CheckTrouble) -> validation_report.Trouble:
-    return validation_report.Trouble(
-        what=trouble.what, expected=trouble.expected, remedy=trouble.remedy, problem=trouble.problem
     )
 
 

@@ -25,6 +25,7 @@ from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
 from kgpu.base.service import running
 from kgpu.base.threads import beside
 from kgpu.base.waits import woken
+from kgpu.formats.validation_report import CheckTrouble
 from kgpu.host.root import DriverRoot
 from kgpu.hw.follow import follow_events
 from kgpu.hw.port import Inventory, Reader
@@ -38,7 +39,6 @@ from kgpu.validator.look import CdiFacts, DriverFacts, look_at_driver, look_at_s
 from kgpu.validator.model import (
     Check,
     CheckResult,
-    CheckTrouble,
     DeviceResult,
     NodeValidation,
     Status,

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.formats.validation_report import CheckTrouble
 from kgpu.hw.port import Accelerator, Inventory
 from kgpu.validator.checks.driver import gpu_name
 from kgpu.validator.cuda import CudaOutcome
 from kgpu.validator.cuda_child import ELEMENTS
-from kgpu.validator.model import Check, CheckResult, CheckTrouble, DeviceResult, Status, of_devices
+from kgpu.validator.model import Check, CheckResult, DeviceResult, Status, of_devices
 
 PASSED: Final = "Test PASSED"
 VECTOR: Final = f"[Vector addition of {ELEMENTS} elements]"

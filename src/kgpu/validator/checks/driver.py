@@ -12,9 +12,10 @@ from typing import Final
 
 from kgpu.base.errors import HwError
 from kgpu.formats import names
+from kgpu.formats.validation_report import CheckTrouble
 from kgpu.hw.port import Accelerator, Inventory
 from kgpu.validator.look import DriverFacts
-from kgpu.validator.model import Check, CheckResult, CheckTrouble, DeviceResult, Status, failed, of_devices
+from kgpu.validator.model import Check, CheckResult, DeviceResult, Status, failed, of_devices
 
 CTL, UVM = names.NVIDIA_CONTROL_NODES[:2]
 

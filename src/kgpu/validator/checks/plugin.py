@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from kgpu.formats.names import NVIDIA_DOMAIN
-from kgpu.validator.model import Check, CheckResult, CheckTrouble, Status, failed, waiting
+from kgpu.formats.validation_report import CheckTrouble
+from kgpu.validator.model import Check, CheckResult, Status, failed, waiting
 
 NOTHING: Final[Mapping[str, int]] = {}
 EMPTY_SECONDS: Final = 30.0

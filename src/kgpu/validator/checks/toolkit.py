@@ -12,10 +12,11 @@ from typing import Final
 
 from kgpu.formats.cdi import kind_of, qualified_name
 from kgpu.formats.names import CDI_NVIDIA_KIND, CDI_PLUGIN_VENDOR
+from kgpu.formats.validation_report import CheckTrouble
 from kgpu.hw.port import Accelerator, Inventory
 from kgpu.validator.checks.driver import gpu_name
 from kgpu.validator.look import CdiFacts, CdiName
-from kgpu.validator.model import Check, CheckResult, CheckTrouble, DeviceResult, Status, failed, of_devices, waiting
+from kgpu.validator.model import Check, CheckResult, DeviceResult, Status, failed, of_devices, waiting
 
 KINDS: Final = (CDI_NVIDIA_KIND, kind_of(CDI_PLUGIN_VENDOR, "gpu"))
 REGENERATE: Final = "see why the toolkit on this node does not write it; by hand: `kgpu cdi generate --output "
