@@ -51,6 +51,16 @@ def test_memories_of_verdicts_mutes_and_maintenance_are_kept(history: HealthHist
     assert gpus[5].maintenance_until > 1e11
 
 
+def test_an_agent_that_is_rolled_back_keeps_what_a_later_one_remembers(history: HealthHistory) -> None:
+    """Later agents may remember more of a GPU; verdicts, mutes and maintenance are read all the same."""
+    known, _ = history.load()
+    later = [(json.dumps({**gpu, "newField": {"a": [1]}}), key) for key, gpu in WRITTEN["memory"].items()]
+    with sqlite3.connect(history.path) as db:
+        db.executemany("UPDATE memory SET value = ? WHERE gpu = ?", later)
+    assert history.load() == (known, [])
+    assert len(known.memories) == len(later)
+
+
 def test_an_older_agent_finds_its_fields_in_what_this_one_remembers() -> None:
     for written in WRITTEN["memory"].values():
         again = json.loads(msgspec.json.encode(msgspec.convert(written, RememberedGpu)))
