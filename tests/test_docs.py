@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kgpu.base.remedy import is_command
+from tools import reference_docs
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/kgpu/**/README.md")])
@@ -21,6 +22,14 @@ def test_what_is_generated_is_current(tool: str) -> None:
         [sys.executable, ROOT / "tools" / tool, "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_generated_table_is_on_a_page_and_says_what_each_option_does() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    assert [name for name in reference_docs.GENERATED if f"<!-- generated: {name} -->" not in pages] == []
+    tables = re.findall(r"<!-- generated: ([a-z-]+) -->\n(.*?)<!-- end -->", pages, flags=re.DOTALL)
+    mute = [name for name, table in tables if table.startswith(("| flag", "| environment")) and "|  |" in table]
+    assert mute == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

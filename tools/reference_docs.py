@@ -11,9 +11,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from kgpu.cli.agent import OPTIONS as AGENT_OPTIONS
 from kgpu.cli.cdi import OPTIONS as CDI_OPTIONS
 from kgpu.cli.config_manager import FLAGS as MANAGER_FLAGS
+from kgpu.cli.ctk_system import LINK_FLAGS, NODE_FLAGS
+from kgpu.cli.operator import COMMON as CLEANUP_OPTIONS
+from kgpu.cli.operator import LEADER_ELECT
+from kgpu.cli.operator import RUN as OPERATOR_OPTIONS
 from kgpu.cli.runtime import PLACE_FLAGS, RESTART_FLAGS, USUAL, WANTED_FLAGS
+from kgpu.cli.validate import PEER_FLAGS as VALIDATOR_FLAGS
 from kgpu.deviceplugin.config import FLAGS
 from kgpu.discovery.config import OPTIONS
 from kgpu.doctor.model import Place
@@ -26,13 +32,14 @@ from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.fields import Type, rows
 from kgpu.formats.crd.nodeoperation import NodeOperationSpec
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
-from kgpu.formats.settings import Setting
+from kgpu.formats.settings import Restart, Setting
 from kgpu.formats.toolkit_config import BY_NAME, KEYS
 from kgpu.formats.toolkit_values import toml
 from kgpu.formats.xid.action import WORDS
 from kgpu.formats.xid.buckets import GUIDANCE, RECOVERY
 from kgpu.formats.xid.catalogue import guidance, switch_guidance, sxids, xids
 from kgpu.health import config as health
+from kgpu.health.settings import SOURCES as HEALTH_SOURCES
 from kgpu.host.engines import places
 from kgpu.hw.recovery import RECOVERY_ACTIONS
 from kgpu.hw.simulator import profiles
@@ -44,7 +51,10 @@ from kgpu.lab.scenarios import model as scenarios
 from kgpu.operations import metrics as operations_metrics
 from kgpu.operator.metrics import OWN_ROWS, PREFIX, ROWS
 from kgpu.operator.rendering import ignored
+from kgpu.toolkit import settings as toolkit
 from kgpu.toolkit.modes.table import MODULES, mode_named
+from kgpu.toolkit.nri import config as nri
+from kgpu.validator import config as validator
 from kgpu.validator.metrics import METRICS
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
@@ -56,28 +66,36 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _default(value: object) -> str:
-    if value in ("", (), None):
+    if value is None or value in ("", (), {}):
         return "-"
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _flags(rows: tuple[object, ...]) -> str:
-    head = ("flag", "environment", "default", "config key", "meaning")
-    return _table(
-        head,
-        [
-            (
-                ", ".join(f"`{name}`" for name in (row.flag, *row.aliases)),  # type: ignore[attr-defined]
-                ", ".join(f"`{name}`" for name in row.envs),  # type: ignore[attr-defined]
-                _default(row.default),  # type: ignore[attr-defined]
-                f"`{row.key}`" if row.key else "-",  # type: ignore[attr-defined]
-                row.help,  # type: ignore[attr-defined]
-            )
-            for row in rows
-        ],
-    )
+_HEAD = ("flag", "environment", "config key", "default", "a change needs", "meaning")
+
+
+def _options(rows: Iterable[Setting], default: Callable[[Setting], str] = lambda row: _default(row.default)) -> str:
+    """A row for each setting, and of the columns those that have anything to say."""
+    cells = [
+        (
+            _codes(row.flags),
+            _codes(row.envs),
+            _codes((row.key,)),
+            default(row),
+            "nothing" if row.restart is Restart.NONE else "restart",
+            f"no effect here, because {row.idle}" if row.idle else row.help,
+        )
+        for row in rows
+    ]
+    silent = [{"-"}] * 4 + [{"restart"}, {""}]
+    shown = [number for number, column in enumerate(zip(*cells, strict=True)) if set(column) - silent[number]]
+    return _table(tuple(_HEAD[number] for number in shown), [tuple(row[number] for number in shown) for row in cells])
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names if name) or "-"
 
 
 def _profiles() -> str:
@@ -196,24 +214,11 @@ def _provided() -> str:
     return _table(("kind", "field of `spec`", "what this version does with it"), found)
 
 
-def _cdi_flags() -> str:
-    rows = [
-        (", ".join(f"`{flag}`" for flag in row.flags), f"`{row.env}`" if row.env else "-", row.help)
-        for row in CDI_OPTIONS
-    ]
-    return _table(("flag", "environment", "meaning"), rows)
-
-
 def _runtime_flags() -> str:
-    rows = [
-        (
-            ", ".join(f"`{flag}`" for flag in row.flags),
-            "-" if row.default == USUAL else _default(row.default),
-            row.help,
-        )
-        for row in (*PLACE_FLAGS, *WANTED_FLAGS, *RESTART_FLAGS)
-    ]
-    return _table(("flag", "default", "meaning"), rows)
+    return _options(
+        (*PLACE_FLAGS, *WANTED_FLAGS, *RESTART_FLAGS),
+        lambda row: "-" if row.default == USUAL else _default(row.default),
+    )
 
 
 def _modes() -> str:
@@ -297,36 +302,6 @@ def _health_default(row: Setting) -> str:
     return "-" if row.default in (frozenset(), {}) else _default(row.default)
 
 
-def _health() -> str:
-    rows = [(f"`{row.key}`", _health_default(row), row.help) for row in health.ROWS]
-    return _table(("key", "default", "meaning"), rows)
-
-
-def _exporter_flags() -> str:
-    rows = [
-        (
-            ", ".join(f"`{name}`" for name in (row.flag, *row.aliases)),
-            ", ".join(f"`{name}`" for name in row.envs),
-            row.default or "-",
-            row.help,
-        )
-        for row in exporter.OPTIONS
-    ]
-    return _table(("flag", "environment", "default", "meaning"), rows)
-
-
-def _exporter_without() -> str:
-    rows = [
-        (
-            ", ".join(f"`{name}`" for name in (row.flag, *row.aliases)),
-            ", ".join(f"`{name}`" for name in row.envs),
-            row.idle,
-        )
-        for row in exporter_flags.WITHOUT
-    ]
-    return _table(("flag", "environment", "why"), rows)
-
-
 def _exporter_metrics() -> str:
     rows = []
     for field in all_fields():
@@ -358,17 +333,10 @@ def _support() -> str:
     )  # fmt: skip
 
 
-def _config_manager() -> str:
-    return _table(
-        ("flag", "environment", "default", "meaning"),
-        [(f"`{flag}`", f"`{env}`", default or "-", text) for flag, env, _, _, default, text in MANAGER_FLAGS],
-    )
-
-
 GENERATED: Mapping[str, Callable[[], str]] = {
-    "device-plugin-flags": lambda: _flags(FLAGS),
-    "config-manager-flags": _config_manager,
-    "labels-flags": lambda: _flags(OPTIONS),
+    "device-plugin-flags": lambda: _options(FLAGS),
+    "config-manager-flags": lambda: _options(MANAGER_FLAGS),
+    "labels-flags": lambda: _options(OPTIONS),
     "profiles": _profiles,
     "settings": _settings,
     "faults": _faults,
@@ -386,17 +354,28 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "doctor-rules": _doctor_rules,
     "buckets": _buckets,
     "recovery-actions": _recovery,
-    "health-config": _health,
-    "exporter-flags": _exporter_flags,
-    "exporter-without": _exporter_without,
+    "health-config": lambda: _options(health.ROWS, _health_default),
+    "health-sources": lambda: _options(HEALTH_SOURCES),
+    "exporter-flags": lambda: _options(exporter.OPTIONS),
+    "exporter-without": lambda: _options(exporter_flags.WITHOUT, lambda _row: "-"),
     "exporter-metrics": _exporter_metrics,
     "metrics-node": _metrics_node,
     "metrics-operator": _metrics_operator,
-    "cdi-flags": _cdi_flags,
+    "cdi-flags": lambda: _options(CDI_OPTIONS, lambda _row: "-"),
     "cdi-modes": _modes,
     "runtime-flags": _runtime_flags,
     "engine-places": _engines,
     "support": _support,
+    "toolkit-variables": lambda: _options(toolkit.OPTIONS),
+    "toolkit-without": lambda: _options(toolkit.WITHOUT, lambda _row: "-"),
+    "nri-options": lambda: _options((nri.ENABLED, *nri.ROWS)),
+    "agent-options": lambda: _options(AGENT_OPTIONS),
+    "operator-options": lambda: _options((*OPERATOR_OPTIONS, LEADER_ELECT)),
+    "cleanup-options": lambda: _options(CLEANUP_OPTIONS),
+    "validator-variables": lambda: _options((*validator.VARIABLES, *validator.IDLE)),
+    "validator-flags": lambda: _options(VALIDATOR_FLAGS),
+    "device-nodes-flags": lambda: _options(NODE_FLAGS),
+    "device-links-flags": lambda: _options(LINK_FLAGS),
     "toolkit-config": _toolkit_config,
     "toolkit-config-rest": _toolkit_config_rest,
 }

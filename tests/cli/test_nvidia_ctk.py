@@ -8,7 +8,10 @@ import stat
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
+from typing import Any
 
+import click
 import pytest
 
 from kgpu.cli import ctk_system, nvidia_ctk
@@ -97,7 +100,12 @@ def roots(monkeypatch) -> list[str]:
     from kgpu.cli import cdi
 
     seen: list[str] = []
-    monkeypatch.setattr(cdi.generate, "callback", lambda **given: seen.append(given["driver_root"]))
+
+    def settled(given: Mapping[str, Any]) -> str:
+        seen.append(given["driver_root"])
+        raise click.exceptions.Exit(0)
+
+    monkeypatch.setattr(cdi, "_driver_root", settled)
     return seen
 
 
@@ -357,7 +365,7 @@ def test_info_says_what_is_there(capsys) -> None:
 
 
 def test_every_flag_has_its_variables() -> None:
-    names = {env for row in ctk_system.LINK_FLAGS for env in row[1]}
+    names = {env for row in ctk_system.LINK_FLAGS for env in row.envs}
     assert names == {
         "DEV_CHAR_PATH", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT", "CREATE_ALL", "LOAD_KERNEL_MODULES", "CREATE_DEVICE_NODES",
         "DRY_RUN",

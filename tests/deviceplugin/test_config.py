@@ -155,6 +155,7 @@ def test_any_environment_is_settings_or_a_three_part_error(env: dict[str, str]) 
         ({"NVIDIA_CTK_PATH": "/opt/nvidia-ctk"}, ["--nvidia-cdi-hook-path"]),
         ({"CDI_FEATURE_FLAGS": "disable-nvsandboxutils"}, ["--cdi-feature-flags"]),
         ({"CDI_DISABLE_HOOKS": "all"}, []),  # so it is: there are none
+        ({"CDI_DISABLE_HOOKS": "update-ldcache"}, ["--cdi-disable-hooks"]),
     ],
 )
 def test_what_has_no_effect_is_told_where_it_is_asked_for(env: dict[str, str], told: list[str]) -> None:
@@ -176,10 +177,5 @@ def test_every_setting_is_read_or_told_to_have_no_effect() -> None:
     own = sources["config.py"].partition("def resolve(")[0].partition("def host_dev_root")[2]
     agent = "".join(one.read_text() for one in (folder.parent / "agent").rglob("*.py"))
     cli = (folder.parent / "cli" / "device_plugin.py").read_text()
-    kept = {"cdi_disable_hooks"}  # whatever it says is so: kgpu's CDI specs have no hooks
-    unread = [
-        flag.attr
-        for flag in FLAGS
-        if not flag.idle and f".{flag.attr}" not in rest + own + agent + cli and flag.attr not in kept
-    ]
+    unread = [flag.attr for flag in FLAGS if not flag.idle and f".{flag.attr}" not in rest + own + agent + cli]
     assert unread == []

@@ -18,6 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 SHAPES: Final[Mapping[FlagShape, dict[str, Any]]] = {
     FlagShape.TEXT: {"default": None, "metavar": "VALUE"},
     FlagShape.SWITCH: {"default": None, "is_flag": False, "flag_value": "true", "metavar": "BOOL"},
+    FlagShape.ALONE: {"default": None, "is_flag": True},
     FlagShape.LIST: {"multiple": True, "metavar": "VALUE"},
 }
 
@@ -30,6 +31,16 @@ def help_of(row: Setting) -> str:
 def help_with_default(row: Setting) -> str:
     """What it means, and what counts without it, as click shows that."""
     return f"{row.help}  [default: {row.default}]" if row.default else row.help
+
+
+def help_alone(row: Setting) -> str:
+    """What it means, and no more."""
+    return row.help
+
+
+def help_naming_variables(row: Setting) -> str:
+    """What it means, and the variables that say the same, as click shows them."""
+    return f"{row.help}  [env var: {', '.join(row.envs)}]"
 
 
 def help_with_variables(row: Setting) -> str:

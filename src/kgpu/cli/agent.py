@@ -35,7 +35,7 @@ from kgpu.formats.names import (
     NFD_FEATURE_FILE,
     STATE_DIR,
 )
-from kgpu.formats.settings import FlagShape, Setting, read_list, read_path, read_unchanged, resolve
+from kgpu.formats.settings import FlagShape, Restart, Setting, read_list, read_path, read_unchanged, resolve
 
 if TYPE_CHECKING:
     from kgpu.agent.options import AgentOptions, LabelsSink
@@ -97,9 +97,9 @@ TEXT_OPTIONS: Final = (
     _file(attr="kubelet_socket", flag="--kubelet-socket", envs=("KUBELET_SOCKET",), default=KUBELET_SOCKET,
           metavar="FILE", help="The kubelet's socket."),
     _optional(attr="config_file", flag="--config-file", envs=("CONFIG_FILE",), metavar="FILE",
-              help="Device plugin config (v1); followed."),
+              help="Device plugin config (v1); followed.", restart=Restart.NONE),
     _text(attr="config_map", flag="--config-map", envs=("CONFIG_MAP",), metavar="NS/NAME",
-          help="Configs by name; followed with the node's label."),
+          help="Configs by name; followed with the node's label.", restart=Restart.NONE),
     _text(attr="default_config", flag="--default-config", envs=("DEFAULT_CONFIG",), metavar="KEY",
           help="The config of a node without a label."),
     _text(attr="fallbacks", flag="--fallback-strategies", envs=("FALLBACK_STRATEGIES",), read=_read_fallbacks,

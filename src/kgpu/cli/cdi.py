@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from kgpu.base.errors import ConfigError
 from kgpu.cli._common import ExampleCommand, print_json, run_async
+from kgpu.cli._options import help_alone, settled
 from kgpu.cli.main import CommandEntry, LazyGroup
 from kgpu.formats.names import ENV_HOST_ROOT
+from kgpu.formats.settings import FlagShape, Setting
 
 if TYPE_CHECKING:
     from kgpu.host.root import DriverRoot
@@ -39,78 +42,87 @@ _PREFIX: Final = "NVIDIA_CTK_CDI_GENERATE_"
 ENV_SPEC_DIRS: Final = "NVIDIA_CTK_CDI_SPEC_DIRS"
 RUN_DIR: Final = "/run/cdi"
 _WITH_GPUS: Final = ("auto", "nvml", "csv")
-TEXT, LIST, FLAG = "text", "list", "flag"
 
 
-@dataclass(frozen=True, slots=True)
-class CdiOption:
-    """One option: the parameter's name, its spellings, how it is given, its variable, what it means."""
+def _read_repeated(value: Any, where: str) -> tuple[str, ...]:
+    """What is given several times; a variable's words have blanks between them, and every word may be a list."""
+    del where
+    return tuple(value.split() if isinstance(value, str) else value)
 
-    name: str
-    flags: tuple[str, ...]
-    shape: str
-    metavar: str
-    env: str
-    help: str
 
+def _read_alone(value: Any, where: str) -> bool:
+    """True or false in any of click's spellings, also yes and off."""
+    try:
+        return bool(click.BOOL.convert(value, None, None))
+    except click.BadParameter as error:
+        raise ConfigError(f"{where} is {value!r:.40}", "true or false", f"correct {where}") from error
+
+
+_list = partial(Setting, shape=FlagShape.LIST, read=_read_repeated, default=())
+_alone = partial(Setting, shape=FlagShape.ALONE, read=_read_alone, default=False)
 
 OPTIONS: Final = (
-    CdiOption("mode", ("--mode", "--discovery-mode"), TEXT, "MODE", f"{_PREFIX}MODE",
-              "What to look for: nvml, management, csv, wsl, gds, gdrcopy, mofed, nvswitch, imex; or "
-              "auto (the default)."),
-    CdiOption("driver_root", ("--driver-root", "--root"), TEXT, "DIR", "NVIDIA_CTK_DRIVER_ROOT",
-              "Where the driver is installed or mounted. Default: nvidia-container-cli.root of config.toml, else /."),
-    CdiOption("dev_root", ("--dev-root",), TEXT, "DIR", "NVIDIA_CTK_DEV_ROOT",
-              "The folder that has /dev. Default: the driver root if it has the nodes, else /."),
-    CdiOption("host_driver_root", ("--host-driver-root",), TEXT, "DIR", "",
-              "The driver root's path as the container runtime sees it, where that differs."),
-    CdiOption("config", ("--config",), TEXT, "FILE", "NVIDIA_CTK_CONFIG", "The container toolkit's config.toml."),
-    CdiOption("output", ("--output",), TEXT, "FILE", "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH",
-              "The file to write. Default: standard output."),
-    CdiOption("form", ("--format",), TEXT, "yaml|json", f"{_PREFIX}OUTPUT_FORMAT",
-              "Default: by the file's extension, else yaml."),
-    CdiOption("strategies", ("--device-name-strategy",), LIST, "index|uuid|type-index",
-              f"{_PREFIX}DEVICE_NAME_STRATEGIES",
-              "How devices are named; several are possible. Default: index and uuid."),
-    CdiOption("vendor", ("--vendor", "--cdi-vendor"), TEXT, "NAME", f"{_PREFIX}VENDOR",
-              "The part of the kind before the slash. Default: the mode's, mostly nvidia.com."),
-    CdiOption("device_class", ("--class", "--cdi-class"), TEXT, "NAME", f"{_PREFIX}CLASS",
-              "The part of the kind after the slash. Default: the mode's, such as gpu or imex-channel."),
-    CdiOption("device_ids", ("--device-id", "--device-ids", "--device", "--devices"), LIST, "ID",
-              f"{_PREFIX}DEVICE_IDS",
-              "Only these: indices, GPU:SLICE, UUIDs, all, or none. Default: all."),
-    CdiOption("no_all_device", ("--no-all-device",), FLAG, "", f"{_PREFIX}NO_ALL_DEVICE",
-              "Leave out the device named all."),
-    CdiOption("allow_incomplete", ("--allow-incomplete",), FLAG, "", "",
-              "Write the spec although something is missing: without MIG slices that lack nodes, and for "
-              "the other devices "
-              "without what is not there."),
-    CdiOption("library_dirs", ("--library-search-path",), LIST, "DIR", f"{_PREFIX}LIBRARY_SEARCH_PATHS",
-              "Look for libraries only here, inside the driver root."),
-    CdiOption("config_dirs", ("--config-search-path",), LIST, "DIR", f"{_PREFIX}CONFIG_SEARCH_PATHS",
-              "Look for configuration files only here, inside the driver root."),
-    CdiOption("hooks", ("--hooks",), FLAG, "", "",
-              "Write hooks that run nvidia-cdi-hook, instead of mounting files under all their names."),
-    CdiOption("hook_path", ("--nvidia-cdi-hook-path", "--nvidia-ctk-path"), TEXT, "PATH", "NVIDIA_CTK_CDI_HOOK_PATH",
-              "The program that hooks run; implies --hooks. Default: nvidia-cdi-hook in the usual folders."),
-    CdiOption("ldconfig", ("--ldconfig-path",), TEXT, "PATH", f"{_PREFIX}LDCONFIG_PATH",
-              "With hooks: the ldconfig that update-ldcache runs."),
-    CdiOption("disabled_hooks", ("--disable-hook", "--disable-hooks"), LIST, "NAME", f"{_PREFIX}DISABLED_HOOKS",
-              "With hooks: leave this one out; all leaves out every one that is not enabled."),
-    CdiOption("enabled_hooks", ("--enable-hook", "--enable-hooks"), LIST, "NAME", f"{_PREFIX}ENABLED_HOOKS",
-              "With hooks: have this one even if it is disabled."),
-    CdiOption("features", ("--feature-flag", "--feature-flags"), LIST, "NAME", f"{_PREFIX}FEATURE_FLAGS",
-              "Switch on a feature, such as enable-explicit-driver-libraries."),
-    CdiOption("csv_files", ("--csv.file",), LIST, "FILE", f"{_PREFIX}CSV_FILES", "Mode csv: the files to read."),
-    CdiOption("csv_ignore", ("--csv.ignore-pattern",), LIST, "PATTERN", f"{_PREFIX}CSV_IGNORE_PATTERNS",
-              "Mode csv: leave out links whose path matches; **/NAME matches by name."),
-    CdiOption("csv_compat", ("--csv.compat-container-root",), TEXT, "DIR", f"{_PREFIX}CSV_CONTAINER_COMPAT_ROOT",
-              "Mode csv, Orin, with hooks: where an image has CUDA's compatibility libraries."),
-    CdiOption("newest", ("--max-cdi-version",), TEXT, "VERSION", "",
-              "Write nothing newer. Default: what this node's container engines read."),
-    CdiOption("annotate", ("--annotate",), FLAG, "", "", "Record the driver version and the boot in the spec."),
-    CdiOption("report", ("--report",), TEXT, "FILE", "",
-              "Write what was found and missed, as JSON; - is standard output."),
+    Setting(attr="mode", flag="--mode", aliases=("--discovery-mode",), envs=(f"{_PREFIX}MODE",), metavar="MODE",
+            help="What to look for: nvml, management, csv, wsl, gds, gdrcopy, mofed, nvswitch, imex; or auto (the "
+            "default)."),
+    Setting(attr="driver_root", flag="--driver-root", aliases=("--root",), envs=("NVIDIA_CTK_DRIVER_ROOT",),
+            metavar="DIR",
+            help="Where the driver is installed or mounted. Default: nvidia-container-cli.root of config.toml, else "
+            "/."),
+    Setting(attr="dev_root", flag="--dev-root", envs=("NVIDIA_CTK_DEV_ROOT",), metavar="DIR",
+            help="The folder that has /dev. Default: the driver root if it has the nodes, else /."),
+    Setting(attr="host_driver_root", flag="--host-driver-root", metavar="DIR",
+            help="The driver root's path as the container runtime sees it, where that differs."),
+    Setting(attr="config", flag="--config", envs=("NVIDIA_CTK_CONFIG",), metavar="FILE",
+            help="The container toolkit's config.toml."),
+    Setting(attr="output", flag="--output", envs=("NVIDIA_CTK_CDI_OUTPUT_FILE_PATH",), metavar="FILE",
+            help="The file to write. Default: standard output."),
+    Setting(attr="form", flag="--format", envs=(f"{_PREFIX}OUTPUT_FORMAT",), metavar="yaml|json",
+            help="Default: by the file's extension, else yaml."),
+    _list(attr="strategies", flag="--device-name-strategy", envs=(f"{_PREFIX}DEVICE_NAME_STRATEGIES",),
+          metavar="index|uuid|type-index",
+          help="How devices are named; several are possible. Default: index and uuid."),
+    Setting(attr="vendor", flag="--vendor", aliases=("--cdi-vendor",), envs=(f"{_PREFIX}VENDOR",), metavar="NAME",
+            help="The part of the kind before the slash. Default: the mode's, mostly nvidia.com."),
+    Setting(attr="device_class", flag="--class", aliases=("--cdi-class",), envs=(f"{_PREFIX}CLASS",), metavar="NAME",
+            help="The part of the kind after the slash. Default: the mode's, such as gpu or imex-channel."),
+    _list(attr="device_ids", flag="--device-id", aliases=("--device-ids", "--device", "--devices"),
+          envs=(f"{_PREFIX}DEVICE_IDS",), metavar="ID",
+          help="Only these: indices, GPU:SLICE, UUIDs, all, or none. Default: all."),
+    _alone(attr="no_all_device", flag="--no-all-device", envs=(f"{_PREFIX}NO_ALL_DEVICE",),
+           help="Leave out the device named all."),
+    _alone(attr="allow_incomplete", flag="--allow-incomplete",
+           help="Write the spec although something is missing: without MIG slices that lack nodes, and for the other "
+           "devices without what is not there."),
+    _list(attr="library_dirs", flag="--library-search-path", envs=(f"{_PREFIX}LIBRARY_SEARCH_PATHS",), metavar="DIR",
+          help="Look for libraries only here, inside the driver root."),
+    _list(attr="config_dirs", flag="--config-search-path", envs=(f"{_PREFIX}CONFIG_SEARCH_PATHS",), metavar="DIR",
+          help="Look for configuration files only here, inside the driver root."),
+    _alone(attr="hooks", flag="--hooks",
+           help="Write hooks that run nvidia-cdi-hook, instead of mounting files under all their names."),
+    Setting(attr="hook_path", flag="--nvidia-cdi-hook-path", aliases=("--nvidia-ctk-path",),
+            envs=("NVIDIA_CTK_CDI_HOOK_PATH",), metavar="PATH",
+            help="The program that hooks run; implies --hooks. Default: nvidia-cdi-hook in the usual folders."),
+    Setting(attr="ldconfig", flag="--ldconfig-path", envs=(f"{_PREFIX}LDCONFIG_PATH",), metavar="PATH",
+            help="With hooks: the ldconfig that update-ldcache runs."),
+    _list(attr="disabled_hooks", flag="--disable-hook", aliases=("--disable-hooks",),
+          envs=(f"{_PREFIX}DISABLED_HOOKS",), metavar="NAME",
+          help="With hooks: leave this one out; all leaves out every one that is not enabled."),
+    _list(attr="enabled_hooks", flag="--enable-hook", aliases=("--enable-hooks",), envs=(f"{_PREFIX}ENABLED_HOOKS",),
+          metavar="NAME", help="With hooks: have this one even if it is disabled."),
+    _list(attr="features", flag="--feature-flag", aliases=("--feature-flags",), envs=(f"{_PREFIX}FEATURE_FLAGS",),
+          metavar="NAME", help="Switch on a feature, such as enable-explicit-driver-libraries."),
+    _list(attr="csv_files", flag="--csv.file", envs=(f"{_PREFIX}CSV_FILES",), metavar="FILE",
+          help="Mode csv: the files to read."),
+    _list(attr="csv_ignore", flag="--csv.ignore-pattern", envs=(f"{_PREFIX}CSV_IGNORE_PATTERNS",), metavar="PATTERN",
+          help="Mode csv: leave out links whose path matches; **/NAME matches by name."),
+    Setting(attr="csv_compat", flag="--csv.compat-container-root", envs=(f"{_PREFIX}CSV_CONTAINER_COMPAT_ROOT",),
+            metavar="DIR", help="Mode csv, Orin, with hooks: where an image has CUDA's compatibility libraries."),
+    Setting(attr="newest", flag="--max-cdi-version", metavar="VERSION",
+            help="Write nothing newer. Default: what this node's container engines read."),
+    _alone(attr="annotate", flag="--annotate", help="Record the driver version and the boot in the spec."),
+    Setting(attr="report", flag="--report", metavar="FILE",
+            help="Write what was found and missed, as JSON; - is standard output."),
 )  # fmt: skip
 
 
@@ -118,8 +130,6 @@ class _Printed(click.Choice[str]):
     """How the report is printed; NVIDIA's program has no ``-o``, many others mean the file by it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from kgpu.base.errors import ConfigError
-
         if "." in str(value) or "/" in str(value):
             raise ConfigError(
                 f"-o {value}: -o says how the report is printed",
@@ -129,25 +139,13 @@ class _Printed(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
-def _options(function: Callable[..., None]) -> Callable[..., None]:
-    shapes: dict[str, dict[str, Any]] = {
-        TEXT: {"default": ""},
-        LIST: {"multiple": True},
-        FLAG: {"is_flag": True},
-    }
-    for row in reversed(OPTIONS):
-        more = shapes[row.shape] | ({"metavar": row.metavar} if row.metavar else {})
-        function = click.option(*row.flags, row.name, envvar=row.env or None, help=row.help, **more)(function)
-    return function
-
-
 @click.group(cls=LazyGroup, entries=ENTRIES, examples="kgpu cdi generate\nkgpu cdi list\nkgpu cdi validate")
 def cdi() -> None:
     """Write, list, change and check the CDI specs through which containers get their devices."""
 
 
 @click.command("generate", cls=ExampleCommand, examples=GENERATE_EXAMPLES)
-@_options
+@settled(OPTIONS, text=help_alone)
 @click.option(
     "-o",
     "printed",
@@ -164,8 +162,8 @@ def generate(about: object, /, *, printed: str, **flags: Any) -> None:
     for in vain, and what that breaks, is told; a device that can't be offered whole is an error.
     """
     as_json = printed == "json" or flags["report"] == "-"
-    if isinstance(about, Mapping):  # called as a subcommand of nvidia-ctk, whose own option it is
-        flags["config"] = flags["config"] or about.get("config", "")
+    if isinstance(about, Mapping):  # called as a subcommand of nvidia-ctk, whose own option and default these are
+        flags |= {name: flags[name] or about.get(name, "") for name in ("config", "driver_root")}
     where = _driver_root(flags)
     _check_folders(where, flags)
     with _early_reading(flags["mode"], where) as quick:
@@ -229,8 +227,6 @@ def _driver_root(options: Mapping[str, Any]) -> str:
     if not options["config"] and not os.path.exists(path):
         return "/"
     if not os.path.exists(path):
-        from kgpu.base.errors import ConfigError
-
         raise ConfigError(f"{path} is not there", "the container toolkit's config.toml", "correct --config")
     return read_config(path).text("nvidia-container-cli.root") or "/"
 
@@ -240,8 +236,6 @@ def _check_folders(driver_root: str, given: Mapping[str, Any]) -> None:
     flag = "--driver-root" if given["driver_root"] else "nvidia-container-cli.root of the container toolkit's config"
     for name, folder in ((flag, driver_root), ("--dev-root", given["dev_root"])):
         if folder and not os.path.isdir(folder):
-            from kgpu.base.errors import ConfigError
-
             state = "is no folder" if os.path.exists(folder) else "is not there"
             expected = "the folder in which the driver is installed or mounted"
             raise ConfigError(f"{folder} {state}", expected, f"correct {name}")

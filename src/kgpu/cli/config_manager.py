@@ -3,46 +3,50 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from kgpu.base.errors import ConfigError
-from kgpu.cli._common import OPTION_SHAPES, GoFlagsCommand, check_kubeconfig, run_async
+from kgpu.cli._common import GoFlagsCommand, check_kubeconfig, run_async
+from kgpu.cli._options import help_naming_variables, settled
 from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL
+from kgpu.formats.settings import FlagShape, Restart, Setting
 
 if TYPE_CHECKING:
     from kgpu.agent.config_manager import ConfigManagerSettings
 
-# flag, environment, parameter, shape, default, help
+_row = partial(Setting, metavar="VALUE")
+_switch = partial(_row, shape=FlagShape.SWITCH)
+
 FLAGS: Final = (
-    ("--oneshot", "ONESHOT", "oneshot", "bool", "false", "Choose once, and end."),
-    ("--kubeconfig", "KUBECONFIG", "kubeconfig", "text", "", "How to reach the API server. Default: in-cluster."),
-    ("--node-name", "NODE_NAME", "node_name", "text", "", "The Node whose label chooses."),
-    ("--node-label", "NODE_LABEL", "node_label", "text", DEVICE_PLUGIN_CONFIG_LABEL, "The label's name."),
-    ("--config-file-srcdir", "CONFIG_FILE_SRCDIR", "srcdir", "text", "", "The folder with the config files."),
-    ("--config-file-dst", "CONFIG_FILE_DST", "dst", "text", "", "The link to the one that is chosen."),
-    ("--default-config", "DEFAULT_CONFIG", "default_config", "text", "", "The config of a Node without a label."),
-    ("--fallback-strategies", "FALLBACK_STRATEGIES", "fallbacks", "text", "",
-     "What to try without label and default: named, single, empty."),
-    ("--send-signal", "SEND_SIGNAL", "send_signal", "bool", "true", "Tell the process of a change."),
-    ("--signal", "SIGNAL", "signal", "text", "1", "The signal's number."),
-    ("--process-to-signal", "PROCESS_TO_SIGNAL", "process", "text", "nvidia-device-plugin", "The program's name."),
+    _switch(attr="oneshot", flag="--oneshot", envs=("ONESHOT",), default="false", help="Choose once, and end."),
+    _row(attr="kubeconfig", flag="--kubeconfig", envs=("KUBECONFIG",),
+         help="How to reach the API server. Default: in-cluster."),
+    _row(attr="node_name", flag="--node-name", envs=("NODE_NAME",), help="The Node whose label chooses."),
+    _row(attr="node_label", flag="--node-label", envs=("NODE_LABEL",), default=DEVICE_PLUGIN_CONFIG_LABEL,
+         help="The label's name."),
+    _row(attr="srcdir", flag="--config-file-srcdir", envs=("CONFIG_FILE_SRCDIR",),
+         help="The folder with the config files.", restart=Restart.NONE),
+    _row(attr="dst", flag="--config-file-dst", envs=("CONFIG_FILE_DST",), help="The link to the one that is chosen."),
+    _row(attr="default_config", flag="--default-config", envs=("DEFAULT_CONFIG",),
+         help="The config of a Node without a label."),
+    _row(attr="fallbacks", flag="--fallback-strategies", envs=("FALLBACK_STRATEGIES",),
+         help="What to try without label and default: named, single, empty."),
+    _switch(attr="send_signal", flag="--send-signal", envs=("SEND_SIGNAL",), default="true",
+            help="Tell the process of a change."),
+    _row(attr="signal", flag="--signal", envs=("SIGNAL",), default="1", help="The signal's number."),
+    _row(attr="process", flag="--process-to-signal", envs=("PROCESS_TO_SIGNAL",), default="nvidia-device-plugin",
+         help="The program's name."),
 )  # fmt: skip
 REQUIRED: Final = (("node_name", "node-name"), ("srcdir", "config-file-srcdir"), ("dst", "config-file-dst"))
 LAST_SIGNAL: Final = 64
 
 
-def _options(function: Any) -> Any:
-    for flag, env, name, shape, default, text in reversed(FLAGS):
-        kind = {**OPTION_SHAPES[shape], "default": default}
-        function = click.option(flag, name, envvar=env, metavar="VALUE", help=text, show_envvar=True, **kind)(function)
-    return function
-
-
 @click.command("config-manager", cls=GoFlagsCommand, examples="config-manager --node-name gpu-1 --oneshot")
-@_options
+@settled(FLAGS, text=help_naming_variables)
 def config_manager(**flags: str) -> None:
     """Keep a link to the config file that a label of the Node chooses, and tell a process of this pod of changes.
 
@@ -66,7 +70,7 @@ def read_settings(options: dict[str, str]) -> ConfigManagerSettings:
         if not options[name]:
             raise ConfigError(
                 f"invalid <{flag}>: must not be empty string", f"a value for --{flag}",
-                f"give --{flag}, or set {next(row[1] for row in FLAGS if row[2] == name)}",
+                f"give --{flag}, or set {next(row.envs[0] for row in FLAGS if row.attr == name)}",
             )  # fmt: skip
     number = options["signal"]
     if not (number.isascii() and number.isdecimal() and len(number) < 4 and 0 < int(number) <= LAST_SIGNAL):

@@ -5,13 +5,17 @@ Every step is printed; with ``--dry-run`` none is made. What is already right is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from kgpu.base.errors import ConfigError, HostError
-from kgpu.cli._common import OPTION_SHAPES, ExampleCommand, ExampleGroup
+from kgpu.cli._common import ExampleCommand, ExampleGroup
+from kgpu.cli._options import help_alone, settled
+from kgpu.formats.settings import FlagShape, Setting
 
 if TYPE_CHECKING:
     from kgpu.host.dev_nodes import DevFiles, DeviceFileStep
@@ -22,46 +26,33 @@ nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules
 """
 _ROOT_ENVS: Final = ("NVIDIA_DRIVER_ROOT", "DRIVER_ROOT")
 
-# flags, environment, parameter, shape, default, help
-_LOAD: Final = (
-    ("--load-kernel-modules",), ("LOAD_KERNEL_MODULES",), "load", "bool", "false", "Load the driver's modules first."
-)  # fmt: skip
-_DRY: Final = (("--dry-run",), ("DRY_RUN",), "dry_run", "bool", "false", "Only print what would be done.")
+_row = partial(Setting, metavar="DIR")
+_switch = partial(Setting, shape=FlagShape.SWITCH, default="false")
+
+_LOAD: Final = _switch(attr="load", flag="--load-kernel-modules", envs=("LOAD_KERNEL_MODULES",),
+                       help="Load the driver's modules first.")  # fmt: skip
+_DRY: Final = _switch(attr="dry_run", flag="--dry-run", envs=("DRY_RUN",), help="Only print what would be done.")
 LINK_FLAGS: Final = (
-    (("--dev-char-path",), ("DEV_CHAR_PATH",), "dev_char", "text", "/dev/char", "The folder of the links."),
-    (
-        ("--driver-root", "--root"),
-        _ROOT_ENVS,
-        "root",
-        "text",
-        "/",
-        "Whose device nodes; its /dev counts if it has any.",
-    ),
-    (("--create-all",), ("CREATE_ALL",), "every", "bool", "false", "Also for nodes that the driver may yet make."),
+    _row(attr="dev_char", flag="--dev-char-path", envs=("DEV_CHAR_PATH",), default="/dev/char",
+         help="The folder of the links."),
+    _row(attr="root", flag="--driver-root", aliases=("--root",), envs=_ROOT_ENVS, default="/",
+         help="Whose device nodes; its /dev counts if it has any."),
+    _switch(attr="every", flag="--create-all", envs=("CREATE_ALL",),
+            help="Also for nodes that the driver may yet make."),
     _LOAD,
-    (("--create-device-nodes",), ("CREATE_DEVICE_NODES",), "nodes", "bool", "false", "Make the control nodes first."),
+    _switch(attr="nodes", flag="--create-device-nodes", envs=("CREATE_DEVICE_NODES",),
+            help="Make the control nodes first."),
     _DRY,
-)
+)  # fmt: skip
 NODE_FLAGS: Final = (
-    (("--root", "--driver-root"), ("ROOT", *_ROOT_ENVS), "root", "text", "/", "Whose modprobe to use."),
-    (("--dev-root",), ("NVIDIA_DEV_ROOT", "DEV_ROOT"), "dev_root", "text", "", "Whose /dev. Default: the root's."),
-    (("--control-devices",), (), "control", "bool", "false", "Make the control nodes."),
-    (_LOAD[0], (), *_LOAD[2:]),
-    (_DRY[0], (), *_DRY[2:]),
-)
-
-
-def _options(rows: Iterable[tuple[Any, ...]]) -> Callable[[Any], Any]:
-    def add(function: Any) -> Any:
-        for flags, envs, name, shape, default, text in reversed(tuple(rows)):
-            kind = {**OPTION_SHAPES[shape], "default": default}
-            metavar = "DIR" if shape == "text" else "BOOL"
-            function = click.option(*flags, name, envvar=list(envs) or None, metavar=metavar, help=text, **kind)(
-                function
-            )
-        return function
-
-    return add
+    _row(attr="root", flag="--root", aliases=("--driver-root",), envs=("ROOT", *_ROOT_ENVS), default="/",
+         help="Whose modprobe to use."),
+    _row(attr="dev_root", flag="--dev-root", envs=("NVIDIA_DEV_ROOT", "DEV_ROOT"),
+         help="Whose /dev. Default: the root's."),
+    _switch(attr="control", flag="--control-devices", help="Make the control nodes."),
+    replace(_LOAD, envs=()),
+    replace(_DRY, envs=()),
+)  # fmt: skip
 
 
 @click.group(cls=ExampleGroup, examples=EXAMPLES, invoke_without_command=True)
@@ -74,7 +65,7 @@ def system(ctx: click.Context) -> None:
 
 @system.command("create-dev-char-symlinks", cls=ExampleCommand,
                 examples="nvidia-ctk system create-dev-char-symlinks --create-all --dry-run")  # fmt: skip
-@_options(LINK_FLAGS)
+@settled(LINK_FLAGS, text=help_alone)
 def create_dev_char_symlinks(*, dev_char: str, root: str, every: str, load: str, nodes: str, dry_run: str) -> None:
     """Link each NVIDIA device node under its numbers in /dev/char.
 
@@ -110,7 +101,7 @@ def create_dev_char_symlinks(*, dev_char: str, root: str, every: str, load: str,
 
 @system.command("create-device-nodes", cls=ExampleCommand,
                 examples="nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules")  # fmt: skip
-@_options(NODE_FLAGS)
+@settled(NODE_FLAGS, text=help_alone)
 def create_device_nodes(*, root: str, dev_root: str, control: str, load: str, dry_run: str) -> None:
     """Make the driver's control nodes, with the majors that the kernel gave; nodes of other numbers are replaced."""
     from kgpu.host.dev_files import RealDevFiles, read_facts

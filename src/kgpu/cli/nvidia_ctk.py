@@ -80,8 +80,8 @@ def cdi(ctx: click.Context) -> None:
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
     elif ctx.invoked_subcommand == "generate":
-        # A default counts after the flag and its variable.
-        ctx.default_map = {"generate": {"driver_root": _driver_root((ctx.obj or {}).get("config", ""))}}
+        about = ctx.obj or {}
+        ctx.obj = {**about, "driver_root": _driver_root(about.get("config", ""))}
 
 
 def _driver_root(config: str) -> str:

@@ -18,7 +18,9 @@ import click
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.cli._common import ExampleCommand, ExampleGroup, check_kubeconfig, log_options, run_async
+from kgpu.cli._options import help_with_variables, settled
 from kgpu.formats.names import ENV_HEALTH_CONFIG, ENV_OPERATIONS, ENV_OPERATIONS_CONFIG
+from kgpu.formats.settings import FlagShape, Setting
 
 if TYPE_CHECKING:
     from kgpu.base.http import Address
@@ -34,57 +36,69 @@ kgpu operator run --kubeconfig ~/.kube/config --namespace gpu-operator --image k
 kgpu operator cleanup --namespace gpu-operator --timeout 5m
 """
 
-# (flags, environment, parameter, default, metavar, help)
 COMMON: Final = (
-    (("--kubeconfig",), ("KUBECONFIG",), "kubeconfig", "", "FILE", "How to reach the API server. Default: in-cluster."),
-    (("--namespace", "-n"), ("OPERATOR_NAMESPACE",), "namespace", "", "NS",
-     "The operator's own namespace, where operands run. Needed."),
+    Setting(attr="kubeconfig", flag="--kubeconfig", envs=("KUBECONFIG",), metavar="FILE",
+            help="How to reach the API server. Default: in-cluster."),
+    Setting(attr="namespace", flag="--namespace", aliases=("-n",), envs=("OPERATOR_NAMESPACE",), metavar="NS",
+            help="The operator's own namespace, where operands run. Needed."),
 )  # fmt: skip
 RUN: Final = (
     *COMMON,
-    (("--image",), ("OPERATOR_IMAGE",), "image", "", "IMAGE", "kgpu's own image, for agents and operands. Needed."),
-    (("--image-pull-policy",), ("OPERATOR_IMAGE_PULL_POLICY",), "image_pull_policy", "IfNotPresent", "POLICY",
-     "Always, IfNotPresent or Never, for kgpu's own image."),
-    (("--image-pull-secrets",), ("OPERATOR_IMAGE_PULL_SECRETS",), "image_pull_secrets", "", "LIST",
-     "Names of pull secrets for kgpu's own image, separated by commas."),
-    (("--layout",), ("KGPU_LAYOUT",), "layout", "agent", "LAYOUT", "agent or operands."),
-    (("--agent-nodes",), ("KGPU_AGENT_NODES",), "agent_nodes", "gpu", "WHERE",
-     "Where the privileged agent runs: gpu (where there is work for it) or all (every Linux node)."),
-    (("--agent-node-selector",), ("KGPU_AGENT_NODE_SELECTOR",), "agent_selector", "", "YAML",
-     "Labels that nodes must have beside that: {pool: gpu}. Nothing privileged runs on others."),
-    (("--discovery",), ("KGPU_DISCOVERY",), "discovery", "true", "BOOL", "Whether to find node features itself."),
-    (("--other-discovery",), ("KGPU_OTHER_DISCOVERY",), "other_discovery", "detect", "HOW",
-     "Whether another node feature discovery works here: detect (its account may patch Nodes), present, ignore."),
-    (("--other-operator",), ("KGPU_OTHER_OPERATOR",), "other_operator", "detect", "HOW",
-     "Hold still beside another GPU operator: detect (its account may write ClusterPolicies), ignore."),
-    (("--health",), ("KGPU_HEALTH",), "health", "true", "BOOL", "Whether to watch the GPUs' health."),
-    (("--health-config",), (ENV_HEALTH_CONFIG,), "health_config", "", "YAML", "Its configuration."),
-    (("--operations",), (ENV_OPERATIONS,), "operations", "true", "BOOL",
-     "Whether NodeOperations are carried out."),
-    (("--operations-config",), (ENV_OPERATIONS_CONFIG,), "operations_config", "", "YAML",
-     "Their budget: {maxParallel: 1, maxUnavailable: 25%}; also groups, remediation."),
-    (("--host-facts",), ("KGPU_HOST_FACTS",), "host_facts", "true", "BOOL",
-     "Whether agents write into their logs what kgpu doctor wants to know of their nodes."),
-    (("--alert-rules",), ("KGPU_ALERT_RULES",), "alert_rules", "true", "BOOL",
-     "Whether to make PrometheusRules, where there is that kind."),
-    (("--alerts",), ("KGPU_ALERTS",), "alerts", "", "YAML",
-     "What differs of alerts, by name: {GPUIdle: {enabled: false}}; also threshold, for, severity."),
-    (("--scrape",), ("KGPU_SCRAPE",), "scrape", "", "YAML",
-     "How Prometheus asks exporters: {kind: PodMonitor, scheme: https}; also tlsConfig, basicAuth."),
-    (("--dashboards",), ("KGPU_DASHBOARDS",), "dashboards", "false", "BOOL",
-     "Whether to make ConfigMaps with Grafana dashboards."),
-    (("--dashboard-labels",), ("KGPU_DASHBOARD_LABELS",), "dashboard_labels", 'grafana_dashboard: "1"', "YAML",
-     "Labels of these."),
-    (("--dashboard-annotations",), ("KGPU_DASHBOARD_ANNOTATIONS",), "dashboard_annotations", "", "YAML",
-     "Annotations of these."),
-    (("--metrics-bind-address",), ("METRICS_BIND_ADDRESS",), "metrics_address", ":8080", "HOST:PORT",
-     "Serve /metrics there; 0 for nowhere."),
-    (("--health-probe-bind-address",), ("HEALTH_PROBE_BIND_ADDRESS",), "health_address", ":8081", "HOST:PORT",
-     "Serve /healthz, /readyz and /statusz there; 0 for nowhere."),
-    (("--leader-elect-namespace",), ("LEADER_ELECT_NAMESPACE",), "lease_namespace", "", "NS",
-     "Where the Lease is. Default: --namespace."),
-    (("--leader-lease-renew-deadline",), ("LEADER_LEASE_RENEW_DEADLINE",), "renew_deadline", "10s", "DURATION",
-     "After how long without a renewal the leader stops to write."),
+    Setting(attr="image", flag="--image", envs=("OPERATOR_IMAGE",), metavar="IMAGE",
+            help="kgpu's own image, for agents and operands. Needed."),
+    Setting(attr="image_pull_policy", flag="--image-pull-policy", envs=("OPERATOR_IMAGE_PULL_POLICY",),
+            default="IfNotPresent", metavar="POLICY", help="Always, IfNotPresent or Never, for kgpu's own image."),
+    Setting(attr="image_pull_secrets", flag="--image-pull-secrets", envs=("OPERATOR_IMAGE_PULL_SECRETS",),
+            metavar="LIST", help="Names of pull secrets for kgpu's own image, separated by commas."),
+    Setting(attr="layout", flag="--layout", envs=("KGPU_LAYOUT",), default="agent", metavar="LAYOUT",
+            help="agent or operands."),
+    Setting(attr="agent_nodes", flag="--agent-nodes", envs=("KGPU_AGENT_NODES",), default="gpu", metavar="WHERE",
+            help="Where the privileged agent runs: gpu (where there is work for it) or all (every Linux node)."),
+    Setting(attr="agent_selector", flag="--agent-node-selector", envs=("KGPU_AGENT_NODE_SELECTOR",), metavar="YAML",
+            help="Labels that nodes must have beside that: {pool: gpu}. Nothing privileged runs on others."),
+    Setting(attr="discovery", flag="--discovery", envs=("KGPU_DISCOVERY",), default="true", metavar="BOOL",
+            help="Whether to find node features itself."),
+    Setting(attr="other_discovery", flag="--other-discovery", envs=("KGPU_OTHER_DISCOVERY",), default="detect",
+            metavar="HOW",
+            help="Whether another node feature discovery works here: detect (its account may patch Nodes), present, "
+            "ignore."),
+    Setting(attr="other_operator", flag="--other-operator", envs=("KGPU_OTHER_OPERATOR",), default="detect",
+            metavar="HOW",
+            help="Hold still beside another GPU operator: detect (its account may write ClusterPolicies), ignore."),
+    Setting(attr="health", flag="--health", envs=("KGPU_HEALTH",), default="true", metavar="BOOL",
+            help="Whether to watch the GPUs' health."),
+    Setting(attr="health_config", flag="--health-config", envs=(ENV_HEALTH_CONFIG,), metavar="YAML",
+            help="Its configuration."),
+    Setting(attr="operations", flag="--operations", envs=(ENV_OPERATIONS,), default="true", metavar="BOOL",
+            help="Whether NodeOperations are carried out."),
+    Setting(attr="operations_config", flag="--operations-config", envs=(ENV_OPERATIONS_CONFIG,), metavar="YAML",
+            help="Their budget: {maxParallel: 1, maxUnavailable: 25%}; also groups, remediation."),
+    Setting(attr="host_facts", flag="--host-facts", envs=("KGPU_HOST_FACTS",), default="true", metavar="BOOL",
+            help="Whether agents write into their logs what kgpu doctor wants to know of their nodes."),
+    Setting(attr="alert_rules", flag="--alert-rules", envs=("KGPU_ALERT_RULES",), default="true", metavar="BOOL",
+            help="Whether to make PrometheusRules, where there is that kind."),
+    Setting(attr="alerts", flag="--alerts", envs=("KGPU_ALERTS",), metavar="YAML",
+            help="What differs of alerts, by name: {GPUIdle: {enabled: false}}; also threshold, for, severity."),
+    Setting(attr="scrape", flag="--scrape", envs=("KGPU_SCRAPE",), metavar="YAML",
+            help="How Prometheus asks exporters: {kind: PodMonitor, scheme: https}; also tlsConfig, basicAuth."),
+    Setting(attr="dashboards", flag="--dashboards", envs=("KGPU_DASHBOARDS",), default="false", metavar="BOOL",
+            help="Whether to make ConfigMaps with Grafana dashboards."),
+    Setting(attr="dashboard_labels", flag="--dashboard-labels", envs=("KGPU_DASHBOARD_LABELS",),
+            default='grafana_dashboard: "1"', metavar="YAML", help="Labels of these."),
+    Setting(attr="dashboard_annotations", flag="--dashboard-annotations", envs=("KGPU_DASHBOARD_ANNOTATIONS",),
+            metavar="YAML", help="Annotations of these."),
+    Setting(attr="metrics_address", flag="--metrics-bind-address", envs=("METRICS_BIND_ADDRESS",), default=":8080",
+            metavar="HOST:PORT", help="Serve /metrics there; 0 for nowhere."),
+    Setting(attr="health_address", flag="--health-probe-bind-address", envs=("HEALTH_PROBE_BIND_ADDRESS",),
+            default=":8081", metavar="HOST:PORT", help="Serve /healthz, /readyz and /statusz there; 0 for nowhere."),
+    Setting(attr="lease_namespace", flag="--leader-elect-namespace", envs=("LEADER_ELECT_NAMESPACE",), metavar="NS",
+            help="Where the Lease is. Default: --namespace."),
+    Setting(attr="renew_deadline", flag="--leader-lease-renew-deadline", envs=("LEADER_LEASE_RENEW_DEADLINE",),
+            default="10s", metavar="DURATION", help="After how long without a renewal the leader stops to write."),
+)  # fmt: skip
+LEADER_ELECT: Final = Setting(
+    attr="leader_elect", flag="--leader-elect", envs=("LEADER_ELECT",), default="true", shape=FlagShape.SWITCH,
+    help="Write only while holding the Lease.",
 )  # fmt: skip
 # The replaced operator's logging flags. They say how its logger looks; --log-level and --log-format are kgpu's own.
 ZAP: Final = (
@@ -104,18 +118,6 @@ _BOOLS: Final = {
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _options(rows: tuple[Any, ...]) -> Callable[[F], F]:
-    def decorate(function: F) -> F:
-        for flags, envs, parameter, default, metavar, text in reversed(rows):
-            function = click.option(
-                *flags, parameter, envvar=list(envs), default=default, metavar=metavar, help=text,
-                show_default=bool(default), show_envvar=True,
-            )(function)  # fmt: skip
-        return function
-
-    return decorate
-
-
 def _zap_options(function: F) -> F:
     for flag, parameter in ZAP:
         shape: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if parameter == "zap_devel" else {}
@@ -129,9 +131,8 @@ def operator() -> None:
 
 
 @operator.command("run", examples="kgpu operator run --namespace gpu-operator --image kgpu:dev")
-@_options(RUN)
-@click.option("--leader-elect", "leader_elect", is_flag=False, flag_value="true", default="true", metavar="BOOL",
-              envvar="LEADER_ELECT", show_default=True, help="Write only while holding the Lease.")  # fmt: skip
+@settled(RUN, text=help_with_variables)
+@settled((LEADER_ELECT,))
 @_zap_options
 @log_options
 def run(*, log_level: str, log_format: str, **flags: Any) -> None:
@@ -149,7 +150,7 @@ def run(*, log_level: str, log_format: str, **flags: Any) -> None:
 
 
 @operator.command("cleanup", cls=ExampleCommand, examples="kgpu operator cleanup --namespace gpu-operator")
-@_options(COMMON)
+@settled(COMMON, text=help_with_variables)
 @click.option("--timeout", default="2m", metavar="DURATION", show_default=True, help="Give up after that long.")
 @click.option("--leave", default="20s", metavar="DURATION", show_default=True,
               help="How long agents may take to clean up their hosts.")  # fmt: skip

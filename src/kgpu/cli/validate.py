@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +16,6 @@ import click
 
 from kgpu.base.errors import ConfigError
 from kgpu.cli._common import (
-    OPTION_SHAPES,
     ExampleCommand,
     GoFlagsCommand,
     output_option,
@@ -23,6 +23,7 @@ from kgpu.cli._common import (
     root_option,
     run_async,
 )
+from kgpu.cli._options import help_naming_variables, settled
 from kgpu.formats.names import (
     CDI_DIR,
     CDI_STATIC_DIR,
@@ -31,6 +32,7 @@ from kgpu.formats.names import (
     ENV_NO_DEVICE_LINKS,
     VALIDATIONS_DIR,
 )
+from kgpu.formats.settings import FlagShape, Setting
 
 if TYPE_CHECKING:
     from kgpu.formats.validation_report import CheckTrouble
@@ -223,29 +225,41 @@ _NO_TROUBLE: Final = {"what": "", "expected": "", "todo": "", "problem": ""}
 
 # --- the replaced program ---
 
-# flag, short form, environment, parameter, shape, default, help
+_row = partial(Setting, metavar="VALUE")
+_switch = partial(_row, shape=FlagShape.SWITCH)
+
 PEER_FLAGS: Final = (
-    ("--kubeconfig", "", "KUBECONFIG", "kubeconfig", "text", "", "How to reach the API server."),
-    ("--node-name", "-n", "NODE_NAME", "node_name", "text", "", "This node's name."),
-    ("--namespace", "--ns", "OPERATOR_NAMESPACE", "namespace", "text", "", "Not needed: no pods are made."),
-    ("--with-wait", "-w", "WITH_WAIT", "with_wait", "bool", "false", "Try until it passes."),
-    ("--with-workload", "-l", "WITH_WORKLOAD", "with_workload", "bool", "true", "false: cuda is not tried."),
-    ("--component", "-c", "COMPONENT", "component", "text", "", "driver, toolkit, cuda, plugin or metrics."),
-    ("--cleanup-all", "-r", "CLEANUP_ALL", "cleanup_all", "bool", "false", "Remove all status files first."),
-    ("--output-dir", "-o", "OUTPUT_DIR", "output_dir", "text", VALIDATIONS_DIR, "Where status files are."),
-    ("--sleep-interval-seconds", "-s", "SLEEP_INTERVAL_SECONDS", "interval", "text", "5", "Pause between tries."),
-    ("--mig-strategy", "-m", "MIG_STRATEGY", "mig_strategy", "text", "single", "Not needed: resources are looked at."),
-    ("--metrics-port", "-p", ENV_METRICS_PORT, "metrics_port", "text", "0", "Where the component metrics listens."),
-    ("--default-gpu-workload-config", "-g", "DEFAULT_GPU_WORKLOAD_CONFIG", "workload", "text", "", "Not needed."),
-    ("--disable-dev-char-symlink-creation", "", ENV_NO_DEVICE_LINKS, "no_links", "bool", "false",
-     "Not needed: no links are made, CDI does without."),
-    ("--host-root", "", "HOST_ROOT", "host_root", "text", "/", "The host's / as seen here."),
-    ("--driver-install-dir", "", "DRIVER_INSTALL_DIR", "install_dir", "text", DRIVER_INSTALL_DIR,
-     "Where a driver container installs, on the host."),
-    ("--driver-install-dir-ctr-path", "", "DRIVER_INSTALL_DIR_CTR_PATH", "install_here", "text", DRIVER_INSTALL_DIR,
-     "The same as seen here."),
-    ("--driver-validation-skip-gpu-init", "", "DRIVER_VALIDATION_SKIP_GPU_INIT", "skip_init", "bool", "false",
-     "Not needed."),
+    _row(attr="kubeconfig", flag="--kubeconfig", envs=("KUBECONFIG",), help="How to reach the API server."),
+    _row(attr="node_name", flag="--node-name", aliases=("-n",), envs=("NODE_NAME",), help="This node's name."),
+    _row(attr="namespace", flag="--namespace", aliases=("--ns",), envs=("OPERATOR_NAMESPACE",),
+         help="Not needed: no pods are made."),
+    _switch(attr="with_wait", flag="--with-wait", aliases=("-w",), envs=("WITH_WAIT",), default="false",
+            help="Try until it passes."),
+    _switch(attr="with_workload", flag="--with-workload", aliases=("-l",), envs=("WITH_WORKLOAD",), default="true",
+            help="false: cuda is not tried."),
+    _row(attr="component", flag="--component", aliases=("-c",), envs=("COMPONENT",),
+         help="driver, toolkit, cuda, plugin or metrics."),
+    _switch(attr="cleanup_all", flag="--cleanup-all", aliases=("-r",), envs=("CLEANUP_ALL",), default="false",
+            help="Remove all status files first."),
+    _row(attr="output_dir", flag="--output-dir", aliases=("-o",), envs=("OUTPUT_DIR",), default=VALIDATIONS_DIR,
+         help="Where status files are."),
+    _row(attr="interval", flag="--sleep-interval-seconds", aliases=("-s",), envs=("SLEEP_INTERVAL_SECONDS",),
+         default="5", help="Pause between tries."),
+    _row(attr="mig_strategy", flag="--mig-strategy", aliases=("-m",), envs=("MIG_STRATEGY",), default="single",
+         help="Not needed: resources are looked at."),
+    _row(attr="metrics_port", flag="--metrics-port", aliases=("-p",), envs=(ENV_METRICS_PORT,), default="0",
+         help="Where the component metrics listens."),
+    _row(attr="workload", flag="--default-gpu-workload-config", aliases=("-g",), envs=("DEFAULT_GPU_WORKLOAD_CONFIG",),
+         help="Not needed."),
+    _switch(attr="no_links", flag="--disable-dev-char-symlink-creation", envs=(ENV_NO_DEVICE_LINKS,), default="false",
+            help="Not needed: no links are made, CDI does without."),
+    _row(attr="host_root", flag="--host-root", envs=("HOST_ROOT",), default="/", help="The host's / as seen here."),
+    _row(attr="install_dir", flag="--driver-install-dir", envs=("DRIVER_INSTALL_DIR",), default=DRIVER_INSTALL_DIR,
+         help="Where a driver container installs, on the host."),
+    _row(attr="install_here", flag="--driver-install-dir-ctr-path", envs=("DRIVER_INSTALL_DIR_CTR_PATH",),
+         default=DRIVER_INSTALL_DIR, help="The same as seen here."),
+    _switch(attr="skip_init", flag="--driver-validation-skip-gpu-init", envs=("DRIVER_VALIDATION_SKIP_GPU_INIT",),
+            default="false", help="Not needed."),
 )  # fmt: skip
 PLUGIN_TRIES: Final = 30
 NOT_PROVIDED: Final = (
@@ -253,16 +267,8 @@ NOT_PROVIDED: Final = (
 )  # fmt: skip
 
 
-def _peer_options(function: Any) -> Any:
-    for flag, short, env, name, shape, default, text in reversed(PEER_FLAGS):
-        names = [word for word in (flag, short, name) if word]
-        kind = {**OPTION_SHAPES[shape], "default": default}
-        function = click.option(*names, envvar=env, metavar="VALUE", help=text, show_envvar=True, **kind)(function)
-    return function
-
-
 @click.command("nvidia-validator", cls=GoFlagsCommand, examples="nvidia-validator --component driver --with-wait")
-@_peer_options
+@settled(PEER_FLAGS, text=help_naming_variables)
 def peer(**flags: str) -> None:
     """One component's validation, with the flags, variables and status files of the replaced program."""
     component = flags["component"]

@@ -17,7 +17,7 @@ from kgpu.formats import names
 from kgpu.formats import settings as settings_engine
 from kgpu.formats.go_flags import read_bool
 from kgpu.formats.plugin_config import NamePattern, PluginConfig, Sharing, SharingKind
-from kgpu.formats.settings import FlagShape, Setting, choice, read_list, some_of
+from kgpu.formats.settings import FlagShape, Restart, Setting, choice, read_list, some_of
 
 MIG_STRATEGIES: Final = ("none", "single", "mixed")
 LIST_STRATEGIES: Final = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
@@ -49,8 +49,10 @@ def _read_channels(value: Any, where: str) -> tuple[int, ...]:
     return channels
 
 
-_row = partial(Setting, empty_counts=True)
-"""A variable that is set counts even if empty, as in the replaced program; for choices, an empty one is ignored."""
+_row = partial(Setting, empty_counts=True, restart=Restart.NONE)
+"""A variable that is set counts even if empty, as in the replaced program; for choices, an empty one is ignored. The
+config file counts anew whenever it changes or the Node's label chooses another."""
+_AT_START: Final[Any] = {"restart": Restart.PROCESS}
 
 _SWITCH: Final[Any] = {"read": read_bool, "shape": FlagShape.SWITCH}
 
@@ -59,9 +61,11 @@ FLAGS: Final = (
          default="none", choices=MIG_STRATEGIES, envs=("MIG_STRATEGY",), key="flags.migStrategy",
          help="how MIG devices are offered", empty_counts=False),
     _row(attr="fail_on_init_error", flag="--fail-on-init-error", **_SWITCH, default=True, envs=("FAIL_ON_INIT_ERROR",),
-         key="flags.failOnInitError", help="end when the driver can't be used at the start, instead of waiting for it"),
+         key="flags.failOnInitError", **_AT_START,
+         help="end when the driver can't be used at the start, instead of waiting for it"),
     _row(attr="driver_root", flag="--driver-root", aliases=("--nvidia-driver-root",), default="/",
-         envs=("NVIDIA_DRIVER_ROOT",), key="flags.nvidiaDriverRoot", help="the driver's root folder on the host"),
+         envs=("NVIDIA_DRIVER_ROOT",), key="flags.nvidiaDriverRoot", **_AT_START,
+         help="the driver's root folder on the host"),
     _row(attr="dev_root", flag="--dev-root", aliases=("--nvidia-dev-root",), default="", envs=("NVIDIA_DEV_ROOT",),
          key="flags.nvidiaDevRoot", help="the folder on the host that holds dev/nvidia*; the driver root when empty"),
     _row(attr="pass_device_specs", flag="--pass-device-specs", **_SWITCH, default=False, envs=("PASS_DEVICE_SPECS",),
@@ -84,11 +88,11 @@ FLAGS: Final = (
          envs=("CDI_ANNOTATION_PREFIX",), key="flags.plugin.cdiAnnotationPrefix", help="prefix of CDI annotation keys"),
     _row(attr="cdi_hook_path", flag="--nvidia-cdi-hook-path", aliases=("--nvidia-ctk-path",),
          default="/usr/bin/nvidia-ctk", envs=("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"),
-         key="flags.plugin.nvidiaCTKPath", idle="kgpu's CDI specs name no hook program",
+         key="flags.plugin.nvidiaCTKPath", **_AT_START, idle="kgpu's CDI specs name no hook program",
          help="path on the host of the hook program that CDI specs name; without effect, kgpu's specs have no hooks"),
     _row(attr="container_driver_root", flag="--driver-root-ctr-path", aliases=("--container-driver-root",),
          default="/driver-root", envs=("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"),
-         key="flags.plugin.containerDriverRoot", help="where this process sees the driver root"),
+         key="flags.plugin.containerDriverRoot", **_AT_START, help="where this process sees the driver root"),
     _row(attr="mps_root", flag="--mps-root", default="", envs=("MPS_ROOT",), key="flags.mpsRoot",
          help="the folder on the host for MPS pipes and shared memory"),
     _row(attr="shared_policy", flag="--shared-devices-allocation-policy",
@@ -106,11 +110,12 @@ FLAGS: Final = (
          key="imex.required", help="offer nothing while the IMEX channels are missing"),
     _row(attr="cdi_feature_flags", flag="--cdi-feature-flags",
          read=some_of(CDI_FEATURES, "invalid --cdi-feature-flags option: "), shape=FlagShape.LIST, default=(),
-         choices=CDI_FEATURES, envs=("CDI_FEATURE_FLAGS",),
+         choices=CDI_FEATURES, envs=("CDI_FEATURE_FLAGS",), **_AT_START,
          idle="the features are those of NVIDIA's generator of CDI specs, and kgpu has its own",
          help="features of NVIDIA's generator of CDI specs; without effect, kgpu has its own"),
     _row(attr="cdi_disable_hooks", flag="--cdi-disable-hooks", read=read_list, shape=FlagShape.LIST, default=(),
-         envs=("CDI_DISABLE_HOOKS",), help="CDI hooks to leave out, or all; kgpu's specs have none"),
+         envs=("CDI_DISABLE_HOOKS",), **_AT_START, idle="kgpu's CDI specs have no hooks", usual=(("all",),),
+         help="CDI hooks to leave out, or all; kgpu's specs have none"),
 )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from kgpu.formats.duration import INFINITE, parse_duration
 from kgpu.formats.go_flags import read_bool
 from kgpu.formats.names import NFD_FEATURE_FILE
 from kgpu.formats.plugin_config import PluginConfig
-from kgpu.formats.settings import FlagShape, Setting, choice, read_text
+from kgpu.formats.settings import FlagShape, Restart, Setting, choice, read_text
 
 MACHINE_TYPE_FILE: Final = "/sys/class/dmi/id/product_name"
 
@@ -83,7 +83,8 @@ def read_strategy(value: Any, where: str) -> MigStrategy:
 OPTIONS: Final = (
     Setting(attr="mig_strategy", flag="--mig-strategy", read=read_strategy, default=MigStrategy.NONE,
             envs=("GFD_MIG_STRATEGY", "MIG_STRATEGY"), key="flags.migStrategy",
-            help="How MIG devices are labelled: none, single or mixed."),
+            help="How MIG devices are labelled: none, single or mixed.",
+            restart=Restart.NONE),
     Setting(attr="fail_on_init_error", flag="--fail-on-init-error", read=read_bool, shape=FlagShape.SWITCH,
             default=True,
             envs=("GFD_FAIL_ON_INIT_ERROR", "FAIL_ON_INIT_ERROR"), key="flags.failOnInitError",
@@ -93,16 +94,19 @@ OPTIONS: Final = (
             key="flags.gfd.oneshot", help="Label once and exit.", empty_counts=True),
     Setting(attr="no_timestamp", flag="--no-timestamp", read=read_bool, shape=FlagShape.SWITCH, default=False,
             envs=("GFD_NO_TIMESTAMP",), key="flags.gfd.noTimestamp", help="Leave the timestamp label out.",
-            empty_counts=True),
+            empty_counts=True,
+            restart=Restart.NONE),
     Setting(attr="sleep_interval", flag="--sleep-interval", read=read_interval, default=60.0,
             envs=("GFD_SLEEP_INTERVAL",), key="flags.gfd.sleepInterval",
-            help="Time between labellings, such as 60s, or infinite."),
+            help="Time between labellings, such as 60s, or infinite.",
+            restart=Restart.NONE),
     Setting(attr="output_file", flag="--output-file", aliases=("--output",), read=read_output_file,
             default=NFD_FEATURE_FILE, envs=("GFD_OUTPUT_FILE",), key="flags.gfd.outputFile",
             help="Write the labels to this feature file; empty: standard output.", empty_counts=True),
     Setting(attr="machine_type_file", flag="--machine-type-file", read=read_text, default=MACHINE_TYPE_FILE,
             envs=("GFD_MACHINE_TYPE_FILE",), key="flags.gfd.machineTypeFile",
-            help="The file that says what machine this is.", empty_counts=True),
+            help="The file that says what machine this is.", empty_counts=True,
+            restart=Restart.NONE),
     Setting(attr="use_node_feature_api", flag="--use-node-feature-api", read=read_bool, shape=FlagShape.SWITCH,
             default=True, envs=("GFD_USE_NODE_FEATURE_API", "USE_NODE_FEATURE_API"), key="flags.useNodeFeatureAPI",
             help="Write a NodeFeature object.", empty_counts=True),

@@ -25,7 +25,7 @@ from kgpu.exporter.readers import (
 )
 from kgpu.exporter.settings import SERIES_LIMIT
 from kgpu.formats.names import POD_RESOURCES_SOCKET
-from kgpu.formats.settings import FlagShape, Setting, read_text, switch
+from kgpu.formats.settings import FlagShape, Restart, Setting, read_text, switch
 
 DEFAULT_FILE: Final = "/etc/dcgm-exporter/default-counters.csv"
 _P: Final = "DCGM_EXPORTER_"
@@ -40,7 +40,7 @@ _row = partial(Setting, reads_default=True)
 
 OPTIONS: Final = (
     _row(attr="collectors", flag="--collectors", aliases=("-f",), envs=(f"{_P}COLLECTORS",), read=read_text,
-         default=DEFAULT_FILE, help="The counters file: FIELD, type, help on each line."),
+         default=DEFAULT_FILE, help="The counters file: FIELD, type, help on each line.", restart=Restart.NONE),
     _row(attr="address", flag="--address", aliases=("-a",), envs=(f"{_P}LISTEN",), read=read_address,
          default=":9400", help="Where to listen."),
     _row(attr="interval", flag="--collect-interval", aliases=("-c",), envs=(f"{_P}INTERVAL",),
@@ -51,7 +51,8 @@ OPTIONS: Final = (
     _row(attr="cpu_devices", flag="--cpu-devices", aliases=("-p",), envs=(f"{_P}CPU_DEVICES_STR",),
          read=read_selector, default="f", help="Which CPUs to export."),
     _row(attr="config_map", flag="--configmap-data", aliases=("-m",), envs=(f"{_P}CONFIGMAP_DATA",),
-         read=read_config_map, default=NO_CONFIG_MAP, help="A ConfigMap with counters, namespace:name."),
+         read=read_config_map, default=NO_CONFIG_MAP, help="A ConfigMap with counters, namespace:name.",
+         restart=Restart.NONE),
     _switch("pod_labels", "--kubernetes-enable-pod-labels", f"{_P}KUBERNETES_ENABLE_POD_LABELS",
          "Add the pods' own labels."),
     _switch("pod_uid", "--kubernetes-enable-pod-uid", f"{_P}KUBERNETES_ENABLE_POD_UID", "Add pod_uid."),
@@ -66,7 +67,7 @@ OPTIONS: Final = (
     _switch("no_hostname", "--no-hostname", f"{_P}NO_HOSTNAME", "Leave the hostname label out.", "-n"),
     _switch("fake_gpus", "--fake-gpus", f"{_P}USE_FAKE_GPUS", "Go on without any GPU."),
     _row(attr="web_config", flag="--web-config-file", envs=(f"{_P}WEB_CONFIG_FILE",), read=read_text, default="",
-         help="TLS and basic auth, as Prometheus' web config files have them."),
+         help="TLS and basic auth, as Prometheus' web config files have them.", restart=Restart.NONE),
     _switch("web_socket", "--web-systemd-socket", f"{_P}SYSTEMD_SOCKET", "Listen on the socket that systemd gives."),
     _row(attr="xid_window", flag="--xid-count-window-size", aliases=("-x",), envs=(f"{_P}XID_COUNT_WINDOW_SIZE",),
          read=read_milliseconds, default="300000", help="Window in which Xids are counted, in milliseconds."),

@@ -30,11 +30,19 @@ WITHOUT_EFFECT: Final = "SettingWithoutEffect"
 
 
 class FlagShape(enum.StrEnum):
-    """How a flag stands on a command line: with a value, alone or with one, several times."""
+    """How a flag stands on a command line: with a value, alone or with one, alone, several times."""
 
     TEXT = "text"
     SWITCH = "switch"
+    ALONE = "alone"
     LIST = "list"
+
+
+class Restart(enum.StrEnum):
+    """What has to start again before a change counts: the process (in an agent only the role), or nothing."""
+
+    PROCESS = "process"
+    NONE = "none"
 
 
 def read_text(value: Any, where: str) -> str:
@@ -85,6 +93,7 @@ class Setting:
     idle: str = ""
     usual: tuple[Any, ...] = ()
     instead: str = ""
+    restart: Restart = Restart.PROCESS
 
     @property
     def flags(self) -> tuple[str, ...]:

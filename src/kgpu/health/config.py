@@ -14,7 +14,7 @@ from typing import Any, Final
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats.duration import INFINITE, parse_duration
-from kgpu.formats.settings import Setting, read_unchanged, resolve
+from kgpu.formats.settings import Restart, Setting, read_unchanged, resolve
 from kgpu.formats.settings_file import table_of, values_of
 from kgpu.formats.strict import Problems, Reader, boolean, raw, read_table, whole
 from kgpu.formats.xid.action import Action
@@ -157,7 +157,9 @@ _DEFAULTS: Final = HealthConfig()
 
 def _row(key: str, attr: str, read: Reader, text: str) -> Setting:
     default = getattr(_DEFAULTS, attr)
-    return Setting(attr=attr, key=key, read_file=read, read=read_unchanged, default=default, help=text)
+    return Setting(
+        attr=attr, key=key, read_file=read, read=read_unchanged, default=default, help=text, restart=Restart.NONE
+    )  # fmt: skip
 
 
 ROWS: Final = (

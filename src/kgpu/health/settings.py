@@ -16,7 +16,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.inotify import follow_folders, homes
 from kgpu.base.service import Complaint, running
 from kgpu.formats.names import ENV_HEALTH_CONFIG, ENV_HEALTH_CONFIG_FILE
-from kgpu.formats.settings import Setting, read_path, resolve
+from kgpu.formats.settings import Restart, Setting, read_path, resolve
 from kgpu.health.config import HealthConfig, parse_config
 
 LOOK_SECONDS: Final = 10.0
@@ -25,8 +25,9 @@ MAX_BYTES: Final = 1 << 20
 
 SOURCES: Final = (
     Setting(attr="text", envs=(ENV_HEALTH_CONFIG,), help="The configuration itself."),
-    Setting(attr="file", envs=(ENV_HEALTH_CONFIG_FILE,), read=read_path, default=None, help="Its file; followed."),
-)
+    Setting(attr="file", envs=(ENV_HEALTH_CONFIG_FILE,), read=read_path, default=None, help="Its file; followed.",
+            restart=Restart.NONE),
+)  # fmt: skip
 """Where the configuration comes from; a file that can be read counts more."""
 
 

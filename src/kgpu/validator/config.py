@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats import names
 from kgpu.formats.names import CDI_DIR, CDI_STATIC_DIR, VALIDATIONS_DIR
-from kgpu.formats.settings import WITHOUT_EFFECT
+from kgpu.formats.settings import WITHOUT_EFFECT, Setting, resolve
 from kgpu.host.root import DriverRoot
 from kgpu.validator.model import Check, Roots
 
@@ -28,15 +28,44 @@ RECHECK_SECONDS: Final = 600.0
 LEAST_RECHECK_SECONDS: Final = 60
 RECHECK: Final = f"{Check.CUDA}.RECHECK_SECONDS"
 _WORKLOAD: Final = f"{Check.CUDA}.WITH_WORKLOAD"
-# The toolkit makes the links, and the operator passes this variable on to it.
-_IN_EFFECT: Final = frozenset({RECHECK, _WORKLOAD, f"{Check.DRIVER}.{names.ENV_NO_DEVICE_LINKS}"})
-# name -> why it has no effect, and the value that asks for what kgpu does anyway
-_IDLE: Final = {
-    "WITH_WORKLOAD": ("kgpu's check of this needs no pod of its own", "false"),
-    "WITH_WAIT": ("kgpu's checks are made again until they pass", "true"),
-    "SLEEP_INTERVAL_SECONDS": ("kgpu looks again when something has changed", ""),
-    "DRIVER_VALIDATION_SKIP_GPU_INIT": ("kgpu asks the driver about each GPU, with a deadline of its own", "false"),
-}
+
+
+def _read_recheck(value: Any, where: str) -> float:
+    text = str(value)
+    good = text.isascii() and text.isdecimal() and len(text) < 10
+    if not good or 0 < int(text) < LEAST_RECHECK_SECONDS:
+        raise ConfigError(
+            f"{where} is {text!r:.40}",
+            f"a whole number of seconds, {LEAST_RECHECK_SECONDS} or more, 0 for never",
+            "correct RECHECK_SECONDS in validator.cuda.env of the ClusterPolicy",
+        )
+    return float(text)
+
+
+_RECHECK: Final = Setting(
+    attr="recheck_seconds", envs=(RECHECK,), read=_read_recheck, default=RECHECK_SECONDS,
+    help=f"Seconds after which CUDA runs again on an idle device, {LEAST_RECHECK_SECONDS} or more; 0: never.",
+)  # fmt: skip
+VARIABLES: Final = (
+    _RECHECK,
+    Setting(attr="workload", envs=(_WORKLOAD,), default="true", help="false: the cuda check is left out."),
+    # The toolkit makes the links, and the operator passes this variable on to it.
+    Setting(attr="no_links", envs=(f"{Check.DRIVER}.{names.ENV_NO_DEVICE_LINKS}",), default="false",
+            help="true: the toolkit makes no links to device nodes in /dev/char."),
+)  # fmt: skip
+"""Variables of one check, with its name and a dot as prefix."""
+IDLE: Final = (
+    Setting(attr="with_workload", envs=("WITH_WORKLOAD",), usual=("false",),
+            idle="kgpu's check of this needs no pod of its own"),
+    Setting(attr="with_wait", envs=("WITH_WAIT",), usual=("true",),
+            idle="kgpu's checks are made again until they pass"),
+    Setting(attr="interval", envs=("SLEEP_INTERVAL_SECONDS",), idle="kgpu looks again when something has changed"),
+    Setting(attr="skip_init", envs=("DRIVER_VALIDATION_SKIP_GPU_INIT",), usual=("false",),
+            idle="kgpu asks the driver about each GPU, with a deadline of its own"),
+)  # fmt: skip
+"""Variables of any other check that have no effect."""
+_IN_EFFECT: Final = frozenset(name for row in VARIABLES for name in row.envs)
+_IDLE: Final = {name: row for row in IDLE for name in row.envs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +125,12 @@ def without_effect(env: Mapping[str, str]) -> Iterator[Advice]:
         check, dot, name = key.partition(".")
         if not dot or check not in tuple(Check) or key in _IN_EFFECT:
             continue
-        why, usual = _IDLE.get(name, (f"the check of the {check} reads no such variable", ""))
-        if env[key].strip().lower() != usual:
+        row = _IDLE.get(name) or Setting(attr=name, idle=f"the check of the {check} reads no such variable")
+        if env[key].strip().lower() not in (row.usual or ("",)):
             yield Advice(
                 subject=f"validator.{check}.env",
                 what=f"{name} in validator.{check}.env has no effect",
-                why=why,
+                why=row.idle,
                 evidence=(f"{name}: {env[key]!r:.200}",),
                 severity=Severity.WARNING,
                 remedy=f"take {name} out of validator.{check}.env",
@@ -111,17 +140,8 @@ def without_effect(env: Mapping[str, str]) -> Iterator[Advice]:
 
 def recheck_seconds(env: Mapping[str, str]) -> float:
     """How often CUDA runs again on idle devices: ``cuda.RECHECK_SECONDS``, 0 for never. Raises ConfigError."""
-    text = env.get(RECHECK, "")
-    if not text:
-        return RECHECK_SECONDS
-    good = text.isascii() and text.isdecimal() and len(text) < 10
-    if not good or 0 < int(text) < LEAST_RECHECK_SECONDS:
-        raise ConfigError(
-            f"{RECHECK} is {text!r:.40}",
-            f"a whole number of seconds, {LEAST_RECHECK_SECONDS} or more, 0 for never",
-            "correct RECHECK_SECONDS in validator.cuda.env of the ClusterPolicy",
-        )
-    return float(text)
+    seconds: float = resolve((_RECHECK,), env=env).values[_RECHECK.attr]
+    return seconds
 
 
 def roots_of(root: DriverRoot, host_root: Path) -> Roots:

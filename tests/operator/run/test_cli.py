@@ -15,7 +15,7 @@ from kgpu.cli import operator as command
 from kgpu.operator.model import NodeLayout
 
 GIVEN: dict[str, Any] = {
-    **{parameter: default for _, _, parameter, default, _, _ in command.RUN},
+    **{row.attr: row.default for row in command.RUN},
     "namespace": "gpu-operator", "image": "kgpu:1", "image_pull_policy": "IfNotPresent", "image_pull_secrets": "a, b",
     "layout": "agent", "discovery": "true", "metrics_address": ":8080", "health_address": "0", "lease_namespace": "",
     "renew_deadline": "10s", "leader_elect": "true",
