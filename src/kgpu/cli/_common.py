@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-
-# A boolean flag may stand alone or have a value, as in Go: --gds-enabled, --gds-enabled=false.
-OPTION_SHAPES: Final[Mapping[str, dict[str, Any]]] = {
-    "bool": {"is_flag": False, "flag_value": "true", "default": None},
-    "text": {"default": None},
-    "list": {"multiple": True},
-}
 
 
 class Examples:
