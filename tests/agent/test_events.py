@@ -24,7 +24,7 @@ def test_information_is_not_an_event():
     assert not EventFilter().admit(dataclasses.replace(WARNING, severity=Severity.INFO), 0)
 
 
-def test_the_same_decision_is_told_again_only_after_a_while():
+def test_the_same_advice_is_told_again_only_after_a_while():
     admitted = EventFilter().admit
     told = [now for now in range(int(REPEAT_AFTER) + 1) if admitted(WARNING, now)]
     assert told == [0, REPEAT_AFTER]
@@ -59,7 +59,7 @@ def test_a_flood_never_exceeds_the_bucket(gaps):
     assert admitted + seen.suppressed == len(gaps)
 
 
-async def test_decisions_reach_the_api_server_in_order_and_a_refusal_is_survived():
+async def test_advice_reach_the_api_server_in_order_and_a_refusal_is_survived():
     events, publisher = EventQueue(clock=VirtualClock()), MemoryEventPublisher()
     task = asyncio.create_task(events.run(publisher))
     events.take(numbered(1))

@@ -101,7 +101,7 @@ async def test_ready_when_every_role_runs(tmp_path):
         document = json.loads((await get(agent, "/statusz"))[1])
         assert [role["state"] for role in document["roles"]] == ["running"]
         assert document["hardware"]["accelerators"][0]["uuid"] == "GPU-1"
-        assert [decision["reason"] for decision in document["decisions"]] == ["GpuUnhealthy"]
+        assert [advice["reason"] for advice in document["decisions"]] == ["GpuUnhealthy"]
         assert document["config"]["problem"] == ""
     assert hosted.stuck == ()
 

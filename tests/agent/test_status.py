@@ -75,8 +75,8 @@ def test_a_configuration_is_named_not_shown():
 
 
 def test_the_document_is_json():
-    decision = Advice(subject="s", what="w", why="y", evidence=("e",), severity=Severity.ERROR, remedy="r")
-    page = status.statusz({"roles": [status.role_row(GOOD, 11)], "decisions": [status.decision_row(decision)]})
+    advice = Advice(subject="s", what="w", why="y", evidence=("e",), severity=Severity.ERROR, remedy="r")
+    page = status.statusz({"roles": [status.role_row(GOOD, 11)], "decisions": [status.advice_row(advice)]})
     found = json.loads(page.body)
     assert page.content_type == "application/json"
     assert found["decisions"][0]["evidence"] == ["e"]

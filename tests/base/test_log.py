@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.advice import Advice, Severity
-from kgpu.base.log import JsonFormatter, TextFormatter, blank_credentials, configure, log_decision, one_line
+from kgpu.base.log import JsonFormatter, TextFormatter, blank_credentials, configure, log_advice, one_line
 
-DECISION = Advice(
+ADVICE = Advice(
     subject="GPU-1",
     what="marked unhealthy",
     why="the driver reported a critical error",
@@ -69,9 +69,9 @@ def test_escaping_leaves_printable_text_alone_and_no_line_end(text):
         assert one_line(text) == text
 
 
-def test_json_carries_a_decision_field_by_field(root_logger):
+def test_json_carries_a_advice_field_by_field(root_logger):
     stream = written("json")
-    log_decision(logging.getLogger("kgpu.agent"), DECISION)
+    log_advice(logging.getLogger("kgpu.agent"), ADVICE)
     record = json.loads(stream.getvalue())
     assert record["level"] == "error"
     assert record["subject"] == "GPU-1"
@@ -81,9 +81,9 @@ def test_json_carries_a_decision_field_by_field(root_logger):
     assert "hunter22" not in stream.getvalue()
 
 
-def test_text_tells_the_whole_decision(root_logger):
+def test_text_tells_the_whole_advice(root_logger):
     stream = written("text")
-    log_decision(logging.getLogger("kgpu.agent"), DECISION)
+    log_advice(logging.getLogger("kgpu.agent"), ADVICE)
     line = stream.getvalue()
     for part in ("GPU-1", "marked unhealthy", "because the driver", "Xid 79", "to do: reset the GPU"):
         assert part in line

@@ -21,8 +21,8 @@ POLICY = BackoffPolicy(first=1.0, cap=8.0, factor=2.0, jitter=0.0, healthy_after
 class World:
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.decisions: list[Advice] = []
-        self.supervisor = Supervisor(clock=self.clock, policy=POLICY, on_decision=self.decisions.append)
+        self.advice: list[Advice] = []
+        self.supervisor = Supervisor(clock=self.clock, policy=POLICY, on_advice=self.advice.append)
 
     def status(self, name: str):
         return next(status for status in self.supervisor.statuses() if status.name == name)
@@ -64,7 +64,7 @@ async def test_a_crash_restarts_only_that_role_with_growing_capped_waits(world):
     assert world.status("bad").restarts == 6
     assert world.status("good").ready
     assert world.status("good").restarts == 0
-    assert [decision.reason for decision in world.decisions] == ["RoleFailed"]
+    assert [advice.reason for advice in world.advice] == ["RoleFailed"]
 
 
 async def test_a_healthy_period_starts_the_waits_over(world):
@@ -91,7 +91,7 @@ async def test_the_same_failure_after_a_healthy_time_is_told_again(world):
 
     world.supervisor.start("flaky", flaky)
     await world.clock.advance(23)
-    assert [decision.why for decision in world.decisions] == ["OSError: gone"] * 2
+    assert [advice.why for advice in world.advice] == ["OSError: gone"] * 2
 
 
 async def test_time_spent_waiting_does_not_count_as_healthy(world):
@@ -123,9 +123,9 @@ async def test_an_obstacle_is_waiting_not_failed_and_is_told_once(world):
     assert "libnvidia-ml.so.1 was not found" in status.reason
     assert status.remedy.startswith("install the driver")
     assert status.line == f"{status.reason}; to do: {status.remedy}"
-    assert [decision.reason for decision in world.decisions] == ["RoleWaiting"]
-    assert world.decisions[0].severity is Severity.WARNING
-    assert world.decisions[0].remedy == "install the driver"
+    assert [advice.reason for advice in world.advice] == ["RoleWaiting"]
+    assert world.advice[0].severity is Severity.WARNING
+    assert world.advice[0].remedy == "install the driver"
 
 
 async def test_waiting_holds_until_the_role_itself_says_that_it_runs(world):

@@ -31,7 +31,7 @@ class Node:
         self.reader: Any = FakeReader(inventory)
         self.kubelet = FakeKubelet(folder / "plugins")
         self.config = MemoryConfigSource()
-        self.decisions: list[Advice] = []
+        self.advice: list[Advice] = []
         self.states: list[tuple[bool, str]] = []
         self.why = ""
         self.task: asyncio.Task[None] | None = None
@@ -44,7 +44,7 @@ class Node:
         context = DevicePluginContext(
             reader=self.reader,
             config=self.config,
-            report=self.decisions.append,
+            report=self.advice.append,
             state_dir=self.folder / "state",
             kubelet_socket=self.kubelet.socket,
             on_state=self._tell,
@@ -69,4 +69,4 @@ class Node:
         await self.until(lambda: {n: c for n, c in self.kubelet.allocatable().items() if c} == wanted)
 
     def reasons(self) -> list[str]:
-        return [decision.reason for decision in self.decisions]
+        return [advice.reason for advice in self.advice]

@@ -61,27 +61,27 @@ def test_the_environment_chooses_xids(env: dict[str, str], critical: set[int], i
 
 
 def test_words_that_mean_nothing_are_told() -> None:
-    _, decisions = rules_from_env({DISABLE: "79,foo", ENABLE: "1e3"})
-    assert [decision.subject for decision in decisions] == [DISABLE, ENABLE]
+    _, advice = rules_from_env({DISABLE: "79,foo", ENABLE: "1e3"})
+    assert [record.subject for record in advice] == [DISABLE, ENABLE]
 
 
 def test_one_xid_marks_its_gpu_and_no_other() -> None:
-    health, decisions = on_event(DeviceHealth(), xid(79), RULES, 0)
+    health, advice = on_event(DeviceHealth(), xid(79), RULES, 0)
     assert [health.reason(unit) for unit in units()] == ["Xid 79", ""]
-    assert f"device marked unhealthy: {NODES[0].uuid}" in decisions[0].what
+    assert f"device marked unhealthy: {NODES[0].uuid}" in advice[0].what
 
 
 def test_an_xid_and_what_is_then_found_are_one_warning_that_names_the_gpu_once() -> None:
     lost = (broken(NODES[0], Problem.LOST), NODES[1])
     ill, first = on_event(DeviceHealth(), xid(79), RULES, 0, NODES)
     _, second = on_reading(ill, lost, RULES, 1)
-    assert [decision.severity.notable for decision in (*first, *second)] == [True, False]
+    assert [advice.severity.notable for advice in (*first, *second)] == [True, False]
     found, first = on_reading(DeviceHealth(), lost, RULES, 0)
     _, second = on_event(found, xid(79), RULES, 1, lost)
-    assert [decision.severity.notable for decision in (*first, *second)] == [True, False]
-    for decision in (*first, *second):
-        assert decision.one_line().count(NODES[0].uuid) == 1
-        assert f"[GPU {NODES[0].index}]" in decision.one_line()
+    assert [advice.severity.notable for advice in (*first, *second)] == [True, False]
+    for advice in (*first, *second):
+        assert advice.one_line().count(NODES[0].uuid) == 1
+        assert f"[GPU {NODES[0].index}]" in advice.one_line()
 
 
 def test_one_xid_marks_every_slice_of_its_gpu() -> None:
@@ -108,9 +108,9 @@ def test_application_errors_are_told_once() -> None:
 
 
 def test_an_xid_without_a_device_marks_nobody() -> None:
-    health, decisions = on_event(DeviceHealth(), xid(79, gpu=None), RULES, 0)
+    health, advice = on_event(DeviceHealth(), xid(79, gpu=None), RULES, 0)
     assert health == DeviceHealth()
-    assert decisions[0].reason == "XidWithoutDevice"
+    assert advice[0].reason == "XidWithoutDevice"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in EventKind if kind is not EventKind.XID])
@@ -145,18 +145,18 @@ def test_a_recovery_action_that_is_done_ends_it_at_once() -> None:
     health = read(sick(), pending, 1)
     health = read(health, pending, 1000)
     assert health.reason(unit)
-    after, decisions = on_reading(health, NODES, RULES, 1001)
+    after, advice = on_reading(health, NODES, RULES, 1001)
     assert not after.reason(unit)
-    assert [decision.reason for decision in decisions] == ["DeviceRecovered"]
+    assert [record.reason for record in advice] == ["DeviceRecovered"]
 
 
 @pytest.mark.parametrize("problem", [Problem.LOST, Problem.HUNG, Problem.CRASHED, Problem.NEEDS_RESET, Problem.MISSING])
 def test_findings_make_a_gpu_unhealthy_and_go(problem: Problem) -> None:
     unit, other = units()
-    lost, decisions = on_reading(DeviceHealth(), (broken(NODES[0], problem), NODES[1]), RULES, 0)
+    lost, advice = on_reading(DeviceHealth(), (broken(NODES[0], problem), NODES[1]), RULES, 0)
     assert problem.value in lost.reason(unit)
     assert not lost.reason(other)
-    assert decisions[0].remedy == "heal"
+    assert advice[0].remedy == "heal"
     again, silence = on_reading(lost, (broken(NODES[0], problem), NODES[1]), RULES, 1)
     assert (again, silence) == (lost, [])
     well, told = on_reading(lost, NODES, RULES, 2)
@@ -172,10 +172,10 @@ def test_a_reading_that_fails_alone_is_no_illness() -> None:
 def test_an_xid_and_a_lost_gpu_recover_together_and_are_told_once() -> None:
     health = read(sick(), (broken(NODES[0]), NODES[1]), 1)
     assert len(health.illnesses) == 1
-    after, decisions = on_reading(health, NODES, RULES, 2)
+    after, advice = on_reading(health, NODES, RULES, 2)
     assert not after.reason(units()[0])
-    assert len(decisions) == 1
-    assert "Xid 79" in decisions[0].why
+    assert len(advice) == 1
+    assert "Xid 79" in advice[0].why
 
 
 def test_a_slice_that_was_taken_down_takes_its_illness_along() -> None:

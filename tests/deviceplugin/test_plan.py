@@ -20,7 +20,7 @@ def counts(made: ResourcePlan) -> dict[str, int]:
 
 
 def reasons(made: ResourcePlan) -> set[str]:
-    return {decision.reason for decision in made.decisions}
+    return {advice.reason for advice in made.advice}
 
 
 def test_whole_gpus_in_index_order_with_their_numa_nodes() -> None:
@@ -69,7 +69,7 @@ def test_strategy_single_offers_slices_as_gpus() -> None:
     nodes = tuple(with_mig(gpu, ("1g.10gb", 7)) for gpu in gpus(2))
     made = plan(nodes, PluginSettings(mig_strategy="single"))
     assert counts(made) == {GPU: 14}
-    assert made.decisions == ()
+    assert made.advice == ()
     assert [device.unit.index for device in made.resources[0].devices[6:8]] == ["0:6", "1:0"]
 
 
@@ -106,7 +106,7 @@ def test_a_slice_of_a_slice_is_left_out_alone_unless_it_is_named() -> None:
     node = (with_mig(gpu, ("1c.3g.40gb", 2), ("1g.10gb", 1)),)
     made = plan(node, PluginSettings(mig_strategy="mixed"))
     assert counts(made) == {"nvidia.com/mig-1g.10gb": 1}
-    assert "MIG profile '1c.3g.40gb' does not match any resource patterns" in made.decisions[0].why
+    assert "MIG profile '1c.3g.40gb' does not match any resource patterns" in made.advice[0].why
     named = PluginSettings(mig_strategy="mixed", mig=(NamePattern(pattern="1c.*", name="nvidia.com/mig-part"),))
     assert counts(plan(node, named)) == {"nvidia.com/mig-1g.10gb": 1, "nvidia.com/mig-part": 2}
 
@@ -116,7 +116,7 @@ def test_an_empty_mig_gpu_is_left_out_and_the_others_stay(strategy: str) -> None
     first, second = gpus(2)
     made = plan((with_mig(first), with_mig(second, ("1g.10gb", 3))), PluginSettings(mig_strategy=strategy))
     assert sum(counts(made).values()) == 3
-    assert any("device 0 has no MIG devices configured" in decision.why for decision in made.decisions)
+    assert any("device 0 has no MIG devices configured" in advice.why for advice in made.advice)
 
 
 @pytest.mark.parametrize(("sliced", "kept"), [(1, {GPU: 7}), (4, {GPU: 28}), (7, {GPU: 49})])
@@ -125,7 +125,7 @@ def test_single_with_mig_on_and_off_offers_what_most_gpus_have(sliced: int, kept
     node = tuple(with_mig(gpu, ("1g.10gb", 7)) if gpu.index < sliced else gpu for gpu in nodes)
     made = plan(node, PluginSettings(mig_strategy="single"))
     assert counts(made) == kept
-    wrong = [decision for decision in made.decisions if decision.reason == "MigInvalid"]
+    wrong = [advice for advice in made.advice if advice.reason == "MigInvalid"]
     assert len(wrong) == min(sliced, 8 - sliced)
     assert "same migEnabled value" in wrong[0].why
     assert wrong[0].remedy
@@ -137,7 +137,7 @@ def test_single_with_two_profiles_offers_the_more_frequent_one() -> None:
         (with_mig(first, ("3g.40gb", 2)), with_mig(second, ("1g.10gb", 7))), PluginSettings(mig_strategy="single")
     )
     assert counts(made) == {GPU: 7}
-    (wrong,) = made.decisions
+    (wrong,) = made.advice
     assert "more than one MIG device type present on node" in wrong.why
     assert wrong.evidence == ("7 of 1g.10gb", "2 of 3g.40gb")
 
@@ -241,7 +241,7 @@ def test_what_the_file_names_and_the_node_lacks_is_said() -> None:
     made = plan(gpus(2), shared(entry(4, "nvidia.com/gpus"), entry(2, refs=["7"])))
     assert counts(made) == {GPU: 2}
     assert reasons(made) == {"SharingUnknownResource", "SharingUnknownDevice"}
-    assert 'did you mean "nvidia.com/gpu"?' in {decision.remedy for decision in made.decisions}
+    assert 'did you mean "nvidia.com/gpu"?' in {advice.remedy for advice in made.advice}
 
 
 def test_mps_refuses_many_and_never_shares_mig_devices() -> None:
@@ -251,7 +251,7 @@ def test_mps_refuses_many_and_never_shares_mig_devices() -> None:
     (gpu,) = gpus(1)
     made = plan((with_mig(gpu, ("1g.10gb", 7)),), replace(mps, mig_strategy="single"))
     assert counts(made) == {GPU: 7}
-    assert "sharing using MPS is not supported for MIG devices" in made.decisions[0].why
+    assert "sharing using MPS is not supported for MIG devices" in made.advice[0].why
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_mps_has_a_limit_of_clients(capability: tuple[int, int], replicas: int, 
     node = gpus(1, compute_capability=capability)
     made = plan(node, shared(entry(replicas), kind=SharingKind.MPS))
     assert counts(made) == {GPU: replicas if works else 1}
-    assert works or "maximum allowed replicas exceeded" in made.decisions[0].why
+    assert works or "maximum allowed replicas exceeded" in made.advice[0].why
 
 
 def test_a_device_list_that_no_kubelet_could_receive_is_refused() -> None:
@@ -311,5 +311,5 @@ def test_shares_do_not_take_the_name_of_other_devices() -> None:
     settings = replace(shared(entry(2, rename="nvidia.com/mig-1g.10gb")), mig_strategy="mixed")
     made = plan((first, with_mig(second, ("1g.10gb", 7))), settings)
     assert counts(made) == {GPU: 1, "nvidia.com/mig-1g.10gb": 7}
-    assert [decision.reason for decision in made.decisions] == ["SharingNameTaken"]
+    assert [advice.reason for advice in made.advice] == ["SharingNameTaken"]
     assert counts(plan(gpus(2), settings)) == {"nvidia.com/mig-1g.10gb": 4}

@@ -26,12 +26,12 @@ def found(*accelerators: Accelerator):
 
 
 def test_a_gpu_that_vanishes_stays_as_missing() -> None:
-    merged, decisions = merge(NODES, found(*NODES[:3]))
+    merged, advice = merge(NODES, found(*NODES[:3]))
     assert [gpu.uuid for gpu in merged] == [gpu.uuid for gpu in NODES]
     assert [gpu.usable for gpu in merged] == [True, True, True, False]
     assert merged[3].findings[0].problem is Problem.MISSING
     assert merged[3].device_nodes == NODES[3].device_nodes
-    assert decisions == []
+    assert advice == []
     back, _ = merge(merged, INVENTORY)
     assert back == NODES
 
@@ -61,16 +61,16 @@ def test_fresh_facts_win_over_remembered_ones() -> None:
 
 def test_a_replaced_gpu_leaves() -> None:
     new = replace(NODES[3], uuid="GPU-new")
-    merged, decisions = merge(NODES, found(*NODES[:3], new))
+    merged, advice = merge(NODES, found(*NODES[:3], new))
     assert [gpu.uuid for gpu in merged] == [*(gpu.uuid for gpu in NODES[:3]), "GPU-new"]
-    assert decisions[0].reason == "DeviceReplaced"
+    assert advice[0].reason == "DeviceReplaced"
 
 
 def test_other_hardware_forgets_everything() -> None:
     others = tuple(replace(gpu, uuid=f"GPU-{gpu.index}", pci_bus_id="") for gpu in NODES[:1])
-    merged, decisions = merge(NODES, found(*others))
+    merged, advice = merge(NODES, found(*others))
     assert merged == others
-    assert decisions[0].reason == "DevicesExchanged"
+    assert advice[0].reason == "DevicesExchanged"
 
 
 @given(st.lists(st.sets(st.integers(0, 3)), max_size=6))
@@ -114,13 +114,13 @@ def test_no_memory_is_an_empty_one(tmp_path: Path) -> None:
 def test_garbage_is_told_and_not_used(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     folder = tmp_path_factory.mktemp("memory")
     (folder / roster.FILE_NAME).write_bytes(content)
-    memory, decisions = load(folder, source="s", boot="b")
+    memory, advice = load(folder, source="s", boot="b")
     assert memory == PluginMemory(boot="b", source="s")
-    assert [decision.reason for decision in decisions] == ["MemoryUnreadable"]
+    assert [record.reason for record in advice] == ["MemoryUnreadable"]
 
 
 def test_a_folder_that_can_not_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    decision = save(tmp_path / "file", MEMORY)
-    assert decision is not None
-    assert decision.reason == "MemoryUnwritable"
+    advice = save(tmp_path / "file", MEMORY)
+    assert advice is not None
+    assert advice.reason == "MemoryUnwritable"

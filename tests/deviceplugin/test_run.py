@@ -188,7 +188,7 @@ async def test_a_bad_configuration_is_refused_and_the_last_good_one_stays(node: 
     await node.offers(gpu=32)
     node.config.set("flags: {renameByDefault: true}", name="file b")
     await node.until(lambda: "ConfigRefused" in node.reasons())
-    (refusal,) = [decision for decision in node.decisions if decision.reason == "ConfigRefused"]
+    (refusal,) = [advice for advice in node.advice if advice.reason == "ConfigRefused"]
     assert refusal.subject == "file b"
     assert "flags.renameByDefault" in refusal.what
     assert "sharing.timeSlicing" in refusal.remedy

@@ -240,7 +240,7 @@ def test_gpus_of_different_cliques_have_no_clique_label_and_it_is_told() -> None
     attached = tuple(replace(gpu, fabric_cluster="c", fabric_clique=gpu.index) for gpu in node.accelerators)
     planned = plan(replace(node, accelerators=attached), LabelSettings(), FACTS)
     assert "nvidia.com/gpu.clique" not in planned.labels
-    assert [decision.reason for decision in planned.decisions] == ["SeveralCliques"]
+    assert [advice.reason for advice in planned.advice] == ["SeveralCliques"]
     zeros = tuple(replace(gpu, fabric_cluster="00000000-0000-0000-0000-000000000000") for gpu in node.accelerators)
     assert "nvidia.com/gpu.clique" not in plan(replace(node, accelerators=zeros), LabelSettings(), FACTS).labels
     # A GPU outside any fabric says nothing about the clique of the others.
@@ -272,8 +272,8 @@ def test_single_strategy_that_the_layout_does_not_allow(
     assert found["product"] == "NVIDIA-A100-SXM4-40GB-MIG-INVALID"
     assert (found["count"], found["replicas"], found["sharing-strategy"], found["memory"]) == ("0", "0", "", "0")
     assert found["family"] == "ampere"
-    (decision,) = planned.decisions
-    assert reason in decision.why
+    (advice,) = planned.advice
+    assert reason in advice.why
 
 
 @pytest.mark.parametrize("kind", [SharingStrategy.TIME_SLICING, SharingStrategy.MPS])
@@ -304,7 +304,7 @@ def test_mps_on_a_node_with_mig_keeps_labels_and_says_so() -> None:
     planned = plan(seven, settings, FACTS)
     assert planned.labels["nvidia.com/mps.capable"] == "false"
     assert planned.labels["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"
-    assert "MpsWithMig" in [decision.reason for decision in planned.decisions]
+    assert "MpsWithMig" in [advice.reason for advice in planned.advice]
 
 
 def test_profiles_with_attributes_and_partial_instances_take_their_label_spelling() -> None:
@@ -321,7 +321,7 @@ def test_a_slice_whose_profile_has_no_name_is_left_out_and_told() -> None:
     parts = (*sample_partitions(node.accelerators[0], "1g.10gb", 1), *sample_partitions(node.accelerators[0], "", 1))
     planned = plan(with_mig(node, {0: parts}), LabelSettings(mig_strategy=MigStrategy.MIXED), FACTS)
     assert planned.labels["nvidia.com/mig-1g.10gb.count"] == "1"
-    assert [decision.reason for decision in planned.decisions] == ["UnknownMigProfile"]
+    assert [advice.reason for advice in planned.advice] == ["UnknownMigProfile"]
 
 
 MODE_CASES = [
@@ -369,7 +369,7 @@ def test_driver_versions_of_two_parts_and_odd_ones() -> None:
     assert two["cuda.driver-version.full"] == "535.129"
     planned = plan(sample_inventory(1, driver_version="beta"), LabelSettings(), FACTS)
     assert not [key for key in planned.labels if "cuda.driver" in key]
-    assert [decision.reason for decision in planned.decisions] == ["OddDriverVersion"]
+    assert [advice.reason for advice in planned.advice] == ["OddDriverVersion"]
 
 
 def test_machine_types() -> None:
@@ -427,7 +427,7 @@ def test_several_models_the_most_frequent_describes_the_node() -> None:
         "kgpu.dev/gpu.NVIDIA-L40S.compute.major": "9",
         "kgpu.dev/gpu.NVIDIA-L40S.compute.minor": "0",
     }
-    assert [decision.reason for decision in planned.decisions] == ["SeveralModels"]
+    assert [advice.reason for advice in planned.advice] == ["SeveralModels"]
 
 
 def test_several_models_ties_go_to_the_first_and_full_gpus_before_mig() -> None:

@@ -44,9 +44,9 @@ def test_a_failed_reading_changes_nothing_and_says_why() -> None:
     planned = plan(None, SETTINGS, FACTS, timestamp=2, previous=last, error=NO_DRIVER)
     assert planned.labels == last
     assert not planned.fresh
-    (decision,) = planned.decisions
-    assert NO_DRIVER.what in decision.why
-    assert decision.remedy == NO_DRIVER.remedy
+    (advice,) = planned.advice
+    assert NO_DRIVER.what in advice.why
+    assert advice.remedy == NO_DRIVER.remedy
 
 
 def test_a_failed_first_reading_has_nothing_to_say() -> None:
@@ -82,7 +82,7 @@ def test_single_values_that_can_not_be_read_stay() -> None:
     partly = replace(partly, cuda_version=None, driver_version="")
     planned = plan(partly, SETTINGS, NodeFacts(), timestamp=1, previous=last)
     assert planned.labels == last
-    kept = next(decision for decision in planned.decisions if decision.reason == "LabelsKept")
+    kept = next(advice for advice in planned.advice if advice.reason == "LabelsKept")
     assert "nvidia.com/gpu.memory" in kept.what
     assert "unreadable happened" in kept.evidence
 

@@ -57,7 +57,7 @@ class Role:
         self.config = Config(text)
         self.publisher = MemoryLabelPublisher(published)
         self.clock = VirtualClock()
-        self.decisions: list[Advice] = []
+        self.advice: list[Advice] = []
         self.states: list[tuple[bool, str]] = []
         self.why = ""
         self.seconds = 1000.0
@@ -72,7 +72,7 @@ class Role:
             reader=self.reader,
             config=self.config,
             publisher=self.publisher,
-            report=self.decisions.append,
+            report=self.advice.append,
             facts=lambda _settings: NodeFacts(machine="m", vgpu_present=False),
             clock=self.clock,
             env={},
@@ -151,7 +151,7 @@ async def test_a_bad_configuration_is_told_and_changes_nothing(bad: ConfigText) 
         await role.until(lambda: bool(role.labels), moving=False)
         before = dict(role.labels)
         role.config.put(bad)
-        await role.until(lambda: any(decision.reason == "ConfigRefused" for decision in role.decisions))
+        await role.until(lambda: any(advice.reason == "ConfigRefused" for advice in role.advice))
         await role.calm(120)
         assert role.labels == before
         assert (role.states[-1][0], role.why) == (True, "ConfigRefused")
@@ -176,7 +176,7 @@ async def test_a_driver_that_goes_away_costs_no_label_and_its_return_is_noticed(
         await role.until(lambda: role.states[-1][0] is False)
         await role.calm(1000)
         assert role.labels == before
-        told = [decision for decision in role.decisions if decision.reason == "ReadFailed"]
+        told = [advice for advice in role.advice if advice.reason == "ReadFailed"]
         assert len(told) == 1, "told once, however often it is tried"
         role.reader.set_down(None)
         role.reader.set_inventory(sample_inventory(4))
@@ -223,7 +223,7 @@ async def test_an_api_server_that_is_away_is_waited_for() -> None:
     async with role.running():
         await role.until(lambda: role.states != [] and role.states[-1][0] is False)
         await role.calm(300)
-        assert [decision.reason for decision in role.decisions] == ["PublishFailed"]
+        assert [advice.reason for advice in role.advice] == ["PublishFailed"]
         role.publisher.refuse = None
         await role.until(lambda: role.labels.get(COUNT) == "2")
 
@@ -248,7 +248,7 @@ async def test_an_infinite_interval_still_follows_events() -> None:
         await role.until(lambda: role.labels[COUNT] == "3", moving=False)
 
 
-async def test_standing_decisions_are_told_once() -> None:
+async def test_standing_advice_are_told_once() -> None:
     role = Role()
     inventory = sample_inventory(2)
     other = replace(inventory.accelerators[1], name="Tesla T4")
@@ -256,7 +256,7 @@ async def test_standing_decisions_are_told_once() -> None:
     async with role.running():
         await role.until(lambda: bool(role.labels))
         await role.calm(600)
-        assert [decision.reason for decision in role.decisions] == ["SeveralModels"]
+        assert [advice.reason for advice in role.advice] == ["SeveralModels"]
 
 
 async def test_slow_files_of_the_node_stop_nobody_else() -> None:

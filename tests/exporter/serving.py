@@ -40,7 +40,7 @@ class Served:
     exporter: Exporter
     reader: FakeReader
     users: FakeUsers
-    decisions: list[Advice]
+    advice: list[Advice]
     states: list[tuple[bool, str]]
     address: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
 
@@ -80,7 +80,7 @@ class Served:
             raise AssertionError(f"{name} is {found}, not {expected}") from None
 
     def told(self, reason: str) -> list[Advice]:
-        return [one for one in self.decisions if one.reason == reason]
+        return [one for one in self.advice if one.reason == reason]
 
 
 async def fetch(
@@ -115,11 +115,11 @@ async def serving(reader: FakeReader | None = None, users: FakeUsers | None = No
     """An exporter on a free port, listening already."""
     listening: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
     reader, users = reader or reader_of(), users or FakeUsers()
-    decisions: list[Advice] = []
+    advice: list[Advice] = []
     states: list[tuple[bool, str]] = []
     given = resolve({"address": "127.0.0.1:0", "interval": "100", **(flags or {})}, {})
     context = ExporterContext(
-        reader=reader, users=users, options=given, hostname="n", report=decisions.append,
+        reader=reader, users=users, options=given, hostname="n", report=advice.append,
         on_address=listening.set_result, on_state=lambda *state: states.append(state), **more,
     )  # fmt: skip
     exporter = Exporter(context)
@@ -129,7 +129,7 @@ async def serving(reader: FakeReader | None = None, users: FakeUsers | None = No
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED, timeout=LIMIT)
         if task.done():
             await task
-        yield Served(exporter, reader, users, decisions, states, await listening)
+        yield Served(exporter, reader, users, advice, states, await listening)
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

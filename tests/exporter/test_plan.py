@@ -284,7 +284,7 @@ def test_nvlinks_and_cpus_have_labels_of_their_own():
 def test_too_many_series_leave_whole_metrics_out_and_say_so():
     planned = plan(look(*map(gpu, range(8))), wanted(series_limit=20))
     assert planned.series <= 20
-    (told,) = planned.decisions
+    (told,) = planned.advice
     assert "more than 20 series" in told.why
     assert all(len(family.samples) in {0, 1, 2, 8} or family.name.startswith("kgpu") for family in planned.families)
     dropped = {labels["state"]: value for labels, value in series(planned, "kgpu_exporter_series")}

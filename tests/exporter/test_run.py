@@ -114,7 +114,7 @@ async def test_no_gpu_at_all_is_fine_when_that_is_expected():
     reader.set_down(AWAY)
     async with serving(reader, flags={"fake_gpus": "true"}) as served:
         assert (await served.get("/health"))[0] == 200
-        assert served.decisions == []
+        assert served.advice == []
 
 
 class Hanging(FakeReader):

@@ -65,9 +65,9 @@ def test_notes_are_chosen(history: HealthHistory) -> None:
 def test_a_broken_file_is_set_aside_and_told(history: HealthHistory, content: bytes) -> None:
     history.path.parent.mkdir()
     history.path.write_bytes(content)
-    found, decisions = history.load()
+    found, advice = history.load()
     assert found == Remembered()
-    assert [one.reason for one in decisions] == ["HealthHistoryLost"]
+    assert [one.reason for one in advice] == ["HealthHistoryLost"]
     assert history.path.with_name("health.db.broken").read_bytes() == content
     history.save(STATE, [note()])
     assert history.load() == (STATE, [])
@@ -81,9 +81,9 @@ def test_pages_that_go_bad_later_are_found_too(history: HealthHistory) -> None:
         file.write(os.urandom(size - 100))
     for ending in ("-wal", "-shm"):
         history.path.with_name(history.path.name + ending).unlink(missing_ok=True)
-    found, decisions = history.load()
+    found, advice = history.load()
     assert found == Remembered()
-    assert [one.reason for one in decisions] == ["HealthHistoryLost"]
+    assert [one.reason for one in advice] == ["HealthHistoryLost"]
 
 
 def test_a_memory_of_another_release_costs_that_gpu_alone(history: HealthHistory) -> None:
@@ -91,9 +91,9 @@ def test_a_memory_of_another_release_costs_that_gpu_alone(history: HealthHistory
     with sqlite3.connect(history.path) as db:
         db.execute("UPDATE memory SET value = ? WHERE gpu = 'GPU-1'", (b'{"gpu": 5}',))
     db.close()
-    found, decisions = history.load()
+    found, advice = history.load()
     assert set(found.memories) == {"GPU-2"}
-    assert "GPU-1" in decisions[0].what
+    assert "GPU-1" in advice[0].what
 
 
 def test_a_folder_that_can_not_be_used_is_an_error_and_nothing_is_set_aside(tmp_path: Path) -> None:

@@ -133,9 +133,9 @@ def test_a_person_sets_a_gpu_healthy(word: str) -> None:
     health.take()
     assert A.uuid in health.order(HealthOrder(kind="healthy", gpu=word, at=T + 2, who="me"))
     assert actions(health, T + 3)[A.uuid] is Action.IGNORE
-    notes, decisions = health.take()
+    notes, advice = health.take()
     assert ("order", "set healthy", "me") in [(one.kind, one.name, one.text) for one in notes]
-    assert [one.reason for one in decisions] == ["GPUHealthy"]
+    assert [one.reason for one in advice] == ["GPUHealthy"]
 
 
 def test_maintenance_mutes_and_ends() -> None:
@@ -199,8 +199,8 @@ def test_a_later_run_tells_what_is_bad_and_writes_no_second_note() -> None:
     health.judge(T + 1)
     later = NodeHealth(HealthConfig(), booted_at=T - 100, memories=dict(health.memories))
     later.judge(T + 2)
-    notes, decisions = later.take()
-    assert (notes, [one.reason for one in decisions]) == ([], ["GPUNeedsReset"])
+    notes, advice = later.take()
+    assert (notes, [one.reason for one in advice]) == ([], ["GPUNeedsReset"])
 
 
 def test_gpus_have_their_numbers_where_people_read() -> None:

@@ -51,7 +51,7 @@ def test_a_gpu_without_evidence_is_well() -> None:
     found = verdict(read(NEW, WELL))
     assert (found.action, found.healthy, found.severity, found.evidence) == (Action.IGNORE, True, Severity.INFO, ())
     assert found.what == f"GPU {GPU} is well"
-    assert found.decision().reason == "GPUHealthy"
+    assert found.advice().reason == "GPUHealthy"
 
 
 @pytest.mark.parametrize("code", range(1, 173))
@@ -468,7 +468,7 @@ def test_any_history_gives_one_verdict_and_survives_a_restart(history) -> None:
         if not found.healthy:
             assert found.action.withdraws
             assert found.remedy
-        assert found.decision().one_line()
+        assert found.advice().one_line()
     stored = msgspec.json.decode(msgspec.json.encode(memory), type=RememberedGpu)
     assert stored == memory
     assert judge(stored, CONFIG, 5000) == judge(memory, CONFIG, 5000)

@@ -16,7 +16,7 @@ async def events(api: FakeApi) -> list[Object]:
     return list((await api.list(EVENTS, namespace="default")).items)
 
 
-async def test_the_same_decision_counts_up_even_after_a_restart() -> None:
+async def test_the_same_advice_counts_up_even_after_a_restart() -> None:
     api = FakeApi()
     for now in (1000.0, 1060.0, 1120.0):
         await NodeEvents(api, node="n", now=lambda now=now: now).publish(BAD)
@@ -27,7 +27,7 @@ async def test_the_same_decision_counts_up_even_after_a_restart() -> None:
     assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n"}
 
 
-async def test_other_decisions_are_other_events() -> None:
+async def test_other_advice_are_other_events() -> None:
     api = FakeApi()
     recorder = NodeEvents(api, node="n")
     await recorder.publish(BAD)

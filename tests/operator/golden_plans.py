@@ -88,7 +88,7 @@ def shown(made: ClusterPlan) -> dict[str, Any]:
         },
         "policyStatus": {name: _status(status) for name, status in made.policy_status.items()},
         "driverStatus": {name: _status(status) for name, status in made.driver_status.items()},
-        "decisions": [f"{one.severity.value} {one.reason} {one.one_line()}" for one in made.decisions],
+        "decisions": [f"{one.severity.value} {one.reason} {one.one_line()}" for one in made.advice],
         "metrics": {name: value for name, value in made.metrics.items() if value},
     }
     return {key: value for key, value in whole.items() if value}

@@ -312,7 +312,7 @@ def test_the_policy_is_not_ready(make: Any) -> None:
 @each_case
 def test_an_event_names_node_cause_and_remedy(make: Any) -> None:
     case = make()
-    told = [one for one in plan(case.observed, SETTINGS).decisions if one.subject == case.subject]
+    told = [one for one in plan(case.observed, SETTINGS).advice if one.subject == case.subject]
     lines = [one.one_line() for one in told if one.severity.notable]
     assert any(all(words in line for words in case.words) for line in lines), lines
 
@@ -321,13 +321,13 @@ def test_an_event_names_node_cause_and_remedy(make: Any) -> None:
 def test_one_cause_is_told_once_and_its_consequences_never(make: Any) -> None:
     case = make()
     made = plan(case.observed, SETTINGS)
-    assert len([one for one in made.decisions if one.reason == case.reason]) == 1
+    assert len([one for one in made.advice if one.reason == case.reason]) == 1
 
 
 def test_the_same_cluster_again_tells_the_same_words() -> None:
     observed = taint().observed
     backwards = dataclasses.replace(observed, nodes=tuple(reversed(observed.nodes)))
-    assert plan(observed, SETTINGS).decisions == plan(backwards, SETTINGS).decisions
+    assert plan(observed, SETTINGS).advice == plan(backwards, SETTINGS).advice
 
 
 def test_a_second_policy_is_ignored_and_told_which_one_wins() -> None:
@@ -381,7 +381,7 @@ QUIET = (
 def test_what_leaves_the_policy_ready_is_an_event_too(
     observed: ObservedCluster, settings: OperatorSettings, reason: str, words: tuple[str, ...]
 ) -> None:
-    told = [one for one in plan(observed, settings).decisions if one.reason == reason]
+    told = [one for one in plan(observed, settings).advice if one.reason == reason]
     assert [[word for word in words if word not in one.one_line()] for one in told] == [[]]
 
 
@@ -440,7 +440,7 @@ def test_a_refused_configuration_is_one_cause_for_every_role_that_reads_it() -> 
 def test_a_role_that_waits_for_a_person_is_told() -> None:
     waits = agent_report.role("waiting", "no usable configuration: x", "ConfigRefused", "correct it")
     made = plan(world(healthy_node(report=report(deviceplugin=waits))), SETTINGS)
-    assert [one.reason for one in made.decisions] == ["ConfigRefused"]
+    assert [one.reason for one in made.advice] == ["ConfigRefused"]
 
 
 def test_a_node_that_nobody_has_looked_at_yet_is_waited_for() -> None:
@@ -479,6 +479,6 @@ def test_another_gpu_operator_is_named_with_the_steps_to_take_over() -> None:
 
 
 def test_what_an_agent_says_of_its_configuration_is_its_word_in_the_event() -> None:
-    (event,) = [one for one in plan(config_refused().observed, SETTINGS).decisions if one.subject == "Node/n1"]
+    (event,) = [one for one in plan(config_refused().observed, SETTINGS).advice if one.subject == "Node/n1"]
     assert event.what.endswith('"many" is not a whole number')
     assert event.remedy == 'its agent says: "correct it"'

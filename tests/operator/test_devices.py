@@ -35,7 +35,7 @@ def test_a_node_that_has_opted_out_is_not_missed() -> None:
 
 def test_a_symptom_is_not_told_beside_its_cause() -> None:
     observed = gpu_lost().observed
-    told = [one.reason for one in plan(observed, SETTINGS).decisions if one.subject == "Node/n1"]
+    told = [one.reason for one in plan(observed, SETTINGS).advice if one.subject == "Node/n1"]
     assert told == ["CudaFailed"]
 
 
@@ -51,14 +51,14 @@ DEVICES = "DevicePluginReady"
 def test_devices_that_come_back_in_a_moment_are_no_event(validated: tuple[str, str, str] | None) -> None:
     observed = world(healthy_node(allocatable=NONE_LEFT, validated=validated))
     made = plan(observed, SETTINGS)
-    told = [one.reason for one in made.decisions if one.subject == "Node/n1"]
+    told = [one.reason for one in made.advice if one.subject == "Node/n1"]
     assert (condition_of(made, DEVICES)["reason"], told) == ("NotOfferedYet", [])
 
 
 def test_devices_that_stay_away_are_told_by_the_validators_cause() -> None:
     words = "plugin: the Node has nvidia.com/gpu, but none of it is allocatable"
     observed = world(healthy_node(allocatable=NONE_LEFT, validated=("False", "PluginFailed", words)))
-    told = [one.reason for one in plan(observed, SETTINGS).decisions if one.subject == "Node/n1"]
+    told = [one.reason for one in plan(observed, SETTINGS).advice if one.subject == "Node/n1"]
     assert told == ["PluginFailed"]
 
 
@@ -72,7 +72,7 @@ def test_devices_that_stay_away_are_told_by_the_validators_cause() -> None:
 )
 def test_devices_that_nobody_validates_are_told_at_once(changes: dict[str, Any]) -> None:
     observed = world(healthy_node(allocatable=NONE_LEFT, **changes))
-    told = [one.reason for one in plan(observed, SETTINGS).decisions if one.subject == "Node/n1"]
+    told = [one.reason for one in plan(observed, SETTINGS).advice if one.subject == "Node/n1"]
     assert "DevicesUnhealthy" in told
 
 
@@ -88,6 +88,6 @@ def test_a_toolkit_that_is_switched_off_is_named_at_once_and_an_event_later(
     made = plan(
         world(healthy_node(labels={key: "false"}, validated=(status, reason, "toolkit: no CDI spec"))), SETTINGS
     )
-    told = [one.reason for one in made.decisions if one.subject == "Node/n1" and one.severity.notable]
+    told = [one.reason for one in made.advice if one.subject == "Node/n1" and one.severity.notable]
     assert (condition_of(made, "ValidatorReady")["reason"], told) == ("ToolkitSwitchedOff", events)
     assert f"kubectl label node n1 {key}-" in condition_of(made, "Ready")["message"]

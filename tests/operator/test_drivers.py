@@ -137,7 +137,7 @@ def test_without_the_policys_switch_drivers_are_disabled_and_say_so() -> None:
 
 def test_a_conflict_is_an_event_of_each() -> None:
     made = plan(cluster(driver("a", spec=POOL), driver("b", spec={"nodeSelector": {"rack": "r7"}})), SETTINGS)
-    assert {"NVIDIADriver/a", "NVIDIADriver/b"} <= {one.subject for one in made.decisions if one.severity.notable}
+    assert {"NVIDIADriver/a", "NVIDIADriver/b"} <= {one.subject for one in made.advice if one.severity.notable}
 
 
 def test_the_policys_own_driver_pods_survive_the_move_to_nvidia_drivers() -> None:

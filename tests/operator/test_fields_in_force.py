@@ -118,7 +118,7 @@ def planned(spec: Spec, settings: OperatorSettings) -> tuple[ClusterPlan, tuple[
 
 def effect(found: ClusterPlan) -> tuple[Any, ...]:
     """All that follows from a plan, but for what it says of fields without effect."""
-    said = [one for one in found.decisions if one.reason != "ManifestWarning"]
+    said = [one for one in found.advice if one.reason != "ManifestWarning"]
     status = {
         name: [one for one in status["conditions"] if one["type"] != conditions.FIELDS_PROVIDED]
         for name, status in found.policy_status.items()
@@ -238,7 +238,7 @@ def test_a_drivers_field_changes_something_or_is_told_to_change_nothing(name: st
             tried += 1
             made, warnings = found
             told = {one.partition(" ")[0] for one in warnings} & {".".join(("spec", *path[:end])) for end in ENDS}
-            said = " ".join(one.what for one in made.decisions if one.subject == "NVIDIADriver/pool")
+            said = " ".join(one.what for one in made.advice if one.subject == "NVIDIADriver/pool")
             if effect(made) != usual_driver(base) or (told and all(one in said for one in told)):
                 return
     assert not tried, f"spec.{name} of an NVIDIADriver is taken without a word"

@@ -257,7 +257,7 @@ def test_a_finder_that_can_not_run_is_told_with_what_to_do() -> None:
     message = condition_of(made, "Ready")["message"]
     assert "states not ready: [node-features]; node cpu: pod kgpu-node-features-x7k2p is not ready" in message
     assert "to do: correct the image's name" in message
-    (event,) = [one for one in made.decisions if one.subject == "Node/cpu"]
+    (event,) = [one for one in made.advice if one.subject == "Node/cpu"]
     assert event.reason == "ImagePullBackOff"
 
 

@@ -139,8 +139,8 @@ def test_what_people_are_shown_is_printable(observed: ObservedCluster, told: Ope
     made = plan(settled, told)
     assert wrong(made.policy_status) == []
     assert wrong(made.driver_status) == []
-    decisions: tuple[Advice, ...] = made.decisions
-    assert wrong([dataclasses.asdict(one) for one in decisions]) == []
+    advice: tuple[Advice, ...] = made.advice
+    assert wrong([dataclasses.asdict(one) for one in advice]) == []
     assert wrong(dataclasses.asdict(overview(settled, told))) == []
 
 

@@ -30,7 +30,7 @@ def test_a_devices_trouble_is_told_with_its_agents_word() -> None:
     made = plan(seen, SETTINGS)
     said = "cuda: GPU 3: it has fallen off the bus (Xid 79); expected a GPU that answers and 2 more"
     assert condition_of(made, "ValidatorReady")["message"] == f"1 of 2 nodes; node n1: {said}; to do: {REMEDY}"
-    (event,) = [one for one in made.decisions if one.subject == "Node/n1"]
+    (event,) = [one for one in made.advice if one.subject == "Node/n1"]
     assert event.one_line() == f'Node/n1: node n1: {said}; to do: its agent says: "{REMEDY}"'
 
 
@@ -42,5 +42,5 @@ def test_the_nodes_own_trouble_is_told_in_status_as_its_agents_word() -> None:
 
 def test_of_an_agent_of_another_version_the_condition_counts() -> None:
     seen = observed()
-    (event,) = [one for one in plan(seen, SETTINGS).decisions if one.subject == "Node/n1"]
+    (event,) = [one for one in plan(seen, SETTINGS).advice if one.subject == "Node/n1"]
     assert "words for people" in event.what

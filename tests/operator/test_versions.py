@@ -127,7 +127,7 @@ def test_nodes_with_the_same_trouble_are_one_finding() -> None:
 
 def test_a_node_is_named_once() -> None:
     observed = world(healthy_node("worker-7", runtime="containerd://1.6.1"))
-    (told,) = (one for one in plan(observed, SETTINGS).decisions if one.reason == "UnsupportedVersion")
+    (told,) = (one for one in plan(observed, SETTINGS).advice if one.reason == "UnsupportedVersion")
     assert told.subject == "Node/worker-7"
     assert "worker-7" not in told.what
     (shown,) = (one for one in overview(observed, SETTINGS).problems if one.reason == "UnsupportedVersion")

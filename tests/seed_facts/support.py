@@ -36,7 +36,7 @@ def why(made: ClusterPlan, kind: str) -> tuple[str, str]:
 
 def told(made: ClusterPlan, reason: str) -> list[Advice]:
     """What becomes Events and log lines, with this reason."""
-    return [one for one in made.decisions if one.reason == reason]
+    return [one for one in made.advice if one.reason == reason]
 
 
 def lacks(text: str, *words: str) -> list[str]:

@@ -63,7 +63,7 @@ def test_a82_t23_opr13_without_any_gpu_there_is_nothing_to_do_and_it_is_ready(ch
     assert why(made, "Ready") == ("True", "NoGPUNodes")
     said = condition_of(made, "Ready")["message"]
     assert lacks(said, "laptop", "pci-10de.present", "nothing where there are none") == []
-    assert {one.reason for one in made.decisions} == {"NoGPUNodes"}
+    assert {one.reason for one in made.advice} == {"NoGPUNodes"}
 
 
 def test_a85_the_object_is_called_cluster_policy(chart: Chart) -> None:

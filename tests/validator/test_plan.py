@@ -105,14 +105,14 @@ def test_only_good_results_are_gone_on_with() -> None:
 
 def test_a_failure_is_told_once_and_its_end_too() -> None:
     well, ill = with_(cuda(device("a"), device("b"))), with_(cuda(device("a"), device("b", Status.FAILED)))
-    (news,) = plan.decisions(well, ill)
+    (news,) = plan.advice(well, ill)
     assert (news.subject, news.reason, news.severity, news.remedy) == ("b", "CudaFailed", Severity.ERROR, "heal it")
-    assert list(plan.decisions(ill, ill)) == []
-    assert [one.reason for one in plan.decisions(ill, well)] == ["ValidationPassed", "ValidationPassed"]
+    assert list(plan.advice(ill, ill)) == []
+    assert [one.reason for one in plan.advice(ill, well)] == ["ValidationPassed", "ValidationPassed"]
 
 
 def test_waiting_is_no_news() -> None:
-    assert list(plan.decisions(NodeValidation(), NodeValidation(results=(waiting(Check.CUDA, BAD),)))) == []
+    assert list(plan.advice(NodeValidation(), NodeValidation(results=(waiting(Check.CUDA, BAD),)))) == []
 
 
 def test_the_time_of_a_success_stays_until_the_next_one() -> None:

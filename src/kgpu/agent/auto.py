@@ -80,7 +80,7 @@ class AutoAgent(AgentProcess):
         self._config = SwitchedConfig()
         self._ref = ConfigRef()
         self._slots = {role.name: Slot(role, self._host, self.decide) for role in roles}
-        self._keepers = Supervisor(policy=POLICY, on_decision=self.decide)
+        self._keepers = Supervisor(policy=POLICY, on_advice=self.decide)
         self._problems: dict[str, ConfigError] = {}
         self._tidy = asyncio.Event()
         self._withdrawn: set[str] = set()

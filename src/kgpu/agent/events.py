@@ -1,8 +1,8 @@
-"""Turns decisions into Node Events: only those that a person should see, without repeats and at a limited rate.
+"""Turns advice into Node Events: only those that a person should see, without repeats and at a limited rate.
 
-The filter is pure: it admits a decision that is a warning or ends one, has not been told within ``REPEAT_AFTER``, and
+The filter is pure: it admits advice that is a warning or ends one, has not been told within ``REPEAT_AFTER``, and
 finds a token in the bucket. The worker posts what was admitted. If the API server does not answer, Events are lost, but
-decisions still take effect and the log has them all.
+decisions still take effect and the log has it all.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from kgpu.base.errors import KubeError
 
 log = logging.getLogger(__name__)
 
-REPEAT_AFTER: Final = 600.0  # seconds until the same decision is told again
+REPEAT_AFTER: Final = 600.0  # seconds until the same advice is told again
 BURST: Final = 25  # events at once, as client-go's own limit
 REFILL: Final = 10.0  # seconds per further event
-MEMORY: Final = 512  # decisions remembered for repeats
+MEMORY: Final = 512  # records remembered for repeats
 QUEUE: Final = 64  # events waiting for the API server
 
 # The end of a problem is told too, and lets the same problem be told again when it returns.
@@ -31,7 +31,7 @@ GOOD_NEWS: Final = frozenset({"DeviceRecovered", "DriverReadable", "ConfigApplie
 class EventPublisher(Protocol):
     """Writes one Event about this node."""
 
-    async def publish(self, decision: Advice) -> None:
+    async def publish(self, advice: Advice) -> None:
         """Raises KubeError when the API server refuses or can't be reached."""
         ...
 
@@ -43,14 +43,14 @@ class MemoryEventPublisher:
         self.published: list[Advice] = []
         self.refuse: KubeError | None = None
 
-    async def publish(self, decision: Advice) -> None:
+    async def publish(self, advice: Advice) -> None:
         if self.refuse is not None:
             raise self.refuse
-        self.published.append(decision)
+        self.published.append(advice)
 
 
 class EventFilter:
-    """Which decisions become Events."""
+    """Which advice becomes Events."""
 
     def __init__(self) -> None:
         self._told: OrderedDict[tuple[str, str, str, str], float] = OrderedDict()
@@ -58,15 +58,15 @@ class EventFilter:
         self._at: float | None = None
         self.suppressed = 0
 
-    def admit(self, decision: Advice, now: float) -> bool:
+    def admit(self, advice: Advice, now: float) -> bool:
         """True when an Event should be written at ``now`` (monotonic seconds)."""
-        good = decision.reason in GOOD_NEWS
-        if not decision.severity.notable and not good:
+        good = advice.reason in GOOD_NEWS
+        if not advice.severity.notable and not good:
             return False
         if good:
-            for old_key in [known for known in self._told if known[0] == decision.subject]:
+            for old_key in [known for known in self._told if known[0] == advice.subject]:
                 del self._told[old_key]
-        key = (decision.subject, decision.reason, decision.what, decision.why)
+        key = (advice.subject, advice.reason, advice.what, advice.why)
         told_at = self._told.get(key)
         if told_at is not None and now - told_at < REPEAT_AFTER:
             return False
@@ -85,7 +85,7 @@ class EventFilter:
 
 
 class EventQueue:
-    """Takes decisions from anywhere in the loop; ``run`` posts them."""
+    """Takes advice from anywhere in the loop; ``run`` posts it."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -93,19 +93,19 @@ class EventQueue:
         self._waiting: deque[Advice] = deque(maxlen=QUEUE)
         self._wake = asyncio.Event()
 
-    def take(self, decision: Advice) -> None:
-        """Queue a decision if the filter admits it. An ``AdviceSink``."""
-        if self._filter.admit(decision, self._clock.monotonic()):
-            self._waiting.append(decision)
+    def take(self, advice: Advice) -> None:
+        """Queue advice if the filter admits it. An ``AdviceSink``."""
+        if self._filter.admit(advice, self._clock.monotonic()):
+            self._waiting.append(advice)
             self._wake.set()
 
     async def run(self, publisher: EventPublisher) -> None:
         """Post until cancelled. A refused Event is dropped with a log line."""
         while True:
             while self._waiting:
-                decision = self._waiting.popleft()
+                advice = self._waiting.popleft()
                 try:
-                    await publisher.publish(decision)
+                    await publisher.publish(advice)
                 except KubeError as error:
                     log.warning("an Event was not written: %s", error.one_line())
             self._wake.clear()

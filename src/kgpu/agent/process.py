@@ -1,4 +1,4 @@
-"""What both forms of the agent share: decisions and where they go, the API client, status pages, an orderly end."""
+"""What both forms of the agent share: advice and where it goes, the API client, status pages, an orderly end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kgpu.base.advice import Advice
 from kgpu.base.backoff import BackoffPolicy
 from kgpu.base.errors import UserError
 from kgpu.base.http import Address, Page, Routes, StatusServer
-from kgpu.base.log import log_decision
+from kgpu.base.log import log_advice
 from kgpu.base.supervise import RoleHandle, RoleStatus, Supervisor
 from kgpu.kube.port import KubeApi
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 # A node's agent talks to few others, so it may retry soon: a driver or socket that appears is used within seconds.
 POLICY: Final = BackoffPolicy(first=0.25, cap=5.0, factor=2.0, jitter=0.3, healthy_after=30.0)
-DECISIONS_KEPT: Final = 50
+ADVICE_KEPT: Final = 50
 
 
 class Followed(Protocol):
@@ -57,19 +57,19 @@ class AgentProcess:
         self.options = options
         self.stop = asyncio.Event()
         self.address: Address | None = None
-        self.services = Supervisor(policy=POLICY, on_decision=self.decide)
+        self.services = Supervisor(policy=POLICY, on_advice=self.decide)
         self._begin = time.monotonic()
-        self._decisions: deque[tuple[float, Advice]] = deque(maxlen=DECISIONS_KEPT)
+        self._advice: deque[tuple[float, Advice]] = deque(maxlen=ADVICE_KEPT)
         self._events = EventQueue()
         self._api = api
         self.pages: dict[str, Page] = {}  # the roles' pages, besides those that every agent has
         self.offered: dict[str, int] = {}  # what the device plugin offers: healthy devices by resource
 
-    def decide(self, decision: Advice) -> None:
-        """Take a decision of a role, for the log, the status page and Events."""
-        log_decision(log, decision)
-        self._decisions.append((time.time(), decision))
-        self._events.take(decision)
+    def decide(self, advice: Advice) -> None:
+        """Take the advice of a role, for the log, the status page and Events."""
+        log_advice(log, advice)
+        self._advice.append((time.time(), advice))
+        self._events.take(advice)
 
     def api(self) -> KubeApi:
         """The API server's client, made on first use. Raises KubeError."""
@@ -88,7 +88,7 @@ class AgentProcess:
         return server
 
     async def write_events(self, handle: RoleHandle) -> None:
-        """A service: write decisions as Events about this node."""
+        """A service: write advice as Events about this node."""
         from kgpu.kube.events import NodeEvents
 
         publisher = NodeEvents(self.api(), node=self.options.node_name)
@@ -96,7 +96,7 @@ class AgentProcess:
         await self._events.run(publisher)
 
     def document(self, roles: Iterable[RoleStatus], **more: Any) -> dict[str, Any]:
-        """The content of ``/statusz``, with ``more`` between the services and the decisions."""
+        """The content of ``/statusz``, with ``more`` between the services and the advice."""
         now = time.monotonic()
         return {
             "version": __version__,
@@ -105,9 +105,7 @@ class AgentProcess:
             "roles": [status.role_row(role, now) for role in roles],
             "services": [status.role_row(service, now) for service in self.services.statuses()],
             **more,
-            "decisions": [
-                {"time": round(when, 3), **status.decision_row(decision)} for when, decision in self._decisions
-            ],
+            "decisions": [{"time": round(when, 3), **status.advice_row(advice)} for when, advice in self._advice],
         }
 
     async def close_all(self, closing: Iterable[tuple[str, Coroutine[Any, Any, None]]]) -> list[str]:

@@ -45,7 +45,7 @@ class Agent(AgentProcess):
         super().__init__(options, api=api)
         self._chosen = roles
         self.reader = SharedReader(open_reader or self._open_reader)
-        self.roles = Supervisor(policy=POLICY, on_decision=self.decide)
+        self.roles = Supervisor(policy=POLICY, on_advice=self.decide)
         self._config: FollowedConfig = DefaultConfig()
 
     async def run(self) -> tuple[str, ...]:

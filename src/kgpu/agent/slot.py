@@ -85,7 +85,7 @@ class Slot:
             await self.role.start(host, handle)
 
         self._running = options
-        self._supervisor = Supervisor(policy=POLICY, on_decision=self._decide)
+        self._supervisor = Supervisor(policy=POLICY, on_advice=self._decide)
         self._supervisor.start(self.role.name, function)
 
     async def _end(self, *, once: bool = False) -> None:

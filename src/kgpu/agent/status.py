@@ -107,16 +107,16 @@ def config_row(config: ConfigText | None) -> dict[str, Any]:
     }
 
 
-def decision_row(decision: Advice) -> dict[str, Any]:
-    """One decision for JSON."""
+def advice_row(advice: Advice) -> dict[str, Any]:
+    """One record for JSON."""
     return {
-        "subject": decision.subject,
-        "what": decision.what,
-        "why": decision.why,
-        "evidence": list(decision.evidence),
-        "severity": str(decision.severity),
-        "remedy": decision.remedy,
-        "reason": decision.reason,
+        "subject": advice.subject,
+        "what": advice.what,
+        "why": advice.why,
+        "evidence": list(advice.evidence),
+        "severity": str(advice.severity),
+        "remedy": advice.remedy,
+        "reason": advice.reason,
     }
 
 

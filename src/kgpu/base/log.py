@@ -65,7 +65,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object: time (RFC 3339, UTC), level, logger, message, and a decision's fields."""
+    """One JSON object: time (RFC 3339, UTC), level, logger, message, and the fields of advice."""
 
     def format(self, record: logging.LogRecord) -> str:
         seconds, fraction = divmod(record.created, 1)
@@ -75,14 +75,14 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": blank_credentials(record.getMessage()),
         }
-        decision = getattr(record, "decision", None)
-        if isinstance(decision, Advice):
+        advice = getattr(record, "advice", None)
+        if isinstance(advice, Advice):
             fields |= {
-                "subject": decision.subject,
-                "reason": decision.reason,
-                "why": blank_credentials(decision.why),
-                "evidence": [blank_credentials(fact) for fact in decision.evidence],
-                "remedy": decision.remedy,
+                "subject": advice.subject,
+                "reason": advice.reason,
+                "why": blank_credentials(advice.why),
+                "evidence": [blank_credentials(fact) for fact in advice.evidence],
+                "remedy": advice.remedy,
             }
         if record.exc_info:
             fields["traceback"] = blank_credentials(self.formatException(record.exc_info))
@@ -103,6 +103,6 @@ def configure(*, level: str = "info", form: str = "text", stream: TextIO | None 
         logging.getLogger(noisy).setLevel(max(logging.WARNING, LEVELS[level]))
 
 
-def log_decision(logger: logging.Logger, decision: Advice) -> None:
-    """Write a decision at the level of its severity."""
-    logger.log(_LEVEL_OF[decision.severity], "%s", decision.one_line(), extra={"decision": decision})
+def log_advice(logger: logging.Logger, advice: Advice) -> None:
+    """Write advice at the level of its severity."""
+    logger.log(_LEVEL_OF[advice.severity], "%s", advice.one_line(), extra={"advice": advice})

@@ -121,12 +121,12 @@ class Supervisor:
         *,
         clock: Clock | None = None,
         policy: BackoffPolicy | None = None,
-        on_decision: AdviceSink | None = None,
+        on_advice: AdviceSink | None = None,
         uniform: Callable[[], float] = random.random,
     ) -> None:
         self._clock = clock or SystemClock()
         self._policy = policy or BackoffPolicy()
-        self._decide = on_decision or (lambda _: None)
+        self._decide = on_advice or (lambda _: None)
         self._uniform = uniform
         self._handles: dict[str, RoleHandle] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}

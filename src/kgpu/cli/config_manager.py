@@ -102,7 +102,7 @@ async def _run(settings: ConfigManagerSettings, kubeconfig: str, *, once: bool) 
     import signal
 
     from kgpu.agent.config_manager import ConfigManager, run
-    from kgpu.base.log import log_decision
+    from kgpu.base.log import log_advice
     from kgpu.base.supervise import stop_on_signals
     from kgpu.base.waits import first_of
     from kgpu.kube.client import connect
@@ -112,7 +112,7 @@ async def _run(settings: ConfigManagerSettings, kubeconfig: str, *, once: bool) 
     stop = asyncio.Event()
     try:
         with stop_on_signals(stop, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
-            manager = ConfigManager(settings, lambda decision: log_decision(log, decision))
+            manager = ConfigManager(settings, lambda advice: log_advice(log, advice))
             await first_of(run(manager, settings, api, once=once), stop.wait())
     finally:
         await api.close()

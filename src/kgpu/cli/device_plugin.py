@@ -165,12 +165,12 @@ async def _open(root: Path) -> Reader:
     return open_reader(driver_root=root)
 
 
-def _report(decision: Any) -> None:
+def _report(advice: Any) -> None:
     import logging
 
-    from kgpu.base.log import log_decision
+    from kgpu.base.log import log_advice
 
-    log_decision(logging.getLogger("kgpu.deviceplugin"), decision)
+    log_advice(logging.getLogger("kgpu.deviceplugin"), advice)
 
 
 @device_plugin.command("prefer", examples="kgpu device-plugin prefer --available 0,2,4,5 --must 0 --size 2 -o json")

@@ -113,9 +113,9 @@ def _counters(given: ExporterOptions) -> tuple[CountedMetric, ...]:
     return source.rows
 
 
-def _echo(decision: Advice) -> None:
-    if decision.severity.notable:
-        click.echo(f"kgpu exporter: {decision.one_line()}", err=True)
+def _echo(advice: Advice) -> None:
+    if advice.severity.notable:
+        click.echo(f"kgpu exporter: {advice.one_line()}", err=True)
 
 
 async def _look(
@@ -148,8 +148,8 @@ async def _look(
     verdicts = VerdictFile(verdicts_path(place.host_root, os.environ)).read()
     ticks.judged(verdicts.gpus if verdicts else None)
     outcome = ticks.families(0.0, users)
-    for decision in outcome.decisions:
-        _echo(decision)
+    for advice in outcome.advice:
+        _echo(advice)
     return outcome.families
 
 
@@ -195,7 +195,7 @@ async def _serve(place: ExporterPlace, options: ExporterOptions) -> None:
     import signal
 
     from kgpu.agent.shared_reader import SharedReader
-    from kgpu.base.log import configure, log_decision
+    from kgpu.base.log import configure, log_advice
     from kgpu.base.supervise import stop_on_signals
     from kgpu.exporter.context import make_context
     from kgpu.exporter.run import Exporter
@@ -204,7 +204,7 @@ async def _serve(place: ExporterPlace, options: ExporterOptions) -> None:
     configure(level="debug" if options.debug else "info", form=options.log_format)
     log = logging.getLogger("kgpu.exporter")
     for advice in options.without_effect:
-        log_decision(log, advice)
+        log_advice(log, advice)
 
     async def open_now() -> Reader:
         return open_reader(driver_root=Path(place.root) if place.root else None, poll=LOOK_SECONDS)
@@ -217,7 +217,7 @@ async def _serve(place: ExporterPlace, options: ExporterOptions) -> None:
         context = make_context(
             options,
             reader.view(),
-            report=lambda decision: log_decision(log, decision),
+            report=lambda record: log_advice(log, record),
             api=api,
             node=os.environ.get("NODE_NAME", ""),
             host_root=place.host_root,

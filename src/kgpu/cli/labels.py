@@ -205,8 +205,8 @@ def _once(
     timestamp = int(time.time()) if wanted.timestamp else None
     facts = read_facts(wanted, root or "/")
     planned = plan(inventory, wanted, facts, timestamp=timestamp, previous=previous, error=error)
-    for decision in planned.decisions:
-        click.echo(f"kgpu labels: {decision.one_line()}", err=True)
+    for advice in planned.advice:
+        click.echo(f"kgpu labels: {advice.one_line()}", err=True)
     return planned.labels
 
 
@@ -287,7 +287,7 @@ async def _keep(root: str, path: str, overrides: Mapping[str, Any], place: Label
     from kgpu.agent.config_file import FileConfigSource
     from kgpu.agent.remembered_config import DefaultConfig
     from kgpu.agent.shared_reader import SharedReader
-    from kgpu.base.log import log_decision
+    from kgpu.base.log import log_advice
     from kgpu.base.supervise import stop_on_signals
     from kgpu.discovery.node_facts import read_facts
     from kgpu.discovery.run import LabelsContext, run
@@ -306,7 +306,7 @@ async def _keep(root: str, path: str, overrides: Mapping[str, Any], place: Label
         reader=reader.view(),
         config=source,
         publisher=publisher,
-        report=lambda decision: log_decision(log, decision),
+        report=lambda advice: log_advice(log, advice),
         facts=lambda wanted: read_facts(wanted, root or "/"),
         overrides=overrides,
         outcome=f"%d labels written to {place.target.replace('%', '%%')}",

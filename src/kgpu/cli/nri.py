@@ -76,8 +76,8 @@ async def _run(config: NriConfig, folders: list[Path], pod_resources: Path, kube
 
     log = logging.getLogger("kgpu.nri")
 
-    def report(decision: Advice) -> None:
-        log.log(logging.WARNING if decision.severity.notable else logging.INFO, "%s", decision.one_line())
+    def report(advice: Advice) -> None:
+        log.log(logging.WARNING if advice.severity.notable else logging.INFO, "%s", advice.one_line())
 
     last_line = ""
 

@@ -57,8 +57,8 @@ class PluginCore:
         self.plan = ResourcePlan()
         self.health = DeviceHealth(illnesses=memory.illnesses)
         self.read = False  # whether an inventory or its failure is known
-        self._rules, decisions = health_rules.rules_from_env(env)
-        self._tell(decisions)
+        self._rules, advice = health_rules.rules_from_env(env)
+        self._tell(advice)
 
     # --- inputs ---
 
@@ -83,8 +83,8 @@ class PluginCore:
 
     def inventory(self, inventory: Inventory, links: Sequence[Link], now: float) -> None:
         """Apply a reading of the hardware."""
-        self.accelerators, decisions = roster.merge(self.accelerators, inventory)
-        self._tell(decisions)
+        self.accelerators, advice = roster.merge(self.accelerators, inventory)
+        self._tell(advice)
         self.topology = self.topology.updated(self.accelerators, links)
         self._observe(now)
 
@@ -104,21 +104,21 @@ class PluginCore:
     def event(self, event: HardwareEvent, now: float) -> bool:
         """Apply an event; True if it changed a device's health."""
         before = self.health
-        self.health, decisions = health_rules.on_event(before, event, self._rules, now, self.accelerators)
-        self._tell(decisions)
+        self.health, advice = health_rules.on_event(before, event, self._rules, now, self.accelerators)
+        self._tell(advice)
         return self.health.illnesses != before.illnesses
 
     def verdicts(self, verdicts: Mapping[str, GpuVerdict] | None) -> bool:
         """Apply the health role's verdicts, None if nobody gives any; True if something changed."""
         before = self.health
-        self.health, decisions = health_rules.on_verdicts(before, verdicts, self._rules)
-        self._tell(decisions)
+        self.health, advice = health_rules.on_verdicts(before, verdicts, self._rules)
+        self._tell(advice)
         return (self.health.judged, self.health.withdrawn) != (before.judged, before.withdrawn)
 
     def _observe(self, now: float) -> None:
         self.read = True
-        self.health, decisions = health_rules.on_reading(self.health, self.accelerators, self._rules, now)
-        self._tell(decisions)
+        self.health, advice = health_rules.on_reading(self.health, self.accelerators, self._rules, now)
+        self._tell(advice)
         self._replan()
 
     def _replan(self) -> None:
@@ -130,13 +130,13 @@ class PluginCore:
         if missing:
             resources = _without_imex(resources, missing, required=self.settings.imex_required)
         self.plan = resources = _without_mps(resources, self.settings, self.host)
-        news = frozenset(resources.decisions)
-        self._tell([decision for decision in resources.decisions if decision not in self._told])
+        news = frozenset(resources.advice)
+        self._tell([advice for advice in resources.advice if advice not in self._told])
         self._told = news
 
-    def _tell(self, decisions: Sequence[Advice]) -> None:
-        for decision in decisions:
-            self._report(decision)
+    def _tell(self, advice: Sequence[Advice]) -> None:
+        for record in advice:
+            self._report(record)
 
     # --- outputs ---
 
@@ -192,7 +192,7 @@ class PluginCore:
 def _without_imex(resources: ResourcePlan, missing: Sequence[int], *, required: bool) -> ResourcePlan:
     """Warn about missing channels; with ``required``, offer nothing until they exist."""
     names = ", ".join(f"channel{channel}" for channel in missing)
-    decision = Advice(
+    advice = Advice(
         subject="",
         what="nothing is offered" if required else f"containers get no IMEX {names}",
         why=f"error querying IMEX channels: requested IMEX channel {names} does not exist",
@@ -200,7 +200,7 @@ def _without_imex(resources: ResourcePlan, missing: Sequence[int], *, required: 
         remedy="load the nvidia-caps-imex-channels device (NVreg_CreateImexChannel0=1), or set imex.required: false",
         reason="ImexMissing",
     )
-    return ResourcePlan(resources=() if required else resources.resources, decisions=(*resources.decisions, decision))
+    return ResourcePlan(resources=() if required else resources.resources, advice=(*resources.advice, advice))
 
 
 def _without_mps(resources: ResourcePlan, settings: PluginSettings, host: HostDevices) -> ResourcePlan:
@@ -210,7 +210,7 @@ def _without_mps(resources: ResourcePlan, settings: PluginSettings, host: HostDe
         for resource in resources.resources
         if resource.sharing is SharingKind.MPS and resource.name not in host.mps_daemons
     ]
-    decisions = [
+    advice = [
         Advice(
             subject=resource.name,
             what=f"{resource.name} is not offered",
@@ -223,11 +223,11 @@ def _without_mps(resources: ResourcePlan, settings: PluginSettings, host: HostDe
         for resource in silent
     ]
     kept = tuple(resource for resource in resources.resources if resource not in silent)
-    return ResourcePlan(resources=kept, decisions=(*resources.decisions, *decisions))
+    return ResourcePlan(resources=kept, advice=(*resources.advice, *advice))
 
 
 def refused(config: ConfigText, problem: UserError, *, kept: bool) -> Advice:
     """The advice on a configuration that can't be used."""
-    decision = Advice.from_error(problem, subject=config.name, reason=REFUSED, severity=Severity.ERROR)
+    advice = Advice.from_error(problem, subject=config.name, reason=REFUSED, severity=Severity.ERROR)
     tail = "the last good configuration stays in force" if kept else "nothing is offered until it is corrected"
-    return replace(decision, evidence=(tail,))
+    return replace(advice, evidence=(tail,))

@@ -62,9 +62,9 @@ class XidRules:
 
 def rules_from_env(env: Mapping[str, str]) -> tuple[XidRules, list[Advice]]:
     """The rules from the two environment variables, and advice on words that are invalid and skipped."""
-    decisions: list[Advice] = []
-    disabled, disabled_words = _codes(ENV_DISABLE_HEALTHCHECKS, env, decisions)
-    enabled, enabled_words = _codes(ENV_ENABLE_HEALTHCHECKS, env, decisions)
+    advice: list[Advice] = []
+    disabled, disabled_words = _codes(ENV_DISABLE_HEALTHCHECKS, env, advice)
+    enabled, enabled_words = _codes(ENV_ENABLE_HEALTHCHECKS, env, advice)
     return (
         XidRules(
             ignored=APPLICATION_XIDS | disabled,
@@ -74,14 +74,14 @@ def rules_from_env(env: Mapping[str, str]) -> tuple[XidRules, list[Advice]]:
             all_enabled=bool(enabled_words),
             findings="all" not in disabled_words or bool(enabled_words),
         ),
-        decisions,
+        advice,
     )
 
 
-def _codes(name: str, env: Mapping[str, str], decisions: list[Advice]) -> tuple[frozenset[int], frozenset[str]]:
+def _codes(name: str, env: Mapping[str, str], advice: list[Advice]) -> tuple[frozenset[int], frozenset[str]]:
     words = [word for item in env.get(name, "").lower().split(",") if (word := item.strip())]
     codes = frozenset(int(word) for word in words if _XID.fullmatch(word))
-    decisions += [
+    advice += [
         Advice(
             subject=name,
             what=f"{word!r} is skipped",
@@ -173,7 +173,7 @@ def on_event(
         key = (event.uuid, event.code)
         if key in health.ignored:
             return health, []
-        decision = Advice(
+        advice = Advice(
             subject=event.uuid,
             what=f"Xid {event.code} is ignored",
             why="it is an error of the program that used the GPU"
@@ -182,7 +182,7 @@ def on_event(
             remedy=f"{ENV_ENABLE_HEALTHCHECKS}={event.code} makes it count",
             reason="XidIgnored",
         )
-        return replace(health, ignored=health.ignored | {key}), [decision]
+        return replace(health, ignored=health.ignored | {key}), [advice]
     new = Illness(
         gpu_uuid=event.uuid,
         code=event.code,
@@ -195,7 +195,7 @@ def on_event(
     if len(others) < len(health.illnesses):
         again = next(old for old in health.illnesses if _key(old) == _key(new))
         return replace(health, illnesses=(*others, replace(again, last=now))), []
-    decision = Advice(
+    advice = Advice(
         subject=event.uuid,
         what=f"device marked unhealthy: {event.uuid}",
         why=f"critical {new.reason}",
@@ -206,7 +206,7 @@ def on_event(
         " reset the GPU or reboot the node. Running pods are left alone",
         reason="DeviceUnhealthy",
     )
-    return replace(health, illnesses=(*others, new)), [decision]
+    return replace(health, illnesses=(*others, new)), [advice]
 
 
 def _key(illness: Illness) -> tuple[str, int, int | None, int | None]:
@@ -222,11 +222,11 @@ def on_reading(
     quiet_seconds: float = QUIET_SECONDS,
 ) -> tuple[DeviceHealth, list[Advice]]:
     """The state after a reading: findings come and go, and illnesses end."""
-    decisions: list[Advice] = []
+    advice: list[Advice] = []
     by_uuid = {gpu.uuid: gpu for gpu in accelerators}
     broken = {gpu.uuid: reason for gpu in accelerators if (reason := _found(gpu, rules))}
     announced = {illness.gpu_uuid for illness in health.illnesses if illness.gpu_instance is None}
-    decisions += [
+    advice += [
         Advice(
             subject=uuid,
             what=f"device marked unhealthy: {uuid}",
@@ -249,10 +249,10 @@ def on_reading(
         else:
             ended.setdefault(illness.gpu_uuid, []).append(illness.reason)
     ill = broken.keys() | {illness.gpu_uuid for illness in kept}
-    decisions += [
+    advice += [
         _recovered(by_uuid[uuid], reasons) for uuid, reasons in ended.items() if uuid in by_uuid and uuid not in ill
     ]
-    return replace(health, illnesses=tuple(kept), broken=broken), decisions
+    return replace(health, illnesses=tuple(kept), broken=broken), advice
 
 
 def on_verdicts(

@@ -84,10 +84,10 @@ class PluginResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcePlan:
-    """What to offer, and the decisions that led to it."""
+    """What to offer, and advice on how that came about."""
 
     resources: tuple[PluginResource, ...] = ()
-    decisions: tuple[Advice, ...] = field(default=(), compare=False)
+    advice: tuple[Advice, ...] = field(default=(), compare=False)
 
     def resource(self, name: str) -> PluginResource | None:
         """The resource called ``name``, None if there is none."""

@@ -20,9 +20,9 @@ from kgpu.hw.vendor import vendor_of
 
 def plan(accelerators: Sequence[Accelerator], settings: PluginSettings) -> ResourcePlan:
     """What to offer for these accelerators."""
-    decisions: list[Advice] = []
+    advice: list[Advice] = []
     if settings.discovery_strategy == "tegra":
-        decisions.append(
+        advice.append(
             Advice(
                 subject="",
                 what="Only devices that the driver library shows are offered",
@@ -32,19 +32,19 @@ def plan(accelerators: Sequence[Accelerator], settings: PluginSettings) -> Resou
                 reason="DiscoveryUnsupported",
             )
         )
-    units = _offered_units(accelerators, settings, decisions)
+    units = _offered_units(accelerators, settings, advice)
     by_name: dict[str, list[GpuUnit]] = {}
     for unit in units:
-        name = _resource_name(unit, settings, decisions)
+        name = _resource_name(unit, settings, advice)
         if name:
             by_name.setdefault(name, []).append(unit)
     plain = [
         PluginResource(name=name, devices=tuple(PluginDevice(id=unit.uuid, unit=unit) for unit in members))
         for name, members in by_name.items()
     ]
-    resources = share(plain, settings, decisions)
+    resources = share(plain, settings, advice)
     if not resources:
-        decisions.append(
+        advice.append(
             Advice(
                 subject="",
                 what="No devices found; nothing is offered",
@@ -54,7 +54,7 @@ def plan(accelerators: Sequence[Accelerator], settings: PluginSettings) -> Resou
                 reason="NoDevices",
             )
         )
-    return ResourcePlan(resources=tuple(sorted(resources, key=lambda r: r.name)), decisions=tuple(decisions))
+    return ResourcePlan(resources=tuple(sorted(resources, key=lambda r: r.name)), advice=tuple(advice))
 
 
 def whole_gpu(gpu: Accelerator) -> GpuUnit:
@@ -93,13 +93,13 @@ def _slices(gpu: Accelerator) -> list[GpuUnit]:
 
 
 def _offered_units(
-    accelerators: Sequence[Accelerator], settings: PluginSettings, decisions: list[Advice]
+    accelerators: Sequence[Accelerator], settings: PluginSettings, advice: list[Advice]
 ) -> list[GpuUnit]:
     computing = (gpu for gpu in accelerators if gpu.name not in vendor_of(gpu.vendor).left_out)
     gpus = sorted(computing, key=lambda gpu: (gpu.index, gpu.uuid))
     if settings.mig_strategy == "none":
-        return _units_none(gpus, decisions)
-    decisions += [
+        return _units_none(gpus, advice)
+    advice += [
         Advice(
             subject=gpu.uuid,
             what=f"GPU {gpu.index} is not offered",
@@ -114,11 +114,11 @@ def _offered_units(
     ]
     if settings.mig_strategy == "mixed":
         return [unit for gpu in gpus for unit in (_slices(gpu) if gpu.mig_enabled else [whole_gpu(gpu)])]
-    return _units_single(gpus, decisions)
+    return _units_single(gpus, advice)
 
 
-def _units_none(gpus: Sequence[Accelerator], decisions: list[Advice]) -> list[GpuUnit]:
-    decisions += [
+def _units_none(gpus: Sequence[Accelerator], advice: list[Advice]) -> list[GpuUnit]:
+    advice += [
         Advice(
             subject=gpu.uuid,
             what=f"GPU {gpu.index} is offered whole although its MIG mode is on",
@@ -134,7 +134,7 @@ def _units_none(gpus: Sequence[Accelerator], decisions: list[Advice]) -> list[Gp
     return [whole_gpu(gpu) for gpu in gpus]
 
 
-def _units_single(gpus: Sequence[Accelerator], decisions: list[Advice]) -> list[GpuUnit]:
+def _units_single(gpus: Sequence[Accelerator], advice: list[Advice]) -> list[GpuUnit]:
     """The units for strategy single, which promises equal devices: the most frequent kind is kept, the
     rest left out.
     """
@@ -144,7 +144,7 @@ def _units_single(gpus: Sequence[Accelerator], decisions: list[Advice]) -> list[
         keep_slices = len(on) >= len(off)
         left_out = off if keep_slices else on
         evidence = (f"MIG mode is on for {len(on)} GPUs and off for {len(off)}",)
-        decisions += [
+        advice += [
             Advice(
                 subject=gpu.uuid,
                 what=f"GPU {gpu.index} is not offered",
@@ -165,7 +165,7 @@ def _units_single(gpus: Sequence[Accelerator], decisions: list[Advice]) -> list[
         kept = max(counts, key=lambda profile: counts[profile])
         for profile, number in sorted(counts.items()):
             if profile != kept:
-                decisions.append(
+                advice.append(
                     Advice(
                         subject=vendor_of(units[0].vendor).resource,
                         what=f"{number} MIG devices with profile {profile} are not offered",
@@ -184,8 +184,8 @@ def _first_match(rows: Sequence[NamePattern], text: str) -> str:
     return next((row.name for row in rows if row.matches(text)), "")
 
 
-def _resource_name(unit: GpuUnit, settings: PluginSettings, decisions: list[Advice]) -> str:
-    """The name of the unit's resource before sharing; "" with a decision if none fits."""
+def _resource_name(unit: GpuUnit, settings: PluginSettings, advice: list[Advice]) -> str:
+    """The name of the unit's resource before sharing; "" with advice if none fits."""
     vendor = vendor_of(unit.vendor)
     if not unit.is_mig:
         return _first_match(settings.gpus, unit.model) or vendor.resource
@@ -195,7 +195,7 @@ def _resource_name(unit: GpuUnit, settings: PluginSettings, decisions: list[Advi
         return vendor.resource
     # A compute instance smaller than its GPU instance ("1c.3g.20gb") shares the memory of its siblings.
     if "c." in unit.profile:
-        decisions.append(
+        advice.append(
             Advice(
                 subject=unit.uuid,
                 what=f"MIG device {unit.index} is not offered",

@@ -43,7 +43,7 @@ class PluginMemory:
 
 def merge(known: Sequence[Accelerator], inventory: Inventory) -> tuple[tuple[Accelerator, ...], list[Advice]]:
     """The inventory, completed with what is known about devices that it lacks or can't read."""
-    decisions: list[Advice] = []
+    advice: list[Advice] = []
     by_uuid = {gpu.uuid: gpu for gpu in known}
     merged: dict[str, Accelerator] = {}
     read = {gpu.uuid for gpu in inventory.accelerators if gpu.uuid}
@@ -53,7 +53,7 @@ def merge(known: Sequence[Accelerator], inventory: Inventory) -> tuple[tuple[Acc
         if current.uuid:
             merged[current.uuid] = current
     if read and known and not (read & by_uuid.keys()):
-        decisions.append(
+        advice.append(
             Advice(
                 subject="",
                 what=f"{len(known)} remembered devices are forgotten",
@@ -61,7 +61,7 @@ def merge(known: Sequence[Accelerator], inventory: Inventory) -> tuple[tuple[Acc
                 reason="DevicesExchanged",
             )
         )
-        return _ordered(merged.values()), decisions
+        return _ordered(merged.values()), advice
     for gpu in known:
         if gpu.uuid in merged:
             continue
@@ -69,7 +69,7 @@ def merge(known: Sequence[Accelerator], inventory: Inventory) -> tuple[tuple[Acc
         if successor is None:
             merged[gpu.uuid] = _missing(gpu)
             continue
-        decisions.append(
+        advice.append(
             Advice(
                 subject=gpu.uuid,
                 what="The device is not offered any more",
@@ -77,7 +77,7 @@ def merge(known: Sequence[Accelerator], inventory: Inventory) -> tuple[tuple[Acc
                 reason="DeviceReplaced",
             )
         )
-    return _ordered(merged.values()), decisions
+    return _ordered(merged.values()), advice
 
 
 def _with_facts_of(old: Accelerator, blank: Accelerator) -> Accelerator:

@@ -129,9 +129,9 @@ class _DevicePlugin:
     def __init__(self, ctx: DevicePluginContext) -> None:
         self._ctx = ctx
         self._boot = boot_id()
-        memory, decisions = roster.load(ctx.state_dir, source=ctx.env.get(ENV_HW_STATE, "driver"), boot=self._boot)
-        for decision in decisions:
-            ctx.report(decision)
+        memory, advice = roster.load(ctx.state_dir, source=ctx.env.get(ENV_HW_STATE, "driver"), boot=self._boot)
+        for record in advice:
+            ctx.report(record)
         self._saved = memory
         self._core = PluginCore(
             overrides=ctx.overrides,
@@ -438,20 +438,16 @@ class _DevicePlugin:
         waits_for = self._waits_for()
         if waits_for:
             return False, waits_for, ""
-        missing = [decision for decision in self._core.plan.decisions if decision.reason == "MpsDaemonMissing"]
+        missing = [advice for advice in self._core.plan.advice if advice.reason == "MpsDaemonMissing"]
         if missing:
-            return False, "; ".join(f"{decision.what}: {decision.why}" for decision in missing), "MpsDaemonMissing"
+            return False, "; ".join(f"{advice.what}: {advice.why}" for advice in missing), "MpsDaemonMissing"
         return True, problem or "", REFUSED if problem else ""
 
     def _waits_for(self) -> Reason:
         if self._driver_problem is not None:
             return f"the driver can't be read: {self._driver_problem.what}"
         if not self._core.plan.resources:
-            held = [
-                f"{decision.what}: {decision.why}"
-                for decision in self._core.plan.decisions
-                if decision.reason in _HELD_BACK
-            ]
+            held = [f"{advice.what}: {advice.why}" for advice in self._core.plan.advice if advice.reason in _HELD_BACK]
             return "; ".join(held) or "No devices found"
         if self._cdi_problem:
             return self._cdi_problem

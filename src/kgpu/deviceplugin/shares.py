@@ -25,9 +25,7 @@ DEVICE_BYTES = 24
 """The bytes of a device in that message besides its id: health, NUMA node, framing."""
 
 
-def share(
-    resources: Sequence[PluginResource], settings: PluginSettings, decisions: list[Advice]
-) -> list[PluginResource]:
+def share(resources: Sequence[PluginResource], settings: PluginSettings, advice: list[Advice]) -> list[PluginResource]:
     """The resources with the sharing block applied, entry by entry in the file's order."""
     sharing = settings.sharing
     if sharing is None:
@@ -37,20 +35,20 @@ def share(
     shared: dict[str, list[PluginDevice]] = {}
     for entry in sharing.resources:
         if entry.name not in plain:
-            decisions.append(_not_here(entry, list(plain)))
+            advice.append(_not_here(entry, list(plain)))
             continue
         if sharing.offered_name(entry) in plain.keys() - {entry.name}:
-            decisions.append(_name_taken(entry, sharing))
+            advice.append(_name_taken(entry, sharing))
             continue
         if sharing.kind not in makers[entry.name].sharing:
-            decisions.append(_not_theirs(entry, sharing, makers[entry.name]))
+            advice.append(_not_theirs(entry, sharing, makers[entry.name]))
             continue
-        chosen = _selected(entry, plain[entry.name], decisions)
-        chosen = _shareable(entry, sharing, chosen, decisions)
+        chosen = _selected(entry, plain[entry.name], advice)
+        chosen = _shareable(entry, sharing, chosen, advice)
         if sum(len(device.id) + 2 + len(str(entry.replicas)) + DEVICE_BYTES for device in chosen) * entry.replicas > (
             MESSAGE_LIMIT
         ):
-            decisions.append(_too_many(entry))
+            advice.append(_too_many(entry))
             continue
         shared_ids = {device.id for device in chosen}
         plain[entry.name] = [device for device in plain[entry.name] if device.id not in shared_ids]
@@ -60,7 +58,7 @@ def share(
             for number in range(entry.replicas)
         )
         if entry.replicas > MANY_REPLICAS and sharing.kind is SharingKind.TIME_SLICING:
-            decisions.append(_many(entry))
+            advice.append(_many(entry))
     names = dict.fromkeys([*plain, *shared])
     return [
         PluginResource(
@@ -80,12 +78,12 @@ def _order(device: PluginDevice) -> tuple[int, int, str, int]:
     return device.unit.gpu_index, int(position or -1), device.unit.uuid, int(replica or 0)
 
 
-def _selected(entry: SharedResource, devices: list[PluginDevice], decisions: list[Advice]) -> list[PluginDevice]:
+def _selected(entry: SharedResource, devices: list[PluginDevice], advice: list[Advice]) -> list[PluginDevice]:
     if entry.devices.is_all:
         return devices
     if entry.devices.count is not None:
         if entry.devices.count > len(devices):
-            decisions.append(
+            advice.append(
                 Advice(
                     subject=entry.name,
                     what=f"All {len(devices)} devices are shared",
@@ -101,7 +99,7 @@ def _selected(entry: SharedResource, devices: list[PluginDevice], decisions: lis
         if hit is not None and hit not in named:
             named.append(hit)
         elif hit is None:
-            decisions.append(
+            advice.append(
                 Advice(
                     subject=entry.name,
                     what=f"Device {ref} is not shared",
@@ -122,7 +120,7 @@ def _refers(ref: str, device: PluginDevice) -> bool:
 
 
 def _shareable(
-    entry: SharedResource, sharing: Sharing, devices: list[PluginDevice], decisions: list[Advice]
+    entry: SharedResource, sharing: Sharing, devices: list[PluginDevice], advice: list[Advice]
 ) -> list[PluginDevice]:
     if sharing.kind is not SharingKind.MPS:
         return devices
@@ -142,7 +140,7 @@ def _shareable(
         else:
             kept.append(device)
             continue
-        decisions.append(
+        advice.append(
             Advice(
                 subject=unit.uuid,
                 what=f"Device {unit.index} is offered unshared as {entry.name}",

@@ -85,9 +85,9 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelPlan:
-    """The wanted labels, sorted by key, and the decisions behind those that are not obvious."""
+    """The wanted labels, sorted by key, and advice on those that are not obvious."""
 
     labels: Mapping[str, str]
-    decisions: tuple[Advice, ...] = field(default=())
+    advice: tuple[Advice, ...] = field(default=())
     fresh: bool = True
     """False if nothing could be read and ``labels`` are just the last ones."""

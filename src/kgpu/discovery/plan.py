@@ -63,33 +63,33 @@ def plan(
     """
     last = dict(previous or {})
     if inventory is None:
-        return LabelPlan(labels=last, decisions=(_kept_all(error, bool(last)),), fresh=False)
+        return LabelPlan(labels=last, advice=(_kept_all(error, bool(last)),), fresh=False)
     vendor = vendor_of(inventory.vendor)
     listed = sorted(inventory.accelerators, key=lambda gpu: (gpu.index, gpu.uuid))
     gpus = tuple(gpu for gpu in listed if gpu.name not in vendor.left_out)
     if not gpus and inventory.findings and last:
         finding = inventory.findings[0]
         broken = UserError(finding.what, finding.expected, finding.remedy)
-        return LabelPlan(labels=last, decisions=(_kept_all(broken, True),), fresh=False)
+        return LabelPlan(labels=last, advice=(_kept_all(broken, True),), fresh=False)
 
-    decisions: list[Advice] = []
-    settings = _with_usable_sharing(settings, gpus, decisions)
+    advice: list[Advice] = []
+    settings = _with_usable_sharing(settings, gpus, advice)
     node_labels = tables.node_labels(vendor.name)
     view = LabelledNode(inventory=inventory, gpus=gpus, settings=settings, facts=facts, timestamp=timestamp)
     if not gpus:
         labels = _run(node_labels.always, view)
-        decisions.append(Advice(subject="", what="no accelerator labels", why="the driver lists no accelerator"))
+        advice.append(Advice(subject="", what="no accelerator labels", why="the driver lists no accelerator"))
     else:
         labels = _run(node_labels.rows, view)
-        for group in _groups(gpus, settings, vendor, decisions):
+        for group in _groups(gpus, settings, vendor, advice):
             labels |= _run(tables.GROUP_ROWS, group, prefix=group.resource)
         labels |= _model_labels(_models(gpus), vendor)
         if node_labels.rows:
-            _note_node_oddities(view, decisions)
-    labels = retain(labels, last, view, decisions)
+            _note_node_oddities(view, advice)
+    labels = retain(labels, last, view, advice)
     if gpus:
         labels = {**node_labels.fallbacks, **labels}
-    return LabelPlan(labels=dict(sorted(labels.items())), decisions=tuple(decisions))
+    return LabelPlan(labels=dict(sorted(labels.items())), advice=tuple(advice))
 
 
 def _run(rows: Iterable[LabelRow[Source]], source: Source, prefix: str = "") -> dict[str, str]:
@@ -107,19 +107,19 @@ def _models(gpus: Iterable[Accelerator]) -> list[ModelGpus]:
 
 
 def _groups(
-    gpus: Sequence[Accelerator], settings: LabelSettings, vendor: Vendor, decisions: list[Advice]
+    gpus: Sequence[Accelerator], settings: LabelSettings, vendor: Vendor, advice: list[Advice]
 ) -> list[ResourceGroup]:
     """The resource groups; later ones override earlier ones key by key."""
     models = _models(gpus)
     if not models:
         return []
     if len(models) > 1:
-        decisions.append(_several_models(models, vendor.resource))
+        advice.append(_several_models(models, vendor.resource))
     groups = [_gpu_group(models[0], settings.sharing, vendor.resource)]
     if settings.mig_strategy is MigStrategy.SINGLE:
-        groups += _single(gpus, models[0], settings.sharing, vendor.resource, decisions)
+        groups += _single(gpus, models[0], settings.sharing, vendor.resource, advice)
     elif settings.mig_strategy is MigStrategy.MIXED:
-        groups += _mixed(gpus, settings.sharing, vendor, decisions)
+        groups += _mixed(gpus, settings.sharing, vendor, advice)
     return groups
 
 
@@ -142,14 +142,14 @@ def _compute(gpus: Iterable[Accelerator]) -> tuple[int, int] | None:
 
 
 def _single(
-    gpus: Sequence[Accelerator], model: ModelGpus, sharing: SharingInForce, resource: str, decisions: list[Advice]
+    gpus: Sequence[Accelerator], model: ModelGpus, sharing: SharingInForce, resource: str, advice: list[Advice]
 ) -> list[ResourceGroup]:
     known = [gpu for gpu in gpus if not never_read(gpu)]
     enabled = [gpu for gpu in known if gpu.mig_enabled]
     if not enabled:
         return []
     slices = _slices(enabled)
-    by_profile = _by_profile(slices, decisions)
+    by_profile = _by_profile(slices, advice)
     reasons = [
         text
         for wrong, text in (
@@ -161,7 +161,7 @@ def _single(
         if wrong
     ]
     if reasons:
-        decisions.append(_invalid_layout(reasons, resource))
+        advice.append(_invalid_layout(reasons, resource))
         first = next((gpu.name for gpu in gpus if legal(gpu.name)), model.name)
         return [ResourceGroup(resource=resource, model=first, count=0, kind="INVALID", broken=True)]
     ((form, members),) = by_profile.items()
@@ -169,9 +169,9 @@ def _single(
 
 
 def _mixed(
-    gpus: Sequence[Accelerator], sharing: SharingInForce, vendor: Vendor, decisions: list[Advice]
+    gpus: Sequence[Accelerator], sharing: SharingInForce, vendor: Vendor, advice: list[Advice]
 ) -> list[ResourceGroup]:
-    by_profile = _by_profile(_slices([gpu for gpu in gpus if gpu.mig_enabled]), decisions)
+    by_profile = _by_profile(_slices([gpu for gpu in gpus if gpu.mig_enabled]), advice)
     return [_mig_group(vendor.partition_resource(form), form, members, sharing) for form, members in by_profile.items()]
 
 
@@ -182,14 +182,14 @@ def _slices(gpus: Iterable[Accelerator]) -> list[Slice]:
     return [(gpu, partition) for gpu in gpus for partition in gpu.partitions]
 
 
-def _by_profile(slices: Iterable[Slice], decisions: list[Advice]) -> dict[str, list[Slice]]:
-    """MIG devices by their profile's resource form; one without a valid profile is left out, with a decision."""
+def _by_profile(slices: Iterable[Slice], advice: list[Advice]) -> dict[str, list[Slice]]:
+    """MIG devices by their profile's resource form; one without a valid profile is left out, with advice."""
     by_profile: dict[str, list[Slice]] = {}
     for gpu, partition in slices:
         try:
             form = parse_mig_profile(partition.profile).resource_form
         except ConfigError as error:
-            decisions.append(Advice.from_error(error, subject=partition.uuid, reason="UnknownMigProfile"))
+            advice.append(Advice.from_error(error, subject=partition.uuid, reason="UnknownMigProfile"))
         else:
             by_profile.setdefault(form, []).append((gpu, partition))
     return by_profile
@@ -227,13 +227,11 @@ def _model_labels(models: Sequence[ModelGpus], vendor: Vendor) -> dict[str, str]
     return labels
 
 
-def _with_usable_sharing(
-    settings: LabelSettings, gpus: Iterable[Accelerator], decisions: list[Advice]
-) -> LabelSettings:
+def _with_usable_sharing(settings: LabelSettings, gpus: Iterable[Accelerator], advice: list[Advice]) -> LabelSettings:
     """The settings without sharing if MPS is configured with MIG, which it can't share; other labels stay."""
     if settings.sharing.kind is not SharingStrategy.MPS or not any(gpu.mig_enabled for gpu in gpus):
         return settings
-    decisions.append(
+    advice.append(
         Advice(
             subject="",
             what="labels show no sharing",
@@ -246,9 +244,9 @@ def _with_usable_sharing(
     return replace(settings, sharing=SharingInForce())
 
 
-def _note_node_oddities(view: LabelledNode, decisions: list[Advice]) -> None:
+def _note_node_oddities(view: LabelledNode, advice: list[Advice]) -> None:
     if len(view.cliques) > 1:
-        decisions.append(
+        advice.append(
             Advice(
                 subject="",
                 what=f"no label {names.LABEL_GPU_CLIQUE}",
@@ -260,7 +258,7 @@ def _note_node_oddities(view: LabelledNode, decisions: list[Advice]) -> None:
             )
         )
     if view.driver is None:
-        decisions.append(
+        advice.append(
             Advice(
                 subject="",
                 what=f"no new {names.LABEL_CUDA_DRIVER_VERSION} labels",

@@ -24,9 +24,9 @@ _VGPU_KEYS: Final = frozenset(
 
 
 def retain(
-    labels: Mapping[str, str], last: Mapping[str, str], view: LabelledNode, decisions: list[Advice]
+    labels: Mapping[str, str], last: Mapping[str, str], view: LabelledNode, advice: list[Advice]
 ) -> dict[str, str]:
-    """The new labels, plus those of ``last`` that could not be read, which a decision then names."""
+    """The new labels, plus those of ``last`` that could not be read, which advice then names."""
     new = dict(labels)
     # One GPU that is missing, or whose model or MIG devices are unknown, makes every count of the node doubtful.
     nameless = _has(view.inventory.findings, _CANNOT_READ)
@@ -36,7 +36,7 @@ def retain(
         new = {key: value for key, value in new.items() if not _in_group(key, view)}
     kept = {key: value for key, value in last.items() if key not in new and _stays(key, new, last, view, unsure=unsure)}
     if kept:
-        decisions.append(_told(kept, view))
+        advice.append(_told(kept, view))
     return new | kept
 
 

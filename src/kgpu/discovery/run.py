@@ -171,7 +171,7 @@ class Labeller:
         # In a thread: a broken PCI function's configuration space can take seconds, and others share this loop.
         facts = await ctx.beside(ctx.facts, settings)
         result = plan(inventory, settings, facts, timestamp=self._timestamp, previous=self._published, error=problem)
-        self._report(result.decisions)
+        self._report(result.advice)
         if not result.fresh:
             return problem or HwError("the accelerators could not be read", "a reading", "see the log")
         if published != result.labels:
@@ -183,12 +183,12 @@ class Labeller:
         self._published = dict(result.labels)
         return None
 
-    def _report(self, decisions: Sequence[Advice]) -> None:
-        """Report each decision when it is new, not at every reading."""
-        lines = {decision.one_line() for decision in decisions}
-        for decision in decisions:
-            if decision.one_line() not in self._told:
-                self._ctx.report(decision)
+    def _report(self, advice: Sequence[Advice]) -> None:
+        """Report each record when it is new, not at every reading."""
+        lines = {record.one_line() for record in advice}
+        for record in advice:
+            if record.one_line() not in self._told:
+                self._ctx.report(record)
         self._told = lines
 
     def _obstacle(self, error: UserError, reason: str) -> UserError:

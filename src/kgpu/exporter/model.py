@@ -175,4 +175,4 @@ class Planned:
     errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
     series: int = 0
     label_sets: tuple[tuple[tuple[str, str], ...], ...] = ()
-    decisions: tuple[Advice, ...] = ()
+    advice: tuple[Advice, ...] = ()

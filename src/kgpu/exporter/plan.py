@@ -60,12 +60,12 @@ def plan(look: PlanInput, settings: ExporterSettings, memory: PlanMemory | None 
         about.append(self_metrics.absent_family(missing.absent, texts))
     # Metrics about missing values are never left out, and do not count.
     wanted = sum(len(family.samples) for family in families)
-    kept, series, decisions = _limited(families, settings.series_limit)
+    kept, series, advice = _limited(families, settings.series_limit)
     if settings.own_metrics:
         about.append(self_metrics.series_family(series, wanted - series, texts))
     kept += about
     sets = tuple(pairs for row in rows for pairs in row.sets)
-    return Planned(families=tuple(kept), errors=missing.errors, series=series, label_sets=sets, decisions=decisions)
+    return Planned(families=tuple(kept), errors=missing.errors, series=series, label_sets=sets, advice=advice)
 
 
 class TargetRow:

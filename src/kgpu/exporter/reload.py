@@ -1,7 +1,7 @@
 """Which metrics are exported: follows a counters file or a ConfigMap, without a gap when it changes.
 
 Errors never empty the metrics: a source that is gone, unreadable or has no valid line leaves the last valid one in
-force, and a metric and a decision say so. Single invalid lines are reported and left out. Until a ConfigMap has been
+force, and a metric and advice say so. Single invalid lines are reported and left out. Until a ConfigMap has been
 valid once the file is in force, and without a file the default set.
 """
 
@@ -50,7 +50,7 @@ class NamedMetrics:
     error: UserError | None = None
 
     def take(self, text: str | UserError) -> tuple[Advice, ...]:
-        """Take the source's present text. Returns decisions about what is new."""
+        """Take the source's present text. Returns advice about what is new."""
         before = (self.error.one_line() if self.error else "", self.text)
         try:
             if isinstance(text, UserError):
@@ -159,8 +159,8 @@ class CountersSource:
 
     def _take(self, source: NamedMetrics, text: str | UserError) -> None:
         news = source.take(text)
-        for decision in news:
-            self._report(decision)
+        for advice in news:
+            self._report(advice)
         if news:
             self.changed()
 

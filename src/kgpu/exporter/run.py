@@ -1,7 +1,7 @@
 """The exporter's loop: a tick reads everything and renders the text, a scrape returns it.
 
-Promises: a scrape never waits for the driver, the kubelet or the API server; a failure there becomes a metric and a
-decision, and everything else is exported. The driver is read every ``interval`` and at once when devices came or went;
+Promises: a scrape never waits for the driver, the kubelet or the API server; a failure there becomes a metric and
+advice, and everything else is exported. The driver is read every ``interval`` and at once when devices came or went;
 who uses what is read every few seconds, and an Xid is in the text within a second. A reading that does not come back
 leaves no old values behind.
 """
@@ -180,8 +180,8 @@ class Exporter:
             return
         self._news, self._users = False, users
         outcome = self._ticks.families(now, users, status=self._status())
-        for decision in outcome.decisions:
-            context.report(decision)
+        for advice in outcome.advice:
+            context.report(advice)
         self._page.publish(outcome.families)
         self._made_at = now
 

@@ -1,7 +1,7 @@
 """From one tick to the next: readings in, families out, with the state between them.
 
 The state is the previous reading (for rates), Xids and clock events, the series budget, label sets as text, and
-decisions already reported. Promises: ``families`` works whatever happened to the readings; without a driver it still
+advice already reported. Promises: ``families`` works whatever happened to the readings; without a driver it still
 shows the last known GPUs, that they do not answer, and their Xids.
 """
 
@@ -33,10 +33,10 @@ NOTHING = Inventory(vendor=NVIDIA, driver_version="")
 
 @dataclass(frozen=True, slots=True)
 class TickOutcome:
-    """One tick's families and new decisions."""
+    """One tick's families and new advice."""
 
     families: tuple[Family, ...]
-    decisions: tuple[Advice, ...]
+    advice: tuple[Advice, ...]
 
 
 class Ticks:
@@ -130,9 +130,9 @@ class Ticks:
         settings = replace(self._settings, without=self._budget.without)
         planned = plan(look, settings, self._memory)
         self._figures.count(planned)
-        decisions = list(planned.decisions)
+        advice = list(planned.advice)
         metrics = sum(counter.kind is not MetricKind.LABEL for counter in settings.counters)
-        decisions += self._budget.observe(at, planned.label_sets, metrics)
+        advice += self._budget.observe(at, planned.label_sets, metrics)
         families = list(planned.families)
         if settings.own_metrics:
             texts = self._memory.texts
@@ -140,8 +140,8 @@ class Ticks:
             families += self_metrics.verdict_families(self._verdicts, look, settings, texts)
             families += self_metrics.users_families(users, texts)
             families += self_metrics.status_families(status, texts) if status is not None else ()
-        news = tuple(decision for decision in decisions if decision not in self._told)
-        self._told = planned.decisions
+        news = tuple(record for record in advice if record not in self._told)
+        self._told = planned.advice
         return TickOutcome(tuple(families), news)
 
     def _units(self) -> list[Unit]:

@@ -1,7 +1,7 @@
 """Applies the web config file: the TLS context, authentication, and following the file and its certificates.
 
 Promises: without a usable file at the start nothing is served at all; a file that becomes invalid later leaves the last
-valid one in force, which a decision and a metric report; new certificates are used from the next connection on.
+valid one in force, which advice and a metric report; new certificates are used from the next connection on.
 Checking a password takes one bcrypt, in a thread, one at a time; correct ones are remembered, wrong ones are not, and
 unknown users take as long.
 """

@@ -72,16 +72,16 @@ class HealthHistory:
 
     def load(self) -> tuple[Remembered, list[Advice]]:
         """What was saved, and what there is to tell about it. A broken file is set aside."""
-        decisions: list[Advice] = []
+        advice: list[Advice] = []
         try:
             with self._open() as db:
-                return self._remembered(db, decisions), decisions
+                return self._remembered(db, advice), advice
         except sqlite3.DatabaseError as error:
             if not _is_broken(error):
                 raise self._obstacle(error) from error
-            decisions.append(self._set_aside(error))
+            advice.append(self._set_aside(error))
         with self._translated(), self._open() as db:
-            return self._remembered(db, decisions), decisions
+            return self._remembered(db, advice), advice
 
     def save(self, remembered: Remembered, notes: Sequence[HistoryNote] = (), done: Sequence[int] = ()) -> None:
         """Write it all at once. ``done`` are the orders that have been carried out."""
@@ -181,14 +181,14 @@ class HealthHistory:
     def _obstacle(self, error: sqlite3.Error) -> HostError:
         return HostError(f"{self.path} can't be used: {error}", "a file that may be written", _REMEDY)
 
-    def _remembered(self, db: sqlite3.Connection, decisions: list[Advice]) -> Remembered:
+    def _remembered(self, db: sqlite3.Connection, advice: list[Advice]) -> Remembered:
         state = dict(db.execute("SELECT key, value FROM state").fetchall())
         memories: dict[str, RememberedGpu] = {}
         for gpu, value in db.execute("SELECT gpu, value FROM memory").fetchall():
             try:
                 memories[gpu] = decode(value, RememberedGpu)
             except (msgspec.DecodeError, TypeError) as error:
-                decisions.append(_lost(f"what was remembered of GPU {gpu} can't be read", str(error)))
+                advice.append(_lost(f"what was remembered of GPU {gpu} can't be read", str(error)))
         sequence = state.get("sequence", "")
         return Remembered(
             boot=state.get("boot", ""),

@@ -96,14 +96,14 @@ class HealthKeeper:
             return None
         loading, self._loading = self._loading, None
         try:
-            remembered, decisions = loading.result()
+            remembered, advice = loading.result()
         except HostError as error:
             self._problems.trouble(WHAT, error)
             return None
         self.loaded = True
         self._problems.well(WHAT)
-        for decision in decisions:
-            self._report(decision)
+        for record in advice:
+            self._report(record)
         return remembered
 
     async def save(self, *, began: float, sequence: Callable[[], int], force: bool) -> None:

@@ -180,7 +180,7 @@ class HealthVerdict:
         more = f" and {rest} more" if rest else ""
         return f"GPU {self.gpu}: {first.what}{more}"
 
-    def decision(self) -> Advice:
+    def advice(self) -> Advice:
         """The same as a record, for logs, Events and conditions."""
         return Advice(
             subject=self.gpu,

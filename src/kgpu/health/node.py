@@ -62,7 +62,7 @@ class NodeHealth:
     memories: dict[str, RememberedGpu] = field(default_factory=dict)
     gpus: dict[str, Accelerator] = field(default_factory=dict)  # as last listed
     notes: list[HistoryNote] = field(default_factory=list)  # since the last ``take``
-    decisions: list[Advice] = field(default_factory=list)
+    advice: list[Advice] = field(default_factory=list)
     _addresses: dict[str, str] = field(default_factory=dict)  # from the log: uuid by address
     _last: dict[tuple[str, str], tuple[float, bool]] = field(default_factory=dict)
     _told: dict[str, tuple[Action, str, str]] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class NodeHealth:
     # --- outputs ---
 
     def judge(self, now: float) -> dict[str, HealthVerdict]:
-        """Every GPU's verdict, in the driver's order; changes become notes and decisions."""
+        """Every GPU's verdict, in the driver's order; changes become notes and advice."""
         verdicts = {}
         for name in sorted(self.memories, key=lambda name: (_order(self.memories[name]), name)):
             before = self.memories[name].action
@@ -170,9 +170,9 @@ class NodeHealth:
         return verdicts
 
     def take(self) -> tuple[list[HistoryNote], list[Advice]]:
-        """Return the notes to save and the decisions to report, and forget them."""
-        taken = self.notes, self.decisions
-        self.notes, self.decisions = [], []
+        """Return the notes to save and the advice to report, and forget them."""
+        taken = self.notes, self.advice
+        self.notes, self.advice = [], []
         return taken
 
     def title(self, name: str) -> str:
@@ -278,9 +278,9 @@ class NodeHealth:
         self._told[name] = state
         if state == (former_state or _NOTHING):
             return
-        record = verdict.decision()
+        record = verdict.advice()
         what = record.what.replace(f"GPU {name}", self.title(name), 1)
-        self.decisions.append(replace(record, what=what[:1].upper() + what[1:]))
+        self.advice.append(replace(record, what=what[:1].upper() + what[1:]))
         if former_state is not None or verdict.action is not former:
             self.notes.append(
                 HistoryNote(at=now, gpu=name, kind="verdict", name=record.reason, action=str(verdict.action), text=what)
@@ -289,7 +289,7 @@ class NodeHealth:
     def _say(
         self, what: str, why: str, reason: str, remedy: str = "read the kernel log with `dmesg | kgpu xid`"
     ) -> None:
-        self.decisions.append(
+        self.advice.append(
             Advice(subject="", what=what, why=why, severity=Severity.WARNING, reason=reason, remedy=remedy)
         )
 

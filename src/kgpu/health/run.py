@@ -165,11 +165,11 @@ class HealthWatch:
             )
             for name, verdict in verdicts.items()
         )
-        decisions = self._take_notes()
+        advice = self._take_notes()
         await self._save(force=bool(self._keeper.unsaved))
         self._write()
-        for decision in decisions:
-            self._ctx.report(decision)
+        for record in advice:
+            self._ctx.report(record)
         unreadable = self._problems.get("driver", "")
         rows = tuple(zip(self.rows, verdicts.values(), strict=True))
         self._show(report_of(rows, unreadable=unreadable, fault=fault, boot=self._ctx.boot))
@@ -189,16 +189,16 @@ class HealthWatch:
             self._dropped = 0
 
     def _take_notes(self) -> list[Advice]:
-        """Return the decisions to report; new notes wait for the next save."""
-        notes, decisions = self._node.take()
+        """Return the advice to report; new notes wait for the next save."""
+        notes, advice = self._node.take()
         self._keeper.unsaved += [replace(note, at=self._shown_time(note.at)) for note in notes]
-        return decisions
+        return advice
 
     async def _finish(self) -> None:
         """Write down all that was heard: the kernel log's lines up to ``_sequence`` are not read again."""
         self._take_in()
-        for decision in self._take_notes():
-            self._ctx.report(decision)
+        for advice in self._take_notes():
+            self._ctx.report(advice)
         await self._keeper.finish(began=self._began, sequence=lambda: self._sequence)
 
     async def _save(self, *, force: bool) -> None:

@@ -1,4 +1,4 @@
-"""Decisions as Kubernetes Events about objects without a namespace; the same one again counts up the Event there is.
+"""Advice as Kubernetes Events about objects without a namespace; the same one again counts up the Event there is.
 
 The Event's name follows from what it says, so that the count goes on over restarts and over two agents on one node.
 Events are in ``default``, where the API server wants them for such objects; about a Node they have its name as uid, as
@@ -35,13 +35,13 @@ class ClusterEvents:
         self._host = host
         self._now = now
 
-    async def publish(self, decision: Advice, about: Object) -> None:
+    async def publish(self, advice: Advice, about: Object) -> None:
         """Write the Event, or count up the one that says the same. Raises KubeError.
 
         ``about`` has apiVersion, kind, name and uid of an object without a namespace.
         """
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now()))
-        event = self.event(decision, about, stamp)
+        event = self.event(advice, about, stamp)
         name = event["metadata"]["name"]
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -67,18 +67,18 @@ class ClusterEvents:
             else:
                 return
 
-    def event(self, decision: Advice, about: Object, stamp: str) -> Object:
-        """The Event object for a decision, as of ``stamp`` (RFC 3339)."""
+    def event(self, advice: Advice, about: Object, stamp: str) -> Object:
+        """The Event object for advice, as of ``stamp`` (RFC 3339)."""
         source = {"component": self._component, **({"host": self._host} if self._host else {})}
-        kind = "Normal" if decision.severity is Severity.INFO else "Warning"
-        message = _cut(decision.one_line())
-        identity = json.dumps([self._component, kind, decision.reason, message])
+        kind = "Normal" if advice.severity is Severity.INFO else "Warning"
+        message = _cut(advice.one_line())
+        identity = json.dumps([self._component, kind, advice.reason, message])
         digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
         return {
             "metadata": {"name": f"{about['name'][: _MAX_NAME - 17]}.{digest}", "namespace": NAMESPACE},
             "involvedObject": about,
             "type": kind,
-            "reason": decision.reason[:_MAX_REASON],
+            "reason": advice.reason[:_MAX_REASON],
             "message": message,
             "count": 1,
             "firstTimestamp": stamp,
@@ -98,13 +98,13 @@ class NodeEvents:
         self._events = ClusterEvents(api, component=component, host=node, now=now)
         self._about = about_node(node)
 
-    async def publish(self, decision: Advice) -> None:
+    async def publish(self, advice: Advice) -> None:
         """Write the Event, or count up the one that says the same. Raises KubeError."""
-        await self._events.publish(decision, self._about)
+        await self._events.publish(advice, self._about)
 
-    def event(self, decision: Advice, stamp: str) -> Object:
-        """The Event object for a decision, as of ``stamp`` (RFC 3339)."""
-        return self._events.event(decision, self._about, stamp)
+    def event(self, advice: Advice, stamp: str) -> Object:
+        """The Event object for advice, as of ``stamp`` (RFC 3339)."""
+        return self._events.event(advice, self._about, stamp)
 
 
 def about_node(name: str) -> Object:

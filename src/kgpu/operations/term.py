@@ -14,7 +14,7 @@ from kgpu.base.advice import Advice
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock
 from kgpu.base.errors import KubeError
-from kgpu.base.log import log_decision
+from kgpu.base.log import log_advice
 from kgpu.base.problems import describe
 from kgpu.base.waits import first_of
 from kgpu.formats import names
@@ -334,7 +334,7 @@ class Term:
         return None
 
     def _say(self, advice: Advice) -> None:
-        log_decision(log, advice)
+        log_advice(log, advice)
         self.state.events.append(advice)
         self._written.set()
 

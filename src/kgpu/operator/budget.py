@@ -1,4 +1,4 @@
-"""Which decision becomes an Event next: one budget for all and one per subject, so that a node with a new reason every
+"""Which advice becomes an Event next: one budget for all and one per subject, so that a node with a new reason every
 second does not crowd out the others. What does not fit is dropped and counted.
 """
 
@@ -46,7 +46,7 @@ class TokenBucket:
 
 
 class Budget:
-    """Queues of decisions by subject; subjects take turns."""
+    """Queues of advice by subject; subjects take turns."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -55,11 +55,11 @@ class Budget:
         self._waiting: dict[str, deque[Advice]] = {}  # in the order of their turns
         self._count = 0
         self.dropped = 0
-        """How many decisions were dropped."""
+        """How many records were dropped."""
 
-    def add(self, decision: Advice) -> None:
-        """Queue the decision. A full queue of its subject drops that subject's oldest; a full budget drops this one."""
-        mine = self._waiting.get(decision.subject)
+    def add(self, advice: Advice) -> None:
+        """Queue the advice. A full queue of its subject drops that subject's oldest; a full budget drops this one."""
+        mine = self._waiting.get(advice.subject)
         if mine is not None and len(mine) >= SUBJECT_QUEUE:
             mine.popleft()
             self._count -= 1
@@ -67,14 +67,14 @@ class Budget:
         elif self._count >= QUEUE:
             self.dropped += 1
             return
-        self._waiting.setdefault(decision.subject, deque()).append(decision)
+        self._waiting.setdefault(advice.subject, deque()).append(advice)
         self._count += 1
 
     def __len__(self) -> int:
         return self._count
 
     def next(self) -> tuple[Advice | None, float]:
-        """Take the next decision and its tokens; or return None and the seconds to wait."""
+        """Take the next advice and its tokens; or return None and the seconds to wait."""
         now = self._clock.monotonic()
         for_all = self._all.wait(now)
         if not self._waiting:
@@ -89,13 +89,13 @@ class Budget:
             self._subjects[subject] = bucket
             self._all.take()
             bucket.take()
-            decision = queue.popleft()
+            advice = queue.popleft()
             self._count -= 1
             del self._waiting[subject]
             if queue:
                 self._waiting[subject] = queue  # its next turn is after all others'
             self._forget(now)
-            return decision, 0.0
+            return advice, 0.0
         return None, min(waits)
 
     def _forget(self, now: float) -> None:

@@ -87,7 +87,7 @@ async def read_cluster(api: WatchedCluster, namespace: str = "") -> ClusterReadi
         settings = dataclasses.replace(settings, layout=layout)
     listed, others = _Listed(api, settings, served, lists), OtherPrograms(api, clock=SystemClock())
     believed = await others.confirmed(listed.suspects())
-    unread |= {f"others {number}": decision.one_line() for number, decision in enumerate(others.decisions())}
+    unread |= {f"others {number}": advice.one_line() for number, advice in enumerate(others.advice())}
     observed = _assumed(listed.observed({}, believed), unread)
     return ClusterReading(
         observed=observed,

@@ -1,6 +1,6 @@
-"""Reports decisions: each becomes a log line and, when a person should see it, an Event.
+"""Reports advice: each record becomes a log line and, when a person should see it, an Event.
 
-A decision that stays true is not reported again; the Event of one that comes back is counted up.
+Advice that stays true is not reported again; the Event of one that comes back is counted up.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kgpu.base.advice import Advice
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock
 from kgpu.base.errors import KubeError
-from kgpu.base.log import log_decision
+from kgpu.base.log import log_advice
 from kgpu.base.waits import first_of
 from kgpu.formats import names
 from kgpu.kube import kinds
@@ -27,18 +27,18 @@ from kgpu.operator.watching import ClusterWatching
 
 log = logging.getLogger(__name__)
 
-REPEAT_AFTER: Final = 600.0  # seconds until the same decision may become an Event again
+REPEAT_AFTER: Final = 600.0  # seconds until the same advice may become an Event again
 _PAUSE: Final = BackoffPolicy(first=0.2, cap=3.0, factor=2.0, jitter=0.3, healthy_after=60.0)
 
 
 class EventRecorder:
-    """Logs decisions and records them as Events. ``run`` writes the Events."""
+    """Logs advice and records it as Events. ``run`` writes the Events."""
 
     def __init__(
         self, api: KubeApi, watching: ClusterWatching, *, clock: Clock, count: Callable[[str], None],
         dropped: Callable[[int], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        """``dropped`` is called with the number of decisions that became no Event because there were too many."""
+        """``dropped`` is called with the number of records that became no Event because there were too many."""
         self._events = ClusterEvents(api, component=names.OPERATOR_COMPONENT)
         self._watching = watching
         self._clock = clock
@@ -49,22 +49,20 @@ class EventRecorder:
         self._dropped = dropped
         self._work = asyncio.Event()
 
-    def record(self, decisions: Iterable[Advice]) -> None:
-        """Take all decisions that are true now, and report those that were not true before."""
-        true, now, before = frozenset(decisions), self._clock.monotonic(), self._budget.dropped
-        for decision in sorted(true - self._true, key=lambda advice: (advice.subject, advice.reason, advice.what)):
-            log_decision(log, decision)
-            if decision.severity.notable and now - self._told.get(decision, -REPEAT_AFTER) >= REPEAT_AFTER:
-                self._told[decision] = now
-                self._budget.add(decision)
+    def record(self, records: Iterable[Advice]) -> None:
+        """Take all advice that is true now, and report what was not true before."""
+        true, now, before = frozenset(records), self._clock.monotonic(), self._budget.dropped
+        for record in sorted(true - self._true, key=lambda advice: (advice.subject, advice.reason, advice.what)):
+            log_advice(log, record)
+            if record.severity.notable and now - self._told.get(record, -REPEAT_AFTER) >= REPEAT_AFTER:
+                self._told[record] = now
+                self._budget.add(record)
                 self._work.set()
         self._true = true
         if self._budget.dropped > before:
             self._dropped(self._budget.dropped - before)
             log.warning("%d Events are not written: too many at once", self._budget.dropped - before)
-        self._told = {
-            decision: at for decision, at in self._told.items() if decision in true or now - at < REPEAT_AFTER
-        }
+        self._told = {record: at for record, at in self._told.items() if record in true or now - at < REPEAT_AFTER}
 
     async def run(self) -> None:
         """Write Events until cancelled, as many as the budget allows; waits for an API server that does not answer."""
@@ -73,13 +71,13 @@ class EventRecorder:
             while not len(self._budget):
                 self._work.clear()
                 await self._work.wait()
-            decision, wait = self._budget.next()
-            if decision is None:
+            advice, wait = self._budget.next()
+            if advice is None:
                 await self._sleep(wait)
                 continue
             while True:
                 try:
-                    await self._publish(decision)
+                    await self._publish(advice)
                     break
                 except KubeUnreachableError:
                     await self._clock.sleep(backoff.next_delay())
@@ -89,15 +87,15 @@ class EventRecorder:
             backoff.reset()
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleep until there is budget, or a decision on another subject."""
+        """Sleep until there is budget, or advice on another subject."""
         self._work.clear()
         await first_of(self._clock.sleep(seconds), self._work.wait())
 
-    async def _publish(self, decision: Advice) -> None:
-        about = self._about(decision.subject)
+    async def _publish(self, advice: Advice) -> None:
+        about = self._about(advice.subject)
         if about is not None:
             self._count("Event")
-            await self._events.publish(dataclasses.replace(decision, subject=""), about)
+            await self._events.publish(dataclasses.replace(advice, subject=""), about)
 
     def _about(self, subject: str) -> Object | None:
         """The object of a subject (``Node/<name>``, ``ClusterPolicy/<name>``, ``NVIDIADriver/<name>``), else the

@@ -1,7 +1,7 @@
 """The operator's data: its settings, what it observes, and what it wants. Plain values; decisions are in ``plan``.
 
 Objects of the API server stay dictionaries. What comes from nodes and users is decoded into these values first, where
-wrong shapes become empty values or a decision that says so; nothing here raises for what a cluster contains.
+wrong shapes become empty values or advice that says so; nothing here raises for what a cluster contains.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class NodeLabels:
 class ClusterPlan:
     """What there should be.
 
-    ``hold``: leave every object as it is, apply none and delete none; only statuses and decisions count (a foreign
+    ``hold``: leave every object as it is, apply none and delete none; only statuses and advice count (a foreign
     operator works here, or the policy can't be read). Otherwise ``objects`` are applied in this order, and whatever
     else carries the operator's label is deleted, but for what is of a state in ``keep`` (values of the label
     ``nvidia.com/gpu-operator.state``: an operand that can't be rendered now stays as it is). ``orphan``: names of
@@ -262,7 +262,7 @@ class ClusterPlan:
     whose controller is to be asked for another attempt now and then. ``nodes`` has only Nodes that differ from what is
     wanted.
     ``policy_status`` and ``driver_status`` are whole status objects by name; a condition without lastTransitionTime
-    has just changed: whoever writes the status stamps it (``conditions.stamp``). ``decisions`` become log lines and
+    has just changed: whoever writes the status stamps it (``conditions.stamp``). ``advice`` becomes log lines and
     Events once each: their subject is ``Node/<name>``, ``ClusterPolicy/<name>`` or ``NVIDIADriver/<name>``.
     """
 
@@ -274,7 +274,7 @@ class ClusterPlan:
     nodes: tuple[NodeLabels, ...] = ()
     policy_status: Mapping[str, Object] = field(default_factory=dict)
     driver_status: Mapping[str, Object] = field(default_factory=dict)
-    decisions: tuple[Advice, ...] = ()
+    advice: tuple[Advice, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     again_after: float | None = None
     """Seconds after which to plan again without a change, None for never."""

@@ -92,7 +92,7 @@ class OperandSpec:
     objects: Callable[[Scene], list[Object]] = lambda _: []
     metrics: Callable[[Scene], list[Object]] | None = None
     made_by: Callable[[Scene], list[Object]] | None = None
-    decisions: Callable[[Scene], Iterator[Advice]] = lambda _: iter(())
+    advice: Callable[[Scene], Iterator[Advice]] = lambda _: iter(())
     check: Callable[[CauseView, Operand, ClusterNode], Cause | None] = role_cause
     general: Callable[[CauseView], Cause | None] = lambda _: None
     wanted: Callable[[CauseView], bool] | None = None

@@ -116,7 +116,7 @@ class OtherPrograms:
         """Return the suspects whose account has the right that such a program needs.
 
         Raises KubeError when the API server does not answer. Where the operator may not ask, no suspect is confirmed,
-        and ``decisions`` says so.
+        and ``advice`` says so.
         """
         suspects = tuple(suspects)
         checked = to_ask(suspects)
@@ -154,7 +154,7 @@ class OtherPrograms:
         self._refused.pop(program, None)
         return mapping(answer.get("status")).get("allowed") is True
 
-    def decisions(self) -> tuple[Advice, ...]:
+    def advice(self) -> tuple[Advice, ...]:
         """Warnings about suspects that could not be checked."""
         advice = [_unasked(program, error) for program, error in sorted(self._refused.items())]
         if self._left_out:

@@ -356,11 +356,11 @@ def _problems(known: Survey) -> tuple[ShownProblem, ...]:
     problems = [_problem(cause, tuple(sorted(filter(None, nodes)))) for cause, nodes in groups.items()]
     texts = {problem.what for problem in problems}
     problems += [  # what is refused, and what there is to say where all is ready
-        _of(decision, warning=known.summary.state == STATE_READY)
-        for decision in known.summary.decisions
-        if decision.subject.startswith("ClusterPolicy/")
-        and decision.what not in texts
-        and (not findings or decision.reason == APPLY_FAILED)
+        _of(advice, warning=known.summary.state == STATE_READY)
+        for advice in known.summary.advice
+        if advice.subject.startswith("ClusterPolicy/")
+        and advice.what not in texts
+        and (not findings or advice.reason == APPLY_FAILED)
     ]
     problems += [
         _of(cause)
@@ -431,10 +431,10 @@ def _warnings(policy: Policy) -> Iterable[ShownProblem]:
 
 def _without_effect(known: Survey) -> Iterable[ShownProblem]:
     """What the policy asks for and kgpu does in another way, or not in this layout."""
-    for decision in known.rendered.decisions:
-        if decision.severity is Severity.WARNING and decision.reason != SANDBOX:
+    for advice in known.rendered.advice:
+        if advice.severity is Severity.WARNING and advice.reason != SANDBOX:
             yield ShownProblem(
-                what=f"{decision.what} ({decision.why})", remedy=decision.remedy, reason=decision.reason, warning=True
+                what=f"{advice.what} ({advice.why})", remedy=advice.remedy, reason=advice.reason, warning=True
             )
 
 

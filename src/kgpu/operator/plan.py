@@ -56,7 +56,7 @@ def _in_force(
             **_ignored(settings, active.ignored, policy),
         },
         driver_status=driver_statuses(known.view, cluster.assignment, cluster.rules),
-        decisions=(*plan_report.decisions(known, cluster.rules), *losers),
+        advice=(*plan_report.advice(known, cluster.rules), *losers),
         metrics=plan_report.metrics(known, ready=summary.state == conditions.STATE_READY),
     )
 
@@ -71,7 +71,7 @@ def _hands_off(observed: ObservedCluster, settings: OperatorSettings, active: Ac
     return ClusterPlan(
         hold=True,
         policy_status={policy.name: _failed(settings, policy, each[policy.name]) for policy in policies},
-        decisions=tuple(each.values()),
+        advice=tuple(each.values()),
         metrics=plan_report.plain_metrics(observed, plan_report.NOT_READY),
     )
 
@@ -88,7 +88,7 @@ def _unreadable(
             policy.name: _failed(settings, policy, warning),
             **_ignored(settings, active.ignored, policy),
         },
-        decisions=(warning,),
+        advice=(warning,),
         metrics=plan_report.plain_metrics(observed, plan_report.BROKEN),
     )
 

@@ -1,4 +1,4 @@
-"""What a plan reports: decisions, which become Events and log lines, and the operator's metrics.
+"""What a plan reports: advice, which becomes Events and log lines, and the operator's metrics.
 
 Texts are stable: the same problem always has the same text, so that it is reported once.
 """
@@ -28,8 +28,8 @@ _UPGRADES: Final = {
 _NOT_UPGRADING: Final = frozenset({"", "unknown", *_UPGRADES.values()})
 
 
-def decisions(survey: Survey, rules: LabelRules) -> tuple[Advice, ...]:
-    """Return all decisions about a policy in force, each once."""
+def advice(survey: Survey, rules: LabelRules) -> tuple[Advice, ...]:
+    """Return all advice about a policy in force, each once."""
     view = survey.view
     subject = f"ClusterPolicy/{view.policy.name}"
     advice = [warning_advice(subject, "ManifestWarning", warning) for warning in view.policy.warnings]
@@ -45,15 +45,15 @@ def decisions(survey: Survey, rules: LabelRules) -> tuple[Advice, ...]:
         for name, why in view.unusable_drivers.items()
         if f"NVIDIADriver/{name}" not in view.errors
     ]
-    advice += survey.summary.decisions
-    advice += [decision.printable() for decision in survey.rendered.decisions]
+    advice += survey.summary.advice
+    advice += [record.printable() for record in survey.rendered.advice]
     advice += [_outside(finding, subject) for finding in survey.findings]
     advice += [_wrong_workload(node, rules) for node in view.gpu_nodes if _has_wrong_workload(node, rules)]
     return tuple(dict.fromkeys(advice))
 
 
 def warning_advice(subject: str, reason: str, what: str, remedy: str = "") -> Advice:
-    """A decision with severity warning; texts that it quotes are made printable."""
+    """Advice with severity warning; texts that it quotes are made printable."""
     return Advice(subject=subject, what=what, severity=Severity.WARNING, remedy=remedy, reason=reason).printable()
 
 

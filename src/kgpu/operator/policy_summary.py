@@ -1,4 +1,4 @@
-"""The policy as a whole: its state, its conditions and decisions, from the operands' verdicts."""
+"""The policy as a whole: its state, its conditions and advice, from the operands' verdicts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Summary:
 
     state: str
     conditions: tuple[Object, ...]
-    decisions: tuple[Advice, ...] = ()
+    advice: tuple[Advice, ...] = ()
     failed: bool = False
 
 
@@ -39,7 +39,7 @@ def summarize(view: CauseView, verdicts: tuple[OperandVerdict, ...], prerequisit
     each = tuple(_of_operand(verdict) for verdict in verdicts)
     bad = [verdict for verdict in verdicts if verdict.holds_up]
     findings = root_causes(finding for verdict in bad for finding in verdict.findings)
-    decisions = _decisions(view.policy, findings, [cause for cause, _ in hard])
+    advice = _advice(view.policy, findings, [cause for cause, _ in hard])
     own = {name: error for name, error in view.errors.items() if not name.startswith("NVIDIADriver/")}
     if hard or own:
         lines = [f"Failed to reconcile {state}: {cause.line()}" for cause, state in hard]
@@ -48,7 +48,7 @@ def summarize(view: CauseView, verdicts: tuple[OperandVerdict, ...], prerequisit
         return Summary(
             state=STATE_NOT_READY,
             conditions=(*failure(reason, "; ".join(lines)), *each),
-            decisions=decisions,
+            advice=advice,
             failed=True,
         )
     if bad:
@@ -56,14 +56,14 @@ def summarize(view: CauseView, verdicts: tuple[OperandVerdict, ...], prerequisit
         extra = findings_text(findings)
         message = f"ClusterPolicy is not ready; states not ready: [{states}]" + (f"; {extra}" if extra else "")
         reason = "DriverNotReady" if any(verdict.operand.name == "driver" for verdict in bad) else "OperandNotReady"
-        return Summary(state=STATE_NOT_READY, conditions=(*failure(reason, message), *each), decisions=decisions)
+        return Summary(state=STATE_NOT_READY, conditions=(*failure(reason, message), *each), advice=advice)
     absent = None if view.gpu_nodes else _no_gpus(view, verdicts)
     if absent is not None:
         pair = success(absent.reason, absent.line())
-        decisions = (*decisions, _decision(f"ClusterPolicy/{view.policy.name}", absent))
+        advice = (*advice, _advice_of(f"ClusterPolicy/{view.policy.name}", absent))
     else:
         pair = success("Reconciled", RECONCILED)
-    return Summary(state=STATE_READY, conditions=(*pair, *each), decisions=decisions)
+    return Summary(state=STATE_READY, conditions=(*pair, *each), advice=advice)
 
 
 def _no_gpus(view: CauseView, verdicts: tuple[OperandVerdict, ...]) -> Cause:
@@ -157,16 +157,16 @@ def _state_of(subject: str) -> str:
 _TOLD_ELSEWHERE: Final = frozenset({"ReconcileFailed", APPLY_FAILED})
 
 
-def _decisions(policy: Policy, findings: tuple[NodeCause, ...], hard: Iterable[Cause]) -> tuple[Advice, ...]:
-    """One decision per cause and node; one in all for a reason on many nodes, which the conditions detail."""
+def _advice(policy: Policy, findings: tuple[NodeCause, ...], hard: Iterable[Cause]) -> tuple[Advice, ...]:
+    """One record per cause and node; one in all for a reason on many nodes, which the conditions detail."""
     subject = f"ClusterPolicy/{policy.name}"
     by_reason: dict[str, list[NodeCause]] = {}
     for finding in findings:
         if not finding.cause.passing and finding.cause.reason not in _TOLD_ELSEWHERE:
             by_reason.setdefault(finding.cause.reason, []).append(finding)
-    advice = [_decision(subject, cause) for cause in hard]
+    advice = [_advice_of(subject, cause) for cause in hard]
     for reason, same in by_reason.items():
-        advice += [_decision(subject, finding.cause) for finding in same if not finding.node]
+        advice += [_advice_of(subject, finding.cause) for finding in same if not finding.node]
         on_nodes = sorted((finding for finding in same if finding.node), key=lambda finding: finding.node)
         if len(on_nodes) > EVERY_NODE:
             cause = on_nodes[0].cause
@@ -176,11 +176,11 @@ def _decisions(policy: Policy, findings: tuple[NodeCause, ...], hard: Iterable[C
                 Advice(subject=subject, what=what, why="", severity=Severity.WARNING, remedy=remedy, reason=reason)
             )
         else:
-            advice += [_decision(f"Node/{finding.node}", finding.cause) for finding in on_nodes]
+            advice += [_advice_of(f"Node/{finding.node}", finding.cause) for finding in on_nodes]
     return tuple(dict.fromkeys(advice))
 
 
-def _decision(subject: str, cause: Cause) -> Advice:
+def _advice_of(subject: str, cause: Cause) -> Advice:
     kind, _, name = subject.partition("/")
     what = f"node {name}: {cause.what}" if kind == "Node" else cause.what
     return Advice(

@@ -196,7 +196,7 @@ class _Term:
             self.labeller.want(() if holds else plan.nodes)
         await self.statuses.write(plan)
         self.recorder.record(
-            (*plan.decisions, *operator.watching.decisions(), *self.others.decisions(), *self.statuses.decisions())
+            (*plan.advice, *operator.watching.advice(), *self.others.advice(), *self.statuses.advice())
         )
         operator.figures.passed(plan.metrics)
         now = clock.monotonic()

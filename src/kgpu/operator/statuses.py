@@ -3,7 +3,7 @@
 A status is written when it differs from the live one, at most twice a second, so that a starting fleet does not flood
 its own policy. ``ready`` is taken back at once, before the operator changes anything, since users may start workloads
 because of it. Where the cluster's definition of the kind is older than the operator and does not declare a field, as
-NVIDIA's own declares none of kgpu's, the rest is written and a decision says so.
+NVIDIA's own declares none of kgpu's, the rest is written and advice says so.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Statuses:
         self._written[key] = (wanted, version_of(applied), now)
         await self._watching.learn(resource, applied)
 
-    def decisions(self) -> tuple[Advice, ...]:
+    def advice(self) -> tuple[Advice, ...]:
         """Warnings about fields that the definitions in the cluster do not declare."""
         by_kind: dict[str, set[str]] = {}
         for (kind, _), fields in self._undeclared.items():

@@ -200,7 +200,7 @@ class ClusterWatching:
         """True once all ClusterPolicies have been read; until then it is not known that there are none."""
         return self._read_policies
 
-    def decisions(self) -> tuple[Advice, ...]:
+    def advice(self) -> tuple[Advice, ...]:
         """Warnings about what the operator has no right to read and does without."""
         return tuple(
             dict.fromkeys(

@@ -66,7 +66,7 @@ async def run(ctx: LinksContext, tell: Callable[[bool, str], None]) -> None:
                 why = error.one_line() if isinstance(error, HostError) else error.strerror
                 problem = f"the links in {DEV_CHAR} can't be made: {why}"
             if problem and problem != reported:
-                ctx.report(_decision(problem))
+                ctx.report(_advice(problem))
             reported = problem
             tell(True, problem)
             if await inotify.wait(CALM_SECONDS):
@@ -107,7 +107,7 @@ def _local(ctx: LinksContext, path: str) -> Path:
     return ctx.host_root / path.lstrip("/")
 
 
-def _decision(problem: str) -> Advice:
+def _advice(problem: str) -> Advice:
     return Advice(
         subject=DEV_CHAR,
         what=problem,

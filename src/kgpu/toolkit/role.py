@@ -58,7 +58,7 @@ async def run(ctx: ToolkitContext) -> None:
         parts[RUNTIME] = _runtime(ctx.runtime, looked)
     else:
         looked.set()
-    supervisor = Supervisor(clock=ctx.clock, policy=POLICY, on_decision=ctx.report)
+    supervisor = Supervisor(clock=ctx.clock, policy=POLICY, on_advice=ctx.report)
     for name, part in parts.items():
         supervisor.start(name, _told(part, states.of(name)))
     try:

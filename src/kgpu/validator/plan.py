@@ -175,7 +175,7 @@ def summary(report: NodeValidation) -> tuple[bool, str]:
     return bool(report.results), (cuda.evidence[-1] if cuda and cuda.evidence else "")
 
 
-def decisions(old: NodeValidation, new: NodeValidation) -> Iterator[Advice]:
+def advice(old: NodeValidation, new: NodeValidation) -> Iterator[Advice]:
     """Advice on changes that people should know. Waiting is only reported once it has become a failure."""
     for result in new.results:
         before = old.result(result.check)

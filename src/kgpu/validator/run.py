@@ -416,8 +416,8 @@ class NodeValidator:
             if line_of(self._files_problem or "") != problem.one_line():
                 self._ctx.report(Advice.from_error(problem, reason="ValidationNotWritten"))
             self._files_problem = problem
-        for decision in plan.decisions(old, new):
-            self._ctx.report(decision)
+        for advice in plan.advice(old, new):
+            self._ctx.report(advice)
         self._condition = plan.condition_of(new)
         self._condition_changed.set()
         ready, reason = plan.summary(new)

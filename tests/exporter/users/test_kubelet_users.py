@@ -139,7 +139,7 @@ async def test_the_last_word_stays_while_the_kubelet_is_away_but_not_for_ever() 
         for _ in range(3):
             found = await b.after(PERIOD)
             assert (found.holdings, found.failures) == ((HELD,), {"holdings": "no-socket"})
-        assert [decision.reason for decision in b.told] == ["UsersNotKnown"]
+        assert [advice.reason for advice in b.told] == ["UsersNotKnown"]
         found = await b.after(KEPT_SECONDS)
         assert (found.holdings, found.failures) == (None, {"holdings": "no-socket"})
         b.holdings.problem = None
@@ -209,7 +209,7 @@ async def test_labels_and_uids_of_the_pods_that_hold_something() -> None:
         found = await b.until(lambda users: bool(users.failures))
         assert found.failures == {"pods": "unreachable"}
         assert found.pods[("team", "p")].labels == {"app": "y"}
-        assert [decision.reason for decision in b.told] == ["UsersNotKnown"]
+        assert [advice.reason for advice in b.told] == ["UsersNotKnown"]
 
 
 async def test_the_first_look_has_the_labels_already() -> None:
@@ -298,7 +298,7 @@ async def test_the_memory_of_a_pods_processes_is_its_share(tmp_path: Path) -> No
             (Unit(uuid(0)), ("team", "p", "main")): {"memory_used_mib": 300.0, "utilization_percent": 20.0}
         }
         assert found.missing == {("process", "in-no-pod"): 1}
-        assert [decision.what for decision in b.told] == ["a process on a GPU is in no pod"]
+        assert [advice.what for advice in b.told] == ["a process on a GPU is in no pod"]
         b.reader.set_processes([])
         assert (await b.after(PERIOD)).shares == {}
 
@@ -318,7 +318,7 @@ async def test_a_pod_is_not_told_of_while_nobody_says_what_it_holds(tmp_path: Pa
         found = await b.users.current()
         assert found.missing == {}
         assert found.shares == {(Unit(uuid(0)), ("team", "p", "main")): {"memory_used_mib": 300.0}}
-        assert [decision.reason for decision in b.told] == ["UsersNotKnown"]
+        assert [advice.reason for advice in b.told] == ["UsersNotKnown"]
 
 
 async def away_inventory() -> Any:

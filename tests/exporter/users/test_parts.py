@@ -139,7 +139,7 @@ def test_every_reason_has_its_words() -> None:
     counts = teller.missing([one, one], {("job-file", "unreadable"): 3})
     assert counts == {("device", "unknown-id"): 2, ("job-file", "unreadable"): 3}
     assert len(told) == 2
-    assert "team/p, container main: device GPU-old" in " ".join(decision.one_line() for decision in told)
+    assert "team/p, container main: device GPU-old" in " ".join(advice.one_line() for advice in told)
     teller.missing([one], {})
     assert len(told) == 2  # known already
     teller.missing([], {})
@@ -147,7 +147,7 @@ def test_every_reason_has_its_words() -> None:
     assert len(told) == 3  # it had ended
     for kind in _NOTICES:
         teller.missing([], {kind: 1})
-    assert all(decision.remedy and decision.why for decision in told)
+    assert all(advice.remedy and advice.why for advice in told)
 
 
 # --- shares ---

@@ -23,7 +23,7 @@ HOST_DRIVER = "driver: {enabled: false}\n"
 
 
 def told(case: Case) -> list[Advice]:
-    return [one for one in case.rendered().decisions if one.reason == "ArgumentsIgnored"]
+    return [one for one in case.rendered().advice if one.reason == "ArgumentsIgnored"]
 
 
 def role_s(case: Case, daemon_set: str, role: str, monkeypatch: pytest.MonkeyPatch):

@@ -187,7 +187,7 @@ def test_one_operand_s_error_is_its_own() -> None:
 def test_images_of_the_replaced_programs_are_not_run() -> None:
     for settings in (SETTINGS, AS_OPERANDS):
         found = Case(policy=policy(FULL), settings=settings, observed=UBUNTU).rendered()
-        told = [one for one in found.decisions if one.reason == "ImageIgnored"]
+        told = [one for one in found.advice if one.reason == "ImageIgnored"]
         assert [one.evidence for one in told] == [("nvcr.io/nvidia", "k8s-device-plugin", "v0.20.0")]
         used = {
             container["image"]
@@ -208,9 +208,9 @@ def test_another_build_of_kgpu_for_one_operand() -> None:
 
 def test_a_monitor_without_its_kind_is_said() -> None:
     spec = "operator: {metrics: {serviceMonitor: {enabled: true}}}"
-    assert "ServiceMonitorUnavailable" in {one.reason for one in Case(policy=policy(spec)).rendered().decisions}
+    assert "ServiceMonitorUnavailable" in {one.reason for one in Case(policy=policy(spec)).rendered().advice}
     with_kinds = Case(policy=policy(spec), observed=ObservedCluster(kinds=MONITORING)).rendered()
-    assert not with_kinds.decisions
+    assert not with_kinds.advice
     assert {"ServiceMonitor", "PrometheusRule"} <= {one["kind"] for one in with_kinds.objects}
 
 
@@ -236,7 +236,7 @@ def test_what_has_no_effect_is_said_once(spec: str) -> None:
     reason, words, agent_only = WITHOUT_EFFECT[spec]
     for settings in (SETTINGS, AS_OPERANDS):
         found = Case(policy=policy(f"{HOST_DRIVER}\n{spec}"), settings=settings).rendered()
-        told = [one for one in found.decisions if one.reason == reason]
+        told = [one for one in found.advice if one.reason == reason]
         assert len(told) == (settings is SETTINGS or not agent_only)
         assert not found.errors
         for one in told:
@@ -247,7 +247,7 @@ def test_what_has_no_effect_is_said_once(spec: str) -> None:
 
 
 def test_the_usual_policy_has_nothing_without_effect() -> None:
-    assert not Case(policy=policy(HOST_DRIVER)).rendered().decisions
+    assert not Case(policy=policy(HOST_DRIVER)).rendered().advice
 
 
 BAD_NAMES = {
@@ -290,7 +290,7 @@ def test_runtimes_may_be_mixed() -> None:
 
 def test_a_node_without_its_system_is_told() -> None:
     bare = node("bare", "", "")
-    (told,) = Case(observed=ObservedCluster(nodes=(bare,))).rendered().decisions
+    (told,) = Case(observed=ObservedCluster(nodes=(bare,))).rendered().advice
     assert (told.subject, told.reason) == ("Node/bare", "SystemUnknown")
 
 

@@ -23,9 +23,9 @@ async def test_a_node_with_ever_new_reasons_does_not_keep_another_from_being_hea
     api, wish = cluster(2), Wish()
     async with running(api, planner=wish) as run:
         for number in range(600):
-            wish.want(run, ClusterPlan(decisions=tuple(told("n0", 3 * number + more) for more in range(3))))
+            wish.want(run, ClusterPlan(advice=tuple(told("n0", 3 * number + more) for more in range(3))))
             await run.clock.advance(0.5)
-        wish.want(run, ClusterPlan(decisions=(told("n1", 0),)))
+        wish.want(run, ClusterPlan(advice=(told("n1", 0),)))
         await run.clock.advance(5)
         about = [one["involvedObject"]["name"] for one in (await api.list(EVENTS)).items]
         assert about.count("n1") == 1
@@ -62,8 +62,8 @@ def test_after_the_time_that_it_names_something_is_told(subjects: list[str]) -> 
     for number, node in enumerate(subjects):
         budget.add(told(node, number))
     while len(budget):
-        decision, wait = budget.next()
-        if decision is None:
+        advice, wait = budget.next()
+        if advice is None:
             assert wait > 0
             clock._now += wait
             assert budget.next()[0] is not None

@@ -258,9 +258,9 @@ async def test_ready_is_taken_back_before_anything_is_taken_away() -> None:
     ]  # fmt: skip
 
 
-async def test_a_decision_is_told_once_and_counted_when_it_comes_back() -> None:
+async def test_a_advice_is_told_once_and_counted_when_it_comes_back() -> None:
     told = Advice(subject="Node/n0", what="it broke", why="a test", severity=Severity.WARNING, reason="Broken")
-    api, wish = cluster(), Wish(decisions=(told,))
+    api, wish = cluster(), Wish(advice=(told,))
     async with running(api, planner=wish) as run:
         for _ in range(5):
             run.operator.watching.news.set()
@@ -270,7 +270,7 @@ async def test_a_decision_is_told_once_and_counted_when_it_comes_back() -> None:
         assert event["message"] == "it broke, because a test"
         wish.want(run, ClusterPlan())
         await run.clock.advance(700)
-        wish.want(run, ClusterPlan(decisions=(told,)))
+        wish.want(run, ClusterPlan(advice=(told,)))
         await run.clock.advance(5)
         (event,) = (await api.list(EVENTS)).items
         assert event["count"] == 2

@@ -198,7 +198,7 @@ async def test_with_an_older_definition_the_status_is_written_and_that_is_told(
         (told,) = await embedded.until(events, "the Event")
         assert ("status.nodes of ClusterPolicy" in told, "kubectl apply --server-side" in told) == (True, True)
         assert one.working is not None
-        assert one.working.statuses.decisions()
+        assert one.working.statuses.advice()
 
         newer = next(crd for crd in crds() if crd["metadata"]["name"] == older["metadata"]["name"])
         await embedded.api.patch(CRDS, older["metadata"]["name"], {"spec": newer["spec"]})
@@ -206,4 +206,4 @@ async def test_with_an_older_definition_the_status_is_written_and_that_is_told(
         await embedded.api.patch(NODES, "n1", {"metadata": {"labels": {"any": "news"}}})
         found = lambda: (embedded.get(kinds.CLUSTER_POLICIES, "cluster-policy") or {}).get("status", {})  # noqa: E731
         await embedded.until(lambda: "nodes" in found(), "the whole status")
-        assert one.working.statuses.decisions() == ()
+        assert one.working.statuses.advice() == ()

@@ -98,11 +98,11 @@ async def test_who_may_not_ask_believes_nobody_and_says_so() -> None:
     api.refuse["create", "subjectaccessreviews"] = 403
     others = OtherPrograms(api, clock=VirtualClock())
     assert await others.confirmed([suspect()]) == frozenset()
-    (told,) = others.decisions()
+    (told,) = others.advice()
     assert told.reason == "MissingRight"
     assert "looks like another GPU operator" in told.what
     assert await others.confirmed([]) == frozenset()
-    assert others.decisions() == ()
+    assert others.advice() == ()
 
 
 async def test_an_api_server_that_does_not_answer_is_no_answer() -> None:
@@ -141,4 +141,4 @@ async def test_a_crowd_hides_nobody() -> None:
     others = OtherPrograms(api, clock=VirtualClock())
     await others.confirmed([*crowd, *many, real])
     assert api.calls.count(REVIEWS) == MOST
-    assert [one.reason for one in others.decisions()] == ["TooManySuspects"]
+    assert [one.reason for one in others.advice()] == ["TooManySuspects"]

@@ -224,7 +224,7 @@ async def test_a_missing_right_is_told_and_does_not_stop_the_operator() -> None:
     async with running(api) as run:
         assert await stands(api)
         await run.clock.advance(30)
-        told = [one for one in run.operator.watching.decisions() if one.reason == "MissingRight"]
+        told = [one for one in run.operator.watching.advice() if one.reason == "MissingRight"]
         assert len(told) == 2
         assert all("list and watch deployments.apps" in one.what for one in told)
         assert sum(1 for verb, plural, _ in api.calls if (verb, plural) == ("create", "events")) == 2

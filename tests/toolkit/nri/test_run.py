@@ -69,7 +69,7 @@ class World:
     driver: Driver = field(default_factory=Driver)
     holdings: FakeHoldings = field(default_factory=FakeHoldings)
     accounts: FakeAccounts = field(default_factory=lambda: FakeAccounts({("team", "p"): "trainer"}))
-    decisions: list[Advice] = field(default_factory=list)
+    advice: list[Advice] = field(default_factory=list)
     states: list[tuple[bool, str]] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -79,7 +79,7 @@ class World:
             reader=self.driver,  # type: ignore[arg-type]
             holdings=self.holdings,
             accounts=self.accounts,
-            report=self.decisions.append,
+            report=self.advice.append,
             cdi_dirs=(self.folder / "cdi",),
             wanted=node.wanted,
             on_state=self.on_state,
@@ -187,7 +187,7 @@ async def test_what_becomes_of_containers_is_told_in_the_pages_words(world: Worl
         assert await world.create(node.pod("default", "cuda-image"), box) is None
         with pytest.raises(CallRefusedError):
             await world.create(node.pod("ml", "notebook2"), one)
-    told = [*(line.removeprefix("NRI: ") for line in caplog.messages), *(one.one_line() for one in world.decisions)]
+    told = [*(line.removeprefix("NRI: ") for line in caplog.messages), *(one.one_line() for one in world.advice)]
     block = PAGE.read_text().partition("all of it is in kgpu's log:\n```\n")[2].partition("\n```")[0]
     page = block.replace("\n  ", " ").replace("ml-dev/", "ml/").splitlines()
     assert len(page) == 3
@@ -206,7 +206,7 @@ async def test_a_runtime_that_would_drop_the_devices(world: World, name: str, ve
         await world.runtime.start()
         reason = await world.state(False, "can't give containers GPUs")
         assert "containerd 1.7.30" in reason
-        (told,) = world.decisions
+        (told,) = world.advice
         assert told.reason == "NriUnsupported"
         assert told.severity.notable
         assert world.runtime.connections == 1
@@ -257,7 +257,7 @@ async def test_the_same_is_told_once(world: World) -> None:
             with pytest.raises(CallRefusedError):
                 await world.create(node.annotated("nvidia.com/gpu=0"), node.container())
         await world.create(node.pod(name="q"), box)
-    said = [(decision.subject, decision.what.rsplit(" is ")[1]) for decision in world.decisions]
+    said = [(advice.subject, advice.what.rsplit(" is ")[1]) for advice in world.advice]
     assert said == [("user/p", "left as it is"), ("user/p", "refused"), ("user/q", "left as it is")]
 
 

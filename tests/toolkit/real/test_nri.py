@@ -71,7 +71,7 @@ class Plugin:
     holdings: FakeHoldings = field(default_factory=FakeHoldings)
     states: list[tuple[bool, str]] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    decisions: list[Advice] = field(default_factory=list)
+    advice: list[Advice] = field(default_factory=list)
 
     async def ready(self, count: int = 1) -> None:
         """Wait until the runtime has taken the plugin ``count`` times."""
@@ -101,7 +101,7 @@ async def plugin(site: Node) -> AsyncIterator[Plugin]:
         config=nri_config(namespace="gpu-operator", allowed="ml", socket=str(engine.nri)),
         reader=reader,
         holdings=found.holdings,
-        report=found.decisions.append,
+        report=found.advice.append,
         cdi_dirs=(engine.specs,),
         on_state=found.on_state,
     )
@@ -147,7 +147,7 @@ async def test_an_image_that_wants_all_gets_nothing_elsewhere(plugin: Plugin) ->
     async with plugin.cri.box(DEBIAN) as box:  # the image says NVIDIA_VISIBLE_DEVICES=all
         assert await seen(box) == []
         assert await box.run("ls /dev | grep nvidia") == (1, "")
-    assert any("must request them as a resource" in decision.why for decision in plugin.decisions)
+    assert any("must request them as a resource" in advice.why for advice in plugin.advice)
 
 
 @pytest.mark.parametrize("device", ["nvidia.com/gpu=all", "nvidia.com/gpu=0", "management.nvidia.com/gpu=all"])
@@ -267,7 +267,7 @@ async def test_two_plugins_at_a_time_do_no_harm(plugin: Plugin, site: Node) -> N
     context = NriContext(
         config=nri_config(namespace="gpu-operator", allowed="ml", socket=str(site.engine.nri)),
         holdings=second.holdings,
-        report=second.decisions.append,
+        report=second.advice.append,
         cdi_dirs=(site.engine.specs,),
         on_state=second.on_state,
     )

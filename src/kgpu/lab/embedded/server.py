@@ -268,7 +268,7 @@ def _roles(core: ApiCore, root_ca: str, event_ttl: float) -> dict[str, RoleFunct
 
 async def serve(settings: ServerSettings, held: upkeep.FileIdentity) -> None:
     """Run until SIGTERM or SIGINT, or the lock file is no longer ``held``. Raises LabError when it can't begin."""
-    from kgpu.base.log import log_decision
+    from kgpu.base.log import log_advice
     from kgpu.base.supervise import Supervisor, stop_on_signals
     from kgpu.lab.embedded.http import serving
 
@@ -278,7 +278,7 @@ async def serve(settings: ServerSettings, held: upkeep.FileIdentity) -> None:
         pki = write_files(settings, port)
         cluster = assemble(settings, port, pki)
         stop = asyncio.Event()
-        supervisor = Supervisor(on_decision=lambda decision: log_decision(log, decision))
+        supervisor = Supervisor(on_advice=lambda advice: log_advice(log, advice))
         server = serving.server(cluster.app, pki, descriptors=descriptors, stop_s=_STOP_S)
         with stop_on_signals(stop, signal.SIGTERM, signal.SIGINT), collector.small_steps():
             running = asyncio.create_task(server.serve(sockets=[sock]))

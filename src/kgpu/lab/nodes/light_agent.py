@@ -158,4 +158,4 @@ def _facts(_: PluginSettings) -> HostDevices:
 
 
 def _ignore(_: Advice) -> None:
-    """Drop the decision: those of a thousand nodes would flood the log."""
+    """Drop the advice: that of a thousand nodes would flood the log."""

@@ -27,14 +27,14 @@ class Rendered:
     operands share in the agent layout, and ``NVIDIADriver/<name>`` for a driver object.
 
     ``keep`` are the states (values of the label ``nvidia.com/gpu-operator.state``) whose objects could not be rendered
-    as the policy asks: their live objects stay as they are, so that a typo removes nothing. ``decisions`` are advice on
+    as the policy asks: their live objects stay as they are, so that a typo removes nothing. ``advice`` is on
     settings that have no effect, to be given once each.
     """
 
     objects: tuple[Object, ...] = ()
     errors: Mapping[str, UserError] = field(default_factory=dict)
     keep: frozenset[str] = frozenset()
-    decisions: tuple[Advice, ...] = ()
+    advice: tuple[Advice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

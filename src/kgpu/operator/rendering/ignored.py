@@ -1,4 +1,4 @@
-"""What a policy asks for that kgpu does not do, or does differently than users may expect: one decision each.
+"""What a policy asks for that kgpu does not do, or does differently than users may expect: one record each.
 
 Each is a Warning Event on the ClusterPolicy and a line in the operator's log; none of them delays anything.
 """
@@ -54,7 +54,7 @@ CONDITIONAL: Final = (NO_CDI, OWN_PODS, HOST_PID, OWN_IMAGE)
 
 
 def ignored(scene: Scene) -> Iterator[Advice]:
-    """All decisions, in a stable order."""
+    """All advice, in a stable order."""
     spec = scene.policy.spec
     workloads = spec.sandbox_workloads
     if workloads is not None and workloads.enabled:

@@ -40,7 +40,7 @@ def render(policy: Policy, settings: OperatorSettings, observed: ObservedCluster
                 errors[name] = error
     if _drivers_wanted(scene) and driver.leftovers(scene, objects):
         keep.add(driver.STATE)
-    return Rendered(objects=tuple(objects), errors=errors, keep=frozenset(keep), decisions=tuple(_decisions(scene)))
+    return Rendered(objects=tuple(objects), errors=errors, keep=frozenset(keep), advice=tuple(_advice(scene)))
 
 
 def _parts(scene: Scene) -> Iterator[tuple[str, str, Callable[[], list[Object]]]]:
@@ -112,7 +112,7 @@ def namespace(scene: Scene) -> list[Object]:
     return [{"apiVersion": KINDS["Namespace"].api_version, "kind": "Namespace", "metadata": metadata}]
 
 
-def _decisions(scene: Scene) -> Iterator[Advice]:
+def _advice(scene: Scene) -> Iterator[Advice]:
     for operand in OPERANDS:
         if is_enabled(operand, scene.policy, scene.settings):
             advice = operand_pods.ignored_image(scene, operand)
@@ -123,4 +123,4 @@ def _decisions(scene: Scene) -> Iterator[Advice]:
         yield absent
     for spec in SPECS.values():
         if spec.is_enabled(scene.policy, scene.settings):
-            yield from spec.decisions(scene)
+            yield from spec.advice(scene)

@@ -83,7 +83,7 @@ async def run(
 ) -> None:
     """Run all controllers against ``api`` until cancelled; ``now`` is the wall clock, in UTC. See ``controllers``."""
     cluster = ControllerContext(PacedApi(api), now=now)
-    supervisor = Supervisor(on_decision=_log)
+    supervisor = Supervisor(on_advice=_log)
 
     async def record(handle: RoleHandle) -> None:
         handle.running()
@@ -102,5 +102,5 @@ async def run(
         await cluster.close()
 
 
-def _log(decision: Advice) -> None:
-    log.warning("%s", decision.one_line())
+def _log(advice: Advice) -> None:
+    log.warning("%s", advice.one_line())
