@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.base.inotify import CONTENT, Inotify, follow_folders, nearest_existing
+from kgpu.base.inotify import CONTENT, ENTRIES, Inotify, folder_changes, follow_folders, nearest_existing
 from kgpu.base.service import running
 
 
@@ -261,6 +261,14 @@ async def test_a_folder_is_looked_at_now_and_after_every_change_and_in_between(t
     count = len(seen)
     async with running(following=follow_folders(folders, look, seconds=0.01)):
         await until(lambda: len(seen) >= count + 3)
+
+
+async def test_whoever_follows_a_folder_hears_whether_something_has_changed(tmp_path: Path) -> None:
+    async with contextlib.aclosing(folder_changes(lambda: {tmp_path}, seconds=0.01, mask=ENTRIES)) as changes:
+        assert not await anext(changes)
+        assert not await anext(changes)
+        (tmp_path / "a").touch()
+        assert await anext(changes)
 
 
 async def until(true: Callable[[], bool]) -> None:

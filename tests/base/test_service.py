@@ -9,7 +9,7 @@ import pytest
 
 from kgpu.base.advice import Advice
 from kgpu.base.errors import UserError
-from kgpu.base.service import Complaint, end, first_end, running
+from kgpu.base.service import Complaint, StandingAdvice, all_end, end, first_end, running
 
 
 async def forever(said: list[str]) -> None:
@@ -106,3 +106,45 @@ def test_a_trouble_is_told_when_it_begins_and_when_it_becomes_another() -> None:
     assert not complaint.over()
     complaint.of(full, reason="Again")
     assert told[-1].reason == "Again"
+
+
+def test_advice_of_ones_own_is_told_once_until_the_problem_is_over() -> None:
+    reported: list[Advice] = []
+    complaint = Complaint(reported.append)
+    absent = Advice(subject="socket", what="waiting for the kubelet", reason="NoKubelet")
+    assert [complaint.tell(absent), complaint.tell(absent)] == [True, False]
+    assert complaint.over()
+    assert complaint.tell(absent)
+    assert reported == [absent, absent]
+
+
+def test_standing_advice_is_news_when_it_begins_and_when_it_comes_back() -> None:
+    standing = StandingAdvice()
+    first, second = Advice(what="first"), Advice(what="second")
+    assert standing.news([first]) == (first,)
+    assert standing.news([first, second]) == (second,)
+    assert standing.news([second]) == ()
+    assert standing.news([first, second]) == (first,)
+
+
+async def test_a_task_that_has_nothing_more_to_do_ends_no_other_and_one_that_fails_does() -> None:
+    failing = asyncio.Event()
+
+    async def nothing() -> None:
+        return
+
+    async def fails_later() -> None:
+        await failing.wait()
+        raise ValueError("gone")
+
+    said: list[str] = []
+    async with running(nothing=nothing(), later=fails_later(), forever=forever(said)) as tasks:
+        wait = asyncio.create_task(all_end(tasks))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert tasks[0].done()
+        assert not wait.done()
+        failing.set()
+        with pytest.raises(ValueError, match="gone"):
+            await wait
+    assert said == ["begun", "ended"]

@@ -10,10 +10,11 @@ from typing import Any
 
 from kgpu.base.advice import Advice
 from kgpu.base.errors import HostError, line_of
+from kgpu.base.service import StateSink
 from kgpu.host.root import DriverRoot
 from kgpu.hw.fake_reader import FakeReader, sample_inventory
 from kgpu.hw.simulator import operate
-from kgpu.toolkit.role import SPEC_NAME, Tell, ToolkitContext, run
+from kgpu.toolkit.role import SPEC_NAME, ToolkitContext, run
 
 SECONDS = 60.0
 
@@ -50,7 +51,7 @@ class Running:
 async def test_the_spec_waits_for_the_first_look_at_the_engine(sim_root, tmp_path) -> None:
     role, go = Running(sim_root("hgx-h100", gpus=1), tmp_path), asyncio.Event()
 
-    async def runtime(tell: Tell, looked: Callable[[], None]) -> None:
+    async def runtime(tell: StateSink, looked: Callable[[], None]) -> None:
         tell(False, "containerd is restarted")
         await go.wait()
         looked()
@@ -68,12 +69,12 @@ async def test_the_spec_waits_for_the_first_look_at_the_engine(sim_root, tmp_pat
 async def test_ready_is_when_every_part_is(sim_root, tmp_path) -> None:
     role, go = Running(sim_root("hgx-h100", gpus=1), tmp_path), asyncio.Event()
 
-    async def runtime(tell: Tell, looked: Callable[[], None]) -> None:
+    async def runtime(tell: StateSink, looked: Callable[[], None]) -> None:
         looked()
         tell(True, "containerd 2.1.4")
         await asyncio.Event().wait()
 
-    async def links(tell: Tell) -> None:
+    async def links(tell: StateSink) -> None:
         await go.wait()
         tell(True, "")
         await asyncio.Event().wait()
@@ -88,7 +89,7 @@ async def test_a_part_that_fails_starts_again_alone(sim_root, tmp_path) -> None:
     role = Running(sim_root("hgx-h100", gpus=1), tmp_path)
     lives: list[int] = []
 
-    async def nri(tell: Tell) -> None:
+    async def nri(tell: StateSink) -> None:
         lives.append(len(lives))
         if len(lives) == 1:
             raise HostError("the socket is broken", "a socket", "mend it")

@@ -34,7 +34,7 @@ from kgpu.agent.roles.labels import hand_over_sink
 from kgpu.agent.shared_reader import SharedReader
 from kgpu.agent.slot import SharedReaders, Slot
 from kgpu.agent.switched_config import SwitchedConfig
-from kgpu.base.advice import Advice, Severity
+from kgpu.base.advice import Severity
 from kgpu.base.errors import ConfigError, HostError, KubeError, UserError
 from kgpu.base.http import StatusServer, local_only
 from kgpu.base.service import Complaint
@@ -82,6 +82,10 @@ class AutoAgent(AgentProcess):
         self._slots = {role.name: Slot(role, self._host, self.decide) for role in roles}
         self._keepers = Supervisor(policy=POLICY, on_advice=self.decide)
         self._problems: dict[str, ConfigError] = {}
+        self._complaints = {
+            role.name: Complaint(self.decide, subject=role.name, reason="ConfigRefused", severity=Severity.ERROR)
+            for role in roles
+        }
         self._tidy = asyncio.Event()
         self._withdrawn: set[str] = set()
         # Roles whose traces are being removed: a role that started now would lose what it writes.
@@ -185,7 +189,7 @@ class AutoAgent(AgentProcess):
                 self._withdrawn.discard(name)
                 self._start(slot, config, place)
             else:
-                self._problems.pop(name, None)
+                self._accept(name)
                 slot.want(None)
         if (leaving and not self.left) or self._to_withdraw() or self._stale_sink() is not None:
             self._tidy.set()
@@ -194,12 +198,14 @@ class AutoAgent(AgentProcess):
         name = slot.role.name
         try:
             slot.want(role_options(self.options, slot.role, config.roles[name], config, place))
-            self._problems.pop(name, None)
+            self._accept(name)
         except ConfigError as error:
-            known = self._problems.get(name)
             self._problems[name] = error
-            if known is None or known.one_line() != error.one_line():
-                self.decide(Advice.from_error(error, subject=name, reason="ConfigRefused", severity=Severity.ERROR))
+            self._complaints[name].of(error)
+
+    def _accept(self, name: str) -> None:
+        self._problems.pop(name, None)
+        self._complaints[name].over()
 
     def _settle_place(self, place: DriverPlace) -> None:
         if place != self.place:

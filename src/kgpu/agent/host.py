@@ -14,7 +14,6 @@ from kgpu.agent.options import AgentOptions
 from kgpu.agent.remembered_config import FollowedConfig
 from kgpu.agent.shared_reader import SharedReader
 from kgpu.base.advice import AdviceSink
-from kgpu.base.errors import Reason
 from kgpu.base.http import Page
 from kgpu.base.supervise import RoleHandle
 from kgpu.formats.names import ENV_KERNEL_LOG, ENV_LAB_POD_ADDRESS, KERNEL_LOG, VALIDATIONS_DIR
@@ -84,11 +83,6 @@ def driver_root(options: AgentOptions) -> DriverRoot:
     settings = resolve(PluginConfig(), overrides=options.plugin_overrides, env=options.env)
     seen = options.root or Path("/")
     return DriverRoot.at(seen, driver_host=settings.driver_root, dev_host=settings.dev_root)
-
-
-def on_state(handle: RoleHandle, ready: bool, reason: Reason, why: str = "") -> None:
-    """Report a role's state to the supervisor."""
-    (handle.running if ready else handle.waiting)(reason, why)
 
 
 async def configured(host: Host, handle: RoleHandle) -> None:

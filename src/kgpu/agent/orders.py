@@ -22,6 +22,7 @@ from kgpu.base.change_notifier import ChangeNotifier
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import ConfigError, UserError
 from kgpu.base.files import write_atomic
+from kgpu.base.service import Complaint
 from kgpu.base.threads import beside
 from kgpu.base.waits import first_of
 from kgpu.formats import names
@@ -75,6 +76,7 @@ class Orders:
         self.reports: Mapping[str, str] = {}
         """The reports on the Node by annotation, from this process and others."""
         self.problem: UserError | None = None
+        self._complaint = Complaint(decide)
         """Why the document in force may not be the intended one."""
 
     @property
@@ -181,15 +183,15 @@ class Orders:
                 self._text = text
                 log.info("configuration of ClusterPolicy generation %d", self.config.generation)
             self.problem = None
+            self._complaint.over()
         except ConfigError as error:
-            if self.problem is None or self.problem.one_line() != error.one_line():
-                # Before the operator has ever written it, and after an uninstall, there is nothing wrong.
-                expected = config_map is None and (self.config is None or self.config.leaving)
-                severity = Severity.INFO if expected else Severity.ERROR
-                self._decide(
-                    Advice.from_error(error, subject=self._where, reason="AgentConfigRefused", severity=severity)
-                )
             self.problem = error
+            # Before the operator has ever written it, and after an uninstall, there is nothing wrong.
+            expected = config_map is None and (self.config is None or self.config.leaving)
+            severity = Severity.INFO if expected else Severity.ERROR
+            self._complaint.tell(
+                Advice.from_error(error, subject=self._where, reason="AgentConfigRefused", severity=severity)
+            )
 
     async def _recall(self) -> bool:
         """Fill in what is not known from the remembered orders, once; True if there were any."""

@@ -10,12 +10,12 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kgpu.agent.host import Closing, driver_root, on_state
+from kgpu.agent.host import Closing, driver_root
 from kgpu.agent.options import AgentOptions
+from kgpu.base.service import StateSink
 from kgpu.base.supervise import RoleHandle
 from kgpu.formats.names import CDI_STATIC_DIR, POD_RESOURCES_SOCKET
 from kgpu.host.root import DriverRoot, Tree
@@ -25,7 +25,7 @@ from kgpu.kube.port import KubeApi
 if TYPE_CHECKING:
     from kgpu.agent.host import Host
     from kgpu.toolkit.nri.config import NriConfig
-    from kgpu.toolkit.role import Part, RuntimePart, Tell
+    from kgpu.toolkit.role import Part, RuntimePart
     from kgpu.toolkit.settings import ToolkitSettings
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ async def toolkit(host: Host, handle: RoleHandle) -> None:
                 root=root,
                 report=host.decide,
                 cdi_dir=options.cdi_dir,
-                on_state=partial(on_state, handle),
+                on_state=handle.report,
                 on_write=files.wrote if files is not None else lambda _: None,
                 remove=files.remove if files is not None else lambda _: None,
                 engines=lambda: find_engines(Tree.at(options.host_root, "/")),
@@ -92,7 +92,7 @@ def _has_links(root: DriverRoot, settings: ToolkitSettings) -> bool:
 
 
 def _runtime(host: Host, settings: ToolkitSettings) -> RuntimePart:
-    async def part(tell: Tell, looked: Callable[[], None]) -> None:
+    async def part(tell: StateSink, looked: Callable[[], None]) -> None:
         from kgpu.toolkit.host_engines import HostEngines
         from kgpu.toolkit.runtime import RuntimeContext, run
 
@@ -103,7 +103,7 @@ def _runtime(host: Host, settings: ToolkitSettings) -> RuntimePart:
 
 
 def _links(host: Host, settings: ToolkitSettings, driver: str) -> Part:
-    async def part(tell: Tell) -> None:
+    async def part(tell: StateSink) -> None:
         from kgpu.toolkit.links import LinksContext, run
 
         context = LinksContext(
@@ -133,7 +133,7 @@ def honoured(config: NriConfig, options: AgentOptions) -> NriConfig:
 
 
 def _nri(host: Host, config: NriConfig, reader: Reader) -> Part:
-    async def part(tell: Tell) -> None:
+    async def part(tell: StateSink) -> None:
         from kgpu.host.engines.paths import MountedPaths
         from kgpu.kubelet.pod_resources import PodResources
         from kgpu.toolkit.nri.ports import KubeAccounts

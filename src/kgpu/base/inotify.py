@@ -13,7 +13,7 @@ import ctypes
 import os
 import struct
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from pathlib import Path
 from typing import Final, Self
 
@@ -215,15 +215,25 @@ def homes(*files: Path) -> set[Path]:
     return {nearest_existing(folder) for file in files for folder in (file.parent, file.resolve().parent)}
 
 
+async def folder_changes(
+    folders: Callable[[], Iterable[Path]], *, seconds: float, mask: int = CONTENT
+) -> AsyncGenerator[bool, None]:
+    """Yield now, after every change in the folders (True), and after ``seconds`` without one (False).
+
+    The folders are watched before each yield: what happens in between ends the next wait at once.
+    """
+    async with Inotify() as inotify:
+        happened = False
+        while True:
+            inotify.watch(folders(), mask)
+            yield happened
+            happened = await inotify.wait(seconds)
+
+
 async def follow_folders(
     folders: Callable[[], Iterable[Path]], look: Callable[[], object], *, seconds: float, mask: int = CONTENT
 ) -> None:
-    """Call ``look`` now, after every change in the folders, and every ``seconds``; until cancelled.
-
-    The folders are watched before each look: what happens in between ends the next wait at once.
-    """
-    async with Inotify() as inotify:
-        while True:
-            inotify.watch(folders(), mask)
+    """Call ``look`` now, after every change in the folders, and every ``seconds``; until cancelled."""
+    async with contextlib.aclosing(folder_changes(folders, seconds=seconds, mask=mask)) as changes:
+        async for _ in changes:
             look()
-            await inotify.wait(seconds)

@@ -1,14 +1,18 @@
-"""Building blocks of the components' run loops: tasks that live as long as a block, and problems reported once."""
+"""Building blocks of the components' run loops.
+
+They are tasks that live as long as a block, problems and advice that are reported once and not at every reading, and
+the way in which a component reports its state to the process that hosts it. Followed folders are in ``inotify``.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from kgpu.base.advice import Advice, AdviceSink, Severity
-from kgpu.base.errors import UserError
+from kgpu.base.errors import Reason, UserError
 
 
 async def end(*tasks: asyncio.Future[Any]) -> None:
@@ -45,11 +49,45 @@ async def first_end(tasks: Iterable[asyncio.Future[Any]], *, stop: asyncio.Event
             task.result()
 
 
+async def all_end(tasks: Iterable[asyncio.Future[None]]) -> None:
+    """Return when every task has ended. Raises the exception of the first one that fails, at once."""
+    done, _ = await asyncio.wait(tuple(tasks), return_when=asyncio.FIRST_EXCEPTION)
+    for task in done:
+        task.result()
+
+
+class StateSink(Protocol):
+    """Takes a component's state: whether it does its job, and what it does or waits for.
+
+    ``why`` is a CamelCase word where a person has to act. Calls are cheap, and repeating one changes nothing.
+    """
+
+    def __call__(self, ready: bool, reason: Reason, why: str = "", /) -> None: ...
+
+
+def ignore_state(_ready: bool, _reason: Reason, _why: str = "", /) -> None:
+    """The sink of a component that runs by itself."""
+
+
+class StandingAdvice:
+    """Tells which advice is new, of a list that is made anew at every reading."""
+
+    def __init__(self) -> None:
+        self._standing: frozenset[Advice] = frozenset()
+
+    def news(self, advice: Iterable[Advice]) -> tuple[Advice, ...]:
+        """What was not in the list before; what is gone from it is new when it comes back."""
+        advice = tuple(advice)
+        news = tuple(row for row in advice if row not in self._standing)
+        self._standing = frozenset(advice)
+        return news
+
+
 class Complaint:
     """Reports a recurring problem when it begins and when its text changes, not each time that it occurs."""
 
     def __init__(
-        self, report: AdviceSink, *, reason: str, subject: str = "", severity: Severity = Severity.WARNING
+        self, report: AdviceSink, *, reason: str = "Failed", subject: str = "", severity: Severity = Severity.WARNING
     ) -> None:
         self._report = report
         self._reason = reason
@@ -59,13 +97,22 @@ class Complaint:
 
     def of(self, problem: UserError, *, reason: str = "") -> None:
         """The problem has occurred; ``reason`` replaces the usual one."""
-        line = problem.one_line()
-        if line != self._told:
-            self._told = line
-            advice = Advice.from_error(
-                problem, subject=self._subject, reason=reason or self._reason, severity=self._severity
-            )
-            self._report(advice)
+        advice = Advice.from_error(
+            problem, subject=self._subject, reason=reason or self._reason, severity=self._severity
+        )
+        self.tell(advice, line=problem.one_line())
+
+    def tell(self, advice: Advice, *, line: str = "") -> bool:
+        """The problem that the advice describes has occurred; True when it was reported.
+
+        ``line`` tells problems apart, the whole advice where it is "".
+        """
+        line = line or advice.one_line()
+        if line == self._told:
+            return False
+        self._told = line
+        self._report(advice)
+        return True
 
     def over(self) -> bool:
         """The problem is gone; True when there was one."""

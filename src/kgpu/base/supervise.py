@@ -85,6 +85,10 @@ class RoleHandle:
         self._healthy_since = None
         self.become(RoleState.WAITING, reason, why)
 
+    def report(self, ready: bool, reason: Reason, why: str = "", /) -> None:
+        """The same as one call: the ``base.service.StateSink`` of a component that the role runs."""
+        (self.running if ready else self.waiting)(reason, why)
+
     def become(self, state: RoleState, reason: Reason, why: str = "", *, restarted: bool = False) -> bool:
         """Set the state; True when something changed."""
         old = self.status

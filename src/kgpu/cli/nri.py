@@ -81,7 +81,8 @@ async def _run(config: NriConfig, folders: list[Path], pod_resources: Path, kube
 
     last_line = ""
 
-    def on_state(ready: bool, reason: Reason) -> None:
+    def on_state(ready: bool, reason: Reason, why: str = "") -> None:
+        del why
         nonlocal last_line
         line = f"{'serving' if ready else 'waiting'}: {line_of(reason)}"
         if line != last_line:

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.errors import HwError, UserError
+from kgpu.base.service import StandingAdvice
 from kgpu.deviceplugin import health as health_rules
 from kgpu.deviceplugin import roster
 from kgpu.deviceplugin.allocate import AllocationError, allocate, mps_control
@@ -49,7 +50,7 @@ class PluginCore:
         self._report = report
         self._facts = facts
         self._memory = memory
-        self._told: frozenset[Advice] = frozenset()
+        self._standing = StandingAdvice()
         self.settings: PluginSettings | None = None
         self.host = HostDevices()
         self.accelerators: tuple[Accelerator, ...] = memory.accelerators
@@ -130,9 +131,7 @@ class PluginCore:
         if missing:
             resources = _without_imex(resources, missing, required=self.settings.imex_required)
         self.plan = resources = _without_mps(resources, self.settings, self.host)
-        news = frozenset(resources.advice)
-        self._tell([advice for advice in resources.advice if advice not in self._told])
-        self._told = news
+        self._tell(self._standing.news(resources.advice))
 
     def _tell(self, advice: Sequence[Advice]) -> None:
         for record in advice:

@@ -21,7 +21,7 @@ from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.boot import boot_id
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError, Reason, UserError, line_of
-from kgpu.base.service import first_end, running
+from kgpu.base.service import Complaint, StateSink, first_end, ignore_state, running
 from kgpu.base.threads import beside
 from kgpu.base.waits import first_of
 from kgpu.deviceplugin import roster
@@ -73,10 +73,6 @@ CdiChanges: TypeAlias = Callable[[], AsyncIterator[None]]
 _HELD_BACK: Final = frozenset({"MpsDaemonMissing", "ImexMissing"})
 
 
-def _ignore_state(ready: bool, reason: Reason, why: str) -> None:
-    del ready, reason, why
-
-
 def _ignore_offer(healthy: Mapping[str, int]) -> None:
     del healthy
 
@@ -116,7 +112,7 @@ class DevicePluginContext:
     reread_seconds: float = REREAD_SECONDS
     look_seconds: float = LOOK_SECONDS
     wait: bool = True
-    on_state: Callable[[bool, Reason, str], None] = _ignore_state
+    on_state: StateSink = ignore_state
     on_offer: Callable[[Mapping[str, int]], None] = _ignore_offer
 
 
@@ -154,7 +150,6 @@ class _DevicePlugin:
         self._inventory: Inventory | None = None
         self._cdi_names: set[str] = set()
         self._cdi_problem: UserError | None = None
-        self._told_socket = False
         self._state: tuple[bool, Reason, str] | None = None
         self._writing: set[asyncio.Task[Any]] = set()
 
@@ -279,19 +274,12 @@ class _DevicePlugin:
     # --- kubelet ---
 
     async def _follow_kubelet(self) -> None:
+        complaint = Complaint(self._ctx.report)
         async for identity in self._ctx.kubelet_changes(self._ctx.kubelet_socket):
-            if identity is None and not self._told_socket:
-                self._ctx.report(
-                    Advice(
-                        subject=str(self._ctx.kubelet_socket),
-                        what="waiting for the kubelet",
-                        why="its socket is not there",
-                        remedy="start the kubelet; check that its device plugin folder is mounted here",
-                        severity=Severity.WARNING,
-                        reason="NoKubelet",
-                    )
-                )
-            self._told_socket = identity is None
+            if identity is None:
+                complaint.tell(_no_kubelet(self._ctx.kubelet_socket))
+            else:
+                complaint.over()
             if identity != self._identity:
                 self._identity = identity
                 self._tell_state()
@@ -378,7 +366,7 @@ class _DevicePlugin:
 
     async def _remember(self) -> None:
         """Keep the memory's file up to date, in a task of its own: a disk can be slow."""
-        warned = False
+        complaint = Complaint(self._ctx.report)
         while True:
             await self._unsaved.wait()
             self._unsaved.clear()
@@ -387,11 +375,10 @@ class _DevicePlugin:
                 continue
             problem = await self._write(roster.save, self._ctx.state_dir, memory)
             if problem is None:
-                self._saved, warned = memory, False
+                self._saved = memory
+                complaint.over()
                 continue
-            if not warned:
-                self._ctx.report(problem)
-                warned = True
+            complaint.tell(problem)
             await self._ctx.clock.sleep(SAVE_RETRY_SECONDS)
             self._unsaved.set()
 
@@ -455,3 +442,14 @@ class _DevicePlugin:
             return f"no kubelet socket at {self._ctx.kubelet_socket}"
         behind = [offer.name for offer, _ in self._offers.values() if not offer.registered]
         return f"not registered with the kubelet: {', '.join(sorted(behind))}" if behind else ""
+
+
+def _no_kubelet(socket: Path) -> Advice:
+    return Advice(
+        subject=str(socket),
+        what="waiting for the kubelet",
+        why="its socket is not there",
+        remedy="start the kubelet; check that its device plugin folder is mounted here",
+        severity=Severity.WARNING,
+        reason="NoKubelet",
+    )

@@ -17,7 +17,8 @@ from typing import Any, Final, Protocol
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.errors import HwError, Reason, UserError
+from kgpu.base.errors import HwError, UserError
+from kgpu.base.service import StandingAdvice, StateSink, first_end, ignore_state, running
 from kgpu.base.threads import beside
 from kgpu.base.waits import first_of
 from kgpu.discovery.config import resolve
@@ -72,7 +73,7 @@ class LabelsContext:
     clock: Clock = field(default_factory=SystemClock)
     overrides: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    on_state: Callable[[bool, Reason, str], None] = lambda _ready, _reason, _why: None
+    on_state: StateSink = ignore_state
     now: Callable[[], float] = time.time
     outcome: str = "%d labels published"
     beside: Callable[[Callable[[LabelSettings], NodeFacts], LabelSettings], Awaitable[NodeFacts]] = beside
@@ -81,10 +82,9 @@ class LabelsContext:
 async def run(ctx: LabelsContext) -> None:
     """Keep the labels up to date until cancelled. Only a defect ends it with an exception."""
     labeller = Labeller(ctx)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(labeller.follow_config())
-        group.create_task(labeller.follow_events())
-        group.create_task(labeller.label())
+    loops = running(config=labeller.follow_config(), events=labeller.follow_events(), labels=labeller.label())
+    async with loops as tasks:
+        await first_end(tasks)
 
 
 class Labeller:
@@ -96,7 +96,7 @@ class Labeller:
         self._refused: UserError | None = None  # why the newest configuration is not in force
         self._timestamp: int | None = None
         self._published: dict[str, str] | None = None
-        self._told: set[str] = set()
+        self._standing = StandingAdvice()
         self._wake = asyncio.Event()
 
     async def follow_config(self) -> None:
@@ -185,11 +185,8 @@ class Labeller:
 
     def _report(self, advice: Sequence[Advice]) -> None:
         """Report each record when it is new, not at every reading."""
-        lines = {record.one_line() for record in advice}
-        for record in advice:
-            if record.one_line() not in self._told:
-                self._ctx.report(record)
-        self._told = lines
+        for record in self._standing.news(advice):
+            self._ctx.report(record)
 
     def _obstacle(self, error: UserError, reason: str) -> UserError:
         self._report([Advice.from_error(error, subject="labels", reason=reason)])

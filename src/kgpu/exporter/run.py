@@ -11,15 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kgpu import __version__
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.errors import HwError, Reason, UserError
+from kgpu.base.errors import HwError, UserError
 from kgpu.base.http import AccessPolicy, Address, Response, StatusServer
+from kgpu.base.service import Complaint, StateSink, all_end, ignore_state, running
 from kgpu.base.waits import first_of
 from kgpu.exporter.config import ExporterOptions
 from kgpu.exporter.model import Users, UsersPort
@@ -59,7 +60,7 @@ class ExporterContext:
     api: Callable[[], KubeApi] | None = None
     verdicts: VerdictSource | None = None
     xid_text: Callable[[int], str] | None = None
-    on_state: Callable[[bool, Reason], None] = lambda ready, reason: None  # noqa: ARG005
+    on_state: StateSink = ignore_state
     on_address: Callable[[Address], None] = lambda address: None  # noqa: ARG005
     clock: Clock = field(default_factory=SystemClock)
     patience: float = PATIENCE
@@ -96,6 +97,7 @@ class Exporter:
         self._made_at = float("-inf")
         self._ticked_at = float("-inf")
         self._error = "nothing has been read yet"
+        self._complaint = Complaint(context.report)
         self._users = Users()
 
     @property
@@ -114,26 +116,32 @@ class Exporter:
         context = self._context
         access: AccessPolicy | None = self._web
         server = StatusServer(self._page.routes(self.health), patience=context.options.write_timeout, access=access)
+        loops: dict[str, Coroutine[Any, Any, None]] = {
+            "events": follow_events(context.reader, self._hear, clock=context.clock, missed=self._missed),
+            "counters": self._counters.run(),
+            "ticks": self._keep_ticking(server),
+        }
+        if context.verdicts is not None:
+            self._judged(context.verdicts.read())
+            loops["verdicts"] = self._follow_verdicts(context.verdicts)
+        if self._web is not None:
+            loops["web"] = self._web.run()
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(follow_events(context.reader, self._hear, clock=context.clock, missed=self._missed))
-                group.create_task(self._counters.run())
-                if context.verdicts is not None:
-                    self._judged(context.verdicts.read())
-                    group.create_task(self._follow_verdicts(context.verdicts))
-                if self._web is not None:
-                    group.create_task(self._web.run())
-                # The first text is there before the first scrape can come.
-                await self._tick()
-                context.on_address(await self._listen(server))
-                while True:
-                    await self._pause()
-                    await self._tick()
+            async with running(**loops) as tasks:
+                await all_end(tasks)
         finally:
             await server.close()
             if self._reading is not None:
                 self._reading.cancel()
             await context.users.close()
+
+    async def _keep_ticking(self, server: StatusServer) -> None:
+        """Tick and listen; the first text is there before the first scrape can come."""
+        await self._tick()
+        self._context.on_address(await self._listen(server))
+        while True:
+            await self._pause()
+            await self._tick()
 
     async def _listen(self, server: StatusServer) -> Address:
         options = self._context.options
@@ -217,6 +225,7 @@ class Exporter:
             # Averages and rates are over the time since the reading before: have one soon.
             self._asked = True
         self._error = ""
+        self._complaint.over()
         context.on_state(True, "")
 
     async def _read(self) -> tuple[Inventory, tuple[Reading, ...]]:
@@ -230,15 +239,13 @@ class Exporter:
         if self._context.options.fake_gpus:
             self._context.on_state(True, "")
             return
-        if self._error != why:
-            self._error = why
-            self._context.report(
-                Advice(
-                    subject="driver", what="no GPU is read", why=why, severity=Severity.WARNING,
-                    remedy=error.remedy if error else "see the kernel's log; the reading goes on as soon as it can",
-                    reason="DriverSilent",
-                )
-            )  # fmt: skip
+        self._error = why
+        silent = Advice(
+            subject="driver", what="no GPU is read", why=why, severity=Severity.WARNING,
+            remedy=error.remedy if error else "see the kernel's log; the reading goes on as soon as it can",
+            reason="DriverSilent",
+        )  # fmt: skip
+        self._complaint.tell(silent)
         self._context.on_state(False, error or why)
 
     def _status(self) -> ExporterStatus:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kgpu.base.advice import Advice
+from kgpu.base.service import StandingAdvice
 from kgpu.exporter import computed, self_metrics
 from kgpu.exporter.budget import SeriesBudget
 from kgpu.exporter.counters import CountedMetric
@@ -59,7 +60,7 @@ class Ticks:
         self._xids = Xids(xid_window)
         self._clocks = ClockWindow(clock_window)
         self._xid_text = xid_text
-        self._told: tuple[Advice, ...] = ()
+        self._standing = StandingAdvice()
         self._before: Tick | None = None
         self._now = Tick()
         self._verdicts: tuple[GpuVerdict, ...] = ()
@@ -130,9 +131,8 @@ class Ticks:
         settings = replace(self._settings, without=self._budget.without)
         planned = plan(look, settings, self._memory)
         self._figures.count(planned)
-        advice = list(planned.advice)
         metrics = sum(counter.kind is not MetricKind.LABEL for counter in settings.counters)
-        advice += self._budget.observe(at, planned.label_sets, metrics)
+        withheld = self._budget.observe(at, planned.label_sets, metrics)
         families = list(planned.families)
         if settings.own_metrics:
             texts = self._memory.texts
@@ -140,9 +140,7 @@ class Ticks:
             families += self_metrics.verdict_families(self._verdicts, look, settings, texts)
             families += self_metrics.users_families(users, texts)
             families += self_metrics.status_families(status, texts) if status is not None else ()
-        news = tuple(record for record in advice if record not in self._told)
-        self._told = planned.advice
-        return TickOutcome(tuple(families), news)
+        return TickOutcome(tuple(families), (*self._standing.news(planned.advice), *withheld))
 
     def _units(self) -> list[Unit]:
         """The units that an Xid can be of: each GPU and each of its instances."""

@@ -26,6 +26,7 @@ from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.errors import ConfigError, HostError, UserError
 from kgpu.base.http import Headers, Request, Response
 from kgpu.base.inotify import follow_folders, homes
+from kgpu.base.service import Complaint
 from kgpu.exporter.self_metrics import ConfigState
 from kgpu.exporter.web_config import (
     IF_GIVEN,
@@ -57,6 +58,7 @@ class WebAccess:
         """Raises ConfigError, HostError."""
         self._path = path
         self._report = report
+        self._complaint = Complaint(report)
         self._secret = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, None] = OrderedDict()
         self._one = asyncio.Lock()
@@ -95,22 +97,21 @@ class WebAccess:
 
     def reload(self) -> None:
         """Read the file and its certificates now."""
-        before, self._seen = self._error, self._state(self._files())
+        self._seen = self._state(self._files())
         try:
             self._config, self._context = self._load()
         except UserError as error:
             self._error = error
-            if before is None or before.one_line() != error.one_line():
+            refused = Advice(
+                subject=self._path, what="the last good web config stays", why=error.what,
+                evidence=(f"expected: {error.expected}",), severity=Severity.WARNING, remedy=error.remedy,
+                reason="WebConfigRefused",
+            )  # fmt: skip
+            if self._complaint.tell(refused):
                 self.changed()
-                self._report(
-                    Advice(
-                        subject=self._path, what="the last good web config stays", why=error.what,
-                        evidence=(f"expected: {error.expected}",), severity=Severity.WARNING, remedy=error.remedy,
-                        reason="WebConfigRefused",
-                    )
-                )  # fmt: skip
             return
         self._error = None
+        self._complaint.over()
         self.changed()
         self._right.clear()
         self._seen = self._state(self._files())

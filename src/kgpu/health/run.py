@@ -21,8 +21,8 @@ from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.boot import boot_id, uptime
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.errors import HostError, HwError, KubeError, Reason, UserError
-from kgpu.base.service import running
+from kgpu.base.errors import HostError, HwError, KubeError, UserError
+from kgpu.base.service import StateSink, ignore_state, running
 from kgpu.base.threads import beside
 from kgpu.base.waits import woken
 from kgpu.formats.gpu_report import GpuReport
@@ -56,10 +56,6 @@ RETRY: Final = BackoffPolicy(first=1.0, cap=60.0, factor=2.0, jitter=0.3, health
 Input: TypeAlias = "HardwareEvent | LogEvent"
 
 
-def _ignore_state(ready: bool, reason: Reason) -> None:
-    del ready, reason
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthContext:
     """Everything that the health role gets from outside.
@@ -82,7 +78,7 @@ class HealthContext:
     uptime: Callable[[], float] = uptime
     boot: str = field(default_factory=boot_id)
     look_seconds: float = LOOK_SECONDS
-    on_state: Callable[[bool, Reason], None] = _ignore_state
+    on_state: StateSink = ignore_state
 
 
 async def run(ctx: HealthContext) -> None:

@@ -21,7 +21,7 @@ import msgspec
 from kgpu.base.boot import boot_id, uptime
 from kgpu.base.errors import HostError
 from kgpu.base.files import write_atomic
-from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
+from kgpu.base.inotify import folder_changes, nearest_existing
 from kgpu.base.typed import decode
 from kgpu.formats.names import ENV_RUN_DIR, HEALTH_VERDICTS, RUN_DIR
 
@@ -193,16 +193,15 @@ class VerdictFile:
         return verdicts if of_now and -1.0 <= age <= STALE_SECONDS else None
 
     async def follow(self) -> AsyncIterator[Verdicts | None]:
-        async with Inotify() as inotify:
-            before: tuple[object, ...] = ()
-            while True:
-                inotify.watch({nearest_existing(self.path.parent)}, CONTENT)
+        before: tuple[object, ...] = ()
+        changes = folder_changes(lambda: {nearest_existing(self.path.parent)}, seconds=self._look_seconds)
+        async with contextlib.aclosing(changes):
+            async for _ in changes:
                 verdicts = self.read()
                 now = () if verdicts is None else (verdicts.gpus, verdicts.problems, verdicts.node)
                 if not before or now != before[0]:
                     before = (now,)
                     yield verdicts
-                await inotify.wait(self._look_seconds)
 
 
 def verdicts_path(host_root: Path | str, env: Mapping[str, str]) -> Path:

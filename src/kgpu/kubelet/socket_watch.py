@@ -5,6 +5,7 @@ A restarted kubelet makes a new socket under the old name, so the identity is in
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import AsyncGenerator
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kgpu.base.inotify import Inotify, nearest_existing
+from kgpu.base.inotify import ENTRIES, folder_changes, nearest_existing
 
 POLL_SECONDS: Final = 1.0
 """Looks anyway this often: the net under kernel events, and the only way where inotify can't be had."""
@@ -45,12 +46,10 @@ class SocketWatch:
 
     async def folder_changes(self, poll_seconds: float = POLL_SECONDS) -> AsyncGenerator[SocketIdentity | None, None]:
         """The socket's identity now, and again after every change in its folder or ``poll_seconds``."""
-        async with Inotify() as inotify:
-            while True:
-                # Watch first, look second: what happens in between wakes the next wait.
-                inotify.watch({nearest_existing(self.path.parent)})
+        changes = folder_changes(lambda: {nearest_existing(self.path.parent)}, seconds=poll_seconds, mask=ENTRIES)
+        async with contextlib.aclosing(changes):
+            async for _ in changes:
                 yield socket_identity(self.path)
-                await inotify.wait(poll_seconds)
 
     async def changes(self, poll_seconds: float = POLL_SECONDS) -> AsyncGenerator[SocketIdentity | None, None]:
         """The socket's identity now, and again whenever it is another one."""

@@ -7,6 +7,7 @@ Both stay when kgpu leaves: running containers need them, and the next boot make
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,7 +17,8 @@ from typing import Final
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HostError
-from kgpu.base.inotify import ENTRIES, Inotify, nearest_existing
+from kgpu.base.inotify import ENTRIES, folder_changes, nearest_existing
+from kgpu.base.service import Complaint
 from kgpu.base.threads import beside
 from kgpu.host.dev_files import DriverNumbers, FakeDevFiles, RealDevFiles, dev_folder, read_facts
 from kgpu.host.dev_nodes import (
@@ -54,23 +56,29 @@ class LinksContext:
 
 async def run(ctx: LinksContext, tell: Callable[[bool, str], None]) -> None:
     """Keep them right until cancelled. A folder that can't be written is told once, and tried again."""
-    reported = ""
-    async with Inotify() as inotify:
-        while True:
-            inotify.watch({nearest_existing(folder) for folder in _folders(ctx)}, ENTRIES)
-            problem = ""
-            try:
-                for step in await beside(bring_in_line, ctx):
-                    log.info("%s", step)
-            except (OSError, HostError) as error:
-                why = error.one_line() if isinstance(error, HostError) else error.strerror
-                problem = f"the links in {DEV_CHAR} can't be made: {why}"
-            if problem and problem != reported:
-                ctx.report(_advice(problem))
-            reported = problem
-            tell(True, problem)
-            if await inotify.wait(CALM_SECONDS):
+    complaint = Complaint(ctx.report)
+    folders = folder_changes(
+        lambda: {nearest_existing(folder) for folder in _folders(ctx)}, seconds=CALM_SECONDS, mask=ENTRIES
+    )
+    async with contextlib.aclosing(folders) as changes:
+        async for changed in changes:
+            if changed:
                 await ctx.clock.sleep(PAUSE_SECONDS)
+            tell(True, await _keep(ctx, complaint))
+
+
+async def _keep(ctx: LinksContext, complaint: Complaint) -> str:
+    """Make the links; return what keeps them from being made, "" if nothing does."""
+    try:
+        for step in await beside(bring_in_line, ctx):
+            log.info("%s", step)
+    except (OSError, HostError) as error:
+        why = error.one_line() if isinstance(error, HostError) else error.strerror
+        problem = f"the links in {DEV_CHAR} can't be made: {why}"
+        complaint.tell(_advice(problem))
+        return problem
+    complaint.over()
+    return ""
 
 
 def bring_in_line(ctx: LinksContext) -> tuple[DeviceFileStep, ...]:

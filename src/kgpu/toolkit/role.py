@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 from kgpu.base.backoff import BackoffPolicy
 from kgpu.base.errors import Reason, line_of
 from kgpu.base.problems import describe, obstacle_in
+from kgpu.base.service import StateSink
 from kgpu.base.supervise import RoleHandle, Supervisor
 from kgpu.toolkit import spec_keeper
 from kgpu.toolkit.spec_keeper import SPEC_NAME, SpecContext, make_spec
@@ -26,11 +27,9 @@ __all__ = ["SPEC_NAME", "SpecContext", "ToolkitContext", "make_spec", "run"]
 
 log = logging.getLogger(__name__)
 
-Tell: TypeAlias = Callable[[bool, Reason], None]
-"""Says whether a part does its job, and a line about it."""
-Part: TypeAlias = Callable[[Tell], Awaitable[None]]
+Part: TypeAlias = Callable[[StateSink], Awaitable[None]]
 """Runs until it is cancelled."""
-RuntimePart: TypeAlias = Callable[[Tell, Callable[[], None]], Awaitable[None]]
+RuntimePart: TypeAlias = Callable[[StateSink, Callable[[], None]], Awaitable[None]]
 """The same; calls its second argument whenever it has looked at the engine."""
 
 SPEC: Final = "spec"
@@ -68,7 +67,7 @@ async def run(ctx: ToolkitContext) -> None:
 
 
 def _spec(ctx: ToolkitContext, looked: asyncio.Event) -> Part:
-    async def part(tell: Tell) -> None:
+    async def part(tell: StateSink) -> None:
         fields = {one.name: getattr(ctx, one.name) for one in dataclasses.fields(SpecContext)}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_SECONDS):
@@ -79,16 +78,16 @@ def _spec(ctx: ToolkitContext, looked: asyncio.Event) -> Part:
 
 
 def _runtime(runtime: RuntimePart, looked: asyncio.Event) -> Part:
-    async def part(tell: Tell) -> None:
+    async def part(tell: StateSink) -> None:
         await runtime(tell, looked.set)
 
     return part
 
 
-def _told(part: Part, tell: Tell) -> Callable[[RoleHandle], Awaitable[None]]:
+def _told(part: Part, tell: StateSink) -> Callable[[RoleHandle], Awaitable[None]]:
     async def function(handle: RoleHandle) -> None:
-        def both(ready: bool, reason: Reason) -> None:
-            (handle.running if ready else handle.waiting)(reason)
+        def both(ready: bool, reason: Reason, why: str = "") -> None:
+            handle.report(ready, reason, why)
             tell(ready, reason)
 
         try:
@@ -104,12 +103,13 @@ def _told(part: Part, tell: Tell) -> Callable[[RoleHandle], Awaitable[None]]:
 class _PartStates:
     """The states of the parts as one: ready when all are."""
 
-    def __init__(self, on_state: Tell, names: tuple[str, ...]) -> None:
+    def __init__(self, on_state: StateSink, names: tuple[str, ...]) -> None:
         self._on_state = on_state
         self._said: dict[str, tuple[bool, Reason] | None] = dict.fromkeys(names)
 
-    def of(self, name: str) -> Tell:
-        def tell(ready: bool, reason: Reason) -> None:
+    def of(self, name: str) -> StateSink:
+        def tell(ready: bool, reason: Reason, why: str = "") -> None:
+            del why
             self._said[name] = (ready, reason)
             self._on_state(*self._state())
 

@@ -20,9 +20,9 @@ from typing import Final
 
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.errors import Reason, UserError
+from kgpu.base.errors import UserError
 from kgpu.base.inotify import ENTRIES, Inotify, nearest_existing
-from kgpu.base.service import Complaint, running
+from kgpu.base.service import Complaint, StateSink, ignore_state, running
 from kgpu.base.threads import beside
 from kgpu.formats.cdi import dump_spec
 from kgpu.formats.names import CDI_DIR, CDI_MANAGEMENT_KIND, CDI_NVIDIA_KIND
@@ -45,10 +45,6 @@ CALM_SECONDS: Final = 30.0
 TROUBLE_SECONDS: Final = 2.0
 
 
-def _ignore_state(ready: bool, reason: Reason) -> None:
-    del ready, reason
-
-
 def _ignore_path(path: Path) -> None:
     del path
 
@@ -67,7 +63,7 @@ class SpecContext:
     report: AdviceSink
     cdi_dir: Path = Path(CDI_DIR)
     clock: Clock = field(default_factory=SystemClock)
-    on_state: Callable[[bool, Reason], None] = _ignore_state
+    on_state: StateSink = ignore_state
     on_write: Callable[[Path], None] = _ignore_path
     remove: Callable[[Path], None] = _ignore_path
     engines: Callable[[], Iterable[EngineSupport]] = tuple

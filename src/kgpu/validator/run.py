@@ -16,13 +16,13 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from kgpu.base.advice import Advice, AdviceSink
+from kgpu.base.advice import AdviceSink
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.boot import boot_id
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.errors import HostError, HwError, KubeError, Reason, UserError, line_of
-from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
-from kgpu.base.service import running
+from kgpu.base.errors import HostError, HwError, KubeError, UserError
+from kgpu.base.inotify import folder_changes, nearest_existing
+from kgpu.base.service import Complaint, StateSink, ignore_state, running
 from kgpu.base.threads import beside
 from kgpu.base.waits import woken
 from kgpu.formats.validation_report import CheckTrouble
@@ -68,10 +68,6 @@ UNREADABLE_SECONDS: Final = 5.0
 """How soon a driver that could not be read is read again."""
 
 
-def _ignore_state(ready: bool, reason: Reason) -> None:
-    del ready, reason
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatorContext:
     """Everything that the validator gets from outside.
@@ -96,7 +92,7 @@ class ValidatorContext:
     wall: Callable[[], float] = time.time
     offered: Callable[[], Mapping[str, int]] = dict
     plugin_off: Callable[[], str] = str
-    on_state: Callable[[bool, Reason], None] = _ignore_state
+    on_state: StateSink = ignore_state
 
 
 async def run(ctx: ValidatorContext) -> None:
@@ -133,19 +129,17 @@ class NodeValidator:
         self._first = True
         self._fresh: set[str] = set()  # tested by this run, not an earlier one
         self._runtime = ""
-        self._inotify: Inotify | None = None
         self._wake = asyncio.Event()
         self._condition: ValidatedCondition | None = None
         self._condition_changed = asyncio.Event()
         self._files_problem: HostError | None = None
+        self._files_complaint = Complaint(ctx.report, reason="ValidationNotWritten")
 
     async def run(self) -> None:
         """Make passes until cancelled."""
-        async with Inotify() as inotify:
-            self._inotify = inotify
-            events = follow_events(self._ctx.reader, lambda _event: self._wake.set(), clock=self._ctx.clock)
-            async with running(events=events, files=self._follow_files(), node=self._tell_node()) as tasks:
-                await self._keep_looking(tasks)
+        events = follow_events(self._ctx.reader, lambda _event: self._wake.set(), clock=self._ctx.clock)
+        async with running(events=events, files=self._follow_files(), node=self._tell_node()) as tasks:
+            await self._keep_looking(tasks)
 
     async def _keep_looking(self, beside_it: Iterable[asyncio.Task[None]]) -> None:
         while True:
@@ -412,10 +406,10 @@ class NodeValidator:
         try:
             self._folder.apply(plan.files_of(new))
             self._files_problem = None
+            self._files_complaint.over()
         except HostError as problem:
-            if line_of(self._files_problem or "") != problem.one_line():
-                self._ctx.report(Advice.from_error(problem, reason="ValidationNotWritten"))
             self._files_problem = problem
+            self._files_complaint.of(problem)
         for advice in plan.advice(old, new):
             self._ctx.report(advice)
         self._condition = plan.condition_of(new)
@@ -448,12 +442,12 @@ class NodeValidator:
     # --- what wakes it ---
 
     async def _follow_files(self) -> None:
-        assert self._inotify is not None
         folders = (*self._ctx.settings.cdi_dirs, self._ctx.settings.folder)
-        while True:
-            self._inotify.watch({nearest_existing(folder) for folder in folders}, CONTENT)
-            if await self._inotify.wait(plan.CALM_SECONDS):
-                self._wake.set()
+        changes = folder_changes(lambda: {nearest_existing(folder) for folder in folders}, seconds=plan.CALM_SECONDS)
+        async with contextlib.aclosing(changes):
+            async for changed in changes:
+                if changed:
+                    self._wake.set()
 
 
 async def _in_time(looking: Coroutine[Any, Any, T]) -> T | None:

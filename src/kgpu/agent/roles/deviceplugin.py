@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kgpu.agent.host import Closing, Host, Role, configured, on_state, verdicts
+from kgpu.agent.host import Closing, Host, Role, configured, verdicts
 from kgpu.agent.host_files import HostFiles
 from kgpu.agent.options import AgentOptions
 from kgpu.base.supervise import RoleHandle
@@ -51,7 +51,7 @@ async def _device_plugin(host: Host, handle: RoleHandle) -> None:
                 cdi_writer=write,
                 cdi_changes=changes,
                 verdicts=verdicts(options),
-                on_state=partial(on_state, handle),
+                on_state=handle.report,
                 on_offer=offer,
             )
         )

@@ -34,11 +34,9 @@ async def _exporter(host: Host, handle: RoleHandle) -> None:
     view = host.reader.view()
     listening: list[Address] = []
 
-    def on_state(ready: bool, reason: Reason) -> None:
-        if ready:
-            handle.running(f"port {listening[0].port}" if listening else "")
-        else:
-            handle.waiting(reason)
+    def on_state(ready: bool, reason: Reason, why: str = "") -> None:
+        port = f"port {listening[0].port}" if listening else ""
+        handle.report(ready, port if ready else reason, why)
 
     def on_address(address: Address) -> None:
         listening.append(address)

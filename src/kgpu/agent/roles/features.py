@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
-from kgpu.agent.host import Host, Role, on_state
+from kgpu.agent.host import Host, Role
 from kgpu.agent.options import AgentOptions
 from kgpu.base.supervise import RoleHandle
 from kgpu.kube.port import KubeApi
@@ -22,7 +21,7 @@ async def _features(host: Host, handle: RoleHandle) -> None:
             publisher=NodeFeatureLabels(host.api(), node=options.node_name) if known else MemoryFeatures(),
             roots=options.pci_roots,
             report=host.decide,
-            on_state=partial(on_state, handle),
+            on_state=handle.report,
             foreign=options.foreign_nfd,
             take_over=options.take_over_features,
             lost=host.lost,

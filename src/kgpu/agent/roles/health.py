@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from kgpu.agent.host import Closing, Host, Role, kernel_log, on_state, verdicts
+from kgpu.agent.host import Closing, Host, Role, kernel_log, verdicts
 from kgpu.agent.options import AgentOptions
 from kgpu.base.supervise import RoleHandle
 from kgpu.formats.gpu_report import GpuReport, encode, rendered
@@ -44,7 +44,7 @@ async def _health(host: Host, handle: RoleHandle) -> None:
                 reports=_Reports(host.api, options) if known else None,
                 config=settings.current,
                 node=options.node_name,
-                on_state=partial(on_state, handle),
+                on_state=handle.report,
             )
         )
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
-from kgpu.agent.host import Closing, Host, Role, configured, on_state
+from kgpu.agent.host import Closing, Host, Role, configured
 from kgpu.agent.options import AgentOptions, LabelsSink
 from kgpu.base.supervise import RoleHandle
 from kgpu.kube.port import KubeApi
@@ -31,7 +30,7 @@ async def _labels(host: Host, handle: RoleHandle) -> None:
                 facts=lambda settings: read_facts(settings, str(options.root or "/")),
                 overrides=options.labels_overrides,
                 env=options.env,
-                on_state=partial(on_state, handle),
+                on_state=handle.report,
                 outcome=_outcome(options),
             )
         )

@@ -6,7 +6,7 @@ import contextlib
 from functools import partial
 from typing import Final
 
-from kgpu.agent.host import Closing, Host, Role, driver_root, on_state, validations_dir
+from kgpu.agent.host import Closing, Host, Role, driver_root, validations_dir
 from kgpu.agent.options import AgentOptions
 from kgpu.base.supervise import RoleHandle
 from kgpu.formats.names import CDI_STATIC_DIR, ENV_KGPU_TOOLKIT
@@ -52,7 +52,7 @@ async def _validator(host: Host, handle: RoleHandle) -> None:
                 plugin_off=partial(host.off, "deviceplugin"),
                 proc=roots.proc_root(seen),
                 sys=roots.sys_root(seen),
-                on_state=partial(on_state, handle),
+                on_state=handle.report,
             )
         )
 

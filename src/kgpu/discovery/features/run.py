@@ -18,8 +18,8 @@ from typing import Final
 from kgpu.base.advice import AdviceSink
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.errors import Reason, UserError
-from kgpu.base.service import Complaint
+from kgpu.base.errors import UserError
+from kgpu.base.service import Complaint, StateSink, ignore_state
 from kgpu.base.threads import beside
 from kgpu.base.waits import first_of
 from kgpu.discovery.features.model import FeatureFacts
@@ -55,7 +55,7 @@ class FeaturesContext:
     take_over: bool = False
     interval: float = INTERVAL
     clock: Clock = field(default_factory=SystemClock)
-    on_state: Callable[[bool, Reason], None] = lambda _ready, _reason: None
+    on_state: StateSink = ignore_state
     facts: Callable[[Sequence[Path]], FeatureFacts] = read_facts
     devices: Callable[[Sequence[Path]], frozenset[str]] = pci_names
     uniform: Callable[[], float] = random.random

@@ -8,6 +8,7 @@ takes its registration with it. Types: ``DevicePlugin`` (the device manager) and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import stat
@@ -17,7 +18,7 @@ from typing import Final, Protocol
 
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.errors import KubeletError
-from kgpu.base.inotify import Inotify
+from kgpu.base.inotify import ENTRIES, folder_changes
 from kgpu.kubelet import model
 from kgpu.kubelet.fake import FakeKubelet
 from kgpu.kubelet.methods import GET_INFO, GET_OPTIONS, NOTIFY_STATUS
@@ -69,11 +70,10 @@ class PluginRegistry:
         """Until cancelled."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            async with Inotify() as inotify:
-                while True:
-                    inotify.watch({self.folder})
+            folder = folder_changes(lambda: {self.folder}, seconds=LOOK_S, mask=ENTRIES)
+            async with contextlib.aclosing(folder) as changes:
+                async for _ in changes:
                     await self._look()
-                    await inotify.wait(LOOK_S)
         finally:
             tasks = [task for _, task in self._tasks.values()]
             self._tasks.clear()

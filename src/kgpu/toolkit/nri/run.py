@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -18,8 +18,9 @@ from typing import Final
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.errors import HostError, KubeError, KubeletError, Reason, UserError
+from kgpu.base.errors import HostError, KubeError, KubeletError, UserError
 from kgpu.base.inotify import Inotify, nearest_existing
+from kgpu.base.service import Complaint, StateSink, ignore_state
 from kgpu.base.threads import beside
 from kgpu.formats.names import CDI_DIR, CDI_STATIC_DIR, NRI_CDI_ANNOTATION
 from kgpu.formats.nri_support import WANTED, unsupported
@@ -48,10 +49,6 @@ RETRY: Final = BackoffPolicy(first=0.2, cap=10.0)
 MAX_TOLD: Final = 512
 
 
-def _ignore_state(ready: bool, reason: Reason) -> None:
-    del ready, reason
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NriContext:
     """Everything that the plugin gets from outside.
@@ -69,7 +66,7 @@ class NriContext:
     cdi_dirs: Sequence[Path] = SPEC_DIRS
     wanted: Wanted = wanted
     clock: Clock = field(default_factory=SystemClock)
-    on_state: Callable[[bool, Reason], None] = _ignore_state
+    on_state: StateSink = ignore_state
 
 
 async def run(ctx: NriContext) -> None:
@@ -85,7 +82,7 @@ class _Service:
     def __init__(self, ctx: NriContext) -> None:
         self._ctx = ctx
         self._socket = ctx.config.socket
-        self._reported = ""
+        self._complaint = Complaint(ctx.report, subject=str(self._socket), reason="NriUnsupported")
 
     async def run(self) -> None:
         backoff = Backoff(RETRY)
@@ -121,9 +118,7 @@ class _Service:
 
     def _declined(self, problem: UnsupportedRuntimeError) -> None:
         self._ctx.on_state(False, problem)
-        if problem.what != self._reported:
-            self._reported = problem.what
-            self._ctx.report(Advice.from_error(problem, subject=str(self._socket), reason="NriUnsupported"))
+        self._complaint.of(problem)
 
 
 class NriLogic:
