@@ -1,6 +1,6 @@
 """Writes the parts of charts/kgpu that come from the code: ``crds/``, ``values.schema.json``, ``values.names.json``,
-``values.unbuilt.json`` and the rights of ``kgpu doctor`` (``templates/doctor.yaml``; the same in
-docs/how-to/doctor-rights.yaml).
+``values.unbuilt.json``, ``agents.json`` (the accounts and DaemonSets of all that run as agents) and the rights of
+``kgpu doctor`` (``templates/doctor.yaml``; the same in docs/how-to/doctor-rights.yaml).
 
 ``python tools/chart.py`` rewrites the files; with ``--check`` it exits 1 when one is not current. The schema of a
 section of values is the one of the ClusterPolicy's section of that name, with the values that only the chart knows.
@@ -21,6 +21,8 @@ from kgpu.formats import yaml
 from kgpu.formats.crd import field_support
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.definitions import crds
+from kgpu.formats.names import AGENT_DAEMON_SET
+from kgpu.formats.operands import BY_ROLE
 from kgpu.monitoring.alerts import ALERTS
 from kgpu.monitoring.model import DURATION
 
@@ -251,6 +253,7 @@ def files() -> dict[Path, str]:
         CHART / "values.schema.json": json.dumps(schema, indent=1) + "\n",
         CHART / "values.names.json": json.dumps(names(schema), indent=1) + "\n",
         CHART / "values.unbuilt.json": json.dumps(unbuilt(), indent=1) + "\n",
+        CHART / "agents.json": json.dumps(agents(), indent=1) + "\n",
     }
     rules = doctor_rules()
     found[CHART / "templates" / "doctor.yaml"] = DOCTOR_IN_CHART + DOCTOR + LABELLED + rules + "{{- end }}\n"
@@ -258,6 +261,15 @@ def files() -> dict[Path, str]:
     for crd in crds():
         found[CHART / "crds" / f"{crd['metadata']['name']}.yaml"] = yaml.dump(crd)
     return found
+
+
+def agents() -> dict[str, list[str]]:
+    """What runs as an agent, in both layouts."""
+    operands = BY_ROLE.values()
+    return {
+        "accounts": list(dict.fromkeys((AGENT_DAEMON_SET, *(operand.account for operand in operands)))),
+        "daemonSets": list(dict.fromkeys((AGENT_DAEMON_SET, *(operand.daemon_set for operand in operands)))),
+    }
 
 
 def main(arguments: list[str]) -> int:

@@ -168,7 +168,7 @@ async def test_wrong_arguments_are_told_and_the_role_goes_on_as_before(cluster, 
     cluster.tell(AgentConfig(roles={"deviceplugin": RoleConfig(args=("--mig-strategy=single", "--gds-enabled"))}))
     async with hosted(cluster, tmp_path, (role,)):
         await eventually(lambda: started.log == ["+deviceplugin"])
-        overrides = started.options["deviceplugin"].plugin_overrides
+        overrides = started.options["deviceplugin"].overrides_of("deviceplugin")
         assert (overrides["mig_strategy"], overrides["gds_enabled"]) == ("single", "true")
         await eventually(lambda: state(cluster, "deviceplugin") == ("running", ""))
         cluster.tell(AgentConfig(roles={"deviceplugin": RoleConfig(args=("--mig-stratgy=single",))}))
@@ -216,7 +216,7 @@ async def test_a_driver_that_is_installed_later_is_used_from_then_on(cluster, st
         a_driver(install)
         await eventually(lambda: started.log == ["+one", "-one", "+one"])
         assert started.options["one"].root == install
-        assert started.options["one"].plugin_overrides["driver_root"] == str(install)
+        assert started.options["one"].overrides_of("deviceplugin")["driver_root"] == str(install)
         await eventually(lambda: cluster.report.driver_source == "container")
 
 

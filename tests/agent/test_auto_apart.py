@@ -175,11 +175,11 @@ async def test_environment_and_arguments_of_its_own_container_count(cluster: Clu
     rows = (Role(row.name, started.role(row.name), flags=row.flags),)
     cluster.tell(config())
     cluster.label(**EVERY_LABEL)
-    given = {"env": {"MIG_STRATEGY": "single"}, "plugin_overrides": {"id_strategy": "index"}}
+    given = {"env": {"MIG_STRATEGY": "single"}, "overrides": {"deviceplugin": {"id_strategy": "index"}}}
     async with alone(cluster, tmp_path, "deviceplugin", rows, **given):
         await eventually(lambda: "+deviceplugin" in started.log)
     options = started.options["deviceplugin"]
-    assert (options.env["MIG_STRATEGY"], options.plugin_overrides["id_strategy"]) == ("single", "index")
+    assert (options.env["MIG_STRATEGY"], options.overrides_of("deviceplugin")["id_strategy"]) == ("single", "index")
 
 
 async def test_an_argument_that_its_role_does_not_have_is_said_and_ends_no_process(

@@ -65,11 +65,14 @@ def test_the_roles_environment_is_over_the_agents():
 def test_the_driver_root_here_and_on_the_host():
     found = options()
     assert found.root == Path("/host")
-    assert (found.plugin_overrides["container_driver_root"], found.plugin_overrides["driver_root"]) == ("/host", "/")
+    assert (
+        found.overrides_of("deviceplugin")["container_driver_root"],
+        found.overrides_of("deviceplugin")["driver_root"],
+    ) == ("/host", "/")
 
 
 def test_an_argument_is_over_where_the_driver_was_found():
-    assert options(told=RoleConfig(args=("--driver-root=/d",))).plugin_overrides["driver_root"] == "/d"
+    assert options(told=RoleConfig(args=("--driver-root=/d",))).overrides_of("deviceplugin")["driver_root"] == "/d"
 
 
 def test_a_simulated_roots_state_reaches_the_role(sim_root):
@@ -103,8 +106,8 @@ def test_a_role_without_flags_refuses_arguments():
 @pytest.mark.parametrize("word", ["exporter", "dcgm-exporter"])
 def test_arguments_of_a_role_s_own_process_are_for_that_role_alone(word):
     base = dataclasses.replace(BASE, roles=(word, "health"), role_args=("-f", "/c.csv", "-k=false"))
-    assert options("exporter", base=base).exporter_overrides == {"collectors": "/c.csv", "kubernetes": "false"}
-    assert options("deviceplugin", base=base).exporter_overrides == {}
+    assert options("exporter", base=base).overrides_of("exporter") == {"collectors": "/c.csv", "kubernetes": "false"}
+    assert options("deviceplugin", base=base).overrides_of("exporter") == {}
 
 
 @pytest.mark.parametrize(

@@ -110,9 +110,8 @@ class Role:
 
     def __init__(self, options: AgentOptions, root: Path) -> None:
         version = operate.snapshot(root)["driver_version"]
-        self.options = dataclasses.replace(
-            options, root=root, plugin_overrides={"driver_root": str(root), "container_driver_root": str(root)}
-        )
+        place = {"driver_root": str(root), "container_driver_root": str(root)}
+        self.options = dataclasses.replace(options, root=root, overrides={"deviceplugin": place})
         reader = FakeReader(sample_inventory(1, driver_version=version))
 
         async def opened() -> FakeReader:

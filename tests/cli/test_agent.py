@@ -128,13 +128,13 @@ def test_options_become_what_they_say(options_of, tmp_path):
     assert str(options.health_address) == "[::1]:99"
     assert options.state_dir == Path("/s")
     assert [str(fallback) for fallback in options.fallbacks] == ["empty"]
-    assert options.plugin_overrides["container_driver_root"] == str(tmp_path)
+    assert options.overrides_of("deviceplugin")["container_driver_root"] == str(tmp_path)
 
 
 def test_only_flags_that_were_given_are_overrides(options_of):
     options = options_of()
-    assert options.plugin_overrides == {"container_driver_root": "/"}
-    assert options.labels_overrides == {}
+    assert options.overrides_of("deviceplugin") == {"container_driver_root": "/"}
+    assert options.overrides_of("labels") == {}
     assert options.root is None
 
 
@@ -152,15 +152,15 @@ def test_the_host_has_the_driver_where_it_is_here_unless_told(  # noqa: PLR0917
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     options = options_of("--root", str(tmp_path), *words)
-    assert options.plugin_overrides.get("driver_root") == (host and host.format(root=tmp_path))
+    assert options.overrides_of("deviceplugin").get("driver_root") == (host and host.format(root=tmp_path))
 
 
 def test_a_flag_of_both_components_reaches_both(options_of):
     options = options_of("--mig-strategy", "mixed", "--no-timestamp", "--gds-enabled=false", "--pass-device-specs")
-    assert options.plugin_overrides["mig_strategy"] == "mixed"
-    assert options.labels_overrides == {"mig_strategy": "mixed", "no_timestamp": "true"}
-    assert options.plugin_overrides["gds_enabled"] == "false"
-    assert options.plugin_overrides["pass_device_specs"] == "true"
+    assert options.overrides_of("deviceplugin")["mig_strategy"] == "mixed"
+    assert options.overrides_of("labels") == {"mig_strategy": "mixed", "no_timestamp": "true"}
+    assert options.overrides_of("deviceplugin")["gds_enabled"] == "false"
+    assert options.overrides_of("deviceplugin")["pass_device_specs"] == "true"
 
 
 def test_the_replaced_programs_environment_says_where_the_driver_is(options_of, monkeypatch, tmp_path):

@@ -1,15 +1,16 @@
-"""A role is two files and a row: what CONTRIBUTING asks for, done literally to a copy, runs on the embedded lab."""
+"""A role is a folder, two files and a row: what CONTRIBUTING asks for, done to a copy, runs on the embedded lab."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 
 from kgpu.formats import names
-from tests.lab.copied import Cluster, Copy, until
+from tests.lab.copied import ROOT, Cluster, Copy, until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -17,17 +18,43 @@ ROW: Final = """
     Operand(name="dummy", title="dummy", state="kgpu-dummy", daemon_set="kgpu-dummy", account="kgpu-dummy",
             condition="DummyReady", deploy="operator-validator", role="dummy", heading="played"),
 """
-AGENT: Final = '''
-"""The role ``dummy``: a component that does nothing but run."""
+PLAN: Final = '''
+"""Decides what the component says."""
+
+
+def sentence(word: str) -> str:
+    return f"told {word}"
+'''
+RUN: Final = '''
+"""The component's loop: it does nothing but report its state."""
 
 import asyncio
+from dataclasses import dataclass
+
+from kgpu.base.service import StateSink, ignore_state
+from kgpu.dummy.plan import sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DummyContext:
+    word: str
+    on_state: StateSink = ignore_state
+
+
+async def run(ctx: DummyContext) -> None:
+    ctx.on_state(True, sentence(ctx.word))
+    await asyncio.Event().wait()
+'''
+AGENT: Final = '''
+"""The role ``dummy``."""
 
 from kgpu.agent.host import Role
 
 
 async def _run(host, handle):
-    handle.running(f"told {host.options.env['DUMMY_WORD']}")
-    await asyncio.Event().wait()
+    from kgpu.dummy.run import DummyContext, run
+
+    await run(DummyContext(word=host.options.env["DUMMY_WORD"], on_state=handle.report))
 
 
 ROLE = Role("dummy", _run)
@@ -45,7 +72,8 @@ SPEC = OperandSpec(
     pod=OperandPod(container="kgpu-dummy", volumes=("state",)),
 )
 '''
-FILES: Final = {"agent/roles/dummy.py": AGENT, "operator/operands/dummy.py": OPERATOR}
+COMPONENT: Final = {"dummy/__init__.py": "", "dummy/plan.py": PLAN, "dummy/run.py": RUN}
+FILES: Final = {**COMPONENT, "agent/roles/dummy.py": AGENT, "operator/operands/dummy.py": OPERATOR}
 
 
 def add_the_row(copy: Copy) -> None:
@@ -91,6 +119,17 @@ def test_the_agent_runs_it_and_the_operator_judges_it(copy: Copy, cluster: Clust
     until(condition, [("True", "1 of 1 nodes")])
     status = copy.kgpu("status", "--kubeconfig", str(cluster.kubeconfig))
     assert "played" in status.stdout, status.stdout + status.stderr
+
+
+def test_the_chart_takes_it_from_the_row(copy: Copy) -> None:
+    for name in ("charts", "docs"):
+        shutil.copytree(ROOT / name, copy.root / name)
+    shutil.copytree(ROOT / "tools", copy.root / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+    written = copy.python("tools/chart.py")
+    assert written.returncode == 0, written.stderr
+    agents = json.loads((copy.root / "charts/kgpu/agents.json").read_text())
+    assert "kgpu-dummy" in agents["accounts"]
+    assert "kgpu-dummy" in agents["daemonSets"]
 
 
 RENDER: Final = """

@@ -139,8 +139,7 @@ text is made text where people leave out quotes: versions, values of environment
 {{- toJson $policy -}}
 {{- end }}
 
-{{- /* The accounts of all that run as agents, in both layouts. tests/charts compares them with kgpu.formats.operands. */ -}}
+{{- /* The accounts of all that run as agents, in both layouts. */ -}}
 {{- define "kgpu.agentAccounts" -}}
-kgpu-agent kgpu-node-features nvidia-container-toolkit nvidia-device-plugin nvidia-gpu-feature-discovery
-{{- " " }}nvidia-node-status-exporter nvidia-operator-validator nvidia-dcgm-exporter kgpu-gpu-health
+{{- join " " (.Files.Get "agents.json" | fromJson).accounts -}}
 {{- end }}

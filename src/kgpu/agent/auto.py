@@ -19,7 +19,7 @@ from typing import Any, Final
 from kgpu import __version__
 from kgpu.agent import status
 from kgpu.agent.driver_place import DriverPlace, find_driver
-from kgpu.agent.host import Host, Role
+from kgpu.agent.host import HandOver, Host, Role
 from kgpu.agent.host_files import HostFiles
 from kgpu.agent.leaving import leave
 from kgpu.agent.options import AgentOptions, LabelsSink
@@ -30,7 +30,6 @@ from kgpu.agent.report import AnnotationWriter, agent_report, role_report
 from kgpu.agent.role_decisions import DISABLED, RoleDecision, belongs, leaves, wanted_roles, why_stopped
 from kgpu.agent.role_options import role_options
 from kgpu.agent.roles import ROLES
-from kgpu.agent.roles.labels import hand_over_sink
 from kgpu.agent.shared_reader import SharedReader
 from kgpu.agent.slot import SharedReaders, Slot
 from kgpu.agent.switched_config import SwitchedConfig
@@ -296,10 +295,11 @@ class AutoAgent(AgentProcess):
                     self._withdrawn.add(name)
         stale = self._stale_sink()
         if stale is not None:
-            if await hand_over_sink(stale, self.api(), self.options):
-                self._sink_left = stale
+            hand_over, sink = stale
+            if await hand_over(sink, self.api(), self.options):
+                self._sink_left = sink
             else:
-                self._hand_over_at[stale] = time.monotonic() + HAND_OVER
+                self._hand_over_at[sink] = time.monotonic() + HAND_OVER
         if self._leaves(orders.config, orders) and not self.left:
             # The order may have come while the steps above waited: roles of the order before it have to end, too.
             self._apply(orders.config, orders)
@@ -342,16 +342,17 @@ class AutoAgent(AgentProcess):
             if role.withdraw is not None and self.wanted[name] is DISABLED and name not in self._withdrawn
         ]
 
-    def _stale_sink(self) -> LabelsSink | None:
-        """The sink that may still hold labels from before the sink was changed; None if it is tidy or to be checked
-        later.
+    def _stale_sink(self) -> tuple[HandOver, LabelsSink] | None:
+        """The sink that may still hold labels from before the sink was changed, and what tidies it; None if it is tidy
+        or to be checked later.
         """
-        slot = self._slots.get("labels")
+        slot = next((slot for slot in self._slots.values() if slot.role.hand_over is not None), None)
         if slot is None or slot.running is None or slot.status is None or not slot.status.ready:
             return None
         stale = LabelsSink.NODE if slot.running.sink is LabelsSink.NODE_FEATURE else LabelsSink.NODE_FEATURE
         wait = time.monotonic() < self._hand_over_at.get(stale, 0.0)
-        return None if stale is self._sink_left or wait else stale
+        tidy = stale is self._sink_left or wait
+        return None if tidy or slot.role.hand_over is None else (slot.role.hand_over, stale)
 
     # What is said
 

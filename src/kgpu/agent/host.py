@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kgpu.agent.host_files import HostFiles
-from kgpu.agent.options import AgentOptions
+from kgpu.agent.options import AgentOptions, LabelsSink
 from kgpu.agent.remembered_config import FollowedConfig
 from kgpu.agent.shared_reader import SharedReader
 from kgpu.base.advice import AdviceSink
@@ -49,6 +49,10 @@ class Host:
 
 RoleStart: TypeAlias = Callable[[Host, RoleHandle], Awaitable[None]]
 Withdraw: TypeAlias = Callable[[KubeApi, AgentOptions], Awaitable[None]]
+HandOver: TypeAlias = Callable[[LabelsSink, KubeApi, AgentOptions], Awaitable[bool]]
+
+DRIVER_PLACE: Final = "deviceplugin"
+"""The role whose flags say where the driver is, for the other roles too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +60,23 @@ class Role:
     """One role: its name, its other names, and how it runs.
 
     With ``hardware`` it reads accelerators through ``Host.reader``: it restarts when the driver's place changes, and
-    the hardware child runs only while such a role does. ``flags`` returns the field of ``AgentOptions`` that takes the
-    flags in ``RoleConfig.args``, and the flags' rows. ``withdraw`` removes what the role has published in the cluster,
+    the hardware child runs only while such a role does. ``flags`` returns the rows of the flags that it takes in
+    ``RoleConfig.args``. ``orders`` are the fields of ``AgentOptions`` that it takes from the operator's document beside
+    what every role takes: a change of one restarts it. ``withdraw`` removes what the role has published in the cluster,
     when the policy disables it on all nodes; ``finish`` is how many seconds that may take if the process has to end.
+    ``hand_over`` removes what it has published in a place where it publishes no longer, once that is elsewhere; False
+    while it is not.
     """
 
     name: str
     start: RoleStart
     aliases: tuple[str, ...] = ()
     hardware: bool = True
-    flags: Callable[[], tuple[str, tuple[Any, ...]]] | None = None
+    flags: Callable[[], tuple[Any, ...]] | None = None
+    orders: tuple[str, ...] = ()
     withdraw: Withdraw | None = None
     finish: float = 3.0
+    hand_over: HandOver | None = None
 
 
 def validations_dir(options: AgentOptions) -> Path:
@@ -80,7 +89,7 @@ def driver_root(options: AgentOptions) -> DriverRoot:
     from kgpu.deviceplugin.config import resolve
     from kgpu.formats.plugin_config import PluginConfig
 
-    settings = resolve(PluginConfig(), overrides=options.plugin_overrides, env=options.env)
+    settings = resolve(PluginConfig(), overrides=options.overrides_of(DRIVER_PLACE), env=options.env)
     seen = options.root or Path("/")
     return DriverRoot.at(seen, driver_host=settings.driver_root, dev_host=settings.dev_root)
 

@@ -37,13 +37,13 @@ class ConfigMapRef:
 class AgentOptions:
     """All options of the agent. ``root`` is the driver root as this process sees it, None for its own ``/``.
 
-    ``plugin_overrides``, ``labels_overrides`` and ``exporter_overrides`` are the component flags that were given, by
-    the components' own names. ``host_root`` is the host's ``/`` as this process sees it. ``validations_dir`` holds the
-    files that the device plugin waits for before it offers anything, None to wait for nothing. With
-    ``toolkit_expected`` something on this node writes CDI specs, and the validator looks for them. ``foreign_nfd``
-    means that another node feature discovery works in this cluster; ``take_over_features`` that none does, and that
-    what one has left is taken over. ``role_args`` are arguments of the first role in ``roles``, as the replaced program
-    takes them, in a process that runs that role for the operator.
+    ``overrides`` are the flags of roles that were given, by role and then by the component's own names.
+    ``host_root`` is the host's ``/`` as this process sees it. ``validations_dir`` holds the files that the device
+    plugin waits for before it offers anything, None to wait for nothing. With ``toolkit_expected`` something on
+    this node writes CDI specs, and the validator looks for them. ``foreign_nfd`` means that another node feature
+    discovery works in this cluster; ``take_over_features`` that none does, and that what one has left is taken
+    over. ``role_args`` are arguments of the first role in ``roles``, as the replaced program takes them, in a
+    process that runs that role for the operator.
     """
 
     roles: tuple[str, ...] = ()
@@ -70,10 +70,12 @@ class AgentOptions:
     health_address: Address | None = None
     state_dir: Path = Path(STATE_DIR)
     shutdown_seconds: float = 10.0
-    plugin_overrides: Mapping[str, Any] = field(default_factory=dict)
-    labels_overrides: Mapping[str, Any] = field(default_factory=dict)
-    exporter_overrides: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def overrides_of(self, role: str) -> Mapping[str, Any]:
+        """The role's own flags that were given."""
+        return self.overrides.get(role, {})
 
     @property
     def has_api_server(self) -> bool:

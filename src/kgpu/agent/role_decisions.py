@@ -15,9 +15,9 @@ from typing import Any, Final
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats.agent_config import AgentConfig, RoleConfig
 from kgpu.formats.names import AGENT_NODE_LABEL, AGENT_NODE_LEAVING, PAUSED_FOR_DRIVER_UPGRADE
+from kgpu.formats.operands import FINDERS
 
 TRUE: Final = "true"
-FEATURES: Final = "features"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def _wanted(
 ) -> RoleDecision:
     if config.leaving:
         return LEAVING
-    if leaves_node(labels) and name != FEATURES:
+    if leaves_node(labels) and name not in FINDERS:
         return LEAVING_NODE
     if role is None or not role.enabled:
         return DISABLED

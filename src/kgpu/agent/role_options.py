@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kgpu.agent.driver_place import DriverPlace
-from kgpu.agent.host import Role
+from kgpu.agent.host import DRIVER_PLACE, Role
 from kgpu.agent.options import AgentOptions, LabelsSink
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
@@ -24,16 +24,6 @@ from kgpu.formats.simulated import state_file
 
 VALIDATOR: Final = "validator"
 TOOLKIT: Final = "toolkit"
-# Options that matter only to these roles.
-_ONLY: Final[Mapping[str, tuple[str, ...]]] = {
-    "driver_install_dir": ("features", "probe"),
-    "exporter_overrides": ("exporter",),
-    "foreign_nfd": ("features",),
-    "take_over_features": ("features",),
-    "labels_sink": ("labels",),
-    "toolkit_expected": (VALIDATOR,),
-    "validations_dir": ("deviceplugin", VALIDATOR, "node-status", "probe"),
-}
 # Flags of the replaced programs whose values come from another field of the policy, or from the operator.
 _ELSEWHERE: Final = {
     "config-file": "devicePlugin.config names a ConfigMap of configs",
@@ -49,11 +39,10 @@ def role_options(
     base: AgentOptions, role: Role, role_config: RoleConfig, config: AgentConfig, place: DriverPlace
 ) -> AgentOptions:
     """The options of one role on this node. Raises ConfigError for arguments that the role does not have."""
-    overrides: dict[str, dict[str, Any]] = {}
+    overrides: dict[str, Mapping[str, Any]] = dict(base.overrides)
     args = _args(base, role, role_config)
     if role.flags is not None:
-        attribute, rows = role.flags()
-        overrides[attribute] = parse_args(args, rows, role.name)
+        overrides[role.name] = {**base.overrides_of(role.name), **parse_args(args, role.flags(), role.name)}
     elif args:
         raise ConfigError(
             f"the role {role.name} takes no arguments, and was given {' '.join(args)}",
@@ -61,33 +50,28 @@ def role_options(
             "remove them there",
         )
     env = {**base.env, **role_config.env}
-    common: dict[str, Any] = {
-        "host_root": base.host_root,
+    # An option that a role does not get can't restart it.
+    ordered = _ordered(base, config)
+    taken = {name: ordered[name] for name in role.orders}
+    if role.hardware:
+        state = state_file(str(place.seen))
+        env = {**({ENV_HW_STATE: state} if state else {}), **env}
+        taken["root"] = None if place.seen == Path("/") else place.seen
+        found = {"container_driver_root": str(place.seen), "driver_root": place.host}
+        overrides[DRIVER_PLACE] = {**found, **overrides.get(DRIVER_PLACE, {})}
+    return dataclasses.replace(base, env=env, overrides=overrides, **taken)
+
+
+def _ordered(base: AgentOptions, config: AgentConfig) -> dict[str, Any]:
+    """The options that the document decides, for roles that take them (``Role.orders``)."""
+    return {
         "driver_install_dir": Path(config.driver_install_dir),
         "foreign_nfd": config.other_discovery,
         "take_over_features": config.take_over_features,
         "validations_dir": (base.validations_dir or Path(VALIDATIONS_DIR)) if _enabled(config, VALIDATOR) else None,
         "toolkit_expected": _enabled(config, TOOLKIT),
-        "env": env,
+        "labels_sink": LabelsSink.NODE_FEATURE if config.node_feature_api else LabelsSink.NODE,
     }
-    if role.hardware:
-        state = state_file(str(place.seen))
-        common |= {
-            "root": None if place.seen == Path("/") else place.seen,
-            "env": {**({ENV_HW_STATE: state} if state else {}), **env},
-            "labels_sink": LabelsSink.NODE_FEATURE if config.node_feature_api else LabelsSink.NODE,
-            "labels_overrides": {**base.labels_overrides, **overrides.get("labels_overrides", {})},
-            "exporter_overrides": {**base.exporter_overrides, **overrides.get("exporter_overrides", {})},
-            "plugin_overrides": {
-                "container_driver_root": str(place.seen),
-                "driver_root": place.host,
-                **base.plugin_overrides,
-                **overrides.get("plugin_overrides", {}),
-            },
-        }
-    # An option that a role does not get can't restart it.
-    relevant = {name: value for name, value in common.items() if role.name in _ONLY.get(name, (role.name,))}
-    return dataclasses.replace(base, **relevant)
 
 
 def _args(base: AgentOptions, role: Role, role_config: RoleConfig) -> tuple[str, ...]:

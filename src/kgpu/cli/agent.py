@@ -42,7 +42,10 @@ if TYPE_CHECKING:
     from kgpu.base.http import Address
     from kgpu.formats.config_choice import Fallback
 
-DEFAULT_ROLES: Final = ("deviceplugin", "labels")
+PLUGIN: Final = "deviceplugin"
+LABELS: Final = "labels"
+DEFAULT_ROLES: Final = (PLUGIN, LABELS)
+_TITLES: Final = {PLUGIN: "Device plugin", LABELS: "Labels"}
 SINKS: Final = ("auto", "nodefeature", "file", "node", "none")
 EXAMPLES: Final = """
 kgpu agent --roles deviceplugin,labels --node-name "$(hostname)"
@@ -152,24 +155,24 @@ class AgentCommand(ExampleCommand):
 
 
 def component_rows() -> tuple[tuple[str, Any], ...]:
-    """(component, row) of the components' tables of flags; a flag that both have is told to both."""
+    """(role, row) of the usual roles' tables of flags; a flag that both have is told to both."""
     from kgpu.deviceplugin.config import FLAGS
     from kgpu.discovery.config import OPTIONS as LABEL_OPTIONS
 
     labels = [row for row in LABEL_OPTIONS if row.attr not in REPLACED_LABEL_OPTIONS]
-    return (*(("device plugin", row) for row in FLAGS), *(("labels", row) for row in labels))
+    return (*((PLUGIN, row) for row in FLAGS), *((LABELS, row) for row in labels))
 
 
 def component_parameters(own_flags: Iterable[str]) -> list[click.Parameter]:
     """One click option per flag of the components, except those that the agent has itself."""
     used = set(own_flags)
     parameters: list[click.Parameter] = []
-    for component, row in component_rows():
+    for role, row in component_rows():
         names = [name for name in (row.flag, *row.aliases) if name.startswith("--") and name not in used]
         if names and row.flag in names:
             used.update(names)
             parameters.append(
-                option(row, names=names, parameter=parameter(row), text=_help(component, row), metavar="VALUE")
+                option(row, names=names, parameter=parameter(row), text=_help(role, row), metavar="VALUE")
             )
     return parameters
 
@@ -183,18 +186,18 @@ def parameter(row: Any) -> str:
 REPLACED_LABEL_OPTIONS: Final = {"oneshot", "output_file", "use_node_feature_api"}
 
 
-def _help(component: str, row: Any) -> str:
+def _help(role: str, row: Any) -> str:
     choices = f" ({', '.join(row.choices)})" if row.choices else ""
-    return f"{component.capitalize()}: {row.help.rstrip('.')}{choices}.  [env var: {', '.join(row.envs)}]"
+    return f"{_TITLES[role]}: {row.help.rstrip('.')}{choices}.  [env var: {', '.join(row.envs)}]"
 
 
-def overrides_for(component: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The component's flags that were given, by the component's own names."""
-    return {
-        row.attr: given[parameter(row)]
-        for owner, row in component_rows()
-        if owner == component and given.get(parameter(row)) not in {None, ()}
-    }
+def overrides_in(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The roles' flags that were given, by role and then by the component's own names."""
+    overrides: dict[str, dict[str, Any]] = {}
+    for role, row in component_rows():
+        if given.get(parameter(row)) not in {None, ()}:
+            overrides.setdefault(role, {})[row.attr] = given[parameter(row)]
+    return overrides
 
 
 @click.command("agent", cls=AgentCommand, examples=EXAMPLES)
@@ -248,8 +251,7 @@ def build_options(flags: Mapping[str, Any], env: Mapping[str, str]) -> AgentOpti
     options = AgentOptions(
         **values,
         role_args=flags.get("role_args", ()),
-        plugin_overrides=overrides_for("device plugin", flags),
-        labels_overrides=overrides_for("labels", flags),
+        overrides=overrides_in(flags),
         env=dict(env),
     )
     options.check()
@@ -275,10 +277,10 @@ def settle(options: AgentOptions) -> AgentOptions:
         if config_text.problem is not None:
             raise config_text.problem
         config = parse_config(config_text.text, source=config_text.name)
-    settings = resolve_plugin(config, overrides=options.plugin_overrides, env=options.env)
-    resolve_labels(config, overrides=options.labels_overrides, env=options.env)
+    settings = resolve_plugin(config, overrides=options.overrides_of(PLUGIN), env=options.env)
+    resolve_labels(config, overrides=options.overrides_of(LABELS), env=options.env)
     root = options.root or driver_root_here(settings)
-    overrides: dict[str, Any] = {"container_driver_root": str(root), **options.plugin_overrides}
+    overrides: dict[str, Any] = {"container_driver_root": str(root), **options.overrides_of(PLUGIN)}
     row = next(row for row in FLAGS if row.attr == "driver_root")
     driver_root_given = (
         row.attr in overrides or row.key in config.flags or any(name in options.env for name in row.envs)
@@ -289,6 +291,6 @@ def settle(options: AgentOptions) -> AgentOptions:
     return dataclasses.replace(
         options,
         root=None if root == Path("/") else root,
-        plugin_overrides=overrides,
+        overrides={**options.overrides, PLUGIN: overrides},
         env=with_state(options.env, root),
     )

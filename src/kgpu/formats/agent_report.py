@@ -16,6 +16,7 @@ import msgspec
 from kgpu.base import typed
 from kgpu.base.printable import one_line
 from kgpu.formats import names
+from kgpu.formats.operands import BLIND
 
 FORMAT: Final = 1
 """Of the JSON object. ``version`` was taken: it is kgpu's own."""
@@ -28,9 +29,6 @@ MAX_BYTES: Final = 64 << 10
 
 ENDED: Final = "Ended"
 """``why`` of roles whose process has ended in order: what it has said is no longer so, its facts are the last known."""
-
-_BLIND: Final = frozenset({"features", "node-status"})
-"""Roles that do not open the driver: their not knowing it says nothing."""
 
 
 class RoleReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
@@ -156,7 +154,7 @@ def merged(whole: AgentReport | None, parts: Mapping[str, AgentReport]) -> Agent
     roles: dict[str, RoleReport] = {}
     for report in reversed(order):
         roles |= report.roles
-    seers = [report for report in order if report.driver or not _BLIND.issuperset(report.roles)] or order
+    seers = [report for report in order if report.driver or not BLIND.issuperset(report.roles)] or order
     living = [report for report in seers if not has_ended(report)] or seers
     facts = next((report for report in living if report.driver), living[0])
     first = whole if whole is not None and not has_ended(whole) else order[0]

@@ -21,7 +21,9 @@ class Operand:
     status messages. ``on_when_nil`` is what an absent ``enabled`` means. ``sandbox``: only for virtual machine
     workloads. ``within`` is the operand in whose pods it runs in the layout ``operands``, "" for pods of its own.
     ``heading`` is its column's in ``kgpu status``, the name where it is "". ``without`` is what is so where nothing
-    does its job, "" for no more than that.
+    does its job, "" for no more than that. ``blind``: its role does not open the driver, so that it says nothing when
+    such a role knows no GPUs. ``finder``: its role looks for GPUs, also on nodes that have no work for an agent; an
+    agent that leaves such a node runs it until a pod with that role alone takes over.
     """
 
     name: str
@@ -38,11 +40,14 @@ class Operand:
     within: str = ""
     heading: str = ""
     without: str = ""
+    blind: bool = False
+    finder: bool = False
 
 
 OPERANDS: Final = (
     Operand(name="features", title="node features", state="node-features", daemon_set=names.FINDER_DAEMON_SET,
-            account=names.FINDER_DAEMON_SET, condition="NodeFeaturesReady", role="features"),
+            account=names.FINDER_DAEMON_SET, condition="NodeFeaturesReady", role="features",
+            blind=True, finder=True),
     Operand(name="driver", title="driver", state="state-driver", daemon_set="nvidia-driver-daemonset",
             account="nvidia-driver", condition="DriverReady", section="driver", deploy="driver"),
     Operand(name="toolkit", title="container toolkit", state="state-container-toolkit",
@@ -80,10 +85,14 @@ OPERANDS: Final = (
     Operand(name="node-status-exporter", title="node status exporter", state="state-node-status-exporter",
             daemon_set="nvidia-node-status-exporter", account="nvidia-node-status-exporter",
             condition="NodeStatusExporterReady", section="node_status_exporter", deploy="node-status-exporter",
-            role="node-status", on_when_nil=False, heading="status"),
+            role="node-status", on_when_nil=False, heading="status", blind=True),
 )  # fmt: skip
 
 BY_NAME: Final = {operand.name: operand for operand in OPERANDS}
 BY_ROLE: Final = {operand.role: operand for operand in OPERANDS if operand.role}
+BLIND: Final = frozenset(role for role, operand in BY_ROLE.items() if operand.blind)
+"""The roles that do not open the driver."""
+FINDERS: Final = frozenset(role for role, operand in BY_ROLE.items() if operand.finder)
+"""The roles that look for GPUs."""
 DAEMON_SETS: Final = {operand.daemon_set: operand for operand in OPERANDS if not operand.within}
 """The operands that have a DaemonSet, by its name."""

@@ -20,7 +20,7 @@ from typing import Final
 
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import SandboxWorkloads
-from kgpu.formats.operands import OPERANDS
+from kgpu.formats.operands import FINDERS, OPERANDS
 from kgpu.operator.model import AgentNodes, ClusterNode, NodeLabels, NodeLayout, OperatorSettings, Policy
 
 TRUE: Final = "true"
@@ -66,7 +66,6 @@ AGENT: Final = names.AGENT_NODE_LABEL
 LEAVING: Final = names.AGENT_NODE_LEAVING
 WORK: Final = frozenset(deploy(operand.deploy) for operand in OPERANDS if operand.role and operand.deploy)
 """The labels that give an agent work."""
-_FEATURES: Final = "features"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +133,8 @@ def looked_at(node: ClusterNode) -> bool:
     """True when a discovery has looked for devices on this node."""
     if any(key.startswith(names.NFD_PREFIX) for key in node.labels):
         return True
-    features = node.report.roles.get("features") if node.report else None
-    return features is not None and features.state == "running"
+    roles = node.report.roles if node.report else {}
+    return any(name in FINDERS and role.state == "running" for name, role in roles.items())
 
 
 def opted_out(node: ClusterNode) -> bool:
@@ -149,9 +148,9 @@ def has_agent(node: ClusterNode) -> bool:
 
 
 def is_cleaned(node: ClusterNode) -> bool:
-    """True when the node's agent reports that it has cleaned up; the role ``features`` may go on."""
+    """True when the node's agent reports that it has cleaned up; a role that looks for GPUs may go on."""
     roles = node.agent.roles if node.agent else {}
-    states = {role.state for name, role in roles.items() if name != _FEATURES}
+    states = {role.state for name, role in roles.items() if name not in FINDERS}
     return "left" in states and states <= {"left", "stopped"}
 
 

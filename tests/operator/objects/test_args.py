@@ -56,7 +56,7 @@ def role_s(case: Case, daemon_set: str, role: str, monkeypatch: pytest.MonkeyPat
 def test_the_exporter_takes_them_as_the_replaced_one(layout: str, args: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(policy=policy(f"{HOST_DRIVER}dcgmExporter: {{args: {args}}}"), settings=LAYOUTS[layout])
     options = role_s(case, "nvidia-dcgm-exporter", "exporter", monkeypatch)
-    given = resolve(options.exporter_overrides, options.env)
+    given = resolve(options.overrides_of("exporter"), options.env)
     assert (given.collectors, given.interval, given.kubernetes) == ("/etc/mine.csv", 1.0, False)
     assert not told(case)
 
@@ -72,7 +72,7 @@ def test_a_flag_of_the_exporter_that_does_nothing_is_told_with_the_reason(
     assert "no DCGM" in first.why
     assert (second.what.rpartition(" ")[2], "NVSwitches" in second.why) == ("--switch-devices", True)
     options = role_s(case, "nvidia-dcgm-exporter", "exporter", monkeypatch)
-    assert resolve(options.exporter_overrides, options.env).debug
+    assert resolve(options.overrides_of("exporter"), options.env).debug
 
 
 SCRIPT = "args: ['/bin/entrypoint.sh --no-daemon', --debug]"

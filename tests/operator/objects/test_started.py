@@ -60,7 +60,9 @@ def test_every_role_s_part_of_the_configuration_is_taken(name: str) -> None:
     for role, told in config.roles.items():
         options = role_options(base, by_name[role], told, config, place)
         if role == "deviceplugin":
-            assert resolve(PluginConfig(), overrides=options.plugin_overrides, env=options.env).list_strategies
+            assert resolve(
+                PluginConfig(), overrides=options.overrides_of("deviceplugin"), env=options.env
+            ).list_strategies
 
 
 @pytest.mark.parametrize("name", ["operands-default", "operands-full"])
@@ -88,7 +90,7 @@ def test_an_operand_s_own_environment_and_arguments_reach_its_role(monkeypatch: 
     place = DriverPlace(seen=Path("/run/nvidia/driver"), host="/run/nvidia/driver", source="container")
     (role,) = choose_roles(base.roles)
     options = role_options(base, role, config.roles["deviceplugin"], config, place)
-    settings = resolve(PluginConfig(), overrides=options.plugin_overrides, env=options.env)
+    settings = resolve(PluginConfig(), overrides=options.overrides_of("deviceplugin"), env=options.env)
     assert (settings.id_strategy, settings.pass_device_specs) == ("index", False)
     assert (options.root, settings.driver_root) == (place.seen, "/run/nvidia/driver")
 

@@ -46,7 +46,7 @@ async def _device_plugin(host: Host, handle: RoleHandle) -> None:
                 state_dir=options.state_dir,
                 kubelet_socket=options.kubelet_socket,
                 cdi_dir=options.cdi_dir,
-                overrides=options.plugin_overrides,
+                overrides=options.overrides_of(ROLE.name),
                 env=options.env,
                 cdi_writer=write,
                 cdi_changes=changes,
@@ -100,10 +100,16 @@ async def _behind_gate(host: Host, handle: RoleHandle, reader: Reader) -> AsyncI
             await through.close()
 
 
-def _flags() -> tuple[str, tuple[Any, ...]]:
+def _flags() -> tuple[Any, ...]:
     from kgpu.deviceplugin.config import FLAGS
 
-    return "plugin_overrides", FLAGS
+    return FLAGS
 
 
-ROLE: Final = Role("deviceplugin", _device_plugin, aliases=("device-plugin", "nvidia-device-plugin"), flags=_flags)
+ROLE: Final = Role(
+    "deviceplugin",
+    _device_plugin,
+    aliases=("device-plugin", "nvidia-device-plugin"),
+    flags=_flags,
+    orders=("validations_dir",),
+)

@@ -22,7 +22,7 @@ async def _exporter(host: Host, handle: RoleHandle) -> None:
 
     pod_resources = next(option for option in OPTIONS if option.attr == "pod_resources")
     options = host.options
-    flags = options.exporter_overrides
+    flags = options.overrides_of(ROLE.name)
     if not flags.get("pod_resources") and not any(options.env.get(name) for name in pod_resources.envs):
         # Beside the folder of device plugins, wherever this node's kubelet has that.
         socket = options.kubelet_socket.parent.parent.joinpath(*Path(POD_RESOURCES_SOCKET).parts[-2:])
@@ -60,11 +60,11 @@ async def _exporter(host: Host, handle: RoleHandle) -> None:
         await Exporter(context).run()
 
 
-def _flags() -> tuple[str, tuple[Any, ...]]:
+def _flags() -> tuple[Any, ...]:
     from kgpu.exporter.options import OPTIONS
     from kgpu.formats.exporter_flags import REFUSED, WITHOUT
 
-    return "exporter_overrides", (*OPTIONS, *WITHOUT, *REFUSED)
+    return (*OPTIONS, *WITHOUT, *REFUSED)
 
 
 ROLE: Final = Role("exporter", _exporter, aliases=("dcgm-exporter", "nvidia-dcgm-exporter"), flags=_flags)

@@ -36,4 +36,11 @@ async def _withdraw(api: KubeApi, options: AgentOptions) -> None:
     await withdraw(NodeFeatureLabels(api, node=options.node_name))
 
 
-ROLE: Final = Role("features", _features, aliases=("nfd", "node-features"), hardware=False, withdraw=_withdraw)
+ROLE: Final = Role(
+    "features",
+    _features,
+    aliases=("nfd", "node-features"),
+    hardware=False,
+    orders=("driver_install_dir", "foreign_nfd", "take_over_features"),
+    withdraw=_withdraw,
+)

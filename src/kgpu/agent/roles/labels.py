@@ -28,7 +28,7 @@ async def _labels(host: Host, handle: RoleHandle) -> None:
                 publisher=publisher,
                 report=host.decide,
                 facts=lambda settings: read_facts(settings, str(options.root or "/")),
-                overrides=options.labels_overrides,
+                overrides=options.overrides_of(ROLE.name),
                 env=options.env,
                 on_state=handle.report,
                 outcome=_outcome(options),
@@ -82,7 +82,7 @@ async def withdraw_sink(sink: LabelsSink, api: KubeApi, options: AgentOptions) -
         await withdraw_feature(api, node=options.node_name, namespace=options.namespace)
 
 
-async def hand_over_sink(sink: LabelsSink, api: KubeApi, options: AgentOptions) -> bool:
+async def _hand_over(sink: LabelsSink, api: KubeApi, options: AgentOptions) -> bool:
     """Remove the labels from ``sink`` once they come from the other place; False while some do not yet."""
     from kgpu.discovery.publish import hand_over_labels
 
@@ -92,10 +92,18 @@ async def hand_over_sink(sink: LabelsSink, api: KubeApi, options: AgentOptions) 
     return True
 
 
-def _flags() -> tuple[str, tuple[Any, ...]]:
+def _flags() -> tuple[Any, ...]:
     from kgpu.discovery.config import OPTIONS
 
-    return "labels_overrides", OPTIONS
+    return OPTIONS
 
 
-ROLE: Final = Role("labels", _labels, aliases=("gfd", "gpu-feature-discovery"), flags=_flags, withdraw=_withdraw)
+ROLE: Final = Role(
+    "labels",
+    _labels,
+    aliases=("gfd", "gpu-feature-discovery"),
+    flags=_flags,
+    orders=("labels_sink",),
+    withdraw=_withdraw,
+    hand_over=_hand_over,
+)

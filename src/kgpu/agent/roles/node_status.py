@@ -50,4 +50,10 @@ def _port(text: str) -> int:
     return int(text)
 
 
-ROLE: Final = Role("node-status", _node_status, aliases=("node-status-exporter",), hardware=False)
+ROLE: Final = Role(
+    "node-status",
+    _node_status,
+    aliases=("node-status-exporter",),
+    hardware=False,
+    orders=("validations_dir",),
+)

@@ -170,4 +170,4 @@ class KernelWords:
                 os.lseek(self._descriptor, 0, os.SEEK_END)
 
 
-ROLE: Final = Role("probe", probe)
+ROLE: Final = Role("probe", probe, orders=("driver_install_dir", "validations_dir"))

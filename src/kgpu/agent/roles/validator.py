@@ -66,4 +66,10 @@ async def _withdraw(api: KubeApi, options: AgentOptions) -> None:
     await NodeObject(api, node=options.node_name).withdraw()
 
 
-ROLE: Final = Role("validator", _validator, aliases=("operator-validator",), withdraw=_withdraw)
+ROLE: Final = Role(
+    "validator",
+    _validator,
+    aliases=("operator-validator",),
+    orders=("toolkit_expected", "validations_dir"),
+    withdraw=_withdraw,
+)

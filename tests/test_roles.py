@@ -1,0 +1,119 @@
+"""A role is its component's folder, a file in each of two packages and a row: who else knows one by its name is here.
+
+The lists are reviewed: a module comes in only with a reason why the knowledge is not the role's own.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import kgpu
+from kgpu.agent.roles import ROLES
+
+SRC: Final = Path(kgpu.__file__).parent
+COMPONENTS: Final = {"labels": "discovery", "features": "discovery", "node-status": "validator", "probe": "doctor"}
+"""Roles whose component has another name."""
+
+KNOWN: Final = {
+    "deviceplugin": {
+        "agent/host.py": "its flags say where the driver is, for every role that reads it",
+        "agent/roles/validator.py": "a check that the GPUs are offered is skipped where the plugin is switched off",
+        "cli/agent.py": "a role that an agent has without --roles, and whose flags are its own",
+    },
+    "labels": {"cli/agent.py": "a role that an agent has without --roles, and whose flags are its own"},
+    "toolkit": {
+        "agent/role_options.py": "the validator looks for CDI specs where the toolkit is to write them",
+        "operator/operands/validator.py": "the same, for a validator in a pod of its own",
+    },
+    "validator": {
+        "agent/role_options.py": "who waits for its results has their folder where it is to run",
+        "agent/roles/deviceplugin.py": "nothing is offered before the validator allows it",
+        "operator/operands/deviceplugin.py": "the same, for a device plugin in a pod of its own",
+    },
+}
+"""Modules that mean the role, by role."""
+
+OTHERWISE: Final = {
+    "exporter": {
+        "cli/exporter.py": "the command's name",
+        "cli/main.py": "the command's name",
+        "cli/top.py": "an option of `kgpu top`",
+        "formats/programs.py": "the command's name",
+    },
+    "features": {
+        "cli/cdi.py": "feature flags of CDI",
+        "host/engines/docker.py": "a key of Docker's config",
+        "lab/nodes/objects.py": "a field of a Node's status",
+    },
+    "health": {
+        "cli/health.py": "the command's name",
+        "cli/main.py": "the command's name",
+        "cli/operator.py": "an option of the operator",
+        "cli/status.py": "a column",
+        "manager/run.py": "the pages for probes",
+        "operator/objects/containers.py": "the name of the port for probes",
+        "top/report.py": "a GPU's health",
+        "top/sorts.py": "a GPU's health",
+    },
+    "probe": {
+        "lab/nodes/host.py": "a container's probe",
+        "lab/nodes/runtime.py": "a container's probe",
+    },
+    "toolkit": {
+        "doctor/": "a check of the validator, and the toolkit's section of the policy",
+        "formats/releases.py": "a component of the replaced operator's releases",
+        "monitoring/alerts.py": "a check of the validator",
+        "validator/model.py": "a check of the validator",
+    },
+    "validator": {"doctor/": "a container's name, and the validator's section of the policy"},
+    "labels": dict.fromkeys(
+        (
+            "agent/orders.py", "cli/crds.py", "cli/lab_node.py", "cli/monitoring.py", "doctor/", "exporter/", "fit/",
+            "formats/", "kube/", "lab/", "monitoring/", "operations/", "operator/applying.py",
+            "operator/cleanup.py", "operator/cluster_reading.py", "operator/labelling.py", "operator/node_selectors.py",
+            "operator/nodes.py", "operator/objects/", "operator/other_programs.py", "operator/projections.py",
+            "operator/rendering/render.py", "operator/watching.py", "top/find.py",
+        ),
+        "the labels in an object's metadata",
+    ) | {"cli/labels.py": "the command's name", "cli/main.py": "the command's name"},
+}  # fmt: skip
+"""Modules, and packages with a slash, in which the word means something else."""
+
+
+def who_knows(role: str) -> Iterator[str]:
+    """The modules that have the name as a string, but for the role's own."""
+    name = role.replace("-", "_")
+    own = {f"agent/roles/{name}.py", f"operator/operands/{name}.py", "formats/operands.py"}
+    for path in sorted(SRC.rglob("*.py")):
+        module = path.relative_to(SRC).as_posix()
+        if module in own or module.startswith(f"{COMPONENTS.get(role, role)}/"):
+            continue
+        text = path.read_text()
+        if role in text and any(
+            isinstance(node, ast.Constant) and node.value == role for node in ast.walk(ast.parse(text))
+        ):
+            yield module
+
+
+def listed(module: str, entries: dict[str, str]) -> list[str]:
+    return [entry for entry in entries if module == entry or (entry.endswith("/") and module.startswith(entry))]
+
+
+@pytest.mark.parametrize("role", [role.name for role in ROLES])
+def test_nobody_else_knows_a_role_by_its_name(role: str) -> None:
+    known, otherwise = KNOWN.get(role, {}), OTHERWISE.get(role, {})
+    modules = set(who_knows(role))
+    meant = {module for module in modules if not listed(module, otherwise)}
+    assert meant == known.keys()
+    used = {entry for module in modules for entry in listed(module, otherwise)}
+    assert used == otherwise.keys()  # an entry that nothing needs any more hides the next one
+
+
+def test_few_modules_know_any() -> None:
+    assert max(map(len, KNOWN.values())) <= 3
+    assert set(KNOWN) | set(OTHERWISE) <= {role.name for role in ROLES}
