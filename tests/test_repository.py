@@ -1,4 +1,4 @@
-"""The repository keeps its own rules: documented modules of bounded size, one place for names, tests beside sources, and
+"""The repository keeps its own rules: documented modules, one place for names, tests beside sources, and
 a README for every package that is not small."""
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def job() -> Any:
 
 
 def cluster() -> list[Object]:
-    """The Service as the operator makes it, an agent on each node, and what a Service of somebody else's is."""
+    """The Service as the operator makes it, an agent on each node, and another program's Service."""
     service = made()["Service", EXPORTER]
     ports = [{"name": port["name"], "port": port["targetPort"]} for port in service["spec"]["ports"]]
     addresses = [

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from kgpu.base.advice import Severity
 from kgpu.base.errors import ConfigError
+from kgpu.formats import names
 from kgpu.formats.settings import Setting
 from kgpu.host.engines.model import Engine, RuntimeHandler
+from kgpu.operator.operands import toolkit as toolkit_operand
 from kgpu.toolkit.settings import OF_NRI, OPTIONS, WITHOUT, ToolkitSettings, toolkit_settings
 
 
@@ -140,6 +142,11 @@ def test_each_variable_that_changes_nothing_is_told_unless_it_says_what_is_so(ro
 @pytest.mark.parametrize("row", OF_NRI, ids=lambda row: row.envs[0])
 def test_settings_of_the_nri_plugin_are_not_told_where_it_runs(row: Setting) -> None:
     assert toolkit_settings({row.envs[0]: "something else"}, nri=True).without_effect == ()
+
+
+def test_the_operator_hands_over_no_variable_that_nobody_reads() -> None:
+    handed = {variable.name for variable in toolkit_operand.SPEC.env}
+    assert handed - {name for row in (*OPTIONS, *WITHOUT) for name in row.envs} == {names.ENV_NRI_ENABLED}
 
 
 VARIABLES = sorted({name for row in (*OPTIONS, *WITHOUT) for name in row.envs})

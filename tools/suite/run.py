@@ -115,7 +115,7 @@ class Suite:
         return status([one.process.returncode for one in self.done if one.part])
 
     def _startable(self, *, built: bool) -> list[Part]:
-        """Of those that wait, as many as there is room for: on the cores, and beside them."""
+        """The waiting parts that may start: as many as there is room for, on the cores and beside them."""
         running = [one.part for one in self._active if one.part]
         cores = min(os.cpu_count() or 1, CORES_AT_MOST)
         # Where nothing runs beside them, one more fills the gaps in which the others wait.
@@ -185,7 +185,7 @@ def file_name(name: str) -> str:
 
 
 def decisive(text: str) -> str:
-    """Of what a part printed, what is about failures, else its last lines."""
+    """The part of the output that is about failures, else its last lines."""
     found = _TOLD.search(text)
     return text[found.start() :] if found else "\n".join(text.splitlines()[-_LINES:])
 

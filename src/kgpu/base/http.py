@@ -228,7 +228,7 @@ class StatusServer:
         return Address(address.host, self._server.sockets[0].getsockname()[1])
 
     async def start_on(self, listening: socket.socket) -> Address:
-        """Listen on a socket that somebody else has opened; it is closed with the server."""
+        """Listen on a socket that another process has opened; it is closed with the server."""
         self._server = await asyncio.start_server(self._accept, sock=listening, limit=MAX_HEAD, backlog=BACKLOG)
         name = listening.getsockname()
         return Address(str(name[0]), int(name[1])) if isinstance(name, tuple) else Address(str(name), 0)

@@ -25,7 +25,7 @@ def decode(data: bytes | str, kind: type[T]) -> T:
 
 
 def read(text: str, kind: type[T], *, most: int | None = None) -> T | None:
-    """JSON from somebody else as ``kind``; None for what is not of that kind, or has more than ``most`` characters."""
+    """JSON from outside as ``kind``; None for what is not of that kind, or has more than ``most`` characters."""
     if most is not None and len(text) > most:
         return None
     try:

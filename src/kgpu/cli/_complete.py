@@ -26,19 +26,19 @@ Names = list[str]
 
 
 def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> Names:
-    """Of the cluster's Nodes."""
+    """Names of the cluster's Nodes."""
     del param
     return _beginning(incomplete, _of_cluster(ctx, "Node"))
 
 
 def operations(ctx: click.Context, param: click.Parameter, incomplete: str) -> Names:
-    """Of the cluster's NodeOperations."""
+    """Names of the cluster's NodeOperations."""
     del param
     return _beginning(incomplete, _of_cluster(ctx, "NodeOperation"))
 
 
 def namespaces(ctx: click.Context, param: click.Parameter, incomplete: str) -> Names:
-    """Of the cluster's namespaces."""
+    """Names of the cluster's namespaces."""
     del param
     return _beginning(incomplete, _of_cluster(ctx, "Namespace"))
 

@@ -65,7 +65,7 @@ class UnwellGpu:
 
 
 def told(snapshot: Snapshot) -> tuple[UnwellGpu, ...]:
-    """Of every node, what is so now."""
+    """The GPUs that agents report as unwell now, of all nodes."""
     return snapshot.once(_all)
 
 

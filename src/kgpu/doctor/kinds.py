@@ -124,7 +124,7 @@ class Container:
 
     @property
     def exit_code(self) -> int | None:
-        """Of the last end, None where there was none."""
+        """The exit code with which it last ended, None if it never has."""
         for place in ("state.terminated.exitCode", "lastState.terminated.exitCode"):
             code = at(self.status, place)
             if isinstance(code, int) and not isinstance(code, bool):

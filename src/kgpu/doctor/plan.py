@@ -96,7 +96,7 @@ def _weight(finding: Finding) -> tuple[int, float, int, int, str, str]:
 
 
 def _stack(snapshot: Snapshot, findings: Iterable[Finding]) -> frozenset[Subject]:
-    """Of the subjects those that are of a GPU stack."""
+    """The findings' workloads that belong to a GPU stack."""
     found = set()
     for one in {each.subject for root in findings for each in root.all() if each.subject.kind in WORKLOADS}:
         obj = snapshot.get(one.kind, one.name, one.namespace)
@@ -188,7 +188,7 @@ def _behind(snapshot: Snapshot, one: Subject) -> set[Subject]:
 
 
 def _group(rule_id: str) -> str:
-    """Of ``SCH-01`` SCH."""
+    """The rule's group: SCH for ``SCH-01``."""
     return rule_id.partition("-")[0]
 
 

@@ -43,6 +43,8 @@ DEVICE_LINKS: Final = Remedy("nvidia-ctk system create-dev-char-symlinks --creat
 """The links below /dev/char, by which systemd knows a container's devices when it reloads."""
 _LABELS: Final = "kubectl label node {node} --overwrite {labels}"
 _UNLABEL: Final = "kubectl label node {node} {key}-"
+_UNLABEL_ALL: Final = "kubectl label nodes --all {key}-"
+_LABEL_NAMESPACE: Final = "kubectl label namespace {namespace} {key}={value} --overwrite"
 _UNCORDON: Final = "kubectl uncordon {node}"
 _MOVE: Final = CORDON + "; " + DELETE_POD + "; " + _UNCORDON
 _DELETE: Final = "kubectl -n {namespace} delete {kind} {name}"
@@ -50,12 +52,17 @@ _DESCRIBE: Final = "kubectl -n {namespace} describe {kind} {name}"
 _EDIT: Final = "kubectl -n {namespace} edit {kind} {name}"
 _LOGS: Final = "kubectl -n {namespace} logs {name} {options}"
 _PATCH: Final = "kubectl -n {namespace} patch {kind} {name} --type merge -p {change}"
+_PATCH_WIDE: Final = "kubectl patch {kind} {name} --type merge -p {change}"
 _RESTART: Final = "kubectl -n {namespace} rollout restart daemonset {name}"
 _SCALE: Final = "kubectl -n {namespace} scale {kind} {name} --replicas={replicas}"
 SET_ENV: Final = "kubectl -n {namespace} set env {workload} {change}"
 _FROM_FILE: Final = (
     "kubectl -n {namespace} create configmap {name} --from-file={key}=FILE --dry-run=client -o yaml"
     " | kubectl apply -f -"
+)
+_RUNTIME_CLASS: Final = (
+    "kubectl apply -f - <<EOF\napiVersion: node.k8s.io/v1\nkind: RuntimeClass\n"
+    "metadata: {{name: {name}}}\nhandler: {name}\nEOF"
 )
 
 
@@ -109,6 +116,16 @@ def relabel(node: str, key: str, value: str) -> Remedy:
 def unlabel(node: str, key: str) -> Remedy:
     """Take a label off a node."""
     return Remedy(_UNLABEL, node=node, key=key)
+
+
+def unlabel_all(key: str) -> Remedy:
+    """Take a label off every node."""
+    return Remedy(_UNLABEL_ALL, key=key)
+
+
+def label_namespace(namespace: str, key: str, value: str) -> Remedy:
+    """Set a label of a namespace, whatever it is now."""
+    return Remedy(_LABEL_NAMESPACE, namespace=namespace, key=key, value=value)
 
 
 def taint(node: str, *changes: str) -> Remedy:
@@ -171,6 +188,11 @@ def patch(namespace: str, kind: str, name: str, change: Mapping[str, Any]) -> Re
     return Remedy(_PATCH, namespace=namespace, kind=kind, name=name, change=_merge(change))
 
 
+def patch_wide(kind: str, name: str, change: Mapping[str, Any]) -> Remedy:
+    """Set these fields of an object that has no namespace and leave the others as they are."""
+    return Remedy(_PATCH_WIDE, kind=kind, name=name, change=_merge(change))
+
+
 def patch_policy(policy: str, change: Mapping[str, Any]) -> Remedy:
     """Set these fields of a ClusterPolicy and leave the others as they are."""
     return Remedy(PATCH_POLICY, policy=policy, change=_merge(change))
@@ -194,6 +216,11 @@ def set_env(namespace: str, workload: str, change: str) -> Remedy:
 def config_map_of_file(namespace: str, name: str, key: str) -> Remedy:
     """Put a file into a ConfigMap, in place of what it has. A step above says what FILE is."""
     return Remedy(_FROM_FILE, namespace=namespace, name=name, key=key)
+
+
+def runtime_class(name: str) -> Remedy:
+    """Make a RuntimeClass of the engine's handler of that name."""
+    return Remedy(_RUNTIME_CLASS, name=name)
 
 
 def restart_service(unit: str) -> Remedy:

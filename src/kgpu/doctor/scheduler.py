@@ -58,7 +58,9 @@ def _may_go(one: Waiting) -> bool:
 
 
 def _is_passed_over(snapshot: Snapshot, pod: Pod) -> bool:
-    """Of what is no object of the API server's (a table that kubectl has printed) nobody knows the conditions."""
+    """Whether the scheduler has not said a word about the pod for a while. Never true for a pod that is known only from
+    a table that kubectl has printed: its conditions are not known.
+    """
     age = snapshot.age(pod.created)
     known = bool(pod.uid) and pod.source not in snapshot.texts
     said = pod.condition("PodScheduled") is not None or bool(snapshot.events(pod))

@@ -66,7 +66,7 @@ class Snapshot:
         self.timed = False
         """Whether the source says when: the times that users write then move nothing."""
         self.version: tuple[int, int] | None = None
-        """Of the API server."""
+        """The API server's version."""
         self.listed: set[str] = set()
         """Kinds of which everything there is was listed, so that what is not here does not exist."""
         self.texts: set[str] = set()
@@ -248,7 +248,7 @@ class Snapshot:
         return found
 
     def logs_of(self, pod: Obj) -> list[Log]:
-        """Of all its containers."""
+        """The logs of all containers of the pod."""
         return self.logs.get(pod.key, [])
 
     @cached_property

@@ -87,7 +87,7 @@ class NodeState:
 
     @property
     def lowest_priority(self) -> int:
-        """Of the pods here; a large number when there are none."""
+        """The lowest priority of the pods here; a large number when there are none."""
         if self._lowest is None:
             self._lowest = min((pod.priority for pod in self.pods.values()), default=2**31)
         return self._lowest

@@ -54,7 +54,7 @@ class AgentConfig(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     driver_install_dir: str = DRIVER_INSTALL_DIR
     host_root: str = "/"
     generation: int = 0
-    """Of the ClusterPolicy that this was made from."""
+    """The generation of the ClusterPolicy that this was made from."""
 
 
 def encode(config: AgentConfig) -> str:

@@ -105,7 +105,7 @@ class FakeApi:
     # What tests do to it
 
     def put(self, resource: Resource, obj: Object) -> Object:
-        """Write an object as somebody else would, whatever was there."""
+        """Write an object as another client would, whatever was there."""
         stored = self._objects.get(_key(resource, namespace_of(obj), name_of(obj)))
         body = copy.deepcopy(obj)
         body["metadata"].pop("managedFields", None)

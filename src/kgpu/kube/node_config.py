@@ -36,7 +36,7 @@ class NodeConfigSource:
         clock: Clock | None = None,
         followed: Informer | None = None,
     ) -> None:
-        """``followed`` is an informer of this Node that somebody else runs, so that it is not watched twice."""
+        """``followed`` is an informer of this Node that the caller runs, so that it is not watched twice."""
         self._runs_node = followed is None
         self._node = followed or Informer(
             api, Scope(NODES, selector=Selector.named(node)), clock=clock, project=labels_only

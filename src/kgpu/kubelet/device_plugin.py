@@ -65,12 +65,12 @@ class DevicePluginServer:
 
     @property
     def exists(self) -> bool:
-        """False when the socket's file was removed or replaced by somebody else."""
+        """False when the socket's file was removed or replaced by another program."""
         return self._rpc.exists
 
     @property
     def replaced(self) -> bool:
-        """True when somebody else's file is in the socket's place."""
+        """True when another program's file is in the socket's place."""
         return self._rpc.replaced
 
     @property

@@ -202,7 +202,7 @@ class RpcServer:
         return self._identity is not None and now is not None and now[0] != self._identity[0]
 
     async def close(self) -> None:
-        """Hang up on every client and remove the socket file, unless it is somebody else's by now."""
+        """Hang up on every client and remove the socket file, unless another program's file is there by now."""
         server, self._server = self._server, None
         if self.exists:
             with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ from kgpu.monitoring.model import Alert, Object, RuleGroup, read_adjustment
 from kgpu.monitoring.records import RECORDS
 
 NAME: Final = "kgpu-gpu-alerts"
-"""Of the PrometheusRule for the exporter's metrics."""
+"""The name of the PrometheusRule for the exporter's metrics."""
 RECORDING: Final = "kgpu.records"
 OF_EXPORTER: Final = (RuleGroup.GPUS, RuleGroup.HEALTH, RuleGroup.EXPORTER)
 """The groups that watch what exporters say."""

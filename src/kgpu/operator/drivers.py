@@ -22,7 +22,7 @@ from kgpu.operator.model import ClusterNode, NvidiaDriver
 GDS_NEEDS_OPEN: Final = (2, 17, 5)
 CONFLICT: Final = "ConflictingNodeSelector"
 FAILED: Final = "ReconcileFailed"
-"""Of one that can select no node."""
+"""The reason of an NVIDIADriver that can't be used, such as one that can select no node."""
 UNMET: Final = "PrerequisiteNotMet"
 
 

@@ -228,7 +228,7 @@ WITHOUT: Final = (
     _without(_NO_SHIM, "NVIDIA_CONTAINER_CLI_DEBUG"),
     _without(_NO_HOOK, "NVIDIA_CONTAINER_RUNTIME_HOOK_SKIP_MODE_DETECTION", usual=("true",)),
     *OF_NRI,
-    _without(_NOTHING, "TOOLKIT_INSTALL_DIR", usual=("/usr/local/nvidia",)),
+    _without(_NOTHING, "TOOLKIT_INSTALL_DIR", "ROOT", usual=("/usr/local/nvidia",)),
     _without(_NOTHING, "TOOLKIT_SOURCE_ROOT"),
     _without(_NOTHING, "TOOLKIT_PACKAGE_TYPE", usual=("auto",)),
     _without(_NOTHING, "TOOLKIT_PID_FILE", "PID_FILE"),

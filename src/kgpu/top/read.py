@@ -15,7 +15,7 @@ from kgpu.top.model import GpuHealth, GpuInstance, GpuNode, GpuUser, NodeTrouble
 from kgpu.top.parse import Labels, LabelSets, samples
 
 MOST_GPUS: Final = 1024
-"""Of one node; what claims more is not shown further."""
+"""The most GPUs of one node; an exporter that claims more is shown up to here."""
 _NOTHING_TO_DO: Final = "ignore"
 _NO_READINGS: Final = "NoReadings"
 """The reason where health has found nothing; one that it gives itself stands."""

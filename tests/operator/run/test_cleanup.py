@@ -402,7 +402,7 @@ async def test_a_wrong_namespace_takes_nothing_from_a_fleet_that_works(label: st
         with pytest.raises(KubeError, match=f"{NAMESPACE}/gpu-operator") as refused:
             await cleaning
         assert f"--namespace {NAMESPACE}" in refused.value.remedy
-    else:  # somebody else's operator is no reason to leave kgpu's labels
+    else:  # another operator is no reason to leave kgpu's labels
         await cleaning
     left = await api.get(NODES, "n1")
     assert left is not None

@@ -41,7 +41,7 @@ _LINKED: Final = re.compile(
     rf"(?:^|/)(?P<pod>{_NAME})_(?P<namespace>{_NAME})_(?P<container>{_NAME})-[0-9a-f]{{64}}\.log$"
 )
 _DUMPED: Final = re.compile(rf"(?:^|/)(?:(?P<namespace>{_NAME})/)?(?P<pod>{_NAME})/logs\.txt$")
-"""Of ``kubectl cluster-info dump --output-directory``: all containers of one pod, between marks."""
+"""A file of ``kubectl cluster-info dump --output-directory``: all containers of one pod, between marks."""
 _WRITTEN: Final = re.compile(
     rf"(?:^|/)namespaces/{_NAME}/pods/{_NAME}/{_NAME}/|(?:^|/){_NAME}_{_NAME}_[0-9a-f-]{{32,36}}/{_NAME}/"
     rf"|(?:^|/){_NAME}_{_NAME}_{_NAME}-[0-9a-f]{{64}}\.log"
@@ -201,7 +201,7 @@ def _says(name: str, part: tailed.TailedLog) -> bool:
 
 
 def _doubt(log: _Found, snapshot: Snapshot, by_name: dict[str, list[str]]) -> bool:
-    """Whether it may be somebody else's: pods of two namespaces may have one name."""
+    """Whether another pod may have written it: pods of two namespaces may have one name."""
     ambiguous = not log.namespace and len(by_name.get(log.pod, ())) > 1
     return log.forged or ambiguous or log.file in snapshot.texts
 

@@ -19,7 +19,7 @@ MAX_LISTS: Final = 8  # within each other; kubectl prints one
 MAX_OBJECT: Final = 8 * 1024 * 1024
 """Bytes of JSON. etcd takes 1.5 MiB, the API server a request of 3 MiB, and kubectl indents what it prints."""
 MAX_VALUES: Final = 10_000_000
-"""Of one file of JSON: as many as 300 MB of pods have."""
+"""The most values in one JSON file: as many as 300 MB of pods have."""
 MAX_PROBLEMS: Final = 50
 _LIST_ENDS: Final = frozenset({"apiVersion", "kind", "metadata"})
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

@@ -39,7 +39,7 @@ MAX_FILE: Final = 512 * 1024 * 1024
 MAX_TOTAL: Final = 2 * 1024 * 1024 * 1024
 MAX_FILES: Final = 50_000
 MAX_MEMBERS: Final = 4 * MAX_FILES
-"""Of an archive, with its folders and links."""
+"""The most entries of an archive, folders and links included."""
 META: Final = "kgpu-collect.json"
 _LOG: Final = re.compile(r"\.log$")
 _HOST: Final = re.compile(r"(?:^|/)(?:nvidia-bug-report|dmesg)[^/]*$|\.dmesg$")

@@ -48,7 +48,7 @@ READINGS: Final = (
     "remapped_rows_failure", "remapped_rows_pending", "remapped_rows_uncorrectable", "retired_pages_pending",
     "sm_clock_mhz", "temperature_c", "temperature_margin_c", "utilization_percent", "vgpu_licensed",
 )  # fmt: skip
-"""Of the driver's readings those that a rule asks for, or quotes; the others are not read."""
+"""The driver's readings that a rule asks for or quotes; the others are not read."""
 VENDORS: Final = frozenset({"10de", "1002", "1da3", "8086"})
 _CLASSES: Final = ("03", "12")  # displays; processing accelerators
 _DRIVER: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+\.\d+(?:\.\d+)?)")

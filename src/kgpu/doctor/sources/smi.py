@@ -137,7 +137,7 @@ def _lost(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _report(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Of the first report: what stands before the GPUs, and each of them."""
+    """The first report: what stands before the GPUs, and a row for each GPU."""
     before: dict[str, Any] = {}
     gpus: list[dict[str, Any]] = []
     fields: dict[tuple[str, ...], str] = {}

@@ -3,7 +3,7 @@
 A container may print anything, a line that looks like another's too: in the first two each line says whose it is in
 front of what the container wrote, and nothing can stand before that. In a dump a container's part ends with the last
 mark of its own name, also where that is on no line of its own, so that a forged end puts no objects into the dump;
-marks of others within it are told, and what it says may then be somebody else's.
+marks of others within it are told, and what it says may then come from another container.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MARK: Final = re.compile(
 )
 _START: Final = b"==== START logs for container "
 _SHARE: Final = 0.9
-"""Of the lines that must have a form for a text to be of it: some programs print over several lines."""
+"""The share of lines that must have a form before the text has it: some programs print over several lines."""
 _SAMPLE: Final = 8192
 """Bytes by which a text is known."""
 

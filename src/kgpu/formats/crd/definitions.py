@@ -46,7 +46,7 @@ class Definition:
 
     @property
     def name(self) -> str:
-        """Of the definition."""
+        """The name of the CustomResourceDefinition."""
         return f"{self.plural}.{self.group}"
 
 

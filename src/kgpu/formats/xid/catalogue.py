@@ -1,7 +1,7 @@
 """The catalogue of Xids and SXids: what each number means, what NVIDIA says to do, and what kgpu advises.
 
 The numbers, mnemonics, products and buckets are those of NVIDIA's Xid catalogue and Fabric Manager guide; the texts are
-kgpu's own. Rows are in ``xid_rows_*.py`` and ``sxid_rows.py``. A number that is not in the catalogue has no row: it is
+kgpu's own. Rows are in ``xid_rows.py`` and ``sxid_rows.py``. A number that is not in the catalogue has no row: it is
 shown as it is, and a person should look.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
-from kgpu.formats.xid import sxid_rows, xid_rows_high, xid_rows_low
+from kgpu.formats.xid import sxid_rows, xid_rows
 from kgpu.formats.xid.buckets import GUIDANCE, UNKNOWN, Bucket, Guidance
 from kgpu.formats.xid.rows import Sxid, XidRow
 
@@ -21,7 +21,7 @@ LAST_XID: Final = 172
 @cache
 def xids() -> Mapping[int, XidRow]:
     """Every Xid of the catalogue by its number, in order."""
-    return {row.code: row for row in (*xid_rows_low.ROWS, *xid_rows_high.ROWS)}
+    return {row.code: row for row in xid_rows.ROWS}
 
 
 @cache

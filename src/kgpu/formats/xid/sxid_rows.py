@@ -1,4 +1,4 @@
-"""SXids of NVSwitches: rows of the Fabric Manager guide's error tables (see xids.py)."""
+"""SXids of NVSwitches: rows of the Fabric Manager guide's error tables (see catalogue.py)."""
 
 from __future__ import annotations
 

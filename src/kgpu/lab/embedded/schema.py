@@ -92,7 +92,7 @@ class SchemaNode:
 
     @property
     def patch_strategy(self) -> tuple[str, ...]:
-        """Of strategic merge: any of ``merge``, ``replace``, ``retainKeys``."""
+        """The strategies of a strategic merge: any of ``merge``, ``replace``, ``retainKeys``."""
         return tuple(filter(None, str(self.raw.get("x-kubernetes-patch-strategy", "")).split(",")))
 
     @property

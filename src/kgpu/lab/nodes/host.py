@@ -303,7 +303,7 @@ def _status_row(pod: Object, container: str) -> Object | None:
 
 
 def _labels_only(node: Object) -> Object:
-    """Of a Node only what admission looks at is kept: there may be thousands."""
+    """Keep only what admission looks at of a Node: there may be thousands."""
     metadata = node["metadata"]
     kept = {key: metadata.get(key) for key in ("name", "uid", "resourceVersion", "labels")}
     return {"metadata": kept}

@@ -393,12 +393,8 @@ def _extended(snapshot: Snapshot) -> Iterator[Finding]:
             else "no DeviceClass stands for it (spec.extendedResourceName)"
         )
         known = next((obj.name for obj in snapshot.all("DeviceClass") if obj.name in mine), mine[0])
-        patch = Remedy(
-            'kubectl patch deviceclass {} --type merge -p \'{{"spec":{{"extendedResourceName":"{}"}}}}\'  # needs the '
-            "gate DRAExtendedResource",
-            known,
-            pending.resource,
-        )
+        change = {"spec": {"extendedResourceName": pending.resource}}
+        patch = remedies.patch_wide("deviceclass", known, change).why("needs the gate DRAExtendedResource")
         yield Finding(
             cause=(
                 f"{pending.who} asks for {pending.resource}, which no node offers: {drivers[mine[0]]} devices are "

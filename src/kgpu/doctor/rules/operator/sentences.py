@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy, words
-from kgpu.doctor import matching, messages
+from kgpu.doctor import matching, messages, remedies
 from kgpu.doctor.matching import DRIVER, OPERATOR, VALIDATOR
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place, Subject
@@ -63,7 +63,7 @@ def pod_security(snapshot: Snapshot) -> Iterator[Finding]:
                 "the GPU stack's privileged pods are refused"
             ),
             evidence=(hits[0].evidence, *((place.cite(label),) if place else ())),
-            remedy=(Remedy("kubectl label namespace {} {}=privileged --overwrite", namespace, _PSA),),
+            remedy=(remedies.label_namespace(namespace, _PSA, "privileged"),),
             confidence=CERTAIN,
         )
 

@@ -407,10 +407,8 @@ RULES: Final = rules_of(
         cause="{who} is told to use the configuration {key}, which its ConfigMap does not have",
         remedy=(
             "kubectl get node {node} -o jsonpath='{{.metadata.labels.nvidia\\.com/device-plugin\\.config}}'",
-            (
-                "correct the label (kubectl label --overwrite node {node} nvidia.com/device-plugin.config=KEY), or "
-                "spec.devicePlugin.config.default of the ClusterPolicy"
-            ),
+            "correct spec.devicePlugin.config.default of the ClusterPolicy, or the label; KEY is one of the ConfigMap:",
+            remedies.filled(remedies.LABEL_ANEW, key="nvidia.com/device-plugin.config", value="KEY"),
         ),
         explain=(
             "The node's label nvidia.com/device-plugin.config, or the policy's default, names a key that the "

@@ -209,7 +209,7 @@ def _refusals(snapshot: Snapshot, pattern: re.Pattern[str], what: str, remedy: t
 
 @rule("QTA-05", "A quota that counts nothing", Place.CLUSTER)
 def wrong_prefix(snapshot: Snapshot) -> Iterator[Finding]:
-    """Of extended resources a ResourceQuota counts only keys that begin with requests."""
+    """A ResourceQuota counts extended resources only under keys that begin with requests."""
     # A quota on limits of an extended resource, or on the resource by its bare name, which is not counted.
     for quota in snapshot.all("ResourceQuota"):
         hard = quota.map("spec.hard")

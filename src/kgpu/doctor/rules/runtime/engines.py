@@ -51,14 +51,7 @@ def no_class(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{subject} has no pods: it names the RuntimeClass {wanted}, which does not exist",
             evidence=(event.quote(), *(_named(maker, snapshot) if maker else ())),
             remedy=(
-                (
-                    Remedy(
-                        "kubectl apply -f - <<EOF\napiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {{name: "
-                        "{}}}\nhandler: {}\nEOF",
-                        wanted,
-                        wanted,
-                    )
-                ),
+                remedies.runtime_class(wanted),
                 Remedy("or take runtimeClassName out of the manifest where nvidia is the node's default runtime"),
             ),
             confidence=CERTAIN,
