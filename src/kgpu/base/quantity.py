@@ -66,19 +66,19 @@ class Quantity:
 
     @classmethod
     def parse(cls, text: Number) -> Quantity:
-        """From a manifest's value. Raises QuantityError."""
+        """Read a manifest's value. Raises QuantityError."""
         if isinstance(text, bool):
             raise QuantityError(str(text).lower(), _FORMAT_WRONG)
         return _parse((text if isinstance(text, str) else repr(text)).strip())
 
     @classmethod
     def of(cls, units: int, form: Format = Format.DECIMAL) -> Quantity:
-        """So many whole units: bytes, cores, devices."""
+        """The quantity of that many whole units: bytes, cores, devices."""
         return cls(units * NANO, form)
 
     @classmethod
     def of_milli(cls, millis: int, form: Format = Format.DECIMAL) -> Quantity:
-        """So many thousandths."""
+        """The quantity of that many thousandths."""
         return cls(millis * (NANO // 1000), form)
 
     @property

@@ -22,7 +22,7 @@ PROGRAMS: Final = frozenset({
     "sudo", "sysctl", "systemctl", "systemd-detect-virt", "tail", "tee", "timeout", "torchrun", "uname",
     "update-ca-certificates", "update-initramfs",
 })  # fmt: skip
-"""What a command begins with, but for variables that are set for it."""
+"""The programs that a command can begin with, apart from variables that are set for it."""
 
 _COMMENT: Final = "#"
 

@@ -45,7 +45,7 @@ def with_defaults(command: Sequence[str]) -> list[str]:
 
 
 def _handed_down() -> bool:
-    """Whether a child of this thread would ignore or block a signal."""
+    """Whether a child of this thread would inherit an ignored or blocked signal."""
     ignored = {number for number in ALL if signal.getsignal(number) is signal.SIG_IGN}
     return bool(ignored - _RESTORED or signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 

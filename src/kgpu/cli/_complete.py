@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from kgpu.kube.port import Object, Resource
 
 LIMIT_SECONDS: Final = 2.0
-"""For everything: reading the kubeconfig, asking a credential plugin, listing."""
+"""The most seconds for everything: reading the kubeconfig, asking a credential plugin, listing."""
 MOST: Final = 500
-"""Names; a shell shows no more in any useful way."""
+"""The most names; a shell shows no more in any useful way."""
 
 Names = list[str]
 
@@ -99,7 +99,7 @@ def _beginning(incomplete: str, names: Iterable[str]) -> Names:
 
 
 def _of_cluster(ctx: click.Context, kind: str, namespace: str = "") -> Names:
-    """Sorted; [] where the API server can't be asked in time."""
+    """The names, sorted; [] where the API server does not answer in time."""
     given = ctx.params.get("kubeconfig")
     path = given if isinstance(given, str) and given else os.environ.get("KUBECONFIG", "")
     return within(LIMIT_SECONDS, lambda: _listed(path, kind, namespace))

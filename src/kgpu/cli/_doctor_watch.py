@@ -83,7 +83,7 @@ class DoctorWatch:
             click.echo(f"{when} " + "\n".join(render.headline(report, self._width)))
 
     def _failed(self, error: UserError) -> None:
-        """Once for as long as it lasts."""
+        """Report a problem once for as long as it lasts."""
         from kgpu.doctor import changes
 
         if not self._trouble:

@@ -218,7 +218,7 @@ def _config(options: Mapping[str, Any]) -> GenerateConfig:
 
 
 def _driver_root(options: Mapping[str, Any]) -> str:
-    """As given, else as the toolkit's configuration says, else the host's own root."""
+    """The driver root: as given, else from the toolkit's configuration, else the host's own root."""
     if options["driver_root"]:
         return str(options["driver_root"])
     from kgpu.host.toolkit_files import config_path, read_config
@@ -243,7 +243,7 @@ def _check_folders(driver_root: str, given: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _early_reading(mode: str, root: str) -> Iterator[QuickReading | None]:
-    """Starts reading the GPUs before anything else is imported: it takes longest."""
+    """Starts reading the GPUs before anything else is imported, as that takes longest."""
     if (mode or "auto").lower() not in _WITH_GPUS or not os.path.isdir(root):
         yield None
         return

@@ -33,7 +33,7 @@ kgpu doctor --explain
 """
 STDIN: Final = "-"
 ALL: Final = "all"
-"""What --explain means without an id."""
+"""The value of --explain without an id."""
 _SHOWN: Final = "node N, pod NS/NAME, deployment NS/NAME, job NS/NAME, statefulset NS/NAME, claim NS/NAME"
 
 
@@ -114,7 +114,7 @@ def parse_target(words: tuple[str, ...], namespace: str) -> Subject | None:
 
 
 def _explain(wanted: str, output: str) -> str:
-    """About one rule, or those of a group (``SCH``), or all."""
+    """Explain one rule, the rules of a group (``SCH``), or all."""
     from kgpu.doctor import explain
     from kgpu.doctor.rules import all_rules, by_id
 
@@ -169,7 +169,7 @@ async def look(wanted: Subject | None, path: str, kubeconfig: str, root: str) ->
 
 
 async def snapshot_of(path: str, kubeconfig: str, root: str = "", target: Subject | None = None) -> Snapshot:
-    """From a path, this host (``root`` not ""), or the cluster, where ``target`` says what is looked at first."""
+    """Look at a path, this host (``root`` not ""), or the cluster, where ``target`` says what is looked at first."""
     if path:
         from kgpu.doctor.sources.files import read
 

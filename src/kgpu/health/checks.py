@@ -50,7 +50,7 @@ class Delay(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadingCheck:
-    """One row: ``key`` within its source, how long it has to hold, and the look at a reading."""
+    """One row: its ``key`` within the source, how long the fact has to hold, and what looks at a reading."""
 
     source: EvidenceSource
     key: str
@@ -59,7 +59,7 @@ class ReadingCheck:
 
     @property
     def name(self) -> str:
-        """As the evidence's name."""
+        """The name that its evidence has."""
         return f"{self.source}:{self.key}"
 
 
@@ -196,7 +196,7 @@ def _rate(memory: RememberedGpu, reading: HealthReading, attr: str, span: float)
 
 
 def _coarse(value: float) -> float:
-    """A fluctuating rate as a power of two, so that it has got worse only when it has doubled."""
+    """A fluctuating rate, rounded to a power of two: it counts as worse only when it has doubled."""
     return math.floor(math.log2(max(1.0, value)))
 
 

@@ -16,7 +16,7 @@ MAX_TEXT: Final = 200
 
 
 def evidence_of(fault: Fault, config: HealthConfig) -> GpuEvidence | None:
-    """The evidence, or None when the config says that it is none."""
+    """The evidence, or None when the config says to ignore it."""
     if fault.code in (config.ignore_sxids if fault.sxid else config.ignore_xids):
         return None
     source = EvidenceSource.SXID if fault.sxid else EvidenceSource.XID
@@ -41,7 +41,7 @@ def evidence_of(fault: Fault, config: HealthConfig) -> GpuEvidence | None:
 
 
 def xid_guidance(code: int, text: str = "", recovery: str = "") -> tuple[Guidance, str]:
-    """What an Xid calls for, and what it means, with the words of its line taken into account."""
+    """What an Xid calls for and what it means; the text of its log line is taken into account."""
     if recovery in RECOVERY:
         return RECOVERY[recovery], f"the driver asks for: {recovery}"
     link = nvlink.read(code, text)

@@ -34,7 +34,7 @@ PAGE: Final = 4096
 BUSY_SECONDS: Final = 2.0
 BROKEN: Final = ".broken"
 BELL: Final = ".orders"
-"""A file with a byte for each order there ever was: the database itself changes with every look at it."""
+"""A file that grows by a byte with each order; the database file itself changes whenever it is read."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS state (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS memory (gpu TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
@@ -71,7 +71,7 @@ class HealthHistory:
         self._bell = path.with_name(path.name + BELL)
 
     def load(self) -> tuple[Remembered, list[Advice]]:
-        """What was saved, and what there is to tell about it. A broken file is set aside."""
+        """Load what was saved, and return what there is to report about it. A broken file is set aside."""
         advice: list[Advice] = []
         try:
             with self._open() as db:
@@ -84,7 +84,7 @@ class HealthHistory:
             return self._remembered(db, advice), advice
 
     def save(self, remembered: Remembered, notes: Sequence[HistoryNote] = (), done: Sequence[int] = ()) -> None:
-        """Write it all at once. ``done`` are the orders that have been carried out."""
+        """Write everything in one transaction. ``done`` are the orders that have been carried out."""
         with self._translated(), self._open() as db:
             db.execute("BEGIN IMMEDIATE")
             db.executemany(
@@ -109,7 +109,7 @@ class HealthHistory:
             db.execute("COMMIT")
 
     def notes(self, *, gpus: Sequence[str] = (), since: float = 0.0, limit: int = 200) -> list[HistoryNote]:
-        """The newest last; of all GPUs when none is named."""
+        """The notes about a GPU, the newest last; about all GPUs when none is named."""
         if not self.path.exists():
             return []
         where = f"AND gpu IN ({','.join('?' * len(gpus))})" if gpus else ""
@@ -132,7 +132,7 @@ class HealthHistory:
             raise HostError(f"{self._bell} can't be written: {error.strerror or error}", "a file", _REMEDY) from error
 
     def order_mark(self) -> int:
-        """Changes when somebody has put an order; cheap, so that it can be asked all the time."""
+        """A value that changes with each new order; cheap enough to be asked all the time."""
         try:
             return self._bell.stat().st_size
         except OSError:
@@ -245,7 +245,7 @@ def _write_note(db: sqlite3.Connection, note: HistoryNote) -> None:
 
 
 def _is_broken(error: sqlite3.DatabaseError) -> bool:
-    """Whether the file itself is to blame, rather than the disk, its rights or another process."""
+    """Whether the file itself is broken; else the disk, its permissions or another process are to blame."""
     return getattr(error, "sqlite_errorcode", None) in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB} or (
         isinstance(error, sqlite3.OperationalError) and "no such column" in str(error)
     )

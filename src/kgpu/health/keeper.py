@@ -21,22 +21,22 @@ from kgpu.health.history import HealthHistory, Remembered
 from kgpu.health.node import HistoryNote, NodeHealth
 
 SAVE_SECONDS: Final = 300.0
-"""How often memories are written although nothing of weight has changed."""
+"""Seconds between two writes while nothing important has changed."""
 DISK_SECONDS: Final = 3.0
-"""How long verdicts wait for the disk."""
+"""The most seconds that verdicts wait for the disk."""
 MAX_UNSAVED: Final = 4096
 WHAT: Final = "history"
 
 
 class DiskProblems(Protocol):
-    """Hears whether the disk works; both methods may be called repeatedly."""
+    """Takes reports whether something works; both methods may be called repeatedly."""
 
     def trouble(self, what: str, error: UserError) -> None:
-        """``what`` fails, for this reason."""
+        """Report that ``what`` fails, for this reason."""
         ...
 
     def well(self, what: str) -> None:
-        """``what`` works."""
+        """Report that ``what`` works."""
         ...
 
 
@@ -84,7 +84,7 @@ class HealthKeeper:
         self._loading: asyncio.Task[tuple[Remembered, list[Advice]]] | None = None
 
     async def load(self) -> Remembered | None:
-        """What was saved; None while it can't be read."""
+        """Load what was saved; None while it can't be read."""
         history = self._history
         if history is None:
             return None
@@ -168,7 +168,7 @@ class HealthKeeper:
             self.done = [order for order in self.done if order not in saving.done]
 
     def _outline(self) -> tuple[object, ...]:
-        """What must not be lost of the memories; readings are read again."""
+        """The part of the memories that must not be lost; readings are read again."""
         return tuple(
             (
                 name,

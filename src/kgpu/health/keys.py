@@ -1,4 +1,4 @@
-"""The readings that health is about, by their names in ``hw.port.Reading``: what a shared reader is asked for."""
+"""The readings that health judges by, by their names in ``hw.port.Reading``; a shared reader is asked for these."""
 
 from __future__ import annotations
 

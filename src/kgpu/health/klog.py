@@ -20,7 +20,7 @@ from typing import Final
 from kgpu.hw.recovery import RECOVERY_ACTIONS
 
 MAX_LINE: Final = 8192
-"""As the kernel's own limit for a record of /dev/kmsg."""
+"""The most characters of a line that are read: the kernel's own limit for a record of /dev/kmsg."""
 MAX_CODE: Final = 99_999
 LOST_XID: Final = 79
 _LOST_LINES: Final = 3
@@ -82,7 +82,7 @@ _KERN: Final = 0
 
 
 class LineKind(enum.StrEnum):
-    """What a line says."""
+    """The kinds of events that a line reports."""
 
     XID = "xid"
     SXID = "sxid"
@@ -165,7 +165,7 @@ def parse_record(data: bytes) -> KernelRecord | None:
 
 
 def parse_message(message: str) -> LogEvent | None:
-    """What a message of the kernel says; None when it is none of the drivers' lines. It has to begin as they do."""
+    """The event that a kernel message reports; None when it does not begin as the drivers' lines do."""
     message = message[:MAX_LINE]
     if _BOOT.match(message):
         return LogEvent(kind=LineKind.BOOT)
@@ -184,7 +184,7 @@ def parse_message(message: str) -> LogEvent | None:
 
 
 def parse_record_event(record: KernelRecord) -> LogEvent | None:
-    """What a record says; None also when a program wrote it."""
+    """The event that a record reports; None also when a program wrote the record."""
     return parse_message(record.message) if record.from_kernel else None
 
 
@@ -211,7 +211,7 @@ def read_lines(lines: Iterable[str | bytes]) -> Iterator[LogEvent]:
 
 
 def _line(raw: str | bytes) -> tuple[LogEvent | None, str]:
-    """What one line says, and its message without what stands before it."""
+    """The event that one line reports, and its message without the prefix."""
     data = raw if isinstance(raw, bytes) else raw.encode("utf-8", "replace")
     record = parse_record(data)
     if record is not None:
@@ -232,7 +232,7 @@ def _text(data: bytes) -> str:
 
 
 def _unescape(text: str) -> str:
-    r"""The kernel writes what is not printable as ``\x0a``."""
+    r"""Undo the kernel's escapes: it writes unprintable bytes as ``\x0a``."""
     return _ESCAPE.sub(lambda hit: chr(int(hit[1], 16)), text) if "\\x" in text else text
 
 

@@ -24,7 +24,7 @@ from kgpu.base.inotify import CONTENT, IN_MODIFY, Inotify
 from kgpu.health.klog import MAX_LINE, KernelRecord, parse_record
 
 BATCH: Final = 256
-"""So many records are read before others get their turn."""
+"""How many records are read before other tasks get their turn."""
 LOOK_SECONDS: Final = 5.0
 _CHUNK: Final = 1 << 16
 
@@ -39,7 +39,7 @@ class Batch:
 
 
 class KernelLog(Protocol):
-    """The kernel's log of this boot."""
+    """The kernel log of this boot, as a port."""
 
     def follow(self, after: int) -> AsyncIterator[Batch]:
         """Records with a larger sequence number than ``after``, for as long as the caller iterates; -1 for all.
@@ -114,7 +114,7 @@ class DeviceLog:
                     loop.remove_reader(fd)
 
     def _read(self, fd: int) -> tuple[list[KernelRecord], bool]:
-        """Up to ``BATCH`` records, and whether there may be more."""
+        """Read up to ``BATCH`` records; return them and whether there may be more."""
         records: list[KernelRecord] = []
         for _ in range(BATCH):
             try:

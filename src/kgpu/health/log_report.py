@@ -30,7 +30,7 @@ WORSE: Final = frozenset({64, 95})
 
 @dataclass(slots=True, kw_only=True)
 class LogRow:
-    """One number on one device (or one slice of it)."""
+    """One Xid or SXid on one device or on one slice of it."""
 
     kind: LineKind
     code: int
@@ -61,7 +61,7 @@ class LogDevice:
 
     @property
     def guidance(self) -> Guidance:
-        """The strongest of what is still open."""
+        """The strongest action that is still called for."""
         open_rows = [row for row in self.rows if row.position > self.told_at and not row.over]
         codes = {row.code for row in open_rows}
         if CONTAINED in codes and not codes & WORSE:
@@ -83,7 +83,7 @@ class LogReport:
 
     @property
     def action(self) -> Action:
-        """The strongest of all devices."""
+        """The strongest action that any device calls for."""
         found = [device.guidance.action for device in self.devices]
         return max([*found, *([Action.REBOOT] if self.stuck else [])], key=lambda one: one.rank, default=Action.IGNORE)
 
@@ -175,7 +175,7 @@ def _meaning(event: LogEvent) -> tuple[Guidance, str, str]:
 
 
 def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file, each cut to ``MAX_LINE`` bytes; the rest of a long line is no line of its own."""
+    """The lines of a file, each cut to ``MAX_LINE`` bytes; the rest of a long line is skipped."""
     while line := file.readline(MAX_LINE):
         yield line
         while line and not line.endswith(b"\n") and len(line) == MAX_LINE:

@@ -1,4 +1,4 @@
-"""What health is about: actions, evidence about one GPU, readings of it, and the one verdict that follows.
+"""The data of health: evidence about one GPU, readings of it, and the one verdict that follows.
 
 Times are seconds since 1970. Everything is a frozen value that msgspec can write and read, so that what is known
 survives a restart of the process and of the node.
@@ -72,14 +72,14 @@ class GpuEvidence(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy_key
 
     @property
     def name(self) -> str:
-        """The same fact seen again has the same name; a slice's is another than the whole GPU's."""
+        """The name of the fact: the same when it is seen again, and another for a slice than for the whole GPU."""
         place = "" if self.gpu_instance is None else f"@{self.gpu_instance}"
         place += "" if self.compute_instance is None else f".{self.compute_instance}"
         return f"{self.source}:{self.key}{place}"
 
     @property
     def quoted(self) -> str:
-        """The fact, with the kernel log's words where it has some."""
+        """The fact in words, with the kernel log's text if there is any."""
         return f"{self.what} ({self.text})" if self.text else self.what
 
 
@@ -181,7 +181,7 @@ class HealthVerdict:
         return f"GPU {self.gpu}: {first.what}{more}"
 
     def advice(self) -> Advice:
-        """The same as a record, for logs, Events and conditions."""
+        """The verdict as an advice record, for logs, Events and conditions."""
         return Advice(
             subject=self.gpu,
             what=self.what,

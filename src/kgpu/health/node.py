@@ -24,7 +24,7 @@ from kgpu.hw.port import Accelerator, EventKind, HardwareEvent, Inventory
 
 MAX_GPUS: Final = 64
 MAX_STRANGERS: Final = 8
-"""Devices that only the log names."""
+"""The most devices that only the log names."""
 ADDRESS: Final = "PCI-"
 _NOTHING: Final = (Action.IGNORE, "", "")
 
@@ -71,7 +71,7 @@ class NodeHealth:
     # --- inputs ---
 
     def boot(self, booted_at: float) -> None:
-        """The node was booted since the memories were made."""
+        """Apply that the node was booted after the memories were made."""
         self.booted_at = booted_at
         self.memories = {
             name: plan.on_boot(memory, booted_at)
@@ -94,7 +94,7 @@ class NodeHealth:
             self.memories[name] = old if new is None else merged(old, new, self.config)
 
     def inventory(self, inventory: Inventory, values: Mapping[str, Mapping[str, Any]], at: float) -> None:
-        """The GPUs that the driver lists, with their telemetry by uuid."""
+        """Apply a reading: the GPUs that the driver lists, with their telemetry by uuid."""
         driver = _major(inventory.driver_version)
         self.gpus = {gpu.uuid: gpu for gpu in inventory.accelerators[:MAX_GPUS]}
         for gpu in self.gpus.values():
@@ -105,7 +105,7 @@ class NodeHealth:
             self._missing(name, at)
 
     def event(self, event: HardwareEvent, at: float) -> None:
-        """Take in an event of the driver."""
+        """Apply an event of the driver."""
         if event.kind is not EventKind.XID:
             return
         if event.uuid is None:
@@ -121,7 +121,7 @@ class NodeHealth:
         )  # fmt: skip
 
     def line(self, line: LogEvent, at: float) -> None:
-        """Take in a line of the kernel log."""
+        """Apply a line of the kernel log."""
         if line.kind is LineKind.IDENTITY:
             if len(self._addresses) < MAX_GPUS:
                 self._addresses[line.pci] = line.uuid
@@ -188,7 +188,7 @@ class NodeHealth:
         return RememberedGpu(gpu=name, booted_at=self.booted_at)
 
     def _adopted(self, gpu: Accelerator) -> RememberedGpu:
-        """What is known of a GPU, with what the log said of its address before the driver listed it."""
+        """The memory of a GPU, merged with what the log said about its address before the driver listed it."""
         known = self.memories.get(gpu.uuid) or self._new(gpu.uuid)
         stranger = self.memories.pop(ADDRESS + _short(gpu.pci_bus_id), None)
         if stranger is None:
@@ -202,7 +202,7 @@ class NodeHealth:
         )
 
     def _at(self, address: str) -> str:
-        """Which GPU is at an address, "" when no more can be remembered."""
+        """The name of the GPU at an address, "" when no more GPUs can be remembered."""
         listed = next((gpu.uuid for gpu in self.gpus.values() if _short(gpu.pci_bus_id) == address), "")
         name = listed or self._addresses.get(address, "") or ADDRESS + address
         if name not in self.memories:
@@ -303,7 +303,7 @@ def _told_of(memory: RememberedGpu, fault: Fault) -> tuple[float, bool]:
 
 
 def _short(bus_id: str) -> str:
-    """``0000:07:00.0`` as the log has it: ``0000:07:00``."""
+    """A PCI address as the log writes it: ``0000:07:00`` for ``0000:07:00.0``."""
     return bus_id.rpartition(".")[0].lower() or bus_id.lower()
 
 

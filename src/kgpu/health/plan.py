@@ -161,7 +161,7 @@ def on_boot(memory: RememberedGpu, booted_at: float) -> RememberedGpu:
 
 
 def set_healthy(memory: RememberedGpu, at: float) -> RememberedGpu:
-    """A person says that the GPU is well. It stays so until there is new evidence, or a known fact gets worse."""
+    """The memory after a person called the GPU well: it is, until new evidence comes or a known fact gets worse."""
     return replace(
         memory,
         events=(),
@@ -172,7 +172,7 @@ def set_healthy(memory: RememberedGpu, at: float) -> RememberedGpu:
 
 
 def set_maintenance(memory: RememberedGpu, *, until: float = FOREVER) -> RememberedGpu:
-    """Work on the GPU until then: what is seen meanwhile is not acted on, and Xids of that time never count."""
+    """The memory with maintenance until then: evidence is not acted on meanwhile, and Xids of that time never count."""
     return replace(memory, maintenance_until=until)
 
 
@@ -235,7 +235,7 @@ def _on_recovery_line(memory: RememberedGpu, fault: Fault, config: HealthConfig)
 def _condition(
     check: ReadingCheck, old: CheckState | None, answer: checks.Answer, at: float, config: HealthConfig
 ) -> CheckState | None:
-    """How a check goes on: it has to hold for a time before it counts, and to be gone for one before it ends."""
+    """The next state of a check: it counts after it has held for a time, and ends after it was gone for a time."""
     at = max(at, old.last) if old else at
     if answer is None:
         return old
@@ -324,7 +324,7 @@ def _is_over(
 
 
 def _begun(memory: RememberedGpu, evidence: GpuEvidence, config: HealthConfig) -> RememberedGpu:
-    """Record the start of an episode; faults of one burst are one episode."""
+    """Record that an episode began; faults of one burst are one episode."""
     at = evidence.last
     if any(name == evidence.name and abs(at - when) <= config.burst for name, when in memory.episodes):
         return memory

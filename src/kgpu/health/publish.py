@@ -119,7 +119,7 @@ def _shown(one: GpuEvidence) -> str:
 
 
 def summary(rows: Sequence[GpuVerdict]) -> Mapping[str, int]:
-    """How many GPUs each action is called for."""
+    """The number of GPUs by the action that they call for."""
     counts: dict[str, int] = {}
     for row in rows:
         counts[row.action] = counts.get(row.action, 0) + 1

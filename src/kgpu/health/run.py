@@ -43,13 +43,13 @@ from kgpu.hw.verdicts import GpuVerdict, VerdictFile
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 15.0
-"""How often everything is read when nothing happens."""
+"""Seconds between two readings of everything when nothing happens."""
 PAUSE_SECONDS: Final = 0.2
-"""The least time between two looks."""
+"""The least seconds between two looks."""
 HEARTBEAT_SECONDS: Final = 300.0
 ORDER_SECONDS: Final = 0.5
 CLOCK_SECONDS: Final = 5.0
-"""A clock that is this far from ours was set."""
+"""A wall clock that differs by more seconds than this was set."""
 MAX_WAITING: Final = 4096
 RETRY: Final = BackoffPolicy(first=1.0, cap=60.0, factor=2.0, jitter=0.3, healthy_after=60.0)
 
@@ -108,7 +108,7 @@ class HealthWatch:
         self.rows: tuple[GpuVerdict, ...] = ()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Judge, save and report until cancelled."""
         await self._remember()
         events = follow_events(self._ctx.reader, self._hear, clock=self._ctx.clock)
         beside_it = running(
@@ -281,11 +281,11 @@ class HealthWatch:
     # --- time ---
 
     def _now(self) -> float:
-        """Seconds since 1970, as it was thought to be when the boot was first seen."""
+        """Seconds since 1970, by the clock as it was when the boot was first seen."""
         return self._began + self._ctx.uptime()
 
     def _shown_time(self, at: float) -> float:
-        """A time of ours for people, where the clock was set since then."""
+        """The wall-clock time to show for a time of the loop's, corrected where the clock was set since then."""
         ahead = self._ctx.wall() - self._now()
         return float(round(at + ahead)) if at and abs(ahead) > CLOCK_SECONDS else at
 
@@ -345,12 +345,12 @@ class HealthWatch:
         self._problems[what] = error.what
 
     def well(self, what: str) -> None:
-        """It works."""
+        """Report that it works."""
         self._problems.pop(what, None)
 
 
 def _latest(memory: RememberedGpu) -> float:
-    """The last time that a memory knows of."""
+    """The latest time in a memory."""
     return max(memory.read_at, memory.accepted_at, memory.booted_at, *(one.last for one in memory.events), 0.0)
 
 

@@ -44,12 +44,12 @@ class HealthSettings:
         self._complaint = Complaint(report, reason="HealthConfigRefused", severity=Severity.ERROR)
 
     def current(self) -> HealthConfig:
-        """What is in force."""
+        """The configuration in force."""
         return self._config
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[Self]:
-        """Within the block, changes of the file are taken over."""
+        """Apply changes of the file while the block runs."""
         if self._text:
             self._take(self._text.encode(), ENV_HEALTH_CONFIG)
         self.look()
@@ -57,7 +57,7 @@ class HealthSettings:
             yield self
 
     def look(self) -> None:
-        """Read the file, if there is one to be read."""
+        """Read the file, if one is named."""
         if self._file is None:
             return
         try:

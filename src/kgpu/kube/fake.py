@@ -50,9 +50,9 @@ class FakeObject:
 
     obj: Object
     managers: dict[tuple[str, str], set[Path]] = field(default_factory=dict)
-    """By manager and subresource."""
+    """The fields that were applied, by manager and subresource."""
     times: dict[tuple[str, str], str] = field(default_factory=dict)
-    """When the fields of a manager changed last."""
+    """When the fields of each manager changed last."""
 
     def shown(self) -> Object:
         """The object as a client gets it, with its managedFields."""
@@ -100,7 +100,7 @@ class FakeApi:
         self.rights: set[tuple[str, str]] = set()
         """What access reviews say is allowed: user, and what as ``patch nodes``."""
         self.calls: list[tuple[str, str, str]] = []
-        """Every call as (verb, plural, name)."""
+        """Every call that was made, as (verb, plural, name)."""
 
     # What tests do to it
 
@@ -437,7 +437,7 @@ def _upsert(items: list[Any], key: str, value: Any) -> None:
 
 
 def _at(obj: Object, path: Path) -> Any:
-    """The value there, None for none; items of keyed lists by their key."""
+    """The value at a path, None if there is none; items of keyed lists are found by their key."""
     value: Any = obj
     for position, part in enumerate(path):
         if part.startswith("[") and isinstance(value, list):

@@ -36,7 +36,7 @@ from kgpu.kube.port import (
 log = logging.getLogger(__name__)
 
 Key = tuple[str, str]
-"""Namespace ("" for none) and name."""
+"""An object's namespace ("" for none) and name."""
 
 _POLICY: Final = BackoffPolicy(first=0.2, cap=30.0)
 _LEARNED: Final = 60.0  # seconds in which what was learned counts for more than a list
@@ -217,12 +217,12 @@ def _key(obj: Object) -> Key:
 
 
 def same(left: Object, right: Object) -> bool:
-    """Equal apart from the version."""
+    """Whether two objects are equal apart from the version."""
     first, second = ({**obj, "metadata": {**obj["metadata"], "resourceVersion": ""}} for obj in (left, right))
     return first == second
 
 
 def _without_managed_fields(obj: Object) -> Object:
-    """Managed fields are most of a small object's size and of no use to a reader."""
+    """The object without its managed fields, which are most of a small object's size and of no use to a reader."""
     metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
     return {**obj, "metadata": metadata}

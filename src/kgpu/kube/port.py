@@ -41,7 +41,7 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """As in ``apiVersion``: ``v1``, ``apps/v1``."""
+        """Group and version as ``apiVersion`` has them: ``v1``, ``apps/v1``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
@@ -130,7 +130,7 @@ class KubeRefusedError(KubeError):
 
 
 class KubeUnreachableError(KubeError):
-    """No answer: no route, a broken connection, a deadline."""
+    """The API server did not answer: no route, a broken connection, or a deadline passed."""
 
 
 class KubeApi(Protocol):

@@ -36,7 +36,7 @@ _LIBRARY: Final = (
 )
 _MENTION: Final = "container-device-interface/"
 _FIRST_CHECKED: Final = "0.5.0"
-"""What a library has that is older than the functions that check versions."""
+"""The version to assume of a library that is older than the functions that check versions."""
 _VERSION: Final = re.compile(r"v(\d+)\.(\d+)\.\d+", re.ASCII)
 
 

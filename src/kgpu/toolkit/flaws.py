@@ -1,4 +1,4 @@
-"""What can be wrong with a CDI spec on a node: plain data."""
+"""Flaws of CDI specs on a node, as plain data."""
 
 from __future__ import annotations
 

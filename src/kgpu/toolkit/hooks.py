@@ -43,7 +43,7 @@ class Hooks:
 
     @property
     def wanted(self) -> bool:
-        """Whether specs have hooks."""
+        """Whether the specs have hooks."""
         return bool(self.path)
 
     def make(self, name: str, *arguments: str) -> tuple[Hook, ...]:
@@ -69,7 +69,7 @@ class Hooks:
 
     def enable_cuda_compat(self, *, driver: str = "", cuda: tuple[int, int] | None = None, root: str = ""
     ) -> tuple[Hook, ...]:  # fmt: skip
-        """By the host's driver version, or by the CUDA version that it serves where the first says nothing."""
+        """The hook for CUDA's compatibility libraries, by the driver's version, else by the CUDA version."""
         arguments = [f"--host-driver-version={driver}"] if driver else []
         if not driver and cuda is not None:
             arguments = [f"--host-cuda-version={cuda[0]}.{cuda[1]}"]
@@ -84,7 +84,7 @@ class Hooks:
         return self.make("update-ldcache", *ldconfig, *found) if found else ()
 
     def chmod(self, nodes: Iterable[str]) -> tuple[Hook, ...]:
-        """Lets others than root enter the folders of these device nodes."""
+        """The hook that lets users other than root enter the folders of these device nodes."""
         folders = [folder for folder in CHMOD_FOLDERS if any(node.startswith(f"{folder}/") for node in nodes)]
         return self.make("chmod", "--mode", "755", *(part for folder in folders for part in ("--path", folder))) \
             if folders else ()  # fmt: skip

@@ -32,7 +32,7 @@ from kgpu.toolkit.release import release
 from kgpu.toolkit.settings import ToolkitSettings
 
 SCRATCH: Final = f"{STATE_DIR}/{FOLDER}"
-"""On the host: where an engine's program finds a config that it is asked about."""
+"""The host's folder in which an engine's program finds the config that it is to check."""
 
 
 @dataclass(slots=True)
@@ -47,12 +47,12 @@ class HostEngines:
 
     @property
     def memory(self) -> EngineMemory:
-        """What has been configured on this node."""
+        """The memory of what has been configured on this node."""
         return EngineMemory(self.state_dir)
 
     @property
     def paths(self) -> MountedPaths:
-        """The host's files as they are opened here."""
+        """The host's paths as this process opens them."""
         return MountedPaths.at(self.host_root, {SCRATCH: self.state_dir / FOLDER})
 
     async def find(self, settings: ToolkitSettings) -> EnginePlace | None:

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 CALM_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 0.5
-"""A driver that is loaded makes its nodes one after the other."""
+"""The wait after a change: a driver that is being loaded makes its nodes one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class LinksContext:
 
 
 async def run(ctx: LinksContext, tell: Callable[[bool, str], None]) -> None:
-    """Keep them right until cancelled. A folder that can't be written is told once, and tried again."""
+    """Keep the links right until cancelled. A folder that can't be written is reported once, and tried again."""
     complaint = Complaint(ctx.report)
     folders = folder_changes(
         lambda: {nearest_existing(folder) for folder in _folders(ctx)}, seconds=CALM_SECONDS, mask=ENTRIES
@@ -82,7 +82,7 @@ async def _keep(ctx: LinksContext, complaint: Complaint) -> str:
 
 
 def bring_in_line(ctx: LinksContext) -> tuple[DeviceFileStep, ...]:
-    """Make what is missing or wrong; the steps that changed something. Raises OSError and HostError."""
+    """Make what is missing or wrong; return the steps that changed something. Raises OSError and HostError."""
     files = ctx.files or RealDevFiles(ctx.host_root)
     dev = dev_folder(files, ctx.driver_root)
     missing: tuple[DeviceFileStep, ...] = ()

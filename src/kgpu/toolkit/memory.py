@@ -52,11 +52,11 @@ class EngineMemory:
             return ()
 
     def put(self, engine: Configured) -> None:
-        """Remember it, in place of what was known of its config. Raises OSError: nothing may be written then."""
+        """Remember the engine in place of what was known of its config. Raises OSError: then write nothing to it."""
         self._save((*(one for one in self.engines() if not _same(one, engine.place)), engine))
 
     def drop(self, place: EnginePlace) -> None:
-        """It is as it was before kgpu; with the last one, what was remembered of originals goes too."""
+        """Forget an engine that is as it was before kgpu; with the last one the stored originals go too."""
         rest = tuple(engine for engine in self.engines() if not _same(engine, place))
         with contextlib.suppress(OSError):  # undoing again what is undone changes nothing
             self._save(rest)

@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 Part: TypeAlias = Callable[[StateSink], Awaitable[None]]
 """Runs until it is cancelled."""
 RuntimePart: TypeAlias = Callable[[StateSink, Callable[[], None]], Awaitable[None]]
-"""The same; calls its second argument whenever it has looked at the engine."""
+"""A part that calls its second argument whenever it has looked at the engine."""
 
 SPEC: Final = "spec"
 RUNTIME: Final = "runtime"
 PATIENCE_SECONDS: Final = 120.0
-"""For so long the spec waits for the first look at the engine."""
+"""The most seconds that the spec waits for the first look at the engine."""
 STOP_SECONDS: Final = 5.0
 POLICY: Final = BackoffPolicy(first=1.0, cap=60.0)
 

@@ -29,7 +29,7 @@ from kgpu.toolkit.settings import ToolkitSettings
 CALM_SECONDS: Final = 60.0
 TROUBLE_SECONDS: Final = 5.0
 PAUSE_SECONDS: Final = 1.0
-"""A package manager writes several files."""
+"""The wait after a change: a package manager writes several files."""
 PATIENCE: Final = BackoffPolicy(first=10.0, cap=3600.0, factor=3.0, jitter=0.2, healthy_after=3600.0)
 NEW_SECONDS: Final = 10.0
 """The longest pause before a config that was never seen is brought in line: somebody may be waiting for it."""
@@ -44,7 +44,7 @@ class Engines(Protocol):
         ...
 
     def pending(self, place: EnginePlace, wanted: EngineOffer) -> tuple[FileChange, ...]:
-        """What its config lacks. Raises ConfigError and HostError for one that can't be read."""
+        """The changes that its config needs. Raises ConfigError and HostError for one that can't be read."""
         ...
 
     async def configure(self, place: EnginePlace, wanted: EngineOffer, check: Check | None) -> EngineOutcome:
@@ -59,7 +59,7 @@ class Engines(Protocol):
         ...
 
     def folders(self, place: EnginePlace) -> tuple[Path, ...]:
-        """Where its config is, as this process sees it."""
+        """The folders with its config, as this process sees them."""
         ...
 
 
@@ -84,7 +84,7 @@ class EngineLook:
 
 
 async def run(ctx: RuntimeContext, tell: Callable[[bool, Reason], None]) -> None:
-    """Keep it so until cancelled. Raises UserError for what only another setting could help."""
+    """Keep the engine configured until cancelled. Raises UserError where only another setting would help."""
     keeper = EngineKeeper(ctx)
     async with Inotify() as inotify:
         while True:

@@ -103,7 +103,7 @@ def _identities(places: Iterable[_Place]) -> tuple[Hashable, ...]:
 
 
 def _identity(tree: Tree, inside: str) -> Hashable:
-    """Which file is there, links followed within the tree, and whose; None for nothing."""
+    """The identity and owner of the file there, links followed within the tree; None if there is none."""
     resolved = tree.resolve(inside)
     try:
         status = tree.local(resolved).lstat() if resolved is not None else None

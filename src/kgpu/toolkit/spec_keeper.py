@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 SPEC_NAME: Final = f"{CDI_NVIDIA_KIND.replace('/', '-')}.json"
 MANAGEMENT_NAME: Final = f"{CDI_MANAGEMENT_KIND.replace('/', '-')}.json"
 CALM_SECONDS: Final = 30.0
-"""How often the hardware is looked at when nothing tells of a change."""
+"""Seconds between two looks at the hardware when no event reports a change."""
 TROUBLE_SECONDS: Final = 2.0
 
 
@@ -86,7 +86,7 @@ def make_spec(
 
 
 def foreign(folder: Path, own: Path, kind: str) -> str:
-    """Another file of the folder that has devices of this kind, "" for none."""
+    """The path of another file in the folder that has devices of this kind, "" if there is none."""
     for found in read_folders([folder]):
         if found.spec is not None and found.spec.kind == kind and Path(found.path) != own and found.names:
             return found.path
@@ -94,7 +94,7 @@ def foreign(folder: Path, own: Path, kind: str) -> str:
 
 
 def _listing(folder: Path) -> Hashable:
-    """The folder's files, as far as they tell whether one of them is another now."""
+    """The folder's files with what shows whether one was replaced or changed."""
     try:
         with os.scandir(folder) as entries:
             found = [(one.name, one.stat(follow_symlinks=False)) for one in entries]
@@ -152,7 +152,7 @@ class _Keeper:
         return True
 
     def _bring_in_line(self, inventory: Inventory) -> Generated | None:
-        """The spec when there is something to tell of it, None when nothing is new."""
+        """Bring the spec in line; return it when there is something to log about it, else None."""
         ctx = self._ctx
         listing = _listing(ctx.cdi_dir)
         if listing != self._seen:
@@ -183,7 +183,7 @@ class _Keeper:
         return generated if is_news else None
 
     def _write(self, path: Path, generated: Generated) -> bool:
-        """Whether it had to be written."""
+        """Write the spec if it differs; return whether it did."""
         written = keep_spec(path, dump_spec(generated.spec, "json"))
         self._ctx.on_write(path)
         return written
@@ -196,12 +196,12 @@ class _Keeper:
                 log.info("CDI: %s", note)
 
     async def _follow_folder(self, inotify: Inotify) -> None:
-        """Somebody may empty the folder: it is on a file system that does not last; and daemons begin and end."""
+        """Wake up when a file is gone (the folder may be emptied at any time), or a daemon has come or gone."""
         async for _ in follow_sources(inotify, self._folders, self._stale, CALM_SECONDS):
             self._wake.set()
 
     def _folders(self) -> set[Path]:
-        """Those to watch now; one that is missing is watched for from above."""
+        """The folders to watch now; for a missing one its nearest parent."""
         daemons = self._sources.folders() if self._sources is not None else set()
         return {nearest_existing(self._ctx.cdi_dir), *daemons}
 

@@ -25,9 +25,9 @@ from kgpu.toolkit.model import DeviceListing, ListedSpec
 from kgpu.toolkit.plan import resolve_names
 
 MAX_BYTES: Final = 8 * 1024 * 1024
-"""Far above a spec for 16 GPUs in slices under three names each."""
+"""The most bytes of a spec; far more than 16 GPUs need, all in slices with three names each."""
 SUFFIXES: Final = (".yaml", ".json")
-"""What runtimes read; a ``.yml`` is not looked at."""
+"""The extensions that runtimes read; they ignore ``.yml``."""
 
 _VERSION: Final = re.compile(r"\b([0-9]{3,4}\.[0-9]+(?:\.[0-9]+)?)\b")
 _KINDS: Final = {
@@ -81,7 +81,7 @@ class SpecFacts(Protocol):
 
 
 class RealNode:
-    """The node we are on: ``host_root`` is where its ``/`` is seen, ``driver_root`` (seen here) whose driver runs."""
+    """Facts of this node: ``host_root`` is where its ``/`` is seen, ``driver_root`` (seen here) whose driver runs."""
 
     def __init__(self, host_root: Path | str = "/", driver_root: Path | str = "/") -> None:
         self._tree = Tree.at(host_root, "/")
@@ -154,7 +154,7 @@ class FakeNode:
 
 
 def read_spec(path: Path | str, priority: int = 0) -> FoundSpec:
-    """One file, whatever it turns out to be."""
+    """Read one file, whatever it turns out to be."""
     file = Path(path)
     ignored = file.suffix not in SUFFIXES
     try:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from kgpu.top.model import GpuNode, ShownGpu
 
 KEPT: Final = 60
-"""Readings of each GPU that are kept."""
+"""How many readings of each GPU are kept."""
 BUSY: Final = ("utilization_percent", "sm_percent", "engine_percent")
 
 
@@ -102,7 +102,7 @@ class GpuHistory:
         return tuple(track.activity) if track else ()
 
     def idle(self, uuid: str, now: float) -> IdleTime | None:
-        """None while it is busy or nothing is known."""
+        """How long the GPU has been idle; None while it is busy or nothing is known."""
         track = self._tracks.get(uuid)
         if track is None or not track.idle:
             return None

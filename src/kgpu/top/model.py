@@ -76,7 +76,7 @@ class ShownGpu:
 
     @property
     def everybody(self) -> tuple[GpuUser, ...]:
-        """Those on the whole GPU and on its instances."""
+        """The users of the whole GPU and of its instances."""
         if not self.parts:
             return self.users
         return (*self.users, *(user for part in self.parts for user in part.users))

@@ -106,7 +106,7 @@ def _wanted(node: GpuNode, gpu: ShownGpu, words: Sequence[str], namespaces: froz
 
 
 def _has(words: Iterable[str], *texts: str) -> bool:
-    """Whether every word is in one of them."""
+    """Whether every word occurs in one of the texts."""
     lower = "\n".join(texts).lower()
     return all(word in lower for word in words)
 

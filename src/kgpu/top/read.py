@@ -18,7 +18,7 @@ MOST_GPUS: Final = 1024
 """The most GPUs of one node; an exporter that claims more is shown up to here."""
 _NOTHING_TO_DO: Final = "ignore"
 _NO_READINGS: Final = "NoReadings"
-"""The reason where health has found nothing; one that it gives itself stands."""
+"""The reason for a GPU without readings; a reason that health gives replaces it."""
 _SILENT: Final = {
     tables.DRIVER_UP: NodeTrouble(
         what="the driver does not answer its exporter", remedy="kgpu status; dmesg | kgpu xid"
@@ -40,7 +40,7 @@ class _Device:
     profile: str = ""
 
     def sees(self, labels: Labels, memory: float | None = None) -> None:
-        """Who this series says holds it."""
+        """The user that this series names."""
         pod = _first(labels, tables.POD)
         if not pod:
             return

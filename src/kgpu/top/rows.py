@@ -10,7 +10,7 @@ from kgpu.top.model import GpuHealth, GpuInstance, GpuNode, GpuProcess, GpuUser,
 
 
 class TableView(enum.StrEnum):
-    """What the rows are."""
+    """The views: what a row stands for."""
 
     GPUS = "gpus"
     NODES = "nodes"
@@ -60,7 +60,7 @@ class PartRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRow:
-    """One of those that use the device above."""
+    """One user of the device above."""
 
     user: GpuUser
     total_mib: float | None = None

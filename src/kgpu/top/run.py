@@ -48,17 +48,17 @@ class NodeWatch:
         self.history = GpuHistory()
         self.trouble: UserError | None = None
         self.took = 0.0
-        """Seconds of the last round."""
+        """How many seconds the last round took."""
         self.rounds = 0
 
     @property
     def nodes(self) -> Mapping[str, GpuNode]:
-        """By name; those that were not read yet are absent."""
+        """The nodes by name; those that were not read yet are absent."""
         return self._found
 
     @property
     def waiting(self) -> int:
-        """Nodes that are being read."""
+        """The nodes that are being read now."""
         return len(self._pending)
 
     async def once(self) -> None:
@@ -68,7 +68,7 @@ class NodeWatch:
             raise self.trouble
 
     async def run(self, interval: float) -> None:
-        """Until cancelled. ``interval`` is seconds between the starts of two rounds, at the least."""
+        """Read in rounds until cancelled. ``interval`` is seconds between the starts of two rounds, at the least."""
         try:
             while True:
                 worked = time.process_time()

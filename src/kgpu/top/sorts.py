@@ -17,7 +17,7 @@ from kgpu.top.rows import GpuRow
 
 @lru_cache(maxsize=8192)
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """``node-9`` before ``node-10``."""
+    """A sort key that puts ``node-9`` before ``node-10``."""
     parts = re.split(r"([0-9]+)", text[:300])
     return tuple((1, int(part), "") if part.isascii() and part.isdigit() else (0, 0, part) for part in parts)
 

@@ -36,14 +36,14 @@ USUAL_MODE: Final[Mapping[Engine, str]] = {
 }
 CONNECT_SECONDS: Final = 5.0
 HANGUP_SECONDS: Final = 5.0
-"""A SIGHUP that isn't caught ends a process at once."""
+"""How long to wait for a SIGHUP to end a process; one that does not catch it ends at once."""
 TERM_SECONDS: Final = 30.0
 SYSTEMD_SIGN: Final = "/run/systemd/system"
 SYSTEMCTL_SECONDS: Final = 90.0
 
 
 class NoRestart:
-    """Leaves it to somebody else."""
+    """The restarter that does nothing: another program restarts the engine."""
 
     mode = "none"
 
@@ -157,7 +157,7 @@ class SystemdRestart:
 
 
 def _facts(pid: int) -> ProcessFacts:
-    """What the kernel says of the process, as far as it may be read."""
+    """The kernel's files about the process, as far as they can be read."""
     texts = []
     for name in ("status", "cgroup"):
         try:
@@ -175,7 +175,7 @@ def _ended(handle: int, seconds: float) -> bool:
 
 
 def _answering(sock: socket.socket) -> int:
-    """The process that answers a request on the connection, by the kernel's word; 0 when none does in time."""
+    """The pid of the process that answers a request on the connection, from the kernel; 0 when none does in time."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         sock.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
@@ -204,7 +204,7 @@ def restarter(mode: str, paths: MountedPaths, place: EnginePlace) -> Restarter:
 
 
 async def connects(path: str) -> str:
-    """Why nobody answers on the socket; "" when somebody does."""
+    """Why no process answers on the socket; "" when one does."""
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
