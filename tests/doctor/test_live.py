@@ -202,18 +202,104 @@ async def test_a_kind_of_another_version_is_asked_in_the_servers_version() -> No
     assert found.get("ResourceClaim", "c", "ml")
 
 
-async def test_logs_only_of_the_stack_and_of_gpu_pods_that_fail() -> None:
-    objects = example("DPL-01").broken
-    web = {
+GPU_NODE = {
+    "kind": "Node",
+    "metadata": {"name": "gpu-1", "labels": {"nvidia.com/gpu.present": "true"}},
+    "status": {"allocatable": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": "True"}]},
+}
+CPU_NODE = {
+    "kind": "Node",
+    "metadata": {"name": "cpu-1"},
+    "status": {"allocatable": {"cpu": "8"}, "conditions": [{"type": "Ready", "status": "True"}]},
+}
+NOT_FOUND = ["sh: 1: nvidia-smi: not found"]
+
+
+def one_pod(
+    name: str, *, node: str = "gpu-1", ready: bool = False, gpus: int = 0, created: str = "", **container: Any
+) -> dict[str, Any]:
+    """A pod that runs and is Ready, or that keeps ending."""
+    limits = {"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else {}
+    state: dict[str, Any] = {"running": {}} if ready else {"waiting": {"reason": "CrashLoopBackOff"}}
+    created = created or "2026-01-01T10:00:00Z"
+    return {
         "kind": "Pod",
-        "metadata": {"name": "web", "namespace": "web"},
-        "spec": {"nodeName": "gpu-1", "containers": [{"name": "a", "image": "nginx"}]},
+        "metadata": {"name": name, "namespace": "ml", "uid": name, "creationTimestamp": created},
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": "a", "image": "registry.example.org/web:1", "resources": limits, **container}],
+        },
         "status": {
             "phase": "Running",
-            "containerStatuses": [{"name": "a", "state": {"running": {}}, "restartCount": 9}],
+            "containerStatuses": [{"name": "a", "ready": ready, "state": state, "restartCount": 0 if ready else 9}],
+            "conditions": [{"type": "Ready", "status": str(ready), "lastTransitionTime": created}],
         },
     }
-    api, logs = api_of([*objects, web])
+
+
+async def test_of_pods_that_look_for_no_gpu_on_nodes_without_one_no_log_is_read() -> None:
+    objects = example("DPL-01").broken
+    api, logs = api_of([*objects, CPU_NODE, one_pod("web", node="cpu-1"), one_pod("calm", ready=True)])
     await collect(api, logs=logs)
     assert any(name.startswith("gpu-operator/plugin-a/") for name in logs.asked)
-    assert not any(name.startswith("web/") for name in logs.asked)
+    assert not any(name.startswith("ml/") for name in logs.asked)
+
+
+@pytest.mark.parametrize(
+    ("node", "more"),
+    [
+        ("gpu-1", {}),
+        ("cpu-1", {"image": "nvidia/cuda:12.4.1-base-ubuntu22.04"}),
+        ("cpu-1", {"image": "pytorch/pytorch:2.5.1-cuda12.4"}),
+        ("cpu-1", {"command": ["sh", "-c", "nvidia-smi && python train.py"]}),
+        ("cpu-1", {"args": ["torchrun", "--nproc-per-node=8", "train.py"]}),
+        ("cpu-1", {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}),
+    ],
+)
+async def test_a_program_that_fails_for_want_of_a_gpu_it_has_not_asked_for_is_told(
+    node: str, more: dict[str, Any]
+) -> None:
+    """Of the whole cluster, with nobody asking for the pod."""
+    api, logs = api_of([GPU_NODE, CPU_NODE, one_pod("train", node=node, **more)])
+    logs.said["ml/train"] = NOT_FOUND
+    report = diagnose(await collect(api, logs=logs, now=1767268800.0), strict=True)
+    assert "ml/train/a before" in logs.asked
+    (found,) = [one for one in report.findings if "ml/train" in one.pods]
+    assert found.id == "QTA-10"
+    assert NOT_FOUND[0] in found.evidence[0].value
+
+
+async def test_a_ready_pod_that_does_not_see_its_gpu_is_told() -> None:
+    api, logs = api_of([GPU_NODE, one_pod("train", ready=True, gpus=1)])
+    logs.said["ml/train"] = ["GPU available: False, used: False"]
+    report = diagnose(await collect(api, logs=logs, now=1767268800.0), strict=True)
+    assert logs.asked == ["ml/train/a"]
+    assert [one.id for one in report.real] == ["RUN-24"]
+
+
+async def test_of_ready_pods_the_newest_are_read_and_the_others_counted() -> None:
+    pods = [one_pod(f"p{at:02}", ready=True, gpus=1, created=f"2026-01-01T10:{at:02}:00Z") for at in range(25)]
+    api, logs = api_of([GPU_NODE, *pods])
+    found = await collect(api, logs=logs)
+    assert logs.asked == [f"ml/p{at:02}/a" for at in range(24, 4, -1)]
+    gap = next(gap for gap in found.missing if gap.what == "logs of 5 more Ready pods that hold GPUs")
+    assert "newest 20" in gap.why
+    assert not gap.slight
+
+
+async def test_who_asks_for_gpus_and_fails_comes_before_who_does_not_and_before_who_is_ready() -> None:
+    """With many of each no more than the bound are read, and what is left out is counted."""
+    stack = [one for one in example("DPL-01").broken if one["kind"] == "Pod" and one["metadata"]["name"] == "plugin-a"]
+    pods = [
+        *(one_pod(f"ready-{at:02}", ready=True, gpus=1) for at in range(10)),
+        *(one_pod(f"fails-{at:03}", created=f"2026-01-01T11:00:{at % 60:02}Z") for at in range(200)),
+        *(failing(f"asks-{at:02}") for at in range(20)),
+    ]
+    api, logs = api_of([GPU_NODE, *stack, *pods])
+    found = await collect(api, logs=logs)
+    assert len(logs.asked) == 200
+    tiers = [next(t for t in ("asks", "fails", "ready", "plugin") if f"/{t}" in name) for name in logs.asked]
+    assert tiers.index("fails") == tiers.count("asks") + tiers.count("plugin")
+    assert (tiers.count("plugin") > 0, tiers.count("asks"), tiers.count("ready")) == (True, 20, 0)
+    left = 2 * 200 + 10 - tiers.count("fails")
+    assert f"logs of {left} more containers" in [gap.what for gap in found.missing]

@@ -80,6 +80,29 @@ def uses_accelerators(pod: Obj) -> bool:
     return bool(pod.list("spec.resourceClaims")) or bool(accelerators(pod))
 
 
+GPU_IMAGE: Final = re.compile(r"cuda|nvidia|pytorch|tensorflow|vllm|triton|tgi|-gpu\b", re.IGNORECASE)
+"""Images with the libraries of a GPU in them, and those of programs that are hardly ever run without one."""
+_GPU_WORDS: Final = re.compile(
+    r"\b(?:nvidia|rocm|amd|hl|xpu)-smi\b|\btorchrun\b|torch\.distributed|\bdeepspeed\b|\bvllm\b|\bsglang\b|\bcuda",
+    re.IGNORECASE,
+)
+"""Words of commands that start a GPU's own tools, or programs that begin by looking for one."""
+_NO_DEVICES: Final = frozenset({"", "none", "void"})
+
+
+def looks_for_gpus(pod: Pod) -> bool:
+    """Whether a pod's program wants a GPU, whatever the pod asks for: by the images, the commands, or because NVIDIA's
+    runtime is asked for devices, past the scheduler.
+    """
+    return names.RUNTIME_CLASS in pod.runtime_class or any(map(_wants_gpus, pod.containers))
+
+
+def _wants_gpus(container: Container) -> bool:
+    if container.env.get(names.ENV_VISIBLE_DEVICES, "") not in _NO_DEVICES or GPU_IMAGE.search(container.image):
+        return True
+    return _GPU_WORDS.search(" ".join(container.words)) is not None
+
+
 def makes_accelerator_pods(maker: Obj) -> bool:
     """Whether the pods of a controller ask for accelerators, by resource or by claim."""
     amounts = (

@@ -1,14 +1,16 @@
 """A running cluster, read once: paged lists of what rules need, few at a time, no watches, nothing written.
 
 What may not be read, or is not served, is told as missing evidence and everything else counts; only when neither nodes
-nor pods can be read is there nothing to say. Logs are asked for only of pods of a GPU stack and of GPU pods that fail;
-those of kgpu's agents have what their nodes' own files, kernels and drivers say.
+nor pods can be read is there nothing to say. Logs are asked for of pods of a GPU stack, then of pods that fail and ask
+for GPUs, then of those that fail and may look for one, then of the newest Ready pods that hold some. Those of kgpu's
+agents have what their nodes' own files, kernels and drivers say.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 from kgpu.base.errors import KubeError
@@ -25,6 +27,7 @@ from kgpu.doctor.sources.logs import (
     is_silent,
     listed,
     nodes_that_matter,
+    of_ready_holders,
     take_facts,
     worth_reading,
 )
@@ -33,6 +36,8 @@ from kgpu.kube.port import KubeApi, KubeDiscovery, KubeRefusedError, Object, Res
 AT_ONCE: Final = 4
 """Requests at the same time."""
 MAX_LOGS: Final = 200
+MAX_READY: Final = 20
+"""Ready pods that hold accelerators whose logs are read: as a rule they have nothing to tell."""
 LOG_LINES: Final = (500, 60, 8)
 """The last lines that are asked for; fewer, where so many are too much: cut is what was said last."""
 SINCE: Final = int(probed.FRESH) + 600
@@ -76,9 +81,8 @@ async def collect(
     await asyncio.gather(*(_list(api, row, served, snapshot, gate) for row in KINDS))
     snapshot.sort()  # before anything is worked out once: nothing may depend on the order of the answers
     matter = nodes_that_matter(snapshot, target)
-    await _read_logs(
-        logs if logs is not None else _logs_of(api), snapshot, gate, worth_reading(snapshot, frozenset(matter), target)
-    )
+    wanted = [*worth_reading(snapshot, frozenset(matter), target), *_of_the_newest(snapshot, target)]
+    await _read_logs(logs if logs is not None else _logs_of(api), snapshot, gate, wanted)
     snapshot.missing += host_gaps(
         snapshot, matter, "the API server has no such thing, and no agent of kgpu has told it"
     )
@@ -123,6 +127,18 @@ def _project(obj: Object) -> Object:
 def _logs_of(api: object) -> Logs | None:
     """The client itself where it can read logs."""
     return api if callable(getattr(api, "logs", None)) else None  # type: ignore[return-value]
+
+
+def _of_the_newest(snapshot: Snapshot, target: Subject | None) -> Iterator[tuple[Pod, str, bool]]:
+    """The containers of the newest Ready pods that hold accelerators. What stays unread is told."""
+    holders = of_ready_holders(snapshot, target)
+    left = len(holders) - MAX_READY
+    if left > 0:
+        what = f"logs of {left} more Ready pods that hold GPUs"
+        how = "kgpu doctor pod NAMESPACE/NAME reads those of one"
+        snapshot.missing.append(Missing(what, f"only those of the newest {MAX_READY} are read", how))
+    for rows in holders[:MAX_READY]:
+        yield from rows
 
 
 async def _read_logs(

@@ -36,8 +36,9 @@ _SIGNS: Final = (names.VALIDATED_CONDITION, names.GPUS_HEALTHY_CONDITION)
 def worth_reading(
     snapshot: Snapshot, nodes: frozenset[str] = frozenset(), target: Subject | None = None
 ) -> list[tuple[Pod, str, bool]]:
-    """Containers, and whether what they said before their last restart is meant: of a GPU stack, of GPU pods that fail,
-    and of the pods of ``target``, however they are. First these, then the agents of ``nodes``, then what runs badly.
+    """Containers, and whether what they said before their last restart is meant: of a GPU stack, of pods that fail and
+    ask for GPUs, and of the pods of ``target``, however they are. First these, then the agents of ``nodes``, then what
+    runs badly. After all of them those that fail and may look for a GPU without having asked for one.
     """
     target_pods = {pod.key for pod in _pods_of(snapshot, target) if pod.node}
 
@@ -49,7 +50,16 @@ def worth_reading(
     rows = snapshot.once(_containers)
     known = {pod.key for pod, _, _ in rows}
     more = [row for key in sorted(target_pods - known) for row in _of_pod(snapshot.pods[key])]
-    return sorted([*rows, *more], key=lambda row: (rank(row[0], row[2]), row[0].key))
+    first = sorted([*rows, *more], key=lambda row: (rank(row[0], row[2]), row[0].key))
+    return [*first, *(row for row in snapshot.once(_without_request) if row[0].key not in target_pods)]
+
+
+def of_ready_holders(snapshot: Snapshot, target: Subject | None = None) -> list[list[tuple[Pod, str, bool]]]:
+    """For each Ready pod that holds accelerators the containers to read, the newest pod first: a program that does
+    without the GPU that it was given runs on, and only its log says so.
+    """
+    target_pods = {pod.key for pod in _pods_of(snapshot, target)}
+    return [rows for rows in snapshot.once(_of_ready_holders) if rows[0][0].key not in target_pods]
 
 
 def _pods_of(snapshot: Snapshot, target: Subject | None) -> list[Pod]:
@@ -68,6 +78,36 @@ def _containers(snapshot: Snapshot) -> list[tuple[Pod, str, bool]]:
             continue
         rows += _of_pod(pod)
     return rows
+
+
+def _without_request(snapshot: Snapshot) -> list[tuple[Pod, str, bool]]:
+    """The containers of pods that fail and ask for no accelerators, on nodes that have some or with a program that
+    wants some. The newest pod comes first; of work that has since been done again nothing is told.
+    """
+    gpu_nodes = {node.name for node in matching.gpu_nodes(snapshot)}
+    pods = [
+        pod
+        for pod in snapshot.pods.values()
+        if pod.node
+        and not (pod.ready or pod.phase == "Succeeded" or matching.uses_accelerators(pod))
+        and (pod.node in gpu_nodes or matching.looks_for_gpus(pod))
+        and not matching.parts_of_pod(snapshot, pod)
+        and not matching.superseded(snapshot, pod)
+    ]
+    return [row for pod in _newest_first(pods) for row in _of_pod(pod)]
+
+
+def _of_ready_holders(snapshot: Snapshot) -> list[list[tuple[Pod, str, bool]]]:
+    pods = [
+        pod
+        for pod in snapshot.pods.values()
+        if pod.node and pod.ready and matching.uses_accelerators(pod) and not matching.parts_of_pod(snapshot, pod)
+    ]
+    return [rows for pod in _newest_first(pods) if (rows := list(_of_pod(pod)))]
+
+
+def _newest_first(pods: list[Pod]) -> list[Pod]:
+    return sorted(pods, key=lambda pod: (-(seconds(pod.created) or 0.0), pod.key))
 
 
 def _of_pod(pod: Pod) -> Iterator[tuple[Pod, str, bool]]:

@@ -17,7 +17,6 @@ from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
 
 _PCI: Final = "10de"
-_GPU_IMAGE: Final = re.compile(r"cuda|nvidia|pytorch|tensorflow|vllm|triton|tgi|-gpu\b", re.IGNORECASE)
 _NFD_NODE: Final = names.NFD_NODE_NAME_LABEL
 _WORDS: Final = re.compile(r"[^a-z0-9]+")
 
@@ -34,7 +33,7 @@ def on_plain_node(snapshot: Snapshot) -> Iterator[Finding]:
         if not any(matching.is_accelerator(key) for key in keys) or matching.uses_accelerators(pod):
             continue
         image = next(
-            (container for container in pod.containers if not container.init and _GPU_IMAGE.search(container.image)),
+            (one for one in pod.containers if not one.init and matching.GPU_IMAGE.search(one.image)),
             None,
         )
         if image is None or matching.parts_of(pod):
