@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -147,6 +148,11 @@ def test_what_facts_say_is_to_be_done_about_an_xid_is_not_offered(kind: str, cod
     assert any("drain the node" in step for step in found.remedy)
 
 
+MADE_ANEW = (
+    "kubectl -n {} get pod p -o yaml | kubectl patch --local -f - -p {{}} -o yaml | kubectl replace --force -f -"
+)
+
+
 def weighed(*evidence: Evidence, remedy: tuple[str, ...]) -> Finding:
     """What becomes of a certain finding of a rule."""
     made = Finding(
@@ -198,10 +204,71 @@ def test_one_thing_that_no_tenant_writes_is_enough(evidence: tuple[Evidence, ...
         ("helm uninstall gpu-operator", False),
         ("kubectl -n tenant logs p", True),
         ("reboot the node", False),
+        ("kubectl patch clusterpolicy p --type merge -p '{\"spec\":{\"driver\":{\"version\":\"550.54.15\"}}}'", False),
+        ("kubectl -n other patch deployment d -p '{}'", False),
+        ("kubectl -n tenant patch deployment d -p '{}'", True),
+        ("kubectl edit clusterpolicy p", False),
+        ("kubectl edit nvidiadriver d", False),
+        ("kubectl -n gpu-operator edit configmap plugin-config", False),
+        ("kubectl -n tenant edit configmap own", True),
+        (MADE_ANEW.format("tenant"), True),
+        (MADE_ANEW.format("other"), False),
+        ("kubectl replace --force -f all.yaml", False),
+        ("kubectl -n tenant replace --force -f own.yaml", True),
+        ("kubectl -n gpu-operator set env daemonset/p FAIL_ON_INIT_ERROR=false", False),
+        ("kubectl -n tenant set env deployment/d A=b", True),
+        ("kubectl -n gpu-operator set resources deployment/d --limits=memory=4Gi", False),
+        ("kubectl -n gpu-operator annotate daemonset d a-", False),
+        ("kubectl label namespace tenant pod-security.kubernetes.io/enforce=privileged", False),
+        ("oc adm policy add-scc-to-user privileged -z default -n tenant", False),
+        ("kubectl -n gpu-operator create configmap c --from-file=a=FILE --dry-run=client -o yaml | kubectl apply -f -", False),
+        ("kubectl -n tenant create configmap c --from-file=a=FILE --dry-run=client -o yaml | kubectl apply -f -", True),
+        ("helm show crds nvidia/gpu-operator | kubectl apply --server-side --force-conflicts -f -", False),
+        ("helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set driver.version=1", False),
+        ("helm install gpu-operator nvidia/gpu-operator -n gpu-operator", False),
+        ("systemctl restart kubelet", False),
+        ("systemctl stop nvidia-fabricmanager", False),
+        ("systemctl disable --now nvidia-imex.service", False),
+        ("systemctl status kubelet", True),
+        ("systemctl enable --now nvidia-persistenced", True),
+        ("nvidia-smi -i 0 -mig 1", False),
+        ("nvidia-smi -c DEFAULT", False),
+        ("nvidia-smi -q -i 0", True),
+        ("amd-smi set --compute-partition SPX", False),
+        ("setsebool -P container_use_devices on", False),
+        ("apt remove nvidia-container-toolkit", False),
+        ("kubectl uncordon gpu-2", True),
+        ("kubectl get clusterpolicy p -o yaml", True),
     ],
-)
+)  # fmt: skip
 def test_a_step_that_takes_from_others_goes(step: str, stays: bool) -> None:
     assert (step in weighed(WORDS, remedy=(step,)).remedy) == stays
+
+
+def test_no_quoted_word_makes_another_namespace_ones_own() -> None:
+    """What a value says of a namespace is no part of the command."""
+    step = 'kubectl patch clusterpolicy p -p \'{"a":"; kubectl -n tenant get x | kubectl replace -f -"}\''
+    assert step not in weighed(WORDS, remedy=(step,)).remedy
+
+
+@pytest.mark.parametrize(
+    ("step", "stays"),
+    [
+        ("helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --set driver.version=1", True),
+        ("kubectl patch clusterpolicy p --type merge -p '{}'", True),
+        ("kubectl drain gpu-1 --ignore-daemonsets", False),
+        ("kubectl -n gpu-operator get pod p -o yaml | kubectl replace --force -f -", False),
+    ],
+)
+def test_a_log_that_somebody_hands_over_alone_changes_settings_and_ends_no_work(step: str, stays: bool) -> None:
+    """Of whose namespace nobody has read anything: whoever has it knows what it is."""
+    made = Finding(
+        subject=Subject("Pod", "p", "ns"), cause="x", evidence=(replace(WORDS, author="ns"),), remedy=(step,)
+    )
+    rule = Rule("TST-01", "t", Place.CLUSTER, lambda _: [made], "")
+    log = {"kind": "PodLog", "metadata": {"name": "p", "namespace": "ns"}, "lines": ["x"]}
+    (found,) = diagnose(Snapshot.of([log]), rules=[rule], strict=True).findings
+    assert (step in found.remedy) == stays
 
 
 @pytest.mark.parametrize("listed", [True, False])
