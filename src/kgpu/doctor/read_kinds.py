@@ -1,6 +1,7 @@
 """The kinds of objects that rules read: what a running cluster is asked for, and whose kind a name is.
 
-Others have kinds of the same name: Kyverno a ClusterPolicy, Longhorn a Node, Knative a Service, Volcano a Job.
+Others have kinds of the same name: Kyverno a ClusterPolicy, Longhorn a Node, Knative a Service, Volcano a Job. Of KAI
+and Volcano rules read a PodGroup each, which its fields tell apart.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ KINDS: Final = (
     Wanted(_kind("kueue.x-k8s.io", "v1beta1", "clusterqueues", "ClusterQueue", namespaced=False), any_version=True),
     Wanted(_kind("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup"), any_version=True),
     Wanted(_kind("scheduling.run.ai", "v2", "queues", "Queue", namespaced=False), any_version=True),
+    Wanted(_kind("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"), any_version=True),
     Wanted(_kind("karpenter.sh", "v1", "nodeclaims", "NodeClaim", namespaced=False), any_version=True),
     Wanted(_kind("karpenter.sh", "v1", "nodepools", "NodePool", namespaced=False), any_version=True),
     Wanted(_kind("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"), any_version=True),
@@ -96,7 +98,8 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Further groups of a kind: of older servers, and of distributions that have renamed it."""
 _GROUPS: Final[Mapping[str, frozenset[str]]] = {
-    row.resource.kind: frozenset({row.resource.group, *_ALSO.get(row.resource.kind, ())}) for row in KINDS
+    kind: frozenset({*(row.resource.group for row in KINDS if row.resource.kind == kind), *_ALSO.get(kind, ())})
+    for kind in {row.resource.kind for row in KINDS}
 }
 
 

@@ -15,6 +15,7 @@ from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
 from kgpu.doctor.objects import Obj
 from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.untapped import or_a_node
 from kgpu.doctor.waiting import Waiting, waiting
 
 _SHOWN: Final = 3
@@ -128,7 +129,8 @@ def _taken(snapshot: Snapshot) -> Iterator[Finding]:
                     )
                     for path in holders[:1]
                 ),
-                Remedy("or ask for fewer devices, or add a node with more of them"),
+                Remedy("or ask for fewer devices"),
+                *or_a_node(pending, Remedy("or add a node with more of them")),
             ),
             confidence=CERTAIN,
             **pending.shared(table=()),

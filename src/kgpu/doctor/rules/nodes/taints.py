@@ -9,8 +9,8 @@ from typing import Final
 
 from kgpu.base.plain import text
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import cluster_policy, commands, idle_daemons, matching, remedies, smallest_change
-from kgpu.doctor.kinds import Node
+from kgpu.doctor import cluster_policy, commands, idle_daemons, matching, remedies, smallest_change, untapped
+from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.objects import Obj
 from kgpu.doctor.rule import rule
@@ -281,6 +281,11 @@ def no_features(snapshot: Snapshot) -> Iterator[Finding]:
     nothing (reason NFDLabelsMissing).
     """
     yield from idle_daemons.unlabelled(snapshot, by_discovery=True)
+    unwell, unlabelled = untapped.discovery_unwell(snapshot), untapped.unlabelled_nodes(snapshot)
+    waits = [pending for pending in waiting(snapshot) if not pending.fits]
+    if unwell and unlabelled and waits:
+        yield _unwell(unwell, unlabelled, waits)
+        return
     policies = list(snapshot.all("ClusterPolicy"))
     if not policies or not snapshot.nodes:
         return
@@ -311,6 +316,30 @@ def no_features(snapshot: Snapshot) -> Iterator[Finding]:
         ),
         confidence=CERTAIN if conditions else LIKELY,
         nodes=tuple(snapshot.nodes),
+    )
+
+
+def _unwell(pods: list[Pod], unlabelled: list[Node], waits: list[Waiting]) -> Finding:
+    """The pods that wait for what no node has follow from it; of others that wait it may be why no node is added."""
+    pod, container = pods[0], matching.failing(pods[0])
+    hurt = [path.path for pending in waits if not pending.reasons for path in pending.pods]
+    return Finding(
+        subject=pod.subject,
+        cause=(
+            f"{pod} of node feature discovery is not ready, and {untapped.named(unlabelled)} has no labels of it: "
+            "a GPU node among them is not found, and gets no plugin"
+        ),
+        evidence=(
+            container.cite_status() if container is not None else pod.cite("status.phase"),
+            unlabelled[0].cite("metadata.labels"),
+        ),
+        remedy=(
+            remedies.logs(pod.namespace, pod.name, "--all-containers", "--tail=50"),
+            remedies.describe(pod.namespace, "pod", pod.name),
+        ),
+        confidence=LIKELY,
+        nodes=tuple(node.name for node in unlabelled),
+        pods=(*(one.path for one in pods), *hurt),
     )
 
 

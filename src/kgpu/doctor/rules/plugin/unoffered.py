@@ -13,6 +13,7 @@ from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Leve
 from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import plugin_off
+from kgpu.doctor.untapped import nodes_with_slices
 from kgpu.doctor.waiting import Waiting, waiting
 from kgpu.formats import names
 
@@ -75,7 +76,7 @@ def _offers_nothing(snapshot: Snapshot, node: Node) -> bool:
     """Whether a node offers no resource although containers should get its devices that way, and it had the time to."""
     if any(matching.is_accelerator(name) for name in node.resources()):
         return False
-    if node.ready is False or node.name in plugin_off(snapshot) or node.name in snapshot.once(_with_slices):
+    if node.ready is False or node.name in plugin_off(snapshot) or node.name in snapshot.once(nodes_with_slices):
         return False
     age = snapshot.age(node.created)
     return not _is_for_machines(node) and (age is None or age >= _JOINS)
@@ -132,11 +133,6 @@ def _log(pod: Pod) -> tuple[Remedy, ...]:
 def _cited_device(node: Node, vendor: str) -> Evidence:
     label = matching.pci_label(node, vendor) if vendor in _BY_BUS else ""
     return node.cite(f"metadata.labels[{label}]") if label else node.cite("metadata.labels")
-
-
-def _with_slices(snapshot: Snapshot) -> frozenset[str]:
-    """The nodes whose devices are offered to claims."""
-    return frozenset(resource_slice.text("spec.nodeName") for resource_slice in snapshot.all("ResourceSlice"))
 
 
 def _is_for_machines(node: Node) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kgpu.base.plain import text
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import hami, matching
+from kgpu.doctor import hami, matching, remedies
 from kgpu.doctor.kinds import Event, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.objects import Obj
@@ -26,6 +26,12 @@ _TERMS: Final = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDurin
 _GANGS: Final = frozenset(
     {"PyTorchJob", "MPIJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "TrainJob", "RayJob", "LeaderWorkerSet"}
 )
+_GROUP_NAMES: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+"""The annotations by which Volcano's pods name their PodGroup."""
+_UNPLACED: Final = frozenset({"Pending", "Inqueue", "Unknown"})
+"""Phases of Volcano's PodGroup in which some of its pods have no node."""
+_QUEUE_FULL: Final = "queue resource quota insufficient"
+"""As Volcano's plugins capacity and proportion say it."""
 _KAI: Final = {
     "NonPreemptibleOverQuota": (
         "the queue's quota is used up, and its pods can't be preempted: raise the queue's quota, "
@@ -134,7 +140,10 @@ def _anywhere(snapshot: Snapshot, pod: Pod) -> bool:
 
 @rule("SCH-16", "The queue does not let it in", Place.CLUSTER, explains=("SCH-01", "SCH-15"))
 def queue_says_no(snapshot: Snapshot) -> Iterator[Finding]:
-    """KAI writes into the PodGroup why its queue does not admit it."""
+    """KAI writes into the PodGroup why its queue does not admit it, and so does Volcano, which places all pods of a group
+    or none (condition Unschedulable).
+    """
+    yield from _gang_waits(snapshot)
     for group in snapshot.all("PodGroup"):
         for position, row in enumerate(group.maps("status.schedulingConditions")):
             reasons = (
@@ -162,6 +171,46 @@ def queue_says_no(snapshot: Snapshot) -> Iterator[Finding]:
                 confidence=CERTAIN,
                 pods=pods,
             )  # fmt: skip
+
+
+def _gang_waits(snapshot: Snapshot) -> Iterator[Finding]:
+    """Volcano's PodGroups (scheduling.volcano.sh/v1beta1) that ask for accelerators and can't be placed."""
+    for group in snapshot.all("PodGroup"):
+        unplaced = group.condition("Unschedulable")
+        phase = group.text("status.phase")
+        if unplaced is None or unplaced.status != "True" or phase not in _UNPLACED:
+            continue
+        pods = [
+            pod for pod in snapshot.pods.values() if pod.namespace == group.namespace and pod.unplaced
+            and group.name in map(pod.annotations.get, _GROUP_NAMES)
+        ]  # fmt: skip
+        asks = any(map(matching.is_accelerator, group.map("spec.minResources")))
+        if not asks and not any(map(matching.uses_accelerators, pods)):
+            continue
+        queue, least = group.text("spec.queue") or "default", group.number("spec.minMember")
+        full = _queue_is_full(snapshot, group)
+        yield Finding(
+            subject=group.subject,
+            cause=(
+                f"{group} of queue {queue} is not placed: Volcano starts all {least} of its pods at once or none"
+                + (", and its queue lets it ask for no more" if full else f" ({unplaced.reason}: {unplaced.message})")
+            ),
+            evidence=(unplaced.cite(), group.cite("spec"), *((full.quote(),) if full else ())),
+            remedy=(
+                Remedy("what its queue may have and what it holds:"),
+                Remedy("kubectl get queues.scheduling.volcano.sh {} -o yaml", queue),
+                Remedy("ask for fewer pods at once (minAvailable of the Job), or raise the capability of the queue"),
+                remedies.describe(group.namespace, "podgroups.scheduling.volcano.sh", group.name),
+            ),
+            confidence=LIKELY,
+            since=unplaced.since,
+            pods=tuple(pod.path for pod in pods),
+        )
+
+
+def _queue_is_full(snapshot: Snapshot, group: Obj) -> Event | None:
+    """The Event of the enqueue action, which holds a group back before its pods are tried."""
+    return next((event for event in snapshot.events(group) if _QUEUE_FULL in event.message), None)
 
 
 @rule("SCH-18", "Two jobs block each other", Place.CLUSTER, explains=("SCH-01", "SCH-07"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import commands, edits, idle_daemons, matching, remedies, smallest_change
@@ -15,11 +14,10 @@ from kgpu.doctor.rules.plugin.registering import is_closed
 from kgpu.doctor.scheduler import silent_scheduler
 from kgpu.doctor.smallest_change import named
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.untapped import DEFAULT_SCHEDULER, runs
 from kgpu.doctor.waiting import AFFINITY, RESOURCES, UNSCHEDULABLE_FILTER, Waiting, waiting
 from kgpu.fit.resources import say
 from kgpu.formats import names
-
-_DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
 def _many(count: int, word: str) -> str:
@@ -354,15 +352,7 @@ def no_scheduler(snapshot: Snapshot) -> Iterator[Finding]:
     yield from silent_scheduler(snapshot)
     for pending in waiting(snapshot):
         name = pending.pod.scheduler
-        if name == _DEFAULT_SCHEDULER or snapshot.events(pending.pod) or pending.pod.condition("PodScheduled"):
-            continue
-        word = name.removesuffix("-scheduler")
-        running = [
-            pod
-            for pod in snapshot.pods.values()
-            if not pod.ended and pod.key != pending.pod.key and word in pod.name and pod.node and pod.ready
-        ]
-        if running:
+        if name == DEFAULT_SCHEDULER or runs(snapshot, pending.pod):
             continue
         yield Finding(
             cause=f"{pending.who} names the scheduler {name}, and nothing by that name runs here",

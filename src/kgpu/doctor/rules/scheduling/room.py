@@ -12,6 +12,7 @@ from kgpu.doctor.model import CERTAIN, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import rule
 from kgpu.doctor.smallest_change import named
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.untapped import or_a_node, untapped
 from kgpu.doctor.waiting import RESOURCES, Waiting, waiting
 
 _QUEUE_SECONDS: Final = 60.0  # so long it is an ordinary queue
@@ -20,7 +21,8 @@ _QUEUE_SECONDS: Final = 60.0  # so long it is an ordinary queue
 @rule("SCH-01", "All GPUs are taken", Place.CLUSTER, also=("SCH-21",))
 def busy(snapshot: Snapshot) -> Iterator[Finding]:
     """Every unit of the resource on the nodes that would do is held by other pods, often idle notebooks. Proof: the sum
-    of what pods on the node ask for equals status.allocatable. End or scale down a holder, or add nodes.
+    of what pods on the node ask for equals status.allocatable. End or scale down a holder. Another node comes after all
+    that may give the pod its GPUs without one: nodes that offer none of theirs, discovery, another scheduler, sharing.
     """
     for pending in waiting(snapshot):
         nodes = pending.only(RESOURCES, pending.resource)
@@ -40,12 +42,22 @@ def busy(snapshot: Snapshot) -> Iterator[Finding]:
         if scaling is not None:
             expected = scaling.expected or expected
         young = age is not None and age < _QUEUE_SECONDS and scaling is None
+        others = untapped(pending)
         yield Finding(
             cause=(
                 f"{pending.who} waits: {_scaled(pending)}all {pending.resource} of {named(tuple(enough))} are taken, "
-                "by " + (", ".join(map(_holder, holders[:5])) or "pods that are not shown here")
+                "by "
+                + (", ".join(map(_holder, holders[:5])) or "pods that are not shown here")
+                + "".join(f"; {other.sentence}" for other in others)
             ),
-            evidence=(*_scaled_by(pending), pending.asked(), *_amounts(pending, enough), *shown, *pending.said()),
+            evidence=(
+                *_scaled_by(pending),
+                pending.asked(),
+                *_amounts(pending, enough),
+                *shown,
+                *pending.said(),
+                *(row for other in others for row in other.evidence),
+            ),
             remedy=_make_room(holders, pending),
             confidence=CERTAIN,
             level=Level.NOTE if young else Level.WAIT if expected else Level.PROBLEM,
@@ -111,11 +123,13 @@ def _make_room(holders: tuple[Pod, ...], pending: Waiting) -> tuple[Remedy, ...]
             Remedy(
                 "its own fellows hold them: give {} of namespace {}, or what made it, fewer replicas", mine, namespace
             ),
-            Remedy("or add a node with {}", pending.resource),
+            *or_a_node(pending, Remedy("or add a node with {}", pending.resource)),
         )
     holders, resource = others, pending.resource
     steps = [remedies.describe(pod.namespace, "pod", pod.name).why("finalizers") for pod in holders if pod.deleting][:1]
-    steps.append(Remedy("wait until one of them ends, or add a node with {}", resource))
+    wait = Remedy("wait until one of them ends, or add a node with {}", resource)
+    looks = or_a_node(pending, wait)
+    steps += looks if looks == (wait,) else (*looks, Remedy("or wait until one of them ends"))
     first = next((pod for pod in holders if not pod.deleting), None)
     if first is not None and first.namespace == namespace:
         steps.append(commands.ended(first, pending.snapshot))

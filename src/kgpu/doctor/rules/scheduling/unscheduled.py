@@ -12,6 +12,7 @@ from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Leve
 from kgpu.doctor.rule import rule
 from kgpu.doctor.slices import Slices, makeable, price, priced, swapped
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.untapped import Untapped, or_a_node, untapped
 from kgpu.doctor.volumes import stuck_claim
 from kgpu.doctor.waiting import Waiting, waiting
 
@@ -66,27 +67,39 @@ def unplaced(snapshot: Snapshot) -> Iterator[Finding]:
             makeable(snapshot, pending.resource) if matching.is_mig(pending.resource) and not _most(pending) else None
         )
         scaling = pending.scaling
+        others = () if pending.anywhere else untapped(pending)
         too_many = pending.wanted > max(_most(pending).values(), default=pending.wanted)
         yield Finding(
-            cause=f"{pending.who} waits: "
-            + "; ".join([*([scaling.sentence] if scaling else ()), cause, *([slices.words] if slices else ())]),
+            cause=f"{pending.who} waits: " + "; ".join(_sentences(pending, cause, slices, others)),
             evidence=(
                 *((scaling.evidence,) if scaling else ()),
                 pending.asked(),
                 *_offers(pending),
                 *(slices.evidence if slices else ()),
                 *pending.said(),
+                *(row for other in others for row in other.evidence),
             ),
-            remedy=_steps(pending, slices)
-            or (
-                remedies.describe(pending.pod.namespace, "pod", pending.pod.name),
-                Remedy("add a node that fits it"),
-            ),
+            remedy=_steps(pending, slices) or _looks(pending),
             confidence=CERTAIN if certain else LIKELY,
             level=_level(pending, certain),
             expected=scaling.expected if scaling else "",
             **pending.shared(**({"nodes": ()} if pending.anywhere or too_many else {})),
         )
+
+
+def _sentences(pending: Waiting, cause: str, slices: Slices | None, others: tuple[Untapped, ...]) -> Iterator[str]:
+    if pending.scaling:
+        yield pending.scaling.sentence
+    yield cause
+    if slices:
+        yield slices.words
+    yield from (other.sentence for other in others)
+
+
+def _looks(pending: Waiting) -> tuple[Remedy, ...]:
+    """Where no change of the pod is enough: another node, after all that may give it its GPUs without one."""
+    describe = remedies.describe(pending.pod.namespace, "pod", pending.pod.name)
+    return tuple(dict.fromkeys((describe, *or_a_node(pending, Remedy("add a node that fits it")))))
 
 
 def _level(pending: Waiting, certain: bool) -> Level:
