@@ -6,13 +6,18 @@ What is unwell is judged here from the objects as they were drawn, not by anythi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.doctor.model import Finding, Report
+from kgpu.doctor.model import Finding, Level, Report
 from kgpu.doctor.plan import diagnose
+from kgpu.doctor.render import as_text
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.rules import all_rules
 from kgpu.doctor.snapshot import Snapshot
 from tests.budget import tries
 
@@ -175,6 +180,53 @@ def clusters(draw: st.DrawFn) -> list[dict[str, Any]]:
     return found + [draw(pods(number)) for number in range(draw(st.integers(0, 5)))]
 
 
+GATED = {"kind": "Job", "metadata": {"name": "later", "namespace": "ml", "uid": "j", "creationTimestamp": BEFORE}, "spec": {
+    "suspend": True, "template": {"spec": {"containers": [_container("main", gpus=True)]}}}}  # fmt: skip
+OLD_RELEASE = {
+    "kind": "Pod", "metadata": {"name": "gpu-operator-old", "namespace": "gpu-operator", "uid": "o", "creationTimestamp": BEFORE,
+                                "labels": {"app": "gpu-operator"}, "annotations": {"drawn": "well"}},
+    "spec": {"nodeName": "cpu-1", "containers": [{"name": "gpu-operator", "image": "nvcr.io/nvidia/gpu-operator:v24.6.0"}]},
+    "status": {"phase": "Running", "startTime": BEFORE, "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": BEFORE}]},
+}  # fmt: skip
+BY_HAND = {
+    "kind": "DaemonSet", "metadata": {"name": "nvidia-device-plugin-daemonset", "namespace": "gpu-operator", "annotations": {
+        "nvidia.com/last-applied-hash": "1", "kubectl.kubernetes.io/last-applied-configuration": "{}"}},
+    "spec": {"template": {"metadata": {"labels": {"app": "nvidia-device-plugin-daemonset"}}, "spec": {"containers": [
+        {"name": "p", "image": "nvcr.io/nvidia/k8s-device-plugin:v0.18.0"}]}}}, "status": {"desiredNumberScheduled": 1},
+}  # fmt: skip
+TOLERATES = {"tolerations": [{"key": GPU, "operator": "Exists"}]}
+
+
+@st.composite
+def noted_clusters(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Clusters with objects and fields of which there is a note, also on pods that are not well."""
+    objects = draw(clusters())
+    for one in objects:
+        operand = one["metadata"].get("namespace") == "gpu-operator"
+        if one["kind"] == "Pod" and operand and draw(st.booleans()):
+            one["spec"]["containers"][0]["image"] = "nvcr.io/nvidia/gpu-operator:v24.6.0"
+        elif one["kind"] == "Pod" and draw(st.booleans()):
+            one["spec"] |= TOLERATES
+            one["spec"]["nodeSelector"] = {"nvidia.com/gpu.count": "1"}
+        elif one["kind"] == "Node" and one["metadata"]["labels"] and draw(st.booleans()):
+            one["metadata"]["labels"] |= {
+                "nvidia.com/mig.strategy": "single", "nvidia.com/gpu.count": "1", "nvidia.com/gpu.product": "A-MIG-1g.10gb",
+            }  # fmt: skip
+    return objects + [one for one in (GATED, OLD_RELEASE, BY_HAND) if draw(st.booleans())]
+
+
+def without_notes() -> list[Rule]:
+    """The rules, as if none told anything that is a note."""
+    return [replace(rule, check=_serious(rule)) for rule in all_rules()]
+
+
+def _serious(rule: Rule) -> Any:
+    def check(snapshot: Snapshot) -> Iterator[Finding]:
+        return (one for one in rule.check(snapshot) if one.level is not Level.NOTE)
+
+    return check
+
+
 def told(report: Report) -> tuple[list[Finding], set[str]]:
     """Everything that is told, and whom it names: nodes by name, pods by ``namespace/name``."""
     every = [one for root in report.findings for one in root.all()]
@@ -267,3 +319,45 @@ def test_what_is_well_is_left_alone(objects: list[dict[str, Any]]) -> None:
     report = diagnose(Snapshot.of([*calm, *running], taken=TAKEN), strict=True)
     problems = [one for one in told(report)[0] if one.level == "problem"]
     assert [(one.id, one.cause) for one in problems if one.subject.kind == "Pod"] == []
+
+
+def serious(report: Report) -> set[tuple[str, str, str]]:
+    """All that is told and is no note, roots and what follows from them."""
+    return {(one.id, str(one.subject), one.cause) for one in told(report)[0] if one.level is not Level.NOTE}
+
+
+@tries(300)
+@given(objects=noted_clusters())
+def test_a_note_suppresses_no_finding(objects: list[dict[str, Any]]) -> None:
+    """Whatever would be told if there were no notes is told beside them."""
+    alone = diagnose(Snapshot.of(objects, taken=TAKEN, listed=LISTED), rules=without_notes(), strict=True)
+    beside = diagnose(Snapshot.of(objects, taken=TAKEN, listed=LISTED), strict=True)
+    assert serious(alone) - serious(beside) == set()
+
+
+def unwell(objects: list[dict[str, Any]]) -> list[str]:
+    """The pods that are not well, and the GPU nodes that are not Ready or offer nothing though a plugin is there.
+
+    A node with GPUs in a cluster without any device plugin is as somebody wanted it, as far as can be seen.
+    """
+    drawn = [one for one in objects if one["kind"] == "Pod"]
+    installed = any(one["metadata"]["labels"].get("app") == "nvidia-device-plugin-daemonset" for one in drawn if "labels" in one["metadata"])  # fmt: skip
+    found = [one["metadata"]["name"] for one in drawn if not well(one)]
+    for node in (one for one in objects if one["kind"] == "Node" and len(one["metadata"]["labels"]) > 1):
+        ready = node["status"]["conditions"][0]["status"] == "True"
+        offers = node["status"]["allocatable"].get(GPU, "0") != "0"
+        if not ready or (installed and not offers):
+            found.append(node["metadata"]["name"])
+    return found
+
+
+@tries(300)
+@given(objects=noted_clusters())
+def test_nothing_is_wrong_is_said_only_where_all_is_well(objects: list[dict[str, Any]]) -> None:
+    report = diagnose(Snapshot.of(objects, taken=TAKEN, listed=LISTED), strict=True)
+    if "Nothing is wrong" in as_text(report):
+        assert report.real == ()
+        assert report.stuck == 0
+        assert unwell(objects) == []
+    else:
+        assert report.real

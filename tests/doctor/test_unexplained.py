@@ -147,3 +147,17 @@ def test_a_word_of_the_scheduler_that_says_nothing_is_quoted() -> None:
     (one,) = found(waits(conditions=[said]))
     assert (one.id, one.level) == ("SCH-00", Level.PROBLEM)
     assert "PodScheduled is False (Unschedulable)" in one.cause
+
+
+SLICED = node(labels={
+    "nvidia.com/gpu.present": "true", "nvidia.com/mig.strategy": "single", "nvidia.com/gpu.count": "1",
+    "nvidia.com/gpu.product": "NVIDIA-A100-MIG-1g.10gb",
+})  # fmt: skip
+BY_COUNT = {"nodeName": "gpu-1", "nodeSelector": {"nvidia.com/gpu.count": "1"}}
+
+
+@pytest.mark.parametrize(("created", "ids"), [(EARLY, ["POD-00", "SCH-10"]), (NOW, ["SCH-10"])], ids=["old", "young"])
+def test_a_note_explains_no_pod_that_has_stood_for_long(created: str, ids: list[str]) -> None:
+    """That it chose its node by a count of slices is no reason why it does not run."""
+    stuck = pod(created=created, conditions=[], spec=BY_COUNT)
+    assert [one.id for one in report(SLICED, plugin(), stuck).findings] == ids

@@ -113,13 +113,17 @@ def stuck(snapshot: Snapshot) -> int:
 
 
 def distinct(found: Iterable[Finding]) -> list[Finding]:
-    """Without what is said twice: of one rule about one subject with one cause the surest stays."""
+    """Without what is said twice: of one rule about one subject with one cause the surest stays, a note last."""
     kept: dict[tuple[str, Subject, str], Finding] = {}
     for one in found:
         key = (one.id, one.subject, one.cause)
-        if key not in kept or kept[key].confidence < one.confidence:
+        if key not in kept or _rank(kept[key]) < _rank(one):
             kept[key] = one
     return list(kept.values())
+
+
+def _rank(one: Finding) -> tuple[bool, float]:
+    return one.level is not Level.NOTE, one.confidence
 
 
 def without_needless(findings: list[Finding], rules: dict[str, Rule], snapshot: Snapshot) -> list[Finding]:

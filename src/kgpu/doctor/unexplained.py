@@ -35,11 +35,12 @@ def _stuck_pods(snapshot: Snapshot) -> tuple[Pod, ...]:
 
 
 def unexplained(snapshot: Snapshot, roots: Iterable[Finding]) -> Iterator[Finding]:
-    """A finding for those of one owner that stand alike and that no finding names."""
+    """A finding for those of one owner that stand alike and that no finding names. A note is enough for one that is
+    young, and explains none that has stood for long.
+    """
     every = [each for root in roots for each in root.all()]
-    named = {path for finding in every for path in finding.pods} | {
-        f"{finding.subject.namespace}/{finding.subject.name}" for finding in every if finding.subject.kind == "Pod"
-    }
+    named = _named(finding for finding in every if finding.level is not Level.NOTE)
+    noted = _named(every) - named
     away = {
         name
         for finding in every
@@ -48,12 +49,26 @@ def unexplained(snapshot: Snapshot, roots: Iterable[Finding]) -> Iterator[Findin
     }
     groups: dict[tuple[str, str, str], list[Pod]] = {}
     for pod in (*stuck_pods(snapshot), *_parts_to_tell(snapshot, every)):
-        if pod.path in named or pod.node in away or _can_not_be_judged(snapshot, pod) or starts(snapshot, pod):
+        if pod.path in named or (pod.path in noted and _is_young(snapshot, pod)):
+            continue
+        if pod.node in away or _can_not_be_judged(snapshot, pod) or starts(snapshot, pod):
             continue
         key = (pod.namespace, pod.owner or pod.name, _words(snapshot, pod))
         groups.setdefault(key if key in groups or len(groups) < _MANY else ("", "", ""), []).append(pod)
     for pods in groups.values():
         yield _finding(snapshot, pods)
+
+
+def _named(findings: Iterable[Finding]) -> set[str]:
+    """The pods that findings are about, or name."""
+    told = list(findings)
+    subjects = (finding.subject for finding in told if finding.subject.kind == "Pod")
+    return {path for finding in told for path in finding.pods} | {f"{one.namespace}/{one.name}" for one in subjects}
+
+
+def _is_young(snapshot: Snapshot, pod: Pod) -> bool:
+    age = age_of(snapshot, pod, None)
+    return age is None or age < OLD
 
 
 def _parts_to_tell(snapshot: Snapshot, every: list[Finding]) -> Iterator[Pod]:
@@ -103,12 +118,12 @@ def _is_odd(snapshot: Snapshot, pod: Pod) -> bool:
 def _finding(snapshot: Snapshot, pods: list[Pod]) -> Finding:
     pod = pods[0]
     age = age_of(snapshot, pod, None)
-    young = age is None or age < OLD
+    young = _is_young(snapshot, pod)
     where = f" on node {pod.node}" if pod.node else ""
     of = f"of {pod.owner}" if len({sibling.owner for sibling in pods}) == 1 else "of which no more is known"
     more = f" (and {len(pods) - 1} more {of})" if len(pods) > 1 else ""
     how = "is not ready" if pod.node else "has no node"
-    since = f" for {int(age // 60)} minutes" if age is not None and not young else ""
+    since = f" for {int((age or 0.0) // 60)} minutes" if not young else ""
     return Finding(
         id=_PART if matching.is_part(snapshot, pod) else _POD if pod.node else _UNPLACED,
         subject=pod.subject,

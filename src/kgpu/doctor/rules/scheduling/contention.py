@@ -140,8 +140,8 @@ def _anywhere(snapshot: Snapshot, pod: Pod) -> bool:
 
 @rule("SCH-16", "The queue does not let it in", Place.CLUSTER, explains=("SCH-01", "SCH-15"))
 def queue_says_no(snapshot: Snapshot) -> Iterator[Finding]:
-    """KAI writes into the PodGroup why its queue does not admit it, and so does Volcano, which places all pods of a group
-    or none (condition Unschedulable).
+    """KAI writes into the PodGroup why its queue does not admit it. Volcano, which places all pods of a group or none,
+    does so too (condition Unschedulable).
     """
     yield from _gang_waits(snapshot)
     for group in snapshot.all("PodGroup"):
