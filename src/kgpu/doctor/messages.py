@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 from kgpu.doctor.kinds import Container, Event, Log, Pod
 from kgpu.doctor.matching import IMAGE_WORDS, pods_of_part
 from kgpu.doctor.model import Evidence
 from kgpu.doctor.objects import Key, Obj
 from kgpu.doctor.snapshot import Snapshot
+
+
+_MODULE: Final = "NVRM: "
+_SPREAD: Final = 4
+"""Lines that a message of NVIDIA's module takes at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +105,33 @@ def _messages(snapshot: Snapshot) -> list[tuple[str, Pod, Container | None, str]
 
 
 def in_kernel_logs(snapshot: Snapshot, pattern: re.Pattern[str], words: str) -> Iterator[Hit]:
-    """The last match in each node's kernel log."""
+    """The last match in each node's kernel log, also where the driver has spread its message over lines."""
     for host in snapshot.hosts.values():
         lines = host.kernel_log or ()
+        messages = snapshot.once(_kernel_messages)[host.node]
         for position in range(len(lines) - 1, -1, -1):
-            if words in lines[position] and (hit := pattern.search(lines[position])):
-                yield Hit(hit, host.cite_log(position), None, host.node)
+            if words in messages[position] and (hit := pattern.search(messages[position])):
+                cited = host.cite_log(position)
+                spread = hit.end() > len(lines[position])
+                yield Hit(hit, replace(cited, value=messages[position]) if spread else cited, None, host.node)
                 break
+
+
+def _kernel_messages(snapshot: Snapshot) -> dict[str, list[str]]:
+    return {host.node: _together(host.kernel_log or ()) for host in snapshot.hosts.values()}
+
+
+def _together(lines: tuple[str, ...]) -> list[str]:
+    """Each line, and what NVIDIA's module says in the lines after one of its own: it breaks its longer messages at some
+    60 characters, and each part is a line of the log.
+    """
+    parts = [line.partition(_MODULE) for line in lines]
+    messages: list[str] = []
+    for position, line in enumerate(lines):
+        following = itertools.takewhile(lambda part: part[1], parts[position + 1 : position + _SPREAD])
+        rest = [said.strip() for _, _, said in following] if parts[position][1] else []
+        messages.append(" ".join((line.rstrip(), *rest)) if rest else line)
+    return messages
 
 
 def in_conditions(

@@ -15,12 +15,13 @@ import msgspec
 
 from kgpu.doctor import host_facts, matching, secrets
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.sources import printed, smi
+from kgpu.doctor.sources import printed, smi, wrapped_lines
 
 _KERNEL: Final = re.compile(
     rb"\bNVRM: |\bnouveau\b.*: |\bnvidia[\w-]*: (?:loading|module|disagrees|Unknown symbol)|\bamdgpu\b.*: "
     rb"|\bLockdown: \S+: unsigned module"
 )
+_TIMES: Final = re.compile(rb" kernel: |^(?:<\d+>)?\[ *\d+\.\d+\]", re.MULTILINE)
 _NAMED: Final = re.compile(r"(?:^|/)(?:nvidia-bug-report|dmesg)[^/]*$|\.dmesg$")
 """Names of which the content is a node's own, whatever it says."""
 _OWN: Final = re.compile(
@@ -60,7 +61,7 @@ class HostTexts:
 
     def add(self, name: str, data: bytes) -> tuple[bool, bool]:
         """Whether a text is of a node, and whether it is its kernel's log."""
-        kernel = bool(_NAMED.search(name) or _KERNEL.search(data, 0, _SAMPLE))
+        kernel = bool(_NAMED.search(name) or _KERNEL.search(data, 0, _SAMPLE) or _is_wrapped(data))
         of_node = kernel or bool(_OF_SMI.search(os.path.basename(name)) or _SMI.search(data, 0, _SAMPLE))
         if of_node:
             self._found.append((name, data.decode("utf-8", "replace")))
@@ -78,6 +79,14 @@ class HostTexts:
         left = {name for name, text in anybodys if _node(snapshot, name, text) in known}
         _put_all(snapshot, [row for row in anybodys if row[0] not in left], unsure=True)
         return sorted(left)
+
+
+def _is_wrapped(data: bytes) -> bool:
+    """Whether a text is a kernel's log of which the very words that say so are broken."""
+    if not _TIMES.search(data, 0, _SAMPLE):
+        return False
+    text = data[:_SAMPLE].decode("utf-8", "replace")
+    return _KERNEL.search(wrapped_lines.joined(text).encode("utf-8", "replace")) is not None
 
 
 def _is_own(snapshot: Snapshot, name: str) -> bool:
@@ -99,8 +108,9 @@ def _put_all(snapshot: Snapshot, rows: list[tuple[str, str]], *, unsure: bool = 
 
 
 def _take(host: dict[str, Any], name: str, text: str) -> None:
-    if _NAMED.search(name) or _KERNEL.search(text.encode("utf-8", "replace")):
-        told = secrets.lines(line[:_MAX_LINE] for line in text.splitlines()[-_MAX_LINES:] if host_facts.matters(line))
+    whole = wrapped_lines.joined(text)
+    if _NAMED.search(name) or _KERNEL.search(whole.encode("utf-8", "replace")):
+        told = secrets.lines(line[:_MAX_LINE] for line in whole.splitlines()[-_MAX_LINES:] if host_facts.matters(line))
         host["kernelLog"] = [*host.get("kernelLog", ()), *told]
     trusted = _OF_SMI.search(os.path.basename(name)) is not None
     for field, value in smi.read(text).items():
@@ -123,7 +133,7 @@ def _node(snapshot: Snapshot, name: str, text: str) -> str:
     inside = [node for node in snapshot.nodes if node in name]
     if inside:
         return max(inside, key=len)
-    host_match = _HOST.search(text)
+    host_match = _HOST.search(text) or _HOST.search(wrapped_lines.joined(text))
     host = (host_match["journal"] or host_match["uname"]) if host_match else ""
     if host:
         return next((node for node in snapshot.nodes if node.partition(".")[0] == host.partition(".")[0]), host)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from kgpu.base.errors import DriverFault
 from kgpu.base.plain import text
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching, remedies
+from kgpu.doctor import matching, messages, remedies
 from kgpu.doctor.agent_reports import unread
 from kgpu.doctor.matching import DRIVER, DRIVER_MANAGER
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place, Subject
@@ -25,6 +26,30 @@ _HOLD: Final = (
 _REBUILD: Final = Remedy("apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia")
 _BUDGET: Final = 20 * 60
 _BELOW: Final = ("DRV-02", "DRV-03", "DPL-*", "SCH-02", "RUN-01", "OPR-15")
+
+
+_REFUSED: Final = re.compile(
+    r"API mismatch: the client has (?:the )?version (?P<client>[\d.]*\d),? but this kernel module has (?:the )?version "
+    r"(?P<module>[\d.]*\d)"
+)
+
+
+def _refused_clients(snapshot: Snapshot, looked: Collection[str]) -> Iterator[Finding]:
+    """DRV-06 by the module's own words, where nobody has ``looked`` which versions there are."""
+    for hit in messages.in_kernel_logs(snapshot, _REFUSED, "API mismatch"):
+        host = snapshot.hosts[hit.node]
+        if hit.node in looked or host.loaded_after(hit.evidence.line - 1) >= 0:
+            continue
+        yield Finding(
+            subject=Subject("Node", hit.node),
+            cause=(
+                f"the loaded kernel module of node {hit.node} is of driver {hit.match['module']} and has refused a "
+                f"program with libraries of {hit.match['client']}: NVML and CUDA calls fail"
+            ),
+            evidence=(hit.evidence,),
+            remedy=(*remedies.reboot(hit.node), *_HOLD),
+            nodes=(hit.node,),
+        )
 
 
 def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
@@ -47,6 +72,7 @@ def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
     looked = {host.node for host in snapshot.hosts.values() if host.driver_version and host.library_version}
+    yield from _refused_clients(snapshot, looked)
     for unreadable in unread(snapshot).values():
         if unreadable.node not in looked and unreadable.fault is DriverFault.VERSION_MISMATCH:
             yield Finding(
