@@ -266,7 +266,7 @@ def test_no_pod_that_is_not_well_is_passed_over(objects: list[dict[str, Any]]) -
     for pod in (one for one in objects if one["kind"] == "Pod" and not well(one)):
         path = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
         on = pod["spec"].get("nodeName")
-        by_node = on in named and (on in away(objects) or pod["metadata"]["namespace"] == "gpu-operator")
+        by_node = on in named and on in away(objects)
         assert path in named or by_node, f"{path} is {pod['metadata']['annotations']['drawn']}"
 
 

@@ -18,7 +18,7 @@ from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules import all_rules, is_named
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.steps import against_the_state
-from kgpu.doctor.unexplained import stuck_pods, unexplained
+from kgpu.doctor.unexplained import may_follow, stuck_pods, unexplained
 from kgpu.formats import names
 
 MAX_PER_RULE: Final = 500
@@ -56,7 +56,8 @@ def diagnose(
             missing.append(Missing(f"rule {rule.id}", f"a defect: {describe(error)}", "report it with the archive"))
     by_rule = {rule.id: rule for rule in checked_rules}
     roots = fold(without_needless(distinct(findings), by_rule, snapshot), by_rule)
-    roots += [finding for finding in unexplained(snapshot, roots) if finding.id in by_rule]
+    for finding in [finding for finding in unexplained(snapshot, roots) if finding.id in by_rule]:
+        put_under_its_cause(finding, roots, snapshot)
     if target is not None:
         wanted = related(snapshot, target)
         below = devices_below(snapshot, wanted)
@@ -74,6 +75,18 @@ def diagnose(
         looked=snapshot.counts(),
         stuck=stuck(snapshot),
     )
+
+
+def put_under_its_cause(finding: Finding, roots: list[Finding], snapshot: Snapshot) -> None:
+    """What no rule knows under the surest of the roots that may be the reason; as one of its own where none may."""
+    able = [
+        at for at, root in enumerate(roots) if any(may_follow(snapshot, finding, each) for each in root.all())
+    ]
+    if not able:
+        roots.append(finding)
+        return
+    at = min(able, key=lambda position: _weight(roots[position]))
+    roots[at] = folded(roots[at], (finding,))
 
 
 def order(finding: Finding, stack: frozenset[Subject] = frozenset()) -> tuple[int, float, bool, int, int, str, str]:

@@ -12,8 +12,8 @@ from typing import Final
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Pod
-from kgpu.doctor.model import POSSIBLE, Evidence, Finding, Level
-from kgpu.doctor.objects import Condition
+from kgpu.doctor.model import LIKELY, POSSIBLE, Evidence, Finding, Level
+from kgpu.doctor.objects import Condition, Key
 from kgpu.doctor.progress import works
 from kgpu.doctor.rules.pods.not_starting import OLD, PATIENCE, SHORT, age_of
 from kgpu.doctor.snapshot import Snapshot
@@ -35,8 +35,9 @@ def _stuck_pods(snapshot: Snapshot) -> tuple[Pod, ...]:
 
 
 def unexplained(snapshot: Snapshot, roots: Iterable[Finding]) -> Iterator[Finding]:
-    """A finding for those of one owner that stand alike and that no finding names. A note is enough for one that is
-    young, and explains none that has stood for long.
+    """A finding for those of one owner that stand alike and that no finding names; on a node of which something is told
+    one for each node, as that may be the reason there. A note is enough for one that is young, and explains none that
+    has stood for long.
     """
     every = [each for root in roots for each in root.all()]
     named = _named(finding for finding in every if finding.level is not Level.NOTE)
@@ -47,14 +48,16 @@ def unexplained(snapshot: Snapshot, roots: Iterable[Finding]) -> Iterator[Findin
         for name in finding.nodes
         if (node := snapshot.nodes.get(name)) and node.ready is False
     }
-    groups: dict[tuple[str, str, str], list[Pod]] = {}
-    for pod in (*stuck_pods(snapshot), *_parts_to_tell(snapshot, every)):
+    told = {name for finding in every if finding.level is not Level.NOTE for name in finding.nodes}
+    groups: dict[tuple[str, str, str, str], list[Pod]] = {}
+    for pod in (*stuck_pods(snapshot), *_unready_parts(snapshot)):
         if pod.path in named or (pod.path in noted and _is_young(snapshot, pod)):
             continue
         if pod.node in away or _can_not_be_judged(snapshot, pod) or starts(snapshot, pod):
             continue
-        key = (pod.namespace, pod.owner or pod.name, _words(snapshot, pod))
-        groups.setdefault(key if key in groups or len(groups) < _MANY else ("", "", ""), []).append(pod)
+        node = pod.node if pod.node in told and matching.is_part(snapshot, pod) else ""
+        key = (pod.namespace, pod.owner or pod.name, _words(snapshot, pod), node)
+        groups.setdefault(key if key in groups or len(groups) < _MANY else ("", "", "", ""), []).append(pod)
     for pods in groups.values():
         yield _finding(snapshot, pods)
 
@@ -63,7 +66,8 @@ def _named(findings: Iterable[Finding]) -> set[str]:
     """The pods that findings are about, or name."""
     told = list(findings)
     subjects = (finding.subject for finding in told if finding.subject.kind == "Pod")
-    return {path for finding in told for path in finding.pods} | {f"{one.namespace}/{one.name}" for one in subjects}
+    named = {f"{subject.namespace}/{subject.name}" for subject in subjects}
+    return named | {path for finding in told for path in finding.pods}
 
 
 def _is_young(snapshot: Snapshot, pod: Pod) -> bool:
@@ -71,16 +75,30 @@ def _is_young(snapshot: Snapshot, pod: Pod) -> bool:
     return age is None or age < OLD
 
 
-def _parts_to_tell(snapshot: Snapshot, every: list[Finding]) -> Iterator[Pod]:
-    """The parts of a GPU stack that are not ready, but for those on a node of which something is told: what is at fault
-    there may be what they wait for.
-    """
-    nodes = {name for one in every if one.level is not Level.NOTE for name in one.nodes}
+def _unready_parts(snapshot: Snapshot) -> Iterator[Pod]:
+    """The parts of a GPU stack that are not ready."""
     for pod in snapshot.pods.values():
-        if pod.ended or pod.ready or pod.node in nodes or matching.uses_accelerators(pod):
-            continue
-        if matching.is_part(snapshot, pod):
+        if not (pod.ended or pod.ready or matching.uses_accelerators(pod)) and matching.is_part(snapshot, pod):
             yield pod
+
+
+def may_follow(snapshot: Snapshot, part: Finding, cause: Finding) -> bool:
+    """Whether a part of the stack, of which no rule tells, may be unready for what is told of its node: parts wait for
+    each other in their init containers, and what is at fault with the node stops all of them.
+    """
+    if part.id != _PART or cause.level is Level.NOTE or not part.nodes or not set(part.nodes) <= set(cause.nodes):
+        return False
+    if cause.subject.kind == "Node":
+        return cause.confidence >= LIKELY
+    other = snapshot.pods.get((cause.subject.namespace, cause.subject.name)) if cause.subject.kind == "Pod" else None
+    pods = [pod for path in part.pods if (pod := snapshot.pods.get(_key(path)))]
+    waits = all(matching.initialising(pod) is not None for pod in pods)
+    return waits and other is not None and matching.is_part(snapshot, other)
+
+
+def _key(path: str) -> Key:
+    namespace, _, name = path.partition("/")
+    return namespace, name
 
 
 def _can_not_be_judged(snapshot: Snapshot, pod: Pod) -> bool:
