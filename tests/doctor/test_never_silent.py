@@ -24,7 +24,7 @@ from tests.budget import tries
 TAKEN = 1767268800.0  # 2026-01-01T12:00:00Z
 BEFORE = "2025-12-30T12:00:00Z"
 GPU = "nvidia.com/gpu"
-LISTED = ("Node", "Pod", "DaemonSet", "Job", "Event", "ClusterPolicy")
+LISTED = ("Node", "Pod", "DaemonSet", "Job", "Event", "ClusterPolicy", "ResourceClaim", "ResourceSlice", "DeviceClass")
 NODES = ("gpu-1", "gpu-2", "cpu-1")
 
 WAITING = (
@@ -46,6 +46,26 @@ OPERANDS = (
     ("nvidia-operator-validator", "nvidia-operator-validator"),
     ("gpu-operator", "gpu-operator"),
 )
+
+
+HOST_FOLDER = [{"name": "folder", "hostPath": {"path": "/run/nvidia"}}]
+"""By which a pod is believed to be a part of the stack."""
+SAID = (
+    ("Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 503", "Warning"),
+    ("BackOff", "Back-off restarting failed container main in pod x", "Warning"),
+    ("FailedScheduling", "0/3 nodes are available: 3 cannot allocate all claims.", "Warning"),
+    ("FailedMount", 'MountVolume.SetUp failed for volume "data": configmap "data" not found', "Warning"),
+    ("FailedKillPod", "error killing pod: context deadline exceeded", "Warning"),
+    ("UnexpectedAdmissionError", "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices", "Warning"),
+    ("FailedCreatePodSandBox", 'failed to get sandbox runtime: no runtime for "nvidia" is configured', "Warning"),
+    ("SomethingNew", "nobody has seen this before", "Warning"),
+    ("Pulled", "Container image is already present on machine", "Normal"),
+)  # fmt: skip
+LINES = (
+    "step 100 loss 2.5", "torch.cuda.OutOfMemoryError: CUDA out of memory.", "sh: 1: nvidia-smi: not found",
+    "Failed to initialize NVML: Unknown Error", "No devices found. Waiting indefinitely.", "panic: nobody knows",
+    "waiting for the driver", "",
+)  # fmt: skip
 
 
 @st.composite
@@ -168,16 +188,116 @@ def pods(draw: st.DrawFn, number: int) -> dict[str, Any]:
     claims = operand is None and draw(st.sampled_from((False, False, True)))
     made = {"containers": [_container(name, gpus=operand is None and not claims)], **spec}
     if operand is not None:  # by which it is believed to be a part of the stack
-        made["volumes"] = [{"name": "folder", "hostPath": {"path": "/run/nvidia"}}]
+        made["volumes"] = HOST_FOLDER
     if claims:
         made |= {"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "t"}]}
     return {"kind": "Pod", "metadata": metadata, "spec": made, "status": status}
 
 
+def _claim_of(pod: dict[str, Any], allocated: bool) -> dict[str, Any]:
+    """The claim that was made for a pod of its template."""
+    name = f"{pod['metadata']['name']}-g-x7k2p"
+    pod["status"]["resourceClaimStatuses"] = [{"name": "g", "resourceClaimName": name}]
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 1}}
+    device = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "gpu-1", "device": "gpu-0"}
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+    return {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": pod["metadata"]["namespace"], "uid": name, "creationTimestamp": BEFORE,
+                     "ownerReferences": [{**owner, "controller": True}]},
+        "spec": {"devices": {"requests": [request]}},
+        "status": {"allocation": {"devices": {"results": [device]}}} if allocated else {},
+    }  # fmt: skip
+
+
+@st.composite
+def events(draw: st.DrawFn, pod: dict[str, Any], number: int) -> dict[str, Any]:
+    """What somebody says of a pod, whether it fits how the pod is or not."""
+    reason, message, kind = draw(st.sampled_from(SAID))
+    about = {"kind": "Pod", "namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"],
+             "uid": pod["metadata"]["uid"]}  # fmt: skip
+    when = draw(st.sampled_from((BEFORE, "2026-01-01T11:59:00Z")))
+    return {
+        "kind": "Event", "metadata": {"name": f"e{number}", "namespace": about["namespace"]}, "involvedObject": about,
+        "reason": reason, "message": message, "type": kind, "count": draw(st.integers(1, 900)), "lastTimestamp": when,
+        "source": {"component": draw(st.sampled_from(("kubelet", "default-scheduler", "somebody")))},
+    }  # fmt: skip
+
+
+@st.composite
+def daemon_sets(draw: st.DrawFn, pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that the operands' pods are of, and one of which nobody has seen a pod."""
+    owners = {}
+    for pod in pods:
+        owner = next(iter(pod["metadata"].get("ownerReferences", ())), {})
+        if owner.get("kind") == "DaemonSet":
+            ready = pod["metadata"]["annotations"]["drawn"] == "well"
+            owners[owner["name"]] = (pod["metadata"]["labels"]["app"], pod["spec"], 1, 1, int(ready))
+    if draw(st.booleans()):
+        app, name = draw(st.sampled_from(OPERANDS[:-1]))
+        wanted = draw(st.integers(0, 2))
+        made = draw(st.integers(0, wanted))  # none of which anybody has seen
+        owners["of-nobody"] = (app, {"containers": [_container(name, gpus=False)], "volumes": HOST_FOLDER}, wanted, made, 0)
+    return [
+        {
+            "kind": "DaemonSet",
+            "metadata": {"name": name, "namespace": "gpu-operator", "uid": name, "creationTimestamp": BEFORE,
+                         "annotations": {"drawn": "missing" if name == "of-nobody" and wanted else "as its pods"}},
+            "spec": {"selector": {"matchLabels": {"app": app}},
+                     "template": {"metadata": {"labels": {"app": app}},
+                                  "spec": {key: spec[key] for key in ("containers", "volumes") if key in spec}}},
+            "status": {"desiredNumberScheduled": wanted, "currentNumberScheduled": made,
+                       "numberReady": ready, "numberUnavailable": wanted - ready, "observedGeneration": 1},
+        }
+        for name, (app, spec, wanted, made, ready) in owners.items()
+    ]  # fmt: skip
+
+
+@st.composite
+def jobs(draw: st.DrawFn, number: int) -> dict[str, Any]:
+    """A Job of which no pod is there: put off, failed, done, or never begun."""
+    kind = draw(st.sampled_from(("suspended", "lost", "done")))
+    since = {"status": "True", "lastTransitionTime": BEFORE}
+    conditions = {
+        "suspended": [{**since, "type": "Suspended", "reason": "JobSuspended", "message": "Job suspended"}],
+        "lost": [{**since, "type": "Failed", "reason": draw(st.sampled_from(("BackoffLimitExceeded", "DeadlineExceeded")))}],
+        "done": [{**since, "type": "Complete"}],
+    }[kind]
+    return {
+        "kind": "Job",
+        "metadata": {"name": f"job-{number}", "namespace": "ml", "uid": f"j{number}", "creationTimestamp": BEFORE,
+                     "annotations": {"drawn": kind}},
+        "spec": {"suspend": kind == "suspended",
+                 "template": {"spec": {"containers": [_container("main", gpus=True)], "restartPolicy": "Never"}}},
+        "status": {"conditions": conditions, "failed": int(kind == "lost"), "succeeded": int(kind == "done")},
+    }  # fmt: skip
+
+
 @st.composite
 def clusters(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Nodes and pods, and often what else there is of them: claims, Events, logs, DaemonSets, Jobs, the policy."""
     found = [draw(nodes(name)) for name in NODES]
-    return found + [draw(pods(number)) for number in range(draw(st.integers(0, 5)))]
+    drawn = [draw(pods(number)) for number in range(draw(st.integers(0, 5)))]
+    found += drawn
+    if draw(st.booleans()):
+        return found
+    for number, pod in enumerate(drawn):
+        if "resourceClaims" in pod["spec"] and draw(st.booleans()):
+            found.append(_claim_of(pod, allocated="nodeName" in pod["spec"] or draw(st.booleans())))
+        if draw(st.booleans()):
+            found.append(draw(events(pod, number)))
+        if draw(st.booleans()):
+            container = pod["spec"]["containers"][0]["name"]
+            place = {key: pod["metadata"][key] for key in ("name", "namespace")}
+            lines = draw(st.lists(st.sampled_from(LINES), max_size=3))
+            found.append({"kind": "PodLog", "metadata": place, "container": container, "lines": lines})
+    found += draw(daemon_sets(drawn))
+    found += [draw(jobs(number)) for number in range(draw(st.integers(0, 2)))]
+    if draw(st.booleans()):
+        state = draw(st.sampled_from(("ready", "notReady", "")))
+        policy = {"name": "cluster-policy", "uid": "policy", "creationTimestamp": BEFORE}
+        found.append({"kind": "ClusterPolicy", "metadata": policy, "spec": {}, "status": {"state": state}})
+    return found
 
 
 GATED = {"kind": "Job", "metadata": {"name": "later", "namespace": "ml", "uid": "j", "creationTimestamp": BEFORE}, "spec": {
@@ -272,6 +392,16 @@ def test_no_pod_that_is_not_well_is_passed_over(objects: list[dict[str, Any]]) -
 
 @tries(300)
 @given(objects=clusters())
+def test_no_workload_that_does_not_run_is_passed_over(objects: list[dict[str, Any]]) -> None:
+    """Jobs that are put off or have failed, and DaemonSets of the stack that want pods of which none is ready."""
+    _, named = told(diagnose(Snapshot.of(objects, taken=TAKEN, listed=LISTED), strict=True))
+    for one in (one for one in objects if one["kind"] in {"Job", "DaemonSet"}):
+        if one["metadata"]["annotations"]["drawn"] in {"suspended", "lost", "missing"}:
+            assert f"{one['metadata']['namespace']}/{one['metadata']['name']}" in named
+
+
+@tries(300)
+@given(objects=clusters())
 def test_what_counts_as_stuck_is_told(objects: list[dict[str, Any]]) -> None:
     """By whoever counts: all drawn pods are of two days ago, so that none may still be starting."""
     report = diagnose(Snapshot.of(objects, taken=TAKEN, listed=LISTED), strict=True)
@@ -310,7 +440,7 @@ def test_what_is_well_is_left_alone(objects: list[dict[str, Any]]) -> None:
             node["status"]["allocatable"][GPU] = node["status"]["capacity"][GPU] = "8"
         elif GPU in node["status"]["allocatable"]:
             del node["status"]["allocatable"][GPU], node["status"]["capacity"][GPU]
-    drawn = [one for one in objects if one["metadata"].get("namespace") == "ml" and well(one)]
+    drawn = [one for one in objects if one["kind"] == "Pod" and one["metadata"].get("namespace") == "ml" and well(one)]
     running = [one for one in drawn if one["metadata"]["annotations"]["drawn"] != "failed"]
     for pod in running:
         pod["spec"]["nodeName"] = "gpu-1"

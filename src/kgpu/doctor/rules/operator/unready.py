@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy, words
-from kgpu.doctor import matching
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.agent_reports import ill
 from kgpu.doctor.model import POSSIBLE, Finding, Level, Place
 from kgpu.doctor.objects import Condition, Obj
 from kgpu.doctor.rule import rule
+from kgpu.doctor.rules.quota.refused import refused
 from kgpu.doctor.rules.sharing.time_slicing import no_such_map, wrong_key
 from kgpu.doctor.snapshot import Snapshot
 
@@ -38,8 +39,10 @@ _SHOWN: Final = 3
 @rule("OBJ-00", "An object of the GPU stack is not ready", Place.CLUSTER, last_resort=True)
 def unready(snapshot: Snapshot) -> Iterator[Finding]:
     """The ClusterPolicy, or another object that configures a GPU stack, has a condition that says that it is not ready,
-    and neither its pods nor the nodes show why: the finding quotes the condition.
+    and neither its pods nor the nodes show why: the finding quotes the condition. Or a DaemonSet of the stack wants pods
+    on nodes, none of them is ready, and nobody has seen one that would show why.
     """
+    yield from _without_pods(snapshot)
     for kind in _KINDS:
         for obj in snapshot.all(kind):
             if obj.deleting or obj.text("status.state").lower() in _ASIDE:
@@ -47,6 +50,35 @@ def unready(snapshot: Snapshot) -> Iterator[Finding]:
             wrong = _wrong(obj)
             if wrong and not _explained(snapshot, obj, wrong):
                 yield _finding(snapshot, obj, wrong)
+
+
+def _without_pods(snapshot: Snapshot) -> Iterator[Finding]:
+    """DaemonSets of the stack without a ready pod and with none to be seen. Whose pods are there, is told by these; whose
+    pods are refused, by the refusal.
+    """
+    lacking = {event.about for event in refused(snapshot)}
+    for daemons in snapshot.all("DaemonSet"):
+        wanted, ready = (daemons.number(f"status.{field}") for field in ("desiredNumberScheduled", "numberReady"))
+        age = snapshot.age(daemons.created)
+        if not wanted or ready or (age is not None and age < _SETTLING) or snapshot.pods_of(daemons):
+            continue
+        if daemons.deleting or ("DaemonSet", *daemons.key) in lacking or not matching.believed(snapshot, daemons):
+            continue
+        made = int(daemons.number("status.currentNumberScheduled"))
+        yield Finding(
+            subject=daemons.subject,
+            cause=(
+                f"{daemons} wants pods on {int(wanted)} nodes and none is ready"
+                + (", and its pods were not looked at" if made else ": not one has been made")
+            ),
+            evidence=tuple(
+                daemons.cite(f"status.{field}")
+                for field in ("desiredNumberScheduled", "currentNumberScheduled", "numberReady")
+            ),
+            remedy=(remedies.describe(daemons.namespace, "daemonset", daemons.name),),
+            confidence=POSSIBLE,
+            since=daemons.created,
+        )
 
 
 def _wrong(obj: Obj) -> list[Condition]:

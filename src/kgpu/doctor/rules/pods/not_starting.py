@@ -145,6 +145,9 @@ def _position(stuck: _Stuck) -> int:
 
 
 def _is_bad(stuck: _Stuck) -> bool:
+    """Whether it can't be that a part only waits for another: it has ended, should have gone, or fails by itself."""
+    if stuck.leaves or stuck.pod.ended:
+        return True
     return stuck.container is not None and matching.failing(stuck.pod) is not None
 
 
