@@ -29,9 +29,10 @@ _BELOW: Final = ("DRV-02", "DRV-03", "DPL-*", "SCH-02", "RUN-01", "OPR-15")
 
 
 _REFUSED: Final = re.compile(
-    r"API mismatch: the client has (?:the )?version (?P<client>[\d.]*\d),? but this kernel module has (?:the )?version "
-    r"(?P<module>[\d.]*\d)"
+    r"API mismatch: the client (?:'[^']{0,64}' \(pid \d+\) )?has (?:the )?version (?P<client>\d[\d.-]*),? but this kernel "
+    r"module has (?:the )?version (?P<module>\d[\d.-]*\d)"
 )
+"""As older drivers say it, and newer ones, which name the program."""
 
 
 def _refused_clients(snapshot: Snapshot, looked: Collection[str]) -> Iterator[Finding]:

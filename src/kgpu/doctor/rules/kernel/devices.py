@@ -55,10 +55,16 @@ def closed_module(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-_UNSUPPORTED: Final = re.compile(r"NVRM: installed in this system is not supported by the")
+_UNSUPPORTED: Final = re.compile(r"NVRM: installed in this system is not supported by the(?: (?P<version>\d[\d.]*\d))?")
 _WHICH: Final = re.compile(r"NVRM: The NVIDIA GPU (?P<gpu>[\w:.]+) \(PCI ID: (?P<device>[\w:]+)\)")
 _RELEASE: Final = re.compile(r"NVRM: NVIDIA (?P<version>\d[\d.]+) driver release")
 _AROUND: Final = 3
+
+
+def _version_in(line: str) -> str:
+    """The driver's version as older drivers say it: in the line that says that a GPU is not supported."""
+    hit = _UNSUPPORTED.search(line)
+    return (hit["version"] or "") if hit else ""
 
 
 def unsupported(snapshot: Snapshot) -> Iterator[Finding]:
@@ -71,12 +77,13 @@ def unsupported(snapshot: Snapshot) -> Iterator[Finding]:
         near = range(max(at - _AROUND, 0), min(at + _AROUND, len(lines)))
         which = next((hit for index in near if (hit := _WHICH.search(lines[index]))), None)
         release = next((hit for index in near if (hit := _RELEASE.search(lines[index]))), None)
+        version = release["version"] if release else _version_in(lines[at])
         shown = [index for index in near if _WHICH.search(lines[index]) or index == at or _RELEASE.search(lines[index])]
         yield Finding(
             subject=Subject("Node", host.node),
             cause=(
                 f"the GPU {which['gpu'] + ' (' + which['device'] + ') ' if which else ''}of node {host.node} is not "
-                f"supported by this driver{' ' + release['version'] if release else ''}: it is newer or older than "
+                f"supported by this driver{version and f' {version}'}: it is newer or older than "
                 "the driver's list, or a virtual GPU, which needs NVIDIA's vGPU guest driver"
             ),
             evidence=tuple(host.cite_log(index) for index in shown),
