@@ -3,11 +3,12 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 VENV ?= .venv
+CASES ?= cases
 PY := $(VENV)/bin/python
 # The environment is current when it was made from exactly these files.
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt tools/setup-venv.sh | sha256sum | cut -c1-16)
 
-.PHONY: help setup demo test test-fast test-deep coverage conformance lint format docs chart-repo bench clean
+.PHONY: help setup demo test test-fast test-deep coverage conformance lint format docs chart-repo bench cases clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -53,6 +54,9 @@ docs: $(STAMP) ## the tables in docs/reference and the pages of docs/answers, ma
 	@$(PY) tools/reference_docs.py
 	@$(PY) tools/answers.py
 	@$(PY) tools/explanations.py
+
+cases: $(STAMP) ## what the doctor says to reports that are kept in a folder (CASES=FOLDER)
+	@$(PY) tools/replay_cases.py $(CASES)
 
 chart-repo: $(STAMP) ## the chart as a repository for `helm repo add`, in dist/charts
 	@$(PY) tools/chart_repo.py

@@ -142,11 +142,18 @@ def _doctor_rules() -> str:
     for place in Place:
         rules = sorted((rule for rule in all_rules() if rule.place is place), key=lambda rule: rule.id)
         rows = [
-            (f"`{rule.id}`", rule.title, ", ".join(f"`{one}`" for one in rule.also) or "-", rule.explain)
+            (
+                f"`{rule.id}`",
+                rule.title,
+                ", ".join(f"`{one}`" for one in rule.also) or "-",
+                rule.explain,
+                "; ".join(rule.rests_on) or "-",
+            )
             for rule in rules
         ]
+        head = ("id", "what is wrong", "covers too", "why, and what helps", "rests on")
         title = f"{place.title[0].upper()}{place.title[1:]}"
-        parts.append(f"## {title}\n{_table(('id', 'what is wrong', 'covers too', 'why, and what helps'), rows)}")
+        parts.append(f"## {title}\n{_table(head, rows)}")
     return "\n\n".join(parts)
 
 

@@ -171,6 +171,13 @@ def test_explain_as_data(capsys: Said) -> None:
     assert main(["kgpu", "doctor", "--explain", "SCH-08", "-o", "sarif"]) == 2
 
 
+def test_explain_says_what_the_rule_rests_on(capsys: Said) -> None:
+    assert main(["kgpu", "doctor", "--explain", "KRN-05"]) == 0
+    assert "rests on: NVIDIA/gpu-operator#751" in capsys.readouterr().out.splitlines()
+    assert main(["kgpu", "doctor", "--explain", "KRN-05", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rests_on"] == ["NVIDIA/gpu-operator#751"]
+
+
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
 def test_every_rule_is_explained_with_a_case_and_a_remedy(rule: Rule) -> None:
     found = explain.about(rule, rule.id)

@@ -198,7 +198,10 @@ def _claim_of(pod: dict[str, Any], allocated: bool) -> dict[str, Any]:
     """The claim that was made for a pod of its template."""
     name = f"{pod['metadata']['name']}-g-x7k2p"
     pod["status"]["resourceClaimStatuses"] = [{"name": "g", "resourceClaimName": name}]
-    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 1}}
+    request = {
+        "name": "gpu",
+        "exactly": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 1},
+    }
     device = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "gpu-1", "device": "gpu-0"}
     owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
     return {
@@ -237,7 +240,13 @@ def daemon_sets(draw: st.DrawFn, pods: list[dict[str, Any]]) -> list[dict[str, A
         app, name = draw(st.sampled_from(OPERANDS[:-1]))
         wanted = draw(st.integers(0, 2))
         made = draw(st.integers(0, wanted))  # none of which anybody has seen
-        owners["of-nobody"] = (app, {"containers": [_container(name, gpus=False)], "volumes": HOST_FOLDER}, wanted, made, 0)
+        owners["of-nobody"] = (
+            app,
+            {"containers": [_container(name, gpus=False)], "volumes": HOST_FOLDER},
+            wanted,
+            made,
+            0,
+        )
     return [
         {
             "kind": "DaemonSet",
@@ -260,7 +269,9 @@ def jobs(draw: st.DrawFn, number: int) -> dict[str, Any]:
     since = {"status": "True", "lastTransitionTime": BEFORE}
     conditions = {
         "suspended": [{**since, "type": "Suspended", "reason": "JobSuspended", "message": "Job suspended"}],
-        "lost": [{**since, "type": "Failed", "reason": draw(st.sampled_from(("BackoffLimitExceeded", "DeadlineExceeded")))}],
+        "lost": [
+            {**since, "type": "Failed", "reason": draw(st.sampled_from(("BackoffLimitExceeded", "DeadlineExceeded")))}
+        ],
         "done": [{**since, "type": "Complete"}],
     }[kind]
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,3 +110,22 @@ def test_a_module_without_any_is_a_defect(folder: Path) -> None:
 def test_every_explanation_is_one_line_of_words() -> None:
     for one in all_rules():
         assert one.explain == " ".join(one.explain.split()), one.id
+
+
+WITHOUT_A_SOURCE = 103
+"""Rules of which nobody has written down what they rest on: this number only falls."""
+SOURCE = re.compile(
+    r"[\w.-]+/[\w.-]+#\d+"  # a thread
+    r"|[\w.-]+/[\w.-]+(?: v?[\w.-]+)?, .+"  # what of a repository, at which release
+    r"|[A-Z].+ (?:documentation|catalogue)(?:[:,] .+)?|KEP-\d+ .+"
+)
+
+
+def test_what_rules_rest_on_is_a_source_that_can_be_looked_up() -> None:
+    for rule in all_rules():
+        assert all(SOURCE.fullmatch(source) for source in rule.rests_on), (rule.id, rule.rests_on)
+        assert len(set(rule.rests_on)) == len(rule.rests_on)
+
+
+def test_a_new_rule_says_what_it_rests_on() -> None:
+    assert len([rule.id for rule in all_rules() if not rule.rests_on]) <= WITHOUT_A_SOURCE

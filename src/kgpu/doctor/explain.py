@@ -41,6 +41,7 @@ class Explanation:
             "example": {"cause": self.cause, "evidence": list(self.evidence), "remedy": list(self.remedy)},
             "explains": list(rule.explains),
             "covers": list(rule.also),
+            "rests_on": list(rule.rests_on),
             "pages": list(self.pages),
         }
 
@@ -85,6 +86,8 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         yield f"explains: {', '.join(rule.explains)}"
     if rule.also and explanation.asked == rule.id:
         yield f"covers too: {', '.join(rule.also)}"
+    for source in rule.rests_on:
+        yield f"rests on: {source}"
     for page in explanation.pages:
         yield f"more: {page}"
 

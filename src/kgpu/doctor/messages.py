@@ -14,7 +14,6 @@ from kgpu.doctor.model import Evidence
 from kgpu.doctor.objects import Key, Obj
 from kgpu.doctor.snapshot import Snapshot
 
-
 _MODULE: Final = "NVRM: "
 _SPREAD: Final = 4
 """Lines that a message of NVIDIA's module takes at most."""

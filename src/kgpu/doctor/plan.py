@@ -79,9 +79,7 @@ def diagnose(
 
 def put_under_its_cause(finding: Finding, roots: list[Finding], snapshot: Snapshot) -> None:
     """What no rule knows under the surest of the roots that may be the reason; as one of its own where none may."""
-    able = [
-        at for at, root in enumerate(roots) if any(may_follow(snapshot, finding, each) for each in root.all())
-    ]
+    able = [at for at, root in enumerate(roots) if any(may_follow(snapshot, finding, each) for each in root.all())]
     if not able:
         roots.append(finding)
         return

@@ -25,6 +25,8 @@ class Rule:
     ``explains``: ids (``DPL-01``) or groups (``DPL-*``) of findings that follow from this one where they hurt the same
     node or pod. ``also``: further rows of the catalogue that this rule covers, with the same cause and cure.
     ``by_hand``: somebody has written it so; it follows from nothing, and no group (``DPL-*``) of another rule means it.
+    ``rests_on``: the source or documentation of a release, or the threads, that show that the software behaves so;
+    empty where none is known.
     ``last_resort``: counts only for pods of which no other finding but a note is told.
     """
 
@@ -37,6 +39,7 @@ class Rule:
     also: tuple[str, ...] = ()
     last_resort: bool = False
     by_hand: bool = False
+    rests_on: tuple[str, ...] = ()
 
 
 _DECLARED: Final[list[tuple[str, Rule]]] = []
@@ -52,6 +55,7 @@ def rule(
     also: tuple[str, ...] = (),
     last_resort: bool = False,
     by_hand: bool = False,
+    rests_on: tuple[str, ...] = (),
     facts: Mapping[str, str] | None = None,
 ) -> Callable[[_Checked], _Checked]:
     """Declare the function below as a rule; it stays the function that it is.
@@ -63,7 +67,9 @@ def rule(
         prose = " ".join(inspect.cleandoc(check.__doc__ or "").split())
         assert prose, f"rule {rule_id} has no docstring, which is its explanation"
         explain = prose.format_map(facts) if facts else prose
-        declared_rule = Rule(rule_id, title, place, check, explain, explains, also, last_resort, by_hand)
+        declared_rule = Rule(
+            rule_id, title, place, check, explain, explains, also, last_resort, by_hand, rests_on
+        )  # fmt: skip
         _DECLARED.append((check.__module__, declared_rule))
         return check
 

@@ -65,6 +65,7 @@ class Sign:
     expected: str = ""
     explains: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
+    rests_on: tuple[str, ...] = ()
     proof: Callable[[Snapshot, Hit], tuple[Evidence, ...] | None] | None = None
     besides: Callable[[Snapshot], Iterable[Finding]] | None = None
 
@@ -72,8 +73,18 @@ class Sign:
 def rules_of(*signs: Sign) -> tuple[Rule, ...]:
     """A rule for each row."""
     return tuple(
-        Rule(sign.id, sign.title, sign.place, _check(sign), sign.explain, sign.explains, sign.also) for sign in signs
-    )  # fmt: skip
+        Rule(
+            id=sign.id,
+            title=sign.title,
+            place=sign.place,
+            check=_check(sign),
+            explain=sign.explain,
+            explains=sign.explains,
+            also=sign.also,
+            rests_on=sign.rests_on,
+        )
+        for sign in signs
+    )
 
 
 def _check(sign: Sign) -> Callable[[Snapshot], Iterable[Finding]]:

@@ -12,12 +12,15 @@ import re
 from typing import Final
 
 _TIMED: Final = re.compile(
-    r"(?:<\d{1,3}>|[a-z]{1,8} {0,4}: ?[a-z]{1,8} {0,4}: )?\[ *(?:\d{1,12}\.\d{1,9}|\+\d{1,9}\.\d{1,9}|[A-Z][a-z]{2} ?[A-Z\d][^\]]{0,30})\]"
+    r"(?:<\d{1,3}>|[a-z]{1,8} {0,4}: ?[a-z]{1,8} {0,4}: )?"
+    r"\[ *(?:\d{1,12}\.\d{1,9}|\+\d{1,9}\.\d{1,9}|[A-Z][a-z]{2} ?[A-Z\d][^\]]{0,30})\]"
     r"|\d{1,4},\d{1,18},\d{1,18},[^;]{0,40};"
     r"|(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d)"
     r"|-- "
 )
-"""How lines begin in dmesg (with -T, -H and -x too), in /dev/kmsg, and in the journal; ``-- Boot`` stands between boots."""
+"""How lines begin in dmesg (with -T, -H and -x too), in /dev/kmsg and in the journal, where ``-- Boot`` stands between
+boots.
+"""
 _BARE: Final = re.compile(r"[A-Za-z][\w.-]{0,40}(?: [\w.:-]{1,24})?: ")
 """How they begin where nobody has written the time: with a module, and perhaps its device."""
 _OTHER: Final = re.compile(r"\s*$|[+|=_*-]{2}|\| |\S*[#$](?: |$)")
@@ -70,8 +73,8 @@ def _goes_on(above: str, line: str, column: int) -> bool:
 
 
 def _is_between_words(lines: list[str], rests: frozenset[int], column: int) -> bool:
-    """Whether lines were broken at blanks, which are gone: then most do not fill the column. A terminal breaks anywhere,
-    and a blank at the very end of a line is lost where it is copied.
+    """Whether lines were broken at blanks, which are gone: then most do not fill the column. A terminal breaks
+    anywhere, and a blank at the very end of a line is lost where it is copied.
     """
     short = sum(len(lines[at - 1]) < column - 1 for at in rests)
     return 2 * short >= len(rests)

@@ -95,7 +95,12 @@ def _values(device: Device, expression: str) -> tuple[Evidence, ...]:
     return tuple(evidence[:_SHOWN])
 
 
-@rule("DRA-01", "No device is free", Place.CLUSTER)
+@rule(
+    "DRA-01",
+    "No device is free",
+    Place.CLUSTER,
+    rests_on=("kubernetes-sigs/dra-driver-nvidia-gpu, documentation",),
+)
 def _taken(snapshot: Snapshot) -> Iterator[Finding]:
     """The scheduler's message is the same for every cause: cannot allocate all claims. This rule evaluates each
     selector on each device and counts what other claims hold.
@@ -137,7 +142,13 @@ def _taken(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("DRA-04", "A selector fails", Place.CLUSTER, explains=("DRA-01",))
+@rule(
+    "DRA-04",
+    "A selector fails",
+    Place.CLUSTER,
+    explains=("DRA-01",),
+    rests_on=("kubernetes/kubernetes#135184",),
+)
 def _fails(snapshot: Snapshot) -> Iterator[Finding]:
     """An attribute or capacity that a device lacks is an error in CEL, not false, and ends the search. Ask with has()
     or in first.
@@ -196,7 +207,13 @@ def _never_true(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("DRA-07", "No slices", Place.PLUGIN, explains=("SCH-02",))
+@rule(
+    "DRA-07",
+    "No slices",
+    Place.PLUGIN,
+    explains=("SCH-02",),
+    rests_on=("intel/intel-resource-drivers-for-kubernetes#13", "google/dranet#30"),
+)
 def _no_slices(snapshot: Snapshot) -> Iterator[Finding]:
     """DRA drivers publish devices in ResourceSlices. Without any, the kubelet plugin does not run, or the API group or
     feature gates are off.
@@ -236,7 +253,12 @@ def _no_slices(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("DRA-18", "Devices are tainted", Place.CLUSTER)
+@rule(
+    "DRA-18",
+    "Devices are tainted",
+    Place.CLUSTER,
+    rests_on=("kubernetes-sigs/dra-driver-nvidia-gpu 22407113, source",),
+)
 def _tainted(snapshot: Snapshot) -> Iterator[Finding]:
     """Health monitors and DeviceTaintRules taint devices (gpu.nvidia.com/xid, gpu-lost, unmonitored); a request needs a
     toleration to get one.
@@ -371,7 +393,13 @@ def _no_claim(snapshot: Snapshot, *, elsewhere: bool) -> Iterator[Finding]:
         )
 
 
-@rule("DRA-20", "A resource where there is DRA alone", Place.CLUSTER, explains=("SCH-02",))
+@rule(
+    "DRA-20",
+    "A resource where there is DRA alone",
+    Place.CLUSTER,
+    explains=("SCH-02",),
+    rests_on=("kubernetes-sigs/dra-driver-nvidia-gpu, documentation",),
+)
 def _extended(snapshot: Snapshot) -> Iterator[Finding]:
     """With the DRA driver in place of the device plugin nvidia.com/gpu is offered only through
     DeviceClass.spec.extendedResourceName and the gate DRAExtendedResource.
@@ -418,7 +446,13 @@ def _extended(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("DRA-23", "The gate is off in one component", Place.CLUSTER, explains=("DRA-01", "DRA-07"))
+@rule(
+    "DRA-23",
+    "The gate is off in one component",
+    Place.CLUSTER,
+    explains=("DRA-01", "DRA-07"),
+    rests_on=("google/dranet#30",),
+)
 def _gates(snapshot: Snapshot) -> Iterator[Finding]:
     """DynamicResourceAllocation has to be the same in API server, controller manager, scheduler and kubelets."""
     off, others = [], 0

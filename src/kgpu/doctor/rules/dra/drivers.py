@@ -46,7 +46,12 @@ def _old_field(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("DRA-19", "Two releases of the DRA driver", Place.PLUGIN)
+@rule(
+    "DRA-19",
+    "Two releases of the DRA driver",
+    Place.PLUGIN,
+    rests_on=("kubernetes-sigs/dra-driver-nvidia-gpu, documentation",),
+)
 def _two_releases(snapshot: Snapshot) -> Iterator[Finding]:
     """After a rename of the chart the old and the new release both publish slices."""
     by_node: dict[str, dict[str, Obj]] = {}
@@ -73,7 +78,12 @@ def _two_releases(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("DRA-15", "The ComputeDomain is not ready", Place.CLUSTER)
+@rule(
+    "DRA-15",
+    "The ComputeDomain is not ready",
+    Place.CLUSTER,
+    rests_on=("kubernetes-sigs/dra-driver-nvidia-gpu, documentation",),
+)
 def _domain_waits(snapshot: Snapshot) -> Iterator[Finding]:
     """IMEX daemons on all nodes have to reach each other over one NVLink fabric; a daemon on the host takes their
     ports.
@@ -181,6 +191,7 @@ RULES: Final = rules_of(
             "The kubelet asks the DRA driver on the node to prepare what was allocated (NodePrepareResources). What "
             "follows in the event is the driver's own error."
         ),
+        rests_on=("kubernetes-sigs/dra-driver-nvidia-gpu, documentation",),
     ),
     Sign(
         id="DRA-09",
@@ -197,6 +208,7 @@ RULES: Final = rules_of(
         explain="The driver's pod on the node is down or starts again, or its registration socket is gone.",
         confidence=CERTAIN,
         explains=("DRA-08",),
+        rests_on=("kubernetes-sigs/dra-driver-nvidia-gpu, documentation",),
     ),
     Sign(
         id="DRA-10",
@@ -216,6 +228,7 @@ RULES: Final = rules_of(
         explain="v1 came with Kubernetes 1.34; a driver or kubelet of another time asks for v1beta1 or v1.",
         confidence=CERTAIN,
         explains=("DRA-08",),
+        rests_on=("kubernetes-sigs/dra-driver-nvidia-gpu#766",),
     ),
     Sign(
         id="DRA-12",
@@ -238,6 +251,7 @@ RULES: Final = rules_of(
         ),
         confidence=CERTAIN,
         besides=_chart_refuses,
+        rests_on=("kubernetes-sigs/dra-driver-nvidia-gpu, documentation",),
     ),
     Sign(
         id="DRA-13",
@@ -257,6 +271,7 @@ RULES: Final = rules_of(
             "the host's / or the driver container's /run/nvidia/driver."
         ),
         explains=("DRA-07", "DRA-09"),
+        rests_on=("kubernetes-sigs/dra-driver-nvidia-gpu 22407113, source",),
     ),
     Sign(
         id="DRA-14",
@@ -272,6 +287,7 @@ RULES: Final = rules_of(
         explain="ComputeDomains need 570.158.01; claims for GPUs 565.",
         confidence=CERTAIN,
         explains=("DRA-07", "DRA-09", "DRA-15"),
+        rests_on=("kubernetes-sigs/dra-driver-nvidia-gpu 22407113, source",),
     ),
     Sign(
         id="DRA-16",
@@ -288,6 +304,7 @@ RULES: Final = rules_of(
         explain="After a crash or reboot the checkpoint of the kubelet plugin can name claims that are gone.",
         confidence=CERTAIN,
         explains=("DRA-08",),
+        rests_on=("kubernetes-sigs/dra-driver-nvidia-gpu#951",),
     ),
     Sign(
         id="DRA-17",
@@ -302,6 +319,7 @@ RULES: Final = rules_of(
         explain="The driver refuses the two feature gates together.",
         confidence=CERTAIN,
         explains=("DRA-07", "DRA-09"),
+        rests_on=("kubernetes-sigs/dra-driver-nvidia-gpu 22407113, source",),
     ),
     Sign(
         id="DRA-21",
@@ -317,5 +335,6 @@ RULES: Final = rules_of(
         ),
         explain="Opaque parameters are decoded strictly by the driver's admission webhook.",
         confidence=CERTAIN,
+        rests_on=("kubernetes-sigs/dra-driver-nvidia-gpu 22407113, source",),
     ),
 )

@@ -29,8 +29,8 @@ _BELOW: Final = ("DRV-02", "DRV-03", "DPL-*", "SCH-02", "RUN-01", "OPR-15")
 
 
 _REFUSED: Final = re.compile(
-    r"API mismatch: the client (?:'[^']{0,64}' \(pid \d+\) )?has (?:the )?version (?P<client>\d[\d.-]*),? but this kernel "
-    r"module has (?:the )?version (?P<module>\d[\d.-]*\d)"
+    r"API mismatch: the client (?:'[^']{0,64}' \(pid \d+\) )?has (?:the )?version (?P<client>\d[\d.-]*),? but this "
+    r"kernel module has (?:the )?version (?P<module>\d[\d.-]*\d)"
 )
 """As older drivers say it, and newer ones, which name the program."""
 
@@ -137,6 +137,7 @@ def not_loaded(snapshot: Snapshot) -> Iterator[Finding]:
     "The driver is being built",
     Place.KERNEL,
     explains=("DPL-18", "SCH-02", "SCH-03", "OPR-15", "RUN-01", "DPL-01", "RUN-16"),
+    rests_on=("NVIDIA/gpu-operator v26.7.0, source",),
 )
 def compiling(snapshot: Snapshot) -> Iterator[Finding]:
     """The driver's container compiles for 3 to 10 minutes; its startup probe gives it about 20."""
@@ -171,6 +172,7 @@ def compiling(snapshot: Snapshot) -> Iterator[Finding]:
     "The driver's pod fails and all wait for it",
     Place.KERNEL,
     explains=("DPL-18", "SCH-02", "SCH-03", "OPR-15", "RUN-01", "DPL-01"),
+    rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
 )
 def held_up(snapshot: Snapshot) -> Iterator[Finding]:
     """Everything on the node waits for the file driver-ready; the driver's pod is the one to fix."""
@@ -230,6 +232,7 @@ RULES: Final = rules_of(
         ),
         explains=(*_BELOW, "SCH-03", "HW-09"),
         besides=not_loaded,
+        rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
     ),
     Sign(
         id="DRV-04",
@@ -249,6 +252,12 @@ RULES: Final = rules_of(
         explain="Pods with GPUs, or services of the host, hold the module while it is to be replaced.",
         confidence=CERTAIN,
         explains=_BELOW,
+        rests_on=(
+            "NVIDIA/gpu-operator#2166",
+            "NVIDIA/gpu-operator#416",
+            "NVIDIA/gpu-operator#367",
+            "NVIDIA/gpu-operator#2509",
+        ),
     ),
     Sign(
         id="DRV-06",
@@ -271,6 +280,12 @@ RULES: Final = rules_of(
         confidence=CERTAIN,
         explains=_BELOW,
         besides=mismatch,
+        rests_on=(
+            "NVIDIA/k8s-device-plugin#1431",
+            "NVIDIA/gpu-operator#898",
+            "NVIDIA/nvidia-container-toolkit#394",
+            "NVIDIA/open-gpu-kernel-modules 154199c6, osapi.c: RmPerformVersionCheck",
+        ),
     ),
     Sign(
         id="DRV-24",
@@ -297,6 +312,7 @@ RULES: Final = rules_of(
             "without a way to the repositories it fails."
         ),
         explains=_BELOW,
+        rests_on=("NVIDIA/gpu-operator#302", "NVIDIA GPU Operator documentation: troubleshooting, release notes"),
     ),
     Sign(
         id="DRV-11",
@@ -315,5 +331,6 @@ RULES: Final = rules_of(
         ),
         explain="CUDA error 35: the runtime in the image asks for a newer driver.",
         confidence=CERTAIN,
+        rests_on=("NVIDIA/k8s-device-plugin#167",),
     ),
 )

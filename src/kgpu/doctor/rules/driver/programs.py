@@ -80,6 +80,7 @@ RULES: Final = rules_of(
             "together with a newer kernel module it does not work."
         ),
         proof=compat_path,
+        rests_on=("NVIDIA/nvidia-docker#1256", "NVIDIA/nvidia-container-toolkit#234"),
     ),
     Sign(
         id="DRV-14",
@@ -96,6 +97,7 @@ RULES: Final = rules_of(
         explain="Forward compatibility (a newer libcuda than the driver's) is not for GeForce and most RTX cards.",
         confidence=CERTAIN,
         proof=compute_label,
+        rests_on=("NVIDIA/nvidia-docker#1515",),
     ),
     Sign(
         id="DRV-15",
@@ -138,6 +140,7 @@ RULES: Final = rules_of(
         explain="The fabric manager refuses a driver of any other version than its own.",
         confidence=CERTAIN,
         explains=("DRV-16", "DRV-02"),
+        rests_on=("NVIDIA/gpu-driver-container#735",),
     ),
     Sign(
         id="DRV-20",
@@ -154,6 +157,7 @@ RULES: Final = rules_of(
         ),
         explain="After a driver was removed or upgraded under running programs uvm may stay wedged until a reboot.",
         explains=(*_BELOW, "DRV-19"),
+        rests_on=("NVIDIA/aicr#1553",),
     ),
     Sign(
         id="DRV-22",
@@ -172,6 +176,10 @@ RULES: Final = rules_of(
         explain="The board's own store of its settings does not read back as it should.",
         confidence=CERTAIN,
         explains=_BELOW,
+        rests_on=(
+            "NVIDIA GPU Operator documentation: troubleshooting, release notes",
+            "NVIDIA nvidia-smi documentation",
+        ),
     ),
     Sign(
         id="DRV-25",
@@ -194,5 +202,9 @@ RULES: Final = rules_of(
         explain="On RHEL the build takes kernel-devel from repositories that ask for an entitlement.",
         confidence=CERTAIN,
         explains=(*_BELOW, "DRV-24", "KRN-01"),
+        rests_on=(
+            "NVIDIA GPU Operator documentation: troubleshooting, release notes",
+            "NVIDIA/gpu-operator v26.7.0, source",
+        ),
     ),
 )

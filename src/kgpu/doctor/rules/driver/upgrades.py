@@ -19,7 +19,11 @@ _STUCK: Final = frozenset({"pod-deletion-required", "drain-required"})
 
 
 @rule(
-    "DRV-27", "A driver's upgrade stands still", Place.DRIVER, explains=("SCH-*", "DPL-18", "OPR-15", "OPR-21", "TNT-*")
+    "DRV-27",
+    "A driver's upgrade stands still",
+    Place.DRIVER,
+    explains=("SCH-*", "DPL-18", "OPR-15", "OPR-21", "TNT-*"),
+    rests_on=("NVIDIA/gpu-operator#2509", "NVIDIA/gpu-operator v26.7.0, source"),
 )
 def upgrade_stuck(snapshot: Snapshot) -> Iterator[Finding]:
     """The upgrade controller gave up on a node, or a PodDisruptionBudget lets it evict nothing."""
@@ -60,7 +64,12 @@ def _protected(snapshot: Snapshot, node: str) -> tuple[Obj, ...]:
     return tuple(budgets)
 
 
-@rule("DRV-28", "The next driver takes all nodes at once", Place.DRIVER)
+@rule(
+    "DRV-28",
+    "The next driver takes all nodes at once",
+    Place.DRIVER,
+    rests_on=("NVIDIA/gpu-operator v26.7.0, source",),
+)
 def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
     """autoUpgrade with no limit on parallel upgrades and maxUnavailable 100% drains the whole cluster's GPUs."""
     count = len(matching.gpu_nodes(snapshot, matching.NVIDIA))

@@ -36,7 +36,13 @@ def on_host(
     )
 
 
-@rule("DRV-05", "Two drivers for one node", Place.KERNEL, explains=(*_BELOW, "DRV-04"))
+@rule(
+    "DRV-05",
+    "Two drivers for one node",
+    Place.KERNEL,
+    explains=(*_BELOW, "DRV-04"),
+    rests_on=("NVIDIA/gpu-operator v26.7.0, source",),
+)
 def two_drivers(snapshot: Snapshot) -> Iterator[Finding]:
     """The driver's container refuses, or fights with the driver that the machine has already."""
     for pod in matching.pods_of_part(snapshot, DRIVER, vendor=matching.NVIDIA):
@@ -143,13 +149,30 @@ def _missing_image(
     )
 
 
-@rule("DRV-07", "No precompiled driver for this kernel", Place.KERNEL, explains=_BELOW)
+@rule(
+    "DRV-07",
+    "No precompiled driver for this kernel",
+    Place.KERNEL,
+    explains=_BELOW,
+    rests_on=(
+        "NVIDIA/gpu-operator#910",
+        "NVIDIA/gpu-operator#682",
+        "NVIDIA/gpu-operator#933",
+        "NVIDIA/gpu-operator#1203",
+    ),
+)
 def precompiled_missing(snapshot: Snapshot) -> Iterator[Finding]:
     """The tag of a precompiled driver is branch, kernel and system; NVIDIA publishes some kernels."""
     return (finding for finding in no_image(snapshot) if finding.id == "DRV-07")
 
 
-@rule("DRV-08", "No driver container for this system", Place.KERNEL, explains=_BELOW)
+@rule(
+    "DRV-08",
+    "No driver container for this system",
+    Place.KERNEL,
+    explains=_BELOW,
+    rests_on=("NVIDIA/gpu-operator#647", "NVIDIA/gpu-operator#1533", "NVIDIA/gpu-operator#244"),
+)
 def system_missing(snapshot: Snapshot) -> Iterator[Finding]:
     """Driver containers are published for Ubuntu, RHEL, Rocky, RHCOS and SLES; others bring their own driver."""
     return (finding for finding in no_image(snapshot) if finding.id == "DRV-08")
@@ -158,7 +181,13 @@ def system_missing(snapshot: Snapshot) -> Iterator[Finding]:
 _MIXED: Final = re.compile(r"different OS versions found for the same kernel version")
 
 
-@rule("DRV-09", "One kernel, two releases of the system", Place.DRIVER, explains=("DRV-02", "SCH-02", "OPR-15"))
+@rule(
+    "DRV-09",
+    "One kernel, two releases of the system",
+    Place.DRIVER,
+    explains=("DRV-02", "SCH-02", "OPR-15"),
+    rests_on=("NVIDIA/gpu-operator v26.7.0, source",),
+)
 def mixed_pool(snapshot: Snapshot) -> Iterator[Finding]:
     """Precompiled drivers are chosen by kernel and system: a kernel must belong to one release."""
     for obj, _, evidence in messages.in_conditions(snapshot, _MIXED):
@@ -182,7 +211,13 @@ _CONFLICT: Final = re.compile(
 )
 
 
-@rule("DRV-10", "Two NVIDIADrivers for one node", Place.DRIVER, explains=("DRV-02", "SCH-02", "OPR-15"))
+@rule(
+    "DRV-10",
+    "Two NVIDIADrivers for one node",
+    Place.DRIVER,
+    explains=("DRV-02", "SCH-02", "OPR-15"),
+    rests_on=("NVIDIA/gpu-operator v26.7.0, source",),
+)
 def overlapping(snapshot: Snapshot) -> Iterator[Finding]:
     """Every node may be selected by one NVIDIADriver at most."""
     # The operator reports the conflict, or the selectors of two NVIDIADrivers match one node.
@@ -261,7 +296,13 @@ _FABRIC_REMEDY: Final = (
 _NVLINK5: Final = re.compile(r"\bG?B[23]00\b")
 
 
-@rule("DRV-18", "Modules that the fabric of B200 needs are missing", Place.KERNEL, explains=("DRV-16",))
+@rule(
+    "DRV-18",
+    "Modules that the fabric of B200 needs are missing",
+    Place.KERNEL,
+    explains=("DRV-16",),
+    rests_on=("NVIDIA/gpu-operator#2781",),
+)
 def no_infiniband(snapshot: Snapshot) -> Iterator[Finding]:
     """NVLink of the fifth generation is managed through InfiniBand devices: mlx5_ib and ib_umad must be loaded."""
     for host in snapshot.hosts.values():
@@ -292,7 +333,13 @@ def no_infiniband(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("DRV-19", "No /dev/nvidia-uvm", Place.DRIVER, explains=("DRV-01", "DPL-*"))
+@rule(
+    "DRV-19",
+    "No /dev/nvidia-uvm",
+    Place.DRIVER,
+    explains=("DRV-01", "DPL-*"),
+    rests_on=("NVIDIA/gpu-operator#2685",),
+)
 def no_uvm(snapshot: Snapshot) -> Iterator[Finding]:
     """nvidia-smi and the validator need no unified memory, CUDA does: its device file must be there."""
     for host in snapshot.hosts.values():
@@ -364,7 +411,13 @@ _LICENCE: Final = (
 )
 
 
-@rule("DRV-26", "GDS or GDRCopy with a driver that they don't go with", Place.DRIVER, explains=("DRV-02", "OPR-15"))
+@rule(
+    "DRV-26",
+    "GDS or GDRCopy with a driver that they don't go with",
+    Place.DRIVER,
+    explains=("DRV-02", "OPR-15"),
+    rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
+)
 def not_together(snapshot: Snapshot) -> Iterator[Finding]:
     """Precompiled drivers have neither; GDS needs the open kernel module."""
     for policy in (*snapshot.all("ClusterPolicy"), *snapshot.all("NVIDIADriver")):
@@ -391,7 +444,13 @@ def not_together(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("DRV-29", "Two releases of the system, one driver", Place.DRIVER, explains=_BELOW)
+@rule(
+    "DRV-29",
+    "Two releases of the system, one driver",
+    Place.DRIVER,
+    explains=_BELOW,
+    rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
+)
 def two_systems(snapshot: Snapshot) -> Iterator[Finding]:
     """The operator's driver DaemonSet expects all GPU nodes to run one release."""
     if any(snapshot.all("NVIDIADriver")):
@@ -450,6 +509,12 @@ RULES: Final = rules_of(
             "joined the GPUs. nvidia-smi works without."
         ),
         besides=fabric,
+        rests_on=(
+            "NVIDIA/gpu-operator#544",
+            "NVIDIA/gpu-driver-container#735",
+            "NVIDIA/NVSentinel#883",
+            "NVIDIA/NVSentinel#891",
+        ),
     ),
     Sign(
         id="DRV-21",
@@ -477,6 +542,13 @@ RULES: Final = rules_of(
         ),
         explains=("RUN-21", "OPR-15", "DPL-18", "SCH-02"),
         besides=switched_off,
+        rests_on=(
+            "NVIDIA/gpu-operator#430",
+            "NVIDIA/nvidia-container-toolkit#48",
+            "NVIDIA/nvidia-container-toolkit#251",
+            "NVIDIA/nvidia-container-toolkit#1227",
+            "NVIDIA/nvidia-docker#1730",
+        ),
     ),
     Sign(
         id="DRV-23",
@@ -489,5 +561,12 @@ RULES: Final = rules_of(
         remedy=_LICENCE,
         explain="Without a licence a vGPU is slowed down. The guest needs a token and a way to the licence server.",
         besides=unlicensed,
+        rests_on=(
+            "NVIDIA/gpu-operator#220",
+            "NVIDIA/gpu-operator#663",
+            "NVIDIA/gpu-operator#628",
+            "Azure/AKS#4870",
+            "NVIDIA/nvidia-docker#1787",
+        ),
     ),
 )

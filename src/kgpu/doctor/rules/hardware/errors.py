@@ -130,7 +130,13 @@ def is_lost(unwell: UnwellGpu) -> bool:
     return "driver:lost" in unwell.facts
 
 
-@rule("HW-01", "A GPU has fallen off the bus", Place.HARDWARE, explains=(*_ABOVE, "HW-09"))
+@rule(
+    "HW-01",
+    "A GPU has fallen off the bus",
+    Place.HARDWARE,
+    explains=(*_ABOVE, "HW-09"),
+    rests_on=("leptonai/gpud 4a8de33, source",),
+)
 def lost(snapshot: Snapshot) -> Iterator[Finding]:
     """Xid 79: power, heat, the PCIe link or a riser. Cordon, drain, reboot; more than three times in a month on one
     node: replace the card.
@@ -176,7 +182,13 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("HW-02", "The GPU's memory has errors", Place.HARDWARE, explains=_ABOVE)
+@rule(
+    "HW-02",
+    "The GPU's memory has errors",
+    Place.HARDWARE,
+    explains=_ABOVE,
+    rests_on=("leptonai/gpud 4a8de33, source", "NVIDIA Xid catalogue"),
+)
 def memory_errors(snapshot: Snapshot) -> Iterator[Finding]:
     """Xid 48 with 63 or 64, 94 (contained: restart the program) or 95 (uncontained: reset the GPU)."""
     # Errors of the GPU's memory; the strongest of the codes on one device decides.
@@ -194,7 +206,13 @@ def memory_errors(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("HW-06", "An NVLink has failed", Place.HARDWARE, explains=_ABOVE)
+@rule(
+    "HW-06",
+    "An NVLink has failed",
+    Place.HARDWARE,
+    explains=_ABOVE,
+    rests_on=("leptonai/gpud 4a8de33, source", "NVIDIA/NVSentinel#1481"),
+)
 def link_errors(snapshot: Snapshot) -> Iterator[Finding]:
     """Xid 74 and 144 to 150; the text of the line decides what to do."""
     for seen in _open(snapshot):
@@ -202,7 +220,13 @@ def link_errors(snapshot: Snapshot) -> Iterator[Finding]:
             yield _finding(seen, f"an NVLink of {seen.gpu} of node {seen.node} has failed (Xid {seen.xid.code})")
 
 
-@rule("HW-07", "The GPU's firmware does not answer", Place.HARDWARE, explains=_ABOVE)
+@rule(
+    "HW-07",
+    "The GPU's firmware does not answer",
+    Place.HARDWARE,
+    explains=_ABOVE,
+    rests_on=("leptonai/gpud 4a8de33, source",),
+)
 def firmware(snapshot: Snapshot) -> Iterator[Finding]:
     """Xid 119 or 120: nvidia-smi hangs too. Drain and reset the GPU; a newer driver often helps."""
     for seen in _open(snapshot):
@@ -212,7 +236,12 @@ def firmware(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("HW-08", "An application's error", Place.HARDWARE)
+@rule(
+    "HW-08",
+    "An application's error",
+    Place.HARDWARE,
+    rests_on=("leptonai/gpud 4a8de33, source", "NVIDIA/k8s-device-plugin v0.20.0, source"),
+)
 def application(snapshot: Snapshot) -> Iterator[Finding]:
     """Xid 13, 31, 43 and 45 say what a program did. No reset and no reboot."""
     for error in _open(snapshot):
@@ -237,7 +266,13 @@ def application(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("HW-09", "Fewer GPUs than the machine has", Place.HARDWARE, explains=_ABOVE)
+@rule(
+    "HW-09",
+    "Fewer GPUs than the machine has",
+    Place.HARDWARE,
+    explains=_ABOVE,
+    rests_on=("leptonai/gpud 4a8de33, source",),
+)
 def missing_gpu(snapshot: Snapshot) -> Iterator[Finding]:
     """One card is on the bus and the driver does not show it."""
     for host in snapshot.hosts.values():
@@ -264,7 +299,13 @@ def missing_gpu(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("HW-14", "The driver asks for an action", Place.HARDWARE, explains=_ABOVE)
+@rule(
+    "HW-14",
+    "The driver asks for an action",
+    Place.HARDWARE,
+    explains=_ABOVE,
+    rests_on=("leptonai/gpud 4a8de33, source", "NVIDIA Xid catalogue"),
+)
 def verdict(snapshot: Snapshot) -> Iterator[Finding]:
     """The driver's own verdict (Xid 154, NVML recovery action) comes before any table."""
     for host in snapshot.hosts.values():

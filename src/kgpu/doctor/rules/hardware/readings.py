@@ -80,7 +80,13 @@ def _about(
     )  # fmt: skip
 
 
-@rule("HW-03", "Bad memory that can't be remapped", Place.HARDWARE, explains=(*_ABOVE, "HW-02", "HW-04"))
+@rule(
+    "HW-03",
+    "Bad memory that can't be remapped",
+    Place.HARDWARE,
+    explains=(*_ABOVE, "HW-02", "HW-04"),
+    rests_on=("leptonai/gpud 4a8de33, source",),
+)
 def remap_failed(snapshot: Snapshot) -> Iterator[Finding]:
     """The GPU has used up its spare rows: Remapping Failure Occurred. Replace it."""
     for host, gpu in _ill(snapshot):
@@ -113,7 +119,13 @@ def _has_ended_programs(snapshot: Snapshot, host: HostFacts, gpu: Gpu) -> bool:
     )
 
 
-@rule("HW-04", "A remapping of memory waits for a reset", Place.HARDWARE, explains=(*_ABOVE, "HW-02"))
+@rule(
+    "HW-04",
+    "A remapping of memory waits for a reset",
+    Place.HARDWARE,
+    explains=(*_ABOVE, "HW-02"),
+    rests_on=("leptonai/gpud 4a8de33, source",),
+)
 def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
     """After an uncorrectable error the row is exchanged at the next reset of the GPU."""
     reported_nodes = set()
@@ -155,7 +167,12 @@ _SLOW: Final = (
 """Bits of the clock event reasons that are faults. Idle (0x1) and the software's power cap (0x4) are none."""
 
 
-@rule("HW-05", "Clocks are held back by the hardware", Place.HARDWARE)
+@rule(
+    "HW-05",
+    "Clocks are held back by the hardware",
+    Place.HARDWARE,
+    rests_on=("leptonai/gpud 4a8de33, source",),
+)
 def slowed(snapshot: Snapshot) -> Iterator[Finding]:
     """Bits 0x8, 0x40 and 0x80 of the clock event reasons. Idle clocks and the software power cap are no faults."""
     for host, gpu in _ill(snapshot):
@@ -170,7 +187,12 @@ def slowed(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@rule("HW-10", "A PCIe link with too few lanes", Place.HARDWARE)
+@rule(
+    "HW-10",
+    "A PCIe link with too few lanes",
+    Place.HARDWARE,
+    rests_on=("leptonai/gpud 4a8de33, source",),
+)
 def narrow_link(snapshot: Snapshot) -> Iterator[Finding]:
     """The width does not change with the load; fewer lanes than possible come from a slot, a riser or a bad seat."""
     # A PCIe link with fewer lanes than it could have; slower counts under load alone, idle links slow down.
@@ -234,7 +256,13 @@ _RESEAT: Final = (
 )
 
 
-@rule("HW-11", "An NVSwitch has an error", Place.HARDWARE, explains=("HW-06", "DRV-16", *_ABOVE))
+@rule(
+    "HW-11",
+    "An NVSwitch has an error",
+    Place.HARDWARE,
+    explains=("HW-06", "DRV-16", *_ABOVE),
+    rests_on=("leptonai/gpud 4a8de33, source",),
+)
 def switch_errors(snapshot: Snapshot) -> Iterator[Finding]:
     """SXid lines of the kernel's log; the table says which are fatal."""
     for host in snapshot.hosts.values():
@@ -270,7 +298,13 @@ def is_hung(unwell: UnwellGpu) -> bool:
     return HUNG in unwell.facts
 
 
-@rule("HW-12", "Processes hang in the driver", Place.HARDWARE, explains=(*_ABOVE, "MET-*"))
+@rule(
+    "HW-12",
+    "Processes hang in the driver",
+    Place.HARDWARE,
+    explains=(*_ABOVE, "MET-*"),
+    rests_on=("leptonai/gpud 4a8de33, source",),
+)
 def hanging(snapshot: Snapshot) -> Iterator[Finding]:
     """State D of nvidia's processes, with the kernel's own words about it. Only a reboot ends them."""
     for unwell in told(snapshot):
@@ -313,7 +347,12 @@ def hanging(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("HW-13", "Persistence mode is off", Place.HARDWARE)
+@rule(
+    "HW-13",
+    "Persistence mode is off",
+    Place.HARDWARE,
+    rests_on=("leptonai/gpud 4a8de33, source",),
+)
 def not_persistent(snapshot: Snapshot) -> Iterator[Finding]:
     """Without it the driver starts the GPU anew for each first program."""
     for host, gpu in _readings(snapshot):
@@ -337,7 +376,12 @@ def not_persistent(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("HW-15", "Many messages that call for nothing", Place.HARDWARE)
+@rule(
+    "HW-15",
+    "Many messages that call for nothing",
+    Place.HARDWARE,
+    rests_on=("leptonai/gpud 4a8de33, source",),
+)
 def flood(snapshot: Snapshot) -> Iterator[Finding]:
     """Xids that the catalogue says to ignore; count them, do not page anybody."""
     for host in snapshot.hosts.values():
@@ -364,7 +408,12 @@ _DEBUG: Final = re.compile(
 _OFF: Final = frozenset({"", "0", HIDDEN})
 
 
-@rule("HW-17", "Debugging variables were left in", Place.CLUSTER)
+@rule(
+    "HW-17",
+    "Debugging variables were left in",
+    Place.CLUSTER,
+    rests_on=("leptonai/gpud 4a8de33, source",),
+)
 def debugging(snapshot: Snapshot) -> Iterator[Finding]:
     """Profilers and injected libraries cost time on every launch of a kernel."""
     for pod in snapshot.pods.values():
@@ -394,7 +443,13 @@ def debugging(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-@rule("HW-16", "A false alarm", Place.HARDWARE, explains=("NODE-00", "SCH-12"))
+@rule(
+    "HW-16",
+    "A false alarm",
+    Place.HARDWARE,
+    explains=("NODE-00", "SCH-12"),
+    rests_on=("NVIDIA/NVSentinel#1481", "NVIDIA/NVSentinel#1663", "NVIDIA/NVSentinel#1447"),
+)
 def false_alarm(snapshot: Snapshot) -> Iterator[Finding]:
     """Watchers report NVLinks that PCIe cards do not have, and the software power cap, which is no fault."""
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):

@@ -150,7 +150,13 @@ def no_power(snapshot: Snapshot) -> Iterator[Finding]:
 _CABLES: Final = (Remedy("switch the machine off and attach the GPU's power cables"),)
 
 
-@rule("KRN-12", "A GPU does not answer on the bus", Place.HARDWARE, explains=_NO_START)
+@rule(
+    "KRN-12",
+    "A GPU does not answer on the bus",
+    Place.HARDWARE,
+    explains=_NO_START,
+    rests_on=("leptonai/gpud 4a8de33, source",),
+)
 def fallen_off(snapshot: Snapshot) -> Iterator[Finding]:
     """The device is listed, and reading its registers gives ones: it fell off the bus before the driver came."""
     # A device on the bus whose registers read as ones, without the Xid that would say more.
@@ -182,6 +188,7 @@ def fallen_off(snapshot: Snapshot) -> Iterator[Finding]:
     "The GPUs are held for virtual machines",
     Place.KERNEL,
     explains=("SCH-*", "DPL-*", "DRV-01", "HW-09", "TNT-*"),
+    rests_on=("NVIDIA/gpu-operator v26.7.0, source",),
 )
 def passed_through(snapshot: Snapshot) -> Iterator[Finding]:
     """nvidia.com/gpu.workload.config=vm-passthrough (or vm-vgpu) binds the GPUs to vfio-pci; containers
@@ -241,6 +248,7 @@ RULES: Final = rules_of(
         explain="Kernels move symbols behind the GPL; drivers follow with fixes.",
         confidence=CERTAIN,
         explains=_ABOVE,
+        rests_on=("NVIDIA/gpu-operator#751",),
     ),
     Sign(
         id="KRN-06",
@@ -273,6 +281,7 @@ RULES: Final = rules_of(
             "the kernel compares the versions of symbols when it loads them."
         ),
         explains=_ABOVE,
+        rests_on=("NVIDIA/gpu-operator#302",),
     ),
     Sign(
         id="KRN-08",
@@ -290,6 +299,7 @@ RULES: Final = rules_of(
         confidence=CERTAIN,
         explains=_NO_START,
         besides=closed_module,
+        rests_on=("NVIDIA/gpu-operator v26.7.0, source",),
     ),
     Sign(
         id="KRN-09",
@@ -316,6 +326,7 @@ RULES: Final = rules_of(
             "or passthrough."
         ),
         explains=_ABOVE,
+        rests_on=("leptonai/gpud 4a8de33, source",),
     ),
     Sign(
         id="KRN-10",
@@ -333,6 +344,7 @@ RULES: Final = rules_of(
         confidence=CERTAIN,
         explains=_NO_START,
         besides=no_power,
+        rests_on=("NVIDIA nvidia-smi documentation",),
     ),
     Sign(
         id="KRN-11",
@@ -350,5 +362,6 @@ RULES: Final = rules_of(
         explain="The module uses symbols of i2c_core and ipmi_msghandler, which slim kernels leave out.",
         confidence=CERTAIN,
         explains=_ABOVE,
+        rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
     ),
 )

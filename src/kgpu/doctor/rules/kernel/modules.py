@@ -101,6 +101,7 @@ RULES: Final = rules_of(
             "The driver is built against linux-headers of the running kernel; too new, old or custom kernels have none."
         ),
         explains=_ABOVE,
+        rests_on=("NVIDIA/gpu-operator#85", "NVIDIA/gpu-operator#155"),
     ),
     Sign(
         id="KRN-02",
@@ -132,6 +133,7 @@ RULES: Final = rules_of(
         explains=_ABOVE,
         besides=nouveau_owns,
         confidence=CERTAIN,
+        rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
     ),
     Sign(
         id="KRN-04",
@@ -157,6 +159,7 @@ RULES: Final = rules_of(
         explain="With Secure Boot the kernel loads only modules signed with an enrolled key.",
         explains=_ABOVE,
         confidence=CERTAIN,
+        rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
     ),
     Sign(
         id="KRN-07",
@@ -173,5 +176,6 @@ RULES: Final = rules_of(
         explain="The open module needs the GPU's system processor (GSP), which Pascal and Volta do not have.",
         explains=_ABOVE,
         confidence=CERTAIN,
+        rests_on=("NVIDIA/open-gpu-kernel-modules#587", "NVIDIA/open-gpu-kernel-modules, osapi.c"),
     ),
 )

@@ -49,7 +49,12 @@ def _is_on(container: Container, name: str) -> bool:
     return container.env.get(name, "").lower() in ("true", "1", "t")
 
 
-@rule("MET-05", "Metrics without pods", Place.CLUSTER)
+@rule(
+    "MET-05",
+    "Metrics without pods",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/dcgm-exporter, documentation",),
+)
 def no_users(snapshot: Snapshot) -> Iterator[Finding]:
     """The exporter asks the kubelet's pod-resources socket which pod has which device; it needs the setting for that
     and access to the socket.
@@ -75,7 +80,13 @@ def no_users(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("MET-06", "Counters that the exporter can't use", Place.CLUSTER, explains=("MET-18",))
+@rule(
+    "MET-06",
+    "Counters that the exporter can't use",
+    Place.CLUSTER,
+    explains=("MET-18",),
+    rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
+)
 def bad_counters(snapshot: Snapshot) -> Iterator[Finding]:
     """The key of the ConfigMap has to be dcgm-metrics.csv, and each line FIELD, type, help. The replaced exporter does
     not start with one bad line.
@@ -132,7 +143,12 @@ def _bad_line(line: str) -> str:
     return "" if parts[1] in _TYPES else f"{parts[1]!r} is no type of metric"
 
 
-@rule("MET-12", "Every pod label on every series", Place.CLUSTER)
+@rule(
+    "MET-12",
+    "Every pod label on every series",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/dcgm-exporter, documentation",),
+)
 def unlimited_labels(snapshot: Snapshot) -> Iterator[Finding]:
     """Labels such as a job's id or a commit make new series without end: allow a few names only."""
     for pod, container in _exporters(snapshot):
@@ -151,7 +167,12 @@ def unlimited_labels(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("MET-23", "A series for every replica", Place.CLUSTER)
+@rule(
+    "MET-23",
+    "A series for every replica",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/dcgm-exporter#585",),
+)
 def replica_series(snapshot: Snapshot) -> Iterator[Finding]:
     """With pod labels and virtual GPUs each metric has a series per GPU, replica and container."""
     shared = [
@@ -216,7 +237,12 @@ def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("MET-20", "Another node's metrics each time", Place.CLUSTER)
+@rule(
+    "MET-20",
+    "Another node's metrics each time",
+    Place.CLUSTER,
+    rests_on=("ROCm/gpu-operator, documentation",),
+)
 def node_port(snapshot: Snapshot) -> Iterator[Finding]:
     """A NodePort leads to any of the pods unless traffic is kept local."""
     nodes = {pod.node for pod in matching.pods_of_part(snapshot, EXPORTER, vendor=matching.AMD) if pod.node}
@@ -316,7 +342,12 @@ def _note(host: HostFacts, cause: str, evidence: Evidence, *steps: Remedy, **mor
     )  # fmt: skip
 
 
-@rule("MIG-16", "No measure of use under MIG", Place.CLUSTER)
+@rule(
+    "MIG-16",
+    "No measure of use under MIG",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/dcgm-exporter, documentation",),
+)
 def blind_under_mig(snapshot: Snapshot) -> Iterator[Finding]:
     """The driver gives no utilisation with MIG on; DCGM_FI_PROF_GR_ENGINE_ACTIVE is there for each slice."""
     file = counter_file(snapshot)
@@ -430,6 +461,7 @@ RULES: Final = rules_of(
             "on cards without them: take DCGM_FI_PROF_* out of the counters file",
         ),
         explain="Profiling needs SYS_ADMIN, a data centre card of Volta or later, and nobody else who profiles.",
+        rests_on=("NVIDIA/dcgm-exporter#22", "NVIDIA/dcgm-exporter#126", "NVIDIA/dcgm-exporter#328"),
     ),
     Sign(
         id="MET-08",
@@ -456,6 +488,7 @@ RULES: Final = rules_of(
             "With dcgm.enabled the exporter goes to the service nvidia-dcgm:5555; without ready pods there, or with "
             "another host engine on that port, it ends."
         ),
+        rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
     ),
     Sign(
         id="MET-11",
@@ -471,6 +504,7 @@ RULES: Final = rules_of(
             "or raise max_label_names_per_series (30) in Mimir",
         ),
         explain="Labels of pods on top of the exporter's own pass the limit of 30 names in Mimir and Cortex.",
+        rests_on=("NVIDIA/dcgm-exporter#585",),
     ),
     Sign(
         id="MET-15",
@@ -492,5 +526,6 @@ RULES: Final = rules_of(
             "The replaced exporter asks the driver while it is scraped: "
             "one GPU that hangs stops all metrics of the node."
         ),
+        rests_on=("NVIDIA/go-dcgm#38",),
     ),
 )

@@ -209,7 +209,12 @@ def _misses(snapshot: Snapshot, server: Obj, monitor: Obj, kind: str) -> str:
     return "" if not known or _matches(mapping(spaces), labels) else f"{kind}NamespaceSelector"
 
 
-@rule("MET-03", "Scraped twice", Place.CLUSTER)
+@rule(
+    "MET-03",
+    "Scraped twice",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/dcgm-exporter#237",),
+)
 def twice(snapshot: Snapshot) -> Iterator[Finding]:
     """A ServiceMonitor and a static or annotation job both find the exporter: each series is there under two jobs."""
     if len(list(snapshot.all("Prometheus"))) > 1:
@@ -297,7 +302,12 @@ def whole_namespace(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("MET-04", "The exporter's pod on every series", Place.CLUSTER)
+@rule(
+    "MET-04",
+    "The exporter's pod on every series",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/dcgm-exporter#340",),
+)
 def pods_hidden(snapshot: Snapshot) -> Iterator[Finding]:
     """Prometheus puts the target's labels over those of the series, and keeps theirs as exported_pod."""
     for monitor in _monitors(snapshot):
@@ -406,7 +416,12 @@ def _of_rule(entry: Written, cause: str, step: Remedy, *, confidence: float = CE
     )  # fmt: skip
 
 
-@rule("MET-10", "An Xid alert that never clears", Place.CLUSTER)
+@rule(
+    "MET-10",
+    "An Xid alert that never clears",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/dcgm-exporter, documentation",),
+)
 def latched(snapshot: Snapshot) -> Iterator[Finding]:
     """DCGM_FI_DEV_XID_ERRORS is a gauge with the last code."""
     for entry in _written(snapshot):
@@ -421,7 +436,12 @@ def latched(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("MET-16", "Utilisation recorded as memory", Place.CLUSTER)
+@rule(
+    "MET-16",
+    "Utilisation recorded as memory",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/gpu-operator v26.7.0, source",),
+)
 def wrong_measure(snapshot: Snapshot) -> Iterator[Finding]:
     """accelerator_memory_used_bytes has to come from DCGM_FI_DEV_FB_USED, in MiB."""
     for entry in _written(snapshot):

@@ -50,6 +50,7 @@ def _unheard(node: Node, wanted: str) -> Finding:
     Place.PLUGIN,
     explains=("SCH-00", "SCH-01", "SCH-02", "SCH-05", "SCH-06"),
     last_resort=True,
+    rests_on=("NVIDIA/mig-parted v0.15.0, source",),
 )
 def mig_failed(snapshot: Snapshot) -> Iterator[Finding]:
     """nvidia.com/mig.config.state=failed: often a pod still holds a GPU, or no such layout is configured. The log of

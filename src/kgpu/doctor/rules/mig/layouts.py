@@ -73,7 +73,13 @@ def _foreign(row: Layout, geometry: Geometry) -> list[str]:
     return [name for name, profile in named.items() if profile is not None and find(geometry, profile) is None]
 
 
-@rule("MIG-01", "A MIG layout that does not exist", Place.CLUSTER, explains=(*_ABOVE, "MIG-11"))
+@rule(
+    "MIG-01",
+    "A MIG layout that does not exist",
+    Place.CLUSTER,
+    explains=(*_ABOVE, "MIG-11"),
+    rests_on=("NVIDIA/mig-parted v0.15.0, source",),
+)
 def unknown_layout(snapshot: Snapshot) -> Iterator[Finding]:
     """The label nvidia.com/mig.config names an entry under mig-configs of the MIG manager's ConfigMap. A name that is
     not there, as by a slip or of another card, ends in the state failed.
@@ -100,7 +106,13 @@ def unknown_layout(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("MIG-03", "MIG mode waits for a reboot", Place.DRIVER, explains=(*_ABOVE, "MIG-02"))
+@rule(
+    "MIG-03",
+    "MIG mode waits for a reboot",
+    Place.DRIVER,
+    explains=(*_ABOVE, "MIG-02"),
+    rests_on=("NVIDIA/gpu-operator#2376", "NVIDIA/mig-parted#157", "NVIDIA/mig-parted#357"),
+)
 def reboot_wanted(snapshot: Snapshot) -> Iterator[Finding]:
     """Changing the mode needs a reset of the GPU, which is not possible in a virtual machine with a passed-through
     card: the pending mode becomes the current one with the next boot.
@@ -123,7 +135,13 @@ def reboot_wanted(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("MIG-04", "A card without MIG", Place.HARDWARE, explains=_ABOVE)
+@rule(
+    "MIG-04",
+    "A card without MIG",
+    Place.HARDWARE,
+    explains=_ABOVE,
+    rests_on=("NVIDIA/mig-parted v0.15.0, source",),
+)
 def not_capable(snapshot: Snapshot) -> Iterator[Finding]:
     """T4, V100, A10, A40, L4, L40 and RTX cards have no MIG; a layout for all devices fails on them."""
     for node, name, rows in _chosen(snapshot):
@@ -142,7 +160,13 @@ def not_capable(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("MIG-05", "A MIG layout that leaves GPUs out", Place.CLUSTER, explains=_ABOVE)
+@rule(
+    "MIG-05",
+    "A MIG layout that leaves GPUs out",
+    Place.CLUSTER,
+    explains=_ABOVE,
+    rests_on=("NVIDIA/mig-parted#157",),
+)
 def partial(snapshot: Snapshot) -> Iterator[Finding]:
     """The layout is applied and checked for the whole node: every GPU needs an entry, also one with
     mig-enabled: false.
@@ -190,6 +214,7 @@ def _count(snapshot: Snapshot, node: Node) -> int | None:
     Place.DRIVER,
     explains=(*_ABOVE, "RUN-*"),
     facts={"drivers": ", ".join(sorted(MIG_BROKEN_DRIVERS))},
+    rests_on=("NVIDIA/gpu-operator#1361", "NVIDIA GPU Operator documentation: troubleshooting, release notes"),
 )
 def broken_driver(snapshot: Snapshot) -> Iterator[Finding]:
     """NVML of drivers {drivers} does not list MIG devices rightly where pods with slices and with whole GPUs run
@@ -225,7 +250,13 @@ def broken_driver(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("MIG-10", "The validator wants a whole GPU", Place.PLUGIN, explains=("SCH-06", "SCH-01"))
+@rule(
+    "MIG-10",
+    "The validator wants a whole GPU",
+    Place.PLUGIN,
+    explains=("SCH-06", "SCH-01"),
+    rests_on=("NVIDIA/gpu-operator#1738",),
+)
 def validator_whole(snapshot: Snapshot) -> Iterator[Finding]:
     """Under strategy mixed a node that is all slices offers no nvidia.com/gpu, which older validators ask for."""
     for pod in matching.pods_of_part(snapshot, VALIDATOR):
@@ -262,7 +293,13 @@ def validator_whole(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("MIG-11", "Parts still paused for MIG", Place.CLUSTER, explains=_ABOVE)
+@rule(
+    "MIG-11",
+    "Parts still paused for MIG",
+    Place.CLUSTER,
+    explains=_ABOVE,
+    rests_on=("NVIDIA/gpu-operator#1309",),
+)
 def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
     """The MIG manager stops the other parts by labels before it changes a layout, and sets them back afterwards; when
     it ends before that, they stay away.
@@ -315,7 +352,13 @@ def _log_step(snapshot: Snapshot, node: Node) -> tuple[Remedy, ...]:
     return (remedies.logs(pods[0].namespace, pods[0].name, "--tail=50"),) if pods else ()
 
 
-@rule("MIG-12", "An unusable MIG ConfigMap", Place.CLUSTER, explains=_ABOVE)
+@rule(
+    "MIG-12",
+    "An unusable MIG ConfigMap",
+    Place.CLUSTER,
+    explains=_ABOVE,
+    rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
+)
 def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
     """The text has to be under the key config.yaml and to have mig-configs."""
     config = mig_config(snapshot)
@@ -435,7 +478,13 @@ def _whole_slices(gpus: Any) -> dict[str, int]:
     return counts
 
 
-@rule("MIG-15", "More slices than fit", Place.HARDWARE, explains=_ABOVE)
+@rule(
+    "MIG-15",
+    "More slices than fit",
+    Place.HARDWARE,
+    explains=_ABOVE,
+    rests_on=("NVIDIA/mig-parted, documentation",),
+)
 def no_room(snapshot: Snapshot) -> Iterator[Finding]:
     """A card has 7 compute slices and 8 blocks of memory (A30: 4 and 4); 3g takes 4 blocks. A profile has certain
     places only, and one with extra media engines (+me) can be there once.
@@ -480,7 +529,13 @@ def _why_not(geometry: Geometry, counts: Mapping[InstanceProfile, int]) -> str:
     return "a card has no places, or not the engines, for all of them together"
 
 
-@rule("MIG-20", "Slices of several sizes under strategy single", Place.PLUGIN, explains=(*_ABOVE, "MIG-06"))
+@rule(
+    "MIG-20",
+    "Slices of several sizes under strategy single",
+    Place.PLUGIN,
+    explains=(*_ABOVE, "MIG-06"),
+    rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source",),
+)
 def mixed_under_single(snapshot: Snapshot) -> Iterator[Finding]:
     """The layout is legal and its state becomes success; the plugin then offers nothing, since nvidia.com/gpu would
     mean different things.
@@ -516,7 +571,13 @@ def mixed_under_single(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("MIG-21", "Profiles of another card", Place.HARDWARE, explains=_ABOVE)
+@rule(
+    "MIG-21",
+    "Profiles of another card",
+    Place.HARDWARE,
+    explains=_ABOVE,
+    rests_on=("NVIDIA/mig-parted v0.15.0, source",),
+)
 def other_card(snapshot: Snapshot) -> Iterator[Finding]:
     """1g.5gb is of a card with 40 GB, 1g.10gb of one with 80 GB."""
     for node, name, rows in _chosen(snapshot):

@@ -177,6 +177,7 @@ RULES: Final = rules_of(
             "and no service of the host such as DCGM, nvsm or Xorg."
         ),
         explains=(*_ABOVE, "MIG-11"),
+        rests_on=("NVIDIA/gpu-operator#603", "NVIDIA/gpu-operator#646", "NVIDIA/mig-parted#19"),
     ),
     Sign(
         id="MIG-06",
@@ -201,6 +202,7 @@ RULES: Final = rules_of(
             "which has to mean the same thing on the whole node."
         ),
         explains=(*_ABOVE, "MIG-08"),
+        rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source",),
     ),
     Sign(
         id="MIG-07",
@@ -222,6 +224,7 @@ RULES: Final = rules_of(
         ),
         explain="Strategy single needs MIG on all GPUs of a node or on none.",
         explains=_ABOVE,
+        rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source",),
     ),
     Sign(
         id="MIG-08",
@@ -246,6 +249,7 @@ RULES: Final = rules_of(
         ),
         explain="The mode outlives a reboot, instances do not: the layout has to be applied again.",
         explains=_ABOVE,
+        rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source",),
     ),
     Sign(
         id="MIG-18",
@@ -275,5 +279,6 @@ RULES: Final = rules_of(
             "Slices are made when the pod starts; a race between two pods, or a mode that is off, ends in this message."
         ),
         explains=("DRA-*",),
+        rests_on=("kubernetes-sigs/dra-driver-nvidia-gpu#35", "kubernetes-sigs/dra-driver-nvidia-gpu#149"),
     ),
 )

@@ -55,7 +55,12 @@ def _pieces(amount: Any) -> int:
     return int(amount) if isinstance(amount, int | str) and str(amount).isdecimal() and len(str(amount)) < 6 else 0
 
 
-@rule("MIG-19", "Ended by a change of layout", Place.CLUSTER)
+@rule(
+    "MIG-19",
+    "Ended by a change of layout",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/mig-parted v0.15.0, source",),
+)
 def killed_pods(snapshot: Snapshot) -> Iterator[Finding]:
     """The MIG manager stops whatever uses GPUs of the node, pods among them. Drain the node first."""
     pattern = re.compile(

@@ -54,7 +54,18 @@ _UNREGISTERED: Final = re.compile(
 )
 
 
-@rule("ASC-01", "Nodes are added twice", Place.CLUSTER)
+@rule(
+    "ASC-01",
+    "Nodes are added twice",
+    Place.CLUSTER,
+    rests_on=(
+        "kubernetes/autoscaler#3464",
+        "kubernetes/autoscaler#1949",
+        "kubernetes/autoscaler#3164",
+        "kubernetes/autoscaler#7956",
+        "NVIDIA/gpu-operator#708",
+    ),
+)
 def twice(snapshot: Snapshot) -> Iterator[Finding]:
     """A node is ready before its device plugin has registered; the autoscaler sees a node without GPUs and adds
     another. An accelerator label lets it wait.
@@ -88,7 +99,18 @@ def twice(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("ASC-03", "Karpenter's node never gets its GPUs", Place.PLUGIN, explains=("SCH-01", "SCH-02", "TNT-01", "ASC-04"))
+@rule(
+    "ASC-03",
+    "Karpenter's node never gets its GPUs",
+    Place.PLUGIN,
+    explains=("SCH-01", "SCH-02", "TNT-01", "ASC-04"),
+    rests_on=(
+        "aws/karpenter-provider-aws#1914",
+        "aws/karpenter-provider-aws#3794",
+        "aws/karpenter-provider-aws#3862",
+        "Azure/karpenter-provider-azure#1790",
+    ),
+)
 def not_registered(snapshot: Snapshot) -> Iterator[Finding]:
     """A NodeClaim is initialized when all resources that were asked for are registered; that needs a device plugin on
     the node, which tolerates its taints.
@@ -399,5 +421,6 @@ RULES: Final = rules_of(
         explain="A node group that has no node is judged by its template; without the tag the template has no GPU.",
         explains=("SCH-01", "SCH-02", "SCH-07"),
         also=("SCH-20",),
+        rests_on=("NVIDIA/gpu-operator#423",),
     ),
 )

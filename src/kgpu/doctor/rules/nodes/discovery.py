@@ -60,7 +60,13 @@ def on_plain_node(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("TNT-07", "nfd-master is killed", Place.PLUGIN, explains=("TNT-05", "DRV-16"))
+@rule(
+    "TNT-07",
+    "nfd-master is killed",
+    Place.PLUGIN,
+    explains=("TNT-05", "DRV-16"),
+    rests_on=("NVIDIA/gpu-operator#782", "NVIDIA/gpu-operator#580", "NVIDIA/gpu-operator#2288"),
+)
 def master_killed(snapshot: Snapshot) -> Iterator[Finding]:
     """When nfd-master restarts, labels may go for a moment; the operator then removes operands, the driver among them,
     from under running pods.
@@ -103,7 +109,13 @@ def master_killed(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("TNT-08", "Labels of a GPU that is gone", Place.PLUGIN, explains=("SCH-02", "TNT-16", "DRV-*"))
+@rule(
+    "TNT-08",
+    "Labels of a GPU that is gone",
+    Place.PLUGIN,
+    explains=("SCH-02", "TNT-16", "DRV-*"),
+    rests_on=("NVIDIA/gpu-operator#573", "NVIDIA/gpu-operator#580"),
+)
 def stale(snapshot: Snapshot) -> Iterator[Finding]:
     """NodeFeature objects outlive the node or card; without nfd-gc labels stay."""
     for node in snapshot.nodes.values():
@@ -153,7 +165,12 @@ def stale(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("TNT-10", "Taints of rules are off", Place.PLUGIN)
+@rule(
+    "TNT-10",
+    "Taints of rules are off",
+    Place.PLUGIN,
+    rests_on=("kubernetes-sigs/node-feature-discovery, documentation",),
+)
 def rule_taints(snapshot: Snapshot) -> Iterator[Finding]:
     """nfd-master sets taints of a NodeFeatureRule only with -enable-taints."""
     masters = matching.pods_of_part(snapshot, NFD_MASTER)
@@ -277,6 +294,7 @@ RULES: Final = rules_of(
         remedy=("start nfd-master with -extra-label-ns=nvidia.com, and without -deny-label-ns=*",),
         explain="Without leave nfd-master writes labels below feature.node.kubernetes.io only.",
         explains=("SCH-08",),
+        rests_on=("NVIDIA/gpu-operator#106", "kubernetes-sigs/node-feature-discovery, documentation"),
     ),
     Sign(
         id="TNT-14",
@@ -301,5 +319,6 @@ RULES: Final = rules_of(
         explain="With useNodeFeatureAPI labels go into a NodeFeature object, which needs NODE_NAME and RBAC.",
         confidence=CERTAIN,
         explains=("SCH-08",),
+        rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source",),
     ),
 )

@@ -197,7 +197,11 @@ def near_toleration(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 @rule(
-    "TNT-04", "Taints keep the GPU stack off its nodes", Place.PLUGIN, explains=("SCH-02", "SCH-03", "DPL-*", "DRV-02")
+    "TNT-04",
+    "Taints keep the GPU stack off its nodes",
+    Place.PLUGIN,
+    explains=("SCH-02", "SCH-03", "DPL-*", "DRV-02"),
+    rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
 )
 def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
     """The operands' DaemonSets tolerate nvidia.com/gpu:NoSchedule alone; any other taint has to be in
@@ -275,7 +279,13 @@ def _selected(obj: Obj, node: Node) -> bool:
     return matched and all(node.labels.get(key) == value for key, value in wanted.items())
 
 
-@rule("TNT-05", "No labels of feature discovery", Place.PLUGIN, explains=("SCH-02", "SCH-08", "TNT-06"))
+@rule(
+    "TNT-05",
+    "No labels of feature discovery",
+    Place.PLUGIN,
+    explains=("SCH-02", "SCH-08", "TNT-06"),
+    rests_on=("NVIDIA/gpu-operator v26.7.0, source", "NVIDIA/gpu-operator#423"),
+)
 def no_features(snapshot: Snapshot) -> Iterator[Finding]:
     """The operator finds GPU nodes by the PCI labels of node feature discovery. Without them it is Ready and does
     nothing (reason NFDLabelsMissing).
@@ -343,7 +353,14 @@ def _unwell(pods: list[Pod], unlabelled: list[Node], waits: list[Waiting]) -> Fi
     )
 
 
-@rule("TNT-06", "PCI labels of another shape", Place.PLUGIN, explains=("SCH-02",), also=("TNT-15",))
+@rule(
+    "TNT-06",
+    "PCI labels of another shape",
+    Place.PLUGIN,
+    explains=("SCH-02",),
+    also=("TNT-15",),
+    rests_on=("NVIDIA/gpu-operator#1469", "kubernetes-sigs/node-feature-discovery, documentation"),
+)
 def odd_features(snapshot: Snapshot) -> Iterator[Finding]:
     """The operator knows pci-10de, pci-0302_10de and pci-0300_10de; other deviceLabelFields give other names."""
     odd = [
@@ -379,6 +396,7 @@ def odd_features(snapshot: Snapshot) -> Iterator[Finding]:
     "Operands are switched off",
     Place.PLUGIN,
     explains=("SCH-00", "SCH-01", "SCH-02", "SCH-03", "DPL-03", "DPL-18", "OPR-15"),
+    rests_on=("NVIDIA/gpu-operator v26.7.0, source",),
 )
 def opted_out(snapshot: Snapshot) -> Iterator[Finding]:
     """nvidia.com/gpu.deploy.operands=false, or nvidia.com/gpu.deploy.NAME=false, keeps them off a node;

@@ -113,7 +113,12 @@ def far_apart(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("TOP-05", "GPUs on no NUMA node", Place.HARDWARE)
+@rule(
+    "TOP-05",
+    "GPUs on no NUMA node",
+    Place.HARDWARE,
+    rests_on=("NVIDIA/go-nvlib 3c161560, source",),
+)
 def no_numa(snapshot: Snapshot) -> Iterator[Finding]:
     """A VM or BIOS that does not tell the NUMA node of PCI devices (-1) makes topology policies blind to GPUs."""
     for host in snapshot.hosts.values():
@@ -265,6 +270,7 @@ RULES: Final = rules_of(
             "align. The scheduler knows nothing of it."
         ),
         confidence=CERTAIN,
+        rests_on=("Kubernetes documentation",),
     ),
     Sign(
         id="TOP-04",
@@ -289,6 +295,7 @@ RULES: Final = rules_of(
         explain=(
             "NCCL prefers NVLink and PCIe peer access (via P2P). SHM says that neither can be used between these GPUs."
         ),
+        rests_on=("NVIDIA NCCL documentation",),
     ),
     Sign(
         id="TOP-06",
@@ -309,5 +316,6 @@ RULES: Final = rules_of(
             "mount /var/lib/kubelet/pod-resources into it, and look at the kubelet's root folder",
         ),
         explain="It writes NodeResourceTopology objects from what the kubelet's pod-resources socket tells.",
+        rests_on=("kubernetes-sigs/node-feature-discovery, documentation",),
     ),
 )

@@ -96,7 +96,12 @@ def old_schema(snapshot: Snapshot) -> Iterator[Finding]:
             return
 
 
-@rule("OPR-03", "A second ClusterPolicy", Place.CLUSTER)
+@rule(
+    "OPR-03",
+    "A second ClusterPolicy",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/gpu-operator v26.7.0, source",),
+)
 def ignored(snapshot: Snapshot) -> Iterator[Finding]:
     """There is one ClusterPolicy for a cluster; further ones are ignored."""
     for policy in snapshot.all("ClusterPolicy"):
@@ -115,7 +120,13 @@ def ignored(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("OPR-04", "ClusterPolicy and GPUCluster", Place.CLUSTER, explains=("OPR-15", "SCH-02"))
+@rule(
+    "OPR-04",
+    "ClusterPolicy and GPUCluster",
+    Place.CLUSTER,
+    explains=("OPR-15", "SCH-02"),
+    rests_on=("NVIDIA/gpu-operator v26.7.0, source",),
+)
 def both_kinds(snapshot: Snapshot) -> Iterator[Finding]:
     """The two kinds exclude each other."""
     policies, clusters = list(snapshot.all("ClusterPolicy")), list(snapshot.all("GPUCluster"))
@@ -137,6 +148,7 @@ def both_kinds(snapshot: Snapshot) -> Iterator[Finding]:
         "kubernetes": KUBERNETES.listed,
         "runtimes": ", ".join(f"{row.what} {row.listed}" for row in RUNTIMES.values()),
     },
+    rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
 )
 def outside_matrix(snapshot: Snapshot) -> Iterator[Finding]:
     """The documents' matrix: Kubernetes {kubernetes}, {runtimes}. It may work; nobody tests it."""
@@ -179,7 +191,12 @@ def _outside(policy: Obj, what: str, evidence: Evidence) -> Finding:
     )
 
 
-@rule("OPR-08", "Left over from an uninstall", Place.CLUSTER)
+@rule(
+    "OPR-08",
+    "Left over from an uninstall",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/gpu-operator#342",),
+)
 def left_over(snapshot: Snapshot) -> Iterator[Finding]:
     """The operator was removed before its ClusterPolicy, so that nobody takes the finalizer away."""
     works = any(pod.ready for pod in matching.pods_of_part(snapshot, OPERATOR, vendor=matching.NVIDIA))
@@ -235,7 +252,12 @@ _ENV: Final = (
 )
 
 
-@rule("OPR-10", "A variable without effect", Place.CLUSTER)
+@rule(
+    "OPR-10",
+    "A variable without effect",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/gpu-operator v26.7.0, source",),
+)
 def env_unused(snapshot: Snapshot) -> Iterator[Finding]:
     """The operator's *_IMAGE variables count only where the ClusterPolicy names nothing."""
     policy = next(iter(snapshot.all("ClusterPolicy")), None)
@@ -363,7 +385,12 @@ def unsupported(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("OPR-19", "Changes of operands do not last", Place.CLUSTER)
+@rule(
+    "OPR-19",
+    "Changes of operands do not last",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/gpu-operator v26.7.0, source",),
+)
 def applied_by_hand(snapshot: Snapshot) -> Iterator[Finding]:
     """The operator compares nvidia.com/last-applied-hash and writes its DaemonSets anew: only the ClusterPolicy changes
     them for good.

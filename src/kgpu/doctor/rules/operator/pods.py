@@ -24,7 +24,13 @@ _CLOUD: Final = re.compile(
 )
 
 
-@rule("OPR-05", "The operator is killed for memory", Place.CLUSTER, explains=("IMG-06", "OPR-18", "SCH-02", "TNT-*"))
+@rule(
+    "OPR-05",
+    "The operator is killed for memory",
+    Place.CLUSTER,
+    explains=("IMG-06", "OPR-18", "SCH-02", "TNT-*"),
+    rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
+)
 def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
     """Its limit of 350Mi is not enough for some hundred nodes."""
     for pod in matching.pods_of_part(snapshot, OPERATOR):
@@ -85,6 +91,7 @@ def still_installing(snapshot: Snapshot) -> Iterator[Finding]:
     "One operand is not from the mirror",
     Place.CLUSTER,
     explains=("IMG-*", "DRV-02", "DRV-07", "DPL-*", "OPR-15", "SCH-02"),
+    rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
 )
 def not_mirrored(snapshot: Snapshot) -> Iterator[Finding]:
     """Each component of the ClusterPolicy has a repository of its own."""
@@ -126,7 +133,12 @@ def not_mirrored(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("OPR-13", "No GPU node", Place.CLUSTER)
+@rule(
+    "OPR-13",
+    "No GPU node",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/gpu-operator v26.7.0, source",),
+)
 def no_gpu_nodes(snapshot: Snapshot) -> Iterator[Finding]:
     """With driver and toolkit off, on a laptop, only the operator and feature discovery run; all DaemonSets want 0
     pods.
@@ -154,7 +166,12 @@ def no_gpu_nodes(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("OPR-15", "A step of the validator is not done", Place.CLUSTER)
+@rule(
+    "OPR-15",
+    "A step of the validator is not done",
+    Place.CLUSTER,
+    rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
+)
 def validating(snapshot: Snapshot) -> Iterator[Finding]:
     """The validator's init containers are its steps: driver, toolkit, cuda, plugin. Its main container stays Running
     when all are done.
@@ -182,7 +199,13 @@ def validating(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("OPR-16", "The validator's test waits for a GPU", Place.CLUSTER, explains=("SCH-01", "SCH-03", "QTA-*", "OPR-15"))
+@rule(
+    "OPR-16",
+    "The validator's test waits for a GPU",
+    Place.CLUSTER,
+    explains=("SCH-01", "SCH-03", "QTA-*", "OPR-15"),
+    rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes", "NVIDIA/gpu-operator#1738"),
+)
 def no_room(snapshot: Snapshot) -> Iterator[Finding]:
     """The plugin's validation runs a pod that asks for one GPU."""
     for pod in matching.pods_of_part(snapshot, VALIDATOR):
@@ -209,7 +232,13 @@ def no_room(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("OPR-20", "The cloud's device plugin and the operator's", Place.PLUGIN, explains=("DPL-20", "DRV-05"))
+@rule(
+    "OPR-20",
+    "The cloud's device plugin and the operator's",
+    Place.PLUGIN,
+    explains=("DPL-20", "DRV-05"),
+    rests_on=("NVIDIA/gpu-operator#933",),
+)
 def managed_too(snapshot: Snapshot) -> Iterator[Finding]:
     """GKE, AKS and EKS can install their own device plugin and driver."""
     sets = [
@@ -249,7 +278,13 @@ def managed_too(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("OPR-21", "Operands are still paused", Place.CLUSTER, explains=("TNT-12", "SCH-02", "DPL-*"))
+@rule(
+    "OPR-21",
+    "Operands are still paused",
+    Place.CLUSTER,
+    explains=("TNT-12", "SCH-02", "DPL-*"),
+    rests_on=("NVIDIA/k8s-driver-manager v0.12.0, source",),
+)
 def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
     """The driver manager sets the labels before it unloads a driver, and back after; it ended in between."""
     for node in snapshot.nodes.values():
@@ -277,7 +312,13 @@ def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("OPR-23", "Two node feature discoveries", Place.CLUSTER, explains=("TNT-05", "TNT-06", "TNT-07"))
+@rule(
+    "OPR-23",
+    "Two node feature discoveries",
+    Place.CLUSTER,
+    explains=("TNT-05", "TNT-06", "TNT-07"),
+    rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
+)
 def two_discoveries(snapshot: Snapshot) -> Iterator[Finding]:
     """The chart brings its own unless nfd.enabled=false."""
     by_namespace: dict[str, Pod] = {}

@@ -46,7 +46,13 @@ def _of_stack(maker: Obj) -> bool:
     return bool(matching.parts_of(maker)) or matching.makes_accelerator_pods(maker)
 
 
-@rule("OPR-02", "The namespace forbids privileged pods", Place.CLUSTER, explains=_BELOW)
+@rule(
+    "OPR-02",
+    "The namespace forbids privileged pods",
+    Place.CLUSTER,
+    explains=_BELOW,
+    rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
+)
 def pod_security(snapshot: Snapshot) -> Iterator[Finding]:
     """Pod Security admission: the operator's namespace needs enforce=privileged."""
     for namespace, hits in _refused(
@@ -68,7 +74,13 @@ def pod_security(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("OPR-12", "No security context constraints", Place.CLUSTER, explains=_BELOW)
+@rule(
+    "OPR-12",
+    "No security context constraints",
+    Place.CLUSTER,
+    explains=_BELOW,
+    rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
+)
 def no_constraint(snapshot: Snapshot) -> Iterator[Finding]:
     """On OpenShift each service account needs SecurityContextConstraints that allow privileged pods."""
     for namespace, hits in _refused(
@@ -243,6 +255,12 @@ RULES: Final = rules_of(
         confidence=CERTAIN,
         proof=known_field,
         besides=old_schema,
+        rests_on=(
+            "NVIDIA/gpu-operator#139",
+            "NVIDIA/gpu-operator#196",
+            "NVIDIA/gpu-operator#431",
+            "edgelesssys/contrast#2599",
+        ),
     ),
     Sign(
         id="OPR-14",
@@ -305,6 +323,10 @@ RULES: Final = rules_of(
             "driver's container falls back to the packages, which need an entitlement and a way to the repositories."
         ),
         explains=("DRV-02", "DRV-24", "DRV-25", "KRN-01", *_BELOW),
+        rests_on=(
+            "NVIDIA GPU Operator documentation: troubleshooting, release notes",
+            "NVIDIA/gpu-operator v26.7.0, source",
+        ),
     ),
     Sign(
         id="OPR-17",
@@ -328,6 +350,7 @@ RULES: Final = rules_of(
         confidence=CERTAIN,
         proof=mofed_later,
         explains=("NET-06", "DRV-02", "DRV-03", *_BELOW),
+        rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
     ),
     Sign(
         id="OPR-18",
@@ -345,6 +368,7 @@ RULES: Final = rules_of(
         explain="The operator works through the API server alone.",
         besides=kept_out,
         explains=_BELOW,
+        rests_on=("kubernetes/kubernetes, apiserver: responsewriters/errors.go",),
     ),
     Sign(
         id="OPR-22",

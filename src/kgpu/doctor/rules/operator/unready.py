@@ -39,8 +39,8 @@ _SHOWN: Final = 3
 @rule("OBJ-00", "An object of the GPU stack is not ready", Place.CLUSTER, last_resort=True)
 def unready(snapshot: Snapshot) -> Iterator[Finding]:
     """The ClusterPolicy, or another object that configures a GPU stack, has a condition that says that it is not ready,
-    and neither its pods nor the nodes show why: the finding quotes the condition. Or a DaemonSet of the stack wants pods
-    on nodes, none of them is ready, and nobody has seen one that would show why.
+    and neither its pods nor the nodes show why: the finding quotes the condition. Or a DaemonSet of the stack wants
+    pods on nodes, none of them is ready, and nobody has seen one that would show why.
     """
     yield from _without_pods(snapshot)
     for kind in _KINDS:
@@ -53,8 +53,8 @@ def unready(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _without_pods(snapshot: Snapshot) -> Iterator[Finding]:
-    """DaemonSets of the stack without a ready pod and with none to be seen. Whose pods are there, is told by these; whose
-    pods are refused, by the refusal.
+    """DaemonSets of the stack without a ready pod and with none to be seen. Whose pods are there, is told by these;
+    whose pods are refused, by the refusal.
     """
     lacking = {event.about for event in refused(snapshot)}
     for daemons in snapshot.all("DaemonSet"):

@@ -23,7 +23,12 @@ from kgpu.formats import names
 from kgpu.formats.plugin_config_parse import examine
 
 
-@rule("DPL-14", "Running without its device", Place.CLUSTER)
+@rule(
+    "DPL-14",
+    "Running without its device",
+    Place.CLUSTER,
+    rests_on=("kubernetes/kubernetes#116125",),
+)
 def lost_device(snapshot: Snapshot) -> Iterator[Finding]:
     """After a restart without its checkpoint a kubelet may admit containers again without devices."""
     for host in snapshot.hosts.values():
@@ -60,7 +65,14 @@ def lost_device(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("DPL-17", "Keys that mean nothing", Place.PLUGIN, explains=("TS-01", "SCH-01"), by_hand=True)
+@rule(
+    "DPL-17",
+    "Keys that mean nothing",
+    Place.PLUGIN,
+    explains=("TS-01", "SCH-01"),
+    by_hand=True,
+    rests_on=("NVIDIA/k8s-device-plugin#1433",),
+)
 def unknown_keys(snapshot: Snapshot) -> Iterator[Finding]:
     """The replaced plugin leaves out keys that it does not know, such as renameByDefault below flags."""
     policies = {policy.text("spec.devicePlugin.config.name") for policy in snapshot.all("ClusterPolicy")} - {""}
@@ -100,7 +112,13 @@ def unknown_keys(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("DPL-19", "GPUs handed out twice", Place.PLUGIN, by_hand=True)
+@rule(
+    "DPL-19",
+    "GPUs handed out twice",
+    Place.PLUGIN,
+    by_hand=True,
+    rests_on=("kubernetes-sigs/dra-driver-nvidia-gpu, documentation",),
+)
 def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
     """The device plugin and the DRA driver each count for themselves."""
     offers = Counter(device.node for device in dra.devices(snapshot) if device.driver == names.DRA_GPU_DRIVER)
@@ -141,7 +159,14 @@ def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
     )
 
 
-@rule("DPL-21", "A plugin on another vendor's node", Place.PLUGIN, explains=("TNT-16",), by_hand=True)
+@rule(
+    "DPL-21",
+    "A plugin on another vendor's node",
+    Place.PLUGIN,
+    explains=("TNT-16",),
+    by_hand=True,
+    rests_on=("NVIDIA/k8s-device-plugin#812",),
+)
 def wrong_vendor(snapshot: Snapshot) -> Iterator[Finding]:
     """Labels set by hand, or no nodeSelector, send a plugin to nodes whose devices it does not know."""
     for vendor in (matching.NVIDIA, matching.AMD, matching.GAUDI):
@@ -248,6 +273,7 @@ RULES: Final = rules_of(
         ),
         explain="With MIG on, NVML wants the capability mig/monitor for what concerns other containers' devices.",
         explains=("SCH-02", "DPL-03"),
+        rests_on=("NVIDIA/k8s-device-plugin#260",),
     ),
     Sign(
         id="DPL-24",

@@ -44,7 +44,19 @@ def _plugins(snapshot: Snapshot, node: str) -> list[Pod]:
     return matching.pods_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA, node=node)
 
 
-@rule("DPL-05", "Withdrawn for good", Place.PLUGIN, explains=("SCH-03", "SCH-01"))
+@rule(
+    "DPL-05",
+    "Withdrawn for good",
+    Place.PLUGIN,
+    explains=("SCH-03", "SCH-01"),
+    rests_on=(
+        "NVIDIA/k8s-device-plugin#1014",
+        "NVIDIA/k8s-device-plugin#234",
+        "NVIDIA/k8s-device-plugin#189",
+        "NVIDIA/k8s-device-plugin#111",
+        "Project-HAMi/HAMi#2200",
+    ),
+)
 def never_back(snapshot: Snapshot) -> Iterator[Finding]:
     """The replaced plugin has no way back from unhealthy; it takes a new start."""
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
@@ -90,7 +102,13 @@ def _all_well(host: HostFacts) -> bool:
     return bool(gpus) and not bad and not any(xid.action in _RESET and not xid.over for xid in host.xids)
 
 
-@rule("DPL-06", "One share of an ill GPU withdrawn", Place.PLUGIN, explains=("SCH-03",))
+@rule(
+    "DPL-06",
+    "One share of an ill GPU withdrawn",
+    Place.PLUGIN,
+    explains=("SCH-03",),
+    rests_on=("NVIDIA/k8s-device-plugin#1929", "NVIDIA/k8s-device-plugin#1930", "Project-HAMi/HAMi#3018"),
+)
 def one_of_many(snapshot: Snapshot) -> Iterator[Finding]:
     """Older plugins keep one device for each physical GPU in their health map: of its shares only one goes."""
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
@@ -121,7 +139,12 @@ def one_of_many(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("DPL-08", "Health checks are off", Place.PLUGIN)
+@rule(
+    "DPL-08",
+    "Health checks are off",
+    Place.PLUGIN,
+    rests_on=("NVIDIA/k8s-device-plugin#1974",),
+)
 def checks_off(snapshot: Snapshot) -> Iterator[Finding]:
     """DP_DISABLE_HEALTHCHECKS=all (or xids), and Xid 109 on the plugin's own list, keep GPUs on offer that need a
     reset.
@@ -172,7 +195,13 @@ def checks_off(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("DPL-15", "The plugin hangs", Place.DRIVER, explains=("SCH-02", "SCH-03", "DPL-03", "HW-12"))
+@rule(
+    "DPL-15",
+    "The plugin hangs",
+    Place.DRIVER,
+    explains=("SCH-02", "SCH-03", "DPL-03", "HW-12"),
+    rests_on=("NVIDIA/k8s-device-plugin#301",),
+)
 def stuck_plugin(snapshot: Snapshot) -> Iterator[Finding]:
     """NVML waits for a GPU or its GSP that does not answer; the process is in state D."""
     for host in snapshot.hosts.values():
@@ -220,7 +249,12 @@ def _of_application(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None
 _WITHDRAWS: Final = ("SCH-03", "SCH-01", "DPL-05")
 
 
-@rule("DPL-22", "Every event several times", Place.PLUGIN)
+@rule(
+    "DPL-22",
+    "Every event several times",
+    Place.PLUGIN,
+    rests_on=("NVIDIA/k8s-device-plugin#2052",),
+)
 def twice_told(snapshot: Snapshot) -> Iterator[Finding]:
     """The replaced plugin registers for the driver's events once for each resource and each new registration."""
     for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA):
@@ -274,6 +308,7 @@ RULES: Final = rules_of(
         ),
         confidence=CERTAIN,
         explains=_WITHDRAWS,
+        rests_on=("NVIDIA/k8s-device-plugin#1974",),
     ),
     Sign(
         id="DPL-09",
@@ -298,5 +333,6 @@ RULES: Final = rules_of(
         explain="When NVML's event call fails the plugin marks all devices, and does not look again.",
         confidence=CERTAIN,
         explains=(*_WITHDRAWS, "DPL-03"),
+        rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source",),
     ),
 )

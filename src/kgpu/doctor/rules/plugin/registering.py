@@ -50,7 +50,13 @@ def replaced(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("DPL-03", "The node offers none of its devices", Place.PLUGIN, explains=("SCH-02", "SCH-01"))
+@rule(
+    "DPL-03",
+    "The node offers none of its devices",
+    Place.PLUGIN,
+    explains=("SCH-02", "SCH-01"),
+    rests_on=("NVIDIA/k8s-device-plugin#1228", "NVIDIA/k8s-device-plugin#1698"),
+)
 def zeroed(snapshot: Snapshot) -> Iterator[Finding]:
     """When a plugin's endpoint goes away the kubelet leaves the resource with an amount of 0: at first in allocatable
     alone, after five minutes in capacity too. A plugin that does not notice a restart of the kubelet stays
@@ -184,7 +190,14 @@ def _requested_resources(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(name for pod in snapshot.pods.values() if not pod.ended for name in matching.accelerators(pod))
 
 
-@rule("DPL-20", "Two device plugins on a node", Place.PLUGIN, also=("OPR-20",), by_hand=True)
+@rule(
+    "DPL-20",
+    "Two device plugins on a node",
+    Place.PLUGIN,
+    also=("OPR-20",),
+    by_hand=True,
+    rests_on=("NVIDIA/gpu-operator#933",),
+)
 def twice(snapshot: Snapshot) -> Iterator[Finding]:
     """A DaemonSet from a manifest and the operator's run side by side; each registers the same resource."""
     by_node: dict[tuple[str, str], list[Pod]] = {}
@@ -284,6 +297,7 @@ RULES: Final = rules_of(
         ),
         confidence=CERTAIN,
         explains=("SCH-02", "DPL-03"),
+        rests_on=("NVIDIA/k8s-device-plugin#1080", "NVIDIA/k8s-device-plugin#170"),
     ),
     Sign(
         id="DPL-02",
@@ -311,6 +325,7 @@ RULES: Final = rules_of(
             "nvidia runtime, and nothing was injected by CDI or NRI."
         ),
         explains=("SCH-02", "DPL-01", "DPL-03"),
+        rests_on=("NVIDIA/k8s-device-plugin#1220", "klueska/nvkind#20"),
     ),
     Sign(
         id="DPL-04",
@@ -333,6 +348,7 @@ RULES: Final = rules_of(
             "or is not mounted into the plugin."
         ),
         explains=("SCH-02", "DPL-03"),
+        rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source",),
     ),
     Sign(
         id="DPL-10",
@@ -359,6 +375,12 @@ RULES: Final = rules_of(
         ),
         confidence=CERTAIN,
         besides=of_before,
+        rests_on=(
+            "kubernetes/kubernetes#130145",
+            "kubernetes/kubernetes#117955",
+            "kubernetes/kubernetes#124345",
+            "kubernetes/kubernetes#138446",
+        ),
     ),
     Sign(
         id="DPL-11",
@@ -374,6 +396,7 @@ RULES: Final = rules_of(
             "Their controller makes new ones."
         ),
         besides=replaced,
+        rests_on=("kubernetes/kubernetes#125579",),
     ),
     Sign(
         id="DPL-12",
@@ -394,6 +417,7 @@ RULES: Final = rules_of(
             "The plugin enumerated a GPU that is lost by now, and returns an error for every allocation on the node."
         ),
         explains=("DPL-10", "DPL-11"),
+        rests_on=("kubernetes/kubernetes#97131", "NVIDIA/k8s-device-plugin#231"),
     ),
     Sign(
         id="DPL-16",
@@ -415,6 +439,7 @@ RULES: Final = rules_of(
             "ConfigMap lacks; the plugin keeps its old configuration or does not start."
         ),
         confidence=CERTAIN,
+        rests_on=("NVIDIA/gpu-operator#412", "NVIDIA/k8s-device-plugin v0.20.0, source"),
     ),
     Sign(
         id="DPL-18",
@@ -435,5 +460,6 @@ RULES: Final = rules_of(
             "Operands wait for files that nvidia-operator-validator writes after each step, and removes when it ends."
         ),
         proof=_barrier,
+        rests_on=("NVIDIA/gpu-operator v26.7.0, source", "NVIDIA/gpu-operator#2166"),
     ),
 )

@@ -24,7 +24,14 @@ _JOINS: Final = 900.0
 """Seconds in which a node that has joined may still be getting its driver and its plugin."""
 
 
-@rule("DPL-00", "A GPU node offers none of its devices", Place.PLUGIN, explains=("SCH-00", "SCH-02"), last_resort=True)
+@rule(
+    "DPL-00",
+    "A GPU node offers none of its devices",
+    Place.PLUGIN,
+    explains=("SCH-00", "SCH-02"),
+    last_resort=True,
+    rests_on=("Kubernetes documentation, Device Plugins: a node has a resource once a plugin has registered it",),
+)
 def unoffered(snapshot: Snapshot) -> Iterator[Finding]:
     """By its labels or its bus a node has devices, and no resource counts them: no device plugin runs there, or it has
     registered nothing. Reported only where no other rule knows why.
@@ -139,7 +146,13 @@ def _is_for_machines(node: Node) -> bool:
     return node.labels.get(names.LABEL_WORKLOAD_CONFIG, "").startswith("vm-")
 
 
-@rule("JOB-00", "A Job for GPUs is suspended", Place.CLUSTER, last_resort=True)
+@rule(
+    "JOB-00",
+    "A Job for GPUs is suspended",
+    Place.CLUSTER,
+    last_resort=True,
+    rests_on=("KEP-2232 Suspend Job, stable in Kubernetes 1.24",),
+)
 def suspended(snapshot: Snapshot) -> Iterator[Finding]:
     """A suspended Job has no pods, so nothing waits and nothing fails. Queues such as Kueue suspend Jobs until there is
     room for them.

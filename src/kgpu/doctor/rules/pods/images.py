@@ -178,6 +178,7 @@ RULES: Final = rules_of(
         confidence=CERTAIN,
         proof=of_gpu,
         explains=_BELOW,
+        rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
     ),
     Sign(
         id="IMG-04",
@@ -209,6 +210,7 @@ RULES: Final = rules_of(
         confidence=CERTAIN,
         proof=of_gpu,
         explains=_BELOW,
+        rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
     ),
     Sign(
         id="IMG-05",

@@ -250,6 +250,7 @@ RULES: Final = rules_of(
             "which is 64 MiB in a container unless a volume is mounted there."
         ),
         explains=(*_EARLIER, "NET-02"),
+        rests_on=("NVIDIA/nccl#525", "NVIDIA/nccl#290", "NVIDIA/nccl#342"),
     ),
     Sign(
         id="NET-02",
@@ -312,6 +313,7 @@ RULES: Final = rules_of(
             "nvidia-smi topo -m",
         ),
         explain="It needs nvidia_peermem or DMA-BUF, a card near enough to the GPU, and ACS off.",
+        rests_on=("NVIDIA/nccl#1537", "NVIDIA/nccl#1939"),
     ),
     Sign(
         id="NET-05",
@@ -351,6 +353,7 @@ RULES: Final = rules_of(
         ),
         explain="With driver.rdma.enabled the driver's pod waits for /run/mellanox/drivers/.driver-ready.",
         explains=("OPR-17", "DRV-*", "DPL-*", "SCH-01", "SCH-02", "RUN-*"),
+        rests_on=("NVIDIA/gpu-operator v26.7.0, source",),
     ),
     Sign(
         id="NET-07",
@@ -389,6 +392,7 @@ RULES: Final = rules_of(
         ),
         explain="Retry counter exceeded and error 12 are time-outs on the wire.",
         explains=_EARLIER,
+        rests_on=("NVIDIA NCCL documentation",),
     ),
     Sign(
         id="NET-09",
@@ -407,6 +411,7 @@ RULES: Final = rules_of(
         ),
         explain="All ports of a machine of its kind should be active (H100, H200, B200: 8 at 400 Gb/s).",
         explains=(*_EARLIER, "NET-08"),
+        rests_on=("leptonai/gpud 4a8de33, source",),
     ),
     Sign(
         id="NET-10",

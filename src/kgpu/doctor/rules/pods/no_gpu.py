@@ -115,7 +115,12 @@ def _asks(container: Container) -> bool:
     return any(matching.is_accelerator(str(name)) for name in (*container.limits, *container.requests))
 
 
-@rule("QTA-10", "The container asks for no GPU", Place.CLUSTER)
+@rule(
+    "QTA-10",
+    "The container asks for no GPU",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source",),
+)
 def without_gpu(snapshot: Snapshot) -> Iterator[Finding]:
     """Devices are given to containers, not to pods: one without a limit gets no driver files and no device."""
     for case in snapshot.once(_cases):
@@ -298,7 +303,13 @@ _CAUSES: Final[tuple[Callable[[_Case], _Why | None], ...]] = (
 """The first that knows why counts."""
 
 
-@rule("RUN-24", "A GPU was asked for, and none is in the container", Place.RUNTIME, explains=("QTA-10",))
+@rule(
+    "RUN-24",
+    "A GPU was asked for, and none is in the container",
+    Place.RUNTIME,
+    explains=("QTA-10",),
+    rests_on=("NVIDIA/nvidia-container-toolkit v1.20.0, source",),
+)
 def not_injected(snapshot: Snapshot) -> Iterator[Finding]:
     """nvidia-smi, libcuda and the devices come from the node when a GPU is injected; images do not bring them. The
     runtime does it as nvidia or by CDI, unless the container's own variables forbid it.
@@ -355,5 +366,6 @@ _NO_TOOL: Final = Sign(
     explain="",
     confidence=CERTAIN,
     proof=_nobody_asks,
+    rests_on=("NVIDIA/nvidia-container-toolkit v1.20.0, source",),
 )
 _NO_TOOL_PATTERN: Final = re.compile(_NO_TOOL.pattern)

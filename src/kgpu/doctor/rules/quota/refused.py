@@ -168,7 +168,12 @@ def fraction(snapshot: Snapshot) -> Iterator[Finding]:
     yield from _refusals(snapshot, _FRACTION, what, remedy)
 
 
-@rule("QTA-02", "Requests without limits", Place.CLUSTER)
+@rule(
+    "QTA-02",
+    "Requests without limits",
+    Place.CLUSTER,
+    rests_on=("kubernetes/kubernetes, API validation",),
+)
 def no_limit(snapshot: Snapshot) -> Iterator[Finding]:
     """The API server refuses pods whose template names a device in requests alone; it says so in the events of what
     makes the pods.
@@ -180,7 +185,12 @@ def no_limit(snapshot: Snapshot) -> Iterator[Finding]:
     yield from _refusals(snapshot, _NO_LIMIT, "asks for {resource} in requests alone", remedy)
 
 
-@rule("QTA-03", "Requests that differ from limits", Place.CLUSTER)
+@rule(
+    "QTA-03",
+    "Requests that differ from limits",
+    Place.CLUSTER,
+    rests_on=("kubernetes/kubernetes, API validation",),
+)
 def unequal(snapshot: Snapshot) -> Iterator[Finding]:
     """The API server refuses pods whose template has other requests than limits; it says so in the events of what
     makes the pods.

@@ -87,7 +87,12 @@ def kueue(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("QTA-11", "GPUs that nobody counts", Place.CLUSTER)
+@rule(
+    "QTA-11",
+    "GPUs that nobody counts",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/nvidia-container-toolkit v1.20.0, source",),
+)
 def uncounted(snapshot: Snapshot) -> Iterator[Finding]:
     """Where nvidia is the default runtime, NVIDIA_VISIBLE_DEVICES=all gives all GPUs to a container that asked for
     none.

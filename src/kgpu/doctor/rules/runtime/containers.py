@@ -24,7 +24,12 @@ _NEAR: Final = 5 * 60.0
 _CAPABILITIES: Final = names.ENV_DRIVER_CAPABILITIES
 
 
-@rule("RUN-04", "Created and never started", Place.RUNTIME)
+@rule(
+    "RUN-04",
+    "Created and never started",
+    Place.RUNTIME,
+    rests_on=("NVIDIA/gpu-operator#991", "containerd/containerd#10437"),
+)
 def never_started(snapshot: Snapshot) -> Iterator[Finding]:
     """containerd was restarted while the kubelet was starting containers; such a container never starts."""
     for node, pods in snapshot.pods_by_node.items():
@@ -57,7 +62,13 @@ def never_started(snapshot: Snapshot) -> Iterator[Finding]:
                 )
 
 
-@rule("RUN-16", "CRI-O waits for the driver", Place.RUNTIME, explains=("OPR-15", "DPL-18"))
+@rule(
+    "RUN-16",
+    "CRI-O waits for the driver",
+    Place.RUNTIME,
+    explains=("OPR-15", "DPL-18"),
+    rests_on=("cri-o/cri-o#9521",),
+)
 def before_driver(snapshot: Snapshot) -> Iterator[Finding]:
     """Right after an install or upgrade operands are at CreateContainerError until the driver is up."""
     # CRI-O creates no container of operands until the driver is up; that heals.
@@ -138,7 +149,12 @@ def too_early(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("RUN-20", "Docker leaves claims' devices out", Place.RUNTIME)
+@rule(
+    "RUN-20",
+    "Docker leaves claims' devices out",
+    Place.RUNTIME,
+    rests_on=("Mirantis/cri-dockerd#558",),
+)
 def no_cdi(snapshot: Snapshot) -> Iterator[Finding]:
     """DRA gives devices by CDI, which cri-dockerd does not hand on."""
     for node in snapshot.nodes.values():
@@ -211,6 +227,7 @@ RULES: Final = rules_of(
         ),
         explains=_BELOW,
         proof=by_toolkit,
+        rests_on=("NVIDIA/nvidia-container-toolkit#1222",),
     ),
     Sign(
         id="RUN-12",
@@ -230,6 +247,7 @@ RULES: Final = rules_of(
         ),
         explain="In the mode of hooks the toolkit puts a file in that folder, and CRI-O must look there (hooks_dir).",
         explains=_BELOW,
+        rests_on=("NVIDIA/gpu-operator#448", "NVIDIA/gpu-operator#280"),
     ),
     Sign(
         id="RUN-19",
@@ -250,6 +268,7 @@ RULES: Final = rules_of(
         explain="Specs name files with the driver's version; after an upgrade they must be made anew.",
         confidence=CERTAIN,
         besides=old_spec,
+        rests_on=("NVIDIA Container Toolkit documentation",),
     ),
     Sign(
         id="RUN-21",
@@ -270,6 +289,12 @@ RULES: Final = rules_of(
         ),
         explain="With the systemd cgroup driver a reload restores only devices that have links below /dev/char.",
         proof=links,
+        rests_on=(
+            "NVIDIA/nvidia-container-toolkit#48",
+            "NVIDIA/nvidia-container-toolkit#251",
+            "NVIDIA/nvidia-container-toolkit#1227",
+            "NVIDIA/nvidia-docker#1730",
+        ),
     ),
     Sign(
         id="RUN-22",
@@ -281,6 +306,7 @@ RULES: Final = rules_of(
         cause="{who}: the driver of the node took too long to answer when the container was made",
         remedy=("on node {node}: time nvidia-smi; dmesg | grep -i xid", "systemctl enable --now nvidia-persistenced"),
         explain="Without persistence mode the driver starts every GPU anew; one that is ill takes longest.",
+        rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
     ),
     Sign(
         id="RUN-25",
@@ -316,5 +342,6 @@ RULES: Final = rules_of(
         ),
         explain="The audit lines name the process and the file.",
         explains=("DPL-*", "SCH-02"),
+        rests_on=("OpenShift documentation",),
     ),
 )

@@ -65,7 +65,18 @@ def _named(maker: Obj, snapshot: Snapshot) -> tuple[Evidence, ...]:
     return (maker.cite("spec.template.spec.runtimeClassName"), *classes)
 
 
-@rule("RUN-15", "The runtime is too old for the NRI plugin", Place.RUNTIME, also=("RUN-13",))
+@rule(
+    "RUN-15",
+    "The runtime is too old for the NRI plugin",
+    Place.RUNTIME,
+    also=("RUN-13",),
+    rests_on=(
+        "NVIDIA GPU Operator documentation: troubleshooting, release notes",
+        "rwlove/home-ops#14313",
+        "NVIDIA/gpu-operator#2356",
+        "NVIDIA/gpu-operator#2357",
+    ),
+)
 def nri_too_old(snapshot: Snapshot) -> Iterator[Finding]:
     """Injection by NRI needs containerd 1.7.30, 2.1 or 2.2 or later; CRI-O does not deliver management devices."""
     # The NRI plugin is on, and the runtime does not support it.
@@ -119,6 +130,15 @@ RULES: Final = rules_of(
         ),
         proof=_toolkit,
         explains=("DPL-*", "SCH-02", "OPR-15"),
+        rests_on=(
+            "NVIDIA/gpu-operator#730",
+            "NVIDIA/gpu-operator#413",
+            "NVIDIA/gpu-operator#549",
+            "NVIDIA/gpu-operator#759",
+            "NVIDIA/gpu-operator#349",
+            "NVIDIA/gpu-operator#432",
+            "NVIDIA GPU Operator documentation: troubleshooting, release notes",
+        ),
     ),
     Sign(
         id="RUN-06",
@@ -138,6 +158,7 @@ RULES: Final = rules_of(
         explain="Configuration version 3 came with containerd 2; toolkits before 1.17 do not know it.",
         confidence=CERTAIN,
         explains=("RUN-01", "DPL-*", "SCH-02"),
+        rests_on=("NVIDIA/gpu-operator#2060",),
     ),
     Sign(
         id="RUN-17",
@@ -150,6 +171,7 @@ RULES: Final = rules_of(
         remedy=("take runtimeClassName: nvidia-cdi out of the manifest, or use nvidia",),
         explain="The class nvidia-cdi is for operands; its spec has no device for a single GPU.",
         confidence=CERTAIN,
+        rests_on=("NVIDIA/nvidia-container-toolkit#1239", "NVIDIA/nvidia-container-toolkit#1895"),
     ),
     Sign(
         id="RUN-18",
@@ -175,6 +197,7 @@ RULES: Final = rules_of(
             "The runtime resolves names from the specs in /etc/cdi and /var/run/cdi, or asks the driver for the UUID."
         ),
         confidence=CERTAIN,
+        rests_on=("NVIDIA/nvidia-container-toolkit#434", "NVIDIA/nvidia-container-toolkit#146"),
     ),
     Sign(
         id="RUN-23",
@@ -196,5 +219,6 @@ RULES: Final = rules_of(
             "nvidia-container-cli.root in the toolkit's config.toml points to / or to /run/nvidia/driver; "
             "the library is in neither."
         ),
+        rests_on=("NVIDIA Container Toolkit documentation",),
     ),
 )

@@ -60,7 +60,13 @@ def toolkits(snapshot: Snapshot) -> dict[str, list[Pod]]:
     return by_node
 
 
-@rule("RUN-03", "The runtime's configuration was overwritten", Place.RUNTIME, explains=_BELOW)
+@rule(
+    "RUN-03",
+    "The runtime's configuration was overwritten",
+    Place.RUNTIME,
+    explains=_BELOW,
+    rests_on=("NVIDIA/gpu-operator#1651",),
+)
 def overwritten(snapshot: Snapshot) -> Iterator[Finding]:
     """An upgrade of containerd or of the system puts its default file back; the toolkit does not look again."""
     for host in snapshot.hosts.values():
@@ -147,7 +153,13 @@ def _no_handler(snapshot: Snapshot) -> dict[str, Evidence]:
     return refusals
 
 
-@rule("RUN-10", "The toolkit writes where nobody reads", Place.RUNTIME, explains=_BELOW)
+@rule(
+    "RUN-10",
+    "The toolkit writes where nobody reads",
+    Place.RUNTIME,
+    explains=_BELOW,
+    rests_on=("NVIDIA/nvidia-container-toolkit#982", "NVIDIA/nvidia-container-toolkit#1323"),
+)
 def other_folder(snapshot: Snapshot) -> Iterator[Finding]:
     """k3s, RKE2, k0s and MicroK8s bring a containerd with its own files and socket."""
     refused = snapshot.once(_no_handler)
@@ -186,7 +198,13 @@ def other_folder(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("RUN-05", "Two writers of one configuration file", Place.RUNTIME, explains=_BELOW)
+@rule(
+    "RUN-05",
+    "Two writers of one configuration file",
+    Place.RUNTIME,
+    explains=_BELOW,
+    rests_on=("NVIDIA/gpu-operator#712", "NVIDIA/gpu-operator#594", "NVIDIA/gpu-operator#399", "rancher/rke2#3723"),
+)
 def generated(snapshot: Snapshot) -> Iterator[Finding]:
     """k3s and RKE2 generate config.toml from a template at each start; what others write there is lost, and is written
     again.
@@ -217,7 +235,13 @@ def generated(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("RUN-07", "A drop-in file of a higher version", Place.RUNTIME, explains=(*_BELOW, "SCH-*", "RUN-08"))
+@rule(
+    "RUN-07",
+    "A drop-in file of a higher version",
+    Place.RUNTIME,
+    explains=(*_BELOW, "SCH-*", "RUN-08"),
+    rests_on=("NVIDIA/aicr#1688",),
+)
 def higher_version(snapshot: Snapshot) -> Iterator[Finding]:
     """containerd refuses to load a file of a higher version than the one that imports it; the node becomes NotReady."""
     for host in snapshot.hosts.values():
@@ -299,7 +323,13 @@ def no_cri(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("RUN-08", "A runtime without its type", Place.RUNTIME, explains=(*_BELOW, "NODE-00"))
+@rule(
+    "RUN-08",
+    "A runtime without its type",
+    Place.RUNTIME,
+    explains=(*_BELOW, "NODE-00"),
+    rests_on=("NVIDIA/nvidia-container-toolkit#1956",),
+)
 def untyped(snapshot: Snapshot) -> Iterator[Finding]:
     """Toolkits before 1.20.0 wrote drop-in files without runtime_type. containerd then leaves its CRI plugin out, and
     the kubelet finds no RuntimeService.
@@ -324,7 +354,13 @@ def untyped(snapshot: Snapshot) -> Iterator[Finding]:
                 )
 
 
-@rule("RUN-11", "Two container runtimes in one cluster", Place.RUNTIME, explains=_BELOW)
+@rule(
+    "RUN-11",
+    "Two container runtimes in one cluster",
+    Place.RUNTIME,
+    explains=_BELOW,
+    rests_on=("NVIDIA/gpu-operator#1528",),
+)
 def wrong_runtime(snapshot: Snapshot) -> Iterator[Finding]:
     """The replaced operator sets one RUNTIME for all nodes."""
     kinds = {"cri-o": "crio", "containerd": "containerd", "docker": "docker"}
@@ -355,7 +391,13 @@ def wrong_runtime(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("RUN-14", "The NRI plugin without CDI or toolkit", Place.RUNTIME, explains=("RUN-15", "OPR-15"))
+@rule(
+    "RUN-14",
+    "The NRI plugin without CDI or toolkit",
+    Place.RUNTIME,
+    explains=("RUN-15", "OPR-15"),
+    rests_on=("NVIDIA/gpu-operator v26.7.0, source",),
+)
 def nri_alone(snapshot: Snapshot) -> Iterator[Finding]:
     """The plugin is part of the toolkit's container and gives CDI devices."""
     for policy in snapshot.all("ClusterPolicy"):
@@ -451,7 +493,12 @@ def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("RUN-30", "The kubelet is too old for CDI devices", Place.PLUGIN)
+@rule(
+    "RUN-30",
+    "The kubelet is too old for CDI devices",
+    Place.PLUGIN,
+    rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source",),
+)
 def old_kubelet(snapshot: Snapshot) -> Iterator[Finding]:
     """DevicePluginCDIDevices: alpha in 1.28, on from 1.29, always from 1.31."""
     for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA):

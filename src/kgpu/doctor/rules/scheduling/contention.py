@@ -42,7 +42,12 @@ _KAI: Final = {
 }
 
 
-@rule("SCH-10", "The count is one of slices", Place.CLUSTER)
+@rule(
+    "SCH-10",
+    "The count is one of slices",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/k8s-device-plugin v0.20.0, documentation",),
+)
 def count_of_slices(snapshot: Snapshot) -> Iterator[Finding]:
     """With MIG strategy single nvidia.com/gpu.count is the number of slices; nvidia.com/gpu.replicas shows sharing."""
     for pod in snapshot.pods.values():
@@ -138,7 +143,13 @@ def _anywhere(snapshot: Snapshot, pod: Pod) -> bool:
     return view is not None and not view.node_selector and not view.node_terms and not view.volume_claims
 
 
-@rule("SCH-16", "The queue does not let it in", Place.CLUSTER, explains=("SCH-01", "SCH-15"))
+@rule(
+    "SCH-16",
+    "The queue does not let it in",
+    Place.CLUSTER,
+    explains=("SCH-01", "SCH-15"),
+    rests_on=("NVIDIA/KAI-Scheduler 72de64fc, source",),
+)
 def queue_says_no(snapshot: Snapshot) -> Iterator[Finding]:
     """KAI writes into the PodGroup why its queue does not admit it. Volcano, which places all pods of a group or none,
     does so too (condition Unschedulable).
@@ -213,7 +224,13 @@ def _queue_is_full(snapshot: Snapshot, group: Obj) -> Event | None:
     return next((event for event in snapshot.events(group) if _QUEUE_FULL in event.message), None)
 
 
-@rule("SCH-18", "Two jobs block each other", Place.CLUSTER, explains=("SCH-01", "SCH-07"))
+@rule(
+    "SCH-18",
+    "Two jobs block each other",
+    Place.CLUSTER,
+    explains=("SCH-01", "SCH-07"),
+    rests_on=("NVIDIA/KAI-Scheduler, documentation",),
+)
 def gang(snapshot: Snapshot) -> Iterator[Finding]:
     """Without gang scheduling two jobs can each get some of their workers and wait for the rest for ever."""
     partly: dict[str, list[tuple[Waiting, list[Pod]]]] = {}
@@ -478,5 +495,6 @@ RULES: Final = rules_of(
         explain="HAMi's scheduler extender counts the reasons card by card in its event FilteringFailed.",
         confidence=CERTAIN,
         explains=("SCH-01", "SCH-02", "SCH-14"),
+        rests_on=("Project-HAMi/HAMi v2.10.0, source",),
     ),
 )

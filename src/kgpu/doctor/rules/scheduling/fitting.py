@@ -30,7 +30,12 @@ def _changes(pending: Waiting, *kinds: str) -> tuple[Remedy, ...]:
     return tuple(step for change in changes for step in commands.steps(pending, change))
 
 
-@rule("SCH-02", "GPUs that nothing offers", Place.CLUSTER)
+@rule(
+    "SCH-02",
+    "GPUs that nothing offers",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/k8s-device-plugin#33", "NVIDIA/k8s-device-plugin#159", "NVIDIA/k8s-device-plugin#585"),
+)
 def not_offered(snapshot: Snapshot) -> Iterator[Finding]:
     """The nodes have devices on the PCI bus, but no resource in status.capacity: the device plugin is missing, not
     scheduled there, or found no driver. Walk up: driver, runtime, plugin.
@@ -57,7 +62,13 @@ def not_offered(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("SCH-03", "A GPU is withdrawn", Place.CLUSTER, explains=("SCH-01", "SCH-07"))
+@rule(
+    "SCH-03",
+    "A GPU is withdrawn",
+    Place.CLUSTER,
+    explains=("SCH-01", "SCH-07"),
+    rests_on=("NVIDIA/k8s-device-plugin#1014", "NVIDIA GPU Operator documentation: troubleshooting, release notes"),
+)
 def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
     """The kubelet lowers allocatable, not capacity, when a device plugin reports a device unhealthy. Capacity minus
     allocatable is what is withdrawn. All of them at once without a plugin that is ready is DPL-03. Pods that wait
@@ -104,7 +115,14 @@ def _why(resource: str) -> tuple[Remedy, ...]:
     )
 
 
-@rule("SCH-08", "No node has the label's value", Place.CLUSTER, also=("TS-08",), by_hand=True)
+@rule(
+    "SCH-08",
+    "No node has the label's value",
+    Place.CLUSTER,
+    also=("TS-08",),
+    by_hand=True,
+    rests_on=("NVIDIA/gpu-operator#1065", "NVIDIA/k8s-device-plugin v0.20.0, documentation"),
+)
 def no_such_label(snapshot: Snapshot) -> Iterator[Finding]:
     """A nodeSelector or a required node affinity names a value that no node has, often a product name without its
     NVIDIA- prefix, or without the suffix that sharing adds (-SHARED) or MIG (-MIG-1g.10gb).
@@ -160,7 +178,13 @@ def _wanted_labels(pending: Waiting) -> Iterator[tuple[str, str, str]]:
             yield wanted.key, wanted.values[0], f"{base}.matchExpressions[{position}]"
 
 
-@rule("SCH-09", "The bound is not passed", Place.CLUSTER, by_hand=True)
+@rule(
+    "SCH-09",
+    "The bound is not passed",
+    Place.CLUSTER,
+    by_hand=True,
+    rests_on=("NVIDIA/k8s-device-plugin v0.20.0, documentation",),
+)
 def strict_bound(snapshot: Snapshot) -> Iterator[Finding]:
     """Gt and Lt are strict, and nvidia.com/gpu.memory is in MiB of what is offered: 81559 on an H100 with 80 GB."""
     for pending in waiting(snapshot):
@@ -202,7 +226,15 @@ def strict_bound(snapshot: Snapshot) -> Iterator[Finding]:
                 )
 
 
-@rule("SCH-12", "The GPU nodes are cordoned", Place.CLUSTER)
+@rule(
+    "SCH-12",
+    "The GPU nodes are cordoned",
+    Place.CLUSTER,
+    rests_on=(
+        "NVIDIA/gpu-operator v26.7.0, source",
+        "NVIDIA GPU Operator documentation: troubleshooting, release notes",
+    ),
+)
 def cordoned(snapshot: Snapshot) -> Iterator[Finding]:
     """A driver upgrade, a MIG change or a person has cordoned the node and nobody has uncordoned it."""
     for pending in waiting(snapshot):
@@ -253,7 +285,12 @@ def _ill(pending: Waiting, nodes: tuple[str, ...]) -> Finding:
     )
 
 
-@rule("SCH-13", "GPUs are free, processors or memory are not", Place.CLUSTER)
+@rule(
+    "SCH-13",
+    "GPUs are free, processors or memory are not",
+    Place.CLUSTER,
+    rests_on=("StatCan/jupyter-apis#57",),
+)
 def stranded(snapshot: Snapshot) -> Iterator[Finding]:
     """Pods without GPUs fill the node's processors or memory, so that its GPUs are stranded."""
     for pending in waiting(snapshot):

@@ -17,7 +17,13 @@ from kgpu.fit.explain import explain
 from kgpu.formats import names
 
 
-@rule("SCH-04", "Shared GPUs have another name", Place.CLUSTER, explains=("SCH-14",))
+@rule(
+    "SCH-04",
+    "Shared GPUs have another name",
+    Place.CLUSTER,
+    explains=("SCH-14",),
+    rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source", "NVIDIA/dcgm-exporter#151"),
+)
 def renamed(snapshot: Snapshot) -> Iterator[Finding]:
     """With renameByDefault the device plugin offers time-sliced or MPS shares as nvidia.com/gpu.shared."""
     yield from _other_name(
@@ -73,7 +79,13 @@ def _is_cut(snapshot: Snapshot, node: Node) -> bool:
     )
 
 
-@rule("SCH-06", "All GPUs are partitioned", Place.CLUSTER, explains=("SCH-14",))
+@rule(
+    "SCH-06",
+    "All GPUs are partitioned",
+    Place.CLUSTER,
+    explains=("SCH-14",),
+    rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source",),
+)
 def all_partitioned(snapshot: Snapshot) -> Iterator[Finding]:
     """With strategy mixed a GPU in MIG mode offers slices alone, and no nvidia.com/gpu."""
     yield from _other_name(

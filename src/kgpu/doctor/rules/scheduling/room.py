@@ -18,7 +18,13 @@ from kgpu.doctor.waiting import RESOURCES, Waiting, waiting
 _QUEUE_SECONDS: Final = 60.0  # so long it is an ordinary queue
 
 
-@rule("SCH-01", "All GPUs are taken", Place.CLUSTER, also=("SCH-21",))
+@rule(
+    "SCH-01",
+    "All GPUs are taken",
+    Place.CLUSTER,
+    also=("SCH-21",),
+    rests_on=("NVIDIA/k8s-device-plugin#102",),
+)
 def busy(snapshot: Snapshot) -> Iterator[Finding]:
     """Every unit of the resource on the nodes that would do is held by other pods, often idle notebooks. Proof: the sum
     of what pods on the node ask for equals status.allocatable. End or scale down a holder. Another node comes after all

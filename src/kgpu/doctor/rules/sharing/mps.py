@@ -70,7 +70,13 @@ def _share(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     return (node.cite("metadata.labels[nvidia.com/gpu.replicas]"), node.cite("metadata.labels[nvidia.com/gpu.memory]"))
 
 
-@rule("MPS-04", "Exclusive mode left by MPS", Place.DRIVER, explains=("MPS-03",))
+@rule(
+    "MPS-04",
+    "Exclusive mode left by MPS",
+    Place.DRIVER,
+    explains=("MPS-03",),
+    rests_on=("NVIDIA/k8s-device-plugin#647",),
+)
 def mode_left(snapshot: Snapshot) -> Iterator[Finding]:
     """The MPS daemon sets EXCLUSIVE_PROCESS and does not always set it back: every second process then fails with error
     46.
@@ -177,7 +183,13 @@ def too_old(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("MPS-12", "Time-slicing and MPS at once", Place.PLUGIN, explains=_ABOVE)
+@rule(
+    "MPS-12",
+    "Time-slicing and MPS at once",
+    Place.PLUGIN,
+    explains=_ABOVE,
+    rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source",),
+)
 def both_ways(snapshot: Snapshot) -> Iterator[Finding]:
     """The plugin prefers MPS silently; where the MPS block does not share anything it reports time-slicing but takes
     the replicas from the MPS block.
@@ -239,6 +251,13 @@ RULES: Final = rules_of(
             "through a pipe below the MPS root, which both must mount."
         ),
         explains=_ABOVE,
+        rests_on=(
+            "NVIDIA/k8s-device-plugin#634",
+            "NVIDIA/k8s-device-plugin#679",
+            "NVIDIA/k8s-device-plugin#762",
+            "NVIDIA/k8s-device-plugin#1595",
+            "NVIDIA/k8s-device-plugin v0.20.0, source",
+        ),
     ),
     Sign(
         id="MPS-02",
@@ -260,6 +279,7 @@ RULES: Final = rules_of(
             "A fault of one client, or a client of another user, ends the server (CUDA error 807); "
             "clients of one server need one user."
         ),
+        rests_on=("NVIDIA/k8s-device-plugin#1614", "NVIDIA/k8s-device-plugin#685"),
     ),
     Sign(
         id="MPS-03",
@@ -285,6 +305,7 @@ RULES: Final = rules_of(
             "the plugin gives its pods CUDA_MPS_PIPE_DIRECTORY and the folder /mps."
         ),
         confidence=LIKELY,
+        rests_on=("NVIDIA/k8s-device-plugin#647",),
     ),
     Sign(
         id="MPS-05",
@@ -306,6 +327,7 @@ RULES: Final = rules_of(
         ),
         explain="The device plugin shares whole GPUs by MPS, never slices.",
         explains=_ABOVE,
+        rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source",),
     ),
     Sign(
         id="MPS-06",
@@ -325,6 +347,7 @@ RULES: Final = rules_of(
         ),
         explain="The pipe and log folders of MPS are below that folder, which plugin and daemon share.",
         explains=_ABOVE,
+        rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source",),
     ),
     Sign(
         id="MPS-07",
@@ -345,6 +368,7 @@ RULES: Final = rules_of(
             "some versions of the plugin count V100 among the earlier."
         ),
         explains=_ABOVE,
+        rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source",),
     ),
     Sign(
         id="MPS-08",
@@ -363,6 +387,7 @@ RULES: Final = rules_of(
             "The MPS daemon gives every client memory/replicas (set_default_device_pinned_mem_limit) and 100/replicas "
             "percent of the threads."
         ),
+        rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source",),
     ),
     Sign(
         id="MPS-10",
@@ -381,5 +406,6 @@ RULES: Final = rules_of(
         ),
         explain="Integrated GPUs have no minor number and no MPS support in the plugin.",
         explains=_ABOVE,
+        rests_on=("NVIDIA/k8s-device-plugin#1412",),
     ),
 )

@@ -70,7 +70,12 @@ def many_shares(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("TS-09", "Metrics of shared GPUs without their pods", Place.CLUSTER)
+@rule(
+    "TS-09",
+    "Metrics of shared GPUs without their pods",
+    Place.CLUSTER,
+    rests_on=("NVIDIA/dcgm-exporter#151",),
+)
 def no_pod_labels(snapshot: Snapshot) -> Iterator[Finding]:
     """dcgm-exporter knows shares (GPU-...::N) only with KUBERNETES_VIRTUAL_GPUS."""
     bare = []
@@ -210,6 +215,7 @@ RULES: Final = rules_of(
             "because they would give nothing."
         ),
         confidence=CERTAIN,
+        rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source",),
     ),
     Sign(
         id="TS-06",

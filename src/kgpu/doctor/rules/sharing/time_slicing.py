@@ -60,7 +60,13 @@ def _offered(node: Node) -> int:
     return sum(node.capacity(name) or 0 for name in (names.GPU_RESOURCE, names.GPU_RESOURCE + names.SHARED_SUFFIX))
 
 
-@rule("TS-01", "The change was not taken over", Place.PLUGIN, explains=("DPL-23", "SCH-01", "SCH-04"))
+@rule(
+    "TS-01",
+    "The change was not taken over",
+    Place.PLUGIN,
+    explains=("DPL-23", "SCH-01", "SCH-04"),
+    rests_on=("NVIDIA/gpu-operator#1144",),
+)
 def not_taken_over(snapshot: Snapshot) -> Iterator[Finding]:
     """The plugin reads its configuration when it starts; the operator does not watch the ConfigMap."""
     for policy_config in _policy_configs(snapshot):
@@ -113,7 +119,13 @@ def _behind(
     return None if wanted == _offered(node) else (node, config, wanted, pods[0])
 
 
-@rule("TS-02", "The ConfigMap is not there", Place.PLUGIN, explains=("SCH-02", "DPL-03", "DPL-16"))
+@rule(
+    "TS-02",
+    "The ConfigMap is not there",
+    Place.PLUGIN,
+    explains=("SCH-02", "DPL-03", "DPL-16"),
+    rests_on=("NVIDIA/gpu-operator#412", "NVIDIA/k8s-device-plugin#990", "NVIDIA/k8s-device-plugin#615"),
+)
 def no_such_map(snapshot: Snapshot) -> Iterator[Finding]:
     """spec.devicePlugin.config.name has to be a ConfigMap in the operator's namespace; plugin pods wait for it in
     ContainerCreating.
@@ -163,7 +175,13 @@ def _patched(policy: Obj, field: str, value: str) -> Remedy:
     return remedies.patch_policy(policy.name, {"spec": {"devicePlugin": {"config": {field: value}}}})
 
 
-@rule("TS-03", "A configuration that no node uses", Place.PLUGIN, explains=("SCH-01",))
+@rule(
+    "TS-03",
+    "A configuration that no node uses",
+    Place.PLUGIN,
+    explains=("SCH-01",),
+    rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
+)
 def no_default(snapshot: Snapshot) -> Iterator[Finding]:
     """Without a default only nodes with the label nvidia.com/device-plugin.config use a configuration."""
     for policy_config in _policy_configs(snapshot):
@@ -212,7 +230,13 @@ def _does_something(content: object) -> bool:
     return any(line and line != "---" and not line.startswith("version:") for line in lines)
 
 
-@rule("TS-04", "A configuration that the policy does not name", Place.PLUGIN, explains=("SCH-01",))
+@rule(
+    "TS-04",
+    "A configuration that the policy does not name",
+    Place.PLUGIN,
+    explains=("SCH-01",),
+    rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source", "NVIDIA/gpu-operator v26.7.0, source"),
+)
 def not_named(snapshot: Snapshot) -> Iterator[Finding]:
     """A ConfigMap alone does nothing. On a fresh chart the path /spec/devicePlugin/config does not exist, so that a
     JSON patch with replace fails.
@@ -287,6 +311,7 @@ def _would_share(snapshot: Snapshot) -> tuple[str, ...]:
     Place.PLUGIN,
     explains=("SCH-01", "DPL-16"),
     also=("TS-15",),
+    rests_on=("NVIDIA/k8s-device-plugin v0.20.0, source",),
 )
 def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
     """Per-node configurations need one key of the ConfigMap for each value of nvidia.com/device-plugin.config, and so
@@ -354,7 +379,13 @@ def _wrong_default(snapshot: Snapshot, policy_config: PolicyConfig, source: Obj,
     )
 
 
-@rule("TS-12", "Sharing for the wrong resource", Place.PLUGIN, explains=("TS-01",))
+@rule(
+    "TS-12",
+    "Sharing for the wrong resource",
+    Place.PLUGIN,
+    explains=("TS-01",),
+    rests_on=("NVIDIA/k8s-device-plugin v0.20.0, documentation",),
+)
 def other_resource(snapshot: Snapshot) -> Iterator[Finding]:
     """With MIG strategy mixed the slices have names of their own, and sharing has to name them."""
     for policy_config in _policy_configs(snapshot):

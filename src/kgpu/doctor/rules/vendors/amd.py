@@ -73,7 +73,13 @@ def no_driver(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("AMD-02", "No compute part of the driver", Place.KERNEL, explains=_ABOVE)
+@rule(
+    "AMD-02",
+    "No compute part of the driver",
+    Place.KERNEL,
+    explains=_ABOVE,
+    rests_on=("ROCm/k8s-device-plugin#42", "ROCm/k8s-device-plugin#40", "ROCm/k8s-device-plugin#23"),
+)
 def no_compute(snapshot: Snapshot) -> Iterator[Finding]:
     """Without /dev/kfd the plugin runs, finds nothing and says nothing."""
     for node, host in _hosts(snapshot):
@@ -95,7 +101,13 @@ def no_compute(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("AMD-03", "Waiting for AMD's driver", Place.KERNEL, explains=("SCH-01", "SCH-02", "DPL-03"))
+@rule(
+    "AMD-03",
+    "Waiting for AMD's driver",
+    Place.KERNEL,
+    explains=("SCH-01", "SCH-02", "DPL-03"),
+    rests_on=("ROCm/gpu-operator, documentation",),
+)
 def waits_for_driver(snapshot: Snapshot) -> Iterator[Finding]:
     """Every part has an init container that waits for the module; KMM builds and loads it."""
     by_node: dict[str, list[Pod]] = {}
@@ -133,7 +145,13 @@ def _module_states(snapshot: Snapshot, node: str) -> Iterator[tuple[Obj, str, Ev
             yield config, state, config.cite(f"status.nodeModuleStatus[{node}].status")
 
 
-@rule("AMD-04", "The kernel's own amdgpu is in the way", Place.KERNEL, explains=_ABOVE)
+@rule(
+    "AMD-04",
+    "The kernel's own amdgpu is in the way",
+    Place.KERNEL,
+    explains=_ABOVE,
+    rests_on=("ROCm/gpu-operator, documentation",),
+)
 def inbox_driver(snapshot: Snapshot) -> Iterator[Finding]:
     """KMM does not replace a module that is loaded: it has to be on the blacklist before the machine starts."""
     for node, host in _hosts(snapshot):
@@ -165,7 +183,13 @@ def _states(snapshot: Snapshot, wanted: str) -> Iterator[tuple[Obj, str, Evidenc
                 yield config, str(name), config.cite(f"status.nodeModuleStatus[{name}].status")
 
 
-@rule("AMD-06", "The upgrade waits for a reboot", Place.KERNEL, explains=_ABOVE)
+@rule(
+    "AMD-06",
+    "The upgrade waits for a reboot",
+    Place.KERNEL,
+    explains=_ABOVE,
+    rests_on=("ROCm/gpu-operator, documentation",),
+)
 def reboot_wanted(snapshot: Snapshot) -> Iterator[Finding]:
     """Drivers 6.2 and 6.3 need a reboot; upgradePolicy.rebootRequired lets the controller do it."""
     allowed = {"spec": {"driver": {"upgradePolicy": {"rebootRequired": True}}}}
@@ -216,19 +240,37 @@ _TAINTS: Final = {
 }
 
 
-@rule("AMD-09", "The taint of a change of partitions", Place.CLUSTER, explains=("TNT-*", "SCH-*"))
+@rule(
+    "AMD-09",
+    "The taint of a change of partitions",
+    Place.CLUSTER,
+    explains=("TNT-*", "SCH-*"),
+    rests_on=("AMD ROCm documentation",),
+)
 def taint_of_partitions(snapshot: Snapshot) -> Iterator[Finding]:
     """The device config manager's procedure sets amd-dcm=up:NoExecute by hand, and it is taken off by hand."""
     yield from (finding for finding in left_taint(snapshot) if finding.id == "AMD-09")
 
 
-@rule("AMD-16", "The taint of a remediation", Place.CLUSTER, explains=("TNT-*", "SCH-*"))
+@rule(
+    "AMD-16",
+    "The taint of a remediation",
+    Place.CLUSTER,
+    explains=("TNT-*", "SCH-*"),
+    rests_on=("AMD ROCm documentation",),
+)
 def taint_of_remediation(snapshot: Snapshot) -> Iterator[Finding]:
     """A workflow that has stopped, or waits to be resumed, leaves its taint."""
     yield from (finding for finding in left_taint(snapshot) if finding.id == "AMD-16")
 
 
-@rule("AMD-10", "A GPU withdrawn by the exporter", Place.HARDWARE, explains=("SCH-01", "SCH-03", "DPL-*"))
+@rule(
+    "AMD-10",
+    "A GPU withdrawn by the exporter",
+    Place.HARDWARE,
+    explains=("SCH-01", "SCH-03", "DPL-*"),
+    rests_on=("ROCm/device-metrics-exporter, documentation",),
+)
 def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
     """The metrics exporter checks every 30 s; its thresholds are 0 unless configured."""
     for node in snapshot.nodes.values():
@@ -251,7 +293,13 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
                 )
 
 
-@rule("AMD-12", "A DeviceConfig that does not go", Place.CLUSTER, explains=("AMD-13",))
+@rule(
+    "AMD-12",
+    "A DeviceConfig that does not go",
+    Place.CLUSTER,
+    explains=("AMD-13",),
+    rests_on=("AMD ROCm documentation",),
+)
 def stuck_config(snapshot: Snapshot) -> Iterator[Finding]:
     """Its finalizer is the operator's: delete the DeviceConfig before the operator."""
     for config in snapshot.all("DeviceConfig"):
@@ -272,7 +320,12 @@ def stuck_config(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("AMD-13", "helm uninstall hangs", Place.CLUSTER)
+@rule(
+    "AMD-13",
+    "helm uninstall hangs",
+    Place.CLUSTER,
+    rests_on=("AMD ROCm documentation",),
+)
 def hook_waits(snapshot: Snapshot) -> Iterator[Finding]:
     """The chart's pre-delete hook waits until all DeviceConfigs are gone."""
     for job in snapshot.all("Job"):
@@ -293,7 +346,13 @@ def hook_waits(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("AMD-14", "The driver is being installed", Place.KERNEL, explains=("AMD-03",))
+@rule(
+    "AMD-14",
+    "The driver is being installed",
+    Place.KERNEL,
+    explains=("AMD-03",),
+    rests_on=("ROCm/gpu-operator#403",),
+)
 def installing(snapshot: Snapshot) -> Iterator[Finding]:
     """The chart refuses an upgrade while a node is in Install-In-Progress."""
     for config, name, evidence in _states(snapshot, "Install-In-Progress"):
@@ -308,7 +367,12 @@ def installing(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-@rule("AMD-15", "No workflow for this fault", Place.CLUSTER)
+@rule(
+    "AMD-15",
+    "No workflow for this fault",
+    Place.CLUSTER,
+    rests_on=("AMD ROCm documentation",),
+)
 def no_remediation(snapshot: Snapshot) -> Iterator[Finding]:
     """Remediation starts for node conditions that the ConfigMap of workflows names exactly."""
     enabled = [
@@ -414,6 +478,7 @@ RULES: Final = rules_of(
         ),
         explain="AMD's plugin and its node labeller end with exit code 2 where /sys/module/amdgpu/drivers is missing.",
         explains=_ABOVE,
+        rests_on=("ROCm/k8s-device-plugin ed76468, source",),
     ),
     Sign(
         id="AMD-05",
@@ -430,6 +495,7 @@ RULES: Final = rules_of(
             "first releases have no third number."
         ),
         explains=_ABOVE,
+        rests_on=("ROCm/gpu-operator, documentation",),
     ),
     Sign(
         id="AMD-07",
@@ -443,6 +509,7 @@ RULES: Final = rules_of(
         cause="{who} ends: node {node} has no inotify instances left",
         remedy=("on the node:", "sysctl -w fs.inotify.max_user_instances=8192"),
         explain="Each watcher of files takes an instance; the usual limit of 128 is soon reached.",
+        rests_on=("AMD ROCm documentation",),
     ),
     Sign(
         id="AMD-08",
@@ -466,6 +533,7 @@ RULES: Final = rules_of(
         ),
         explain="With strategy single everything is called amd.com/gpu and has to be the same (SPX, DPX, CPX; NPS).",
         explains=_ABOVE,
+        rests_on=("ROCm/k8s-device-plugin ed76468, source",),
     ),
     Sign(
         id="AMD-11",
@@ -482,6 +550,7 @@ RULES: Final = rules_of(
         ),
         explain="Workloads, the metrics exporter and the device plugin hold the module.",
         explains=_ABOVE,
+        rests_on=("AMD ROCm documentation",),
     ),
     Sign(
         id="AMD-17",
@@ -516,5 +585,6 @@ RULES: Final = rules_of(
         cause="AppArmor on node {node} refuses a profiler in a pod",
         remedy=("securityContext.appArmorProfile.type: Unconfined on the container that profiles",),
         explain="Profilers read what the default profile does not allow.",
+        rests_on=("AMD ROCm documentation",),
     ),
 )

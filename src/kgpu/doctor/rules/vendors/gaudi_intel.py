@@ -26,7 +26,13 @@ _PAIRS: Final = {"gpu.intel.com/i915": "gpu.intel.com/xe", "gpu.intel.com/xe": "
 _WHOLE_MACHINE: Final = 8
 
 
-@rule("GAU-01", "Gaudi modules are not loaded", Place.KERNEL, explains=("SCH-01", "SCH-02", "DPL-*"))
+@rule(
+    "GAU-01",
+    "Gaudi modules are not loaded",
+    Place.KERNEL,
+    explains=("SCH-01", "SCH-02", "DPL-*"),
+    rests_on=("Intel Gaudi documentation",),
+)
 def no_modules(snapshot: Snapshot) -> Iterator[Finding]:
     """The driver has four modules: habanalabs, habanalabs_cn, habanalabs_ib and habanalabs_en."""
     for name, host in snapshot.hosts.items():
@@ -60,7 +66,12 @@ def no_modules(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("GAU-05", "Gaudi's own network is not set up", Place.DRIVER)
+@rule(
+    "GAU-05",
+    "Gaudi's own network is not set up",
+    Place.DRIVER,
+    rests_on=("Intel Gaudi documentation",),
+)
 def no_network_file(snapshot: Snapshot) -> Iterator[Finding]:
     """gaudinet.json has the addresses of the cards' external ports; without it, and without HCCL_OVER_OFI, work over
     several machines is slow or stops.
@@ -103,7 +114,13 @@ def no_network_file(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("INT-01", "The resource of the other driver", Place.PLUGIN, explains=("SCH-01", "SCH-02", "SCH-04", "SCH-14"))
+@rule(
+    "INT-01",
+    "The resource of the other driver",
+    Place.PLUGIN,
+    explains=("SCH-01", "SCH-02", "SCH-04", "SCH-14"),
+    rests_on=("intel/intel-device-plugins-for-kubernetes, documentation",),
+)
 def other_driver(snapshot: Snapshot) -> Iterator[Finding]:
     """Cards on the module i915 are gpu.intel.com/i915, on xe gpu.intel.com/xe."""
     for pending in waiting(snapshot):
@@ -123,7 +140,12 @@ def other_driver(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-@rule("INT-02", "A hot card stays on offer", Place.PLUGIN)
+@rule(
+    "INT-02",
+    "A hot card stays on offer",
+    Place.PLUGIN,
+    rests_on=("intel/intel-device-plugins-for-kubernetes, documentation",),
+)
 def no_health(snapshot: Snapshot) -> Iterator[Finding]:
     """Intel's plugin reports every card as healthy unless -health-management is on (limit 100 C)."""
     for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=INTEL):
@@ -211,6 +233,7 @@ RULES: Final = rules_of(
         ),
         explain="The RuntimeClass names a handler that containerd's configuration does not have on this node.",
         explains=("RUN-01", "RUN-02"),
+        rests_on=("Intel Gaudi documentation",),
     ),
     Sign(
         id="GAU-03",
@@ -286,6 +309,7 @@ RULES: Final = rules_of(
             "grep Huge /proc/meminfo",
         ),
         explain="SynapseAI maps host memory in huge pages; the pod has to ask for hugepages-2Mi.",
+        rests_on=("Intel Gaudi documentation",),
     ),
     Sign(
         id="INT-03",
