@@ -1,7 +1,8 @@
 """Runs the doctor on reports that somebody has kept, and says how often its first finding is right.
 
-``python tools/replay_cases.py FOLDER``: each folder in it with a ``cause.txt`` is a report. That text names the rules that
-are right in a line ``right ids: KRN-03 KRN-08``; of a folder whose name has ``-healthy`` nothing but notes may be told.
+``python tools/replay_cases.py FOLDER``: each folder in it with a ``cause.txt`` is a report. That text names the rules
+that are right in a line ``right ids: KRN-03 KRN-08``; of a folder whose name has ``-healthy`` nothing but notes may be
+told.
 Exits 1 where one is wrong. The reports themselves are users' own and not part of this repository.
 """
 

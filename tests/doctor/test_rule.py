@@ -122,10 +122,10 @@ SOURCE = re.compile(
 
 
 def test_what_rules_rest_on_is_a_source_that_can_be_looked_up() -> None:
-    for rule in all_rules():
-        assert all(SOURCE.fullmatch(source) for source in rule.rests_on), (rule.id, rule.rests_on)
-        assert len(set(rule.rests_on)) == len(rule.rests_on)
+    for known in all_rules():
+        assert all(SOURCE.fullmatch(source) for source in known.rests_on), (known.id, known.rests_on)
+        assert len(set(known.rests_on)) == len(known.rests_on)
 
 
 def test_a_new_rule_says_what_it_rests_on() -> None:
-    assert len([rule.id for rule in all_rules() if not rule.rests_on]) <= WITHOUT_A_SOURCE
+    assert len([known.id for known in all_rules() if not known.rests_on]) <= WITHOUT_A_SOURCE

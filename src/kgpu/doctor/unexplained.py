@@ -55,8 +55,8 @@ def unexplained(snapshot: Snapshot, roots: Iterable[Finding]) -> Iterator[Findin
             continue
         if pod.node in away or _can_not_be_judged(snapshot, pod) or starts(snapshot, pod):
             continue
-        node = pod.node if pod.node in told and matching.is_part(snapshot, pod) else ""
-        key = (pod.namespace, pod.owner or pod.name, _words(snapshot, pod), node)
+        apart = pod.node if pod.node in told and matching.is_part(snapshot, pod) else ""
+        key = (pod.namespace, pod.owner or pod.name, _words(snapshot, pod), apart)
         groups.setdefault(key if key in groups or len(groups) < _MANY else ("", "", "", ""), []).append(pod)
     for pods in groups.values():
         yield _finding(snapshot, pods)
