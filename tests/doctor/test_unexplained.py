@@ -161,3 +161,31 @@ def test_a_note_explains_no_pod_that_has_stood_for_long(created: str, ids: list[
     """That it chose its node by a count of slices is no reason why it does not run."""
     stuck = pod(created=created, conditions=[], spec=BY_COUNT)
     assert [one.id for one in report(SLICED, plugin(), stuck).findings] == ids
+
+
+def operand(app: str, **more: Any) -> dict[str, Any]:
+    metadata = {"namespace": "gpu-operator", "labels": {"app": app}}
+    containers = {"containers": [{"name": "main", "image": f"registry/{app}:1"}]}
+    return pod(app, gpus=0, metadata=metadata, spec=containers, **more)
+
+
+BROKEN = container(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=ended(1), restartCount=9)
+INITIALISES = {
+    "initContainerStatuses": [container("first", state=RUNS, started=True)],
+    "containerStatuses": [container(state={"waiting": {"reason": "PodInitializing"}})],
+    "phase": "Pending",
+}
+
+
+def test_a_part_that_is_unready_beside_another_fault_of_its_node_is_told() -> None:
+    gated = operand("nvidia-dcgm-exporter", conditions=[GATES], seen=[container(ready=True, state=RUNS)])
+    whole = report(node(), operand("nvidia-driver-daemonset", seen=[BROKEN]), gated)
+    assert {one.subject.name for one in whole.findings} >= {"nvidia-driver-daemonset", "nvidia-dcgm-exporter"}
+
+
+def test_a_part_that_waits_for_another_is_told_under_it() -> None:
+    waiting = operand("nvidia-operator-validator", **INITIALISES)
+    waiting["spec"]["initContainers"] = [{"name": "first", "image": "i"}]
+    whole = report(node(), operand("nvidia-container-toolkit-daemonset", seen=[BROKEN]), waiting)
+    (root,) = (one for one in whole.findings if one.subject.name == "nvidia-container-toolkit-daemonset")
+    assert [one.subject.name for one in root.consequences] == ["nvidia-operator-validator"]

@@ -15,6 +15,7 @@ from kgpu.doctor.plan import diagnose
 from kgpu.doctor.sources import files
 from kgpu.doctor.sources.wrapped_lines import joined
 from tests.budget import tries
+from tests.doctor.example import all_examples
 
 SAID = {
     "HW-01": "NVRM: Xid (PCI:0000:07:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
@@ -119,3 +120,8 @@ def test_what_is_no_rest_of_a_line_stays_where_it_is(after: str) -> None:
 def test_any_text_is_taken(text: str, head: str) -> None:
     whole = joined(f"{head}{text}\n")
     assert whole.replace("\n", "").replace(" ", "").startswith(head.strip().replace(" ", "")[:10])
+
+
+def test_the_version_that_an_older_driver_says_is_told() -> None:
+    (example,) = (one for one in all_examples() if one.name == "KRN-09_legacy")
+    assert "304.116" in diagnose(example.snapshot(example.broken), strict=True).findings[0].cause
