@@ -40,15 +40,10 @@ def tree_of(path: Path) -> ast.Module:
 def texts(path: Path) -> Iterator[str]:
     """The strings of a module, but for docstrings."""
     tree = tree_of(path)
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    docs = {id(one.body[0].value) for one in ast.walk(tree) if isinstance(one, documented) and is_text(one.body[0])}
+    docs = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
     for one in ast.walk(tree):
         if isinstance(one, ast.Constant) and isinstance(one.value, str) and id(one) not in docs:
             yield one.value
-
-
-def is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def test_no_other_template_of_the_doctor_forces_anything() -> None:
