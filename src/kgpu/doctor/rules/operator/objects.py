@@ -233,7 +233,7 @@ def left_over(snapshot: Snapshot) -> Iterator[Finding]:
                     remedies.patch_policy(policy.name, {"metadata": {"finalizers": None}}),
                     Remedy("kubectl delete crd {} nvidiadrivers.nvidia.com", _CRD),
                     Remedy("the modules stay loaded until a reboot; labels:"),
-                    remedies.unlabel_all("nvidia.com/gpu.present"),
+                    remedies.unlabel_all(names.LABEL_GPU_PRESENT),
                 ),
                 confidence=CERTAIN,
                 since=policy.text("metadata.deletionTimestamp"),

@@ -18,6 +18,7 @@ from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import plugin_off
 from kgpu.doctor.waiting import waiting
+from kgpu.formats import names
 
 _REFUSED: Final = re.compile(r"UnexpectedAdmissionError|OutOf(?P<resource>[\w.-]+/[\w.-]+)")
 _NO_DEVICE: Final = re.compile(
@@ -432,7 +433,7 @@ RULES: Final = rules_of(
         remedy=(
             "kubectl get node {node} -o jsonpath='{{.metadata.labels.nvidia\\.com/device-plugin\\.config}}'",
             "correct spec.devicePlugin.config.default of the ClusterPolicy, or the label; KEY is one of the ConfigMap:",
-            remedies.filled(remedies.LABEL_ANEW, key="nvidia.com/device-plugin.config", value="KEY"),
+            remedies.filled(remedies.LABEL_ANEW, key=names.DEVICE_PLUGIN_CONFIG_LABEL, value="KEY"),
         ),
         explain=(
             "The node's label nvidia.com/device-plugin.config, or the policy's default, names a key that the "
