@@ -241,7 +241,7 @@ async def test_the_device_plugins_configuration_is_followed_without_a_restart(cl
     told()
     config_map("plugins", a="A", b="B")
     config_map("others", a="OTHER")
-    async with hosted(cluster, tmp_path, (Role("one", following),)):
+    async with hosted(cluster, tmp_path, (Role("one", following, configured=True),)):
         await eventually(lambda: seen == [""])
         told(name="plugins", default="a")
         await eventually(lambda: seen == ["", "A"])
@@ -255,6 +255,29 @@ async def test_the_device_plugins_configuration_is_followed_without_a_restart(cl
         told()
         await eventually(lambda: seen[-1] == "")
     assert starts == ["+"]
+
+
+async def test_who_has_no_role_for_it_does_not_ask_for_the_configuration(cluster, started, tmp_path):
+    """Its account has no right to read it."""
+    asked: list[str] = []
+    real = cluster.api.list
+
+    async def listed(resource, *, selector, **more):
+        if resource is CONFIG_MAPS:
+            asked.extend(value for _, value in selector.fields)
+        return await real(resource, selector=selector, **more)
+
+    cluster.api.list = listed
+    config = AgentConfig(roles={"one": RoleConfig()}, device_plugin_config=ConfigRef(name="plugins"))
+    for configured, wanted in ((False, {names.AGENT_CONFIG_MAP}), (True, {names.AGENT_CONFIG_MAP, "plugins"})):
+        asked.clear()
+        started.log.clear()
+        cluster.tell(config)
+        async with hosted(cluster, tmp_path, (Role("one", started.role("one"), configured=configured),)):
+            await eventually(lambda wanted=wanted: "+one" in started.log and set(asked) == wanted)
+            cluster.tell(msgspec.structs.replace(config, generation=7))
+            await eventually(lambda: "annotations" in cluster.node["metadata"] and cluster.report.generation == 7)
+        assert set(asked) == wanted
 
 
 async def test_without_a_default_configuration_only_labelled_nodes_share(cluster, tmp_path):
@@ -274,7 +297,7 @@ async def test_without_a_default_configuration_only_labelled_nodes_share(cluster
     shares = {"metadata": {"name": "plugins", "namespace": "gpu-operator"}, "data": {"default": "shares"}}
     cluster.api.put(CONFIG_MAPS, shares)
     cluster.tell(AgentConfig(roles={"one": RoleConfig()}, device_plugin_config=ConfigRef(name="plugins")))
-    async with hosted(cluster, tmp_path, (Role("one", following),)):
+    async with hosted(cluster, tmp_path, (Role("one", following, configured=True),)):
         await eventually(lambda: seen)
         label(**{names.DEVICE_PLUGIN_CONFIG_LABEL: "default"})
         await eventually(lambda: seen[-1] == "shares")

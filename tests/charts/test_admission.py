@@ -14,8 +14,9 @@ from tests.charts.conftest import NAMESPACE, Chart, Made
 KIND = "ValidatingAdmissionPolicy"
 NAME = "kgpu-agent-own-node"
 FEATURES = "kgpu-agent-own-features"
+EVENTS = "kgpu-agent-own-events"
 RIGHTS = "kgpu-operator-own-rights"
-NAMES = (NAME, FEATURES, RIGHTS)
+NAMES = (NAME, FEATURES, EVENTS, RIGHTS)
 SERVED = ("--api-versions", f"admissionregistration.k8s.io/v1/{KIND}")
 KUBERNETES = ("--kube-version", "v1.30.0")
 
@@ -49,7 +50,7 @@ def test_it_is_there_where_it_can_work(chart: Chart, sets, words, there) -> None
     assert has(chart(*sets, words=words)) == there
 
 
-@pytest.mark.parametrize("name", [NAME, FEATURES])
+@pytest.mark.parametrize("name", [NAME, FEATURES, EVENTS])
 def test_it_is_about_every_account_of_an_agent_and_no_other(chart: Chart, name: str) -> None:
     spec = chart(words=(*SERVED, *KUBERNETES)).one(KIND, name)["spec"]
     (condition,) = spec["matchConditions"]
@@ -65,5 +66,5 @@ def test_it_follows_the_releases_namespace(chart: Chart) -> None:
     made = chart(words=(*SERVED, *KUBERNETES, "--namespace", "elsewhere"))
     texts = [made.one(KIND, name)["spec"]["matchConditions"][0]["expression"] for name in NAMES]
     assert "system:serviceaccount:elsewhere:kgpu-agent" in texts[0]
-    assert "system:serviceaccount:elsewhere:gpu-operator" in texts[2]
+    assert "system:serviceaccount:elsewhere:gpu-operator" in texts[NAMES.index(RIGHTS)]
     assert not any(f":{NAMESPACE}:" in text for text in texts)

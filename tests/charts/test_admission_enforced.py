@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.charts.conftest import NAMESPACE, chart_in
-from tests.charts.test_admission import FEATURES, KIND, KUBERNETES, NAME, NAMES, RIGHTS, SERVED
+from tests.charts.test_admission import EVENTS, FEATURES, KIND, KUBERNETES, NAME, NAMES, RIGHTS, SERVED
 from tests.lab.embedded import served
 from tests.lab.embedded.served import Server
 from tests.operator.own_node import (
@@ -17,8 +17,10 @@ from tests.operator.own_node import (
     OTHER,
     OWN_LABEL,
     REFUSED,
+    event,
     feature,
     granted_feature,
+    refused_events,
     refused_features,
 )  # fmt: skip
 
@@ -158,6 +160,49 @@ def test_an_agent_neither_changes_nor_deletes_those_of_another_node(server: Serv
     for method, body in (("PATCH", {"spec": {"labels": {"nvidia.com/gpu.count": "3"}}}), ("DELETE", None)):
         answer = server.ask(method, place, body, media=MERGE, token=agent)
         assert (answer.code, "may change only the NodeFeature" in answer.value["message"]) == (422, True)
+    assert server.ask("DELETE", place).code == 200
+
+
+IN_DEFAULT = "/api/v1/namespaces/default/events"
+
+
+@pytest.mark.parametrize("what", refused_events(NODE))
+def test_events_of_others_and_in_others_names_are_neither_made_nor_changed_nor_read(server: Server, what: str) -> None:
+    given, word = refused_events(NODE)[what]
+    name = given["metadata"]["name"]
+    own = event(NODE, f"{name}-own")
+    made(server, IN_DEFAULT, given)
+    made(server, IN_DEFAULT, own)
+    turned = {key: given[key] for key in ("involvedObject", "source", "reportingComponent")}
+    for account in PODS:
+        agent = token(server, name=account)
+        for method, path, body in (
+            ("POST", f"{IN_DEFAULT}?dryRun=All", {**given, "metadata": {**given["metadata"], "name": "tried"}}),
+            ("PATCH", f"{IN_DEFAULT}/{name}", {}),
+            ("PATCH", f"{IN_DEFAULT}/{name}", {"count": 9}),
+            ("PATCH", f"{IN_DEFAULT}/{name}", {key: own[key] for key in turned}),
+            ("PATCH", f"{IN_DEFAULT}/{name}-own", turned),
+            ("DELETE", f"{IN_DEFAULT}/{name}", None),
+        ):
+            answer = server.ask(
+                method, path, body, media="application/json" if method == "POST" else MERGE, token=agent
+            )
+            assert answer.code == 422, (method, path, body)
+            assert f"ValidatingAdmissionPolicy '{EVENTS}'" in answer.value["message"]
+            assert word in answer.value["message"]
+    for one in (name, f"{name}-own"):
+        assert server.ask("DELETE", f"{IN_DEFAULT}/{one}").code == 200
+
+
+def test_an_agent_writes_events_of_its_own_node_and_counts_them_up(server: Server) -> None:
+    agent, own = token(server), event(NODE)
+    place = f"{IN_DEFAULT}/{own['metadata']['name']}"
+    assert server.ask("POST", IN_DEFAULT, own, token=agent).code == 201
+    assert server.ask("PATCH", place, {}, media=MERGE, token=agent).value["count"] == 1
+    assert server.ask("PATCH", place, {"count": 2}, media=MERGE, token=agent).value["count"] == 2
+    answer = server.ask("PATCH", place, {}, media=MERGE, token=token(server, bound=False))
+    assert (answer.code, "names no node" in answer.value["message"]) == (422, True)
+    assert server.ask("PATCH", place, {"count": 3}, media=MERGE).code == 200  # who is no agent is not meant
     assert server.ask("DELETE", place).code == 200
 
 

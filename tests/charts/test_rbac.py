@@ -10,7 +10,7 @@ from kgpu.formats.names import AGENT_DAEMON_SET
 from kgpu.formats.operands import BY_ROLE
 from kgpu.operator.objects import rbac
 from tests.charts.conftest import CHART, NAMESPACE, Chart, Made, Object
-from tests.operator.rights import NAMESPACE_RULES, OF_EXPORTER, cluster_rules
+from tests.operator.rights import NAMESPACE_RULES, OF_EXPORTER, cluster_rules, namespace_rules
 
 Right = tuple[str, str, str]
 
@@ -41,6 +41,8 @@ def test_the_agent_may_do_what_its_roles_need_and_no_more(chart: Chart) -> None:
     made = chart()
     assert of_role(made, "ClusterRole", "kgpu:agent") == rights(cluster_rules())
     assert of_role(made, "Role", "kgpu-agent") == rights(NAMESPACE_RULES)
+    (rule,) = made.one("Role", "kgpu-agent")["rules"]
+    assert {name for one in namespace_rules() for name in one["resourceNames"]} == set(rule["resourceNames"])
 
 
 def test_events_are_written_in_default_alone_by_the_operator_and_every_agent(chart: Chart) -> None:
@@ -50,9 +52,7 @@ def test_events_are_written_in_default_alone_by_the_operator_and_every_agent(cha
             assert "events" not in {resource for _, resource, _ in rights(obj["rules"])}
     binding = made.one("RoleBinding", "kgpu-events")
     assert binding["metadata"]["namespace"] == made.one("Role", "kgpu-events")["metadata"]["namespace"] == "default"
-    assert rights(made.one("Role", "kgpu-events")["rules"]) == {
-        ("", "events", verb) for verb in ("get", "create", "patch")
-    }
+    assert rights(made.one("Role", "kgpu-events")["rules"]) == {("", "events", verb) for verb in ("create", "patch")}
     accounts = {AGENT_DAEMON_SET, "gpu-operator", *(operand.account for operand in BY_ROLE.values())}
     assert {(one["namespace"], one["name"]) for one in binding["subjects"]} == {(NAMESPACE, name) for name in accounts}
 

@@ -37,15 +37,24 @@ async def test_other_advice_are_other_events() -> None:
 
 async def test_an_event_that_expires_meanwhile_is_written_anew() -> None:
     class Expiring(FakeApi):
-        async def get(self, resource, name, *, namespace=""):
+        async def patch(self, resource, name, change, *, namespace="", **more):
             await self.delete(resource, name, namespace=namespace)
-            return await super().get(resource, name, namespace=namespace)
+            return await super().patch(resource, name, change, namespace=namespace, **more)
 
     api = Expiring()
     await NodeEvents(api, node="n").publish(BAD)
     await NodeEvents(api, node="n").publish(BAD)
     (event,) = await events(api)
     assert event["count"] == 1
+
+
+async def test_the_event_there_is_is_not_read_but_changed_as_only_that_can_be_kept_to_the_own_node() -> None:
+    api = FakeApi()
+    api.refuse["get", "events"] = api.refuse["list", "events"] = 403
+    for _ in range(2):
+        await NodeEvents(api, node="n").publish(BAD)
+    del api.refuse["list", "events"]
+    assert [event["count"] for event in await events(api)] == [2]
 
 
 async def test_refusals_come_out() -> None:

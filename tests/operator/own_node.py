@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from kgpu.base.advice import Advice, Severity
+from kgpu.kube.events import NodeEvents
+from kgpu.kube.fake import FakeApi
+
 Object = dict[str, Any]
 OTHER: Final = "another-node"
 OWN_LABEL: Final = {"metadata": {"labels": {"nvidia.com/gpu.count": "3"}}}
@@ -21,6 +25,7 @@ REFUSED: Final[dict[str, tuple[bool, Object, str]]] = {
     "a foreign label less": (False, {"metadata": {"labels": {"kubernetes.io/hostname": None}}}, "labels"),
     "what the operator says": (False, {"metadata": {"labels": {"nvidia.com/gpu.deploy.driver": "x"}}}, "labels"),
     "where agents are": (False, {"metadata": {"labels": {"kgpu.dev/agent": "leaving"}}}, "labels"),
+    "a cordon of kgpu's": (False, {"metadata": {"annotations": {"kgpu.dev/cordon": "1"}}}, "annotations"),
     "a foreign annotation": (False, {"metadata": {"annotations": {"x": "y"}}}, "annotations"),
     "allocatable": (True, {"status": {"allocatable": {"nvidia.com/gpu": "99"}}}, "condition"),
     "capacity": (True, {"status": {"capacity": {"nvidia.com/gpu": "99"}}}, "condition"),
@@ -47,6 +52,30 @@ REFUSED |= {
         ("phase", "Terminated"),
     )
 }
+
+
+def event(node: str, name: str = "", **fields: Any) -> Object:
+    """What an agent of ``node`` says of it, in an Event of its own making, with other ``fields``."""
+    told = Advice(
+        subject="GPU-1", what="marked unhealthy", why="Xid 79", severity=Severity.WARNING, reason="GpuUnhealthy"
+    )
+    made = NodeEvents(FakeApi(), node=node).event(told, "2026-01-01T00:00:00Z")
+    return {**made, "metadata": {**made["metadata"], "name": name or made["metadata"]["name"]}, **fields}
+
+
+ABOUT_A_POD: Final = {"apiVersion": "v1", "kind": "Pod", "name": "x", "namespace": "default"}
+
+
+def refused_events(own: str) -> dict[str, tuple[Object, str]]:
+    """The Events that the agent of the node ``own`` may neither write nor change, and a word of the refusal."""
+    return {
+        "of another node": (event(OTHER, "of-another"), "only about the Node that it runs on"),
+        "of a pod": (event(own, "of-a-pod", involvedObject=ABOUT_A_POD), "only about the Node that it runs on"),
+        "in another's name": (event(own, "as-kubelet", source={"component": "kubelet"}), "only in its own name"),
+        "reported by another": (event(own, "by-kubelet", reportingComponent="kubelet"), "only in its own name"),
+        "in nobody's name": (event(own, "as-nobody", source={"component": ""}), "only in its own name"),
+    }
+
 
 FEATURES: Final = "nfd.k8s-sigs.io/v1alpha1"
 FEATURES_CRD: Final[Object] = {

@@ -18,7 +18,14 @@ def cluster_rules(text: str = "{}") -> Rules:
     return tuple(rule for spec in OF_ROLE.values() for rule in spec.rules(scene))
 
 
-NAMESPACE_RULES: Final = tuple(rule for spec in SPECS.values() for rule in spec.namespace_rules)
+def namespace_rules(text: str = "{}") -> Rules:
+    """In the operator's namespace, of the accounts of all operands, for a policy with that spec."""
+    case = Case(policy=policy(text))
+    scene = Scene(case.policy, case.settings, case.observed)
+    return tuple(rule for spec in SPECS.values() for rule in spec.namespace_rules(scene))
+
+
+NAMESPACE_RULES: Final = namespace_rules()
 OF_EXPORTER: Final = (*exporter.POD_METADATA_RULES, *exporter.SLICE_RULES)
 PASSED_ON: Final = (*rbac.DRIVER_MANAGER_RULES, *OF_EXPORTER, *rbac.FEATURE_RULES, *cluster_rules(), *NAMESPACE_RULES)
 """What the operator gives to accounts of operands; it has to have it itself."""

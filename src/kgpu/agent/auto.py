@@ -177,7 +177,8 @@ class AutoAgent(AgentProcess):
             self.left = self._gone = False
         if not leaving:
             orders.keep()
-            self._follow(config.device_plugin_config)
+            if any(role.configured for role in self._rows.values()):
+                self._follow(config.device_plugin_config)
         if any(decision.run and self._rows[name].hardware for name, decision in self.wanted.items()):
             self._settle_place(find_driver(config, self.options.host_root))
         else:

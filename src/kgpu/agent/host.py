@@ -66,6 +66,7 @@ class Role:
     when the policy disables it on all nodes; ``finish`` is how many seconds that may take if the process has to end.
     ``hand_over`` removes what it has published in a place where it publishes no longer, once that is elsewhere; False
     while it is not.
+    A ``configured`` role reads the device plugin's configuration from ``Host.config``.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Role:
     withdraw: Withdraw | None = None
     finish: float = 3.0
     hand_over: HandOver | None = None
+    configured: bool = False
 
 
 def validations_dir(options: AgentOptions) -> Path:

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from kgpu.base.advice import Advice
+from kgpu.formats import names
 from kgpu.formats.operands import Operand
 from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.checks import role_cause
 from kgpu.operator.model import ClusterNode, Object, OperatorSettings, Policy
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import RESOURCES
-from kgpu.operator.objects.rbac import CONFIGS, NODES
+from kgpu.operator.objects.rbac import NODES, read_config_maps
 from kgpu.operator.verdict import NodeCause, OperandVerdict
 
 Value: TypeAlias = str | Callable[[Scene], str | None]
@@ -70,9 +71,10 @@ class OperandSpec:
     ``enabled`` says whether a policy asks for it, in place of ``enabled`` in its section. ``env`` is what the replaced
     operator would give the program of the same name; ``env_blocks`` are blocks of its section with an ``env`` of their
     own. ``instead_of_args`` says what to set where the replaced container gave ``args`` to a shell; ``idle_args`` finds
-    those that change nothing. ``rules`` are its account's rights in all namespaces, ``namespace_rules`` those in the
-    operator's. ``objects`` stand beside its pods, ``metrics`` are how Prometheus finds its metrics; ``made_by`` makes
-    all objects of an operand that is no role of the agent.
+    those that change nothing. ``rules`` are its account's rights in all namespaces; in the operator's it reads the
+    agents' ConfigMap and ``config_maps``, those that the policy names for it. ``objects`` stand beside its pods,
+    ``metrics`` are how Prometheus finds its metrics; ``made_by`` makes all objects of an operand that is no role of the
+    agent.
 
     ``check`` judges it on one node, ``general`` for the whole cluster. ``wanted``, ``why_off``, ``missed`` and
     ``verdict`` replace the common rules: whether it is judged, the note where it isn't, what is wrong all the same, and
@@ -88,7 +90,7 @@ class OperandSpec:
     pod: OperandPod | None = None
     has_pods: Callable[[Scene], bool] | None = None
     rules: Callable[[Scene], Rules] = lambda _: (NODES,)
-    namespace_rules: Rules = (CONFIGS,)
+    config_maps: Callable[[Scene], tuple[str, ...]] = lambda _: ()
     objects: Callable[[Scene], list[Object]] = lambda _: []
     metrics: Callable[[Scene], list[Object]] | None = None
     made_by: Callable[[Scene], list[Object]] | None = None
@@ -99,6 +101,10 @@ class OperandSpec:
     why_off: Callable[[CauseView], str] = lambda _: SWITCHED_OFF
     missed: Callable[[CauseView], Iterable[NodeCause]] = lambda _: ()
     verdict: Callable[[CauseView], OperandVerdict] | None = None
+
+    def namespace_rules(self, scene: Scene) -> Rules:
+        """Its account's rights in the operator's namespace."""
+        return (read_config_maps(names.AGENT_CONFIG_MAP, *self.config_maps(scene)),)
 
     def is_enabled(self, policy: Policy, settings: OperatorSettings) -> bool:
         """Whether the policy asks for it: by ``enabled``, else by its section."""

@@ -1,7 +1,8 @@
 """Somebody has an agent's token: every resource that the API server has is tried, and what answers is listed.
 
-The brute force knows no rule of the chart. What may be reached stands in ``REACHED``; of what can be changed there, only the
-token's own Node is (``test_admission.py`` tries what of it).
+The brute force knows no rule of the chart. What RBAC lets a token reach stands in ``REACHED``; of what can be changed there, only
+the token's own Node is (``test_admission.py`` tries what of it), and the Events about it. What may be read besides are all Nodes:
+RBAC knows no "own" one, and admission sees no reads.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.operator.own_node import OTHER
+from tests.operator import account_rights
+from tests.operator.own_node import FEATURES_CRD, OTHER, event, refused_events
 from tests.operator.real.account import Account, account_of
 from tests.operator.real.conftest import NAMESPACE, Object, Site
 
@@ -33,14 +35,61 @@ EVERYBODY: Final = {
 
 REACHED: Final = EVERYBODY | {
     "get /nodes", "list /nodes", "watch /nodes", "patch /nodes", "patch /nodes/status",
-    f"list /configmaps in {NAMESPACE}", f"watch /configmaps in {NAMESPACE}",
-    "get /events in default", "create /events in default", "patch /events in default",
+    "create /events in default", "patch /events in default",
 }  # fmt: skip
-"""The verbs that a token of the agent's is not refused: with its own Node's name for the changes of Nodes."""
+"""The verbs that a token of the agent's is not refused: with its own Node's name for the changes of Nodes. ConfigMaps are not among
+them: only who names one in a field selector may read it, and ``reads_config_maps_by_name_alone`` tries that."""
 
-OF_THE_FINDER: Final = {told for told in REACHED if "configmaps" not in told and told != "patch /nodes/status"}
-"""The finder's account, whose right to read ConfigMaps ends at one name."""
+OF_THE_FINDER: Final = REACHED - {"patch /nodes/status"}
 
+FEATURES_PUBLISHED: Final = {
+    f"get /pods in {NAMESPACE}",
+    *(f"{verb} nfd.k8s-sigs.io/nodefeatures in {NAMESPACE}" for verb in ("get", "create", "patch", "delete")),
+}
+"""Where node feature discovery's kind is."""
+POD_LABELS: Final = {f"{verb} /pods in {place}" for verb in ("get", "list", "watch") for place in NAMESPACES}
+CLAIMS: Final = {f"{verb} resource.k8s.io/resourceslices" for verb in ("list", "watch")}
+POD_ACCOUNTS: Final = {f"get /pods in {place}" for place in NAMESPACES}
+"""For the NRI plugin."""
+
+CONFIGS: Final = {
+    "plugin-configs": {"any": "version: v1"},
+    "counters": {"metrics": "DCGM_FI_DEV_GPU_TEMP, gauge, heat"},
+}
+OPTIONS: Final = (
+    "cdi.nriPluginEnabled=true", "devicePlugin.config.name=plugin-configs", "dcgmExporter.config.name=counters",
+    "dcgmExporter.enablePodLabels=true", "nodeStatusExporter.enabled=true",
+    "dcgmExporter.env[0].name=KUBERNETES_ENABLE_DRA", "dcgmExporter.env[0].value=true",
+)  # fmt: skip
+"""What adds a right, as tests/charts/test_account_rights.py has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stolen:
+    """A token of an account: the rights that it has, and the ConfigMaps that it may read."""
+
+    account: str
+    reached: set[str]
+    config_maps: tuple[str, ...] = ("kgpu-agent",)
+
+
+FINDER: Final = Stolen("kgpu-node-features", OF_THE_FINDER)
+INSTALLATIONS: Final = {
+    "agent": (Stolen("kgpu-agent", REACHED), FINDER),
+    "operands": (Stolen("nvidia-operator-validator", REACHED),),
+    "agent-with-options": (
+        Stolen("kgpu-agent", REACHED | FEATURES_PUBLISHED | POD_LABELS | CLAIMS, ("kgpu-agent", *CONFIGS)),
+    ),
+    "operands-with-options": (
+        Stolen(
+            "nvidia-gpu-feature-discovery", OF_THE_FINDER | FEATURES_PUBLISHED, ("kgpu-agent", "plugin-configs")
+        ),
+        Stolen("nvidia-container-toolkit", OF_THE_FINDER | POD_ACCOUNTS),
+    ),
+}  # fmt: skip
+"""The tokens that are tried; what every other account may do is compared with what was reviewed."""
+
+FEATURES_KIND: Final = FEATURES_CRD["metadata"]["name"]
 METHODS: Final = {
     "get": "GET", "list": "GET", "watch": "GET", "create": "POST", "update": "PUT", "patch": "PATCH",
     "delete": "DELETE", "deletecollection": "DELETE",
@@ -129,20 +178,26 @@ def refused_for_want_of_a_right(code: int, said: str) -> bool:
     return code == 403 and " cannot " in said
 
 
-@pytest.fixture(params=["agent", "operands"])
-def stolen(clean: Site, request: pytest.FixtureRequest) -> Iterator[tuple[Site, Asker]]:
-    """An installation with tenants' objects beside it, and the token of the agent's pod."""
+@pytest.fixture(params=INSTALLATIONS)
+def installed(clean: Site, request: pytest.FixtureRequest) -> Iterator[tuple[Site, str]]:
+    """An installation with tenants' objects beside it, and its name."""
     site = clean
-    site.install(f"layout={request.param}")
-    site.ready()
-    site.lab.kubectl("create", "namespace", TENANT)
-    site.lab.kubectl("-n", TENANT, "create", "secret", "generic", "theirs", "--from-literal=a=b")
-    site.lab.kubectl("-n", TENANT, "create", "configmap", "theirs", "--from-literal=a=b")
-    account = account_of(site, {"agent": "kgpu-agent", "operands": "nvidia-operator-validator"}[request.param])
-    with contextlib.closing(Asker(account)) as asker:
-        yield site, asker
-    site.lab.kubectl("delete", "namespace", TENANT)
-    site.lab.kubectl_run("delete", "node", OTHER)
+    layout, _, options = request.param.partition("-with-")
+    for namespace in (TENANT, NAMESPACE):
+        site.lab.kubectl_run("create", "namespace", namespace)
+        site.lab.kubectl("-n", namespace, "create", "secret", "generic", "theirs", "--from-literal=a=b")
+        site.lab.kubectl("-n", namespace, "create", "configmap", "theirs", "--from-literal=a=b")
+    if options:
+        site.lab.kubectl("apply", "-f", "-", stdin=json.dumps(FEATURES_CRD))
+        for name, data in CONFIGS.items():
+            found = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+            site.lab.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=json.dumps(found))
+    site.install(f"layout={layout}", *(OPTIONS if options else ()))
+    site.until(lambda: site.allocatable() == "8", "the GPUs to be allocatable")
+    yield site, request.param
+    site.uninstall()
+    for words in (("namespace", TENANT), ("namespace", NAMESPACE), ("node", OTHER), ("crd", FEATURES_KIND)):
+        site.lab.kubectl_run("delete", *words)
 
 
 def reached_by(site: Site, asker: Asker) -> set[str]:
@@ -154,20 +209,67 @@ def reached_by(site: Site, asker: Asker) -> set[str]:
     return {told for told, (code, said) in answers.items() if not refused_for_want_of_a_right(code, said)}
 
 
-def test_all_that_it_reaches_is_listed_and_all_it_changes_is_its_own_node(stolen: tuple[Site, Asker]) -> None:
+def test_all_that_it_reaches_is_listed_and_all_it_changes_is_its_own_node(installed: tuple[Site, str]) -> None:
     """One installation for all that is tried: that takes most of a minute."""
-    site, asker = stolen
-    reaches_what_is_listed(site, asker)
-    changes_its_own_node_alone(site, asker)
-    ends_with_its_pod(site, asker)
+    site, installation = installed
+    site.until(lambda: differences(site, installation) == [], "the rights to be those that were reviewed")
+    for stolen in INSTALLATIONS[installation]:
+        with contextlib.closing(Asker(token_of(site, stolen))) as asker:
+            reaches_what_is_listed(site, asker, stolen)
+            reads_config_maps_by_name_alone(site, asker, stolen)
+    stolen = INSTALLATIONS[installation][0]
+    with contextlib.closing(Asker(token_of(site, stolen))) as asker:
+        changes_its_own_node_alone(site, asker)
+        writes_events_of_its_own_node_alone(site, asker)
+        ends_with_its_pod(site, asker)
 
 
-def reaches_what_is_listed(site: Site, asker: Asker) -> None:
-    assert reached_by(site, asker) == REACHED
-    with contextlib.closing(Asker(Account(site, name="kgpu-node-features"))) as finder:
-        assert reached_by(site, finder) == OF_THE_FINDER
+def token_of(site: Site, stolen: Stolen) -> Account:
+    """The token of one of its pods; a finder has none where every node has a GPU."""
+    pods = site.get("pods", "-n", NAMESPACE)["items"]
+    if any(pod["spec"]["serviceAccountName"] == stolen.account for pod in pods):
+        return account_of(site, stolen.account)
+    return Account(site, name=stolen.account)
+
+
+def differences(site: Site, installation: str) -> list[str]:
+    """Where ``kubectl auth can-i --list`` says something else than what was reviewed, of every account that is there."""
+    found = []
+    for file in sorted((account_rights.FOLDER / installation).iterdir()):
+        if file.stem in {"kgpu-crds", "gpu-operator-cleanup"}:  # what a hook may do while it runs
+            continue
+        rights = account_rights.read(installation, file.stem)
+        for namespace in (NAMESPACE, "default", TENANT):
+            wanted = rights.get("", frozenset()) | rights.get(namespace, frozenset())
+            listed = can_i(site, file.stem, namespace) - can_i(site, "nobody", namespace)
+            found += [f"{file.stem} in {namespace}: {right}" for right in sorted(wanted ^ listed)]
+    return found
+
+
+def can_i(site: Site, account: str, namespace: str) -> frozenset[account_rights.Right]:
+    words = ("auth", "can-i", "--list", "--no-headers", "-n", namespace)
+    return account_rights.of_kubectl(
+        site.lab.kubectl(*words, f"--as=system:serviceaccount:{NAMESPACE}:{account}").rstrip("\n")
+    )
+
+
+def reaches_what_is_listed(site: Site, asker: Asker, stolen: Stolen) -> None:
+    assert reached_by(site, asker) == stolen.reached, stolen.account
     beside = {path: asker.ask("GET", path.format(node=site.node))[0] for path in PATHS_BESIDE}
     assert beside == dict.fromkeys(PATHS_BESIDE, 403)
+
+
+def reads_config_maps_by_name_alone(site: Site, asker: Asker, stolen: Stolen) -> None:
+    """Whoever lists or follows has to name a ConfigMap that the account may read."""
+    folder = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+    there = [one["metadata"]["name"] for one in site.lab.ask(folder)["items"]]
+    assert {"theirs", *stolen.config_maps} <= set(there)
+    for name in there:
+        codes = [
+            asker.ask("GET", f"{folder}?fieldSelector=metadata.name%3D{name}{more}")[0]
+            for more in ("", "&watch=true&timeoutSeconds=1")
+        ]
+        assert codes == [200 if name in stolen.config_maps else 403] * 2, name
 
 
 def changes_its_own_node_alone(site: Site, asker: Asker) -> None:
@@ -181,6 +283,37 @@ def changes_its_own_node_alone(site: Site, asker: Asker) -> None:
     }
     assert codes[site.node] == 200
     assert {code for place, code in codes.items() if place.startswith(OTHER)} <= {403, 422}
+
+
+def writes_events_of_its_own_node_alone(site: Site, asker: Asker) -> None:
+    """Others' can neither be made nor changed nor, by a change of nothing, be read; without the policy they could."""
+    folder = "/api/v1/namespaces/default/events"
+    merge = "application/merge-patch+json"
+    own = event(site.node, "its-own")
+    assert asker.account.ask("POST", folder, own)[0] == 201
+    given = refused_events(site.node)
+    for one in (own, *(one for one, _ in given.values())):
+        site.lab.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "Event", **one}))
+    assert asker.account.ask("PATCH", f"{folder}/its-own", {"count": 2}, media=merge) == (200, "")
+    for what, (one, word) in given.items():
+        place = f"{folder}/{one['metadata']['name']}"
+        anew = {**one, "metadata": {**one["metadata"], "name": "tried"}}
+        turned = {key: one[key] for key in ("involvedObject", "source", "reportingComponent")}
+        for method, path, body in (
+            ("POST", folder, anew), ("PATCH", place, {}), ("PATCH", place, {"count": 9}),
+            ("PATCH", f"{folder}/its-own", turned),
+        ):  # fmt: skip
+            media = "application/json" if method == "POST" else merge
+            code, said = asker.account.ask(method, path, body, media=media)
+            assert code in {403, 422}, what
+            assert word in said, what
+    site.lab.kubectl("delete", "validatingadmissionpolicybinding", "kgpu-agent-own-events")
+    for place, body in ((f"{folder}/of-a-pod", {"count": 9}), (f"{folder}/of-another", {})):
+        site.until(
+            lambda place=place, body=body: asker.account.ask("PATCH", place, body, media=merge)[0] == 200,
+            "a change to be taken without the policy",
+        )
+    site.lab.kubectl("-n", "default", "delete", "events", "--all")
 
 
 def ends_with_its_pod(site: Site, asker: Asker) -> None:

@@ -112,4 +112,5 @@ ROLE: Final = Role(
     aliases=("device-plugin", "nvidia-device-plugin"),
     flags=_flags,
     orders=("validations_dir",),
+    configured=True,
 )

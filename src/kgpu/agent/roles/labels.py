@@ -106,4 +106,5 @@ ROLE: Final = Role(
     orders=("labels_sink",),
     withdraw=_withdraw,
     hand_over=_hand_over,
+    configured=True,
 )

@@ -21,7 +21,6 @@ def rule(group: str, resources: str, verbs: str) -> Object:
 # For labels and a process's own reports.
 NODES: Final = rule("", "nodes", "get list watch patch")
 NODE_STATUS: Final = rule("", "nodes/status", "patch")
-CONFIGS: Final = rule("", "configmaps", "list watch")
 PODS_READ: Final = rule("", "pods", "get")
 NODE_FEATURES: Final = rule("nfd.k8s-sigs.io", "nodefeatures", "get create patch delete")
 
@@ -34,6 +33,21 @@ DRIVER_MANAGER_RULES: Final = (
 
 # An agent reads its own pod, the owner of the node's features.
 FEATURE_RULES: Final = (PODS_READ, NODE_FEATURES)
+
+
+def read_config_maps(*names: str) -> Object:
+    """The rule to read the ConfigMaps of these names and no others. A request to list or watch names one of them in its
+    field selector, as every informer of an agent does.
+    """
+    return {**rule("", "configmaps", "list watch"), "resourceNames": list(dict.fromkeys(names))}
+
+
+def configs(scene: Scene, state: str, subject: str, names: tuple[str, ...]) -> list[Object]:
+    """The permission to read the ConfigMaps that the policy names, for the ServiceAccount ``subject``."""
+    if not names:
+        return []
+    rules = (read_config_maps(*names),)
+    return _bound(scene, "Role", f"{subject}-configs", state=state, account=subject, rules=rules)
 
 
 def features_role(subject: str) -> str:

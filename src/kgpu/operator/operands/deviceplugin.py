@@ -98,6 +98,12 @@ def _no_key(where: str, by: str, key: str, keys: frozenset[str], *, cluster: boo
     )
 
 
+def config_maps(scene: Scene) -> tuple[str, ...]:
+    """The ConfigMap of configurations that the policy names, which feature discovery reads too."""
+    name = scene.policy.spec.device_plugin.config.name
+    return (name,) if name else ()
+
+
 def _mps_root(scene: Scene) -> str:
     mps = scene.policy.spec.device_plugin.mps
     return (mps.root if mps else "") or names.MPS_ROOT
@@ -127,6 +133,7 @@ SPEC: Final = OperandSpec(
         volumes=(*DRIVER_VOLUMES, "device-plugins", "pod-resources", "cdi", RUN),
         env=(Variable(names.ENV_WAIT_FOR_VALIDATION, names.VALIDATIONS_DIR),),
     ),
+    config_maps=config_maps,
     check=_check,
     general=config_map,
 )

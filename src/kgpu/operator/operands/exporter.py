@@ -8,6 +8,7 @@ are kept as well.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 from kgpu.formats import names
@@ -32,6 +33,7 @@ from kgpu.operator.objects.monitoring import (
     service_of,
 )
 from kgpu.operator.objects.rbac import cluster_role, rule
+from kgpu.operator.operand_args import role_args
 from kgpu.operator.operand_env import role_env
 from kgpu.operator.operand_spec import IdleArguments, OperandPod, OperandSpec, Variable
 
@@ -43,6 +45,9 @@ CONTAINER_PORT: Final = "metrics"
 """The name of the exporter's port in its pods."""
 USER: Final = ("pod", "namespace", "container")
 """Labels that say who uses a GPU; a ServiceMonitor gives targets labels of the same names."""
+COUNTERS: Final = "DCGM_EXPORTER_CONFIGMAP_DATA"
+COUNTERS_FLAGS: Final = ("configmap-data", "m")
+"""The exporter's flags with the variable's value, without dashes."""
 JOBS_DIR: Final = "/var/lib/dcgm-exporter/job-mapping"
 POD_METADATA_RULES: Final = (rule("", "pods", "get list watch"),)
 """Additional permissions for the labels and uids of pods."""
@@ -65,6 +70,18 @@ def _counters(scene: Scene) -> str | None:
     """The counters' ConfigMap, None for the default set. It is followed through the API server, without restarts."""
     config = scene.policy.spec.dcgm_exporter.config
     return f"{scene.settings.namespace}:{config.name}" if config and config.name else None
+
+
+def _config_maps(scene: Scene) -> tuple[str, ...]:
+    """The ConfigMaps of the operator's namespace that the policy's fields, ``env`` or ``args`` name for counters."""
+    args = role_args(SPEC, scene.policy)
+    named = [role_env(SPEC, scene).get(COUNTERS, "")]
+    for word, following in pairwise((*args, "")):
+        flag, equals, value = word.partition("=")
+        if flag.lstrip("-") in COUNTERS_FLAGS and flag.startswith("-"):
+            named.append(value if equals else following)
+    places = (text.partition(":") for text in named)
+    return tuple(dict.fromkeys(name for place, _, name in places if place == scene.settings.namespace and name))
 
 
 def _host_pid(policy: Policy) -> bool:
@@ -204,7 +221,7 @@ SPEC: Final = OperandSpec(
         Variable("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID", when(lambda spec: spec.dcgm_exporter.enable_pod_uid)),
         Variable("DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX", _allowed_labels),
         Variable("DCGM_HPC_JOB_MAPPING_DIR", _jobs),
-        Variable("DCGM_EXPORTER_CONFIGMAP_DATA", _counters),
+        Variable(COUNTERS, _counters),
     ),
     idle_args=_idle_args,
     pod=OperandPod(
@@ -214,5 +231,6 @@ SPEC: Final = OperandSpec(
         host_pid=_host_pid,
         annotations=lambda policy: policy.spec.dcgm_exporter.annotations,
     ),
+    config_maps=_config_maps,
     metrics=_metrics,
 )

@@ -10,7 +10,6 @@ from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.checks import refused_causes, role_cause
 from kgpu.operator.labels import looked_at, opted_out
 from kgpu.operator.objects import finder
-from kgpu.operator.objects.rbac import CONFIGS
 from kgpu.operator.operand_spec import OperandPod, OperandSpec
 from kgpu.operator.verdict import (
     NOT_LOOKED_AT,
@@ -104,8 +103,6 @@ SPEC: Final = OperandSpec(
         container="kgpu-node-features", volumes=finder.VOLUMES, privileged=False, resources=finder.RESOURCES
     ),
     has_pods=finder.is_needed,
-    # Its orders are in this ConfigMap alone.
-    namespace_rules=({**CONFIGS, "resourceNames": [names.AGENT_CONFIG_MAP]},),
     why_off=lambda _: "switched off by the Helm value nfd.enabled; something else has to label nodes",
     missed=_unlabelled,
     verdict=_verdict,

@@ -14,7 +14,7 @@ from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import DRIVER_VOLUMES
 from kgpu.operator.objects.rbac import features
 from kgpu.operator.operand_spec import OperandPod, OperandSpec, Variable
-from kgpu.operator.operands.deviceplugin import config_key
+from kgpu.operator.operands.deviceplugin import config_key, config_maps
 
 OPERAND: Final = BY_ROLE["labels"]
 
@@ -37,6 +37,7 @@ SPEC: Final = OperandSpec(
     pod=OperandPod(
         container="gpu-feature-discovery", volumes=DRIVER_VOLUMES, labels=((names.PART_OF_LABEL, "nvidia-gpu"),)
     ),
+    config_maps=config_maps,
     objects=_publishes_features,
     check=_check,
 )

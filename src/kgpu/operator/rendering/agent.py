@@ -17,7 +17,8 @@ from kgpu.operator.model import NodeLayout, Object
 from kgpu.operator.objects import shape
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import CUDA_RESOURCES, affinity, agent_container, host_access
-from kgpu.operator.objects.rbac import features
+from kgpu.operator.objects.rbac import configs, features
+from kgpu.operator.operands import OF_ROLE
 from kgpu.operator.rendering.agent_settings import agent_config
 
 STATE: Final = "kgpu-agent"
@@ -31,9 +32,8 @@ def settings(scene: Scene) -> list[Object]:
     read it, and also if no pods can be rendered.
     """
     config = agent_config(scene.policy, scene.settings, scene.observed)
-    rights = features(scene, STATE, names.AGENT_DAEMON_SET) if scene.settings.layout is NodeLayout.AGENT else []
     return [
-        *rights,
+        *(_rights(scene) if scene.settings.layout is NodeLayout.AGENT else ()),
         scene.new_object(
             "ConfigMap",
             names.AGENT_CONFIG_MAP,
@@ -42,6 +42,14 @@ def settings(scene: Scene) -> list[Object]:
             data={names.AGENT_CONFIG_KEY: agent_format.encode(config)},
         ),
     ]
+
+
+def _rights(scene: Scene) -> list[Object]:
+    """The agent's permissions that depend on the cluster and the policy."""
+    enabled = (spec for spec in OF_ROLE.values() if spec.is_enabled(scene.policy, scene.settings))
+    named = dict.fromkeys(name for spec in enabled for name in spec.config_maps(scene))
+    account = names.AGENT_DAEMON_SET
+    return [*features(scene, STATE, account), *configs(scene, STATE, account, tuple(named))]
 
 
 def objects(scene: Scene) -> list[Object]:

@@ -31,7 +31,9 @@ def objects(scene: Scene, spec: OperandSpec, pod: OperandPod) -> list[Object]:
     operand = spec.operand
     daemon_set = _daemon_set(scene, spec, pod)
     return [
-        *account(scene, operand.account, operand.state, cluster=spec.rules(scene), namespaced=spec.namespace_rules),
+        *account(
+            scene, operand.account, operand.state, cluster=spec.rules(scene), namespaced=spec.namespace_rules(scene)
+        ),
         *spec.objects(scene),
         daemon_set,
     ]
