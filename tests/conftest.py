@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,6 +41,21 @@ def _log_as_before() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+@pytest.fixture
+def nothing_flushed_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails where a file is flushed to disk by the thread that runs an event loop: a disk that hangs would stop every role."""
+    flush, where = os.fsync, []
+
+    def watched(descriptor: int) -> None:
+        if asyncio._get_running_loop() is not None:
+            where.append("".join(traceback.format_stack(limit=6)[:-1]))
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    yield
+    assert "\n".join(where[:1]) == ""
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,8 @@ from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODE_FEATURES, NODES
 from .support_auto import BOTH, LABELS_LABEL, NODE, PLUGIN_LABEL, eventually, hosted, role_config, state
 from .test_run import get
 
+pytestmark = pytest.mark.usefixtures("nothing_flushed_on_the_loop")
+
 
 def managers(cluster):
     """The field managers of the Node."""

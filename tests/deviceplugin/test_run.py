@@ -26,6 +26,8 @@ from kgpu.kubelet.rpc import RpcClient
 from tests.deviceplugin.nodes import GPU
 from tests.deviceplugin.running import GPUS, INVENTORY, NO_DRIVER, Node
 
+pytestmark = pytest.mark.usefixtures("nothing_flushed_on_the_loop")
+
 
 async def test_eight_gpus_are_registered_and_allocated(node: Node) -> None:
     node.start()

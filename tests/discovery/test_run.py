@@ -21,6 +21,7 @@ from kgpu.formats.config_choice import ConfigText, problem_text
 from kgpu.hw.fake_reader import FakeReader, sample_inventory, sample_partitions
 from kgpu.hw.port import Problem
 
+pytestmark = pytest.mark.usefixtures("nothing_flushed_on_the_loop")
 NO_DRIVER = HwError("the driver is not loaded", "a loaded driver", "load it")
 AWAY = KubeError("no answer", "an answer", "wait")
 PRODUCT, COUNT, REPLICAS = (f"nvidia.com/gpu.{name}" for name in ("product", "count", "replicas"))

@@ -14,7 +14,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from kgpu.base import http
+from kgpu.base.connection_limits import MOST, PeerConnection
 from kgpu.base.errors import ConfigError, HostError
+from kgpu.base.http import Address, Response, StatusServer
 from kgpu.exporter.web_access import WebAccess
 from tests.exporter.serving import fetch, serving
 
@@ -115,6 +118,33 @@ async def test_a_password_that_was_right_costs_no_second_bcrypt(folder, monkeypa
         await until(
             lambda: fetch(served.address.port, "/metrics", basic("ali", "open sesame")), lambda found: found[0] == 401
         )
+
+
+@pytest.mark.parametrize("begun", [b"", b"\x16\x03\x01"], ids=["nothing", "a handshake's first bytes"])
+async def test_who_begins_no_handshake_takes_the_page_from_nobody(folder, monkeypatch, begun):
+    """The oldest of them goes, as of those that send no request in plain HTTP."""
+    monkeypatch.setattr(http, "connection_from", lambda peer, _here, _node: PeerConnection(peer, peer == "127.0.0.1"))
+    access = WebAccess(str(write(folder, TLS % "")), lambda _: None)
+    server = StatusServer({"/metrics": lambda: Response(200, "ok")}, access=access)
+    address = await server.start(Address("127.0.0.1", 0))
+    context, idle = client(folder), []
+
+    async def connect(source: str, **more):
+        return await asyncio.open_connection("127.0.0.1", address.port, local_addr=(source, 0), **more)
+
+    for number in range(2 * MOST):
+        _, silent = await connect(f"127.9.0.{number % 20 + 1}")
+        silent.write(begun)
+        idle.append(silent)
+    for source in ("127.0.0.1", "127.9.0.1", "127.8.0.1"):
+        reader, writer = await connect(source, ssl=context, server_hostname="localhost")
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert b"200 OK" in await asyncio.wait_for(reader.read(), 60)
+        writer.close()
+    assert len(server._open) <= MOST
+    for silent in idle:
+        silent.close()
+    await server.close()
 
 
 async def test_encrypted_with_headers_and_a_large_answer(folder):

@@ -24,6 +24,7 @@ from kgpu.hw.fake_reader import FakeReader, sample_inventory
 from kgpu.hw.port import EventKind, HardwareEvent, Problem
 from kgpu.hw.verdicts import VerdictFile
 
+pytestmark = pytest.mark.usefixtures("nothing_flushed_on_the_loop")
 INVENTORY = sample_inventory(2, driver_version="450.1")
 A, B = INVENTORY.accelerators
 T = 1_800_000_000.0

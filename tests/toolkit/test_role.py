@@ -18,6 +18,7 @@ from kgpu.hw.open import open_reader
 from kgpu.hw.simulator import operate
 from kgpu.toolkit.role import SPEC_NAME, ToolkitContext, run
 
+pytestmark = pytest.mark.usefixtures("nothing_flushed_on_the_loop")
 SECONDS = 60.0
 
 
@@ -169,9 +170,16 @@ async def test_the_spec_follows_daemons_that_begin_and_end(sim_root, tmp_path) -
         socket.parent.mkdir(parents=True, exist_ok=True)
         socket.touch()
         await toolkit.until(lambda: "/run/nvidia-persistenced/socket" in mounts())
-        socket.unlink()
-        socket.parent.rmdir()
-        await toolkit.until(lambda: "/run/nvidia-persistenced/socket" not in mounts())
+        for _ in range(2):
+            socket.unlink()
+            socket.parent.rmdir()
+            await toolkit.until(lambda: "/run/nvidia-persistenced/socket" not in mounts())
+            assert "persistenced" not in toolkit.spec.read_text(), (
+                "an engine fails on any edit with a source that is gone"
+            )
+            socket.parent.mkdir()
+            socket.touch()  # with another inode, as a daemon that starts again makes it
+            await toolkit.until(lambda: "/run/nvidia-persistenced/socket" in mounts())
         mps = root / "tmp/nvidia-mps"
         mps.mkdir(parents=True)
         (root / "tmp").chmod(0o1777)

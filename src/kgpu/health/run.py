@@ -163,7 +163,7 @@ class HealthWatch:
         )
         advice = self._take_notes()
         await self._save(force=bool(self._keeper.unsaved))
-        self._write()
+        await self._write()
         for record in advice:
             self._ctx.report(record)
         unreadable = self._problems.get("driver", "")
@@ -206,10 +206,10 @@ class HealthWatch:
         except HwError:
             return ()  # the inventory has the findings that matter
 
-    def _write(self) -> None:
+    async def _write(self) -> None:
         problems = tuple(f"{what}: {why}" for what, why in self._problems.items() if what != "verdicts")
         try:
-            self._ctx.verdicts.write(self.rows, node=self._ctx.node, problems=problems)
+            await beside(self._ctx.verdicts.write, self.rows, node=self._ctx.node, problems=problems)
         except HostError as error:
             self.trouble("verdicts", error)
         else:

@@ -325,6 +325,23 @@ def test_a_job_file_that_is_wrong_costs_itself_only(tmp_path: Path) -> None:
         read_jobs(tmp_path / "none", NODE)
 
 
+def test_a_job_folder_that_is_a_link_is_followed_for_root_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who can write the folder above may put a link there, to any folder with a file called 0."""
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "0").write_text("hash\n")
+    link = tmp_path / "jobs"
+    link.symlink_to("secrets")
+    assert read_jobs(link, NODE).by_unit == {Unit(uuid(0)): ("hash",)}
+    if os.geteuid() == 0:
+        os.lchown(link, 65534, 65534)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(HostError, match="is a link that user"):
+        read_jobs(link, NODE)
+
+
 def test_of_a_folder_full_of_names_only_so_many_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs_module, "NAMES", 3)
     for number in range(5):

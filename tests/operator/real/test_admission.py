@@ -15,12 +15,13 @@ from tests.operator.own_node import (
     OTHER,
     OWN_LABEL,
     REFUSED,
+    event,
     feature,
     granted_feature,
     refused_features,
 )  # fmt: skip
 from tests.operator.real.account import Account, account_of
-from tests.operator.real.conftest import NAMESPACE, Site
+from tests.operator.real.conftest import NAMESPACE, Object, Site
 
 POLICY: Final = "validatingadmissionpolicy"
 NAME: Final = "kgpu-agent-own-node"
@@ -89,11 +90,11 @@ def events_beyond(account: Account, node: str) -> list[str]:
     """What is wrong about the account's right to write Events: in ``default``, where those about Nodes are, and nowhere else."""
     wrong = []
     for namespace, wanted in (("default", 201), (NAMESPACE, 403), ("kube-system", 403)):
-        about = {"kind": "Node", "name": node, "apiVersion": "v1"}
+        tried = event(node, "tried")
+        tried["metadata"]["namespace"] = namespace
         if namespace != "default":
-            about = {"kind": "Pod", "name": "x", "apiVersion": "v1", "namespace": namespace}
-        event = {"metadata": {"name": "tried", "namespace": namespace}, "involvedObject": about, "reason": "Tried"}
-        code, said = account.ask("POST", f"/api/v1/namespaces/{namespace}/events", event)
+            tried["involvedObject"] = {"kind": "Pod", "name": "x", "apiVersion": "v1", "namespace": namespace}
+        code, said = account.ask("POST", f"/api/v1/namespaces/{namespace}/events", tried)
         if code != wanted:
             wrong.append(f"an Event in {namespace}: {code} {said}")
     return wrong
@@ -135,4 +136,52 @@ def rights_beyond(operator: Account) -> list[str]:
             # A change is refused before that for what the operator itself may not do; a deletion by nothing else.
             if code not in {403, 422} or (method == "DELETE" and "of its operands" not in said):
                 wrong.append(f"{method} of {kind}: {code} {said}")
+    for what, (path, body, word) in escalations(operator.name).items():
+        code, said = operator.ask("POST", path, body)
+        if code not in {403, 422} or word not in said:
+            wrong.append(f"{what}: {code} {said}")
+    # What the operator has itself it may give on, to operands' accounts: that is its work.
+    for what, (path, body) in given_on().items():
+        code, said = operator.ask("POST", path, body)
+        if code != 201:
+            wrong.append(f"{what}: {code} {said}")
     return wrong
+
+
+def role(name: str, *resources: str) -> Object:
+    return {"metadata": {"name": name}, "rules": [{"apiGroups": [""], "resources": resources, "verbs": ["get"]}]}
+
+
+def bound(name: str, to: str, account: str, kind: str = "ClusterRole") -> Object:
+    return {
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": to},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}],
+    }
+
+
+def escalations(own: str) -> dict[str, tuple[str, Object, str]]:
+    """How the operator's account would get at more than it has: the place, what it would make, and a word of the refusal.
+
+    Names of operands pass the policy; there the API server's own rule holds, that nobody gives what he has not got.
+    """
+    roles, bindings = f"{RBAC}/clusterroles", f"{RBAC}/clusterrolebindings"
+    within = f"{RBAC}/namespaces/{NAMESPACE}"
+    more, prefix = "not currently held", "of its operands"
+    return {
+        "a ClusterRole of another name": (roles, role("mine", "pods"), prefix),
+        "a binding of another name": (bindings, bound("mine", "kgpu:agent", own), prefix),
+        "a ClusterRole of secrets": (roles, role("nvidia-x", "secrets"), more),
+        "a ClusterRole of everything": (roles, role("kgpu-x", "*"), more),
+        "itself an administrator": (bindings, bound("nvidia-x", "cluster-admin", own), more),
+        "an agent an administrator": (bindings, bound("kgpu-x", "cluster-admin", "kgpu-agent"), more),
+        "a Role of secrets": (f"{within}/roles", role("nvidia-x", "secrets"), more),
+        "an administrator of its namespace": (f"{within}/rolebindings", bound("nvidia-x", "admin", own), more),
+    }
+
+
+def given_on() -> dict[str, tuple[str, Object]]:
+    return {
+        "a ClusterRole of what it has": (f"{RBAC}/clusterroles", role("nvidia-x", "nodes", "pods")),
+        "a binding of its own": (f"{RBAC}/clusterrolebindings", bound("nvidia-x", "kgpu:agent", "nvidia-x")),
+    }

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +29,9 @@ from kgpu.kubelet.nri.fake import FakeNriRuntime
 from kgpu.kubelet.nri.model import ContainerAdjustment, RuntimeInfo
 from kgpu.kubelet.nri.session import CallRefusedError
 from kgpu.kubelet.pod_resources import FakeHoldings
+from kgpu.toolkit.nri import run as run_module
 from kgpu.toolkit.nri.config import nri_config
+from kgpu.toolkit.nri.plan import decide
 from kgpu.toolkit.nri.ports import FRESH_SECONDS, FakeAccounts, Gpus, KubeAccounts, gpu_facts
 from kgpu.toolkit.nri.run import PLUGIN_NAME, NriContext, run
 
@@ -238,6 +241,22 @@ async def test_requirements_and_capabilities(world: World) -> None:
         cut = await world.create(node.pod(), node.given_by_kubelet("NVIDIA_DRIVER_CAPABILITIES=utility"))
         assert cut is not None
         assert len(cut.without_mounts) == 3
+
+
+async def test_requirements_are_judged_beside_the_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image may ask for thousands of them, and every other container would wait meanwhile."""
+    threads: list[int] = []
+
+    def judged(*args: Any, **kwargs: Any) -> Any:
+        threads.append(threading.get_ident())
+        return decide(*args, **kwargs)
+
+    monkeypatch.setattr(run_module, "decide", judged)
+    asked = " ".join(["cuda>=12.10"] * 1300)
+    async with plugin(world):
+        assert await world.create(node.pod(), node.given_by_kubelet(f"NVIDIA_REQUIRE_CUDA={asked}")) is None
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_what_takes_too_long_is_refused_before_the_runtime_gives_up(world: World) -> None:

@@ -2,14 +2,16 @@
 ids of its jobs, one a line. Names and format are the replaced exporter's.
 
 An invalid file is skipped. The number and size of files are limited, as others may write into the folder, and links are
-not followed: ids become labels that everybody may read.
+not followed: ids become labels that everybody may read. The folder itself may be a link, if root has made it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
+import stat
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,6 +39,7 @@ class Jobs(NamedTuple):
 
 def read_jobs(folder: Path, inventory: Inventory) -> Jobs:
     """Read the folder; a file for a device that does not exist is counted. Raises HostError."""
+    _require_own(folder)
     try:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in itertools.islice(entries, NAMES + 1))
@@ -80,6 +83,17 @@ def read_jobs(folder: Path, inventory: Inventory) -> Jobs:
         if jobs:
             by_unit[Unit(uuids[index], instance)] = jobs[:JOBS]
     return Jobs(by_unit, missing)
+
+
+def _require_own(folder: Path) -> None:
+    """Raise HostError if the folder is a link that somebody else has made: it would choose which files root reads."""
+    with contextlib.suppress(OSError):  # the reading says what is wrong with the folder
+        about = folder.lstat()
+        if stat.S_ISLNK(about.st_mode) and about.st_uid not in {0, os.geteuid()}:
+            raise HostError(
+                f"{folder} is a link that user {about.st_uid} has made", "a folder, or a link that root has made",
+                "see who can write the folder above it, and make the folder there, or correct --hpc-job-mapping-dir",
+            )  # fmt: skip
 
 
 def job_ids(raw: bytes) -> tuple[str, ...]:
