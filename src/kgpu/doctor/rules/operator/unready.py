@@ -101,16 +101,16 @@ def _wrong(obj: Obj) -> list[Condition]:
 def _explained(snapshot: Snapshot, obj: Obj, wrong: list[Condition]) -> bool:
     """Whether something is wrong with what the object makes or looks after, of which other rules tell.
 
-    What goes on working is no reason not to be ready, and from no GPU and no node does it follow that an object of the
+    What goes on working is no reason not to be ready, and from no GPU, node or pod does it follow that an object of the
     stack is refused.
     """
     if any(finding.subject == obj.subject for check in (wrong_key, no_such_map) for finding in check(snapshot)):
         return True
     if any(wrong_key(snapshot)):
         return True
-    if not any(map(_is_refused, wrong)) and (
-        ill(snapshot) or any(node.ready is False for node in matching.gpu_nodes(snapshot))
-    ):
+    if any(map(_is_refused, wrong)):
+        return False
+    if ill(snapshot) or any(node.ready is False for node in matching.gpu_nodes(snapshot)):
         return True
     return any(
         not pod.ready and pod.phase != "Succeeded" and matching.is_part(snapshot, pod) for pod in snapshot.pods.values()
