@@ -1,0 +1,148 @@
+"""What the operator orders an agent to do for a node operation, and the agent's answer: two Node annotations.
+
+The operator alone writes the order (``kgpu.dev/operation``), the agent alone the answer
+(``kgpu.dev/operation-report``), each one JSON object. A GPU that is to be reset passes these steps: ``withdraw``, it is
+offered to no pod, and the answer names the pods that still hold it; ``release``, the agent has closed the driver's
+library, as a reset needs a GPU that no program has open; ``resume``, the agent has opened it again and says how the
+GPU is. Each step includes the ones before, but ``resume`` ends ``release``. Without an order, or with one of another
+boot, everything is as usual.
+
+Both come from outside, so readers trust their shape only after decoding. An order or answer in a version that a reader
+doesn't know, or that is malformed, is None to it, as one that is not there.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+import msgspec
+
+from kgpu.base import typed
+from kgpu.base.printable import one_line
+from kgpu.formats import names
+
+VERSION: Final = 1
+MAX_GPUS: Final = 16
+MAX_HOLDERS: Final = 64
+MAX_ID: Final = 100
+MAX_NAME: Final = 253
+MAX_TEXT: Final = 300
+MAX_BYTES: Final = 32 << 10
+
+
+class OrderStep(enum.StrEnum):
+    """What the agent has to do, in order."""
+
+    WITHDRAW = "withdraw"
+    RELEASE = "release"
+    RESUME = "resume"
+
+
+class NodeOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """``id`` is the act's, which is obeyed once; ``boot`` is the boot that it is for; ``gpus`` are UUIDs."""
+
+    version: int
+    id: str
+    boot: str
+    step: OrderStep
+    gpus: tuple[str, ...]
+
+
+class HolderPod(msgspec.Struct, frozen=True, order=True, kw_only=True):
+    """A pod to which the kubelet has given one of the GPUs, or a part of it."""
+
+    namespace: str
+    name: str
+
+
+class OrderedGpu(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A GPU of the order, by a reading that is newer than the step. ``problem`` is why it takes no work, "" if it
+    does; ``pci`` is its address, "" if the driver doesn't list it.
+    """
+
+    uuid: str
+    pci: str = ""
+    problem: str = ""
+
+
+class OrderAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """``step`` is in force for the order ``id``. ``waits`` is why it is not, and ``refused`` why it never will be, ""
+    otherwise. ``holders`` are known from the kubelet; ``more`` are not named for want of room.
+    """
+
+    version: int
+    id: str
+    step: OrderStep
+    waits: str = ""
+    refused: str = ""
+    holders: tuple[HolderPod, ...] = ()
+    more: int = 0
+    gpus: tuple[OrderedGpu, ...] = ()
+
+    def fulfils(self, act: str, step: OrderStep) -> bool:
+        """Whether this step of the act is in force."""
+        return self.id == act and self.step is step and not (self.waits or self.refused)
+
+
+def order(*, act: str, boot: str, step: OrderStep, gpus: tuple[str, ...]) -> NodeOrder:
+    """An order in this version."""
+    return NodeOrder(version=VERSION, id=act, boot=boot, step=step, gpus=gpus)
+
+
+def answer(
+    given: NodeOrder, *, waits: str = "", refused: str = "", holders: tuple[HolderPod, ...] = (),
+    gpus: tuple[OrderedGpu, ...] = (),
+) -> OrderAnswer:  # fmt: skip
+    """The answer to an order, short by construction."""
+    named = tuple(sorted(set(holders)))
+    return OrderAnswer(
+        version=VERSION, id=given.id, step=given.step, waits=one_line(waits, MAX_TEXT),
+        refused=one_line(refused, MAX_TEXT), holders=named[:MAX_HOLDERS], more=max(0, len(named) - MAX_HOLDERS),
+        gpus=tuple(_short(gpu) for gpu in gpus[:MAX_GPUS]),
+    )  # fmt: skip
+
+
+def encode(document: NodeOrder | OrderAnswer) -> str:
+    """One line of JSON with sorted keys."""
+    return msgspec.json.encode(document, order="sorted").decode()
+
+
+def read_order(annotations: Mapping[str, str]) -> NodeOrder | None:
+    """The order in a Node's annotations, None without one that can be read."""
+    given = _read(annotations, names.OPERATION_ANNOTATION, NodeOrder)
+    if given is None or not 0 < len(given.gpus) <= MAX_GPUS or len(set(given.gpus)) < len(given.gpus):
+        return None
+    texts = (given.id, given.boot, *given.gpus)
+    return given if all(text and text == one_line(text, MAX_ID) for text in texts) else None
+
+
+def read_answer(annotations: Mapping[str, str]) -> OrderAnswer | None:
+    """The answer in a Node's annotations, None without one that can be read. All text in it is printable."""
+    given = _read(annotations, names.OPERATION_REPORT_ANNOTATION, OrderAnswer)
+    if given is None:
+        return None
+    holders = tuple(
+        HolderPod(namespace=one_line(pod.namespace, MAX_NAME), name=one_line(pod.name, MAX_NAME))
+        for pod in given.holders[:MAX_HOLDERS]
+    )
+    return msgspec.structs.replace(
+        given, id=one_line(given.id, MAX_ID), waits=one_line(given.waits, MAX_TEXT),
+        refused=one_line(given.refused, MAX_TEXT), holders=holders, more=max(0, given.more),
+        gpus=tuple(_short(gpu) for gpu in given.gpus[:MAX_GPUS]),
+    )  # fmt: skip
+
+
+_Document = TypeVar("_Document", NodeOrder, OrderAnswer)
+
+
+def _read(annotations: Mapping[str, str], key: str, kind: type[_Document]) -> _Document | None:
+    document = typed.read(annotations.get(key, ""), kind, most=MAX_BYTES)
+    return document if document is not None and document.version == VERSION else None
+
+
+def _short(gpu: OrderedGpu) -> OrderedGpu:
+    return OrderedGpu(
+        uuid=one_line(gpu.uuid, MAX_ID), pci=one_line(gpu.pci, MAX_ID), problem=one_line(gpu.problem, MAX_TEXT)
+    )
