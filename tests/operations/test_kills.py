@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -26,6 +26,8 @@ class Story:
     result: str
     type: str = "Maintenance"
     boots: int = 0
+    resets: int = 0
+    spec: Mapping[str, object] = field(default_factory=dict)
 
 
 def _pods(cluster: Cluster) -> None:
@@ -43,6 +45,29 @@ def _forbidden(cluster: Cluster) -> None:
     cluster.machines["n1"].forbids = True
 
 
+def _ill(cluster: Cluster) -> None:
+    """GPU-1 is ill, and two of three pods hold it."""
+    _pods(cluster)
+    machine = cluster.machines["n1"]
+    machine.ill["GPU-1"] = "the driver asks for a reset"
+    machine.agent.holders = ["web-0", "web-1"]
+
+
+def _failing(code: int) -> Callable[[Cluster], None]:
+    def begin(cluster: Cluster) -> None:
+        _ill(cluster)
+        cluster.machines["n1"].reset_ends = code
+
+    return begin
+
+
+def _refusing_agent(cluster: Cluster) -> None:
+    _ill(cluster)
+    cluster.machines["n1"].agent.refuses = "it has MIG instances, which a reset would end"
+
+
+_GPU = {"gpus": ["GPU-1"]}
+
 STORIES = {
     "resumed": Story(_pods, lambda cluster: cluster.say("m", resume=True), "Complete", "Succeeded"),
     "cancelled": Story(_pods, lambda cluster: cluster.say("m", cancel=True), "Complete", "Succeeded"),
@@ -52,6 +77,12 @@ STORIES = {
     "rebooted": Story(_pods, lambda _: None, "Complete", "Succeeded", "Reboot", 1),
     "a reboot refused": Story(_forbidden, lambda _: None, "Failed", "PermanentFailure", "Reboot"),
     "a reboot with a pod that may not go": Story(_refusing, lambda _: None, "Failed", "TransientFailure", "Reboot"),
+    "GPUs kept empty, resumed": Story(_ill, lambda cluster: cluster.say("m", resume=True), "Complete", "Succeeded", spec=_GPU),
+    "GPUs kept empty, cancelled": Story(_ill, lambda cluster: cluster.say("m", cancel=True), "Complete", "Succeeded", spec=_GPU),
+    "a GPU reset": Story(_ill, lambda _: None, "Complete", "Succeeded", "GpuReset", resets=1, spec=_GPU),
+    "a reset that fails": Story(_failing(1), lambda _: None, "Failed", "TransientFailure", "GpuReset", resets=1, spec=_GPU),
+    "a reset that hangs": Story(_failing(15), lambda _: None, "Failed", "TransientFailure", "GpuReset", resets=1, spec=_GPU),
+    "an agent that refuses": Story(_refusing_agent, lambda _: None, "Failed", "PermanentFailure", "GpuReset", spec=_GPU),
 }  # fmt: skip
 
 
@@ -60,7 +91,7 @@ async def _play(story: Story, die_at: int = 0) -> Cluster:
     cluster.die_at = die_at
     cluster.node("n1")
     story.begin(cluster)
-    cluster.operation("m", "n1", type=story.type, drain={"timeoutSeconds": 15})
+    cluster.operation("m", "n1", type=story.type, drain={"timeoutSeconds": 15}, **story.spec)
     engine = Engine(cluster)
     await engine.start()
     said = False
@@ -95,6 +126,8 @@ async def test_nothing_is_left_behind_by_a_kill(name: str) -> None:
             assert cluster.owners("n1") == "", die_at
             machine = cluster.machines["n1"]
             assert (len(machine.asked), machine.boots) == (story.boots, story.boots), die_at
+            assert machine.reset_gpus == [("GPU-1",)] * story.resets, die_at
+            assert not cluster.order("n1"), die_at
             assert cluster.pods_on("n1") <= {"web-0", "web-1", "web-2", "bare"}, die_at
 
 

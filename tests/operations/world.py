@@ -16,12 +16,13 @@ from kgpu.base.clock import VirtualClock, settle
 from kgpu.base.errors import HostError
 from kgpu.base.service import end
 from kgpu.formats import names
+from kgpu.formats.node_order import HolderPod, OrderedGpu, OrderStep, answer, encode, read_order
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
 from kgpu.kube.port import NODES, PODS, KubeRefusedError, KubeUnreachableError, Object, Resource, WatchEvent
 from kgpu.operations import node_act
 from kgpu.operations.config import OperationBudget, RemediationPolicy, Share
-from kgpu.operations.model import REFUSED
+from kgpu.operations.model import REFUSED, UNKNOWN
 from kgpu.operations.node_act import Machine
 from kgpu.operations.run import OperationsController
 
@@ -47,6 +48,15 @@ class SimMachine:
         """Looks until it is up again."""
         self.looks = looks
         """For how many looks of kubelets it is away."""
+        self.agent = SimAgent(self)
+        self.ill: dict[str, str] = {}
+        """What is wrong with a GPU, by UUID; a reset cures it."""
+        self.reset_gpus: list[tuple[str, ...]] = []
+        self.reset_ends = 0
+        """The exit code of a reset."""
+        self.cures = True
+        self.released = False
+        """Whether no program has the driver open."""
 
     @property
     def boot(self) -> str:
@@ -70,10 +80,50 @@ class SimMachine:
         except HostError as error:
             return REFUSED, error.one_line()
 
+    def reset(self, identity: str, boot: str, uuids: tuple[str, ...]) -> tuple[int, str]:
+        """What the act's program does here, once per ID."""
+        if boot != self.boot:
+            return REFUSED, "this machine has booted since"
+        if identity in self._marks:
+            return UNKNOWN, "it was begun before"
+        if not self.released:
+            return REFUSED, "the driver is open in pid 77 (kgpu)"
+        self._marks.add(identity)
+        self.reset_gpus.append(uuids)
+        if self.cures and not self.reset_ends:
+            self.ill = {uuid: why for uuid, why in self.ill.items() if uuid not in uuids}
+        return self.reset_ends, "" if not self.reset_ends else "nvidia-smi has failed"
+
     def boot_anew(self) -> None:
         """Nothing of ``/run`` survives."""
         self.boots += 1
         self._marks.clear()
+
+
+class SimAgent:
+    """A node's agent, as far as orders go. ``silent``: it is older than orders. ``refuses`` is why it never obeys."""
+
+    def __init__(self, machine: SimMachine) -> None:
+        self._machine = machine
+        self.silent = False
+        self.refuses = ""
+        self.holders: list[str] = []
+        """The names of pods in the namespace default that hold each ordered GPU, while they are there."""
+
+    def answers(self, annotations: Mapping[str, str], pods: set[str]) -> str | None:
+        """The answer to the order on the Node, None without one."""
+        given = read_order(annotations)
+        self._machine.released = False
+        if self.silent or given is None or given.boot != self._machine.boot:
+            return None
+        if self.refuses:
+            return encode(answer(given, refused=self.refuses))
+        holders = tuple(HolderPod(namespace="default", name=name) for name in self.holders if name in pods)
+        if given.step is OrderStep.WITHDRAW:
+            return encode(answer(given, holders=holders))
+        self._machine.released = given.step is OrderStep.RELEASE
+        read = tuple(OrderedGpu(uuid=uuid, problem=self._machine.ill.get(uuid, "")) for uuid in given.gpus)
+        return encode(answer(given, gpus=read if given.step is OrderStep.RESUME else ()))
 
 
 class Cluster(FakeApi):
@@ -218,7 +268,9 @@ class Cluster(FakeApi):
         return {row["metadata"]["name"] for row in rows if row["spec"].get("nodeName") == node}
 
     async def kubelets(self) -> None:
-        """Pods that were asked to go do; acts act; machines that were asked to reboot do."""
+        """Pods that were asked to go do; agents obey orders; acts act; machines that were asked to reboot do."""
+        for name in self.machines:
+            self._obey(name)
         for machine in self.machines.values():
             if machine.left:
                 machine.left -= 1
@@ -238,11 +290,34 @@ class Cluster(FakeApi):
         machine = self.machines[pod["spec"]["nodeName"]]
         if machine.left or (pod.get("status") or {}).get("containerStatuses"):
             return
-        words = dict(word.removeprefix("--").split("=", 1) for word in pod["spec"]["containers"][0]["args"][2:])
-        code, said = machine.act(words["id"], words["boot-id"])
+        _, command, *flags = pod["spec"]["containers"][0]["args"]
+        words = dict(word.removeprefix("--").split("=", 1) for word in flags)
+        if command == "reset-gpu":
+            uuids = tuple(word.removeprefix("--gpu=") for word in flags if word.startswith("--gpu="))
+            code, said = machine.reset(words["id"], words["boot-id"], uuids)
+        else:
+            code, said = machine.act(words["id"], words["boot-id"])
         ended = {"exitCode": code, "message": said}
         status = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [{"state": {"terminated": ended}}]}
         self.put(PODS, {**pod, "status": status})
+
+    def _obey(self, name: str) -> None:
+        """Let a node's agent answer the order on its Node."""
+        if (NODES, "", name) not in self._objects:
+            return
+        known = self.object(NODES, name)
+        annotations = known["metadata"].get("annotations") or {}
+        machine = self.machines[name]
+        said = None if machine.left else machine.agent.answers(annotations, self.pods_on(name))
+        if annotations.get(names.OPERATION_REPORT_ANNOTATION) != said:
+            rest = {key: text for key, text in annotations.items() if key != names.OPERATION_REPORT_ANNOTATION}
+            told = rest if said is None else {**rest, names.OPERATION_REPORT_ANNOTATION: said}
+            self.put(NODES, {**known, "metadata": {**known["metadata"], "annotations": told}})
+
+    def order(self, name: str) -> str:
+        """What a node's agent is ordered to do."""
+        annotations = self.object(NODES, name)["metadata"].get("annotations") or {}
+        return str(annotations.get(names.OPERATION_ANNOTATION, ""))
 
     def _booted(self, name: str, boot: str) -> None:
         known = self.object(NODES, name)

@@ -14,11 +14,11 @@ _Steps = Callable[[Operation, World], Step]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """``refusal`` returns why a node can't be operated on, "" if it can; ``emptied`` is the step once its pods have
+    """``refusal`` returns why this can't be done to a node, "" if it can; ``emptied`` is the step once its pods have
     gone; ``acting`` and ``verifying`` are the steps of these phases.
     """
 
-    refusal: Callable[[TargetNode], str]
+    refusal: Callable[[Operation, TargetNode], str]
     emptied: Callable[[Operation, World, DrainState], Step]
     acting: _Steps
     verifying: _Steps

@@ -12,14 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kgpu.formats.crd.nodeoperation import OperationType
+from kgpu.formats import names
 from kgpu.operations.config import GroupCap, OperationBudget
 from kgpu.operations.model import Operation, TargetNode, moment_of
 from kgpu.operations.world import AdmissionVerdict
 
 _BUDGET: Final = "WaitsForBudget"
-_RANKS: Final[Mapping[OperationType, int]] = {OperationType.MAINTENANCE: 0, OperationType.REBOOT: 0}
-"""Lower goes first: what people ask for comes before what programs ask for."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,8 +57,9 @@ def admit(
     return verdicts
 
 
-def _rank(operation: Operation) -> tuple[int, float, str]:
-    return _RANKS.get(operation.type, len(_RANKS)), operation.created, operation.name
+def _rank(operation: Operation) -> tuple[bool, float, str]:
+    """What people ask for comes before what verdicts call for."""
+    return operation.spec.requested_by == names.REMEDIATION_REQUESTER, operation.created, operation.name
 
 
 def _room(

@@ -22,7 +22,8 @@ def leftovers(nodes: Collection[TargetNode], live: frozenset[str]) -> tuple[Hold
     for node in nodes:
         owners = tuple(uid for uid in node.owners if uid in live)
         if node.held and (owners != node.owners or not owners):
-            rows.append(HoldNode(node=node, owners=owners, cordon=node.cordoned_by_us and bool(owners)))
+            cordon, order = node.cordoned_by_us and bool(owners), node.order if owners else None
+            rows.append(HoldNode(node=node, owners=owners, cordon=cordon, order=order))
     return tuple(rows)
 
 

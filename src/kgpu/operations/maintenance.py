@@ -12,9 +12,9 @@ from kgpu.operations.records import DRAINED, deadline_of, give_back, over, recor
 from kgpu.operations.world import World
 
 
-def refusal(node: TargetNode) -> str:
+def refusal(operation: Operation, node: TargetNode) -> str:
     """None: every node can be held."""
-    del node
+    del operation, node
     return ""
 
 
@@ -22,11 +22,12 @@ def emptied(operation: Operation, world: World, state: DrainState) -> Step:
     """Hold the empty node for maintenance."""
     duration = operation.spec.duration_seconds
     resume = f"`kgpu operations resume {operation.name}` gives it back"
+    what = "the node is" if not operation.spec.gpus else "its GPUs are"
     empty = f"empty, but for {named(state.stranded)}; it is" if state.stranded else "empty and"
     return record(
         operation, world, (DRAINED, "True", "Drained", ""), phase=OperationPhase.ACTING,
         limit=None if duration is None else float(duration), drain=progress(state, operation.status.drain),
-        reason="InMaintenance", message=f"the node is {empty} held for maintenance; {resume}",
+        reason="InMaintenance", message=f"{what} {empty} held for maintenance; {resume}",
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import msgspec
 from kgpu.base.plain import items, mapping, strings, text
 from kgpu.base.printable import one_line
 from kgpu.base.typed import convert
-from kgpu.formats import gpu_report, names, validation_report
+from kgpu.formats import gpu_report, names, node_order, validation_report
 from kgpu.formats.crd.nodeoperation import (
     NodeAct,
     NodeOperationSpec,
@@ -25,6 +25,7 @@ from kgpu.formats.crd.nodeoperation import (
     OperationType,
 )
 from kgpu.formats.gpu_report import GpuReport
+from kgpu.formats.node_order import NodeOrder, OrderAnswer
 
 Object: TypeAlias = dict[str, Any]
 
@@ -59,6 +60,11 @@ class Operation:
     def phase(self) -> OperationPhase:
         """How far the operation is."""
         return OperationPhase(self.status.phase)
+
+    @property
+    def act_id(self) -> str:
+        """The ID under which the node is asked, "" before it is known."""
+        return self.status.act.id if self.status.act is not None else ""
 
     @property
     def begun(self) -> bool:
@@ -152,6 +158,10 @@ class TargetNode:
     """Whether the agent's condition says that all GPUs are healthy."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """The labels that decisions are made from."""
+    order: NodeOrder | None = None
+    """What the agent is ordered to do for an operation on its GPUs."""
+    answer: OrderAnswer | None = None
+    """The agent's answer."""
 
 
 def read_node(obj: Mapping[str, Any], groups: Collection[str] = ()) -> TargetNode:
@@ -161,7 +171,8 @@ def read_node(obj: Mapping[str, Any], groups: Collection[str] = ()) -> TargetNod
     metadata, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
     labels = strings(metadata.get("labels"))
     kept = {key: sys.intern(labels[key]) for key in (*_LABELS, *groups) if key in labels}
-    owners = strings(metadata.get("annotations")).get(names.CORDON_ANNOTATION, "")
+    annotations = strings(metadata.get("annotations"))
+    owners = annotations.get(names.CORDON_ANNOTATION, "")
     ours = _own_entry(metadata)
     return TargetNode(
         name=text(metadata.get("name")), uid=text(metadata.get("uid")),
@@ -173,9 +184,10 @@ def read_node(obj: Mapping[str, Any], groups: Collection[str] = ()) -> TargetNod
         boot_id=text(mapping(status.get("nodeInfo")).get("bootID")),
         has_gpus=labels.get(names.LABEL_GPU_PRESENT) == "true" or names.AGENT_NODE_LABEL in labels,
         gpus=_gpus(mapping(status.get("allocatable"))), labels=kept,
-        checked_boot=_checked_boot(strings(metadata.get("annotations"))),
+        checked_boot=_checked_boot(annotations),
         validated=_condition(status, names.VALIDATED_CONDITION) == "True", report=_report(metadata, status),
         gpus_healthy=_condition(status, names.GPUS_HEALTHY_CONDITION) == "True",
+        order=node_order.read_order(annotations), answer=node_order.read_answer(annotations),
     )  # fmt: skip
 
 
@@ -297,21 +309,31 @@ class Answer:
 
 REFUSED: Final = 13
 """Exit code of an act that refuses: neither a signal nor the machine's end produces it."""
+UNKNOWN: Final = 14
+"""Exit code of an act that was begun before under its ID, with a result that is not known."""
+HANGS: Final = 15
+"""Exit code of an act whose program did not come back from the driver."""
 MAX_WHY: Final = 300
 """The most characters of a reason that quotes a pod or the API server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActPod:
-    """A pod that acts on its node. ``act`` is the act's ID; ``why`` is what it waits for or what it said; ``refused``
-    is True if it refused to act, so that nothing has happened.
+    """A pod that acts on its node. ``act`` is the act's ID; ``why`` is what it waits for or what it said; ``ended`` is
+    True once it has ended, with ``exit_code``, None if that is not known.
     """
 
     name: str
     uid: str
     act: str
     why: str = ""
-    refused: bool = False
+    ended: bool = False
+    exit_code: int | None = None
+
+    @property
+    def refused(self) -> bool:
+        """True if it refused to act, so that nothing has happened."""
+        return self.exit_code == REFUSED
 
 
 def read_act_pod(obj: Mapping[str, Any]) -> ActPod:
@@ -326,7 +348,8 @@ def read_act_pod(obj: Mapping[str, Any]) -> ActPod:
     return ActPod(
         name=text(metadata.get("name")), uid=text(metadata.get("uid")),
         act=strings(metadata.get("labels")).get(names.ACT_LABEL, ""), why=one_line(said, MAX_WHY),
-        refused=ended.get("exitCode") == REFUSED,
+        ended=bool(ended) or text(status.get("phase")) in {"Succeeded", "Failed"},
+        exit_code=ended["exitCode"] if type(ended.get("exitCode")) is int else None,
     )  # fmt: skip
 
 
@@ -346,12 +369,14 @@ class HoldNode:
     """Let these operations hold the Node: their uids are written on it. Without owners, the engine's fields are
     removed.
 
-    ``cordon`` makes it unschedulable; it is False for a node that was unschedulable before.
+    ``cordon`` makes it unschedulable; it is False for a node that was unschedulable before, and for an operation on
+    GPUs alone. ``order`` is what the node's agent has to do for that one.
     """
 
     node: TargetNode
     owners: tuple[str, ...]
     cordon: bool
+    order: NodeOrder | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

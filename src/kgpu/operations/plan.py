@@ -9,16 +9,17 @@ ends the operation.
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kgpu.base.printable import one_line
-from kgpu.formats.crd.nodeoperation import MAX_TEXT, NodeBefore, OperationPhase, OperationType, Result
-from kgpu.operations import maintenance, reboot
+from kgpu.formats.crd.nodeoperation import MAX_TEXT, NodeAct, NodeBefore, OperationPhase, OperationType, Result
+from kgpu.operations import gpu_reset, gpus, maintenance, reboot
 from kgpu.operations.act import Act
-from kgpu.operations.drain import DrainState, drain_state, named, progress
-from kgpu.operations.model import Evict, HoldNode, Operation, Step, TargetNode, moment_of, stamp_of
+from kgpu.operations.drain import drain_state
+from kgpu.operations.emptying import empty
+from kgpu.operations.model import HoldNode, Operation, Step, TargetNode, moment_of, stamp_of
 from kgpu.operations.records import (
     ADMITTED,
     CORDONED,
@@ -39,8 +40,6 @@ from kgpu.operations.world import World
 NODE_SECONDS: Final = 60.0
 """How long an operation waits for a node that does not exist."""
 CORDON_SECONDS: Final = 60.0
-PODS_SECONDS: Final = 1.0
-"""How often the pods that have to go are looked at again."""
 _WITHOUT_NODE: Final = "WaitsForNode"
 
 
@@ -82,7 +81,7 @@ def _pending(operation: Operation, world: World) -> Step:
         return _without_node(operation, world)
     if not operation.status.node_uid:
         return record(operation, world, node_uid=node.uid)
-    if refusal := _ACTS[operation.type].refusal(node):
+    if refusal := _refusal(operation, node):
         return end(operation, world, Result.PERMANENT_FAILURE, "Refused", refusal)
     if not world.admission.admitted:
         return _waits(operation, world)
@@ -94,8 +93,21 @@ def _pending(operation: Operation, world: World) -> Step:
     )
     return record(
         operation, world, (ADMITTED, "True", "Admitted", ""), phase=OperationPhase.CORDONING, limit=CORDON_SECONDS,
-        started_at=stamp_of(now), before=before, reason="Cordoning", message="the node is being cordoned",
+        started_at=stamp_of(now), before=before, **_beginning(operation, node),
     )  # fmt: skip
+
+
+def _refusal(operation: Operation, node: TargetNode) -> str:
+    """Why this can't be done to the node, "" if it can."""
+    of_gpus = gpus.refusal(operation, node) if operation.spec.gpus else ""
+    return _ACTS[operation.type].refusal(operation, node) or of_gpus
+
+
+def _beginning(operation: Operation, node: TargetNode) -> dict[str, Any]:
+    if not operation.spec.gpus:
+        return {"reason": "Cordoning", "message": "the node is being cordoned"}
+    act = NodeAct(id=f"{operation.uid}-1", boot_id=node.boot_id)
+    return {"reason": "Withdrawing", "message": "its GPUs are being withdrawn", "act": act}
 
 
 def _without_node(operation: Operation, world: World) -> Step:
@@ -128,6 +140,8 @@ def _waits(operation: Operation, world: World) -> Step:
 
 
 def _cordoning(operation: Operation, world: World) -> Step:
+    if operation.spec.gpus:
+        return gpus.withdrawing(operation, world)
     node = present(world)
     if operation.spec.cancel or operation.spec.resume:
         return give_back(operation, world, Result.CANCELLED, "Cancelled", "it was ended before the node was empty")
@@ -147,7 +161,10 @@ def _cordoning(operation: Operation, world: World) -> Step:
 
 
 def _draining(operation: Operation, world: World) -> Step:
-    node, spec, status = present(world), operation.spec, operation.status
+    node, spec = present(world), operation.spec
+    emptied = functools.partial(_ACTS[operation.type].emptied, operation, world)
+    if spec.gpus:
+        return gpus.draining(operation, world, emptied)
     if spec.cancel or spec.resume:
         return give_back(operation, world, Result.CANCELLED, "Cancelled", "it was ended before the node was empty")
     if first := unheld(operation, world):
@@ -157,43 +174,7 @@ def _draining(operation: Operation, world: World) -> Step:
     state = drain_state(
         world.pods, spec.drain, world.evicted, node_ready=node.ready, now=world.now, monotonic=world.monotonic
     )
-    if status.drain is None and state.unsure:
-        return over_or(operation, world, Step(again_at=world.now + PODS_SECONDS), "its pods' DaemonSets can't be read")
-    if status.drain is None:
-        return _first_look(operation, world, state)
-    if state.done:
-        return _ACTS[operation.type].emptied(operation, world, state)
-    if state.hopeless:
-        return give_back(
-            operation,
-            world,
-            Result.PERMANENT_FAILURE,
-            "EvictionRefused",
-            state.hopeless,
-            drain=progress(state, status.drain),
-        )
-    told = progress(state, status.drain)
-    if over(operation, world):
-        why = f"the node was not empty after {spec.drain.timeout_seconds} s: {named((*state.refused, *state.waiting))}"
-        return give_back(operation, world, Result.TRANSIENT_FAILURE, "DrainTimeout", why, drain=told)
-    if world.tell_progress and told != status.drain:
-        return record(operation, world, drain=told, message=_going(told.total - told.gone))
-    again = min(deadline_of(operation) or math.inf, world.now + PODS_SECONDS)
-    return Step(
-        writes=tuple(Evict(pod=pod, grace=spec.drain.grace_period_seconds) for pod in state.evict), again_at=again
-    )
-
-
-def _first_look(operation: Operation, world: World, state: DrainState) -> Step:
-    """The check before the first eviction: one pod that may not go stops the drain while nothing is lost yet."""
-    if state.refused:
-        why = f"pods on the node may not go: {named(state.refused)}"
-        return give_back(operation, world, Result.PERMANENT_FAILURE, "DrainRefused", why, drain=progress(state, None))
-    return record(operation, world, drain=progress(state, None), message=_going(len(state.waiting)))
-
-
-def _going(count: int) -> str:
-    return f"the node is being emptied: {count} pod{'' if count == 1 else 's'} still to go"
+    return empty(operation, world, state, emptied)
 
 
 def _restoring(operation: Operation, world: World) -> Step:
@@ -212,6 +193,7 @@ def _restoring(operation: Operation, world: World) -> Step:
 _ACTS: Final[Mapping[OperationType, Act]] = {
     OperationType.MAINTENANCE: maintenance.ACT,
     OperationType.REBOOT: reboot.ACT,
+    OperationType.GPU_RESET: gpu_reset.ACT,
 }
 _STEPS: Final[Mapping[OperationPhase, Callable[[Operation, World], Step]]] = {
     OperationPhase.PENDING: _pending,

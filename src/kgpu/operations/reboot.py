@@ -6,7 +6,6 @@ it refused explicitly. An act has the ID that is on record, and the machine obey
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from kgpu.formats import names
@@ -24,6 +23,7 @@ from kgpu.operations.records import (
     over,
     present,
     record,
+    tell,
     uncordoned,
     unheld,
 )
@@ -32,12 +32,10 @@ from kgpu.operations.world import World
 VERIFY_SECONDS: Final = 900.0
 """How long a node may take to be healthy after its boot: drivers have to load and GPUs to be validated."""
 
-TELL_SECONDS: Final = 1.0
-"""How soon to look again at progress that may not be written yet."""
 
-
-def refusal(node: TargetNode) -> str:
+def refusal(operation: Operation, node: TargetNode) -> str:
     """Why the node can't be rebooted: without a boot ID nobody could tell whether it has."""
+    del operation
     return "" if node.boot_id else f"the Node {node.name} has no boot ID, so a reboot could not be detected"
 
 
@@ -67,7 +65,7 @@ def acting(operation: Operation, world: World) -> Step:
         return give_back(operation, world, Result.PERMANENT_FAILURE, "RebootRefused", world.act.why)
     if over(operation, world):
         return give_back(operation, world, Result.TRANSIENT_FAILURE, "RebootTimeout", _too_late(operation, world.act))
-    return _progress(operation, world, _told(world.act))
+    return tell(operation, world, _told(world.act))
 
 
 def _ask(operation: Operation, world: World, node: TargetNode, act: NodeAct) -> Step:
@@ -80,16 +78,6 @@ def _ask(operation: Operation, world: World, node: TargetNode, act: NodeAct) -> 
     if not world.acts_known:
         return Step(again_at=deadline_of(operation))
     return Step(writes=(StartAct(operation=operation, act=act, node=node),), again_at=deadline_of(operation))
-
-
-def _progress(operation: Operation, world: World, told: str) -> Step:
-    """Put on record what the operation waits for, as often as ``tell_progress`` allows."""
-    deadline = deadline_of(operation)
-    if told == operation.status.message:
-        return Step(again_at=deadline)
-    if not world.tell_progress:
-        return Step(again_at=min(deadline or math.inf, world.now + TELL_SECONDS))
-    return record(operation, world, message=told)
 
 
 def _told(pod: ActPod) -> str:
@@ -118,7 +106,7 @@ def verifying(operation: Operation, world: World) -> Step:
     if over(operation, world):
         why = f"the node has rebooted and is not healthy after {VERIFY_SECONDS:.0f} s: {problem}"
         return give_back(operation, world, Result.TRANSIENT_FAILURE, "NotWell", why)
-    return _progress(operation, world, f"the node has rebooted; {problem}")
+    return tell(operation, world, f"the node has rebooted; {problem}")
 
 
 def _problem(node: TargetNode, before: NodeBefore) -> str:

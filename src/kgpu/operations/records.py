@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from kgpu.base.printable import one_line
-from kgpu.formats.crd.nodeoperation import MAX_TEXT, NodeBefore, NodeOperationStatus, OperationPhase, Result
+from kgpu.formats.crd.nodeoperation import (
+    MAX_TEXT,
+    NodeBefore,
+    NodeOperationStatus,
+    OperationPhase,
+    OperationType,
+    Result,
+)
 from kgpu.formats.crd.status import StatusCondition
+from kgpu.formats.node_order import NodeOrder, OrderStep, order
 from kgpu.operations.model import HoldNode, Operation, Record, Step, TargetNode, moment_of, stamp_of
 from kgpu.operations.world import World
 
 RESTORE_SECONDS: Final = 120.0
+TELL_SECONDS: Final = 1.0
+"""How soon to look again at progress that may not be written yet."""
 
 ADMITTED: Final = "Admitted"
 CORDONED: Final = "Cordoned"
@@ -43,10 +54,26 @@ def others_of(operation: Operation, world: World) -> tuple[str, ...]:
 
 
 def hold(operation: Operation, world: World) -> HoldNode:
-    """Add this operation to the node's owners, and cordon it unless it was cordoned before."""
+    """Add this operation to the node's owners, and cordon it unless it was cordoned before; for an operation on GPUs,
+    give its agent the order of this phase instead.
+    """
     before = operation.status.before or NodeBefore()
     owners = (*others_of(operation, world), operation.uid)
-    return HoldNode(node=present(world), owners=owners, cordon=not before.unschedulable)
+    wanted = order_of(operation, present(world))
+    cordon = wanted is None and not before.unschedulable
+    return HoldNode(node=present(world), owners=owners, cordon=cordon, order=wanted)
+
+
+def order_of(operation: Operation, node: TargetNode) -> NodeOrder | None:
+    """What the node's agent has to do in this phase, None for an operation on the whole node."""
+    if not operation.spec.gpus:
+        return None
+    resets = operation.type is OperationType.GPU_RESET
+    step = _ORDERS.get(operation.phase, OrderStep.WITHDRAW) if resets else OrderStep.WITHDRAW
+    return order(act=operation.act_id, boot=node.boot_id, step=step, gpus=operation.spec.gpus)
+
+
+_ORDERS: Final = {OperationPhase.ACTING: OrderStep.RELEASE, OperationPhase.VERIFYING: OrderStep.RESUME}
 
 
 def deadline_of(operation: Operation) -> float | None:
@@ -65,9 +92,9 @@ def unheld(operation: Operation, world: World) -> Step | None:
     the operation.
     """
     node = present(world)
-    if not node.unschedulable:
+    if not operation.spec.gpus and not node.unschedulable:
         return uncordoned(operation, world)
-    if operation.uid not in node.owners:
+    if operation.uid not in node.owners or node.order != order_of(operation, node):
         return Step(writes=(hold(operation, world),), again_at=deadline_of(operation))
     return None
 
@@ -84,6 +111,16 @@ def over_or(operation: Operation, world: World, otherwise: Step, why: str) -> St
     if not over(operation, world):
         return otherwise
     return give_back(operation, world, Result.TRANSIENT_FAILURE, "DrainTimeout", why)
+
+
+def tell(operation: Operation, world: World, message: str) -> Step:
+    """Put on record what the operation waits for, as often as ``tell_progress`` allows."""
+    deadline = deadline_of(operation)
+    if one_line(message, MAX_TEXT) == operation.status.message:
+        return Step(again_at=deadline)
+    if not world.tell_progress:
+        return Step(again_at=min(deadline or math.inf, world.now + TELL_SECONDS))
+    return record(operation, world, message=message)
 
 
 def give_back(

@@ -16,9 +16,11 @@ import msgspec
 
 from kgpu.base.backoff import BackoffPolicy
 from kgpu.formats import names
+from kgpu.formats.crd.nodeoperation import OperationType
+from kgpu.formats.node_order import encode
 from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import NODES, PODS, KubeApi, KubeRefusedError, Object
-from kgpu.operations.model import Answer, EndAct, Evict, HoldNode, Record, StartAct
+from kgpu.operations.model import Answer, EndAct, Evict, HoldNode, Operation, Record, StartAct
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +47,9 @@ async def hold(api: KubeApi, write: HoldNode) -> Object:
     node = write.node
     body: Object = {"metadata": {"name": node.name, "uid": node.uid}}
     if write.owners:
-        body["metadata"]["annotations"] = {names.CORDON_ANNOTATION: ",".join(write.owners)}
+        annotations = body["metadata"]["annotations"] = {names.CORDON_ANNOTATION: ",".join(write.owners)}
+        if write.order is not None:
+            annotations[names.OPERATION_ANNOTATION] = encode(write.order)
         if write.cordon:
             body["spec"] = {"unschedulable": True}
     return await api.apply(NODES, body, manager=names.OPERATIONS_FIELD_MANAGER)
@@ -75,12 +79,12 @@ def act_pod(write: StartAct, settings: ActSettings) -> Object:
     """The act's pod. It has no token, its only capability is to signal the machine's first process, and
     it runs once.
     """
-    act, node = write.act, write.node
+    operation, act, node = write.operation, write.act, write.node
     container: Object = {
         "name": "act",
         "image": settings.image,
         "imagePullPolicy": settings.pull_policy,
-        "args": ["act", "reboot", f"--id={act.id}", f"--boot-id={act.boot_id}"],
+        "args": ["act", *_command(operation), f"--id={act.id}", f"--boot-id={act.boot_id}"],
         "securityContext": {
             "runAsUser": 0,
             "runAsNonRoot": False,
@@ -109,7 +113,6 @@ def act_pod(write: StartAct, settings: ActSettings) -> Object:
     if settings.pull_secrets:
         spec["imagePullSecrets"] = [{"name": secret} for secret in settings.pull_secrets]
     labels = {"app": names.ACT_APP, names.ACT_LABEL: act.id, names.NAME_LABEL: "kgpu"}
-    operation = write.operation
     owner = {
         "apiVersion": NODE_OPERATIONS.api_version, "kind": NODE_OPERATIONS.kind, "name": operation.name,
         "uid": operation.uid,
@@ -119,6 +122,13 @@ def act_pod(write: StartAct, settings: ActSettings) -> Object:
         "ownerReferences": [owner],
     }  # fmt: skip
     return {"metadata": metadata, "spec": spec}
+
+
+def _command(operation: Operation) -> list[str]:
+    """The command of `kgpu act`, with what it is about."""
+    if operation.type is OperationType.GPU_RESET:
+        return ["reset-gpu", *(f"--gpu={uuid}" for uuid in operation.spec.gpus)]
+    return ["reboot"]
 
 
 async def end_act(api: KubeApi, write: EndAct, settings: ActSettings) -> None:

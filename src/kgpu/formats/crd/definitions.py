@@ -8,7 +8,14 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
-from kgpu.formats.crd.nodeoperation import IMMUTABLE, ONE_WAY, ONLY_MAINTENANCE, NodeOperationSpec, NodeOperationStatus
+from kgpu.formats.crd.nodeoperation import (
+    GPUS_OF_TYPE,
+    IMMUTABLE,
+    ONE_WAY,
+    ONLY_MAINTENANCE,
+    NodeOperationSpec,
+    NodeOperationStatus,
+)
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.formats.crd.schema import schema
 from kgpu.formats.crd.status import ClusterPolicyStatus, NVIDIADriverStatus
@@ -90,7 +97,7 @@ DEFINITIONS: Final = (
             ("By", ".spec.requestedBy", 1),
         ),
         summary="One change of one node: what is wanted, how far it is and what came of it.",
-        rules=(*IMMUTABLE, *ONE_WAY, *ONLY_MAINTENANCE),
+        rules=(*IMMUTABLE, *ONE_WAY, *ONLY_MAINTENANCE, *GPUS_OF_TYPE),
         empty=False,
     ),
 )

@@ -16,6 +16,7 @@ from kgpu.formats.crd.common import INT32, Block, doc
 from kgpu.formats.crd.status import CONDITIONS_LIST, StatusCondition
 
 MAX_TEXT: Final = 1024
+MAX_GPUS: Final = 16
 MAX_WAITING: Final = 20
 """Pods that a status names; all are counted."""
 DRAIN_SECONDS: Final = 300
@@ -24,6 +25,11 @@ ACT_SECONDS: Final = 1800
 _TIME: Final = {"format": "date-time"}
 _SHORT: Final = {"maxLength": 253}
 _LONG: Final = {"maxLength": MAX_TEXT}
+_UUIDS: Final = {
+    "maxItems": MAX_GPUS,
+    "x-kubernetes-list-type": "set",
+    "items": {"type": "string", "minLength": 1, "maxLength": 100},
+}
 
 
 class OperationType(enum.StrEnum):
@@ -31,6 +37,7 @@ class OperationType(enum.StrEnum):
 
     MAINTENANCE = "Maintenance"
     REBOOT = "Reboot"
+    GPU_RESET = "GpuReset"
 
 
 class OperationPhase(enum.StrEnum):
@@ -79,12 +86,25 @@ class NodeOperationSpec(Block, frozen=True, kw_only=True):
         doc("The Node's uid; if not given, that of the node when the operation is first seen.", schema=_SHORT),
     ] = msgspec.field(default=None, name="nodeUID")
     type: Annotated[
-        Literal["Maintenance", "Reboot"],
+        Literal["Maintenance", "Reboot", "GpuReset"],
         doc(
             "What is done: `Maintenance` empties the node and keeps it so until a person says that it is over; "
-            "`Reboot` empties it, has it boot anew, and gives it back once it is Ready with the GPUs that it had."
+            "`Reboot` empties it, has it boot anew, and gives it back once it is Ready with the GPUs that it had; "
+            "`GpuReset` resets the GPUs in `gpus` once no pod holds them, while pods with other GPUs go on."
         ),
     ]
+    gpus: Annotated[
+        tuple[str, ...],
+        doc(
+            "The UUIDs of the GPUs that are meant. A Maintenance with them empties these GPUs alone: only pods that "
+            "hold one of them go, and the node is not cordoned.",
+            schema={
+                "maxItems": MAX_GPUS,
+                "x-kubernetes-list-type": "set",
+                "items": {"type": "string", "minLength": 1, "maxLength": 100},
+            },
+        ),
+    ] = ()
     requested_by: Annotated[str, doc("Who wants it, by their own account: nobody checks it.", schema=_SHORT)] = ""
     reason: Annotated[str, doc("Why, for people.", schema=_LONG)] = ""
     drain: Annotated[OperationDrain, doc("How the node is emptied.")] = OperationDrain()
@@ -93,7 +113,12 @@ class NodeOperationSpec(Block, frozen=True, kw_only=True):
         doc("How long a maintenance lasts; without it, until `resume` is set.", minimum=1, schema=INT32),
     ] = None
     act_timeout_seconds: Annotated[
-        int, doc("How long a reboot may take until the node is there with another boot.", minimum=1, schema=INT32)
+        int,
+        doc(
+            "How long a reboot may take until the node is there with another boot. A reset gets at most 10 minutes.",
+            minimum=1,
+            schema=INT32,
+        ),
     ] = ACT_SECONDS
     not_before: Annotated[str | None, doc("When it may begin.", schema=_TIME)] = None
     deadline: Annotated[str | None, doc("When it must have begun; it fails otherwise.", schema=_TIME)] = None
@@ -172,6 +197,7 @@ IMMUTABLE: Final = tuple(
         "nodeName",
         "nodeUID",
         "type",
+        "gpus",
         "requestedBy",
         "reason",
         "drain",
@@ -185,6 +211,16 @@ ONLY_MAINTENANCE: Final = (
     (
         "!self.resume || self.type == 'Maintenance'",
         "only a Maintenance is resumed: others end by themselves; cancel ends them early",
+    ),
+)
+GPUS_OF_TYPE: Final = (
+    (
+        "self.type != 'GpuReset' || (has(self.gpus) && size(self.gpus) > 0)",
+        "a GpuReset needs gpus: the UUIDs that are meant",
+    ),
+    (
+        "self.type != 'Reboot' || !has(self.gpus) || size(self.gpus) == 0",
+        "a Reboot is of the whole node: leave gpus out",
     ),
 )
 ONE_WAY: Final = tuple(

@@ -1,0 +1,61 @@
+"""The drain of a node, or of some of its GPUs, as steps: the check before the first eviction, evictions, and how it
+ends. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from kgpu.formats.crd.nodeoperation import Result
+from kgpu.operations.drain import DrainState, named, progress
+from kgpu.operations.model import Evict, Operation, Step
+from kgpu.operations.records import deadline_of, give_back, over, over_or, record
+from kgpu.operations.world import World
+
+PODS_SECONDS = 1.0
+"""How often the pods that have to go are looked at again."""
+
+
+def what_is_emptied(operation: Operation) -> str:
+    """For messages."""
+    return "its GPUs" if operation.spec.gpus else "the node"
+
+
+def empty(operation: Operation, world: World, state: DrainState, emptied: Callable[[DrainState], Step]) -> Step:
+    """The next step of a drain; ``emptied`` returns the one after it."""
+    spec, status = operation.spec, operation.status
+    if status.drain is None and state.unsure:
+        return over_or(operation, world, Step(again_at=world.now + PODS_SECONDS), "its pods' DaemonSets can't be read")
+    if status.drain is None:
+        return _first_look(operation, world, state)
+    if state.done:
+        return emptied(state)
+    told = progress(state, status.drain)
+    if state.hopeless:
+        return give_back(
+            operation, world, Result.PERMANENT_FAILURE, "EvictionRefused", state.hopeless, drain=told
+        )  # fmt: skip
+    if over(operation, world):
+        pods = named((*state.refused, *state.waiting))
+        why = f"pods were left on {what_is_emptied(operation)} after {spec.drain.timeout_seconds} s: {pods}"
+        return give_back(operation, world, Result.TRANSIENT_FAILURE, "DrainTimeout", why, drain=told)
+    if world.tell_progress and told != status.drain:
+        return record(operation, world, drain=told, message=_going(operation, told.total - told.gone))
+    again = min(deadline_of(operation) or math.inf, world.now + PODS_SECONDS)
+    return Step(
+        writes=tuple(Evict(pod=pod, grace=spec.drain.grace_period_seconds) for pod in state.evict), again_at=again
+    )
+
+
+def _first_look(operation: Operation, world: World, state: DrainState) -> Step:
+    """The check before the first eviction: one pod that may not go stops the drain while nothing is lost yet."""
+    if state.refused:
+        why = f"pods on {what_is_emptied(operation)} may not go: {named(state.refused)}"
+        return give_back(operation, world, Result.PERMANENT_FAILURE, "DrainRefused", why, drain=progress(state, None))
+    return record(operation, world, drain=progress(state, None), message=_going(operation, len(state.waiting)))
+
+
+def _going(operation: Operation, count: int) -> str:
+    what = "its GPUs are" if operation.spec.gpus else "the node is"
+    return f"{what} being emptied: {count} pod{'' if count == 1 else 's'} still to go"
