@@ -11,8 +11,10 @@ from kgpu.cli import _operations
 from kgpu.cli.main import main
 from kgpu.cli.status import open_operations, operation_lines
 from kgpu.formats import names
+from kgpu.formats.gpu_report import ReportedGpu, encode, report
+from kgpu.formats.xid.action import Action
 from kgpu.kube.kinds import NODE_OPERATIONS
-from kgpu.kube.port import LEASES, Object, Resource
+from kgpu.kube.port import LEASES, NODES, Object, Resource
 from tests.operations.world import Cluster
 
 Said = pytest.CaptureFixture[str]
@@ -149,6 +151,69 @@ def test_a_reboot_that_fails_is_exit_code_three(cluster: Moving, capsys: Said) -
     assert main(["kgpu", "node", "reboot", "n1", "-o", "json"]) == 3
     (row,) = json.loads(capsys.readouterr().out)
     assert row["status"]["result"] == "TransientFailure"
+
+
+def ill(cluster: Cluster, *gpus: ReportedGpu) -> None:
+    """The agent of n1 reports ill GPUs."""
+    known = cluster.object(NODES, "n1")
+    metadata = {**known["metadata"], "annotations": {names.GPUS_ANNOTATION: encode(report(gpus, count=8, boot="b"))}}
+    conditions = [{"type": names.GPUS_HEALTHY_CONDITION, "status": "False"}]
+    cluster.put(NODES, {**known, "metadata": metadata, "status": {**known["status"], "conditions": conditions}})
+
+
+def test_the_gpus_that_need_a_reset_are_reset(cluster: Moving, capsys: Said) -> None:
+    ill(
+        cluster,
+        ReportedGpu(uuid="GPU-1", action=Action.RESET_GPU, what="Xid 48"),
+        ReportedGpu(uuid="GPU-2", action=Action.REBOOT, what="Xid 79"),
+        ReportedGpu(uuid="GPU-3", action=Action.RESET_GPU, what="Xid 48", muted="by the admin"),
+    )
+    cluster.statuses = [status("Verifying", "reset"), status("Complete", "well")]
+    assert main(["kgpu", "node", "reset-gpu", "n1"]) == 0
+    spec = made(cluster)["spec"]
+    assert (spec["type"], list(spec["gpus"])) == ("GpuReset", ["GPU-1"])
+    assert capsys.readouterr().out.splitlines()[1:] == ["n1: Verifying: reset", "n1: Complete: well"]
+
+
+def test_where_no_gpu_needs_a_reset_one_has_to_be_named(cluster: Moving, capsys: Said) -> None:
+    assert main(["kgpu", "node", "reset-gpu", "n1"]) == 2
+    assert "no GPU of n1 needs a reset" in capsys.readouterr().err
+    assert main(["kgpu", "node", "reset-gpu", "n1", "--gpu", "GPU-7", "--gpu", "GPU-7", "--detach"]) == 0
+    assert list(made(cluster)["spec"]["gpus"]) == ["GPU-7"]
+
+
+def test_gpus_are_emptied_and_kept_so(cluster: Moving, capsys: Said) -> None:
+    cluster.statuses = [status("Draining", "1 pod"), status("Acting", "held")]
+    assert main(["kgpu", "node", "drain-gpu", "n1", "--gpu", "GPU-7", "--for", "2h"]) == 0
+    spec = made(cluster)["spec"]
+    assert (spec["type"], list(spec["gpus"]), spec["durationSeconds"]) == ("Maintenance", ["GPU-7"], 7200)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["drain-gpu", "n1"], "no GPU is named"),
+        (["drain-gpu", "n1", "n2", "--gpu", "GPU-7"], "GPUs of several nodes"),
+        (["reset-gpu", "n1", "n2", "--gpu", "GPU-7"], "GPUs of several nodes"),
+        (["reset-gpu", "n9"], "no node n9"),
+    ],
+)
+def test_what_is_wrong_with_gpus_is_said(words: list[str], said: str, cluster: Moving, capsys: Said) -> None:
+    assert main(["kgpu", "node", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_dry_run_for_gpus_names_the_pods_that_may_hold_them(cluster: Moving, capsys: Said) -> None:
+    cluster.pod("web-1", "n1")
+    limits = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    cluster.pod("train", "n1", spec={"containers": [limits]})
+    cluster.pod("notebook", "n1", owner=None, spec={"containers": [limits]})
+    assert main(["kgpu", "node", "reset-gpu", "n1", "--gpu", "GPU-7", "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "n1: stays schedulable; of its pods with GPUs, those that hold one of these:",
+        "  MAY NOT GO  default/notebook: no controller would recreate it (force)",
+        "  would go    default/train",
+    ]
 
 
 def test_a_reboot_is_not_resumed(cluster: Moving, capsys: Said) -> None:

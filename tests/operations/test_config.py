@@ -65,6 +65,7 @@ def test_what_is_wrong_is_said(settings: dict[str, Any], said: str) -> None:
         ({}, RemediationPolicy(strongest=Strongest.SUGGEST, attempts=2)),
         ({"policy": False}, RemediationPolicy(strongest=Strongest.OFF)),
         ({"policy": "Off"}, RemediationPolicy(strongest=Strongest.OFF)),
+        ({"policy": "Reset"}, RemediationPolicy(strongest=Strongest.RESET)),
         ({"policy": "Reboot", "attempts": 0}, RemediationPolicy(strongest=Strongest.REBOOT, attempts=0)),
         (
             {"drain": {"timeoutSeconds": 60, "force": True}},
@@ -81,11 +82,10 @@ def test_what_may_be_done_by_itself(given: Any, expected: RemediationPolicy) -> 
     ("given", "why"),
     [
         ("Suggest", "a mapping such as"),
-        ({"policy": "Reset"}, "not built yet"),
         ({"policy": "Replace"}, "not built yet"),
         ({"policy": "reboot"}, 'did you mean "Reboot"'),
-        ({"policy": True}, "one of: Off, Suggest, Reboot"),
-        ({"policy": ["Off"]}, "one of: Off, Suggest, Reboot"),
+        ({"policy": True}, "one of: Off, Suggest, Reset, Reboot"),
+        ({"policy": ["Off"]}, "one of: Off, Suggest, Reset, Reboot"),
         ({"policies": "Off"}, "there is no key"),
         ({"attempts": -1}, "a number from 0"),
         ({"drain": {"timeout": 60}}, "there is no key"),

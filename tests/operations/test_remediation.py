@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
 import pytest
 
 from kgpu.formats import names
-from kgpu.formats.crd.nodeoperation import NodeOperationSpec, NodeOperationStatus
+from kgpu.formats.crd.nodeoperation import NodeAct, NodeOperationSpec, NodeOperationStatus
 from kgpu.formats.gpu_report import GpuReport, ReportedGpu
 from kgpu.formats.xid.action import Action
 from kgpu.operations.config import RemediationPolicy, Strongest
@@ -173,5 +174,104 @@ def test_many_at_once_open_the_breaker(total: int, most: int) -> None:
 def test_one_after_the_other_opens_it_too() -> None:
     lately = tuple(past(f"n{number}", ago=BREAKER_WINDOW - 120) for number in (2, 3))
     plan = remediate([node()], lately, REBOOT, NOW)
-    assert plan.breaker.startswith("3 of 1 nodes with GPUs call for a reboot within 10 minutes (n1, n2, n3)")
+    assert plan.breaker.startswith("3 of 1 nodes with GPUs call for a repair within 10 minutes (n1, n2, n3)")
     assert remediate([node()], tuple(past(f"n{number}", ago=BREAKER_WINDOW) for number in (2, 3)), REBOOT, NOW).create
+
+
+RESET = RemediationPolicy(strongest=Strongest.RESET)
+ILL = ReportedGpu(uuid="GPU-5", index=5, action=Action.RESET_GPU, what="Xid 48")
+ILL_TOO = ReportedGpu(uuid="GPU-1", index=1, action=Action.RESET_GPU, what="Xid 48")
+
+
+def calls_for(*gpus: ReportedGpu, policy: RemediationPolicy = REBOOT, operations: tuple[Operation, ...] = ()) -> Any:
+    (one,) = remediate([node("n1", *gpus)], operations, policy, NOW).create
+    return one
+
+
+def reset(
+    result: str, reason: str = "", *, gpus: tuple[str, ...] = ("GPU-5",), boot: str = "b1", ago: float = 2 * SETTLE
+) -> Operation:
+    status = NodeOperationStatus(
+        phase="Failed" if "Failure" in result else "Complete", result=result, reason=reason,  # type: ignore[arg-type]
+        started_at=stamp_of(NOW - ago - 60), completed_at=stamp_of(NOW - ago), act=NodeAct(id="u-1", boot_id=boot),
+    )  # fmt: skip
+    spec = NodeOperationSpec(node_name="n1", type="GpuReset", gpus=gpus, requested_by=names.REMEDIATION_REQUESTER)
+    return Operation(name=f"r-{ago}", uid=str(ago), version="1", created=NOW - ago - 60, spec=spec, status=status)
+
+
+@pytest.mark.parametrize("policy", [REBOOT, RESET, RemediationPolicy()])
+def test_gpus_that_need_no_more_are_reset_together(policy: RemediationPolicy) -> None:
+    one = calls_for(ILL, ILL_TOO, policy=policy)
+    assert (one.spec.type, one.spec.gpus) == ("GpuReset", ("GPU-1", "GPU-5"))
+    assert one.spec.approved is (policy is not None and policy.strongest is not Strongest.SUGGEST)
+
+
+def test_one_gpu_that_needs_a_reboot_makes_it_a_reboot() -> None:
+    assert calls_for(ILL, LOST).spec.type == "Reboot"
+    assert not calls_for(ILL, LOST, policy=RESET).spec.approved, "a suggestion where resets alone are allowed"
+
+
+def test_a_gpu_that_only_the_kernel_log_names_can_not_be_reset() -> None:
+    assert calls_for(msgspec.structs.replace(ILL, uuid="", pci="0000:1b:00.0")).spec.type == "Reboot"
+
+
+@pytest.mark.parametrize(
+    ("result", "reason", "then"),
+    [
+        ("Succeeded", "Reset", "Reboot"),  # the verdict has returned
+        ("TransientFailure", "ResetFailed", "Reboot"),
+        ("TransientFailure", "ResetHangs", "Reboot"),
+        ("TransientFailure", "NotWell", "Reboot"),
+        ("PermanentFailure", "ResetRefused", "Reboot"),
+        ("PermanentFailure", "AgentRefused", "Reboot"),
+        ("TransientFailure", "DrainTimeout", "GpuReset"),  # nothing was tried
+        ("PermanentFailure", "DrainRefused", "GpuReset"),
+        ("Cancelled", "Cancelled", "GpuReset"),
+    ],
+)
+def test_it_climbs_only_after_an_act_that_did_not_help(result: str, reason: str, then: str) -> None:
+    assert calls_for(ILL, operations=(reset(result, reason),)).spec.type == then
+
+
+def test_it_does_not_climb_for_what_was_tried_in_another_boot_or_on_another_gpu() -> None:
+    assert calls_for(ILL, operations=(reset("TransientFailure", "NotWell", boot="b0"),)).spec.type == "GpuReset"
+    assert calls_for(ILL, operations=(reset("TransientFailure", "NotWell", gpus=("GPU-7",)),)).spec.type == "GpuReset"
+
+
+def test_a_reset_that_a_person_ended_does_not_come_again_in_this_boot() -> None:
+    ended = dataclasses.replace(reset("Cancelled", "Cancelled"), name=calls_for(ILL).name)
+    assert remediate([node("n1", ILL)], (ended,), REBOOT, NOW).create == ()
+
+
+def test_a_reset_that_has_not_begun_gives_way_to_what_is_wanted_now() -> None:
+    made = suggestion(node("n1", ILL))
+    for gpus in ((ILL, ILL_TOO), (ILL, LOST)):
+        plan = remediate([node("n1", *gpus)], [made], RemediationPolicy(), NOW)
+        assert plan.withdraw == (made,)
+        assert [one.name for one in plan.create] == [calls_for(*gpus).name]
+    assert remediate([node("n1", ILL)], [made], RemediationPolicy(), NOW).withdraw == ()
+
+
+def test_the_policy_lets_begin_what_it_allows() -> None:
+    made = (suggestion(node("n1", ILL)), suggestion(node("n1", LOST)))
+    assert remediate([node("n1", ILL)], made[:1], RESET, NOW).approve == made[:1]
+    assert remediate([node("n1", LOST)], made[1:], RESET, NOW).approve == ()
+    assert remediate([node("n1", LOST)], made[1:], REBOOT, NOW).approve == made[1:]
+
+
+def failed(name: str, ago: float, result: str = "TransientFailure") -> Operation:
+    one = reset(result, "NotWell", ago=ago)
+    return dataclasses.replace(one, name=name, spec=msgspec.structs.replace(one.spec, node_name=name))
+
+
+def test_repairs_that_fail_on_one_node_after_the_other_open_the_breaker() -> None:
+    ends = (failed("n2", 1000), failed("n3", 2000), failed("n4", 3000))
+    fleet = [node(f"n{number}", report=None) for number in range(1, 100)]
+    plan = remediate(fleet, ends, REBOOT, NOW)
+    assert plan.breaker.startswith("the last 3 repairs have failed, on n2, n3, n4")
+    assert plan.calling == ("n2", "n3", "n4")
+    assert not remediate(fleet, ends, REBOOT, NOW, closed_at=NOW - 1500).breaker, "a person has looked at two of them"
+    assert not remediate(fleet, (*ends, failed("n5", 500, "Succeeded")), REBOOT, NOW).breaker
+    assert not remediate(fleet, ends[:2], REBOOT, NOW).breaker
+    assert not remediate(fleet, (*ends[:2], failed("n3", 2500)), REBOOT, NOW).breaker, "two nodes are ill"
+    assert not remediate(fleet, (*ends[:2], failed("n4", 3700)), REBOOT, NOW).breaker, "that was over an hour ago"

@@ -73,6 +73,38 @@ async def test_a_verdict_that_returns_leads_to_another_and_then_to_a_person() ->
         assert (len(made(cluster)), cluster.machines["n1"].boots) == (2, 2)
 
 
+ILL = ReportedGpu(uuid="GPU-5", index=5, action=Action.RESET_GPU, what="Xid 48")
+
+
+async def test_an_ill_gpu_is_reset_and_pods_with_others_go_on() -> None:
+    cluster = nodes(1)
+    machine = cluster.machines["n1"]
+    machine.ill["GPU-5"] = "the driver asks for a reset"
+    machine.agent.holders = ["train"]
+    cluster.pod("train", "n1")
+    cluster.pod("infer", "n1")
+    async with engine(cluster, RemediationPolicy(strongest=Strongest.RESET)) as running:
+        says(cluster, "n1", ILL)
+        await running.run_for(20)
+    (operation,) = made(cluster)
+    assert (operation["spec"]["type"], operation["status"]["result"]) == ("GpuReset", "Succeeded")
+    assert (machine.reset_gpus, machine.boots) == ([("GPU-5",)], 0)
+    assert cluster.pods_on("n1") == {"infer"}
+    assert not cluster.unschedulable("n1")
+    assert not cluster.order("n1")
+
+
+async def test_a_reset_that_does_not_help_leads_to_a_reboot() -> None:
+    cluster = nodes(1)
+    machine = cluster.machines["n1"]
+    machine.ill["GPU-5"], machine.cures = "it still asks for a reset", False
+    async with engine(cluster, REBOOT) as running:
+        says(cluster, "n1", ILL)
+        await running.run_for(1800, step=5)
+    assert [one["spec"]["type"] for one in made(cluster)] == ["Reboot", "GpuReset"]
+    assert (machine.reset_gpus, machine.boots) == ([("GPU-5",)], 1)
+
+
 async def test_a_suggestion_is_made_and_waits() -> None:
     cluster = nodes(1)
     async with engine(cluster, RemediationPolicy()) as running:
@@ -116,7 +148,7 @@ async def test_many_at_once_stop_it_until_a_person_has_looked() -> None:
         await running.run_for(5)
         assert made(cluster) == []
         stopped = cluster.object(CONFIG_MAPS, names.REMEDIATION_CONFIG_MAP, "gpu-operator")
-        assert stopped["data"]["open"].startswith("10 of 10 nodes with GPUs call for a reboot")
+        assert stopped["data"]["open"].startswith("10 of 10 nodes with GPUs call for a repair")
         told = [stored.obj["reason"] for (kind, _, _), stored in cluster._objects.items() if kind == EVENTS]
         assert told == ["RemediationStopped"]
         assert "kgpu_remediation_stopped 1" in running.controller.metrics()

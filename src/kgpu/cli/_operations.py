@@ -78,6 +78,7 @@ def details(operation: Operation | UnreadableOperation) -> list[str]:
         ("operation", operation.name),
         ("node", f"{operation.node} ({status.node_uid or 'not seen yet'})"),
         ("type", spec.type),
+        ("GPUs", ", ".join(spec.gpus)),
         ("by", spec.requested_by),
         ("reason", spec.reason),
         ("phase", f"{status.phase}{', since ' + status.phase_since if status.phase_since else ''}"),
@@ -97,25 +98,31 @@ def details(operation: Operation | UnreadableOperation) -> list[str]:
 
 
 def show_previews(previews: Sequence[Preview], output: str) -> None:
-    """Print what emptying nodes would do; exit code 3 where a pod may not go."""
+    """Print what emptying nodes would do; exit code 3 where a pod may not go, but for GPUs, as it may hold none."""
     if output == "json":
         print_json([_preview_data(preview) for preview in previews])
     else:
         click.echo("\n".join(line for preview in previews for line in _preview_lines(preview)))
-    if any(preview.refused for preview in previews):
+    if any(preview.refused and not preview.of_gpus for preview in previews):
         raise click.exceptions.Exit(FAILED)
+
+
+def _preview_heading(preview: Preview) -> str:
+    if preview.of_gpus:
+        return f"{preview.node.name}: stays schedulable; of its pods with GPUs, those that hold one of these:"
+    return f"{preview.node.name}: {'cordoned already' if preview.node.unschedulable else 'would be cordoned'}"
 
 
 def _preview_lines(preview: Preview) -> list[str]:
     """What emptying a node would do."""
     from kgpu.operations.drain import Fate
 
-    lines = [f"{preview.node.name}: {'cordoned already' if preview.node.unschedulable else 'would be cordoned'}"]
+    lines = [_preview_heading(preview)]
     words = {Fate.EVICT: "would go", Fate.LEAVE: "stays", Fate.REFUSE: "MAY NOT GO"}
     for row in preview.pods:
         why = row.why or preview.blocked.get(row.pod.where, "")
         lines.append(f"  {words[row.fate]:<11} {row.pod.where}{': ' + why if why else ''}")
-    if preview.refused:
+    if preview.refused and not preview.of_gpus:
         lines.append(f"{preview.node.name}: it would fail before any pod is asked to go")
     return lines
 
@@ -125,7 +132,8 @@ def _preview_data(preview: Preview) -> dict[str, Any]:
     return {
         "node": preview.node.name,
         "cordoned": preview.node.unschedulable,
-        "refused": bool(preview.refused),
+        "ofGpus": preview.of_gpus,
+        "refused": bool(preview.refused) and not preview.of_gpus,
         "pods": [
             {
                 "namespace": row.pod.namespace,

@@ -16,7 +16,7 @@ from kgpu.cli import _complete
 from kgpu.cli._common import ExampleGroup, check_kubeconfig, output_option, print_json, run_async
 
 if TYPE_CHECKING:
-    from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDrain
+    from kgpu.formats.crd.nodeoperation import NodeOperationSpec
     from kgpu.operations.model import Operation, UnreadableOperation
     from kgpu.operations.requests import Preview
 
@@ -34,12 +34,21 @@ kgpu node reboot gpu-7
 kgpu node reboot gpu-7 --dry-run
 kgpu node reboot gpu-7 gpu-8 --reason "new kernel" --timeout 1h
 """
-EXAMPLES: Final = 'kgpu node maintain gpu-7\nkgpu node reboot gpu-7 --reason "new kernel"'
+DRAIN_GPU: Final = """
+kgpu node drain-gpu gpu-7 --gpu GPU-5d1b6f2c-0b0e-5c64-8f0c-2b1f6a8f9a11
+kgpu node drain-gpu gpu-7 --gpu GPU-5d1b6f2c-0b0e-5c64-8f0c-2b1f6a8f9a11 --for 2h --reason "thermal test"
+"""
+RESET_GPU: Final = """
+kgpu node reset-gpu gpu-7
+kgpu node reset-gpu gpu-7 --gpu GPU-5d1b6f2c-0b0e-5c64-8f0c-2b1f6a8f9a11 --reason "row remap pending"
+kgpu node reset-gpu gpu-7 --dry-run
+"""
+EXAMPLES: Final = 'kgpu node maintain gpu-7\nkgpu node reboot gpu-7 --reason "new kernel"\nkgpu node reset-gpu gpu-7'
 
 
 @click.group("node", cls=ExampleGroup, examples=EXAMPLES)
 def node() -> None:
-    """Work on nodes: empty them, reboot them, and give them back as they were.
+    """Work on nodes and their GPUs: empty them, reset or reboot them, and give them back as they were.
 
     Needs the rights of the ClusterRole kgpu-node-operations.
     """
@@ -96,6 +105,64 @@ def reboot(*, reboot_timeout: str, **given: Any) -> None:
     _carry_out(spec, given, until=lambda _: False, well=_has_succeeded)
 
 
+def _gpu_option(default: str) -> Callable[[F], F]:
+    words = f"A GPU's UUID, as `nvidia-smi -L` and `kgpu status` show it; may be repeated. {default}"
+    return click.option("--gpu", "gpus", multiple=True, metavar="UUID", help=words)
+
+
+@node.command("drain-gpu", examples=DRAIN_GPU)
+@_options
+@_gpu_option("Required.")
+@click.option("--for", "span", default="", metavar="DURATION",
+              help="Give the GPUs back after that, such as 2h. Default: when it is resumed.")  # fmt: skip
+def drain_gpu(*, gpus: tuple[str, ...], span: str, **given: Any) -> None:
+    """Empty single GPUs, and keep new pods away from them until they are resumed.
+
+    Only pods that hold one of these GPUs go, and disruption budgets hold; the node is not cordoned, and pods with other
+    GPUs go on. Exit code 0 once no pod holds them, 3 when one could not be emptied; all are given back then.
+    """
+    if not gpus:
+        raise ConfigError(
+            "no GPU is named", "--gpu with a GPU's UUID", "take it from `kgpu status`, or `nvidia-smi -L`"
+        )
+    seconds = _seconds(span, "--for") if span else None
+    spec = _spec("Maintenance", given, duration_seconds=seconds, gpus=_one_node(given, gpus))
+    _carry_out(spec, given, until=_is_held, well=_is_held)
+
+
+@node.command("reset-gpu", examples=RESET_GPU)
+@_options
+@_gpu_option("Default: those of the node that its agent says need a reset.")
+def reset_gpu(*, gpus: tuple[str, ...], **given: Any) -> None:
+    """Reset single GPUs while pods with other GPUs go on.
+
+    Only pods that hold one of these GPUs go, and disruption budgets hold; the node is not cordoned. A GPU that any
+    program still has open is not reset. Exit code 0 once all are reset and well, 3 when one is not.
+    """
+    chosen = gpus or run_async(_need_reset(given["kubeconfig"], given["nodes"]))
+    spec = _spec("GpuReset", given, gpus=_one_node(given, chosen))
+    _carry_out(spec, given, until=lambda _: False, well=_has_succeeded)
+
+
+def _one_node(given: dict[str, Any], gpus: tuple[str, ...]) -> tuple[str, ...]:
+    """The UUIDs, each once. Raises ConfigError unless they are of one node."""
+    if len(set(given["nodes"])) > 1:
+        raise ConfigError("GPUs of several nodes are named", "one node", "run the command once per node")
+    return tuple(dict.fromkeys(gpus))
+
+
+async def _need_reset(kubeconfig: str, nodes: Sequence[str]) -> tuple[str, ...]:
+    """The GPUs of a node that need a reset by the report of its agent. Raises KubeError, and ConfigError if none do."""
+    from kgpu.kube.client import connect
+    from kgpu.operations.requests import need_reset
+
+    api = connect(kubeconfig)
+    try:
+        return await need_reset(api, nodes[0])
+    finally:
+        await api.close()
+
+
 def _carry_out(
     spec: NodeOperationSpec, flags: dict[str, Any], *, until: Callable[[Operation], bool],
     well: Callable[[Operation], bool],
@@ -107,7 +174,7 @@ def _carry_out(
     if flags["dry_run"]:
         from kgpu.cli._operations import show_previews
 
-        show_previews(run_async(_previews(kubeconfig, names, spec.drain)), output)
+        show_previews(run_async(_previews(kubeconfig, names, spec)), output)
         return
     say: Callable[[str], None] = (lambda _: None) if output == "json" else click.echo
     detach = flags["detach"]
@@ -122,7 +189,7 @@ def _carry_out(
         raise click.exceptions.Exit(FAILED)
 
 
-def _spec(kind: Literal["Maintenance", "Reboot"], given: dict[str, Any], **more: Any) -> NodeOperationSpec:
+def _spec(kind: Literal["Maintenance", "Reboot", "GpuReset"], given: dict[str, Any], **more: Any) -> NodeOperationSpec:
     from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDrain
 
     drain = OperationDrain(
@@ -172,13 +239,13 @@ def _has_succeeded(operation: Operation) -> bool:
     return operation.ended and operation.status.result == "Succeeded"
 
 
-async def _previews(kubeconfig: str, names: Sequence[str], drain: OperationDrain) -> list[Preview]:
+async def _previews(kubeconfig: str, names: Sequence[str], spec: NodeOperationSpec) -> list[Preview]:
     from kgpu.kube.client import connect
     from kgpu.operations.requests import preview
 
     api = connect(kubeconfig)
     try:
-        return [await preview(api, name, drain) for name in names]
+        return [await preview(api, name, spec.drain, of_gpus=bool(spec.gpus)) for name in names]
     finally:
         await api.close()
 

@@ -185,7 +185,7 @@ async def _plans(api: KubeApi, names: tuple[str, ...]) -> list[Preview]:
                 "an operation of this version",
                 "use the kgpu of the cluster's version",
             )
-        previews.append(await preview(api, row.node, row.spec.drain))
+        previews.append(await preview(api, row.node, row.spec.drain, of_gpus=bool(row.spec.gpus)))
     return previews
 
 

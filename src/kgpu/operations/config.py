@@ -18,7 +18,7 @@ from kgpu.base.typed import convert
 from kgpu.formats.crd.nodeoperation import OperationDrain
 
 MAX_NODES: Final = 100_000
-_NOT_YET: Final = ("Reset", "Replace")
+_NOT_YET: Final = ("Replace",)
 MAX_GROUPS: Final = 16
 _PERCENT: Final = re.compile(r"(?P<share>[0-9]{1,3})%")
 _LABEL: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -68,6 +68,7 @@ class Strongest(enum.StrEnum):
 
     OFF = "Off"
     SUGGEST = "Suggest"
+    RESET = "Reset"
     REBOOT = "Reboot"
 
 

@@ -19,6 +19,7 @@ from kgpu.operations.records import (
     ACT_DONE,
     DRAINED,
     VERIFIED,
+    Condition,
     deadline_of,
     give_back,
     over,
@@ -85,7 +86,8 @@ def _ended(operation: Operation, world: World, pod: ActPod) -> Step:
         return give_back(operation, world, Result.TRANSIENT_FAILURE, "ResetHangs", f"{pod.why}; reboot the node")
     if pod.exit_code not in {0, UNKNOWN, None}:
         return give_back(operation, world, Result.TRANSIENT_FAILURE, "ResetFailed", pod.why)
-    done = (ACT_DONE, "True", "Reset", "") if pod.exit_code == 0 else (ACT_DONE, "Unknown", "ResultLost", pod.why)
+    lost: Condition = (ACT_DONE, "Unknown", "ResultLost", pod.why)
+    done: Condition = (ACT_DONE, "True", "Reset", "") if pod.exit_code == 0 else lost
     return record(
         operation, world, done, phase=OperationPhase.VERIFYING, limit=VERIFY_SECONDS, reason="Verifying",
         message="the GPUs were reset; the node's agent reads them anew",

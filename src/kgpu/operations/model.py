@@ -274,6 +274,16 @@ def read_pod(obj: Mapping[str, Any]) -> NodePod:
     )  # fmt: skip
 
 
+def asks_for_gpus(obj: Mapping[str, Any]) -> bool:
+    """Whether a container of a Pod asks for accelerators, or the Pod has resource claims."""
+    spec = mapping(obj.get("spec"))
+    containers = map(mapping, (*items(spec.get("containers")), *items(spec.get("initContainers"))))
+    asked = (mapping(mapping(row.get("resources")).get("limits")) for row in containers)
+    return bool(items(spec.get("resourceClaims"))) or any(
+        str(resource).startswith(_GPUS) for limits in asked for resource in limits
+    )
+
+
 def _moment(stamp: Any) -> float | None:
     """Read a time from outside; None if it is invalid."""
     try:

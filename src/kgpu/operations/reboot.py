@@ -17,6 +17,7 @@ from kgpu.operations.records import (
     ACT_DONE,
     DRAINED,
     VERIFIED,
+    Condition,
     deadline_of,
     give_back,
     hold,
@@ -99,7 +100,7 @@ def verifying(operation: Operation, world: World) -> Step:
         return first
     problem = _problem(present(world), operation.status.before or NodeBefore())
     if not problem:
-        well = (VERIFIED, "True", "Well", "")
+        well: Condition = (VERIFIED, "True", "Well", "")
         return give_back(
             operation, world, Result.SUCCEEDED, "Rebooted", "the node has rebooted and is healthy", well
         )  # fmt: skip

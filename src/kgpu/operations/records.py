@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -34,11 +33,10 @@ VERIFIED: Final = "Verified"
 RESTORED: Final = "Restored"
 COMPLETE: Final = "Complete"
 
-Condition: TypeAlias = tuple[str, str, str, str]
+Condition: TypeAlias = tuple[str, Literal["True", "False", "Unknown"], str, str]
 """Type, status, reason and message."""
 
 _FAILURES: Final = frozenset({Result.TRANSIENT_FAILURE, Result.PERMANENT_FAILURE})
-_WORDS: Final[Mapping[str, Literal["True", "False"]]] = {"True": "True", "False": "False"}
 
 
 def present(world: World) -> TargetNode:
@@ -134,7 +132,7 @@ def give_back(
 def end(operation: Operation, world: World, result: Result, reason: str, why: str) -> Step:
     """Finish the operation."""
     gone = result is Result.SUPERSEDED
-    conditions = [(RESTORED, "True", "Restored", "")] if operation.begun and not gone else []
+    conditions: list[Condition] = [(RESTORED, "True", "Restored", "")] if operation.begun and not gone else []
     conditions.append((COMPLETE, "True" if result is Result.SUCCEEDED else "False", reason, why))
     phase = OperationPhase.FAILED if result in _FAILURES else OperationPhase.COMPLETE
     return record(
@@ -166,7 +164,7 @@ def record(
 def _with_condition(status: NodeOperationStatus, condition: Condition, now: float) -> NodeOperationStatus:
     kind, word, reason, message = condition
     row = StatusCondition(
-        type=kind, status=_WORDS[word], reason=reason, message=one_line(message, MAX_TEXT),
+        type=kind, status=word, reason=reason, message=one_line(message, MAX_TEXT),
         last_transition_time=stamp_of(now),
     )  # fmt: skip
     others = tuple(known for known in status.conditions if known.type != kind)

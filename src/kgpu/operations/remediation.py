@@ -1,9 +1,11 @@
 """Decides which operations the health of GPUs calls for. Pure.
 
 What counts is the current verdict of a node's agent in the node's current boot: no events, nothing from an earlier
-boot, and nothing from a node that does not answer. A verdict leads to one operation per boot. If it returns after the
-reboot it leads to another one, as often as the policy allows in a day; after that a person has to act. Many nodes at
-once suggest that the verdicts are wrong or share another cause: the breaker opens, and a person closes it.
+boot, and nothing from a node that does not answer. GPUs that need no more than a reset are reset together, once per
+boot; if the act fails or the verdict returns, the node reboots. A verdict leads to one reboot per boot. If it returns
+after the reboot it leads to another one, as often as the policy allows in a day; after that a person has to act. Many
+nodes at once, or acts that fail on one node after the other, suggest that the verdicts are wrong or share another
+cause: the breaker opens, and a person closes it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.formats import names
-from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationType
+from kgpu.formats.crd.nodeoperation import MAX_GPUS, NodeOperationSpec, OperationType, Result
 from kgpu.formats.gpu_report import ReportedGpu
 from kgpu.formats.xid.action import Action
 from kgpu.operations.config import RemediationPolicy, Strongest
@@ -27,7 +29,18 @@ BREAKER_WINDOW: Final = 600.0
 BREAKER_NODES: Final = 3
 BREAKER_SHARE: Final = 0.2
 """At least ``BREAKER_NODES`` nodes, and more than this share of those with GPUs, open the breaker."""
-_REBOOTS: Final = frozenset({Action.RESET_GPU, Action.REBOOT})
+FAILED_ACTS: Final = 3
+FAILED_WINDOW: Final = 3600.0
+"""So many acts in a row that fail on different nodes within this time open the breaker, too."""
+_REPAIRS: Final = frozenset({Action.RESET_GPU, Action.REBOOT})
+_ALLOWED: Final[Mapping[Strongest, frozenset[OperationType]]] = {
+    Strongest.RESET: frozenset({OperationType.GPU_RESET}),
+    Strongest.REBOOT: frozenset({OperationType.GPU_RESET, OperationType.REBOOT}),
+}
+"""What may begin without a person."""
+_FAILURES: Final = frozenset({Result.TRANSIENT_FAILURE, Result.PERMANENT_FAILURE})
+_PODS_STAYED: Final = frozenset({"DrainRefused", "DrainTimeout", "EvictionRefused"})
+"""Why a reset was not tried. A reboot would meet the same pods, and more."""
 _MAX_NODE: Final = 200
 
 
@@ -54,51 +67,64 @@ class RemediationPlan:
 
 
 def remediate(
-    nodes: Collection[TargetNode], operations: Sequence[Operation], policy: RemediationPolicy, now: float
-) -> RemediationPlan:
-    """What the nodes' verdicts call for now, given that the breaker has been closed so far."""
+    nodes: Collection[TargetNode], operations: Sequence[Operation], policy: RemediationPolicy, now: float,
+    closed_at: float = 0.0,
+) -> RemediationPlan:  # fmt: skip
+    """What the nodes' verdicts call for now, given that the breaker is closed. ``closed_at`` is when a person has
+    closed it: failures before that no longer count.
+    """
     ours = [operation for operation in operations if _is_ours(operation)]
-    known = {node.name: node for node in nodes}
-    withdraw = tuple(operation for operation in ours if _is_moot(operation, known.get(operation.node)))
-    if policy.strongest is Strongest.OFF:
-        return RemediationPlan(withdraw=withdraw)
-    operations = [operation for operation in operations if operation not in withdraw]
-    nodes = [node for node in nodes if node.has_gpus]
     by_node: dict[str, list[Operation]] = {}
     for operation in operations:
         by_node.setdefault(operation.node, []).append(operation)
-    calling = {node.name: gpus for node in nodes if (gpus := calls_for_reboot(node))}
-    lately = {operation.node for operation in ours if now - operation.created < BREAKER_WINDOW}
-    if len(calling.keys() | lately) >= max(BREAKER_NODES, int(BREAKER_SHARE * len(nodes)) + 1):
-        together = tuple(sorted(calling.keys() | lately))
-        return RemediationPlan(breaker=_breaker(together, len(nodes)), calling=together, withdraw=withdraw)
-    due = (
-        _wanted(node, calling[node.name], policy)
+    nodes = [node for node in nodes if node.has_gpus]
+    due = {
+        node.name: _wanted(node, gpus, by_node.get(node.name, ()), policy)
         for node in nodes
-        if node.name in calling and _is_due(by_node.get(node.name, ()), policy, now)
+        if (gpus := calls_for_repair(node))
+    }
+    known = {node.name: node for node in nodes}
+    withdraw = tuple(
+        operation for operation in ours if _is_moot(operation, known.get(operation.node), due.get(operation.node))
     )
+    if policy.strongest is Strongest.OFF:
+        return RemediationPlan(withdraw=withdraw)
+    if breaker := _breaker(due.keys(), ours, len(nodes), now, closed_at):
+        return RemediationPlan(breaker=breaker[0], calling=breaker[1], withdraw=withdraw)
     made = {operation.name for operation in operations}
-    waiting = (operation for operation in ours if operation.node in calling and not operation.ended)
+    left = {name: [row for row in rows if row not in withdraw] for name, rows in by_node.items()}
+    waiting = (operation for operation in ours if operation.node in due and not operation.ended)
     return RemediationPlan(
         withdraw=withdraw,
-        create=tuple(operation for operation in due if operation.name not in made),
+        create=tuple(
+            wanted
+            for name, wanted in due.items()
+            if wanted.name not in made and _is_due(left.get(name, ()), wanted, policy, now)
+        ),
         # They were created as suggestions; the policy now allows them without a person.
         approve=tuple(
             operation
             for operation in waiting
-            if policy.strongest is Strongest.REBOOT and not operation.spec.approved and not operation.begun
+            if _allows(policy, operation.type)
+            and not operation.spec.approved
+            and not operation.begun
+            and operation not in withdraw
         ),
     )
 
 
-def calls_for_reboot(node: TargetNode) -> tuple[ReportedGpu, ...]:
-    """The GPUs for which a node has to reboot; empty if that is not certain or not wanted."""
+def _allows(policy: RemediationPolicy, kind: OperationType) -> bool:
+    return kind in _ALLOWED.get(policy.strongest, frozenset())
+
+
+def calls_for_repair(node: TargetNode) -> tuple[ReportedGpu, ...]:
+    """The GPUs that need a reset, or their node to reboot; empty if that is not certain or not wanted."""
     report = node.report
     if not (node.ready and node.boot_id) or report is None or report.unreadable:
         return ()
     if report.boot != node.boot_id or _is_left_alone(node.labels):
         return ()
-    return tuple(gpu for gpu in report.gpus if not gpu.works and not gpu.muted and gpu.action in _REBOOTS)
+    return tuple(gpu for gpu in report.gpus if not gpu.works and not gpu.muted and gpu.action in _REPAIRS)
 
 
 def _is_left_alone(labels: Mapping[str, str]) -> bool:
@@ -109,19 +135,28 @@ def _is_ours(operation: Operation) -> bool:
     return operation.spec.requested_by == names.REMEDIATION_REQUESTER
 
 
-def _is_moot(operation: Operation, node: TargetNode | None) -> bool:
-    """Whether an operation that has not begun must not begin any more: its node is gone, its boot has ended, or its
-    GPUs are healthy again.
+def _is_moot(operation: Operation, node: TargetNode | None, wanted: WantedOperation | None) -> bool:
+    """Whether an operation that has not begun must not begin any more: another node has its name, the node's boot has
+    ended, its GPUs are healthy again, or another operation takes its place.
     """
     if operation.begun or operation.ended or node is None:
         return False  # an operation without its node ends by itself
     if node.uid != operation.spec.node_uid:
         return True
-    return node.ready and (operation.name != name_of_reboot(node) or node.gpus_healthy)
+    if wanted is not None and wanted.name != operation.name:
+        return True
+    return node.ready and (operation.name != _name_in_this_boot(operation, node) or node.gpus_healthy)
 
 
-def _is_due(operations: Iterable[Operation], policy: RemediationPolicy, now: float) -> bool:
-    """Whether no operation is under way or just over, and today's attempts are not used up."""
+def _name_in_this_boot(operation: Operation, node: TargetNode) -> str:
+    """The name that this operation would have if it were for the node's current boot."""
+    if operation.type is OperationType.GPU_RESET:
+        return name_of_reset(node, operation.spec.gpus)
+    return name_of_reboot(node)
+
+
+def _is_due(operations: Iterable[Operation], wanted: WantedOperation, policy: RemediationPolicy, now: float) -> bool:
+    """Whether no operation is under way or just over, and today's reboots are not used up."""
     attempts = 0
     for operation in operations:
         if not operation.ended:
@@ -130,22 +165,48 @@ def _is_due(operations: Iterable[Operation], policy: RemediationPolicy, now: flo
         if now - ended < SETTLE:
             return False
         attempts += operation.type is OperationType.REBOOT and _is_ours(operation) and now - ended < DAY
-    return attempts < policy.attempts
+    return OperationType(wanted.spec.type) is not OperationType.REBOOT or attempts < policy.attempts
 
 
-def _wanted(node: TargetNode, gpus: Sequence[ReportedGpu], policy: RemediationPolicy) -> WantedOperation:
+def _wanted(
+    node: TargetNode, gpus: Sequence[ReportedGpu], operations: Iterable[Operation], policy: RemediationPolicy
+) -> WantedOperation:
+    """The operation that the verdicts call for: the mildest that has not failed in this boot."""
+    uuids = tuple(sorted(gpu.uuid for gpu in gpus))
+    resets = all(gpu.action is Action.RESET_GPU and gpu.uuid for gpu in gpus) and len(gpus) <= MAX_GPUS
+    if resets and not any(_calls_for_more(operation, node, uuids) for operation in operations):
+        return WantedOperation(name=name_of_reset(node, uuids), spec=_spec(node, gpus, policy, uuids))
+    return WantedOperation(name=name_of_reboot(node), spec=_spec(node, gpus, policy))
+
+
+def _calls_for_more(operation: Operation, node: TargetNode, uuids: Sequence[str]) -> bool:
+    """Whether a reset of one of these GPUs has been tried in this boot, and did not help."""
+    status, act = operation.status, operation.status.act
+    if operation.type is not OperationType.GPU_RESET or not operation.ended or act is None:
+        return False
+    if act.boot_id != node.boot_id or not set(uuids) & set(operation.spec.gpus):
+        return False
+    result = Result(status.result)
+    return result is Result.SUCCEEDED or (result in _FAILURES and status.reason not in _PODS_STAYED)
+
+
+def _spec(
+    node: TargetNode, gpus: Sequence[ReportedGpu], policy: RemediationPolicy, uuids: tuple[str, ...] = ()
+) -> NodeOperationSpec:
+    """The spec of a GpuReset of ``uuids``, or of a Reboot without them."""
     shown = "; ".join(f"{gpu.name}: {gpu.what}" for gpu in gpus[:3])
     more = f" and {len(gpus) - 3} more" if len(gpus) > 3 else ""
-    spec = NodeOperationSpec(
+    kind = OperationType.GPU_RESET if uuids else OperationType.REBOOT
+    return NodeOperationSpec(
         node_name=node.name,
         node_uid=node.uid,
-        type="Reboot",
+        type="GpuReset" if uuids else "Reboot",
+        gpus=uuids,
         requested_by=names.REMEDIATION_REQUESTER,
         reason=f"{shown}{more}"[:1000],
         drain=policy.drain,
-        approved=policy.strongest is Strongest.REBOOT,
+        approved=_allows(policy, kind),
     )
-    return WantedOperation(name=name_of_reboot(node), spec=spec)
 
 
 def name_of_reboot(node: TargetNode) -> str:
@@ -154,10 +215,40 @@ def name_of_reboot(node: TargetNode) -> str:
     return f"reboot-{node.name[:_MAX_NODE]}-{key}"
 
 
-def _breaker(nodes: Sequence[str], total: int) -> str:
-    shown = ", ".join(nodes[:5]) + (f" and {len(nodes) - 5} more" if len(nodes) > 5 else "")
-    minutes = int(BREAKER_WINDOW / 60)
-    return (
-        f"{len(nodes)} of {total} nodes with GPUs call for a reboot within {minutes} minutes ({shown}): nothing more "
-        "is done about verdicts until a person has looked"
-    )
+def name_of_reset(node: TargetNode, gpus: Sequence[str]) -> str:
+    """The name of a reset of these GPUs in this boot."""
+    key = hashlib.sha256("/".join((node.uid, node.boot_id, *sorted(gpus))).encode()).hexdigest()[:10]
+    return f"reset-{node.name[:_MAX_NODE]}-{key}"
+
+
+def _breaker(
+    calling: Collection[str], ours: Sequence[Operation], total: int, now: float, closed_at: float
+) -> tuple[str, tuple[str, ...]] | None:
+    """Why remediation has to stop, and the nodes that it is about; None while it may go on."""
+    lately = {operation.node for operation in ours if now - operation.created < BREAKER_WINDOW}
+    together = tuple(sorted(lately.union(calling)))
+    after = "nothing more is done about verdicts until a person has looked"
+    if len(together) >= max(BREAKER_NODES, int(BREAKER_SHARE * total) + 1):
+        minutes = int(BREAKER_WINDOW / 60)
+        what = f"{len(together)} of {total} nodes with GPUs call for a repair within {minutes} minutes"
+        return f"{what} ({_named(together)}): {after}", together
+    failed = _failed_in_a_row(ours, max(closed_at, now - FAILED_WINDOW))
+    if len(failed) >= FAILED_ACTS:
+        return f"the last {len(failed)} repairs have failed, on {_named(failed)}: {after}", failed
+    return None
+
+
+def _failed_in_a_row(ours: Sequence[Operation], since: float) -> tuple[str, ...]:
+    """The nodes of the last repairs that ended after ``since``, if all of these have failed."""
+    ends = []
+    for operation in ours:
+        ended = moment_of(operation.status.completed_at)
+        if operation.ended and operation.status.started_at and ended is not None and ended > since:
+            ends.append((ended, operation.node, operation.status.result in _FAILURES))
+    ends.sort(reverse=True)
+    last = ends[:FAILED_ACTS]
+    return tuple(sorted({node for _, node, _ in last})) if all(failed for *_, failed in last) else ()
+
+
+def _named(nodes: Sequence[str]) -> str:
+    return ", ".join(nodes[:5]) + (f" and {len(nodes) - 5} more" if len(nodes) > 5 else "")

@@ -32,6 +32,8 @@ class Repairs:
         self._namespace = namespace
         self._now = now
         self._tell = tell
+        self._closed_at = 0.0
+        """When the breaker was last seen open."""
         self.withdrawn: set[str] = set()
         """The uids of operations that were withdrawn; the watch may still deliver them for a moment."""
 
@@ -40,7 +42,10 @@ class Repairs:
         watching = self._watching
         if watching.kind_is_absent:
             return
-        plan = remediate(tuple(watching.nodes().values()), watching.operations(), self._policy, self._now())
+        if watching.breaker:
+            self._closed_at = self._now()
+        nodes = tuple(watching.nodes().values())
+        plan = remediate(nodes, watching.operations(), self._policy, self._now(), self._closed_at)
         for operation in plan.withdraw:
             await self._withdraw(operation)
         if watching.breaker_known and not watching.breaker:

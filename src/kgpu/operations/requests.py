@@ -18,6 +18,7 @@ from kgpu.fit.model import BudgetView
 from kgpu.fit.read import label_selector
 from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDrain, OperationType
+from kgpu.formats.xid.action import Action
 from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
 from kgpu.kube.port import LEASES, NODES, PODS, KubeApi, KubeRefusedError, Object, Resource, Selector
 from kgpu.operations.drain import Evicted, Fate, PodFate, fate
@@ -26,6 +27,7 @@ from kgpu.operations.model import (
     Operation,
     TargetNode,
     UnreadableOperation,
+    asks_for_gpus,
     read_node,
     read_operation,
     read_pod,
@@ -55,6 +57,8 @@ class Preview:
     node: TargetNode
     pods: tuple[PodFate, ...]
     blocked: Mapping[str, str]
+    of_gpus: bool = False
+    """The pods are those with GPUs; only the ones that hold the GPUs that are meant would go."""
 
     @property
     def refused(self) -> tuple[PodFate, ...]:
@@ -149,17 +153,37 @@ async def who_am_i(api: KubeApi) -> str:
     return text(mapping(mapping(answer.get("status")).get("userInfo")).get("username"))
 
 
-async def preview(api: KubeApi, name: str, drain: OperationDrain) -> Preview:
-    """What emptying a node would do now. Raises KubeError, and ConfigError if the node does not exist."""
+async def need_reset(api: KubeApi, name: str) -> tuple[str, ...]:
+    """The UUIDs of a node's GPUs that need a reset by the report of its agent. Raises KubeError, and ConfigError if the
+    node does not exist or no GPU needs one.
+    """
+    node = await api.get(NODES, name)
+    if node is None:
+        raise ConfigError(f"the cluster has no node {name:.100}", "the name of a node", "see `kubectl get nodes`")
+    report = read_node(node).report
+    gpus = report.gpus if report is not None else ()
+    uuids = tuple(gpu.uuid for gpu in gpus if gpu.uuid and gpu.action is Action.RESET_GPU and not gpu.muted)
+    if not uuids:
+        raise ConfigError(
+            f"no GPU of {name:.100} needs a reset, by the report of its agent", "a verdict that calls for one",
+            "name the GPU: --gpu UUID",
+        )  # fmt: skip
+    return uuids
+
+
+async def preview(api: KubeApi, name: str, drain: OperationDrain, *, of_gpus: bool = False) -> Preview:
+    """What emptying a node would do now; with ``of_gpus``, which pods may hold some of its GPUs: which ones do is known
+    to its agent alone. Raises KubeError, and ConfigError if the node does not exist.
+    """
     node = await api.get(NODES, name)
     if node is None:
         raise ConfigError(f"the cluster has no node {name:.100}", "the name of a node", "see `kubectl get nodes`")
     listing = await api.list(PODS, selector=Selector(fields=(("spec.nodeName", name),)))
-    pods = [read_pod(obj) for obj in listing.items]
+    pods = [read_pod(obj) for obj in listing.items if not of_gpus or asks_for_gpus(obj)]
     known = Evicted(daemon_sets=await _daemon_sets(api, pods), own_pod=await _leader(api, pods))
     fates = tuple(fate(pod, drain, known) for pod in sorted(pods, key=lambda pod: pod.where))
     going = [row.pod for row in fates if row.fate is Fate.EVICT]
-    return Preview(node=read_node(node), pods=fates, blocked=await _blocked(api, going))
+    return Preview(node=read_node(node), pods=fates, blocked=await _blocked(api, going), of_gpus=of_gpus)
 
 
 async def _leader(api: KubeApi, pods: Sequence[NodePod]) -> tuple[str, str]:
