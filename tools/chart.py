@@ -70,7 +70,12 @@ ADDED: dict[str, Schema] = {
     "operations": struct(
         enabled=SWITCH, maxParallel=COUNT, maxUnavailable={"type": ["integer", "string"]},
         groups={"type": ["array", "null"], "items": struct(label={"type": "string"}, maxUnavailable=COUNT)},
-        remediation=struct(policy={"enum": ["Off", "Suggest", "Reboot", False]}, attempts=COUNT, drain=MAP),
+        maxPerHour={**COUNT, "type": ["integer", "null"]},
+        windows={
+            "type": ["array", "null"],
+            "items": struct(days=TEXTS, start={"type": "string"}, end={"type": "string"}, timeZone={"type": "string"}),
+        },
+        remediation=struct(policy={"enum": ["Off", "Suggest", "Reset", "Reboot", False]}, attempts=COUNT, drain=MAP),
     ),
     "doctor": struct(hostFacts=struct(enabled=SWITCH), clusterRole=struct(enabled=SWITCH, labels=LABELS)),
     "monitoring": struct(

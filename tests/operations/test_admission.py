@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 import pytest
 
+from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import NodeOperationSpec, NodeOperationStatus
 from kgpu.operations.admission import admit
 from kgpu.operations.config import GroupCap, OperationBudget, Share
-from kgpu.operations.model import Operation, TargetNode
+from kgpu.operations.model import Operation, TargetNode, stamp_of
+from kgpu.operations.windows import read_windows
 
 NOW = 1_700_000_000.0
 
@@ -153,3 +157,38 @@ def test_two_caps_of_one_label_count_a_node_once() -> None:
 def test_operations_that_are_over_take_nothing() -> None:
     rows = [operation("n0", "Failed"), operation("n1", "Complete"), operation("n2")]
     assert verdicts(rows, nodes(3), OperationBudget()) == {"n2": "admitted"}
+
+
+def ours(node: str, *, created: float = NOW) -> Operation:
+    return operation(node, created=created, requestedBy=names.REMEDIATION_REQUESTER)
+
+
+def over(node: str, *, started: float) -> Operation:
+    status = NodeOperationStatus(phase="Complete", result="Succeeded", started_at=stamp_of(started))
+    return dataclasses.replace(operation(node), status=status)
+
+
+def test_people_come_before_verdicts() -> None:
+    rows = [ours("n0", created=NOW - 100), operation("n1", created=NOW)]
+    assert verdicts(rows, nodes(4), OperationBudget(max_parallel=1)) == {"n0": "WaitsForBudget", "n1": "admitted"}
+
+
+def test_windows_hold_back_verdicts_alone() -> None:
+    (closed,) = read_windows([{"start": "23:00", "end": "23:30"}], "w")  # NOW is 22:13
+    budget = OperationBudget(max_parallel=9, max_unavailable=Share(9), windows=(closed,))
+    rows = [ours("n0"), operation("n1")]
+    assert verdicts(rows, nodes(4), budget) == {"n0": "WaitsForWindow", "n1": "admitted"}
+    (answer,) = (verdict for verdict in admit(rows, nodes(4), budget, NOW).values() if not verdict.admitted)
+    assert answer.why == "it waits for a window in operations.windows; the next one opens at 2023-11-14T23:00:00Z"
+    (later,) = admit(rows[:1], nodes(4), budget, NOW + 47 * 60).values()
+    assert later.admitted
+
+
+def test_so_many_begin_within_an_hour() -> None:
+    budget = OperationBudget(max_parallel=9, max_unavailable=Share(9), max_per_hour=2)
+    begun = over("n3", started=NOW - 3000)
+    rows = [operation("n0"), operation("n1"), begun]
+    assert verdicts(rows, nodes(4), budget) == {"n0": "admitted", "n1": "WaitsForRate"}
+    earlier = over("n3", started=NOW - 3700)
+    assert verdicts([*rows[:2], earlier], nodes(4), budget) == {"n0": "admitted", "n1": "admitted"}
+    assert verdicts(rows[:1], nodes(4), OperationBudget(max_parallel=9, max_per_hour=0)) == {"n0": "WaitsForRate"}

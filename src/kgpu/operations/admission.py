@@ -7,6 +7,7 @@ cordons, this engine's and failures. Work on a node that is already down counts 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +15,12 @@ from typing import Final
 
 from kgpu.formats import names
 from kgpu.operations.config import GroupCap, OperationBudget
-from kgpu.operations.model import Operation, TargetNode, moment_of
+from kgpu.operations.model import Operation, TargetNode, moment_of, stamp_of
+from kgpu.operations.windows import opens_at
 from kgpu.operations.world import AdmissionVerdict
 
 _BUDGET: Final = "WaitsForBudget"
+_HOUR: Final = 3600.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,6 +36,9 @@ class _Room:
     """Nodes that operations hold, with the operation's name. Never more than ``limit``, even if some were down before.
     """
     down: set[str]
+    opens_at: float
+    """When remediation may begin the next one."""
+    left_this_hour: float
     groups: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
@@ -47,7 +53,7 @@ def admit(
     waiting = [operation for operation in operations if not operation.begun and not operation.ended]
     if not waiting:
         return {}
-    room = _room(operations, nodes, budget, unreadable or {})
+    room = _room(operations, nodes, budget, now, unreadable or {})
     verdicts: dict[str, AdmissionVerdict] = {}
     for operation in sorted(waiting, key=_rank):
         verdict = _refused(operation, room, now, unreadable or {}) or AdmissionVerdict(admitted=True)
@@ -59,11 +65,16 @@ def admit(
 
 def _rank(operation: Operation) -> tuple[bool, float, str]:
     """What people ask for comes before what verdicts call for."""
-    return operation.spec.requested_by == names.REMEDIATION_REQUESTER, operation.created, operation.name
+    return _is_automatic(operation), operation.created, operation.name
+
+
+def _is_automatic(operation: Operation) -> bool:
+    """Whether a verdict called for it, and no person."""
+    return operation.spec.requested_by == names.REMEDIATION_REQUESTER
 
 
 def _room(
-    operations: Sequence[Operation], nodes: Mapping[str, TargetNode], budget: OperationBudget,
+    operations: Sequence[Operation], nodes: Mapping[str, TargetNode], budget: OperationBudget, now: float,
     unreadable: Mapping[str, str],
 ) -> _Room:  # fmt: skip
     begun = {operation.node: operation.name for operation in operations if operation.begun} | dict(unreadable)
@@ -72,11 +83,20 @@ def _room(
     limit = budget.max_unavailable.of(max(1, len(counted)))
     room = _Room(
         budget=budget, nodes=nodes, slots=budget.max_parallel - len(begun), limit=limit, room=limit - len(down),
-        held=begun, down=down,
+        held=begun, down=down, opens_at=opens_at(budget.windows, now),
+        left_this_hour=_left_this_hour(operations, budget, now),
     )  # fmt: skip
     for name in down:
         room.groups.update(_groups(name, room))
     return room
+
+
+def _left_this_hour(operations: Sequence[Operation], budget: OperationBudget, now: float) -> float:
+    """How many may still begin within this hour."""
+    if budget.max_per_hour is None:
+        return math.inf
+    starts = (moment_of(operation.status.started_at) for operation in operations)
+    return budget.max_per_hour - sum(1 for start in starts if start is not None and start > now - _HOUR)
 
 
 def is_down(node: TargetNode) -> bool:
@@ -94,6 +114,7 @@ def _groups(name: str, room: _Room) -> list[tuple[str, str]]:
 def _take(name: str, by: str, room: _Room) -> None:
     room.held[name] = by
     room.slots -= 1
+    room.left_this_hour -= 1
     if name not in room.down:
         room.room -= 1
         room.down.add(name)
@@ -108,6 +129,10 @@ def _refused(operation: Operation, room: _Room, now: float, unreadable: Mapping[
         return _no("WaitsForApproval", f"it waits for approval: kgpu operations approve {operation.name}")
     if not_before is not None and now < not_before:
         return _no("WaitsForItsTime", f"it may begin at {spec.not_before}")
+    if _is_automatic(operation) and now < room.opens_at:
+        when = f"at {stamp_of(room.opens_at)}" if room.opens_at < math.inf else "not within the next days"
+        why = f"it waits for a window in operations.windows; the next one opens {when}"
+        return _no("WaitsForWindow", why, exact=True)
     if name in unreadable:
         why = f"it waits for {unreadable[name]}, which this version of kgpu can't read"
         return _no("NodeBlocked", why, exact=True)
@@ -117,6 +142,8 @@ def _refused(operation: Operation, room: _Room, now: float, unreadable: Mapping[
         return _no("Paused", "operations are paused: maxParallel is 0")
     if room.slots <= 0:
         return _no(_BUDGET, _waits(room))
+    if room.left_this_hour <= 0:
+        return _no("WaitsForRate", f"it waits: {room.budget.max_per_hour} operations an hour may begin (maxPerHour)")
     return _without_room(name, room)
 
 

@@ -16,6 +16,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.base.typed import convert
 from kgpu.formats.crd.nodeoperation import OperationDrain
+from kgpu.operations.windows import Window, read_windows
 
 MAX_NODES: Final = 100_000
 _NOT_YET: Final = ("Replace",)
@@ -61,6 +62,10 @@ class OperationBudget:
     max_parallel: int = 1
     max_unavailable: Share = Share(percent=25)
     groups: tuple[GroupCap, ...] = ()
+    max_per_hour: int | None = None
+    """How many operations may begin within an hour, None for any number."""
+    windows: tuple[Window, ...] = ()
+    """When remediation may begin what it has made; without any, always."""
 
 
 class Strongest(enum.StrEnum):
@@ -83,10 +88,10 @@ class RemediationPolicy:
 
 def read_budget(settings: Mapping[str, Any], where: str = "operations") -> OperationBudget:
     """Read the budget from the chart's values; a missing key has its default. Raises ConfigError."""
-    _known(settings, ("maxParallel", "maxUnavailable", "groups", "remediation"), where)
+    _known(settings, ("maxParallel", "maxUnavailable", "groups", "maxPerHour", "windows", "remediation"), where)
     usual = OperationBudget()
     parallel, unavailable = settings.get("maxParallel"), settings.get("maxUnavailable")
-    groups = settings.get("groups") or ()
+    groups, per_hour = settings.get("groups") or (), settings.get("maxPerHour")
     if not isinstance(groups, (list, tuple)) or len(groups) > MAX_GROUPS:
         raise ConfigError(
             f"{where}.groups is not a list of at most {MAX_GROUPS}", "[{label: rack, maxUnavailable: 1}]", "correct it"
@@ -97,6 +102,8 @@ def read_budget(settings: Mapping[str, Any], where: str = "operations") -> Opera
             str(usual.max_unavailable) if unavailable is None else unavailable, f"{where}.maxUnavailable"
         ),
         groups=tuple(_group(group, f"{where}.groups[{place}]") for place, group in enumerate(groups)),
+        max_per_hour=None if per_hour is None else _count(per_hour, f"{where}.maxPerHour"),
+        windows=read_windows(settings.get("windows"), f"{where}.windows"),
     )  # fmt: skip
 
 
