@@ -16,7 +16,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.base.typed import convert
 from kgpu.formats.crd.nodeoperation import OperationDrain
-from kgpu.operations.windows import Window, read_windows
+from kgpu.operations.windows import RepairWindow, read_windows
 
 MAX_NODES: Final = 100_000
 _NOT_YET: Final = ("Replace",)
@@ -64,7 +64,7 @@ class OperationBudget:
     groups: tuple[GroupCap, ...] = ()
     max_per_hour: int | None = None
     """How many operations may begin within an hour, None for any number."""
-    windows: tuple[Window, ...] = ()
+    windows: tuple[RepairWindow, ...] = ()
     """When remediation may begin what it has made; without any, always."""
 
 

@@ -25,7 +25,7 @@ _EXAMPLE: Final = '{days: [Mon, Tue], start: "22:00", end: "06:00", timeZone: Eu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class RepairWindow:
     """``days`` are those on which it begins, Monday is 0."""
 
     days: frozenset[int]
@@ -41,14 +41,14 @@ class Window:
         return begin.timestamp(), end.timestamp()
 
 
-def opens_at(windows: Sequence[Window], now: float) -> float:
+def opens_at(windows: Sequence[RepairWindow], now: float) -> float:
     """``now`` if a window is open, otherwise when the next one opens; infinity if none does within nine days."""
     if not windows:
         return now
     return min((max(now, begin) for window in windows for begin, end in _upcoming(window, now)), default=float("inf"))
 
 
-def _upcoming(window: Window, now: float) -> list[tuple[float, float]]:
+def _upcoming(window: RepairWindow, now: float) -> list[tuple[float, float]]:
     """The spans that have not ended, from that of yesterday on."""
     today = dt.datetime.fromtimestamp(now, zoneinfo.ZoneInfo(window.zone)).date()
     days = (today + dt.timedelta(days=ahead) for ahead in range(-1, _LOOK_AHEAD))
@@ -56,7 +56,7 @@ def _upcoming(window: Window, now: float) -> list[tuple[float, float]]:
     return [(begin, end) for begin, end in spans if begin < end and now < end]
 
 
-def read_windows(value: Any, where: str) -> tuple[Window, ...]:
+def read_windows(value: Any, where: str) -> tuple[RepairWindow, ...]:
     """Read the windows from the chart's values. Raises ConfigError."""
     rows = value or ()
     if not isinstance(rows, (list, tuple)) or len(rows) > MAX_WINDOWS:
@@ -64,10 +64,10 @@ def read_windows(value: Any, where: str) -> tuple[Window, ...]:
     return tuple(_window(row, f"{where}[{place}]") for place, row in enumerate(rows))
 
 
-def _window(row: Any, where: str) -> Window:
+def _window(row: Any, where: str) -> RepairWindow:
     if not isinstance(row, Mapping) or not {"start", "end"} <= row.keys() <= set(_KEYS):
         raise ConfigError(f"{where} is {str(row)[:80]!r}", f"a mapping such as {_EXAMPLE}", "correct it")
-    return Window(
+    return RepairWindow(
         days=_days(row.get("days"), f"{where}.days"), start=_time(row["start"], f"{where}.start"),
         end=_time(row["end"], f"{where}.end"), zone=_zone(row.get("timeZone") or "UTC", f"{where}.timeZone"),
     )  # fmt: skip
