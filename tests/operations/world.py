@@ -52,6 +52,7 @@ class SimMachine:
         self.ill: dict[str, str] = {}
         """What is wrong with a GPU, by UUID; a reset cures it."""
         self.reset_gpus: list[tuple[str, ...]] = []
+        self.reset_ids: list[str] = []
         self.reset_ends = 0
         """The exit code of a reset."""
         self.cures = True
@@ -90,6 +91,7 @@ class SimMachine:
             return REFUSED, "the driver is open in pid 77 (kgpu)"
         self._marks.add(identity)
         self.reset_gpus.append(uuids)
+        self.reset_ids.append(identity)
         if self.cures and not self.reset_ends:
             self.ill = {uuid: why for uuid, why in self.ill.items() if uuid not in uuids}
         return self.reset_ends, "" if not self.reset_ends else "nvidia-smi has failed"
