@@ -77,7 +77,8 @@ class OperationsController:
         watching = self.watching
         served = not watching.kind_is_absent
         return figures(
-            watching.operations(), watching.unreadable(), self._writes, served=served, breaker=bool(watching.breaker)
+            watching.operations(), watching.unreadable(), self._writes, nodes=watching.nodes().values(),
+            now=self._now(), served=served, breaker=bool(watching.breaker),
         )  # fmt: skip
 
     def status(self) -> Mapping[str, object]:
