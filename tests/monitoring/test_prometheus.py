@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kgpu.base.files import write_atomic
 from kgpu.formats import yaml
+from kgpu.formats.crd.nodeoperation import NodeOperationSpec, NodeOperationStatus
 from kgpu.formats.names import ENV_HEALTH_CONFIG
 from kgpu.hw.simulator.create import create_root
 from kgpu.monitoring.alerts import ALERTS
 from kgpu.monitoring.boards import BOARDS
 from kgpu.monitoring.grafana import Board, Panel
+from kgpu.monitoring.model import RuleGroup
 from kgpu.monitoring.records import RECORDS
+from kgpu.operations.metrics import figures
+from kgpu.operations.model import Operation, stamp_of
 from kgpu.operator.metrics import OperatorFigures
 from tests.monitoring.world import (
     Kubelet,
@@ -41,6 +47,8 @@ IDLE = "idle"
 WORK = ("utilization=50", "memory-used=20000")
 PATIENT = "version: v1\ntimes: {raiseAfter: 1h, hungAfter: 1h}"
 """The health role judges no reading: on a busy machine a minute goes by, and what it says then stays for five more."""
+OF_PAGES = (RuleGroup.OPERATOR, RuleGroup.OPERATIONS, RuleGroup.NODES)
+"""Groups that ask what is on pages."""
 CHECKS = ("plugin", "driver", "toolkit", "cuda")
 
 
@@ -55,10 +63,33 @@ class World:
 
 
 def operator_page(*, well: bool) -> str:
-    figures = OperatorFigures()
+    own = OperatorFigures()
     status = {"reconciliation_status": float(well), "reconciliation_has_nfd_labels": float(well)}
-    figures.passed({**status, "gpu_nodes_total": 4.0, "nodes_upgrades_failed": float(not well)})
-    return figures.text()
+    own.passed({**status, "gpu_nodes_total": 4.0, "nodes_upgrades_failed": float(not well)})
+    return own.text() + operations_page(well=well)
+
+
+def operations_page(*, well: bool) -> str:
+    """Operations as the engine tells of them: one holds its node and one has failed long ago, or all that alerts name."""
+    now = time.time()
+    held, spec = stamp_of(now - (60 if well else 90000)), NodeOperationSpec(node_name="n1", type="Maintenance")
+    begun = NodeOperationStatus(phase="Acting", started_at=held)
+    late = NodeOperationStatus(
+        phase="Restoring", started_at=held, phase_deadline=stamp_of(now + (900 if well else -900))
+    )
+    over = NodeOperationStatus(
+        phase="Failed",
+        result="TransientFailure",
+        reason="NotWell",
+        completed_at=stamp_of(now - (90000 if well else 60)),
+    )
+    asked = msgspec.structs.replace(spec, approved=False)
+    rows = (("begun", spec, begun), ("late", spec, late), ("over", spec, over), ("asked", asked, NodeOperationStatus()))
+    operations = [
+        Operation(name=name, uid=name, version="1", created=now - (60 if well else 90000), spec=spec, status=status)
+        for name, spec, status in rows
+    ]
+    return figures(operations, (), {}, nodes=(), now=now, served=True, breaker=not well)
 
 
 def node_page(*, well: bool) -> str:
@@ -268,7 +299,7 @@ FAULTS: tuple[tuple[Step, tuple[str, ...], Step | None], ...] = (
     (driver_gone("n5"), ("GPUDriverSilent", "GPUMetricsStale"), None),
     (counters("no line of it is good\n"), ("GPUCountersRefused",), counters(GOOD)),
     (lambda world: set_pages(world.pages, well=False),
-     ("GPUNotAllocatable", *(alert.name for alert in ALERTS if alert.name.startswith("GPUOperator"))),
+     ("GPUNotAllocatable", *(alert.name for alert in ALERTS if alert.group in OF_PAGES)),
      lambda world: set_pages(world.pages, well=True)),
 )  # fmt: skip
 

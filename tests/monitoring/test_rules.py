@@ -116,6 +116,15 @@ def gpu(name: str, values: str, more: str = "") -> dict[str, str]:
     return {f"{name}{{{GPU}{',' if more else ''}{more}}}": values}
 
 
+OPERATION = {"node": "n1", "operation": "m", "type": "Maintenance"}
+
+
+def operation(metric: str, values: str, more: str = "") -> dict[str, str]:
+    """As both replicas of the operator tell it: it is one alert."""
+    about = ",".join([*(f'{key}="{value}"' for key, value in OPERATION.items()), *([more] if more else [])])
+    return {f'kgpu_node_operation_{metric}{{{about},pod="{pod}"}}': values for pod in ("a", "b")}
+
+
 FULL = gpu("DCGM_FI_DEV_FB_USED", "97x120") | gpu("DCGM_FI_DEV_FB_FREE", "3x120")
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 XIDS = "DCGM_EXP_XID_ERRORS_COUNT"
@@ -185,6 +194,21 @@ STORIES = (
     Story("GPUOperatorReconciliationFailedNfdLabelsMissing",
           {"gpu_operator_reconciliation_status": "0x120", "gpu_operator_reconciliation_has_nfd_labels": "0x120"}, "30m"),
     Story("GPUOperatorDriverAutoUpgradeFailures", {"gpu_operator_nodes_upgrades_failed": "2x120"}, "30m"),
+    Story("GPUNodeOperationStuck", operation("overdue_seconds", "0 301x20", 'phase="Restoring"'), "3m",
+          {**OPERATION, "phase": "Restoring"}),
+    Story("GPUNodeOperationStuck", operation("overdue_seconds", "300x20", 'phase="Draining"'), "9m", fires=False),
+    Story("GPUNodeOperationFailed", operation("failed_timestamp_seconds", "60x2000", 'reason="NotWell"'), "23h",
+          {**OPERATION, "reason": "NotWell"}),
+    Story("GPUNodeOperationFailed", operation("failed_timestamp_seconds", "60x2000", 'reason="NotWell"'), "25h",
+          fires=False),
+    Story("GPUNodeHeldLong", operation("held_seconds", "86401x20"), "5m", OPERATION),
+    Story("GPUNodeHeldLong", operation("held_seconds", "86400x20"), "9m", fires=False),
+    Story("GPUNodeHeldLong", operation("held_seconds", "86401x20") |
+          operation("overdue_seconds", "0x20", 'phase="Acting"'), "9m", fires=False),
+    Story("GPUNodeOperationUnapproved", operation("unapproved_seconds", "86401x20"), "5m", OPERATION),
+    Story("GPUNodeOperationUnapproved", operation("unapproved_seconds", "86400x20"), "9m", fires=False),
+    Story("GPURemediationStopped", {f'kgpu_remediation_stopped{{pod="{pod}"}}': "1x20" for pod in "ab"}, "1m"),
+    Story("GPURemediationStopped", {"kgpu_remediation_stopped": "0x20"}, "9m", fires=False),
     *(
         Story(f"GPUOperatorNodeDeployment{word}Failed", {f'gpu_operator_node_{check}_ready{{node="n1"}}': "0x120"},
               "30m", {"node": "n1"})

@@ -172,4 +172,47 @@ OF_NODES: Final = _alerts(
     ),
 )  # fmt: skip
 
-ALERTS: Final = (*OF_GPUS, *OF_HEALTH, *OF_EXPORTER, *OF_OPERATOR, *OF_NODES)
+_OPERATION: Final = "{{ $labels.type }} {{ $labels.operation }} on node {{ $labels.node }}"
+_SHOW: Final = "`kgpu operations show {{ $labels.operation }}`"
+
+
+def _by_operation(metric: str, more: str = "") -> str:
+    """One series per operation, whichever of the operator's replicas tells of it."""
+    return f"max by (node, operation, type{more}) (kgpu_node_operation_{metric})"
+
+
+_HELD: Final = _by_operation("held_seconds")
+_OVERDUE: Final = _by_operation("overdue_seconds", ", phase")
+_FAILED_AT: Final = _by_operation("failed_timestamp_seconds", ", reason")
+_STUCK: Final = (
+    "Restoring: the node could not be given back and stays cordoned; any other phase: no operator leads, or its writes "
+    f"are refused. {_SHOW} says how far it is, `kgpu status` whether an operator runs, and its log why it stays"
+)
+_AFTER_FAILURE: Final = (
+    f"{_SHOW} says why and what was in its way; the node is no longer held. This ends once one succeeds there"
+)
+_APPROVE: Final = (
+    f"{_SHOW} says what it is for, `kgpu operations plan {{{{ $labels.operation }}}}` which pods would go; "
+    "`kgpu operations approve {{ $labels.operation }}` lets it begin, and `cancel` ends it"
+)
+_STOPPED: Final = (
+    "`kubectl get configmap -A --field-selector metadata.name=kgpu-remediation -o yaml` says which nodes, and how to "
+    "go on. GPUs are hardly the cause: look first for what these nodes share"
+)
+OF_OPERATIONS: Final = _alerts(
+    RuleGroup.OPERATIONS,
+    ("GPUNodeOperationStuck", f"{_OVERDUE} > {{threshold}}", 300, "1m", "critical",
+         f"{_OPERATION} is {{{{ $labels.phase }}}} {{{{ $value | humanizeDuration }}}} longer than it may", _STUCK),
+    ("GPUNodeOperationFailed", f"time() - {_FAILED_AT} < {{threshold}}", 86400, "0m", "warning",
+         f"{_OPERATION} has failed: {{{{ $labels.reason }}}}", _AFTER_FAILURE),
+    # What has an end of its own is stuck when that is over.
+    ("GPUNodeHeldLong", f"{_HELD} > {{threshold}} unless on (node, operation) {_OVERDUE}", 86400, "5m", "warning",
+         f"{_OPERATION} has held the node for {{{{ $value | humanizeDuration }}}}, and nothing ends it",
+         "When the work on the node is done: `kgpu operations resume {{ $labels.operation }}`"),
+    ("GPUNodeOperationUnapproved", f"{_by_operation('unapproved_seconds')} > {{threshold}}", 86400, "5m", "warning",
+         f"{_OPERATION} has waited {{{{ $value | humanizeDuration }}}} for approval", _APPROVE),
+    ("GPURemediationStopped", "max(kgpu_remediation_stopped) == 1", None, "0m", "critical",
+         "So many nodes called for a repair at once that kgpu begins no more on its own", _STOPPED),
+)  # fmt: skip
+
+ALERTS: Final = (*OF_GPUS, *OF_HEALTH, *OF_EXPORTER, *OF_OPERATOR, *OF_OPERATIONS, *OF_NODES)

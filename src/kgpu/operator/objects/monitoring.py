@@ -40,6 +40,9 @@ class MetricsEndpoint:
 
 FROM_OPERATOR: Final = MetricsEndpoint(name=OPERATOR, state=STATE, port="gpu-operator-metrics", number=8080)
 
+_OF_OPERATOR: Final = (RuleGroup.OPERATOR, RuleGroup.OPERATIONS)
+"""The groups that watch what the operator says."""
+
 
 def operator_objects(scene: Scene) -> list[Object]:
     """The objects for the operator's own metrics: always a Service, and the rest if the policy wants a
@@ -52,7 +55,7 @@ def operator_objects(scene: Scene) -> list[Object]:
     return [
         service,
         *monitors_of(scene, FROM_OPERATOR, monitor),
-        *rules_of(scene, FROM_OPERATOR, str(RuleGroup.OPERATOR), (RuleGroup.OPERATOR,), monitor),
+        *rules_of(scene, FROM_OPERATOR, str(RuleGroup.OPERATOR), _OF_OPERATOR, monitor),
     ]
 
 
