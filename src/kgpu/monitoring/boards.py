@@ -26,6 +26,13 @@ _XID_TABLE: Final = (
     f"sum by (node, hostname, gpu, xid) (max_over_time(DCGM_EXP_XID_ERRORS_TOTAL{{{_D}}}[1d])) "
     f"or sum by (node, hostname, gpu) (DCGM_EXP_XID_ERRORS_COUNT{{{_D}}}) * 0"
 )
+# Both replicas of the operator tell of every operation.
+_OPERATIONS: Final = "max by (type, phase) (kgpu_node_operations{{{}}})"
+_BEGUN: Final = 'phase!~"Pending|Complete|Failed"'
+_PENDING: Final = 'phase="Pending"'
+_SUGGESTED: Final = f"max by (operation) (kgpu_node_operation_unapproved_seconds{{{_N}}})"
+_FAILED: Final = f"max by (operation) (kgpu_node_operation_failed_timestamp_seconds{{{_N}}})"
+_HOLDING: Final = f"max by (node, operation, type) (kgpu_node_operation_held_seconds{{{_N}}})"
 _INSTANCE: Final = "{{node}} GPU {{gpu}} {{GPU_I_PROFILE}} {{GPU_I_ID}}"
 _GPU: Final = "GPU {{gpu}}"
 _SHARED: Final = f'DCGM_FI_DEV_GPU_UTIL{{{_HELD}}} or 100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{_HELD},GPU_I_ID!=""}}'
@@ -85,6 +92,24 @@ OVERVIEW: Final = Board(
             Panel("MIG instances: engines in use", PanelType.LINES, (
                 (f'DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{_D},GPU_I_ID!=""}}', _INSTANCE),),
                 "percentunit"),
+        )),
+        PanelRow(4, (
+            Panel("Nodes held by operations", PanelType.STAT, (("max(kgpu_nodes_held)", ""),)),
+            Panel("Operations at work", PanelType.STAT, (
+                (f"sum({_OPERATIONS.format(_BEGUN)}) or vector(0)", ""),)),
+            Panel("Operations that wait", PanelType.STAT, (
+                (f"sum({_OPERATIONS.format(_PENDING)}) or vector(0)", ""),)),
+            Panel("Suggestions to approve", PanelType.STAT, (
+                (f"count({_SUGGESTED}) or vector(0)", ""),), steps=(1, 10_000)),
+            Panel("Operations that failed (last 24h)", PanelType.STAT, (
+                (f"count({_FAILED}) or vector(0)", ""),), steps=(1, 1)),
+            Panel("Remediation stopped", PanelType.STAT, (("max(kgpu_remediation_stopped)", ""),), steps=(1, 1)),
+        )),
+        PanelRow(8, (
+            Panel("Operations by phase", PanelType.LINES, ((_OPERATIONS.format(""), "{{type}} {{phase}}"),)),
+            Panel("How long nodes are held", PanelType.TABLE, ((_HOLDING, ""),), "s"),
+            Panel("Operations by outcome", PanelType.TABLE, (
+                ("max by (type, result, reason) (kgpu_node_operations_ended)", ""),)),
         )),
     ),
 )  # fmt: skip
