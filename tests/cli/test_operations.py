@@ -9,7 +9,6 @@ import pytest
 
 from kgpu.cli import _operations
 from kgpu.cli.main import main
-from kgpu.cli.status import open_operations, operation_lines
 from kgpu.formats import names
 from kgpu.formats.gpu_report import ReportedGpu, encode, report
 from kgpu.formats.xid.action import Action
@@ -324,17 +323,3 @@ def test_the_plan_of_an_operation(cluster: Moving, capsys: Said) -> None:
 )
 def test_ages_are_kubectls(seconds: float, text: str) -> None:
     assert _operations.short(seconds) == text
-
-
-async def test_the_status_shows_what_is_being_done(cluster: Moving) -> None:
-    assert operation_lines(await open_operations(cluster)) == []
-    cluster.operation("m", "n1")
-    held = {**cluster.object(NODE_OPERATIONS, "m"), "status": status("Acting", "held")}
-    cluster.put(NODE_OPERATIONS, held)
-    cluster.operation("old", "n2")
-    cluster.put(NODE_OPERATIONS, {**cluster.object(NODE_OPERATIONS, "old"), "status": status("Complete")})
-    head, line = operation_lines(await open_operations(cluster))
-    assert head == "1 operation on a node:"
-    assert line.split()[:4] == ["m", "n1", "Maintenance", "Acting"]
-    cluster.unserved.add(NODE_OPERATIONS)
-    assert await open_operations(cluster) == ()

@@ -13,13 +13,11 @@ from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, pr
 from kgpu.formats.operands import BY_NAME
 
 if TYPE_CHECKING:
-    from kgpu.operations.model import Operation, UnreadableOperation
-
-    Operations = tuple[Operation | UnreadableOperation, ...]
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from kgpu.cli._status_operations import NodeOperations
     from kgpu.operator.field_rows import FieldRow
     from kgpu.operator.overview import NodeOverview, Overview, ShownProblem
     from kgpu.operator.watching import WatchedCluster
@@ -64,51 +62,26 @@ def status(context: click.Context, *, kubeconfig: str, namespace: str, output: s
     if output == "json":
         import msgspec
 
-        from kgpu.cli._operations import as_data
-
-        print_json({**msgspec.to_builtins(overview), "operations": [as_data(row) for row in operations]})
+        print_json({**msgspec.to_builtins(overview), **operations.as_data()})
     else:
+        import time
+
         click.echo(render(overview, width=_width()), nl=False)
-        click.echo("".join(f"{line}\n" for line in operation_lines(operations)), nl=False)
+        click.echo("".join(f"{line}\n" for line in operations.lines(time.time())), nl=False)
     if not overview.ready:
         raise click.exceptions.Exit(NOT_READY)
 
 
-async def _look(kubeconfig: str, namespace: str) -> tuple[Overview, Operations]:
+async def _look(kubeconfig: str, namespace: str) -> tuple[Overview, NodeOperations]:
+    from kgpu.cli._status_operations import read_operations
     from kgpu.kube.client import connect
 
     api = connect(kubeconfig)
     try:
-        return await read(api, namespace), await open_operations(api)
+        overview = await read(api, namespace)
+        return overview, await read_operations(api, overview.namespace)
     finally:
         await api.close()
-
-
-async def open_operations(api: WatchedCluster) -> Operations:
-    """What is being done to nodes, and what waits; nothing where that can't be read."""
-    from kgpu.base.errors import KubeError
-    from kgpu.operations.model import Operation
-    from kgpu.operations.requests import known_operations
-
-    try:
-        rows = await known_operations(api)
-    except KubeError:
-        return ()
-    return tuple(row for row in rows if not isinstance(row, Operation) or not row.ended)
-
-
-def operation_lines(operations: Operations) -> list[str]:
-    """Operations on nodes as the screen shows them."""
-    import time
-
-    from kgpu.cli._operations import table
-
-    if not operations:
-        return []
-    many = "operation on a node" if len(operations) == 1 else "operations on nodes"
-    shown, more = operations[:MOST_ROWS], len(operations) - MOST_ROWS
-    rest = [f"  and {more} more; kgpu operations has them all"] if more > 0 else []
-    return [f"{len(operations)} {many}:", *(f"  {line}" for line in table(shown, time.time())[1:]), *rest]
 
 
 async def read(api: WatchedCluster, namespace: str) -> Overview:

@@ -63,7 +63,7 @@ def figures(
         ),
         "kgpu_node_operation_unapproved_seconds": _named(unapproved, lambda one: max(0.0, now - one.created)),
         "kgpu_node_operation_failed_timestamp_seconds": _named(
-            _failed(operations, now), lambda one: moment_of(one.status.completed_at), reason=True
+            failed_lately(operations, now), lambda one: moment_of(one.status.completed_at), reason=True
         ),
         "kgpu_nodes_held": [({}, sum(node.held for node in nodes))],
         "kgpu_remediation_stopped": [({}, breaker)],
@@ -86,7 +86,7 @@ def _by_result(operations: Iterable[Operation]) -> list[Sample]:
     ]
 
 
-def _failed(operations: Sequence[Operation], now: float) -> list[Operation]:
+def failed_lately(operations: Sequence[Operation], now: float) -> list[Operation]:
     """Those that failed within a day, while none that ended later has succeeded on the same node."""
     ended = sorted(
         (operation for operation in operations if operation.ended),

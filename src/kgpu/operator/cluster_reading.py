@@ -97,6 +97,14 @@ async def read_cluster(api: WatchedCluster, namespace: str = "") -> ClusterReadi
     )
 
 
+async def operations_on(api: WatchedCluster, namespace: str) -> bool:
+    """Whether there is an operator of kgpu that carries out NodeOperations. Raises KubeError."""
+    return any(
+        names.ENV_OPERATIONS in env and _on(env, names.ENV_OPERATIONS)
+        for env in (dict(_env(deployment)) for deployment in await _own_deployments(api, namespace))
+    )
+
+
 def _assumed(observed: ObservedCluster, unread: Mapping[str, str]) -> ObservedCluster:
     """Fill in what could not be read as if it were fine, so that nothing unread is reported as missing."""
     if "configmaps" in unread:
