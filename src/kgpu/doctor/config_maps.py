@@ -2,8 +2,9 @@
 
 A rule reads a ConfigMap because a ClusterPolicy names it, because a part of the GPU stack mounts it, or because it is
 of a certain form: a plugin's or a MIG manager's configuration beside the stack, a job that scrapes GPU exporters, a
-dashboard of their fields, a workflow of AMD's operator. Of jobs and dashboards only what rules read is kept, as things
-of other teams stand beside it. tests/doctor/test_config_maps.py holds that an archive is judged like its cluster.
+dashboard of their fields, kgpu's open breaker, a workflow of AMD's operator. Of jobs and dashboards only what rules
+read is kept, as things of other teams stand beside it. tests/doctor/test_config_maps.py holds that an archive is judged
+like its cluster.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kgpu.doctor import matching, stack_config
 from kgpu.doctor.kinds import mounted_config_maps
 from kgpu.doctor.objects import Key, Obj, plain
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.formats import yaml
+from kgpu.formats import names, yaml
 
 Texts: TypeAlias = dict[str, str]
 """By key of a ConfigMap's data."""
@@ -138,6 +139,18 @@ def _dashboards(snapshot: Snapshot) -> Iterator[tuple[Obj, Texts]]:
             yield obj, {key: value for key, value in fields.items() if value}
 
 
+def open_breakers(snapshot: Snapshot) -> Iterator[Obj]:
+    """The ConfigMaps that say that kgpu does nothing more about verdicts; one of a tenant's says nothing."""
+    stack_spaces = spaces(snapshot)
+    for obj in snapshot.all("ConfigMap"):
+        if obj.name == names.REMEDIATION_CONFIG_MAP and obj.namespace in stack_spaces:
+            yield obj
+
+
+def _breakers(snapshot: Snapshot) -> Iterator[tuple[Obj, Texts]]:
+    return ((obj, dict(_texts(obj))) for obj in open_breakers(snapshot))
+
+
 def _workflows(snapshot: Snapshot) -> Iterator[tuple[Obj, Texts]]:
     amd_spaces = {one.namespace for one in snapshot.all("DeviceConfig")}
     for obj in snapshot.all("ConfigMap"):
@@ -146,5 +159,5 @@ def _workflows(snapshot: Snapshot) -> Iterator[tuple[Obj, Texts]]:
 
 
 _ROWS: Final[tuple[Callable[[Snapshot], Iterator[tuple[Obj, Texts]]], ...]] = (
-    _named, _mounted, _beside_the_stack, _scraped, _dashboards, _workflows,
+    _named, _mounted, _beside_the_stack, _scraped, _dashboards, _breakers, _workflows,
 )  # fmt: skip

@@ -60,6 +60,7 @@ KINDS: Final = (
     Wanted(_kind(NVIDIA_DOMAIN, "v1", "clusterpolicies", "ClusterPolicy", namespaced=False), any_version=True),
     Wanted(_kind(NVIDIA_DOMAIN, "v1alpha1", "nvidiadrivers", "NVIDIADriver", namespaced=False), any_version=True),
     Wanted(_kind(NVIDIA_DOMAIN, "v1alpha1", "gpuclusters", "GPUCluster", namespaced=False), any_version=True),
+    Wanted(kinds.NODE_OPERATIONS, any_version=True),
     Wanted(_kind("nfd.k8s-sigs.io", "v1alpha1", "nodefeatures", "NodeFeature"), any_version=True),
     Wanted(
         _kind("nfd.k8s-sigs.io", "v1alpha1", "nodefeaturerules", "NodeFeatureRule", namespaced=False), any_version=True

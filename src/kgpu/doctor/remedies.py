@@ -36,6 +36,8 @@ EXEC: Final = "kubectl -n {namespace} exec {name} -- "
 """What is to be run in the pod's container stands behind it."""
 PATCH_POLICY: Final = "kubectl patch clusterpolicy {policy} --type merge -p {change}"
 _HELM_SET: Final = "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set {setting}"
+SHOW_OPERATION: Final = "kgpu operations show {name}"
+PLAN_OPERATION: Final = "kgpu operations plan {name}"
 ASK_DOCTOR: Final = "kgpu doctor node {node}"
 XID: Final = "kgpu xid {xid}"
 CDI_ANEW: Final = Remedy("kgpu cdi generate --output /var/run/cdi/nvidia.yaml")
@@ -236,6 +238,31 @@ def helm_set(setting: str) -> Remedy:
 def ask_doctor(node: str) -> Remedy:
     """What the doctor says of a node."""
     return Remedy(ASK_DOCTOR, node=node)
+
+
+def show_operation(name: str) -> Remedy:
+    """All that is known of one of kgpu's operations on a node."""
+    return Remedy(SHOW_OPERATION, name=name)
+
+
+def plan_operation(name: str) -> Remedy:
+    """Which pods an operation would move, and which may not go."""
+    return Remedy(PLAN_OPERATION, name=name)
+
+
+def approve_operation(name: str) -> Remedy:
+    """Let an operation begin."""
+    return Remedy("kgpu operations approve {name}", name=name)
+
+
+def cancel_operation(name: str) -> Remedy:
+    """End an operation and give its node back."""
+    return Remedy("kgpu operations cancel {name}", name=name)
+
+
+def resume_operation(name: str) -> Remedy:
+    """Say that a maintenance is over, and give its node back."""
+    return Remedy("kgpu operations resume {name}", name=name)
 
 
 def explain_xid(code: int) -> Remedy:

@@ -14,6 +14,7 @@ from kgpu.doctor import matching, smallest_change
 from kgpu.doctor.agent_reports import ill
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import Evidence, NodeRow
+from kgpu.doctor.node_operations import holding
 from kgpu.doctor.smallest_change import FittingChange
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.fit.explain import explain, explain_pod
@@ -52,7 +53,8 @@ class Judged:
     """
 
     def __init__(self, view: PodView, nodes: tuple[Node, ...], snapshot: Snapshot) -> None:
-        self.view, self.nodes, self._fit, self._ill = view, nodes, snapshot.fit, ill(snapshot)
+        self.view, self.nodes, self._fit = view, nodes, snapshot.fit
+        self._closed = ill(snapshot) | holding(snapshot).keys()
         self.reasons: Mapping[str, tuple[Reason, ...]] = {
             node.name: _once(explain(view, node.name, self._fit)) for node in nodes
         }
@@ -62,8 +64,8 @@ class Judged:
     @cached_property
     def changes(self) -> tuple[FittingChange, ...]:
         found = smallest_change.smallest(self.view, self._fit, self.reasons)
-        # A node that is not well is mended before anybody puts work on it.
-        return tuple(one for one in found if one.kind != smallest_change.UNCORDON or one.subject not in self._ill)
+        # A node that is not well is mended before anybody puts work on it, and uncordoning ends an operation halfway.
+        return tuple(one for one in found if one.kind != smallest_change.UNCORDON or one.subject not in self._closed)
 
     @cached_property
     def fits(self) -> tuple[str, ...]:

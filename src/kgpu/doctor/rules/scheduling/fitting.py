@@ -9,6 +9,7 @@ from kgpu.doctor import commands, edits, idle_daemons, matching, remedies, small
 from kgpu.doctor.agent_reports import ill, ill_by
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
+from kgpu.doctor.node_operations import holding
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.plugin.registering import is_closed
 from kgpu.doctor.scheduler import silent_scheduler
@@ -238,7 +239,8 @@ def strict_bound(snapshot: Snapshot) -> Iterator[Finding]:
 def cordoned(snapshot: Snapshot) -> Iterator[Finding]:
     """A driver upgrade, a MIG change or a person has cordoned the node and nobody has uncordoned it."""
     for pending in waiting(snapshot):
-        candidates = pending.only(UNSCHEDULABLE_FILTER)
+        held = holding(snapshot)  # of these NOP-02 tells
+        candidates = tuple(name for name in pending.only(UNSCHEDULABLE_FILTER) if name not in held)
         if not candidates or pending.fits:
             continue
         nodes = tuple(name for name in candidates if name not in ill(snapshot))

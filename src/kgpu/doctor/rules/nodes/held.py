@@ -1,0 +1,182 @@
+"""Rows NOP about nodes that an operation holds: which one, for whom, how far it is, and what is in its way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.base.remedy import Remedy
+from kgpu.doctor import remedies
+from kgpu.doctor.kinds import Pod
+from kgpu.doctor.model import CERTAIN, Evidence, Finding, Level, Place
+from kgpu.doctor.node_operations import KnownOperation, holding
+from kgpu.doctor.rule import rule
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.waiting import UNSCHEDULABLE_FILTER, Waiting, waiting
+from kgpu.fit.read import label_selector
+from kgpu.formats.crd.nodeoperation import OperationPhase
+
+_OWN: Final = ("kgpu/operations, source",)
+_BUDGETS: Final = (*_OWN, "kubernetes/kubernetes#72320", "kubernetes/kubernetes#75957")
+_PERSON: Final = "until somebody resumes it"
+_MOST_PODS: Final = 5
+
+
+@rule("NOP-01", "A node is cordoned for an operation", Place.CLUSTER, rests_on=_OWN)
+def held(snapshot: Snapshot) -> Iterator[Finding]:
+    """kgpu cordons a node, empties it and holds it while it reboots or somebody works on it; then the node is given
+    back as it was. Uncordoning it meanwhile ends the operation halfway. The Node's annotation kgpu.dev/cordon and the
+    NodeOperation show it.
+    """
+    kept_out = {name for pending in waiting(snapshot) for name in _kept_out(pending)}
+    for name, record in holding(snapshot).items():
+        if name in kept_out or name in snapshot.once(_blocked):
+            continue  # NOP-02 says the same to those who wait, NOP-05 why it takes so long
+        late = record.late(snapshot)
+        yield Finding(
+            subject=snapshot.nodes[name].subject,
+            cause=f"node {name} is held by {record.who}, {record.how_far}{_beyond(record, snapshot)}",
+            evidence=(snapshot.nodes[name].cite("spec.unschedulable"), *record.cited()),
+            remedy=record.steps(snapshot),
+            confidence=CERTAIN,
+            level=Level.PROBLEM if late else Level.NOTE,
+            since=record.status.started_at or "",
+            nodes=(name,),
+        )
+
+
+@rule("NOP-02", "A pod waits for a node that an operation holds", Place.CLUSTER, rests_on=_OWN)
+def kept_out(snapshot: Snapshot) -> Iterator[Finding]:
+    """The pod would fit on a node that is cordoned, because kgpu empties it, reboots it, or holds it for somebody who
+    works on it. It is placed when the operation has given the node back. Do not uncordon the node: that ends the
+    operation halfway.
+    """
+    for pending in waiting(snapshot):
+        nodes = () if pending.fits else _kept_out(pending)
+        if not nodes:
+            continue
+        node, record = nodes[0], holding(snapshot)[nodes[0]]
+        more = f" (and {len(nodes) - 1} more nodes that are held)" if len(nodes) > 1 else ""
+        late = record.late(snapshot)
+        yield Finding(
+            cause=(
+                f"{pending.who} waits: node {node}{more} would do, but is held by {record.who}, {record.how_far}"
+                f"{_beyond(record, snapshot)}"
+            ),
+            evidence=(snapshot.nodes[node].cite("spec.unschedulable"), *record.cited(), *pending.said()),
+            remedy=record.steps(snapshot),
+            confidence=CERTAIN,
+            level=Level.PROBLEM if late else Level.WAIT,
+            expected="" if late else _expected(record),
+            **pending.shared(nodes=nodes),
+        )
+
+
+def _kept_out(pending: Waiting) -> tuple[str, ...]:
+    """The held nodes on which nothing but the cordon is against a pod."""
+    return tuple(name for name in pending.only(UNSCHEDULABLE_FILTER) if name in holding(pending.snapshot))
+
+
+def _expected(record: KnownOperation) -> str:
+    if record.in_maintenance and not record.status.phase_deadline:
+        return _PERSON
+    return f"this phase until {record.status.phase_deadline} at most" if record.status.phase_deadline else "minutes"
+
+
+def _beyond(record: KnownOperation, snapshot: Snapshot) -> str:
+    late = record.late(snapshot)
+    return f"; that should have been over by {record.status.phase_deadline}" if late else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocker:
+    """What keeps a pod on a node that is emptied."""
+
+    why: str
+    evidence: tuple[Evidence, ...]
+    remedy: tuple[Remedy, ...]
+
+
+@rule("NOP-05", "Pods do not leave a node that is emptied", Place.CLUSTER, explains=("NOP-02",), rests_on=_BUDGETS)
+def not_emptied(snapshot: Snapshot) -> Iterator[Finding]:
+    """An operation waits for pods to leave its node. A PodDisruptionBudget that allows no disruption refuses the
+    eviction until another pod of its application is ready; two budgets for one pod refuse it for ever; a finalizer
+    keeps a pod that has ended. kgpu deletes nothing past a budget: at its limit the operation fails and gives the node
+    back.
+    """
+    for name, rows in snapshot.once(_blocked).items():
+        yield _not_emptied(name, holding(snapshot)[name], rows)
+
+
+def _blocked(snapshot: Snapshot) -> dict[str, list[tuple[Pod, _Blocker]]]:
+    """By held node, the pods that something keeps there."""
+    by_node = {name: list(_kept(snapshot, name, record)) for name, record in holding(snapshot).items()}
+    return {name: rows for name, rows in by_node.items() if rows}
+
+
+def _kept(snapshot: Snapshot, node: str, record: KnownOperation) -> Iterator[tuple[Pod, _Blocker]]:
+    if record.phase is not OperationPhase.DRAINING or record.status.drain is None:
+        return
+    for row in record.status.drain.waiting:
+        pod = snapshot.pods.get((row.namespace, row.name))
+        blocker = _blocker(snapshot, pod) if pod is not None and pod.node == node else None
+        if pod is not None and blocker is not None:
+            yield pod, blocker
+
+
+def _not_emptied(node: str, record: KnownOperation, rows: list[tuple[Pod, _Blocker]]) -> Finding:
+    told = "; ".join(f"{pod}: {blocker.why}" for pod, blocker in rows[:_MOST_PODS])
+    more = f"; and {len(rows) - _MOST_PODS} more" if len(rows) > _MOST_PODS else ""
+    limit = f" At {record.status.phase_deadline} it fails." if record.status.phase_deadline else ""
+    remedy = dict.fromkeys(step for _, blocker in rows[:_MOST_PODS] for step in blocker.remedy)
+    return Finding(
+        subject=record.obj.subject,
+        cause=f"{record.who} can't empty node {node}: {told}{more}.{limit}",
+        evidence=(*record.cited(), *(one for _, blocker in rows[:_MOST_PODS] for one in blocker.evidence)),
+        remedy=(*remedy, remedies.cancel_operation(record.name).why("or end the operation, which gives the node back")),
+        confidence=CERTAIN,
+        since=record.status.phase_since or "",
+        nodes=(node,),
+        pods=tuple(pod.path for pod, _ in rows),
+    )
+
+
+def _blocker(snapshot: Snapshot, pod: Pod) -> _Blocker | None:
+    """What keeps a pod that has to go, None for one that just has not gone yet."""
+    finalizers = [str(name) for name in pod.list("metadata.finalizers")]
+    if pod.deleting:
+        if not finalizers or snapshot.overdue(pod) is None:
+            return None
+        return _Blocker(
+            f"it has ended and is kept by its finalizer {finalizers[0]}",
+            (pod.cite("metadata.finalizers"), pod.cite("metadata.deletionTimestamp")),
+            (
+                Remedy("see why the controller of the finalizer does not take it away; only if it is gone for good:"),
+                remedies.edit(pod.namespace, "pod", pod.name),
+            ),
+        )
+    budgets = [
+        budget
+        for budget in snapshot.all("PodDisruptionBudget")
+        # As the eviction API sees it: an empty selector selects every pod of the namespace.
+        if budget.namespace == pod.namespace and label_selector(budget.at("spec.selector")).matches(pod.labels)
+    ]
+    if len(budgets) > 1:
+        shown = ", ".join(budget.name for budget in budgets)
+        return _Blocker(
+            f"the PodDisruptionBudgets {shown} all select it, so that it can't be evicted",
+            tuple(budget.cite("spec.selector") for budget in budgets),
+            (remedies.edit(pod.namespace, "poddisruptionbudget", budgets[-1].name).why("let one of them select it"),),
+        )
+    if budgets and budgets[0].number("status.disruptionsAllowed") <= 0:
+        return _Blocker(
+            f"its PodDisruptionBudget {budgets[0].name} allows no disruption now",
+            (budgets[0].cite("status.disruptionsAllowed"),),
+            (
+                remedies.describe(pod.namespace, "poddisruptionbudget", budgets[0].name).why(
+                    "it is evicted once another pod of its application is ready: add a replica, or change the budget"
+                ),
+            ),
+        )
+    return None
