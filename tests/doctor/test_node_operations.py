@@ -14,6 +14,7 @@ from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources.files import read
 from kgpu.formats import yaml
+from tests.doctor.example import all_examples
 from tests.doctor.small import TAKEN, node, plugin, pod
 
 UID = "3f1c2f6e-9a0b-4c44-8f0e-8a2f1d9c7b11"
@@ -188,6 +189,13 @@ def test_what_kubectl_has_written_is_read(tmp_path: Path) -> None:
         )
         (tmp_path / f"{name}.yaml").write_text(text)
     assert [one.id for one in diagnose(read(str(tmp_path)), strict=True).findings] == ["NOP-02"]
+
+
+def test_the_page_for_owners_of_pods_says_what_the_doctor_says() -> None:
+    (example,) = (one for one in all_examples() if one.name == "NOP-02")
+    (told,) = diagnose(example.snapshot(example.broken), strict=True).findings
+    page = Path(__file__).parents[2] / "docs/how-to/what-happens-to-my-pod.md"
+    assert told.cause in page.read_text().splitlines()
 
 
 def test_pods_that_fit_elsewhere_do_not_wait_for_a_held_node() -> None:
