@@ -277,7 +277,7 @@ def test_the_table_of_nvidia_smi() -> None:
     assert (found["driverVersion"], found["cuda"]) == ("550.127.05", "12.4")
     well, lost = found["gpus"]
     assert (well["name"], well["pci"], well["migEnabled"]) == ("NVIDIA A100-SXM4-80GB", "0000:07:00.0", True)
-    assert lost["problems"] == ["lost: nvidia-smi shows ERR! for it"]
+    assert lost["lost"] == "nvidia-smi shows ERR! for it"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import msgspec
 import pytest
 
 from kgpu.doctor import smallest_change, waiting
@@ -133,7 +134,9 @@ def test_checks_of_the_node_do_not_fail_because_of_a_gpu_that_works() -> None:
 def wrong(index: int, uuid: str = "") -> UnpassedDevice:
     uuid = uuid or f"GPU-{index}"
     trouble = CheckTrouble(what="the GPU computes wrong: 1 of 9", expected="the right sums", remedy=f"replace {index}")
-    return UnpassedDevice(uuid=uuid, gpu=uuid, name=f"GPU {index} (NVIDIA A100-SXM4-80GB)", trouble=trouble)
+    return UnpassedDevice(
+        uuid=uuid, gpu=uuid, name=f"GPU {index} (NVIDIA A100-SXM4-80GB)", index=index, trouble=trouble
+    )
 
 
 def test_each_gpu_that_fails_a_check_is_told_once_as_what_it_is() -> None:
@@ -146,6 +149,12 @@ def test_each_gpu_that_fails_a_check_is_told_once_as_what_it_is() -> None:
     assert sorted("computes wrong" in one.cause for one in same.findings) == [False, True]
     ill = report(node(7, LOST, checks_said("driver", wrong(3, THIRD))), AGENT)
     assert not any("computes wrong" in one.cause for one in ill.findings), "it is told as lost"
+
+
+def test_a_gpu_of_an_older_agent_has_the_name_that_the_agent_gives_it() -> None:
+    older = msgspec.structs.replace(wrong(1), index=None)
+    found = report(node(8, WELL, checks_said("cuda", older)), AGENT)
+    assert "GPU 1 (NVIDIA A100-SXM4-80GB) of node gpu-1" in found.findings[0].cause
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_readings_by_their_names(values: dict[str, object], attr: str, expected:
 
 def test_findings_are_problems() -> None:
     finding = HardwareFinding(
-        subject=GPU.uuid, problem=Problem.LOST, what="GPU 0: handle: lost", expected="", remedy=""
+        subject=GPU.uuid, problem=Problem.LOST, what="handle: lost", expected="", remedy="", gpu=0
     )
     assert reading_of(replace(GPU, findings=(finding,)), {}, 1.0).problems == (("lost", "handle: lost"),)
 
@@ -74,7 +74,7 @@ def test_findings_are_problems() -> None:
 )
 def test_what_the_driver_asks_for_is_told_once(recovery: str, kinds: list[str]) -> None:
     finding = HardwareFinding(
-        subject=GPU.uuid, problem=Problem.NEEDS_RESET, what="GPU 0: reset required", expected="", remedy=""
+        subject=GPU.uuid, problem=Problem.NEEDS_RESET, what="reset required", expected="", remedy="", gpu=0
     )
     found = reading_of(replace(GPU, findings=(finding,), recovery_action=recovery), {}, 1.0)
     assert (found.recovery, [kind for kind, _ in found.problems]) == (recovery, kinds)
@@ -99,7 +99,7 @@ def test_a_gpu_that_can_not_be_read_was_not_reset() -> None:
     memory = on_fault(RememberedGpu(gpu=GPU.uuid), Fault(code=46, at=1.0), HealthConfig())
     memory = on_reading(memory, reading_of(replace(GPU, recovery_action="reset"), {}, 2.0), HealthConfig())
     finding = HardwareFinding(
-        subject=GPU.uuid, problem=Problem.LOST, what="GPU 0: handle: lost", expected="", remedy=""
+        subject=GPU.uuid, problem=Problem.LOST, what="handle: lost", expected="", remedy="", gpu=0
     )
     memory = on_reading(memory, reading_of(unreachable(GPU, 0, finding), {}, 3.0), HealthConfig())
     assert [one.key for one in memory.events] == ["46"]

@@ -30,7 +30,7 @@ def lost(found, index=1):
 def test_a_device_is_named_once() -> None:
     found = lost(inventory(2))
     gpu = found.accelerators[1]
-    finding = structs.replace(gpu.findings[0], what="GPU 1: handle: GPU is lost")
+    finding = structs.replace(gpu.findings[0], what="handle: GPU is lost", gpu=1)
     found = replace(found, accelerators=(found.accelerators[0], replace(gpu, findings=(finding,))))
     assert driver.judge(driver_facts(found), found, None).reason().startswith(f"GPU 1 ({gpu.name}): handle: GPU is")
 

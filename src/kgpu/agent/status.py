@@ -70,7 +70,7 @@ def accelerator_row(device: Accelerator) -> dict[str, Any]:
         "name": device.name,
         "usable": device.usable,
         "findings": [
-            {"problem": str(finding.problem), "what": finding.what, "todo": finding.remedy}
+            {"problem": str(finding.problem), "what": finding.sentence, "todo": finding.remedy}
             for finding in device.findings
         ],
         "partitions": [{"uuid": part.uuid, "profile": part.profile} for part in device.partitions],
@@ -89,7 +89,7 @@ def hardware(inventory: Inventory | None, error: UserError | None) -> dict[str, 
             "driver_version": inventory.driver_version,
             "accelerators": [accelerator_row(device) for device in inventory.accelerators],
             "findings": [
-                {"problem": str(finding.problem), "what": finding.what, "todo": finding.remedy}
+                {"problem": str(finding.problem), "what": finding.sentence, "todo": finding.remedy}
                 for finding in inventory.findings
             ],
         }

@@ -293,7 +293,7 @@ def _found(gpu: Accelerator, rules: XidRules) -> str:
     blocking = [finding for finding in gpu.findings if finding.problem is not Problem.UNREADABLE]
     if not rules.findings:
         blocking = [finding for finding in blocking if finding.problem is Problem.MISSING]
-    return "; ".join(dict.fromkeys(f"{finding.problem}: {finding.what}" for finding in blocking))
+    return "; ".join(dict.fromkeys(f"{finding.problem}: {finding.sentence}" for finding in blocking))
 
 
 def _still_ill(illness: Illness, gpu: Accelerator | None, now: float, quiet_seconds: float) -> Illness | None:

@@ -69,7 +69,7 @@ def plan(
     gpus = tuple(gpu for gpu in listed if gpu.name not in vendor.left_out)
     if not gpus and inventory.findings and last:
         finding = inventory.findings[0]
-        broken = UserError(finding.what, finding.expected, finding.remedy)
+        broken = UserError(finding.sentence, finding.expected, finding.remedy)
         return LabelPlan(labels=last, advice=(_kept_all(broken, True),), fresh=False)
 
     advice: list[Advice] = []

@@ -83,7 +83,7 @@ def _told(kept: Mapping[str, str], view: LabelledNode) -> Advice:
         subject="",
         what=f"{len(kept)} labels keep their last values: {', '.join(sorted(kept))}",
         why="they could not be read this time",
-        evidence=tuple(finding.what for finding in findings),
+        evidence=tuple(finding.sentence for finding in findings),
         severity=Severity.WARNING,
         reason="LabelsKept",
     )

@@ -36,7 +36,8 @@ FRESH_SECONDS: Final = 900.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnwellGpu:
-    """One GPU that is not well, in the agent's words. ``works``: it takes work all the same.
+    """One GPU that is not well, in the agent's words. ``gpu`` is its name for people; ``uuid`` and ``pci`` say which it
+    is, "" where that is not known. ``works``: it takes work all the same.
 
     ``parts`` are all that is known of it, in words, and ``facts`` the names of that evidence, such as ``xid:79``.
     ``reason`` is the agent's, "" where it gives none. ``since`` is "" where nobody says it. ``remedy``: what kgpu's own
@@ -58,6 +59,10 @@ class UnwellGpu:
     evidence: tuple[Evidence, ...]
     reason: str = ""
     sure: float = CERTAIN
+
+    def is_gpu(self, uuid: str) -> bool:
+        """Whether it is the GPU of that uuid; never where one of the two is not known."""
+        return bool(uuid) and self.uuid == uuid
 
     def said(self, fact: str) -> str:
         """What is known of it under that name, in words."""
@@ -89,7 +94,7 @@ def _of(snapshot: Snapshot, node: Node) -> Iterator[UnwellGpu]:
     sure = _sureness(snapshot, node)
     for gpu in ill:
         yield UnwellGpu(
-            node=node, gpu=gpu.name, uuid=gpu.uuid or gpu.pci, pci=gpu.pci, what=gpu.what,
+            node=node, gpu=gpu.name, uuid=gpu.uuid, pci=gpu.pci, what=gpu.what,
             parts=gpu.evidence or (gpu.what,), facts=gpu.facts, xids=gpu.xids, remedy=gpu.remedy, works=gpu.works,
             since=_time(gpu.since), evidence=_cited(node, condition, gpu), reason=gpu.reason, sure=sure,
         )  # fmt: skip
@@ -106,7 +111,7 @@ def _of(snapshot: Snapshot, node: Node) -> Iterator[UnwellGpu]:
 def _unproven(node: Node, device: UnpassedDevice, checked: Condition, sure: float) -> UnwellGpu:
     trouble = device.trouble
     return UnwellGpu(
-        node=node, gpu=device.name.partition(" (")[0], uuid=device.uuid, what=trouble.what, parts=(trouble.what,),
+        node=node, gpu=device.short_name, uuid=device.uuid, what=trouble.what, parts=(trouble.what,),
         facts=(f"driver:{trouble.problem}",) if trouble.problem else (), works=False, since=checked.since,
         evidence=(checked.cite(),), sure=sure,
     )  # fmt: skip
@@ -301,7 +306,8 @@ def is_well_now(snapshot: Snapshot, host: HostFacts, uuid: str) -> bool:
     """Whether an agent that has told facts of its node says of one of its GPUs by now that it is well."""
     if not host.told_by or not is_watched(snapshot, host.node) or not _speaks(snapshot, host.node):
         return False
-    return not any(not uuid or uuid in one.gpu for one in told(snapshot) if one.node.name == host.node)
+    unwell = (gpu for gpu in told(snapshot) if gpu.node.name == host.node)
+    return not any(not uuid or gpu.is_gpu(uuid) for gpu in unwell)
 
 
 def _speaks(snapshot: Snapshot, name: str) -> bool:
@@ -370,6 +376,6 @@ def is_of(unwell: UnwellGpu, host: HostFacts, xid: Xid) -> bool:
     """Whether a number in the log of the same node's kernel is told, or may be: of that GPU, where both are known."""
     if xid.code not in unwell.xids:
         return False
-    places = [gpu.pci for gpu in host.gpus or () if gpu.uuid and gpu.uuid in unwell.gpu and gpu.pci]
+    places = [gpu.pci for gpu in host.gpus or () if unwell.is_gpu(gpu.uuid) and gpu.pci]
     places = places or ([unwell.pci] if unwell.pci else [])
     return not places or not xid.pci or any(place.startswith(xid.pci) for place in places)

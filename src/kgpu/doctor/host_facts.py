@@ -78,7 +78,9 @@ class File(_Facts, frozen=True):
 
 
 class Gpu(_Facts, frozen=True):
-    """An accelerator as its driver sees it. ``readings`` are those of ``hw/README.md`` by name."""
+    """An accelerator as its driver sees it. ``readings`` are those of ``hw/README.md`` by name. ``problems`` are for
+    people; ``lost`` is why the driver can't reach it, in words, "" where it can.
+    """
 
     index: int = 0
     uuid: str = ""
@@ -93,6 +95,7 @@ class Gpu(_Facts, frozen=True):
     compute: str = ""
     recovery: str = "none"
     problems: tuple[str, ...] = ()
+    lost: str = ""
     readings: dict[str, float | str] = {}
 
 

@@ -50,12 +50,20 @@ class CheckTrouble(msgspec.Struct, frozen=True, omit_defaults=True, rename={"rem
 
 
 class UnpassedDevice(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
-    """One that did not pass. ``uuid`` is a GPU's or a MIG device's, ``gpu`` the GPU's; ``name`` for people."""
+    """One that did not pass. ``uuid`` is a GPU's or a MIG device's, ``gpu`` the GPU's; ``name`` for people. ``index``
+    is a GPU's, None of others and from an agent that is older than this field.
+    """
 
     uuid: str
     gpu: str = ""
     name: str = ""
+    index: int | None = None
     trouble: CheckTrouble
+
+    @property
+    def short_name(self) -> str:
+        """For people: ``GPU 3``, the name where no index is known."""
+        return f"GPU {self.index}" if self.index is not None else self.name
 
     @property
     def is_gpu(self) -> bool:
@@ -104,7 +112,11 @@ def _short(check: UnpassedCheck) -> UnpassedCheck:
         trouble=_cut(check.trouble) if check.trouble is not None else None,
         devices=tuple(
             UnpassedDevice(
-                uuid=_line(device.uuid), gpu=_line(device.gpu), name=_line(device.name), trouble=_cut(device.trouble)
+                uuid=_line(device.uuid),
+                gpu=_line(device.gpu),
+                name=_line(device.name),
+                index=device.index,
+                trouble=_cut(device.trouble),
             )
             for device in devices
         ),

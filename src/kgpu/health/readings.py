@@ -66,9 +66,7 @@ def reading_of(gpu: Accelerator, values: Mapping[str, Any], at: float) -> Health
         at=at,
         recovery=gpu.recovery_action,
         problems=tuple(
-            (str(finding.problem), finding.what.removeprefix(f"GPU {gpu.index}: "))
-            for finding in gpu.findings
-            if finding.problem is not redundant
+            (str(finding.problem), finding.what) for finding in gpu.findings if finding.problem is not redundant
         ),
         busy=None if busy is None else busy >= BUSY_PERCENT,
         mig=gpu.mig_enabled,

@@ -52,13 +52,22 @@ class EventKind(enum.StrEnum):
 
 
 class HardwareFinding(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy": "todo"}):
-    """Something wrong, with what was expected and what to do; ``subject`` is a device's uuid, "" for the node."""
+    """Something wrong, with what was expected and what to do; ``subject`` is a device's uuid, "" for the node.
+
+    ``gpu`` is the index of the GPU that ``what`` leaves unnamed, None where ``what`` is a sentence of its own.
+    """
 
     subject: str
     problem: Problem
     what: str
     expected: str
     remedy: str
+    gpu: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, with the GPU's name, for those who do not name it themselves."""
+        return self.what if self.gpu is None else f"GPU {self.gpu}: {self.what}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,8 +89,8 @@ def plan_devices(
     its nodes, ``gid_of`` which group a process must be in to open a node. Raises ConfigError for a device that is asked
     for by a name that nothing has.
     """
-    notes = [finding.what for finding in inventory.findings]
-    notes += [finding.what for gpu in inventory.accelerators for finding in gpu.findings]
+    notes = [finding.sentence for finding in inventory.findings]
+    notes += [finding.sentence for gpu in inventory.accelerators for finding in gpu.findings]
     gaps: list[str] = []
     devices: list[CdiDevice] = []
     extras: dict[str, Beside] = {}

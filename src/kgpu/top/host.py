@@ -105,12 +105,12 @@ def _judged(gpu: Accelerator, verdict: GpuVerdict | None) -> tuple[GpuHealth, st
         # It may only be slow, or hang for a moment: health waits a while before it calls that a fault.
         well = verdict is not None and verdict.action == _NOTHING_TO_DO and not verdict.muted
         slow = well and worst.problem is Problem.HUNG
-        return GpuHealth.WARN if slow else GpuHealth.LOST, worst.what, worst.remedy
+        return GpuHealth.WARN if slow else GpuHealth.LOST, worst.sentence, worst.remedy
     if verdict is not None and (verdict.withdraws or verdict.action != _NOTHING_TO_DO):
         return GpuHealth.BAD if verdict.withdraws else GpuHealth.WARN, verdict.what, verdict.action
     bad = next(iter(gpu.findings), None)
     if bad is not None:
-        return GpuHealth.WARN if gpu.usable else GpuHealth.BAD, bad.what, bad.remedy
+        return GpuHealth.WARN if gpu.usable else GpuHealth.BAD, bad.sentence, bad.remedy
     if gpu.recovery_action not in _UNASKED and verdict is None:
         return GpuHealth.BAD, f"the driver asks for: {gpu.recovery_action}", gpu.recovery_action
     return (GpuHealth.OK if gpu.usable else GpuHealth.BAD), "", ""

@@ -33,7 +33,7 @@ class Status(enum.StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResult:
     """One device in one check. ``uuid`` is the GPU's or MIG device's, ``gpu`` the physical GPU's; ``name`` is for
-    people.
+    people. ``index`` is the driver's number of a GPU, None of others and in a report of an older kgpu.
 
     SKIPPED means that it could not be tested (others use it exclusively), but nothing suggests that it is broken.
     """
@@ -42,6 +42,7 @@ class DeviceResult:
     gpu: str
     name: str
     status: Status
+    index: int | None = None
     evidence: tuple[str, ...] = ()
     trouble: CheckTrouble | None = None
 

@@ -145,7 +145,9 @@ def _check(result: CheckResult) -> validation_report.UnpassedCheck:
         status=result.status,
         trouble=result.trouble,
         devices=tuple(
-            validation_report.UnpassedDevice(uuid=device.uuid, gpu=device.gpu, name=device.name, trouble=device.trouble)
+            validation_report.UnpassedDevice(
+                uuid=device.uuid, gpu=device.gpu, name=device.name, index=device.index, trouble=device.trouble
+            )
             for device in result.failed_devices
             if device.trouble is not None
         ),

@@ -127,7 +127,7 @@ def test_driver_without_the_field_asks_for_nothing() -> None:
 def test_failed_reading_is_told_and_tolerated() -> None:
     accelerator = judge.accelerator(gpu(memory_bytes=None, errors=(("memory", 999, "Unknown Error"),)))
     assert accelerator.memory_mib is None
-    assert "Unknown Error" in accelerator.findings[0].what
+    assert accelerator.findings[0].sentence == "GPU 3: memory: Unknown Error (NVML error 999)"
     assert accelerator.usable
 
 
@@ -135,7 +135,8 @@ def test_failed_reading_is_told_and_tolerated() -> None:
 def test_trouble_keeps_nvmls_reason(code: int, problem: Problem) -> None:
     found = judge.trouble_finding("GPU-1", 1, ("handle", code, "the reason"))
     assert found.problem is problem
-    assert "the reason" in found.what
+    assert (found.what, found.gpu) == (f"handle: the reason (NVML error {code})", 1)
+    assert found.sentence == f"GPU 1: {found.what}"
     assert found.expected
     assert found.remedy
 
@@ -143,6 +144,7 @@ def test_trouble_keeps_nvmls_reason(code: int, problem: Problem) -> None:
 def test_unreachable_keeps_the_last_facts() -> None:
     known = judge.accelerator(gpu())
     found = judge.finding("GPU-3", Problem.LOST, "gone", "there")
+    assert found.sentence == "gone", "nothing is left unnamed"
     after = judge.unreachable(known, 3, found)
     assert (after.name, after.partitions, after.findings) == (known.name, known.partitions, (found,))
     assert not after.usable

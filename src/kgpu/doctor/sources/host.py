@@ -225,6 +225,7 @@ async def driver_facts(reader: Reader) -> dict[str, Any]:
     import msgspec
 
     from kgpu.hw.open import NoHardwareError
+    from kgpu.hw.port import Problem
 
     try:
         async with asyncio.timeout(NVML_SECONDS):
@@ -249,7 +250,9 @@ async def driver_facts(reader: Reader) -> dict[str, Any]:
             mig_capable=gpu.mig_capable, mig_enabled=gpu.mig_enabled, mig_pending=gpu.mig_pending,
             instances=tuple(part.profile for part in gpu.partitions),
             compute=".".join(map(str, gpu.compute_capability or ())), recovery=gpu.recovery_action,
-            problems=tuple(f"{row.problem}: {row.what}" for row in gpu.findings), readings=readings.get(gpu.uuid, {}),
+            problems=tuple(f"{row.problem}: {row.sentence}" for row in gpu.findings),
+            lost=next((row.sentence for row in gpu.findings if row.problem is Problem.LOST), ""),
+            readings=readings.get(gpu.uuid, {}),
         )
         for gpu in inventory.accelerators
     ]  # fmt: skip

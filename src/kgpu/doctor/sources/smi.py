@@ -107,7 +107,7 @@ def _table(text: str) -> Iterator[dict[str, Any]]:
         name = hit["name"] if hit["name"] != _UNREADABLE else ""
         gpu: dict[str, Any] = {"index": int(hit["index"]), "name": name, "pci": _pci(hit["pci"]), "readings": {}}
         if hit["persistence"] == _UNREADABLE:
-            gpu["problems"] = [f"lost: nvidia-smi shows {_UNREADABLE} for it"]
+            gpu["lost"] = f"nvidia-smi shows {_UNREADABLE} for it"
         if hit["persistence"] in ("On", "Off"):
             gpu["readings"]["persistence_mode"] = int(hit["persistence"] == "On")
         mig = next((match for row in lines[at + 1 : at + 3] if (match := _MIG.search(row))), None)
@@ -133,7 +133,7 @@ def _list(text: str) -> Iterator[dict[str, Any]]:
 def _lost(text: str) -> Iterator[dict[str, Any]]:
     for hit in _LOST.finditer(text):
         index = {"index": int(hit["index"])} if hit["index"] else {}
-        yield {**index, "pci": _pci(hit["pci"]), "problems": [f"lost: {hit['why'].strip()}"]}
+        yield {**index, "pci": _pci(hit["pci"]), "lost": hit["why"].strip()}
 
 
 def _report(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:

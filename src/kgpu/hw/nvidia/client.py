@@ -237,7 +237,7 @@ class NvidiaReader:
 
     def _finding(self, index: int, uuid: str) -> HardwareFinding:
         if (suspect := self._suspects.get(index)) is not None:
-            return judge.finding(uuid, suspect.problem, suspect.what, "every driver call returns")
+            return judge.finding(uuid, suspect.problem, suspect.what, "every driver call returns", index)
         return judge.trouble_finding(uuid, index, self._troubles[index])
 
     def _nameless(self, index: int) -> HardwareFinding:
@@ -359,10 +359,10 @@ class NvidiaReader:
             if gpu not in self._crashes:
                 self._crashes.add(gpu)
                 return
-            problem, what = Problem.CRASHED, f"GPU {gpu}: reading it crashed the driver library: {error}"
+            problem, what = Problem.CRASHED, f"reading it crashed the driver library: {error}"
         else:
-            problem, what = Problem.HUNG, f"GPU {gpu}: {error}"
-        LOG.warning("%s", what)
+            problem, what = Problem.HUNG, str(error)
+        LOG.warning("GPU %d: %s", gpu, what)
         self._crashes.discard(gpu)
         now = asyncio.get_running_loop().time()
         self._suspects[gpu] = SuspectGpu(problem, what, now + self._retry, self._retry, held)

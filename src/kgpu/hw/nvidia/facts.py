@@ -58,16 +58,18 @@ _REMEDIES: Final[Mapping[Problem, str]] = {
 _MIG_NAME: Final = re.compile(r"MIG (\S+)$")
 
 
-def finding(subject: str, problem: Problem, what: str, expected: str) -> HardwareFinding:
+def finding(subject: str, problem: Problem, what: str, expected: str, gpu: int | None = None) -> HardwareFinding:
     """A finding with the standing advice for its kind of problem."""
-    return HardwareFinding(subject=subject, problem=problem, what=what, expected=expected, remedy=_REMEDIES[problem])
+    return HardwareFinding(
+        subject=subject, problem=problem, what=what, expected=expected, remedy=_REMEDIES[problem], gpu=gpu
+    )
 
 
 def trouble_finding(subject: str, index: int, trouble: Trouble) -> HardwareFinding:
     """The finding behind an NVML error that stopped the reading of a whole GPU."""
     call, code, text = trouble
     problem = _TROUBLES.get(code, Problem.UNREADABLE)
-    return finding(subject, problem, f"GPU {index}: {call}: {text} (NVML error {code})", "the GPU answers NVML")
+    return finding(subject, problem, f"{call}: {text} (NVML error {code})", "the GPU answers NVML", index)
 
 
 def accelerator(facts: GpuReply) -> Accelerator:
@@ -79,14 +81,14 @@ def accelerator(facts: GpuReply) -> Accelerator:
     action = "unknown" if pulse.recovery is None else RECOVERY_ACTIONS.get(pulse.recovery, "unknown")
     findings = []
     for call, code, text in facts.errors:
-        what = f"GPU {facts.index}: {call}: {text} (NVML error {code})"
-        findings.append(finding(uuid, Problem.UNREADABLE, what, "the reading succeeds"))
+        what = f"{call}: {text} (NVML error {code})"
+        findings.append(finding(uuid, Problem.UNREADABLE, what, "the reading succeeds", facts.index))
     if action in _RESETS:
-        what = f"GPU {facts.index}: the driver asks for recovery action {action}"
-        findings.append(finding(uuid, Problem.NEEDS_RESET, what, "recovery action none"))
+        what = f"the driver asks for recovery action {action}"
+        findings.append(finding(uuid, Problem.NEEDS_RESET, what, "recovery action none", facts.index))
     elif pulse.recovery and action == "unknown":
-        what = f"GPU {facts.index}: the driver asks for recovery action {pulse.recovery}, which is not known here"
-        findings.append(finding(uuid, Problem.UNREADABLE, what, "recovery action none"))
+        what = f"the driver asks for recovery action {pulse.recovery}, which is not known here"
+        findings.append(finding(uuid, Problem.UNREADABLE, what, "recovery action none", facts.index))
     findings += [_missing_cap(uuid, facts, mig) for mig in facts.migs if None in mig.caps]
     cluster, clique, _ = facts.fabric or ("", 0, 0)
     return Accelerator(
@@ -283,7 +285,7 @@ def _profile(facts: GpuReply, mig: MigFacts) -> str:
 
 def _missing_cap(uuid: str, facts: GpuReply, mig: MigFacts) -> HardwareFinding:
     what = (
-        f"GPU {facts.index}: missing MIG GPU instance capability path: gpu{facts.minor}/gi{mig.gi}/ci{mig.ci}/access "
+        f"missing MIG GPU instance capability path: gpu{facts.minor}/gi{mig.gi}/ci{mig.ci}/access "
         "is not in /proc/driver/nvidia-caps/mig-minors"
     )
     return HardwareFinding(
@@ -292,4 +294,5 @@ def _missing_cap(uuid: str, facts: GpuReply, mig: MigFacts) -> HardwareFinding:
         what=what,
         expected="a capability minor for each MIG device",
         remedy="load the nvidia-caps part of the driver (`nvidia-modprobe -f` makes its nodes), then look again",
+        gpu=facts.index,
     )

@@ -29,6 +29,7 @@ class CudaTarget:
     uuid: str
     gpu: str
     name: str
+    index: int | None = None
 
 
 # CUresult -> what it means on a node, what to do
@@ -73,7 +74,7 @@ def _targets(inventory: Inventory) -> Iterator[CudaTarget]:
         if not gpu.usable:
             continue
         if not gpu.mig_enabled:
-            yield CudaTarget(uuid=gpu.uuid, gpu=gpu.uuid, name=gpu_name(gpu))
+            yield CudaTarget(uuid=gpu.uuid, gpu=gpu.uuid, name=gpu_name(gpu), index=gpu.index)
         for part in gpu.partitions if gpu.mig_enabled else ():
             yield CudaTarget(uuid=part.uuid, gpu=gpu.uuid, name=f"MIG {part.index} ({part.profile})")
 
@@ -114,8 +115,8 @@ def device(target: CudaTarget, outcome: CudaOutcome | None) -> DeviceResult:
         return _result(target, Status.SKIPPED, busy, where)
     evidence = tuple(text for text in (where, outcome.text, *outcome.notes) if text)
     return DeviceResult(
-        uuid=target.uuid, gpu=target.gpu, name=target.name, status=Status.FAILED, evidence=evidence,
-        trouble=_trouble(outcome, where),
+        uuid=target.uuid, gpu=target.gpu, name=target.name, index=target.index, status=Status.FAILED,
+        evidence=evidence, trouble=_trouble(outcome, where),
     )  # fmt: skip
 
 
@@ -124,6 +125,7 @@ def _result(target: CudaTarget, status: Status, *evidence: str, trouble: CheckTr
         uuid=target.uuid,
         gpu=target.gpu,
         name=target.name,
+        index=target.index,
         status=status,
         evidence=tuple(text for text in evidence if text),
         trouble=trouble,

@@ -61,7 +61,7 @@ def _evidence(facts: DriverFacts, inventory: Inventory | None) -> Iterator[str]:
 
 
 def _notes(facts: DriverFacts, inventory: Inventory) -> Iterator[str]:
-    yield from (finding.what for finding in inventory.findings)
+    yield from (finding.sentence for finding in inventory.findings)
     if not facts.smi:
         yield f"nvidia-smi is in none of {_some(facts.smi_searched)}; containers will not have it"
     for gpu in inventory.accelerators:
@@ -69,7 +69,7 @@ def _notes(facts: DriverFacts, inventory: Inventory) -> Iterator[str]:
             yield f"{gpu_name(gpu)}: MIG is to be {'on' if gpu.mig_pending else 'off'} after the next GPU reset"
         elif gpu.mig_enabled and not gpu.partitions:
             yield f"{gpu_name(gpu)} is in MIG mode without slices: it offers nothing. Apply a MIG configuration to it"
-        yield from (f"{gpu_name(gpu)}: {_unnamed(gpu, finding.what)}" for finding in gpu.findings if gpu.usable)
+        yield from (f"{gpu_name(gpu)}: {finding.what}" for finding in gpu.findings if gpu.usable)
 
 
 def _device(gpu: Accelerator, facts: DriverFacts) -> DeviceResult:
@@ -79,6 +79,7 @@ def _device(gpu: Accelerator, facts: DriverFacts) -> DeviceResult:
         uuid=gpu.uuid,
         gpu=gpu.uuid,
         name=gpu_name(gpu),
+        index=gpu.index,
         status=Status.FAILED if trouble else Status.PASSED,
         evidence=tuple(text for text in (gpu.pci_bus_id, slices) if text),
         trouble=trouble,
@@ -89,13 +90,7 @@ def _broken(gpu: Accelerator) -> CheckTrouble | None:
     if gpu.usable:
         return None
     finding = gpu.findings[0]
-    what = _unnamed(gpu, finding.what)
-    return CheckTrouble(what=what, expected=finding.expected, remedy=finding.remedy, problem=finding.problem)
-
-
-def _unnamed(gpu: Accelerator, what: str) -> str:
-    """A finding's text without the GPU's name at its beginning, as results name the GPU themselves."""
-    return what.removeprefix(f"GPU {gpu.index}: ")
+    return CheckTrouble(what=finding.what, expected=finding.expected, remedy=finding.remedy, problem=finding.problem)
 
 
 def _without_node(gpu: Accelerator, facts: DriverFacts) -> CheckTrouble | None:

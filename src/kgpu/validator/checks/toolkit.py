@@ -72,7 +72,10 @@ def _device(uuid: str, gpu: Accelerator, name: str, names: tuple[str, ...], fact
     evidence = (
         () if trouble else tuple(qualified for qualified, entry in entries if not (entry.twice or entry.missing))[:1]
     )
-    return DeviceResult(uuid=uuid, gpu=gpu.uuid, name=name, status=status, evidence=evidence, trouble=trouble)
+    return DeviceResult(
+        uuid=uuid, gpu=gpu.uuid, name=name, index=gpu.index if uuid == gpu.uuid else None, status=status,
+        evidence=evidence, trouble=trouble,
+    )  # fmt: skip
 
 
 def _trouble(entries: list[tuple[str, CdiName]], wanted: list[str], facts: CdiFacts) -> CheckTrouble | None:

@@ -32,7 +32,6 @@ KNOWN: Final = frozenset({_LOST, *_ECC - {63}, *_NVLINK, *_GSP, *_APPLICATION})
 """The numbers of which a rule here tells."""
 _NOTHING: Final = frozenset({"", "ignore", "none"})
 _BEFORE: Final = "; that is from before: now the driver can't be read at all"
-_LOST_PROBLEM: Final = "lost: "
 _ABOVE: Final = ("SCH-03", "DPL-*", "MET-15")
 """Pods that wait are a consequence of SCH-03, where it is proven that they would fit with the GPU back."""
 
@@ -148,15 +147,11 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
             yield _finding(error, f"{error.gpu} of node {error.node} has fallen off the bus (Xid 79)", reboot=True)
     for host in snapshot.hosts.values():
         for gpu in host.gpus or ():
-            why_lost = next((problem for problem in gpu.problems if problem.startswith(_LOST_PROBLEM)), "")
-            if why_lost and not numbered[host.node] and not host.told_by:
+            if gpu.lost and not numbered[host.node] and not host.told_by:
                 yield Finding(
                     subject=Subject("Node", host.node),
-                    cause=(
-                        f"GPU {gpu.pci or gpu.index} of node {host.node} can't be reached by its driver: "
-                        f"{why_lost.removeprefix(_LOST_PROBLEM)}"
-                    ),
-                    evidence=(host.cite("gpus", f"GPU {gpu.pci or gpu.index}: {why_lost}"),),
+                    cause=f"GPU {gpu.pci or gpu.index} of node {host.node} can't be reached by its driver: {gpu.lost}",
+                    evidence=(host.cite("gpus", f"GPU {gpu.pci or gpu.index}: lost: {gpu.lost}"),),
                     remedy=(
                         Remedy("see on node {} which error it was:", host.node),
                         Remedy("dmesg | grep -E 'Xid|NVRM'"),
@@ -311,7 +306,7 @@ def verdict(snapshot: Snapshot) -> Iterator[Finding]:
     for host in snapshot.hosts.values():
         for gpu in () if is_well(snapshot, host) else host.gpus or ():
             if gpu.recovery in ("none", "unknown", "") or any(
-                gpu.uuid and gpu.uuid in unwell.gpu for unwell in told(snapshot) if unwell.node.name == host.node
+                unwell.is_gpu(gpu.uuid) for unwell in told(snapshot) if unwell.node.name == host.node
             ):  # the agent says it too, with its reasons: HW-00, or the row of the Xid behind it
                 continue
             yield Finding(

@@ -114,7 +114,7 @@ def _has_ended_programs(snapshot: Snapshot, host: HostFacts, gpu: Gpu) -> bool:
         for xid in host.xids
     )  # fmt: skip
     return logged or any(
-        unwell.node.name == host.node and unwell.uuid == gpu.uuid and _FATAL.intersection(unwell.xids)
+        unwell.node.name == host.node and unwell.is_gpu(gpu.uuid) and _FATAL.intersection(unwell.xids)
         for unwell in told(snapshot)
     )
 

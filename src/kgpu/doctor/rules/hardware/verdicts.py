@@ -105,7 +105,7 @@ def not_well(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         usual = _USUAL if unwell.works else _WITHDRAWN
         row = next((row for row in _ROWS if any(map(row.has, unwell.facts))), usual)
-        if (row.id, unwell.node.name, unwell.uuid) in explained:
+        if unwell.uuid and (row.id, unwell.node.name, unwell.uuid) in explained:
             continue
         by_program = unwell.reason == APPLICATION_ERROR
         finding = as_told(

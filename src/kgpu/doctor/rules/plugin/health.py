@@ -98,7 +98,7 @@ def never_back(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _all_well(host: HostFacts) -> bool:
     gpus = host.gpus or ()
-    bad = any(gpu.problems or gpu.recovery not in ("none", "") for gpu in gpus)
+    bad = any(gpu.problems or gpu.lost or gpu.recovery not in ("none", "") for gpu in gpus)
     return bool(gpus) and not bad and not any(xid.action in _RESET and not xid.over for xid in host.xids)
 
 
