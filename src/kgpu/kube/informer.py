@@ -52,7 +52,31 @@ class Scope:
     selector: Selector = EVERYTHING
 
 
-class Informer:
+class ObjectCopy:
+    """What is read of a copy that is kept up to date: its objects, and when they change."""
+
+    def __init__(self) -> None:
+        self._objects: dict[Key, Object] = {}
+        self._changes = ChangeNotifier()
+
+    @property
+    def objects(self) -> Mapping[Key, Object]:
+        """The last known objects by namespace and name, read-only."""
+        return MappingProxyType(self._objects)
+
+    @property
+    def revision(self) -> int:
+        """A number that grows with every change of ``objects`` (apart from their versions) or of why they may be out of
+        date, and with the first list.
+        """
+        return self._changes.revision
+
+    async def changed(self, after: int) -> int:
+        """Wait until ``revision`` differs from ``after``; returns it."""
+        return await self._changes.changed(after)
+
+
+class Informer(ObjectCopy):
     """Follows one scope while ``run`` runs. Read ``objects``; wait with ``changed``."""
 
     def __init__(
@@ -72,6 +96,7 @@ class Informer:
         ``on_change`` is called at once with every object that came, changed or went (with the last known state), and
         after a new list with the difference. ``on_state`` is called after ``error`` has changed and after a list.
         """
+        super().__init__()
         self._api = api
         self._scope = scope
         self._clock = clock or SystemClock()
@@ -79,31 +104,13 @@ class Informer:
         self._project = project or _without_managed_fields
         self._on_change = on_change or (lambda _change, _obj: None)
         self._on_state = on_state or (lambda: None)
-        self._objects: dict[Key, Object] = {}
         self._version = ""
         self._learned: dict[Key, float] = {}
         """When objects were learned, by the clock."""
-        self._changes = ChangeNotifier()
         self.synced = asyncio.Event()
         """Set from the first complete list on, for good."""
         self.error: KubeError | None = None
         """Why the copy may be out of date; None while the watch stands."""
-
-    @property
-    def objects(self) -> Mapping[Key, Object]:
-        """The last known objects by namespace and name, read-only."""
-        return MappingProxyType(self._objects)
-
-    @property
-    def revision(self) -> int:
-        """A number that grows with every change of ``objects`` (apart from their versions) or ``error`` and with the
-        first list.
-        """
-        return self._changes.revision
-
-    async def changed(self, after: int) -> int:
-        """Wait until ``revision`` differs from ``after``; returns it."""
-        return await self._changes.changed(after)
 
     async def learn(self, obj: Object) -> None:
         """Store the server's answer to a write of this process, before the watch delivers it.

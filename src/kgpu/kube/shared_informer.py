@@ -7,16 +7,14 @@ what the second controller costs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Final
 
 from kgpu.base.backoff import Backoff
-from kgpu.base.change_notifier import ChangeNotifier
 from kgpu.base.clock import Clock
 from kgpu.base.errors import KubeError
 from kgpu.base.service import end
-from kgpu.kube.informer import Informer, Key, Scope, same
+from kgpu.kube.informer import Informer, ObjectCopy, Scope, same
 from kgpu.kube.port import Change, KubeApi, Object, name_of, namespace_of
 
 _IDENTITY: Final = ("namespace", "name", "resourceVersion")
@@ -72,19 +70,13 @@ class SharedInformer:
             view.notify()
 
 
-class InformerView:
+class InformerView(ObjectCopy):
     """An ``Informer`` for its reader. ``project`` reduces an object to what this reader keeps."""
 
     def __init__(self, shared: SharedInformer, project: Callable[[Object], Object]) -> None:
+        super().__init__()
         self._shared = shared
         self.project = project
-        self._objects: dict[Key, Object] = {}
-        self._changes = ChangeNotifier()
-
-    @property
-    def objects(self) -> Mapping[Key, Object]:
-        """The last known objects by namespace and name, read-only."""
-        return MappingProxyType(self._objects)
 
     @property
     def synced(self) -> asyncio.Event:
@@ -95,17 +87,6 @@ class InformerView:
     def error(self) -> KubeError | None:
         """Why the copy may be out of date; None while the watch stands."""
         return self._shared.informer.error
-
-    @property
-    def revision(self) -> int:
-        """A number that grows with every change of ``objects`` (apart from their versions) or ``error`` and with the
-        first list.
-        """
-        return self._changes.revision
-
-    async def changed(self, after: int) -> int:
-        """Wait until ``revision`` differs from ``after``; returns it."""
-        return await self._changes.changed(after)
 
     async def learn(self, obj: Object) -> None:
         """Store the server's answer to a write of this process, for all readers."""
