@@ -34,8 +34,12 @@ def node(name: str = "n1", *gpus: ReportedGpu, boot: str = "b1", **more: Any) ->
     )
 
 
+def by_name(*nodes: TargetNode) -> dict[str, TargetNode]:
+    return {each.name: each for each in nodes}
+
+
 def wanted(*nodes: TargetNode, policy: RemediationPolicy = REBOOT, operations: tuple[Operation, ...] = ()) -> list[str]:
-    plan = remediate(nodes, operations, policy, NOW)
+    plan = remediate(by_name(*nodes), operations, policy, NOW)
     assert not plan.breaker
     return [one.spec.node_name for one in plan.create]
 
@@ -54,21 +58,21 @@ def past(
 
 
 def test_a_lost_gpu_leads_to_a_reboot() -> None:
-    (one,) = remediate([node()], (), REBOOT, NOW).create
+    (one,) = remediate(by_name(node()), (), REBOOT, NOW).create
     assert (one.spec.type, one.spec.node_uid, one.spec.approved) == ("Reboot", "uid-n1", True)
     assert one.spec.reason == "GPU 3 (GPU-3): Xid 79"
     assert one.name.startswith("reboot-n1-")
 
 
 def test_a_suggestion_waits_for_a_person() -> None:
-    (one,) = remediate([node()], (), RemediationPolicy(), NOW).create
+    (one,) = remediate(by_name(node()), (), RemediationPolicy(), NOW).create
     assert not one.spec.approved
     assert wanted(node(), policy=RemediationPolicy(strongest=Strongest.OFF)) == []
 
 
 def test_one_boot_has_one_operation_and_the_next_another() -> None:
     def name(**more: Any) -> str:
-        (one,) = remediate([node(**more)], (), REBOOT, NOW).create
+        (one,) = remediate(by_name(node(**more)), (), REBOOT, NOW).create
         assert isinstance(one, WantedOperation)
         return one.name
 
@@ -78,7 +82,7 @@ def test_one_boot_has_one_operation_and_the_next_another() -> None:
 
 
 def suggestion(of: TargetNode, **more: Any) -> Operation:
-    (wanted,) = remediate([of], (), RemediationPolicy(), NOW).create
+    (wanted,) = remediate(by_name(of), (), RemediationPolicy(), NOW).create
     status = NodeOperationStatus(phase=more.pop("phase", "Pending"))
     return Operation(
         name=wanted.name, uid="s", version="1", created=NOW - 5, spec=msgspec.structs.replace(wanted.spec, **more),
@@ -103,7 +107,7 @@ def test_what_nothing_calls_for_any_more_is_withdrawn(
 ) -> None:
     """A suggestion that a person approves after the repair would reboot a healthy node."""
     made = suggestion(node(), approved=approved)
-    assert remediate([now], [made], policy, NOW).withdraw == (made,)
+    assert remediate(by_name(now), [made], policy, NOW).withdraw == (made,)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +122,7 @@ def test_what_nothing_calls_for_any_more_is_withdrawn(
     ids=["as it was", "not ready", "begun", "a person's", "no word of the agent"],
 )
 def test_what_may_still_be_wanted_stays(now: TargetNode, made: Operation) -> None:
-    assert remediate([now], [made], RemediationPolicy(), NOW).withdraw == ()
+    assert remediate(by_name(now), [made], RemediationPolicy(), NOW).withdraw == ()
 
 
 @pytest.mark.parametrize(
@@ -167,15 +171,17 @@ def test_many_at_once_open_the_breaker(total: int, most: int) -> None:
     well = [node(f"n{number}", report=None) for number in range(total)]
     for ill in range(total + 1):
         nodes = [node(f"n{number}") for number in range(ill)] + well[ill:]
-        plan = remediate(nodes, (), REBOOT, NOW)
+        plan = remediate(by_name(*nodes), (), REBOOT, NOW)
         assert (len(plan.create), bool(plan.breaker)) == ((ill, False) if ill <= most else (0, True)), ill
 
 
 def test_one_after_the_other_opens_it_too() -> None:
     lately = tuple(past(f"n{number}", ago=BREAKER_WINDOW - 120) for number in (2, 3))
-    plan = remediate([node()], lately, REBOOT, NOW)
+    plan = remediate(by_name(node()), lately, REBOOT, NOW)
     assert plan.breaker.startswith("3 of 1 nodes with GPUs call for a repair within 10 minutes (n1, n2, n3)")
-    assert remediate([node()], tuple(past(f"n{number}", ago=BREAKER_WINDOW) for number in (2, 3)), REBOOT, NOW).create
+    assert remediate(
+        by_name(node()), tuple(past(f"n{number}", ago=BREAKER_WINDOW) for number in (2, 3)), REBOOT, NOW
+    ).create
 
 
 RESET = RemediationPolicy(strongest=Strongest.RESET)
@@ -184,7 +190,7 @@ ILL_TOO = ReportedGpu(uuid="GPU-1", index=1, action=Action.RESET_GPU, what="Xid 
 
 
 def calls_for(*gpus: ReportedGpu, policy: RemediationPolicy = REBOOT, operations: tuple[Operation, ...] = ()) -> Any:
-    (one,) = remediate([node("n1", *gpus)], operations, policy, NOW).create
+    (one,) = remediate(by_name(node("n1", *gpus)), operations, policy, NOW).create
     return one
 
 
@@ -240,23 +246,23 @@ def test_it_does_not_climb_for_what_was_tried_in_another_boot_or_on_another_gpu(
 
 def test_a_reset_that_a_person_ended_does_not_come_again_in_this_boot() -> None:
     ended = dataclasses.replace(reset("Cancelled", "Cancelled"), name=calls_for(ILL).name)
-    assert remediate([node("n1", ILL)], (ended,), REBOOT, NOW).create == ()
+    assert remediate(by_name(node("n1", ILL)), (ended,), REBOOT, NOW).create == ()
 
 
 def test_a_reset_that_has_not_begun_gives_way_to_what_is_wanted_now() -> None:
     made = suggestion(node("n1", ILL))
     for gpus in ((ILL, ILL_TOO), (ILL, LOST)):
-        plan = remediate([node("n1", *gpus)], [made], RemediationPolicy(), NOW)
+        plan = remediate(by_name(node("n1", *gpus)), [made], RemediationPolicy(), NOW)
         assert plan.withdraw == (made,)
         assert [one.name for one in plan.create] == [calls_for(*gpus).name]
-    assert remediate([node("n1", ILL)], [made], RemediationPolicy(), NOW).withdraw == ()
+    assert remediate(by_name(node("n1", ILL)), [made], RemediationPolicy(), NOW).withdraw == ()
 
 
 def test_the_policy_lets_begin_what_it_allows() -> None:
     made = (suggestion(node("n1", ILL)), suggestion(node("n1", LOST)))
-    assert remediate([node("n1", ILL)], made[:1], RESET, NOW).approve == made[:1]
-    assert remediate([node("n1", LOST)], made[1:], RESET, NOW).approve == ()
-    assert remediate([node("n1", LOST)], made[1:], REBOOT, NOW).approve == made[1:]
+    assert remediate(by_name(node("n1", ILL)), made[:1], RESET, NOW).approve == made[:1]
+    assert remediate(by_name(node("n1", LOST)), made[1:], RESET, NOW).approve == ()
+    assert remediate(by_name(node("n1", LOST)), made[1:], REBOOT, NOW).approve == made[1:]
 
 
 def failed(name: str, ago: float, result: str = "TransientFailure") -> Operation:
@@ -266,7 +272,7 @@ def failed(name: str, ago: float, result: str = "TransientFailure") -> Operation
 
 def test_repairs_that_fail_on_one_node_after_the_other_open_the_breaker() -> None:
     ends = (failed("n2", 1000), failed("n3", 2000), failed("n4", 3000))
-    fleet = [node(f"n{number}", report=None) for number in range(1, 100)]
+    fleet = by_name(*(node(f"n{number}", report=None) for number in range(1, 100)))
     plan = remediate(fleet, ends, REBOOT, NOW)
     assert plan.breaker.startswith("the last 3 repairs have failed, on n2, n3, n4")
     assert plan.calling == ("n2", "n3", "n4")

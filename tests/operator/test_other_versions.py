@@ -97,7 +97,8 @@ def problems(read: Object) -> dict[str, ShownProblem]:
 def reboots(read: Object) -> list[str]:
     """What the engine does by itself about the node."""
     policy = RemediationPolicy(strongest=Strongest.REBOOT)
-    return [one.spec.reason for one in remediate([operations.read_node(read)], (), policy, 1e9).create]
+    node = operations.read_node(read)
+    return [wanted.spec.reason for wanted in remediate({node.name: node}, (), policy, 1e9).create]
 
 
 def test_an_agent_writes_what_operators_of_before_read() -> None:

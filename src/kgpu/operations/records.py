@@ -98,9 +98,9 @@ def unheld(operation: Operation, world: World) -> Step | None:
 
 
 def uncordoned(operation: Operation, world: World) -> Step:
-    """End the operation because somebody has uncordoned the node."""
+    """End the operation because a person has uncordoned the node."""
     return give_back(
-        operation, world, Result.CANCELLED, "Uncordoned", "somebody has uncordoned the node, which ends it"
+        operation, world, Result.CANCELLED, "Uncordoned", "a person has uncordoned the node, which ends it"
     )
 
 

@@ -54,42 +54,41 @@ class WantedOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemediationPlan:
-    """What to create and approve. ``breaker`` is why remediation stops until a person acts, "" while the breaker is
-    closed; ``calling`` are the nodes that opened it.
+    """What to create, approve and withdraw: ``withdraw`` are operations that have not begun and that nothing calls for
+    any more. ``breaker`` is why remediation stops until a person acts, "" while the breaker is closed; ``calling`` are
+    the nodes that opened it.
     """
 
     create: tuple[WantedOperation, ...] = ()
     approve: tuple[Operation, ...] = ()
     withdraw: tuple[Operation, ...] = ()
-    """Operations that have not begun and that nothing calls for any more."""
     breaker: str = ""
     calling: tuple[str, ...] = ()
 
 
 def remediate(
-    nodes: Collection[TargetNode], operations: Sequence[Operation], policy: RemediationPolicy, now: float,
+    nodes: Mapping[str, TargetNode], operations: Sequence[Operation], policy: RemediationPolicy, now: float,
     closed_at: float = 0.0,
 ) -> RemediationPlan:  # fmt: skip
-    """What the nodes' verdicts call for now, given that the breaker is closed. ``closed_at`` is when a person has
-    closed it: failures before that no longer count.
+    """What the verdicts of the nodes, by name, call for now, given that the breaker is closed. ``closed_at`` is when a
+    person has closed it: failures before that no longer count.
     """
     ours = [operation for operation in operations if _is_ours(operation)]
     by_node: dict[str, list[Operation]] = {}
     for operation in operations:
         by_node.setdefault(operation.node, []).append(operation)
-    nodes = [node for node in nodes if node.has_gpus]
+    with_gpus = [node for node in nodes.values() if node.has_gpus]
     due = {
         node.name: _wanted(node, gpus, by_node.get(node.name, ()), policy)
-        for node in nodes
+        for node in with_gpus
         if (gpus := calls_for_repair(node))
     }
-    known = {node.name: node for node in nodes}
     withdraw = tuple(
-        operation for operation in ours if _is_moot(operation, known.get(operation.node), due.get(operation.node))
+        operation for operation in ours if _is_moot(operation, nodes.get(operation.node), due.get(operation.node))
     )
     if policy.strongest is Strongest.OFF:
         return RemediationPlan(withdraw=withdraw)
-    if breaker := _breaker(due.keys(), ours, len(nodes), now, closed_at):
+    if breaker := _breaker(due.keys(), ours, len(with_gpus), now, closed_at):
         return RemediationPlan(breaker=breaker[0], calling=breaker[1], withdraw=withdraw)
     made = {operation.name for operation in operations}
     left = {name: [row for row in rows if row not in withdraw] for name, rows in by_node.items()}

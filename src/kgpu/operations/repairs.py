@@ -44,8 +44,7 @@ class Repairs:
             return
         if watching.breaker:
             self._closed_at = self._now()
-        nodes = tuple(watching.nodes().values())
-        plan = remediate(nodes, watching.operations(), self._policy, self._now(), self._closed_at)
+        plan = remediate(watching.nodes(), watching.operations(), self._policy, self._now(), self._closed_at)
         for operation in plan.withdraw:
             await self._withdraw(operation)
         if watching.breaker_known and not watching.breaker:
