@@ -32,10 +32,8 @@ def on_plain_node(snapshot: Snapshot) -> Iterator[Finding]:
         keys = [str(row.get("key") or "") for row in pod.maps("spec.tolerations")]
         if not any(matching.is_accelerator(key) for key in keys) or matching.uses_accelerators(pod):
             continue
-        image = next(
-            (one for one in pod.containers if not one.init and matching.GPU_IMAGE.search(one.image)),
-            None,
-        )
+        running = (container for container in pod.containers if not container.init)
+        image = next((container for container in running if matching.GPU_IMAGE.search(container.image)), None)
         if image is None or matching.parts_of(pod):
             continue
         yield Finding(
