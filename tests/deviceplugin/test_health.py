@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from kgpu.deviceplugin.config import PluginSettings
 from kgpu.deviceplugin.health import (
@@ -18,6 +19,7 @@ from kgpu.deviceplugin.health import (
 )
 from kgpu.deviceplugin.model import GpuUnit
 from kgpu.deviceplugin.plan import plan
+from kgpu.formats.gpu_remedies import REPLACE, words
 from kgpu.hw.nvidia.facts import unreachable
 from kgpu.hw.port import EventKind, HardwareEvent, HardwareFinding, Problem
 from kgpu.hw.verdicts import GpuVerdict
@@ -238,6 +240,13 @@ def test_a_verdict_takes_a_gpu_away_and_gives_it_back() -> None:
     well, told = on_verdicts(ill, {NODES[0].uuid: verdict(withdraws=False)}, RULES)
     assert [well.reason(unit) for unit in units()] == ["", ""]
     assert [one.reason for one in told] == ["VerdictOver"]
+
+
+@pytest.mark.parametrize(("key", "remedy"), [(REPLACE, words(REPLACE)), ("check/none", ""), ("", "")])
+def test_a_verdicts_remedy_is_looked_up_by_its_key(key: str, remedy: str) -> None:
+    given = structs.replace(verdict(NODES[0], "xid:79"), remedy="run this script", remedy_key=key)
+    (told,) = on_verdicts(DeviceHealth(), {NODES[0].uuid: given}, RULES)[1]
+    assert told.remedy == remedy
 
 
 def test_where_there_are_verdicts_they_say_what_an_xid_means() -> None:

@@ -14,6 +14,7 @@ from kgpu.operator.plan import plan
 from .world import SETTINGS, condition_of, healthy_node, world
 
 REMEDY = "kubectl delete node --all"
+WORD = f'its agent says: "{REMEDY}"'
 LOST = CheckTrouble(what="it has fallen off the bus (Xid 79)", expected="a GPU that answers", remedy=REMEDY)
 MISSING = CheckTrouble(what="libcuda.so.1 is not there", expected="the driver's library", remedy=REMEDY)
 DEVICE = UnpassedDevice(uuid="GPU-aa", gpu="GPU-aa", name="GPU 3", trouble=LOST)
@@ -29,9 +30,9 @@ def test_a_devices_trouble_is_told_with_its_agents_word() -> None:
     seen = observed(UnpassedCheck(check="cuda", status="failed", devices=(DEVICE,), more=2))
     made = plan(seen, SETTINGS)
     said = "cuda: GPU 3: it has fallen off the bus (Xid 79); expected a GPU that answers and 2 more"
-    assert condition_of(made, "ValidatorReady")["message"] == f"1 of 2 nodes; node n1: {said}; to do: {REMEDY}"
+    assert condition_of(made, "ValidatorReady")["message"] == f"1 of 2 nodes; node n1: {said}; to do: {WORD}"
     (event,) = [one for one in made.advice if one.subject == "Node/n1"]
-    assert event.one_line() == f'Node/n1: node n1: {said}; to do: its agent says: "{REMEDY}"'
+    assert event.one_line() == f"Node/n1: node n1: {said}; to do: {WORD}"
 
 
 def test_the_nodes_own_trouble_is_told_in_status_as_its_agents_word() -> None:

@@ -267,7 +267,7 @@ def on_verdicts(
             what=f"device marked unhealthy: {uuid}",
             why=f"the health role says: {why}",
             evidence=known[uuid].evidence,
-            remedy=known[uuid].remedy,
+            remedy=_remedy(known[uuid]),
             reason="DeviceUnhealthy",
         )
         for uuid, why in withdrawn.items()
@@ -284,6 +284,13 @@ def on_verdicts(
         if uuid not in withdrawn
     ]
     return replace(health, judged=frozenset(known), withdrawn=withdrawn), news
+
+
+def _remedy(verdict: GpuVerdict) -> str:
+    """The words that kgpu's own table has for the verdict's key: those in the file are whoever's who wrote it."""
+    from kgpu.formats.gpu_remedies import words  # for a GPU that is ill alone, with the whole catalogue
+
+    return words(verdict.remedy_key)
 
 
 def _found(gpu: Accelerator, rules: XidRules) -> str:

@@ -50,13 +50,13 @@ class Cause(Advice):
                 object.__setattr__(self, name, one_line(quote))
 
     @property
-    def event_remedy(self) -> str:
-        """The remedy for an Event, or the agent's own as a quotation."""
+    def shown_remedy(self) -> str:
+        """The remedy for an Event or a condition, or the agent's own as a quotation."""
         return self.remedy or (f'its agent says: "{self.quoted}"' if self.quoted else "")
 
     def line(self) -> str:
         """Cause and remedy as one line."""
-        return to_do(self.what, self.remedy or self.quoted)
+        return to_do(self.what, self.shown_remedy)
 
 
 # What the DaemonSet controller adds to every pod of a DaemonSet.

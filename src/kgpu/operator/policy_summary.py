@@ -171,7 +171,7 @@ def _advice(policy: Policy, findings: tuple[NodeCause, ...], hard: Iterable[Caus
         if len(on_nodes) > EVERY_NODE:
             cause = on_nodes[0].cause
             what = f"{reason} on more than {EVERY_NODE} nodes, such as: {cause.what}"
-            remedy = cause.event_remedy
+            remedy = cause.shown_remedy
             advice.append(
                 Advice(subject=subject, what=what, why="", severity=Severity.WARNING, remedy=remedy, reason=reason)
             )
@@ -184,5 +184,5 @@ def _advice_of(subject: str, cause: Cause) -> Advice:
     kind, _, name = subject.partition("/")
     what = f"node {name}: {cause.what}" if kind == "Node" else cause.what
     return Advice(
-        subject=subject, what=what, why="", severity=Severity.WARNING, remedy=cause.event_remedy, reason=cause.reason
+        subject=subject, what=what, why="", severity=Severity.WARNING, remedy=cause.shown_remedy, reason=cause.reason
     )
