@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kgpu.doctor import host_facts
-from kgpu.doctor.model import CERTAIN, LIKELY, WHY_PENDING, Finding, Level, Missing, Place, Report, Subject
+from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Missing, Place, Report, Subject
 from kgpu.doctor.plan import diagnose, order
 from kgpu.doctor.render import as_text
 from kgpu.doctor.snapshot import Snapshot
@@ -74,8 +74,8 @@ def test_a_node_comes_before_a_pod_that_is_as_certain_in_a_whole_cluster() -> No
         (report(), 0),
         (report(finding(POD, level=Level.NOTE)), 0),
         (report(finding(POD, level=Level.WAIT)), 1),
-        (report(missing=(Missing(f"{WHY_PENDING}: ml/train"),)), 2),
-        (report(finding(POD), missing=(Missing(f"{WHY_PENDING}: ml/train"),)), 1),
+        (report(missing=(Missing("why pods are Pending: ml/train", is_verdict=True),)), 2),
+        (report(finding(POD), missing=(Missing("why pods are Pending: ml/train", is_verdict=True),)), 1),
         (report(looked={"pods": 1}), 2),
         (report(looked={"hosts": 1}), 0),
     ],

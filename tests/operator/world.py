@@ -142,6 +142,7 @@ def policy(name: str = "cluster-policy", *, generation: int = 1, **fields: Any) 
         spec=decoded.spec,
         warnings=decoded.warnings,
         unbuilt=decoded.unbuilt,
+        of_unbuilt=frozenset(decoded.of_unbuilt),
         problem=decoded.problem,
         **fields,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kgpu.base.errors import ConfigError
+from kgpu.base.errors import PlacedError
 from kgpu.formats.cdi import CdiDeviceNode, CdiMount, ContainerEdits, Hook, Spec, SpecDevice
 from kgpu.host.dev_nodes import Numbers
 from kgpu.toolkit.flaws import FlawSeverity
@@ -147,7 +147,7 @@ def test_a_copy_behind_a_newer_spec_is_said() -> None:
 
 
 def test_broken_open_and_ignored_files() -> None:
-    broken = FoundSpec(path="/x/bad.yaml", problem=ConfigError("/x/bad.yaml: it has no devices", "one", "correct it"))
+    broken = FoundSpec(path="/x/bad.yaml", problem=PlacedError("/x/bad.yaml", "it has no devices", "one", "correct it"))
     result = check(broken, found("/x/a.yaml", open_to_all=True), found("/x/b.yml", ignored=True))
     said = {flaw.path: (str(flaw.severity), flaw.what) for flaw in result.flaws}
     assert said["/x/bad.yaml"] == ("error", "it has no devices")

@@ -50,6 +50,15 @@ class ConfigError(UserError):
     """A config file, flag or environment variable says something that kgpu can't accept."""
 
 
+class PlacedError(ConfigError):
+    """One about a place, such as a file: ``what`` is the place and ``said``, what is wrong there."""
+
+    def __init__(self, place: str, said: str, expected: str, remedy: str, *, lead: str = "") -> None:
+        super().__init__(f"{lead}{place}: {said}", expected, remedy)
+        self.place = place
+        self.said = said
+
+
 class DriverFault(enum.StrEnum):
     """Why a driver can't be used at all, for programs: the words of an error are for people, and change.
 

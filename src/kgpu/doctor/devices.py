@@ -74,12 +74,15 @@ class Stand(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``why`` is who holds it, the taint, or the selector (with its error)."""
+    """``why`` is who holds it, the taint, or the selector's error, for people; ``key`` is the taint's key, or the
+    attribute that the device lacks.
+    """
 
     device: Device
     stand: Stand
     why: str = ""
     selector: str = ""
+    key: str = ""
 
 
 def devices(snapshot: Snapshot) -> tuple[Device, ...]:
@@ -208,13 +211,15 @@ def _selected(device: Device, request: ClaimRequest) -> Verdict:
     for expression in request.class_selectors:
         verdict = evaluate(expression, device)
         if verdict is not True:
-            return Verdict(device, Stand.OTHER if verdict is False else Stand.UNJUDGED, str(verdict), expression)
+            return Verdict(device, Stand.OTHER if verdict is False else Stand.UNJUDGED, selector=expression)
     for expression in request.selectors:
         verdict = evaluate(expression, device)
         if verdict is None:
             return Verdict(device, Stand.UNJUDGED, "", expression)
-        if verdict is not True:
-            return Verdict(device, Stand.FALSE if verdict is False else Stand.ERROR, str(verdict), expression)
+        if isinstance(verdict, str):
+            return Verdict(device, Stand.ERROR, f"no such key: {verdict}", expression, key=verdict)
+        if not verdict:
+            return Verdict(device, Stand.FALSE, selector=expression)
     return Verdict(device, Stand.FREE)
 
 
@@ -225,11 +230,11 @@ def _standing(found: Verdict, request: ClaimRequest, held: Mapping[tuple[str, st
     if device.key in held and not request.admin:
         return Verdict(device, Stand.TAKEN, held[device.key])
     bad = [taint for taint in device.taints if taint.hard and not tolerated(taint, request.tolerations)]
-    return Verdict(device, Stand.TAINTED, str(bad[0])) if bad else found
+    return Verdict(device, Stand.TAINTED, str(bad[0]), key=bad[0].key) if bad else found
 
 
 def evaluate(expression: str, device: Device) -> bool | str | None:
-    """True or False; a sentence where the expression fails on the device; None where it can't be judged here."""
+    """True or False; the key that a device lacks, where that makes it fail; None where it can't be judged here."""
     program = _program(expression)
     if program is None:
         return None
@@ -247,7 +252,7 @@ def evaluate(expression: str, device: Device) -> bool | str | None:
     if isinstance(value, bool):
         return value
     missing = _NO_KEY.search(str(value))
-    return f"no such key: {missing['key']}" if missing else None
+    return missing["key"] if missing else None
 
 
 @functools.lru_cache(maxsize=512)

@@ -18,7 +18,6 @@ from kgpu.doctor.secrets import cleaned
 
 MAX_VALUE: Final = 300
 MAX_SENTENCE: Final = 1000
-WHY_PENDING: Final = "why pods are Pending"
 """How evidence that is missing begins where pods wait and nobody can say why."""
 
 CERTAIN: Final = 0.95
@@ -238,12 +237,14 @@ class Missing:
 
     ``slight``: it is not there for anybody (a file that this host does not have, facts that nobody has collected), and
     where nothing is wrong it would not have changed that. What was refused, late or unreadable is never slight.
+    ``is_verdict``: ``what`` is a question that nobody can answer without it.
     """
 
     what: str
     why: str = ""
     how: str = ""
     slight: bool = False
+    is_verdict: bool = False
 
     def __post_init__(self) -> None:
         for name in ("what", "why", "how"):
@@ -275,7 +276,7 @@ class Report:
     @property
     def unjudged(self) -> str:
         """What nobody can say without nodes, "" where there are some, or a host's own facts."""
-        waiting = next((gap.what for gap in self.missing if gap.what.startswith(WHY_PENDING)), "")
+        waiting = next((gap.what for gap in self.missing if gap.is_verdict), "")
         if waiting or self.looked.get("nodes") or self.looked.get("hosts"):
             return waiting
         return "whether nodes offer their accelerators" if self.looked else ""

@@ -137,8 +137,7 @@ def _tolerations(pod: PodView, snapshot: ClusterSnapshot, reasons: Iterable[Reas
 def _hard_taint(snapshot: ClusterSnapshot, reason: Reason) -> Taint | None:
     """The taint that keeps the pod off the reason's node."""
     node = snapshot.nodes.get(reason.node)
-    taints = node.hard_taints if node else ()
-    return next((taint for taint in taints if str(taint) == reason.subject), None)
+    return reason.taint if node is not None and reason.taint in node.hard_taints else None
 
 
 def tolerating(pod: PodView, taints: Iterable[Taint], snapshot: ClusterSnapshot) -> FittingChange:

@@ -84,6 +84,7 @@ class Taints(StaticChecker):
                 f"node {node.name} has the taint {taint} and {self._tolerated(taint)}",
                 node=node.name,
                 subject=str(taint),
+                taint=taint,
             )
             for taint in self._bad(node.hard_taints)
         )

@@ -263,7 +263,8 @@ class Reason:
 
     ``filter`` is the scheduler's plugin, or ``kgpu`` for what no scheduler says; ``phrase`` is what the scheduler
     prints, ``sentence`` names the evidence. ``resolvable``: removing pods of lower priority from the node could help.
-    ``subject`` is the resource, taint, label key or object at fault, ``holders`` the pods that are in the way.
+    ``subject`` is the resource, taint, label key or object at fault, ``taint`` the same where it is one, and
+    ``holders`` are the pods that are in the way.
     """
 
     filter: str
@@ -273,6 +274,7 @@ class Reason:
     resolvable: bool = False
     node: str = ""
     subject: str = ""
+    taint: Taint | None = None
     holders: tuple[str, ...] = ()
 
 

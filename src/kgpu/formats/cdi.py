@@ -14,7 +14,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from kgpu.base.errors import ConfigError
+from kgpu.base.errors import ConfigError, PlacedError
 from kgpu.base.suggest import did_you_mean
 from kgpu.base.typed import convert
 from kgpu.formats import yaml_text
@@ -276,9 +276,7 @@ def validate(spec: Spec, *, source: str = "the CDI spec") -> None:
     problem = next(_problems(spec), None)
     if problem is not None:
         what, expected = problem
-        raise ConfigError(
-            f"{source}: {what}", expected, "correct the spec, or generate it again with `kgpu cdi generate`"
-        )
+        raise PlacedError(source, what, expected, "correct the spec, or generate it again with `kgpu cdi generate`")
 
 
 def parse_spec(text: str | bytes, *, source: str = "CDI spec") -> Spec:
@@ -289,7 +287,7 @@ def parse_spec(text: str | bytes, *, source: str = "CDI spec") -> Spec:
     try:
         spec = convert(value, Spec)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {error}{_hint(str(error))}", "a CDI spec", "correct or regenerate it") from error
+        raise PlacedError(source, f"{error}{_hint(str(error))}", "a CDI spec", "correct or regenerate it") from error
     validate(spec, source=source)
     return spec
 

@@ -7,10 +7,10 @@ them silently. The error texts that its users know stay inside the messages.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kgpu.base.errors import ConfigError
+from kgpu.base.errors import ConfigError, PlacedError
 from kgpu.formats.duration import parse_duration
 from kgpu.formats.plugin_config import (
     DeviceSelection,
@@ -22,7 +22,7 @@ from kgpu.formats.plugin_config import (
     full_resource_name,
     resource_name_problem,
 )
-from kgpu.formats.strict import Problems, Table, boolean, choice, raw, read_table, text, whole
+from kgpu.formats.strict import FileKeyError, Problems, Table, boolean, choice, raw, read_table, text, whole
 from kgpu.formats.yaml import Path, load_document
 
 KNOWN_BAD: Final = "unable to parse config file: "
@@ -39,18 +39,19 @@ def parse_config(content: str, *, source: str = "config file") -> PluginConfig:
     config, problems = examine(content, source=source)
     if problems:
         first = problems[0]
-        rest = [problem.what.removeprefix(KNOWN_BAD + f"{source}, ") for problem in problems[1:SHOWN]]
+        rest = [problem.said for problem in problems[1:SHOWN] if isinstance(problem, FileKeyError)]
         more = f"; and {len(problems) - SHOWN} more problems" if len(problems) > SHOWN else ""
         raise ConfigError("; ".join([first.what, *rest]) + more, first.expected, first.remedy)
     return config
 
 
-def examine(content: str, *, source: str = "config file") -> tuple[PluginConfig, list[ConfigError]]:
-    """What could be read, and every problem in the file."""
+def examine(content: str, *, source: str = "config file") -> tuple[PluginConfig, Sequence[ConfigError]]:
+    """What could be read, and every problem in the file: a ``FileKeyError`` each, or one that it can't be read."""
     try:
         document = load_document(content, source=source)
     except ConfigError as problem:
-        known = f"{KNOWN_BAD}error parsing config file: {problem.what.removeprefix('error parsing ')}"
+        said = f"{problem.place}: {problem.said}" if isinstance(problem, PlacedError) else problem.what
+        known = f"{KNOWN_BAD}error parsing config file: {said}"
         return PluginConfig(), [ConfigError(known, problem.expected, problem.remedy)]
     problems = Problems(source, document, KNOWN)
     tree = read_table(problems, (), document.value, TOP)

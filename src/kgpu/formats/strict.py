@@ -28,6 +28,20 @@ def spelled(path: Path) -> str:
     return text
 
 
+class FileKeyError(ConfigError):
+    """One key of a file is wrong. ``said`` names its line and path, ``complaint`` does not; ``is_unknown``: there is no
+    such key.
+    """
+
+    def __init__(
+        self, source: str, complaint: str, expected: str, remedy: str, *, line: int, place: str, is_unknown: bool
+    ) -> None:
+        self.said = f"line {line}: {place + ': ' if place else ''}{complaint}"
+        self.complaint = complaint
+        self.is_unknown = is_unknown
+        super().__init__(f"unable to parse config file: {source}, {self.said}", expected, remedy)
+
+
 @dataclass(slots=True)
 class Problems:
     """Collects errors; ``known`` is the whole format's table, for finding where a misplaced key belongs."""
@@ -35,18 +49,15 @@ class Problems:
     source: str
     document: Document
     known: Table = field(default_factory=dict)
-    found: list[ConfigError] = field(default_factory=list)
+    found: list[FileKeyError] = field(default_factory=list)
 
-    def add(self, path: Path, what: str, expected: str, remedy: str = "") -> None:
+    def add(self, path: Path, what: str, expected: str, remedy: str = "", *, is_unknown: bool = False) -> None:
         """Note one problem at ``path``."""
         place = spelled(path)
+        remedy = remedy or f"correct {place or 'the file'}"
         line = self.document.line(path)
         self.found.append(
-            ConfigError(
-                f"unable to parse config file: {self.source}, line {line}: {place + ': ' if place else ''}{what}",
-                expected,
-                remedy or f"correct {place or 'the file'}",
-            )
+            FileKeyError(self.source, what, expected, remedy, line=line, place=place, is_unknown=is_unknown)
         )
 
     def unknown(self, path: Path, allowed: list[str]) -> None:
@@ -61,7 +72,7 @@ class Problems:
             remedy = f"move it: it belongs in {' or '.join(homes)}"
         else:
             remedy = "remove it"
-        self.add(path, f'unknown key "{key}"', f"one of {', '.join(allowed)}", remedy)
+        self.add(path, f'unknown key "{key}"', f"one of {', '.join(allowed)}", remedy, is_unknown=True)
 
 
 def places(table: Table, key: str, above: str = "") -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import yaml
 
-from kgpu.base.errors import ConfigError
+from kgpu.base.errors import ConfigError, PlacedError
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 MAX_DEPTH: Final = 100
@@ -177,6 +177,17 @@ class _Frame:
     lines: Lines = field(default_factory=Lines)
 
 
+class YamlSyntaxError(PlacedError):
+    """A text is no YAML. ``line`` is where, None where the parser does not say; ``complaint`` is the parser's own,
+    without what it was reading.
+    """
+
+    def __init__(self, place: str, said: str, remedy: str, *, line: int | None = None, complaint: str = "") -> None:
+        super().__init__(place, said, _EXPECTED, remedy, lead="error parsing ")
+        self.line = line
+        self.complaint = complaint or said
+
+
 def _documents(
     text: str | bytes, source: str, *, repeated: bool = False, with_lines: bool = False
 ) -> Iterator[Document]:
@@ -192,12 +203,13 @@ def _documents(
         mark = problem.problem_mark or problem.context_mark
         where = f"{source}, line {mark.line + 1}, column {mark.column + 1}" if mark else source
         detail = ", ".join(part for part in (problem.context, problem.problem) if part)
-        raise ConfigError(
-            f"error parsing {where}: {detail}", _EXPECTED, "correct the line; look at indentation and quotes"
-        ) from problem
+        raise YamlSyntaxError(
+            where, detail, "correct the line; look at indentation and quotes",
+            line=mark.line + 1 if mark else None, complaint=problem.problem or detail,
+        ) from problem  # fmt: skip
     except (yaml.YAMLError, ValueError) as problem:
         detail = " ".join(str(problem).split())
-        raise ConfigError(f"error parsing {source}: {detail}", _EXPECTED, "remove what is named") from problem
+        raise YamlSyntaxError(source, detail, "remove what is named") from problem
 
 
 def _build(events: Any, source: str, *, repeated: bool, with_lines: bool) -> Iterator[Document]:

@@ -224,6 +224,6 @@ def parse_config(content: str | bytes, *, source: str = "health config") -> Heal
     tree = read_table(problems, (), document.value, TABLE)
     if problems.found:
         first = problems.found[0]
-        rest = [problem.what.rpartition(": ")[2] for problem in problems.found[1:SHOWN]]
+        rest = [problem.complaint for problem in problems.found[1:SHOWN]]
         raise ConfigError("; ".join([first.what, *rest]), first.expected, first.remedy)
     return HealthConfig(**resolve(ROWS, file=values_of(ROWS, tree)).values)

@@ -172,19 +172,23 @@ class HealthVerdict:
     @property
     def what(self) -> str:
         """One sentence without a period."""
+        return self.sentence(f"GPU {self.gpu}")
+
+    def sentence(self, title: str) -> str:
+        """The same of the GPU under another name for people."""
         if self.muted:
-            return f"GPU {self.gpu}: {self.muted}"
+            return f"{title}: {self.muted}"
         if not self.evidence or self.action is Action.IGNORE:
-            return f"GPU {self.gpu} is well"
+            return f"{title} is well"
         first, rest = self.evidence[0], len(self.evidence) - 1
         more = f" and {rest} more" if rest else ""
-        return f"GPU {self.gpu}: {first.what}{more}"
+        return f"{title}: {first.what}{more}"
 
-    def advice(self) -> Advice:
-        """The verdict as an advice record, for logs, Events and conditions."""
+    def advice(self, title: str = "") -> Advice:
+        """The verdict as an advice record, for logs, Events and conditions; ``title`` is the GPU's name for people."""
         return Advice(
             subject=self.gpu,
-            what=self.what,
+            what=self.sentence(title) if title else self.what,
             why=f"the evidence calls for: {WORDS[self.action]}" if self.evidence else "nothing speaks against it",
             evidence=tuple(evidence.quoted for evidence in self.evidence),
             severity=self.severity,

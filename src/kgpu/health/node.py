@@ -278,8 +278,8 @@ class NodeHealth:
         self._told[name] = state
         if state == (former_state or _NOTHING):
             return
-        record = verdict.advice()
-        what = record.what.replace(f"GPU {name}", self.title(name), 1)
+        record = verdict.advice(self.title(name))
+        what = record.what
         self.advice.append(replace(record, what=what[:1].upper() + what[1:]))
         if former_state is not None or verdict.action is not former:
             self.notes.append(

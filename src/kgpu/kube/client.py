@@ -394,6 +394,7 @@ def _status_error(method: str, path: str, code: int, status: Object) -> KubeRefu
         _TODO_BY_CODE.get(code, "see the API server's log"),
         code=code,
         reason=str(status.get("reason") or ""),
+        message=message,
         causes=causes_of(status.get("details")),
     )
 

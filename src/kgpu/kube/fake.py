@@ -496,7 +496,9 @@ def _merged(old: Any, change: Any, *, by_key: bool, name: str = "") -> Any:
 
 def _refused(verb: str, resource: Resource, code: int, reason: str, message: str) -> KubeRefusedError:
     what = f"the API server refused {verb} {resource.plural}: {message} ({code})"
-    return KubeRefusedError(what, "a request that it accepts", "see the test", code=code, reason=reason)
+    return KubeRefusedError(
+        what, "a request that it accepts", "see the test", code=code, reason=reason, message=message
+    )
 
 
 def _unreachable(verb: str) -> KubeUnreachableError:

@@ -106,14 +106,15 @@ class Patch(enum.StrEnum):
 
 class KubeRefusedError(KubeError):
     """The API server answered with an error; ``code`` is the HTTP status and ``reason`` the Status object's word.
-    ``causes`` are its details: each a word and a message.
+    ``message`` is the server's own, ``causes`` are its details: each a word and a message.
     """
 
     def __init__(
-        self, what: str, expected: str, remedy: str, *, code: int, reason: str = "",
+        self, what: str, expected: str, remedy: str, *, code: int, reason: str = "", message: str = "",
         causes: tuple[tuple[str, str], ...] = (),
     ) -> None:  # fmt: skip
         super().__init__(what, expected, remedy)
+        self.message = message or what
         self.code = code
         self.reason = reason
         self.causes = causes

@@ -208,7 +208,7 @@ class Applier:
         """Delete an operator's object whose immutable fields differ, so that it is created again; True when deleted."""
         resource, namespace, name = object_id
         live = self._watching.live(*object_id)
-        if refused.code != 422 or "immutable" not in refused.what or live is None or not is_operators(live):
+        if refused.code != 422 or "immutable" not in refused.message or live is None or not is_operators(live):
             return False
         log.info("%s can't be changed and is made anew: %s", _shown(object_id), refused.what)
         self._count(resource.kind)

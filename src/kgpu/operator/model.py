@@ -171,8 +171,8 @@ class PodTrouble:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """One ClusterPolicy. ``warnings`` are about what its manifest has without effect, ``unbuilt`` are the fields of
-    these that kgpu does not provide yet; ``problem`` is set when it can't be read at all, and ``spec`` then has the
-    defaults.
+    these that kgpu does not provide yet, and ``of_unbuilt`` the warnings about those; ``problem`` is set when it can't
+    be read at all, and ``spec`` then has the defaults.
     """
 
     name: str
@@ -185,6 +185,7 @@ class Policy:
     finalizers: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     unbuilt: tuple[str, ...] = ()
+    of_unbuilt: frozenset[str] = frozenset()
     problem: Advice | None = None
 
 

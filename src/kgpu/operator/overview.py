@@ -425,7 +425,7 @@ def _warnings(policy: Policy) -> Iterable[ShownProblem]:
     return (
         ShownProblem(what=f"ClusterPolicy {policy.name}: {warning}", reason="ManifestWarning", warning=True)
         for warning in policy.warnings
-        if warning.partition(" ")[0] not in policy.unbuilt
+        if warning not in policy.of_unbuilt
     )
 
 

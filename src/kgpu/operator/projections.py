@@ -49,7 +49,8 @@ def policy(obj: Object) -> Object:
     finalizers = tuple(text(finalizer) for finalizer in items(metadata.get("finalizers")))
     value = Policy(
         **_of_custom(obj), spec=decoded.spec, warnings=tuple(map(one_line, decoded.warnings)),
-        unbuilt=tuple(map(one_line, decoded.unbuilt)), problem=_printable(decoded.problem), finalizers=finalizers,
+        unbuilt=tuple(map(one_line, decoded.unbuilt)), of_unbuilt=frozenset(map(one_line, decoded.of_unbuilt)),
+        problem=_printable(decoded.problem), finalizers=finalizers,
     )  # fmt: skip
     return {"metadata": _pick(obj, _IDENTITY), "value": value}
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from kgpu.base.errors import PlacedError
 from kgpu.formats.cdi import CdiDeviceNode, CdiMount, ContainerEdits, Hook, Spec, qualified_name
 from kgpu.formats.names import CDI_BOOT_ANNOTATION, CDI_DRIVER_ANNOTATION
 from kgpu.host.dev_nodes import Numbers
@@ -93,22 +94,17 @@ def validate_specs(
                 ]
     if inventory is not None:
         flaws += layout_flaws(specs, inventory)
-    flaws += _name_flaws(specs)
-    unresolvable = {
-        flaw.where for flaw in flaws if flaw.severity is FlawSeverity.ERROR and flaw.what.startswith(_TWICE)
-    }
-    names = dict.fromkeys(name for spec in specs for name in spec.names if name not in unresolvable)
+    holders = _holders(specs)
+    flaws += _name_flaws(holders)
+    names = dict.fromkeys(name for spec in specs for name in spec.names if len(_winners(holders[name])) == 1)
     flaws.sort(key=lambda flaw: flaw.severity is not FlawSeverity.ERROR)
     return Validation(tuple(spec.path for spec in specs), tuple(names), tuple(dict.fromkeys(flaws)), tuple(notes))
-
-
-_TWICE: Final = "this name is in"
 
 
 def _file_flaws(file: FoundSpec, resolvable: frozenset[str]) -> Iterator[Flaw]:
     """``resolvable``: the devices that runtimes find in any file."""
     if file.problem is not None:
-        what = file.problem.what.removeprefix(f"{file.path}: ")
+        what = file.problem.said if isinstance(file.problem, PlacedError) else file.problem.what
         yield Flaw(severity=FlawSeverity.ERROR, path=file.path, what=what, remedy=file.problem.remedy)
     if file.ignored:
         lost = file.spec is not None and any(
@@ -130,21 +126,31 @@ def _file_flaws(file: FoundSpec, resolvable: frozenset[str]) -> Iterator[Flaw]:
         )
 
 
-def _name_flaws(files_read: Sequence[FoundSpec]) -> Iterator[Flaw]:
+def _holders(files_read: Sequence[FoundSpec]) -> Mapping[str, Sequence[FoundSpec]]:
+    """The files that have each device's name."""
     holders: dict[str, list[FoundSpec]] = defaultdict(list)
     for spec in files_read:
         for name in spec.names:
             holders[name].append(spec)
+    return holders
+
+
+def _winners(specs: Sequence[FoundSpec]) -> Sequence[FoundSpec]:
+    """Those of the highest priority; a runtime resolves a name only where there is one."""
+    top = max(spec.priority for spec in specs)
+    return [spec for spec in specs if spec.priority == top]
+
+
+def _name_flaws(holders: Mapping[str, Sequence[FoundSpec]]) -> Iterator[Flaw]:
     for name, specs in holders.items():
-        top = max(spec.priority for spec in specs)
-        winners = [spec for spec in specs if spec.priority == top]
+        winners = _winners(specs)
         if len(winners) > 1:
             files = ", ".join(spec.path for spec in winners)
             yield Flaw(
                 severity=FlawSeverity.ERROR,
                 path=winners[-1].path,
                 where=name,
-                what=f"{_TWICE} {files}: no runtime resolves it",
+                what=f"this name is in {files}: no runtime resolves it",
                 remedy="remove all files but one",
             )
     shadowed: dict[tuple[str, str], list[str]] = defaultdict(list)

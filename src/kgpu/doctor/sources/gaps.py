@@ -10,7 +10,7 @@ from typing import Final
 
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Pod
-from kgpu.doctor.model import WHY_PENDING, Missing
+from kgpu.doctor.model import Missing
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources.logs import host_gaps, nodes_that_matter, worth_reading
 
@@ -28,7 +28,8 @@ def gaps(snapshot: Snapshot) -> Iterator[Missing]:
     if pending:
         names = ", ".join(pod.path for pod in pending[:MAX_PENDING])
         more = f" and {len(pending) - MAX_PENDING} more" if len(pending) > MAX_PENDING else ""
-        yield Missing(f"{WHY_PENDING}: {names}{more}", "it can't be judged while no nodes are known")
+        why = "it can't be judged while no nodes are known"
+        yield Missing(f"why pods are Pending: {names}{more}", why, is_verdict=True)
     for plural, command in _KINDS:
         if not counts[plural]:
             yield Missing(

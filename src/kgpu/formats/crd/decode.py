@@ -38,12 +38,13 @@ WORDS: Final = {bool: "true or false", int: "a whole number", str: "a text"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded(Generic[S]):
     """``spec`` has the defaults when there is a ``problem``: what can't be used, with the path.
-    ``unbuilt`` are the paths of fields that ask for what kgpu can't do yet; the warnings name them, too.
+    ``unbuilt`` are the paths of fields that ask for what kgpu can't do yet, ``of_unbuilt`` the warnings about them.
     """
 
     spec: S
     warnings: tuple[str, ...] = ()
     unbuilt: tuple[str, ...] = ()
+    of_unbuilt: tuple[str, ...] = ()
     problem: Advice | None = None
 
 
@@ -91,7 +92,7 @@ class _Notes:
 
     warnings: list[str] = field(default_factory=list)
     warned: int = 0
-    unbuilt: list[str] = field(default_factory=list)
+    unbuilt: dict[str, str] = field(default_factory=dict)
     wrong: list[_Wrong] = field(default_factory=list)
 
     def warn(self, text: str) -> None:
@@ -100,9 +101,10 @@ class _Notes:
             self.warnings.append(text)
 
     def not_built(self, path: str, instead: str) -> None:
-        self.warn(f"{path} changes nothing yet: {instead}")
+        warning = f"{path} changes nothing yet: {instead}"
+        self.warn(warning)
         if len(self.unbuilt) < MOST:
-            self.unbuilt.append(path)
+            self.unbuilt[path] = warning
 
     def refuse(self, path: str, what: str, expected: str) -> None:
         if len(self.wrong) < MOST:
@@ -125,7 +127,9 @@ def _decode(obj: Any, struct: type[S], kind: str) -> Decoded[S]:
         name = metadata.get("name") if isinstance(metadata, Mapping) else None
         problem = _problem(kind, name, notes.wrong)
         return Decoded(spec=struct(), warnings=tuple(warnings), problem=problem)
-    return Decoded(spec=decoded, warnings=tuple(warnings), unbuilt=tuple(notes.unbuilt))
+    return Decoded(
+        spec=decoded, warnings=tuple(warnings), unbuilt=tuple(notes.unbuilt), of_unbuilt=tuple(notes.unbuilt.values())
+    )
 
 
 def _made(value: Any, struct: type[S], notes: _Notes) -> S | None:

@@ -153,6 +153,7 @@ def _translated(verb: str, resource: Resource) -> Iterator[None]:
             "see the message",
             code=error.code,
             reason=error.reason,
+            message=error.message,
             causes=causes_of(error.details),
         ) from error
 

@@ -25,20 +25,25 @@ SANDBOX: Final = "SandboxNotProvided"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditional:
-    """Fields that do not always take effect, for the reference: which, when they do not, and what happens then."""
+    """Fields that do not always take effect, for the reference: which, when they do not, and what happens then.
+    ``why`` is the reason alone, for advice.
+    """
 
     field: str
     when: str
     does: str
+    why: str = ""
 
 
 NO_CDI: Final = Conditional(
     field="`cdi.enabled`", when="when it is false",
     does="containers get device files, but the driver's libraries only where a container runtime on the host adds them",
 )  # fmt: skip
+_ONE_POD: Final = "one pod, kgpu-agent, does the work of all operands"
+_OWN_PROGRAM: Final = "its pod runs kgpu's image"
 OWN_PODS: Final = Conditional(
     field="`resources`, `hostNetwork`, `imagePullPolicy`, `imagePullSecrets` of an operand, `dcgmExporter.annotations`",
-    when="in the layout `agent`", does="nothing, as one pod, kgpu-agent, does the work of all operands",
+    when="in the layout `agent`", does=f"nothing, as {_ONE_POD}", why=_ONE_POD,
 )  # fmt: skip
 # This is not reported, as NVIDIA's chart writes false into every policy.
 HOST_PID: Final = Conditional(
@@ -48,7 +53,8 @@ HOST_PID: Final = Conditional(
 OWN_IMAGE: Final = Conditional(
     field="`imagePullPolicy`, `imagePullSecrets` of an operand",
     when="in the layout `operands`, unless the operand's `image` is named kgpu",
-    does="nothing, as its pod runs kgpu's image; the chart's `image.pullPolicy` and `imagePullSecrets` are for that",
+    does=f"nothing, as {_OWN_PROGRAM}; the chart's `image.pullPolicy` and `imagePullSecrets` are for that",
+    why=_OWN_PROGRAM,
 )  # fmt: skip
 CONDITIONAL: Final = (NO_CDI, OWN_PODS, HOST_PID, OWN_IMAGE)
 
@@ -109,7 +115,7 @@ def _of_own_pods(scene: Scene) -> Iterator[Advice]:
         yield _told(
             scene,
             what=f"without effect in the policy's section of the {spec.operand.title}: {_listed(fields)}",
-            why=(OWN_PODS if in_agent else OWN_IMAGE).does.removeprefix("nothing, as ").partition(";")[0],
+            why=(OWN_PODS if in_agent else OWN_IMAGE).why,
             remedy=remedy,
             reason="SettingIgnored",
         )

@@ -157,7 +157,7 @@ def _fails(snapshot: Snapshot) -> Iterator[Finding]:
         if word != "error":
             continue
         bad = next(row for row in rows if row.stand is Stand.ERROR)
-        key = bad.why.rpartition(" ")[2]
+        key = bad.key
         yield Finding(
             cause=(
                 f"{pending.who} waits: a selector of {_named(request)} fails on device {bad.device.name} of "
@@ -282,7 +282,7 @@ def _tainted(snapshot: Snapshot) -> Iterator[Finding]:
                 Remedy("mend what the taint stands for:"), remedies.ask_doctor(first.node or "NODE"),
                 Remedy(
                     "or, if the pod can bear it, add a toleration to the request: {{key: {}, operator: Exists}}",
-                    bad[0].why.split(":", 1)[0].split("=", 1)[0],
+                    bad[0].key,
                 ),
             ),
             confidence=CERTAIN,

@@ -76,17 +76,20 @@ def _tainted(snapshot: Snapshot, *, near_miss: bool) -> Iterator[Finding]:
         if pending.fits:
             continue
         groups: dict[tuple[str, ...], dict[str, Reason]] = {}
-        others = [c for c in pending.changes if c.kind != smallest_change.BOTH]
+        others = [change for change in pending.changes if change.kind != smallest_change.BOTH]
         for subject, reason in {reason.subject: reason for reason in pending.against(TAINTS)}.items():
             passing = _lifecycle(subject)
             if not passing and subject.startswith(_OWN):
                 continue
             change = next(
-                (c for c in pending.changes if c.kind == smallest_change.TOLERATION and c.subject == subject), None
-            )
+                (
+                    toleration for toleration in pending.changes
+                    if toleration.kind == smallest_change.TOLERATION and toleration.subject == subject
+                ), None,
+            )  # fmt: skip
             if passing:
                 if _names_key(pending, reason) is near_miss and (change or not others):
-                    finding = _not_tolerated(pending, {subject: reason}, _tolerating(pending, (subject,)))
+                    finding = _not_tolerated(pending, {subject: reason}, _tolerating(pending, {subject: reason}))
                     yield _passing(finding, subject, reason.node)
                 continue
             # Taints of the same nodes have the same remedy, unless one of them alone is enough.
@@ -95,18 +98,18 @@ def _tainted(snapshot: Snapshot, *, near_miss: bool) -> Iterator[Finding]:
         for taints in groups.values():
             if all(_names_key(pending, reason) for reason in taints.values()) is not near_miss:
                 continue
-            change = _tolerating(pending, tuple(taints))
-            if others and not (change.fits and change.cost <= min(c.cost for c in others)):
+            change = _tolerating(pending, taints)
+            if others and not (change.fits and change.cost <= min(other.cost for other in others)):
                 continue  # something smaller helps, on nodes without that taint
             yield _not_tolerated(pending, taints, change)
 
 
-def _tolerating(pending: Waiting, subjects: tuple[str, ...]) -> smallest_change.FittingChange:
+def _tolerating(pending: Waiting, reasons: Mapping[str, Reason]) -> smallest_change.FittingChange:
     """The change that adds tolerations, computed once for all pods with the same requests."""
     known = pending.snapshot.once(_tolerated_before)
-    key = (id(pending.judged), subjects)
+    key = (id(pending.judged), tuple(reasons))
     if key not in known:
-        known[key] = smallest_change.tolerating(pending.view, map(_taint, subjects), pending.snapshot.fit)
+        known[key] = smallest_change.tolerating(pending.view, _taints(reasons), pending.snapshot.fit)
     return known[key]
 
 
@@ -135,17 +138,16 @@ def _passing(finding: Finding, subject: str, node: str) -> Finding:
 
 
 def _names_key(pending: Waiting, reason: Reason) -> bool:
-    key = reason.subject.split(":", 1)[0].split("=", 1)[0]
-    return any(toleration.key == key for toleration in pending.view.tolerations)
+    taint = reason.taint
+    return taint is not None and any(toleration.key == taint.key for toleration in pending.view.tolerations)
 
 
-def _taint(subject: str) -> Taint:
-    key, _, value = subject.rsplit(":", 1)[0].partition("=")
-    return Taint(key, value, subject.rsplit(":", 1)[-1])
+def _taints(reasons: Mapping[str, Reason]) -> list[Taint]:
+    return [reason.taint for reason in reasons.values() if reason.taint is not None]
 
 
 def _not_tolerated(pending: Waiting, reasons: Mapping[str, Reason], change: smallest_change.FittingChange) -> Finding:
-    taints = [_taint(subject) for subject in reasons]
+    taints = _taints(reasons)
     first = next(iter(reasons.values()))
     node = pending.snapshot.nodes[first.node]
     nodes = tuple(dict.fromkeys(refusal.node for subject in reasons for refusal in pending.against(TAINTS, subject)))
@@ -349,7 +351,7 @@ def _unwell(pods: list[Pod], unlabelled: list[Node], waits: list[Waiting]) -> Fi
         ),
         confidence=LIKELY,
         nodes=tuple(node.name for node in unlabelled),
-        pods=(*(one.path for one in pods), *hurt),
+        pods=(*(daemon.path for daemon in pods), *hurt),
     )
 
 

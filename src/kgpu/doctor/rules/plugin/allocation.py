@@ -21,6 +21,7 @@ from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import uses_mps
 from kgpu.formats import names
 from kgpu.formats.plugin_config_parse import examine
+from kgpu.formats.strict import FileKeyError
 
 
 @rule(
@@ -89,13 +90,13 @@ def unknown_keys(snapshot: Snapshot) -> Iterator[Finding]:
         for key, content in source.map("data").items():
             if not isinstance(content, str) or "version:" not in content or content.startswith("#!"):
                 continue
+            problems = examine(content, source=f"data[{key}]")[1]
             bad = next(
-                (problem for problem in examine(content, source=f"data[{key}]")[1] if "unknown key" in problem.what),
-                None,
+                (problem for problem in problems if isinstance(problem, FileKeyError) and problem.is_unknown), None
             )
             if bad is None:
                 continue
-            where = bad.what.partition("data[")[2].partition("]")[2].lstrip(", ")
+            where = bad.said
             yield Finding(
                 subject=source.subject,
                 cause=(

@@ -115,13 +115,4 @@ def itself_or_gone(old: Object | None, new: Object | None) -> list[tuple[str, st
 
 def refusal_text(error: KubeError) -> str:
     """The API server's own message, without the client's words around it."""
-    text = str(getattr(error, "message", "") or "")
-    if text:
-        return text
-    text, code = error.what, getattr(error, "code", None)
-    if code is not None:
-        text = text.removesuffix(f" ({code})")
-        head, colon, rest = text.partition(": ")
-        if colon and head.startswith("the API server refused"):
-            text = rest
-    return text
+    return error.message if isinstance(error, KubeRefusedError) else error.what

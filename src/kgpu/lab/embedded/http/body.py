@@ -90,17 +90,15 @@ def _of_yaml(data: bytes) -> tuple[Any, Repeated | None]:
     try:
         document = yaml.load_document(data.decode("utf-8", "replace"), source="body", repeated=True)
     except ConfigError as error:
-        raise NotJson(f"yaml: {_yaml_complaint(' '.join(error.what.split()))}") from None
+        raise NotJson(f"yaml: {' '.join(_yaml_complaint(error).split())}") from None
     return document.value, Repeated(lines=yaml_lines(document.repeated)) if document.repeated else None
 
 
-_YAML_WHERE: Final = re.compile(r"^.*?line (\d+), column \d+: (?:while [^,]*, )?(.*)$")
-
-
-def _yaml_complaint(what: str) -> str:
+def _yaml_complaint(error: ConfigError) -> str:
     """``line 3: did not find ...``, as from Go's parser."""
-    match = _YAML_WHERE.match(what)
-    return f"line {match[1]}: {match[2]}" if match else what
+    if isinstance(error, yaml.YamlSyntaxError) and error.line is not None:
+        return f"line {error.line}: {error.complaint}"
+    return error.what
 
 
 def from_json(data: bytes) -> tuple[Any, Repeated | None]:
