@@ -244,8 +244,10 @@ def test_the_notes_name_values_of_which_nothing_comes(helm: str, tmp_path: Path)
 
 
 def test_the_notes_and_the_policy_s_condition_name_the_same(helm: str, chart: Chart, tmp_path: Path) -> None:
-    sets = ("driver.upgradePolicy.maxParallelUpgrades=4", "vgpuManager.enabled=true", "ccManager.enabled=true",
-            "ccManager.defaultMode=off", "gds.enabled=true")  # fmt: skip
+    sets = ("driver.upgradePolicy.maxParallelUpgrades=0", "driver.upgradePolicy.drain.timeoutSeconds=0",
+            "driver.upgradePolicy.waitForCompletion.timeoutSeconds=0", "driver.upgradePolicy.maxUnavailable=0",
+            "vgpuManager.enabled=true", "ccManager.enabled=true", "ccManager.defaultMode=off",
+            "gds.enabled=true")  # fmt: skip
     told = notes(helm, tmp_path, *sets).partition("(condition FieldsProvided):")[2].partition("\n\n")[0]
     policy = decode.clusterpolicy({"metadata": {"name": "p"}, "spec": chart(*sets).policy})
     said = {
@@ -253,6 +255,7 @@ def test_the_notes_and_the_policy_s_condition_name_the_same(helm: str, chart: Ch
     }
     assert said == {path: field_support.instead(ClusterPolicySpec, path) for path in policy.unbuilt}
     assert all(said.values())
+    assert {"maxParallelUpgrades", "maxUnavailable"} <= {path.rsplit(".", 1)[1] for path in said}
 
 
 def defaults() -> Object:

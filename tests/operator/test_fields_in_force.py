@@ -1,32 +1,35 @@
-"""Accepted means in effect: a brute force over every field of a ClusterPolicy.
+"""Accepted means in effect: a brute force over every value of every field of a ClusterPolicy and an NVIDIADriver.
 
-Each leaf is given values that differ from its default. Either the plan becomes another one, or the policy is told that
-nothing comes of it. That is so with every operand switched on and with as little as there can be, in both layouts.
+Each field is given each value that its schema names, and plain and unusual ones of its type (``field_values``). Every one
+of them is refused, changes the objects that are made (and another value changes them otherwise), or is told: on the
+policy, as a Warning, or as what is not ready. Silent are only the values that ask for nothing, each kind of which is listed
+here. That is so with all that has a switch switched on, in both layouts; and the reference's table says the same.
 """
 
 from __future__ import annotations
 
-import copy
-import functools
-from collections.abc import Iterator
+import enum
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 import pytest
 
-from kgpu.formats.crd import decode
+from kgpu.formats.crd import decode, field_support
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
-from kgpu.formats.crd.fields import SchemaField, Type, rows
+from kgpu.formats.crd.field_support import FieldSupport
+from kgpu.formats.crd.fields import SchemaField
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.kube import kinds
 from kgpu.operator import conditions, projections
-from kgpu.operator.model import ClusterPlan, ObservedCluster, OperatorSettings
+from kgpu.operator.model import ClusterPlan, ObservedCluster
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
-from tests.operator.world import OPERANDS_LAYOUT, SETTINGS, healthy_node, node_object, policy
-
-Path = tuple[str, ...]
-Spec = dict[str, Any]
+from kgpu.operator.rendering import ignored
+from tests.operator.field_values import Path, Spec, leaves, same, values, with_value
+from tests.operator.world import OPERANDS_LAYOUT, SETTINGS, healthy_node, node_object, policy, status_of, world
 
 KINDS: Final = frozenset(map(kinds.plural_and_group, kinds.MANAGED))
 OWN_IMAGE: Final = {"repository": "example.org", "image": "kgpu", "version": "2"}
@@ -57,157 +60,67 @@ FULL: Final[Spec] = {
 }  # fmt: skip
 OPERANDS: Final = ("toolkit", "devicePlugin", "dcgmExporter", "gfd", "nodeStatusExporter", "validator")
 IMAGES: Final[Spec] = {**FULL, **{name: {**FULL[name], **OWN_IMAGE} for name in OPERANDS}}
+PLAIN: Final[Spec] = {"driver": {**OTHER_IMAGE, "enabled": True}}
 LITTLE: Final[Spec] = {"driver": {"enabled": False}}
-BASES: Final = {"full": FULL, "images": IMAGES, "little": LITTLE}
-NOT_ALONE: Final = frozenset({"localhostProfile"})
-"""Fields that are refused without another one."""
-NOT_TOLD: Final = frozenset({("dcgmExporter.hostPID", "agent")})
-"""Without effect where it is false, which NVIDIA's chart writes into every policy; the reference says so."""
-LAYOUTS: Final = {"agent": SETTINGS, "operands": OPERANDS_LAYOUT}
-WORDS: Final[dict[str, tuple[Any, ...]]] = {
-    "limits": ({"cpu": "1"},), "requests": ({"cpu": "1"},), "interval": ("7s",), "scrapeTimeout": ("7s",),
-    "supplementalGroups": ([7],), "runtimeClasses": ([{"name": "kata", "artifacts": {"url": "u"}}],),
-    "localhostProfile": (),  # goes with another field, and is refused alone
+# What NVIDIA's chart writes into a policy where nobody sets anything, as far as it differs from nothing.
+USUAL: Final[Spec] = {
+    "operator": {"defaultRuntime": "", "runtimeClass": "nvidia", "use_ocp_driver_toolkit": False},
+    "daemonsets": {"updateStrategy": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "1"}},
+    "driver": {"enabled": False, "useNvidiaDriverCRD": False, "usePrecompiled": False, "kernelModuleType": "auto",
+               "rdma": {"enabled": False, "useHostMofed": False}, "licensingConfig": {"secretName": "", "nlsEnabled": True},
+               "startupProbe": {"initialDelaySeconds": 60, "successThreshold": 1},
+               "upgradePolicy": {"autoUpgrade": True, "maxParallelUpgrades": 1, "maxUnavailable": "25%",
+                                 "waitForCompletion": {"timeoutSeconds": 0, "podSelector": ""},
+                                 "podDeletion": {"force": False, "timeoutSeconds": 300, "deleteEmptyDir": False},
+                                 "drain": {"enable": False, "force": False, "podSelector": "", "timeoutSeconds": 300,
+                                           "deleteEmptyDir": False}}},
+    "toolkit": {"enabled": True, "installDir": "/usr/local/nvidia"},
+    "devicePlugin": {"enabled": True, "mps": {"root": "/run/nvidia/mps"}},
+    "dcgm": {"enabled": False},
+    "dcgmExporter": {"enabled": True, "hostPID": False, "serviceMonitor": {"enabled": False, "interval": "15s"},
+                     "hpcJobMapping": {"enabled": False, "directory": "/var/lib/dcgm-exporter/job-mapping"}},
+    "mig": {"strategy": "single"},
+    "migManager": {"enabled": True, "config": {"name": "", "default": "all-disabled"}},
+    "cdi": {"enabled": True, "nriPluginEnabled": False},
+    "sandboxWorkloads": {"enabled": False, "defaultWorkload": "container", "mode": "kubevirt"},
+    "vgpuManager": {"enabled": False}, "vfioManager": {"enabled": True},
+    "vgpuDeviceManager": {"enabled": True, "config": {"name": "", "default": "default"}},
+    "sandboxDevicePlugin": {"enabled": True}, "kataSandboxDevicePlugin": {"enabled": True},
+    "ccManager": {"enabled": True, "defaultMode": "on"}, "kataManager": {"enabled": False},
+    "gds": {"enabled": False}, "gdrcopy": {"enabled": False}, "psa": {"enabled": False},
 }  # fmt: skip
-
-
-def leaves(struct: type[msgspec.Struct], path: Path = ()) -> Iterator[tuple[Path, SchemaField]]:
-    for row in rows(struct):
-        if row.type.struct:
-            yield from leaves(row.type.struct, (*path, row.name))
-        else:
-            yield (*path, row.name), row
-
-
-ENDS: Final = range(1, 8)
-LEAVES: Final = {".".join(path): (path, row) for path, row in leaves(ClusterPolicySpec)}
-
-
-def values(row: SchemaField) -> tuple[Any, ...]:
-    """Values of the field's type that ask for something."""
-    kind: Type = row.type
-    if row.name in WORDS:
-        return WORDS[row.name]
-    if kind.enum:
-        return tuple(one for one in kind.enum if one and one != row.default)
-    if kind.items:
-        return ([{"name": "NAME", "value": "x"}] if kind.items.struct else ["x"],)
-    if kind.values:
-        return ({"a": "b"},)
-    if kind.int_or_string:
-        return ("7%",)
-    return {bool: (True, False), int: (7,)}.get(kind.scalar or str, ("text", "/absolute", "7"))
-
-
-def with_value(base: Spec, path: Path, value: Any) -> Spec:
-    spec = place = copy.deepcopy(base)
-    for name in path[:-1]:
-        place = place.setdefault(name, {})
-    place[path[-1]] = value
-    return spec
-
-
-def planned(spec: Spec, settings: OperatorSettings) -> tuple[ClusterPlan, tuple[str, ...]] | None:
-    """The plan and what the policy is told; None for one that can't be read."""
-    made = policy(spec=spec)
-    if made.problem:
-        return None
-    nodes = tuple(map(read_node, (node_object("n1"), healthy_node("n2"))))
-    return plan(ObservedCluster(policies=(made,), nodes=nodes, kinds=KINDS), settings), made.warnings
-
-
-def effect(found: ClusterPlan) -> tuple[Any, ...]:
-    """All that follows from a plan, but for what it says of fields without effect."""
-    said = [one for one in found.advice if one.reason != "ManifestWarning"]
-    status = {
-        name: [one for one in status["conditions"] if one["type"] != conditions.FIELDS_PROVIDED]
-        for name, status in found.policy_status.items()
-    }
-    drivers = {
-        name: [one for one in status["conditions"] if one["type"] != conditions.FIELDS_PROVIDED]
-        for name, status in found.driver_status.items()
-    }
-    return found.objects, found.nodes, drivers, status, said
-
-
-@functools.cache
-def usual(base: str, layout: str) -> tuple[Any, ...]:
-    found = planned(BASES[base], LAYOUTS[layout])
-    assert found is not None
-    return effect(found[0])
-
-
-@pytest.mark.parametrize("name", LEAVES)
-def test_a_field_changes_something_or_is_told_to_change_nothing(name: str) -> None:
-    path, row = LEAVES[name]
-    unbuilt = [one for one in sections(path) if one.unbuilt]
-    if unbuilt and (True in row.usual or (path[-1] == decode.SWITCH and True in unbuilt[0].usual)):
-        return  # a switch that the chart has on: neither on nor off asks for anything
-    silent = [layout for layout in LAYOUTS if (name, layout) not in NOT_TOLD and is_silent(path, row, layout)]
-    # Of an operand that is not built, which image it would be is nothing that could be in force.
-    assert (unbuilt and path[-1] in decode.IMAGE) or not silent, f"spec.{name} is taken without a word in {silent}"
-
-
-def is_silent(path: Path, row: SchemaField, layout: str) -> bool:
-    """Whether no value that is taken changes anything, nor is told to change nothing."""
-    tried = 0
-    for base, spec in BASES.items():
-        for value in values(row):
-            found = planned(with_value(spec, path, value), LAYOUTS[layout])
-            if found is None:
-                continue
-            tried += 1
-            made, warnings = found
-            told = {one.partition(" ")[0] for one in warnings} & {".".join(("spec", *path[:end])) for end in ENDS}
-            if told or effect(made) != usual(base, layout):
-                return False
-    return tried > 0
-
-
-def sections(path: Path) -> Iterator[SchemaField]:
-    struct: type[msgspec.Struct] | None = ClusterPolicySpec
-    for name in path:
-        assert struct is not None
-        row = next(one for one in rows(struct) if one.name == name)
-        yield row
-        struct = row.type.struct
-
-
-def test_what_is_not_built_is_named_in_a_condition_and_what_is_usual_is_not() -> None:
-    quiet = {"ccManager": {"enabled": True, "defaultMode": "on"}, "migManager": {"enabled": True}}
-    asked = {
-        "driver": {"enabled": False, "upgradePolicy": {"maxParallelUpgrades": 4}},
-        "vgpuManager": {"enabled": True},
-    }
-    for spec, status, named in (({**LITTLE, **quiet}, "True", ()), (asked, "Unknown", ("maxParallel", "vgpuManager"))):
-        found = planned(spec, SETTINGS)
-        assert found is not None
-        (said,) = [
-            one for one in found[0].policy_status["cluster-policy"]["conditions"] if one["type"] == "FieldsProvided"
-        ]
-        assert said["status"] == status
-        assert all(word in said["message"] for word in named)
-
-
-# --- NVIDIADriver -----------------------------------------------------------------------------------------------------
-
+LAYOUTS: Final = {"agent": SETTINGS, "operands": OPERANDS_LAYOUT}
 POOL: Final[Spec] = {
     **OTHER_IMAGE, "nodeSelector": {"kubernetes.io/os": "linux"}, "manager": OTHER_IMAGE, "rdma": {"enabled": True},
     "gds": {**OTHER_IMAGE, "enabled": True}, "gdrcopy": {**OTHER_IMAGE, "enabled": True},
     "licensingConfig": {"secretName": "licence"},
 }  # fmt: skip
 POOLS: Final = {"full": POOL, "little": {key: POOL[key] for key in (*OTHER_IMAGE, "nodeSelector")}}
-DRIVER_LEAVES: Final = {".".join(path): (path, row) for path, row in leaves(NVIDIADriverSpec)}
-TERMS: Final = [{"matchExpressions": [{"key": "kubernetes.io/os", "operator": "Exists"}]}]
-# Structures that are no mere text.
-SHAPES: Final[dict[str, tuple[Any, ...]]] = {
-    "nodeSelectorTerms": (TERMS,),
-    "preferredDuringSchedulingIgnoredDuringExecution": ([{"weight": 1, "preference": TERMS[0]}],),
-    "tolerations": ([{"key": "a", "operator": "Exists"}],),
-}  # fmt: skip
 
 
-def planned_driver(spec: Spec) -> tuple[ClusterPlan, tuple[str, ...]] | None:
+class Outcome(enum.StrEnum):
+    """What comes of a value."""
+
+    REFUSED = "refused"
+    TOLD = "told"
+    IN_FORCE = "in force"
+    SILENT = "silent"
+
+
+Planned = tuple[ClusterPlan, tuple[str, ...]]
+
+
+def planned(spec: Spec, layout: str) -> Planned | None:
+    """The plan and what the policy is told; None for one that can't be read."""
+    made = policy(spec=spec)
+    if made.problem:
+        return None
+    nodes = tuple(map(read_node, (node_object("n1"), healthy_node("n2"))))
+    return plan(ObservedCluster(policies=(made,), nodes=nodes, kinds=KINDS), LAYOUTS[layout]), made.warnings
+
+
+def planned_driver(spec: Spec, _layout: str) -> Planned | None:
+    """The same for an NVIDIADriver."""
     made = projections.driver({"metadata": {"name": "pool", "generation": 1}, "spec": spec})["value"]
     if made.problem:
         return None
@@ -217,38 +130,239 @@ def planned_driver(spec: Spec) -> tuple[ClusterPlan, tuple[str, ...]] | None:
     return found, made.warnings
 
 
-@functools.cache
-def usual_driver(base: str) -> tuple[Any, ...]:
-    found = planned_driver(POOLS[base])
-    assert found is not None
-    return effect(found[0])
+def said(found: ClusterPlan) -> tuple[Any, ...]:
+    """All that is told of a plan, but for fields without effect."""
+    statuses = [
+        {name: [one for one in status["conditions"] if one["type"] != conditions.FIELDS_PROVIDED]}
+        for each in (found.policy_status, found.driver_status)
+        for name, status in each.items()
+    ]
+    return [one for one in found.advice if one.reason != "ManifestWarning"], statuses
 
 
-@pytest.mark.parametrize("name", DRIVER_LEAVES)
-def test_a_drivers_field_changes_something_or_is_told_to_change_nothing(name: str) -> None:
-    path, row = DRIVER_LEAVES[name]
-    if True in row.usual:
-        return  # of what is not built: off is so already, and on is the default
-    tried = 0
-    for base, spec in POOLS.items():
-        for value in SHAPES.get(path[-1], values(row)):
-            found = planned_driver(with_value(spec, path, value))
+def ignorance(told: tuple[Any, ...]) -> list[Any]:
+    """What of it is about settings without effect."""
+    return [one for one in told[0] if one.reason in IGNORED]
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """A custom resource, and specs of it in which what its fields are about is there."""
+
+    struct: type[msgspec.Struct]
+    subject: str
+    bases: Mapping[str, Spec]
+    plan: Callable[[Spec, str], Planned | None]
+    layouts: tuple[str, ...]
+    quiet: Mapping[str, tuple[Any, ...]]
+    """Values that are what is so without them, and are neither default nor empty, by field."""
+    plans: dict[tuple[str, str], ClusterPlan] = field(default_factory=dict)
+
+    def usual(self, base: str, layout: str) -> ClusterPlan:
+        """The plan of a base alone."""
+        if (base, layout) not in self.plans:
+            found = self.plan(self.bases[base], layout)
+            assert found is not None
+            self.plans[base, layout] = found[0]
+        return self.plans[base, layout]
+
+    def outcome(self, path: Path, value: Any, layout: str) -> tuple[Outcome, Any]:
+        """What comes of a value where most comes of it, and the objects that it makes."""
+        result = Outcome.REFUSED
+        for base, start in self.bases.items():
+            found = self.plan(with_value(start, path, value, self.struct), layout)
             if found is None:
                 continue
-            tried += 1
-            made, warnings = found
-            told = {one.partition(" ")[0] for one in warnings} & {".".join(("spec", *path[:end])) for end in ENDS}
-            said = " ".join(one.what for one in made.advice if one.subject == "NVIDIADriver/pool")
-            if effect(made) != usual_driver(base) or (told and all(one in said for one in told)):
-                return
-    assert not tried, f"spec.{name} of an NVIDIADriver is taken without a word"
-    assert path[-1] in NOT_ALONE, f"spec.{name} of an NVIDIADriver was not tried: {values(row)}"
+            made, usual = found[0], self.usual(base, layout)
+            now, before = said(made), said(usual)
+            if self.is_told(path, found) or ignorance(now) != ignorance(before):
+                return Outcome.TOLD, None
+            if (made.objects, made.nodes, now) != (usual.objects, usual.nodes, before):
+                return Outcome.IN_FORCE, (base, made.objects, made.nodes, now)
+            result = Outcome.SILENT
+        return result, None
+
+    def is_told(self, path: Path, found: Planned) -> bool:
+        """Whether a warning names the field, or a section that it is in, and is an Event."""
+        made, warnings = found
+        named = {one.partition(" ")[0] for one in warnings} & {".".join(("spec", *path[:end])) for end in ENDS}
+        events = " ".join(one.what for one in made.advice if one.subject == self.subject)
+        return any(one in events for one in named)
+
+    def asks(self, path: Path, row: SchemaField, value: Any) -> bool:
+        """Whether a value asks for anything that isn't so without it."""
+        if any(same(value, one) for one in (row.default, *row.usual, *self.quiet.get(".".join(path), ()))):
+            return False
+        if value is False:
+            return row.default is True or "on if not given" in row.type.doc
+        return same(value, 0) or bool(value)
+
+    def support(self, name: str) -> FieldSupport:
+        """What the reference's table says of a field."""
+        rows = {part.path: part for part in field_support.parts(self.struct)}
+        above = [name.rsplit(".", cut)[0] for cut in range(name.count(".") + 1)]
+        return next(rows[path] for path in above if path in rows).does
+
+
+ENDS: Final = range(1, 8)
+IGNORED: Final = frozenset({"SettingIgnored", "ArgumentsIgnored", "ImageIgnored", ignored.SANDBOX})
+POLICY: Final = Kind(
+    ClusterPolicySpec, "ClusterPolicy/cluster-policy", {"images": IMAGES, "full": FULL, "plain": PLAIN, "little": LITTLE}, planned,
+    tuple(LAYOUTS),
+    quiet={
+        **{f"{name}.enabled": (True,) for name in OPERANDS},
+        "dcgmExporter.hostPID": (True,), "dcgm.hostPort": (0,), "driver.startupProbe.successThreshold": (1,),
+        # It is in the bases, and in force with them.
+        "driver.rdma.enabled": (True,),
+        # A switch that the chart has on, of what is not built.
+        **{
+            f"{name}.enabled": (True,)
+            for name in (
+                "migManager", "vgpuDeviceManager", "vfioManager", "sandboxDevicePlugin", "kataSandboxDevicePlugin",
+                "ccManager",
+            )
+        },
+    },
+)  # fmt: skip
+DRIVER: Final = Kind(
+    NVIDIADriverSpec, "NVIDIADriver/pool", POOLS, planned_driver, ("agent",),
+    quiet={
+        "licensingConfig.nlsEnabled": (True,), "startupProbe.successThreshold": (1,),
+        # No node is upgraded unasked.
+        "upgradePolicy.autoUpgrade": (False,),
+    },
+)  # fmt: skip
+NOT_TOLD: Final = frozenset({("dcgmExporter.hostPID", "agent")})
+"""Without effect where it is false, which NVIDIA's chart writes into every policy; the reference says so."""
+CASES: Final = [(kind, name) for kind in (POLICY, DRIVER) for name in leaves(kind.struct)]
+SELECTORS: Final = frozenset({"nodeSelector", "nodeSelectorTerms"})
+"""Whatever selects no node makes the same: nothing."""
+# Written otherwise, and the same.
+NOTHING: Final = ("", [], {}, "replace")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), CASES, ids=[f"{kind.subject.partition('/')[0]}-{name}" for kind, name in CASES]
+)
+def test_every_value_changes_something_or_is_told_to_change_nothing(kind: Kind, name: str) -> None:
+    path, row = leaves(kind.struct)[name]
+    does = kind.support(name)
+    built = does in {FieldSupport.IN_FORCE, FieldSupport.DEPRECATED}
+    # Of an operand that is not built, which image it would be is nothing that could be in force.
+    tried = () if not built and path[-1] in decode.IMAGE else values(row)
+    outcomes = {layout: set[Outcome]() for layout in (kind.layouts if built else kind.layouts[:1])}
+    for layout, found in outcomes.items():
+        made: list[tuple[Any, Any]] = []
+        for value in tried:
+            asks = kind.asks(path, row, value)
+            outcome, result = kind.outcome(path, value, layout)
+            silent = outcome is Outcome.SILENT and asks and (name, layout) not in NOT_TOLD
+            assert not silent, f"spec.{name}: {value!r} is taken without a word in {layout}"
+            found |= {outcome} if asks or built else set()
+            if outcome is Outcome.IN_FORCE and path[-1] not in SELECTORS:
+                alike = [other for other, objects in made if objects == result and plain(other) != plain(value)]
+                assert not alike, f"spec.{name}: {value!r} and {alike} make the same in {layout}"
+                made.append((value, result))
+    in_force = [Outcome.IN_FORCE in found for found in outcomes.values()]
+    if built and not all(in_force) and does is not FieldSupport.DEPRECATED:
+        assert is_conditional(path), f"the reference says of spec.{name}: {does}, and it is {outcomes}"
+    assert built or not any(in_force), f"the reference says of spec.{name}: {does}, and it is {outcomes}"
+
+
+def is_conditional(path: Path) -> bool:
+    """Whether the reference says when a field has no effect."""
+    parts = {f"`{'.'.join(path)}`", *(f"`{part}`" for part in path)}
+    return any(part in row.field for row in ignored.CONDITIONAL for part in parts)
+
+
+def plain(value: Any) -> Any:
+    """A value without what makes no difference."""
+    if isinstance(value, dict):
+        found = {key: plain(inner) for key, inner in value.items()}
+        return {key: inner for key, inner in found.items() if inner not in NOTHING}
+    return [plain(inner) for inner in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("spec", [LITTLE, USUAL], ids=["none", "as NVIDIA's chart writes them"])
+def test_a_policy_of_defaults_is_ready_without_a_word(spec: Spec) -> None:
+    made = policy(spec=spec)
+    assert (made.warnings, made.unbuilt) == ((), ())
+    found = plan(world(healthy_node(), policies=(made,), kinds=KINDS), SETTINGS)
+    assert status_of(found)["state"] == conditions.STATE_READY
+    assert not [one for one in found.advice if one.subject.startswith("ClusterPolicy/") and one.severity.notable]
+
+
+OVERRULED: Final[dict[str, tuple[Spec, str]]] = {
+    "driver.usePrecompiled": ({"driver": {"useNvidiaDriverCRD": True, "usePrecompiled": True}}, "NVIDIADriver objects"),
+    "driver.rdma.enabled and gds.enabled": (
+        {"driver": {"useNvidiaDriverCRD": True, "rdma": {"enabled": True}}, "gds": {"enabled": True, **OTHER_IMAGE}},
+        "NVIDIADriver objects",
+    ),
+    "driver.licensingConfig.secretName": (
+        {"driver": {"useNvidiaDriverCRD": True, "licensingConfig": {"secretName": "s"}}}, "NVIDIADriver objects",
+    ),
+    "dcgmExporter.podLabelAllowlistRegex": (
+        {"driver": {"enabled": False}, "dcgmExporter": {"podLabelAllowlistRegex": ["app"]}}, "enablePodLabels",
+    ),
+    "daemonsets.rollingUpdate.maxUnavailable": (
+        {**LITTLE, "daemonsets": {"updateStrategy": "OnDelete", "rollingUpdate": {"maxUnavailable": "2"}}}, "OnDelete",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", OVERRULED)
+def test_a_field_that_another_one_overrules_is_told(fields: str) -> None:
+    spec, why = OVERRULED[fields]
+    found = planned(spec, "agent")
+    assert found is not None
+    (told,) = [one for one in found[0].advice if one.what == f"without effect in the policy: {fields}"]
+    assert why in told.why
+    assert told.severity.notable
+
+
+# Of a driver: what the chart writes into every policy, and what goes with another value that is told.
+OF_THE_CHART: Final = re.compile(
+    r".*(Probe\..*|\.(nlsEnabled|useHostMofed|repository|image|version|imagePullPolicy)|manager\.env)"
+    r"|(gds|gdrcopy)\.(?!enabled).*|driver\.(enabled|useNvidiaDriverCRD)"
+)
+OF_A_DRIVER: Final = [
+    name
+    for name in leaves(ClusterPolicySpec)
+    if name.partition(".")[0] in {"driver", "gds", "gdrcopy"} and not OF_THE_CHART.fullmatch(name)
+]
+
+
+@pytest.mark.parametrize("name", OF_A_DRIVER)
+def test_where_objects_describe_drivers_the_policy_is_told_what_of_its_own_is_idle(name: str) -> None:
+    path, row = leaves(ClusterPolicySpec)[name]
+    base: Spec = {"driver": {"useNvidiaDriverCRD": True}}
+    for value in values(row):
+        found = planned(with_value(base, path, value, ClusterPolicySpec), "agent")
+        if found and (POLICY.asks(path, row, value) or (name, value) == ("driver.rdma.enabled", True)):
+            words = name.removesuffix(".limits").removesuffix(".requests")
+            assert any(words in one.what for one in found[0].advice), f"spec.{name}: {value!r}"
+
+
+def test_what_is_not_built_is_named_in_a_condition_and_what_is_usual_is_not() -> None:
+    quiet = {"ccManager": {"enabled": True, "defaultMode": "on"}, "migManager": {"enabled": True}}
+    asked = {
+        "driver": {"enabled": False, "upgradePolicy": {"maxParallelUpgrades": 4}},
+        "vgpuManager": {"enabled": True},
+    }
+    for spec, status, named in (({**LITTLE, **quiet}, "True", ()), (asked, "Unknown", ("maxParallel", "vgpuManager"))):
+        found = planned(spec, "agent")
+        assert found is not None
+        (said,) = [
+            one for one in found[0].policy_status["cluster-policy"]["conditions"] if one["type"] == "FieldsProvided"
+        ]
+        assert said["status"] == status
+        assert all(word in said["message"] for word in named)
 
 
 def test_a_driver_says_itself_what_of_it_is_not_built() -> None:
     plain = {key: POOL[key] for key in (*OTHER_IMAGE, "nodeSelector")}
     for spec, status in ((plain, "True"), ({**plain, "upgradePolicy": {"maxParallelUpgrades": 4}}, "Unknown")):
-        found = planned_driver(spec)
+        found = planned_driver(spec, "")
         assert found is not None
         entries = found[0].driver_status["pool"]["conditions"]
         (said,) = [one for one in entries if one["type"] == conditions.FIELDS_PROVIDED]

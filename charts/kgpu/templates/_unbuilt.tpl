@@ -17,7 +17,8 @@
 {{- $found := list -}}
 {{- range $field := .Files.Get "values.unbuilt.json" | fromJsonArray -}}
 {{- $value := include "kgpu.at" (dict "values" $values "path" $field.path) | fromJsonArray | first -}}
-{{- $asked := and $value (not (has $value $field.quiet)) -}}
+{{- $number := and (kindIs "float64" $value) (not (has nil $field.quiet)) -}}
+{{- $asked := and (or $value $number) (not (has $value $field.quiet)) -}}
 {{- range $switch := $field.switches -}}
 {{- $told := include "kgpu.at" (dict "values" $values "path" $switch.path) | fromJsonArray | first -}}
 {{- $is := kindIs "bool" $told | ternary $told $switch.on -}}

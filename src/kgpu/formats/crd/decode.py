@@ -83,7 +83,9 @@ class _Unbuilt:
     def requested(self, row: SchemaField, value: Any) -> bool:
         """Whether a field requests something: its value is neither the default, nor usual, nor only an image."""
         usual = (row.default, *row.usual, *((True,) if row.name == SWITCH and self.on else ()))
-        return bool(value) and value not in usual and row.name not in IMAGE
+        # A zero is a number like others, unless none is the default ("no limit" in place of 1).
+        number = type(value) is int and row.default is not None
+        return (bool(value) or number) and value not in usual and row.name not in IMAGE
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from kgpu.operator.objects.images import is_own
 from kgpu.operator.operand_args import idle_args
 from kgpu.operator.operand_env import section
 from kgpu.operator.operands import OF_ROLE, SPECS
+from kgpu.operator.rendering.overruled import overruled
 
 SANDBOX: Final = "SandboxNotProvided"
 
@@ -56,7 +57,30 @@ OWN_IMAGE: Final = Conditional(
     does=f"nothing, as {_OWN_PROGRAM}; the chart's `image.pullPolicy` and `imagePullSecrets` are for that",
     why=_OWN_PROGRAM,
 )  # fmt: skip
-CONDITIONAL: Final = (NO_CDI, OWN_PODS, HOST_PID, OWN_IMAGE)
+# Not a Warning either, as NVIDIA's chart writes images into every policy.
+IMAGES: Final = Conditional(
+    field="`repository`, `image`, `version` of an operand",
+    when="in the layout `agent`, and in `operands` unless `image` is named kgpu",
+    does="nothing, as one image of kgpu does the work of all operands; the chart's `image` says which",
+)  # fmt: skip
+SHELL_ARGS: Final = Conditional(
+    field="`args` of `toolkit`, `nodeStatusExporter`, `validator`", when="always",
+    does="nothing, as the replaced operator gives them to a shell, and kgpu's pods have none",
+)  # fmt: skip
+# Of these, what the chart writes into every policy (images, the timing of probes) is not reported.
+BY_CRD: Final = Conditional(
+    field="`driver` (but for `enabled`, `useNvidiaDriverCRD` and `upgradePolicy`), `gds`, `gdrcopy`",
+    when="when `driver.useNvidiaDriverCRD` is true", does="nothing, as NVIDIADriver objects say what drivers are like",
+)  # fmt: skip
+NO_LABELS: Final = Conditional(
+    field="`dcgmExporter.podLabelAllowlistRegex`", when="unless `dcgmExporter.enablePodLabels` is true",
+    does="nothing, as metrics have no labels of pods",
+)  # fmt: skip
+ON_DELETE: Final = Conditional(
+    field="`daemonsets.rollingUpdate`", when="when `daemonsets.updateStrategy` is `OnDelete`",
+    does="nothing, as pods are made anew when somebody deletes them",
+)  # fmt: skip
+CONDITIONAL: Final = (NO_CDI, OWN_PODS, HOST_PID, OWN_IMAGE, IMAGES, SHELL_ARGS, BY_CRD, NO_LABELS, ON_DELETE)
 
 
 def ignored(scene: Scene) -> Iterator[Advice]:
@@ -82,6 +106,14 @@ def ignored(scene: Scene) -> Iterator[Advice]:
         )
     yield from _arguments(scene)
     yield from _of_own_pods(scene)
+    for one in overruled(spec):
+        yield _told(
+            scene,
+            what=f"without effect in the policy: {_listed(list(one.fields))}",
+            why=one.why,
+            remedy=one.remedy,
+            reason="SettingIgnored",
+        )
 
 
 def _arguments(scene: Scene) -> Iterator[Advice]:
