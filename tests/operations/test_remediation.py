@@ -227,7 +227,7 @@ def test_a_gpu_that_only_the_kernel_log_names_can_not_be_reset() -> None:
         ("Succeeded", "Reset", "Reboot"),  # the verdict has returned
         ("TransientFailure", "ResetFailed", "Reboot"),
         ("TransientFailure", "ResetHangs", "Reboot"),
-        ("TransientFailure", "NotWell", "Reboot"),
+        ("TransientFailure", "ResetDidNotHelp", "Reboot"),
         ("PermanentFailure", "ResetRefused", "Reboot"),
         ("PermanentFailure", "AgentRefused", "Reboot"),
         ("TransientFailure", "DrainTimeout", "GpuReset"),  # nothing was tried
@@ -240,8 +240,8 @@ def test_it_climbs_only_after_an_act_that_did_not_help(result: str, reason: str,
 
 
 def test_it_does_not_climb_for_what_was_tried_in_another_boot_or_on_another_gpu() -> None:
-    assert calls_for(ILL, operations=(reset("TransientFailure", "NotWell", boot="b0"),)).spec.type == "GpuReset"
-    assert calls_for(ILL, operations=(reset("TransientFailure", "NotWell", gpus=("GPU-7",)),)).spec.type == "GpuReset"
+    assert calls_for(ILL, operations=(reset("TransientFailure", "ResetDidNotHelp", boot="b0"),)).spec.type == "GpuReset"
+    assert calls_for(ILL, operations=(reset("TransientFailure", "ResetDidNotHelp", gpus=("GPU-7",)),)).spec.type == "GpuReset"
 
 
 def test_a_reset_that_a_person_ended_does_not_come_again_in_this_boot() -> None:
@@ -266,7 +266,7 @@ def test_the_policy_lets_begin_what_it_allows() -> None:
 
 
 def failed(name: str, ago: float, result: str = "TransientFailure") -> Operation:
-    one = reset(result, "NotWell", ago=ago)
+    one = reset(result, "ResetDidNotHelp", ago=ago)
     return dataclasses.replace(one, name=name, spec=msgspec.structs.replace(one.spec, node_name=name))
 
 

@@ -108,7 +108,7 @@ def verifying(operation: Operation, world: World) -> Step:
         )
     if first := gpus.rebooted(operation, world) or unheld(operation, world):
         return first
-    if (waits := gpus.unanswered(operation, world, OrderStep.RESUME, "NotWell")) is not None:
+    if (waits := gpus.unanswered(operation, world, OrderStep.RESUME, "ResetDidNotHelp")) is not None:
         return waits
     problem = _problem(operation, world)
     if not problem:
@@ -117,7 +117,7 @@ def verifying(operation: Operation, world: World) -> Step:
         )
     if over(operation, world):
         why = f"the GPUs are not well {VERIFY_SECONDS:.0f} s after the reset: {problem}; reboot the node"
-        return give_back(operation, world, Result.TRANSIENT_FAILURE, "NotWell", why)
+        return give_back(operation, world, Result.TRANSIENT_FAILURE, "ResetDidNotHelp", why)
     return tell(operation, world, f"the GPUs were reset; {problem}")
 
 
