@@ -184,6 +184,7 @@ def _any_operation(chance: random.Random) -> dict[str, object]:
     return {"type": kind, "gpus": gpus, "durationSeconds": chance.choice((3, 10, 60))}
 
 
+@pytest.mark.timeout(count(600, 4 * 3600))
 async def test_the_budget_holds_in_any_order() -> None:
     """Operations of all types, people, weather and kills: the budget is never exceeded, no act is done twice, and
     nothing is left behind.
