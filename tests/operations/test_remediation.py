@@ -241,7 +241,10 @@ def test_it_climbs_only_after_an_act_that_did_not_help(result: str, reason: str,
 
 def test_it_does_not_climb_for_what_was_tried_in_another_boot_or_on_another_gpu() -> None:
     assert calls_for(ILL, operations=(reset("TransientFailure", "ResetDidNotHelp", boot="b0"),)).spec.type == "GpuReset"
-    assert calls_for(ILL, operations=(reset("TransientFailure", "ResetDidNotHelp", gpus=("GPU-7",)),)).spec.type == "GpuReset"
+    assert (
+        calls_for(ILL, operations=(reset("TransientFailure", "ResetDidNotHelp", gpus=("GPU-7",)),)).spec.type
+        == "GpuReset"
+    )
 
 
 def test_a_reset_that_a_person_ended_does_not_come_again_in_this_boot() -> None:
@@ -281,3 +284,31 @@ def test_repairs_that_fail_on_one_node_after_the_other_open_the_breaker() -> Non
     assert not remediate(fleet, ends[:2], REBOOT, NOW).breaker
     assert not remediate(fleet, (*ends[:2], failed("n3", 2500)), REBOOT, NOW).breaker, "two nodes are ill"
     assert not remediate(fleet, (*ends[:2], failed("n4", 3700)), REBOOT, NOW).breaker, "that was over an hour ago"
+
+
+def test_a_node_that_a_person_takes_over_is_left_alone() -> None:
+    made = suggestion(node(), approved=True)
+    taken = node(labels={names.REMEDIATION_LABEL: "disabled"})
+    assert remediate(by_name(taken), [made], REBOOT, NOW).withdraw == (made,)
+
+
+def test_what_has_not_begun_is_withdrawn_when_it_is_switched_off() -> None:
+    off = RemediationPolicy(strongest=Strongest.OFF)
+    waiting, begun = suggestion(node(), approved=True), suggestion(node(), phase="Draining")
+    assert remediate(by_name(node()), [waiting], off, NOW).withdraw == (waiting,)
+    assert remediate(by_name(node()), [begun], off, NOW).withdraw == ()
+
+
+def test_it_is_said_when_it_is_a_persons_turn() -> None:
+    twice = (past(ago=2 * SETTLE), past(ago=3 * SETTLE))
+    given_up = remediate(by_name(node()), twice, REBOOT, NOW).given_up
+    assert given_up == {"n1": "it was rebooted 2 times within a day (operations.remediation.attempts)"}
+    (wanted,) = remediate(by_name(node()), (), REBOOT, NOW).create
+    status = NodeOperationStatus(
+        phase="Failed", result="TransientFailure", message="no boot", completed_at=stamp_of(NOW - 2 * SETTLE)
+    )
+    tried = dataclasses.replace(past(ago=2 * SETTLE), name=wanted.name, status=status)
+    assert remediate(by_name(node()), (tried,), REBOOT, NOW).given_up == {"n1": f"{wanted.name} has failed: no boot"}
+    ended = dataclasses.replace(tried, status=msgspec.structs.replace(status, phase="Complete", result="Cancelled"))
+    assert remediate(by_name(node()), (ended,), REBOOT, NOW).given_up == {}, "a person has ended it, and knows"
+    assert remediate(by_name(node()), (past(ago=0, phase="Acting"), *twice), REBOOT, NOW).given_up == {}

@@ -71,6 +71,9 @@ async def test_a_verdict_that_returns_leads_to_another_and_then_to_a_person() ->
             says(cluster, "n1", LOST)
             await running.run_for(900, step=20)
         assert (len(made(cluster)), cluster.machines["n1"].boots) == (2, 2)
+        told = [stored.obj for (kind, _, _), stored in cluster._objects.items() if kind == EVENTS]
+        (turn,) = [event for event in told if event["reason"] == "RepairGivenUp"]
+        assert "it was rebooted 2 times within a day" in turn["message"]
 
 
 ILL = ReportedGpu(uuid="GPU-5", index=5, action=Action.RESET_GPU, what="Xid 48")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.formats import names
@@ -64,6 +64,8 @@ class RemediationPlan:
     withdraw: tuple[Operation, ...] = ()
     breaker: str = ""
     calling: tuple[str, ...] = ()
+    given_up: Mapping[str, str] = field(default_factory=dict)
+    """Nodes that still call for a repair, and why nothing more is done about them in this boot or on this day."""
 
 
 def remediate(
@@ -87,10 +89,11 @@ def remediate(
         operation for operation in ours if _is_moot(operation, nodes.get(operation.node), due.get(operation.node))
     )
     if policy.strongest is Strongest.OFF:
-        return RemediationPlan(withdraw=withdraw)
+        unbegun = tuple(operation for operation in ours if not operation.begun and not operation.ended)
+        return RemediationPlan(withdraw=unbegun)
     if breaker := _breaker(due.keys(), ours, len(with_gpus), now, closed_at):
         return RemediationPlan(breaker=breaker[0], calling=breaker[1], withdraw=withdraw)
-    made = {operation.name for operation in operations}
+    made = {operation.name: operation for operation in operations}
     left = {name: [row for row in rows if row not in withdraw] for name, rows in by_node.items()}
     waiting = (operation for operation in ours if operation.node in due and not operation.ended)
     return RemediationPlan(
@@ -100,6 +103,7 @@ def remediate(
             for name, wanted in due.items()
             if wanted.name not in made and _is_due(left.get(name, ()), wanted, policy, now)
         ),
+        given_up=_all_given_up(due, made, left, policy, now),
         # They were created as suggestions; the policy now allows them without a person.
         approve=tuple(
             operation
@@ -136,13 +140,13 @@ def _is_ours(operation: Operation) -> bool:
 
 def _is_moot(operation: Operation, node: TargetNode | None, wanted: WantedOperation | None) -> bool:
     """Whether an operation that has not begun must not begin any more: another node has its name, the node's boot has
-    ended, its GPUs are healthy again, or another operation takes its place.
+    ended, its GPUs are healthy again, a person has taken it over, or another operation takes its place.
     """
     if operation.begun or operation.ended or node is None:
         return False  # an operation without its node ends by itself
     if node.uid != operation.spec.node_uid:
         return True
-    if wanted is not None and wanted.name != operation.name:
+    if _is_left_alone(node.labels) or (wanted is not None and wanted.name != operation.name):
         return True
     return node.ready and (operation.name != _name_in_this_boot(operation, node) or node.gpus_healthy)
 
@@ -156,15 +160,45 @@ def _name_in_this_boot(operation: Operation, node: TargetNode) -> str:
 
 def _is_due(operations: Iterable[Operation], wanted: WantedOperation, policy: RemediationPolicy, now: float) -> bool:
     """Whether no operation is under way or just over, and today's reboots are not used up."""
-    attempts = 0
-    for operation in operations:
-        if not operation.ended:
-            return False
-        ended = moment_of(operation.status.completed_at) or operation.created
-        if now - ended < SETTLE:
-            return False
-        attempts += operation.type is OperationType.REBOOT and _is_ours(operation) and now - ended < DAY
-    return OperationType(wanted.spec.type) is not OperationType.REBOOT or attempts < policy.attempts
+    operations = tuple(operations)
+    if any(not operation.ended or now - _end(operation) < SETTLE for operation in operations):
+        return False
+    return OperationType(wanted.spec.type) is not OperationType.REBOOT or _reboots(operations, now) < policy.attempts
+
+
+def _end(operation: Operation) -> float:
+    return moment_of(operation.status.completed_at) or operation.created
+
+
+def _reboots(operations: Iterable[Operation], now: float) -> int:
+    """How often a node was to be rebooted for its verdicts within a day."""
+    rows = (operation for operation in operations if operation.type is OperationType.REBOOT and _is_ours(operation))
+    return sum(1 for operation in rows if operation.ended and now - _end(operation) < DAY)
+
+
+def _all_given_up(
+    due: Mapping[str, WantedOperation], made: Mapping[str, Operation], operations: Mapping[str, Sequence[Operation]],
+    policy: RemediationPolicy, now: float,
+) -> dict[str, str]:  # fmt: skip
+    """The nodes about which nothing more is done, with the reason."""
+    rows = ((name, _given_up(wanted, made, operations.get(name, ()), policy, now)) for name, wanted in due.items())
+    return {name: why for name, why in rows if why}
+
+
+def _given_up(
+    wanted: WantedOperation, made: Mapping[str, Operation], operations: Iterable[Operation], policy: RemediationPolicy,
+    now: float,
+) -> str:  # fmt: skip
+    """Why nothing more is done about a node whose verdict still calls for it, "" if something is."""
+    operations = tuple(operations)
+    if any(not operation.ended or now - _end(operation) < SETTLE for operation in operations):
+        return ""
+    tried = made.get(wanted.name)
+    if tried is not None and tried.status.result in _FAILURES:
+        return f"{tried.name} has failed: {tried.status.message}"
+    if OperationType(wanted.spec.type) is OperationType.REBOOT and _reboots(operations, now) >= policy.attempts:
+        return f"it was rebooted {policy.attempts} times within a day (operations.remediation.attempts)"
+    return ""
 
 
 def _wanted(

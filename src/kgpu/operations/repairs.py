@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -34,6 +34,8 @@ class Repairs:
         self._tell = tell
         self._closed_at = 0.0
         """When the breaker was last seen open."""
+        self._given_up: dict[str, str] = {}
+        """The nodes about which people were told that nothing more is done, and why."""
         self.withdrawn: set[str] = set()
         """The uids of operations that were withdrawn; the watch may still deliver them for a moment."""
 
@@ -61,9 +63,22 @@ class Repairs:
             await self._open(plan)
         for wanted in plan.create:
             await self._create(wanted)
+        self._tell_given_up(plan.given_up)
         for operation in plan.approve:
             approved = {"spec": {"approved": True}}
             await self._watching.learn_operation(await self._api.patch(NODE_OPERATIONS, operation.name, approved))
+
+    def _tell_given_up(self, given_up: Mapping[str, str]) -> None:
+        """Tell once that it is a person's turn."""
+        for node, why in given_up.items():
+            if self._given_up.get(node) != why:
+                what = f"GPUs of {node} still call for a repair, and kgpu does nothing more"
+                remedy = "look at the node; its GPUs may have to be replaced"
+                advice = Advice(
+                    subject=node, what=what, why=why, remedy=remedy, reason="RepairGivenUp", severity=Severity.WARNING
+                )
+                self._tell(advice.printable())
+        self._given_up = dict(given_up)
 
     async def _create(self, wanted: WantedOperation) -> None:
         body: Object = {"metadata": {"name": wanted.name}, "spec": msgspec.to_builtins(wanted.spec)}
