@@ -175,7 +175,7 @@ class Kind:
                 continue
             made, usual = found[0], self.usual(base, layout)
             now, before = said(made), said(usual)
-            if self.is_told(path, found) or ignorance(now) != ignorance(before):
+            if self.is_told(path, found) or any(one not in before[0] for one in ignorance(now)):
                 return Outcome.TOLD, None
             if (made.objects, made.nodes, now) != (usual.objects, usual.nodes, before):
                 return Outcome.IN_FORCE, (base, made.objects, made.nodes, now)
@@ -270,9 +270,10 @@ def test_every_value_changes_something_or_is_told_to_change_nothing(kind: Kind, 
 
 
 def is_conditional(path: Path) -> bool:
-    """Whether the reference says when a field has no effect."""
-    parts = {f"`{'.'.join(path)}`", *(f"`{part}`" for part in path)}
-    return any(part in row.field for row in ignored.CONDITIONAL for part in parts)
+    """Whether the reference says when a field has no effect: by its path, its name, or that of its section of amounts."""
+    name = path[-2] if path[-1] in {"limits", "requests"} else path[-1]
+    words = {f"`{'.'.join(path)}`", f"`{name}`"}
+    return any(word in row.field for row in ignored.CONDITIONAL for word in words)
 
 
 def plain(value: Any) -> Any:
