@@ -75,6 +75,28 @@ def test_mounts_are_told_as_variables() -> None:
     assert not {"STATE_DIR", "WAIT_FOR_VALIDATION", "KUBECONFIG"} & found.keys()
 
 
+def test_paths_that_only_the_container_has_are_the_folders_here() -> None:
+    private = mounts(**{"/config": "/n/c", "/config/sub/": "/n/s", "/driver-root": "/n/hw"})
+    env = {
+        "CONFIG_FILE": "/config/config.yaml", "SRC": "/config/sub", "OTHER": "/configuration", "NVIDIA_DRIVER_ROOT": "/",
+    }  # fmt: skip
+    found = kgpu_image.command(
+        ("kgpu", "-f", "/config/sub/x.csv", "--driver-root-ctr-path=/driver-root", "--output=/tmp/x", "a=/config"), env,
+        mounts=private, address=ADDRESS, kubeconfig=Path("/k"), private=private,
+    )  # fmt: skip
+    assert found.args[-5:] == ("-f", "/n/s/x.csv", "--driver-root-ctr-path=/n/hw", "--output=/tmp/x", "a=/config")
+    assert {name: found.env[name] for name in env} == {
+        "CONFIG_FILE": "/n/c/config.yaml", "SRC": "/n/s", "OTHER": "/configuration", "NVIDIA_DRIVER_ROOT": "/",
+    }  # fmt: skip
+    assert found.env["DRIVER_ROOT_CTR_PATH"] == "/n/hw"
+
+
+def test_a_pod_listens_on_its_own_address_and_signals_nobody_on_this_machine() -> None:
+    found = run("dcgm-exporter", env={"DCGM_EXPORTER_LISTEN": ":9400", "SEND_SIGNAL": "true", "TIME": "12:30"}).env
+    assert found["DCGM_EXPORTER_LISTEN"] == f"{ADDRESS}:9400"
+    assert (found["SEND_SIGNAL"], found["TIME"]) == ("false", "12:30")
+
+
 @pytest.mark.parametrize("program", ["kgpu", "kgpu-entrypoint", "nvidia-device-plugin", "/usr/bin/config-manager"])
 def test_a_program_of_the_image_is_this_python_under_its_name(program: str) -> None:
     *start, name, word = run(program, "--version").args

@@ -1,8 +1,9 @@
 """Containers of kgpu's own image on a simulated node: this Python runs kgpu, with the node's folders as options.
 
-They see this machine's file system: no namespace is needed, so they work for every user. Where a container on a real
-node has a mount, this process gets the folder's path in a variable of ``PLACES``. All pods share one network, so a
-program that would listen on every address listens on the pod's.
+They see this machine's file system and processes: no namespace is needed, so they work for every user. Where a
+container on a real node has a mount, this process gets the folder's path in a variable of ``PLACES``. Mount points that
+are no paths of the node's host, such as a ConfigMap's, are replaced where variables and arguments name them. All pods
+share one network, so a program that would listen on every address listens on the pod's.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from kgpu.formats.names import (
     HOST_ROOT,
     IMAGE_REPOSITORY,
     KUBELET_DEVICE_PLUGIN_DIR,
+    KUBELET_ROOT,
     RUN_DIR,
     STATE_DIR,
 )
@@ -49,7 +51,11 @@ PLACES: Final = (
     (STATE_DIR, "STATE_DIR", ""),
     ("/run/nvidia", ENV_WAIT_FOR_VALIDATION, "validations"),
     (RUN_DIR, ENV_RUN_DIR, ""),
+    (f"{KUBELET_ROOT}/pod-resources", "DCGM_POD_RESOURCES_KUBELET_SOCKET", "kubelet.sock"),
+    ("/driver-root", "DRIVER_ROOT_CTR_PATH", ""),
 )
+# A pod has no processes of its own here; those of this name are other people's.
+SHARED: Final = {"SEND_SIGNAL": "false"}
 # What the machine alone says: a pod that could would choose a file to be made, or another boot.
 MACHINES_OWN: Final = frozenset({ENV_BOOT_ID, ENV_SIMULATED_REBOOT})
 # Variables for addresses to listen on, with the ports that kgpu uses when they are not set.
@@ -80,10 +86,11 @@ def without_machines_own(env: Mapping[str, str]) -> dict[str, str]:
 
 def command(
     args: tuple[str, ...], env: Mapping[str, str], *, mounts: Sequence[CdiMount], address: str, kubeconfig: Path,
-    boot: str = "", reboot: Path | None = None,
+    boot: str = "", reboot: Path | None = None, private: Sequence[CdiMount] = (),
 ) -> Command:  # fmt: skip
     """The container's command, changed so that several can run here; ``kubeconfig`` is the path for ``connection``.
 
+    ``private`` are the mounts whose paths in the container are none on the node's host.
     ``boot`` is the machine's once it has been rebooted; ``reboot`` the file with which the container may ask for that.
     """
     env = without_machines_own(env)
@@ -99,12 +106,24 @@ def command(
         variables[ENV_SIMULATED_REBOOT] = str(reboot)
     listening = {name: f"{address}:{port}" for name, port in ADDRESSES if name not in env}
     modules = os.pathsep.join(filter(None, (_SOURCE, env.get("PYTHONPATH"))))
+    env = {name: _at(address, _outside(private, value)) for name, value in env.items()}
+    args = tuple(_outside(private, word) for word in args)
     name = os.path.basename(args[0]) if args else ""
     words = (*_START, name, *args[1:]) if name in (PROGRAM, *LINKS) else args
     return Command(
         tuple(_at(address, word) for word in words),
-        {**listening, **env, **variables, "PYTHONPATH": modules, "PYTHONSAFEPATH": "1"},
+        {**listening, **env, **variables, **SHARED, "PYTHONPATH": modules, "PYTHONSAFEPATH": "1"},
     )
+
+
+def _outside(private: Sequence[CdiMount], word: str) -> str:
+    """A path, or ``--flag=PATH``, with the folder here in place of the innermost mount that it is in."""
+    flag, equals, path = word.rpartition("=") if word.startswith("-") else ("", "", word)
+    inside = [mount for mount in private if f"{path}/".startswith(f"{mount.container_path.rstrip('/')}/")]
+    if not inside:
+        return word
+    mount = max(inside, key=lambda one: len(one.container_path))
+    return f"{flag}{equals}{mount.host_path}{path.removeprefix(mount.container_path.rstrip('/'))}"
 
 
 def _at(address: str, word: str) -> str:

@@ -138,6 +138,7 @@ async def start(node: NodeContext, state: PodState, container: PodContainer, cla
         run = kgpu_image.command(
             tuple(args), config.env, mounts=mounts, address=node.loopback(state.pod_ip), kubeconfig=kubeconfig,
             boot=node.boot(), reboot=node.folder / REBOOT if pod["spec"].get("hostPID") else None,
+            private=[one for one in mounts if str(node.machine.find(one.container_path)) != one.host_path],
         )  # fmt: skip
         args, config = list(run.args), replace(config, env=run.env)
         folder.mkdir(parents=True, exist_ok=True)
