@@ -40,14 +40,17 @@ class OrderStep(enum.StrEnum):
     RESUME = "resume"
 
 
-class NodeOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """``id`` is the act's, which is obeyed once; ``boot`` is the boot that it is for; ``gpus`` are UUIDs."""
+class NodeOrder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """``id`` is the act's, which is obeyed once; ``boot`` is the boot that it is for; ``gpus`` are UUIDs.
+    ``reset``: the act says that it has reset them, so what a reset cures is over (of the step ``resume`` alone).
+    """
 
     version: int
     id: str
     boot: str
     step: OrderStep
     gpus: tuple[str, ...]
+    reset: bool = False
 
 
 class HolderPod(msgspec.Struct, frozen=True, order=True, kw_only=True):
@@ -86,9 +89,9 @@ class OrderAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
         return self.id == act and self.step is step and not (self.waits or self.refused)
 
 
-def order(*, act: str, boot: str, step: OrderStep, gpus: tuple[str, ...]) -> NodeOrder:
+def order(*, act: str, boot: str, step: OrderStep, gpus: tuple[str, ...], reset: bool = False) -> NodeOrder:
     """An order in this version."""
-    return NodeOrder(version=VERSION, id=act, boot=boot, step=step, gpus=gpus)
+    return NodeOrder(version=VERSION, id=act, boot=boot, step=step, gpus=gpus, reset=reset)
 
 
 def answer(
