@@ -9,7 +9,7 @@ import pytest
 from kgpu.agent.shared_reader import QUEUE_LIMIT, SharedReader
 from kgpu.base.clock import VirtualClock, settle
 from kgpu.base.errors import HwError
-from kgpu.hw.port import EventKind, HardwareEvent, Inventory
+from kgpu.hw.port import DriverReleasedError, EventKind, HardwareEvent, Inventory
 
 XID = HardwareEvent(kind=EventKind.XID, uuid="GPU-1", code=79)
 
@@ -243,3 +243,61 @@ async def test_readings_are_read_for_everybodys_wishes_together(world: World) ->
     await world.clock.advance(5.0)
     await one.readings(["power_w"])
     assert asked()[-1] is None
+
+
+async def test_a_reader_that_is_held_back_is_closed_and_opened_again(world):
+    events = world.shared.events()
+    await world.shared.inventory()
+    world.shared.hold("a reset")
+    await world.shared.let_go()
+    assert world.real.closed
+    for call in (world.shared.inventory, world.shared.links, world.shared.readings, world.shared.processes):
+        with pytest.raises(DriverReleasedError, match="a reset"):
+            await call()
+    assert world.shared.last_error is None
+    assert world.opens == 1
+    world.real = Scripted()
+    world.shared.reopen()
+    assert await anext(events) == HardwareEvent(kind=EventKind.INVENTORY)
+    assert (await world.shared.inventory()).driver_version
+    await world.real.queue.put(XID)
+    assert await anext(events) == XID
+    assert world.opens == 2
+
+
+async def test_calls_that_are_under_way_end_as_released_and_cancel_nobody(world):
+    world.real.gate.clear()
+    callers = [asyncio.create_task(world.shared.inventory()) for _ in range(3)]
+    await settle()
+    world.shared.hold("a reset")
+    await world.shared.let_go()
+    answers = await asyncio.gather(*callers, return_exceptions=True)
+    assert [type(found) for found in answers] == [DriverReleasedError] * 3
+
+
+async def test_a_subscription_made_meanwhile_hears_the_driver_later(world):
+    world.shared.hold("a reset")
+    events = world.shared.events()
+    first = asyncio.create_task(anext(events))
+    await settle()
+    assert not first.done()
+    assert world.opens == 0
+    world.shared.reopen()
+    assert (await first).kind is EventKind.INVENTORY
+    await world.shared.inventory()
+    await world.real.queue.put(XID)
+    assert await anext(events) == XID
+
+
+async def test_a_reader_that_is_used_again_is_not_closed(world):
+    await world.shared.inventory()
+    world.shared.hold("a reset")
+    world.shared.reopen()
+    await world.shared.let_go()
+    assert not world.real.closed
+
+
+async def test_a_fresh_inventory_is_read_after_the_call(world):
+    await world.shared.inventory()
+    await world.shared.fresh_inventory()
+    assert world.real.reads == 2

@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from kgpu.base.change_notifier import ChangeNotifier
 from kgpu.base.clock import VirtualClock
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.problems import obstacle_in
 from kgpu.deviceplugin import offer
 from kgpu.deviceplugin.model import HostDevices
+from kgpu.deviceplugin.run import FAILURES_BEFORE_UNHEALTHY
 from kgpu.formats.config_choice import problem_text
 from kgpu.hw.fake_reader import FakeReader, sample_partitions
-from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Problem
+from kgpu.hw.port import DriverReleasedError, EventKind, HardwareEvent, Inventory, Problem
 from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts
 from kgpu.kubelet import convert
 from kgpu.kubelet.fake import AdmissionError
@@ -414,3 +416,86 @@ async def test_required_imex_channels_hold_everything_back_until_they_are_there(
     await node.offers(gpu=8)
     answers = await node.kubelet.admit("pod", "main", {GPU: 1})
     assert answers[GPU].envs["NVIDIA_IMEX_CHANNELS"] == "0"
+
+
+RELEASED = DriverReleasedError("a GPU is being reset")
+
+
+class CountingReader(FakeReader):
+    """Counts how often it was asked."""
+
+    asked = 0
+
+    async def inventory(self) -> Inventory:
+        self.asked += 1
+        return await super().inventory()
+
+
+async def test_a_driver_that_is_released_changes_no_offer(node: Node) -> None:
+    node.reader = CountingReader(INVENTORY)
+    node.start(reread_seconds=0.01)
+    await node.offers(gpu=8)
+    node.reader.set_down(RELEASED)
+    calls, asked = len(node.states), node.reader.asked
+    await node.until(lambda: node.reader.asked > asked + FAILURES_BEFORE_UNHEALTHY + 1)
+    assert node.kubelet.allocatable() == {GPU: 8}
+    assert [ready for ready, _ in node.states[calls:]] in ([], [True])
+    node.reader.set_down(None)
+    node.reader.fail(GPUS[2].uuid, Problem.LOST)
+    await node.offers(gpu=7)
+
+
+async def test_a_plugin_that_starts_while_the_driver_is_released_offers_what_was_known(node: Node) -> None:
+    node.start()
+    await node.offers(gpu=8)
+    node.reader.fail(GPUS[2].uuid, Problem.LOST)
+    await node.offers(gpu=7)
+    await node.stop()
+    node.reader.set_down(RELEASED)
+    node.start()
+    await node.until(lambda: node.kubelet.connected(GPU))
+    await node.offers(gpu=7)
+    assert "DriverUnreadable" not in node.reasons()
+    node.reader.set_down(None)
+    node.reader.heal(GPUS[2].uuid)
+    await node.offers(gpu=8)
+
+
+async def test_without_a_memory_it_waits_for_a_released_driver(node: Node) -> None:
+    node.reader.set_down(RELEASED)
+    node.start()
+    await node.until(lambda: node.states[-1:] == [(False, f"the driver can't be read: {RELEASED.what}")])
+    node.reader.set_down(None)
+    await node.offers(gpu=8)
+
+
+class Orders:
+    """What is ordered, as a test says it."""
+
+    def __init__(self) -> None:
+        self.withdrawn: dict[str, str] = {}
+        self.news = ChangeNotifier()
+
+    @property
+    def revision(self) -> int:
+        return self.news.revision
+
+    async def changed(self, after: int) -> int:
+        return await self.news.changed(after)
+
+
+async def test_gpus_that_are_ordered_back_are_given_to_nobody_with_all_their_replicas(node: Node) -> None:
+    orders = Orders()
+    node.config.set("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}")
+    node.start(orders=orders)
+    await node.offers(gpu=16)
+    orders.withdrawn = {GPUS[3].uuid: "withdrawn: a reset"}
+    # Before the kubelet knows, it is told: by a refusal.
+    with pytest.raises(AdmissionError, match="withdrawn: a reset"):
+        await node.kubelet.admit("pod", "main", {GPU: 16})
+    orders.news.notify()
+    await node.offers(gpu=14)
+    assert {one.id for one in node.kubelet.devices(GPU) if not one.healthy} == {f"{GPUS[3].uuid}::{n}" for n in (0, 1)}
+    orders.withdrawn = {}
+    orders.news.notify()
+    await node.offers(gpu=16)

@@ -19,7 +19,7 @@ from kgpu.discovery.publish import MemoryLabelPublisher
 from kgpu.discovery.run import LabelsContext, run
 from kgpu.formats.config_choice import ConfigText, problem_text
 from kgpu.hw.fake_reader import FakeReader, sample_inventory, sample_partitions
-from kgpu.hw.port import Problem
+from kgpu.hw.port import DriverReleasedError, Problem
 
 pytestmark = pytest.mark.usefixtures("nothing_flushed_on_the_loop")
 NO_DRIVER = HwError("the driver is not loaded", "a loaded driver", "load it")
@@ -179,6 +179,21 @@ async def test_a_driver_that_goes_away_costs_no_label_and_its_return_is_noticed(
         assert role.labels == before
         told = [advice for advice in role.advice if advice.reason == "ReadFailed"]
         assert len(told) == 1, "told once, however often it is tried"
+        role.reader.set_down(None)
+        role.reader.set_inventory(sample_inventory(4))
+        await role.until(lambda: role.labels[COUNT] == "4")
+        assert role.states[-1] == (True, "")
+
+
+async def test_a_driver_that_is_released_costs_no_label_and_is_no_failure() -> None:
+    async with Role().running() as role:
+        await role.until(lambda: bool(role.labels), moving=False)
+        before, told = dict(role.labels), len(role.advice)
+        role.reader.set_down(DriverReleasedError("a GPU is being reset"))
+        await role.until(lambda: "a GPU is being reset" in str(role.states[-1][1]))
+        await role.calm(1000)
+        assert role.labels == before
+        assert (role.states[-1][0], role.advice[told:]) == (True, [])
         role.reader.set_down(None)
         role.reader.set_inventory(sample_inventory(4))
         await role.until(lambda: role.labels[COUNT] == "4")

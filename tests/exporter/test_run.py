@@ -10,7 +10,7 @@ from kgpu.base.errors import HostError, HwError
 from kgpu.exporter.model import Users
 from kgpu.exporter.users.kubelet_users import FakeUsers
 from kgpu.hw.fake_reader import FakeReader
-from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Problem, Reading
+from kgpu.hw.port import DriverReleasedError, EventKind, HardwareEvent, Inventory, Problem, Reading
 from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts
 from tests.exporter.made import holding
 from tests.exporter.serving import fetch, read, reader_of, serving, set_values
@@ -97,6 +97,21 @@ async def test_a_driver_that_is_away_is_told_and_forgets_nothing_else():
         await served.until(TEMPERATURE, {"0": 40, "1": 40})
         assert (await served.get("/health"))[0] == 200
         assert len(served.told("DriverSilent")) == 1
+
+
+async def test_a_driver_that_is_released_costs_its_readings_and_nothing_else():
+    released = DriverReleasedError("a GPU is being reset")
+    async with serving(flags=SLOW) as served:
+        await served.until(TEMPERATURE, {"0": 40, "1": 40})
+        served.reader.set_down(released)
+        await served.until(TEMPERATURE, {})
+        await served.until("kgpu_exporter_driver_up", {"": 0})
+        assert (await served.get("/health"))[0] == 200
+        assert served.states[-1][:2] == (True, released.what)
+        assert served.told("DriverSilent") == []
+        served.reader.set_down(None)
+        await served.until(TEMPERATURE, {"0": 40, "1": 40})
+        assert served.states[-1] == (True, "")
 
 
 async def test_a_driver_that_is_away_from_the_start():

@@ -15,7 +15,7 @@ from kgpu.base.advice import Advice
 from kgpu.base.errors import HwError, KubeError, line_of
 from kgpu.host.root import DriverRoot
 from kgpu.hw.fake_reader import FakeReader, sample_inventory
-from kgpu.hw.port import Problem
+from kgpu.hw.port import DriverReleasedError, Problem
 from kgpu.validator.checks.plugin import NodeResources
 from kgpu.validator.config import ValidatorSettings, skipped_checks
 from kgpu.validator.cuda import CudaOutcome, MemoryCuda
@@ -228,6 +228,39 @@ async def test_a_driver_that_goes_takes_everything_with_it_and_comes_back(node) 
         node.reader.set_down(None)
         await node.passed()
     assert node.runner.runs.count(node.uuids[0]) == 2
+
+
+RELEASED = DriverReleasedError("a GPU is being reset")
+
+
+async def test_a_driver_that_is_released_leaves_all_results_however_long(node) -> None:
+    async with node.running():
+        await node.passed()
+        before = node.states[-1]
+        node.reader.set_down(RELEASED)
+        for _ in range(3):  # each change of the files is a look
+            os.unlink(node.folder.path / "cuda-ready")
+            await node.passed()
+        assert node.states[-1] == before
+        node.reader.set_down(None)
+        await node.passed()
+    assert node.runner.runs.count(node.uuids[0]) == 1
+
+
+async def test_a_test_that_the_release_interrupts_is_made_again(node) -> None:
+    class Released(MemoryCuda):
+        async def run(self, uuid, *, deadline):
+            if node.reader._error is not None or not self.runs:
+                self.runs.append(uuid)
+                node.reader.set_down(RELEASED)
+                raise RELEASED
+            return await super().run(uuid, deadline=deadline)
+
+    node.runner = Released()
+    async with node.running():
+        await node.until(lambda: node.runner.runs and node.status(Check.CUDA) is Status.WAITING)
+        node.reader.set_down(None)
+        await node.passed()
 
 
 async def test_a_spec_that_comes_late_is_seen(node) -> None:

@@ -22,6 +22,7 @@ from kgpu.base.inotify import follow_folders, nearest_existing
 from kgpu.base.service import running
 from kgpu.hw.port import (
     Accelerator,
+    DriverReleasedError,
     EventKind,
     HardwareEvent,
     HardwareFinding,
@@ -167,6 +168,9 @@ class Gate:
             self._wake.clear()
             try:
                 verdict = self.verdict((await reader.inventory()).driver_version)
+            except DriverReleasedError:  # no driver is exchanged meanwhile
+                self._read()
+                verdict = self.verdict(self._report.driver_version if self._report is not None else "")
             except HwError as error:
                 verdict = GateVerdict(open=False, reason=f"the driver can't be read: {error.what}")
             if verdict.open:

@@ -12,11 +12,11 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError
-from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Link, Process, Reader, Reading
+from kgpu.hw.port import DriverReleasedError, EventKind, HardwareEvent, Inventory, Link, Process, Reader, Reading
 
 log = logging.getLogger(__name__)
 
@@ -113,8 +113,9 @@ class SharedReader:
     def __init__(
         self, open_reader: Callable[[], Awaitable[Reader]], *, clock: Clock | None = None, max_age: float = 0.5
     ) -> None:
-        clock = clock or SystemClock()
-        self._open = Coalesced(open_reader, clock=clock, max_age=float("inf"))
+        self._clock = clock = clock or SystemClock()
+        self._open_reader = open_reader
+        self._open = self._opening()
         self._inventory = Coalesced(self._read_inventory, clock=clock, max_age=max_age)
         self._links = Coalesced(self._read_links, clock=clock, max_age=max_age)
         self._readings = Coalesced(self._read_readings, clock=clock, max_age=max_age)
@@ -124,10 +125,18 @@ class SharedReader:
         self._pump: asyncio.Task[None] | None = None
         self._source: AsyncIterator[HardwareEvent] | None = None
         self._closed = False
+        self._released = ""
+        self._reopened = asyncio.Event()
+        self._asking: set[asyncio.Future[Any]] = set()
         self.last_inventory: Inventory | None = None
         self.last_error: HwError | None = None
 
     async def inventory(self) -> Inventory:
+        return await self._inventory.get()
+
+    async def fresh_inventory(self) -> Inventory:
+        """An inventory whose reading begins now."""
+        self._inventory.forget()
         return await self._inventory.get()
 
     async def links(self) -> tuple[Link, ...]:
@@ -159,22 +168,55 @@ class SharedReader:
         """The same reader for one role, which may close its view without closing the reader."""
         return RoleReader(self)
 
+    def hold(self, why: str) -> None:
+        """Nothing opens or asks the driver from now on: calls get ``DriverReleasedError``. ``let_go`` closes it."""
+        self._released = why
+        self._reopened.clear()
+        for asked in self._asking:
+            asked.cancel()
+        for shared in self._shared():
+            shared.forget()
+
+    async def let_go(self) -> None:
+        """Close the real reader after ``hold``; nothing if it is in use again meanwhile."""
+        if not self._released:
+            return
+        opened, self._open = self._open, self._opening()
+        if self._asking:
+            await asyncio.wait(tuple(self._asking))
+        await _close(opened)
+
+    def reopen(self) -> None:
+        """End ``hold``: the next call opens the driver again, and subscribers are told to read anew."""
+        self._released = ""
+        self._reopened.set()
+        for shared in self._shared():
+            shared.forget()
+
     async def close(self) -> None:
         """Close the real reader; callers that still wait get an ``HwError``."""
         self._closed = True
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.wait([self._pump])
-        for shared in (self._inventory, self._links, self._readings, self._processes):
+        for shared in self._shared():
             await shared.cancel()
-        with contextlib.suppress(HwError, asyncio.CancelledError):
-            if self._open._task is not None:
-                await (await self._open.get()).close()
+        await _close(self._open)
+
+    def _opening(self) -> Coalesced[Reader]:
+        return Coalesced(self._open_reader, clock=self._clock, max_age=float("inf"))
+
+    def _shared(self) -> tuple[Coalesced[Any], ...]:
+        return self._inventory, self._links, self._readings, self._processes
 
     async def _reader(self) -> Reader:
         if self._closed:
             raise HwError("the hardware reader is closed", "a running agent", "start the agent again")
+        if self._released:
+            raise DriverReleasedError(self._released)
         reader = await self._open.get()
+        if self._released:
+            raise DriverReleasedError(self._released)
         if self._source is None and self._subscribers:
             self._source = reader.events()
         return reader
@@ -183,9 +225,28 @@ class SharedReader:
         self._inventory.forget()
         self._links.forget()
 
+    async def _ask(self, call: Callable[[Reader], Awaitable[T]]) -> T:
+        """Ask the real reader."""
+        return await self._until_held(call(await self._reader()))
+
+    async def _until_held(self, call: Awaitable[T]) -> T:
+        """Wait for a use of the real reader. ``hold`` ends it: that is a ``DriverReleasedError``, no cancellation."""
+        asked = asyncio.ensure_future(call)
+        self._asking.add(asked)
+        asked.add_done_callback(self._asking.discard)
+        try:
+            return await asked
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if self._released and (current is None or not current.cancelling()):
+                raise DriverReleasedError(self._released) from None
+            raise
+
     async def _read_inventory(self) -> Inventory:
         try:
-            inventory = await (await self._reader()).inventory()
+            inventory = await self._ask(lambda reader: reader.inventory())
+        except DriverReleasedError:
+            raise
         except HwError as error:
             self.last_error = error
             raise
@@ -193,32 +254,47 @@ class SharedReader:
         return inventory
 
     async def _read_links(self) -> tuple[Link, ...]:
-        return await (await self._reader()).links()
+        return await self._ask(lambda reader: reader.links())
 
     async def _read_readings(self) -> tuple[Reading, ...]:
-        return await (await self._reader()).readings(self._keys)
+        return await self._ask(lambda reader: reader.readings(self._keys))
 
     async def _read_processes(self) -> tuple[Process, ...]:
-        return await (await self._reader()).processes()
+        return await self._ask(lambda reader: reader.processes())
 
     async def _deliver(self) -> None:
+        while True:
+            try:
+                end = await self._until_held(self._pass_on())
+            except DriverReleasedError as released:
+                end = released
+            self._source = None
+            if not (self._released or isinstance(end, DriverReleasedError)):
+                break
+            await self._reopened.wait()
+            self._forget()
+            self._publish(HardwareEvent(kind=EventKind.INVENTORY))
+        self._publish(end)
+
+    async def _pass_on(self) -> HwError:
+        """Pass the driver's events on until they end; returns why they did."""
         try:
             await self._reader()
             assert self._source is not None, "this runs only for subscribers"
             async for event in self._source:
                 self._forget()
-                for subscriber in tuple(self._subscribers):
-                    subscriber.put(event)
-            end = HwError("the driver's events ended", "events for as long as the agent runs", "see the agent's log")
+                self._publish(event)
         except HwError as error:
-            end = error
+            return error
         except Exception as error:
             # No subscriber may wait for events that will not come.
             log.exception("following the driver's events failed")
-            end = HwError(f"following the driver's events failed: {error}", "no error there", "report it as a defect")
-        self._source = None
+            return HwError(f"following the driver's events failed: {error}", "no error there", "report it as a defect")
+        return HwError("the driver's events ended", "events for as long as the agent runs", "see the agent's log")
+
+    def _publish(self, item: HardwareEvent | HwError) -> None:
         for subscriber in tuple(self._subscribers):
-            subscriber.put(end)
+            subscriber.put(item)
 
     def _drop(self, subscription: RoleSubscription) -> None:
         with contextlib.suppress(ValueError):
@@ -253,6 +329,12 @@ class RoleReader:
         """End this role's subscriptions; the reader stays open for the others."""
         while self._subscriptions:
             await self._subscriptions.pop().aclose()
+
+
+async def _close(opened: Coalesced[Reader]) -> None:
+    with contextlib.suppress(HwError, asyncio.CancelledError):
+        if opened._task is not None:
+            await (await opened.get()).close()
 
 
 def _retrieve(task: asyncio.Task[T]) -> None:

@@ -20,7 +20,7 @@ from kgpu.deviceplugin import roster
 from kgpu.deviceplugin.allocate import AllocationError, allocate, mps_control
 from kgpu.deviceplugin.config import PluginSettings, resolve, without_effect
 from kgpu.deviceplugin.health import DeviceHealth
-from kgpu.deviceplugin.model import HostDevices, PluginResource, ResourcePlan
+from kgpu.deviceplugin.model import GpuUnit, HostDevices, PluginResource, ResourcePlan
 from kgpu.deviceplugin.plan import plan
 from kgpu.deviceplugin.prefer import PreferredDevices, prefer
 from kgpu.deviceplugin.roster import PluginMemory
@@ -44,7 +44,10 @@ class PluginCore:
         report: AdviceSink,
         facts: Callable[[PluginSettings], HostDevices],
         memory: PluginMemory,
+        withdrawn: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
+        """``withdrawn()`` are the GPUs that are ordered to be offered to no pod, by UUID, and why."""
+        self._withdrawn = withdrawn
         self._overrides = overrides
         self._env = env
         self._report = report
@@ -102,6 +105,12 @@ class PluginCore:
         )
         self._observe(now)
 
+    def unread(self) -> None:
+        """Apply that nothing is read for a while although nothing is wrong: what an earlier run knew is offered."""
+        self.read = True
+        self.health = health_rules.remembered(self.health, self.accelerators, self._rules)
+        self._replan()
+
     def event(self, event: HardwareEvent, now: float) -> bool:
         """Apply an event; True if it changed a device's health."""
         before = self.health
@@ -155,7 +164,7 @@ class PluginCore:
 
     def states(self, resource: PluginResource) -> tuple[DeviceState, ...]:
         """The device list for the kubelet."""
-        reason = self.health.reason
+        reason = self._reason
         bad = {unit for unit in dict.fromkeys(device.unit for device in resource.devices) if reason(unit)}
         return tuple(
             DeviceState(id=device.id, healthy=device.unit not in bad, numa_node=device.unit.numa_node)
@@ -167,7 +176,7 @@ class PluginCore:
         resource = self._resource(name)
         known = resource.by_id
         unhealthy = {
-            wanted: reason for wanted in ids if wanted in known and (reason := self.health.reason(known[wanted].unit))
+            wanted: reason for wanted in ids if wanted in known and (reason := self._reason(known[wanted].unit))
         }
         assert self.settings is not None
         return allocate(resource, ids, self.settings, self.host, unhealthy=unhealthy)
@@ -176,6 +185,11 @@ class PluginCore:
         """Answer GetPreferredAllocation for the resource ``name``. Raises AllocationError."""
         assert self.settings is not None
         return prefer(self._resource(name), request, self.topology, policy=self.settings.shared_policy)
+
+    def _reason(self, unit: GpuUnit) -> str:
+        """Why the unit is offered to no pod, "" if it is."""
+        ordered, ill = self._withdrawn().get(unit.gpu_uuid, ""), self.health.reason(unit)
+        return "; ".join(reason for reason in (ordered, ill) if reason)
 
     def _resource(self, name: str) -> PluginResource:
         resource = self.plan.resource(name)

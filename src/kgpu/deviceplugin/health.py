@@ -255,6 +255,11 @@ def on_reading(
     return replace(health, illnesses=tuple(kept), broken=broken), advice
 
 
+def remembered(health: DeviceHealth, accelerators: Sequence[Accelerator], rules: XidRules) -> DeviceHealth:
+    """The state before anything is read: what was found in an earlier run's last reading."""
+    return replace(health, broken={gpu.uuid: reason for gpu in accelerators if (reason := _found(gpu, rules))})
+
+
 def on_verdicts(
     health: DeviceHealth, verdicts: Mapping[str, GpuVerdict] | None, rules: XidRules
 ) -> tuple[DeviceHealth, list[Advice]]:

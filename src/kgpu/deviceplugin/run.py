@@ -15,7 +15,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.boot import boot_id
@@ -35,7 +35,7 @@ from kgpu.deviceplugin.source import PluginConfigSource
 from kgpu.formats.config_choice import REFUSED, ConfigText
 from kgpu.formats.names import CDI_DIR, ENV_HW_STATE, KUBELET_SOCKET
 from kgpu.hw.follow import follow_events
-from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Reader
+from kgpu.hw.port import DriverReleasedError, EventKind, HardwareEvent, Inventory, Reader
 from kgpu.hw.verdicts import Verdicts, VerdictSource
 from kgpu.kubelet.socket_watch import SocketIdentity, SocketWatch
 
@@ -65,6 +65,17 @@ def folder_changes(socket: Path) -> AsyncIterator[SocketIdentity | None]:
     return SocketWatch(socket).folder_changes()
 
 
+class WithdrawnGpus(Protocol):
+    """The GPUs that are ordered to be offered to no pod, by UUID, and why; ``changed`` waits for another order."""
+
+    @property
+    def withdrawn(self) -> Mapping[str, str]: ...
+    @property
+    def revision(self) -> int: ...
+
+    async def changed(self, after: int) -> int: ...
+
+
 CdiWriter: TypeAlias = Callable[[Inventory, PluginSettings], None]
 CdiChanges: TypeAlias = Callable[[], AsyncIterator[None]]
 
@@ -92,7 +103,8 @@ class DevicePluginContext:
     configuration at the start is raised instead of waited for. ``on_state(ready, reason, why)`` is called with whether
     the plugin does its job, and if not, what it waits for; ``why`` is ``REFUSED`` while its configuration can't be
     used, ``MpsDaemonMissing`` while those are missing, "" otherwise. ``on_offer(healthy)`` is called with the number of
-    healthy devices of each resource. ``verdicts`` are the health role's, None if nobody gives any.
+    healthy devices of each resource. ``verdicts`` are the health role's, None if nobody gives any; ``orders`` None:
+    no GPU is ever ordered to be withdrawn.
     """
 
     reader: Reader
@@ -107,6 +119,7 @@ class DevicePluginContext:
     cdi_writer: CdiWriter | None = None
     cdi_changes: CdiChanges | None = None
     verdicts: VerdictSource | None = None
+    orders: WithdrawnGpus | None = None
     host_facts: Callable[[PluginSettings], HostDevices] | None = None
     kubelet_changes: Callable[[Path], AsyncIterator[SocketIdentity | None]] = folder_changes
     reread_seconds: float = REREAD_SECONDS
@@ -135,6 +148,7 @@ class _DevicePlugin:
             report=ctx.report,
             facts=ctx.host_facts or (lambda settings: read_host_facts(settings, simulated=ENV_HW_STATE in ctx.env)),
             memory=memory,
+            withdrawn=(lambda: ctx.orders.withdrawn if ctx.orders is not None else {}),
         )
         if ctx.verdicts is not None:  # before anything is offered
             self._judge(ctx.verdicts.read())
@@ -167,7 +181,7 @@ class _DevicePlugin:
                 async with asyncio.TaskGroup() as group:
                     loops = (self._follow_config(first), self._reread(), self._follow_kubelet(), self._remember())
                     more = (self._follow_verdicts(), self._follow_specs(), self._apply(group), first_end(beside_it))
-                    for loop in (*loops, *more):
+                    for loop in (*loops, *more, self._follow_withdrawals()):
                         group.create_task(loop)
         finally:
             await self._remember_last()
@@ -216,6 +230,12 @@ class _DevicePlugin:
         try:
             inventory = await self._ctx.reader.inventory()
             links = await self._ctx.reader.links()
+        except DriverReleasedError as released:
+            if at_start:
+                self._core.unread()
+                self._changed.set()
+            self._driver_problem = None if self._core.plan.resources else released
+            return True
         except HwError as problem:
             if at_start and not self._ctx.wait:
                 raise
@@ -270,6 +290,14 @@ class _DevicePlugin:
 
     def _judge(self, verdicts: Verdicts | None) -> bool:
         return self._core.verdicts(verdicts.by_uuid if verdicts is not None else None)
+
+    async def _follow_withdrawals(self) -> None:
+        """Tell the kubelet of each change; allocations ask for themselves."""
+        orders = self._ctx.orders
+        revision = 0
+        while orders is not None:
+            revision = await orders.changed(revision)
+            self._changed.set()
 
     # --- kubelet ---
 

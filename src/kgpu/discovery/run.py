@@ -27,7 +27,7 @@ from kgpu.discovery.plan import plan
 from kgpu.discovery.publish import Publisher
 from kgpu.formats.config_choice import REFUSED
 from kgpu.formats.plugin_config_parse import parse_config
-from kgpu.hw.port import EventKind, Inventory, Reader
+from kgpu.hw.port import DriverReleasedError, EventKind, Inventory, Reader
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,9 @@ class Labeller:
                 self._ctx.on_state(True, self._refused or "", REFUSED if self._refused else "")
                 await self._pause(settings.interval)
             else:
-                self._ctx.on_state(False, problem, "")
+                # What was published before holds while the driver is released.
+                released = isinstance(problem, DriverReleasedError) and bool(self._published)
+                self._ctx.on_state(released, problem, DriverReleasedError.REASON if released else "")
                 await self._pause(backoff.next_delay())
 
     async def _attempt(self, settings: LabelSettings) -> UserError | None:
@@ -166,6 +168,8 @@ class Labeller:
         problem: HwError | None = None
         try:
             inventory = await ctx.reader.inventory()
+        except DriverReleasedError as released:
+            return released
         except HwError as error:
             problem = error
         # In a thread: a broken PCI function's configuration space can take seconds, and others share this loop.

@@ -29,7 +29,7 @@ from kgpu.exporter.self_metrics import ConfigState, ExporterStatus
 from kgpu.exporter.serve import MetricsPage
 from kgpu.exporter.ticks import Ticks
 from kgpu.hw.follow import follow_events
-from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Reader, Reading
+from kgpu.hw.port import DriverReleasedError, EventKind, HardwareEvent, Inventory, Reader, Reading
 from kgpu.hw.verdicts import Verdicts, VerdictSource
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ class Exporter:
         self._made_at = float("-inf")
         self._ticked_at = float("-inf")
         self._error = "nothing has been read yet"
+        self._released = ""
         self._complaint = Complaint(context.report)
         self._users = Users()
 
@@ -152,11 +153,11 @@ class Exporter:
         return await server.start(Address(options.address.host, options.address.port))
 
     def health(self) -> Response:
-        """200 while the text is current and the driver answers, else 503 with what is wrong."""
+        """200 while the text is current and the driver answers or is released, else 503 with what is wrong."""
         age = self._context.clock.monotonic() - self._ticked_at
         if age > self._step() + 2 * self._context.patience:
             return Response(503, f"no new text for {age:.0f} s\n")
-        if not self._ticks.answers and not self._context.options.fake_gpus:
+        if not self._ticks.answers and not self._context.options.fake_gpus and not self._released:
             return Response(503, f"the driver does not answer: {self._error}\n")
         gpus = self._ticks.inventory.accelerators
         broken = [f"GPU {gpu.index} ({gpu.uuid}) does not work\n" for gpu in gpus if not gpu.usable]
@@ -213,6 +214,9 @@ class Exporter:
         self._reading, self._last_read = None, self._began
         try:
             inventory, readings = task.result()
+        except DriverReleasedError as released:
+            self._rest(released)
+            return
         except HwError as error:
             self._fell_silent(error.one_line(), error)
             return
@@ -224,7 +228,7 @@ class Exporter:
             log.info("%d GPUs are read", len(inventory.accelerators))
             # Averages and rates are over the time since the reading before: have one soon.
             self._asked = True
-        self._error = ""
+        self._error = self._released = ""
         self._complaint.over()
         context.on_state(True, "")
 
@@ -234,6 +238,7 @@ class Exporter:
 
     def _fell_silent(self, why: str, error: UserError | None = None) -> None:
         """Report that the driver does not answer: once, until it has answered again."""
+        self._released = ""
         self._ticks.silent(self._context.clock.monotonic())
         self._news = True
         if self._context.options.fake_gpus:
@@ -247,6 +252,13 @@ class Exporter:
         )  # fmt: skip
         self._complaint.tell(silent)
         self._context.on_state(False, error or why)
+
+    def _rest(self, released: DriverReleasedError) -> None:
+        """The driver is not read for a while, on purpose: its values are left out, the rest is exported."""
+        self._ticks.silent(self._context.clock.monotonic())
+        self._news = True
+        self._error = self._released = released.what
+        self._context.on_state(True, released.what, released.REASON)
 
     def _status(self) -> ExporterStatus:
         return ExporterStatus(

@@ -37,7 +37,7 @@ from kgpu.health.node import NodeHealth
 from kgpu.health.publish import ReportWriter, gpu_verdict, report_of
 from kgpu.health.readings import by_gpu
 from kgpu.hw.follow import follow_events
-from kgpu.hw.port import HardwareEvent, Reader
+from kgpu.hw.port import DriverReleasedError, HardwareEvent, Reader
 from kgpu.hw.verdicts import GpuVerdict, VerdictFile
 
 log = logging.getLogger(__name__)
@@ -105,6 +105,7 @@ class HealthWatch:
         self._shown: GpuReport | None = None
         self._shown_changed = asyncio.Event()
         self._problems: dict[str, str] = {}
+        self._released = ""
         self.rows: tuple[GpuVerdict, ...] = ()
 
     async def run(self) -> None:
@@ -141,9 +142,12 @@ class HealthWatch:
         node, now = self._node, self._now
         node.config = self._ctx.config()
         fault = None
+        self._released = ""
         try:
             inventory = await self._ctx.reader.inventory()
             values = by_gpu(await self._readings())
+        except DriverReleasedError as released:  # the verdicts stay as they are, and the log is still read
+            self._released = released.what
         except HwError as error:
             self.trouble("driver", error, tell=False)
             fault = error.fault
@@ -203,6 +207,8 @@ class HealthWatch:
     async def _readings(self) -> Any:
         try:
             return await self._ctx.reader.readings(KEYS)
+        except DriverReleasedError:
+            raise
         except HwError:
             return ()  # the inventory has the findings that matter
 
@@ -218,7 +224,9 @@ class HealthWatch:
     def _state(self) -> tuple[bool, str]:
         bad = sum(row.withdraws for row in self.rows)
         said = f"{bad} of {len(self.rows)} GPUs unhealthy" if bad else f"{len(self.rows)} GPUs"
-        problems = "; ".join(f"{what}: {why}" for what, why in self._problems.items())
+        problems = "; ".join(
+            [*(f"{what}: {why}" for what, why in self._problems.items()), *filter(None, (self._released,))]
+        )
         if "driver" in self._problems and not self._node.gpus:
             return False, problems
         return True, f"{said}; {problems}" if problems else said

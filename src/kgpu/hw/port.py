@@ -16,6 +16,19 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from kgpu.base.errors import HwError
+
+
+class DriverReleasedError(HwError):
+    """The process has let go of the driver for a while, as a GPU is being reset. No failure: what was read last still
+    holds, nothing is read or said anew, and the reader's events go on by themselves.
+    """
+
+    REASON = "DriverReleased"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why, "the driver within minutes", "nothing: it is opened again by itself")
+
 
 class Problem(enum.StrEnum):
     """What kind of trouble a finding is about."""

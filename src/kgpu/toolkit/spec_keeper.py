@@ -28,7 +28,7 @@ from kgpu.formats.cdi import dump_spec
 from kgpu.formats.names import CDI_DIR, CDI_MANAGEMENT_KIND, CDI_NVIDIA_KIND
 from kgpu.host.root import DriverRoot
 from kgpu.hw.follow import follow_events
-from kgpu.hw.port import Inventory, Reader
+from kgpu.hw.port import DriverReleasedError, Inventory, Reader
 from kgpu.toolkit.cdi_support import EngineSupport
 from kgpu.toolkit.config import AUTO, GenerateConfig
 from kgpu.toolkit.model import Generated
@@ -132,6 +132,9 @@ class _Keeper:
         try:
             inventory = await self._ctx.reader.inventory()
             generated = await beside(self._bring_in_line, inventory)
+        except DriverReleasedError as released:  # the spec holds as it is
+            self._ctx.on_state(self._key is not None, released, released.REASON)
+            return False
         except UserError as problem:
             self._complaint.of(problem)
             self._ctx.on_state(False, problem)

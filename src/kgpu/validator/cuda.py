@@ -74,7 +74,9 @@ class CudaRunner(Protocol):
     """Adds vectors on one device."""
 
     async def run(self, uuid: str, *, deadline: float) -> CudaOutcome:
-        """Test the device. Never raises, whatever the driver does; returns little later than ``deadline`` seconds."""
+        """Test the device; returns little later than ``deadline`` seconds. Whatever the driver does, raises only
+        DriverReleasedError, when nothing may open it for a while.
+        """
         ...
 
 

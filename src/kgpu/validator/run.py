@@ -28,7 +28,7 @@ from kgpu.base.waits import woken
 from kgpu.formats.validation_report import CheckTrouble
 from kgpu.host.root import DriverRoot
 from kgpu.hw.follow import follow_events
-from kgpu.hw.port import Inventory, Reader
+from kgpu.hw.port import DriverReleasedError, Inventory, Reader
 from kgpu.validator import plan
 from kgpu.validator.checks import cuda, driver, plugin, toolkit
 from kgpu.validator.checks.plugin import NodeResources, NodeSource
@@ -176,6 +176,14 @@ class NodeValidator:
         """Make every check that can be made, and publish the results."""
         if self._first and self._keep is None:
             self._restore()
+        try:
+            await self._look()
+        except DriverReleasedError as released:
+            log.info("nothing is checked for a while; what is known still holds: %s", released.what)
+            self._publish(self._kept(released), self._driver)
+
+    async def _look(self) -> None:
+        """Raises DriverReleasedError, also in the middle."""
         inventory, error = await self._inventory()
         if inventory is None and error is not None and self._in_grace():
             log.warning("the driver can't be read now; what is known of it still holds: %s", error.one_line())
@@ -202,11 +210,16 @@ class NodeValidator:
         self._publish(results, self._driver)
 
     async def _inventory(self) -> tuple[Inventory | None, HwError | None]:
-        """Read the inventory; a driver that answered before gets more tries, as its library may just be restarting."""
+        """Read the inventory; a driver that answered before gets more tries, as its library may just be restarting.
+
+        Raises DriverReleasedError.
+        """
         problem: HwError | None = None
         for attempt in range(DRIVER_TRIES):
             try:
                 return await self._ctx.reader.inventory(), None
+            except DriverReleasedError:
+                raise
             except HwError as error:
                 problem = error
             if not self._driver or attempt == DRIVER_TRIES - 1:

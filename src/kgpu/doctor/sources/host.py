@@ -219,13 +219,16 @@ async def read_driver(root: Path) -> dict[str, Any]:
 
 
 async def driver_facts(reader: Reader) -> dict[str, Any]:
-    """What the accelerators' library says, as fields of ``HostFacts``: gpus, cuda, or nvmlError."""
+    """What the accelerators' library says, as fields of ``HostFacts``: gpus, cuda, or nvmlError.
+
+    Raises DriverReleasedError.
+    """
     import asyncio
 
     import msgspec
 
     from kgpu.hw.open import NoHardwareError
-    from kgpu.hw.port import Problem
+    from kgpu.hw.port import DriverReleasedError, Problem
 
     try:
         async with asyncio.timeout(NVML_SECONDS):
@@ -238,6 +241,8 @@ async def driver_facts(reader: Reader) -> dict[str, Any]:
         }
     except NoHardwareError:
         return {}
+    except DriverReleasedError:
+        raise
     except UserError as error:
         return _refused(error)
     readings = {

@@ -29,7 +29,7 @@ from kgpu.exporter.users.jobs import read_jobs
 from kgpu.exporter.users.reasons import reason_of
 from kgpu.exporter.users.shares import shares
 from kgpu.exporter.users.unshown import UnshownReporter
-from kgpu.hw.port import Inventory, Process, Reader
+from kgpu.hw.port import DriverReleasedError, Inventory, Process, Reader
 
 if TYPE_CHECKING:
     from kgpu.exporter.users.containers import Containers
@@ -205,6 +205,8 @@ class KubeletUsers:
         try:
             part.value = await ask()
             part.at, part.error = now, ""
+        except DriverReleasedError:
+            log.debug("%s: not asked for while the driver is released", name)
         except (HwError, KubeletError, KubeError, HostError) as error:
             self._failed(name, error, tally)
         if now - part.at > KEPT_SECONDS:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from kgpu.base.clock import Clock
 from kgpu.base.errors import HwError
 from kgpu.formats.requirements import GpuFacts
-from kgpu.hw.port import Inventory, Reader
+from kgpu.hw.port import DriverReleasedError, Inventory, Reader
 from kgpu.kube.port import PODS, KubeApi
 
 log = logging.getLogger(__name__)
@@ -76,6 +76,8 @@ class Gpus:
                 try:
                     self._facts = gpu_facts(await self._reader.inventory())
                     self._at = now
+                except DriverReleasedError:
+                    return self._facts
                 except HwError as problem:
                     log.warning("requirements of images can't be checked: %s", problem.one_line())
                     return {}, GpuFacts()
