@@ -17,11 +17,11 @@ from kgpu.health import run as health_run
 from kgpu.health.config import HealthConfig
 from kgpu.health.history import HealthHistory, Remembered
 from kgpu.health.kmsg import MemoryLog
-from kgpu.health.node import HealthOrder
+from kgpu.health.node import RESET, HealthOrder
 from kgpu.health.publish import MemoryReports
 from kgpu.health.run import HealthContext, HealthWatch
 from kgpu.hw.fake_reader import FakeReader, sample_inventory
-from kgpu.hw.port import EventKind, HardwareEvent, Problem
+from kgpu.hw.port import DriverReleasedError, EventKind, HardwareEvent, Problem
 from kgpu.hw.verdicts import VerdictFile
 
 pytestmark = pytest.mark.usefixtures("nothing_flushed_on_the_loop")
@@ -349,6 +349,39 @@ async def test_a_driver_that_goes_away_takes_no_verdict_along(node: Node) -> Non
     await node.until(lambda: "no driver" in node.state[1])
     assert node.withdrawn() == [A.uuid]
     assert node.condition.written[-1].status == "False"
+
+
+async def test_a_driver_that_is_released_leaves_the_verdicts_and_the_log_is_followed(node: Node) -> None:
+    node.start(look_seconds=0.05)
+    node.log.add(line(95))
+    await node.until(lambda: node.withdrawn() == [A.uuid])
+    written = len(node.condition.written)
+    node.reader.set_down(DriverReleasedError("a GPU is being reset"))
+    await node.until(lambda: "a GPU is being reset" in node.state[1])
+    assert node.state[0]
+    assert node.withdrawn() == [A.uuid]
+    assert (file := node.file.read()) is not None
+    assert file.problems == ()
+    node.log.add(line(95, B))
+    await node.until(lambda: node.withdrawn() == [A.uuid, B.uuid])
+    assert [one.status for one in node.condition.written[written:]] == ["False"]
+    node.reader.set_down(None)
+    await node.until(lambda: "reset" not in node.state[1])
+
+
+async def test_a_reset_by_an_act_is_over_what_it_cures_and_newer_evidence_counts(node: Node) -> None:
+    """The driver's figures show nothing of it: no recovery action before, and no ECC error counted."""
+    node.start(look_seconds=0.05)
+    for gpu in (A, B):
+        node.log.add(line(48, gpu))
+    await node.until(lambda: node.withdrawn() == [A.uuid, B.uuid])
+    node.uptime += 60
+    node.history.put(HealthOrder(kind=RESET, gpu=A.uuid, at=T, who="the act"))
+    await node.until(lambda: node.withdrawn() == [B.uuid] and not node.history.orders())
+    node.uptime += 60
+    node.log.add(line(48))
+    await node.until(lambda: node.withdrawn() == [A.uuid, B.uuid])
+    assert [(one.gpu, one.name) for one in node.history.notes() if one.kind == "order"] == [(A.uuid, "reset")]
 
 
 async def test_the_configuration_is_looked_at_each_time(node: Node) -> None:

@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kgpu import __version__
 from kgpu.agent import status
@@ -23,7 +23,8 @@ from kgpu.agent.host import HandOver, Host, Role
 from kgpu.agent.host_files import HostFiles
 from kgpu.agent.leaving import leave
 from kgpu.agent.options import AgentOptions, LabelsSink
-from kgpu.agent.orders import Orders
+from kgpu.agent.ordered import OrderedGpus
+from kgpu.agent.orders import OPERATION, Orders
 from kgpu.agent.process import POLICY, AgentProcess, follow
 from kgpu.agent.remembered_config import CONFIG_MEMORY, PATIENCE, DefaultConfig, FollowedConfig, RememberedConfig
 from kgpu.agent.report import AnnotationWriter, agent_report, role_report
@@ -45,6 +46,9 @@ from kgpu.formats.config_choice import Fallback
 from kgpu.formats.names import AGENT_NODE_LABEL, AGENT_NODE_LEAVING
 from kgpu.hw.port import Reader
 from kgpu.kube.port import KubeApi
+
+if TYPE_CHECKING:
+    from kgpu.agent.order_follower import OrderFollower
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +79,9 @@ class AutoAgent(AgentProcess):
         self._open_reader = open_reader or _open_reader
         self._patience = patience
         self._hardware = SharedReaders(self._reader)
+        self._ordered = OrderedGpus()
+        self._follower: OrderFollower | None = None  # from the first order for an operation on GPUs on
+        self._follows = asyncio.Event()
         self._files = HostFiles(options.state_dir)
         self._config = SwitchedConfig()
         self._ref = ConfigRef()
@@ -105,13 +112,9 @@ class AutoAgent(AgentProcess):
         try:
             server = await self.serve_pages(self._routes())
             self.orders = orders = Orders(
-                self.api(),
-                node=options.node_name,
-                namespace=options.namespace,
-                state_dir=options.state_dir,
-                decide=self.decide,
-                patience=self._patience,
-            )
+                self.api(), node=options.node_name, namespace=options.namespace, state_dir=options.state_dir,
+                decide=self.decide, patience=self._patience,
+            )  # fmt: skip
             writer = AnnotationWriter(self.api, orders, node=options.node_name, make=self.report, part=self._part)
             self._writer = writer
             for slot in self._slots.values():
@@ -121,6 +124,7 @@ class AutoAgent(AgentProcess):
                 "roles": self._steer,
                 "config": self._follow_config,
                 "clean-up": self._clean_up,
+                "operation": self._follow_operation,
                 "report": writer.run,
                 "events": self.write_events,
             }
@@ -184,6 +188,7 @@ class AutoAgent(AgentProcess):
         else:
             self.place = None
         place = self.place or find_driver(config, self.options.host_root)
+        self._heed(orders, place)
         for name, slot in self._slots.items():
             if self.wanted[name].run and name not in self._held:
                 self._withdrawn.discard(name)
@@ -193,6 +198,20 @@ class AutoAgent(AgentProcess):
                 slot.want(None)
         if (leaving and not self.left) or self._to_withdraw() or self._stale_sink() is not None:
             self._tidy.set()
+
+    def _heed(self, orders: Orders, place: DriverPlace) -> None:
+        """Obey an order for an operation on GPUs, before any role is started."""
+        reads = any(role.hardware for role in self._rows.values())
+        if self._follower is None and reads and not orders.reports.keys().isdisjoint(OPERATION):
+            from kgpu.agent.operation import make_follower
+
+            self._follower = make_follower(
+                self.options, orders, self._ordered, self._hardware, api=self.api,
+                place=lambda: self.place or place, slots=self._slots.values(), alone=not self._part,
+            )  # fmt: skip
+            self._follows.set()
+        if self._follower is not None:
+            self._follower.heed()
 
     def _start(self, slot: Slot, config: AgentConfig, place: DriverPlace) -> None:
         name = slot.role.name
@@ -239,7 +258,7 @@ class AutoAgent(AgentProcess):
 
     @contextlib.asynccontextmanager
     async def _host(self, role: Role, options: AgentOptions) -> AsyncIterator[Host]:
-        hardware = self._hardware.reader(options) if role.hardware else _own_reader(self._reader(options))
+        hardware = self._hardware.reader(options) if role.hardware else self._hardware.own(options)
         async with hardware as reader:
             yield Host(
                 options=options,
@@ -253,6 +272,7 @@ class AutoAgent(AgentProcess):
                 stopped=self._why_stopped,
                 off=self._why_off,
                 lost=self.orders.lost if self.orders is not None else None,
+                ordered=self._ordered,
             )
 
     def _reader(self, options: AgentOptions) -> SharedReader:
@@ -263,6 +283,12 @@ class AutoAgent(AgentProcess):
     async def _follow_orders(self, handle: RoleHandle) -> None:
         assert self.orders is not None
         await follow(self.orders, handle)
+
+    async def _follow_operation(self, handle: RoleHandle) -> None:
+        handle.running()
+        await self._follows.wait()
+        assert self._follower is not None
+        await self._follower.run(handle)
 
     async def _follow_config(self, handle: RoleHandle) -> None:
         await follow(self._config, handle)
@@ -374,11 +400,9 @@ class AutoAgent(AgentProcess):
 
     def _role_report(self, name: str, wanted: RoleDecision) -> RoleReport:
         slot, problem = self._slots.get(name), self._problems.get(name)
+        released = self._ordered.released if name in self._rows and self._rows[name].hardware else ""
         return role_report(
-            wanted,
-            slot.status if slot is not None else None,
-            problem,
-            left=self.left and not wanted.run,
+            wanted, slot.status if slot else None, problem, left=self.left and not wanted.run, released=released
         )
 
     def _status(self, name: str, wanted: RoleDecision) -> RoleStatus:
@@ -457,15 +481,6 @@ def _keeper(slot: Slot) -> Any:
         await slot.run()
 
     return function
-
-
-@contextlib.asynccontextmanager
-async def _own_reader(reader: SharedReader) -> AsyncIterator[SharedReader]:
-    """A reader of its own for a role that should not read hardware; it opens nothing unless asked."""
-    try:
-        yield reader
-    finally:
-        await reader.close()
 
 
 async def _open_reader(root: Path | None) -> Reader:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kgpu.agent.host_files import HostFiles
 from kgpu.agent.options import AgentOptions, LabelsSink
@@ -22,6 +22,9 @@ from kgpu.host.root import DriverRoot
 from kgpu.hw.verdicts import VerdictFile, verdicts_path
 from kgpu.kube.port import KubeApi
 
+if TYPE_CHECKING:
+    from kgpu.agent.ordered import OrderedGpus
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
@@ -31,7 +34,8 @@ class Host:
     the status pages, by path. ``offered`` is what the device plugin offers, healthy devices by resource, empty while it
     offers nothing. ``stopped(role)`` returns why a role does not run on this node, "" if it does or nothing is known;
     ``off(role)`` does the same for reasons of the policy or node labels only. ``lost(labels)`` returns once the Node
-    has had all of these labels and then lost one; it is None if nobody follows the Node.
+    has had all of these labels and then lost one; it is None if nobody follows the Node. ``ordered`` is what the
+    operator has ordered of the GPUs.
     """
 
     options: AgentOptions
@@ -45,10 +49,12 @@ class Host:
     stopped: Callable[[str], str] = lambda _: ""
     off: Callable[[str], str] = lambda _: ""
     lost: Callable[[Mapping[str, str]], Awaitable[None]] | None = None
+    ordered: OrderedGpus | None = None
 
 
 RoleStart: TypeAlias = Callable[[Host, RoleHandle], Awaitable[None]]
 Withdraw: TypeAlias = Callable[[KubeApi, AgentOptions], Awaitable[None]]
+WasReset: TypeAlias = Callable[[AgentOptions, tuple[str, ...]], None]
 HandOver: TypeAlias = Callable[[LabelsSink, KubeApi, AgentOptions], Awaitable[bool]]
 
 DRIVER_PLACE: Final = "deviceplugin"
@@ -66,6 +72,7 @@ class Role:
     when the policy disables it on all nodes; ``finish`` is how many seconds that may take if the process has to end.
     ``hand_over`` removes what it has published in a place where it publishes no longer, once that is elsewhere; False
     while it is not.
+    ``was_reset`` tells it that an act has reset these GPUs just now; it may block, and raises HostError.
     A ``configured`` role reads the device plugin's configuration from ``Host.config``.
     """
 
@@ -79,6 +86,7 @@ class Role:
     finish: float = 3.0
     hand_over: HandOver | None = None
     configured: bool = False
+    was_reset: WasReset | None = None
 
 
 def validations_dir(options: AgentOptions) -> Path:

@@ -34,6 +34,7 @@ from kgpu.kube.port import CONFIG_MAPS, NODES, KubeApi, Object, Selector
 log = logging.getLogger(__name__)
 
 MEMORY: Final = names.AGENT_CONFIG_KEY
+OPERATION: Final = (names.OPERATION_ANNOTATION, names.OPERATION_REPORT_ANNOTATION)
 
 
 class Orders:
@@ -74,7 +75,9 @@ class Orders:
         self.uid = ""
         """The Node's uid, "" while it is not known."""
         self.reports: Mapping[str, str] = {}
-        """The reports on the Node by annotation, from this process and others."""
+        """The reports on the Node by annotation, from this process and others; also the order for an operation on its
+        GPUs, and the answer to it.
+        """
         self.problem: UserError | None = None
         self._complaint = Complaint(decide)
         """Why the document in force may not be the intended one."""
@@ -223,5 +226,5 @@ def _node_part(node: Object) -> Object:
     metadata = node["metadata"]
     kept = {key: metadata[key] for key in ("name", "uid", "resourceVersion", "labels") if key in metadata}
     annotations = string_map(metadata.get("annotations"))
-    reports = {key: text for key, text in annotations.items() if is_report(key)}
+    reports = {key: text for key, text in annotations.items() if is_report(key) or key in OPERATION}
     return {"metadata": kept | ({"annotations": reports} if reports else {})}

@@ -21,7 +21,7 @@ from kgpu.base.errors import UserError
 from kgpu.base.supervise import RoleHandle, RoleState, RoleStatus
 from kgpu.formats import names
 from kgpu.formats.agent_report import AgentReport, RoleReport, annotation, encode, ended, manager, role
-from kgpu.hw.port import Inventory
+from kgpu.hw.port import DriverReleasedError, Inventory
 from kgpu.kube.port import NODES, KubeApi, Object
 
 log = logging.getLogger(__name__)
@@ -40,9 +40,16 @@ _WHY: Final[Mapping[RoleState, str]] = {
 
 
 def role_report(
-    wanted: RoleDecision, status: RoleStatus | None, problem: UserError | None = None, *, left: bool = False
+    wanted: RoleDecision,
+    status: RoleStatus | None,
+    problem: UserError | None = None,
+    *,
+    left: bool = False,
+    released: str = "",
 ) -> RoleReport:
-    """Report one role. ``status`` is None if it does not run; ``problem`` is why it can't be started as wanted."""
+    """Report one role. ``status`` is None if it does not run; ``problem`` is why it can't be started as wanted;
+    ``released`` is why it may not open the driver now, "" if it may.
+    """
     if left:
         return role(LEFT)
     if wanted in (LEAVING, LEAVING_NODE):  # not "stopped": whoever waits for this node must not think that it is done
@@ -57,6 +64,8 @@ def role_report(
     if problem is not None:
         reason = f"{problem.statement}; it goes on as it was told before"
         return role(status.state, reason, BAD_ARGUMENTS, problem.remedy)
+    if released and status.state is RoleState.RUNNING:
+        return role(status.state, released, DriverReleasedError.REASON)
     return role(status.state, status.reason, status.why or _WHY.get(status.state, ""), status.remedy)
 
 

@@ -106,12 +106,15 @@ class MakeReader(Protocol):
 class SharedReaders:
     """Hands out one shared reader per driver root, and closes it when nobody uses it any more.
 
-    A reader's child holds the driver's files open; a driver can be unloaded only when no role needs it.
+    A reader's child holds the driver's files open; a driver can be unloaded only when no role needs it. ``hold`` and
+    ``let_go`` close all of them for a while although roles use them.
     """
 
     def __init__(self, make: MakeReader) -> None:
         self._make = make
         self._open: dict[str, tuple[SharedReader, int]] = {}
+        self._all: set[SharedReader] = set()
+        self._held = ""
         self.latest: SharedReader | None = None
         """The reader that was handed out last, None if none is in use."""
 
@@ -119,7 +122,7 @@ class SharedReaders:
     async def reader(self, options: AgentOptions) -> AsyncIterator[SharedReader]:
         """The reader for the options' root, for as long as the block lasts."""
         key = str(options.root or "/")
-        reader, users = self._open.get(key) or (self._make(options), 0)
+        reader, users = self._open.get(key) or (self._made(options), 0)
         self._open[key] = (reader, users + 1)
         self.latest = reader
         try:
@@ -131,4 +134,42 @@ class SharedReaders:
                 del self._open[key]
                 if self.latest is reader:
                     self.latest = next((other for other, _ in self._open.values()), None)
-                await reader.close()
+                await self._close(reader)
+
+    @contextlib.asynccontextmanager
+    async def own(self, options: AgentOptions) -> AsyncIterator[SharedReader]:
+        """A reader that nobody else uses, for what should not read hardware; it opens nothing unless asked."""
+        reader = self._made(options)
+        try:
+            yield reader
+        finally:
+            await self._close(reader)
+
+    def hold(self, why: str) -> None:
+        """From now on no reader opens or asks the driver, not even one that is made later."""
+        self._held = why
+        for reader in self._all:
+            reader.hold(why)
+
+    async def let_go(self) -> None:
+        """Close what is open, after ``hold``."""
+        await asyncio.gather(*(reader.let_go() for reader in tuple(self._all)))
+
+    def reopen(self) -> None:
+        """End ``hold``."""
+        self._held = ""
+        for reader in self._all:
+            reader.reopen()
+
+    def _made(self, options: AgentOptions) -> SharedReader:
+        reader = self._make(options)
+        self._all.add(reader)
+        if self._held:
+            reader.hold(self._held)
+        return reader
+
+    async def _close(self, reader: SharedReader) -> None:
+        try:
+            await reader.close()
+        finally:
+            self._all.discard(reader)

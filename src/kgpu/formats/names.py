@@ -317,6 +317,7 @@ REMEDIATION_LABEL: Final = "kgpu.dev/remediation"  # on Nodes: disabled, where a
 CORDON_ANNOTATION: Final = "kgpu.dev/cordon"
 OPERATION_ANNOTATION: Final = "kgpu.dev/operation"  # on Nodes: what the agent is to do (kgpu.formats.node_order)
 OPERATION_REPORT_ANNOTATION: Final = "kgpu.dev/operation-report"  # on Nodes: the agent's answer to it
+NODE_ORDER_FIELD_MANAGER: Final = "kgpu-node-order"  # of the answer
 OPERATIONS_FIELD_MANAGER: Final = "kgpu-operations"
 ACT_APP: Final = "kgpu-act"  # label app of the pods that act on nodes
 ACT_LABEL: Final = "kgpu.dev/act"  # on such a pod: the ID under which the node is asked

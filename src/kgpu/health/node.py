@@ -26,6 +26,7 @@ MAX_GPUS: Final = 64
 MAX_STRANGERS: Final = 8
 """The most devices that only the log names."""
 ADDRESS: Final = "PCI-"
+RESET: Final = "reset"
 _NOTHING: Final = (Action.IGNORE, "", "")
 
 
@@ -44,7 +45,9 @@ class HistoryNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthOrder:
-    """A person's order: ``healthy``, or ``maintenance`` ``until`` then (0: it is over), about a uuid, index, or all."""
+    """A person's order: ``healthy``, or ``maintenance`` ``until`` then (0: it is over), about a uuid, index, or all. Or
+    the word of an act that has ``reset`` the GPU.
+    """
 
     kind: str
     gpu: str
@@ -140,15 +143,19 @@ class NodeHealth:
                 self._xid(name, line, at)
 
     def order(self, order: HealthOrder) -> tuple[str, ...]:
-        """Carry out a person's order; return the GPUs that it concerned."""
+        """Carry out an order; return the GPUs that it concerned."""
         about = tuple(name for name, memory in self.memories.items() if _is_meant(order.gpu, name, memory))
         for name in about:
             memory = self.memories[name]
             if order.kind == "healthy":
                 self.memories[name] = plan.set_healthy(memory, order.at)
+                word = "set healthy"
+            elif order.kind == RESET:
+                self.memories[name] = plan.on_reset(memory, order.at)
+                word = RESET
             else:
                 self.memories[name] = plan.set_maintenance(memory, until=order.until)
-            word = "set healthy" if order.kind == "healthy" else "maintenance" if order.until else "maintenance ended"
+                word = "maintenance" if order.until else "maintenance ended"
             self.notes.append(
                 HistoryNote(at=order.at, gpu=name, kind="order", name=word, text=one_line(order.who, MAX_TEXT))
             )

@@ -51,6 +51,7 @@ async def _device_plugin(host: Host, handle: RoleHandle) -> None:
                 cdi_writer=write,
                 cdi_changes=changes,
                 verdicts=verdicts(options),
+                orders=host.ordered,
                 on_state=handle.report,
                 on_offer=offer,
             )

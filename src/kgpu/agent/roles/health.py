@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -55,6 +56,16 @@ async def _withdraw(api: KubeApi, options: AgentOptions) -> None:
     await _condition(api, options).withdraw()
 
 
+def _was_reset(options: AgentOptions, gpus: tuple[str, ...]) -> None:
+    """Let the verdicts know, which the driver's figures may not show. Raises HostError."""
+    from kgpu.health.history import HealthHistory
+    from kgpu.health.node import RESET, HealthOrder
+
+    history = HealthHistory(options.state_dir / HEALTH_HISTORY)
+    for gpu in gpus:
+        history.put(HealthOrder(kind=RESET, gpu=gpu, at=time.time(), who="the act that has reset it"))
+
+
 class _Reports:
     """Writes report and condition. Its client is made on the first write, as GPUs are judged without it."""
 
@@ -75,4 +86,4 @@ def _condition(api: KubeApi, options: AgentOptions) -> NodeConditionWriter:
     return NodeConditionWriter(api, node=options.node_name, kind=GPUS_HEALTHY_CONDITION, manager=HEALTH_FIELD_MANAGER)
 
 
-ROLE: Final = Role("health", _health, withdraw=_withdraw)
+ROLE: Final = Role("health", _health, withdraw=_withdraw, was_reset=_was_reset)

@@ -21,6 +21,7 @@ from kgpu.base.boot import boot_id
 from kgpu.base.supervise import RoleHandle
 from kgpu.base.threads import beside
 from kgpu.formats.names import CDI_DIR, KUBELET_DEVICE_PLUGIN_DIR, VALIDATIONS_DIR
+from kgpu.hw.port import DriverReleasedError, Reader
 
 if TYPE_CHECKING:
     from kgpu.agent.options import AgentOptions
@@ -40,7 +41,7 @@ T = TypeVar("T")
 
 async def probe(host: Host, handle: RoleHandle) -> None:
     """Write the facts until cancelled."""
-    from kgpu.doctor.sources.host import driver_facts, fingerprint
+    from kgpu.doctor.sources.host import fingerprint
 
     options = host.options
     log = kernel_log(options)
@@ -52,7 +53,7 @@ async def probe(host: Host, handle: RoleHandle) -> None:
     async with contextlib.aclosing(Closing(view)):
         pause = PAUSE
         while True:
-            begin, driver = time.monotonic(), await driver_facts(view)
+            begin, driver = time.monotonic(), await _driver(host, view)
             _, known = await _read(handle, look)
             await _read(handle, partial(_say, options, log, driver))
             handle.running(_WELL)
@@ -62,6 +63,18 @@ async def probe(host: Host, handle: RoleHandle) -> None:
                 spoke, now = await _read(handle, look)
                 changed = changed or spoke or now != known
             pause = min(2 * pause, LONGEST) if changed else PAUSE
+
+
+async def _driver(host: Host, reader: Reader) -> dict[str, Any]:
+    """What the driver says, once this process may ask it."""
+    from kgpu.doctor.sources.host import driver_facts
+
+    while True:
+        with contextlib.suppress(DriverReleasedError):
+            return await driver_facts(reader)
+        ordered = host.ordered
+        while ordered is not None and ordered.released:
+            await ordered.changed(ordered.revision)
 
 
 async def _read(handle: RoleHandle, read: Callable[[], T]) -> T:

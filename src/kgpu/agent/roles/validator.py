@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kgpu.agent.host import Closing, Host, Role, driver_root, validations_dir
 from kgpu.agent.options import AgentOptions
 from kgpu.base.supervise import RoleHandle
+from kgpu.base.waits import before
 from kgpu.formats.names import CDI_STATIC_DIR, ENV_KGPU_TOOLKIT
 from kgpu.hw import roots
+from kgpu.hw.port import DriverReleasedError
 from kgpu.kube.port import KubeApi
+
+if TYPE_CHECKING:
+    from kgpu.agent.ordered import OrderedGpus
+    from kgpu.validator.cuda import CudaOutcome, CudaRunner
 
 
 def _has_toolkit(options: AgentOptions) -> bool:
@@ -37,7 +43,7 @@ async def _validator(host: Host, handle: RoleHandle) -> None:
             ValidatorContext(
                 reader=view,
                 root=root,
-                runner=ChildCuda(root, env=options.env),
+                runner=_WhileHeld(ChildCuda(root, env=options.env), host.ordered),
                 settings=ValidatorSettings(
                     folder=validations_dir(options),
                     cdi_dirs=(options.host_root / CDI_STATIC_DIR.lstrip("/"), options.cdi_dir),
@@ -55,6 +61,27 @@ async def _validator(host: Host, handle: RoleHandle) -> None:
                 on_state=handle.report,
             )
         )
+
+
+class _WhileHeld:
+    """Tests devices only while the driver is not released; tests under way end when it is."""
+
+    def __init__(self, runner: CudaRunner, ordered: OrderedGpus | None) -> None:
+        self._runner = runner
+        self._ordered = ordered
+
+    async def run(self, uuid: str, *, deadline: float) -> CudaOutcome:
+        if self._ordered is None:
+            return await self._runner.run(uuid, deadline=deadline)
+        outcome = await before(self._released(self._ordered), self._runner.run(uuid, deadline=deadline))
+        if outcome is None:
+            raise DriverReleasedError(self._ordered.released)
+        return outcome
+
+    @staticmethod
+    async def _released(ordered: OrderedGpus) -> None:
+        while not ordered.released:
+            await ordered.changed(ordered.revision)
 
 
 async def _withdraw(api: KubeApi, options: AgentOptions) -> None:

@@ -1,0 +1,180 @@
+"""What an order for an operation on this node's GPUs means here, and what is answered. Pure.
+
+An order is refused for good where a reset would do harm or can't be done. Its steps only go forward: once the driver
+was opened again, by order or after ``LONGEST`` seconds, it is not released for the same act any more. The answer on the
+Node is this agent's memory: one that starts in the middle goes on from there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from kgpu.formats import names
+from kgpu.formats.node_order import HolderPod, NodeOrder, OrderAnswer, OrderedGpu, OrderStep
+from kgpu.hw.port import Accelerator, Inventory, Problem, Reading
+from kgpu.hw.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from kgpu.kubelet.pod_resources import Holding
+
+LONGEST: Final = 900.0
+"""The most seconds that an agent stays without the driver for one act."""
+OVER: Final = "the driver is in use again"
+TOO_LONG: Final = f"{OVER}: it was released for 15 minutes, which is the most"
+ONCE: Final = f"{OVER}: an act may have it released once"
+UNCHECKED: Final = "the GPUs are not withdrawn yet"
+PENDING: Final = ("remapped_rows_pending", "retired_pages_pending")
+_ASKS: Final = frozenset({"reset", "reboot", "drain", "drain-reset", "imex"})
+_OLD_MIG: Final = re.compile(r"MIG-(GPU-[0-9a-fA-F-]{36})/[0-9/]{1,9}", re.ASCII)
+_NUMBER: Final = re.compile(r"(?:nvidia|gpu-)([0-9]{1,4})(?:[/-].*)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """An order and how far this agent is. Times are seconds of the monotonic clock.
+
+    ``checked``: its GPUs are here and may be reset. ``released`` is when the driver was let go of. ``over`` is why it
+    is in use again, and stays so, "" before. ``told``: health knows that the GPUs were reset.
+    """
+
+    order: NodeOrder
+    refused: str = ""
+    checked: bool = False
+    released: float | None = None
+    over: str = ""
+    told: bool = False
+
+    @property
+    def withdraws(self) -> bool:
+        """Whether the GPUs are offered to no pod."""
+        return self.checked and not self.refused
+
+    @property
+    def releases(self) -> bool:
+        """Whether nothing here may open the driver."""
+        return self.withdraws and self.order.step is OrderStep.RELEASE and not self.over
+
+
+def heed(order: NodeOrder | None, before: Standing | None, own: OrderAnswer | None, now: float) -> Standing | None:
+    """How things stand with the order at ``now``; ``own`` is this agent's answer on the Node."""
+    if order is None:
+        return None
+    same = before is not None and (before.order.id, before.order.gpus) == (order.id, order.gpus)
+    standing = replace(before, order=order) if before is not None and same else _begun(order, before, own)
+    released = standing.released
+    if order.step is OrderStep.RELEASE and standing.releases and released is None:
+        released = now
+    late = released is not None and now - released >= LONGEST
+    opened = order.step is OrderStep.RESUME or (released is not None and order.step is not OrderStep.RELEASE)
+    over = standing.over or (TOO_LONG if late else ONCE if opened else "")
+    return replace(standing, released=released, over=over)
+
+
+def _begun(order: NodeOrder, before: Standing | None, own: OrderAnswer | None) -> Standing:
+    """An order that this process has not seen: an agent before it may have, and its answer says how far it was."""
+    if own is None or own.id != order.id or (before is not None and before.order.id == order.id):
+        return Standing(order=order)
+    return Standing(
+        order=order, refused=own.refused, checked=not (own.refused or own.waits.startswith(UNCHECKED)),
+        over=ONCE if own.step is OrderStep.RESUME else own.waits if own.waits.startswith(OVER) else "",
+        told=own.step is OrderStep.RESUME,
+    )  # fmt: skip
+
+
+def unfit(order: NodeOrder, inventory: Inventory) -> str:
+    """Why the order can never be carried out here, "" if it can."""
+    if inventory.vendor != names.NVIDIA:
+        return f"only NVIDIA GPUs can be reset by kgpu, and this node's are of {inventory.vendor}"
+    listed = {gpu.uuid: gpu for gpu in inventory.accelerators}
+    for uuid in order.gpus:
+        gpu = listed.get(uuid)
+        if gpu is None or _is_missing(gpu):
+            return f"this node's driver lists no GPU {uuid}; take its UUID from `nvidia-smi -L` there"
+        if gpu.partitions:
+            profiles = ", ".join(dict.fromkeys(part.profile for part in gpu.partitions))
+            return (
+                f"GPU {uuid} has MIG instances ({profiles}), which a reset deletes and nothing makes again; delete "
+                f"them first: the Node's label {names.MIG_CONFIG_LABEL}=all-disabled where a MIG manager runs, else "
+                "`nvidia-smi mig -dci` and `-dgi`"
+            )
+    return ""
+
+
+def holders(order: NodeOrder, holdings: Iterable[Holding], inventory: Inventory | None) -> tuple[HolderPod, ...]:
+    """The pods that have one of the GPUs, a replica of it or a part of it, by the kubelet's word.
+
+    They are evicted, so a device counts only if it is known to be one of these. What a claim's device is in a name that
+    is none of these forms, only its driver knows.
+    """
+    gpus = inventory.accelerators if inventory is not None else ()
+    owners = {part.uuid: gpu.uuid for gpu in gpus for part in gpu.partitions}
+    numbers = {gpu.minor: gpu.uuid for gpu in gpus}
+    found = {
+        HolderPod(namespace=holding.namespace, name=holding.pod)
+        for holding in holdings
+        for device in holding.devices
+        if _is_of(device, holding, frozenset(order.gpus), owners, numbers)
+    }
+    return tuple(sorted(found))
+
+
+def _is_of(
+    device: str, holding: Holding, wanted: frozenset[str], owners: Mapping[str, str], numbers: Mapping[int, str]
+) -> bool:
+    name = device.partition("::")[0]
+    if name in wanted or owners.get(name) in wanted:
+        return True
+    if old := _OLD_MIG.fullmatch(name):
+        return old[1] in wanted
+    if not (holding.resource == names.DRA_GPU_DRIVER or holding.resource.startswith(f"{names.NVIDIA_DOMAIN}/")):
+        return False
+    number = _NUMBER.fullmatch(name)
+    return number is not None and numbers.get(int(number[1])) in wanted
+
+
+def ordered_gpus(
+    order: NodeOrder, inventory: Inventory, readings: Sequence[Reading], verdicts: Verdicts | None, *, since: float
+) -> tuple[OrderedGpu, ...]:
+    """Each GPU by a reading; a verdict of health counts if it is of after ``since`` (seconds since boot)."""
+    listed = {gpu.uuid: gpu for gpu in inventory.accelerators}
+    numbers = {reading.uuid: reading.numbers for reading in readings if reading.whole}
+    return tuple(
+        OrderedGpu(
+            uuid=uuid,
+            pci=listed[uuid].pci_bus_id if uuid in listed else "",
+            problem=_problem(listed.get(uuid), numbers.get(uuid, {})) or _judged(uuid, verdicts, since),
+        )
+        for uuid in order.gpus
+    )
+
+
+def unread_gpus(order: NodeOrder, why: str) -> tuple[OrderedGpu, ...]:
+    """The GPUs while the driver can't be read."""
+    return tuple(OrderedGpu(uuid=uuid, problem=f"the driver can't be read: {why}") for uuid in order.gpus)
+
+
+def _problem(gpu: Accelerator | None, numbers: Mapping[str, float]) -> str:
+    if gpu is None or _is_missing(gpu):
+        return "the driver does not list it"
+    if not gpu.usable:
+        return "; ".join(finding.what for finding in gpu.findings)
+    if gpu.recovery_action in _ASKS:
+        return f"the driver asks for: {gpu.recovery_action}"
+    pending = [key for key in PENDING if numbers.get(key, 0)]
+    return f"{', '.join(pending)}: the driver has memory rows or pages to replace, by a reset" if pending else ""
+
+
+def _judged(uuid: str, verdicts: Verdicts | None, since: float) -> str:
+    if verdicts is None:  # nobody judges GPUs here
+        return ""
+    if verdicts.uptime < since:
+        return "kgpu's health has not looked at it since"
+    verdict = verdicts.by_uuid.get(uuid)
+    return f"kgpu's health: {verdict.what} ({verdict.action})" if verdict is not None and verdict.withdraws else ""
+
+
+def _is_missing(gpu: Accelerator) -> bool:
+    return any(finding.problem is Problem.MISSING for finding in gpu.findings)
