@@ -16,7 +16,8 @@ NAME = "kgpu-agent-own-node"
 FEATURES = "kgpu-agent-own-features"
 EVENTS = "kgpu-agent-own-events"
 RIGHTS = "kgpu-operator-own-rights"
-NAMES = (NAME, FEATURES, EVENTS, RIGHTS)
+ORDERS = "kgpu-node-orders"
+NAMES = (NAME, FEATURES, EVENTS, RIGHTS, ORDERS)
 SERVED = ("--api-versions", f"admissionregistration.k8s.io/v1/{KIND}")
 KUBERNETES = ("--kube-version", "v1.30.0")
 
@@ -67,4 +68,5 @@ def test_it_follows_the_releases_namespace(chart: Chart) -> None:
     texts = [made.one(KIND, name)["spec"]["matchConditions"][0]["expression"] for name in NAMES]
     assert "system:serviceaccount:elsewhere:kgpu-agent" in texts[0]
     assert "system:serviceaccount:elsewhere:gpu-operator" in texts[NAMES.index(RIGHTS)]
+    assert "system:serviceaccount:elsewhere:gpu-operator" in texts[NAMES.index(ORDERS)]
     assert not any(f":{NAMESPACE}:" in text for text in texts)

@@ -107,7 +107,7 @@ def test_the_finder_says_features_of_its_node_and_how_it_is_and_nothing_else(ser
     wrong = []
     for what, (status, change) in GRANTED.items():
         code, said = patch(server, finder, NODE, change, status=status)
-        granted = what in {"labels of features", "its report"}
+        granted = what in {"labels of features", "its report", "its answer to an order"}
         if (code == 200) is not granted or not (granted or "that only looks for features" in said):
             wrong.append(f"{what}: {code} {said}")
     for what, (status, change, _) in REFUSED.items():
@@ -223,6 +223,29 @@ def test_the_operator_changes_no_rights_but_those_of_operands(server: Server, ki
     own = {"metadata": {"name": "nvidia-gpu-driver-a100-rhel9"}, **more}
     assert server.ask("POST", rbac, own, token=operator).code == 201
     assert server.ask("DELETE", f"{rbac}/nvidia-gpu-driver-a100-rhel9", token=operator).code == 200
+
+
+ORDER = {"metadata": {"annotations": {"kgpu.dev/operation": "{}"}}}
+
+
+def test_the_operator_alone_gives_orders_to_agents(server: Server) -> None:
+    operator = token(server, bound=False, name="gpu-operator")
+    for node in (NODE, OTHER):
+        path = f"/api/v1/nodes/{node}"
+        for status in (False, True):
+            assert "only the operator of kgpu" in patch(server, server.token, node, ORDER, status=status)[1]
+        assert patch(server, token(server), node, ORDER)[0] == 422
+        assert server.ask("PATCH", path, ORDER, media=MERGE, token=operator).code == 200
+        # What else is changed beside it is not meant; another order is, and to take it away is not.
+        assert patch(server, server.token, node, {"metadata": {"labels": {"team": "x"}}}) == (200, "")
+        other = {"metadata": {"annotations": {"kgpu.dev/operation": '{"version": 1}'}}}
+        assert "only the operator of kgpu" in patch(server, server.token, node, other)[1]
+        gone = {"metadata": {"annotations": {"kgpu.dev/operation": None}}}
+        assert patch(server, token(server), node, gone)[0] == 422
+        assert server.ask("PATCH", path, gone, media=MERGE).code == 200
+    made_with_one = {"metadata": {"name": "made", **ORDER["metadata"]}}
+    assert server.ask("POST", "/api/v1/nodes?dryRun=All", made_with_one).code == 422
+    assert server.ask("POST", "/api/v1/nodes?dryRun=All", {"metadata": {"name": "made"}}).code == 201
 
 
 def test_nobody_else_is_meant(server: Server) -> None:

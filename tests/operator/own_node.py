@@ -26,6 +26,7 @@ REFUSED: Final[dict[str, tuple[bool, Object, str]]] = {
     "what the operator says": (False, {"metadata": {"labels": {"nvidia.com/gpu.deploy.driver": "x"}}}, "labels"),
     "where agents are": (False, {"metadata": {"labels": {"kgpu.dev/agent": "leaving"}}}, "labels"),
     "a cordon of kgpu's": (False, {"metadata": {"annotations": {"kgpu.dev/cordon": "1"}}}, "annotations"),
+    "an order of the operator's": (False, {"metadata": {"annotations": {"kgpu.dev/operation": "1"}}}, "annotations"),
     "a foreign annotation": (False, {"metadata": {"annotations": {"x": "y"}}}, "annotations"),
     "allocatable": (True, {"status": {"allocatable": {"nvidia.com/gpu": "99"}}}, "condition"),
     "capacity": (True, {"status": {"capacity": {"nvidia.com/gpu": "99"}}}, "condition"),
@@ -36,6 +37,7 @@ GRANTED: Final[dict[str, tuple[bool, Object]]] = {
     "labels of the GPUs": (False, OWN_LABEL),
     "labels of features": (False, {"metadata": {"labels": {"feature.node.kubernetes.io/x": "true"}}}),
     "its report": (False, {"metadata": {"annotations": {"kgpu.dev/roles.test": "{}"}}}),
+    "its answer to an order": (False, {"metadata": {"annotations": {"kgpu.dev/operation-report": "{}"}}}),
     "its condition": (True, {"status": {"conditions": [{"type": "kgpu.dev/Validated", "status": "Unknown"}]}}),
 }
 

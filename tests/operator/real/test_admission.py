@@ -25,7 +25,9 @@ from tests.operator.real.conftest import NAMESPACE, Object, Site
 
 POLICY: Final = "validatingadmissionpolicy"
 NAME: Final = "kgpu-agent-own-node"
-POLICIES: Final = (NAME, "kgpu-agent-own-features", "kgpu-agent-own-events", "kgpu-operator-own-rights")
+POLICIES: Final = (
+    NAME, "kgpu-agent-own-features", "kgpu-agent-own-events", "kgpu-operator-own-rights", "kgpu-node-orders"
+)  # fmt: skip
 PUBLISHED: Final = f"/apis/{FEATURES}/namespaces/{NAMESPACE}/nodefeatures"
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 
