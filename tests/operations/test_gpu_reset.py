@@ -54,6 +54,7 @@ async def test_only_the_pods_that_hold_it_go() -> None:
         assert cluster.evictions == ["default/train-0", "default/train-1"]
         assert cluster.pods_on("n1") == {"infer"}
         assert cluster.machines["n1"].reset_gpus == [("GPU-1",)]
+        assert cluster.machines["n1"].agent.told_of_reset == [True]
 
 
 async def test_the_node_is_never_cordoned_and_the_steps_come_in_order() -> None:
@@ -135,6 +136,7 @@ async def test_a_lost_result_is_judged_by_the_reading() -> None:
     async with reset(prepare) as (cluster, engine):
         await engine.run_for(20)
         assert outcome(cluster) == ("Succeeded", "Reset")
+        assert cluster.machines["n1"].agent.told_of_reset == [False]
         (row,) = [row for row in cluster.status("m")["conditions"] if row["type"] == "ActDone"]
         assert (row["status"], row["reason"]) == ("Unknown", "ResultLost")
 

@@ -111,6 +111,8 @@ class SimAgent:
         self.refuses = ""
         self.holders: list[str] = []
         """The names of pods in the namespace default that hold each ordered GPU, while they are there."""
+        self.told_of_reset: list[bool] = []
+        """What the orders to resume said of the act."""
 
     def answers(self, annotations: Mapping[str, str], pods: set[str]) -> str | None:
         """The answer to the order on the Node, None without one."""
@@ -124,6 +126,8 @@ class SimAgent:
         if given.step is OrderStep.WITHDRAW:
             return encode(answer(given, holders=holders))
         self._machine.released = given.step is OrderStep.RELEASE
+        if given.step is OrderStep.RESUME and given.reset not in self.told_of_reset:
+            self.told_of_reset.append(given.reset)
         read = tuple(OrderedGpu(uuid=uuid, problem=self._machine.ill.get(uuid, "")) for uuid in given.gpus)
         return encode(answer(given, gpus=read if given.step is OrderStep.RESUME else ()))
 

@@ -68,7 +68,10 @@ def order_of(operation: Operation, node: TargetNode) -> NodeOrder | None:
         return None
     resets = operation.type is OperationType.GPU_RESET
     step = _ORDERS.get(operation.phase, OrderStep.WITHDRAW) if resets else OrderStep.WITHDRAW
-    return order(act=operation.act_id, boot=node.boot_id, step=step, gpus=operation.spec.gpus)
+    is_reset = step is OrderStep.RESUME and any(
+        row.type == ACT_DONE and row.status == "True" for row in operation.status.conditions
+    )
+    return order(act=operation.act_id, boot=node.boot_id, step=step, gpus=operation.spec.gpus, reset=is_reset)
 
 
 _ORDERS: Final = {OperationPhase.ACTING: OrderStep.RELEASE, OperationPhase.VERIFYING: OrderStep.RESUME}
