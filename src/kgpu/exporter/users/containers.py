@@ -16,9 +16,9 @@ from typing import Any, Final, TypeAlias
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
 from kgpu.exporter.model import PodKey
-from kgpu.exporter.users.cgroups import ContainerPlace, container_place
 from kgpu.exporter.users.shares import GONE, NO_NAME, NO_POD, OWN, ProcessHolder
 from kgpu.formats.names import CONTAINER_LOGS, ENV_LAB_CONTAINER, VALIDATOR_DAEMON_SET
+from kgpu.host.cgroups import ContainerPlace, container_place
 from kgpu.kube.port import PODS, KubeApi, Object, Selector
 
 ASK_SECONDS: Final = 30.0

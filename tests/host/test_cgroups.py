@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.exporter.users.cgroups import ContainerPlace, container_place
+from kgpu.host.cgroups import ContainerPlace, container_place
 from tests.budget import tries
 
 UID = "5b7d2f0e-6c1a-4d4e-9a55-0123456789ab"
