@@ -115,6 +115,21 @@ static CUresult check_compute_mode(const struct cu_device *device)
     return CUDA_SUCCESS;
 }
 
+/* The device nodes that the real driver has open while a context lives. */
+static void hold_nodes(struct cu_device *device)
+{
+    device->node[0] = kg_gpu_hold(&sim.map, node_gpu(device)->minor);
+    device->node[1] = kg_node_hold(&sim.map, "nvidiactl");
+    device->node[2] = kg_node_hold(&sim.map, "nvidia-uvm");
+}
+
+static void leave_nodes(struct cu_device *device)
+{
+    for (size_t i = 0; i < sizeof device->node / sizeof *device->node; i++)
+        if (device->node[i] >= 0)
+            close(device->node[i]);
+}
+
 CUresult node_enter(struct cu_device *device)
 {
     const kg_gpu *gpu = node_gpu(device);
@@ -131,6 +146,7 @@ CUresult node_enter(struct cu_device *device)
         device->slot = kg_proc_add(&sim.map, device->gpu, &entry);
         if (device->slot < 0)
             return sim.map.writable ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
+        hold_nodes(device);
     }
     result = node_charge(device, context_overhead(device));
     if (result == CUDA_SUCCESS) {
@@ -138,6 +154,7 @@ CUresult node_enter(struct cu_device *device)
     } else if (first) {
         kg_proc_remove(&sim.map, device->gpu, device->slot);
         device->slot = -1;
+        leave_nodes(device);
     }
     return result;
 }
@@ -149,6 +166,7 @@ void node_leave(struct cu_device *device)
         return;
     kg_proc_remove(&sim.map, device->gpu, device->slot);
     device->slot = -1;
+    leave_nodes(device);
 }
 
 void node_busy(struct cu_device *device, bool busy)

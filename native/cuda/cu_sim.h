@@ -28,6 +28,7 @@ struct cu_device {
     uint64_t memory; /* bytes a program can have at most */
     uint64_t charged; /* bytes this process holds, contexts included */
     int slot;        /* in the process table, -1: not entered */
+    int node[3];     /* descriptors of the device nodes while in the table */
     unsigned contexts;
     CUcontext primary;
     unsigned primary_refs, primary_flags;

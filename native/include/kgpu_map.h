@@ -182,6 +182,34 @@ KG_MAYBE int kg_mig_visible(const kg_map *m, uint32_t gpu_minor, uint32_t gi, ui
     return kg_node_exists(m, name);
 }
 
+/* Have a device node open as a program on the real driver has it, so that /proc/PID/fd tells who uses a GPU. O_PATH: a
+ * node without a driver behind it can't be opened otherwise. -1 where the node is missing. */
+KG_MAYBE int kg_node_hold(const kg_map *m, const char *name) {
+    char path[1200];
+    snprintf(path, sizeof path, "%s/%s", m->dev_dir, name);
+    return open(path, O_PATH | O_CLOEXEC);
+}
+
+KG_MAYBE int kg_gpu_hold(const kg_map *m, uint32_t minor) {
+    char name[32];
+    snprintf(name, sizeof name, "nvidia%u", minor);
+    return kg_node_hold(m, name);
+}
+
+/* Begin (F_RDLCK) or stop (F_UNLCK) being an NVML client of a GPU; the process's death stops it, too. */
+KG_MAYBE void kg_client_set(const kg_map *m, uint32_t gpu, short kind) {
+    struct flock lock = {
+        .l_type = kind, .l_whence = SEEK_SET, .l_start = (off_t)(KG_CLIENT_LOCK_BASE + gpu), .l_len = 1};
+    fcntl(m->fd, F_OFD_SETLK, &lock);
+}
+
+/* Does another process use NVML on this GPU? */
+KG_MAYBE int kg_client_other(const kg_map *m, uint32_t gpu) {
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)(KG_CLIENT_LOCK_BASE + gpu), .l_len = 1};
+    return fcntl(m->fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
 /* ---- load model: everything that moves with load is a function of wall time, so all processes read the same ---- */
 
 /* Busy share in 1/1000 percent at `now`, on its way from load_prev to load_target. */

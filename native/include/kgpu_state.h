@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #define KG_MAGIC 0x4B47505553540001ull
-#define KG_VERSION 1u
+#define KG_VERSION 2u
 #define KG_MAX_GPUS 64u /* GPUs per node */
 #define KG_MAX_LINKS 36u /* NVLinks per GPU (NVML_NVLINK_MAX_LINKS of NVML 13) */
 #define KG_MAX_PROCESSES 128u /* process slots per GPU */
@@ -23,6 +23,7 @@
 #define KG_PROC_GRAPHICS 2u /* process kind: graphics context */
 #define KG_PROC_MPS 4u /* process kind: MPS client */
 #define KG_PROC_LOCK_BASE 4294967296ull /* offset of the POSIX lock byte of process slot 0 of GPU 0 */
+#define KG_CLIENT_LOCK_BASE 8589934592ull /* offset of the lock byte that every NVML client of GPU 0 holds shared */
 #define KG_FAIL_POWER 1u /* failing: power readings */
 #define KG_FAIL_TEMPERATURE 2u /* failing: temperature readings */
 #define KG_FAIL_UTILIZATION 4u /* failing: utilisation of the GPU and its engines */
@@ -31,6 +32,10 @@
 #define KG_FAIL_FIELDS 32u /* failing: every field id */
 #define KG_FAIL_GPM 64u /* failing: GPM samples */
 #define KG_FAIL_PROCESSES 128u /* failing: process lists */
+#define KG_RESET_HANGS 1u /* next_reset: the reset does not return until this is cleared */
+#define KG_RESET_FAILS 2u /* next_reset: the reset is refused with UNKNOWN and cures nothing */
+#define KG_RESET_LOSES 3u /* next_reset: the GPU is off the bus afterwards */
+#define KG_RESET_RENAMES 4u /* next_reset: the GPU has another UUID afterwards */
 #define KG_LOAD_RAMP_MS 4000u /* time in which a load change reaches its full effect on power and temperature */
 
 /* a PCI function's address and ids */
@@ -299,6 +304,8 @@ typedef struct kg_gpu {
     uint32_t slow_us; /* fault: delay of each call */
     uint32_t reset_required; /* fault: calls answer RESET_REQUIRED */
     uint32_t init_error; /* fault: getting a handle answers this nvmlReturn */
+    uint32_t next_reset; /* fault: what the next reset does, RESET_*; 0 works */
+    uint32_t resets; /* resets since it was made */
     uint64_t xid_last; /* last Xid */
     uint64_t xid_count; /* number of Xids */
     uint32_t mig_capable; /* MIG exists */
@@ -457,7 +464,7 @@ _Static_assert(offsetof(kg_event, data) == 24, "kg_event.data");
 _Static_assert(offsetof(kg_event, gi_id) == 32, "kg_event.gi_id");
 _Static_assert(offsetof(kg_event, ci_id) == 36, "kg_event.ci_id");
 _Static_assert(offsetof(kg_event, time_us) == 40, "kg_event.time_us");
-_Static_assert(sizeof(kg_gpu) == 45392, "size of kg_gpu");
+_Static_assert(sizeof(kg_gpu) == 45400, "size of kg_gpu");
 _Static_assert(offsetof(kg_gpu, used) == 0, "kg_gpu.used");
 _Static_assert(offsetof(kg_gpu, minor) == 4, "kg_gpu.minor");
 _Static_assert(offsetof(kg_gpu, brand) == 8, "kg_gpu.brand");
@@ -586,23 +593,25 @@ _Static_assert(offsetof(kg_gpu, hang) == 7240, "kg_gpu.hang");
 _Static_assert(offsetof(kg_gpu, slow_us) == 7244, "kg_gpu.slow_us");
 _Static_assert(offsetof(kg_gpu, reset_required) == 7248, "kg_gpu.reset_required");
 _Static_assert(offsetof(kg_gpu, init_error) == 7252, "kg_gpu.init_error");
-_Static_assert(offsetof(kg_gpu, xid_last) == 7256, "kg_gpu.xid_last");
-_Static_assert(offsetof(kg_gpu, xid_count) == 7264, "kg_gpu.xid_count");
-_Static_assert(offsetof(kg_gpu, mig_capable) == 7272, "kg_gpu.mig_capable");
-_Static_assert(offsetof(kg_gpu, mig_current) == 7276, "kg_gpu.mig_current");
-_Static_assert(offsetof(kg_gpu, mig_pending) == 7280, "kg_gpu.mig_pending");
-_Static_assert(offsetof(kg_gpu, mig_needs_reset) == 7284, "kg_gpu.mig_needs_reset");
-_Static_assert(offsetof(kg_gpu, mig_max_devices) == 7288, "kg_gpu.mig_max_devices");
-_Static_assert(offsetof(kg_gpu, mig_slices) == 7292, "kg_gpu.mig_slices");
-_Static_assert(offsetof(kg_gpu, mig_compute_slices) == 7296, "kg_gpu.mig_compute_slices");
-_Static_assert(offsetof(kg_gpu, mig_family) == 7300, "kg_gpu.mig_family");
-_Static_assert(offsetof(kg_gpu, mig_serial) == 7304, "kg_gpu.mig_serial");
-_Static_assert(offsetof(kg_gpu, gi_profile_count) == 7308, "kg_gpu.gi_profile_count");
-_Static_assert(offsetof(kg_gpu, gi_profile) == 7312, "kg_gpu.gi_profile");
-_Static_assert(offsetof(kg_gpu, gi) == 27856, "kg_gpu.gi");
-_Static_assert(offsetof(kg_gpu, ci) == 28368, "kg_gpu.ci");
-_Static_assert(offsetof(kg_gpu, process) == 30032, "kg_gpu.process");
-_Static_assert(sizeof(kg_state) == 2925936, "size of kg_state");
+_Static_assert(offsetof(kg_gpu, next_reset) == 7256, "kg_gpu.next_reset");
+_Static_assert(offsetof(kg_gpu, resets) == 7260, "kg_gpu.resets");
+_Static_assert(offsetof(kg_gpu, xid_last) == 7264, "kg_gpu.xid_last");
+_Static_assert(offsetof(kg_gpu, xid_count) == 7272, "kg_gpu.xid_count");
+_Static_assert(offsetof(kg_gpu, mig_capable) == 7280, "kg_gpu.mig_capable");
+_Static_assert(offsetof(kg_gpu, mig_current) == 7284, "kg_gpu.mig_current");
+_Static_assert(offsetof(kg_gpu, mig_pending) == 7288, "kg_gpu.mig_pending");
+_Static_assert(offsetof(kg_gpu, mig_needs_reset) == 7292, "kg_gpu.mig_needs_reset");
+_Static_assert(offsetof(kg_gpu, mig_max_devices) == 7296, "kg_gpu.mig_max_devices");
+_Static_assert(offsetof(kg_gpu, mig_slices) == 7300, "kg_gpu.mig_slices");
+_Static_assert(offsetof(kg_gpu, mig_compute_slices) == 7304, "kg_gpu.mig_compute_slices");
+_Static_assert(offsetof(kg_gpu, mig_family) == 7308, "kg_gpu.mig_family");
+_Static_assert(offsetof(kg_gpu, mig_serial) == 7312, "kg_gpu.mig_serial");
+_Static_assert(offsetof(kg_gpu, gi_profile_count) == 7316, "kg_gpu.gi_profile_count");
+_Static_assert(offsetof(kg_gpu, gi_profile) == 7320, "kg_gpu.gi_profile");
+_Static_assert(offsetof(kg_gpu, gi) == 27864, "kg_gpu.gi");
+_Static_assert(offsetof(kg_gpu, ci) == 28376, "kg_gpu.ci");
+_Static_assert(offsetof(kg_gpu, process) == 30040, "kg_gpu.process");
+_Static_assert(sizeof(kg_state) == 2926448, "size of kg_state");
 _Static_assert(offsetof(kg_state, magic) == 0, "kg_state.magic");
 _Static_assert(offsetof(kg_state, version) == 8, "kg_state.version");
 _Static_assert(offsetof(kg_state, size) == 12, "kg_state.size");

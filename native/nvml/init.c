@@ -13,6 +13,7 @@ static unsigned references;
 static unsigned driver_major;
 static uint32_t visible_count, visible[KG_MAX_GPUS];
 static int32_t index_of[KG_MAX_GPUS];
+static int control = -1, held[KG_MAX_GPUS]; /* device nodes: the descriptor + 1 of each GPU's, 0 for none */
 
 /* Entry by entry, never through an in-between state: other threads read these tables while one initialises again. */
 static void look_around(void) {
@@ -26,6 +27,26 @@ static void look_around(void) {
     __atomic_store_n(&visible_count, found, __ATOMIC_RELEASE);
 }
 
+/* The real library has the control node and that of every GPU open from its first initialisation to its last shutdown. */
+static void hold_nodes(void) {
+    if (control < 0) control = kg_node_hold(&kg_m, "nvidiactl");
+    for (uint32_t i = 0; i < visible_count; i++) {
+        uint32_t gpu = visible[i];
+        if (!held[gpu]) held[gpu] = kg_gpu_hold(&kg_m, kg_m.state->gpu[gpu].minor) + 1;
+        kg_client_set(&kg_m, gpu, F_RDLCK);
+    }
+}
+
+static void leave_nodes(void) {
+    for (uint32_t gpu = 0; gpu < KG_MAX_GPUS; gpu++) {
+        if (held[gpu]) close(held[gpu] - 1);
+        held[gpu] = 0;
+        if (kg_m.pid == getpid()) kg_client_set(&kg_m, gpu, F_UNLCK); /* a fork shares its parent's lock */
+    }
+    if (control >= 0) close(control);
+    control = -1;
+}
+
 static nvmlReturn_t init_locked(void) {
     if (kg_map_open(&kg_m) != 0 || !kg_node_exists(&kg_m, "nvidiactl")) return NVML_ERROR_DRIVER_NOT_LOADED;
     if (kg_m.state->slow_us) usleep(kg_m.state->slow_us > 60000000 ? 60000000 : kg_m.state->slow_us);
@@ -34,6 +55,7 @@ static nvmlReturn_t init_locked(void) {
     kg_text(text, sizeof text, kg_m.state->driver_version, sizeof kg_m.state->driver_version);
     driver_major = (unsigned)strtoul(text, NULL, 10);
     look_around();
+    hold_nodes();
     return NVML_SUCCESS;
 }
 
@@ -52,7 +74,10 @@ EXPORT nvmlReturn_t nvmlInit(void) { return nvmlInitWithFlags(0); }
 EXPORT nvmlReturn_t nvmlShutdown(void) {
     pthread_mutex_lock(&guard);
     nvmlReturn_t rc = references ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
-    if (references && --references == 0 && kg_m.writable) kg_wake(kg_m.state); /* who waits for events */
+    if (references && --references == 0) {
+        leave_nodes();
+        if (kg_m.writable) kg_wake(kg_m.state); /* who waits for events */
+    }
     pthread_mutex_unlock(&guard);
     return rc;
 }

@@ -11,7 +11,16 @@
         END();                                                      \
         return NVML_SUCCESS;                                        \
     }
-SET(nvmlDeviceSetPersistenceMode, unsigned int, 1, value <= 1, d.g->persistence = value)
+/* Kept by the kernel module and its daemon, so that it can be set while the GPU waits for a reset. */
+EXPORT nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t device, unsigned int mode) {
+    ENTER(kg_known_of, device, mode <= 1);
+    if (d.ci) return NVML_ERROR_NOT_SUPPORTED;
+    BEGIN();
+    d.g->persistence = mode;
+    END();
+    return NVML_SUCCESS;
+}
+
 SET(nvmlDeviceSetComputeMode, unsigned int, 1, value <= 3 && value != 1, d.g->compute_mode = value)
 SET(nvmlDeviceSetEccMode, unsigned int, d.g->ecc_supported, value <= 1, d.g->ecc_pending = value)
 SET(nvmlDeviceSetAccountingMode, unsigned int, !d.g->mig_current, value <= 1, d.g->accounting_mode = value)

@@ -133,10 +133,66 @@ int set_modes(const struct selection *s, const char *option, const char *value)
     return code;
 }
 
+static bool is_chosen(const struct selection *s, const struct gpu *gpu)
+{
+    for (unsigned i = 0; i < s->count; i++)
+        if (s->gpu[i].index == gpu->index)
+            return true;
+    return false;
+}
+
+/* Are they joined by an NVLink that is up, directly or through switches? */
+static bool linked(const struct gpu *a, const struct gpu *b)
+{
+    enum { LINKS = 18, TO_GPU = 0, TO_SWITCH = 2 };
+    bool a_switched = false, b_switched = false;
+    for (U link = 0; link < LINKS; link++) {
+        nvmlPciInfo_t pci;
+        U up = 0, kind = 0;
+        if (nv(DeviceGetNvLinkState)(b->device, link, &up) == NVML_SUCCESS && up &&
+            nv(DeviceGetNvLinkRemoteDeviceType)(b->device, link, &kind) == NVML_SUCCESS)
+            b_switched |= kind == TO_SWITCH;
+        up = 0;
+        if (nv(DeviceGetNvLinkState)(a->device, link, &up) != NVML_SUCCESS || !up ||
+            nv(DeviceGetNvLinkRemoteDeviceType)(a->device, link, &kind) != NVML_SUCCESS)
+            continue;
+        a_switched |= kind == TO_SWITCH;
+        if (kind == TO_GPU && nv(DeviceGetNvLinkRemotePciInfo_v2)(a->device, link, &pci) == NVML_SUCCESS &&
+            strcasecmp(pci.busId, b->bus_id) == 0)
+            return true;
+    }
+    return a_switched && b_switched;
+}
+
+/* Before Ampere, GPUs that are joined by NVLink can only be reset together: name those that were left out. */
+static unsigned report_left_out(const struct selection *s)
+{
+    enum { AMPERE = 7 };
+    static struct selection all;
+    unsigned left_out = 0;
+    if (select_gpus(&all, NULL) != 0)
+        return 0;
+    for (unsigned k = 0; k < all.count; k++) {
+        const struct gpu *peer = &all.gpu[k];
+        bool needed = false;
+        for (unsigned i = 0; i < s->count && peer->status == NVML_SUCCESS && !is_chosen(s, peer); i++) {
+            U architecture = AMPERE;
+            if (s->gpu[i].status == NVML_SUCCESS)
+                nv(DeviceGetArchitecture)(s->gpu[i].device, &architecture);
+            needed |= architecture < AMPERE && linked(&s->gpu[i], peer);
+        }
+        if (needed)
+            printf("%s  GPU %s\n", left_out++ ? "" : "GPUs that are joined by NVLink have to be reset together. These are missing:\n", peer->bus_id);
+    }
+    return left_out;
+}
+
 int reset_gpus(const struct selection *s)
 {
     enum { REFUSED = 255 };
     int busy = 0, code = 0;
+    if (report_left_out(s))
+        return REFUSED;
     for (unsigned i = 0; i < s->count; i++) {
         const struct gpu *gpu = &s->gpu[i];
         const char *name = gpu->bus_id[0] ? gpu->bus_id : "at an unknown address";

@@ -326,24 +326,6 @@ def test_modes(sim_root: Root) -> None:
     assert "Unable to parse" in smi(root, "-pm", "yes", code=2)
 
 
-def test_reset(sim_root: Root) -> None:
-    """It cures what a reset cures, and refuses a GPU that somebody uses."""
-    root = sim_root(gpus=2)
-    bus = query(root, "pci.bus_id", "-i", "1")[0][0]
-    with DriverState.open(root / "state") as state:
-        state.set_fault(1, reset_required=1)
-        state.gpu(1).ecc_volatile[7 + 2] = 5
-        # It can still be named, but says nothing of itself.
-        assert smi(root, "-L").count("UUID: GPU-") == 2
-        assert query(root, "temperature.gpu", "-i", "1") == [["[GPU requires reset]"]]
-        assert smi(root, "--gpu-reset", "-i", "1") == f"GPU {bus} was successfully reset.\nAll done.\n"
-        assert query(root, "ecc.errors.uncorrected.volatile.total") == [["0"], ["0"]]
-        slot = state.gpu(1).process[0]
-        slot.used, slot.pid, slot.kind = 1, 4242, 1
-        refused = smi(root, "-r", "-i", "1", code=255)
-    assert refused.startswith(f"The following GPUs could not be reset:\n  GPU {bus}: In use by another client\n")
-
-
 # ---- MIG ----
 
 

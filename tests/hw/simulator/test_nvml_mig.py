@@ -242,6 +242,7 @@ def test_a_reset_from_c_is_the_reset_of_the_state(sim_root: RootMaker) -> None:
             gpu = state.gpu(1)
             gpu.process[0].used, gpu.process[0].pid, gpu.process[0].kind = 1, 4242, 1
             gpu.mig_pending, gpu.ecc_pending, gpu.ecc_volatile[2], gpu.lost = 1, 0, 5, 1
+            gpu.persistence = 0
         assert n("reset(1)") == IN_USE
         with state.locked():
             gpu.process[0].used = 0

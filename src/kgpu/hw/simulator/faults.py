@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kgpu.hw.simulator.settings import DEVICE_MEMORY, UNCORRECTED
+from kgpu.hw.simulator.settings import DEVICE_MEMORY, NEXT_RESET, UNCORRECTED
 
 NONE, RESET, REBOOT = 0, 1, 2
 SRAM, MEMORY, L2_CACHE = 7, DEVICE_MEMORY, 1
 HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
 Change = Callable[[Any], None]
+RESETS: Final[Mapping[int, str]] = {code: word for word, code in NEXT_RESET.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,5 +160,6 @@ def names(gpu: Any) -> list[str]:
         ("remap failed", gpu.remap_failed),
         ("page retirement pending", gpu.retired_pending),
         ("readings fail", gpu.failing),
+        (f"the next reset {RESETS.get(gpu.next_reset, 'goes wrong')}", gpu.next_reset),
     )
     return [name for name, on in rows if on]

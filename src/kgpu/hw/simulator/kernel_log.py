@@ -17,11 +17,16 @@ from kgpu.base.errors import HwError
 PATH: Final = "dev/kmsg"
 LIMIT: Final = 1 << 20
 _WARNING: Final = 4
+PROGRAM: Final = 13
+"""The priority of a program's notice: its facility is not the kernel's."""
 _TAIL: Final = 8192
 
 
-def say(root: Path | str, *messages: str) -> None:
-    """Write records of the kernel. Raises HwError when the root does not let it."""
+def say(root: Path | str, *messages: str, priority: int = _WARNING) -> None:
+    """Write records, of the kernel if ``priority`` does not say otherwise.
+
+    Raises HwError when the root does not let it.
+    """
     try:
         with open(Path(root, PATH), "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -31,7 +36,7 @@ def say(root: Path | str, *messages: str) -> None:
                 file.write(text)
             for number, message in enumerate(messages, last + 1):
                 line = message.replace("\n", " ")
-                file.write(f"{_WARNING},{number},{time.monotonic_ns() // 1000},-;{line}\n".encode())
+                file.write(f"{priority},{number},{time.monotonic_ns() // 1000},-;{line}\n".encode())
     except OSError as error:
         raise _unwritable(root, error) from error
 

@@ -333,6 +333,7 @@ def _gpu(state: DriverState, index: int) -> dict[str, Any]:
         ),
         "last_xid": int(gpu.xid_last) or None,
         "xid_count": int(gpu.xid_count),
+        "resets": int(gpu.resets),
         "faults": faults.names(gpu),
     }
 

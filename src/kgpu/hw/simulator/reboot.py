@@ -20,7 +20,8 @@ from kgpu.hw.simulator.state import fold_load, load_target
 
 # Faults, counters and settings that are the driver's: it has lost them when it is loaded again.
 _LOST: Final = (
-    "lost", "hang", "slow_us", "reset_required", "init_error", "failing", "recovery_action", "xid_last", "xid_count",
+    "lost", "hang", "slow_us", "reset_required", "init_error", "next_reset", "failing", "recovery_action", "xid_last",
+    "xid_count",
     "remap_pending", "remap_corrected_inactive", "remap_uncorrected_inactive", "retired_pending", "pcie_replays",
     "energy_mj", "compute_mode", "accounting_mode", "gpm_streaming", "load_set", "mem_load_set", "enc_util", "dec_util",
     "jpg_util", "ofa_util", "mem_used_base",

@@ -15,7 +15,7 @@ from typing import Any
 
 from kgpu.formats.simulated import MAGIC
 
-VERSION = 1
+VERSION = 2
 
 CONSTANTS: tuple[tuple[str, int, str], ...] = (
     ("MAX_GPUS", 64, "GPUs per node"),
@@ -34,6 +34,7 @@ CONSTANTS: tuple[tuple[str, int, str], ...] = (
     ("PROC_GRAPHICS", 2, "process kind: graphics context"),
     ("PROC_MPS", 4, "process kind: MPS client"),
     ("PROC_LOCK_BASE", 1 << 32, "offset of the POSIX lock byte of process slot 0 of GPU 0"),
+    ("CLIENT_LOCK_BASE", 1 << 33, "offset of the lock byte that every NVML client of GPU 0 holds shared"),
     ("FAIL_POWER", 0x1, "failing: power readings"),
     ("FAIL_TEMPERATURE", 0x2, "failing: temperature readings"),
     ("FAIL_UTILIZATION", 0x4, "failing: utilisation of the GPU and its engines"),
@@ -42,6 +43,10 @@ CONSTANTS: tuple[tuple[str, int, str], ...] = (
     ("FAIL_FIELDS", 0x20, "failing: every field id"),
     ("FAIL_GPM", 0x40, "failing: GPM samples"),
     ("FAIL_PROCESSES", 0x80, "failing: process lists"),
+    ("RESET_HANGS", 1, "next_reset: the reset does not return until this is cleared"),
+    ("RESET_FAILS", 2, "next_reset: the reset is refused with UNKNOWN and cures nothing"),
+    ("RESET_LOSES", 3, "next_reset: the GPU is off the bus afterwards"),
+    ("RESET_RENAMES", 4, "next_reset: the GPU has another UUID afterwards"),
     ("LOAD_RAMP_MS", 4000, "time in which a load change reaches its full effect on power and temperature"),
 )
 C = {name: value for name, value, _ in CONSTANTS}
@@ -379,6 +384,8 @@ u32 hang  fault: calls block
 u32 slow_us  fault: delay of each call
 u32 reset_required  fault: calls answer RESET_REQUIRED
 u32 init_error  fault: getting a handle answers this nvmlReturn
+u32 next_reset  fault: what the next reset does, RESET_*; 0 works
+u32 resets  resets since it was made
 u64 xid_last  last Xid
 u64 xid_count  number of Xids
 u32 mig_capable  MIG exists

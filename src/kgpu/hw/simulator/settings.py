@@ -32,6 +32,10 @@ FAILING: Final[Mapping[str, int]] = {
     "none": 0,
     **{name.removeprefix("FAIL_").lower(): bit for name, bit in C.items() if name.startswith("FAIL_")},
 }
+NEXT_RESET: Final[Mapping[str, int]] = {
+    "works": 0,
+    **{name.removeprefix("RESET_").lower(): code for name, code in C.items() if name.startswith("RESET_")},
+}
 FABRIC_HEALTH: Final[Mapping[str, int]] = {"not-supported": 0, "healthy": 1, "unhealthy": 2, "limited": 3}
 LINK: Final[Mapping[str, int]] = {"up": 1, "down": 0, **SWITCH}
 DEVICE_MEMORY, UNCORRECTED = 2, 7  # offsets in the ECC counters: nvmlMemoryLocation_t, and the uncorrected half
@@ -254,6 +258,9 @@ _ROWS: Final = (
     FakeSetting(key="compute-mode", unit="", words=COMPUTE_MODES, doc="compute mode", apply=_field("compute_mode")),
     FakeSetting(key="recovery-action", unit="", words=RECOVERY_ACTIONS, doc="what the driver asks for",
                 apply=_field("recovery_action")),
+    FakeSetting(key="next-reset", unit="", words=NEXT_RESET,
+                doc="what the next `nvidia-smi --gpu-reset` does: loses the GPU, renames it (another UUID), ...",
+                apply=_field("next_reset")),
     FakeSetting(key="pcie-gen", unit="", low=1, high=lambda gpu: int(gpu.pci.gen_max), doc="current link generation",
                 apply=lambda gpu, value: setattr(gpu.pci, "gen_cur", value)),
     FakeSetting(key="pcie-width", unit="", low=1, high=lambda gpu: int(gpu.pci.width_max), doc="current link width",

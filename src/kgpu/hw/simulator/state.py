@@ -291,12 +291,13 @@ class DriverState:
                 record.lost = record.hang = record.slow_us = record.reset_required = record.init_error = 0
                 fold_throttle(record, time.time_ns())
                 record.recovery_action = record.temp_offset = record.throttle_forced = 0
-                record.xid_last = record.failing = 0
+                record.xid_last = record.failing = record.next_reset = 0
             self.wake()
 
     def reset(self, gpu: int) -> None:
-        """Reset a GPU as `nvidia-smi -r` does: pending MIG and ECC modes take effect, volatile counters and pending
-        repairs clear, faults that a reset cures go. Raises HwError while a process uses the GPU.
+        """Reset a GPU for a change of its modes: pending MIG and ECC modes take effect, volatile counters and pending
+        repairs clear, faults that a reset cures go. `nvidia-smi -r` does more, and refuses more: native/nvml/reset.c.
+        Raises HwError while a process uses the GPU.
         """
         with self.locked():
             target = self.gpu(gpu)
@@ -314,7 +315,9 @@ class DriverState:
             ctypes.memset(ctypes.addressof(target.ecc_volatile), 0, ctypes.sizeof(target.ecc_volatile))
             target.ecc_current = target.ecc_pending
             target.remap_pending = target.retired_pending = 0
+            target.remap_corrected_inactive = target.remap_uncorrected_inactive = 0
             target.lost = target.hang = target.reset_required = target.recovery_action = 0
+            target.resets += 1
             self.wake()
 
     def processes(self, gpu: int) -> list[Any]:
