@@ -20,10 +20,10 @@ from kgpu.formats.node_order import HolderPod, OrderedGpu, OrderStep, answer, en
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
 from kgpu.kube.port import NODES, PODS, KubeRefusedError, KubeUnreachableError, Object, Resource, WatchEvent
-from kgpu.operations import node_act
+from kgpu.operations import node_reboot
 from kgpu.operations.config import OperationBudget, RemediationPolicy, Share
 from kgpu.operations.model import REFUSED, UNKNOWN
-from kgpu.operations.node_act import Machine
+from kgpu.operations.node_reboot import Machine
 from kgpu.operations.run import OperationsController
 
 START = 1_700_000_000.0
@@ -77,7 +77,7 @@ class SimMachine:
 
         machine = Machine(boot=self.boot, forbids=lambda: self.forbids, mark=mark, ask=ask)
         try:
-            return 0, node_act.reboot(identity, boot, machine)
+            return 0, node_reboot.reboot(identity, boot, machine)
         except HostError as error:
             return REFUSED, error.one_line()
 

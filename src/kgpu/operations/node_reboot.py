@@ -1,4 +1,4 @@
-"""What an act's pod does on its node: it asks the machine to reboot, once per ID.
+"""What the pod of a reboot does on its node: it asks the machine to reboot, once per ID.
 
 The order names the boot that is to end. A pod that comes too late, or to another machine, finds another boot ID and
 does nothing. A second pod finds the mark of the first in ``/run``, which does not survive a reboot. The mark is written
@@ -8,7 +8,6 @@ before the machine is asked: if the process is killed in between, the machine is
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,11 +17,10 @@ from typing import Final
 from kgpu.base.boot import boot_id
 from kgpu.base.errors import HostError
 from kgpu.formats.names import ENV_LAB_CONTAINER, ENV_RUN_DIR, ENV_SIMULATED_REBOOT, RUN_DIR
+from kgpu.operations import act_marks
 
 NO_REBOOT: Final = "no-reboot"
 """The file in ``/run/kgpu`` with which a machine's admin forbids reboots."""
-MARKS: Final = "acts"
-_ID: Final = re.compile(r"[a-z0-9][-a-z0-9]{0,99}")
 _FIRST_PROCESS: Final = Path("/proc/1/comm")
 _SYSTEMD: Final = "systemd"
 
@@ -48,16 +46,14 @@ def this_machine(env: Mapping[str, str]) -> Machine:
     elif env.get(ENV_LAB_CONTAINER):
         ask = _refuse_in_lab
     return Machine(
-        boot=boot_id(), forbids=(run / NO_REBOOT).exists, mark=lambda act: _mark(run / MARKS / act), ask=ask
+        boot=boot_id(), forbids=(run / NO_REBOOT).exists, ask=ask,
+        mark=lambda act: act_marks.begin_once(run / act_marks.FOLDER / act),
     )  # fmt: skip
 
 
 def reboot(act: str, boot: str, machine: Machine) -> str:
     """Ask for the reboot that was ordered and return what was done, for people. Raises HostError if it refuses."""
-    if not _ID.fullmatch(act):
-        raise HostError(
-            f"{act[:100]!r} is not the ID of an act", "lowercase letters, digits and dashes", "give the one on record"
-        )
+    act_marks.check_id(act)
     if not machine.boot:
         raise HostError("this machine has no boot ID", "a Linux kernel's", "reboot it by hand")
     if machine.boot != boot:
@@ -72,20 +68,6 @@ def reboot(act: str, boot: str, machine: Machine) -> str:
         return "this machine was asked before"
     machine.ask()
     return "this machine is asked to reboot"
-
-
-def _mark(path: Path) -> bool:
-    """Leave the act's mark; return False if it already exists. Raises HostError."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise HostError(
-            f"{path} can't be made: {error.strerror}", f"{RUN_DIR} of the host, writable", "look at the pod's mounts"
-        ) from error
-    return True
 
 
 def _refuse_in_lab() -> None:

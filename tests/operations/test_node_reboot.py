@@ -13,9 +13,9 @@ from kgpu.base.boot import ENV_BOOT_ID
 from kgpu.base.errors import HostError
 from kgpu.cli.main import main
 from kgpu.formats.names import ENV_LAB_CONTAINER, ENV_RUN_DIR, ENV_SIMULATED_REBOOT
-from kgpu.operations import node_act
+from kgpu.operations import act_marks, node_reboot
 from kgpu.operations.model import REFUSED
-from kgpu.operations.node_act import Machine, reboot, this_machine
+from kgpu.operations.node_reboot import Machine, reboot, this_machine
 
 BOOT = "8a7f3c52-5a53-4a1e-9a53-0e3b6a0d7d11"
 
@@ -53,7 +53,7 @@ def test_a_machine_without_a_boot_id_is_not_rebooted() -> None:
 
 def test_a_machines_admin_can_forbid_it(env: Mapping[str, str], tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / node_act.NO_REBOOT).touch()
+    (tmp_path / "run" / node_reboot.NO_REBOOT).touch()
     with pytest.raises(HostError, match="/run/kgpu/no-reboot is there"):
         reboot("op-1", BOOT, this_machine(env))
     assert not (tmp_path / "reboot").exists()
@@ -67,7 +67,7 @@ def test_an_id_is_no_path(env: Mapping[str, str], tmp_path: Path, act: str) -> N
 
 
 def test_a_mark_that_is_a_link_is_not_followed(env: Mapping[str, str], tmp_path: Path) -> None:
-    marks = tmp_path / "run" / node_act.MARKS
+    marks = tmp_path / "run" / act_marks.FOLDER
     marks.mkdir(parents=True)
     (marks / "op-1").symlink_to(tmp_path / "elsewhere")
     assert reboot("op-1", BOOT, this_machine(env)) == "this machine was asked before"
@@ -96,7 +96,7 @@ def test_only_systemd_is_signalled(
 ) -> None:
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda *words: sent.append(words))
-    monkeypatch.setattr(node_act, "_FIRST_PROCESS", tmp_path / "comm")
+    monkeypatch.setattr(node_reboot, "_FIRST_PROCESS", tmp_path / "comm")
     (tmp_path / "comm").write_text(first)
     machine = this_machine({ENV_RUN_DIR: env[ENV_RUN_DIR]})
     if signals:

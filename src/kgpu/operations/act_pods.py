@@ -1,0 +1,55 @@
+"""The container and the volumes of the pod that resets GPUs. Pure.
+
+A reset needs more than a reboot does. The driver's control node takes a reset only from who has SYS_ADMIN, no device
+plugin gives out a GPU that is to be reset, and a pod gets no other device nodes unless it is privileged. nvidia-smi
+runs in the driver's root below the host's, which brings its own ``/dev``, ``/proc`` and ``/sys``; the mount follows a
+driver container that starts later. With hostPID ``/proc`` tells who has a GPU open.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+from kgpu.formats import names
+
+Object: TypeAlias = dict[str, Any]
+NAME: Final = "act"
+_RUN: Final = "run"
+_HOST: Final = "host-root"
+
+
+def reset_container(
+    act_id: str, boot_id: str, gpus: tuple[str, ...], image: str, pull_policy: str, *,
+    driver_install_dir: str = names.DRIVER_INSTALL_DIR,
+) -> Object:  # fmt: skip
+    """The container that resets these GPUs (UUIDs). ``driver_install_dir`` is the driver container's root on the host.
+
+    Its pod needs hostPID.
+    """
+    install_dir = [] if driver_install_dir == names.DRIVER_INSTALL_DIR else [driver_install_dir]
+    return {
+        "name": NAME,
+        "image": image,
+        "imagePullPolicy": pull_policy,
+        "args": [
+            "act", "reset-gpu", f"--id={act_id}", f"--boot-id={boot_id}", *(f"--gpu={uuid}" for uuid in gpus),
+            *(f"--driver-install-dir={folder}" for folder in install_dir),
+        ],
+        "securityContext": {
+            "privileged": True, "runAsUser": 0, "runAsNonRoot": False, "readOnlyRootFilesystem": True,
+        },
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+        "volumeMounts": [
+            {"name": _RUN, "mountPath": names.RUN_DIR},
+            {"name": _HOST, "mountPath": names.HOST_ROOT, "readOnly": True, "mountPropagation": "HostToContainer"},
+        ],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }  # fmt: skip
+
+
+def reset_volumes(root_fs: str = "/") -> list[Object]:
+    """The volumes of that container. ``root_fs`` is the host's root on its nodes."""
+    return [
+        {"name": _RUN, "hostPath": {"path": names.RUN_DIR, "type": "DirectoryOrCreate"}},
+        {"name": _HOST, "hostPath": {"path": root_fs, "type": ""}},
+    ]
