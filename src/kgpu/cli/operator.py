@@ -146,7 +146,8 @@ def run(*, log_level: str, log_format: str, **flags: Any) -> None:
     settings, options = settings_of(flags, os.environ), options_of(flags, os.environ)
     budget, policy = budget_of(flags), remediation_of(flags)
     configure(level=_level(log_level, flags["zap_level"]), form=_form(log_format, flags["zap_encoder"]))
-    run_async(_run(flags["kubeconfig"], settings, options, budget, policy))
+    acts = acts_of(settings, flags)
+    run_async(_run(flags["kubeconfig"], settings, options, budget, policy, acts=acts))
 
 
 @operator.command("cleanup", cls=ExampleCommand, examples="kgpu operator cleanup --namespace gpu-operator")
@@ -172,7 +173,7 @@ def cleanup(*, log_level: str, log_format: str, **flags: Any) -> None:
 
 async def _run(
     kubeconfig: str, settings: OperatorSettings, options: Options, budget: OperationBudget | None,
-    policy: RemediationPolicy,
+    policy: RemediationPolicy, *, acts: ActSettings,
 ) -> None:  # fmt: skip
     import asyncio
     import signal
@@ -213,7 +214,7 @@ async def _run(
                         api,
                         budget,
                         own_pod=own_pod,
-                        acts=acts_of(settings),
+                        acts=acts,
                         remediation=policy,
                         now=now,
                         nodes=nodes,
@@ -288,13 +289,17 @@ def remediation_of(options: Mapping[str, Any]) -> RemediationPolicy:
     return read_remediation(_mapping(options, "operations_config", where).get("remediation"))
 
 
-def acts_of(settings: OperatorSettings) -> ActSettings:
-    """How pods that act on nodes are made: as the operator's other pods."""
+def acts_of(settings: OperatorSettings, options: Mapping[str, Any]) -> ActSettings:
+    """How pods that act on nodes are made: as the operator's other pods. Raises ConfigError."""
+    from kgpu.operations.config import read_host_paths
     from kgpu.operations.writing import ActSettings
+
+    where = "--operations-config or KGPU_OPERATIONS_CONFIG"
 
     return ActSettings(
         namespace=settings.namespace, image=settings.image, pull_policy=settings.image_pull_policy,
         pull_secrets=settings.image_pull_secrets,
+        paths=read_host_paths(_mapping(options, "operations_config", where)),
     )  # fmt: skip
 
 

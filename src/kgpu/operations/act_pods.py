@@ -1,9 +1,10 @@
-"""The container and the volumes of the pod that resets GPUs. Pure.
+"""The container and the volumes of pods that act on nodes. Pure.
 
-A reset needs more than a reboot does. The driver's control node takes a reset only from who has SYS_ADMIN, no device
-plugin gives out a GPU that is to be reset, and a pod gets no other device nodes unless it is privileged. nvidia-smi
-runs in the driver's root below the host's, which brings its own ``/dev``, ``/proc`` and ``/sys``; the mount follows a
-driver container that starts later. With hostPID ``/proc`` tells who has a GPU open.
+To reboot, a pod needs no more than to signal the machine's first process. A reset needs more: the driver's control node
+takes a reset only from who has SYS_ADMIN, no device plugin gives out a GPU that is to be reset, and a pod gets no other
+device nodes unless it is privileged. nvidia-smi runs in the driver's root below the host's, which brings its own
+``/dev``, ``/proc`` and ``/sys``; the mount follows a driver container that starts later. With hostPID ``/proc`` tells
+who has a GPU open.
 """
 
 from __future__ import annotations
@@ -53,3 +54,30 @@ def reset_volumes(root_fs: str = "/") -> list[Object]:
         {"name": _RUN, "hostPath": {"path": names.RUN_DIR, "type": "DirectoryOrCreate"}},
         {"name": _HOST, "hostPath": {"path": root_fs, "type": ""}},
     ]
+
+
+def reboot_container(act_id: str, boot_id: str, image: str, pull_policy: str) -> Object:
+    """The container that asks the machine to reboot: its only capability is to signal. Its pod needs hostPID."""
+    return {
+        "name": NAME,
+        "image": image,
+        "imagePullPolicy": pull_policy,
+        "args": ["act", "reboot", f"--id={act_id}", f"--boot-id={boot_id}"],
+        "securityContext": {
+            "runAsUser": 0,
+            "runAsNonRoot": False,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"], "add": ["KILL"]},
+            "appArmorProfile": {"type": "Unconfined"},  # a profile would keep the signal from the machine
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "resources": {"requests": {"cpu": "10m", "memory": "48Mi"}, "limits": {"memory": "128Mi"}},
+        "volumeMounts": [{"name": _RUN, "mountPath": names.RUN_DIR}],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def reboot_volumes() -> list[Object]:
+    """The volumes of that container."""
+    return [{"name": _RUN, "hostPath": {"path": names.RUN_DIR, "type": "DirectoryOrCreate"}}]

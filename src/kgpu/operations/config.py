@@ -13,14 +13,20 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.base.errors import ConfigError
+from kgpu.base.plain import mapping
 from kgpu.base.suggest import did_you_mean
 from kgpu.base.typed import convert
+from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import OperationDrain
 from kgpu.operations.windows import RepairWindow, read_windows
 
 MAX_NODES: Final = 100_000
+_KEYS: Final = (
+    "maxParallel", "maxUnavailable", "groups", "maxPerHour", "windows", "remediation", "hostPaths",
+)  # fmt: skip
 _NOT_YET: Final = ("Replace",)
 MAX_GROUPS: Final = 16
+MAX_PATH: Final = 4096
 _PERCENT: Final = re.compile(r"(?P<share>[0-9]{1,3})%")
 _LABEL: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
@@ -88,7 +94,7 @@ class RemediationPolicy:
 
 def read_budget(settings: Mapping[str, Any], where: str = "operations") -> OperationBudget:
     """Read the budget from the chart's values; a missing key has its default. Raises ConfigError."""
-    _known(settings, ("maxParallel", "maxUnavailable", "groups", "maxPerHour", "windows", "remediation"), where)
+    _known(settings, _KEYS, where)
     usual = OperationBudget()
     parallel, unavailable = settings.get("maxParallel"), settings.get("maxUnavailable")
     groups, per_hour = settings.get("groups") or (), settings.get("maxPerHour")
@@ -105,6 +111,26 @@ def read_budget(settings: Mapping[str, Any], where: str = "operations") -> Opera
         max_per_hour=None if per_hour is None else _count(per_hour, f"{where}.maxPerHour"),
         windows=read_windows(settings.get("windows"), f"{where}.windows"),
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPaths:
+    """The chart's hostPaths: the root of the hosts, and there a driver container's root."""
+
+    root_fs: str = "/"
+    driver_install_dir: str = names.DRIVER_INSTALL_DIR
+
+
+def read_host_paths(settings: Mapping[str, Any], where: str = "hostPaths") -> HostPaths:
+    """Read them from the chart's values. Raises ConfigError."""
+    rows = settings.get("hostPaths") or {}
+    usual = HostPaths()
+    given = mapping(rows)
+    paths = (given.get("rootFS") or usual.root_fs, given.get("driverInstallDir") or usual.driver_install_dir)
+    for path in paths:
+        if not isinstance(path, str) or not path.startswith("/") or len(path) > MAX_PATH:
+            raise ConfigError(f"{where} has {str(path)[:60]!r}", "absolute paths", "correct it")
+    return HostPaths(root_fs=paths[0], driver_install_dir=paths[1])
 
 
 def read_remediation(settings: Mapping[str, Any] | None, where: str = "operations.remediation") -> RemediationPolicy:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -20,7 +20,9 @@ from kgpu.formats.crd.nodeoperation import OperationType
 from kgpu.formats.node_order import encode
 from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import NODES, PODS, KubeApi, KubeRefusedError, Object
-from kgpu.operations.model import Answer, EndAct, Evict, HoldNode, Operation, Record, StartAct
+from kgpu.operations import act_pods
+from kgpu.operations.config import HostPaths
+from kgpu.operations.model import Answer, EndAct, Evict, HoldNode, Record, StartAct
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class ActSettings:
     image: str = "kgpu"
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
+    paths: HostPaths = field(default_factory=HostPaths)
 
 
 async def start_act(api: KubeApi, write: StartAct, settings: ActSettings) -> Object | None:
@@ -76,30 +79,18 @@ async def start_act(api: KubeApi, write: StartAct, settings: ActSettings) -> Obj
 
 
 def act_pod(write: StartAct, settings: ActSettings) -> Object:
-    """The act's pod. It has no token, its only capability is to signal the machine's first process, and
-    it runs once.
-    """
-    operation, act, node = write.operation, write.act, write.node
-    container: Object = {
-        "name": "act",
-        "image": settings.image,
-        "imagePullPolicy": settings.pull_policy,
-        "args": ["act", *_command(operation), f"--id={act.id}", f"--boot-id={act.boot_id}"],
-        "securityContext": {
-            "runAsUser": 0,
-            "runAsNonRoot": False,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"], "add": ["KILL"]},
-            "appArmorProfile": {"type": "Unconfined"},  # a profile would keep the signal from the machine
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "resources": {"requests": {"cpu": "10m", "memory": "48Mi"}, "limits": {"memory": "128Mi"}},
-        "volumeMounts": [{"name": "run", "mountPath": names.RUN_DIR}],
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-    }
+    """The act's pod. It has no token, and runs once."""
+    operation, act = write.operation, write.act
+    resets = operation.type is OperationType.GPU_RESET
+    if resets:
+        container = act_pods.reset_container(
+            act.id, act.boot_id, operation.spec.gpus, settings.image, settings.pull_policy,
+            driver_install_dir=settings.paths.driver_install_dir,
+        )  # fmt: skip
+    else:
+        container = act_pods.reboot_container(act.id, act.boot_id, settings.image, settings.pull_policy)
     spec: Object = {
-        "nodeName": node.name,
+        "nodeName": write.node.name,
         "hostPID": True,
         "restartPolicy": "Never",
         "activeDeadlineSeconds": ACT_DEADLINE,
@@ -108,7 +99,7 @@ def act_pod(write: StartAct, settings: ActSettings) -> Object:
         "enableServiceLinks": False,
         "tolerations": [{"operator": "Exists"}],
         "containers": [container],
-        "volumes": [{"name": "run", "hostPath": {"path": names.RUN_DIR, "type": "DirectoryOrCreate"}}],
+        "volumes": act_pods.reset_volumes(settings.paths.root_fs) if resets else act_pods.reboot_volumes(),
     }
     if settings.pull_secrets:
         spec["imagePullSecrets"] = [{"name": secret} for secret in settings.pull_secrets]
@@ -122,13 +113,6 @@ def act_pod(write: StartAct, settings: ActSettings) -> Object:
         "ownerReferences": [owner],
     }  # fmt: skip
     return {"metadata": metadata, "spec": spec}
-
-
-def _command(operation: Operation) -> list[str]:
-    """The command of `kgpu act`, with what it is about."""
-    if operation.type is OperationType.GPU_RESET:
-        return ["reset-gpu", *(f"--gpu={uuid}" for uuid in operation.spec.gpus)]
-    return ["reboot"]
 
 
 async def end_act(api: KubeApi, write: EndAct, settings: ActSettings) -> None:
