@@ -210,4 +210,5 @@ async def test_the_acts_pod_is_told_what_it_is_about() -> None:
                 if name.startswith(names.ACT_APP):
                     seen.add(tuple(cluster.object(PODS, name, "gpu-operator")["spec"]["containers"][0]["args"]))
         (args,) = seen
-        assert args[:3] == ("act", "reset-gpu", "--gpu=GPU-1")
+        assert args[:2] == ("act", "reset-gpu")
+        assert "--gpu=GPU-1" in args
