@@ -265,6 +265,22 @@ async def test_what_the_driver_still_asks_for_is_told_until_it_is_well(machine: 
     await machine.until(lambda: (found := machine.answer) and found.gpus and not found.gpus[0].problem)
 
 
+async def test_no_probe_of_a_gpu_that_hangs_is_left(machine: Machine) -> None:
+    await machine.start()
+    await machine.offers()
+    operate.inject(machine.root, "hang", gpu=1)
+    await machine.offers(1)
+    for step in (OrderStep.WITHDRAW, OrderStep.RELEASE):
+        machine.order(step)
+        await machine.fulfilled(step)
+    assert machine.users == ()
+    operate.clear(machine.root, gpu=1)  # as a reset of its slot does
+    machine.order(OrderStep.RESUME, reset=True)
+    await machine.until(lambda: (found := machine.answer) and found.gpus and not found.gpus[0].problem)
+    machine.annotate(None)
+    await machine.offers()
+
+
 async def killed(machine: Machine) -> None:
     await machine.end(signal.SIGKILL)
     await machine.start()

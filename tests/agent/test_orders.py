@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from pathlib import Path
+from typing import Any
 
-from kgpu.agent.orders import Orders
+from kgpu.agent.orders import MEMORY, Orders
+from kgpu.formats import names
+from kgpu.formats.agent_config import AgentConfig, encode
 from kgpu.kube.fake import FakeApi
-from kgpu.kube.port import NODES
+from kgpu.kube.port import NODES, Listing, Resource
 from tests.agent.support_auto import NAMESPACE, NODE, eventually
 
 
@@ -17,8 +21,8 @@ def put(api: FakeApi, **labels: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def followed(api: FakeApi, folder: Path):
-    orders = Orders(api, node=NODE, namespace=NAMESPACE, state_dir=folder, decide=lambda _: None)
+async def followed(api: FakeApi, folder: Path, **given: Any):
+    orders = Orders(api, node=NODE, namespace=NAMESPACE, state_dir=folder, decide=lambda _: None, **given)
     task = asyncio.create_task(orders.run())
     try:
         yield orders
@@ -54,3 +58,25 @@ async def test_nobody_waits_for_the_loss_of_no_labels(tmp_path: Path) -> None:
         lost.cancel()
         await asyncio.wait([lost])
         assert lost.cancelled()
+
+
+class HalfAway(FakeApi):
+    """Lists Nodes, and hangs on everything else."""
+
+    async def list(self, resource: Resource, **given: Any) -> Listing:
+        if resource is not NODES:
+            await asyncio.Event().wait()
+        return await super().list(resource, **given)
+
+
+async def test_with_the_last_orders_what_is_known_of_the_node_counts(tmp_path: Path) -> None:
+    """An order for an operation is on the Node: it has to be known before any role starts."""
+    (tmp_path / MEMORY).write_text(json.dumps({"config": encode(AgentConfig(generation=7)), "labels": {}}))
+    api = HalfAway()
+    annotations = {names.OPERATION_ANNOTATION: "an order", "foreign": "x"}
+    api.put(NODES, {"metadata": {"name": NODE, "labels": {}, "annotations": annotations}})
+    async with followed(api, tmp_path, patience=0.2) as orders:
+        await eventually(lambda: orders.config is not None)
+        assert orders.config is not None
+        assert orders.config.generation == 7
+        assert orders.reports == {names.OPERATION_ANNOTATION: "an order"}

@@ -142,6 +142,7 @@ class Orders:
     async def _follow(self) -> None:
         synced = asyncio.gather(self.node.synced.wait(), self._map.synced.wait())
         if not await first_of(synced, self._clock.sleep(self._patience)):
+            self._take_node()  # if that much is known, it may have an order for an operation
             if await self._recall():
                 log.warning("the API server can't be read now; going on with the last orders")
                 self._news.notify()
@@ -154,13 +155,16 @@ class Orders:
                 self.node.changed(revisions[0]), self._map.changed(revisions[1]), self._remember_again.wait()
             )
 
-    async def _take(self) -> None:
+    def _take_node(self) -> None:
         node = self.node.objects.get(("", self._name))
         if node is not None:
             metadata = node["metadata"]
             self.labels = string_map(metadata.get("labels"))
             self.uid = str(metadata.get("uid") or "")
             self.reports = string_map(metadata.get("annotations"))
+
+    async def _take(self) -> None:
+        self._take_node()
         self._take_config(self._map.objects.get(self._key))
         if (self.config is None or not self.uid) and await self._recall():
             log.warning("the orders or this Node are not in the cluster now; going on with the last ones")

@@ -43,7 +43,7 @@ async def _validator(host: Host, handle: RoleHandle) -> None:
             ValidatorContext(
                 reader=view,
                 root=root,
-                runner=_WhileHeld(ChildCuda(root, env=options.env), host.ordered),
+                runner=WhileHeld(ChildCuda(root, env=options.env), host.ordered),
                 settings=ValidatorSettings(
                     folder=validations_dir(options),
                     cdi_dirs=(options.host_root / CDI_STATIC_DIR.lstrip("/"), options.cdi_dir),
@@ -63,7 +63,7 @@ async def _validator(host: Host, handle: RoleHandle) -> None:
         )
 
 
-class _WhileHeld:
+class WhileHeld:
     """Tests devices only while the driver is not released; tests under way end when it is."""
 
     def __init__(self, runner: CudaRunner, ordered: OrderedGpus | None) -> None:
@@ -73,6 +73,8 @@ class _WhileHeld:
     async def run(self, uuid: str, *, deadline: float) -> CudaOutcome:
         if self._ordered is None:
             return await self._runner.run(uuid, deadline=deadline)
+        if self._ordered.released:
+            raise DriverReleasedError(self._ordered.released)
         outcome = await before(self._released(self._ordered), self._runner.run(uuid, deadline=deadline))
         if outcome is None:
             raise DriverReleasedError(self._ordered.released)
