@@ -76,6 +76,13 @@ ADDED: dict[str, Schema] = {
             "items": struct(days=TEXTS, start={"type": "string"}, end={"type": "string"}, timeZone={"type": "string"}),
         },
         remediation=struct(policy={"enum": ["Off", "Suggest", "Reset", "Reboot", False]}, attempts=COUNT, drain=MAP),
+        notifications=struct(
+            cluster={"type": "string"},
+            webhook=struct(
+                url={"type": "string"}, secretName={"type": "string"}, minSeverity=choice("info", "warning"),
+                format=choice("CloudEvents", "Text"),
+            ),
+        ),
     ),
     "doctor": struct(hostFacts=struct(enabled=SWITCH), clusterRole=struct(enabled=SWITCH, labels=LABELS)),
     "monitoring": struct(

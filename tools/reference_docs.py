@@ -48,6 +48,7 @@ from kgpu.hw.simulator.settings import SETTINGS
 from kgpu.lab import samples
 from kgpu.lab.conformance.skips import SIGS, SKIPS
 from kgpu.lab.scenarios import model as scenarios
+from kgpu.notifications import notifier
 from kgpu.operations import metrics as operations_metrics
 from kgpu.operator.metrics import OWN_ROWS, PREFIX, ROWS
 from kgpu.operator.rendering import ignored
@@ -325,7 +326,7 @@ def _metrics_node() -> str:
 
 def _metrics_operator() -> str:
     rows = [*((f"{PREFIX}{name}", *rest) for name, *rest in ROWS), *OWN_ROWS]
-    rows += [(name, kind, said) for name, (kind, said) in operations_metrics.HEADS.items()]
+    rows += [(name, kind, said) for name, (kind, said) in {**operations_metrics.HEADS, **notifier.HEADS}.items()]
     return _table(("metric", "type", "meaning"), [(f"`{name}`", kind, said) for name, kind, said in rows])
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kgpu.base.errors import LabError
+from kgpu.formats import names
 from kgpu.formats.crd.definitions import crds
 from kgpu.formats.names import (
     ACT_APP,
@@ -271,6 +272,42 @@ def test_a_lost_gpu_is_there_again_after_a_reboot(fleet: EmbeddedLab, name: str)
         fleet, lambda: get(fleet, "deployment", "trainer")["status"].get("readyReplicas") == 2, "the workload is back"
     )
     run_kubectl(fleet, "delete", "deployment", "trainer", "--wait=true")
+    run_kubectl(fleet, "delete", "nodeoperations", "--all")
+
+
+def test_a_gpu_is_reset_while_pods_with_others_go_on(fleet: EmbeddedLab) -> None:
+    """Every GPU of a node is in use: of eight pods one goes, and its GPU is reset and offered again."""
+    settled(fleet)
+    labels, node = {"app": "filler"}, "gpu-node-1"
+    container = {"name": "c", "image": PAUSE_IMAGE, "resources": {"limits": {GPU_RESOURCE: "1"}}}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [container], "nodeSelector": {"kubernetes.io/hostname": node}},
+    }
+    spec = {"replicas": 8, "selector": {"matchLabels": labels}, "template": template}
+    filler = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "filler"}, "spec": spec}
+    run_kubectl(fleet, "apply", "-f", "-", stdin=json.dumps(filler))
+    run_kubectl(fleet, "rollout", "status", "deployment/filler", "--timeout=60s")
+
+    def pods() -> set[str]:
+        return {pod["metadata"]["uid"] for pod in get(fleet, "pods", "-l", "app=filler")["items"]}
+
+    before, boot = pods(), boot_of(fleet, node)
+    operate.inject(fleet.nodes / node / "hw", "xid", gpu=3, xid=48)
+    until(fleet, lambda: offered(fleet)[node] == "7", "the node offers a GPU less")
+    done = subprocess.run(
+        [sys.executable, "-m", "kgpu", "node", "reset-gpu", node, "--kubeconfig", str(fleet.kubeconfig)],
+        capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the GPUs are reset and well" in done.stdout
+    assert len(before & pods()) == 7, "one pod went"
+    assert boot_of(fleet, node) == boot
+    assert "unschedulable" not in get(fleet, "node", node)["spec"]
+    assert names.OPERATION_ANNOTATION not in get(fleet, "node", node)["metadata"]["annotations"]
+    settled(fleet)
+    until(fleet, lambda: get(fleet, "deployment", "filler")["status"].get("readyReplicas") == 8, "all eight run again")
+    run_kubectl(fleet, "delete", "deployment", "filler", "--wait=true")
     run_kubectl(fleet, "delete", "nodeoperations", "--all")
 
 

@@ -20,6 +20,7 @@ from kgpu.formats.node_order import HolderPod, OrderedGpu, OrderStep, answer, en
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
 from kgpu.kube.port import NODES, PODS, KubeRefusedError, KubeUnreachableError, Object, Resource, WatchEvent
+from kgpu.notifications.notifier import Notifier
 from kgpu.operations import node_reboot
 from kgpu.operations.config import OperationBudget, RemediationPolicy, Share
 from kgpu.operations.model import REFUSED, UNKNOWN
@@ -342,6 +343,7 @@ class Engine:
         clock: VirtualClock | None = None,
         own_pod: tuple[str, str] = ("", ""),
         remediation: RemediationPolicy | None = None,
+        notifier: Notifier | None = None,
     ) -> None:
         self.cluster = cluster
         self.clock = clock or VirtualClock()
@@ -350,6 +352,7 @@ class Engine:
             budget,
             own_pod=own_pod,
             remediation=remediation,
+            notifier=notifier,
             clock=self.clock,
             now=lambda: START + self.clock.monotonic(),
         )

@@ -19,13 +19,22 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.cli._common import ExampleCommand, ExampleGroup, check_kubeconfig, log_options, run_async
 from kgpu.cli._options import help_with_variables, settled
-from kgpu.formats.names import ENV_HEALTH_CONFIG, ENV_OPERATIONS, ENV_OPERATIONS_CONFIG
+from kgpu.formats.names import (
+    ENV_HEALTH_CONFIG,
+    ENV_OPERATIONS,
+    ENV_OPERATIONS_CONFIG,
+    ENV_WEBHOOK_SECRET,
+    ENV_WEBHOOK_TOKEN,
+    ENV_WEBHOOK_URL,
+)
 from kgpu.formats.settings import FlagShape, Setting
 
 if TYPE_CHECKING:
     from kgpu.base.http import Address
     from kgpu.manager.controller import LeaderController
     from kgpu.manager.run import Options
+    from kgpu.notifications.notifier import Notifier
+    from kgpu.notifications.settings import WebhookSettings
     from kgpu.operations.config import OperationBudget, RemediationPolicy
     from kgpu.operations.writing import ActSettings
     from kgpu.operator.cleanup import Limits
@@ -73,6 +82,17 @@ RUN: Final = (
             help="Whether NodeOperations are carried out."),
     Setting(attr="operations_config", flag="--operations-config", envs=(ENV_OPERATIONS_CONFIG,), metavar="YAML",
             help="Their budget: {maxParallel: 1, maxUnavailable: 25%}; also groups, remediation."),
+    Setting(attr="webhook_url", envs=(ENV_WEBHOOK_URL,),
+            help="Where notifications about operations are posted; none without it. A secret, so it has no flag."),
+    Setting(attr="webhook_token", envs=(ENV_WEBHOOK_TOKEN,), help="Its bearer token."),
+    Setting(attr="webhook_secret", envs=(ENV_WEBHOOK_SECRET,),
+            help="The name of the Secret that both come from, for messages."),
+    Setting(attr="webhook_min_severity", flag="--webhook-min-severity", envs=("KGPU_WEBHOOK_MIN_SEVERITY",),
+            default="info", metavar="WORD", help="The least severe notification that is posted: info or warning."),
+    Setting(attr="webhook_format", flag="--webhook-format", envs=("KGPU_WEBHOOK_FORMAT",), default="CloudEvents",
+            metavar="FORMAT", help="CloudEvents, or Text for chat programs that take a text alone."),
+    Setting(attr="cluster_name", flag="--cluster-name", envs=("KGPU_CLUSTER_NAME",), metavar="NAME",
+            help="What notifications call this cluster."),
     Setting(attr="host_facts", flag="--host-facts", envs=("KGPU_HOST_FACTS",), default="true", metavar="BOOL",
             help="Whether agents write into their logs what kgpu doctor wants to know of their nodes."),
     Setting(attr="alert_rules", flag="--alert-rules", envs=("KGPU_ALERT_RULES",), default="true", metavar="BOOL",
@@ -144,10 +164,10 @@ def run(*, log_level: str, log_format: str, **flags: Any) -> None:
 
     check_kubeconfig(click.get_current_context(), flags["kubeconfig"])
     settings, options = settings_of(flags, os.environ), options_of(flags, os.environ)
-    budget, policy = budget_of(flags), remediation_of(flags)
+    budget, policy, webhook = budget_of(flags), remediation_of(flags), webhook_of(flags)
     configure(level=_level(log_level, flags["zap_level"]), form=_form(log_format, flags["zap_encoder"]))
     acts = acts_of(settings, flags)
-    run_async(_run(flags["kubeconfig"], settings, options, budget, policy, acts=acts))
+    run_async(_run(flags["kubeconfig"], settings, options, budget, policy, acts=acts, webhook=webhook))
 
 
 @operator.command("cleanup", cls=ExampleCommand, examples="kgpu operator cleanup --namespace gpu-operator")
@@ -173,7 +193,7 @@ def cleanup(*, log_level: str, log_format: str, **flags: Any) -> None:
 
 async def _run(
     kubeconfig: str, settings: OperatorSettings, options: Options, budget: OperationBudget | None,
-    policy: RemediationPolicy, *, acts: ActSettings,
+    policy: RemediationPolicy, *, acts: ActSettings, webhook: WebhookSettings | None = None,
 ) -> None:  # fmt: skip
     import asyncio
     import signal
@@ -218,6 +238,7 @@ async def _run(
                         remediation=policy,
                         now=now,
                         nodes=nodes,
+                        notifier=_notifier(webhook, now),
                     )
                 )
             manager = ManagerProcess(api, controllers, options)
@@ -287,6 +308,31 @@ def remediation_of(options: Mapping[str, Any]) -> RemediationPolicy:
 
     where = "--operations-config or KGPU_OPERATIONS_CONFIG"
     return read_remediation(_mapping(options, "operations_config", where).get("remediation"))
+
+
+def webhook_of(options: Mapping[str, Any]) -> WebhookSettings | None:
+    """Where notifications are posted, None for nowhere. Raises ConfigError."""
+    if not options["webhook_url"].strip():
+        if secret := options["webhook_secret"]:
+            missing = f"there are no notifications: the Secret {secret} has no key url"
+            click.echo(f"warning: {missing}; to do: create it, and restart the operator", err=True)
+        return None
+    from kgpu.notifications.settings import read_webhook
+
+    return read_webhook(
+        options["webhook_url"], token=options["webhook_token"], min_severity=options["webhook_min_severity"],
+        form=options["webhook_format"], cluster=options["cluster_name"],
+    )  # fmt: skip
+
+
+def _notifier(webhook: WebhookSettings | None, now: Callable[[], float]) -> Notifier | None:
+    if webhook is None:
+        return None
+    from kgpu.base.clock import SystemClock
+    from kgpu.notifications.notifier import Notifier
+    from kgpu.notifications.webhook import Webhook
+
+    return Notifier(webhook, Webhook(webhook), clock=SystemClock(), now=now)
 
 
 def acts_of(settings: OperatorSettings, options: Mapping[str, Any]) -> ActSettings:

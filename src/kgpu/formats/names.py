@@ -325,3 +325,6 @@ OPERATIONS_COMPONENT: Final = "kgpu-operations"  # source of its Events
 MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"  # Kubernetes' own: a pod that stands for a static one
 ENV_OPERATIONS: Final = "KGPU_OPERATIONS"
 ENV_OPERATIONS_CONFIG: Final = "KGPU_OPERATIONS_CONFIG"  # the budget (YAML)
+ENV_WEBHOOK_URL: Final = "KGPU_WEBHOOK_URL"  # where notifications go; a secret
+ENV_WEBHOOK_TOKEN: Final = "KGPU_WEBHOOK_TOKEN"  # noqa: S105 - a variable's name
+ENV_WEBHOOK_SECRET: Final = "KGPU_WEBHOOK_SECRET"  # noqa: S105 - the name of the Secret that has both

@@ -17,7 +17,7 @@ from kgpu.formats import names
 from kgpu.operations.config import GroupCap, OperationBudget
 from kgpu.operations.model import Operation, TargetNode, moment_of, stamp_of
 from kgpu.operations.windows import opens_at
-from kgpu.operations.world import AdmissionVerdict
+from kgpu.operations.world import UNAPPROVED, AdmissionVerdict
 
 _BUDGET: Final = "WaitsForBudget"
 _HOUR: Final = 3600.0
@@ -126,7 +126,7 @@ def _refused(operation: Operation, room: _Room, now: float, unreadable: Mapping[
     spec, name = operation.spec, operation.node
     not_before = moment_of(spec.not_before)
     if not spec.approved:
-        return _no("WaitsForApproval", f"it waits for approval: kgpu operations approve {operation.name}")
+        return _no(UNAPPROVED, f"it waits for approval: kgpu operations approve {operation.name}")
     if not_before is not None and now < not_before:
         return _no("WaitsForItsTime", f"it may begin at {spec.not_before}")
     if _is_automatic(operation) and now < room.opens_at:

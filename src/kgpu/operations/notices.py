@@ -6,9 +6,21 @@ from typing import Final
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.formats.crd.nodeoperation import NodeOperationStatus, OperationPhase, Result
+from kgpu.notifications.payload import PLAIN, EventDetails
 from kgpu.operations.model import Operation
+from kgpu.operations.world import UNAPPROVED
 
 _FAILED: Final = frozenset({Result.TRANSIENT_FAILURE, Result.PERMANENT_FAILURE})
+_KINDS: Final = {
+    OperationPhase.PENDING: "unapproved",
+    OperationPhase.CORDONING: "started",
+    OperationPhase.ACTING: "acting",
+    OperationPhase.VERIFYING: "verifying",
+    OperationPhase.RESTORING: "restoring",
+    OperationPhase.COMPLETE: "ended",
+    OperationPhase.FAILED: "failed",
+}
+_OF_REPAIRS: Final = {"RemediationStopped": "stopped", "RepairGivenUp": "givenup"}
 
 
 def notice(operation: Operation, status: NodeOperationStatus) -> Advice | None:
@@ -17,6 +29,8 @@ def notice(operation: Operation, status: NodeOperationStatus) -> Advice | None:
         return None
     phase = OperationPhase(status.phase)
     name = f"{operation.spec.type} {operation.name}"
+    if phase is OperationPhase.PENDING and status.reason == UNAPPROVED:
+        return _unapproved(operation, name)
     if phase is OperationPhase.CORDONING:
         return _advice(operation, "OperationStarted", f"{name} has begun{_because(operation)}")
     if phase in {OperationPhase.ACTING, OperationPhase.VERIFYING}:
@@ -30,6 +44,33 @@ def notice(operation: Operation, status: NodeOperationStatus) -> Advice | None:
         severity = Severity.WARNING if Result(status.result) in _FAILED else Severity.INFO
         return _advice(operation, status.reason, f"{name}: {status.message}", severity)
     return None
+
+
+def details(operation: Operation, status: NodeOperationStatus) -> EventDetails:
+    """What a program may want to know of the same change."""
+    phase = OperationPhase(status.phase)
+    identity = (operation.uid, status.phase, status.reason, status.result, status.phase_since or "")
+    return EventDetails(
+        kind=f"operation.{_KINDS.get(phase, phase.lower())}", identity=identity,
+        data={
+            "operation": operation.name, "type": str(operation.type), "phase": str(phase), "result": status.result,
+            "node": operation.node,
+        },
+    )  # fmt: skip
+
+
+def details_of_repairs(advice: Advice) -> EventDetails:
+    """The same for what is told about repairs in general."""
+    kind = _OF_REPAIRS.get(advice.reason)
+    return PLAIN if kind is None else EventDetails(kind=f"operation.{kind}", data={"node": advice.subject})
+
+
+def _unapproved(operation: Operation, name: str) -> Advice:
+    reason, remedy = operation.spec.reason, f"kgpu operations approve {operation.name}"
+    what = f"{name} waits for approval" + (f": {reason}" if reason else "")
+    return Advice(
+        subject=operation.node, what=what, remedy=remedy, reason=UNAPPROVED, severity=Severity.WARNING
+    ).printable()
 
 
 def _because(operation: Operation) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.problems import describe
@@ -22,6 +22,9 @@ from kgpu.operations.term import Term
 from kgpu.operations.watching import OperationsWatching
 from kgpu.operations.writing import ActSettings
 
+if TYPE_CHECKING:
+    from kgpu.notifications.notifier import Notifier
+
 
 class OperationsController:
     """``watch`` always runs, ``term`` while this process leads."""
@@ -32,8 +35,12 @@ class OperationsController:
         self, api: KubeApi, budget: OperationBudget, *, own_pod: tuple[str, str] = ("", ""), clock: Clock | None = None,
         acts: ActSettings | None = None, remediation: RemediationPolicy | None = None,
         now: Callable[[], float] = time.time, nodes: SharedInformer | None = None,
+        notifier: Notifier | None = None,
     ) -> None:  # fmt: skip
-        """``own_pod`` is this process's pod as (namespace, name), which is not evicted."""
+        """``own_pod`` is this process's pod as (namespace, name), which is not evicted; ``notifier`` tells people
+        elsewhere.
+        """
+        self._notifier = notifier
         self.budget = budget
         self._acts = acts or ActSettings()
         self._remediation = remediation or RemediationPolicy(strongest=Strongest.OFF)
@@ -58,11 +65,14 @@ class OperationsController:
 
     def term(self, api: KubeApi) -> Sequence[Coroutine[Any, Any, None]]:
         """The work of a term: admit operations, take their steps and write Events."""
+        notifier = self._notifier
         self._term = term = Term(
             api, self.watching, lambda: self.budget, clock=self._clock, now=self._now, own_pod=self._own_pod,
             acts=self._acts, remediation=self._remediation, count=self._count,
+            notify=notifier.tell if notifier else None,
         )  # fmt: skip
-        return term.loop(), term.tell(), term.look_for_daemon_sets()
+        works = term.loop(), term.tell(), term.look_for_daemon_sets()
+        return (*works, notifier.run()) if notifier else works
 
     def ended(self) -> None:
         """Called when the term is over."""
@@ -76,10 +86,11 @@ class OperationsController:
         """The engine's metrics as text."""
         watching = self.watching
         served = not watching.kind_is_absent
-        return figures(
+        own = figures(
             watching.operations(), watching.unreadable(), self._writes, nodes=watching.nodes().values(),
             now=self._now(), served=served, breaker=bool(watching.breaker),
         )  # fmt: skip
+        return own + (self._notifier.metrics() if self._notifier else "")
 
     def status(self) -> Mapping[str, object]:
         """What the status page shows."""

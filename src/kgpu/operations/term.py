@@ -23,6 +23,7 @@ from kgpu.kube.events import ClusterEvents, about_node
 from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.leader_election import LostLeadError
 from kgpu.kube.port import NODES, KubeApi, KubeRefusedError, KubeUnreachableError
+from kgpu.notifications.payload import EventDetails
 from kgpu.operations import writing
 from kgpu.operations.admission import admit
 from kgpu.operations.config import OperationBudget, RemediationPolicy
@@ -39,7 +40,7 @@ from kgpu.operations.model import (
     TargetNode,
     Write,
 )
-from kgpu.operations.notices import notice
+from kgpu.operations.notices import details, details_of_repairs, notice
 from kgpu.operations.plan import step
 from kgpu.operations.pods import DrainedPods
 from kgpu.operations.repairs import Repairs
@@ -95,9 +96,13 @@ class Term:
         self, api: KubeApi, watching: OperationsWatching, budget: Callable[[], OperationBudget], *, clock: Clock,
         acts: ActSettings, remediation: RemediationPolicy, now: Callable[[], float],
         own_pod: tuple[str, str] = ("", ""), count: Callable[[str], None] = lambda _: None,
+        notify: Callable[[Advice, EventDetails], None] | None = None,
         uniform: Callable[[], float] = random.random,
     ) -> None:  # fmt: skip
-        """``now`` is in seconds since 1970; ``own_pod`` is this process's, as (namespace, name)."""
+        """``now`` is in seconds since 1970; ``own_pod`` is this process's, as (namespace, name); ``notify`` gets what
+        is told, and must not wait.
+        """
+        self._notify = notify
         self._api = api
         self._watching = watching
         self._budget = budget
@@ -333,8 +338,10 @@ class Term:
         self.state.pauses.pop(_REPAIR, None)
         return None
 
-    def _say(self, advice: Advice) -> None:
+    def _say(self, advice: Advice, about: EventDetails | None = None) -> None:
         log_advice(log, advice)
+        if self._notify is not None:
+            self._notify(advice, about or details_of_repairs(advice))
         self.state.events.append(advice)
         self._written.set()
 
@@ -382,7 +389,7 @@ class Term:
             self.state.told[operation.uid] = self._clock.monotonic()
         advice = notice(operation, write.status)
         if advice is not None:
-            self._say(advice)
+            self._say(advice, details(operation, write.status))
 
     def _forget(self) -> None:
         """Forget what was remembered about operations that no longer exist."""

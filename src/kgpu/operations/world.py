@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from kgpu.operations.drain import Evicted
 from kgpu.operations.model import ActPod, NodePod, TargetNode
+
+UNAPPROVED: Final = "WaitsForApproval"
+"""The reason of an operation that waits for a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
