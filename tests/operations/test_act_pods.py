@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from click.testing import CliRunner
 
 from kgpu.cli.act import act
@@ -38,5 +39,22 @@ def test_what_it_may() -> None:
 
 
 def test_the_hosts_root_may_be_elsewhere() -> None:
-    paths = [volume["hostPath"]["path"] for volume in reset_volumes("/host-system")]
+    paths = [volume["hostPath"]["path"] for volume in reset_volumes(root_fs="/host-system")]
     assert paths == [RUN_DIR, "/host-system"]
+
+
+@pytest.mark.parametrize(
+    ("install_dir", "root_fs", "apart"),
+    [("/run/nvidia/driver", "/", False), ("/opt/driver", "/", True), ("/opt/driver", "/host-system", False)],
+)
+def test_a_driver_elsewhere_is_mounted_for_itself(install_dir: str, root_fs: str, apart: bool) -> None:
+    container = reset_container(
+        "op-1", "boot", UUIDS, "kgpu:1", "Always", driver_install_dir=install_dir, root_fs=root_fs
+    )
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in reset_volumes(driver_install_dir=install_dir, root_fs=root_fs)}
+    assert mounts.keys() == volumes.keys()
+    assert ("driver-install-dir" in mounts) is apart
+    if apart:
+        assert mounts["driver-install-dir"]["mountPath"] == f"{HOST_ROOT}{install_dir}"
+        assert "readOnly" not in mounts["driver-install-dir"]

@@ -17,17 +17,26 @@ Object: TypeAlias = dict[str, Any]
 NAME: Final = "act"
 _RUN: Final = "run"
 _HOST: Final = "host-root"
+_DRIVER: Final = "driver-install-dir"
 
 
 def reset_container(
     act_id: str, boot_id: str, gpus: tuple[str, ...], image: str, pull_policy: str, *,
-    driver_install_dir: str = names.DRIVER_INSTALL_DIR,
+    driver_install_dir: str = names.DRIVER_INSTALL_DIR, root_fs: str = "/",
 ) -> Object:  # fmt: skip
-    """The container that resets these GPUs (UUIDs). ``driver_install_dir`` is the driver container's root on the host.
+    """The container that resets these GPUs (UUIDs). ``driver_install_dir`` is the driver container's root on the host,
+    ``root_fs`` the host's root on its nodes.
 
-    Its pod needs hostPID.
+    Its pod needs hostPID, and ``reset_volumes`` of the same paths.
     """
     install_dir = [] if driver_install_dir == names.DRIVER_INSTALL_DIR else [driver_install_dir]
+    mounts: list[Object] = [
+        {"name": _RUN, "mountPath": names.RUN_DIR},
+        {"name": _HOST, "mountPath": names.HOST_ROOT, "readOnly": True, "mountPropagation": "HostToContainer"},
+    ]
+    if _is_apart(driver_install_dir, root_fs):
+        place = names.HOST_ROOT + driver_install_dir
+        mounts.append({"name": _DRIVER, "mountPath": place, "mountPropagation": "HostToContainer"})
     return {
         "name": NAME,
         "image": image,
@@ -40,20 +49,27 @@ def reset_container(
             "privileged": True, "runAsUser": 0, "runAsNonRoot": False, "readOnlyRootFilesystem": True,
         },
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
-        "volumeMounts": [
-            {"name": _RUN, "mountPath": names.RUN_DIR},
-            {"name": _HOST, "mountPath": names.HOST_ROOT, "readOnly": True, "mountPropagation": "HostToContainer"},
-        ],
+        "volumeMounts": mounts,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }  # fmt: skip
 
 
-def reset_volumes(root_fs: str = "/") -> list[Object]:
-    """The volumes of that container. ``root_fs`` is the host's root on its nodes."""
-    return [
+def reset_volumes(*, driver_install_dir: str = names.DRIVER_INSTALL_DIR, root_fs: str = "/") -> list[Object]:
+    """The volumes of that container."""
+    volumes: list[Object] = [
         {"name": _RUN, "hostPath": {"path": names.RUN_DIR, "type": "DirectoryOrCreate"}},
         {"name": _HOST, "hostPath": {"path": root_fs, "type": ""}},
     ]
+    if _is_apart(driver_install_dir, root_fs):
+        volumes.append({"name": _DRIVER, "hostPath": {"path": driver_install_dir, "type": "DirectoryOrCreate"}})
+    return volumes
+
+
+def _is_apart(driver_install_dir: str, root_fs: str) -> bool:
+    """Whether the driver's folder gets a mount of its own: below ``/run`` it is writable as it is, and a folder that is
+    no mount on the host would be as read-only as the host's root.
+    """
+    return root_fs == "/" and not driver_install_dir.startswith("/run/")
 
 
 def reboot_container(act_id: str, boot_id: str, image: str, pull_policy: str) -> Object:

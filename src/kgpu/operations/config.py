@@ -114,23 +114,23 @@ def read_budget(settings: Mapping[str, Any], where: str = "operations") -> Opera
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostPaths:
+class DriverPaths:
     """The chart's hostPaths: the root of the hosts, and there a driver container's root."""
 
     root_fs: str = "/"
     driver_install_dir: str = names.DRIVER_INSTALL_DIR
 
 
-def read_host_paths(settings: Mapping[str, Any], where: str = "hostPaths") -> HostPaths:
+def read_host_paths(settings: Mapping[str, Any], where: str = "hostPaths") -> DriverPaths:
     """Read them from the chart's values. Raises ConfigError."""
     rows = settings.get("hostPaths") or {}
-    usual = HostPaths()
+    usual = DriverPaths()
     given = mapping(rows)
     paths = (given.get("rootFS") or usual.root_fs, given.get("driverInstallDir") or usual.driver_install_dir)
     for path in paths:
         if not isinstance(path, str) or not path.startswith("/") or len(path) > MAX_PATH:
             raise ConfigError(f"{where} has {str(path)[:60]!r}", "absolute paths", "correct it")
-    return HostPaths(root_fs=paths[0], driver_install_dir=paths[1])
+    return DriverPaths(root_fs=paths[0], driver_install_dir=paths[1])
 
 
 def read_remediation(settings: Mapping[str, Any] | None, where: str = "operations.remediation") -> RemediationPolicy:

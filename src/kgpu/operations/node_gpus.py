@@ -24,6 +24,7 @@ from kgpu.formats.names import (
     ENV_LAB_CONTAINER,
     ENV_RUN_DIR,
     HOST_ROOT,
+    KERNEL_LOG,
     RUN_DIR,
 )
 from kgpu.formats.simulated import state_file
@@ -52,7 +53,7 @@ _USES_DRM: Final = ("modeset", "fbdev")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Driver:
+class DriverProgram:
     """The driver's nvidia-smi: ``program`` is its path in ``root``; ``state`` the simulated driver's file, "" for a
     real one. ``host`` is the host's root as seen here.
     """
@@ -88,7 +89,7 @@ class Driver:
         return call.tail
 
 
-def find_driver(env: Mapping[str, str], install_dir: str = DRIVER_INSTALL_DIR) -> Driver:
+def find_driver(env: Mapping[str, str], install_dir: str = DRIVER_INSTALL_DIR) -> DriverProgram:
     """The driver of this machine: the install folder's if there is one, else the host's. Raises HostError."""
     host = (env.get(ENV_HOST_ROOT) or HOST_ROOT).rstrip("/") or "/"
     places = (os.path.join(host, install_dir.lstrip("/")), host)
@@ -101,7 +102,7 @@ def find_driver(env: Mapping[str, str], install_dir: str = DRIVER_INSTALL_DIR) -
             state = state_file(root) or ""
             if env.get(ENV_LAB_CONTAINER) and not state:
                 break  # a container of a lab, on a machine that is more than this node
-            return Driver(root=root, program=program, host=host, state=state)
+            return DriverProgram(root=root, program=program, host=host, state=state)
     raise HostError(
         f"there is no {SMI} in {' or '.join(places)}", "an NVIDIA driver on the host or in a container",
         "look at the node's driver",
@@ -125,7 +126,7 @@ def this_machine(env: Mapping[str, str], install_dir: str = DRIVER_INSTALL_DIR) 
     )  # fmt: skip
 
 
-def look(driver: Driver, uuids: Sequence[str]) -> MachineGpus:
+def look(driver: DriverProgram, uuids: Sequence[str]) -> MachineGpus:
     """The machine's GPUs; of those in ``uuids`` whether they have MIG instances. Raises HostError."""
     rows = csv.reader(
         driver.told(f"--query-gpu={_FIELDS}", "--format=csv,noheader").splitlines(), skipinitialspace=True
@@ -138,7 +139,7 @@ def look(driver: Driver, uuids: Sequence[str]) -> MachineGpus:
     )  # fmt: skip
 
 
-def _gpu(driver: Driver, row: Sequence[str], *, asked: bool) -> ResettableGpu | None:
+def _gpu(driver: DriverProgram, row: Sequence[str], *, asked: bool) -> ResettableGpu | None:
     uuid, bus, persistence, mig = row
     hit = _BUS_ID.fullmatch(bus)
     if hit is None:  # a GPU that has fallen off the bus is listed without an address
@@ -155,7 +156,7 @@ def _gpu(driver: Driver, row: Sequence[str], *, asked: bool) -> ResettableGpu | 
     )  # fmt: skip
 
 
-def _has_instances(driver: Driver, uuid: str, mode: str) -> bool | None:
+def _has_instances(driver: DriverProgram, uuid: str, mode: str) -> bool | None:
     if mode in {"Disabled", "[N/A]", "[Not Supported]", "N/A"}:
         return False
     call = driver.ask("mig", "-lgi", "-i", uuid) if mode == "Enabled" else None
@@ -164,13 +165,13 @@ def _has_instances(driver: Driver, uuid: str, mode: str) -> bool | None:
     return call.code == 0
 
 
-def _proc(driver: Driver) -> str:
+def _proc(driver: DriverProgram) -> str:
     """The folder that stands for /proc of the driver's machine."""
     own = roots.proc_root(driver.root)
     return own if own.startswith(driver.root.rstrip("/") + "/") else f"{driver.host.rstrip('/')}/proc"
 
 
-def _pci_device(driver: Driver, bus_id: str) -> int:
+def _pci_device(driver: DriverProgram, bus_id: str) -> int:
     root = driver.root if driver.state else driver.host
     path = Path(root, "sys/bus/pci/devices", bus_id, "device")
     try:
@@ -179,7 +180,7 @@ def _pci_device(driver: Driver, bus_id: str) -> int:
         return 0
 
 
-def _has_fabric_manager(driver: Driver) -> bool:
+def _has_fabric_manager(driver: DriverProgram) -> bool:
     if not driver.state:
         return FABRIC_MANAGER in programs()
     from kgpu.hw.simulator.state import DriverState
@@ -188,7 +189,7 @@ def _has_fabric_manager(driver: Driver) -> bool:
         return bool(state.view.fabric_manager)
 
 
-def find_holders(driver: Driver, machine: MachineGpus, uuids: Sequence[str]) -> tuple[DeviceHolder, ...]:
+def find_holders(driver: DriverProgram, machine: MachineGpus, uuids: Sequence[str]) -> tuple[DeviceHolder, ...]:
     """The processes that have any of these GPUs open. Raises HostError.
 
     The control node and that of unified memory are open in every program on any GPU, and say nothing of these.
@@ -203,26 +204,26 @@ def find_holders(driver: Driver, machine: MachineGpus, uuids: Sequence[str]) -> 
     return holders(nodes, user_of=key_of(driver.state) if driver.state else None)
 
 
-def set_persistence(driver: Driver, uuids: Sequence[str], on: bool) -> None:
+def set_persistence(driver: DriverProgram, uuids: Sequence[str], on: bool) -> None:
     """Switch the mode of these GPUs. Raises HostError, DriverHangsError."""
     driver.told("-pm", "1" if on else "0", "-i", ",".join(uuids))
 
 
-def drm_user(driver: Driver) -> str:
+def drm_user(driver: DriverProgram) -> str:
     """The kernel module that has GPUs open for displays, "" if it does not."""
     folder = f"{driver.host.rstrip('/')}/sys/module/nvidia_drm/parameters"
     used = [name for name in _USES_DRM if read_some(Path(folder, name), 8).strip() == b"Y"]
     return f"nvidia_drm with {' and '.join(used)}" if used else ""
 
 
-def say(driver: Driver, line: str) -> None:
+def say(driver: DriverProgram, line: str) -> None:
     """Write a line to the kernel's log, where the machine's admin finds it; nothing if that can't be written."""
     if driver.state:
         _say_simulated(driver, line)
         return
     notice_of_a_program = 13  # syslog(3): LOG_USER and LOG_NOTICE
     try:
-        descriptor = os.open(f"{driver.host.rstrip('/')}/dev/kmsg", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(f"{driver.host.rstrip('/')}{KERNEL_LOG}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return
     try:
@@ -233,7 +234,7 @@ def say(driver: Driver, line: str) -> None:
         os.close(descriptor)
 
 
-def _say_simulated(driver: Driver, line: str) -> None:
+def _say_simulated(driver: DriverProgram, line: str) -> None:
     from kgpu.base.errors import HwError
     from kgpu.hw.simulator import kernel_log
 

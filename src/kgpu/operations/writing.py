@@ -21,7 +21,7 @@ from kgpu.formats.node_order import encode
 from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import NODES, PODS, KubeApi, KubeRefusedError, Object
 from kgpu.operations import act_pods
-from kgpu.operations.config import HostPaths
+from kgpu.operations.config import DriverPaths
 from kgpu.operations.model import Answer, EndAct, Evict, HoldNode, Record, StartAct
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class ActSettings:
     image: str = "kgpu"
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
-    paths: HostPaths = field(default_factory=HostPaths)
+    paths: DriverPaths = field(default_factory=DriverPaths)
 
 
 async def start_act(api: KubeApi, write: StartAct, settings: ActSettings) -> Object | None:
@@ -85,7 +85,7 @@ def act_pod(write: StartAct, settings: ActSettings) -> Object:
     if resets:
         container = act_pods.reset_container(
             act.id, act.boot_id, operation.spec.gpus, settings.image, settings.pull_policy,
-            driver_install_dir=settings.paths.driver_install_dir,
+            driver_install_dir=settings.paths.driver_install_dir, root_fs=settings.paths.root_fs,
         )  # fmt: skip
     else:
         container = act_pods.reboot_container(act.id, act.boot_id, settings.image, settings.pull_policy)
@@ -99,7 +99,7 @@ def act_pod(write: StartAct, settings: ActSettings) -> Object:
         "enableServiceLinks": False,
         "tolerations": [{"operator": "Exists"}],
         "containers": [container],
-        "volumes": act_pods.reset_volumes(settings.paths.root_fs) if resets else act_pods.reboot_volumes(),
+        "volumes": _volumes(settings) if resets else act_pods.reboot_volumes(),
     }
     if settings.pull_secrets:
         spec["imagePullSecrets"] = [{"name": secret} for secret in settings.pull_secrets]
@@ -113,6 +113,11 @@ def act_pod(write: StartAct, settings: ActSettings) -> Object:
         "ownerReferences": [owner],
     }  # fmt: skip
     return {"metadata": metadata, "spec": spec}
+
+
+def _volumes(settings: ActSettings) -> list[Object]:
+    paths = settings.paths
+    return act_pods.reset_volumes(driver_install_dir=paths.driver_install_dir, root_fs=paths.root_fs)
 
 
 async def end_act(api: KubeApi, write: EndAct, settings: ActSettings) -> None:

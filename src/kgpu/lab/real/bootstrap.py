@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
-from kgpu.formats.names import CDI_STATIC_DIR
+from kgpu.formats.names import CDI_STATIC_DIR, DRIVER_INSTALL_DIR
 from kgpu.lab import common
 from kgpu.lab.real import configs, images, namespaces
 from kgpu.lab.real.model import KERNEL_TUNABLES, NODE_DIRS, LabNetwork, LabPaths, LabSpec, node_dir
@@ -112,3 +112,18 @@ def write_cdi_spec(lab: RealLab) -> None:
         raise LabError(
             f"kgpu cdi generate failed: {done.stderr.strip()}", "a CDI spec of the simulated GPUs", "see its message"
         )
+
+
+def show_driver(lab: RealLab) -> None:
+    """Have the simulated driver also where driver containers install theirs, in the node alone and until it ends.
+
+    Simulated nodes have it there, so that one ClusterPolicy fits them and this one. Raises LabError.
+    """
+    script = 'mountpoint -q "$1" || { mkdir -p "$1" && mount --rbind "$0" "$1"; }'
+    command = lab.in_node(["sh", "-c", script, str(lab.hw_root), DRIVER_INSTALL_DIR])
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise LabError(
+            f"the driver can't be mounted in the node: {done.stderr.strip()}", "a node that is up",
+            "look into the keeper's log",
+        )  # fmt: skip
