@@ -191,11 +191,16 @@ class Machine:
         )
 
     def reset(self, gpu: int = 1) -> None:
-        done = subprocess.run(
-            [self.root / "usr/bin/nvidia-smi", "--gpu-reset", "-i", self.uuids[gpu]],
+        """Reset a GPU as the act does: persistence mode would keep it open."""
+        self._smi("-pm", "0", "-i", self.uuids[gpu])
+        done = self._smi("--gpu-reset", "-i", self.uuids[gpu])
+        assert "was successfully reset" in done.stdout, done.stdout + done.stderr
+
+    def _smi(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.root / "usr/bin/nvidia-smi", *words],
             env=os.environ | environment(self.root), capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
-        assert "was successfully reset" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.fixture
@@ -261,7 +266,7 @@ async def test_what_the_driver_still_asks_for_is_told_until_it_is_well(machine: 
         answer = await machine.fulfilled(step)
     problem = answer.gpus[0].problem
     assert "remapped_rows_pending" in problem
-    machine.reset()
+    operate.set_values(machine.root, {"remap-pending": 0}, gpu=1)
     await machine.until(lambda: (found := machine.answer) and found.gpus and not found.gpus[0].problem)
 
 
