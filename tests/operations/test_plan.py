@@ -7,9 +7,18 @@ import dataclasses
 import msgspec
 import pytest
 
-from kgpu.formats.crd.nodeoperation import NodeOperationSpec, NodeOperationStatus, OperationPhase
+from kgpu.formats.crd.nodeoperation import DrainProgress, NodeOperationSpec, NodeOperationStatus, OperationPhase
 from kgpu.operations.leftovers import KEPT_SECONDS, leftovers, outdated
-from kgpu.operations.model import HoldNode, Operation, Record, TargetNode, UnreadableOperation, read_operation, stamp_of
+from kgpu.operations.model import (
+    HoldNode,
+    NodePod,
+    Operation,
+    Record,
+    TargetNode,
+    UnreadableOperation,
+    read_operation,
+    stamp_of,
+)
 from kgpu.operations.plan import NODE_SECONDS, step
 from kgpu.operations.world import AdmissionVerdict, World
 
@@ -103,6 +112,22 @@ def test_a_node_that_can_not_be_given_back_is_tried_on_and_told() -> None:
     assert (status.phase, status.reason) == (OperationPhase.RESTORING, "NotRestored")
     told = operation("Restoring", phase_deadline=SINCE, result="Succeeded", reason="NotRestored")
     assert step(told, World(now=NOW + 1, node=held)).writes == (HoldNode(node=held, owners=(), cordon=False),)
+
+
+def test_what_came_of_it_outlives_a_slow_giving_back() -> None:
+    """Remediation goes by the reason: a drain that took too long must not look like a reset that did not help."""
+    held = TargetNode(name="n1", uid="u1", unschedulable=True, cordoned_by_us=True, held=True, owners=("op1",))
+    known = operation("Draining", phase_deadline=SINCE, drain=DrainProgress(total=1))
+    pods = (NodePod(namespace="default", name="web", uid="w", owner=("ReplicaSet", "web"), deleted_at=NOW),)
+    given = status_after(known, node=held, now=NOW + 1, pods=pods)
+    assert (given.phase, given.reason) == (OperationPhase.RESTORING, "DrainTimeout")
+    late = dataclasses.replace(known, status=msgspec.structs.replace(given, phase_deadline=SINCE))
+    slow = status_after(late, node=held, now=NOW + 500)
+    assert (slow.phase, slow.reason) == (OperationPhase.RESTORING, "NotRestored")
+    ended = status_after(dataclasses.replace(known, status=slow), now=NOW + 600)
+    assert (ended.phase, ended.result) == (OperationPhase.FAILED, "TransientFailure")
+    assert (ended.reason, ended.message) == ("DrainTimeout", given.message)
+    assert [row.status for row in ended.conditions if row.type == "Complete"] == ["False"]
 
 
 def test_leftovers_are_what_no_living_operation_holds() -> None:

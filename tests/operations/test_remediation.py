@@ -10,10 +10,12 @@ import pytest
 
 from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import NodeAct, NodeOperationSpec, NodeOperationStatus
+from kgpu.formats.crd.status import StatusCondition
 from kgpu.formats.gpu_report import GpuReport, ReportedGpu
 from kgpu.formats.xid.action import Action
 from kgpu.operations.config import RemediationPolicy, Strongest
-from kgpu.operations.model import Operation, TargetNode, stamp_of
+from kgpu.operations.model import Operation, Record, TargetNode, stamp_of
+from kgpu.operations.plan import step
 from kgpu.operations.remediation import (
     BREAKER_WINDOW,
     DAY,
@@ -21,6 +23,7 @@ from kgpu.operations.remediation import (
     WantedOperation,
     remediate,
 )
+from kgpu.operations.world import World
 
 NOW = 1_700_000_000.0
 LOST = ReportedGpu(uuid="GPU-3", index=3, action=Action.REBOOT, what="Xid 79")
@@ -312,3 +315,25 @@ def test_it_is_said_when_it_is_a_persons_turn() -> None:
     ended = dataclasses.replace(tried, status=msgspec.structs.replace(status, phase="Complete", result="Cancelled"))
     assert remediate(by_name(node()), (ended,), REBOOT, NOW).given_up == {}, "a person has ended it, and knows"
     assert remediate(by_name(node()), (past(ago=0, phase="Acting"), *twice), REBOOT, NOW).given_up == {}
+
+
+def test_a_slow_giving_back_does_not_make_it_climb() -> None:
+    """The reset was not tried, as pods stayed; that its node was given back late changes nothing."""
+    spec = msgspec.structs.replace(reset("").spec, node_uid="uid-n1")
+    why = StatusCondition(
+        type="Complete",
+        status="False",
+        reason="DrainTimeout",
+        message="pods stayed",
+        last_transition_time=stamp_of(NOW),
+    )
+    status = NodeOperationStatus(
+        phase="Restoring", result="TransientFailure", reason="NotRestored", node_uid="uid-n1",
+        phase_since=stamp_of(NOW), act=NodeAct(id="u-1", boot_id="b1"), conditions=(why,),
+    )  # fmt: skip
+    slow = Operation(name="r", uid="r", version="1", created=NOW, spec=spec, status=status)
+    (write,) = step(slow, World(now=NOW - 2 * SETTLE, node=node())).writes
+    assert isinstance(write, Record)
+    ended = dataclasses.replace(slow, status=write.status)
+    assert ended.ended
+    assert calls_for(ILL, operations=(ended,)).spec.type == "GpuReset"

@@ -28,6 +28,7 @@ from kgpu.operations.records import (
     give_back,
     hold,
     others_of,
+    outcome_of,
     over,
     over_or,
     present,
@@ -186,8 +187,7 @@ def _restoring(operation: Operation, world: World) -> Step:
             why = "the node could not be given back yet; kgpu keeps trying; see the operator's log"
             return record(operation, world, reason="NotRestored", message=why)
         return Step(writes=(HoldNode(node=node, owners=others, cordon=bool(others)),), again_at=again_at)
-    status = operation.status
-    return end(operation, world, Result(status.result), status.reason, status.message)
+    return end(operation, world, Result(operation.status.result), *outcome_of(operation))
 
 
 _ACTS: Final[Mapping[OperationType, Act]] = {

@@ -127,9 +127,19 @@ def tell(operation: Operation, world: World, message: str) -> Step:
 def give_back(
     operation: Operation, world: World, result: Result, reason: str, why: str, *conditions: Condition, **fields: Any
 ) -> Step:
-    """Put the result on record and begin to give the node back."""
+    """Put the result on record and begin to give the node back. The condition Complete keeps the outcome meanwhile:
+    reason and message may tell of the giving back.
+    """
     fields |= {"result": str(result), "reason": reason, "message": why}
+    conditions = (*conditions, (COMPLETE, "False", reason, why))
     return record(operation, world, *conditions, phase=OperationPhase.RESTORING, limit=RESTORE_SECONDS, **fields)
+
+
+def outcome_of(operation: Operation) -> tuple[str, str]:
+    """Reason and message of what came of an operation that gives its node back."""
+    status = operation.status
+    kept = next((row for row in status.conditions if row.type == COMPLETE), None)
+    return (kept.reason, kept.message) if kept is not None else (status.reason, status.message)
 
 
 def end(operation: Operation, world: World, result: Result, reason: str, why: str) -> Step:
