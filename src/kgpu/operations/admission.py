@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kgpu.formats import names
 from kgpu.operations.config import GroupCap, OperationBudget
 from kgpu.operations.model import Operation, TargetNode, moment_of, stamp_of
 from kgpu.operations.windows import opens_at
@@ -65,12 +64,7 @@ def admit(
 
 def _rank(operation: Operation) -> tuple[bool, float, str]:
     """What people ask for comes before what verdicts call for."""
-    return _is_automatic(operation), operation.created, operation.name
-
-
-def _is_automatic(operation: Operation) -> bool:
-    """Whether a verdict called for it, and no person."""
-    return operation.spec.requested_by == names.REMEDIATION_REQUESTER
+    return operation.automatic, operation.created, operation.name
 
 
 def _room(
@@ -129,7 +123,7 @@ def _refused(operation: Operation, room: _Room, now: float, unreadable: Mapping[
         return _no(UNAPPROVED, f"it waits for approval: kgpu operations approve {operation.name}")
     if not_before is not None and now < not_before:
         return _no("WaitsForItsTime", f"it may begin at {spec.not_before}")
-    if _is_automatic(operation) and now < room.opens_at:
+    if operation.automatic and now < room.opens_at:
         when = f"at {stamp_of(room.opens_at)}" if room.opens_at < math.inf else "not within the next days"
         why = f"it waits for a window in operations.windows; the next one opens {when}"
         return _no("WaitsForWindow", why, exact=True)

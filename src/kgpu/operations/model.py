@@ -67,6 +67,11 @@ class Operation:
         return self.status.act.id if self.status.act is not None else ""
 
     @property
+    def automatic(self) -> bool:
+        """Whether a verdict called for it, and no person."""
+        return self.spec.requested_by == names.REMEDIATION_REQUESTER
+
+    @property
     def begun(self) -> bool:
         """True while the operation holds its node."""
         return self.phase in BEGUN

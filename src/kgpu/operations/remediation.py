@@ -75,7 +75,7 @@ def remediate(
     """What the verdicts of the nodes, by name, call for now, given that the breaker is closed. ``closed_at`` is when a
     person has closed it: failures before that no longer count.
     """
-    ours = [operation for operation in operations if _is_ours(operation)]
+    ours = [operation for operation in operations if operation.automatic]
     by_node: dict[str, list[Operation]] = {}
     for operation in operations:
         by_node.setdefault(operation.node, []).append(operation)
@@ -134,10 +134,6 @@ def _is_left_alone(labels: Mapping[str, str]) -> bool:
     return labels.get(names.REMEDIATION_LABEL) == "disabled" or names.TAINT_CONTROL_PLANE in labels
 
 
-def _is_ours(operation: Operation) -> bool:
-    return operation.spec.requested_by == names.REMEDIATION_REQUESTER
-
-
 def _is_moot(operation: Operation, node: TargetNode | None, wanted: WantedOperation | None) -> bool:
     """Whether an operation that has not begun must not begin any more: another node has its name, the node's boot has
     ended, its GPUs are healthy again, a person has taken it over, or another operation takes its place.
@@ -172,7 +168,7 @@ def _end(operation: Operation) -> float:
 
 def _reboots(operations: Iterable[Operation], now: float) -> int:
     """How often a node was to be rebooted for its verdicts within a day."""
-    rows = (operation for operation in operations if operation.type is OperationType.REBOOT and _is_ours(operation))
+    rows = (operation for operation in operations if operation.type is OperationType.REBOOT and operation.automatic)
     return sum(1 for operation in rows if operation.ended and now - _end(operation) < DAY)
 
 

@@ -98,11 +98,7 @@ class NodeOperationSpec(Block, frozen=True, kw_only=True):
         doc(
             "The UUIDs of the GPUs that are meant. A Maintenance with them empties these GPUs alone: only pods that "
             "hold one of them go, and the node is not cordoned.",
-            schema={
-                "maxItems": MAX_GPUS,
-                "x-kubernetes-list-type": "set",
-                "items": {"type": "string", "minLength": 1, "maxLength": 100},
-            },
+            schema=_UUIDS,
         ),
     ] = ()
     requested_by: Annotated[str, doc("Who wants it, by their own account: nobody checks it.", schema=_SHORT)] = ""
