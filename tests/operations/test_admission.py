@@ -192,3 +192,12 @@ def test_so_many_begin_within_an_hour() -> None:
     earlier = over("n3", started=NOW - 3700)
     assert verdicts([*rows[:2], earlier], nodes(4), budget) == {"n0": "admitted", "n1": "admitted"}
     assert verdicts(rows[:1], nodes(4), OperationBudget(max_parallel=9, max_per_hour=0)) == {"n0": "WaitsForRate"}
+
+
+def test_what_a_verdict_called_for_does_not_begin_while_the_gpus_are_well() -> None:
+    """A person may have approved it after the verdict went; it is kept for a while, as verdicts flap."""
+    budget = OperationBudget(max_parallel=9, max_unavailable=Share(9))
+    rows = [operation("n0", requestedBy=names.REMEDIATION_REQUESTER), operation("n1")]
+    well = {f"n{number}": TargetNode(name=f"n{number}", uid="u", has_gpus=True, gpus_healthy=True) for number in (0, 1)}
+    assert verdicts(rows, well, budget) == {"n0": "WaitsForVerdict", "n1": "admitted"}
+    assert verdicts(rows, nodes(2), budget) == {"n0": "admitted", "n1": "admitted"}

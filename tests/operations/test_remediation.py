@@ -19,7 +19,9 @@ from kgpu.operations.plan import step
 from kgpu.operations.remediation import (
     BREAKER_WINDOW,
     DAY,
+    KEPT,
     SETTLE,
+    RemediationMemory,
     WantedOperation,
     remediate,
 )
@@ -101,9 +103,8 @@ def suggestion(of: TargetNode, **more: Any) -> Operation:
         node(boot="b2", boot_id="b2"),
         node(boot="b1", boot_id="b2"),  # the agent has not reported yet
         node(uid="another"),
-        TargetNode(name="n1", uid="uid-n1", boot_id="b1", has_gpus=True, gpus_healthy=True),
     ],
-    ids=["another boot", "another boot, no report yet", "another node", "healthy again"],
+    ids=["another boot", "another boot, no report yet", "another node"],
 )
 def test_what_nothing_calls_for_any_more_is_withdrawn(
     now: TargetNode, approved: bool, policy: RemediationPolicy
@@ -111,6 +112,21 @@ def test_what_nothing_calls_for_any_more_is_withdrawn(
     """A suggestion that a person approves after the repair would reboot a healthy node."""
     made = suggestion(node(), approved=approved)
     assert remediate(by_name(now), [made], policy, NOW).withdraw == (made,)
+
+
+WELL = TargetNode(name="n1", uid="uid-n1", boot_id="b1", has_gpus=True, gpus_healthy=True)
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_it_outlives_its_verdict_by_five_minutes(approved: bool) -> None:
+    """One that flaps must not be made and withdrawn each time."""
+    made = suggestion(node(), approved=approved)
+    for well_for, withdrawn in ((0.0, ()), (KEPT - 1, ()), (KEPT, (made,))):
+        memory = RemediationMemory(well_since={"n1": NOW - well_for})
+        assert remediate(by_name(WELL), [made], REBOOT, NOW, memory).withdraw == withdrawn, well_for
+    assert remediate(by_name(WELL), [made], REBOOT, NOW).withdraw == ()
+    off = RemediationPolicy(strongest=Strongest.OFF)
+    assert remediate(by_name(WELL), [made], off, NOW).withdraw == (made,)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +298,9 @@ def test_repairs_that_fail_on_one_node_after_the_other_open_the_breaker() -> Non
     plan = remediate(fleet, ends, REBOOT, NOW)
     assert plan.breaker.startswith("the last 3 repairs have failed, on n2, n3, n4")
     assert plan.calling == ("n2", "n3", "n4")
-    assert not remediate(fleet, ends, REBOOT, NOW, closed_at=NOW - 1500).breaker, "a person has looked at two of them"
+    assert not remediate(fleet, ends, REBOOT, NOW, RemediationMemory(closed_at=NOW - 1500)).breaker, (
+        "a person has looked at two of them"
+    )
     assert not remediate(fleet, (*ends, failed("n5", 500, "Succeeded")), REBOOT, NOW).breaker
     assert not remediate(fleet, ends[:2], REBOOT, NOW).breaker
     assert not remediate(fleet, (*ends[:2], failed("n3", 2500)), REBOOT, NOW).breaker, "two nodes are ill"
@@ -337,3 +355,48 @@ def test_a_slow_giving_back_does_not_make_it_climb() -> None:
     ended = dataclasses.replace(slow, status=write.status)
     assert ended.ended
     assert calls_for(ILL, operations=(ended,)).spec.type == "GpuReset"
+
+
+@pytest.mark.parametrize(
+    ("spec", "due"),
+    [
+        ({"approved": True}, False),
+        ({"approved": False}, True),
+        ({"not_before": stamp_of(NOW + 3600)}, True),
+        ({"not_before": stamp_of(NOW - 3600)}, False),
+    ],
+    ids=["about to begin", "not approved", "for later", "its time has come"],
+)
+def test_what_may_never_begin_holds_up_no_repair(spec: dict[str, Any], due: bool) -> None:
+    asked = past(ago=0, phase="Pending", by="jo", kind="Maintenance")
+    asked = dataclasses.replace(asked, spec=msgspec.structs.replace(asked.spec, **spec))
+    assert wanted(node(), operations=(asked,)) == (["n1"] if due else [])
+    twice = (past(ago=2 * SETTLE), past(ago=3 * SETTLE))
+    assert bool(remediate(by_name(node()), (asked, *twice), REBOOT, NOW).given_up) is due
+
+
+@pytest.mark.parametrize("ahead", [-3600, 0, 3600])
+def test_the_breaker_counts_by_the_engines_own_clock(ahead: float) -> None:
+    """The API server's clock, by which operations are created, may be another."""
+    now = NOW + ahead
+
+    def lately(name: str) -> Operation:
+        status = NodeOperationStatus(phase="Acting", started_at=stamp_of(now - 60), phase_since=stamp_of(now - 30))
+        return dataclasses.replace(past(name, ago=0), created=NOW - 60, status=status)
+
+    waits = dataclasses.replace(
+        lately("n3"), status=NodeOperationStatus(phase="Pending", phase_since=stamp_of(now - 60))
+    )
+    fleet = by_name(*(node(f"n{number}", report=None) for number in range(1, 5)))
+    assert remediate(fleet, (lately("n1"), lately("n2"), waits), REBOOT, now).calling == ("n1", "n2", "n3")
+
+
+def test_the_nodes_that_a_person_knew_of_do_not_open_it_again() -> None:
+    fleet = by_name(*(node(f"n{number}") for number in range(1, 6)))
+    known = ("n1", "n2", "n3", "n4", "n5")
+    plan = remediate(fleet, (), REBOOT, NOW, RemediationMemory(seen=known))
+    assert (plan.breaker, len(plan.create)) == ("", 5)
+    under_way = tuple(past(name, ago=0, phase="Acting") for name in known)
+    assert not remediate(fleet, under_way, REBOOT, NOW, RemediationMemory(seen=known)).breaker
+    assert not remediate(fleet, (), REBOOT, NOW, RemediationMemory(seen=known[:3])).breaker, "two are new"
+    assert remediate(fleet, (), REBOOT, NOW, RemediationMemory(seen=known[:2])).calling == ("n3", "n4", "n5")

@@ -11,6 +11,7 @@ from kgpu.formats.xid.action import Action
 from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES, Object
 from kgpu.operations.config import RemediationPolicy, Strongest
+from kgpu.operations.remediation import BREAKER_WINDOW, KEPT
 from tests.operations.world import OPEN, Cluster, Engine
 
 REBOOT = RemediationPolicy(strongest=Strongest.REBOOT)
@@ -203,3 +204,92 @@ async def test_what_was_approved_while_a_person_rebooted_never_begins() -> None:
         await running.run_for(60)
         assert cluster.machines["n1"].boots == 1
         assert "mine" in [obj["metadata"]["name"] for obj in made(cluster)]
+
+
+def reasons(cluster: Cluster) -> list[str]:
+    return [stored.obj["reason"] for (kind, _, _), stored in cluster._objects.items() if kind == EVENTS]
+
+
+async def test_a_verdict_that_flaps_is_suggested_once() -> None:
+    cluster = nodes(1)
+    async with engine(cluster, RemediationPolicy()) as running:
+        for _ in range(14):
+            says(cluster, "n1", LOST)
+            await running.run_for(10, step=1)
+            says(cluster, "n1")
+            await running.run_for(10, step=1)
+        assert len([call for call in cluster.calls if call[:2] == ("create", "nodeoperations")]) == 1
+        assert reasons(cluster) == ["WaitsForApproval"]
+        assert len(made(cluster)) == 1
+        await running.run_for(KEPT + 60, step=5)
+        assert made(cluster) == [], "the GPUs are well and stay so"
+
+
+async def test_a_suggestion_that_is_approved_while_the_gpus_are_well_waits_for_the_verdict() -> None:
+    cluster = nodes(1)
+    async with engine(cluster, RemediationPolicy()) as running:
+        says(cluster, "n1", LOST)
+        await running.run_for(5)
+        (suggested,) = made(cluster)
+        says(cluster, "n1")
+        cluster.say(suggested["metadata"]["name"], approved=True)
+        await running.run_for(60, step=1)
+        assert cluster.status(suggested["metadata"]["name"])["reason"] == "WaitsForVerdict"
+        assert (cluster.machines["n1"].boots, cluster.unschedulable("n1")) == (0, False)
+        says(cluster, "n1", LOST)
+        await running.run_for(10)
+        assert cluster.machines["n1"].boots == 1
+
+
+async def test_a_person_who_closes_the_breaker_has_seen_what_opened_it() -> None:
+    cluster = nodes(8)
+    async with engine(cluster, RemediationPolicy()) as running:
+        for number in (1, 2, 3):
+            says(cluster, f"n{number}", LOST)
+        await running.run_for(5)
+        stopped = cluster.object(CONFIG_MAPS, names.REMEDIATION_CONFIG_MAP, "gpu-operator")
+        assert (stopped["data"]["nodes"], made(cluster)) == ("n1,n2,n3", [])
+        await cluster.delete(CONFIG_MAPS, names.REMEDIATION_CONFIG_MAP, namespace="gpu-operator")
+        await running.run_for(30)
+        assert [one["spec"]["nodeName"] for one in made(cluster)] == ["n1", "n2", "n3"]
+        assert reasons(cluster).count("RemediationStopped") == 1
+        for number in (4, 5):
+            says(cluster, f"n{number}", LOST)
+        await running.run_for(5)
+        assert len(made(cluster)) == 5, "two new ones are no mass signal"
+        says(cluster, "n6", LOST)
+        await running.run_for(5)
+        stopped = cluster.object(CONFIG_MAPS, names.REMEDIATION_CONFIG_MAP, "gpu-operator")
+        assert (stopped["data"]["nodes"], len(made(cluster))) == ("n4,n5,n6", 5)
+
+
+async def test_known_nodes_count_again_once_they_have_been_well() -> None:
+    cluster = nodes(8)
+    async with engine(cluster, RemediationPolicy()) as running:
+        for number in (1, 2, 3):
+            says(cluster, f"n{number}", LOST)
+        await running.run_for(5)
+        await cluster.delete(CONFIG_MAPS, names.REMEDIATION_CONFIG_MAP, namespace="gpu-operator")
+        await running.run_for(5)
+        for number in (1, 2, 3):
+            says(cluster, f"n{number}")
+        await running.run_for(BREAKER_WINDOW + 120, step=10)
+        assert made(cluster) == []
+        for number in (1, 2, 3):
+            says(cluster, f"n{number}", LOST)
+        await running.run_for(5)
+        stopped = cluster.object(CONFIG_MAPS, names.REMEDIATION_CONFIG_MAP, "gpu-operator")
+        assert (stopped["data"]["nodes"], made(cluster)) == ("n1,n2,n3", [])
+
+
+async def test_a_record_that_somebody_empties_after_the_reboot_leads_to_no_second_one() -> None:
+    """The API server refuses it; even where it does not, the boot that was to end is part of the name."""
+    cluster = nodes(1)
+    async with engine(cluster, REBOOT) as running:
+        says(cluster, "n1", LOST)
+        await running.run_for(10)
+        (done,) = made(cluster)
+        assert (done["status"]["result"], cluster.machines["n1"].boots) == ("Succeeded", 1)
+        cluster.put(NODE_OPERATIONS, {**done, "status": {}})
+        await running.run_for(120, step=2)
+        assert (made(cluster), cluster.machines["n1"].boots) == ([], 1)

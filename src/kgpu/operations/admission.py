@@ -127,6 +127,8 @@ def _refused(operation: Operation, room: _Room, now: float, unreadable: Mapping[
         when = f"at {stamp_of(room.opens_at)}" if room.opens_at < math.inf else "not within the next days"
         why = f"it waits for a window in operations.windows; the next one opens {when}"
         return _no("WaitsForWindow", why, exact=True)
+    if operation.automatic and name in room.nodes and room.nodes[name].gpus_healthy:
+        return _no("WaitsForVerdict", "its node's GPUs are healthy now: it begins only if they call for it again")
     if name in unreadable:
         why = f"it waits for {unreadable[name]}, which this version of kgpu can't read"
         return _no("NodeBlocked", why, exact=True)

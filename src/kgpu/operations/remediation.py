@@ -25,6 +25,8 @@ from kgpu.operations.model import Operation, TargetNode, moment_of
 DAY: Final = 86400.0
 SETTLE: Final = 600.0
 """Seconds after an operation in which a node's verdicts are ignored: its readings have to be renewed first."""
+KEPT: Final = 300.0
+"""Seconds for which an operation that has not begun outlives its verdict: one that flaps is suggested once."""
 BREAKER_WINDOW: Final = 600.0
 BREAKER_NODES: Final = 3
 BREAKER_SHARE: Final = 0.2
@@ -68,12 +70,31 @@ class RemediationPlan:
     """Nodes that still call for a repair, and why nothing more is done about them in this boot or on this day."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemediationMemory:
+    """What the engine has seen before: ``closed_at`` is when a person has closed the breaker, ``seen`` are the nodes
+    that this person knew of and that have called since, and ``well_since`` says since when the GPUs of a node have been
+    healthy, as far as that has been followed.
+    """
+
+    closed_at: float = 0.0
+    seen: Collection[str] = ()
+    well_since: Mapping[str, float] = field(default_factory=dict)
+
+    def well_for(self, node: str, now: float) -> float:
+        """For how many seconds a node's GPUs have been healthy."""
+        return now - self.well_since.get(node, now)
+
+
+NOTHING_SEEN: Final = RemediationMemory()
+
+
 def remediate(
     nodes: Mapping[str, TargetNode], operations: Sequence[Operation], policy: RemediationPolicy, now: float,
-    closed_at: float = 0.0,
+    memory: RemediationMemory = NOTHING_SEEN,
 ) -> RemediationPlan:  # fmt: skip
-    """What the verdicts of the nodes, by name, call for now, given that the breaker is closed. ``closed_at`` is when a
-    person has closed it: failures before that no longer count.
+    """What the verdicts of the nodes, by name, call for now, given that the breaker is closed. Failures from before a
+    person has closed it, and nodes that were known then, no longer open it.
     """
     ours = [operation for operation in operations if operation.automatic]
     by_node: dict[str, list[Operation]] = {}
@@ -86,12 +107,14 @@ def remediate(
         if (gpus := calls_for_repair(node))
     }
     withdraw = tuple(
-        operation for operation in ours if _is_moot(operation, nodes.get(operation.node), due.get(operation.node))
+        operation
+        for operation in ours
+        if _is_moot(operation, nodes.get(operation.node), due.get(operation.node), memory.well_for(operation.node, now))
     )
     if policy.strongest is Strongest.OFF:
         unbegun = tuple(operation for operation in ours if not operation.begun and not operation.ended)
         return RemediationPlan(withdraw=unbegun)
-    if breaker := _breaker(due.keys(), ours, len(with_gpus), now, closed_at):
+    if breaker := _breaker(due.keys(), ours, len(with_gpus), now, memory):
         return RemediationPlan(breaker=breaker[0], calling=breaker[1], withdraw=withdraw)
     made = {operation.name: operation for operation in operations}
     left = {name: [row for row in rows if row not in withdraw] for name, rows in by_node.items()}
@@ -134,9 +157,9 @@ def _is_left_alone(labels: Mapping[str, str]) -> bool:
     return labels.get(names.REMEDIATION_LABEL) == "disabled" or names.TAINT_CONTROL_PLANE in labels
 
 
-def _is_moot(operation: Operation, node: TargetNode | None, wanted: WantedOperation | None) -> bool:
+def _is_moot(operation: Operation, node: TargetNode | None, wanted: WantedOperation | None, well_for: float) -> bool:
     """Whether an operation that has not begun must not begin any more: another node has its name, the node's boot has
-    ended, its GPUs are healthy again, a person has taken it over, or another operation takes its place.
+    ended, its GPUs have been healthy for a while, a person has taken it over, or another operation takes its place.
     """
     if operation.begun or operation.ended or node is None:
         return False  # an operation without its node ends by itself
@@ -144,7 +167,8 @@ def _is_moot(operation: Operation, node: TargetNode | None, wanted: WantedOperat
         return True
     if _is_left_alone(node.labels) or (wanted is not None and wanted.name != operation.name):
         return True
-    return node.ready and (operation.name != _name_in_this_boot(operation, node) or node.gpus_healthy)
+    is_well = node.gpus_healthy and well_for >= KEPT
+    return node.ready and (operation.name != _name_in_this_boot(operation, node) or is_well)
 
 
 def _name_in_this_boot(operation: Operation, node: TargetNode) -> str:
@@ -157,9 +181,19 @@ def _name_in_this_boot(operation: Operation, node: TargetNode) -> str:
 def _is_due(operations: Iterable[Operation], wanted: WantedOperation, policy: RemediationPolicy, now: float) -> bool:
     """Whether no operation is under way or just over, and today's reboots are not used up."""
     operations = tuple(operations)
-    if any(not operation.ended or now - _end(operation) < SETTLE for operation in operations):
+    if any(_has_to_be_waited_for(operation, now) for operation in operations):
         return False
     return OperationType(wanted.spec.type) is not OperationType.REBOOT or _reboots(operations, now) < policy.attempts
+
+
+def _has_to_be_waited_for(operation: Operation, now: float) -> bool:
+    """Whether an operation is under way, about to begin, or just over. What a person wants to do later, or nobody has
+    approved, is none: it may never begin, and the node is ill now.
+    """
+    if operation.ended:
+        return now - _end(operation) < SETTLE
+    is_for_later = (moment_of(operation.spec.not_before) or 0.0) > now
+    return operation.begun or operation.automatic or (operation.spec.approved and not is_for_later)
 
 
 def _end(operation: Operation) -> float:
@@ -187,7 +221,7 @@ def _given_up(
 ) -> str:  # fmt: skip
     """Why nothing more is done about a node whose verdict still calls for it, "" if something is."""
     operations = tuple(operations)
-    if any(not operation.ended or now - _end(operation) < SETTLE for operation in operations):
+    if any(_has_to_be_waited_for(operation, now) for operation in operations):
         return ""
     tried = made.get(wanted.name)
     if tried is not None and tried.status.result in _FAILURES:
@@ -251,20 +285,27 @@ def name_of_reset(node: TargetNode, gpus: Sequence[str]) -> str:
 
 
 def _breaker(
-    calling: Collection[str], ours: Sequence[Operation], total: int, now: float, closed_at: float
+    calling: Collection[str], ours: Sequence[Operation], total: int, now: float, memory: RemediationMemory
 ) -> tuple[str, tuple[str, ...]] | None:
     """Why remediation has to stop, and the nodes that it is about; None while it may go on."""
-    lately = {operation.node for operation in ours if now - operation.created < BREAKER_WINDOW}
-    together = tuple(sorted(lately.union(calling)))
+    lately = {operation.node for operation in ours if now - _made_at(operation) < BREAKER_WINDOW}
+    together = tuple(sorted(lately.union(calling).difference(memory.seen)))
     after = "nothing more is done about verdicts until a person has looked"
     if len(together) >= max(BREAKER_NODES, int(BREAKER_SHARE * total) + 1):
         minutes = int(BREAKER_WINDOW / 60)
         what = f"{len(together)} of {total} nodes with GPUs call for a repair within {minutes} minutes"
         return f"{what} ({_named(together)}): {after}", together
-    failed = _failed_in_a_row(ours, max(closed_at, now - FAILED_WINDOW))
+    failed = _failed_in_a_row(ours, max(memory.closed_at, now - FAILED_WINDOW))
     if len(failed) >= FAILED_ACTS:
         return f"the last {len(failed)} repairs have failed, on {_named(failed)}: {after}", failed
     return None
+
+
+def _made_at(operation: Operation) -> float:
+    """About when an operation was made, by the engine's clock as ``now`` is: the API server's may be another."""
+    status = operation.status
+    noticed = status.started_at or (None if operation.ended else status.phase_since)
+    return moment_of(noticed) or operation.created
 
 
 def _failed_in_a_row(ours: Sequence[Operation], since: float) -> tuple[str, ...]:

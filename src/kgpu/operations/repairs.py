@@ -13,8 +13,15 @@ from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import CONFIG_MAPS, KubeApi, KubeRefusedError, Object
 from kgpu.operations.config import RemediationPolicy
 from kgpu.operations.model import Operation, stamp_of
-from kgpu.operations.remediation import RemediationPlan, WantedOperation, remediate
-from kgpu.operations.watching import OperationsWatching
+from kgpu.operations.remediation import (
+    BREAKER_WINDOW,
+    RemediationMemory,
+    RemediationPlan,
+    WantedOperation,
+    calls_for_repair,
+    remediate,
+)
+from kgpu.operations.watching import MAX_SEEN, OperationsWatching
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +41,10 @@ class Repairs:
         self._tell = tell
         self._closed_at = 0.0
         """When the breaker was last seen open."""
+        self._seen: dict[str, float] = {}
+        """When the nodes that the person who closed it knew of have last called for a repair."""
+        self._well_since: dict[str, float] = {}
+        """Since when the GPUs of nodes for which operations wait have been healthy."""
         self._given_up: dict[str, str] = {}
         """The nodes about which people were told that nothing more is done, and why."""
         self.withdrawn: set[str] = set()
@@ -44,13 +55,31 @@ class Repairs:
         watching = self._watching
         if watching.kind_is_absent:
             return
+        now = self._now()
         if watching.breaker:
-            self._closed_at = self._now()
-        plan = remediate(watching.nodes(), watching.operations(), self._policy, self._now(), self._closed_at)
+            self._closed_at = now
+        self._follow(now)
+        memory = RemediationMemory(closed_at=self._closed_at, seen=self._seen, well_since=self._well_since)
+        plan = remediate(watching.nodes(), watching.operations(), self._policy, now, memory)
         for operation in plan.withdraw:
             await self._withdraw(operation)
         if watching.breaker_known and not watching.breaker:
             await self._carry_out(plan)
+
+    def _follow(self, now: float) -> None:
+        """Note which nodes are well, and which of those that the breaker was about no longer call."""
+        watching = self._watching
+        nodes = watching.nodes()
+        waiting = {one.node for one in watching.operations() if one.automatic and not (one.begun or one.ended)}
+        well = {name for name in waiting if name in nodes and nodes[name].gpus_healthy}
+        self._well_since = {name: self._well_since.get(name, now) for name in well}
+        if watching.breaker:
+            self._seen = dict.fromkeys(watching.breaker_nodes, now)
+        for name in self._seen:
+            if name in nodes and calls_for_repair(nodes[name]):
+                self._seen[name] = now
+        # As long as an operation on one of them counts: it may have been repaired, or be about to come back.
+        self._seen = {name: called for name, called in self._seen.items() if now - called <= BREAKER_WINDOW}
 
     async def _withdraw(self, operation: Operation) -> None:
         """Delete an operation that nothing calls for any more: it has not begun, and must not."""
@@ -93,8 +122,11 @@ class Repairs:
         how = f"kubectl --namespace {self._namespace} delete configmap {names.REMEDIATION_CONFIG_MAP}"
         body: Object = {
             "metadata": {"name": names.REMEDIATION_CONFIG_MAP, "namespace": self._namespace},
-            "data": {"open": plan.breaker, "since": stamp_of(self._now()), "close": how},
-        }
+            "data": {
+                "open": plan.breaker, "since": stamp_of(self._now()), "close": how,
+                "nodes": ",".join(plan.calling[:MAX_SEEN]),
+            },
+        }  # fmt: skip
         made = await self._api.apply(CONFIG_MAPS, body, manager=names.OPERATIONS_FIELD_MANAGER)
         await self._watching.learn_breaker(made)
         advice = Advice(

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 _NO_KIND: Final = (
     "the cluster has no kind NodeOperation, so no node is operated on; everything else works; run: kgpu crds apply"
 )
+MAX_SEEN: Final = 2000
+"""The most nodes that the open breaker's record names: a ConfigMap has room for a MiB."""
 GONE_AFTER: Final = 60.0
 """Seconds until an absent kind counts as removed: an API server that has just started may not serve it yet."""
 
@@ -127,6 +129,14 @@ class OperationsWatching:
         for obj in self._breaker.objects.values():
             return one_line(text(mapping(obj.get("data")).get("open")), MAX_TEXT) or "it was stopped by hand"
         return ""
+
+    @property
+    def breaker_nodes(self) -> tuple[str, ...]:
+        """The nodes that the open breaker's record names."""
+        for obj in self._breaker.objects.values():
+            rows = text(mapping(obj.get("data")).get("nodes")).split(",")
+            return tuple(filter(None, (row.strip() for row in rows)))[:MAX_SEEN]
+        return ()
 
     def operation(self, name: str) -> Operation | None:
         """An operation by name, None if there is none that can be read."""
