@@ -166,6 +166,27 @@ async def test_the_definition_keeps_what_was_wished(embedded: Whole) -> None:
         await embedded.api.patch(NODE_OPERATIONS, made.name, {"spec": {"cancel": False}})
 
 
+async def test_the_definition_keeps_what_was_done(embedded: Whole) -> None:
+    """An emptied status would be that of an operation that has not begun: its node would reboot again."""
+    async with engine(embedded):
+        made = await make_operation(embedded.api, "n1", spec())
+        await embedded.until(lambda: phase(embedded, made.name) == "Acting", "the hold")
+        await say(embedded.api, made.name, Word.RESUME)
+        await embedded.until(lambda: phase(embedded, made.name) == "Complete", "the end")
+    for change, said in (
+        (None, "status.startedAt stays"),
+        ({"startedAt": None, "completedAt": None}, "status.startedAt stays"),
+        ({"startedAt": "2020-01-01T00:00:00Z"}, "status.startedAt stays"),
+        ({"completedAt": None}, "status.completedAt stays"),
+        ({"phase": "Pending"}, "an operation that has begun is not Pending"),
+        ({"phase": None}, "is not Pending"),
+        ({"phase": "Acting"}, "an operation that is over is Complete or Failed"),
+    ):
+        with pytest.raises(KubeRefusedError, match=said):
+            await embedded.api.patch(NODE_OPERATIONS, made.name, {"status": change}, subresource="status")
+    await embedded.api.patch(NODE_OPERATIONS, made.name, {"status": {"message": "other words"}}, subresource="status")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

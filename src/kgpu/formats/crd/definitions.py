@@ -11,13 +11,14 @@ from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.nodeoperation import (
     GPUS_OF_TYPE,
     IMMUTABLE,
+    NOT_FORGOTTEN,
     ONE_WAY,
     ONLY_MAINTENANCE,
     NodeOperationSpec,
     NodeOperationStatus,
 )
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
-from kgpu.formats.crd.schema import schema
+from kgpu.formats.crd.schema import rules_of, schema
 from kgpu.formats.crd.status import ClusterPolicyStatus, NVIDIADriverStatus
 from kgpu.formats.names import KGPU_DOMAIN, NVIDIA_DOMAIN, PART_OF_LABEL
 
@@ -36,7 +37,7 @@ _NO_SELECTOR: Final = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """One kind. ``columns`` are what ``kubectl get`` prints: title, JSON path, and 1 for those of ``-o wide`` alone.
-    ``empty``: its spec may be left out, and has its defaults then.
+    ``rules`` are about the spec and ``whole_rules`` about the object. ``empty``: its spec may be left out, and has its defaults then.
     """
 
     group: str = NVIDIA_DOMAIN
@@ -49,6 +50,7 @@ class Definition:
     columns: tuple[tuple[str, str, int], ...]
     summary: str
     rules: tuple[tuple[str, str], ...] = ()
+    whole_rules: tuple[tuple[str, str], ...] = ()
     empty: bool = True
 
     @property
@@ -98,6 +100,7 @@ DEFINITIONS: Final = (
         ),
         summary="One change of one node: what is wanted, how far it is and what came of it.",
         rules=(*IMMUTABLE, *ONE_WAY, *ONLY_MAINTENANCE, *GPUS_OF_TYPE),
+        whole_rules=NOT_FORGOTTEN,
         empty=False,
     ),
 )
@@ -163,4 +166,5 @@ def _root(row: Definition) -> dict[str, Any]:
             "spec": {**schema(row.spec, rules=row.rules), **default},
             "status": schema(row.status),
         },
+        **rules_of(row.whole_rules),
     }

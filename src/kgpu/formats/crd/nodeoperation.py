@@ -224,3 +224,25 @@ ONE_WAY: Final = tuple(
     for name in ("approved", "cancel", "resume")
 )
 """A word that was given stays: what follows from it may have begun."""
+
+
+def _stays(field: str) -> str:
+    """A rule about the whole object: once the status has the field, it keeps it."""
+    known = f"has(oldSelf.status) && has(oldSelf.status.{field})"
+    kept = f"has(self.status) && has(self.status.{field}) && self.status.{field} == oldSelf.status.{field}"
+    return f"!({known}) || ({kept})"
+
+
+def _only_in(field: str, phases: str) -> str:
+    """A rule about the whole object: with the field, the phase is one of these."""
+    known = f"has(self.status) && has(self.status.{field})"
+    return f"!({known}) || (has(self.status.phase) && self.status.phase {phases})"
+
+
+NOT_FORGOTTEN: Final = (
+    (_stays("startedAt"), "status.startedAt stays: an operation that has begun does not begin again"),
+    (_stays("completedAt"), "status.completedAt stays: make a new NodeOperation instead"),
+    (_only_in("startedAt", "!= 'Pending'"), "an operation that has begun is not Pending"),
+    (_only_in("completedAt", "in ['Complete', 'Failed']"), "an operation that is over is Complete or Failed"),
+)
+"""An emptied status would let a node that has rebooted reboot again."""

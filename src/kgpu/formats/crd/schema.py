@@ -23,13 +23,13 @@ def schema(struct: type[msgspec.Struct], *, rules: tuple[tuple[str, str], ...] =
         "type": "object",
         "description": (struct.__doc__ or "").strip(),
         **({"required": required} if required else {}),
-        **_rules(rules),
+        **rules_of(rules),
         "properties": {row.name: _field(row) for row in fields},
     }
 
 
 def _field(row: SchemaField) -> dict[str, Any]:
-    fragment = {**of_type(row.type), "description": row.doc, **_rules(row.rules)}
+    fragment = {**of_type(row.type), "description": row.doc, **rules_of(row.rules)}
     if row.default is not None:
         fragment["default"] = row.default
     return fragment
@@ -55,5 +55,6 @@ def of_type(kind: Type) -> dict[str, Any]:
     return fragment
 
 
-def _rules(rules: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+def rules_of(rules: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """CEL rules, each with the message of its refusal, as a part of a schema; {} without any."""
     return {"x-kubernetes-validations": [{"rule": rule, "message": text} for rule, text in rules]} if rules else {}
