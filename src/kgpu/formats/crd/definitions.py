@@ -37,7 +37,8 @@ _NO_SELECTOR: Final = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """One kind. ``columns`` are what ``kubectl get`` prints: title, JSON path, and 1 for those of ``-o wide`` alone.
-    ``rules`` are about the spec and ``whole_rules`` about the object. ``empty``: its spec may be left out, and has its defaults then.
+    ``rules`` are about the spec and ``whole_rules`` about the object. ``empty``: its spec may be left out, and has its
+    defaults then.
     """
 
     group: str = NVIDIA_DOMAIN
