@@ -109,6 +109,7 @@ def _bare(cluster: Cluster) -> None:
         (_machine(reset_ends=13), "PermanentFailure", "ResetRefused", 1, "nvidia-smi has failed"),
         (_machine(reset_ends=14), "TransientFailure", "ResetDidNotHelp", 1, "GPU GPU-1: the driver asks for a reset"),
         (_machine(cures=False), "TransientFailure", "ResetDidNotHelp", 1, "GPU GPU-1: the driver asks for a reset"),
+        (_agent(lists=("GPU-9",)), "TransientFailure", "ResetDidNotHelp", 1, "GPU GPU-1 has not been read yet"),
         (_agent(silent=True), "TransientFailure", "AgentSilent", 0, "the agent of n1 has not answered within 60 s"),
         (_agent(refuses="it has MIG instances"), "PermanentFailure", "AgentRefused", 0, "it has MIG instances"),
         (_budget, "TransientFailure", "DrainTimeout", 0, "default/train-1: needs 2, has 2"),
@@ -212,3 +213,15 @@ async def test_the_acts_pod_is_told_what_it_is_about() -> None:
         (args,) = seen
         assert args[:2] == ("act", "reset-gpu")
         assert "--gpu=GPU-1" in args
+
+
+async def test_a_cordon_of_a_person_in_the_middle_stays() -> None:
+    """The node is not the engine's to cordon or uncordon: it has some of its GPUs."""
+    async with reset(nothing) as (cluster, engine):
+        await engine.run_for(1)
+        assert cluster.status("m")["phase"] not in {"Pending", "Complete"}
+        known = cluster.object(NODES, "n1")
+        cluster.put(NODES, {**known, "spec": {**known["spec"], "unschedulable": True}})
+        await engine.run_for(20)
+        assert outcome(cluster) == ("Succeeded", "Reset")
+        assert cluster.unschedulable("n1")

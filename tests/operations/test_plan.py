@@ -7,7 +7,14 @@ import dataclasses
 import msgspec
 import pytest
 
-from kgpu.formats.crd.nodeoperation import DrainProgress, NodeOperationSpec, NodeOperationStatus, OperationPhase
+from kgpu.formats.crd.nodeoperation import (
+    DrainProgress,
+    NodeAct,
+    NodeBefore,
+    NodeOperationSpec,
+    NodeOperationStatus,
+    OperationPhase,
+)
 from kgpu.operations.leftovers import KEPT_SECONDS, leftovers, outdated
 from kgpu.operations.model import (
     HoldNode,
@@ -186,3 +193,44 @@ def test_an_annotation_that_others_own_too_holds_nothing() -> None:
 def test_a_status_that_this_engine_would_not_write_is_not_read(status: dict[str, object]) -> None:
     obj = {"metadata": {"name": "m", "uid": "u"}, "spec": {"nodeName": "n1", "type": "Maintenance"}, "status": status}
     assert isinstance(read_operation(obj), UnreadableOperation)
+
+
+BEGUN = ["Cordoning", "Draining", "Acting", "Verifying", "Restoring"]
+
+
+@pytest.mark.parametrize("node", [None, TargetNode(name="n1", uid="another", boot_id="b9")], ids=["gone", "made again"])
+@pytest.mark.parametrize("phase", BEGUN)
+@pytest.mark.parametrize(
+    "kind", [{"type": "Maintenance"}, {"type": "Reboot"}, {"type": "GpuReset", "gpus": ["GPU-1"]}], ids=str
+)
+def test_a_node_that_is_gone_ends_it_in_every_phase(
+    kind: dict[str, object], phase: str, node: TargetNode | None
+) -> None:
+    """There is nothing to give back, and the new node is not touched."""
+    known = operation(phase, spec=kind, result="Succeeded" if phase == "Restoring" else "", reason="Resumed")
+    status = status_after(known, node=node)
+    assert (status.phase, status.result, status.reason) == (OperationPhase.COMPLETE, "Superseded", "NodeGone")
+    assert "Restored" not in {row.type for row in status.conditions}
+
+
+@pytest.mark.parametrize("phase", ["Cordoning", "Draining", "Acting", "Verifying"])
+@pytest.mark.parametrize("kind", [{"type": "Reboot"}, {"type": "GpuReset", "gpus": ["GPU-1"]}], ids=str)
+def test_every_phase_in_which_the_engine_acts_has_a_limit(kind: dict[str, object], phase: str) -> None:
+    """Nothing that happens on the node, or fails to, keeps it longer."""
+    uids = ("op1",) if phase != "Cordoning" else ()
+    held = TargetNode(
+        name="n1", uid="u1", boot_id="b1", has_gpus=True, unschedulable=kind["type"] == "Reboot" and bool(uids),
+        owners=uids, held=True, ready=False, gpus={},
+    )  # fmt: skip
+    act = NodeAct(id="op1-1", boot_id="b0" if (kind["type"], phase) == ("Reboot", "Verifying") else "b1")
+    known = operation(phase, spec=kind, phase_deadline=SINCE, act=act, before=NodeBefore(boot_id="b0"))
+    late = NOW + 3600
+    node: TargetNode = held
+    for _ in range(3):  # an order that is missing is written first
+        (*_, write) = step(known, World(now=late, node=node)).writes
+        if isinstance(write, Record):
+            break
+        assert isinstance(write, HoldNode)
+        node = dataclasses.replace(held, owners=write.owners, order=write.order)
+    assert isinstance(write, Record)
+    assert (write.status.phase, write.status.result) == (OperationPhase.RESTORING, "TransientFailure")

@@ -392,3 +392,37 @@ async def test_a_late_list_does_not_undo_what_was_written(cluster: Cluster, engi
     await engine.run_for(2)
     assert cluster.status("m")["phase"] == "Acting"
     assert cluster.unschedulable("n1")
+
+
+async def test_a_pod_that_a_finalizer_keeps_ends_the_drain_in_time(cluster: Cluster, engine: Engine) -> None:
+    cluster.pod("web-1", "n1", metadata={"finalizers": ["example.com/wait"]})
+    cluster.operation("m", "n1", drain={"timeoutSeconds": 60})
+    await engine.run_for(50)
+    assert cluster.status("m")["phase"] == "Draining"
+    await engine.run_for(20)
+    status = cluster.status("m")
+    assert (status["phase"], status["reason"]) == ("Failed", "DrainTimeout")
+    assert "default/web-1: it" in status["message"]
+    assert cluster.evictions == ["default/web-1"], "asked once, and not again while it ends"
+    assert not cluster.unschedulable("n1")
+
+
+async def test_a_cordon_of_a_person_in_the_middle_changes_nothing(cluster: Cluster, engine: Engine) -> None:
+    """`kubectl cordon` writes nothing to a node that is cordoned, so the engine's cordon goes with the operation."""
+    cluster.operation("m", "n1")
+    await engine.run_for(3)
+    await cluster.patch(NODES, "n1", {"spec": {"unschedulable": True}})
+    cluster.say("m", resume=True)
+    await engine.run_for(3)
+    assert cluster.status("m")["result"] == "Succeeded"
+    assert not cluster.unschedulable("n1")
+
+
+async def test_what_was_cordoned_is_on_record_before_the_first_pod_is_asked(cluster: Cluster, engine: Engine) -> None:
+    cluster.pod("web-1", "n1")
+    cluster.operation("m", "n1")
+    while not cluster.evictions:
+        await engine.run_for(0.1, step=0.1)
+        if not cluster.unschedulable("n1"):
+            assert not cluster.evictions
+    assert {row["type"] for row in cluster.status("m")["conditions"]} >= {"Admitted", "Cordoned"}

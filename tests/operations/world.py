@@ -112,6 +112,8 @@ class SimAgent:
         self.refuses = ""
         self.holders: list[str] = []
         """The names of pods in the namespace default that hold each ordered GPU, while they are there."""
+        self.lists: tuple[str, ...] | None = None
+        """The GPUs that the driver lists after a reset; None for all that are asked about."""
         self.told_of_reset: list[bool] = []
         """What the orders to resume said of the act."""
 
@@ -129,7 +131,8 @@ class SimAgent:
         self._machine.released = given.step is OrderStep.RELEASE
         if given.step is OrderStep.RESUME and given.reset not in self.told_of_reset:
             self.told_of_reset.append(given.reset)
-        read = tuple(OrderedGpu(uuid=uuid, problem=self._machine.ill.get(uuid, "")) for uuid in given.gpus)
+        listed = given.gpus if self.lists is None else self.lists
+        read = tuple(OrderedGpu(uuid=uuid, problem=self._machine.ill.get(uuid, "")) for uuid in listed)
         return encode(answer(given, gpus=read if given.step is OrderStep.RESUME else ()))
 
 
@@ -344,7 +347,9 @@ class Engine:
         own_pod: tuple[str, str] = ("", ""),
         remediation: RemediationPolicy | None = None,
         notifier: Notifier | None = None,
+        ahead: float = 0.0,
     ) -> None:
+        """``ahead`` is how far its clock is, in seconds."""
         self.cluster = cluster
         self.clock = clock or VirtualClock()
         self.controller = OperationsController(
@@ -354,7 +359,7 @@ class Engine:
             remediation=remediation,
             notifier=notifier,
             clock=self.clock,
-            now=lambda: START + self.clock.monotonic(),
+            now=lambda: START + ahead + self.clock.monotonic(),
         )
         self._tasks: list[asyncio.Task[None]] = []
 
