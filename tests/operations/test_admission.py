@@ -201,3 +201,10 @@ def test_what_a_verdict_called_for_does_not_begin_while_the_gpus_are_well() -> N
     well = {f"n{number}": TargetNode(name=f"n{number}", uid="u", has_gpus=True, gpus_healthy=True) for number in (0, 1)}
     assert verdicts(rows, well, budget) == {"n0": "WaitsForVerdict", "n1": "admitted"}
     assert verdicts(rows, nodes(2), budget) == {"n0": "admitted", "n1": "admitted"}
+
+
+def test_one_whose_node_is_not_there_keeps_no_slot_from_others() -> None:
+    budget = OperationBudget(max_parallel=1, max_unavailable=Share(1))
+    gone, another = operation("n9", created=NOW - 9), operation("n1", created=NOW - 8, nodeUID="of-before")
+    rows = [gone, another, operation("n0")]
+    assert verdicts(rows, nodes(2), budget) == {"n9": "WaitsForNode", "n1": "WaitsForNode", "n0": "admitted"}

@@ -129,6 +129,8 @@ def _refused(operation: Operation, room: _Room, now: float, unreadable: Mapping[
         return _no("WaitsForWindow", why, exact=True)
     if operation.automatic and name in room.nodes and room.nodes[name].gpus_healthy:
         return _no("WaitsForVerdict", "its node's GPUs are healthy now: it begins only if they call for it again")
+    if not _is_there(operation, room.nodes):
+        return _no("WaitsForNode", "its node is not there")
     if name in unreadable:
         why = f"it waits for {unreadable[name]}, which this version of kgpu can't read"
         return _no("NodeBlocked", why, exact=True)
@@ -141,6 +143,12 @@ def _refused(operation: Operation, room: _Room, now: float, unreadable: Mapping[
     if room.left_this_hour <= 0:
         return _no("WaitsForRate", f"it waits: {room.budget.max_per_hour} operations an hour may begin (maxPerHour)")
     return _without_room(name, room)
+
+
+def _is_there(operation: Operation, nodes: Mapping[str, TargetNode]) -> bool:
+    """Whether its node exists: one that waits for it must not keep a slot from others."""
+    node, wanted = nodes.get(operation.node), operation.spec.node_uid or operation.status.node_uid
+    return node is not None and wanted in {"", node.uid}
 
 
 def _without_room(name: str, room: _Room) -> AdmissionVerdict | None:
