@@ -178,20 +178,20 @@ def read_node(obj: Mapping[str, Any], groups: Collection[str] = ()) -> TargetNod
     kept = {key: sys.intern(labels[key]) for key in (*_LABELS, *groups) if key in labels}
     annotations = strings(metadata.get("annotations"))
     owners = annotations.get(names.CORDON_ANNOTATION, "")
-    ours = _own_entry(metadata)
+    ours, conditions = _own_entry(metadata), _conditions(status)
     return TargetNode(
         name=text(metadata.get("name")), uid=text(metadata.get("uid")),
         unschedulable=mapping(obj.get("spec")).get("unschedulable") is True,
         owners=tuple(uid for uid in owners.split(",") if uid)[:MAX_OWNERS],
         held=bool(ours), cordoned_by_us="f:unschedulable" in mapping(mapping(ours.get("fieldsV1")).get("f:spec")),
         held_at=_moment(ours.get("time")),
-        ready=_condition(status, "Ready") == "True",
+        ready=conditions.get("Ready") == "True",
         boot_id=text(mapping(status.get("nodeInfo")).get("bootID")),
         has_gpus=labels.get(names.LABEL_GPU_PRESENT) == "true" or names.AGENT_NODE_LABEL in labels,
         gpus=_gpus(mapping(status.get("allocatable"))), labels=kept,
         checked_boot=_checked_boot(annotations),
-        validated=_condition(status, names.VALIDATED_CONDITION) == "True", report=_report(metadata, status),
-        gpus_healthy=_condition(status, names.GPUS_HEALTHY_CONDITION) == "True",
+        validated=conditions.get(names.VALIDATED_CONDITION) == "True", report=_report(annotations, conditions),
+        gpus_healthy=conditions.get(names.GPUS_HEALTHY_CONDITION) == "True",
         order=node_order.read_order(annotations), answer=node_order.read_answer(annotations),
     )  # fmt: skip
 
@@ -208,14 +208,15 @@ def _gpus(allocatable: Mapping[str, Any]) -> dict[str, int]:
     return dict(list(filter(lambda row: row[1], counts.items()))[:_MAX_RESOURCES])
 
 
-def _condition(status: Mapping[str, Any], kind: str) -> str:
+def _conditions(status: Mapping[str, Any]) -> dict[str, str]:
+    """The status of each condition by its type; the first one counts."""
     rows = map(mapping, items(status.get("conditions")))
-    return text(next((row for row in rows if row.get("type") == kind), {}).get("status"))
+    return {text(row.get("type")): text(row.get("status")) for row in reversed(list(rows))}
 
 
-def _report(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> GpuReport | None:
-    ill = _condition(status, names.GPUS_HEALTHY_CONDITION) == "False"
-    return gpu_report.of_node(strings(metadata.get("annotations"))) if ill else None
+def _report(annotations: Mapping[str, str], conditions: Mapping[str, str]) -> GpuReport | None:
+    ill = conditions.get(names.GPUS_HEALTHY_CONDITION) == "False"
+    return gpu_report.of_node(annotations) if ill else None
 
 
 def _checked_boot(annotations: Mapping[str, str]) -> str:
