@@ -164,9 +164,10 @@ def run(*, log_level: str, log_format: str, **flags: Any) -> None:
 
     check_kubeconfig(click.get_current_context(), flags["kubeconfig"])
     settings, options = settings_of(flags, os.environ), options_of(flags, os.environ)
-    budget, policy, webhook = budget_of(flags), remediation_of(flags), webhook_of(flags)
+    config = operations_config_of(flags)
+    budget, policy, webhook = budget_of(config, flags), remediation_of(config), webhook_of(flags)
     configure(level=_level(log_level, flags["zap_level"]), form=_form(log_format, flags["zap_encoder"]))
-    acts = acts_of(settings, flags)
+    acts = acts_of(settings, config)
     run_async(_run(flags["kubeconfig"], settings, options, budget, policy, acts=acts, webhook=webhook))
 
 
@@ -302,12 +303,16 @@ def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorS
     )
 
 
-def remediation_of(options: Mapping[str, Any]) -> RemediationPolicy:
+def operations_config_of(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The chart's values for operations. Raises ConfigError."""
+    return _mapping(options, "operations_config", "--operations-config or KGPU_OPERATIONS_CONFIG")
+
+
+def remediation_of(config: Mapping[str, Any]) -> RemediationPolicy:
     """What may be done about GPUs that are not well. Raises ConfigError."""
     from kgpu.operations.config import read_remediation
 
-    where = "--operations-config or KGPU_OPERATIONS_CONFIG"
-    return read_remediation(_mapping(options, "operations_config", where).get("remediation"))
+    return read_remediation(config.get("remediation"))
 
 
 def webhook_of(options: Mapping[str, Any]) -> WebhookSettings | None:
@@ -335,26 +340,23 @@ def _notifier(webhook: WebhookSettings | None, now: Callable[[], float]) -> Noti
     return Notifier(webhook, Webhook(webhook), clock=SystemClock(), now=now)
 
 
-def acts_of(settings: OperatorSettings, options: Mapping[str, Any]) -> ActSettings:
+def acts_of(settings: OperatorSettings, config: Mapping[str, Any]) -> ActSettings:
     """How pods that act on nodes are made: as the operator's other pods. Raises ConfigError."""
     from kgpu.operations.config import read_host_paths
     from kgpu.operations.writing import ActSettings
 
-    where = "--operations-config or KGPU_OPERATIONS_CONFIG"
-
     return ActSettings(
         namespace=settings.namespace, image=settings.image, pull_policy=settings.image_pull_policy,
         pull_secrets=settings.image_pull_secrets,
-        paths=read_host_paths(_mapping(options, "operations_config", where)),
+        paths=read_host_paths(config),
     )  # fmt: skip
 
 
-def budget_of(options: Mapping[str, Any]) -> OperationBudget | None:
+def budget_of(config: Mapping[str, Any], options: Mapping[str, Any]) -> OperationBudget | None:
     """What operations share, None where none are carried out. Raises ConfigError."""
     from kgpu.operations.config import read_budget
 
-    where = "--operations-config or KGPU_OPERATIONS_CONFIG"
-    budget = read_budget(_mapping(options, "operations_config", where))
+    budget = read_budget(config)
     return budget if _bool(options, "operations", "--operations or KGPU_OPERATIONS") else None
 
 
