@@ -103,8 +103,10 @@ def suggestion(of: TargetNode, **more: Any) -> Operation:
         node(boot="b2", boot_id="b2"),
         node(boot="b1", boot_id="b2"),  # the agent has not reported yet
         node(uid="another"),
+        node("n1", msgspec.structs.replace(LOST, muted="in maintenance")),
+        node("n1", msgspec.structs.replace(LOST, action=Action.INSPECT)),
     ],
-    ids=["another boot", "another boot, no report yet", "another node"],
+    ids=["another boot", "another boot, no report yet", "another node", "muted", "a person's turn"],
 )
 def test_what_nothing_calls_for_any_more_is_withdrawn(
     now: TargetNode, approved: bool, policy: RemediationPolicy
@@ -134,11 +136,12 @@ def test_it_outlives_its_verdict_by_five_minutes(approved: bool) -> None:
     [
         (node(), suggestion(node())),
         (node(ready=False, boot_id="b2"), suggestion(node())),  # it is not known what it will be
+        (node(unreadable="no driver"), suggestion(node())),
         (node(boot="b2", boot_id="b2"), suggestion(node(), phase="Draining")),
         (node(boot="b2", boot_id="b2"), suggestion(node(), requested_by="jane")),
         (TargetNode(name="n1", uid="uid-n1", boot_id="b1", has_gpus=True), suggestion(node())),
     ],
-    ids=["as it was", "not ready", "begun", "a person's", "no word of the agent"],
+    ids=["as it was", "not ready", "no driver", "begun", "a person's", "no word of the agent"],
 )
 def test_what_may_still_be_wanted_stays(now: TargetNode, made: Operation) -> None:
     assert remediate(by_name(now), [made], RemediationPolicy(), NOW).withdraw == ()

@@ -159,7 +159,8 @@ def _is_left_alone(labels: Mapping[str, str]) -> bool:
 
 def _is_moot(operation: Operation, node: TargetNode | None, wanted: WantedOperation | None, well_for: float) -> bool:
     """Whether an operation that has not begun must not begin any more: another node has its name, the node's boot has
-    ended, its GPUs have been healthy for a while, a person has taken it over, or another operation takes its place.
+    ended, its GPUs have been healthy for a while, a person has taken it over or muted the GPUs, or another operation
+    takes its place.
     """
     if operation.begun or operation.ended or node is None:
         return False  # an operation without its node ends by itself
@@ -167,8 +168,17 @@ def _is_moot(operation: Operation, node: TargetNode | None, wanted: WantedOperat
         return True
     if _is_left_alone(node.labels) or (wanted is not None and wanted.name != operation.name):
         return True
-    is_well = node.gpus_healthy and well_for >= KEPT
+    is_well = (node.gpus_healthy and well_for >= KEPT) or _calls_for_something_else(node)
     return node.ready and (operation.name != _name_in_this_boot(operation, node) or is_well)
+
+
+def _calls_for_something_else(node: TargetNode) -> bool:
+    """Whether the agent says of this boot that GPUs are unhealthy, and that no repair is called for: they are muted, or
+    a person has to look.
+    """
+    report = node.report
+    is_known = report is not None and not report.unreadable and report.boot == node.boot_id
+    return is_known and not calls_for_repair(node)
 
 
 def _name_in_this_boot(operation: Operation, node: TargetNode) -> str:
