@@ -2,7 +2,8 @@
 
 A node that nobody can use is unavailable, whoever cordoned it and for whatever reason, so one budget covers people's
 cordons, this engine's and failures. Work on a node that is already down counts against ``maxParallel`` but not against
-``maxUnavailable``. The budget never stops an operation that has begun, and never delays giving a node back.
+``maxUnavailable``. A node that waits for another machine needs nobody's work: it counts against ``maxUnavailable``
+alone. The budget never stops an operation that has begun, and never delays giving a node back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kgpu.formats import names
 from kgpu.operations.config import GroupCap, OperationBudget
 from kgpu.operations.model import Operation, TargetNode, moment_of, stamp_of
 from kgpu.operations.windows import opens_at
@@ -65,12 +65,7 @@ def admit(
 
 def _rank(operation: Operation) -> tuple[bool, float, str]:
     """What people ask for comes before what verdicts call for."""
-    return _is_automatic(operation), operation.created, operation.name
-
-
-def _is_automatic(operation: Operation) -> bool:
-    """Whether a verdict called for it, and no person."""
-    return operation.spec.requested_by == names.REMEDIATION_REQUESTER
+    return operation.is_automatic, operation.created, operation.name
 
 
 def _room(
@@ -81,9 +76,10 @@ def _room(
     counted = {name for name, node in nodes.items() if node.has_gpus} | (begun.keys() & nodes.keys())
     down = {name for name in counted if is_down(nodes[name]) or name in begun}
     limit = budget.max_unavailable.of(max(1, len(counted)))
+    at_work = sum(1 for operation in operations if operation.takes_slot)
     room = _Room(
-        budget=budget, nodes=nodes, slots=budget.max_parallel - len(begun), limit=limit, room=limit - len(down),
-        held=begun, down=down, opens_at=opens_at(budget.windows, now),
+        budget=budget, nodes=nodes, slots=budget.max_parallel - at_work - len(unreadable), limit=limit,
+        room=limit - len(down), held=begun, down=down, opens_at=opens_at(budget.windows, now),
         left_this_hour=_left_this_hour(operations, budget, now),
     )  # fmt: skip
     for name in down:
@@ -129,7 +125,7 @@ def _refused(operation: Operation, room: _Room, now: float, unreadable: Mapping[
         return _no(UNAPPROVED, f"it waits for approval: kgpu operations approve {operation.name}")
     if not_before is not None and now < not_before:
         return _no("WaitsForItsTime", f"it may begin at {spec.not_before}")
-    if _is_automatic(operation) and now < room.opens_at:
+    if operation.is_automatic and now < room.opens_at:
         when = f"at {stamp_of(room.opens_at)}" if room.opens_at < math.inf else "not within the next days"
         why = f"it waits for a window in operations.windows; the next one opens {when}"
         return _no("WaitsForWindow", why, exact=True)
