@@ -78,7 +78,7 @@ def collect(
     left_out: tuple[str, ...] = ()
     if file == STDOUT or max_bytes:
         data, left_out = pack(snapshot, max_bytes or 0)
-        size = _to_stdout(data) if file == STDOUT else save(data, file)
+        size = to_stdout(data) if file == STDOUT else save(data, file)
     else:
         size = write(snapshot, file)
     _report(snapshot, file, size, left_out)
@@ -105,7 +105,8 @@ async def _of_node(node: str, kubeconfig: str, namespaces: tuple[str, ...]) -> S
         await api.close()
 
 
-def _to_stdout(data: bytes) -> int:
+def to_stdout(data: bytes) -> int:
+    """Write an archive to stdout, and return its size. Raises ConfigError if that is a terminal."""
     if sys.stdout.isatty():
         raise ConfigError("the archive would go to a terminal", "a pipe or a file", "give -o FILE, or redirect stdout")
     sys.stdout.buffer.write(data)

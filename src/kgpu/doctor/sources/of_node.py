@@ -64,7 +64,8 @@ def _tell_scope(snapshot: Snapshot, name: str, namespaces: frozenset[str] | None
     what = f"what is not about node {name}"
     snapshot.missing.append(Missing(what, "only this node was asked for", "kgpu collect, without --node", slight=True))
     if namespaces is not None and unread:
-        what, why = f"logs of {unread} containers on {name}", f"only those in {', '.join(sorted(namespaces))} are read"
+        containers = f"{unread} container{'' if unread == 1 else 's'}"
+        what, why = f"logs of {containers} on {name}", f"only those in {', '.join(sorted(namespaces))} are read"
         snapshot.missing.append(Missing(what, why, "kgpu collect --node, without --namespace", slight=True))
 
 
