@@ -7,7 +7,6 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -82,16 +81,20 @@ def _ended(pid: int) -> bool:
 
 
 @pytest.fixture
-def pids(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "pids"
+def pids(tmp_path: Path) -> Path:
+    return tmp_path / "pids"
+
+
+def _in(pids: Path) -> list[int]:
+    return [int(line) for line in pids.read_text().split("\n")[:-1]] if pids.exists() else []
 
 
 async def _started(pids: Path) -> list[int]:
     until = time.monotonic() + 30
-    while not (pids.exists() and pids.read_text().count("\n") == 2):
+    while len(known := _in(pids)) < 2:
         assert time.monotonic() < until, "the process has not started"
         await asyncio.sleep(0.02)
-    return [int(line) for line in pids.read_text().split()]
+    return known
 
 
 @pytest.mark.parametrize("cancelled", [True, False])

@@ -225,10 +225,8 @@ async def _read(api: KubeApi, names: tuple[str, ...]) -> list[Operation | Unread
 async def _plans(api: KubeApi, names: tuple[str, ...]) -> list[Preview]:
     from kgpu.operations.requests import preview
 
-    previews = []
-    for row in map(_readable, await _read(api, names)):
-        previews.append(await preview(api, row.node, row.spec.drain, of_gpus=bool(row.spec.gpus)))
-    return previews
+    rows = map(_readable, await _read(api, names))
+    return [await preview(api, row.node, row.spec.drain, of_gpus=bool(row.spec.gpus)) for row in rows]
 
 
 def _is_over(row: Operation | UnreadableOperation) -> bool:
